@@ -1,0 +1,95 @@
+"""Every error that rff_dist raises on purpose, in one tree.
+
+::
+
+    RFFDistError
+    ├── InvalidParameterError (ValueError)      a parameter outside its range, or an unknown name
+    ├── DataError (ValueError)                  values that cannot be used: NaN, wrong shape, wrong dtype
+    ├── PlanError (ValueError)                  the job cannot run as asked: too much memory, bad block sizes
+    ├── StatisticsError (ValueError)            statistics that do not belong together, or do not add up
+    ├── SolveError (numpy.linalg.LinAlgError)   no solution; carries causes and remedies
+    ├── StorageError (OSError)                  a dataset or model that cannot be opened or written
+    │   ├── OutputExistsError (FileExistsError) the output is there already
+    │   ├── IntegrityError                      stored bytes that are not the ones that were written
+    │   ├── UnsafeModelError                    a file that could run code when loaded, a pickle say
+    │   └── VersionError                        written by a newer release
+    ├── BlockError (RuntimeError)               a block failed; names its rows
+    ├── BroadcastError (RuntimeError)           a worker drew other frequencies than the client
+    ├── ClusterError (ConnectionError)          the Dask cluster cannot be used
+    │   ├── ClusterUnavailableError             no scheduler answers
+    │   └── ClusterLostError                    the scheduler or all workers went away during a pass
+    └── MissingDependencyError (ImportError)    an optional package is needed
+
+Each error is also the built-in that a caller would catch without knowing rff_dist.
+Messages say what is wrong, the values got and what was expected, and what to do.
+"""
+
+import numpy as np
+
+
+class RFFDistError(Exception):
+    """Base of all errors raised on purpose by rff_dist."""
+
+
+class InvalidParameterError(RFFDistError, ValueError):
+    """A parameter is outside its range, or names something unknown."""
+
+
+class DataError(RFFDistError, ValueError):
+    """The data hold values, shapes or types that cannot be used."""
+
+
+class PlanError(RFFDistError, ValueError):
+    """The job cannot run as asked."""
+
+
+class StatisticsError(RFFDistError, ValueError):
+    """Statistics do not belong together, or do not add up."""
+
+
+class SolveError(RFFDistError, np.linalg.LinAlgError):
+    """A linear system has no usable solution."""
+
+
+class StorageError(RFFDistError, OSError):
+    """A dataset or a model cannot be opened or written."""
+
+
+class OutputExistsError(StorageError, FileExistsError):
+    """The output exists and overwriting was not asked for."""
+
+
+class IntegrityError(StorageError):
+    """Stored bytes are not the ones that were written."""
+
+
+class UnsafeModelError(StorageError):
+    """The file could run code when loaded, so it is not loaded."""
+
+
+class VersionError(StorageError):
+    """The model was written by a newer release."""
+
+
+class BlockError(RFFDistError, RuntimeError):
+    """The work on one block of rows failed."""
+
+
+class BroadcastError(RFFDistError, RuntimeError):
+    """A worker holds another feature map than the client."""
+
+
+class ClusterError(RFFDistError, ConnectionError):
+    """The Dask cluster cannot be used."""
+
+
+class ClusterUnavailableError(ClusterError):
+    """No scheduler answers at the address given."""
+
+
+class ClusterLostError(ClusterError):
+    """The scheduler, or every worker, went away during a pass."""
+
+
+class MissingDependencyError(RFFDistError, ImportError):
+    """An optional package is needed and not installed."""
