@@ -1,0 +1,314 @@
+"""What is approximated: shift-invariant kernels k(x, y), exactly, and their spectral measures."""
+
+from __future__ import annotations
+
+import difflib
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy import special
+from scipy.spatial.distance import cdist
+
+from rff_dist.errors import InvalidParameterError
+from rff_dist.frequencies import (
+    DESIGNS,
+    Design,
+    FloatArray,
+    GaussianMixture,
+    ProductMeasure,
+    SpectralMeasure,
+    seed_of,
+)
+
+type LengthScale = float | tuple[float, ...]
+
+
+def check_positive(value: object, name: str) -> float:
+    """Return `value` as a float if it is a finite number above 0.
+
+    Raises
+    ------
+    InvalidParameterError
+        Otherwise.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float | np.number) or not 0 < value < np.inf:
+        raise InvalidParameterError(f"`{name}` is {value!r}; expected a finite number above 0")
+    return float(value)
+
+
+def _as_length_scale(value: float | Sequence[float] | np.ndarray) -> LengthScale:
+    if np.ndim(value) == 0:
+        return check_positive(value.item() if isinstance(value, np.ndarray) else value, "length_scale")
+    if np.ndim(value) != 1 or len(value) == 0:  # type: ignore[arg-type]
+        raise InvalidParameterError(
+            f"`length_scale` has shape {np.shape(value)}; expected one number, or one per input column"
+        )
+    return tuple(check_positive(v, "length_scale") for v in value)  # type: ignore[union-attr]
+
+
+@dataclass(frozen=True)
+class Kernel(ABC):
+    """A positive definite function of the difference of two points, with k(x, x) = 1.
+
+    Call it on two sets of points for the exact Gram matrix; draw frequencies from its spectral
+    measure for random features.
+
+    Parameters
+    ----------
+    length_scale : float or sequence of float of shape (n_features,)
+        The kernel's width, in the inputs' units; a sequence gives one width per input column.
+    """
+
+    length_scale: float | Sequence[float] | np.ndarray = 1.0
+
+    name: ClassVar[str]
+    metric: ClassVar[str] = "euclidean"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "length_scale", _as_length_scale(self.length_scale))
+
+    @abstractmethod
+    def of_distance(self, distance: FloatArray) -> FloatArray:
+        """Return k as a function of the distance (in `metric`) between scaled points."""
+
+    @abstractmethod
+    def spectral_measure(self) -> SpectralMeasure:
+        """Return the law of the frequencies for a unit length scale (Bochner's theorem)."""
+
+    def length_scales(self, n_features: int) -> FloatArray:
+        """Return one length scale per input column, shape (n_features,).
+
+        Raises
+        ------
+        InvalidParameterError
+            If the kernel has another number of length scales than there are columns.
+        """
+        scales = np.asarray(self.length_scale, np.float64)
+        if scales.ndim and len(scales) != n_features:
+            raise InvalidParameterError(
+                f"`length_scale` has {len(scales)} entries but the data have {n_features} columns; "
+                "give one number, or one per column"
+            )
+        return np.broadcast_to(scales, n_features)
+
+    def __call__(self, X: ArrayLike, Y: ArrayLike | None = None) -> FloatArray:
+        """Return the Gram matrix k(x_i, y_j), O(n_samples_X * n_samples_Y * n_features).
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples_X, n_features)
+        Y : array-like of shape (n_samples_Y, n_features), optional
+            X itself where it is left out.
+
+        Returns
+        -------
+        gram : float64 array of shape (n_samples_X, n_samples_Y)
+        """
+        left = np.atleast_2d(np.asarray(X, np.float64))
+        right = left if Y is None else np.atleast_2d(np.asarray(Y, np.float64))
+        scales = self.length_scales(left.shape[1])
+        return self.of_distance(cdist(left / scales, right / scales, self.metric))
+
+    def sample_frequencies(
+        self,
+        n_features: int,
+        n_frequencies: int,
+        *,
+        design: str | Design = "iid",
+        rng: int | np.random.Generator,
+    ) -> FloatArray:
+        """Draw frequencies from the kernel's spectral measure.
+
+        Parameters
+        ----------
+        n_features : int
+            Columns of the inputs.
+        n_frequencies : int
+            How many to draw. The first m of a longer draw with the same seed are the draw of m.
+        design : {"iid", "orthogonal"} or Design
+            How they are arranged; orthogonal has less variance and needs an isotropic kernel.
+        rng : int or numpy.random.Generator
+            The seed; a Generator is asked for one.
+
+        Returns
+        -------
+        frequencies : float64 array of shape (n_features, n_frequencies)
+            In radians per unit of the inputs.
+
+        References
+        ----------
+        Rahimi & Recht (2007), Alg. 1; Yu et al. (2016), Sec. 3.
+        """
+        arrange = find_design(design)
+        unit = arrange.draw(self.spectral_measure(), n_features, n_frequencies, seed_of(rng))
+        return unit / self.length_scales(n_features)[:, np.newaxis]
+
+    def with_length_scale(self, length_scale: float | Sequence[float] | np.ndarray) -> Self:
+        """Return the same kernel with another width."""
+        return replace(self, length_scale=length_scale)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the name and parameters as JSON-able values; `kernel_from_dict` is the way back."""
+        scale = self.length_scale
+        return {"name": self.name, "length_scale": list(scale) if isinstance(scale, tuple) else scale}
+
+
+@dataclass(frozen=True)
+class Gaussian(Kernel):
+    """exp(-|x - y|² / 2ℓ²): infinitely smooth functions."""
+
+    name = "gaussian"
+
+    @classmethod
+    def from_gamma(cls, gamma: float) -> Self:
+        """Return exp(-gamma·|x - y|²), scikit-learn's way to write it: gamma = 1 / (2ℓ²)."""
+        return cls(length_scale=float(np.sqrt(0.5 / check_positive(gamma, "gamma"))))
+
+    def of_distance(self, distance: FloatArray) -> FloatArray:
+        """Return k as a function of the scaled Euclidean distance."""
+        return np.exp(-0.5 * distance**2)
+
+    def spectral_measure(self) -> SpectralMeasure:
+        """Return N(0, I)."""
+        return GaussianMixture()
+
+
+@dataclass(frozen=True)
+class Laplacian(Kernel):
+    """exp(-|x - y|₁ / ℓ), with the L1 distance (scikit-learn's); the L2 form is `Matern(nu=0.5)`."""
+
+    name = "laplacian"
+    metric = "cityblock"
+
+    def of_distance(self, distance: FloatArray) -> FloatArray:
+        """Return k as a function of the scaled L1 distance."""
+        return np.exp(-distance)
+
+    def spectral_measure(self) -> SpectralMeasure:
+        """Return independent standard Cauchy coordinates."""
+        return ProductMeasure(_cauchy_quantile)
+
+
+@dataclass(frozen=True)
+class Matern(Kernel):
+    """Matérn kernel: functions with derivatives up to order ceil(nu) - 1; nu → ∞ is the Gaussian.
+
+    Parameters
+    ----------
+    length_scale : float or sequence of float of shape (n_features,)
+        The kernel's width, in the inputs' units; a sequence gives one width per input column.
+    nu : float
+        Smoothness, any number above 0; 0.5 is exp(-r/ℓ).
+
+    References
+    ----------
+    Rasmussen & Williams (2006), eq. 4.14 and 4.15.
+    """
+
+    nu: float = 1.5
+
+    name = "matern"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "nu", check_positive(self.nu, "nu"))
+
+    def of_distance(self, distance: FloatArray) -> FloatArray:
+        """Return k as a function of the scaled Euclidean distance."""
+        if self.nu == 0.5:
+            return np.exp(-distance)
+        if self.nu == 1.5:
+            return (1 + np.sqrt(3) * distance) * np.exp(-np.sqrt(3) * distance)
+        if self.nu == 2.5:
+            return (1 + np.sqrt(5) * distance + 5 / 3 * distance**2) * np.exp(-np.sqrt(5) * distance)
+        return _matern_bessel(np.sqrt(2 * self.nu) * distance, self.nu)
+
+    def spectral_measure(self) -> SpectralMeasure:
+        """Return g·√(2ν/χ²_{2ν}), a multivariate Student t: one χ² per vector, not per coordinate."""
+        return GaussianMixture(_MaternScale(self.nu))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the name and parameters as JSON-able values."""
+        return {**super().to_dict(), "nu": self.nu}
+
+
+def _matern_bessel(scaled: FloatArray, nu: float) -> FloatArray:
+    """Return 2^(1-ν)/Γ(ν)·s^ν·K_ν(s), by logarithms, since each factor alone overflows."""
+    gram = np.ones_like(scaled)
+    positive = scaled > 0
+    s = scaled[positive]
+    with np.errstate(divide="ignore", over="ignore"):
+        log_bessel = np.log(special.kve(nu, s)) - s
+    log_value = (1 - nu) * np.log(2.0) - special.gammaln(nu) + nu * np.log(s) + log_bessel
+    gram[positive] = np.where(np.isfinite(log_value), np.exp(np.minimum(log_value, 0.0)), _near_zero(s, nu))
+    return gram
+
+
+def _near_zero(s: FloatArray, nu: float) -> FloatArray:
+    """Return the limit where K_ν overflows (tiny s: 1) or where it underflows (huge s: 0)."""
+    return np.where(s < nu + 1, 1.0, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class _MaternScale:
+    nu: float
+
+    def __call__(self, uniforms: FloatArray) -> FloatArray:
+        return np.asarray(np.sqrt(self.nu / special.gammaincinv(self.nu, uniforms)))
+
+
+def _cauchy_quantile(uniforms: FloatArray) -> FloatArray:
+    return np.asarray(np.tan(np.pi * (uniforms - 0.5)))
+
+
+KERNELS: dict[str, type[Kernel]] = {kernel.name: kernel for kernel in (Gaussian, Laplacian, Matern)}
+
+
+def _find[T](table: Mapping[str, T], name: object, what: str) -> T:
+    if isinstance(name, str) and name in table:
+        return table[name]
+    close = difflib.get_close_matches(str(name), table, n=1)
+    hint = f" (did you mean {close[0]!r}?)" if close else ""
+    raise InvalidParameterError(f"unknown `{what}` {name!r}{hint}; expected one of {sorted(table)} or an object")
+
+
+def find_kernel(kernel: str | Kernel) -> Kernel:
+    """Return the kernel of that name (with a unit length scale), or the object itself.
+
+    Raises
+    ------
+    InvalidParameterError
+        If no kernel has that name; the message gives the nearest one.
+    """
+    return kernel if isinstance(kernel, Kernel) else _find(KERNELS, kernel, "kernel")()
+
+
+def find_design(design: str | Design) -> Design:
+    """Return the design of that name, or the object itself.
+
+    Raises
+    ------
+    InvalidParameterError
+        If no design has that name; the message gives the nearest one.
+    """
+    return _find(DESIGNS, design, "design") if not hasattr(design, "draw") else design  # type: ignore[return-value]
+
+
+def kernel_from_dict(values: Mapping[str, Any]) -> Kernel:
+    """Build a kernel from what `Kernel.to_dict` returned.
+
+    Raises
+    ------
+    InvalidParameterError
+        If the name or a parameter is unknown.
+    """
+    parameters = dict(values)
+    kernel = _find(KERNELS, parameters.pop("name", None), "kernel")
+    try:
+        return kernel(**parameters)
+    except TypeError as error:
+        raise InvalidParameterError(f"kernel {kernel.name!r} does not take {sorted(parameters)}") from error
