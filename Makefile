@@ -1,0 +1,60 @@
+# Each verb sets up a private environment in .venv by itself; it needs make and Python >= 3.12 (or pyenv).
+# A certain interpreter: make demo PYTHON=/path/to/python3.13
+
+SHELL := /bin/sh
+.DEFAULT_GOAL := help
+
+# Nothing that is started here reports to anybody.
+export DO_NOT_TRACK := 1
+export PREFECT_SERVER_ANALYTICS_ENABLED := false
+ifdef PYTHON
+export PYTHON
+endif
+
+bin := .venv/bin
+# Extra words for the tool behind a verb: make test ARGS="-k statistics -x"
+ARGS ?=
+
+.PHONY: help setup demo test test-slow test-all lint format bench constraints clean
+
+help:  ## Show the verbs.
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-20s %s\n", $$1, $$2}'
+
+setup:  ## Create or refresh .venv; the other verbs do so by themselves.
+	@./.ci/setup
+
+demo: setup  ## Train on a photograph through the Prefect flow and save the picture.
+	$(bin)/rff-dist demo $(ARGS)
+
+test: setup  ## Run the default tests and the doctests.
+	$(bin)/python -m pytest $(ARGS)
+
+test-slow: setup  ## Run the tests that take minutes.
+	$(bin)/python -m pytest -m slow $(ARGS)
+
+test-all: setup  ## Run every test.
+	$(bin)/python -m pytest -m "" $(ARGS)
+
+lint: setup  ## Check format, style, types and import layers; change nothing.
+	$(bin)/ruff format --check .
+	$(bin)/ruff check .
+	$(bin)/mypy
+	$(bin)/lint-imports
+
+format: setup  ## Format the code and mend what ruff can mend.
+	$(bin)/ruff format .
+	$(bin)/ruff check --fix .
+
+bench: setup  ## Print the benchmarks' ratios, measured side by side.
+	$(bin)/python -m tests.benchmarks $(ARGS)
+
+constraints: setup  ## Resolve the newest versions anew into constraints.txt.
+	$(bin)/python -m pip install --quiet uv
+	$(bin)/uv pip compile pyproject.toml --all-extras --universal --python-version 3.12 --upgrade \
+	  --no-emit-index-url --no-emit-find-links --no-annotate --no-header --strip-extras --quiet -o .constraints.new
+	@(sed '/^[^#]/,$$d' constraints.txt; cat .constraints.new; $(bin)/uv --version | sed 's/uv \([0-9.]*\).*/uv==\1/') \
+	  > .constraints.all && mv .constraints.all constraints.txt && rm .constraints.new
+
+clean:  ## Remove everything that the verbs created, .venv included.
+	rm -rf .venv build dist demo-output .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .coverage
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,109 @@
+"""The package as a whole: its public names, what importing it costs, and its tree of errors."""
+
+import builtins
+import importlib.metadata
+import inspect
+import re
+import subprocess
+import sys
+import tomllib
+
+import numpy as np
+import pytest
+
+import rff_dist
+from rff_dist import errors
+
+# The tree as drawn: branch marks, the class, the built-in it is too, what it means.
+DRAWN = re.compile(
+    r"^    (?P<branches>[│├└─ ]*)(?P<name>[A-Z]\w+)(?: \((?P<built_in>[\w.]+)\))?(?:  .*| .*)?$", re.M
+)
+DRAWN_ERRORS = {match["name"]: match for match in DRAWN.finditer(errors.__doc__ or "")}
+DEFINED_ERRORS = {
+    name: value
+    for name, value in vars(errors).items()
+    if inspect.isclass(value) and value.__module__ == errors.__name__
+}
+
+
+def parent_in_the_drawing(name: str) -> str | None:
+    """Return the nearest name above that is drawn one level further out."""
+    depth = len(DRAWN_ERRORS[name]["branches"])
+    above = list(DRAWN_ERRORS)[: list(DRAWN_ERRORS).index(name)]
+    return next((other for other in reversed(above) if len(DRAWN_ERRORS[other]["branches"]) < depth), None)
+
+
+def loaded_by(code: str) -> set[str]:
+    """Return the top-level packages that a fresh interpreter has loaded after running `code`."""
+    report = "import sys; print(*{name.partition('.')[0] for name in sys.modules})"
+    result = subprocess.run(
+        [sys.executable, "-c", f"{code}\n{report}"], capture_output=True, text=True, check=True
+    )
+    return set(result.stdout.split())
+
+
+def test_importing_the_package_loads_nothing_heavy():
+    heavy = {"dask", "distributed", "matplotlib", "pandas", "prefect", "pyarrow", "sklearn", "zarr"}
+    assert loaded_by("import rff_dist") & heavy == set()
+
+
+def test_public_names_are_sorted_and_can_be_imported():
+    names = list(getattr(rff_dist, "__all__", []))
+    assert names == sorted(names)
+    assert len(names) == len(set(names))
+    missing = [name for name in names if not hasattr(rff_dist, name)]
+    assert missing == []
+
+
+def test_using_a_public_name_loads_neither_prefect_nor_matplotlib():
+    code = "import rff_dist\nfor name in getattr(rff_dist, '__all__', []): getattr(rff_dist, name)"
+    assert loaded_by(code) & {"prefect", "matplotlib"} == set()
+
+
+def test_an_unknown_name_is_an_attribute_error_that_names_it():
+    with pytest.raises(AttributeError, match="no_such_name"):
+        _ = rff_dist.no_such_name
+
+
+def test_every_error_is_drawn_in_the_tree_and_every_drawn_error_exists():
+    assert sorted(DRAWN_ERRORS) == sorted(DEFINED_ERRORS)
+
+
+@pytest.mark.parametrize("name", DEFINED_ERRORS)
+def test_an_error_stands_under_the_parent_that_is_drawn(name):
+    parent = parent_in_the_drawing(name)
+    if parent is None:
+        assert DEFINED_ERRORS[name].__bases__ == (Exception,)
+    else:
+        assert DEFINED_ERRORS[parent] in DEFINED_ERRORS[name].__bases__
+
+
+@pytest.mark.parametrize("name", [name for name, match in DRAWN_ERRORS.items() if match["built_in"]])
+def test_an_error_is_also_the_built_in_that_is_drawn(name):
+    drawn = DRAWN_ERRORS[name]["built_in"]
+    built_in = np.linalg.LinAlgError if drawn == "numpy.linalg.LinAlgError" else getattr(builtins, drawn)
+    assert issubclass(DEFINED_ERRORS[name], built_in)
+
+
+def test_every_error_but_the_base_is_a_built_in_error_too():
+    for name, error in DEFINED_ERRORS.items():
+        if error is not errors.RFFDistError:
+            others = [base for base in error.__mro__ if base.__module__ in ("builtins", "numpy.linalg")]
+            assert set(others) - {Exception, BaseException, object}, name
+
+
+def test_the_installed_version_is_the_one_in_pyproject(project_root):
+    declared = tomllib.loads((project_root / "pyproject.toml").read_text())["project"]["version"]
+    assert importlib.metadata.version("rff_dist") == declared
+
+
+def test_types_are_shipped(project_root):
+    assert (project_root / "rff_dist" / "py.typed").is_file()
+
+
+def test_constraints_pin_every_line_and_name_no_index(project_root):
+    lines = (project_root / "constraints.txt").read_text().splitlines()
+    pins = [line for line in lines if line and not line.startswith("#")]
+    assert all(re.fullmatch(r"[\w.-]+==[\w.!+]+( ; .+)?", pin) for pin in pins)
+    assert "fastapi" in {pin.partition("==")[0] for pin in pins}
+    assert "://" not in "\n".join(lines)
