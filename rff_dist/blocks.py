@@ -2,11 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextvars import ContextVar
 from dataclasses import dataclass
+from threading import Lock
+from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
 
-from rff_dist.errors import PlanError
+from rff_dist.errors import DataError, PlanError
+from rff_dist.exact import ExactSum
+from rff_dist.feature_map import STRIPE, FeatureMap, Float32Array, tile_rows
+from rff_dist.statistics import LIMB_ROWS, OUTPUT_TILE, RidgeStatistics, StatisticsSpec
+
+type FloatArray = NDArray[np.float64]
+type IntArray = NDArray[np.int64]
+
+_n_threads: ContextVar[int] = ContextVar("n_threads", default=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +40,7 @@ class Block:
 
     @property
     def n_samples(self) -> int:
+        """Rows in the block."""
         return self.stop - self.start
 
 
@@ -61,6 +79,466 @@ class Rows:
     """
 
     block: Block
-    X: np.ndarray
-    y: np.ndarray | None = None
-    sample_weight: np.ndarray | None = None
+    X: NDArray[Any]
+    y: FloatArray | None = None
+    sample_weight: FloatArray | None = None
+
+
+class Source(Protocol):
+    """Anything that blocks of rows can be read from."""
+
+    def read(self, block: Block) -> Rows:
+        """Return the rows of a block."""
+
+
+@dataclass(frozen=True, slots=True)
+class BlockTask[S, T]:
+    """Read a block, then compute on its rows: one fused task.
+
+    An engine calls it as `function(block, state)`; one that has a better way to the rows
+    (a Dask collection's own tasks) may take `source` and `compute` apart.
+    """
+
+    source: Source
+    compute: Callable[[Rows, S], T]
+
+    def __call__(self, block: Block, state: S) -> T:
+        return self.compute(self.source.read(block), state)
+
+
+# -- threads ---------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def using_threads(n_threads: int) -> Iterator[None]:
+    """Let block functions use `n_threads` threads, each with single-threaded BLAS.
+
+    Threads share out whole tiles, so no bit of a result depends on their number; BLAS with
+    threads of its own cuts its sums by their number, and crashes on large symmetric products.
+    """
+    token = _n_threads.set(n_threads)
+    try:
+        with threadpool_limits(1):
+            yield
+    finally:
+        _n_threads.reset(token)
+
+
+class _Inline(Executor):
+    """Runs tasks at once, in the calling thread: what one thread needs."""
+
+    def map(self, fn: Callable[..., Any], *iterables: Any, **_: Any) -> Iterator[Any]:  # type: ignore[override]
+        return iter([fn(*arguments) for arguments in zip(*iterables, strict=False)])
+
+
+def _executor(n_threads: int) -> Executor:
+    return _Inline() if n_threads == 1 else ThreadPoolExecutor(n_threads)
+
+
+# -- checks ----------------------------------------------------------------------------------------
+
+
+def check_finite(rows: Rows, inputs: Float32Array) -> None:
+    """Check that inputs and targets are finite, and weights finite and not negative.
+
+    Parameters
+    ----------
+    rows : Rows
+        As read.
+    inputs : float32 array of shape (n_samples, n_features)
+        The same rows, prepared; an overflow in float32 counts as infinite.
+
+    Raises
+    ------
+    DataError
+        With the first offending row and column.
+    """
+    for name, values in (("X", inputs), ("y", rows.y), ("sample_weight", rows.sample_weight)):
+        if values is not None and not np.isfinite(values).all():
+            raise _not_finite(rows, name, values)
+    if rows.sample_weight is not None and (rows.sample_weight < 0).any():
+        row = int(np.argmax(rows.sample_weight < 0))
+        raise DataError(
+            f"sample_weight is {rows.sample_weight[row]} in row {rows.block.start + row:_}; "
+            "weights must not be negative"
+        )
+
+
+def _not_finite(rows: Rows, name: str, values: NDArray[Any]) -> DataError:
+    position = np.argwhere(~np.isfinite(values))[0]
+    stored = getattr(rows, name)[tuple(position)]
+    where = f"row {rows.block.start + position[0]:_}"
+    if len(position) > 1:
+        where += f", column {position[1]}"
+    if np.isnan(stored):
+        problem = f"Input {name} contains NaN: {where}"
+    elif np.isinf(stored):
+        problem = f"Input {name} contains infinity: {where}"
+    else:
+        problem = f"Input {name} contains a value too large for dtype('float32'): {where} holds {stored:g}"
+    return DataError(f"{problem} (block {rows.block.index}); fill or drop such rows first")
+
+
+# -- moments ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Moments:
+    """What a first, cheap pass learns of the data: enough to standardise and to fix the sums' grids.
+
+    Attributes
+    ----------
+    n_samples : int
+        Rows counted.
+    pivot : float64 array of shape (n_columns,)
+        Subtracted before anything is summed: the first row, so that large means cancel nothing.
+    sums, squares : ExactSum of shape (n_columns,)
+        Weighted sums of the shifted columns [X, y] and of their squares.
+    weight : ExactSum of shape ()
+        Sum of the weights.
+    largest_weight : float
+        1 without weights.
+    n_targets : int
+        How many of the columns are targets, at the end.
+    """
+
+    n_samples: int
+    pivot: FloatArray
+    sums: ExactSum
+    squares: ExactSum
+    weight: ExactSum
+    largest_weight: float
+    n_targets: int
+
+    def __add__(self, other: Moments) -> Moments:
+        return Moments(
+            self.n_samples + other.n_samples,
+            self.pivot,
+            self.sums + other.sums,
+            self.squares + other.squares,
+            self.weight + other.weight,
+            max(self.largest_weight, other.largest_weight),
+            self.n_targets,
+        )
+
+    @property
+    def means(self) -> FloatArray:
+        """Weighted means of the columns [X, y]."""
+        return self.pivot + self.sums.value() / self.weight.value()
+
+    @property
+    def standard_deviations(self) -> FloatArray:
+        """Weighted population standard deviations of the columns [X, y]; 0 where a column is constant."""
+        total = self.weight.value()
+        shifted = self.sums.value() / total
+        variances = self.squares.value() / total - shifted**2
+        noise = 1e-15 * (self.squares.value() / total)  # what rounding alone may leave of a constant column
+        return np.sqrt(np.where(variances > noise, variances, 0.0))
+
+
+def measure_moments(rows: Rows, pivot: FloatArray) -> Moments:
+    """Return the moments of a block's columns [X, y].
+
+    Parameters
+    ----------
+    rows : Rows
+        As read.
+    pivot : float64 array of shape (n_features + n_targets,)
+        The dataset's first row.
+
+    Raises
+    ------
+    DataError
+        If a value is not finite, or a weight is negative.
+    """
+    columns = np.asarray(rows.X, np.float64)
+    with np.errstate(over="ignore"):
+        check_finite(rows, columns)  # type: ignore[arg-type]
+    if rows.y is not None:
+        columns = np.hstack([columns, rows.y])
+    columns = columns - pivot
+    weights = np.ones(len(columns)) if rows.sample_weight is None else rows.sample_weight
+    return Moments(
+        n_samples=len(columns),
+        pivot=pivot,
+        sums=ExactSum.of(weights @ columns),
+        squares=ExactSum.of(weights @ columns**2),
+        weight=ExactSum.of(np.asarray(weights.sum())),
+        largest_weight=1.0 if rows.sample_weight is None else float(weights.max(initial=0.0)),
+        n_targets=0 if rows.y is None else rows.y.shape[1],
+    )
+
+
+# -- statistics ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Accumulation:
+    """The state of an accumulating pass: features, and what their statistics are about."""
+
+    feature_map: FeatureMap
+    spec: StatisticsSpec
+
+    def digest(self) -> str:
+        """Return the feature map's digest: what every worker must agree on."""
+        return self.feature_map.digest()
+
+
+def accumulate_rows(rows: Rows, state: Accumulation) -> RidgeStatistics:
+    """Return the exact statistics of a block, O(n_samples · n_components²).
+
+    A tile's features are filled stripe by stripe, its products made output tile by output tile and
+    added as integers; threads share out stripes and output tiles.
+
+    Raises
+    ------
+    DataError
+        If a value is not finite, or a weight is outside the grid that the spec fixes.
+    PlanError
+        If the block has more rows than an integer sum holds.
+    """
+    feature_map, spec = state.feature_map, state.spec
+    if rows.y is None:
+        raise DataError("the data have no y: training needs targets")
+    if rows.block.n_samples > LIMB_ROWS:
+        raise PlanError(
+            f"a block of {rows.block.n_samples:_} rows is too large; cut blocks of at most {LIMB_ROWS:_}"
+        )
+    inputs = feature_map.prepare(rows.X)
+    check_finite(rows, inputs)
+    weights = _checked_weights(rows, spec)
+    right = np.column_stack([rows.y - np.asarray(spec.target_offset or 0.0), np.ones(len(rows.y))])
+    weighted = right if weights is None else right * weights[:, np.newaxis]
+    layout, n_components = spec.layout, spec.n_components
+    low = np.zeros(layout.size, np.int64)
+    cross = ExactSum.zeros((n_components, right.shape[1]))
+    targets = ExactSum.zeros((right.shape[1], right.shape[1]))
+
+    n_threads = _n_threads.get()
+    height = min(tile_rows(n_components), max(1, len(inputs)))
+    tiles = [slice(i, min(i + height, len(inputs))) for i in range(0, len(inputs), height)]
+    output_tiles = sorted(
+        layout.tiles(), key=lambda tile: tile[0] == tile[1]
+    )  # whole products before half ones
+    # tiles worked on together: enough output tiles for all threads, and no more memory than that
+    together = 1 if n_threads == 1 else min(len(tiles), -(-2 * n_threads // len(output_tiles)))
+    buffers = [np.empty((n_components, height)) for _ in range(together)]
+    locks = {offset: Lock() for _, _, offset in output_tiles}
+    with _executor(n_threads) as pool:
+        for group in itertools.batched(tiles, together):
+            work = [
+                (tile, buffer[:, : tile.stop - tile.start])
+                for tile, buffer in zip(group, buffers, strict=False)
+            ]
+
+            def fill(tile_and_features: tuple[slice, FloatArray], start: int) -> FloatArray:
+                tile, features = tile_and_features
+                stop = min(start + STRIPE, n_components)
+                stripe = features[start:stop]
+                feature_map.fill(inputs[tile], stripe, start, stop)
+                moments = stripe @ weighted[tile]
+                if weights is not None:
+                    stripe *= np.sqrt(weights[tile])
+                return moments
+
+            def multiply(
+                output_tile: tuple[int, int, int], tile_and_features: tuple[slice, FloatArray]
+            ) -> None:
+                row, column, offset = output_tile
+                features = tile_and_features[1]
+                left = features[row : row + OUTPUT_TILE]
+                product = np.matmul(left, features[column : column + OUTPUT_TILE].T)
+                with locks[offset]:
+                    _add_rounded(product, layout.view(low, row, column, offset), -spec.grid_exponent)
+
+            stripes = range(0, n_components, STRIPE)
+            filled = list(pool.map(fill, *_pairs(work, stripes)))
+            for i, (tile, _) in enumerate(work):
+                cross += ExactSum.of(np.concatenate(filled[i * len(stripes) : (i + 1) * len(stripes)]))
+                targets += ExactSum.of(right[tile].T @ weighted[tile])
+            list(pool.map(multiply, *_pairs(output_tiles, work)))
+    return RidgeStatistics(spec, len(inputs), low, None, cross, targets)
+
+
+def _pairs[A, B](left: Sequence[A], right: Sequence[B]) -> tuple[list[A], list[B]]:
+    """Return all pairs as two lists, the shape that `Executor.map` takes."""
+    return [a for a in left for _ in right], [b for _ in left for b in right]
+
+
+def _add_rounded(product: FloatArray, total: IntArray, shift: int) -> None:
+    """Round `product` to multiples of 2**-shift and add it to `total`; `product` is overwritten."""
+    for i in range(0, len(product), 32):  # 128 KiB at a time: a quarter of the time of whole-tile sweeps
+        strip = product[i : i + 32]
+        strip *= 2.0**shift
+        np.rint(strip, out=strip)
+        np.add(total[i : i + 32], strip, out=total[i : i + 32], casting="unsafe", dtype=np.int64)
+
+
+def _checked_weights(rows: Rows, spec: StatisticsSpec) -> FloatArray | None:
+    weights = rows.sample_weight
+    if weights is not None and weights.max(initial=0.0) > 2.0**spec.weight_exponent:
+        row = int(np.argmax(weights))
+        raise DataError(
+            f"sample_weight is {weights[row]:g} in row {rows.block.start + row:_}, above {2.0**spec.weight_exponent:g}, "
+            "the largest that these exact sums were laid out for; scale the weights down or fit anew"
+        )
+    if weights is None and spec.weight_exponent < 0:
+        raise DataError(
+            f"rows without weights count 1 each, above {2.0**spec.weight_exponent:g}, the largest weight that "
+            "these exact sums were laid out for; give weights or fit anew"
+        )
+    return weights
+
+
+# -- predictions -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LinearModel:
+    """The state of a predicting pass: f(x) = z(x)'·coefficients + intercept.
+
+    Attributes
+    ----------
+    feature_map : FeatureMap
+        z.
+    coefficients : float64 array of shape (n_components, n_targets)
+        Weights of Z's columns.
+    intercept : float64 array of shape (n_targets,)
+        Added to all rows.
+    """
+
+    feature_map: FeatureMap
+    coefficients: FloatArray
+    intercept: FloatArray
+
+    def digest(self) -> str:
+        """Return the feature map's digest: what every worker must agree on."""
+        return self.feature_map.digest()
+
+
+def predict_rows(rows: Rows, model: LinearModel) -> FloatArray:
+    """Return predictions of shape (n_samples, n_targets), O(n_samples · n_components · n_features).
+
+    Z is never held: each stripe of features is used and overwritten.
+
+    Raises
+    ------
+    DataError
+        If X has another number of columns or holds NaN or infinity.
+    """
+    feature_map = model.feature_map
+    inputs = feature_map.prepare(rows.X)
+    check_finite(Rows(rows.block, rows.X), inputs)
+    weights = feature_map.scale * model.coefficients.T
+    predictions = np.empty((len(inputs), weights.shape[0]))
+    height = min(tile_rows(feature_map.n_components), max(1, len(inputs)))
+
+    def predict(start: int) -> None:
+        tile = inputs[start : start + height]
+        stripe = np.empty((min(STRIPE, feature_map.n_components), len(tile)))
+        total = np.zeros((weights.shape[0], len(tile)))
+        for first in range(0, feature_map.n_components, STRIPE):
+            stop = min(first + STRIPE, feature_map.n_components)
+            feature_map.fill(tile, stripe[: stop - first], first, stop)
+            total += weights[:, first:stop] @ stripe[: stop - first]
+        predictions[start : start + height] = total.T + model.intercept
+
+    with _executor(_n_threads.get()) as pool:
+        list(pool.map(predict, range(0, len(inputs), height)))
+    return predictions
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Errors:
+    """Exact sums of a model's errors on the rows seen so far; `+` joins two sets of rows.
+
+    Attributes
+    ----------
+    n_samples : int
+        Rows counted.
+    weight : ExactSum of shape ()
+        Sum of the weights.
+    squared, absolute, residual : ExactSum of shape (n_targets,)
+        Weighted sums of (y - f)², |y - f| and y - f.
+    target, target_squared : ExactSum of shape (n_targets,)
+        Weighted sums of y and y², y counted from the model's intercept.
+    largest : float64 array of shape (n_targets,)
+        Largest |y - f|.
+    """
+
+    n_samples: int
+    weight: ExactSum
+    squared: ExactSum
+    absolute: ExactSum
+    residual: ExactSum
+    target: ExactSum
+    target_squared: ExactSum
+    largest: FloatArray
+
+    def __add__(self, other: Errors) -> Errors:
+        return Errors(
+            self.n_samples + other.n_samples,
+            self.weight + other.weight,
+            self.squared + other.squared,
+            self.absolute + other.absolute,
+            self.residual + other.residual,
+            self.target + other.target,
+            self.target_squared + other.target_squared,
+            np.maximum(self.largest, other.largest),
+        )
+
+    @property
+    def mean_squared_error(self) -> FloatArray:
+        """Mean of (y - f)² per target, in the target's units squared."""
+        return self.squared.value() / self.weight.value()
+
+    @property
+    def mean_absolute_error(self) -> FloatArray:
+        """Mean of |y - f| per target, in the target's units."""
+        return self.absolute.value() / self.weight.value()
+
+    @property
+    def bias(self) -> FloatArray:
+        """Mean of y - f per target, in the target's units."""
+        return self.residual.value() / self.weight.value()
+
+    @property
+    def target_variance(self) -> FloatArray:
+        """Population variance of each target on these rows."""
+        total = self.weight.value()
+        variance = self.target_squared.value() / total - (self.target.value() / total) ** 2
+        return np.maximum(variance, 0.0)
+
+    @property
+    def r2(self) -> FloatArray:
+        """Coefficient of determination per target; NaN for a constant target."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return np.where(
+                self.target_variance > 0, 1 - self.mean_squared_error / self.target_variance, np.nan
+            )
+
+
+def evaluate_rows(rows: Rows, model: LinearModel) -> Errors:
+    """Return the errors of a model on a block.
+
+    Raises
+    ------
+    DataError
+        If the block has no targets, or values that are not finite.
+    """
+    if rows.y is None:
+        raise DataError("the data have no y: an evaluation needs targets")
+    check_finite(rows, model.feature_map.prepare(rows.X[:0]))
+    weights = np.ones(len(rows.y)) if rows.sample_weight is None else rows.sample_weight
+    residual = rows.y - predict_rows(rows, model)
+    target = rows.y - model.intercept
+    return Errors(
+        n_samples=len(residual),
+        weight=ExactSum.of(np.asarray(weights.sum())),
+        squared=ExactSum.of(weights @ residual**2),
+        absolute=ExactSum.of(weights @ np.abs(residual)),
+        residual=ExactSum.of(weights @ residual),
+        target=ExactSum.of(weights @ target),
+        target_squared=ExactSum.of(weights @ target**2),
+        largest=np.abs(residual).max(axis=0, initial=0.0),
+    )

@@ -55,7 +55,9 @@ class ExactSum:
         mantissas, exponents = np.frexp(values)
         integers = (mantissas * 2.0**53).astype(np.int64)
         position, shift = np.divmod(exponents.astype(np.int64) - 53, _BITS)
-        position = np.where(integers == 0, 0 if not integers.any() else position[integers != 0].min(), position)
+        position = np.where(
+            integers == 0, 0 if not integers.any() else position[integers != 0].min(), position
+        )
         # a 53-bit integer shifted by up to 31 bits spans three digits; each part stays below 2**63
         low = (integers & _MASK) << shift
         high = (integers >> _BITS) << shift
@@ -133,7 +135,7 @@ def _canonical(lowest: int, digits: IntArray) -> tuple[int, IntArray]:
         top = digits[-1] >> _BITS
         digits[-1] &= _MASK
         digits = np.concatenate([digits, top[np.newaxis]])
-    while len(digits) > 1 and ((digits[-2] == (digits[-1] & _MASK))).all():
+    while len(digits) > 1 and (digits[-2] == (digits[-1] & _MASK)).all():
         digits = np.concatenate([digits[:-2], digits[-1:]])
     first = 0
     while first < len(digits) - 1 and not digits[first].any():

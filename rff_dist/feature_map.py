@@ -226,7 +226,9 @@ class FourierFeatureMap:
             arrays += [self.standardizer.mean, self.standardizer.scale]  # type: ignore[list-item]
         for array in arrays:
             if array is not None:
-                hasher.update(np.ascontiguousarray(array).astype(array.dtype.newbyteorder("<"), copy=False).tobytes())
+                hasher.update(
+                    np.ascontiguousarray(array).astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
+                )
         return hasher.hexdigest()
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -363,7 +365,11 @@ def seed_from_random_state(random_state: int | np.random.Generator | np.random.R
         return int(random_state.randint(0, 2**63 - 1, dtype=np.int64))
     if isinstance(random_state, np.random.Generator):
         return int(random_state.integers(0, 2**64, dtype=np.uint64))
-    if isinstance(random_state, bool) or not isinstance(random_state, int | np.integer) or not 0 <= random_state < 2**64:
+    if (
+        isinstance(random_state, bool)
+        or not isinstance(random_state, int | np.integer)
+        or not 0 <= random_state < 2**64
+    ):
         raise InvalidParameterError(
             f"`random_state` is {random_state!r}; expected an integer from 0 to 2**64 - 1, a numpy generator or None"
         )

@@ -163,7 +163,9 @@ class Orthogonal:
 def _haar_columns(normals: FloatArray) -> FloatArray:
     """Return a Haar-distributed orthogonal matrix per matrix of normals (Mezzadri 2007, Sec. 5)."""
     q, r = np.linalg.qr(normals)
-    signs = np.where(np.diagonal(r, axis1=-2, axis2=-1) < 0, -1.0, 1.0)  # QR alone is not Haar: its signs are biased
+    signs = np.where(
+        np.diagonal(r, axis1=-2, axis2=-1) < 0, -1.0, 1.0
+    )  # QR alone is not Haar: its signs are biased
     return q * signs[:, np.newaxis, :]
 
 

@@ -273,7 +273,9 @@ def _find[T](table: Mapping[str, T], name: object, what: str) -> T:
         return table[name]
     close = difflib.get_close_matches(str(name), table, n=1)
     hint = f" (did you mean {close[0]!r}?)" if close else ""
-    raise InvalidParameterError(f"unknown `{what}` {name!r}{hint}; expected one of {sorted(table)} or an object")
+    raise InvalidParameterError(
+        f"unknown `{what}` {name!r}{hint}; expected one of {sorted(table)} or an object"
+    )
 
 
 def find_kernel(kernel: str | Kernel) -> Kernel:
