@@ -17,7 +17,7 @@ from threadpoolctl import threadpool_limits
 
 from rff_dist.errors import DataError, PlanError
 from rff_dist.exact import ExactSum
-from rff_dist.feature_map import STRIPE, FeatureMap, Float32Array, tile_rows
+from rff_dist.feature_map import STRIPE, FeatureMap, tile_rows
 from rff_dist.statistics import LIMB_ROWS, OUTPUT_TILE, RidgeStatistics, StatisticsSpec
 
 type FloatArray = NDArray[np.float64]
@@ -127,7 +127,7 @@ def using_threads(n_threads: int) -> Iterator[None]:
 class _Inline(Executor):
     """Runs tasks at once, in the calling thread: what one thread needs."""
 
-    def map(self, fn: Callable[..., Any], *iterables: Any, **_: Any) -> Iterator[Any]:  # type: ignore[override]
+    def map(self, fn: Callable[..., Any], *iterables: Any, **_: Any) -> Iterator[Any]:
         return iter([fn(*arguments) for arguments in zip(*iterables, strict=False)])
 
 
@@ -138,14 +138,14 @@ def _executor(n_threads: int) -> Executor:
 # -- checks ----------------------------------------------------------------------------------------
 
 
-def check_finite(rows: Rows, inputs: Float32Array) -> None:
+def check_finite(rows: Rows, inputs: NDArray[np.floating[Any]]) -> None:
     """Check that inputs and targets are finite, and weights finite and not negative.
 
     Parameters
     ----------
     rows : Rows
         As read.
-    inputs : float32 array of shape (n_samples, n_features)
+    inputs : float array of shape (n_samples, n_features)
         The same rows, prepared; an overflow in float32 counts as infinite.
 
     Raises
@@ -253,7 +253,7 @@ def measure_moments(rows: Rows, pivot: FloatArray) -> Moments:
     """
     columns = np.asarray(rows.X, np.float64)
     with np.errstate(over="ignore"):
-        check_finite(rows, columns)  # type: ignore[arg-type]
+        check_finite(rows, columns)
     if rows.y is not None:
         columns = np.hstack([columns, rows.y])
     columns = columns - pivot
@@ -379,13 +379,14 @@ def _checked_weights(rows: Rows, spec: StatisticsSpec) -> FloatArray | None:
     if weights is not None and weights.max(initial=0.0) > 2.0**spec.weight_exponent:
         row = int(np.argmax(weights))
         raise DataError(
-            f"sample_weight is {weights[row]:g} in row {rows.block.start + row:_}, above {2.0**spec.weight_exponent:g}, "
-            "the largest that these exact sums were laid out for; scale the weights down or fit anew"
+            f"sample_weight is {weights[row]:g} in row {rows.block.start + row:_}, above "
+            f"{2.0**spec.weight_exponent:g}, the largest that these exact sums were laid out for; scale the "
+            "weights down or fit anew"
         )
     if weights is None and spec.weight_exponent < 0:
         raise DataError(
-            f"rows without weights count 1 each, above {2.0**spec.weight_exponent:g}, the largest weight that "
-            "these exact sums were laid out for; give weights or fit anew"
+            f"rows without weights count 1 each, above {2.0**spec.weight_exponent:g}, the largest weight "
+            "that these exact sums were laid out for; give weights or fit anew"
         )
     return weights
 

@@ -11,6 +11,7 @@ Demmel & Nguyen (2015) on reproducible sums; Kulisch (2013) on long accumulators
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -150,6 +151,6 @@ def exact_sum_arrays(prefix: str, total: ExactSum) -> dict[str, NDArray[Any]]:
     return {f"{prefix}_lowest": np.array(total.lowest, np.int64), f"{prefix}_digits": total.digits}
 
 
-def exact_sum_from_arrays(prefix: str, arrays: dict[str, NDArray[Any]]) -> ExactSum:
+def exact_sum_from_arrays(prefix: str, arrays: Mapping[str, NDArray[Any]]) -> ExactSum:
     """Read what `exact_sum_arrays` returned."""
     return ExactSum(int(arrays[f"{prefix}_lowest"]), np.asarray(arrays[f"{prefix}_digits"], np.int64))

@@ -10,13 +10,13 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, Literal, Protocol, Self, cast, runtime_checkable
+from typing import Any, Literal, Protocol, Self, TypeGuard, cast, runtime_checkable
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from rff_dist.errors import BroadcastError, DataError, InvalidParameterError
-from rff_dist.frequencies import Design, FloatArray, draw_phases
+from rff_dist.frequencies import Design, FloatArray, draw_phases, seed_of
 from rff_dist.kernels import Kernel, find_design, find_kernel
 
 type Float32Array = NDArray[np.float32]
@@ -123,12 +123,12 @@ class FourierFeatureMap:
     @property
     def n_features(self) -> int:
         """Columns of the inputs."""
-        return self.frequencies.shape[0]
+        return int(self.frequencies.shape[0])
 
     @property
     def n_components(self) -> int:
         """D: two components per frequency for pairs, one for phases."""
-        return self.frequencies.shape[1] * (2 if self.phases is None else 1)
+        return int(self.frequencies.shape[1]) * (2 if self.phases is None else 1)
 
     @property
     def map(self) -> MapName:
@@ -256,9 +256,14 @@ def _redraw(spec: FourierSpec, standardizer: Standardizer | None, digest: str) -
     if feature_map.digest() != digest:
         raise BroadcastError(
             f"this process drew a feature map with digest {feature_map.digest()[:12]}, expected {digest[:12]}: "
-            "its processor or libraries round differently; use one kind of machine, or pass the frequencies as arrays"
+            "its processor or libraries round differently; use one kind of machine, or give frequencies "
+            "as arrays"
         )
     return feature_map
+
+
+def _is_count(value: object) -> TypeGuard[int]:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool) and value >= 1
 
 
 def check_n_components(n_components: object, map: str) -> int:
@@ -269,7 +274,7 @@ def check_n_components(n_components: object, map: str) -> int:
     InvalidParameterError
         If it is not an integer of at least 1, or is odd where cosines and sines come in pairs.
     """
-    if isinstance(n_components, bool) or not isinstance(n_components, int | np.integer) or n_components < 1:
+    if not _is_count(n_components):
         raise InvalidParameterError(f"`n_components` is {n_components!r}; expected an integer of at least 1")
     if map == "pairs" and n_components % 2:
         raise InvalidParameterError(
@@ -336,7 +341,7 @@ def draw_feature_map(
     """
     if map not in MAPS:
         raise InvalidParameterError(f"unknown `map` {map!r}; expected one of {sorted(MAPS)}")
-    if isinstance(n_features, bool) or not isinstance(n_features, int | np.integer) or n_features < 1:
+    if not _is_count(n_features):
         raise InvalidParameterError(f"`n_features` is {n_features!r}; expected an integer of at least 1")
     found = find_kernel(kernel)
     found.length_scales(int(n_features))
@@ -363,14 +368,4 @@ def seed_from_random_state(random_state: int | np.random.Generator | np.random.R
         return int(np.random.SeedSequence().generate_state(1, np.uint64)[0])
     if isinstance(random_state, np.random.RandomState):
         return int(random_state.randint(0, 2**63 - 1, dtype=np.int64))
-    if isinstance(random_state, np.random.Generator):
-        return int(random_state.integers(0, 2**64, dtype=np.uint64))
-    if (
-        isinstance(random_state, bool)
-        or not isinstance(random_state, int | np.integer)
-        or not 0 <= random_state < 2**64
-    ):
-        raise InvalidParameterError(
-            f"`random_state` is {random_state!r}; expected an integer from 0 to 2**64 - 1, a numpy generator or None"
-        )
-    return int(random_state)
+    return seed_of(random_state)

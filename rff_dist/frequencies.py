@@ -51,7 +51,7 @@ def counter_uniforms(seed: int, stream: int, n_rows: int, n_columns: int) -> Flo
     return (np.asarray(words >> np.uint64(12), np.float64) + 0.5) * 2.0**-52
 
 
-def seed_of(rng: int | np.random.Generator) -> int:
+def seed_of(rng: object) -> int:
     """Return the 64-bit seed that `rng` is, or draws.
 
     Raises

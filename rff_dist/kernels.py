@@ -222,9 +222,11 @@ class Matern(Kernel):
         if self.nu == 0.5:
             return np.exp(-distance)
         if self.nu == 1.5:
-            return (1 + np.sqrt(3) * distance) * np.exp(-np.sqrt(3) * distance)
+            scaled = np.sqrt(3.0) * distance
+            return np.asarray((1 + scaled) * np.exp(-scaled))
         if self.nu == 2.5:
-            return (1 + np.sqrt(5) * distance + 5 / 3 * distance**2) * np.exp(-np.sqrt(5) * distance)
+            scaled = np.sqrt(5.0) * distance
+            return np.asarray((1 + scaled + scaled**2 / 3) * np.exp(-scaled))
         return _matern_bessel(np.sqrt(2 * self.nu) * distance, self.nu)
 
     def spectral_measure(self) -> SpectralMeasure:

@@ -219,8 +219,7 @@ class RidgeStatistics:
             self.spec == other.spec
             and self.n_samples == other.n_samples
             and np.array_equal(self.low, other.low)
-            and (self.high is None) == (other.high is None)
-            and (self.high is None or np.array_equal(self.high, other.high))
+            and _same(self.high, other.high)
             and self.cross == other.cross
             and self.targets == other.targets
         )
@@ -249,11 +248,11 @@ class RidgeStatistics:
         """Sum of the sample weights; the number of rows where there were none."""
         return float(self.targets.value()[-1, -1])
 
-    def ZtZ(self) -> FloatArray:
+    def ZtZ(self) -> FloatArray:  # noqa: N802  the public name is the formula
         """Return Z'Z (Z'WZ with weights), float64 array of shape (n_components, n_components)."""
         return self._gram(None)
 
-    def Zty(self) -> FloatArray:
+    def Zty(self) -> FloatArray:  # noqa: N802
         """Return Z'y of shape (n_components,), or Z'Y of shape (n_components, n_targets)."""
         cross = self.cross.value()
         moments = self.spec.scale * (cross[:, :-1] + np.outer(cross[:, -1], self._offset))
@@ -266,14 +265,14 @@ class RidgeStatistics:
         products = sums[:-1, :-1] + cross + cross.T + sums[-1, -1] * np.outer(self._offset, self._offset)
         return float(products[0, 0]) if self.spec.one_dimensional else products
 
-    def Zt1(self) -> FloatArray:
+    def Zt1(self) -> FloatArray:  # noqa: N802
         """Return Z'1, the sums of the features, of shape (n_components,)."""
         return self.spec.scale * self.cross.value()[:, -1]
 
     def target_means(self) -> FloatArray:
         """Return the (weighted) means of the targets, of shape (n_targets,)."""
         sums = self.targets.value()
-        return self._offset + sums[:-1, -1] / sums[-1, -1]
+        return np.asarray(self._offset + sums[:-1, -1] / sums[-1, -1])
 
     def normal_equations(self, *, fit_intercept: bool = True) -> NormalEquations:
         """Return the system that the solvers take, centred where an intercept is fitted.
@@ -414,6 +413,10 @@ class RidgeStatistics:
         if statistics.digest() != metadata["digest"]:
             raise StatisticsError("stored statistics do not have the digest they were stored with")
         return statistics
+
+
+def _same(left: IntArray | None, right: IntArray | None) -> bool:
+    return left is right if left is None or right is None else np.array_equal(left, right)
 
 
 def _check_same_spec(left: StatisticsSpec, right: StatisticsSpec) -> None:
