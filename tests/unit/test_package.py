@@ -1,5 +1,6 @@
 """The package as a whole: its public names, what importing it costs, and its tree of errors."""
 
+import ast
 import builtins
 import importlib.metadata
 import inspect
@@ -7,6 +8,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -90,6 +92,24 @@ def test_every_error_but_the_base_is_a_built_in_error_too():
         if error is not errors.RFFDistError:
             others = [base for base in error.__mro__ if base.__module__ in ("builtins", "numpy.linalg")]
             assert set(others) - {Exception, BaseException, object}, name
+
+
+def imported_by(path: Path) -> set[str]:
+    """Return the top-level packages that a file imports, at its top or later."""
+    nodes = list(ast.walk(ast.parse(path.read_text())))
+    names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    names |= {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom) and node.level == 0}
+    return {name.partition(".")[0] for name in names}
+
+
+@pytest.mark.parametrize("package", ["rff_dist", "flows"])
+def test_every_package_that_is_imported_is_a_declared_dependency(project_root, package):
+    project = tomllib.loads((project_root / "pyproject.toml").read_text())["project"]
+    requirements = [*project["dependencies"], *project["optional-dependencies"]["s3"]]
+    declared = {re.split(r"[^\w.-]", requirement)[0] for requirement in requirements}
+    own = set(sys.stdlib_module_names) | {"rff_dist", "flows"}
+    imported = {name for path in (project_root / package).rglob("*.py") for name in imported_by(path)}
+    assert {name.replace("sklearn", "scikit-learn") for name in imported - own} - declared == set()
 
 
 def test_the_installed_version_is_the_one_in_pyproject(project_root):
