@@ -1,0 +1,189 @@
+"""Choose alpha from statistics alone, without another pass over the data."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.optimize import minimize_scalar
+
+from rff_dist.errors import InvalidParameterError, SolveError
+from rff_dist.solvers.eigen import RidgeSpectrum
+from rff_dist.solvers.solution import check_alpha
+from rff_dist.statistics import FloatArray
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """The alpha that was chosen, and the path it was chosen from.
+
+    Attributes
+    ----------
+    alphas : float64 array of shape (n_alphas,)
+        The grid, ascending.
+    scores : float64 array of shape (n_alphas, n_targets)
+        GCV of each alpha and target, in the targets' units squared.
+    degrees_of_freedom : float64 array of shape (n_alphas,)
+        Effective parameters of each alpha, intercept included.
+    best_index : int
+        Row of the best alpha of the grid.
+    alpha : float
+        The best alpha, refined between its neighbours on the grid.
+    score : float64 array of shape (n_targets,)
+        GCV at `alpha`.
+    at_end : {"lower", "upper"} or None
+        Which end of the grid the minimum is at, if any: the true minimum may lie beyond it.
+    """
+
+    alphas: FloatArray
+    scores: FloatArray
+    degrees_of_freedom: FloatArray
+    best_index: int
+    alpha: float
+    score: FloatArray
+    at_end: Literal["lower", "upper"] | None
+
+
+def generalized_cross_validation(spectrum: RidgeSpectrum, alphas: ArrayLike) -> FloatArray:
+    """GCV score of every alpha, in O(n_alphas · n_components · n_targets).
+
+    A residual below its rounding error is replaced by that error, so that a score is never negative, and
+    never better than float64 can tell. With as many degrees of freedom as rows the score is infinite.
+
+    Parameters
+    ----------
+    spectrum : RidgeSpectrum
+        Eigenvalues of the (centred) Z'Z and the targets in its eigenbasis.
+    alphas : float64 array of shape (n_alphas,)
+        Ridge penalties, in the units of the eigenvalues.
+
+    Returns
+    -------
+    float64 array of shape (n_alphas, n_targets)
+        Estimated mean squared error of a new observation, in the targets' units squared.
+
+    References
+    ----------
+    Golub, Heath & Wahba (1979), Generalized cross-validation as a method for choosing a good ridge
+    parameter, Technometrics 21, eq. 1.4; an intercept counts as one degree of freedom.
+    """
+    resolved = np.maximum(spectrum.residual_sum_of_squares(alphas), spectrum.rss_error_bound(alphas))
+    n_samples = spectrum.n_samples
+    remaining = spectrum.residual_degrees_of_freedom(alphas)[:, np.newaxis] / n_samples
+    determined = remaining > 0.0
+    return np.where(determined, resolved / n_samples / np.where(determined, remaining, 1.0) ** 2, np.inf)
+
+
+def default_alphas(spectrum: RidgeSpectrum) -> FloatArray:
+    """Three alphas per decade from the floor, below which all is rounding error, to the largest eigenvalue.
+
+    Parameters
+    ----------
+    spectrum : RidgeSpectrum
+        What the alphas are for.
+
+    Returns
+    -------
+    float64 array of shape (n_alphas,)
+        Ascending; 1 alone where the features are all constant, since any alpha then gives zero weights.
+    """
+    largest = float(spectrum.eigenvalues[-1])
+    if largest <= 0.0:
+        return np.ones(1)
+    decades = np.log10(largest / spectrum.floor)
+    return np.geomspace(spectrum.floor, largest, num=max(2, int(np.ceil(3.0 * decades)) + 1))
+
+
+def select_alpha(spectrum: RidgeSpectrum, alphas: ArrayLike | None = None) -> Selection:
+    """Choose the alpha with the least GCV, one for all targets.
+
+    Targets share it by the mean of GCV / variance, so that their units do not matter; constant targets have
+    no say. Equal scores go to the larger alpha. The best of the grid is refined by a bounded search
+    between its neighbours (Brent's method on log alpha).
+
+    Parameters
+    ----------
+    spectrum : RidgeSpectrum
+        Eigenvalues and targets.
+    alphas : float64 array of shape (n_alphas,), optional
+        Positive penalties to choose from; `default_alphas(spectrum)` by default.
+
+    Returns
+    -------
+    Selection
+        With the whole path, for plots and reports.
+
+    Raises
+    ------
+    InvalidParameterError
+        If an alpha is not positive and finite, or there is none.
+    SolveError
+        If every alpha leaves no residual degrees of freedom, with one sample say.
+    """
+    grid = default_alphas(spectrum) if alphas is None else _check_grid(alphas)
+    scores = generalized_cross_validation(spectrum, grid)
+    path = _shared_score(spectrum, scores)
+    if not np.isfinite(path).any():
+        raise SolveError(
+            f"alpha cannot be chosen by cross-validation: n_samples={spectrum.n_samples} leaves no residual "
+            f"degrees of freedom for {len(spectrum.eigenvalues)} components. Give alpha, or more rows"
+        )
+    best = len(grid) - 1 - int(np.argmin(path[::-1]))
+    alpha = _refine(spectrum, grid, best, float(path[best]))
+    selection = Selection(
+        alphas=grid,
+        scores=scores,
+        degrees_of_freedom=spectrum.degrees_of_freedom(grid),
+        best_index=best,
+        alpha=alpha,
+        score=generalized_cross_validation(spectrum, [alpha])[0],
+        at_end=_end(best, len(grid)),
+    )
+    if selection.at_end is not None:
+        logger.info(
+            "the best alpha %.3g is at the %s end of %.3g to %.3g", alpha, selection.at_end, grid[0], grid[-1]
+        )
+    return selection
+
+
+def _check_grid(alphas: ArrayLike) -> FloatArray:
+    values = np.atleast_1d(np.asarray(alphas))
+    grid = np.unique(check_alpha(values, len(values)))
+    if len(grid) == 0 or grid[0] == 0.0:
+        raise InvalidParameterError(f"`alphas` is {alphas!r}; expected at least one, all in (0, inf)")
+    return grid
+
+
+def _shared_score(spectrum: RidgeSpectrum, scores: FloatArray) -> FloatArray:
+    """Mean over targets of GCV / variance, shape (n_alphas,)."""
+    variance = spectrum.total_sum_of_squares / spectrum.n_samples
+    varying = variance > 0.0
+    if not varying.any():
+        return scores.sum(axis=1)
+    shared: FloatArray = (scores[:, varying] / variance[varying]).mean(axis=1)
+    return shared
+
+
+def _refine(spectrum: RidgeSpectrum, grid: FloatArray, best: int, best_score: float) -> float:
+    """Search between the neighbours of `grid[best]`; the grid's own point wins a tie."""
+    lower, upper = np.log(grid[max(best - 1, 0)]), np.log(grid[min(best + 1, len(grid) - 1)])
+    if lower == upper:
+        return float(grid[best])
+
+    def score(log_alpha: float) -> float:
+        scores = generalized_cross_validation(spectrum, [np.exp(log_alpha)])
+        return float(_shared_score(spectrum, scores)[0])
+
+    found = minimize_scalar(score, bounds=(lower, upper), method="bounded", options={"xatol": 1e-3})
+    return float(np.exp(found.x)) if found.fun < best_score else float(grid[best])
+
+
+def _end(best: int, n_alphas: int) -> Literal["lower", "upper"] | None:
+    if best == n_alphas - 1:
+        return "upper"
+    return "lower" if best == 0 else None

@@ -1,0 +1,183 @@
+"""GCV against brute force, the choice of alpha, and the trap of Grams summed in float32."""
+
+import warnings
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.linalg import LinAlgWarning
+from sklearn.linear_model import RidgeCV
+
+from rff_dist.errors import InvalidParameterError, SolveError
+from rff_dist.selection import default_alphas, generalized_cross_validation, select_alpha
+from rff_dist.solvers import decompose
+from tests.ridge_problems import draw_problem, normal_equations
+
+
+def dense_gcv(Z, Y, alpha, *, fit_intercept=True):
+    """Golub, Heath & Wahba 1979, eq. 1.4, by the n x n smoother."""
+    n_samples = len(Z)
+    centre = np.full((n_samples, n_samples), 1.0 / n_samples if fit_intercept else 0.0)
+    Zc = Z - centre @ Z
+    hat = centre + Zc @ np.linalg.solve(Zc.T @ Zc + alpha * np.eye(Z.shape[1]), Zc.T)
+    return np.square(Y - hat @ Y).mean(axis=0) / (np.trace(np.eye(n_samples) - hat) / n_samples) ** 2
+
+
+@pytest.mark.parametrize("fit_intercept", [False, True])
+def test_gcv_path_equals_the_dense_hat_matrix(fit_intercept):
+    Z, Y = draw_problem(n_samples=60)
+    alphas = np.geomspace(1e-3, 1e5, 9)
+    spectrum = decompose(normal_equations(Z, Y, fit_intercept=fit_intercept))
+    oracle = np.array([dense_gcv(Z, Y, alpha, fit_intercept=fit_intercept) for alpha in alphas])
+    np.testing.assert_allclose(generalized_cross_validation(spectrum, alphas), oracle, rtol=1e-8)
+
+
+def test_chosen_alpha_is_the_minimum_of_the_dense_score_on_a_fine_grid():
+    Z, Y = draw_problem(n_samples=60)
+    selection = select_alpha(decompose(normal_equations(Z, Y)))
+    fine = np.geomspace(selection.alphas[0], selection.alphas[-1], 2_000)
+    shared = np.array([(dense_gcv(Z, Y, alpha) / Y.var(axis=0)).mean() for alpha in fine])
+    assert selection.at_end is None
+    assert selection.alpha == pytest.approx(fine[shared.argmin()], rel=0.02)
+    np.testing.assert_allclose(selection.score, dense_gcv(Z, Y, selection.alpha), rtol=1e-8)
+
+
+def test_refined_alpha_lies_between_the_grids_neighbours_and_scores_no_worse():
+    Z, Y = draw_problem(n_targets=1)
+    selection = select_alpha(decompose(normal_equations(Z, Y)), np.geomspace(1e-2, 1e5, 8))
+    i = selection.best_index
+    assert selection.alphas[i - 1] < selection.alpha < selection.alphas[i + 1]
+    assert selection.score[0] <= selection.scores[i, 0]
+
+
+def test_the_units_of_a_target_do_not_change_the_choice():
+    Z, Y = draw_problem()
+    plain = select_alpha(decompose(normal_equations(Z, Y)))
+    scaled = select_alpha(decompose(normal_equations(Z, Y * [1.0, 1e6, 1e-6])))
+    assert scaled.alpha == pytest.approx(plain.alpha, rel=1e-2)
+
+
+def test_the_choice_is_as_good_as_leave_one_out():
+    Z, Y = draw_problem(n_samples=400, n_components=50, n_targets=1)
+    alphas = np.geomspace(1e-2, 1e6, 30)
+    ours = select_alpha(decompose(normal_equations(Z, Y)), alphas)
+    leave_one_out = RidgeCV(alphas, scoring=None).fit(Z, Y[:, 0]).alpha_
+    assert abs(ours.best_index - int(np.abs(alphas - leave_one_out).argmin())) <= 2
+
+
+def test_a_minimum_at_the_end_of_the_grid_is_stated():
+    Z, Y = draw_problem(n_targets=1)
+    spectrum = decompose(normal_equations(Z, Y))
+    inside = select_alpha(spectrum).alpha
+    assert select_alpha(spectrum, np.geomspace(inside * 10, inside * 1e3, 5)).at_end == "lower"
+    assert select_alpha(spectrum, np.geomspace(inside / 1e3, inside / 10, 5)).at_end == "upper"
+    assert select_alpha(spectrum, [inside / 10, inside, inside * 10]).at_end is None
+
+
+def test_default_alphas_span_the_floor_to_the_largest_eigenvalue():
+    spectrum = decompose(normal_equations(*draw_problem()))
+    alphas = default_alphas(spectrum)
+    assert alphas[0] == pytest.approx(spectrum.floor)
+    assert alphas[-1] == pytest.approx(spectrum.eigenvalues[-1])
+    assert np.diff(np.log10(alphas)).max() <= 1 / 3 + 1e-9
+
+
+def test_score_is_infinite_where_nothing_is_left_to_judge_by():
+    spectrum = decompose(normal_equations(np.ones((1, 4)), np.ones((1, 2))))
+    assert np.isinf(generalized_cross_validation(spectrum, [1.0])).all()
+    with pytest.raises(SolveError, match="n_samples=1 leaves no residual"):
+        select_alpha(spectrum)
+
+
+def test_constant_targets_have_no_say_and_do_no_harm():
+    Z, Y = draw_problem(n_targets=1)
+    with_constant = np.hstack([Y, np.full_like(Y, 7.0)])
+    selection = select_alpha(decompose(normal_equations(Z, with_constant)))
+    assert selection.alpha == pytest.approx(select_alpha(decompose(normal_equations(Z, Y))).alpha, rel=1e-2)
+    constant_only = select_alpha(decompose(normal_equations(Z, np.full_like(Y, 7.0))))
+    assert constant_only.alpha == constant_only.alphas[-1]
+
+
+def test_constant_features_do_no_harm():
+    selection = select_alpha(decompose(normal_equations(np.ones((9, 4)), np.arange(9.0)[:, np.newaxis])))
+    assert selection.alpha == 1.0
+    assert np.isfinite(selection.score).all()
+
+
+@pytest.mark.parametrize("alphas", [[], [0.0, 1.0], [-1.0], [np.nan]])
+def test_bad_grids_are_refused(alphas):
+    with pytest.raises(InvalidParameterError, match="alpha"):
+        select_alpha(decompose(normal_equations(*draw_problem())), alphas)
+
+
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    n_samples=st.integers(2, 40),
+    n_components=st.integers(1, 40),
+    log_noise=st.floats(-12.0, 3.0),
+)
+def test_scores_are_never_nan_nor_negative(seed, n_samples, n_components, log_noise):
+    rng = np.random.default_rng(seed)
+    Z = rng.normal(size=(n_samples, n_components)) * 10.0 ** rng.uniform(-6, 2, n_components)
+    Y = Z @ rng.normal(size=(n_components, 2)) + 10.0**log_noise * rng.normal(size=(n_samples, 2))
+    spectrum = decompose(normal_equations(Z, Y))
+    selection = select_alpha(spectrum)
+    assert not np.isnan(selection.scores).any()
+    assert (selection.scores >= 0.0).all()
+    assert np.isfinite(selection.alpha)
+
+
+def rmse(solution, Z, y):
+    return np.sqrt(np.square(y - Z @ solution.coefficients - solution.intercept).mean())
+
+
+# A wide kernel and little noise: the Gram's small eigenvalues carry the signal, and float32 sums lose them
+NOISE = 0.1
+
+
+@pytest.fixture(scope="module")
+def low_noise_problem():
+    """8 features, D = 1024, length scale 4, float32 feature values: train and test halves."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(8_000, 8))
+    angles = X.astype(np.float32) @ (rng.normal(size=(8, 512)) / 4.0).astype(np.float32)
+    Z = (np.hstack([np.cos(angles), np.sin(angles)]) / np.float32(np.sqrt(512))).astype(np.float64)
+    waves = np.cos(X @ (rng.normal(size=(8, 2_000)) / 4.0) + rng.uniform(0, 2 * np.pi, 2_000))
+    signal = waves @ rng.normal(size=2_000) * np.sqrt(2 / 2_000)
+    y = (signal + NOISE * rng.normal(size=8_000))[:, np.newaxis]
+    return Z[:4_000], y[:4_000], Z[4_000:], y[4_000:]
+
+
+def test_with_float64_products_a_wide_kernel_reaches_the_noise(low_noise_problem):
+    Z, y, Z_test, y_test = low_noise_problem
+    spectrum = decompose(normal_equations(Z, y))
+    selection = select_alpha(spectrum)
+    assert rmse(spectrum.solve(selection.alpha), Z_test, y_test) < 1.3 * NOISE
+    assert 0.8 * NOISE < np.sqrt(selection.score[0]) < 1.3 * NOISE
+
+
+def test_float32_products_blow_up_unless_their_negative_eigenvalues_are_heeded(low_noise_problem):
+    Z, y, Z_test, y_test = low_noise_problem
+    equations = normal_equations(Z, y, product_dtype=np.float32)
+
+    # What a solver does that takes the eigenvalues as they come
+    eigenvalues, Q = np.linalg.eigh(equations.gram)
+    b = Q.T @ equations.moments
+    alphas = np.geomspace(1e-9, 1.0, 40)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        rss = [
+            equations.total_sum_of_squares[0]
+            - (b[:, 0] ** 2 * (eigenvalues + 2 * a) / (eigenvalues + a) ** 2).sum()
+            for a in alphas
+        ]
+    df = np.array([1 + (eigenvalues / (eigenvalues + a)).sum() for a in alphas])
+    naive_alpha = alphas[np.argmin(np.array(rss) / (1 - df / len(Z)) ** 2)]
+    w = Q @ (b / (eigenvalues + naive_alpha)[:, np.newaxis])
+    naive_prediction = (Z_test - equations.feature_means) @ w + equations.target_means
+    assert np.sqrt(np.square(y_test - naive_prediction).mean()) > 3 * NOISE
+
+    with pytest.warns(LinAlgWarning, match="float32"):
+        spectrum = decompose(equations)
+    assert rmse(spectrum.solve(select_alpha(spectrum).alpha), Z_test, y_test) < 1.5 * NOISE
