@@ -1,0 +1,80 @@
+"""Kernel methods on data of any size: exact random-feature statistics, streamed on Dask.
+
+Every job is a pass over row blocks of a Zarr dataset, through a random feature map, into statistics
+that add up exactly; everything else is arithmetic on those statistics::
+
+    from rff_dist import RFFRidge
+
+    model = RFFRidge("matern", n_components=4096).fit("data.zarr")   # or NumPy, Dask and Zarr arrays
+    model.predict("new.zarr")
+
+The pieces, for when the estimators are not enough: `open_dataset` and `write_dataset`, kernels such as
+`Gaussian`, `draw_feature_map`, `accumulate` on a `SerialEngine` or a `DaskEngine`, and the
+`RidgeStatistics` that come out, which `+` and `-` without rounding.
+
+Importing the package is cheap: what needs Dask, Zarr or scikit-learn is imported when it is first used.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from rff_dist.engines.dask import DaskEngine
+    from rff_dist.engines.serial import SerialEngine
+    from rff_dist.estimators import RFFRidge, RFFSampler, load_model, save_model
+    from rff_dist.feature_map import FeatureMap, draw_feature_map
+    from rff_dist.kernels import Gaussian, Laplacian, Matern
+    from rff_dist.pipeline import accumulate
+    from rff_dist.statistics import RidgeStatistics
+    from rff_dist.storage import open_dataset, write_dataset
+
+_HOMES = {
+    "DaskEngine": "rff_dist.engines.dask",
+    "FeatureMap": "rff_dist.feature_map",
+    "Gaussian": "rff_dist.kernels",
+    "Laplacian": "rff_dist.kernels",
+    "Matern": "rff_dist.kernels",
+    "RFFRidge": "rff_dist.estimators",
+    "RFFSampler": "rff_dist.estimators",
+    "RidgeStatistics": "rff_dist.statistics",
+    "SerialEngine": "rff_dist.engines.serial",
+    "accumulate": "rff_dist.pipeline",
+    "draw_feature_map": "rff_dist.feature_map",
+    "load_model": "rff_dist.estimators",
+    "open_dataset": "rff_dist.storage",
+    "save_model": "rff_dist.estimators",
+    "write_dataset": "rff_dist.storage",
+}
+
+__all__ = [
+    "DaskEngine",
+    "FeatureMap",
+    "Gaussian",
+    "Laplacian",
+    "Matern",
+    "RFFRidge",
+    "RFFSampler",
+    "RidgeStatistics",
+    "SerialEngine",
+    "__version__",
+    "accumulate",
+    "draw_feature_map",
+    "load_model",
+    "open_dataset",
+    "save_model",
+    "write_dataset",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'rff_dist' has no attribute {name!r}")
+    value = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

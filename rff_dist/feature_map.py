@@ -39,7 +39,9 @@ def tile_rows(n_components: int) -> int:
 class FeatureMap(Protocol):
     """Maps rows to features; everything above knows no more of it than this."""
 
-    n_features: int
+    @property
+    def n_features(self) -> int:
+        """Columns of the inputs."""
 
     @property
     def n_components(self) -> int:
@@ -255,9 +257,9 @@ def _redraw(spec: FourierSpec, standardizer: Standardizer | None, digest: str) -
     feature_map = FourierFeatureMap(*_draw_arrays(spec), standardizer, spec)
     if feature_map.digest() != digest:
         raise BroadcastError(
-            f"this process drew a feature map with digest {feature_map.digest()[:12]}, expected {digest[:12]}: "
-            "its processor or libraries round differently; use one kind of machine, or give frequencies "
-            "as arrays"
+            f"this process drew a feature map with digest {feature_map.digest()[:12]}, expected "
+            f"{digest[:12]}: its processor or libraries round differently; use one kind of machine, or give "
+            "the frequencies as arrays"
         )
     return feature_map
 

@@ -1,0 +1,253 @@
+"""A trained ridge model: what predicts, what it was trained on, and how it is stored without pickle."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from importlib.metadata import version
+from typing import Any, Self
+
+import numpy as np
+import threadpoolctl
+from numpy.typing import NDArray
+
+from rff_dist.blocks import LinearModel
+from rff_dist.errors import RFFDistError
+from rff_dist.feature_map import FourierFeatureMap, Standardizer, draw_feature_map
+from rff_dist.frequencies import DESIGNS
+from rff_dist.kernels import kernel_from_dict
+from rff_dist.selection import Selection
+from rff_dist.solvers import RidgeSolution
+from rff_dist.statistics import RidgeStatistics
+from rff_dist.storage import read_record, write_record
+
+logger = logging.getLogger(__name__)
+
+KIND = "ridge model"
+
+type FloatArray = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class RidgeModel:
+    """Everything that prediction, inspection and a later update need.
+
+    Attributes
+    ----------
+    feature_map : FourierFeatureMap
+        With the standardizer of the inputs.
+    coefficients : float64 array of shape (n_components, n_targets)
+        Weights of Z's columns.
+    intercept : float64 array of shape (n_targets,)
+        Added to all predictions.
+    alpha : float
+        Ridge penalty of ‖y − Zw‖² + alpha‖w‖².
+    one_dimensional : bool
+        Whether predictions drop the target axis, as the training targets did.
+    statistics : RidgeStatistics, or None
+        The exact sums it was solved from; None where they were left out.
+    selection : dict of str to ndarray
+        The path of alpha that was looked at (`alphas`, `scores`, `degrees_of_freedom`); empty for a
+        given alpha.
+    card : dict
+        JSON-able facts: data fingerprint, rows, versions, processor, solver status, metrics.
+    """
+
+    feature_map: FourierFeatureMap
+    coefficients: FloatArray
+    intercept: FloatArray
+    alpha: float
+    one_dimensional: bool
+    statistics: RidgeStatistics | None = None
+    selection: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    card: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def from_solution(
+        cls,
+        feature_map: FourierFeatureMap,
+        statistics: RidgeStatistics,
+        solution: RidgeSolution,
+        selection: Selection | None,
+        card: Mapping[str, Any],
+    ) -> Self:
+        """Join what a fit produced."""
+        path = {}
+        if selection is not None:
+            names = ("alphas", "scores", "degrees_of_freedom")
+            path = {name: np.asarray(getattr(selection, name)) for name in names}
+        status = {
+            "status": str(solution.status),
+            "causes": list(solution.status.causes),
+            "remedies": list(solution.status.remedies),
+            "effective_rank": solution.effective_rank,
+            "alpha_floor": solution.floor,
+        }
+        facts = {
+            "n_samples": statistics.n_samples,
+            "statistics_digest": statistics.digest(),
+            "feature_map_digest": feature_map.digest(),
+            "solver": status,
+            "environment": describe_environment(),
+            "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        }
+        return cls(
+            feature_map=feature_map,
+            coefficients=solution.coefficients,
+            intercept=solution.intercept,
+            alpha=float(solution.alpha[0]),
+            one_dimensional=statistics.spec.one_dimensional,
+            statistics=statistics,
+            selection=path,
+            card={**facts, **card},
+        )
+
+    @property
+    def n_features(self) -> int:
+        """Columns of the inputs."""
+        return self.feature_map.n_features
+
+    @property
+    def n_targets(self) -> int:
+        """Columns of the predictions."""
+        return int(self.coefficients.shape[1])
+
+    @property
+    def linear(self) -> LinearModel:
+        """What a predicting pass needs."""
+        return LinearModel(self.feature_map, self.coefficients, self.intercept)
+
+    def with_card(self, **facts: Any) -> Self:
+        """Return the same model with more facts on its card."""
+        return replace(self, card={**self.card, **facts})
+
+    def without_statistics(self) -> Self:
+        """Return the same model without the sums: smaller, but it cannot be updated."""
+        return replace(self, statistics=None)
+
+    def digest(self) -> str:
+        """Return the SHA-256 of all that predictions depend on."""
+        hasher = hashlib.sha256(self.feature_map.digest().encode())
+        for array in (self.coefficients, self.intercept):
+            hasher.update(np.ascontiguousarray(array).astype("<f8", copy=False).tobytes())
+        return hasher.hexdigest()
+
+
+def describe_environment() -> dict[str, Any]:
+    """Return the versions and the kind of processor that bits depend on (NUMERICS: one machine type)."""
+    blas = [library for library in threadpoolctl.threadpool_info() if library["user_api"] == "blas"]
+    return {
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+        "packages": {name: version(name) for name in ("rff_dist", "numpy", "scipy", "zarr")},
+        "blas": sorted(
+            {f"{b['internal_api']} {b['version']} {b.get('architecture', '')}".strip() for b in blas}
+        ),
+    }
+
+
+def write_model(model: RidgeModel, url: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+    """Store a model as JSON and checksummed arrays; a reader sees the old one or the new one.
+
+    Raises
+    ------
+    OutputExistsError
+        If there is something at `url` and `overwrite` is False.
+    StorageError
+        If it cannot be written.
+    """
+    feature_map = model.feature_map
+    arrays: dict[str, NDArray[Any]] = {
+        "frequencies": feature_map.frequencies,
+        "coefficients": model.coefficients,
+        "intercept": model.intercept,
+    }
+    if feature_map.phases is not None:
+        arrays["phases"] = feature_map.phases
+    if feature_map.standardizer is not None:
+        arrays["input_mean"] = feature_map.standardizer.mean
+        arrays["input_scale"] = feature_map.standardizer.scale
+    arrays |= {f"selection_{name}": array for name, array in model.selection.items()}
+    metadata: dict[str, Any] = {
+        "alpha": model.alpha,
+        "one_dimensional": model.one_dimensional,
+        "feature_map": {"digest": feature_map.digest(), "map": feature_map.map, **_spec_to_dict(feature_map)},
+        "card": dict(model.card),
+        "digest": model.digest(),
+    }
+    if model.statistics is not None:
+        metadata["statistics"], packed = model.statistics.to_arrays()
+        arrays |= {f"statistics_{name}": array for name, array in packed.items()}
+    write_record(url, kind=KIND, metadata=metadata, arrays=arrays, overwrite=overwrite)
+
+
+def read_model(url: str | os.PathLike[str]) -> RidgeModel:
+    """Read a model that `write_model` stored.
+
+    Raises
+    ------
+    StorageError
+        If there is no model, or it is damaged (IntegrityError), unsafe (UnsafeModelError) or too new
+        (VersionError).
+    """
+    record = read_record(url, kind=KIND)
+    arrays, metadata = record.arrays, record.metadata
+    standardizer = None
+    if "input_mean" in arrays:
+        standardizer = Standardizer(arrays["input_mean"], arrays["input_scale"])
+    statistics = None
+    if "statistics" in metadata:
+        packed = _with_prefix(arrays, "statistics_")
+        statistics = RidgeStatistics.from_arrays(metadata["statistics"], packed)
+    return RidgeModel(
+        feature_map=_read_feature_map(metadata["feature_map"], arrays, standardizer),
+        coefficients=arrays["coefficients"],
+        intercept=arrays["intercept"],
+        alpha=metadata["alpha"],
+        one_dimensional=metadata["one_dimensional"],
+        statistics=statistics,
+        selection=_with_prefix(arrays, "selection_"),
+        card=metadata["card"],
+    )
+
+
+def _with_prefix(arrays: Mapping[str, NDArray[Any]], prefix: str) -> dict[str, NDArray[Any]]:
+    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
+
+
+def _spec_to_dict(feature_map: FourierFeatureMap) -> dict[str, Any]:
+    spec = feature_map.spec
+    if spec is None or DESIGNS.get(spec.design.name) != spec.design:
+        return {}
+    return {"spec": {"kernel": spec.kernel.to_dict(), "design": spec.design.name, "seed": spec.seed}}
+
+
+def _read_feature_map(
+    values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], standardizer: Standardizer | None
+) -> FourierFeatureMap:
+    """Rebuild the features from the stored arrays, and keep the spec where it still draws the same ones."""
+    stored = FourierFeatureMap(arrays["frequencies"], arrays.get("phases"), standardizer)
+    if "spec" not in values:
+        return stored
+    try:
+        drawn = draw_feature_map(
+            kernel_from_dict(values["spec"]["kernel"]),
+            n_features=stored.n_features,
+            n_components=stored.n_components,
+            design=values["spec"]["design"],
+            map=values["map"],
+            random_state=values["spec"]["seed"],
+            standardizer=standardizer,
+        )
+    except RFFDistError as error:
+        logger.warning("using the stored frequencies, since their spec cannot be drawn here: %s", error)
+        return stored
+    if drawn.digest() != values["digest"]:
+        logger.warning("using the stored frequencies: this machine draws others from the same seed")
+        return stored
+    return drawn

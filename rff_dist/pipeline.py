@@ -1,0 +1,604 @@
+"""The main job as plain functions: inspect → draw → broadcast → accumulate → solve → evaluate → publish.
+
+Estimators, the command line and the Prefect flows are thin faces of these. Each pass goes through
+an engine; everything else is arithmetic on what the passes return.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import operator
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.spatial.distance import pdist
+
+from rff_dist.blocks import (
+    Accumulation,
+    Block,
+    BlockTask,
+    Errors,
+    LinearModel,
+    Moments,
+    Rows,
+    accumulate_rows,
+    evaluate_rows,
+    measure_moments,
+    predict_rows,
+)
+from rff_dist.engines import Broadcast, Engine
+from rff_dist.engines.serial import SerialEngine
+from rff_dist.errors import DataError, InvalidParameterError
+from rff_dist.feature_map import (
+    FeatureMap,
+    FourierFeatureMap,
+    Standardizer,
+    check_n_components,
+    draw_feature_map,
+)
+from rff_dist.frequencies import Design
+from rff_dist.kernels import Kernel, LengthScale
+from rff_dist.model import RidgeModel
+from rff_dist.plan import Plan, available_memory, plan_blocks, plan_fit
+from rff_dist.selection import Selection, select_alpha
+from rff_dist.solvers import RidgeSolution, decompose, solve_cholesky
+from rff_dist.statistics import RidgeStatistics, StatisticsSpec
+from rff_dist.storage import Dataset, create_output
+
+logger = logging.getLogger(__name__)
+
+type Alpha = float | str | Sequence[float] | NDArray[Any]
+type FloatArray = NDArray[np.float64]
+
+HEURISTIC_ROWS = 1000  # rows of the seeded sample whose distances give the median heuristic
+
+
+def blocks_of(dataset: Dataset) -> list[Block]:
+    """Return the blocks that every pass over the dataset uses.
+
+    Raises
+    ------
+    DataError
+        If the dataset has no rows.
+    """
+    if dataset.n_samples < 1:
+        raise DataError("Found array with 0 sample(s): the data have no rows; at least 1 is needed")
+    return plan_blocks(dataset.n_samples, dataset.n_features, dataset.dtype.itemsize, dataset.chunk_rows)
+
+
+def check_plan(dataset: Dataset, n_components: int, *, engine: Engine, alpha: Alpha = "auto") -> Plan:
+    """Plan a fit on an engine, and refuse it where this machine's memory would not do.
+
+    Raises
+    ------
+    PlanError
+        With the memory needed and the memory there is.
+    """
+    serial = isinstance(engine, SerialEngine)
+    memory = available_memory()
+    return plan_fit(
+        n_samples=dataset.n_samples,
+        n_features=dataset.n_features,
+        n_targets=max(1, dataset.n_targets),
+        n_components=n_components,
+        chunk_rows=dataset.chunk_rows,
+        itemsize=dataset.dtype.itemsize,
+        n_workers=engine.n_workers,
+        n_threads=engine.n_threads,
+        separate_client=not serial,
+        alpha_path=not is_one_alpha(alpha),
+        memory_limit=memory,
+    )
+
+
+def is_one_alpha(alpha: Alpha) -> bool:
+    """Return whether `alpha` is one number, so that one Cholesky factorisation solves the job."""
+    return not isinstance(alpha, str) and np.ndim(alpha) == 0
+
+
+# -- inspect ---------------------------------------------------------------------------------------
+
+
+def inspect(dataset: Dataset, *, engine: Engine) -> Moments:
+    """Check all values and measure means, standard deviations and weights, in one cheap pass.
+
+    Raises
+    ------
+    DataError
+        If a value is NaN or infinite, a weight negative, or all weights are zero; names row and column.
+    """
+    blocks = blocks_of(dataset)
+    first = dataset.read(Block(0, 0, 1))
+    pivot = first.X[0] if first.y is None else np.concatenate([first.X[0], first.y[0]])
+    pivot = np.where(np.isfinite(pivot), pivot, 0.0).astype(np.float64)
+    moments: Moments = engine.map_reduce(
+        BlockTask(dataset, measure_moments), blocks, pivot, combine=operator.add, label="inspect"
+    )
+    if not moments.weight.value() > 0:
+        raise DataError("all sample weights are zero; at least one row must count")
+    return moments
+
+
+def standardizer_from(moments: Moments) -> Standardizer:
+    """Return what makes the input columns' means 0 and standard deviations 1; constant columns stay."""
+    n_features = len(moments.pivot) - moments.n_targets
+    deviations = moments.standard_deviations[:n_features]
+    return Standardizer(moments.means[:n_features], np.where(deviations > 0, deviations, 1.0))
+
+
+def target_offset_from(moments: Moments) -> tuple[float, ...]:
+    """Return the targets' means, to subtract before summing."""
+    return tuple(float(mean) for mean in moments.means[len(moments.pivot) - moments.n_targets :])
+
+
+def weight_exponent_from(moments: Moments) -> int:
+    """Return the smallest exponent whose power of two no weight exceeds."""
+    return math.ceil(math.log2(moments.largest_weight)) if moments.largest_weight > 0 else 0
+
+
+# -- draw ------------------------------------------------------------------------------------------
+
+
+def median_length_scale(
+    dataset: Dataset, kernel: Kernel, *, standardizer: Standardizer | None, seed: int
+) -> float:
+    """Return the median distance, in the kernel's metric, between rows of a seeded sample.
+
+    A first guess that is right within a factor of a few for smooth targets; selection by GCV or
+    evidence is better and dearer.
+
+    Parameters
+    ----------
+    dataset : Dataset
+    kernel : Kernel
+        Whose metric counts.
+    standardizer : Standardizer, optional
+        Applied to the rows first.
+    seed : int
+        Of the sample of up to 1,000 rows.
+
+    Returns
+    -------
+    length_scale : float
+        In units of the (standardised) inputs; 1 where all sampled rows are equal.
+    """
+    n_rows = min(HEURISTIC_ROWS, dataset.n_samples)
+    rng = np.random.Generator(np.random.Philox(seed))
+    indices = np.sort(rng.choice(dataset.n_samples, n_rows, replace=False))
+    sample = dataset.take(indices)[0]
+    if not np.isfinite(sample).all():
+        row = int(np.argwhere(~np.isfinite(sample))[0][0])
+        raise DataError(
+            f"Input X contains NaN or infinity: row {indices[row]:_}; fill or drop such rows first"
+        )
+    points = np.asarray(sample, np.float64) if standardizer is None else standardizer(sample)
+    distances = pdist(points, kernel.metric)
+    positive = distances[distances > 0]
+    if not len(positive):
+        logger.warning("all sampled rows are equal, so the median heuristic gives a length scale of 1")
+        return 1.0
+    return float(np.median(positive))
+
+
+def draw(
+    dataset: Dataset,
+    kernel: Kernel,
+    *,
+    length_scale: str | LengthScale | None,
+    n_components: int,
+    design: str | Design,
+    map: str,
+    seed: int,
+    standardizer: Standardizer | None,
+) -> FourierFeatureMap:
+    """Draw the feature map of a kernel for a dataset.
+
+    Parameters
+    ----------
+    length_scale : "auto", number(s) or None
+        "auto" is the median heuristic; None keeps the kernel's own.
+
+    Raises
+    ------
+    InvalidParameterError
+        If a parameter is out of range.
+    """
+    if isinstance(length_scale, str):
+        if length_scale != "auto":
+            raise InvalidParameterError(
+                f"`length_scale` is {length_scale!r}; expected 'auto' or numbers above 0"
+            )
+        length_scale = median_length_scale(dataset, kernel, standardizer=standardizer, seed=seed)
+    if length_scale is not None:
+        kernel = kernel.with_length_scale(length_scale)
+    return draw_feature_map(
+        kernel,
+        n_features=dataset.n_features,
+        n_components=n_components,
+        design=design,
+        map=map,
+        random_state=seed,
+        standardizer=standardizer,
+    )
+
+
+# -- accumulate ------------------------------------------------------------------------------------
+
+
+def is_one_dimensional(dataset: Dataset) -> bool:
+    """Return whether the targets are a vector rather than a matrix."""
+    return dataset.n_targets == 1 and getattr(getattr(dataset, "y", None), "ndim", 2) == 1
+
+
+def statistics_spec(
+    dataset: Dataset,
+    feature_map: FeatureMap,
+    *,
+    target_offset: tuple[float, ...] = (),
+    weight_exponent: int = 0,
+) -> StatisticsSpec:
+    """Return what statistics of a dataset in a feature map are about.
+
+    Raises
+    ------
+    DataError
+        If the dataset has no targets.
+    """
+    if dataset.n_targets < 1:
+        raise DataError("the data have no y: training needs targets")
+    return StatisticsSpec(
+        n_components=feature_map.n_components,
+        n_targets=dataset.n_targets,
+        feature_digest=feature_map.digest(),
+        scale=feature_map.scale,
+        weight_exponent=weight_exponent,
+        target_offset=target_offset,
+        one_dimensional=is_one_dimensional(dataset),
+    )
+
+
+def broadcast(feature_map: FeatureMap, spec: StatisticsSpec, *, engine: Engine) -> Broadcast[Accumulation]:
+    """Give the feature map to every worker and check that each holds the same frequencies.
+
+    Raises
+    ------
+    BroadcastError
+        If a worker's differ; names the worker and both digests.
+    """
+    return engine.broadcast(Accumulation(feature_map, spec))
+
+
+def accumulate(
+    dataset: Dataset,
+    feature_map: FeatureMap,
+    *,
+    engine: Engine | None = None,
+    spec: StatisticsSpec | None = None,
+) -> RidgeStatistics:
+    """Accumulate the exact statistics of a dataset in one pass, O(n_samples · n_components²).
+
+    The result has the same bits on every engine, on one type of machine.
+
+    Parameters
+    ----------
+    dataset : Dataset
+        With targets.
+    feature_map : FeatureMap
+        See `draw_feature_map`.
+    engine : Engine, optional
+        A `SerialEngine` with all threads by default.
+    spec : StatisticsSpec, optional
+        Offsets and grids to sum with. By default targets are summed as they are, and the grid of
+        the weights, where there are any, comes from a first pass.
+
+    Returns
+    -------
+    statistics : RidgeStatistics
+
+    Raises
+    ------
+    DataError
+        If values are not finite or there are no targets.
+    StatisticsError
+        If a row is missing or was counted twice.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from rff_dist import accumulate, draw_feature_map, open_dataset, write_dataset
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.standard_normal((1000, 3))
+    >>> dataset = write_dataset("memory://accumulate-example", X, X.sum(axis=1))
+    >>> feature_map = draw_feature_map("gaussian", n_features=3, n_components=64)
+    >>> statistics = accumulate(dataset, feature_map)
+    >>> statistics.n_samples, statistics.ZtZ().shape
+    (1000, (64, 64))
+    """
+    engine = SerialEngine() if engine is None else engine
+    if spec is None:
+        weighted = getattr(dataset, "sample_weight", None) is not None
+        exponent = weight_exponent_from(inspect(dataset, engine=engine)) if weighted else 0
+        spec = statistics_spec(dataset, feature_map, weight_exponent=exponent)
+    return accumulate_broadcast(dataset, broadcast(feature_map, spec, engine=engine), engine=engine)
+
+
+def accumulate_broadcast(
+    dataset: Dataset, state: Broadcast[Accumulation], *, engine: Engine
+) -> RidgeStatistics:
+    """Accumulate with a state that the workers have already."""
+    statistics: RidgeStatistics = engine.map_reduce(
+        BlockTask(dataset, accumulate_rows),
+        blocks_of(dataset),
+        state,
+        combine=operator.add,
+        label="accumulate",
+    )
+    statistics.check_complete(dataset.n_samples, state.state.feature_map.squared_norm)
+    return statistics
+
+
+# -- solve -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Solved:
+    """Coefficients, and the path of alpha they were chosen from where there was one."""
+
+    solution: RidgeSolution
+    selection: Selection | None
+
+
+def solve(statistics: RidgeStatistics, *, alpha: Alpha = "auto", fit_intercept: bool = True) -> Solved:
+    """Solve ridge regression from its statistics alone, O(n_components³).
+
+    Parameters
+    ----------
+    statistics : RidgeStatistics
+    alpha : "auto", float or sequence of float
+        The penalty; of a sequence the one with the least GCV; "auto" searches from the rounding floor
+        to the largest eigenvalue.
+    fit_intercept : bool
+        Whether to fit an intercept, which is not penalised.
+
+    Raises
+    ------
+    InvalidParameterError
+        If alpha is negative or not a number.
+    SolveError
+        If the statistics are not finite.
+    """
+    if isinstance(alpha, str) and alpha != "auto":
+        raise InvalidParameterError(
+            f"`alpha` is {alpha!r}; expected 'auto', a number of at least 0, or numbers"
+        )
+    if is_one_alpha(alpha):
+        check_alpha_number(alpha)
+        equations = statistics.normal_equations(fit_intercept=fit_intercept)
+        return Solved(solve_cholesky(equations, alpha, overwrite_gram=True), None)
+    spectrum = decompose(statistics.normal_equations(fit_intercept=fit_intercept))
+    selection = select_alpha(spectrum, None if isinstance(alpha, str) else np.asarray(alpha, np.float64))
+    return Solved(spectrum.solve(selection.alpha), selection)
+
+
+def check_alpha_number(alpha: Any) -> None:
+    """Check that alpha is a finite number of at least 0.
+
+    Raises
+    ------
+    InvalidParameterError
+        Otherwise.
+    """
+    if (
+        isinstance(alpha, bool)
+        or not isinstance(alpha, int | float | np.number | np.ndarray)
+        or not 0 <= float(alpha) < math.inf
+    ):
+        raise InvalidParameterError(
+            f"`alpha` is {alpha!r}; expected 'auto', a finite number of at least 0, or numbers"
+        )
+
+
+# -- evaluate, predict -----------------------------------------------------------------------------
+
+
+def evaluate(dataset: Dataset, model: RidgeModel, *, engine: Engine) -> Errors:
+    """Measure a model's errors on a dataset in one pass, O(n_samples · n_components · n_features).
+
+    Raises
+    ------
+    DataError
+        If the dataset does not fit the model, or has no targets.
+    """
+    check_dataset(dataset, model)
+    if dataset.n_targets != model.n_targets:
+        raise DataError(f"y has {dataset.n_targets} targets, but the model predicts {model.n_targets}")
+    errors: Errors = engine.map_reduce(
+        BlockTask(dataset, evaluate_rows),
+        blocks_of(dataset),
+        model.linear,
+        combine=operator.add,
+        label="evaluate",
+    )
+    return errors
+
+
+def predict(
+    dataset: Dataset,
+    model: RidgeModel,
+    url: str | os.PathLike[str],
+    *,
+    engine: Engine,
+    column_names: Sequence[str] | None = None,
+    overwrite: bool = False,
+) -> int:
+    """Write predictions of every row to a new Zarr group, as the array `predictions`.
+
+    The pass is idempotent: a block written twice holds the same numbers, and the output appears at
+    `url` when it is complete.
+
+    Returns
+    -------
+    n_samples : int
+        Rows written.
+
+    Raises
+    ------
+    DataError
+        If the dataset does not fit the model.
+    StorageError
+        If the output exists and `overwrite` is False, or cannot be written.
+    """
+    check_dataset(dataset, model)
+    blocks = blocks_of(dataset)
+    # the output's chunks follow the blocks, so that no two tasks write to one chunk
+    chunk_rows = blocks[0].n_samples
+    output = create_output(
+        url,
+        n_samples=dataset.n_samples,
+        n_columns=None if model.one_dimensional else model.n_targets,
+        dtype=np.float64,
+        chunk_rows=chunk_rows,
+        column_names=column_names,
+        inputs=[] if dataset.url is None else [dataset.url],
+        overwrite=overwrite,
+    )
+    try:
+        compute = partial(predict_block, one_dimensional=model.one_dimensional)
+        written = engine.map_write(BlockTask(dataset, compute), blocks, model.linear, output, label="predict")
+        output.finish({"model_digest": model.digest()})
+    except BaseException:
+        output.discard()
+        raise
+    return written
+
+
+def predict_block(rows: Rows, model: LinearModel, *, one_dimensional: bool) -> FloatArray:
+    """Return predictions of a block, without the target axis where the targets were a vector."""
+    predictions = predict_rows(rows, model)
+    return predictions[:, 0] if one_dimensional else predictions
+
+
+def predict_in_memory(dataset: Dataset, model: RidgeModel, *, engine: Engine) -> FloatArray:
+    """Return predictions of shape (n_samples,) or (n_samples, n_targets) as one array."""
+    check_dataset(dataset, model)
+    parts: list[FloatArray] = engine.map_reduce(
+        BlockTask(dataset, partial(_predict_part, one_dimensional=model.one_dimensional)),
+        blocks_of(dataset),
+        model.linear,
+        combine=operator.add,
+        label="predict",
+    )
+    return np.concatenate(parts)
+
+
+def _predict_part(rows: Rows, model: LinearModel, *, one_dimensional: bool) -> list[FloatArray]:
+    return [predict_block(rows, model, one_dimensional=one_dimensional)]
+
+
+def check_dataset(dataset: Dataset, model: RidgeModel) -> None:
+    """Check that a dataset has the columns that a model was trained on.
+
+    Raises
+    ------
+    DataError
+        If it has another number of columns, or other names.
+    """
+    if dataset.n_features != model.n_features:
+        raise DataError(
+            f"X has {dataset.n_features} features, but the model is expecting {model.n_features} features"
+        )
+    expected = model.card.get("feature_names")
+    names = getattr(dataset, "feature_names", None)
+    if expected and names and list(names) != list(expected):
+        raise DataError(
+            f"the columns of X are {list(names)}, but the model was trained on {list(expected)}; "
+            "give the same columns in the same order"
+        )
+
+
+# -- the whole job ---------------------------------------------------------------------------------
+
+
+def fit(
+    dataset: Dataset,
+    kernel: Kernel,
+    *,
+    engine: Engine,
+    length_scale: str | LengthScale | None = "auto",
+    n_components: int = 2048,
+    alpha: Alpha = "auto",
+    design: str | Design = "orthogonal",
+    map: str = "pairs",
+    standardize: bool = True,
+    fit_intercept: bool = True,
+    seed: int = 0,
+) -> tuple[RidgeModel, Solved]:
+    """Train a ridge regression on random Fourier features: two passes over the data and one solve.
+
+    Parameters
+    ----------
+    dataset : Dataset
+        With targets.
+    kernel : Kernel
+    engine : Engine
+    length_scale : "auto", number(s) or None
+        "auto" is the median heuristic; None keeps the kernel's own.
+    n_components : int
+        D: cost grows with its square, error falls as 1/√D.
+    alpha : "auto", float or sequence of float
+        See `solve`.
+    design, map : str
+        See `draw_feature_map`.
+    standardize : bool
+        Whether the inputs' means and standard deviations are taken out first.
+    fit_intercept : bool
+        Whether to fit an intercept.
+    seed : int
+        Of frequencies and samples.
+
+    Returns
+    -------
+    model : RidgeModel
+    solved : Solved
+        Solver status and the path of alpha.
+    """
+    check_plan(dataset, check_n_components(n_components, map), engine=engine, alpha=alpha)
+    moments = inspect(dataset, engine=engine)
+    feature_map = draw(
+        dataset,
+        kernel,
+        length_scale=length_scale,
+        n_components=n_components,
+        design=design,
+        map=map,
+        seed=seed,
+        standardizer=standardizer_from(moments) if standardize else None,
+    )
+    spec = statistics_spec(
+        dataset,
+        feature_map,
+        target_offset=target_offset_from(moments),
+        weight_exponent=weight_exponent_from(moments),
+    )
+    statistics = accumulate(dataset, feature_map, engine=engine, spec=spec)
+    solved = solve(statistics, alpha=alpha, fit_intercept=fit_intercept)
+    model = RidgeModel.from_solution(
+        feature_map, statistics, solved.solution, solved.selection, describe_dataset(dataset)
+    )
+    return model, solved
+
+
+def describe_dataset(dataset: Dataset) -> Mapping[str, Any]:
+    """Return the facts of a dataset that a model's card keeps."""
+    facts: dict[str, Any] = {"data_fingerprint": dataset.fingerprint()}
+    for name in ("feature_names", "target_names"):
+        names = getattr(dataset, name, None)
+        if names is not None:
+            facts[name] = list(names)
+    return facts

@@ -1,0 +1,252 @@
+"""What a fit will take, before anything runs: bytes, operations, blocks and peak memory.
+
+Pure arithmetic on sizes. It refuses a job that cannot fit, with the number needed and the number there is.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from rff_dist.blocks import Block, cut_blocks
+from rff_dist.errors import PlanError
+from rff_dist.feature_map import check_n_components, tile_rows
+from rff_dist.statistics import OUTPUT_TILE, TileLayout
+
+MIN_BLOCK_ROWS = (
+    16_384  # sending and merging a block's statistics then costs about 2 % of making them, for any D
+)
+MAX_BLOCK_ROWS = 262_144
+MAX_BLOCK_BYTES = 2**27  # of inputs, so that reading ahead stays small beside the statistics
+BLOCKS_WANTED = 64  # enough to share out evenly among tens of workers
+PROCESS_BYTES = (
+    400 * 2**20
+)  # Python with NumPy, SciPy, Zarr, scikit-learn and distributed, measured 230 to 330 MiB
+
+
+def plan_blocks(n_samples: int, n_features: int, itemsize: int, chunk_rows: int) -> list[Block]:
+    """Cut a dataset into the blocks of a pass; depends on the data alone.
+
+    Blocks are whole chunks. A chunk far larger than a block is read once for each of its blocks:
+    decoding it again costs little beside the products.
+
+    Parameters
+    ----------
+    n_samples, n_features : int
+        Shape of X.
+    itemsize : int
+        Bytes of one number of X.
+    chunk_rows : int
+        Rows that are worth reading together.
+
+    Raises
+    ------
+    PlanError
+        If a size is below 1.
+    """
+    if n_samples < 1:
+        raise PlanError(f"there are {n_samples} rows; a pass needs at least 1")
+    wanted = min(max(n_samples // BLOCKS_WANTED, MIN_BLOCK_ROWS), MAX_BLOCK_ROWS)
+    wanted = max(1, min(wanted, MAX_BLOCK_BYTES // max(1, n_features * itemsize)))
+    pieces = chunk_rows // wanted
+    unit = chunk_rows if pieces < 2 else -(-chunk_rows // pieces)
+    return cut_blocks(n_samples, unit, rows_per_block=wanted)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The figures of one fit.
+
+    Attributes
+    ----------
+    n_samples, n_features, n_targets, n_components : int
+        Sizes of the job.
+    n_workers, n_threads : int
+        Processes, and threads of each.
+    n_blocks, rows_per_block, tile_rows : int
+        How the rows are cut: a block is a task, a tile shares the cache.
+    bytes_read : int
+        Inputs and targets, once for the moments and once for the statistics.
+    flops : int
+        Multiplications and additions of the products.
+    statistics_bytes : int
+        One block's statistics in memory.
+    worker_bytes : int
+        Peak memory of a worker process; the statistics pass needs no more.
+    client_bytes : int
+        Peak memory of the process that solves, and runs the pass too where there are no other workers.
+    memory_limit : int or None
+        Bytes that a worker may use, where known.
+    """
+
+    n_samples: int
+    n_features: int
+    n_targets: int
+    n_components: int
+    n_workers: int
+    n_threads: int
+    n_blocks: int
+    rows_per_block: int
+    tile_rows: int
+    bytes_read: int
+    flops: int
+    statistics_bytes: int
+    worker_bytes: int
+    client_bytes: int
+    memory_limit: int | None
+
+    @property
+    def peak_bytes(self) -> int:
+        """The larger of the two peaks."""
+        return max(self.worker_bytes, self.client_bytes)
+
+    def seconds(self, gflops: float) -> float:
+        """Return the seconds of the statistics pass at `gflops` billion operations a second per thread."""
+        return self.flops / (gflops * 1e9 * self.n_workers * self.n_threads)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all figures as JSON-able values."""
+        return {**asdict(self), "peak_bytes": self.peak_bytes}
+
+
+def plan_fit(
+    *,
+    n_samples: int,
+    n_features: int,
+    n_targets: int,
+    n_components: int,
+    chunk_rows: int,
+    itemsize: int = 4,
+    n_workers: int = 1,
+    n_threads: int = 1,
+    separate_client: bool = False,
+    alpha_path: bool = True,
+    memory_limit: int | None = None,
+) -> Plan:
+    """Plan one fit: O(n_samples · n_components²) operations, O(n_components²) memory.
+
+    Parameters
+    ----------
+    n_samples, n_features, n_targets, n_components : int
+        Sizes of the job.
+    chunk_rows : int
+        Rows that are worth reading together.
+    itemsize : int
+        Bytes of one number of X.
+    n_workers, n_threads : int
+        Processes, and threads of each.
+    separate_client : bool
+        Whether the solver's process is another than the workers'.
+    alpha_path : bool
+        Whether the whole path of alpha is solved (eigenvectors) or one alpha (Cholesky).
+    memory_limit : int, optional
+        Bytes of a worker process.
+
+    Raises
+    ------
+    PlanError
+        If a worker or the client needs more memory than `memory_limit`; the message has both numbers.
+    """
+    check_n_components(n_components, "phases")
+    blocks = plan_blocks(n_samples, n_features, itemsize, chunk_rows)
+    rows = max(block.n_samples for block in blocks)
+    height = min(tile_rows(n_components), rows)
+    layout = TileLayout(n_components)
+    statistics_bytes = 8 * layout.size + 8 * 6 * n_components * (n_targets + 1)
+    together = 1 if n_threads == 1 else min(-(-rows // height), -(-2 * n_threads // len(layout.tiles())))
+    row_bytes = n_features * itemsize + 8 * (n_targets + 1)
+    chunk_bytes = max(rows, min(chunk_rows, n_samples)) * row_bytes
+    block_bytes = 2 * chunk_bytes + rows * (24 * n_features + 24 * (n_targets + 1))
+    tile_bytes = 8 * n_components * height * together + n_threads * (
+        8 * OUTPUT_TILE**2 + 4 * OUTPUT_TILE * height
+    )
+    # a pairwise tree holds one partial a level; then there is the block's own and the sum being made
+    held = math.ceil(math.log2(len(blocks))) + 2 if len(blocks) > 1 else 1
+    pass_bytes = PROCESS_BYTES + block_bytes + tile_bytes + statistics_bytes * held
+    # Cholesky factors a copy of the Gram; the eigensolver needs vectors and two arrays of work
+    matrices = 5 if alpha_path else 2
+    solve_bytes = PROCESS_BYTES + 2 * statistics_bytes + 8 * n_components**2 * matrices
+    flops = 2 * n_samples * (n_components * n_components // 2 + n_components * (n_features + n_targets + 1))
+    plan = Plan(
+        n_samples=n_samples,
+        n_features=n_features,
+        n_targets=n_targets,
+        n_components=n_components,
+        n_workers=n_workers,
+        n_threads=n_threads,
+        n_blocks=len(blocks),
+        rows_per_block=rows,
+        tile_rows=height,
+        bytes_read=2 * n_samples * row_bytes,
+        flops=flops,
+        statistics_bytes=statistics_bytes,
+        worker_bytes=pass_bytes,
+        client_bytes=solve_bytes if separate_client else max(pass_bytes, solve_bytes),
+        memory_limit=memory_limit,
+    )
+    _refuse_too_large(plan)
+    return plan
+
+
+def _refuse_too_large(plan: Plan) -> None:
+    if plan.memory_limit is None:
+        return
+    for who, needed in (("a worker", plan.worker_bytes), ("the solver", plan.client_bytes)):
+        if needed > plan.memory_limit:
+            scale = math.sqrt(max(0.0, plan.memory_limit - PROCESS_BYTES) / max(1, needed - PROCESS_BYTES))
+            fits = int(plan.n_components * scale) // 512 * 512
+            advice = f"lower n_components to about {fits:_} or" if fits else "lower n_components, or"
+            raise PlanError(
+                f"{who} needs {human_bytes(needed)} (n_components={plan.n_components:_}, "
+                f"blocks of {plan.rows_per_block:_} rows) but has {human_bytes(plan.memory_limit)}; "
+                f"{advice} give each process more memory"
+            )
+
+
+def human_bytes(n_bytes: float) -> str:
+    """Return a size in the unit that a person would use.
+
+    >>> human_bytes(3_328_599_654)
+    '3.1 GiB'
+    """
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if n_bytes < 1024:
+            return f"{n_bytes:.0f} B" if unit == "B" else f"{n_bytes:.1f} {unit}"
+        n_bytes /= 1024
+    return f"{n_bytes:.1f} TiB"
+
+
+def available_memory() -> int:
+    """Return the bytes that this process may use: the machine's, or less where a control group says so."""
+    physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return min([physical, *_control_group_limits()])
+
+
+def _control_group_limits() -> Iterator[int]:
+    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        try:
+            text = Path(path).read_text().strip()
+        except OSError:
+            continue
+        if text.isdigit():
+            yield int(text)
+
+
+def measure_gflops() -> float:
+    """Time a symmetric product for 0.2 s: billions of float64 operations a second of one thread."""
+    matrix = np.random.Generator(np.random.Philox(0)).standard_normal((1024, 4096))
+    best = math.inf
+    with threadpool_limits(1):
+        for _ in range(3):
+            start = time.perf_counter()
+            np.matmul(matrix, matrix.T)
+            best = min(best, time.perf_counter() - start)
+    return matrix.shape[0] ** 2 * matrix.shape[1] / best / 1e9
