@@ -1,0 +1,36 @@
+"""Datasets, outputs and models as Zarr; the only part of the package that imports zarr."""
+
+from rff_dist.storage.datasets import (
+    ArrayDataset,
+    Dataset,
+    Sample,
+    ZarrDataset,
+    choose_chunk_rows,
+    dataset_from_arrays,
+    open_dataset,
+    write_dataset,
+)
+from rff_dist.storage.generate import generate_dataset
+from rff_dist.storage.ingest import ingest
+from rff_dist.storage.locations import redact
+from rff_dist.storage.models import Record, read_record, write_record
+from rff_dist.storage.outputs import Output, create_output
+
+__all__ = [
+    "ArrayDataset",
+    "Dataset",
+    "Output",
+    "Record",
+    "Sample",
+    "ZarrDataset",
+    "choose_chunk_rows",
+    "create_output",
+    "dataset_from_arrays",
+    "generate_dataset",
+    "ingest",
+    "open_dataset",
+    "read_record",
+    "redact",
+    "write_dataset",
+    "write_record",
+]

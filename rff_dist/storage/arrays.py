@@ -1,0 +1,350 @@
+"""One Zarr array: its metadata checked before it is opened, its rows read with errors that name them."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import zarr
+from zarr.abc.store import Store
+from zarr.codecs import Crc32cCodec
+from zarr.errors import ChunkNotFoundError
+
+from rff_dist.errors import IntegrityError, StorageError
+from rff_dist.storage.locations import read_bytes
+
+MAX_ROWS = 2**40
+CHUNK_TARGET_BYTES = 16 * 2**20
+MAX_CHUNK_BYTES = 4 * 2**30
+MAX_METADATA_BYTES = 64 * 2**20
+_NUMBER_KINDS = "biuf"
+# Codecs that decode to Python objects: the first runs code, the others make arrays of dtype object.
+_OBJECT_CODECS = {"pickle", "json2", "msgpack2", "vlen-utf8", "vlen-bytes", "vlen-array", "categorize"}
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What an array's stored metadata say, read without opening the array.
+
+    Attributes
+    ----------
+    shape : tuple of int
+        Length of each axis.
+    dtype : numpy.dtype
+        Native byte order.
+    chunks : tuple of int
+        Shape of a chunk: the smallest piece that can be decoded.
+    shards : tuple of int or None
+        Shape of a shard, the file that holds several chunks.
+    codecs : tuple of str
+        Names of all codecs and filters.
+    zarr_format : int
+        2 or 3.
+    text : str
+        The metadata that decide how bytes become numbers, as canonical JSON.
+    """
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    chunks: tuple[int, ...]
+    shards: tuple[int, ...] | None
+    codecs: tuple[str, ...]
+    zarr_format: int
+    text: str
+
+    @property
+    def stored_rows(self) -> int:
+        """Rows of one stored object: a shard, else a chunk."""
+        return max(1, (self.shards or self.chunks)[0])
+
+    @property
+    def chunk_bytes(self) -> int:
+        return math.prod(self.chunks) * self.dtype.itemsize
+
+
+def read_header(store: Store, path: str, *, label: str) -> Header | None:
+    """Read and check an array's metadata, or return None where there is no array.
+
+    Parameters
+    ----------
+    store : zarr.abc.store.Store
+        The store.
+    path : str
+        The array's path in it.
+    label : str
+        How errors call the array, such as "array 'X' of data.zarr".
+
+    Raises
+    ------
+    StorageError
+        If the metadata cannot be read, or describe something that cannot be data of this package: not
+        numbers, chunks without rows, more than 2^40 rows, chunks above 4 GiB, codecs that run code.
+    """
+    prefix = f"{path}/" if path else ""
+    content = read_bytes(store, prefix + "zarr.json")
+    content = read_bytes(store, prefix + ".zarray") if content is None else content
+    if content is None:
+        return None
+    try:
+        metadata = load_json(content)
+        if metadata.get("node_type") == "group":
+            return None
+        header = _parse_header(metadata)
+    except StorageError as error:
+        raise StorageError(f"{label}: {error}") from error
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError) as error:
+        raise StorageError(
+            f"{label} has metadata that cannot be read ({type(error).__name__}: {str(error)[:200]}); "
+            "expected a Zarr array of format 2 or 3. Write the dataset again"
+        ) from error
+    _check_header(header, label)
+    return header
+
+
+def load_json(content: bytes) -> dict[str, Any]:
+    """Parse a JSON object from a file that may be hostile.
+
+    Raises
+    ------
+    StorageError
+        If it is too long, too deep, or not a JSON object.
+    """
+    if len(content) > MAX_METADATA_BYTES:
+        raise StorageError(f"{len(content):_} bytes of metadata; expected at most {MAX_METADATA_BYTES:_}")
+    try:
+        data = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise StorageError(
+            f"the metadata are not JSON ({type(error).__name__}: {str(error)[:200]})"
+        ) from error
+    if not isinstance(data, dict):
+        raise StorageError(f"the metadata are a JSON {type(data).__name__}; expected an object")
+    return data
+
+
+def open_array(store: Store, path: str, *, label: str, fill_missing: bool = False) -> zarr.Array[Any]:
+    """Open an array for reading; a missing chunk is an error unless `fill_missing`."""
+    try:
+        array = zarr.open_array(store, path=path, mode="r")
+    except Exception as error:
+        raise StorageError(f"{label} cannot be opened: {describe(error)}") from error
+    return require_chunks(array, fill_missing=fill_missing)
+
+
+def require_chunks(array: zarr.Array[Any], *, fill_missing: bool = False) -> zarr.Array[Any]:
+    """Return the array with Zarr's per-array switch for missing chunks set."""
+    return array.with_config({"read_missing_chunks": fill_missing})
+
+
+def read_rows(array: zarr.Array[Any], start: int, stop: int, *, label: str) -> np.ndarray:
+    """Read rows `start:stop`, in native byte order.
+
+    Raises
+    ------
+    IntegrityError
+        If a chunk's bytes are not those that were written.
+    StorageError
+        If a chunk is missing or the store does not answer.
+    """
+    try:
+        return _native(np.asarray(array[start:stop]))
+    except MemoryError:
+        raise
+    except Exception as error:
+        spans = _spans(array, start, stop)
+        raise _reading_failed(array, error, spans, label) from error
+
+
+def gather_rows(array: zarr.Array[Any], indices: np.ndarray, *, label: str) -> np.ndarray:
+    """Read the rows `indices` (sorted, each once), one read per stored chunk; raises as `read_rows`."""
+    try:
+        selection = (indices, slice(None)) if array.ndim == 2 else (indices,)
+        return _native(np.asarray(array.oindex[selection]))
+    except MemoryError:
+        raise
+    except Exception as error:
+        rows = stored_rows(array)
+        spans = ((i * rows, min((i + 1) * rows, array.shape[0])) for i in np.unique(indices // rows).tolist())
+        raise _reading_failed(array, error, spans, label) from error
+
+
+def stored_rows(array: zarr.Array[Any]) -> int:
+    """Rows of one stored object of `array`: a shard, else a chunk."""
+    return int(max(1, (array.shards or array.chunks)[0]))
+
+
+def create_array(
+    group: zarr.Group, name: str, *, shape: tuple[int, ...], dtype: np.dtype[Any], chunks: tuple[int, ...]
+) -> zarr.Array[Any]:
+    """Create an array of ours: checksummed, nothing left out, unwritten floats are NaN.
+
+    Uncompressed: of random float32 this machine writes 2.1 and reads 3.8 GB/s, with Blosc's lz4 0.2 and 1.5
+    GB/s for 6 % fewer bytes.
+    """
+    return group.create_array(
+        name,
+        shape=shape,
+        dtype=dtype,
+        chunks=chunks,
+        compressors=[Crc32cCodec()],
+        fill_value=np.nan if dtype.kind in "fc" else 0,
+        config={"write_empty_chunks": True, "read_missing_chunks": False},
+    )
+
+
+def describe(error: BaseException) -> str:
+    """One line about an error of a library."""
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text[:300]}" if text else type(error).__name__
+
+
+def sample_digest(array: zarr.Array[Any], header: Header, *, label: str, n_chunks: int = 8) -> str:
+    """Digest of an array's metadata and of up to `n_chunks` chunks, first and last among them."""
+    digest = hashlib.sha256(header.text.encode())
+    n_rows, rows = header.shape[0], max(1, header.chunks[0])
+    starts = np.unique(np.linspace(0, max(0, math.ceil(n_rows / rows) - 1), n_chunks).astype(np.int64)) * rows
+    for start in starts.tolist() if n_rows else []:
+        values = read_rows(array, start, min(start + rows, n_rows), label=label)
+        digest.update(np.ascontiguousarray(values).tobytes())
+    return digest.hexdigest()
+
+
+def _parse_header(metadata: Mapping[str, Any]) -> Header:
+    zarr_format = metadata["zarr_format"]
+    if zarr_format == 2:
+        chunks, shards = metadata["chunks"], None
+        codecs = [c["id"] for c in [*(metadata.get("filters") or []), metadata.get("compressor")] if c]
+        dtype = _v2_dtype(metadata["dtype"])
+        kept: tuple[str, ...] = ("dtype", "compressor", "filters", "order", "fill_value")
+    elif zarr_format == 3:
+        grid = metadata["chunk_grid"]
+        if grid["name"] != "regular":
+            raise StorageError(f"a {grid['name']!r} chunk grid; expected a regular one. Rechunk the data")
+        chunks, shards = grid["configuration"]["chunk_shape"], None
+        codecs = list(_codec_names(metadata["codecs"]))
+        for codec in metadata["codecs"]:
+            if isinstance(codec, dict) and codec.get("name") == "sharding_indexed":
+                chunks, shards = codec["configuration"]["chunk_shape"], chunks
+        dtype = _v3_dtype(metadata["data_type"])
+        kept = ("data_type", "codecs", "fill_value")
+    else:
+        raise StorageError(f"Zarr format {zarr_format!r}; expected 2 or 3")
+    shape = _lengths("shape", metadata["shape"], least=0)
+    chunk_shape = _lengths("chunks", chunks, least=1)
+    shard_shape = None if shards is None else _lengths("shards", shards, least=1)
+    if len(chunk_shape) != len(shape):
+        raise StorageError(f"shape {shape} and chunks {chunk_shape}; expected as many axes in both")
+    text = json.dumps(
+        {"shape": shape, "chunks": chunk_shape, "shards": shard_shape, **{k: metadata.get(k) for k in kept}},
+        sort_keys=True,
+    )
+    return Header(shape, dtype, chunk_shape, shard_shape, tuple(codecs), zarr_format, text)
+
+
+def _check_header(header: Header, label: str) -> None:
+    unsafe = sorted(name for name in header.codecs if name.removeprefix("numcodecs.") in _OBJECT_CODECS)
+    if unsafe:
+        raise StorageError(
+            f"{label} uses the codec {', '.join(unsafe)}, which decodes to Python objects; "
+            "expected numbers. Write it again as integers or floats"
+        )
+    if header.shape and header.shape[0] > MAX_ROWS:
+        raise StorageError(
+            f"{label} claims {header.shape[0]:_} rows; expected at most 2^40 = {MAX_ROWS:_}. "
+            "Its metadata are damaged or hostile"
+        )
+    largest = header.stored_rows * math.prod(header.shape[1:]) * header.dtype.itemsize
+    largest = max(header.chunk_bytes, largest)
+    if largest > MAX_CHUNK_BYTES:
+        raise StorageError(
+            f"{label} has pieces of {largest / 2**30:.1f} GiB (shape {header.shape}, chunks {header.chunks}, "
+            f"shards {header.shards}, {header.dtype}); expected at most {MAX_CHUNK_BYTES // 2**30} GiB. "
+            "Rechunk it along the rows"
+        )
+
+
+def _lengths(name: str, values: object, *, least: int) -> tuple[int, ...]:
+    if not isinstance(values, list) or any(type(v) is not int or v < least for v in values):
+        raise StorageError(f"{name} {str(values)[:100]}; expected a list of integers of at least {least}")
+    return tuple(values)
+
+
+def _codec_names(codecs: object) -> Iterator[str]:
+    for codec in codecs if isinstance(codecs, list) else []:
+        if isinstance(codec, str):
+            yield codec
+        else:
+            yield codec["name"]
+            configuration = codec.get("configuration") or {}
+            yield from _codec_names(configuration.get("codecs"))
+            yield from _codec_names(configuration.get("index_codecs"))
+
+
+def _v2_dtype(text: object) -> np.dtype[Any]:
+    return _numeric(np.dtype(text) if isinstance(text, str) else text, text)
+
+
+def _v3_dtype(data_type: object) -> np.dtype[Any]:
+    name = data_type if isinstance(data_type, str) else None
+    known = {
+        "bool",
+        *(f"{u}int{b}" for u in ("", "u") for b in (8, 16, 32, 64)),
+        "float16",
+        "float32",
+        "float64",
+    }
+    return _numeric(np.dtype(name) if name in known else data_type, data_type)
+
+
+def _numeric(dtype: object, stored: object) -> np.dtype[Any]:
+    if isinstance(dtype, np.dtype) and dtype.kind in _NUMBER_KINDS and dtype.itemsize <= 8:
+        return dtype.newbyteorder("=")
+    name = stored.get("name", stored) if isinstance(stored, dict) else stored
+    raise StorageError(
+        f"dtype {str(name)[:100]}; expected integers or floats of at most 64 bits. Convert it "
+        "first: a time to a number of seconds, a category to 0/1 columns or codes"
+    )
+
+
+def _native(values: np.ndarray) -> np.ndarray:
+    return values.astype(values.dtype.newbyteorder("="), copy=False)
+
+
+def _spans(array: zarr.Array[Any], start: int, stop: int) -> Iterator[tuple[int, int]]:
+    rows = stored_rows(array)
+    for first in range(start // rows * rows, stop, rows):
+        yield first, min(first + rows, array.shape[0])
+
+
+def _reading_failed(
+    array: zarr.Array[Any], error: Exception, spans: Iterator[tuple[int, int]], label: str
+) -> StorageError:
+    """Find which chunk failed by reading them one by one, and say what that means."""
+    for start, stop in spans:
+        try:
+            array[start:stop]
+        except Exception as found:
+            return _explain(found, f"{label}, rows {start}:{stop} (chunk {start // stored_rows(array)})")
+    return _explain(error, label)
+
+
+def _explain(error: Exception, where: str) -> StorageError:
+    if isinstance(error, ChunkNotFoundError):
+        return StorageError(
+            f"{where}: the chunk is missing from the store, and would read as the fill value. Restore it, "
+            "or give "
+            'missing_chunks="fill" if the writer left out chunks that hold only the fill value '
+            "(Zarr's write_empty_chunks=False, its default)"
+        )
+    if isinstance(error, OSError) and not isinstance(error, gzip.BadGzipFile):
+        return StorageError(f"{where} cannot be read: {describe(error)}")
+    return IntegrityError(
+        f"{where}: the stored bytes are damaged ({describe(error)}). Restore the dataset from a copy or "
+        "write it again"
+    )

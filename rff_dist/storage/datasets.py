@@ -1,0 +1,945 @@
+"""Datasets: rows of X, y and weights, read by block; and the one writer of new ones.
+
+A dataset is a Zarr group with `X` (n_samples, n_features) and, for training, `y`. What this module writes is
+chunked along the rows only, checksummed (crc32c), complete or absent, and says so in the attribute
+`rff_dist`. What others wrote is read as it is: Zarr format 2 or 3, sharded or not, with or without checksums.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import math
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+import zarr
+from zarr.abc.store import Store
+from zarr.core.sync import sync
+from zarr.storage import LocalStore
+
+from rff_dist.blocks import Block, Rows
+from rff_dist.errors import DataError, InvalidParameterError, StorageError
+from rff_dist.storage.arrays import (
+    CHUNK_TARGET_BYTES,
+    MAX_ROWS,
+    Header,
+    create_array,
+    describe,
+    gather_rows,
+    open_array,
+    read_header,
+    read_rows,
+    require_chunks,
+    sample_digest,
+    stored_rows,
+)
+from rff_dist.storage.locations import (
+    Location,
+    check_output,
+    discard,
+    exists,
+    open_store,
+    parse_location,
+    publish,
+    read_bytes,
+    stage,
+    unfinished,
+)
+
+MARK = "rff_dist"
+FORMAT_VERSION = 1
+MAX_CHUNK_ROWS = 2**16
+_log = logging.getLogger(__name__)
+
+type Progress = Callable[[int, int | None], None]
+type _Recipe = tuple[Callable[..., ZarrDataset], tuple[Any, ...]]
+type Batch = np.ndarray | tuple[np.ndarray, ...]
+
+
+class Sample(NamedTuple):
+    """Some rows of a dataset, in the order they were asked for.
+
+    Attributes
+    ----------
+    X : real array of shape (n_indices, n_features)
+        Inputs in their stored dtype.
+    y : float64 array of shape (n_indices, n_targets), or None
+        Targets.
+    """
+
+    X: np.ndarray
+    y: np.ndarray | None
+
+
+@dataclass(frozen=True, eq=False)
+class ZarrDataset:
+    """Rows stored in Zarr: `open_dataset` and `dataset_from_arrays` make it, shapes and dtypes checked.
+
+    It pickles as its URL and options and is opened again where it is unpickled, so that a task carries no
+    store and no credentials.
+
+    Attributes
+    ----------
+    X : zarr.Array of shape (n_samples, n_features)
+        Inputs.
+    y : zarr.Array or ndarray of shape (n_samples,) or (n_samples, n_targets), or None
+        Targets.
+    sample_weight : zarr.Array or ndarray of shape (n_samples,), or None
+        Weights; None means 1 for each row.
+    url : str or None
+        Where it is stored; None for arrays that were handed over open.
+    attributes : mapping
+        The group's attributes.
+    feature_names, target_names : tuple of str, or None
+        Column names, where the group's attributes hold them.
+    """
+
+    X: zarr.Array[Any]
+    y: zarr.Array[Any] | np.ndarray | None
+    sample_weight: zarr.Array[Any] | np.ndarray | None
+    url: str | None
+    attributes: Mapping[str, Any]
+    feature_names: tuple[str, ...] | None
+    target_names: tuple[str, ...] | None
+    _headers: Mapping[str, Header]
+    _labels: Mapping[str, str]
+    _reopen: _Recipe | None
+
+    @property
+    def n_samples(self) -> int:
+        return int(self.X.shape[0])
+
+    @property
+    def n_features(self) -> int:
+        return int(self.X.shape[1])
+
+    @property
+    def n_targets(self) -> int:
+        """Columns of y; 0 without y."""
+        if self.y is None:
+            return 0
+        return int(self.y.shape[1]) if self.y.ndim == 2 else 1
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The dtype of X as stored, in native byte order."""
+        return self._headers["X"].dtype
+
+    @property
+    def chunk_rows(self) -> int:
+        """Rows of X in one stored object (a shard, else a chunk): the unit that is worth reading whole."""
+        return stored_rows(self.X)
+
+    def read(self, block: Block) -> Rows:
+        """Read the rows of one block.
+
+        Returns
+        -------
+        Rows
+            X in its stored dtype, y as float64 of shape (rows, n_targets).
+
+        Raises
+        ------
+        StorageError
+            If a chunk is missing (unless `missing_chunks="fill"`) or the store does not answer.
+        IntegrityError
+            If a chunk's bytes are damaged.
+        """
+        if not 0 <= block.start <= block.stop <= self.n_samples:
+            raise StorageError(
+                f"rows {block.start}:{block.stop} of {self._labels['X']}, which has {self.n_samples:_} rows; "
+                "cut the blocks from this dataset"
+            )
+        y = self._slice("y", self.y, block)
+        weight = self._slice("sample_weight", self.sample_weight, block)
+        return Rows(
+            block,
+            read_rows(self.X, block.start, block.stop, label=self._labels["X"]),
+            None if y is None else _targets(y),
+            None if weight is None else weight.astype(np.float64),
+        )
+
+    def take(self, indices: np.ndarray | Sequence[int]) -> Sample:
+        """Read single rows, in the order asked; each stored chunk that holds one is read once.
+
+        Parameters
+        ----------
+        indices : int array of shape (n_indices,)
+            Row numbers, repeats allowed.
+
+        Raises
+        ------
+        InvalidParameterError
+            If a row number lies outside the dataset.
+        """
+        wanted = _checked_indices(indices, self.n_samples)
+        rows, places = np.unique(wanted, return_inverse=True)
+        X = gather_rows(self.X, rows, label=self._labels["X"])[places]
+        if self.y is None:
+            return Sample(X, None)
+        y = (
+            self.y[rows]
+            if isinstance(self.y, np.ndarray)
+            else gather_rows(self.y, rows, label=self._labels["y"])
+        )
+        return Sample(X, _targets(y)[places])
+
+    def fingerprint(self) -> str:
+        """Digest of what the data are, the same for a copy elsewhere.
+
+        It covers shapes, dtypes, chunks and codecs, and the values of up to 8 chunks of each array, the first
+        and the last among them; for datasets written by this package also the digest of all values as they
+        were written. It therefore notices other data, appended rows and a rewritten dataset; it does not
+        notice a change that another program makes in place to a chunk outside the sample.
+        """
+        digest = hashlib.sha256()
+        for name in ("X", "y", "sample_weight"):
+            array = getattr(self, name)
+            digest.update(f"{name}:".encode())
+            if isinstance(array, np.ndarray):
+                digest.update(_array_digest(array).encode())
+            elif array is not None:
+                digest.update(sample_digest(array, self._headers[name], label=self._labels[name]).encode())
+        mark = self.attributes.get(MARK)
+        if isinstance(mark, Mapping):
+            digest.update(str(mark.get("sha256")).encode())
+        return digest.hexdigest()
+
+    def __reduce__(self) -> _Recipe:
+        if self._reopen is None:
+            raise StorageError(
+                f"{self._labels['X']} cannot be sent to another process: its store "
+                f"({type(self.X.store).__name__}) "
+                "is not a local folder. Open the data with open_dataset(url) instead"
+            )
+        return self._reopen
+
+    def __repr__(self) -> str:
+        return (
+            f"ZarrDataset({self._labels['X']}: {self.n_samples:_} rows, {self.n_features} features, "
+            f"{self.n_targets} targets, {self.dtype})"
+        )
+
+    def _slice(
+        self, name: str, array: zarr.Array[Any] | np.ndarray | None, block: Block
+    ) -> np.ndarray | None:
+        if array is None or isinstance(array, np.ndarray):
+            return None if array is None else array[block.start : block.stop]
+        return read_rows(array, block.start, block.stop, label=self._labels[name])
+
+
+@dataclass(frozen=True, eq=False)
+class ArrayDataset:
+    """Rows in memory, behind the same protocol as `ZarrDataset`.
+
+    Parameters
+    ----------
+    X : real array of shape (n_samples, n_features)
+        Inputs; not copied.
+    y : real array of shape (n_samples,) or (n_samples, n_targets), optional
+        Targets.
+    sample_weight : real array of shape (n_samples,), optional
+        Weights.
+    chunk_rows : int, default=8192
+        The rows that blocks are multiples of.
+    feature_names, target_names : sequence of str, optional
+        Column names.
+
+    Raises
+    ------
+    DataError
+        If shapes do not belong together, or the values are not real numbers.
+    """
+
+    X: np.ndarray
+    y: np.ndarray | None = None
+    sample_weight: np.ndarray | None = None
+    chunk_rows: int = 8192
+    feature_names: tuple[str, ...] | None = None
+    target_names: tuple[str, ...] | None = None
+
+    url = None
+
+    def __post_init__(self) -> None:
+        X = np.asarray(self.X)
+        _require_numbers("X", X)
+        if X.ndim != 2:
+            raise DataError(f"X has shape {X.shape}; expected 2 axes (n_samples, n_features)")
+        y = None if self.y is None else np.asarray(self.y)
+        if y is not None:
+            _require_numbers("y", y)
+            if y.ndim not in (1, 2) or len(y) != len(X):
+                raise DataError(
+                    f"y has shape {y.shape} and X {X.shape}; expected a row of y for each row of X"
+                )
+            y = _targets(y)
+        weight = None if self.sample_weight is None else np.asarray(self.sample_weight)
+        if weight is not None:
+            _require_numbers("sample_weight", weight)
+            if weight.shape != (len(X),):
+                raise DataError(f"sample_weight has shape {weight.shape}; expected ({len(X)},)")
+            weight = weight.astype(np.float64)
+        if self.chunk_rows < 1:
+            raise InvalidParameterError(f"`chunk_rows`={self.chunk_rows}; expected at least 1")
+        for name, value in {"X": X, "y": y, "sample_weight": weight}.items():
+            object.__setattr__(self, name, value)
+
+    @property
+    def n_samples(self) -> int:
+        return int(self.X.shape[0])
+
+    @property
+    def n_features(self) -> int:
+        return int(self.X.shape[1])
+
+    @property
+    def n_targets(self) -> int:
+        """Columns of y; 0 without y."""
+        return 0 if self.y is None else int(self.y.shape[1])
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self.X.dtype
+
+    def read(self, block: Block) -> Rows:
+        """Return the rows of one block, as views."""
+        rows = slice(block.start, block.stop)
+        return Rows(
+            block,
+            self.X[rows],
+            None if self.y is None else self.y[rows],
+            None if self.sample_weight is None else self.sample_weight[rows],
+        )
+
+    def take(self, indices: np.ndarray | Sequence[int]) -> Sample:
+        """Return single rows, in the order asked."""
+        rows = _checked_indices(indices, self.n_samples)
+        return Sample(self.X[rows], None if self.y is None else self.y[rows])
+
+    @cached_property
+    def _digest(self) -> str:
+        arrays = (self.X, self.y, self.sample_weight)
+        parts = ["" if array is None else _array_digest(array) for array in arrays]
+        return hashlib.sha256("|".join(parts).encode()).hexdigest()
+
+    def fingerprint(self) -> str:
+        """Digest of all values."""
+        return self._digest
+
+
+type Dataset = ZarrDataset | ArrayDataset
+
+
+def open_dataset(
+    url: str | os.PathLike[str] | zarr.Group,
+    *,
+    x: str = "X",
+    y: str | None = "y",
+    sample_weight: str | None = None,
+    missing_chunks: str = "error",
+) -> ZarrDataset:
+    """Open a dataset for reading, its metadata checked, no rows read.
+
+    Parameters
+    ----------
+    url : str, Path or zarr.Group
+        A local path, `memory://name`, or a URL of an object store (`s3://`, `gs://`, `az://`, `https://`).
+    x, y : str, default="X", "y"
+        Names of the arrays in the group. A group without "y" is data to predict for; a `y` of another name
+        must be there. None reads no targets.
+    sample_weight : str, optional
+        Name of the weights' array; None weighs all rows alike.
+    missing_chunks : {"error", "fill"}, default="error"
+        What a chunk that is not in the store means: lost data, or (Zarr's default when writing) a chunk that
+        held only the fill value. In a shard that is there, Zarr reads left-out inner chunks as the fill value
+        always.
+
+    Returns
+    -------
+    ZarrDataset
+
+    Raises
+    ------
+    StorageError
+        If there is no such dataset, or its arrays are not 2-D X and 1-D or 2-D y of numbers with as many
+        rows.
+    MissingDependencyError
+        If the scheme needs a package that is not installed.
+    """
+    if missing_chunks not in ("error", "fill"):
+        raise InvalidParameterError(f"`missing_chunks`={missing_chunks!r}; expected 'error' or 'fill'")
+    names = (x, y, sample_weight)
+    if isinstance(url, zarr.Group):
+        root = _local_root(url.store, url.path)
+        place = root or f"the group {url.path or '/'} in a {type(url.store).__name__}"
+        reopen: _Recipe | None = None if root is None else (_reopen_url, (root, names, missing_chunks, None))
+        return _open(url.store, url.path, place, root, names, missing_chunks, reopen)
+    location = parse_location(url)
+    store = _open_existing(location)
+    process = os.getpid() if location.scheme == "memory" else None
+    reopen = (_reopen_url, (location.url, names, missing_chunks, process))
+    return _open(store, "", str(location), location.url, names, missing_chunks, reopen)
+
+
+def dataset_from_arrays(
+    X: zarr.Array[Any],
+    y: zarr.Array[Any] | np.ndarray | None = None,
+    sample_weight: zarr.Array[Any] | np.ndarray | None = None,
+    *,
+    missing_chunks: str = "error",
+) -> ZarrDataset:
+    """Make a dataset of Zarr arrays that are open already, from one group or several.
+
+    It can be sent to other processes when the arrays lie in local folders.
+
+    Parameters
+    ----------
+    X : zarr.Array of shape (n_samples, n_features)
+        Inputs.
+    y : zarr.Array or ndarray of shape (n_samples,) or (n_samples, n_targets), optional
+        Targets.
+    sample_weight : zarr.Array or ndarray of shape (n_samples,), optional
+        Weights.
+    missing_chunks : {"error", "fill"}, default="error"
+        As in `open_dataset`.
+
+    Raises
+    ------
+    StorageError
+        If the arrays are not numbers of the expected shapes.
+    """
+    given = {"X": X, "y": y, "sample_weight": sample_weight}
+    recipe = [_array_recipe(array) for array in given.values()]
+    movable = all(part is not None for part in recipe)
+    arrays: dict[str, zarr.Array[Any] | np.ndarray | None] = {}
+    headers, labels = {}, {}
+    for name, array in given.items():
+        arrays[name] = array
+        if isinstance(array, zarr.Array):
+            labels[name] = f"array {array.path or name!r} of {_local_root(array.store, '') or array.store}"
+            header = read_header(array.store, array.path, label=labels[name])
+            if header is None:
+                raise StorageError(f"{labels[name]} is no longer there")
+            headers[name] = header
+            arrays[name] = require_chunks(array, fill_missing=missing_chunks == "fill")
+        elif array is not None:
+            _require_numbers(name, np.asarray(array))
+            arrays[name], labels[name] = np.asarray(array), f"array {name!r} in memory"
+    _check_shapes({n: a.shape for n, a in arrays.items() if a is not None}, labels)
+    return ZarrDataset(
+        cast("zarr.Array[Any]", arrays["X"]),
+        arrays["y"],
+        arrays["sample_weight"],
+        None,
+        {},
+        None,
+        None,
+        headers,
+        labels,
+        (_reopen_arrays, (recipe, missing_chunks)) if movable else None,
+    )
+
+
+def write_dataset(
+    url: str | os.PathLike[str],
+    X: np.ndarray | Iterator[Batch],
+    y: np.ndarray | None = None,
+    *,
+    sample_weight: np.ndarray | None = None,
+    chunk_rows: int | None = None,
+    feature_names: Sequence[str] | None = None,
+    target_names: Sequence[str] | None = None,
+    attributes: Mapping[str, Any] | None = None,
+    overwrite: bool = False,
+) -> ZarrDataset:
+    """Write a dataset, from arrays or from batches of which no more than a chunk is held.
+
+    Floats and integers keep their dtype in X; y and weights are float64. Every chunk has a checksum. The
+    dataset appears when it is complete; a failed write leaves what was there before.
+
+    Parameters
+    ----------
+    url : str or Path
+        Where to write.
+    X : array of shape (n_samples, n_features), or iterator
+        Inputs; or an iterator of batches X, (X, y) or (X, y, sample_weight), their total length unknown.
+    y : array of shape (n_samples,) or (n_samples, n_targets), optional
+        Targets, when X is an array.
+    sample_weight : array of shape (n_samples,), optional
+        Weights, when X is an array; read back with `open_dataset(url, sample_weight="sample_weight")`.
+    chunk_rows : int, optional
+        Rows of a chunk. None takes `choose_chunk_rows`.
+    feature_names, target_names : sequence of str, optional
+        Column names.
+    attributes : mapping, optional
+        Further attributes of the group, as JSON.
+    overwrite : bool, default=False
+        Whether a Zarr group that is there may be replaced.
+
+    Returns
+    -------
+    ZarrDataset
+        The dataset, opened.
+
+    Raises
+    ------
+    OutputExistsError
+        If there is something at `url` and `overwrite` is False.
+    StorageError
+        If it cannot be written: the disk is full, say, or `url` lies inside another dataset.
+    DataError
+        If shapes or dtypes do not fit together.
+    """
+    n_samples = None
+    if isinstance(X, Iterator):
+        if y is not None or sample_weight is not None:
+            raise InvalidParameterError(
+                "y and sample_weight are given beside an iterator; yield (X, y) instead"
+            )
+        batches: Iterator[Batch] = X
+    else:
+        data = ArrayDataset(X, y, sample_weight)
+        n_samples = data.n_samples
+        parts = [part for part in (data.X, data.y, data.sample_weight) if part is not None]
+        if data.y is None and data.sample_weight is not None:
+            raise DataError("sample_weight without y; expected weights of training rows. Give y")
+        batches = iter([tuple(parts)])
+    return write_batches(
+        parse_location(url),
+        batches,
+        n_samples=n_samples,
+        chunk_rows=chunk_rows,
+        names=(feature_names, target_names),
+        attributes=attributes or {},
+        overwrite=overwrite,
+    )
+
+
+def choose_chunk_rows(row_bytes: int, n_samples: int | None = None) -> int:
+    """Choose the rows of a chunk: a power of two, at most 16 MiB and 65,536 rows.
+
+    A chunk is also the smallest piece of work, so small datasets are cut finer: about 32 chunks, but not
+    below 1024 rows (unless a row is so wide that 16 MiB hold fewer).
+
+    Parameters
+    ----------
+    row_bytes : int
+        Bytes of a row of X.
+    n_samples : int, optional
+        Rows in all; None when that is unknown.
+
+    Examples
+    --------
+    >>> choose_chunk_rows(8 * 4, 10**9), choose_chunk_rows(2 * 4, 136_640), choose_chunk_rows(10**6 * 8)
+    (65536, 4096, 2)
+    """
+    rows = min(MAX_CHUNK_ROWS, max(1, CHUNK_TARGET_BYTES // max(1, row_bytes)))
+    if n_samples is not None:
+        rows = min(rows, max(1024, n_samples // 32))
+    return int(2 ** math.floor(math.log2(rows)))
+
+
+def write_batches(
+    location: Location,
+    batches: Iterable[Batch],
+    *,
+    n_samples: int | None,
+    chunk_rows: int | None,
+    names: tuple[Sequence[str] | None, Sequence[str] | None],
+    attributes: Mapping[str, Any],
+    overwrite: bool,
+    inputs: Sequence[Location] = (),
+    observer: Progress | None = None,
+) -> ZarrDataset:
+    """Write batches as one dataset; the part of `write_dataset` that `ingest` and `generate_dataset` share.
+
+    `n_samples` is a hint for the chunks and the observer; the batches decide. Attributes are read when the
+    last batch has been, so that a source can fill them in while it runs.
+    """
+    check_output(location, overwrite=overwrite, inputs=inputs)
+    staged = stage(location)
+    try:
+        with_weight = _write(staged, batches, n_samples, chunk_rows, names, attributes, observer)
+        publish(staged, location, overwrite=overwrite)
+    except BaseException as error:
+        discard(staged)
+        if isinstance(error, OSError) and not isinstance(error, StorageError):
+            raise StorageError(
+                f"{location} could not be written: {describe(error)}; nothing is left of it. "
+                "Free some space or choose another place"
+            ) from error
+        raise
+    return open_dataset(location.url, sample_weight="sample_weight" if with_weight else None)
+
+
+def _write(
+    staged: Location,
+    batches: Iterable[Batch],
+    n_samples: int | None,
+    chunk_rows: int | None,
+    names: tuple[Sequence[str] | None, Sequence[str] | None],
+    attributes: Mapping[str, Any],
+    observer: Progress | None,
+) -> bool:
+    if staged.is_local:
+        Path(staged.path).parent.mkdir(parents=True, exist_ok=True)
+    group = zarr.create_group(
+        open_store(staged, read_only=False),
+        attributes={MARK: {"state": "writing"}},
+        overwrite=not staged.is_local,
+    )
+    buffer: _RowBuffer | None = None
+    for batch in batches:
+        parts = batch if isinstance(batch, tuple) else (batch,)
+        if buffer is None:
+            buffer = _RowBuffer.create(group, parts, n_samples, chunk_rows)
+        buffer.add(parts)
+        if observer is not None:
+            observer(buffer.n_samples, n_samples)
+    if buffer is None:
+        raise DataError("no batch of rows came; expected at least one, which may have 0 rows")
+    digest = buffer.finish()
+    found = dict(attributes)
+    for key, columns, part in zip(("feature_names", "target_names"), names, buffer.arrays, strict=False):
+        if columns is not None:
+            width = part.shape[1]
+            if len(columns) != width:
+                raise DataError(f"`{key}` has {len(columns)} names; expected {width}, one per column")
+            found[key] = [str(name) for name in columns]
+    if names[1] is not None and len(buffer.arrays) < 2:
+        raise DataError(f"`target_names`={list(names[1])} but there is no y")
+    mark: dict[str, Any] = {
+        "state": "complete",
+        "format_version": FORMAT_VERSION,
+        "n_samples": buffer.n_samples,
+        "chunk_rows": buffer.chunk_rows,
+        "sha256": digest,
+    }
+    group.attrs.update({**found, MARK: mark})
+    return len(buffer.arrays) == 3
+
+
+@dataclass
+class _RowBuffer:
+    """Gather batches of any length and write whole chunks; the arrays are cut to length at the end."""
+
+    arrays: list[zarr.Array[Any]]
+    chunk_rows: int
+    pending: list[list[np.ndarray]]
+    hashes: list[Any]
+    n_samples: int = 0
+    n_written: int = 0
+
+    @classmethod
+    def create(
+        cls, group: zarr.Group, parts: tuple[np.ndarray, ...], n_samples: int | None, chunk_rows: int | None
+    ) -> _RowBuffer:
+        X = _as_part(0, parts[0])
+        rows = (
+            choose_chunk_rows(X.shape[1] * X.dtype.itemsize, n_samples) if chunk_rows is None else chunk_rows
+        )
+        if rows < 1:
+            raise InvalidParameterError(f"`chunk_rows`={rows}; expected at least 1")
+        arrays = []
+        for i, part in enumerate(parts):
+            values = _as_part(i, part)
+            tail = values.shape[1:]
+            # The length is known at the end only; until then the array claims as many rows as any may have.
+            arrays.append(
+                create_array(
+                    group,
+                    ("X", "y", "sample_weight")[i],
+                    shape=(MAX_ROWS, *tail),
+                    dtype=values.dtype,
+                    chunks=(rows, *(max(1, n) for n in tail)),
+                )
+            )
+        return cls(arrays, rows, [[] for _ in arrays], [hashlib.sha256() for _ in arrays])
+
+    def add(self, parts: tuple[np.ndarray, ...]) -> None:
+        if len(parts) != len(self.arrays):
+            raise DataError(
+                f"a batch of {len(parts)} arrays after batches of {len(self.arrays)} (row {self.n_samples}); "
+                "expected the same in all: X, (X, y) or (X, y, sample_weight)"
+            )
+        values = [_as_part(i, part) for i, part in enumerate(parts)]
+        for i, (value, array) in enumerate(zip(values, self.arrays, strict=True)):
+            if value.shape[1:] != array.shape[1:] or len(value) != len(values[0]):
+                raise DataError(
+                    f"batch at row {self.n_samples}: {array.path} has shape {value.shape}; expected "
+                    f"({len(values[0])}, {', '.join(map(str, array.shape[1:]))})"
+                )
+            if not np.can_cast(value.dtype, array.dtype, "safe"):
+                raise DataError(
+                    f"batch at row {self.n_samples}: {array.path} is {value.dtype} after {array.dtype}, "
+                    "which would "
+                    "lose digits; convert all batches to one dtype"
+                )
+            self.pending[i].append(value.astype(array.dtype, copy=False))
+        self.n_samples += len(values[0])
+        if self.n_samples - self.n_written >= self.chunk_rows:
+            self._write(self.n_samples // self.chunk_rows * self.chunk_rows)
+
+    def finish(self) -> str:
+        self._write(self.n_samples)
+        for array in self.arrays:
+            # No chunk lies beyond the last row, so none is looked for among the 2^40 rows that were claimed.
+            sync(array.async_array.resize((self.n_samples, *array.shape[1:]), delete_outside_chunks=False))
+        combined = "|".join(digest.hexdigest() for digest in self.hashes)
+        return hashlib.sha256(combined.encode()).hexdigest()
+
+    def _write(self, stop: int) -> None:
+        for i, array in enumerate(self.arrays):
+            rows = self.pending[i][0] if len(self.pending[i]) == 1 else np.concatenate(self.pending[i])
+            n_rows = stop - self.n_written
+            for start in range(0, n_rows, self.chunk_rows):
+                chunk = np.ascontiguousarray(rows[start : min(start + self.chunk_rows, n_rows)])
+                first = self.n_written + start
+                array[first : first + len(chunk)] = chunk
+                self.hashes[i].update(chunk.reshape(-1).view(np.uint8))
+            # A copy, or the few rows left over would keep the whole batch alive.
+            self.pending[i] = [rows[n_rows:].copy()]
+        self.n_written = stop
+
+
+def _as_part(position: int, part: np.ndarray) -> np.ndarray:
+    """Check one array of a batch: X of any numeric dtype, y 2-D float64, weights 1-D float64."""
+    name = ("X", "y", "sample_weight")[position] if position < 3 else f"array {position}"
+    values = np.asarray(part)
+    _require_numbers(name, values)
+    if position == 0:
+        if values.ndim != 2:
+            raise DataError(f"X has shape {values.shape}; expected 2 axes (n_samples, n_features)")
+        return values.astype(values.dtype.newbyteorder("="), copy=False)
+    if position == 1:
+        if values.ndim not in (1, 2):
+            raise DataError(f"y has shape {values.shape}; expected (n_samples,) or (n_samples, n_targets)")
+        return _targets(values)
+    if position > 2 or values.ndim != 1:
+        raise DataError(
+            f"{name} has shape {values.shape}; expected (X, y, sample_weight) with weights of 1 axis"
+        )
+    return values.astype(np.float64)
+
+
+def _open_existing(location: Location) -> Store:
+    if location.is_local:
+        path = Path(location.path)
+        begun = unfinished(location)
+        if not os.path.lexists(path):
+            hint = f" An unfinished output of it is at {begun[-1]}; write it again." if begun else ""
+            near = f"; {path.parent} does not exist either" if not path.parent.is_dir() else ""
+            raise StorageError(f"no dataset at {path}: nothing is there{near}; expected a Zarr group.{hint}")
+        if not path.is_dir():
+            raise StorageError(
+                f"{path} is a file; expected a Zarr group, which is a folder. "
+                "Turn CSV, Parquet or NumPy files into one with rff_dist.storage.ingest (rff-dist ingest)"
+            )
+    elif location.scheme != "memory" and not exists(location):
+        raise StorageError(f"no dataset at {location}: expected a Zarr group")
+    return open_store(location, read_only=True)
+
+
+def _open(
+    store: Store,
+    root: str,
+    place: str,
+    url: str | None,
+    names: tuple[str, str | None, str | None],
+    missing_chunks: str,
+    reopen: _Recipe | None,
+) -> ZarrDataset:
+    group = _open_group(store, root, place)
+    attributes = dict(group.attrs)
+    mark = attributes.get(MARK)
+    if isinstance(mark, Mapping) and mark.get("state") != "complete":
+        raise StorageError(f"{place} is unfinished: its writer did not come to the end. Write it again")
+    prefix = f"{root}/" if root else ""
+    labels: dict[str, str] = {}
+    headers: dict[str, Header] = {}
+    arrays: dict[str, zarr.Array[Any] | None] = {}
+    for role, name in zip(("X", "y", "sample_weight"), names, strict=True):
+        label = f"array {name!r} of {place}"
+        header = None if name is None else read_header(store, prefix + name, label=label)
+        if name is not None and header is None and not (role == "y" and name == "y"):
+            raise StorageError(
+                f"{place} has no array {name!r}; it holds {_array_names(group)}. "
+                f"Expected {role} there; name it by `{role if role != 'X' else 'x'}`"
+            )
+        arrays[role] = None
+        if header is not None:
+            labels[role], headers[role] = label, header
+    _check_shapes({role: header.shape for role, header in headers.items()}, labels)
+    for role, name in zip(("X", "y", "sample_weight"), names, strict=True):
+        if role in headers:
+            fill = missing_chunks == "fill"
+            arrays[role] = open_array(store, f"{prefix}{name}", label=labels[role], fill_missing=fill)
+    if names[2] is None and read_bytes(store, f"{prefix}sample_weight/zarr.json") is not None:
+        _log.info("%s holds sample weights that are not used; name them by `sample_weight`", place)
+    X = arrays["X"]
+    assert X is not None
+    n_targets = (headers["y"].shape[1:] or (1,))[0] if "y" in headers else 0
+    return ZarrDataset(
+        X,
+        arrays["y"],
+        arrays["sample_weight"],
+        url,
+        attributes,
+        _names(attributes, "feature_names", headers["X"].shape[1], place),
+        _names(attributes, "target_names", n_targets, place) if n_targets else None,
+        headers,
+        labels,
+        reopen,
+    )
+
+
+def _open_group(store: Store, root: str, place: str) -> zarr.Group:
+    prefix = f"{root}/" if root else ""
+    found = {
+        name for name in ("zarr.json", ".zgroup", ".zarray") if read_bytes(store, prefix + name) is not None
+    }
+    if not found:
+        raise StorageError(
+            f"{place} holds no Zarr metadata (zarr.json or .zgroup); expected a Zarr group with an array X"
+        )
+    try:
+        return zarr.open_group(store, path=root, mode="r")
+    except Exception as error:
+        if read_header_quietly(store, root):
+            parent, _, name = place.rstrip("/").rpartition("/")
+            raise StorageError(
+                f"{place} is a Zarr array; expected the group that holds it. Open {parent} with x={name!r}"
+            ) from error
+        raise StorageError(f"{place} cannot be opened as a Zarr group: {describe(error)}") from error
+
+
+def read_header_quietly(store: Store, path: str) -> bool:
+    """Say whether there is a readable array at `path`."""
+    try:
+        return read_header(store, path, label=path) is not None
+    except StorageError:
+        return False
+
+
+def _array_names(group: zarr.Group) -> str:
+    try:
+        names = sorted(group.array_keys())
+    except Exception as error:
+        return f"arrays that cannot be listed ({describe(error)})"
+    shown = ", ".join(repr(name) for name in names[:10])
+    return f"the arrays {shown}{', …' if len(names) > 10 else ''}" if names else "no arrays"
+
+
+def _check_shapes(shapes: Mapping[str, tuple[int, ...]], labels: Mapping[str, str]) -> None:
+    X = shapes["X"]
+    if len(X) != 2:
+        advice = (
+            "Reshape it: one feature is (n_samples, 1)" if len(X) == 1 else "Flatten each sample to one row"
+        )
+        raise StorageError(f"{labels['X']} has shape {X}; expected 2 axes (n_samples, n_features). {advice}")
+    y, weight = shapes.get("y"), shapes.get("sample_weight")
+    if y is not None and (len(y) not in (1, 2) or y[1:] == (0,)):
+        raise StorageError(f"{labels['y']} has shape {y}; expected (n_samples,) or (n_samples, n_targets)")
+    if y is not None and y[0] != X[0]:
+        raise StorageError(
+            f"{labels['X']} has {X[0]:_} rows and {labels['y']} {y[0]:_}; expected as many. Write both again"
+        )
+    if weight is not None and weight != (X[0],):
+        raise StorageError(f"{labels['sample_weight']} has shape {weight}; expected ({X[0]},)")
+
+
+def _names(attributes: Mapping[str, Any], key: str, width: int, place: str) -> tuple[str, ...] | None:
+    names = attributes.get(key)
+    if names is None:
+        return None
+    if not isinstance(names, list) or len(names) != width or not all(isinstance(n, str) for n in names):
+        raise StorageError(
+            f"attribute {key!r} of {place} is {str(names)[:100]}; expected a list of {width} names"
+        )
+    return tuple(names)
+
+
+def _targets(y: np.ndarray) -> np.ndarray:
+    columns = y[:, np.newaxis] if y.ndim == 1 else y
+    return columns.astype(np.float64, copy=False)
+
+
+def _require_numbers(name: str, values: np.ndarray) -> None:
+    if values.dtype.kind not in "biuf" or values.dtype.itemsize > 8:
+        raise DataError(f"{name} has dtype {values.dtype}; expected integers or floats of at most 64 bits")
+
+
+def _checked_indices(indices: np.ndarray | Sequence[int], n_samples: int) -> np.ndarray:
+    rows = np.asarray(indices)
+    if rows.ndim != 1 or (rows.size and rows.dtype.kind not in "iu"):
+        raise InvalidParameterError(
+            f"`indices` has shape {rows.shape} and dtype {rows.dtype}; expected 1-D integers"
+        )
+    rows = rows.astype(np.int64)
+    if rows.size and not 0 <= rows.min() <= rows.max() < n_samples:
+        raise InvalidParameterError(
+            f"`indices` from {rows.min()} to {rows.max()}; expected 0 to {n_samples - 1}"
+        )
+    return rows
+
+
+def _array_digest(array: np.ndarray) -> str:
+    digest = hashlib.sha256(f"{array.dtype.str}{array.shape}".encode())
+    rows = max(1, 2**24 // max(1, array[:1].nbytes))
+    for start in range(0, len(array), rows):
+        digest.update(np.ascontiguousarray(array[start : start + rows]).tobytes())
+    return digest.hexdigest()
+
+
+def _local_root(store: Store, path: str) -> str | None:
+    if not isinstance(store, LocalStore):
+        return None
+    return os.path.abspath(os.path.join(store.root, path))
+
+
+def _array_recipe(
+    array: zarr.Array[Any] | np.ndarray | None,
+) -> tuple[str, str] | np.ndarray | tuple[()] | None:
+    """Return what another process needs to get the array: store and path, the values, or () for no array."""
+    if array is None:
+        return ()
+    if isinstance(array, zarr.Array):
+        root = _local_root(array.store, "")
+        return None if root is None else (root, array.path)
+    return np.asarray(array)
+
+
+def _reopen_url(
+    url: str,
+    names: tuple[str, str | None, str | None],
+    missing_chunks: str,
+    process: int | None,
+) -> ZarrDataset:
+    if process is not None and process != os.getpid():
+        raise StorageError(
+            f"{url} lives in the memory of process {process} and was sent to process {os.getpid()}; "
+            "write the dataset to a path that both can read, or use the serial engine"
+        )
+    x, y, sample_weight = names
+    return open_dataset(url, x=x, y=y, sample_weight=sample_weight, missing_chunks=missing_chunks)
+
+
+def _reopen_arrays(
+    recipe: list[tuple[str, str] | np.ndarray | tuple[()]], missing_chunks: str
+) -> ZarrDataset:
+    arrays: list[Any] = []
+    for part in recipe:
+        if isinstance(part, np.ndarray):
+            arrays.append(part)
+        elif part:
+            root, path = part
+            arrays.append(zarr.open_array(LocalStore(root, read_only=True), path=path, mode="r"))
+        else:
+            arrays.append(None)
+    return dataset_from_arrays(*arrays, missing_chunks=missing_chunks)

@@ -1,0 +1,108 @@
+"""Data sets of any size whose best possible error is known."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from rff_dist.errors import DataError, InvalidParameterError
+from rff_dist.storage.datasets import Progress, ZarrDataset, write_batches
+from rff_dist.storage.locations import parse_location
+
+# Rows that share a counter. Part of the definition of the data: another number gives other rows.
+TILE_ROWS = 8192
+_INPUTS, _NOISE = 0, 1
+
+
+def generate_dataset(
+    url: str | os.PathLike[str],
+    function: Callable[[np.ndarray], np.ndarray],
+    *,
+    n_samples: int,
+    n_features: int,
+    noise: float,
+    seed: int,
+    chunk_rows: int | None = None,
+    overwrite: bool = False,
+    observer: Progress | None = None,
+) -> ZarrDataset:
+    """Write y = function(X) + noise · ε with X and ε standard normal, out of core.
+
+    No model can predict better than with a root mean squared error of `noise`, which is stored as the
+    attribute `best_rmse`. Row i depends on the seed and i alone, whatever the length and the chunks, so that
+    a longer data set begins with the rows of a shorter one. X is float32, and the function sees its values as
+    stored.
+
+    Parameters
+    ----------
+    url : str or Path
+        Where to write.
+    function : callable
+        From float64 (rows, n_features) to real (rows,) or (rows, n_targets), row by row.
+    n_samples, n_features : int
+        Size of X.
+    noise : float
+        Standard deviation of the noise, in units of y.
+    seed : int
+        From 0 to 2^64 − 1.
+    chunk_rows, overwrite
+        As in `write_dataset`.
+    observer : callable, optional
+        Called with (rows written, `n_samples`).
+
+    Raises
+    ------
+    InvalidParameterError
+        If a size is below 1, the noise negative or the seed out of range.
+    DataError
+        If the function returns another number of rows, or values that are not finite.
+
+    References
+    ----------
+    Salmon et al. (2011), "Parallel random numbers: as easy as 1, 2, 3": Philox, a generator with a counter.
+    """
+    if min(n_samples, n_features) < 1 or not 0 <= noise < np.inf or not 0 <= seed < 2**64:
+        raise InvalidParameterError(
+            f"`n_samples`={n_samples}, `n_features`={n_features}, `noise`={noise}, `seed`={seed}; expected "
+            "sizes of at "
+            "least 1, noise of at least 0 and a seed from 0 to 2^64 - 1"
+        )
+
+    def batches() -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        for start in range(0, n_samples, TILE_ROWS):
+            tile, rows = start // TILE_ROWS, min(TILE_ROWS, n_samples - start)
+            X = _normals(seed, _INPUTS, tile, n_features)[:rows].astype(np.float32)
+            y = np.asarray(function(X.astype(np.float64)), dtype=np.float64)
+            if y.shape[:1] != (rows,) or y.ndim > 2 or not np.isfinite(y).all():
+                raise DataError(
+                    f"`function` gave shape {y.shape} for {rows} rows (from row {start}); expected finite "
+                    "values of "
+                    f"shape ({rows},) or ({rows}, n_targets)"
+                )
+            n_targets = y.shape[1] if y.ndim == 2 else 1
+            y = y.reshape(rows, n_targets) + noise * _normals(seed, _NOISE, tile, n_targets)[:rows]
+            yield X, y
+
+    attributes: dict[str, Any] = {"generated": {"seed": seed, "noise": noise}, "best_rmse": float(noise)}
+    return write_batches(
+        parse_location(url),
+        batches(),
+        n_samples=n_samples,
+        chunk_rows=chunk_rows,
+        names=(None, None),
+        attributes=attributes,
+        overwrite=overwrite,
+        observer=observer,
+    )
+
+
+def _normals(seed: int, stream: int, tile: int, n_columns: int) -> np.ndarray:
+    """Draw the normals of one tile: the upper words of the counter name it, the lowest one counts."""
+    counter = np.array([0, 0, stream, tile], dtype=np.uint64)
+    generator = np.random.Generator(
+        np.random.Philox(key=np.array([seed, 0], dtype=np.uint64), counter=counter)
+    )
+    return generator.standard_normal((TILE_ROWS, n_columns))

@@ -1,0 +1,217 @@
+"""An output that many workers write block by block, each block as often as need be: predictions, labels."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import zarr
+
+from rff_dist.blocks import Block
+from rff_dist.errors import DataError, InvalidParameterError, OutputExistsError, StorageError
+from rff_dist.storage.arrays import create_array, describe
+from rff_dist.storage.datasets import FORMAT_VERSION, MARK
+from rff_dist.storage.locations import (
+    Location,
+    check_output,
+    discard,
+    open_store,
+    parse_location,
+    publish,
+    stage,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """A new array that is written in blocks of whole chunks and appears at `url` when it is finished.
+
+    It holds names and numbers only, so it travels to workers; each opens the array where it writes. Writing a
+    block twice stores the same bytes twice, so a retried task does no harm.
+
+    Attributes
+    ----------
+    location, staged : Location
+        Where the output will be, and where it is written until then.
+    array : str
+        Name of the array in the group.
+    n_samples : int
+        Rows of the array.
+    n_columns : int or None
+        Columns; None for an array of one axis.
+    chunk_rows : int
+        Rows of a chunk; blocks begin and end on multiples of it.
+    overwrite : bool
+        Whether `finish` may replace a dataset.
+    """
+
+    location: Location
+    staged: Location
+    array: str
+    n_samples: int
+    n_columns: int | None
+    chunk_rows: int
+    overwrite: bool
+
+    @property
+    def url(self) -> str:
+        return self.location.url
+
+    def write(self, block: Block, values: np.ndarray, /) -> None:
+        """Write the rows of one block.
+
+        Raises
+        ------
+        StorageError
+            If the block does not begin and end on chunks (two writers could then lose each other's rows), or
+            the bytes cannot be written.
+        DataError
+            If `values` has another shape than the block.
+        """
+        whole = block.stop % self.chunk_rows == 0 or block.stop == self.n_samples
+        if block.start % self.chunk_rows or not whole or not 0 <= block.start < block.stop <= self.n_samples:
+            raise StorageError(
+                f"rows {block.start}:{block.stop} are not whole chunks of {self.location} "
+                f"({self.n_samples:_} rows in "
+                f"chunks of {self.chunk_rows}); cut blocks with cut_blocks(n_samples, chunk_rows=…)"
+            )
+        expected = (block.n_samples,) if self.n_columns is None else (block.n_samples, self.n_columns)
+        if np.shape(values) != expected:
+            raise DataError(
+                f"values of shape {np.shape(values)} for rows {block.start}:{block.stop}; expected {expected}"
+            )
+        try:
+            self._open()[block.start : block.stop] = values
+        except OSError as error:
+            if isinstance(error, StorageError):
+                raise
+            raise StorageError(
+                f"rows {block.start}:{block.stop} of {self.location} cannot be written: {describe(error)}"
+            ) from error
+
+    def finish(self, attributes: Mapping[str, Any] | None = None) -> None:
+        """Check that every chunk is there, write the manifest and move the output to its place.
+
+        Raises
+        ------
+        StorageError
+            If chunks were not written; the output stays unfinished, and can be completed or discarded.
+        OutputExistsError
+            If something has appeared at `url` and `overwrite` is False.
+        """
+        array = self._open()
+        n_chunks = -(-self.n_samples // self.chunk_rows)
+        n_written = array.nchunks_initialized
+        if n_written != n_chunks:
+            raise StorageError(
+                f"{self.location} is not complete: {n_written} of {n_chunks} chunks of {self.chunk_rows} "
+                "rows were "
+                "written. Write the missing blocks, or discard the output"
+            )
+        group = zarr.open_group(open_store(self.staged, read_only=False), mode="r+")
+        mark: dict[str, Any] = {
+            "state": "complete",
+            "format_version": FORMAT_VERSION,
+            "n_samples": self.n_samples,
+            "chunk_rows": self.chunk_rows,
+        }
+        group.attrs.update({**(attributes or {}), MARK: mark})
+        try:
+            publish(self.staged, self.location, overwrite=self.overwrite)
+        except OutputExistsError:
+            raise
+        except OSError as error:
+            raise StorageError(f"{self.location} cannot be put in place: {describe(error)}") from error
+
+    def discard(self) -> None:
+        """Remove what was written; what was at `url` before stays."""
+        discard(self.staged)
+
+    def _open(self) -> zarr.Array[Any]:
+        try:
+            store = open_store(self.staged, read_only=self.staged.scheme == "memory")
+            config = {"write_empty_chunks": True, "read_missing_chunks": False}
+            if self.staged.scheme == "memory":
+                store = store.with_read_only(False)
+            return zarr.open_array(store, path=self.array, mode="r+", config=config)  # type: ignore[arg-type]
+        except FileNotFoundError as error:
+            raise StorageError(f"the unfinished output {self.staged} of {self.location} is gone") from error
+
+
+def create_output(
+    url: str | os.PathLike[str],
+    *,
+    n_samples: int,
+    n_columns: int | None,
+    dtype: np.dtype[Any] | type | str,
+    chunk_rows: int,
+    array: str = "predictions",
+    column_names: Sequence[str] | None = None,
+    inputs: Sequence[str | os.PathLike[str]] = (),
+    overwrite: bool = False,
+) -> Output:
+    """Begin an output of known size that workers fill block by block.
+
+    Parameters
+    ----------
+    url : str or Path
+        Where the output is to appear.
+    n_samples : int
+        Rows.
+    n_columns : int or None
+        Columns; None makes an array of one axis (labels).
+    dtype : dtype
+        Of the values; float or integer.
+    chunk_rows : int
+        Rows of a chunk: those of the dataset that is read, so that its blocks fit.
+    array : str, default="predictions"
+        Name of the array in the group; `open_dataset(url, x=array)` reads it back.
+    column_names : sequence of str, optional
+        Names of the columns, stored as the attribute `feature_names`.
+    inputs : sequence of str or Path, optional
+        What is read meanwhile; the output may not overlap it.
+    overwrite : bool, default=False
+        Whether a Zarr group that is there may be replaced, when the output is finished.
+
+    Raises
+    ------
+    OutputExistsError
+        If there is something at `url` and `overwrite` is False.
+    StorageError
+        If the place cannot be written or lies inside another dataset.
+    InvalidParameterError
+        If a size is below 1, the dtype is no number or the names do not fit.
+    """
+    kind = np.dtype(dtype)
+    if min(n_samples, chunk_rows, 1 if n_columns is None else n_columns) < 1 or kind.kind not in "biuf":
+        raise InvalidParameterError(
+            f"an output of `n_samples`={n_samples}, `n_columns`={n_columns}, `chunk_rows`={chunk_rows} and "
+            f"`dtype`={kind}; expected sizes of at least 1 and integers or floats"
+        )
+    if column_names is not None and len(column_names) != (n_columns or 1):
+        raise InvalidParameterError(
+            f"`column_names` has {len(column_names)} names; expected {n_columns or 1}"
+        )
+    location = parse_location(url)
+    check_output(location, overwrite=overwrite, inputs=[parse_location(source) for source in inputs])
+    staged = stage(location)
+    tail = () if n_columns is None else (n_columns,)
+    attributes: dict[str, Any] = {MARK: {"state": "writing"}}
+    if column_names is not None:
+        attributes["feature_names"] = list(column_names)
+    try:
+        if staged.is_local:
+            Path(staged.path).parent.mkdir(parents=True, exist_ok=True)
+        store = open_store(staged, read_only=False)
+        group = zarr.create_group(store, attributes=attributes, overwrite=not staged.is_local)
+        create_array(group, array, shape=(n_samples, *tail), dtype=kind, chunks=(chunk_rows, *tail))
+    except OSError as error:
+        discard(staged)
+        if isinstance(error, StorageError):
+            raise
+        raise StorageError(f"{location} cannot be written: {describe(error)}") from error
+    return Output(location, staged, array, n_samples, n_columns, chunk_rows, overwrite)

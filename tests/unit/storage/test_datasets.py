@@ -1,0 +1,534 @@
+import itertools
+import json
+import pickle
+import subprocess
+import sys
+import uuid
+
+import numpy as np
+import pytest
+import zarr
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from zarr.codecs import Crc32cCodec
+from zarr.storage import LocalStore, MemoryStore
+
+from rff_dist.blocks import Block, cut_blocks
+from rff_dist.errors import (
+    DataError,
+    IntegrityError,
+    InvalidParameterError,
+    MissingDependencyError,
+    OutputExistsError,
+    StorageError,
+)
+from rff_dist.storage import (
+    ArrayDataset,
+    choose_chunk_rows,
+    dataset_from_arrays,
+    open_dataset,
+    redact,
+    write_dataset,
+)
+
+LAYOUTS = {"v2": (2, None), "v3": (3, None), "sharded": (3, 20)}
+
+
+def foreign(path, *, layout="v3", n_samples=50, chunk=10, fill=0.0, X=None, **arrays):
+    """Write a dataset as another program would: Zarr's own defaults."""
+    zarr_format, shard = LAYOUTS[layout]
+    group = zarr.create_group(LocalStore(path), zarr_format=zarr_format)
+    values = np.arange(n_samples * 3.0).reshape(n_samples, 3) + 1 if X is None else X
+    for name, value in {"X": values, **arrays}.items():
+        chunks = (chunk, *value.shape[1:])
+        shards = None if shard is None else (shard, *value.shape[1:])
+        array = group.create_array(
+            name, shape=value.shape, dtype=value.dtype, chunks=chunks, shards=shards, fill_value=fill
+        )
+        array[...] = value
+    return values
+
+
+def chunk_file(path, layout, i, array="X"):
+    return path / array / {"v2": f"{i}.0", "v3": f"c/{i}/0", "sharded": f"c/{i}/0"}[layout]
+
+
+@settings(max_examples=60)
+@given(
+    n_samples=st.integers(0, 70),
+    n_features=st.integers(1, 4),
+    n_targets=st.integers(0, 2),
+    chunk_rows=st.integers(1, 80),
+    rows_per_block=st.integers(1, 90),
+    dtype=st.sampled_from(["float32", "float64", "float16", "int32", "uint8", "bool"]),
+    scheme=st.sampled_from(["file", "memory"]),
+)
+def test_what_is_written_is_read_back_block_by_block(
+    tmp_path_factory, n_samples, n_features, n_targets, chunk_rows, rows_per_block, dtype, scheme
+):
+    rng = np.random.default_rng(n_samples)
+    X = (rng.standard_normal((n_samples, n_features)) * 50).astype(dtype)
+    y = rng.standard_normal((n_samples, n_targets)) if n_targets else None
+    name = uuid.uuid4().hex
+    url = f"memory://{name}" if scheme == "memory" else tmp_path_factory.getbasetemp() / name
+    dataset = write_dataset(url, X, y, chunk_rows=chunk_rows)
+    assert (dataset.n_samples, dataset.n_features, dataset.n_targets) == (n_samples, n_features, n_targets)
+    assert dataset.dtype == X.dtype
+    assert dataset.chunk_rows == chunk_rows
+    parts = [
+        dataset.read(block) for block in cut_blocks(n_samples, chunk_rows, rows_per_block=rows_per_block)
+    ]
+    for part in parts:
+        np.testing.assert_array_equal(part.X, X[part.block.start : part.block.stop])
+        if y is None:
+            assert part.y is None
+        else:
+            np.testing.assert_array_equal(part.y, y[part.block.start : part.block.stop])
+    assert sum(len(part.X) for part in parts) == n_samples
+
+
+@settings(max_examples=40)
+@given(st.lists(st.integers(0, 13), max_size=8), st.integers(1, 20))
+def test_batches_of_any_length_make_the_dataset_that_arrays_make(lengths, chunk_rows):
+    n_samples = sum(lengths)
+    X = np.random.default_rng(0).standard_normal((n_samples, 2))
+    y, weight = X[:, 0] * 2, np.arange(n_samples) + 1.0
+    stops = np.cumsum([0, 0, *lengths])
+    batches = ((X[a:b], y[a:b], weight[a:b]) for a, b in itertools.pairwise(stops))
+    from_batches = write_dataset(f"memory://{uuid.uuid4().hex}", batches, chunk_rows=chunk_rows)
+    from_arrays = write_dataset(
+        f"memory://{uuid.uuid4().hex}", X, y, sample_weight=weight, chunk_rows=chunk_rows
+    )
+    assert from_batches.fingerprint() == from_arrays.fingerprint()
+    rows = from_batches.read(Block(0, 0, n_samples))
+    np.testing.assert_array_equal(rows.X, X)
+    np.testing.assert_array_equal(rows.y, y[:, np.newaxis])
+    np.testing.assert_array_equal(rows.sample_weight, weight)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+class TestForeignData:
+    def test_reads_what_others_wrote(self, tmp_path, layout):
+        X = foreign(tmp_path / "a", layout=layout, y=np.arange(50))
+        dataset = open_dataset(tmp_path / "a")
+        rows = dataset.read(Block(0, 5, 37))
+        np.testing.assert_array_equal(rows.X, X[5:37])
+        np.testing.assert_array_equal(rows.y, np.arange(5.0, 37.0)[:, np.newaxis])
+        assert rows.y.dtype == np.float64
+        assert dataset.chunk_rows == (20 if layout == "sharded" else 10)
+
+    def test_takes_single_rows_in_the_order_asked(self, tmp_path, layout):
+        X = foreign(tmp_path / "a", layout=layout, y=np.arange(100.0).reshape(50, 2))
+        sample = open_dataset(tmp_path / "a").take([49, 0, 12, 12, 3])
+        np.testing.assert_array_equal(sample.X, X[[49, 0, 12, 12, 3]])
+        np.testing.assert_array_equal(sample.y, np.arange(100.0).reshape(50, 2)[[49, 0, 12, 12, 3]])
+
+    def test_a_missing_chunk_is_an_error_that_names_array_and_rows(self, tmp_path, layout):
+        foreign(tmp_path / "a", layout=layout)
+        chunk_file(tmp_path / "a", layout, 1).unlink()
+        dataset = open_dataset(tmp_path / "a")
+        rows = "20:40" if layout == "sharded" else "10:20"
+        message = rf"array 'X' of .*a, rows {rows} \(chunk 1\): the chunk is missing.*missing_chunks=\"fill\""
+        with pytest.raises(StorageError, match=message):
+            dataset.read(Block(0, 0, 50))
+        with pytest.raises(StorageError, match=message):
+            dataset.take([0, 45, 25, 15])
+
+    def test_a_missing_chunk_reads_as_fill_value_when_asked(self, tmp_path, layout):
+        X = foreign(tmp_path / "a", layout=layout)
+        chunk_file(tmp_path / "a", layout, 1).unlink()
+        start, stop = (20, 40) if layout == "sharded" else (10, 20)
+        X[start:stop] = 0
+        dataset = pickle.loads(pickle.dumps(open_dataset(tmp_path / "a", missing_chunks="fill")))
+        np.testing.assert_array_equal(dataset.read(Block(0, 0, 50)).X, X)
+
+    @pytest.mark.parametrize("keep", [0, 3, 40])
+    def test_a_truncated_chunk_is_an_integrity_error(self, tmp_path, layout, keep):
+        foreign(tmp_path / "a", layout=layout)
+        file = chunk_file(tmp_path / "a", layout, 2)
+        file.write_bytes(file.read_bytes()[:keep])
+        with pytest.raises(
+            IntegrityError, match=r"array 'X' of .* \(chunk 2\): the stored bytes are damaged"
+        ):
+            open_dataset(tmp_path / "a").read(Block(0, 0, 50))
+
+
+def test_every_flipped_bit_of_our_own_data_is_noticed(tmp_path):
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((64, 2)).astype(np.float32)
+    dataset = write_dataset(tmp_path / "a", X, X[:, 0], chunk_rows=16)
+    for array in ("X", "y"):
+        file = tmp_path / "a" / array / "c/2/0"
+        content = file.read_bytes()
+        for bit in rng.choice(8 * len(content), 60, replace=False).tolist():
+            damaged = bytearray(content)
+            damaged[bit // 8] ^= 1 << bit % 8
+            file.write_bytes(damaged)
+            with pytest.raises(IntegrityError, match=rf"array '{array}' of .*, rows 32:48 \(chunk 2\)"):
+                dataset.read(Block(0, 0, 64))
+        file.write_bytes(content)
+    np.testing.assert_array_equal(dataset.read(Block(0, 0, 64)).X, X)
+
+
+def test_everything_that_is_written_has_a_checksum_and_no_chunk_is_left_out(tmp_path):
+    write_dataset(tmp_path / "a", np.zeros((40, 2)), np.zeros(40), sample_weight=np.ones(40), chunk_rows=10)
+    group = zarr.open_group(tmp_path / "a", mode="r")
+    for name in ("X", "y", "sample_weight"):
+        assert group[name].compressors == (Crc32cCodec(),)
+        assert group[name].nchunks_initialized == 4
+        assert np.isnan(group[name].fill_value)
+
+
+class TestBadStores:
+    """Each is refused before a row is read, in words that say what was found."""
+
+    def refused(self, url, message, **options):
+        with pytest.raises(StorageError, match=message):
+            open_dataset(url, **options)
+
+    def test_missing_path(self, tmp_path):
+        self.refused(tmp_path / "no" / "a.zarr", "nothing is there; .*no does not exist either")
+
+    def test_file(self, tmp_path):
+        (tmp_path / "a.csv").write_text("1,2\n")
+        self.refused(tmp_path / "a.csv", r"a\.csv is a file; expected a Zarr group")
+
+    def test_folder_without_zarr(self, tmp_path):
+        self.refused(tmp_path, "no Zarr metadata")
+
+    def test_group_without_X_lists_its_arrays(self, tmp_path):
+        foreign(tmp_path / "a", inputs=np.ones((50, 2)))
+        self.refused(tmp_path / "a", r"no array 'Z'; it holds the arrays 'X', 'inputs'", x="Z")
+
+    def test_named_y_that_is_not_there(self, tmp_path):
+        foreign(tmp_path / "a")
+        assert open_dataset(tmp_path / "a").n_targets == 0
+        self.refused(tmp_path / "a", r"no array 'price'", y="price")
+
+    def test_an_array_instead_of_its_group(self, tmp_path):
+        foreign(tmp_path / "a")
+        self.refused(tmp_path / "a" / "X", r"is a Zarr array; .* with x='X'")
+
+    @pytest.mark.parametrize(("shape", "advice"), [((50,), r"\(n_samples, 1\)"), ((50, 2, 2), "Flatten")])
+    def test_wrong_number_of_axes(self, tmp_path, shape, advice):
+        foreign(tmp_path / "a", X=np.ones(shape))
+        self.refused(tmp_path / "a", rf"array 'X' .*expected 2 axes \(n_samples, n_features\)\. .*{advice}")
+
+    def test_lengths_differ(self, tmp_path):
+        foreign(tmp_path / "a", y=np.ones(49))
+        self.refused(tmp_path / "a", "has 50 rows and array 'y' of .* 49")
+
+    @pytest.mark.parametrize("zarr_format", [2, 3])
+    @pytest.mark.parametrize(
+        "dtype", ["datetime64[s]", "timedelta64[ms]", "U5", "S3", "complex64", [("a", "f4"), ("b", "f4")]]
+    )
+    @pytest.mark.filterwarnings("ignore::zarr.errors.UnstableSpecificationWarning")
+    def test_dtype_that_is_no_number(self, tmp_path, dtype, zarr_format):
+        group = zarr.create_group(tmp_path / "a", zarr_format=zarr_format)
+        group.create_array("X", shape=(4, 2), dtype=np.dtype(dtype), chunks=(2, 2))
+        self.refused(tmp_path / "a", "array 'X' of .*: dtype .*; expected integers or floats")
+
+    def test_pickled_objects_are_refused_unread(self, tmp_path):
+        folder = tmp_path / "a" / "X"
+        folder.mkdir(parents=True)
+        (tmp_path / "a" / ".zgroup").write_text('{"zarr_format": 2}')
+        metadata = {"zarr_format": 2, "shape": [4, 2], "chunks": [4, 2], "dtype": "<f8", "order": "C"}
+        metadata |= {"fill_value": 0, "compressor": None, "filters": [{"id": "pickle"}]}
+        (folder / ".zarray").write_text(json.dumps(metadata))
+        self.refused(tmp_path / "a", "codec pickle, which decodes to Python objects")
+
+    @pytest.mark.parametrize(
+        ("change", "message"),
+        [
+            ({"shape": [10**18, 3]}, "claims 1_000_000_000_000_000_000 rows; expected at most"),
+            ({"shape": [10, 10**15]}, "pieces of .* GiB"),
+            ({"shape": [-1, 3]}, r"shape \[-1, 3\]; expected a list of integers of at least 0"),
+            ({"shape": "many"}, "shape many"),
+            ({"chunk": [0, 3]}, r"chunks \[0, 3\]; expected a list of integers of at least 1"),
+            ({"chunk": [10**12, 3]}, "pieces of .* GiB"),
+            ({"chunk": [10]}, "as many axes"),
+            ({"chunk_grid": {"name": "rectilinear"}}, "a 'rectilinear' chunk grid"),
+            ({"codecs": [{"name": "numcodecs.pickle"}]}, r"numcodecs\.pickle"),
+            ({"codecs": [{"name": "no_such_codec"}]}, "cannot be opened"),
+            ({"zarr_format": 4}, "Zarr format 4"),
+            ({"chunk_grid": []}, "metadata that cannot be read"),
+        ],
+    )
+    def test_hostile_metadata(self, tmp_path, change, message):
+        foreign(tmp_path / "a")
+        file = tmp_path / "a" / "X" / "zarr.json"
+        metadata = json.loads(file.read_text())
+        if "chunk" in change:
+            change = {"chunk_grid": {"name": "regular", "configuration": {"chunk_shape": change["chunk"]}}}
+        file.write_text(json.dumps(metadata | change))
+        self.refused(tmp_path / "a", message)
+
+    @pytest.mark.parametrize("name", ["zarr.json", "X/zarr.json"])
+    @pytest.mark.parametrize("content", ["[" * 200_000, "[1]", '{"a":' * 100_000, "", "\0\xff"])
+    def test_metadata_that_are_not_json(self, tmp_path, name, content):
+        foreign(tmp_path / "a")
+        (tmp_path / "a" / name).write_text(content)
+        self.refused(tmp_path / "a", "metadata|cannot be opened as a Zarr group")
+
+    @pytest.mark.parametrize(
+        ("url", "message"),
+        [
+            ("s4://bucket/a", r"unknown scheme s4:// .*did you mean s3://\?"),
+            ("ftp://host/a", "unknown scheme ftp://"),
+            ("simplecache::file:///etc", "chained URLs"),
+            ("zip://a::s3://bucket", "chained URLs"),
+            ("s3://key:secret@bucket/a", r"credentials do not belong in a URL: s3://\*\*\*@bucket/a"),
+            ("https://host/a?X-Amz-Signature=secret", r"credentials .*https://host/a\?\*\*\*"),
+            ("file://host/a", "names the host 'host'"),
+            ("memory://", "names nothing"),
+            ("memory://never-written", "not in this process"),
+            ("", "not a location"),
+        ],
+    )
+    def test_url(self, url, message):
+        with pytest.raises(StorageError, match=message) as caught:
+            open_dataset(url)
+        assert "secret" not in str(caught.value)
+
+    @pytest.mark.parametrize("scheme", ["s3", "gs", "az", "https"])
+    def test_scheme_whose_package_is_missing(self, monkeypatch, scheme):
+        monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+        with pytest.raises(MissingDependencyError, match=r"pip install rff_dist\[s3\]"):
+            open_dataset(f"{scheme}://bucket/a")
+
+    def test_names_of_the_wrong_length(self, tmp_path):
+        foreign(tmp_path / "a")
+        zarr.open_group(tmp_path / "a").attrs["feature_names"] = ["a", "b"]
+        self.refused(tmp_path / "a", "expected a list of 3 names")
+
+    def test_unfinished_dataset(self, tmp_path):
+        foreign(tmp_path / "a")
+        zarr.open_group(tmp_path / "a").attrs["rff_dist"] = {"state": "writing"}
+        self.refused(tmp_path / "a", "is unfinished")
+
+
+def test_redact_hides_what_must_not_be_logged():
+    assert redact("s3://user:pass@bucket/a?token=1#f") == "s3://***@bucket/a?***"
+    assert redact("/data/a?b@c") == "/data/a?b@c"
+
+
+class TestMovingBetweenProcesses:
+    def test_a_dataset_pickles_as_its_url_and_options(self, tmp_path):
+        dataset = write_dataset(tmp_path / "a", np.ones((2000, 2)), np.ones(2000), feature_names=["a", "b"])
+        content = pickle.dumps(dataset)
+        assert len(content) < 400
+        other = pickle.loads(content)
+        assert other.feature_names == ("a", "b")
+        assert other.fingerprint() == dataset.fingerprint()
+
+    def test_a_dataset_opens_in_another_process_and_folder(self, tmp_path, monkeypatch, project_root):
+        monkeypatch.chdir(tmp_path)
+        content = pickle.dumps(write_dataset("a", np.ones((2000, 2))))
+        script = "import pickle, sys; print(pickle.load(sys.stdin.buffer).n_samples)"
+        run = subprocess.run(
+            [sys.executable, "-c", script], input=content, capture_output=True, cwd=project_root, check=True
+        )
+        assert run.stdout == b"2000\n"
+
+    def test_a_dataset_in_memory_says_that_it_cannot_move(self, project_root):
+        content = pickle.dumps(write_dataset("memory://stays", np.ones((20, 2))))
+        assert pickle.loads(content).n_samples == 20
+        script = "import pickle, sys; pickle.load(sys.stdin.buffer)"
+        run = subprocess.run(
+            [sys.executable, "-c", script], input=content, capture_output=True, cwd=project_root
+        )
+        assert b"StorageError: memory://stays lives in the memory of process" in run.stderr
+
+    @pytest.mark.parametrize("memory_y", [False, True])
+    def test_open_arrays_in_local_stores_move(self, tmp_path, memory_y):
+        X = foreign(tmp_path / "a", y=np.arange(50.0))
+        y = np.arange(50) if memory_y else zarr.open_array(tmp_path / "a" / "y", mode="r")
+        dataset = dataset_from_arrays(zarr.open_array(tmp_path / "a" / "X", mode="r"), y)
+        other = pickle.loads(pickle.dumps(dataset))
+        assert other.fingerprint() == dataset.fingerprint()
+        np.testing.assert_array_equal(other.read(Block(0, 7, 9)).X, X[7:9])
+        np.testing.assert_array_equal(other.take([3, 1]).y, [[3.0], [1.0]])
+
+    def test_open_arrays_in_memory_say_that_they_cannot_move(self):
+        X = zarr.create_array(MemoryStore(), shape=(20, 2), dtype="f8", chunks=(5, 2))
+        with pytest.raises(StorageError, match=r"MemoryStore.* is not a local folder"):
+            pickle.dumps(dataset_from_arrays(X))
+
+
+def test_a_group_object_opens_like_its_url(tmp_path):
+    foreign(tmp_path / "a", y=np.ones(50))
+    group = zarr.open_group(tmp_path / "a", mode="r")
+    dataset = open_dataset(group)
+    assert dataset.fingerprint() == open_dataset(tmp_path / "a").fingerprint()
+    assert pickle.loads(pickle.dumps(dataset)).n_targets == 1
+
+
+@pytest.mark.parametrize(
+    ("y", "message"), [(np.ones(49), "rows"), (np.ones((50, 2, 2)), "shape"), (np.array(["a"] * 50), "dtype")]
+)
+def test_open_arrays_are_checked(tmp_path, y, message):
+    foreign(tmp_path / "a")
+    with pytest.raises((StorageError, DataError), match=message):
+        dataset_from_arrays(zarr.open_array(tmp_path / "a" / "X", mode="r"), y)
+
+
+class TestFingerprint:
+    def test_is_the_same_for_a_copy_elsewhere(self, tmp_path):
+        X = np.random.default_rng(0).standard_normal((300, 2))
+        first = write_dataset(tmp_path / "a", X, X[:, 0], chunk_rows=10)
+        second = write_dataset("memory://copy", X, X[:, 0], chunk_rows=10)
+        assert first.fingerprint() == second.fingerprint()
+
+    @pytest.mark.parametrize("row", [0, 151, 299])
+    @pytest.mark.parametrize("array", ["X", "y"])
+    def test_changes_with_any_value_that_is_written(self, row, array):
+        X = np.random.default_rng(0).standard_normal((300, 2))
+        parts = {"X": X.copy(), "y": X[:, 0].copy()}
+        first = write_dataset("memory://before", *parts.values(), chunk_rows=10, overwrite=True)
+        parts[array][row] += 1e-9
+        second = write_dataset("memory://after", *parts.values(), chunk_rows=10, overwrite=True)
+        assert first.fingerprint() != second.fingerprint()
+
+    def test_changes_with_appended_rows_of_foreign_data(self, tmp_path):
+        foreign(tmp_path / "a", n_samples=50)
+        foreign(tmp_path / "b", n_samples=60)
+        assert open_dataset(tmp_path / "a").fingerprint() != open_dataset(tmp_path / "b").fingerprint()
+
+
+class TestWriting:
+    X = np.arange(12.0).reshape(6, 2)
+
+    def test_an_output_that_exists_is_kept(self, tmp_path):
+        write_dataset(tmp_path / "a", self.X)
+        with pytest.raises(OutputExistsError, match="--overwrite"):
+            write_dataset(tmp_path / "a", self.X + 1)
+        assert open_dataset(tmp_path / "a").read(Block(0, 0, 1)).X[0, 0] == 0
+        write_dataset(tmp_path / "a", self.X + 1, overwrite=True)
+        assert open_dataset(tmp_path / "a").read(Block(0, 0, 1)).X[0, 0] == 1
+        assert [p.name for p in tmp_path.iterdir()] == ["a"]
+
+    def test_overwriting_removes_nothing_but_zarr(self, tmp_path):
+        (tmp_path / "thesis").mkdir()
+        (tmp_path / "thesis" / "chapter.tex").write_text("…")
+        with pytest.raises(StorageError, match="is not replaced"):
+            write_dataset(tmp_path / "thesis", self.X, overwrite=True)
+        assert (tmp_path / "thesis" / "chapter.tex").exists()
+
+    def test_an_output_inside_a_dataset_is_refused(self, tmp_path):
+        write_dataset(tmp_path / "a", self.X)
+        with pytest.raises(StorageError, match="lies inside the Zarr data"):
+            write_dataset(tmp_path / "a" / "b", self.X)
+
+    @pytest.mark.parametrize("scheme", ["file", "memory"])
+    def test_a_batch_that_fails_leaves_what_was_there(self, tmp_path, scheme):
+        url = tmp_path / "a" if scheme == "file" else "memory://kept"
+        before = write_dataset(url, self.X, overwrite=True).fingerprint()
+
+        def batches():
+            yield self.X + 1
+            raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            write_dataset(url, batches(), chunk_rows=2, overwrite=True)
+        assert open_dataset(url).fingerprint() == before
+        assert len(list(tmp_path.iterdir())) == (scheme == "file")
+
+    @pytest.mark.faults
+    def test_a_full_disk_leaves_no_half_dataset(self, tmp_path, project_root):
+        script = (
+            "import resource, sys, numpy as np\n"
+            "from rff_dist.errors import StorageError\n"
+            "from rff_dist.storage import write_dataset\n"
+            "resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))\n"
+            "try: write_dataset(sys.argv[1], np.ones((10_000, 2)), chunk_rows=4_096)\n"
+            "except StorageError as error: print(error)\n"
+        )
+        command = [sys.executable, "-c", script, str(tmp_path / "a")]
+        run = subprocess.run(command, capture_output=True, text=True, cwd=project_root, check=True)
+        assert "could not be written: OSError" in run.stdout
+        assert list(tmp_path.iterdir()) == []
+
+    @pytest.mark.parametrize(
+        ("batches", "message"),
+        [
+            ([np.ones((3, 2)), np.ones((3, 3))], r"batch at row 3: X has shape \(3, 3\); expected \(3, 2\)"),
+            ([np.ones((3, 2)), (np.ones((3, 2)), np.ones(3))], "a batch of 2 arrays after batches of 1"),
+            ([np.ones((3, 2), dtype=np.int32), np.ones((3, 2))], "float64 after int32, which would lose"),
+            ([(np.ones((3, 2)), np.ones(2))], r"y has shape \(2, 1\); expected \(3, 1\)"),
+            ([np.ones(3)], "expected 2 axes"),
+            ([np.array([["a"]])], "dtype <U1"),
+            ([], "no batch"),
+        ],
+    )
+    def test_batches_that_do_not_belong_together(self, tmp_path, batches, message):
+        with pytest.raises(DataError, match=message):
+            write_dataset(tmp_path / "a", iter(batches))
+        assert list(tmp_path.iterdir()) == []
+
+    def test_names_are_kept_and_counted(self, tmp_path):
+        dataset = write_dataset(
+            tmp_path / "a", self.X, self.X, feature_names=["a", "b"], target_names=["c", "d"]
+        )
+        assert (dataset.feature_names, dataset.target_names) == (("a", "b"), ("c", "d"))
+        with pytest.raises(DataError, match="`feature_names` has 1 names; expected 2"):
+            write_dataset(tmp_path / "b", self.X, feature_names=["a"])
+
+    def test_weights_come_back_where_they_are_named(self, tmp_path):
+        weight = np.arange(6.0)
+        written = write_dataset(tmp_path / "a", self.X, self.X[:, 0], sample_weight=weight)
+        np.testing.assert_array_equal(written.read(Block(0, 1, 3)).sample_weight, [1.0, 2.0])
+        assert open_dataset(tmp_path / "a").read(Block(0, 1, 3)).sample_weight is None
+
+
+@given(st.integers(1, 10**7), st.none() | st.integers(1, 10**12))
+def test_chunks_are_powers_of_two_of_at_most_16_mebibytes(row_bytes, n_samples):
+    rows = choose_chunk_rows(row_bytes, n_samples)
+    assert rows & (rows - 1) == 0
+    assert 1 <= rows <= 65_536
+    assert rows == 1 or rows * row_bytes <= 16 * 2**20
+
+
+class TestArrayDataset:
+    def test_reads_like_a_stored_dataset(self):
+        X = np.random.default_rng(0).standard_normal((90, 2)).astype(np.float32)
+        memory = ArrayDataset(X, X[:, 0], chunk_rows=20)
+        stored = write_dataset("memory://same", X, X[:, 0], chunk_rows=20, overwrite=True)
+        for block in cut_blocks(90, 20, rows_per_block=40):
+            np.testing.assert_array_equal(memory.read(block).X, stored.read(block).X)
+            np.testing.assert_array_equal(memory.read(block).y, stored.read(block).y)
+        np.testing.assert_array_equal(memory.take([5, 5, 0]).y, stored.take([5, 5, 0]).y)
+        names = ("n_samples", "n_features", "n_targets", "dtype", "chunk_rows")
+        assert [getattr(memory, n) for n in names] == [getattr(stored, n) for n in names]
+        assert memory.url is None
+
+    def test_fingerprint_follows_the_values(self):
+        X = np.random.default_rng(0).standard_normal((90, 2))
+        assert ArrayDataset(X).fingerprint() == ArrayDataset(X.copy()).fingerprint()
+        assert ArrayDataset(X).fingerprint() != ArrayDataset(X, X).fingerprint()
+        assert ArrayDataset(X).fingerprint() != ArrayDataset(X.reshape(45, 4)).fingerprint()
+
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            ((np.ones(3),), "2 axes"),
+            ((np.ones((3, 2)), np.ones(2)), "a row of y for each row of X"),
+            ((np.ones((3, 2)), None, np.ones(2)), r"sample_weight has shape \(2,\); expected \(3,\)"),
+            ((np.ones((3, 2), dtype=complex),), "dtype complex128"),
+        ],
+    )
+    def test_shapes_are_checked(self, arguments, message):
+        with pytest.raises(DataError, match=message):
+            ArrayDataset(*arguments)
+
+
+@pytest.mark.parametrize("indices", [[50], [-1], [0.5], [[0]]])
+def test_rows_that_do_not_exist_are_refused(tmp_path, indices):
+    foreign(tmp_path / "a")
+    with pytest.raises(InvalidParameterError, match="`indices`"):
+        open_dataset(tmp_path / "a").take(indices)
+
+
+def test_blocks_of_another_dataset_are_refused(tmp_path):
+    foreign(tmp_path / "a")
+    with pytest.raises(StorageError, match="rows 40:60"):
+        open_dataset(tmp_path / "a").read(Block(0, 40, 60))
