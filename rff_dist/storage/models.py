@@ -343,13 +343,27 @@ def _parse_document(content: bytes, location: Location) -> dict[str, Any]:
         raise IntegrityError(
             f"{where} is not as it was written (SHA-256 {str(stored)[:16]}… expected); restore it from a copy"
         )
-    generation = document["generation"]
+    if not _is_record(document):
+        raise StorageError(f"{where} does not have the fields of a record; restore it from a copy")
+    generation = document.get("generation")
     unsafe = [name for name in document["arrays"] if not _NAME.fullmatch(name)]
     # The digest guards against accidents, not against an author with bad intentions: names stay in the
     # folder.
     if unsafe or not isinstance(generation, str) or not _GENERATION.fullmatch(generation):
         raise UnsafeModelError(f"{where} names arrays outside the model: {generation!r} {unsafe[:3]}")
     return document
+
+
+def _is_record(document: Mapping[str, Any]) -> bool:
+    text = all(isinstance(document.get(key), str) for key in ("kind", "rff_dist_version"))
+    entries = document.get("arrays")
+    if not text or not isinstance(document.get("metadata"), dict) or not isinstance(entries, dict):
+        return False
+    fields = (set(entry) if isinstance(entry, dict) else set() for entry in entries.values())
+    if not all(found >= {"shape", "dtype", "sha256"} for found in fields):
+        return False
+    shapes = [entry["shape"] for entry in entries.values()]
+    return all(isinstance(shape, list) and all(type(n) is int and n >= 0 for n in shape) for shape in shapes)
 
 
 def _read_array(store: Store, path: str, entry: Mapping[str, Any], label: str) -> np.ndarray:

@@ -1,0 +1,147 @@
+import pickle
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import zarr
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rff_dist.blocks import Block, cut_blocks
+from rff_dist.errors import DataError, InvalidParameterError, OutputExistsError, StorageError
+from rff_dist.storage import create_output, open_dataset, write_dataset
+
+SIZES = {"n_samples": 50, "n_columns": 2, "dtype": "float64", "chunk_rows": 8}
+BLOCKS = cut_blocks(50, 8, rows_per_block=16)
+VALUES = np.arange(100.0).reshape(50, 2)
+
+
+@settings(max_examples=30)
+@given(order=st.permutations(range(len(BLOCKS))), again=st.lists(st.integers(0, len(BLOCKS) - 1), max_size=3))
+def test_blocks_may_come_in_any_order_and_more_than_once(order, again):
+    output = create_output("memory://out", **SIZES, overwrite=True)
+    for i in [*order, *again]:
+        block = BLOCKS[i]
+        output.write(block, VALUES[block.start : block.stop])
+    output.finish()
+    np.testing.assert_array_equal(
+        open_dataset("memory://out", x="predictions").read(Block(0, 0, 50)).X, VALUES
+    )
+
+
+def test_workers_write_through_a_pickled_handle(tmp_path, project_root):
+    output = create_output(tmp_path / "p", **SIZES, column_names=["a", "b"])
+    script = (
+        "import pickle, sys, numpy as np\n"
+        "output, blocks = pickle.load(sys.stdin.buffer)\n"
+        "for b in blocks: output.write(b, np.arange(100.0).reshape(50, 2)[b.start:b.stop])\n"
+    )
+    for blocks in (BLOCKS[1:], BLOCKS[:2]):
+        content = pickle.dumps((output, blocks))
+        subprocess.run([sys.executable, "-c", script], input=content, cwd=project_root, check=True)
+    output.finish({"model": "m"})
+    dataset = open_dataset(tmp_path / "p", x="predictions")
+    np.testing.assert_array_equal(dataset.read(Block(0, 0, 50)).X, VALUES)
+    assert dataset.attributes["model"] == "m"
+    assert dataset.feature_names == ("a", "b")
+    assert [p.name for p in tmp_path.iterdir()] == ["p"]
+
+
+def test_labels_have_one_axis(tmp_path):
+    output = create_output(
+        tmp_path / "l", n_samples=5, n_columns=None, dtype="int32", chunk_rows=5, array="labels"
+    )
+    output.write(Block(0, 0, 5), np.arange(5))
+    output.finish()
+    labels = zarr.open_group(tmp_path / "l", mode="r")["labels"]
+    assert labels.shape == (5,)
+    assert labels.dtype == np.int32
+
+
+@pytest.mark.parametrize("span", [(1, 8), (0, 7), (8, 15), (48, 56), (8, 8), (-8, 8), (48, 49)])
+def test_blocks_that_are_not_whole_chunks_are_refused(span):
+    output = create_output("memory://out", **SIZES, overwrite=True)
+    with pytest.raises(StorageError, match="not whole chunks"):
+        output.write(Block(0, *span), np.zeros((max(0, span[1] - span[0]), 2)))
+
+
+def test_values_of_another_shape_are_refused():
+    output = create_output("memory://out", **SIZES, overwrite=True)
+    with pytest.raises(DataError, match=r"shape \(8, 3\) for rows 0:8; expected \(8, 2\)"):
+        output.write(Block(0, 0, 8), np.zeros((8, 3)))
+
+
+@pytest.mark.parametrize("scheme", ["file", "memory"])
+def test_an_unfinished_output_is_not_published_and_says_so(tmp_path, scheme):
+    url = tmp_path / "p" if scheme == "file" else "memory://unfinished"
+    output = create_output(url, **SIZES)
+    # All zeros: a writer that leaves out empty chunks would seem unfinished.
+    output.write(BLOCKS[0], np.zeros((16, 2)))
+    with pytest.raises(StorageError, match="2 of 7 chunks of 8 rows were written"):
+        output.finish()
+    with pytest.raises(StorageError, match=r"unfinished output of it|not in this process"):
+        open_dataset(url, x="predictions")
+    with pytest.raises(StorageError, match="is unfinished"):
+        open_dataset(output.staged.url, x="predictions")
+    for block in BLOCKS[1:]:
+        output.write(block, np.zeros((block.n_samples, 2)))
+    output.finish()
+    assert open_dataset(url, x="predictions").n_samples == 50
+
+
+def test_a_discarded_output_leaves_nothing_and_cannot_be_written(tmp_path):
+    output = create_output(tmp_path / "p", **SIZES)
+    output.discard()
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(StorageError, match="is gone"):
+        output.write(BLOCKS[0], np.zeros((16, 2)))
+
+
+def test_an_output_that_exists_is_kept_until_the_new_one_is_finished(tmp_path):
+    write_dataset(tmp_path / "p", VALUES)
+    with pytest.raises(OutputExistsError):
+        create_output(tmp_path / "p", **SIZES)
+    output = create_output(tmp_path / "p", **SIZES, overwrite=True)
+    assert open_dataset(tmp_path / "p").n_samples == 50
+    for block in BLOCKS:
+        output.write(block, VALUES[block.start : block.stop])
+    output.finish()
+    assert open_dataset(tmp_path / "p", x="predictions").n_samples == 50
+    assert [p.name for p in tmp_path.iterdir()] == ["p"]
+
+
+def test_two_runs_on_one_output_publish_one(tmp_path):
+    first, second = (create_output(tmp_path / "p", **SIZES) for _ in range(2))
+    for value, output in enumerate((first, second)):
+        for block in BLOCKS:
+            output.write(block, np.full((block.n_samples, 2), value))
+    first.finish()
+    with pytest.raises(OutputExistsError, match="meanwhile"):
+        second.finish()
+    assert open_dataset(tmp_path / "p", x="predictions").read(Block(0, 0, 50)).X.max() == 0
+
+
+@pytest.mark.parametrize("where", ["a", "a/p", "."])
+def test_an_output_that_overlaps_its_input_is_refused(tmp_path, where):
+    write_dataset(tmp_path / "a", VALUES)
+    with pytest.raises(StorageError, match="overlap"):
+        create_output(tmp_path / where, **SIZES, inputs=[tmp_path / "a"], overwrite=True)
+    assert open_dataset(tmp_path / "a").n_samples == 50
+
+
+def test_an_input_reached_by_a_link_is_the_same_input(tmp_path):
+    write_dataset(tmp_path / "a", VALUES)
+    (tmp_path / "link").symlink_to(tmp_path / "a")
+    with pytest.raises(StorageError, match="overlap"):
+        create_output(tmp_path / "link", **SIZES, inputs=[tmp_path / "a"], overwrite=True)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"n_samples": 0}, {"n_columns": 0}, {"chunk_rows": 0}, {"dtype": "U3"}, {"column_names": ["a"]}],
+)
+def test_sizes_are_checked(tmp_path, change):
+    with pytest.raises(InvalidParameterError):
+        create_output(tmp_path / "p", **{**SIZES, **change})
+    assert list(tmp_path.iterdir()) == []
