@@ -26,6 +26,8 @@ from rff_dist.frequencies import (
 
 type LengthScale = float | tuple[float, ...]
 
+_FAR = 1e100  # all kernels are 0 long before, and the squares of larger distances overflow
+
 
 def check_positive(value: object, name: str) -> float:
     """Return `value` as a float if it is a finite number above 0.
@@ -111,7 +113,8 @@ class Kernel(ABC):
         left = np.atleast_2d(np.asarray(X, np.float64))
         right = left if Y is None else np.atleast_2d(np.asarray(Y, np.float64))
         scales = self.length_scales(left.shape[1])
-        return self.of_distance(cdist(left / scales, right / scales, self.metric))
+        distance = cdist(left / scales, right / scales, self.metric)
+        return self.of_distance(np.minimum(distance, _FAR, out=distance))
 
     def sample_frequencies(
         self,
@@ -246,13 +249,30 @@ def _matern_bessel(scaled: FloatArray, nu: float) -> FloatArray:
     with np.errstate(divide="ignore", over="ignore"):
         log_bessel = np.log(special.kve(nu, s)) - s
     log_value = (1 - nu) * np.log(2.0) - special.gammaln(nu) + nu * np.log(s) + log_bessel
-    gram[positive] = np.where(np.isfinite(log_value), np.exp(np.minimum(log_value, 0.0)), _near_zero(s, nu))
+    values = np.exp(np.minimum(log_value, 0.0))
+    beyond = ~np.isfinite(log_value)
+    values[beyond] = _matern_debye(s[beyond], nu)
+    gram[positive] = values
     return gram
 
 
-def _near_zero(s: FloatArray, nu: float) -> FloatArray:
-    """Return the limit where K_ν overflows (tiny s: 1) or where it underflows (huge s: 0)."""
-    return np.where(s < nu + 1, 1.0, 0.0)
+def _matern_debye(s: FloatArray, nu: float) -> FloatArray:
+    """Return the Matérn kernel where K_ν overflows (s small beside ν) or underflows (huge s: 0).
+
+    The expansion for large orders, DLMF 10.41.4, divided by its value at s = 0, in a form that cancels
+    nothing: within 1e-12 wherever K_ν overflows.
+    """
+    ratio = s / nu
+    excess = ratio * (ratio / (1 + np.hypot(1, ratio)))  # √(1 + (s/ν)²) - 1
+    t = 1 / (1 + excess)
+    terms = (  # of the logarithm of the series; each is a polynomial in t, less its value at t = 1
+        (3 * t - 5 * t**3 + 2) / 24,
+        (t**2 - 6 * t**4 + 5 * t**6) / 16,
+        (375 * t**3 - 4779 * t**5 + 9945 * t**7 - 5525 * t**9 - 16) / 5760,
+    )
+    log_value = -nu * (excess - np.log1p(excess / 2)) - np.log1p(excess) / 2
+    log_value += -terms[0] / nu + terms[1] / nu**2 - terms[2] / nu**3
+    return np.asarray(np.exp(np.minimum(log_value, 0.0)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,7 +280,8 @@ class _MaternScale:
     nu: float
 
     def __call__(self, uniforms: FloatArray) -> FloatArray:
-        return np.asarray(np.sqrt(self.nu / special.gammaincinv(self.nu, uniforms)))
+        with np.errstate(divide="ignore"):  # a tiny nu may give an infinite scale, which drawing refuses
+            return np.asarray(np.sqrt(self.nu / special.gammaincinv(self.nu, uniforms)))
 
 
 def _cauchy_quantile(uniforms: FloatArray) -> FloatArray:
