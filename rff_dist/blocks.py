@@ -15,13 +15,15 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
-from rff_dist.errors import DataError, PlanError
+from rff_dist.errors import DataError, PlanError, StatisticsError
 from rff_dist.exact import ExactSum
 from rff_dist.feature_map import STRIPE, FeatureMap, tile_rows
 from rff_dist.statistics import LIMB_ROWS, OUTPUT_TILE, RidgeStatistics, StatisticsSpec
 
 type FloatArray = NDArray[np.float64]
 type IntArray = NDArray[np.int64]
+
+_ROUNDING = 1e-14  # of a mean square: what rounding alone may leave as the variance of a constant
 
 _n_threads: ContextVar[int] = ContextVar("n_threads", default=1)
 
@@ -211,6 +213,11 @@ class Moments:
     n_targets: int
 
     def __add__(self, other: Moments) -> Moments:
+        if self.n_targets != other.n_targets or not np.array_equal(self.pivot, other.pivot):
+            raise StatisticsError(
+                f"these moments do not belong together: pivots {self.pivot} and {other.pivot}, "
+                f"{self.n_targets} and {other.n_targets} targets; measure all blocks with the same pivot"
+            )
         return Moments(
             self.n_samples + other.n_samples,
             self.pivot,
@@ -232,8 +239,7 @@ class Moments:
         total = self.weight.value()
         shifted = self.sums.value() / total
         variances = self.squares.value() / total - shifted**2
-        noise = 1e-15 * (self.squares.value() / total)  # what rounding alone may leave of a constant column
-        return np.sqrt(np.where(variances > noise, variances, 0.0))
+        return np.sqrt(np.where(variances > _ROUNDING * self.squares.value() / total, variances, 0.0))
 
 
 def measure_moments(rows: Rows, pivot: FloatArray) -> Moments:
@@ -249,20 +255,21 @@ def measure_moments(rows: Rows, pivot: FloatArray) -> Moments:
     Raises
     ------
     DataError
-        If a value is not finite, or a weight is negative.
+        If a value is not finite, a weight is negative, or a square overflows float64.
     """
     columns = np.asarray(rows.X, np.float64)
-    with np.errstate(over="ignore"):
-        check_finite(rows, columns)
+    check_finite(rows, columns)
     if rows.y is not None:
         columns = np.hstack([columns, rows.y])
-    columns = columns - pivot
     weights = np.ones(len(columns)) if rows.sample_weight is None else rows.sample_weight
+    with np.errstate(over="ignore", invalid="ignore"):  # `ExactSum.of` refuses what is not finite
+        columns = columns - pivot
+        sums, squares = weights @ columns, weights @ columns**2
     return Moments(
         n_samples=len(columns),
         pivot=pivot,
-        sums=ExactSum.of(weights @ columns),
-        squares=ExactSum.of(weights @ columns**2),
+        sums=ExactSum.of(sums),
+        squares=ExactSum.of(squares),
         weight=ExactSum.of(np.asarray(weights.sum())),
         largest_weight=1.0 if rows.sample_weight is None else float(weights.max(initial=0.0)),
         n_targets=0 if rows.y is None else rows.y.shape[1],
@@ -293,7 +300,10 @@ def accumulate_rows(rows: Rows, state: Accumulation) -> RidgeStatistics:
     Raises
     ------
     DataError
-        If a value is not finite, or a weight is outside the grid that the spec fixes.
+        If a value is not finite, a sum overflows, y has another number of targets than the spec, or a
+        weight is outside the grid that the spec fixes.
+    StatisticsError
+        If the spec is of another feature map's width.
     PlanError
         If the block has more rows than an integer sum holds.
     """
@@ -303,6 +313,16 @@ def accumulate_rows(rows: Rows, state: Accumulation) -> RidgeStatistics:
     if rows.block.n_samples > LIMB_ROWS:
         raise PlanError(
             f"a block of {rows.block.n_samples:_} rows is too large; cut blocks of at most {LIMB_ROWS:_}"
+        )
+    if spec.n_components != feature_map.n_components:
+        raise StatisticsError(
+            f"the statistics are laid out for {spec.n_components} components, the feature map has "
+            f"{feature_map.n_components}; draw up the spec from this feature map"
+        )
+    if rows.y.shape != (rows.block.n_samples, spec.n_targets):
+        raise DataError(
+            f"y has shape {rows.y.shape} in rows {rows.block.start:_}:{rows.block.stop:_}; "
+            f"expected ({rows.block.n_samples}, {spec.n_targets})"
         )
     inputs = feature_map.prepare(rows.X)
     check_finite(rows, inputs)
@@ -335,8 +355,9 @@ def accumulate_rows(rows: Rows, state: Accumulation) -> RidgeStatistics:
                 tile, features = tile_and_features
                 stop = min(start + STRIPE, n_components)
                 stripe = features[start:stop]
-                feature_map.fill(inputs[tile], stripe, start, stop)
-                moments = stripe @ weighted[tile]
+                with np.errstate(over="ignore", invalid="ignore"):  # `ExactSum.of` refuses such moments
+                    feature_map.fill(inputs[tile], stripe, start, stop)
+                    moments = stripe @ weighted[tile]
                 if weights is not None:
                     stripe *= np.sqrt(weights[tile])
                 return moments
@@ -355,7 +376,9 @@ def accumulate_rows(rows: Rows, state: Accumulation) -> RidgeStatistics:
             filled = list(pool.map(fill, *_pairs(work, stripes)))
             for i, (tile, _) in enumerate(work):
                 cross += ExactSum.of(np.concatenate(filled[i * len(stripes) : (i + 1) * len(stripes)]))
-                targets += ExactSum.of(right[tile].T @ weighted[tile])
+                with np.errstate(over="ignore", invalid="ignore"):
+                    products = right[tile].T @ weighted[tile]
+                targets += ExactSum.of(products)
             list(pool.map(multiply, *_pairs(output_tiles, work)))
     return RidgeStatistics(spec, len(inputs), low, None, cross, targets)
 
@@ -425,7 +448,7 @@ def predict_rows(rows: Rows, model: LinearModel) -> FloatArray:
     Raises
     ------
     DataError
-        If X has another number of columns or holds NaN or infinity.
+        If X has another number of columns, holds NaN or infinity, or is so large that features overflow.
     """
     feature_map = model.feature_map
     inputs = feature_map.prepare(rows.X)
@@ -440,12 +463,19 @@ def predict_rows(rows: Rows, model: LinearModel) -> FloatArray:
         total = np.zeros((weights.shape[0], len(tile)))
         for first in range(0, feature_map.n_components, STRIPE):
             stop = min(first + STRIPE, feature_map.n_components)
-            feature_map.fill(tile, stripe[: stop - first], first, stop)
-            total += weights[:, first:stop] @ stripe[: stop - first]
+            with np.errstate(over="ignore", invalid="ignore"):  # reported below
+                feature_map.fill(tile, stripe[: stop - first], first, stop)
+                total += weights[:, first:stop] @ stripe[: stop - first]
         predictions[start : start + height] = total.T + model.intercept
 
     with _executor(_n_threads.get()) as pool:
         list(pool.map(predict, range(0, len(inputs), height)))
+    if not np.isfinite(predictions).all():
+        row = rows.block.start + int(np.argwhere(~np.isfinite(predictions))[0, 0])
+        raise DataError(
+            f"the prediction of row {row:_} is not finite: its inputs times the frequencies, or the model's "
+            "coefficients, overflow; standardise the inputs"
+        )
     return predictions
 
 
@@ -505,10 +535,11 @@ class Errors:
 
     @property
     def target_variance(self) -> FloatArray:
-        """Population variance of each target on these rows."""
+        """Population variance of each target on these rows; 0 where it is constant."""
         total = self.weight.value()
-        variance = self.target_squared.value() / total - (self.target.value() / total) ** 2
-        return np.maximum(variance, 0.0)
+        mean_square = self.target_squared.value() / total
+        variance = mean_square - (self.target.value() / total) ** 2
+        return np.where(variance > _ROUNDING * mean_square, variance, 0.0)
 
     @property
     def r2(self) -> FloatArray:
@@ -533,13 +564,16 @@ def evaluate_rows(rows: Rows, model: LinearModel) -> Errors:
     weights = np.ones(len(rows.y)) if rows.sample_weight is None else rows.sample_weight
     residual = rows.y - predict_rows(rows, model)
     target = rows.y - model.intercept
+    with np.errstate(over="ignore"):  # `ExactSum.of` refuses what is not finite
+        sums = [weights @ values for values in (residual**2, np.abs(residual), residual, target, target**2)]
+    squared, absolute, plain, target_sum, target_squared = map(ExactSum.of, sums)
     return Errors(
         n_samples=len(residual),
         weight=ExactSum.of(np.asarray(weights.sum())),
-        squared=ExactSum.of(weights @ residual**2),
-        absolute=ExactSum.of(weights @ np.abs(residual)),
-        residual=ExactSum.of(weights @ residual),
-        target=ExactSum.of(weights @ target),
-        target_squared=ExactSum.of(weights @ target**2),
+        squared=squared,
+        absolute=absolute,
+        residual=plain,
+        target=target_sum,
+        target_squared=target_squared,
         largest=np.abs(residual).max(axis=0, initial=0.0),
     )

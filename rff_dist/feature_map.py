@@ -242,9 +242,14 @@ class FourierFeatureMap:
 @lru_cache(maxsize=8)
 def _draw_arrays(spec: FourierSpec) -> tuple[Float32Array, Float32Array | None]:
     n_frequencies = spec.n_components // 2 if spec.map == "pairs" else spec.n_components
-    frequencies = spec.kernel.sample_frequencies(
-        spec.n_features, n_frequencies, design=spec.design, rng=spec.seed
-    ).astype(np.float32)
+    drawn = spec.kernel.sample_frequencies(spec.n_features, n_frequencies, design=spec.design, rng=spec.seed)
+    with np.errstate(over="ignore"):
+        frequencies = drawn.astype(np.float32)
+    if not np.isfinite(frequencies).all():
+        raise InvalidParameterError(
+            f"frequencies of {spec.kernel} reach {np.abs(drawn).max():.3g}, more than float32 holds; take a "
+            "larger `length_scale` (or `nu`), or scale the inputs up with it"
+        )
     frequencies.setflags(write=False)
     if spec.map == "pairs":
         return frequencies, None
@@ -370,4 +375,4 @@ def seed_from_random_state(random_state: int | np.random.Generator | np.random.R
         return int(np.random.SeedSequence().generate_state(1, np.uint64)[0])
     if isinstance(random_state, np.random.RandomState):
         return int(random_state.randint(0, 2**63 - 1, dtype=np.int64))
-    return seed_of(random_state)
+    return seed_of(random_state, name="random_state")

@@ -51,8 +51,8 @@ def counter_uniforms(seed: int, stream: int, n_rows: int, n_columns: int) -> Flo
     return (np.asarray(words >> np.uint64(12), np.float64) + 0.5) * 2.0**-52
 
 
-def seed_of(rng: object) -> int:
-    """Return the 64-bit seed that `rng` is, or draws.
+def seed_of(rng: object, *, name: str = "rng") -> int:
+    """Return the 64-bit seed that `rng` is, or draws; an error calls it `name`.
 
     Raises
     ------
@@ -63,7 +63,7 @@ def seed_of(rng: object) -> int:
         return int(rng.integers(0, 2**64, dtype=np.uint64))
     if isinstance(rng, bool) or not isinstance(rng, int | np.integer) or not 0 <= rng < 2**64:
         raise InvalidParameterError(
-            f"`rng` is {rng!r}; expected a numpy.random.Generator or an integer from 0 to 2**64 - 1"
+            f"`{name}` is {rng!r}; expected a numpy.random.Generator or an integer from 0 to 2**64 - 1"
         )
     return int(rng)
 

@@ -461,6 +461,12 @@ def _packed(layout: TileLayout, buffer: IntArray) -> IntArray:
 
 def _unpacked(layout: TileLayout, packed: IntArray) -> IntArray:
     buffer = np.empty(layout.size, np.int64)
+    expected = layout.n_components * (layout.n_components + 1) // 2
+    if packed.shape != (expected,):
+        raise StatisticsError(
+            f"stored statistics have a Gram of shape {packed.shape}; expected ({expected},) for "
+            f"n_components={layout.n_components}"
+        )
     position = 0
     for row, column, offset in layout.tiles():
         tile = layout.view(buffer, row, column, offset)
@@ -473,8 +479,4 @@ def _unpacked(layout: TileLayout, packed: IntArray) -> IntArray:
             count = tile.size
             tile[:] = packed[position : position + count].reshape(tile.shape)
         position += count
-    if position != len(packed):
-        raise StatisticsError(
-            f"stored statistics hold {len(packed):_} numbers of the Gram; expected {position:_}"
-        )
     return buffer
