@@ -179,7 +179,7 @@ class RidgeSpectrum:
 def decompose(equations: NormalEquations, *, n_threads: int | None = None) -> RidgeSpectrum:
     """Decompose normal equations for a whole path of alpha.
 
-    Takes O(n_components³), some 25 times a Cholesky factorisation, and three more float64 arrays of
+    Takes O(n_components³), some 20 times a Cholesky factorisation, and three more float64 arrays of
     the Gram's size. For a single alpha `solve_cholesky` is the cheaper one.
 
     Parameters

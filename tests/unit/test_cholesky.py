@@ -154,17 +154,29 @@ def test_all_features_zero_gives_zero_weights_and_says_rank_zero():
     np.testing.assert_array_equal(solution.intercept, 1.0)
 
 
-def test_alpha_far_below_the_floor_warns_with_the_floor():
-    # Hilbert matrix: eigenvalues fall below rounding error after about a dozen
+def hilbert_equations():
+    """The smallest eigenvalues are rounding error, yet the factorisation does not break down."""
     gram = scipy.linalg.hilbert(12)
     empty = normal_equations(np.zeros((2, 12)), np.zeros((2, 1)), fit_intercept=False)
-    equations = replace(empty, gram=gram, moments=gram @ np.ones((12, 1)))
-    floor = 12 * EPS * np.linalg.eigvalsh(gram)[-1]
-    with pytest.warns(LinAlgWarning, match=f"below the floor {floor:.2g}"[:-5]):
+    return replace(empty, gram=gram, moments=gram @ np.ones((12, 1)))
+
+
+def test_alpha_far_below_the_floor_warns_with_the_floor():
+    equations = hilbert_equations()
+    floor = 12 * EPS * np.linalg.eigvalsh(equations.gram)[-1]
+    with pytest.warns(LinAlgWarning, match=f"alpha=1e-18 is below the floor {floor:.3g}"):
         solution = solve_cholesky(equations, 1e-18)
     assert solution.status is SolveStatus.ILL_CONDITIONED
-    assert solution.floor == pytest.approx(floor, rel=0.05)
+    assert solution.floor == pytest.approx(floor, rel=1e-3)
     assert np.isfinite(solution.coefficients).all()
+
+
+def test_alpha_zero_on_a_nearly_singular_system_does_not_return_rounding_error():
+    with pytest.warns(LinAlgWarning, match=r"rank 1[01] of 12"):
+        solution = solve_cholesky(hilbert_equations(), 0.0)
+    assert solution.status is SolveStatus.RANK_DEFICIENT
+    # the exact solution is all ones; taking the factorisation's answer is off by 0.5
+    np.testing.assert_allclose(solution.coefficients, 1.0, atol=0.05)
 
 
 def test_residual_below_rounding_error_is_reported_as_zero_with_a_bound():

@@ -1,7 +1,5 @@
 """GCV against brute force, the choice of alpha, and the trap of Grams summed in float32."""
 
-import warnings
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -83,6 +81,15 @@ def test_default_alphas_span_the_floor_to_the_largest_eigenvalue():
     assert np.diff(np.log10(alphas)).max() <= 1 / 3 + 1e-9
 
 
+def test_a_residual_that_float64_cannot_resolve_does_not_score_better_than_its_rounding_error():
+    Z, _ = draw_problem()
+    spectrum = decompose(normal_equations(Z, Z[:, :1] * 1e3))
+    alphas = default_alphas(spectrum)
+    least = spectrum.rss_error_bound(alphas) / spectrum.n_samples
+    assert (spectrum.residual_sum_of_squares(alphas) < spectrum.rss_error_bound(alphas)).any()
+    assert (generalized_cross_validation(spectrum, alphas) >= least).all()
+
+
 def test_score_is_infinite_where_nothing_is_left_to_judge_by():
     spectrum = decompose(normal_equations(np.ones((1, 4)), np.ones((1, 2))))
     assert np.isinf(generalized_cross_validation(spectrum, [1.0])).all()
@@ -133,17 +140,18 @@ def rmse(solution, Z, y):
 
 
 # A wide kernel and little noise: the Gram's small eigenvalues carry the signal, and float32 sums lose them
-NOISE = 0.1
+NOISE = 0.2
+LENGTH_SCALE = 3.3
 
 
 @pytest.fixture(scope="module")
 def low_noise_problem():
-    """8 features, D = 1024, length scale 4, float32 feature values: train and test halves."""
+    """8 features, D = 1024, float32 feature values: train and test halves."""
     rng = np.random.default_rng(0)
     X = rng.normal(size=(8_000, 8))
-    angles = X.astype(np.float32) @ (rng.normal(size=(8, 512)) / 4.0).astype(np.float32)
+    angles = X.astype(np.float32) @ (rng.normal(size=(8, 512)) / LENGTH_SCALE).astype(np.float32)
     Z = (np.hstack([np.cos(angles), np.sin(angles)]) / np.float32(np.sqrt(512))).astype(np.float64)
-    waves = np.cos(X @ (rng.normal(size=(8, 2_000)) / 4.0) + rng.uniform(0, 2 * np.pi, 2_000))
+    waves = np.cos(X @ (rng.normal(size=(8, 2_000)) / LENGTH_SCALE) + rng.uniform(0, 2 * np.pi, 2_000))
     signal = waves @ rng.normal(size=2_000) * np.sqrt(2 / 2_000)
     y = (signal + NOISE * rng.normal(size=8_000))[:, np.newaxis]
     return Z[:4_000], y[:4_000], Z[4_000:], y[4_000:]
@@ -154,7 +162,7 @@ def test_with_float64_products_a_wide_kernel_reaches_the_noise(low_noise_problem
     spectrum = decompose(normal_equations(Z, y))
     selection = select_alpha(spectrum)
     assert rmse(spectrum.solve(selection.alpha), Z_test, y_test) < 1.3 * NOISE
-    assert 0.8 * NOISE < np.sqrt(selection.score[0]) < 1.3 * NOISE
+    assert 0.9 * NOISE < np.sqrt(selection.score[0]) < 1.3 * NOISE
 
 
 def test_float32_products_blow_up_unless_their_negative_eigenvalues_are_heeded(low_noise_problem):
@@ -165,19 +173,15 @@ def test_float32_products_blow_up_unless_their_negative_eigenvalues_are_heeded(l
     eigenvalues, Q = np.linalg.eigh(equations.gram)
     b = Q.T @ equations.moments
     alphas = np.geomspace(1e-9, 1.0, 40)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        rss = [
-            equations.total_sum_of_squares[0]
-            - (b[:, 0] ** 2 * (eigenvalues + 2 * a) / (eigenvalues + a) ** 2).sum()
-            for a in alphas
-        ]
+    explained = [(b[:, 0] ** 2 * (eigenvalues + 2 * a) / (eigenvalues + a) ** 2).sum() for a in alphas]
+    rss = equations.total_sum_of_squares[0] - np.array(explained)
     df = np.array([1 + (eigenvalues / (eigenvalues + a)).sum() for a in alphas])
-    naive_alpha = alphas[np.argmin(np.array(rss) / (1 - df / len(Z)) ** 2)]
+    naive_alpha = alphas[np.argmin(rss / (1 - df / len(Z)) ** 2)]
     w = Q @ (b / (eigenvalues + naive_alpha)[:, np.newaxis])
     naive_prediction = (Z_test - equations.feature_means) @ w + equations.target_means
+    # measured: 80 times the noise, 23 times with another seed
     assert np.sqrt(np.square(y_test - naive_prediction).mean()) > 3 * NOISE
 
     with pytest.warns(LinAlgWarning, match="float32"):
         spectrum = decompose(equations)
-    assert rmse(spectrum.solve(select_alpha(spectrum).alpha), Z_test, y_test) < 1.5 * NOISE
+    assert rmse(spectrum.solve(select_alpha(spectrum).alpha), Z_test, y_test) < 1.3 * NOISE
