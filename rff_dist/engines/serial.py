@@ -1,0 +1,195 @@
+"""The serial engine: the specification of every other engine."""
+
+from __future__ import annotations
+
+import operator
+import os
+import time
+from collections.abc import Callable, Iterable, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+
+from rff_dist.blocks import Block, using_threads
+from rff_dist.engines import Broadcast, RegionWriter
+from rff_dist.errors import BlockError, DataError, InvalidParameterError, PlanError, RFFDistError
+from rff_dist.progress import Announcer, BlockDone, Observer, announce_pass
+
+__all__ = ["PairwiseTree", "SerialEngine", "block_error", "check_blocks", "name_block", "write_rows"]
+
+
+class PairwiseTree[T]:
+    """Merge a stream of partials pairwise, holding O(log n) of them.
+
+    The shape is that of merging neighbours level by level, an odd last one moving up as it is. It
+    is a binary counter: the stack holds one subtree per set bit of the number of partials so far.
+    """
+
+    def __init__(self, combine: Callable[[T, T], T]) -> None:
+        self._combine = combine
+        self._stack: list[tuple[int, T]] = []
+
+    def push(self, partial: T) -> None:
+        """Add the next partial in block order."""
+        level = 0
+        while self._stack and self._stack[-1][0] == level:
+            partial = self._combine(self._stack.pop()[1], partial)
+            level += 1
+        self._stack.append((level, partial))
+
+    def finish(self) -> T:
+        """Merge what is left, from the right, and return the whole; needs at least one partial."""
+        _, whole = self._stack.pop()
+        while self._stack:
+            whole = self._combine(self._stack.pop()[1], whole)
+        return whole
+
+    def partials(self) -> list[T]:
+        """Return the subtrees held now, the one with the lowest rows first."""
+        return [partial for _, partial in self._stack]
+
+
+class SerialEngine:
+    """Run blocks one after another in this process: the specification of every other engine.
+
+    Parameters
+    ----------
+    n_threads : int, optional
+        Threads that a block may use; all CPUs of this process by default.
+    observers : iterable of callables
+        Called with the events of `rff_dist.progress`.
+
+    Raises
+    ------
+    InvalidParameterError
+        If `n_threads` is below 1.
+
+    Examples
+    --------
+    >>> import operator
+    >>> from rff_dist.blocks import cut_blocks
+    >>> blocks = cut_blocks(1_000, 10, rows_per_block=300)
+    >>> engine = SerialEngine(n_threads=1)
+    >>> engine.map_reduce(lambda block, power: block.n_samples**power, blocks, 2, combine=operator.add)
+    280000
+    """
+
+    def __init__(self, n_threads: int | None = None, *, observers: Iterable[Observer] = ()) -> None:
+        if n_threads is not None and n_threads < 1:
+            raise InvalidParameterError(f"`n_threads` must be at least 1, got {n_threads}")
+        self.n_threads = n_threads or len(os.sched_getaffinity(0))
+        self.n_workers = 1
+        self.observers = tuple(observers)
+
+    def broadcast[S](self, state: S) -> Broadcast[S]:
+        """Return a handle of `state`, which this process has already."""
+        return Broadcast(state)
+
+    def map_reduce[S, T](
+        self,
+        function: Callable[[Block, S], T],
+        blocks: Sequence[Block],
+        state: S | Broadcast[S],
+        *,
+        combine: Callable[[T, T], T],
+        label: str = "pass",
+    ) -> T:
+        """Reduce `function(block, state)` over all blocks, pairwise in block order.
+
+        See `rff_dist.engines.Engine.map_reduce` for the contract.
+        """
+        check_blocks(blocks, label)
+        shared: S = state.state if isinstance(state, Broadcast) else state
+        tree = PairwiseTree(combine)
+        with announce_pass(self.observers, label, blocks) as announce, using_threads(self.n_threads):
+            for block in blocks:
+                # Nothing here may keep a name for the partial: it would outlive its merge.
+                tree.push(_run_block(function, block, shared, announce=announce, label=label))
+            return tree.finish()
+
+    def map_write[S](
+        self,
+        function: Callable[[Block, S], np.ndarray],
+        blocks: Sequence[Block],
+        state: S | Broadcast[S],
+        output: RegionWriter,
+        *,
+        label: str = "pass",
+    ) -> int:
+        """Write `function(block, state)` to `output`, block by block; return the rows written.
+
+        See `rff_dist.engines.Engine.map_write` for the contract.
+        """
+
+        def write(block: Block, shared: S) -> int:
+            return write_rows(output, block, function(block, shared))
+
+        n_samples: int = self.map_reduce(write, blocks, state, combine=operator.add, label=label)
+        return n_samples
+
+    def close(self) -> None:
+        """Do nothing: this engine holds no resource."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+        /,
+    ) -> None:
+        self.close()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        # scikit-learn's `clone` copies parameters deeply; an engine and its observers are to be shared.
+        return self
+
+
+def _run_block[S, T](
+    function: Callable[[Block, S], T], block: Block, state: S, *, announce: Announcer, label: str
+) -> T:
+    start = time.perf_counter()
+    try:
+        partial = function(block, state)
+    except RFFDistError as error:
+        error.add_note(f"raised in {name_block(block)}")
+        raise
+    except Exception as error:
+        raise block_error(block, error) from error
+    announce(BlockDone(label, block, time.perf_counter() - start, "serial"))
+    return partial
+
+
+def name_block(block: Block) -> str:
+    """Name a block in messages: its index and its rows."""
+    return f"block {block.index} (rows {block.start}:{block.stop})"
+
+
+def block_error(block: Block, error: BaseException) -> BlockError:
+    """Describe what `error`, which is not one of this package's, did to a block."""
+    return BlockError(
+        f"{name_block(block)} failed with {type(error).__name__}: {error}; "
+        "the pass has no result. Look at the cause above, and at these rows of the data"
+    )
+
+
+def check_blocks(blocks: Sequence[Block], label: str) -> None:
+    """Raise PlanError if there is no block."""
+    if not blocks:
+        raise PlanError(
+            f"no blocks to work on in {label!r}: 0 given, at least 1 expected; is the data empty?"
+        )
+
+
+def write_rows(output: RegionWriter, block: Block, array: np.ndarray) -> int:
+    """Write a block's rows and return how many; DataError unless `array` has one row per row of the block."""
+    if np.shape(array)[:1] != (block.n_samples,):
+        raise DataError(
+            f"an array of shape {np.shape(array)} cannot be written to rows {block.start}:{block.stop}; "
+            f"its first dimension must be {block.n_samples}"
+        )
+    output.write(block, array)
+    return block.n_samples

@@ -1,0 +1,235 @@
+"""What every engine promises: subclass, provide the fixture `engine`, and inherit the tests."""
+
+import copy
+import operator
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rff_dist.blocks import Block, BlockTask, Rows, cut_blocks
+from rff_dist.engines import Engine
+from rff_dist.errors import BlockError, DataError, PlanError
+from rff_dist.progress import BlockDone, Event, PassFailed, PassFinished, PassStarted
+
+BLOCKS = cut_blocks(1_000, 10, rows_per_block=70)
+
+
+def unit_blocks(n_blocks: int) -> list[Block]:
+    return cut_blocks(n_blocks, 1, rows_per_block=1)
+
+
+def merge_level_by_level[T](partials: list[T], combine: Callable[[T, T], T]) -> T:
+    """The definition of the tree, as the design states it."""
+    while len(partials) > 1:
+        pairs = zip(partials[::2], partials[1::2], strict=False)
+        odd = partials[-1:] if len(partials) % 2 else []
+        partials = [combine(left, right) for left, right in pairs] + odd
+    return partials[0]
+
+
+def nest(left: object, right: object) -> tuple[object, object]:
+    return (left, right)
+
+
+def fail_on(start: int, error: Callable[[], Exception]) -> Callable[[Block, object], list[int]]:
+    def function(block: Block, _: object) -> list[int]:
+        if block.start == start:
+            raise error()
+        return [block.start]
+
+    return function
+
+
+class UnpicklableError(Exception):
+    def __init__(self) -> None:
+        super().__init__("cannot travel")
+        self.lock = threading.Lock()
+
+
+@dataclass(frozen=True)
+class FileOutput:
+    """An array in a file that several processes may write regions of."""
+
+    path: Path
+
+    def write(self, block: Block, array: np.ndarray) -> None:
+        np.load(self.path, mmap_mode="r+")[block.start : block.stop] = array
+
+
+@dataclass(frozen=True)
+class Counting:
+    """A source whose row i holds i."""
+
+    def read(self, block: Block) -> Rows:
+        return Rows(block, np.arange(block.start, block.stop, dtype=np.float64)[:, np.newaxis])
+
+
+class EngineContract:
+    @pytest.fixture
+    def engine(self) -> Engine:
+        raise NotImplementedError
+
+    @pytest.fixture(autouse=True)
+    def forget_observers(self, engine: Engine) -> Any:
+        yield
+        engine.observers = ()
+
+    def test_every_block_counts_once_and_in_order(self, engine: Engine) -> None:
+        spans = engine.map_reduce(
+            lambda block, _: [(block.start, block.stop)], BLOCKS, None, combine=operator.add
+        )
+        assert spans == [(b.start, b.stop) for b in BLOCKS]
+
+    def test_no_block_is_lost_or_doubled(self, engine: Engine) -> None:
+        # The sum's bits name the block that is missing (0) or doubled (a carry).
+        total = engine.map_reduce(
+            lambda block, _: 1 << block.index, unit_blocks(90), None, combine=operator.add
+        )
+        assert bin(total) == bin(2**90 - 1)
+
+    @pytest.mark.parametrize("n_blocks", [1, 2, 3, 5, 6, 7, 12, 17])
+    def test_tree_depends_on_the_number_of_blocks_alone(self, engine: Engine, n_blocks: int) -> None:
+        tree = engine.map_reduce(lambda block, _: block.index, unit_blocks(n_blocks), None, combine=nest)
+        assert tree == merge_level_by_level(list(range(n_blocks)), nest)
+
+    def test_state_reaches_every_block_as_it_is_or_broadcast(self, engine: Engine) -> None:
+        state = {"scale": 3, "names": ("a", "b")}
+        for given in (state, engine.broadcast(state)):
+            total = engine.map_reduce(
+                lambda block, s: s["scale"] * block.n_samples, BLOCKS, given, combine=operator.add
+            )
+            assert total == 3_000
+
+    def test_one_broadcast_serves_many_passes(self, engine: Engine) -> None:
+        state = engine.broadcast(np.arange(5.0))
+        sums = [
+            engine.map_reduce(lambda b, s, k=k: s.sum() * (b.index + k), BLOCKS, state, combine=operator.add)
+            for k in range(3)
+        ]
+        assert sums == [10.0 * sum(b.index + k for b in BLOCKS) for k in range(3)]
+        assert state.state.tolist() == [0, 1, 2, 3, 4]
+
+    def test_two_passes_with_equal_arguments_both_run(self, engine: Engine, tmp_path: Path) -> None:
+        def touch(block: Block, folder: Path) -> int:
+            with (folder / f"{block.index}").open("a") as file:
+                file.write("x")
+            return 1
+
+        for _ in range(2):
+            assert engine.map_reduce(touch, unit_blocks(3), tmp_path, combine=operator.add) == 3
+        assert [(tmp_path / f"{i}").read_text() for i in range(3)] == ["xx"] * 3
+
+    def test_a_block_task_reads_and_computes(self, engine: Engine) -> None:
+        task = BlockTask(Counting(), lambda rows, shift: float(rows.X.sum()) + shift)
+        total = engine.map_reduce(task, BLOCKS, 0.5, combine=operator.add)
+        assert total == 999 * 1_000 / 2 + 0.5 * len(BLOCKS)
+
+    def test_an_error_in_one_block_names_the_block(self, engine: Engine) -> None:
+        function = fail_on(140, lambda: ZeroDivisionError("by nought"))
+        with pytest.raises(BlockError, match=r"block 2 \(rows 140:210\).*by nought") as caught:
+            engine.map_reduce(function, BLOCKS, None, combine=operator.add)
+        assert type(caught.value.__cause__) is ZeroDivisionError
+
+    def test_an_error_that_cannot_be_pickled_still_names_the_block(self, engine: Engine) -> None:
+        with pytest.raises(BlockError, match=r"rows 140:210.*cannot travel"):
+            engine.map_reduce(fail_on(140, UnpicklableError), BLOCKS, None, combine=operator.add)
+
+    def test_an_error_of_this_package_keeps_its_type_and_gets_the_rows(self, engine: Engine) -> None:
+        function = fail_on(140, lambda: DataError("X holds NaN"))
+        with pytest.raises(DataError, match="X holds NaN") as caught:
+            engine.map_reduce(function, BLOCKS, None, combine=operator.add)
+        assert str(caught.value) == "X holds NaN"
+        assert "rows 140:210" in "".join(caught.value.__notes__)
+
+    def test_an_error_in_combine_is_raised_as_it_is(self, engine: Engine) -> None:
+        def refuse(left: int, right: int) -> int:
+            raise ArithmeticError("these do not add up")
+
+        with pytest.raises(ArithmeticError, match="do not add up"):
+            engine.map_reduce(lambda block, _: 1, BLOCKS, None, combine=refuse)
+
+    def test_an_engine_works_after_a_failed_pass(self, engine: Engine) -> None:
+        with pytest.raises(BlockError):
+            engine.map_reduce(fail_on(0, ValueError), BLOCKS, None, combine=operator.add)
+        self.test_every_block_counts_once_and_in_order(engine)
+
+    def test_no_blocks_are_refused_before_anything_runs(self, engine: Engine) -> None:
+        seen: list[Event] = []
+        engine.observers = (seen.append,)
+        with pytest.raises(PlanError, match="no blocks"):
+            engine.map_reduce(lambda block, _: 1, [], None, combine=operator.add)
+        assert seen == []
+
+    def test_writing_twice_gives_the_same_rows(self, engine: Engine, tmp_path: Path) -> None:
+        path = tmp_path / "out.npy"
+        np.save(path, np.full((1_000, 2), np.nan))
+
+        def rows(block: Block, scale: float) -> np.ndarray:
+            return scale * np.arange(block.start, block.stop)[:, np.newaxis] * np.array([1.0, -1.0])
+
+        for _ in range(2):
+            assert engine.map_write(rows, BLOCKS, 2.0, FileOutput(path)) == 1_000
+            expected = 2.0 * np.arange(1_000)[:, np.newaxis] * [1.0, -1.0]
+            np.testing.assert_array_equal(np.load(path), expected)
+
+    def test_writing_rows_of_another_length_is_refused(self, engine: Engine, tmp_path: Path) -> None:
+        path = tmp_path / "out.npy"
+        np.save(path, np.zeros(1_000))
+        with pytest.raises(DataError, match=r"shape \(1,\) cannot be written to rows \d+:\d+"):
+            engine.map_write(lambda block, _: np.ones(1), BLOCKS, None, FileOutput(path))
+        assert not np.load(path).any()
+
+    def test_events_tell_of_every_block_once(self, engine: Engine) -> None:
+        seen: list[Event] = []
+        engine.observers = (seen.append,)
+        engine.map_reduce(lambda block, _: 1, BLOCKS, None, combine=operator.add, label="count")
+        assert seen[0] == PassStarted("count", len(BLOCKS), 1_000)
+        done = [event for event in seen if isinstance(event, BlockDone)]
+        assert sorted(event.block.index for event in done) == list(range(len(BLOCKS)))
+        assert all(event.label == "count" and event.seconds >= 0 and event.worker for event in done)
+        assert type(seen[-1]) is PassFinished
+        assert len(seen) == len(BLOCKS) + 2
+
+    def test_events_tell_of_a_failed_pass(self, engine: Engine) -> None:
+        seen: list[Event] = []
+        engine.observers = (seen.append,)
+        with pytest.raises(BlockError) as caught:
+            engine.map_reduce(fail_on(0, ValueError), BLOCKS, None, combine=operator.add)
+        assert type(seen[-1]) is PassFailed
+        assert seen[-1].error is caught.value
+
+    def test_an_observer_that_raises_is_logged_once_and_left_out(
+        self, engine: Engine, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        seen: list[Event] = []
+
+        def broken(event: Event) -> None:
+            raise OSError("the terminal is gone")
+
+        engine.observers = (broken, seen.append)
+        assert engine.map_reduce(lambda block, _: 1, BLOCKS, None, combine=operator.add) == len(BLOCKS)
+        assert len(seen) == len(BLOCKS) + 2
+        (record,) = [r for r in caplog.records if r.name == "rff_dist.progress"]
+        assert "broken" in record.getMessage()
+        assert "the terminal is gone" in str(record.exc_info)
+
+    def test_ctrl_c_goes_through(self, engine: Engine) -> None:
+        def interrupt(event: Event) -> None:
+            if isinstance(event, BlockDone):
+                raise KeyboardInterrupt
+
+        engine.observers = (interrupt,)
+        with pytest.raises(KeyboardInterrupt):
+            engine.map_reduce(lambda block, _: 1, BLOCKS, None, combine=operator.add)
+
+    def test_a_copied_parameter_is_the_same_engine(self, engine: Engine) -> None:
+        assert copy.deepcopy({"engine": engine})["engine"] is engine
+
+    def test_an_engine_has_workers_and_threads(self, engine: Engine) -> None:
+        assert engine.n_workers >= 1
+        assert engine.n_threads >= 1

@@ -1,0 +1,65 @@
+import os
+import weakref
+
+import pytest
+import threadpoolctl
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rff_dist import blocks as blocks_module
+from rff_dist.engines.serial import PairwiseTree, SerialEngine
+from rff_dist.errors import InvalidParameterError
+from tests.engine_contract import EngineContract, merge_level_by_level, nest, unit_blocks
+
+
+class TestSerialEngine(EngineContract):
+    @pytest.fixture
+    def engine(self) -> SerialEngine:
+        return SerialEngine()
+
+
+@given(n_partials=st.integers(1, 300))
+def test_stream_of_partials_is_merged_as_level_by_level(n_partials: int) -> None:
+    tree = PairwiseTree(nest)
+    for i in range(n_partials):
+        tree.push(i)
+    assert tree.finish() == merge_level_by_level(list(range(n_partials)), nest)
+
+
+def test_partials_held_grow_with_the_logarithm_of_the_blocks() -> None:
+    class Partial:
+        def __init__(self) -> None:
+            alive.add(self)
+
+    alive: weakref.WeakSet[Partial] = weakref.WeakSet()
+    most = 0
+
+    def combine(left: Partial, right: Partial) -> Partial:
+        nonlocal most
+        merged = Partial()
+        most = max(most, len(alive))
+        return merged
+
+    SerialEngine().map_reduce(lambda block, _: Partial(), unit_blocks(1_000), None, combine=combine)
+    # One subtree per level (10 for 1,000 blocks), and the merged one.
+    assert most <= 11
+
+
+def test_blocks_see_the_threads_of_the_engine_and_blas_sees_one() -> None:
+    def threads(block: object, _: object) -> tuple[int, set[int]]:
+        blas = {p["num_threads"] for p in threadpoolctl.threadpool_info() if p["user_api"] == "blas"}
+        return blocks_module._n_threads.get(), blas
+
+    before = blocks_module._n_threads.get()
+    assert SerialEngine(3).map_reduce(threads, unit_blocks(1), None, combine=nest) == (3, {1})
+    assert blocks_module._n_threads.get() == before
+
+
+def test_threads_are_those_that_this_process_may_use() -> None:
+    assert SerialEngine().n_threads == len(os.sched_getaffinity(0))
+    assert SerialEngine().n_workers == 1
+
+
+def test_no_threads_are_refused() -> None:
+    with pytest.raises(InvalidParameterError, match="`n_threads` must be at least 1, got 0"):
+        SerialEngine(0)
