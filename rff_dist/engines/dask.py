@@ -1,0 +1,1036 @@
+"""The Dask engine: the serial engine's answer, on many processes and machines.
+
+How a pass runs
+    The client submits one fused task per block, in block order and at most `SLOTS` at a time per
+    worker, and one small task per merge. Partials stay on the workers; only the whole result travels.
+    State and functions are results of tasks too, with their bytes inside the task: when their last
+    holder dies the scheduler makes them again, which it cannot do for scattered data.
+What is counted once
+    A killed worker's tasks are run again, but a partial enters the tree as a task's result, which
+    exists once, however often it was computed. Workers keep no sums of their own.
+Who may connect
+    Whoever reaches a Dask port runs code. The embedded cluster listens on the loopback interface
+    only, and a scheduler elsewhere must be reached by TLS unless the caller insists otherwise.
+"""
+
+# mypy: allow-untyped-calls
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import ipaddress
+import logging
+import math
+import operator
+import os
+import queue
+import threading
+import time
+import traceback
+import uuid
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import CancelledError
+from contextlib import contextmanager
+from dataclasses import dataclass, is_dataclass
+from types import TracebackType
+from typing import Any, NoReturn, Self, cast
+
+import cloudpickle  # type: ignore[import-untyped]
+import dask.array
+import dask.config
+import distributed
+import numpy as np
+from dask.base import compute
+from dask.delayed import delayed
+from distributed.client import ClosedClientError
+from distributed.comm.addressing import parse_host_port
+from distributed.comm.core import CommClosedError
+from distributed.deploy.utils import nprocesses_nthreads
+from distributed.scheduler import KilledWorker
+
+from rff_dist.blocks import Block, BlockTask, Rows, using_threads
+from rff_dist.engines import Broadcast, RegionWriter
+from rff_dist.engines.serial import PairwiseTree, block_error, check_blocks, name_block, write_rows
+from rff_dist.errors import (
+    BlockError,
+    BroadcastError,
+    ClusterError,
+    ClusterLostError,
+    ClusterUnavailableError,
+    DataError,
+    InvalidParameterError,
+    RFFDistError,
+)
+from rff_dist.progress import BlockDone, Observer, announce_pass
+
+__all__ = ["DaskArrayDataset", "DaskEngine", "state_digests"]
+
+logger = logging.getLogger(__name__)
+
+type _Future = distributed.Future[Any]
+
+#: Blocks in flight per worker process: one that accumulates and one that is ready to follow.
+SLOTS = 2
+#: Seconds between two looks at the cluster while a pass waits.
+POLL_S = 1.0
+#: Seconds to wait for a scheduler's answer.
+CONNECT_S = 8.0
+
+# BLAS threads and the pool of the feature map belong to the process, so one block at a time may use them.
+_one_block_at_a_time = threading.Lock()
+
+
+def state_digests(state: object) -> dict[str, str]:
+    """Find what has a method `digest()` in `state`: itself, its members, or their attributes.
+
+    Returns
+    -------
+    digests : dict of str to str
+        The digest by place; "state[0].feature_map", say.
+    """
+    return dict(_walk_digests(state, "state"))
+
+
+def _walk_digests(value: object, place: str) -> Iterator[tuple[str, str]]:
+    if isinstance(value, type):
+        return
+    digest = getattr(value, "digest", None)
+    if callable(digest):
+        yield place, str(digest())
+        return
+    if isinstance(value, Mapping):
+        members = [(f"{place}[{key!r}]", member) for key, member in value.items()]
+    elif isinstance(value, list | tuple):
+        members = [(f"{place}[{i}]", member) for i, member in enumerate(value)]
+    elif is_dataclass(value):
+        names = value.__dataclass_fields__
+        members = [(f"{place}.{name}", getattr(value, name)) for name in names]
+    else:
+        members = [
+            (f"{place}.{name}", member)
+            for name, member in getattr(value, "__dict__", {}).items()
+            if callable(getattr(member, "digest", None))
+        ]
+    for name, member in members:
+        yield from _walk_digests(member, name)
+
+
+# ------------------------------------------------------------------------------------ what runs on workers
+
+
+class _Parcel:
+    """A value on a worker, whose digests are computed once in every process that it reaches."""
+
+    def __init__(self, value: Any, expected: dict[str, str]) -> None:
+        self.value = value
+        self.expected = expected
+        self._found: dict[str, str] | None = None
+
+    def __reduce__(self) -> tuple[type[_Parcel], tuple[Any, dict[str, str]]]:
+        return _Parcel, (self.value, self.expected)
+
+    def found(self) -> dict[str, str]:
+        if self._found is None:
+            self._found = state_digests(self.value)
+        return self._found
+
+    def check(self) -> None:
+        if self.found() != self.expected:
+            raise _broadcast_error({_worker_address(): self.found()}, self.expected)
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """What all tasks of a pass share."""
+
+    function: Callable[[Any, Any], Any]
+    combine: Callable[[Any, Any], Any]
+    output: RegionWriter | None
+    topic: str
+    number: str
+    quiet: bool
+
+
+class _BlockFailed(Exception):  # noqa: N818  # the carrier of an error, never seen by a caller
+    """Carry a block's error, its cause, from a worker to the client."""
+
+    def __init__(self, block: Block, worker: str) -> None:
+        super().__init__(block, worker)
+        self.block = block
+        self.worker = worker
+
+
+def _unpack(pickled: bytes, expected: dict[str, str]) -> _Parcel:
+    try:
+        return _Parcel(cloudpickle.loads(pickled), expected)
+    except Exception as error:
+        raise ClusterError(
+            f"worker {_worker_address()} cannot unpickle the function or state of a pass: "
+            f"{type(error).__name__}: {error}; install the same packages there as here"
+        ) from error
+
+
+def _say_once(record: logging.LogRecord) -> bool:
+    """Leave out of an embedded worker's log what the client raises anyway."""
+    return "_BlockFailed" not in record.getMessage()
+
+
+def _run_block(job: _Parcel, state: _Parcel, block: Block) -> Any:
+    return _run(job.value, state, block, block)
+
+
+def _run_lazy_block(job: _Parcel, state: _Parcel, block: Block, X: Any, y: Any, sample_weight: Any) -> Any:
+    return _run(job.value, state, block, Rows(block, X, y, sample_weight))
+
+
+def _run(job: _Job, state: _Parcel, block: Block, rows: Block | Rows) -> Any:
+    worker = distributed.get_worker()
+    failure = None
+    with _one_block_at_a_time:
+        state.check()
+        start = time.perf_counter()
+        try:
+            with using_threads(worker.state.nthreads):
+                result = job.function(rows, state.value)
+                if job.output is not None:
+                    result = write_rows(job.output, block, result)
+        except Exception as error:
+            failure = _BlockFailed(block, worker.address)
+            failure.__cause__ = _picklable(error)
+        seconds = time.perf_counter() - start
+    if failure is not None:
+        if job.quiet:
+            logging.getLogger("distributed.worker").addFilter(_say_once)
+        # Out here it has no context, which would be pickled beside the cause and might not be picklable.
+        raise failure
+    # Sent before the task's own end on the same stream, so the client knows it when the block is done.
+    worker.log_event(job.topic, (job.number, block.index, seconds, worker.address))
+    return result
+
+
+def _merge(job: _Parcel, left: Any, right: Any) -> Any:
+    return job.value.combine(left, right)
+
+
+def _digests_found(state: _Parcel) -> dict[str, str]:
+    return state.found()
+
+
+def _picklable(error: Exception) -> Exception:
+    """Return `error`, or a description of it if it or what caused it cannot be pickled."""
+    link: BaseException | None = error
+    while link is not None:
+        try:
+            cloudpickle.loads(cloudpickle.dumps(link))
+        except Exception:
+            described = RuntimeError(f"{type(error).__name__}: {error} (the error itself cannot be pickled)")
+            described.add_note("".join(traceback.format_exception(error)))
+            return described
+        link = link.__cause__ or link.__context__
+    return error
+
+
+def _worker_address() -> str:
+    return str(distributed.get_worker().address)
+
+
+def _broadcast_error(found: dict[str, dict[str, str]], expected: dict[str, str]) -> BroadcastError:
+    wrong = "; ".join(
+        f"{worker}: {place} is {digests.get(place, 'missing')}, expected {digest}"
+        for worker, digests in found.items()
+        for place, digest in expected.items()
+        if digests.get(place) != digest
+    )
+    return BroadcastError(
+        f"workers hold another state than the client: {wrong}; "
+        "their packages or processors differ. Run `rff-dist doctor` on both sides"
+    )
+
+
+# ------------------------------------------------------------------------------------------- the engine
+
+
+@dataclass(frozen=True, eq=False)
+class _Placed[S](Broadcast[S]):
+    """State on the workers of one engine."""
+
+    future: Any
+    engine: DaskEngine
+
+
+class _QuietNanny(distributed.Nanny):
+    """A nanny that leaves this process's environment as it is.
+
+    Dask's own sets OMP_NUM_THREADS=1 and more in the *client's* environment at every start of a
+    worker, where later child processes inherit them.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        # `env` has them still, and is set inside the worker before NumPy is imported.
+        self.pre_spawn_env: dict[str, str] = {}
+
+
+class DaskEngine:
+    """Run blocks on a Dask cluster: an embedded local one, or one that exists.
+
+    Costs about 3 ms of scheduler per block, so blocks should take a second or more. Close the engine,
+    or use it as a context manager; an embedded cluster ends with it.
+
+    Parameters
+    ----------
+    scheduler : str, optional
+        Address of an existing scheduler, "tcp://127.0.0.1:8786" or "tls://host:8786". Without it, and
+        without `client`, a local cluster starts, on the loopback interface only.
+        Scripts that start one need the `if __name__ == "__main__":` guard of multiprocessing.
+    client : distributed.Client, optional
+        A client to use; it stays open when the engine is closed.
+    n_workers, threads_per_worker : int, optional
+        Size of the embedded cluster; all CPUs are used by default.
+    memory_limit : int or str, optional
+        Bytes ("4 GiB") per worker of the embedded cluster; equal shares of the memory by default.
+    observers : iterable of callables
+        Called with the events of `rff_dist.progress`.
+    insecure : bool
+        Allow a scheduler beyond this machine without TLS. Anyone who reaches it can run code on it.
+    security : distributed.Security, optional
+        Certificates for "tls://", or for an embedded cluster; see `distributed.Security.temporary`.
+    patience : float
+        Seconds that a pass waits while the cluster has no worker at all.
+
+    Raises
+    ------
+    InvalidParameterError
+        If parameters exclude each other.
+    ClusterUnavailableError
+        If no scheduler answers within 8 seconds.
+    ClusterError
+        If the scheduler must not be used, or an embedded cluster does not start.
+
+    Examples
+    --------
+    >>> engine = DaskEngine("tcp://127.0.0.1:8786")                             # doctest: +SKIP
+    >>> engine.map_reduce(count_rows, blocks, None, combine=operator.add)       # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        scheduler: str | None = None,
+        *,
+        client: distributed.Client | None = None,
+        n_workers: int | None = None,
+        threads_per_worker: int | None = None,
+        memory_limit: int | str | None = None,
+        observers: Iterable[Observer] = (),
+        insecure: bool = False,
+        security: distributed.Security | None = None,
+        patience: float = 60.0,
+    ) -> None:
+        size = {
+            "n_workers": n_workers,
+            "threads_per_worker": threads_per_worker,
+            "memory_limit": memory_limit,
+        }
+        _check_parameters(scheduler, client, size=size, security=security)
+        self.observers = tuple(observers)
+        self._patience = patience
+        self._topic = f"rff_dist-{uuid.uuid4().hex}"
+        self._timings: dict[str, dict[int, tuple[float, str]]] = {}
+        self._cluster: distributed.LocalCluster | None = None
+        self._workers: dict[str, int] = {}
+        self._looked_at = self._seen_workers_at = time.monotonic()
+        self._same_versions: set[str] = set()
+        self._owns_client = client is None
+        if client is not None:
+            self._client = client
+        elif scheduler is not None:
+            self._client = _connect(_checked_address(scheduler, insecure=insecure), security)
+        else:
+            self._cluster = _start_cluster(n_workers, threads_per_worker, memory_limit, security=security)
+            self._client = distributed.Client(self._cluster, set_as_default=False, timeout=CONNECT_S)
+        self._client.subscribe_topic(self._topic, self._note_timing)
+
+    @property
+    def n_workers(self) -> int:
+        return len(self._look_at_workers())
+
+    @property
+    def n_threads(self) -> int:
+        return min(self._look_at_workers().values(), default=1)
+
+    @property
+    def client(self) -> distributed.Client:
+        """The Dask client in use."""
+        return self._client
+
+    def broadcast[S](self, state: S) -> Broadcast[S]:
+        """Give `state` to every worker and compare its digests on each of them.
+
+        See `rff_dist.engines.Engine.broadcast` for the contract.
+        """
+        placed = self._place(state)
+        expected = state_digests(placed.state)
+        if expected:
+            try:
+                with self._cluster_errors():
+                    self._check_everywhere(placed.future, expected)
+            except BaseException:
+                placed.future.release()
+                raise
+        return placed
+
+    def _check_everywhere(self, state: _Future, expected: dict[str, str]) -> None:
+        # Tasks bound to their worker, so that large state goes from worker to worker and stays there.
+        checks = {
+            address: self._client.submit(_digests_found, state, workers=[address], pure=False)
+            for address in self._look_at_workers()
+        }
+        try:
+            while checks:
+                present = self._current_workers()
+                for address, check in list(checks.items()):
+                    if check.done():
+                        found = _result_or_raise(check)
+                        if found != expected:
+                            raise _broadcast_error({address: found}, expected)
+                    if check.done() or address not in present:
+                        # A worker that left has nothing to check; one that comes checks in its first task.
+                        del checks[address]
+                if checks:
+                    time.sleep(0.01)
+        finally:
+            for check in checks.values():
+                check.release()
+
+    def map_reduce[S, T](
+        self,
+        function: Callable[[Block, S], T],
+        blocks: Sequence[Block],
+        state: S | Broadcast[S],
+        *,
+        combine: Callable[[T, T], T],
+        label: str = "pass",
+    ) -> T:
+        """Reduce `function(block, state)` over all blocks, pairwise in block order, on the workers.
+
+        See `rff_dist.engines.Engine.map_reduce` for the contract. Where `function` is a `BlockTask`
+        whose source has a method `lazy(block)`, the cluster computes what that returns and the rows
+        never pass through the client.
+        """
+        return cast("T", self._run(function, blocks, state, combine=combine, output=None, label=label))
+
+    def map_write[S](
+        self,
+        function: Callable[[Block, S], np.ndarray],
+        blocks: Sequence[Block],
+        state: S | Broadcast[S],
+        output: RegionWriter,
+        *,
+        label: str = "pass",
+    ) -> int:
+        """Write `function(block, state)` to `output` from the workers; return the rows written.
+
+        See `rff_dist.engines.Engine.map_write` for the contract.
+        """
+        return cast(
+            "int", self._run(function, blocks, state, combine=operator.add, output=output, label=label)
+        )
+
+    def close(self) -> None:
+        """Close what the engine started: its client, and its embedded cluster with all processes."""
+        if self._client.status == "closed":
+            return
+        if self._client.status == "running":
+            self._client.unsubscribe_topic(self._topic)
+        if self._owns_client:
+            self._client.close()
+        if self._cluster is not None:
+            self._cluster.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+        /,
+    ) -> None:
+        self.close()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        # scikit-learn's `clone` copies parameters deeply; a cluster is to be shared.
+        return self
+
+    # -- state and functions ---------------------------------------------------------------------------
+
+    def _place[S](self, state: S | Broadcast[S]) -> _Placed[S]:
+        if isinstance(state, _Placed) and state.engine is self:
+            return state
+        value: S = state.state if isinstance(state, Broadcast) else state
+        return _Placed(value, self._send(value, state_digests(value), "state"), self)
+
+    def _send(self, value: object, expected: dict[str, str], name: str) -> _Future:
+        """Make `value` the result of a task that the scheduler can run again, unlike a scatter."""
+        try:
+            # As bytes, so that the scheduler does not unpickle it: only workers need the packages.
+            pickled = cloudpickle.dumps(value)
+        except Exception as error:
+            raise InvalidParameterError(
+                f"the {name} of a pass cannot be pickled: {type(error).__name__}: {error}; "
+                "give the Dask engine functions and state without open files, locks or threads"
+            ) from error
+        with (
+            self._cluster_errors(),
+            dask.config.set({"distributed.admin.large-graph-warning-threshold": "1TB"}),
+        ):
+            return self._client.submit(_unpack, pickled, expected, key=f"{name}-{uuid.uuid4().hex}")
+
+    # -- the cluster -----------------------------------------------------------------------------------
+
+    def _current_workers(self) -> dict[str, int]:
+        """Return threads by worker address, at most `POLL_S` old."""
+        age = time.monotonic() - self._looked_at
+        return self._workers if self._workers and age < POLL_S else self._look_at_workers()
+
+    def _look_at_workers(self) -> dict[str, int]:
+        with self._cluster_errors():
+            self._workers = dict(self._client.nthreads())
+            self._looked_at = time.monotonic()
+            if self._workers:
+                self._seen_workers_at = self._looked_at
+            self._compare_versions(self._workers.keys() - self._same_versions)
+        return self._workers
+
+    def _compare_versions(self, addresses: set[str]) -> None:
+        if not addresses:
+            return
+        here = _versions()
+        # A worker that goes away before it answers is dealt with as any other that does.
+        answers = self._client.run(_make_version_reader(), workers=sorted(addresses), on_error="return")
+        versions = {worker: answer for worker, answer in answers.items() if isinstance(answer, dict)}
+        _check_versions(here, versions)
+        self._same_versions |= versions.keys()
+
+    def _check_patience(self) -> None:
+        waited = time.monotonic() - self._seen_workers_at
+        if not self._workers and waited > self._patience:
+            raise ClusterLostError(
+                f"the cluster at {self._address} has had no worker for {waited:.0f} s "
+                f"(`patience`={self._patience:g}); the pass has no result. Start workers and repeat it"
+            )
+
+    @property
+    def _address(self) -> str:
+        scheduler = self._client.scheduler
+        return str(scheduler.address) if scheduler is not None else "(closed)"
+
+    @contextmanager
+    def _cluster_errors(self) -> Iterator[None]:
+        """Translate what distributed raises when it has lost its scheduler."""
+        if self._client.status == "closed":
+            raise ClusterLostError("the engine's Dask client is closed; make a new engine")
+        try:
+            yield
+        except RFFDistError:
+            raise
+        except (CancelledError, CommClosedError, ClosedClientError) as error:
+            raise self._lost(error) from error
+        except OSError as error:
+            if self._client.status == "running":
+                raise
+            raise self._lost(error) from error
+
+    def _lost(self, error: BaseException) -> ClusterLostError:
+        return ClusterLostError(
+            f"the scheduler at {self._address} went away: {type(error).__name__}: {error}; "
+            "the pass has no result. Start the cluster again and repeat it"
+        )
+
+    def _note_timing(self, event: tuple[float, tuple[str, int, float, str]]) -> None:
+        number, index, seconds, worker = event[1]
+        if number in self._timings:
+            self._timings[number][index] = (seconds, worker)
+
+    # -- a pass ----------------------------------------------------------------------------------------
+
+    def _run(
+        self,
+        function: Callable[[Block, Any], Any],
+        blocks: Sequence[Block],
+        state: object,
+        *,
+        combine: Callable[[Any, Any], Any],
+        output: RegionWriter | None,
+        label: str,
+    ) -> Any:
+        check_blocks(blocks, label)
+        with announce_pass(self.observers, label, blocks) as announce, self._cluster_errors():
+            number = uuid.uuid4().hex
+            source, compute = _take_apart(function)
+            placed = self._place(state)
+            quiet = self._cluster is not None
+            job = self._send(_Job(compute, combine, output, self._topic, number, quiet), {}, "function")
+            timings = self._timings[number] = {}
+            running = _Pass(
+                self, label=label, number=number, job=job, state=placed.future, source=source, blocks=blocks
+            )
+            try:
+                for block in running.finished_blocks():
+                    announce(BlockDone(label, block, *timings.pop(block.index, (math.nan, "unknown"))))
+                return running.result()
+            finally:
+                # By hand, because the frames of an exception in flight would keep them.
+                running.release()
+                job.release()
+                if placed is not state:
+                    placed.future.release()
+                del self._timings[number]
+
+
+class _Pass:
+    """What the client knows of a pass: the blocks in flight, and the roots of the merged subtrees."""
+
+    def __init__(
+        self,
+        engine: DaskEngine,
+        *,
+        label: str,
+        number: str,
+        job: _Future,
+        state: _Future,
+        source: Any,
+        blocks: Sequence[Block],
+    ) -> None:
+        self._engine = engine
+        self._client = engine.client
+        self._name = f"{label}-{number}"
+        self._job = job
+        self._state = state
+        self._source = source
+        self._blocks = blocks
+        self._in_flight: dict[Any, tuple[_Future, Block, str]] = {}
+        self._load: Counter[str] = Counter()
+        self._done: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        client = self._client
+
+        # No method of this object: a cycle of references would keep the futures until the next collection.
+        def merge(left: _Future, right: _Future) -> _Future:
+            # Before any block that waits: a merge frees memory.
+            return client.submit(_merge, job, left, right, pure=False, priority=1)
+
+        self._tree = PairwiseTree(merge)
+        self._root: _Future | None = None
+
+    def finished_blocks(self) -> Iterator[Block]:
+        """Submit all blocks, a few at a time, and yield each when it is done."""
+        n_submitted = 0
+        while n_submitted < len(self._blocks) or self._in_flight:
+            while n_submitted < len(self._blocks) and (worker := self._free_worker()) is not None:
+                self._tree.push(self._submit(n_submitted, worker))
+                n_submitted += 1
+                if n_submitted == len(self._blocks):
+                    self._root = self._tree.finish()
+            key = self._next_done()
+            if key is not None:
+                future, block, worker = self._in_flight[key]
+                self._check(future, block)
+                self._load[worker] -= 1
+                # The partial stays on its worker only while a merge still needs it.
+                del future, self._in_flight[key]
+                yield block
+
+    def result(self) -> Any:
+        """Wait for the root of the tree and fetch it."""
+        root = self._root
+        assert root is not None  # finished_blocks() has run to its end
+        self._watch(root)
+        while not root.done():
+            self._next_done()
+        self._check(root, None)
+        fetching = asyncio.run_coroutine_threadsafe(
+            self._client.gather(root, asynchronous=True), cast("Any", self._client.loop).asyncio_loop
+        )
+        # A worker may die before its result is fetched, so the fetch is watched like the pass.
+        while True:
+            try:
+                return fetching.result(timeout=POLL_S)
+            except TimeoutError:
+                if fetching.done():
+                    raise
+                self._poll()
+
+    def release(self) -> None:
+        """Tell the scheduler that nobody wants this pass's tasks, so that what has not run never will."""
+        # Not `Client.cancel`: where a merge was forgotten already, the scheduler (2026.8) fails an
+        # assertion in it and drops the client.
+        for future in [future for future, _, _ in self._in_flight.values()] + self._tree.partials():
+            future.release()
+        if self._root is not None:
+            self._root.release()
+
+    def _free_worker(self) -> str | None:
+        workers = self._engine._current_workers()
+        worker = min(workers, key=self._load.__getitem__, default=None)
+        return worker if worker is not None and self._load[worker] < SLOTS else None
+
+    def _submit(self, position: int, worker: str) -> _Future:
+        block = self._blocks[position]
+        key = (self._name, position)
+        if self._source is None:
+            # Without a place Dask would queue them all where the state already is.
+            future = self._client.submit(
+                _run_block, self._job, self._state, block, key=key, workers=[worker], allow_other_workers=True
+            )
+        else:
+            rows = self._client.compute(self._source.lazy(block))
+            future = self._client.submit(_run_lazy_block, self._job, self._state, block, *rows, key=key)
+        self._in_flight[key] = (future, block, worker)
+        self._load[worker] += 1
+        self._watch(future)
+        return future
+
+    def _watch(self, future: _Future) -> None:
+        done, key = self._done, future.key
+        future.add_done_callback(lambda _: done.put(key))
+
+    def _next_done(self) -> Any:
+        try:
+            key = self._done.get(timeout=POLL_S)
+        except queue.Empty:
+            key = None
+        self._poll()
+        return key if key in self._in_flight else None
+
+    def _poll(self) -> None:
+        self._engine._current_workers()
+        self._engine._check_patience()
+
+    def _check(self, future: _Future, block: Block | None) -> None:
+        if future.status == "error":
+            self._fail(future.exception(), block)
+        if future.status == "cancelled":
+            raise CancelledError(f"the task {future.key} was cancelled")
+
+    def _fail(self, error: BaseException, block: Block | None) -> NoReturn:
+        if isinstance(error, _BlockFailed):
+            cause = error.__cause__ or error
+            if isinstance(cause, RFFDistError):
+                cause.add_note(f"raised in {name_block(error.block)} on worker {error.worker}")
+                raise cause
+            raise block_error(error.block, cause) from cause
+        if isinstance(error, KilledWorker):
+            killer = self._block_of(error.task) or block
+            what = "a merge of partials" if killer is None else name_block(killer)
+            kind = ClusterError if killer is None else BlockError
+            raise kind(
+                f"{what} was running on {error.allowed_failures + 1} workers when they died; "
+                "the pass has no result. Give the workers more memory, "
+                "or look at these rows of the data and at the workers' logs"
+            ) from error
+        if block is None or isinstance(error, RFFDistError):
+            raise error
+        raise block_error(block, error) from error
+
+    def _block_of(self, key: Any) -> Block | None:
+        match key:
+            case (self._name, int(position)):
+                return self._blocks[position]
+        return None
+
+
+def _take_apart(function: Callable[[Block, Any], Any]) -> tuple[Any, Callable[[Any, Any], Any]]:
+    """Split a task whose source can hand its rows to the cluster as Dask collections."""
+    if isinstance(function, BlockTask) and hasattr(function.source, "lazy"):
+        return function.source, function.compute
+    return None, function
+
+
+def _result_or_raise(future: _Future) -> Any:
+    if future.status == "error":
+        raise future.exception()
+    return future.result()
+
+
+# -------------------------------------------------------------------------------------- finding a cluster
+
+
+def _check_parameters(
+    scheduler: str | None,
+    client: distributed.Client | None,
+    *,
+    size: Mapping[str, int | str | None],
+    security: distributed.Security | None,
+) -> None:
+    if scheduler is not None and client is not None:
+        raise InvalidParameterError("`scheduler` and `client` were both given; give one of them")
+    given = [name for name, value in size.items() if value is not None]
+    if given and (scheduler is not None or client is not None):
+        raise InvalidParameterError(
+            f"{', '.join(f'`{name}`' for name in given)} size an embedded cluster, "
+            "but an existing one was given; leave them out"
+        )
+    if security is not None and client is not None:
+        raise InvalidParameterError("`security` belongs to the `client` given; leave it out")
+    for name in ("n_workers", "threads_per_worker"):
+        value = size[name]
+        if isinstance(value, int) and value < 1:
+            raise InvalidParameterError(f"`{name}` must be at least 1, got {value}")
+
+
+def _checked_address(address: str, *, insecure: bool) -> str:
+    """Refuse an address that would hand this process to whoever listens there or in between."""
+    scheme, separator, rest = address.partition("://")
+    if not separator:
+        scheme, rest = "tcp", address
+    if scheme not in ("tcp", "tls", "ws", "wss"):
+        raise InvalidParameterError(
+            f"`scheduler`={address!r} is no address; expected tcp://host:port or tls://host:port"
+        )
+    try:
+        host, _ = parse_host_port(rest, 8786)
+    except ValueError as error:
+        raise InvalidParameterError(f"`scheduler`={address!r} is no address: {error}") from error
+    if scheme in ("tcp", "ws") and not _is_loopback(host) and not insecure:
+        raise ClusterError(
+            f"the scheduler {address} is reached over the network without TLS, and anyone who reaches it "
+            "can run code there and here; use tls:// with `security`, "
+            "or `insecure=True` on a network that you trust"
+        )
+    return f"{scheme}://{rest}"
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _connect(address: str, security: distributed.Security | None) -> distributed.Client:
+    try:
+        return distributed.Client(address, security=security, timeout=CONNECT_S, set_as_default=False)
+    except OSError as error:
+        raise ClusterUnavailableError(
+            f"no scheduler answers at {address} within {CONNECT_S:g} s: {error}; "
+            "check the address, or start one with `dask scheduler --host 127.0.0.1`"
+        ) from error
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ClusterError(f"cannot connect to {address}: {error}; check `security`") from error
+
+
+def _start_cluster(
+    n_workers: int | None,
+    threads_per_worker: int | None,
+    memory_limit: int | str | None,
+    *,
+    security: distributed.Security | None,
+) -> distributed.LocalCluster:
+    n_cpus = len(os.sched_getaffinity(0))
+    if n_workers is None and threads_per_worker is None:
+        n_workers, threads_per_worker = nprocesses_nthreads(n_cpus)
+    n_workers = n_workers or max(1, n_cpus // (threads_per_worker or 1))
+    threads_per_worker = threads_per_worker or max(1, n_cpus // n_workers)
+    try:
+        return distributed.LocalCluster(
+            n_workers=n_workers,
+            threads_per_worker=threads_per_worker,
+            processes=True,
+            worker_class=_QuietNanny,
+            memory_limit="auto" if memory_limit is None else memory_limit,
+            host="127.0.0.1",
+            # None would mean port 8787, and a warning where that is taken.
+            dashboard_address="127.0.0.1:0",
+            worker_dashboard_address=None,
+            security=security,
+            # Warnings tell of restarts and full memory, which a pass survives; errors stay.
+            silence_logs=logging.ERROR,
+        )
+    except Exception as error:
+        raise ClusterError(
+            f"an embedded cluster of {n_workers} workers with {threads_per_worker} threads did not start: "
+            f'{type(error).__name__}: {error}; in a script, put the work under `if __name__ == "__main__":`, '
+            "because each worker imports the script"
+        ) from error
+
+
+def _make_version_reader() -> Callable[[], dict[str, str]]:
+    def versions() -> dict[str, str]:
+        # Nested, so that it is pickled by value and runs where rff_dist cannot be imported.
+        import importlib.metadata
+        import platform
+
+        found = {"python": platform.python_version()}
+        for package in ("rff_dist", "numpy", "scipy"):
+            try:
+                found[package] = importlib.metadata.version(package)
+            except importlib.metadata.PackageNotFoundError:
+                found[package] = "not installed"
+        return found
+
+    return versions
+
+
+def _versions() -> dict[str, str]:
+    return _make_version_reader()()
+
+
+def _check_versions(here: dict[str, str], workers: Mapping[str, dict[str, str]]) -> None:
+    """Raise ClusterError with a table if any worker runs other versions than the client."""
+    wrong = {worker: versions for worker, versions in workers.items() if versions != here}
+    if not wrong:
+        return
+    lines = [("where", *here), ("client", *here.values())]
+    lines += [(worker, *(versions.get(name, "?") for name in here)) for worker, versions in wrong.items()]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    table = "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) for line in lines
+    )
+    raise ClusterError(
+        f"{len(wrong)} workers run other versions than the client, so their bits may differ; "
+        f"install the same versions on both sides:\n{table}"
+    )
+
+
+# ----------------------------------------------------------------------------------- Dask arrays as data
+
+
+class DaskArrayDataset:
+    """Dask arrays or frames as a dataset: the cluster computes the rows of each block where they are used.
+
+    Unknown chunk sizes are computed, in one pass over everything given.
+
+    Parameters
+    ----------
+    X : dask array of shape (n_samples, n_features), or dask frame
+        Inputs. Split along its columns, it is rechunked with a warning.
+    y : dask or NumPy array of shape (n_samples,) or (n_samples, n_targets), or dask series or frame, optional
+        Targets; cast to float64.
+    sample_weight : dask or NumPy array of shape (n_samples,), or dask series, optional
+        Weights; cast to float64.
+
+    Raises
+    ------
+    DataError
+        If shapes do not belong together, there are no rows or columns, or values are not real numbers.
+    """
+
+    url: str | None = None
+
+    def __init__(self, X: Any, y: Any = None, sample_weight: Any = None) -> None:
+        given = {"X": X, "y": y, "sample_weight": sample_weight}
+        arrays = _known_chunks(
+            {name: _as_dask_array(value) for name, value in given.items() if value is not None}
+        )
+        X = arrays["X"]
+        _check_shapes(arrays)
+        if X.numblocks[1] > 1:
+            warnings.warn(
+                f"X is split into {X.numblocks[1]} pieces along its columns; it is rechunked to whole rows, "
+                "which moves data between workers. Store it in chunks of whole rows",
+                UserWarning,
+                stacklevel=2,
+            )
+            X = X.rechunk({1: -1})
+        rows = X.chunks[0]
+        self._X = X
+        self._y = _float_rows(arrays.get("y"), rows)
+        self.one_dimensional = self._y is not None and self._y.ndim == 1
+        if self._y is not None and self._y.ndim == 1:
+            self._y = self._y[:, np.newaxis]
+        self._sample_weight = _float_rows(arrays.get("sample_weight"), rows)
+        self.weighted = self._sample_weight is not None
+        self.n_samples, self.n_features = (int(length) for length in X.shape)
+        self.n_targets = 0 if self._y is None else int(self._y.shape[1])
+        self.chunk_rows = int(max(rows))
+        self.dtype: np.dtype[Any] = np.dtype(X.dtype)
+
+    def lazy(self, block: Block) -> tuple[Any, Any, Any]:
+        """Return X, y and weights of a block as Dask arrays, None for what there is not."""
+        rows = slice(block.start, block.stop)
+        return tuple(  # type: ignore[return-value]
+            None if array is None else array[rows] for array in (self._X, self._y, self._sample_weight)
+        )
+
+    def read(self, block: Block) -> Rows:
+        """Compute the rows of a block in this process, or on the current Dask client where there is one."""
+        return Rows(block, *_compute(self.lazy(block)))
+
+    def take(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
+        """Compute the rows at `indices`, in that order: X and y (None without targets)."""
+        X, y = _compute((self._X[indices], None if self._y is None else self._y[indices]))
+        return X, y
+
+    def fingerprint(self) -> str:
+        """Digest the names of the arrays' graphs, shapes and chunks: it changes with how data are made."""
+        arrays = (self._X, self._y, self._sample_weight)
+        told = [None if a is None else (a.name, a.shape, a.chunks, str(a.dtype)) for a in arrays]
+        return hashlib.sha256(repr(told).encode()).hexdigest()
+
+
+def _as_dask_array(value: Any) -> Any:
+    if hasattr(value, "to_dask_array"):
+        value = value.to_dask_array()
+    if isinstance(value, dask.array.Array):
+        return value
+    return dask.array.from_array(np.asarray(value), chunks=-1)
+
+
+def _known_chunks(arrays: dict[str, Any]) -> dict[str, Any]:
+    """Compute the row chunks that are unknown, all in one pass, without changing the caller's arrays."""
+    unknown = {name: a for name, a in arrays.items() if a.ndim and np.isnan(a.chunks[0]).any()}
+    if not unknown:
+        return arrays
+    count = delayed(len, pure=True)
+    lengths = compute(
+        {
+            name: [count(piece) for piece in a.to_delayed().reshape(a.numblocks[0], -1)[:, 0]]
+            for name, a in unknown.items()
+        }
+    )[0]
+    known = dict(arrays)
+    for name, a in unknown.items():
+        chunks = (tuple(lengths[name]), *a.chunks[1:])
+        known[name] = dask.array.Array(a.dask, a.name, chunks=chunks, dtype=a.dtype, meta=a._meta)
+    return known
+
+
+def _check_shapes(arrays: Mapping[str, Any]) -> None:
+    for name, array in arrays.items():
+        if array.dtype.kind not in "fiub":
+            raise DataError(
+                f"{name} has dtype {array.dtype}; expected real numbers. Convert or drop such columns"
+            )
+        if any(np.isnan(length) for length in array.shape):
+            raise DataError(f"{name} has shape {array.shape}; only the number of rows may be unknown")
+    X = arrays["X"]
+    if X.ndim != 2 or 0 in X.shape:
+        raise DataError(f"X has shape {X.shape}; expected (n_samples, n_features), at least one of each")
+    for name, dimensions in (("y", (1, 2)), ("sample_weight", (1,))):
+        array = arrays.get(name)
+        if array is not None and (array.ndim not in dimensions or array.shape[0] != X.shape[0]):
+            raise DataError(
+                f"{name} has shape {array.shape}, but X has {X.shape[0]} rows; expected as many rows"
+            )
+
+
+def _float_rows(array: Any, rows: tuple[int, ...]) -> Any:
+    if array is None:
+        return None
+    if array.ndim == 2:
+        array = array.rechunk({1: -1})
+    return array.rechunk({0: rows}).astype(np.float64)
+
+
+def _compute(arrays: Sequence[Any]) -> tuple[Any, ...]:
+    # A task that waits for tasks of its own cluster can wait for ever, so a worker computes by itself.
+    try:
+        distributed.get_worker()
+    except ValueError:
+        return tuple(compute(*arrays))
+    return tuple(compute(*arrays, scheduler="synchronous"))

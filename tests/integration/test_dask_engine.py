@@ -1,0 +1,573 @@
+import json
+import operator
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import dask
+import dask.array as da
+import dask.dataframe as dd
+import distributed
+import numpy as np
+import pandas as pd
+import psutil
+import pytest
+
+from rff_dist.blocks import Block, BlockTask, Rows, cut_blocks
+from rff_dist.engines import dask as dask_engine
+from rff_dist.engines.dask import DaskArrayDataset, DaskEngine, state_digests
+from rff_dist.engines.serial import SerialEngine
+from rff_dist.errors import (
+    BlockError,
+    BroadcastError,
+    ClusterError,
+    ClusterLostError,
+    ClusterUnavailableError,
+    DataError,
+    InvalidParameterError,
+)
+from rff_dist.progress import BlockDone, Event, PassTimings
+from tests.engine_contract import BLOCKS, EngineContract, FileOutput, nest, unit_blocks
+
+pytestmark = pytest.mark.distributed
+
+
+@pytest.fixture(scope="module")
+def embedded() -> Iterator[DaskEngine]:
+    """Start one local cluster for this file; tests scale it."""
+    with DaskEngine(n_workers=1, threads_per_worker=1) as engine:
+        yield engine
+
+
+def scaled(engine: DaskEngine, n_workers: int) -> DaskEngine:
+    engine.client.cluster.scale(n_workers)
+    deadline = time.monotonic() + 60
+    while engine.n_workers != n_workers:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    engine.observers = ()
+    return engine
+
+
+class TestDaskEngineWithOneWorker(EngineContract):
+    @pytest.fixture
+    def engine(self, embedded: DaskEngine) -> DaskEngine:
+        return scaled(embedded, 1)
+
+
+class TestDaskEngineWithTwoWorkers(EngineContract):
+    @pytest.fixture
+    def engine(self, embedded: DaskEngine) -> DaskEngine:
+        return scaled(embedded, 2)
+
+
+class TestDaskEngineWithThreeWorkers(EngineContract):
+    @pytest.fixture
+    def engine(self, embedded: DaskEngine) -> DaskEngine:
+        return scaled(embedded, 3)
+
+
+def once_after(n_blocks: int, action: Callable[[], None]) -> Callable[[Event], None]:
+    """Act in the middle of a pass, while it waits."""
+    count = 0
+
+    def observer(event: Event) -> None:
+        nonlocal count
+        count += isinstance(event, BlockDone)
+        if count == n_blocks and isinstance(event, BlockDone):
+            action()
+
+    return observer
+
+
+def slow_power(block: Block, _: object) -> int:
+    time.sleep(0.01)
+    return 1 << block.index
+
+
+# -- workers come and go -------------------------------------------------------------------------------
+
+
+def test_a_late_worker_gets_blocks_and_the_broadcast_state(embedded: DaskEngine) -> None:
+    engine = scaled(embedded, 1)
+    state = engine.broadcast(np.arange(1_000))
+    timings = PassTimings()
+    engine.observers = (once_after(5, lambda: scaled_keeping_observers(engine, 2)), timings)
+
+    def function(block: Block, array: np.ndarray) -> int:
+        time.sleep(0.02)
+        return int(array[block.start])
+
+    total = engine.map_reduce(function, unit_blocks(200), state, combine=operator.add)
+    assert total == sum(range(200))
+    assert len({done.worker for done in timings.blocks}) == 2
+
+
+def scaled_keeping_observers(engine: DaskEngine, n_workers: int) -> None:
+    observers = engine.observers
+    scaled(engine, n_workers)
+    engine.observers = observers
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("n_killed", [1, 2], ids=["one worker", "all workers at once"])
+def test_killed_workers_change_no_bit(embedded: DaskEngine, n_killed: int) -> None:
+    engine = scaled(embedded, 2)
+    state = engine.broadcast({"power": 2})
+    pids = list(engine.client.run(os.getpid).values())[:n_killed]
+
+    def kill() -> None:
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
+
+    engine.observers = (once_after(30, kill),)
+    total = engine.map_reduce(slow_power, unit_blocks(80), state, combine=operator.add)
+    assert bin(total) == bin(2**80 - 1)
+    assert not any(psutil.pid_exists(pid) for pid in pids)
+
+
+@pytest.mark.faults
+def test_a_block_that_kills_its_worker_is_named(embedded: DaskEngine) -> None:
+    engine = scaled(embedded, 2)
+
+    def die(block: Block, _: object) -> int:
+        if block.start == 140:
+            os._exit(1)
+        return 1
+
+    def allow_failures(n: int) -> None:
+        engine.client.run_on_scheduler(lambda dask_scheduler: setattr(dask_scheduler, "allowed_failures", n))
+
+    allow_failures(0)
+    try:
+        with pytest.raises(BlockError, match=r"rows 140:210\) was running on 1 workers when they died"):
+            engine.map_reduce(die, BLOCKS[2:3], None, combine=operator.add)
+    finally:
+        allow_failures(3)
+
+
+# -- what is held where --------------------------------------------------------------------------------
+
+
+def test_partials_in_memory_do_not_grow_with_the_number_of_blocks(embedded: DaskEngine) -> None:
+    engine = scaled(embedded, 2)
+
+    def tasks_in_memory(dask_scheduler: Any) -> int:
+        return sum(task.state == "memory" for task in dask_scheduler.tasks.values())
+
+    samples: list[tuple[int, int]] = []
+
+    def sample(event: Event) -> None:
+        if isinstance(event, BlockDone) and event.block.index % 10 == 9:
+            in_memory = engine.client.run_on_scheduler(tasks_in_memory)
+            samples.append((in_memory, len(engine.client.futures)))
+
+    engine.observers = (sample,)
+    engine.map_reduce(lambda block, _: 1, unit_blocks(200), None, combine=operator.add)
+    # State and function; 8 levels of subtrees; at most 2 blocks and their merges per worker in flight.
+    assert len(samples) == 20
+    assert max(in_memory for in_memory, _ in samples) <= 2 + 8 + 8
+    assert max(futures for _, futures in samples) <= 2 + 8 + 8
+
+
+def wait_until_no_tasks(engine: DaskEngine) -> None:
+    deadline = time.monotonic() + 30
+    while left := engine.client.run_on_scheduler(lambda dask_scheduler: list(dask_scheduler.tasks)):
+        assert time.monotonic() < deadline, left
+        time.sleep(0.05)
+
+
+def test_nothing_is_left_on_the_cluster_after_a_pass(embedded: DaskEngine) -> None:
+    engine = scaled(embedded, 2)
+    engine.map_reduce(slow_power, unit_blocks(9), engine.broadcast("state"), combine=operator.add)
+    wait_until_no_tasks(engine)
+
+
+def test_ctrl_c_cancels_what_is_outstanding(embedded: DaskEngine) -> None:
+    engine = scaled(embedded, 2)
+
+    def interrupt(event: Event) -> None:
+        if isinstance(event, BlockDone):
+            raise KeyboardInterrupt
+
+    engine.observers = (interrupt,)
+    with pytest.raises(KeyboardInterrupt) as caught:
+        engine.map_reduce(slow_power, unit_blocks(50), None, combine=operator.add)
+    wait_until_no_tasks(engine)
+    assert caught.value.__traceback__ is not None  # its frames still hold the futures
+
+
+def test_blocks_are_shared_out_to_all_workers(embedded: DaskEngine) -> None:
+    engine = scaled(embedded, 3)
+    timings = PassTimings()
+    engine.observers = (timings,)
+    engine.map_reduce(slow_power, unit_blocks(12), None, combine=operator.add)
+    assert len({done.worker for done in timings.blocks}) == 3
+
+
+# -- the same state everywhere -------------------------------------------------------------------------
+
+
+class DrawnHere:
+    """State whose digest differs between processes, as frequencies from another NumPy might."""
+
+    def digest(self) -> str:
+        return f"drawn in {os.getpid()}"
+
+
+class Drawn:
+    def digest(self) -> str:
+        return "always the same"
+
+
+def test_broadcast_of_differing_state_names_worker_and_digests(embedded: DaskEngine) -> None:
+    engine = scaled(embedded, 2)
+    with pytest.raises(BroadcastError, match=rf"tcp://.*drawn in \d+, expected drawn in {os.getpid()}"):
+        engine.broadcast(("centres", DrawnHere()))
+
+
+def test_plain_state_that_differs_is_found_by_the_first_block(embedded: DaskEngine) -> None:
+    engine = scaled(embedded, 2)
+    with pytest.raises(BroadcastError, match=r"state\['map'\] is drawn in"):
+        engine.map_reduce(slow_power, unit_blocks(3), {"map": DrawnHere()}, combine=operator.add)
+
+
+def test_broadcast_of_equal_state_is_accepted(embedded: DaskEngine) -> None:
+    engine = scaled(embedded, 2)
+    handle = engine.broadcast((Drawn(), 3))
+    assert engine.map_reduce(lambda b, s: s[1], unit_blocks(4), handle, combine=operator.add) == 12
+
+
+def test_digests_are_found_in_members_and_attributes() -> None:
+    class Holder:
+        def __init__(self) -> None:
+            self.map = Drawn()
+            self.number = 3
+
+    assert state_digests(None) == {}
+    assert state_digests(Drawn()) == {"state": "always the same"}
+    nested = [Holder(), {"map": (1, Drawn())}, Drawn]
+    assert state_digests(nested) == {
+        "state[0].map": "always the same",
+        "state[1]['map'][1]": "always the same",
+    }
+
+
+def test_other_versions_on_workers_are_refused_with_a_table(
+    embedded: DaskEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = dask_engine._versions() | {"numpy": "1.0"}
+    monkeypatch.setattr(dask_engine, "_versions", lambda: here)
+    engine = DaskEngine(client=embedded.client)
+    with pytest.raises(
+        ClusterError, match=r"(?s)other versions.*where +python .*numpy.*client .*1\.0.*tcp://"
+    ):
+        engine.map_reduce(slow_power, BLOCKS, None, combine=operator.add)
+
+
+# -- starting, finding and losing a cluster ------------------------------------------------------------
+
+
+def test_embedded_cluster_leaves_no_process_and_no_environment_behind() -> None:
+    environment = {k: v for k, v in os.environ.items() if k != "__DASK_PARENT_PID"}
+    before = {process.pid for process in psutil.Process().children(recursive=True)}
+    with DaskEngine(n_workers=1, threads_per_worker=2) as engine:
+        assert (engine.n_workers, engine.n_threads) == (1, 2)
+        # A second test in the same cluster, which takes seconds to start.
+        assert_one_block_at_a_time(engine)
+        started = {process.pid for process in psutil.Process().children(recursive=True)} - before
+        assert started
+        addresses = [c.laddr.ip for c in psutil.Process().net_connections("tcp") if c.status == "LISTEN"]
+        assert set(addresses) <= {"127.0.0.1", "::1"}
+    # multiprocessing's resource tracker stays for the life of this process.
+    left = [p for p in started if psutil.pid_exists(p) and "resource_tracker" not in " ".join(command(p))]
+    assert left == []
+    assert {k: v for k, v in os.environ.items() if k != "__DASK_PARENT_PID"} == environment
+    engine.close()
+    with pytest.raises(ClusterLostError, match="closed"):
+        engine.map_reduce(slow_power, BLOCKS, None, combine=operator.add)
+
+
+def command(pid: int) -> list[str]:
+    try:
+        return psutil.Process(pid).cmdline()
+    except psutil.NoSuchProcess:
+        return []
+
+
+def assert_one_block_at_a_time(engine: DaskEngine) -> None:
+    def running_together(block: Block, _: object) -> tuple[int, int]:
+        from rff_dist import blocks
+
+        worker = distributed.get_worker()
+        worker.running = getattr(worker, "running", 0) + 1
+        time.sleep(0.02)
+        seen = worker.running
+        worker.running -= 1
+        return seen, blocks._n_threads.get()
+
+    assert engine.map_reduce(running_together, unit_blocks(10), None, combine=max) == (1, 2)
+
+
+def test_a_given_client_stays_open(embedded: DaskEngine) -> None:
+    scaled(embedded, 2)
+    with DaskEngine(client=embedded.client) as engine:
+        assert engine.map_reduce(lambda b, _: 1, unit_blocks(3), None, combine=operator.add) == 3
+    assert embedded.client.status == "running"
+
+
+@pytest.fixture
+def scheduler(tmp_path: Path) -> Iterator[tuple[str, list[subprocess.Popen[bytes]]]]:
+    """Run a scheduler and a worker without a nanny, in processes of their own."""
+    file = tmp_path / "scheduler.json"
+    dask_command = [sys.executable, "-m", "dask"]
+    log = (tmp_path / "log").open("wb")
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+
+    def start(*arguments: str) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            [*dask_command, *arguments, "--no-dashboard", "--scheduler-file", str(file)],
+            stdout=log,
+            stderr=log,
+            env=environment,
+        )
+
+    processes = [start("scheduler", "--host", "127.0.0.1", "--port", "0")]
+    deadline = time.monotonic() + 60
+    while not (file.exists() and file.stat().st_size):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    processes.append(start("worker", "--no-nanny", "--host", "127.0.0.1", "--nthreads", "1"))
+    yield json.loads(file.read_text())["address"], processes
+    for process in processes:
+        process.kill()
+        process.wait()
+    log.close()
+
+
+@pytest.mark.faults
+def test_a_lost_scheduler_ends_the_pass_with_its_name(
+    scheduler: tuple[str, list[subprocess.Popen[bytes]]],
+) -> None:
+    address, processes = scheduler
+    with DaskEngine(address) as engine:
+        engine.observers = (once_after(5, processes[0].kill),)
+        start = time.monotonic()
+        with pytest.raises(ClusterLostError, match=rf"scheduler at {address} went away"):
+            engine.map_reduce(slow_power, unit_blocks(1_000), None, combine=operator.add)
+        assert time.monotonic() - start < 60  # the promise, not a measurement
+
+
+@pytest.mark.faults
+def test_a_cluster_without_workers_ends_the_pass(
+    scheduler: tuple[str, list[subprocess.Popen[bytes]]],
+) -> None:
+    address, processes = scheduler
+    with DaskEngine(address, patience=1.0) as engine:
+        engine.client.wait_for_workers(1, timeout=60)
+        engine.observers = (once_after(5, processes[1].kill),)
+        with pytest.raises(ClusterLostError, match=r"has had no worker for \d+ s"):
+            engine.map_reduce(slow_power, unit_blocks(1_000), None, combine=operator.add)
+
+
+def test_no_scheduler_is_an_error_that_names_the_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dask_engine, "CONNECT_S", 0.5)
+    with pytest.raises(ClusterUnavailableError, match=r"no scheduler answers at tcp://127\.0\.0\.1:9"):
+        DaskEngine("127.0.0.1:9")
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["tcp://192.0.2.1:8786", "192.0.2.1:8786", "tcp://cluster.example:8786", "ws://[2001:db8::1]:80"],
+)
+def test_a_scheduler_beyond_this_machine_needs_tls(address: str) -> None:
+    with pytest.raises(ClusterError, match="without TLS"):
+        DaskEngine(address)
+
+
+@pytest.mark.parametrize(
+    ("address", "insecure"),
+    [
+        ("tcp://127.0.0.1:1", False),
+        ("localhost:1", False),
+        ("tcp://[::1]:1", False),
+        ("tls://cluster.example:1", False),
+        ("tcp://192.0.2.1:1", True),
+    ],
+)
+def test_loopback_tls_and_what_the_caller_insists_on_are_allowed(address: str, insecure: bool) -> None:
+    assert dask_engine._checked_address(address, insecure=insecure).endswith(address)
+
+
+@pytest.mark.parametrize("address", ["http://127.0.0.1:8786", "tcp://127.0.0.1:port"])
+def test_what_is_no_address_is_refused(address: str) -> None:
+    with pytest.raises(InvalidParameterError, match="no address"):
+        DaskEngine(address)
+
+
+def test_tls_without_certificates_is_refused() -> None:
+    with pytest.raises(ClusterError, match="security"):
+        DaskEngine("tls://127.0.0.1:9")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"scheduler": "127.0.0.1:1", "n_workers": 2}, "`n_workers` size an embedded cluster"),
+        ({"n_workers": 0}, "`n_workers` must be at least 1"),
+        ({"scheduler": "127.0.0.1:1", "client": object()}, "both given"),
+    ],
+)
+def test_parameters_that_exclude_each_other_are_refused(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidParameterError, match=message):
+        DaskEngine(**arguments)
+
+
+def test_functions_that_cannot_be_pickled_are_refused(embedded: DaskEngine, tmp_path: Path) -> None:
+    with (
+        (tmp_path / "file").open("w") as file,
+        pytest.raises(InvalidParameterError, match="cannot be pickled"),
+    ):
+        embedded.map_reduce(lambda b, _: file.name, BLOCKS, None, combine=operator.add)
+
+
+# -- Dask collections ----------------------------------------------------------------------------------
+
+RNG = np.random.default_rng(0)
+X_VALUES = RNG.normal(size=(100, 3)).astype(np.float32)
+Y_VALUES = RNG.normal(size=100)
+
+
+def gather_rows(rows: Rows, _: object) -> list[tuple[np.ndarray, np.ndarray | None, np.ndarray | None]]:
+    return [(rows.X, rows.y, rows.sample_weight)]
+
+
+@pytest.mark.parametrize("distributed_engine", [False, True], ids=["serial", "dask"])
+@pytest.mark.parametrize("chunks", [20, (30, 10, 60)], ids=["regular", "irregular"])
+def test_dask_arrays_give_their_rows(
+    embedded: DaskEngine, chunks: int | tuple[int, ...], distributed_engine: bool
+) -> None:
+    engine = scaled(embedded, 2) if distributed_engine else SerialEngine()
+    data = DaskArrayDataset(
+        da.from_array(X_VALUES, chunks=(chunks, 3)),
+        da.from_array(Y_VALUES, chunks=33),
+        da.from_array(np.arange(100), chunks=50),
+    )
+    assert (data.n_samples, data.n_features, data.n_targets, data.url) == (100, 3, 1, None)
+    assert data.dtype == np.float32
+    blocks = cut_blocks(100, data.chunk_rows, rows_per_block=25)
+    pieces = engine.map_reduce(BlockTask(data, gather_rows), blocks, None, combine=operator.add)
+    X, y, weights = (np.concatenate(part) for part in zip(*pieces, strict=True))
+    np.testing.assert_array_equal(X, X_VALUES)
+    np.testing.assert_array_equal(y, Y_VALUES[:, np.newaxis])
+    np.testing.assert_array_equal(weights, np.arange(100.0))
+    assert (X.dtype, y.dtype, weights.dtype) == (np.float32, np.float64, np.float64)
+
+
+def test_rows_of_a_persisted_collection_do_not_pass_through_the_client(embedded: DaskEngine) -> None:
+    engine = scaled(embedded, 2)
+    X = engine.client.persist(da.from_array(X_VALUES, chunks=(20, 3)))
+    task = BlockTask(DaskArrayDataset(X), lambda rows, _: (rows.X.sum(dtype=np.float64), rows.y))
+    total, _ = engine.map_reduce(
+        task, cut_blocks(100, 20, rows_per_block=20), None, combine=lambda a, b: (a[0] + b[0], None)
+    )
+    assert total == pytest.approx(X_VALUES.sum(dtype=np.float64), rel=1e-12)
+
+
+def test_a_block_of_a_collection_that_fails_is_named(embedded: DaskEngine) -> None:
+    def fail_late(piece: np.ndarray, block_info: Any = None) -> np.ndarray:
+        if block_info and block_info[0]["chunk-location"][0] == 2:
+            raise ValueError("this file is broken")
+        return piece
+
+    X = da.from_array(X_VALUES, chunks=(20, 3)).map_blocks(fail_late, dtype=np.float32)
+    with pytest.raises(BlockError, match=r"rows 40:60\).*this file is broken"):
+        scaled(embedded, 2).map_reduce(
+            BlockTask(DaskArrayDataset(X), gather_rows),
+            cut_blocks(100, 20, rows_per_block=20),
+            None,
+            combine=operator.add,
+        )
+
+
+def test_writing_from_a_collection(embedded: DaskEngine, tmp_path: Path) -> None:
+    path = tmp_path / "out.npy"
+    np.save(path, np.zeros((100, 3)))
+    task = BlockTask(DaskArrayDataset(da.from_array(X_VALUES, chunks=(20, 3))), lambda rows, k: k * rows.X)
+    blocks = cut_blocks(100, 20, rows_per_block=20)
+    assert scaled(embedded, 2).map_write(task, blocks, 2.0, FileOutput(path)) == 100
+    np.testing.assert_array_equal(np.load(path), 2 * X_VALUES)
+
+
+def test_unknown_chunk_sizes_are_computed_in_one_pass_without_touching_the_callers_arrays() -> None:
+    frame = pd.DataFrame(X_VALUES, columns=list("abc")).assign(y=Y_VALUES)
+    source = dd.from_pandas(frame, npartitions=3)
+    passes = 0
+
+    def counting_get(*args: Any, **kwargs: Any) -> Any:
+        nonlocal passes
+        passes += 1
+        return dask.get(*args, **kwargs)
+
+    with dask.config.set(scheduler=counting_get):
+        data = DaskArrayDataset(source[["a", "b", "c"]], source["y"])
+        assert passes == 1
+        assert (data.n_samples, data.n_features, data.n_targets) == (100, 3, 1)
+        rows = data.read(Block(0, 0, 100))
+        np.testing.assert_array_equal(rows.X, X_VALUES)
+        np.testing.assert_array_equal(rows.y, Y_VALUES[:, np.newaxis])
+        X = source[["a", "b", "c"]].to_dask_array()
+        DaskArrayDataset(X)
+        assert np.isnan(X.chunks[0]).all()
+
+
+def test_columns_split_into_chunks_are_rechunked_with_one_warning() -> None:
+    with pytest.warns(UserWarning, match="2 pieces along its columns") as caught:
+        data = DaskArrayDataset(da.from_array(X_VALUES, chunks=(20, 2)))
+    assert len(caught) == 1
+    assert data.read(Block(0, 0, 40)).X.shape == (40, 3)
+
+
+def test_rows_are_taken_in_the_order_of_the_indices() -> None:
+    data = DaskArrayDataset(da.from_array(X_VALUES, chunks=(20, 3)), Y_VALUES)
+    indices = np.array([77, 3, 41, 3])
+    X, y = data.take(indices)
+    np.testing.assert_array_equal(X, X_VALUES[indices])
+    np.testing.assert_array_equal(y, Y_VALUES[indices, np.newaxis])
+
+
+def test_fingerprint_follows_the_data() -> None:
+    def fingerprint(values: np.ndarray) -> str:
+        return DaskArrayDataset(da.from_array(values, chunks=(20, 3))).fingerprint()
+
+    assert fingerprint(X_VALUES) == fingerprint(X_VALUES.copy())
+    assert fingerprint(X_VALUES) != fingerprint(X_VALUES + 1)
+
+
+@pytest.mark.parametrize(
+    ("X", "y", "message"),
+    [
+        (da.zeros(5), None, r"X has shape \(5,\)"),
+        (da.zeros((0, 2)), None, "at least one of each"),
+        (da.zeros((5, 0)), None, "at least one of each"),
+        (da.zeros((5, 2), dtype=complex), None, "X has dtype complex128"),
+        (da.zeros((5, 2), dtype=object, chunks=(5, 2)), None, "X has dtype object"),
+        (da.zeros((5, 2)), np.array(list("abcde"), dtype=object), "y has dtype object"),
+        (da.zeros((5, 2)), da.zeros(4), r"y has shape \(4,\), but X has 5 rows"),
+    ],
+)
+def test_dask_arrays_that_are_no_data_are_refused(X: Any, y: Any, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        DaskArrayDataset(X, y)
+
+
+def test_a_tree_over_dask_arrays_is_the_same_as_over_rows(embedded: DaskEngine) -> None:
+    data = DaskArrayDataset(da.from_array(X_VALUES, chunks=(20, 3)))
+    task = BlockTask(data, lambda rows, _: rows.block.index)
+    blocks = cut_blocks(100, 20, rows_per_block=20)
+    assert scaled(embedded, 2).map_reduce(task, blocks, None, combine=nest) == (((0, 1), (2, 3)), 4)
