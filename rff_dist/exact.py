@@ -83,13 +83,22 @@ class ExactSum:
         return self.digits.shape[1:]
 
     def value(self) -> FloatArray:
-        """Return the sums in float64, within one unit in the last place."""
+        """Return the sums in float64, within one unit in the last place.
+
+        Raises
+        ------
+        DataError
+            If a sum is larger than float64 holds.
+        """
         negative = self.digits[-1] < 0
         magnitude = np.where(negative, -self.digits, self.digits)
         _carry(magnitude)
         total = np.zeros(self.shape)
-        for k in range(len(magnitude) - 1, -1, -1):
-            total += np.ldexp(magnitude[k].astype(np.float64), _BITS * (self.lowest + k))
+        with np.errstate(over="ignore"):
+            for k in range(len(magnitude) - 1, -1, -1):
+                total += np.ldexp(magnitude[k].astype(np.float64), _BITS * (self.lowest + k))
+        if not np.isfinite(total).all():
+            raise DataError("a sum is larger than float64 holds; scale the values down")
         return np.where(negative, -total, total)
 
     def _combined(self, other: ExactSum, sign: int) -> Self:

@@ -1,0 +1,46 @@
+"""Hypothesis strategies that several tests share."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from rff_dist.blocks import Block, Rows
+from rff_dist.kernels import Gaussian, Kernel, Laplacian, Matern
+
+FINITE = st.floats(allow_nan=False, allow_infinity=False)  # subnormals, ±0 and 1.8e308 included
+
+
+def float_arrays(size: int) -> st.SearchStrategy[np.ndarray]:
+    """Return vectors of finite floats of any size and sign, many of them special."""
+    return hnp.arrays(np.float64, size, elements=FINITE)
+
+
+length_scales = st.floats(1e-3, 1e3)
+
+
+@st.composite
+def kernels(draw: st.DrawFn) -> Kernel:
+    """Return any kernel, with one length scale or with one per column."""
+    scale = draw(length_scales | st.lists(length_scales, min_size=1, max_size=5).map(tuple))
+    return draw(
+        st.sampled_from([Gaussian(scale), Laplacian(scale)])
+        | st.floats(0.05, 100.0).map(lambda nu: Matern(scale, nu=nu))
+    )
+
+
+@st.composite
+def row_sets(
+    draw: st.DrawFn, *, n_features: int, n_targets: int, max_rows: int = 40, weighted: bool | None = None
+) -> Rows:
+    """Return rows with ordinary values; weights, where there are any, are from 0 to 1."""
+    n = draw(st.integers(1, max_rows))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    with_weights = draw(st.booleans()) if weighted is None else weighted
+    return Rows(
+        Block(0, 0, n),
+        rng.standard_normal((n, n_features)),
+        rng.standard_normal((n, n_targets)) * 10.0 ** draw(st.integers(-3, 3)),
+        rng.random(n) if with_weights else None,
+    )
