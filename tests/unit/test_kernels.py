@@ -1,0 +1,252 @@
+"""Exact kernels against scikit-learn, SciPy and 60-digit arithmetic; parameters and their errors."""
+
+from __future__ import annotations
+
+import json
+import pickle
+
+import numpy as np
+import pytest
+from hypothesis import given
+from scipy.spatial.distance import cdist
+from sklearn.gaussian_process import kernels as sklearn_kernels
+from sklearn.metrics.pairwise import laplacian_kernel, rbf_kernel
+
+from rff_dist.errors import InvalidParameterError
+from rff_dist.frequencies import IID, Orthogonal
+from rff_dist.kernels import (
+    KERNELS,
+    Gaussian,
+    Kernel,
+    Laplacian,
+    Matern,
+    find_design,
+    find_kernel,
+    kernel_from_dict,
+)
+from tests.strategies import kernels
+
+EXACT = 1e-12  # both sides round: distances, exponentials and a Bessel function in float64
+X = np.random.default_rng(0).standard_normal((30, 4))
+Y = np.random.default_rng(1).standard_normal((20, 4))
+SCALES = np.array([0.5, 1.0, 2.0, 7.0])
+
+
+class TestAgainstScikitLearn:
+    @pytest.mark.parametrize("length_scale", [0.3, 1.0, 5.0, SCALES], ids=str)
+    def test_gaussian_is_rbf(self, length_scale):
+        expected = sklearn_kernels.RBF(length_scale)(X, Y)
+        np.testing.assert_allclose(Gaussian(length_scale)(X, Y), expected, rtol=EXACT, atol=EXACT)
+
+    @pytest.mark.parametrize("gamma", [0.01, 0.5, 3.0])
+    def test_gaussian_from_gamma_is_rbf_kernel(self, gamma):
+        expected = rbf_kernel(X, Y, gamma=gamma)
+        np.testing.assert_allclose(Gaussian.from_gamma(gamma)(X, Y), expected, rtol=EXACT, atol=EXACT)
+
+    @pytest.mark.parametrize("length_scale", [0.3, 1.0, 5.0])
+    def test_laplacian_is_laplacian_kernel_with_the_l1_distance(self, length_scale):
+        expected = laplacian_kernel(X, Y, gamma=1 / length_scale)
+        np.testing.assert_allclose(Laplacian(length_scale)(X, Y), expected, rtol=EXACT, atol=EXACT)
+
+    def test_laplacian_with_a_scale_per_column_divides_each_difference(self):
+        expected = np.exp(-cdist(X, Y, "cityblock", w=1 / SCALES))
+        np.testing.assert_allclose(Laplacian(SCALES)(X, Y), expected, rtol=EXACT, atol=EXACT)
+
+    @pytest.mark.parametrize("length_scale", [0.5, 2.0, SCALES], ids=str)
+    @pytest.mark.parametrize("nu", [0.5, 1.5, 2.5, 0.3, 1.0, 3.7, 12.0])
+    def test_matern_is_matern(self, nu, length_scale):
+        expected = sklearn_kernels.Matern(length_scale, nu=nu)(X, Y)
+        np.testing.assert_allclose(Matern(length_scale, nu=nu)(X, Y), expected, rtol=1e-11, atol=EXACT)
+
+    def test_matern_one_half_is_the_l2_exponential(self):
+        np.testing.assert_allclose(Matern(2.0, nu=0.5)(X, Y), np.exp(-cdist(X, Y) / 2), rtol=EXACT)
+
+
+class TestMaternBeyondTheEasyCases:
+    # 2^(1-ν)/Γ(ν)·s^ν·K_ν(s), s = √(2ν)·r, in 60-digit arithmetic (mpmath 1.4.1)
+    @pytest.mark.parametrize(
+        ("nu", "distance", "expected"),
+        [
+            (0.05, 1e-9, 0.8890802917664177),
+            (0.05, 0.2, 0.25025122131380995),
+            (0.05, 3, 0.04490314620834051),
+            (0.3, 1e-3, 0.9870254237200053),
+            (0.3, 1, 0.3076751482330896),
+            (1.0, 1e-9, 1.0),
+            (1.0, 0.5, 0.7319144764614628),
+            (1.0, 7, 0.000205237253121059),
+            (1.7, 1, 0.49425941807516643),
+            (4.0, 0.02, 0.9997333866524674),
+            (4.0, 3, 0.022834461695519906),
+            (10.0, 1e-3, 0.9999994444446181),
+            (10.0, 9, 1.328354253728441e-10),
+            (49.5, 1e-9, 1.0),
+            (49.5, 0.5, 0.8803756240824562),
+            (100.0, 1e-3, 0.9999994949496238),
+            (100.0, 0.02, 0.9997980004108694),
+            (100.0, 7, 1.9546423181654807e-10),
+            (170.0, 0.2, 0.9800838607523212),
+            (170.0, 1, 0.6051924894564111),
+            (200.0, 0.2, 0.9801011656668975),
+            (200.0, 0.5, 0.881977864763994),
+            (1000.0, 0.5, 0.8823934071215124),
+            (1000.0, 1, 0.6063032030052086),
+            (1000.0, 7, 2.991544663037938e-11),
+            (10000.0, 1, 0.6065079147341063),
+            (10000.0, 9, 2.7845511626813898e-18),
+            (1000000.0, 1, 0.6065304322636281),
+            (1000000.0, 3, 0.011109059026248634),
+        ],
+    )
+    def test_values_agree_with_60_digits_for_any_smoothness(self, nu, distance, expected):
+        got = Matern(nu=nu).of_distance(np.array([distance]))
+        np.testing.assert_allclose(got, [expected], rtol=1e-12, atol=1e-13)
+
+    @pytest.mark.parametrize("nu", [0.05, 0.5, 1.0, 1.5, 2.5, 3.7, 170.0, 1e3, 1e12])
+    def test_it_is_one_at_zero_and_zero_far_away_without_a_warning(self, nu):
+        distances = [0.0, 5e-324, 1e-300, 1e9, 1e100, 1e160, 1e300]
+        gram = Matern(nu=nu)([[0.0]], np.reshape(distances, (-1, 1)))
+        np.testing.assert_allclose(gram[0, :3], 1.0, rtol=1e-12)
+        np.testing.assert_array_equal(gram[0, 3:], 0.0)
+
+    @pytest.mark.parametrize("nu", [0.2, 1.0, 7.3, 49.0, 120.0, 171.5, 400.0, 1e5])
+    def test_it_falls_with_distance_without_a_step(self, nu):
+        """Where the Bessel function overflows another formula takes over; the seam must not show."""
+        values = Matern(nu=nu).of_distance(np.linspace(0, 12, 4_001))
+        steps = np.diff(values)
+        assert steps.max() <= 1e-13
+        if nu > 1:  # then the slope is bounded
+            assert abs(np.diff(steps)).max() < 1e-4
+
+    @pytest.mark.parametrize("nu", [1e3, 1e5, 1e8])
+    def test_large_smoothness_is_the_gaussian(self, nu):
+        difference = abs(Matern(nu=nu)(X, Y) - Gaussian()(X, Y)).max()
+        assert difference < 0.5 / nu  # the next term of the expansion is of order 1/ν
+
+    def test_the_halves_agree_with_the_general_form(self):
+        distance = np.linspace(0, 20, 300)
+        for nu in (0.5, 1.5, 2.5):
+            nearby = Matern(nu=nu * (1 + 1e-13)).of_distance(distance)  # takes the Bessel form
+            np.testing.assert_allclose(Matern(nu=nu).of_distance(distance), nearby, atol=1e-12)
+
+
+class TestGram:
+    @given(kernels())
+    def test_gram_is_symmetric_positive_with_unit_diagonal(self, kernel):
+        n_features = len(kernel.length_scale) if isinstance(kernel.length_scale, tuple) else 3
+        points = np.random.default_rng(0).standard_normal((12, n_features))
+        gram = kernel(points)
+        np.testing.assert_array_equal(np.diagonal(gram), 1.0)
+        np.testing.assert_allclose(gram, gram.T, rtol=1e-14)
+        assert np.linalg.eigvalsh(gram).min() > -1e-12
+        assert ((gram >= 0) & (gram <= 1)).all()
+
+    @pytest.mark.parametrize("kernel", [Gaussian(), Laplacian(), Matern(), Matern(nu=0.8)], ids=str)
+    def test_distances_whose_squares_overflow_give_zero(self, kernel):
+        assert kernel([[0.0]], [[1e200], [1.7e308]]).tolist() == [[0.0, 0.0]]
+
+    def test_a_scale_per_column_is_the_kernel_of_scaled_inputs(self):
+        for kernel in (Gaussian(), Laplacian(), Matern(nu=0.8)):
+            np.testing.assert_allclose(
+                kernel.with_length_scale(SCALES)(X, Y), kernel(X / SCALES, Y / SCALES), rtol=1e-14
+            )
+
+
+class TestParameters:
+    @pytest.mark.parametrize("kernel", KERNELS.values(), ids=KERNELS)
+    @pytest.mark.parametrize(
+        "length_scale",
+        [
+            0,
+            -1.0,
+            np.nan,
+            np.inf,
+            True,
+            np.True_,
+            "1",
+            None,
+            1j,
+            [1.0, 0.0],
+            [1.0, np.nan],
+            [True],
+            [[1.0]],
+            [],
+        ],
+        ids=repr,
+    )
+    def test_a_bad_length_scale_is_refused(self, kernel, length_scale):
+        with pytest.raises(InvalidParameterError, match=r"`length_scale` .*expected"):
+            kernel(length_scale)
+
+    @pytest.mark.parametrize("nu", [0, -1.5, np.nan, np.inf, True, "1.5", None])
+    def test_a_bad_nu_is_refused(self, nu):
+        with pytest.raises(InvalidParameterError, match=r"`nu` is .*finite number above 0"):
+            Matern(nu=nu)
+
+    @pytest.mark.parametrize("gamma", [0, -1.0, np.nan, True])
+    def test_a_bad_gamma_is_refused(self, gamma):
+        with pytest.raises(InvalidParameterError, match="`gamma`"):
+            Gaussian.from_gamma(gamma)
+
+    def test_a_wrong_number_of_length_scales_names_both_counts(self):
+        with pytest.raises(InvalidParameterError, match="has 3 entries but the data have 4 columns"):
+            Gaussian([1.0, 2.0, 3.0])(X)
+        with pytest.raises(InvalidParameterError, match="has 3 entries but the data have 2 columns"):
+            Gaussian([1.0, 2.0, 3.0]).sample_frequencies(2, 4, rng=0)
+
+    @pytest.mark.parametrize(
+        ("name", "nearest"), [("gausian", "gaussian"), ("Matern", "matern"), ("laplace", "laplacian")]
+    )
+    def test_an_unknown_kernel_suggests_the_nearest(self, name, nearest):
+        with pytest.raises(
+            InvalidParameterError, match=rf"unknown `kernel` '{name}' .*did you mean '{nearest}'"
+        ):
+            find_kernel(name)
+
+    @pytest.mark.parametrize("name", ["box", None, 3])
+    def test_an_unknown_kernel_lists_the_known(self, name):
+        with pytest.raises(InvalidParameterError, match=r"\['gaussian', 'laplacian', 'matern'\]"):
+            find_kernel(name)
+
+    def test_an_unknown_design_suggests_the_nearest(self):
+        with pytest.raises(InvalidParameterError, match=r"unknown `design` .*did you mean 'orthogonal'"):
+            find_design("ortogonal")
+
+    def test_names_and_objects_are_both_taken(self):
+        assert find_kernel("matern") == Matern()
+        assert find_kernel(Gaussian(3.0)) == Gaussian(3.0)
+        assert find_design("iid") == IID()
+        assert find_design(Orthogonal()) == Orthogonal()
+
+    def test_kernels_with_equal_parameters_are_equal_and_others_are_not(self):
+        assert Gaussian([1, 2]) == Gaussian(np.array([1.0, 2.0]))
+        assert hash(Gaussian([1, 2])) == hash(Gaussian((1.0, 2.0)))
+        assert Gaussian(2.0) != Laplacian(2.0)
+        assert Matern(nu=0.5) != Matern(nu=1.5)
+
+
+class TestDescriptions:
+    @given(kernels())
+    def test_a_kernel_survives_json_and_pickle(self, kernel):
+        assert kernel_from_dict(json.loads(json.dumps(kernel.to_dict()))) == kernel
+        assert pickle.loads(pickle.dumps(kernel)) == kernel
+
+    @pytest.mark.parametrize(
+        "values",
+        [
+            {},
+            {"name": "gaussain"},
+            {"name": "gaussian", "nu": 1.5},
+            {"name": "matern", "nu": -1.0},
+            {"name": "gaussian", "length_scale": 0.0},
+        ],
+        ids=str,
+    )
+    def test_a_bad_description_is_refused(self, values):
+        with pytest.raises(InvalidParameterError):
+            kernel_from_dict(values)
+
+    def test_every_kernel_is_registered_under_its_name(self):
+        assert {name: kernel.name for name, kernel in KERNELS.items()} == {name: name for name in KERNELS}
+        ours = {kernel for kernel in Kernel.__subclasses__() if kernel.__module__ == Kernel.__module__}
+        assert set(KERNELS.values()) == ours
