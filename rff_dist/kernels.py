@@ -280,7 +280,9 @@ class _MaternScale:
     nu: float
 
     def __call__(self, uniforms: FloatArray) -> FloatArray:
-        with np.errstate(divide="ignore"):  # a tiny nu may give an infinite scale, which drawing refuses
+        with np.errstate(
+            divide="ignore", over="ignore"
+        ):  # a tiny nu may give an infinite scale, which drawing refuses
             return np.asarray(np.sqrt(self.nu / special.gammaincinv(self.nu, uniforms)))
 
 
