@@ -71,10 +71,13 @@ class Sample(NamedTuple):
         Inputs in their stored dtype.
     y : float64 array of shape (n_indices, n_targets), or None
         Targets.
+    sample_weight : float64 array of shape (n_indices,), or None
+        Weights.
     """
 
     X: np.ndarray
     y: np.ndarray | None
+    sample_weight: np.ndarray | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,6 +128,16 @@ class ZarrDataset:
         if self.y is None:
             return 0
         return int(self.y.shape[1]) if self.y.ndim == 2 else 1
+
+    @property
+    def one_dimensional(self) -> bool:
+        """Whether y is a vector rather than a matrix."""
+        return self.y is not None and self.y.ndim == 1
+
+    @property
+    def weighted(self) -> bool:
+        """Whether rows have weights."""
+        return self.sample_weight is not None
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -180,15 +193,15 @@ class ZarrDataset:
         """
         wanted = _checked_indices(indices, self.n_samples)
         rows, places = np.unique(wanted, return_inverse=True)
-        X = gather_rows(self.X, rows, label=self._labels["X"])[places]
-        if self.y is None:
-            return Sample(X, None)
-        y = (
-            self.y[rows]
-            if isinstance(self.y, np.ndarray)
-            else gather_rows(self.y, rows, label=self._labels["y"])
+        X, y, weight = (
+            None if (values := self._gather(name, array, rows)) is None else values[places]
+            for name, array in (("X", self.X), ("y", self.y), ("sample_weight", self.sample_weight))
         )
-        return Sample(X, _targets(y)[places])
+        return Sample(
+            cast("np.ndarray", X),
+            None if y is None else _targets(y),
+            None if weight is None else weight.astype(np.float64, copy=False),
+        )
 
     def fingerprint(self) -> str:
         """Digest of what the data are, the same for a copy elsewhere.
@@ -225,6 +238,13 @@ class ZarrDataset:
             f"ZarrDataset({self._labels['X']}: {self.n_samples:_} rows, {self.n_features} features, "
             f"{self.n_targets} targets, {self.dtype})"
         )
+
+    def _gather(
+        self, name: str, array: zarr.Array[Any] | np.ndarray | None, rows: np.ndarray
+    ) -> np.ndarray | None:
+        if array is None or isinstance(array, np.ndarray):
+            return None if array is None else array[rows]
+        return gather_rows(array, rows, label=self._labels[name])
 
     def _slice(
         self, name: str, array: zarr.Array[Any] | np.ndarray | None, block: Block
@@ -278,7 +298,7 @@ class ArrayDataset:
                 raise DataError(
                     f"y has shape {y.shape} and X {X.shape}; expected a row of y for each row of X"
                 )
-            y = _targets(y)
+            y = y.astype(np.float64, copy=False)
         weight = None if self.sample_weight is None else np.asarray(self.sample_weight)
         if weight is not None:
             _require_numbers("sample_weight", weight)
@@ -301,7 +321,19 @@ class ArrayDataset:
     @property
     def n_targets(self) -> int:
         """Columns of y; 0 without y."""
-        return 0 if self.y is None else int(self.y.shape[1])
+        if self.y is None:
+            return 0
+        return int(self.y.shape[1]) if self.y.ndim == 2 else 1
+
+    @property
+    def one_dimensional(self) -> bool:
+        """Whether y is a vector rather than a matrix."""
+        return self.y is not None and self.y.ndim == 1
+
+    @property
+    def weighted(self) -> bool:
+        """Whether rows have weights."""
+        return self.sample_weight is not None
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -313,14 +345,15 @@ class ArrayDataset:
         return Rows(
             block,
             self.X[rows],
-            None if self.y is None else self.y[rows],
+            None if self.y is None else _targets(self.y[rows]),
             None if self.sample_weight is None else self.sample_weight[rows],
         )
 
     def take(self, indices: np.ndarray | Sequence[int]) -> Sample:
         """Return single rows, in the order asked."""
         rows = _checked_indices(indices, self.n_samples)
-        return Sample(self.X[rows], None if self.y is None else self.y[rows])
+        weight = None if self.sample_weight is None else self.sample_weight[rows]
+        return Sample(self.X[rows], None if self.y is None else _targets(self.y[rows]), weight)
 
     @cached_property
     def _digest(self) -> str:
@@ -331,9 +364,6 @@ class ArrayDataset:
     def fingerprint(self) -> str:
         """Digest of all values."""
         return self._digest
-
-
-type Dataset = ZarrDataset | ArrayDataset
 
 
 def open_dataset(

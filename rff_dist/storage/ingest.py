@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import difflib
+import gzip
 import logging
 import os
 import zipfile
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -173,7 +175,7 @@ def _choose_columns(
     taken = {*targets, weight}
     features = [name for name in table.kinds if name not in taken] if columns is None else list(columns)
     used = [*features, *targets, *([] if weight is None else [weight])]
-    twice = sorted({name for name in used if used.count(name) > 1})
+    twice = _repeated(used)
     if twice:
         raise InvalidParameterError(
             f"columns {_listed(twice)} are named twice; expected each once, in one role"
@@ -226,7 +228,7 @@ def _check_values(
     for parts in batches:
         good = np.ones(len(parts[0]), dtype=bool)
         for i, part in enumerate(parts):
-            finite = np.isfinite(part).reshape(len(part), -1)
+            finite = np.isfinite(part if part.ndim == 2 else part[:, np.newaxis])
             good &= finite.all(axis=1)
             if on_nan == "error" and not finite.all():
                 row, column = np.argwhere(~finite)[0].tolist()
@@ -253,12 +255,14 @@ def _csv_table(path: Path) -> _Table:
     import pyarrow
     from pyarrow import csv
 
+    block_size = max(2**20, 16 * _longest_line(path))
+
     def options(names: list[str] | None) -> dict[str, Any]:
         # All numbers as float64: a type inferred from the first block would fail on "1.5" after a block of
         # integers.
         types = None if names is None else dict.fromkeys(names, pyarrow.float64())
         return {
-            "read_options": csv.ReadOptions(block_size=2**20, use_threads=False),
+            "read_options": csv.ReadOptions(block_size=block_size, use_threads=False),
             "convert_options": csv.ConvertOptions(column_types=types, include_columns=names),
         }
 
@@ -292,6 +296,16 @@ def _csv_table(path: Path) -> _Table:
         for name, kind in kinds.items()
     }
     return _Table(numbers, batches, None)
+
+
+def _longest_line(path: Path) -> int:
+    """Measure the longer of the first two lines: a row must fit into a block."""
+    opener = gzip.open if path.name.lower().endswith(".gz") else open
+    try:
+        with opener(path, "rb") as file:
+            return max(len(file.readline(2**26)) for _ in range(2))
+    except (OSError, EOFError) as error:
+        raise StorageError(f"{path} cannot be read as CSV: {describe(error)}") from error
 
 
 def _parquet_table(path: Path) -> _Table:
@@ -339,7 +353,7 @@ def _parquet_table(path: Path) -> _Table:
 def _arrow_kinds(schema: pyarrow.Schema, path: Path) -> dict[str, np.dtype[Any] | str]:
     from pyarrow import types
 
-    twice = sorted({name for name in schema.names if schema.names.count(name) > 1})
+    twice = _repeated(schema.names)
     if twice:
         raise DataError(f"{path.name} has several columns named {_listed(twice)}; expected different names")
     kinds: dict[str, np.dtype[Any] | str] = {}
@@ -459,6 +473,10 @@ def _read_array_header(file: Any, path: Path, name: str) -> tuple[tuple[int, ...
     except (ValueError, EOFError, zipfile.BadZipFile) as error:
         raise StorageError(f"array {name!r} of {path} cannot be read: {describe(error)}") from error
     return shape, fortran, dtype
+
+
+def _repeated(names: Sequence[str]) -> list[str]:
+    return sorted(name for name, count in Counter(names).items() if count > 1)
 
 
 def _listed(names: Sequence[str]) -> str:
