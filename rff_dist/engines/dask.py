@@ -681,7 +681,7 @@ class _Pass:
         block = self._blocks[position]
         key = (self._name, position)
         if self._source is None:
-            # Without a place Dask would queue them all where the state already is.
+            # Without a place Dask would send them where the state already is, until idle workers steal them.
             future = self._client.submit(
                 _run_block, self._job, self._state, block, key=key, workers=[worker], allow_other_workers=True
             )
@@ -945,6 +945,7 @@ class DaskArrayDataset:
             self._y = self._y[:, np.newaxis]
         self._sample_weight = _float_rows(arrays.get("sample_weight"), rows)
         self.weighted = self._sample_weight is not None
+        self.weighted = self._sample_weight is not None
         self.n_samples, self.n_features = (int(length) for length in X.shape)
         self.n_targets = 0 if self._y is None else int(self._y.shape[1])
         self.chunk_rows = int(max(rows))
@@ -961,10 +962,11 @@ class DaskArrayDataset:
         """Compute the rows of a block in this process, or on the current Dask client where there is one."""
         return Rows(block, *_compute(self.lazy(block)))
 
-    def take(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
-        """Compute the rows at `indices`, in that order: X and y (None without targets)."""
-        X, y = _compute((self._X[indices], None if self._y is None else self._y[indices]))
-        return X, y
+    def take(self, indices: np.ndarray, /) -> tuple[Any, Any, Any]:
+        """Compute X, y and weights of the rows at `indices`, in that order; None for what there is not."""
+        arrays = (self._X, self._y, self._sample_weight)
+        X, y, sample_weight = _compute([None if array is None else array[indices] for array in arrays])
+        return X, y, sample_weight
 
     def fingerprint(self) -> str:
         """Digest the names of the arrays' graphs, shapes and chunks: it changes with how data are made."""

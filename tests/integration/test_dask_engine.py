@@ -536,7 +536,7 @@ def test_columns_split_into_chunks_are_rechunked_with_one_warning() -> None:
 def test_rows_are_taken_in_the_order_of_the_indices() -> None:
     data = DaskArrayDataset(da.from_array(X_VALUES, chunks=(20, 3)), Y_VALUES)
     indices = np.array([77, 3, 41, 3])
-    X, y = data.take(indices)
+    X, y, _ = data.take(indices)
     np.testing.assert_array_equal(X, X_VALUES[indices])
     np.testing.assert_array_equal(y, Y_VALUES[indices, np.newaxis])
 
