@@ -17,8 +17,8 @@ from threadpoolctl import threadpool_limits
 
 from rff_dist.errors import DataError, PlanError, StatisticsError
 from rff_dist.exact import ExactSum
-from rff_dist.feature_map import STRIPE, FeatureMap, tile_rows
-from rff_dist.statistics import LIMB_ROWS, OUTPUT_TILE, RidgeStatistics, StatisticsSpec
+from rff_dist.feature_map import STRIPE, FeatureMap
+from rff_dist.statistics import OUTPUT_TILE, RidgeStatistics, StatisticsSpec, tile_rows
 
 type FloatArray = NDArray[np.float64]
 type IntArray = NDArray[np.int64]
@@ -86,11 +86,49 @@ class Rows:
     sample_weight: FloatArray | None = None
 
 
-class Source(Protocol):
-    """Anything that blocks of rows can be read from."""
+class Dataset(Protocol):
+    """Rows that blocks are read from: stored, in memory or lazy."""
+
+    @property
+    def n_samples(self) -> int:
+        """Rows."""
+
+    @property
+    def n_features(self) -> int:
+        """Columns of X."""
+
+    @property
+    def n_targets(self) -> int:
+        """Columns of y; 0 without y."""
+
+    @property
+    def one_dimensional(self) -> bool:
+        """Whether y is a vector rather than a matrix."""
+
+    @property
+    def weighted(self) -> bool:
+        """Whether rows have weights."""
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The dtype of X as stored."""
+
+    @property
+    def chunk_rows(self) -> int:
+        """Rows that are worth reading together."""
+
+    @property
+    def url(self) -> str | None:
+        """Where the rows are stored, if anywhere."""
 
     def read(self, block: Block) -> Rows:
         """Return the rows of a block."""
+
+    def take(self, indices: NDArray[np.intp], /) -> tuple[NDArray[Any], FloatArray | None, FloatArray | None]:
+        """Return X, y and weights of single rows, in the order asked."""
+
+    def fingerprint(self) -> str:
+        """Return a digest that changes when the data change."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +139,7 @@ class BlockTask[S, T]:
     (a Dask collection's own tasks) may take `source` and `compute` apart.
     """
 
-    source: Source
+    source: Dataset
     compute: Callable[[Rows, S], T]
 
     def __call__(self, block: Block, state: S) -> T:
@@ -202,6 +240,8 @@ class Moments:
         1 without weights.
     n_targets : int
         How many of the columns are targets, at the end.
+    frequency_weights : bool
+        Whether all weights are whole numbers, which then count as repetitions of their rows.
     """
 
     n_samples: int
@@ -211,6 +251,7 @@ class Moments:
     weight: ExactSum
     largest_weight: float
     n_targets: int
+    frequency_weights: bool = False
 
     def __add__(self, other: Moments) -> Moments:
         if self.n_targets != other.n_targets or not np.array_equal(self.pivot, other.pivot):
@@ -226,6 +267,7 @@ class Moments:
             self.weight + other.weight,
             max(self.largest_weight, other.largest_weight),
             self.n_targets,
+            self.frequency_weights and other.frequency_weights,
         )
 
     @property
@@ -273,6 +315,7 @@ def measure_moments(rows: Rows, pivot: FloatArray) -> Moments:
         weight=ExactSum.of(np.asarray(weights.sum())),
         largest_weight=1.0 if rows.sample_weight is None else float(weights.max(initial=0.0)),
         n_targets=0 if rows.y is None else rows.y.shape[1],
+        frequency_weights=rows.sample_weight is not None and bool((weights == np.rint(weights)).all()),
     )
 
 
@@ -310,9 +353,9 @@ def accumulate_rows(rows: Rows, state: Accumulation) -> RidgeStatistics:
     feature_map, spec = state.feature_map, state.spec
     if rows.y is None:
         raise DataError("the data have no y: training needs targets")
-    if rows.block.n_samples > LIMB_ROWS:
+    if rows.block.n_samples > spec.limb_rows:
         raise PlanError(
-            f"a block of {rows.block.n_samples:_} rows is too large; cut blocks of at most {LIMB_ROWS:_}"
+            f"a block of {rows.block.n_samples:_} rows is too large; cut blocks of at most {spec.limb_rows:_}"
         )
     if spec.n_components != feature_map.n_components:
         raise StatisticsError(

@@ -23,16 +23,9 @@ type Float32Array = NDArray[np.float32]
 type MapName = Literal["pairs", "phases"]
 
 STRIPE = 512  # components filled at once: 4 MiB of float32 work per stripe and tile, which caches hold
+_TRANSFORM_ROWS = 4096
+_FEW_ROWS = 256
 MAPS = ("pairs", "phases")
-
-
-def tile_rows(n_components: int) -> int:
-    """Return the rows of a tile: fixed by D, so that sums have the same bits everywhere.
-
-    4,096 rows amortise the integer sums to below 1 % of the product; wide maps take 2,048 to keep
-    the tile's float64 features at `8 * tile_rows * n_components` bytes below 128 MiB for D = 8,192.
-    """
-    return 4096 if n_components <= 4096 else 2048
 
 
 @runtime_checkable
@@ -178,11 +171,11 @@ class FourierFeatureMap:
             Even for pairs.
         """
         if self.phases is None:
-            angles = self.frequencies[:, start // 2 : stop // 2].T @ inputs.T
+            angles = _project(self.frequencies[:, start // 2 : stop // 2], inputs)
             np.cos(angles, out=out[0::2], dtype=np.float32)
             np.sin(angles, out=out[1::2], dtype=np.float32)
         else:
-            angles = self.frequencies[:, start:stop].T @ inputs.T
+            angles = _project(self.frequencies[:, start:stop], inputs)
             angles += self.phases[start:stop, np.newaxis]
             np.cos(angles, out=out, dtype=np.float32)
 
@@ -207,7 +200,7 @@ class FourierFeatureMap:
         """
         inputs = self.prepare(np.asarray(X))
         Z = np.empty((len(inputs), self.n_components), dtype)
-        rows = min(tile_rows(self.n_components), max(1, len(inputs)))
+        rows = min(_TRANSFORM_ROWS, max(1, len(inputs)))
         work = np.empty((min(STRIPE, self.n_components), rows))
         for row in range(0, len(inputs), rows):
             tile = inputs[row : row + rows]
@@ -237,6 +230,17 @@ class FourierFeatureMap:
         if self.spec is None:
             return FourierFeatureMap, (self.frequencies, self.phases, self.standardizer)
         return _redraw, (self.spec, self.standardizer, self.digest())
+
+
+def _project(frequencies: Float32Array, inputs: Float32Array) -> Float32Array:
+    """Return frequencies' · inputs', in float32.
+
+    For small products BLAS takes kernels whose float32 rounding depends on the shape. There the product
+    is made in float64 and rounded once, so that few rows have the same features in whatever company.
+    """
+    if len(inputs) >= _FEW_ROWS:
+        return frequencies.T @ inputs.T
+    return (frequencies.T.astype(np.float64) @ inputs.T.astype(np.float64)).astype(np.float32)
 
 
 @lru_cache(maxsize=8)

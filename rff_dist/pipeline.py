@@ -11,23 +11,25 @@ import math
 import operator
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 from scipy.spatial.distance import pdist
 
 from rff_dist.blocks import (
     Accumulation,
     Block,
     BlockTask,
+    Dataset,
     Errors,
     LinearModel,
     Moments,
     Rows,
     accumulate_rows,
+    check_finite,
     evaluate_rows,
     measure_moments,
     predict_rows,
@@ -45,11 +47,11 @@ from rff_dist.feature_map import (
 from rff_dist.frequencies import Design
 from rff_dist.kernels import Kernel, LengthScale
 from rff_dist.model import RidgeModel
-from rff_dist.plan import Plan, available_memory, plan_blocks, plan_fit
+from rff_dist.plan import MAX_BLOCK_ROWS, Plan, available_memory, plan_blocks, plan_fit
 from rff_dist.selection import Selection, select_alpha
 from rff_dist.solvers import RidgeSolution, decompose, solve_cholesky
-from rff_dist.statistics import RidgeStatistics, StatisticsSpec
-from rff_dist.storage import Dataset, create_output
+from rff_dist.statistics import FINE_FRACTION_BITS, FRACTION_BITS, RidgeStatistics, StatisticsSpec
+from rff_dist.storage import create_output
 
 logger = logging.getLogger(__name__)
 
@@ -59,8 +61,8 @@ type FloatArray = NDArray[np.float64]
 HEURISTIC_ROWS = 1000  # rows of the seeded sample whose distances give the median heuristic
 
 
-def blocks_of(dataset: Dataset) -> list[Block]:
-    """Return the blocks that every pass over the dataset uses.
+def blocks_of(dataset: Dataset, *, max_rows: int = MAX_BLOCK_ROWS) -> list[Block]:
+    """Return the blocks that passes over the dataset use, of at most `max_rows` rows.
 
     Raises
     ------
@@ -69,7 +71,9 @@ def blocks_of(dataset: Dataset) -> list[Block]:
     """
     if dataset.n_samples < 1:
         raise DataError("Found array with 0 sample(s): the data have no rows; at least 1 is needed")
-    return plan_blocks(dataset.n_samples, dataset.n_features, dataset.dtype.itemsize, dataset.chunk_rows)
+    return plan_blocks(
+        dataset.n_samples, dataset.n_features, dataset.dtype.itemsize, dataset.chunk_rows, max_rows=max_rows
+    )
 
 
 def check_plan(dataset: Dataset, n_components: int, *, engine: Engine, alpha: Alpha = "auto") -> Plan:
@@ -137,9 +141,21 @@ def target_offset_from(moments: Moments) -> tuple[float, ...]:
     return tuple(float(mean) for mean in moments.means[len(moments.pivot) - moments.n_targets :])
 
 
-def weight_exponent_from(moments: Moments) -> int:
-    """Return the smallest exponent whose power of two no weight exceeds."""
-    return math.ceil(math.log2(moments.largest_weight)) if moments.largest_weight > 0 else 0
+def fraction_bits_for(n_samples: int) -> int:
+    """Return the fineness of the sums' grid: finer for few rows, whose products have finer bits.
+
+    More rows may be added on the fine grid later: the sums are as exact, and take twice the memory.
+    """
+    return FINE_FRACTION_BITS if n_samples <= 2**13 else FRACTION_BITS
+
+
+def weight_grid(moments: Moments) -> dict[str, Any]:
+    """Return the parts of a `StatisticsSpec` that the weights decide.
+
+    The grid's exponent is the smallest whose power of two no weight exceeds.
+    """
+    exponent = math.ceil(math.log2(moments.largest_weight)) if moments.largest_weight > 0 else 0
+    return {"weight_exponent": exponent, "frequency_weights": moments.frequency_weights}
 
 
 # -- draw ------------------------------------------------------------------------------------------
@@ -148,7 +164,7 @@ def weight_exponent_from(moments: Moments) -> int:
 def median_length_scale(
     dataset: Dataset, kernel: Kernel, *, standardizer: Standardizer | None, seed: int
 ) -> float:
-    """Return the median distance, in the kernel's metric, between rows of a seeded sample.
+    """Return the median distance, in the kernel's metric, between distinct rows of a seeded sample.
 
     A first guess that is right within a factor of a few for smooth targets; selection by GCV or
     evidence is better and dearer.
@@ -171,19 +187,21 @@ def median_length_scale(
     n_rows = min(HEURISTIC_ROWS, dataset.n_samples)
     rng = np.random.Generator(np.random.Philox(seed))
     indices = np.sort(rng.choice(dataset.n_samples, n_rows, replace=False))
-    sample = dataset.take(indices)[0]
+    sample, _, weights = dataset.take(indices)
+    if weights is not None:  # rows of no weight must change nothing
+        sample = sample[weights > 0]
     if not np.isfinite(sample).all():
         row = int(np.argwhere(~np.isfinite(sample))[0][0])
         raise DataError(
             f"Input X contains NaN or infinity: row {indices[row]:_}; fill or drop such rows first"
         )
     points = np.asarray(sample, np.float64) if standardizer is None else standardizer(sample)
-    distances = pdist(points, kernel.metric)
-    positive = distances[distances > 0]
-    if not len(positive):
+    # equal rows say nothing of the scale: drop repetitions, so that they change nothing
+    distances = pdist(np.unique(points, axis=0), kernel.metric)
+    if not len(distances):
         logger.warning("all sampled rows are equal, so the median heuristic gives a length scale of 1")
         return 1.0
-    return float(np.median(positive))
+    return float(np.median(distances))
 
 
 def draw(
@@ -231,17 +249,14 @@ def draw(
 # -- accumulate ------------------------------------------------------------------------------------
 
 
-def is_one_dimensional(dataset: Dataset) -> bool:
-    """Return whether the targets are a vector rather than a matrix."""
-    return dataset.n_targets == 1 and getattr(getattr(dataset, "y", None), "ndim", 2) == 1
-
-
 def statistics_spec(
     dataset: Dataset,
     feature_map: FeatureMap,
     *,
     target_offset: tuple[float, ...] = (),
     weight_exponent: int = 0,
+    frequency_weights: bool = False,
+    fraction_bits: int = FRACTION_BITS,
 ) -> StatisticsSpec:
     """Return what statistics of a dataset in a feature map are about.
 
@@ -259,7 +274,9 @@ def statistics_spec(
         scale=feature_map.scale,
         weight_exponent=weight_exponent,
         target_offset=target_offset,
-        one_dimensional=is_one_dimensional(dataset),
+        one_dimensional=dataset.one_dimensional,
+        frequency_weights=frequency_weights,
+        fraction_bits=fraction_bits,
     )
 
 
@@ -322,9 +339,9 @@ def accumulate(
     """
     engine = SerialEngine() if engine is None else engine
     if spec is None:
-        weighted = getattr(dataset, "sample_weight", None) is not None
-        exponent = weight_exponent_from(inspect(dataset, engine=engine)) if weighted else 0
-        spec = statistics_spec(dataset, feature_map, weight_exponent=exponent)
+        spec = statistics_spec(dataset, feature_map)
+        if dataset.weighted:
+            spec = replace(spec, **weight_grid(inspect(dataset, engine=engine)))
     return accumulate_broadcast(dataset, broadcast(feature_map, spec, engine=engine), engine=engine)
 
 
@@ -334,7 +351,7 @@ def accumulate_broadcast(
     """Accumulate with a state that the workers have already."""
     statistics: RidgeStatistics = engine.map_reduce(
         BlockTask(dataset, accumulate_rows),
-        blocks_of(dataset),
+        blocks_of(dataset, max_rows=state.state.spec.limb_rows),
         state,
         combine=operator.add,
         label="accumulate",
@@ -373,35 +390,46 @@ def solve(statistics: RidgeStatistics, *, alpha: Alpha = "auto", fit_intercept: 
     SolveError
         If the statistics are not finite.
     """
-    if isinstance(alpha, str) and alpha != "auto":
-        raise InvalidParameterError(
-            f"`alpha` is {alpha!r}; expected 'auto', a number of at least 0, or numbers"
-        )
+    check_alpha(alpha)
+    equations = statistics.normal_equations(fit_intercept=fit_intercept)
     if is_one_alpha(alpha):
-        check_alpha_number(alpha)
-        equations = statistics.normal_equations(fit_intercept=fit_intercept)
-        return Solved(solve_cholesky(equations, alpha, overwrite_gram=True), None)
-    spectrum = decompose(statistics.normal_equations(fit_intercept=fit_intercept))
+        return Solved(solve_cholesky(equations, np.asarray(alpha), overwrite_gram=True), None)
+    spectrum = decompose(equations)
     selection = select_alpha(spectrum, None if isinstance(alpha, str) else np.asarray(alpha, np.float64))
     return Solved(spectrum.solve(selection.alpha), selection)
 
 
-def check_alpha_number(alpha: Any) -> None:
-    """Check that alpha is a finite number of at least 0.
+def check_alpha(alpha: Any) -> None:
+    """Check that alpha is "auto", a finite number of at least 0, or several.
 
     Raises
     ------
     InvalidParameterError
         Otherwise.
     """
-    if (
-        isinstance(alpha, bool)
-        or not isinstance(alpha, int | float | np.number | np.ndarray)
-        or not 0 <= float(alpha) < math.inf
-    ):
+    if isinstance(alpha, str) and alpha == "auto":
+        return
+    values = np.asarray(alpha)
+    numbers = values.dtype.kind in "iuf" and values.ndim <= 1 and values.size > 0
+    if not numbers or not ((values >= 0) & (values < math.inf)).all():
         raise InvalidParameterError(
-            f"`alpha` is {alpha!r}; expected 'auto', a finite number of at least 0, or numbers"
+            f"`alpha` is {alpha!r}; expected 'auto', a finite number of at least 0, or a list of them"
         )
+
+
+def refit(
+    model: RidgeModel, statistics: RidgeStatistics, *, alpha: Alpha = "auto", fit_intercept: bool = True
+) -> RidgeModel:
+    """Solve a model again from changed statistics of the same features."""
+    solved = solve(statistics, alpha=alpha, fit_intercept=fit_intercept)
+    kept = {name: model.card[name] for name in ("feature_names", "target_names") if name in model.card}
+    return RidgeModel.from_solution(
+        model.feature_map,
+        statistics,
+        solved.solution,
+        solved.selection,
+        {**kept, "fit_intercept": fit_intercept},
+    )
 
 
 # -- evaluate, predict -----------------------------------------------------------------------------
@@ -584,12 +612,17 @@ def fit(
         dataset,
         feature_map,
         target_offset=target_offset_from(moments),
-        weight_exponent=weight_exponent_from(moments),
+        fraction_bits=fraction_bits_for(dataset.n_samples),
+        **weight_grid(moments),
     )
     statistics = accumulate(dataset, feature_map, engine=engine, spec=spec)
     solved = solve(statistics, alpha=alpha, fit_intercept=fit_intercept)
     model = RidgeModel.from_solution(
-        feature_map, statistics, solved.solution, solved.selection, describe_dataset(dataset)
+        feature_map,
+        statistics,
+        solved.solution,
+        solved.selection,
+        {**describe_dataset(dataset), "fit_intercept": fit_intercept},
     )
     return model, solved
 
@@ -602,3 +635,34 @@ def describe_dataset(dataset: Dataset) -> Mapping[str, Any]:
         if names is not None:
             facts[name] = list(names)
     return facts
+
+
+def length_scale_of(feature_map: FourierFeatureMap) -> LengthScale:
+    """Return the kernel's length scale that a feature map was drawn with.
+
+    Raises
+    ------
+    InvalidParameterError
+        If its frequencies were given rather than drawn.
+    """
+    if feature_map.spec is None:
+        raise InvalidParameterError(
+            "this feature map was made of given frequencies; it knows no length scale"
+        )
+    return cast("LengthScale", feature_map.spec.kernel.length_scale)
+
+
+def transform_in_memory(dataset: Dataset, feature_map: FeatureMap, *, dtype: DTypeLike) -> NDArray[Any]:
+    """Return Z of shape (n_samples, n_components) as one array.
+
+    Raises
+    ------
+    DataError
+        If values are not finite.
+    """
+    Z = np.empty((dataset.n_samples, feature_map.n_components), dtype)
+    for block in blocks_of(dataset):
+        X = dataset.read(block).X
+        check_finite(Rows(block, X), feature_map.prepare(X))
+        Z[block.start : block.stop] = feature_map.transform(X, dtype=dtype)
+    return Z

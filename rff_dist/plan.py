@@ -18,8 +18,8 @@ from threadpoolctl import threadpool_limits
 
 from rff_dist.blocks import Block, cut_blocks
 from rff_dist.errors import PlanError
-from rff_dist.feature_map import check_n_components, tile_rows
-from rff_dist.statistics import OUTPUT_TILE, TileLayout
+from rff_dist.feature_map import check_n_components
+from rff_dist.statistics import OUTPUT_TILE, TileLayout, tile_rows
 
 MIN_BLOCK_ROWS = (
     16_384  # sending and merging a block's statistics then costs about 2 % of making them, for any D
@@ -32,7 +32,9 @@ PROCESS_BYTES = (
 )  # Python with NumPy, SciPy, Zarr, scikit-learn and distributed, measured 230 to 330 MiB
 
 
-def plan_blocks(n_samples: int, n_features: int, itemsize: int, chunk_rows: int) -> list[Block]:
+def plan_blocks(
+    n_samples: int, n_features: int, itemsize: int, chunk_rows: int, *, max_rows: int = MAX_BLOCK_ROWS
+) -> list[Block]:
     """Cut a dataset into the blocks of a pass; depends on the data alone.
 
     Blocks are whole chunks. A chunk far larger than a block is read once for each of its blocks:
@@ -46,6 +48,8 @@ def plan_blocks(n_samples: int, n_features: int, itemsize: int, chunk_rows: int)
         Bytes of one number of X.
     chunk_rows : int
         Rows that are worth reading together.
+    max_rows : int
+        Rows that a block may have at the most.
 
     Raises
     ------
@@ -55,10 +59,13 @@ def plan_blocks(n_samples: int, n_features: int, itemsize: int, chunk_rows: int)
     if n_samples < 1:
         raise PlanError(f"there are {n_samples} rows; a pass needs at least 1")
     wanted = min(max(n_samples // BLOCKS_WANTED, MIN_BLOCK_ROWS), MAX_BLOCK_ROWS)
-    wanted = max(1, min(wanted, MAX_BLOCK_BYTES // max(1, n_features * itemsize)))
+    wanted = max(1, min(wanted, MAX_BLOCK_BYTES // max(1, n_features * itemsize), max_rows))
     pieces = chunk_rows // wanted
     unit = chunk_rows if pieces < 2 else -(-chunk_rows // pieces)
-    return cut_blocks(n_samples, unit, rows_per_block=wanted)
+    blocks = cut_blocks(n_samples, unit, rows_per_block=wanted)
+    if blocks[0].n_samples > max_rows:
+        return cut_blocks(n_samples, 1, rows_per_block=max_rows)
+    return blocks
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,8 @@ from rff_dist.statistics import FloatArray
 
 logger = logging.getLogger(__name__)
 
+RESOLUTION = 1e-10
+
 
 @dataclass(frozen=True, slots=True)
 class Selection:
@@ -80,7 +82,7 @@ def generalized_cross_validation(spectrum: RidgeSpectrum, alphas: ArrayLike) -> 
 
 
 def default_alphas(spectrum: RidgeSpectrum) -> FloatArray:
-    """Three alphas per decade from the floor, below which all is rounding error, to the largest eigenvalue.
+    """Three alphas per decade, from the largest eigenvalue down to the floor, below which all is rounding.
 
     Parameters
     ----------
@@ -95,16 +97,16 @@ def default_alphas(spectrum: RidgeSpectrum) -> FloatArray:
     largest = float(spectrum.eigenvalues[-1])
     if largest <= 0.0:
         return np.ones(1)
-    decades = np.log10(largest / spectrum.floor)
-    return np.geomspace(spectrum.floor, largest, num=max(2, int(np.ceil(3.0 * decades)) + 1))
+    steps = max(1, int(np.floor(3.0 * np.log10(largest / spectrum.floor))))
+    return largest * 10.0 ** (np.arange(-steps, 1) / 3.0)
 
 
 def select_alpha(spectrum: RidgeSpectrum, alphas: ArrayLike | None = None) -> Selection:
     """Choose the alpha with the least GCV, one for all targets.
 
     Targets share it by the mean of GCV / variance, so that their units do not matter; constant targets have
-    no say. Equal scores go to the larger alpha. The best of the grid is refined by a bounded search
-    between its neighbours (Brent's method on log alpha).
+    no say. Scores that differ by less than 1e-10 of the variance go to the larger alpha. The best of the
+    grid is refined by a bounded search between its neighbours (Brent's method on log alpha).
 
     Parameters
     ----------
@@ -133,8 +135,11 @@ def select_alpha(spectrum: RidgeSpectrum, alphas: ArrayLike | None = None) -> Se
             f"alpha cannot be chosen by cross-validation: n_samples={spectrum.n_samples} leaves no residual "
             f"degrees of freedom for {len(spectrum.eigenvalues)} components. Give alpha, or more rows"
         )
-    best = len(grid) - 1 - int(np.argmin(path[::-1]))
-    alpha = _refine(spectrum, grid, best, float(path[best]))
+    # a residual below 1e-10 of y'y is rounding: scores that differ by less are one, and the larger alpha
+    # of them is the safer one
+    tied = np.flatnonzero(path <= path.min() + RESOLUTION)
+    best = int(tied[-1])
+    alpha = _refine(spectrum, grid, best, float(path[best])) if len(tied) == 1 else float(grid[best])
     selection = Selection(
         alphas=grid,
         scores=scores,

@@ -26,8 +26,17 @@ type IntArray = NDArray[np.int64]
 
 OUTPUT_TILE = 512  # columns of an output tile; see TileLayout
 FRACTION_BITS = 39  # products of up to 2**13 rows with entries up to 1 have no bits below 2**-39
-LIMB_ROWS = 2**23  # rows whose sums stay within one int64 limb, with a bit to spare
-_LIMB_BITS = 62
+FINE_FRACTION_BITS = 49  # for few rows, whose products are small and have finer bits
+_LIMB_BITS = 62  # of one int64, with a bit to spare
+
+
+def tile_rows(n_components: int) -> int:
+    """Return the rows of a tile: fixed by D, so that sums have the same bits everywhere.
+
+    4,096 rows amortise the integer sums to below 1 % of the product; wide maps take 2,048 to keep
+    the tile's float64 features at `8 * tile_rows * n_components` bytes below 128 MiB for D = 8,192.
+    """
+    return 4096 if n_components <= 4096 else 2048
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +56,11 @@ class NormalEquations:
     target_means : float64 array of shape (n_targets,)
         ȳ, zero without an intercept.
     n_samples : int
-        Rows that were counted.
+        Observations: the rows, or the sum of weights that repeat rows.
     fit_intercept : bool
         Whether an intercept, which costs one degree of freedom, is fitted.
+    gram_error : float
+        What rounding to the sums' grid may have added to an eigenvalue of the Gram.
     """
 
     gram: FloatArray
@@ -59,6 +70,7 @@ class NormalEquations:
     target_means: FloatArray
     n_samples: int
     fit_intercept: bool
+    gram_error: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,10 +135,15 @@ class StatisticsSpec:
         Z = scale · U.
     weight_exponent : int
         Sample weights are at most 2**weight_exponent.
+    fraction_bits : int
+        The Gram is counted in multiples of 2**(weight_exponent - fraction_bits).
     target_offset : tuple of float of length n_targets
         Subtracted from Y before anything is summed, so that large means cancel nothing.
     one_dimensional : bool
         Whether Y was given as a vector; then `Zty` and `yty` drop the target axis.
+    frequency_weights : bool
+        Whether weights are whole numbers that repeat their rows, so that their sum is the number of
+        observations; other weights say how precise a row is, and each row is one observation.
     """
 
     n_components: int
@@ -134,8 +151,10 @@ class StatisticsSpec:
     feature_digest: str
     scale: float
     weight_exponent: int = 0
+    fraction_bits: int = FRACTION_BITS
     target_offset: tuple[float, ...] = ()
     one_dimensional: bool = False
+    frequency_weights: bool = False
 
     @property
     def layout(self) -> TileLayout:
@@ -145,7 +164,12 @@ class StatisticsSpec:
     @property
     def grid_exponent(self) -> int:
         """The Gram is counted in multiples of 2**grid_exponent."""
-        return self.weight_exponent - FRACTION_BITS
+        return self.weight_exponent - self.fraction_bits
+
+    @property
+    def limb_rows(self) -> int:
+        """Rows whose sums stay within one int64 limb: 2**23, or 2**13 on the fine grid."""
+        return 1 << (_LIMB_BITS - self.fraction_bits)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -295,8 +319,9 @@ class RidgeStatistics:
                 total_sum_of_squares=np.diagonal(np.atleast_2d(self.yty())).copy(),
                 feature_means=np.zeros(self.n_components),
                 target_means=np.zeros(self.spec.n_targets),
-                n_samples=self.n_samples,
+                n_samples=self._n_observations,
                 fit_intercept=False,
+                gram_error=self._gram_error,
             )
         cross = self.cross.value()
         target_means = sums[:-1, -1] / total  # of the offset targets, hence small
@@ -306,8 +331,9 @@ class RidgeStatistics:
             total_sum_of_squares=np.diagonal(sums)[:-1] - total * target_means**2,
             feature_means=self.spec.scale * cross[:, -1] / total,
             target_means=self._offset + target_means,
-            n_samples=self.n_samples,
+            n_samples=self._n_observations,
             fit_intercept=True,
+            gram_error=self._gram_error,
         )
 
     def _gram(self, center: FloatArray | None) -> FloatArray:
@@ -329,6 +355,17 @@ class RidgeStatistics:
             gram[rows, columns] = tile
             gram[columns, rows] = tile.T
         return gram
+
+    @property
+    def _gram_error(self) -> float:
+        """Spectral norm of D x D roundings, one a tile: 2·√D/√12 of the grid, doubled to be safe."""
+        n_tiles = -(-self.n_samples // tile_rows(self.n_components))
+        spacing = 2.0**self.spec.grid_exponent * self.spec.scale**2
+        return float(4 / np.sqrt(12) * np.sqrt(self.n_components * n_tiles) * spacing)
+
+    @property
+    def _n_observations(self) -> int:
+        return round(self.sum_of_weights) if self.spec.frequency_weights else self.n_samples
 
     @property
     def _offset(self) -> FloatArray:
@@ -432,15 +469,15 @@ def _check_same_spec(left: StatisticsSpec, right: StatisticsSpec) -> None:
 def _combine_limbs(
     left: RidgeStatistics, right: RidgeStatistics, sign: int, n_samples: int
 ) -> tuple[IntArray, IntArray | None]:
-    """Add or subtract Grams; one limb up to LIMB_ROWS rows and two above, so that the form is canonical."""
-    if left.high is None and right.high is None and n_samples <= LIMB_ROWS:
+    """Add or subtract Grams; one limb up to `limb_rows` rows and two above, so that the form is canonical."""
+    if left.high is None and right.high is None and n_samples <= left.spec.limb_rows:
         return (left.low + right.low if sign > 0 else left.low - right.low), None
     left_low, left_high = _split(left)
     right_low, right_high = _split(right)
     low = left_low + sign * right_low
     high = left_high + sign * right_high + (low >> _LIMB_BITS)
     low &= (1 << _LIMB_BITS) - 1
-    if n_samples > LIMB_ROWS:
+    if n_samples > left.spec.limb_rows:
         return low, high
     return low + (high << _LIMB_BITS), None
 

@@ -85,7 +85,7 @@ def solve_cholesky(
     prepared = replace(equations, gram=np.ascontiguousarray(equations.gram, dtype=np.float64))
     different = np.unique(penalty)
     with threadpool_limits(1), ThreadPoolExecutor(threads) as pool:
-        floor = rounding_floor(prepared.gram)
+        floor = max(rounding_floor(prepared.gram), prepared.gram_error)
         parts = []
         for value in different:
             targets = np.flatnonzero(penalty == value)

@@ -221,14 +221,15 @@ def _clip(
 ) -> RidgeSpectrum:
     rounding = len(eigenvalues) * float(np.finfo(np.float64).eps)
     smallest, largest = float(eigenvalues[0]), float(eigenvalues[-1])
-    floor = max(rounding * largest, -smallest, 0.0)
+    floor = max(rounding * largest, equations.gram_error, -smallest, 0.0)
     n_clipped = int(np.searchsorted(eigenvalues, floor, side="right"))
     # Centring subtracts n·z̄z̄', so its rounding error is measured on that scale.
     uncentred = largest + equations.n_samples * float(np.square(equations.feature_means).sum())
-    if smallest < -rounding * uncentred:
+    explained = rounding * uncentred + equations.gram_error
+    if smallest < -explained:
         warnings.warn(
             f"the Gram has a negative eigenvalue {smallest:.3g} (largest {largest:.3g}), more than float64 "
-            f"rounding explains ({rounding * uncentred:.3g}): was it summed in float32, or from other rows "
+            f"rounding explains ({explained:.3g}): was it summed in float32, or from other rows "
             f"than the counts? Eigenvalues up to {floor:.3g} are taken as zero",
             LinAlgWarning,
             stacklevel=3,

@@ -76,7 +76,8 @@ class RidgeSolution:
     effective_rank : int
         Directions of the feature space that the solution uses.
     floor : float
-        n_components · eps · (largest eigenvalue of the Gram): eigenvalues below it are rounding error.
+        n_components · eps · (largest eigenvalue of the Gram), or the rounding of the sums' grid where that
+        is larger: eigenvalues below it are rounding error.
     status : SolveStatus
         How it went, with causes and remedies.
     """

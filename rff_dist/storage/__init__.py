@@ -2,7 +2,6 @@
 
 from rff_dist.storage.datasets import (
     ArrayDataset,
-    Dataset,
     Sample,
     ZarrDataset,
     choose_chunk_rows,
@@ -18,7 +17,6 @@ from rff_dist.storage.outputs import Output, create_output
 
 __all__ = [
     "ArrayDataset",
-    "Dataset",
     "Output",
     "Record",
     "Sample",

@@ -1,0 +1,268 @@
+"""What users pass as X and y, turned into a dataset; and the engine that suits it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+import scipy.sparse
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator
+from sklearn.utils.validation import _check_sample_weight, validate_data
+
+from rff_dist.blocks import Block, Dataset, Rows
+from rff_dist.engines import Engine
+from rff_dist.engines.serial import SerialEngine
+from rff_dist.errors import DataError, InvalidParameterError
+from rff_dist.kernels import Kernel, LengthScale, find_kernel
+from rff_dist.storage import ArrayDataset, Sample, dataset_from_arrays, open_dataset
+
+
+@dataclass(frozen=True, eq=False)
+class SparseDataset:
+    """A scipy.sparse matrix as a dataset: each block becomes dense when it is read.
+
+    Attributes
+    ----------
+    X : sparse matrix in CSR format of shape (n_samples, n_features)
+    y : float64 array of shape (n_samples,) or (n_samples, n_targets), or None
+    sample_weight : float64 array of shape (n_samples,), or None
+    """
+
+    X: Any
+    y: NDArray[np.float64] | None = None
+    sample_weight: NDArray[np.float64] | None = None
+
+    url = None
+    chunk_rows = 8192
+
+    @property
+    def n_samples(self) -> int:
+        return int(self.X.shape[0])
+
+    @property
+    def n_features(self) -> int:
+        return int(self.X.shape[1])
+
+    @property
+    def n_targets(self) -> int:
+        if self.y is None:
+            return 0
+        return 1 if self.y.ndim == 1 else int(self.y.shape[1])
+
+    @property
+    def one_dimensional(self) -> bool:
+        return self.y is not None and self.y.ndim == 1
+
+    @property
+    def weighted(self) -> bool:
+        return self.sample_weight is not None
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return cast("np.dtype[Any]", self.X.dtype)
+
+    def read(self, block: Block) -> Rows:
+        """Return the rows of a block, dense."""
+        rows = slice(block.start, block.stop)
+        y = None if self.y is None else self.y[rows].reshape(block.n_samples, -1)
+        weight = None if self.sample_weight is None else self.sample_weight[rows]
+        return Rows(block, self.X[rows].toarray(), y, weight)
+
+    def take(self, indices: NDArray[np.intp]) -> Sample:
+        """Return the rows at `indices`, dense."""
+        y = None if self.y is None else self.y[indices].reshape(len(indices), -1)
+        weight = None if self.sample_weight is None else self.sample_weight[indices]
+        return Sample(self.X[indices].toarray(), y, weight)
+
+    def fingerprint(self) -> str:
+        """Return a digest of all values."""
+        hasher = hashlib.sha256(repr(self.X.shape).encode())
+        for array in (self.X.data, self.X.indices, self.X.indptr, self.y, self.sample_weight):
+            if array is not None:
+                hasher.update(np.ascontiguousarray(array).tobytes())
+        return hasher.hexdigest()
+
+
+def is_dask(value: object) -> bool:
+    """Return whether `value` is a Dask collection."""
+    return hasattr(value, "__dask_graph__")
+
+
+def is_in_memory(X: object) -> bool:
+    """Return whether scikit-learn's checks apply to X: arrays, frames, sparse matrices, lists."""
+    return not (
+        isinstance(X, str | os.PathLike)
+        or is_dask(X)
+        or (hasattr(X, "read") and hasattr(X, "n_samples"))
+        or type(X).__module__.partition(".")[0] == "zarr"
+    )
+
+
+def as_dataset(
+    estimator: BaseEstimator,
+    X: Any,
+    y: Any = None,
+    sample_weight: Any = None,
+    *,
+    reset: bool,
+    supervised: bool = True,
+) -> Dataset:
+    """Turn what the user passed into a dataset, with the estimator's checks.
+
+    Parameters
+    ----------
+    estimator : estimator
+        Whose `n_features_in_` and `feature_names_in_` are set or compared.
+    X : array-like, frame, sparse matrix, Dask or Zarr array, dataset, path or URL
+    y, sample_weight : array-like, Dask or Zarr array, optional
+        Must be left out for a dataset, which has its own.
+    reset : bool
+        Whether this is a first fit.
+    supervised : bool
+        Whether targets are looked at.
+
+    Raises
+    ------
+    DataError
+        If the data do not fit, or y is given twice or not at all.
+    """
+    if is_in_memory(X):
+        return _checked_arrays(estimator, X, y, sample_weight, reset=reset, supervised=supervised)
+    if isinstance(X, str | os.PathLike) or hasattr(X, "read"):
+        if y is not None or sample_weight is not None:
+            raise DataError("`y` and `sample_weight` belong to the dataset: leave them out, or pass arrays")
+        dataset: Dataset = open_dataset(X) if isinstance(X, str | os.PathLike) else X
+    elif is_dask(X):
+        from rff_dist.engines.dask import DaskArrayDataset
+
+        dataset = cast("Dataset", DaskArrayDataset(X, y, sample_weight))
+    else:
+        dataset = dataset_from_arrays(X, y, sample_weight)
+    if supervised and reset and dataset.n_targets < 1:
+        raise DataError(f"{type(estimator).__name__} requires y to be passed, but the data have none")
+    _check_columns(estimator, dataset, reset=reset)
+    return dataset
+
+
+def _check_columns(estimator: Any, dataset: Dataset, *, reset: bool) -> None:
+    names = getattr(dataset, "feature_names", None)
+    if reset:
+        estimator.n_features_in_ = dataset.n_features
+        if names is not None:
+            estimator.feature_names_in_ = np.asarray(names, object)
+        elif hasattr(estimator, "feature_names_in_"):
+            del estimator.feature_names_in_
+        return
+    if dataset.n_features != estimator.n_features_in_:
+        raise DataError(
+            f"X has {dataset.n_features} features, but {type(estimator).__name__} is expecting "
+            f"{estimator.n_features_in_} features as input"
+        )
+    expected = getattr(estimator, "feature_names_in_", None)
+    if names is not None and expected is not None and list(names) != list(expected):
+        raise DataError(
+            f"The feature names should match those that were passed during fit: the data have {list(names)}, "
+            f"expected {list(expected)}"
+        )
+
+
+def _checked_arrays(
+    estimator: BaseEstimator, X: Any, y: Any, sample_weight: Any, *, reset: bool, supervised: bool
+) -> Dataset:
+    options = {"accept_sparse": "csr", "dtype": [np.float64, np.float32], "reset": reset}
+    if supervised:
+        X, y = validate_data(estimator, X, y, multi_output=True, y_numeric=True, **options)
+        y = np.asarray(y, np.float64)
+    else:
+        X = validate_data(estimator, X, **options)
+        y = None
+    if sample_weight is not None:
+        sample_weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+    if scipy.sparse.issparse(X):
+        return SparseDataset(X, y, sample_weight)
+    return ArrayDataset(X, y, sample_weight)
+
+
+def choose_engine(engine: Engine | None, dataset: Dataset) -> Engine:
+    """Return the engine given; else the current Dask client's for data out of memory; else a serial one.
+
+    Raises
+    ------
+    InvalidParameterError
+        If `engine` is not an engine.
+    """
+    if engine is not None:
+        if not hasattr(engine, "map_reduce"):
+            raise InvalidParameterError(
+                f"`engine` is {engine!r}; expected a SerialEngine, a DaskEngine or None"
+            )
+        return engine
+    client = None if isinstance(dataset, ArrayDataset | SparseDataset) else _current_dask_client()
+    if client is None:
+        return SerialEngine()
+    from rff_dist.engines.dask import DaskEngine
+
+    return DaskEngine(client=client)
+
+
+def _current_dask_client() -> Any:
+    distributed = sys.modules.get("distributed")
+    if distributed is None:
+        return None  # nobody can have made a client
+    try:
+        return distributed.get_client()
+    except ValueError:
+        return None
+
+
+def choose_kernel(kernel: str | Kernel, length_scale: Any) -> tuple[Kernel, str | LengthScale | None]:
+    """Return the kernel and the length scale to draw with; None keeps the kernel's own.
+
+    Raises
+    ------
+    InvalidParameterError
+        If the kernel is unknown, or a kernel object comes with a second length scale.
+    """
+    found = find_kernel(kernel)
+    automatic = isinstance(length_scale, str) and length_scale == "auto"
+    if isinstance(kernel, Kernel):
+        if not automatic:
+            raise InvalidParameterError(
+                f"`length_scale` is {length_scale!r} beside {kernel!r}, which has its own; give one of them"
+            )
+        return found, None
+    return found, length_scale
+
+
+def map_for(n_components: int) -> str:
+    """Return the map with the least variance that has `n_components` columns: pairs where they are even."""
+    return "phases" if n_components % 2 else "pairs"
+
+
+def map_rows(
+    X: Any, function: Callable[[NDArray[Any]], NDArray[Any]], *, width: int | None, dtype: Any
+) -> Any:
+    """Apply a function of rows to a Dask collection, lazily.
+
+    Parameters
+    ----------
+    X : dask array or frame of shape (n_samples, n_features)
+    function : callable
+        From (rows, n_features) to (rows, width), or (rows,) where `width` is None.
+    width : int or None
+        Columns of the result.
+    dtype : dtype
+        Of the result.
+    """
+    rows = X.to_dask_array(lengths=True) if hasattr(X, "to_dask_array") else X
+    if rows.numblocks[1] > 1:
+        rows = rows.rechunk({1: -1})
+    if width is None:
+        return rows.map_blocks(function, drop_axis=1, dtype=dtype)
+    return rows.map_blocks(function, chunks=(rows.chunks[0], (width,)), dtype=dtype)

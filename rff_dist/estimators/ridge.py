@@ -1,0 +1,348 @@
+"""Kernel ridge regression on random Fourier features, for data of any size."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
+from sklearn.utils.validation import check_is_fitted
+
+from rff_dist import pipeline
+from rff_dist.blocks import Block, Dataset, LinearModel, Rows, predict_rows
+from rff_dist.engines import Engine
+from rff_dist.errors import DataError, InvalidParameterError
+from rff_dist.estimators.inputs import (
+    as_dataset,
+    choose_engine,
+    choose_kernel,
+    is_dask,
+    is_in_memory,
+    map_for,
+    map_rows,
+)
+from rff_dist.feature_map import FourierFeatureMap, check_n_components, seed_from_random_state
+from rff_dist.frequencies import Design
+from rff_dist.kernels import Kernel, LengthScale, find_design
+from rff_dist.model import RidgeModel
+from rff_dist.statistics import RidgeStatistics
+
+
+class RFFRidge(MultiOutputMixin, RegressorMixin, BaseEstimator):
+    """Kernel ridge regression through random Fourier features, by exact streamed statistics.
+
+    Minimises ‖y − b − Z w‖² + alpha·‖w‖². Two passes over the rows: a cheap one of means, and one of
+    O(n_samples · n_components²) that accumulates Z'Z and Z'y exactly, so that the fit has the same bits
+    on one thread, many threads or a cluster. Memory does not grow with the rows.
+
+    Parameters
+    ----------
+    kernel : {"gaussian", "laplacian", "matern"} or Kernel, default="gaussian"
+        What is approximated. A kernel object brings its own length scale.
+    length_scale : "auto", float or array of shape (n_features,), default="auto"
+        The kernel's width, in units of the (standardised) inputs; "auto" is the median distance between
+        rows of a seeded sample, a first guess.
+    n_components : int, default=2048
+        D: the error of the approximation falls as 1/√D, cost grows with its square. An even number makes
+        cos/sin pairs; an odd one cosines with random phases, which have more variance.
+    alpha : "auto", float or sequence of float, default="auto"
+        The penalty. Of several, or "auto" over the whole range, generalised cross-validation chooses.
+    features : {"fourier"}, default="fourier"
+        The kind of features.
+    design : {"orthogonal", "iid"} or Design, default="orthogonal"
+        Orthogonal frequencies have less variance and need an isotropic kernel: take "iid" for the
+        Laplacian.
+    standardize : bool, default=True
+        Whether the inputs' means and standard deviations are taken out first.
+    fit_intercept : bool, default=True
+        Whether to fit an intercept, which is not penalised.
+    random_state : int, RandomState, Generator or None, default=None
+        The seed of frequencies and samples.
+    engine : Engine or None, default=None
+        None runs data in memory in this process, and other data on the current Dask client where there
+        is one.
+
+    Attributes
+    ----------
+    coef_ : float64 array of shape (n_components,) or (n_targets, n_components)
+        Weights of the features.
+    intercept_ : float or float64 array of shape (n_targets,)
+        Added to all predictions.
+    alpha_ : float
+        The penalty in use.
+    length_scale_ : float or tuple of float
+        The kernel's width in use.
+    selection_ : dict of str to ndarray
+        The path of alpha: `alphas`, `scores` (GCV, one column per target), `degrees_of_freedom`; empty
+        for a given alpha.
+    statistics_ : RidgeStatistics
+        The exact sums that all the rest was solved from.
+    feature_map_ : FourierFeatureMap
+        With the standardizer of the inputs.
+    model_ : RidgeModel
+        All of this, ready to be stored.
+    n_features_in_ : int
+        Columns of the inputs.
+
+    Notes
+    -----
+    Sample weights that are all whole numbers count as repetitions of their rows; others say how precise
+    a row is. Either way they weight the squared errors; they differ in the number of observations that
+    cross-validation reckons with.
+
+    References
+    ----------
+    Rahimi & Recht (2007); Golub, Heath & Wahba (1979).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from rff_dist import RFFRidge
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.uniform(-3, 3, (2000, 2))
+    >>> y = np.sin(X[:, 0]) * X[:, 1] + 0.1 * rng.standard_normal(2000)
+    >>> model = RFFRidge(n_components=256, random_state=0).fit(X, y)
+    >>> model.score(X, y) > 0.98
+    True
+    """
+
+    _fitted: RidgeModel
+    _pending: RidgeStatistics | None
+
+    def __init__(
+        self,
+        kernel: str | Kernel = "gaussian",
+        *,
+        length_scale: Any = "auto",
+        n_components: int = 2048,
+        alpha: Any = "auto",
+        features: str = "fourier",
+        design: str | Design = "orthogonal",
+        standardize: bool = True,
+        fit_intercept: bool = True,
+        random_state: Any = None,
+        engine: Engine | None = None,
+    ) -> None:
+        self.kernel = kernel
+        self.length_scale = length_scale
+        self.n_components = n_components
+        self.alpha = alpha
+        self.features = features
+        self.design = design
+        self.standardize = standardize
+        self.fit_intercept = fit_intercept
+        self.random_state = random_state
+        self.engine = engine
+
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
+        """Fit from scratch.
+
+        Parameters
+        ----------
+        X : array-like, frame, sparse matrix, Dask or Zarr array, dataset, path or URL
+            Of shape (n_samples, n_features).
+        y : array-like, Dask or Zarr array of shape (n_samples,) or (n_samples, n_targets)
+            Left out for a dataset, which has its own.
+        sample_weight : array-like of shape (n_samples,), optional
+            Not negative.
+
+        Raises
+        ------
+        InvalidParameterError
+            If a parameter is out of range.
+        DataError
+            If values are not finite or shapes do not fit.
+        PlanError
+            If the job needs more memory than there is.
+        """
+        kernel, length_scale = self._check_parameters()
+        dataset = as_dataset(self, X, y, sample_weight, reset=True)
+        model, _ = pipeline.fit(
+            dataset,
+            kernel,
+            engine=choose_engine(self.engine, dataset),
+            length_scale=length_scale,
+            n_components=self.n_components,
+            alpha=self.alpha,
+            design=self.design,
+            map=map_for(self.n_components),
+            standardize=self.standardize,
+            fit_intercept=self.fit_intercept,
+            seed=seed_from_random_state(self.random_state),
+        )
+        self._keep(model)
+        return self
+
+    def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
+        """Add rows, exactly: in whatever pieces the rows come, the sums are those of all rows at once.
+
+        The first call fixes the features, the standardisation and the weights' grid by its own rows.
+        Solving waits until the coefficients are asked for.
+
+        Parameters
+        ----------
+        X, y, sample_weight
+            As in `fit`.
+
+        Raises
+        ------
+        DataError
+            If values are not finite, shapes do not fit, or a weight is beyond the grid.
+        """
+        if "_fitted" not in vars(self):
+            return self.fit(X, y, sample_weight)
+        self._check_parameters()
+        dataset = as_dataset(self, X, y, sample_weight, reset=False)
+        self._check_targets(dataset)
+        engine = choose_engine(self.engine, dataset)
+        added = pipeline.accumulate(dataset, self.feature_map_, engine=engine, spec=self.statistics_.spec)
+        self._pending = self.statistics_ + added
+        return self
+
+    def predict(self, X: Any) -> Any:
+        """Predict, O(n_samples · n_components · n_features).
+
+        Parameters
+        ----------
+        X : array-like, frame, sparse matrix, Dask or Zarr array, dataset, path or URL
+            Of shape (n_samples, n_features).
+
+        Returns
+        -------
+        y : float64 array of shape (n_samples,) or (n_samples, n_targets)
+            A lazy Dask array for a Dask collection, else a NumPy array in memory. To write the
+            predictions of a large dataset to Zarr, use `rff_dist.pipeline.predict` or `rff-dist predict`.
+
+        Raises
+        ------
+        NotFittedError
+            Before `fit`.
+        DataError
+            If values are not finite, or columns are missing.
+        """
+        check_is_fitted(self, "_fitted")
+        dataset = as_dataset(self, X, reset=False, supervised=False)
+        model = self.model_
+        if is_dask(X):
+            width = None if model.one_dimensional else model.n_targets
+            return map_rows(X, _Predict(model.linear, model.one_dimensional), width=width, dtype=np.float64)
+        return pipeline.predict_in_memory(dataset, model, engine=choose_engine(self.engine, dataset))
+
+    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
+        """Return the coefficient of determination R², averaged over targets.
+
+        Parameters
+        ----------
+        X, y, sample_weight
+            As in `fit`.
+        """
+        check_is_fitted(self, "_fitted")
+        if is_in_memory(X):
+            return float(super().score(X, y, sample_weight))
+        dataset = as_dataset(self, X, y, sample_weight, reset=False)
+        errors = pipeline.evaluate(dataset, self.model_, engine=choose_engine(self.engine, dataset))
+        return float(errors.r2.mean())
+
+    @property
+    def model_(self) -> RidgeModel:
+        """The trained model; solved again where rows were added since."""
+        self._require_fitted("model_")
+        if self._pending is not None:
+            pending, self._pending = self._pending, None
+            self._fitted = pipeline.refit(
+                self._fitted, pending, alpha=self.alpha, fit_intercept=self.fit_intercept
+            )
+        return self._fitted
+
+    @property
+    def statistics_(self) -> RidgeStatistics:
+        """The exact sums of all rows so far."""
+        self._require_fitted("statistics_")
+        statistics = self._fitted.statistics if self._pending is None else self._pending
+        if statistics is None:
+            raise AttributeError("this model was stored without its statistics")
+        return statistics
+
+    @property
+    def coef_(self) -> NDArray[np.float64]:
+        """Weights of the features."""
+        coefficients = self.model_.coefficients
+        return coefficients[:, 0] if self._fitted.one_dimensional else coefficients.T
+
+    @property
+    def intercept_(self) -> float | NDArray[np.float64]:
+        """Added to all predictions."""
+        intercept = self.model_.intercept
+        return float(intercept[0]) if self._fitted.one_dimensional else intercept
+
+    @property
+    def alpha_(self) -> float:
+        """The penalty in use."""
+        return self.model_.alpha
+
+    @property
+    def selection_(self) -> Mapping[str, NDArray[Any]]:
+        """The path of alpha."""
+        return self.model_.selection
+
+    @property
+    def feature_map_(self) -> FourierFeatureMap:
+        """With the standardizer of the inputs."""
+        self._require_fitted("feature_map_")
+        return self._fitted.feature_map
+
+    @property
+    def length_scale_(self) -> LengthScale:
+        """The kernel's width in use."""
+        return pipeline.length_scale_of(self.feature_map_)
+
+    def _require_fitted(self, name: str) -> None:
+        if "_fitted" not in vars(self):
+            raise AttributeError(
+                f"{type(self).__name__!r} object has no attribute {name!r} before it is fitted"
+            )
+
+    def _keep(self, model: RidgeModel) -> None:
+        self._fitted = model
+        self._pending = None
+
+    def _check_targets(self, dataset: Dataset) -> None:
+        spec = self.statistics_.spec
+        if (dataset.n_targets, dataset.one_dimensional) != (spec.n_targets, spec.one_dimensional):
+            raise DataError(
+                f"y has {dataset.n_targets} targets (vector: {dataset.one_dimensional}); the first call had "
+                f"{spec.n_targets} (vector: {spec.one_dimensional})"
+            )
+
+    def _check_parameters(self) -> tuple[Kernel, str | LengthScale | None]:
+        if self.features != "fourier":
+            raise InvalidParameterError(f"unknown `features` {self.features!r}; expected 'fourier'")
+        for name in ("standardize", "fit_intercept"):
+            if not isinstance(getattr(self, name), bool | np.bool_):
+                raise InvalidParameterError(f"`{name}` is {getattr(self, name)!r}; expected True or False")
+        check_n_components(self.n_components, "phases")
+        find_design(self.design)
+        pipeline.check_alpha(self.alpha)
+        kernel, length_scale = choose_kernel(self.kernel, self.length_scale)
+        if length_scale is not None and not isinstance(length_scale, str):
+            kernel.with_length_scale(length_scale)
+        return kernel, length_scale
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
+
+
+class _Predict:
+    """Predicts one chunk of a Dask array; a class so that it pickles small."""
+
+    def __init__(self, model: LinearModel, one_dimensional: bool) -> None:
+        self.model = model
+        self.one_dimensional = one_dimensional
+
+    def __call__(self, X: NDArray[Any]) -> NDArray[np.float64]:
+        predictions = predict_rows(Rows(Block(0, 0, len(X)), X), self.model)
+        return predictions[:, 0] if self.one_dimensional else predictions

@@ -1,0 +1,153 @@
+"""Random Fourier features as a scikit-learn transformer."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.utils.validation import check_is_fitted
+
+from rff_dist import pipeline
+from rff_dist.estimators.inputs import as_dataset, choose_kernel, is_dask, map_for, map_rows
+from rff_dist.feature_map import FourierFeatureMap, check_n_components, seed_from_random_state
+from rff_dist.frequencies import Design
+from rff_dist.kernels import Kernel
+
+
+class RFFSampler(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+    """Approximate a kernel's feature map by random Fourier features.
+
+    Inner products of the transformed rows approximate the kernel: Z @ Z.T ≈ k(X, X), with an error
+    that falls as 1/√n_components. For training on many rows use `RFFRidge`, which never holds Z.
+
+    Parameters
+    ----------
+    kernel : {"gaussian", "laplacian", "matern"} or Kernel, default="gaussian"
+        What is approximated. A kernel object brings its own length scale.
+    length_scale : "auto", float or array of shape (n_features,), default="auto"
+        The kernel's width, in the inputs' units; "auto" is the median distance between rows of a
+        seeded sample.
+    n_components : int, default=2048
+        Columns of Z. An even number makes cos/sin pairs; an odd one cosines with random phases, which
+        have more variance.
+    design : {"orthogonal", "iid"} or Design, default="orthogonal"
+        Orthogonal frequencies have less variance and need an isotropic kernel: take "iid" for the
+        Laplacian.
+    random_state : int, RandomState, Generator or None, default=None
+        The seed.
+
+    Attributes
+    ----------
+    feature_map_ : FourierFeatureMap
+        What `transform` applies.
+    length_scale_ : float or tuple of float
+        The width in use.
+    n_features_in_ : int
+        Columns of the inputs.
+
+    References
+    ----------
+    Rahimi & Recht (2007), Random features for large-scale kernel machines, Alg. 1.
+
+    Examples
+    --------
+    >>> from rff_dist import Gaussian, RFFSampler
+    >>> X = [[0.0, 0.0], [1.0, 1.0]]
+    >>> Z = RFFSampler(Gaussian(1.0), n_components=4096, random_state=0).fit_transform(X)
+    >>> Z.shape, abs((Z @ Z.T)[0, 1] - Gaussian(1.0)(X)[0, 1]) < 0.05
+    ((2, 4096), np.True_)
+    """
+
+    def __init__(
+        self,
+        kernel: str | Kernel = "gaussian",
+        *,
+        length_scale: Any = "auto",
+        n_components: int = 2048,
+        design: str | Design = "orthogonal",
+        random_state: Any = None,
+    ) -> None:
+        self.kernel = kernel
+        self.length_scale = length_scale
+        self.n_components = n_components
+        self.design = design
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Draw the features; looks at the rows of X for their number of columns and the median heuristic.
+
+        Parameters
+        ----------
+        X : array-like, frame, sparse matrix, Dask or Zarr array, dataset, path or URL
+            Of shape (n_samples, n_features).
+        y : ignored
+            For scikit-learn's pipelines.
+
+        Raises
+        ------
+        InvalidParameterError
+            If a parameter is out of range.
+        """
+        kernel, length_scale = choose_kernel(self.kernel, self.length_scale)
+        check_n_components(self.n_components, "phases")
+        dataset = as_dataset(self, X, reset=True, supervised=False)
+        self.feature_map_ = pipeline.draw(
+            dataset,
+            kernel,
+            length_scale=length_scale,
+            n_components=self.n_components,
+            design=self.design,
+            map=map_for(self.n_components),
+            seed=seed_from_random_state(self.random_state),
+            standardizer=None,
+        )
+        self.length_scale_ = pipeline.length_scale_of(self.feature_map_)
+        self._n_features_out = self.n_components
+        return self
+
+    def transform(self, X: Any) -> Any:
+        """Return Z, O(n_samples · n_components · n_features).
+
+        Parameters
+        ----------
+        X : array-like, frame, sparse matrix, Dask or Zarr array, dataset, path or URL
+            Of shape (n_samples, n_features).
+
+        Returns
+        -------
+        Z : array of shape (n_samples, n_components)
+            A lazy Dask array for a Dask collection, else a NumPy array in memory; float32 for float32
+            inputs, else float64.
+
+        Raises
+        ------
+        NotFittedError
+            Before `fit`.
+        DataError
+            If values are not finite, or columns are missing.
+        """
+        check_is_fitted(self)
+        dataset = as_dataset(self, X, reset=False, supervised=False)
+        dtype = np.float32 if dataset.dtype == np.float32 else np.float64
+        if is_dask(X):
+            return map_rows(X, _Transform(self.feature_map_, dtype), width=self.n_components, dtype=dtype)
+        return pipeline.transform_in_memory(dataset, self.feature_map_, dtype=dtype)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
+        return tags
+
+
+class _Transform:
+    """Transforms one chunk of a Dask array; a class so that it pickles small."""
+
+    def __init__(self, feature_map: FourierFeatureMap, dtype: Any) -> None:
+        self.feature_map = feature_map
+        self.dtype = dtype
+
+    def __call__(self, X: NDArray[Any]) -> NDArray[Any]:
+        return self.feature_map.transform(X, dtype=self.dtype)
