@@ -342,7 +342,9 @@ def _explain(error: Exception, where: str) -> StorageError:
             'missing_chunks="fill" if the writer left out chunks that hold only the fill value '
             "(Zarr's write_empty_chunks=False, its default)"
         )
-    if isinstance(error, OSError) and not isinstance(error, gzip.BadGzipFile):
+    # Errors of an object store are no OSErrors; naming their package does not import it.
+    from_store = isinstance(error, OSError) or type(error).__module__.startswith("obstore")
+    if from_store and not isinstance(error, gzip.BadGzipFile):
         return StorageError(f"{where} cannot be read: {describe(error)}")
     return IntegrityError(
         f"{where}: the stored bytes are damaged ({describe(error)}). Restore the dataset from a copy or "

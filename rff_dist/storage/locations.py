@@ -16,6 +16,7 @@ import shutil
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -149,7 +150,11 @@ def open_store(location: Location, *, read_only: bool) -> Store:
     from obstore.store import from_url
 
     # Credentials and endpoints come from the environment (AWS_…, GOOGLE_…, AZURE_…), never from the URL.
-    return ObjectStore(from_url(location.url), read_only=read_only)
+    store = from_url(
+        location.url,
+        retry_config={"max_retries": 4, "retry_timeout": timedelta(seconds=60)},
+    )
+    return ObjectStore(store, read_only=read_only)
 
 
 def exists(location: Location) -> bool:
@@ -163,8 +168,16 @@ def exists(location: Location) -> bool:
 
 
 def read_bytes(store: Store, key: str) -> bytes | None:
-    """Return the bytes stored under `key`, or None."""
-    buffer = sync(store.get(key, prototype=default_buffer_prototype()))
+    """Return the bytes stored under `key`, or None; a store that refuses or is away is a StorageError."""
+    try:
+        buffer = sync(store.get(key, prototype=default_buffer_prototype()))
+    except Exception as error:
+        # obstore adds its internal state after "Debug source".
+        text = redact(" ".join(str(error).partition("Debug source")[0].split()))[:300]
+        raise StorageError(
+            f"{key} cannot be read from the {type(store).__name__}: {type(error).__name__}: {text}. "
+            "Check the address, the network and the permissions"
+        ) from error
     return None if buffer is None else buffer.to_bytes()
 
 

@@ -170,13 +170,15 @@ def test_every_flipped_bit_of_our_own_data_is_noticed(tmp_path):
     np.testing.assert_array_equal(dataset.read(Block(0, 0, 64)).X, X)
 
 
-def test_everything_that_is_written_has_a_checksum_and_no_chunk_is_left_out(tmp_path):
-    write_dataset(tmp_path / "a", np.zeros((40, 2)), np.zeros(40), sample_weight=np.ones(40), chunk_rows=10)
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int8"])
+def test_everything_that_is_written_has_a_checksum_and_no_chunk_is_left_out(tmp_path, dtype):
+    X = np.zeros((40, 2), dtype=dtype)
+    write_dataset(tmp_path / "a", X, np.zeros(40), sample_weight=np.ones(40), chunk_rows=10)
     group = zarr.open_group(tmp_path / "a", mode="r")
     for name in ("X", "y", "sample_weight"):
         assert group[name].compressors == (Crc32cCodec(),)
         assert group[name].nchunks_initialized == 4
-        assert np.isnan(group[name].fill_value)
+    assert np.isnan(group["y"].fill_value)
 
 
 class TestBadStores:
@@ -305,6 +307,21 @@ class TestBadStores:
         foreign(tmp_path / "a")
         zarr.open_group(tmp_path / "a").attrs["rff_dist"] = {"state": "writing"}
         self.refused(tmp_path / "a", "is unfinished")
+
+
+def test_a_store_that_refuses_is_not_called_damaged(tmp_path, monkeypatch):
+    foreign(tmp_path / "a")
+    dataset = open_dataset(tmp_path / "a")
+
+    async def refuse(self, key, prototype, byte_range=None):
+        raise PermissionError(13, "Permission denied", key)
+
+    monkeypatch.setattr(LocalStore, "get", refuse)
+    with pytest.raises(StorageError, match=r"rows 10:20 .*cannot be read: PermissionError") as caught:
+        dataset.read(Block(0, 10, 40))
+    assert not isinstance(caught.value, IntegrityError)
+    with pytest.raises(StorageError, match=r"zarr\.json cannot be read .*PermissionError"):
+        open_dataset(tmp_path / "a")
 
 
 def test_redact_hides_what_must_not_be_logged():

@@ -275,7 +275,9 @@ class TestOverwriting:
         for i in range(5):
             write(tmp_path / "m", metadata={"i": i}, overwrite=True)
         assert read_record(tmp_path / "m").metadata == {"i": 4}
-        assert len(list((tmp_path / "m").glob("arrays-*.zarr"))) == 2
+        document = json.loads((tmp_path / "m" / "model.json").read_text())
+        kept = {folder.name for folder in (tmp_path / "m").glob("arrays-*.zarr")}
+        assert kept == {document["generation"], document["previous"]}
 
     def test_a_folder_that_is_no_model_is_kept(self, tmp_path):
         (tmp_path / "notes.txt").write_text("…")
