@@ -139,12 +139,11 @@ def _carry(digits: IntArray) -> None:
 
 
 def _canonical(lowest: int, digits: IntArray) -> tuple[int, IntArray]:
-    """Carry, then drop digits that say nothing, so that equal sums have equal digits."""
+    """Carry, then drop digits that say nothing, so that equal sums have equal digits.
+
+    The last digit must be free to take the carry, and is 0 or -1 after it.
+    """
     _carry(digits)
-    while not np.isin(digits[-1], (0, -1)).all():
-        top = digits[-1] >> _BITS
-        digits[-1] &= _MASK
-        digits = np.concatenate([digits, top[np.newaxis]])
     while len(digits) > 1 and (digits[-2] == (digits[-1] & _MASK)).all():
         digits = np.concatenate([digits[:-2], digits[-1:]])
     first = 0

@@ -454,6 +454,11 @@ class TestMoments:
         np.testing.assert_allclose(forward.means, whole.means, rtol=1e-13, atol=1e-15)
         np.testing.assert_allclose(forward.standard_deviations, whole.standard_deviations, rtol=1e-12)
 
+    def test_the_largest_weight_is_that_of_all_blocks(self):
+        X = self.columns(6)
+        light, heavy = (self.measured(X, weights=np.linspace(0, top, 6)) for top in (0.5, 3.0))
+        assert (light + heavy).largest_weight == (heavy + light).largest_weight == 3.0
+
     def test_moments_about_different_pivots_are_refused(self):
         X = self.columns()
         with pytest.raises(StatisticsError, match="same pivot"):

@@ -335,7 +335,7 @@ class TestCompleteness:
 
 class TestNormalEquations:
     @pytest.mark.parametrize("weights", [False, True], ids=["plain", "weighted"])
-    @pytest.mark.parametrize("n_components", [12, 514])
+    @pytest.mark.parametrize("n_components", [12, SEVERAL_TILES])
     def test_they_are_numpys_centred_products(self, n_components, weights):
         features, rows = feature_map(n_components), random_rows(400, weights=weights)
         equations = accumulate_rows(rows, accumulation(features, weight_exponent=2)).normal_equations()
@@ -452,6 +452,8 @@ class TestStoring:
         metadata, arrays = total.to_arrays()
         assert arrays["gram_high"].shape == (3,)
         assert RidgeStatistics.from_arrays(metadata, arrays) == total
+        with pytest.raises(StatisticsError, match="digest"):
+            RidgeStatistics.from_arrays(metadata, {**arrays, "gram_high": arrays["gram_high"] + 1})
 
     def test_the_digest_has_not_changed(self):
         """Frozen on purpose: a new value means that stored statistics can no longer be read."""
