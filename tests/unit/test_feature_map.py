@@ -194,7 +194,7 @@ class TestFeatures:
 
 
 class TestStandardizer:
-    SECONDS = 1.7e9 + np.random.default_rng(0).uniform(0, 3_600, (60, 1))  # an hour of timestamps
+    SECONDS = 1.7e9 + np.random.default_rng(0).uniform(0, 60, (60, 1))  # a minute of timestamps
 
     def test_large_means_are_taken_off_in_float64(self):
         mean, scale = self.SECONDS.mean(axis=0), self.SECONDS.std(axis=0)
@@ -207,8 +207,8 @@ class TestStandardizer:
         """Why the standardizer exists: at 1.7e9 float32 has steps of two minutes."""
         folded = draw(Gaussian(self.SECONDS.std()), n_features=1, n_components=4_096)
         z = folded.transform(self.SECONDS)
-        assert abs(z @ z.T - Gaussian(self.SECONDS.std())(self.SECONDS)).max() > 0.02
-        assert len(np.unique(folded.prepare(self.SECONDS))) < 35  # of 60
+        assert abs(z @ z.T - Gaussian(self.SECONDS.std())(self.SECONDS)).max() > 0.5
+        assert len(np.unique(folded.prepare(self.SECONDS))) == 1  # of 60
 
     def test_it_is_the_same_as_standardised_inputs(self):
         standardizer = Standardizer(np.array([1.0, -2.0, 0.0]), np.array([2.0, 0.5, 1.0]))
