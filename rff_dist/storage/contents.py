@@ -1,0 +1,89 @@
+"""What lies at a location: its arrays, and whether damage to their bytes would be noticed."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import zarr
+
+from rff_dist.errors import StorageError
+from rff_dist.storage.arrays import Header, describe, read_header
+from rff_dist.storage.locations import exists, open_store, parse_location
+
+# Codecs that compare a checksum of every chunk when it is read.
+_CHECKSUMS = ("crc32c", "crc32", "adler32", "fletcher32", "jenkins_lookup3", "gzip", "zlib", "bz2", "lzma")
+
+
+@dataclass(frozen=True, slots=True)
+class StoredArray:
+    """One array of a group, as its metadata describe it.
+
+    Attributes
+    ----------
+    name : str
+        In the group.
+    header : Header
+        Shape, dtype, chunks, shards and codecs.
+    checksum : str or None
+        The codec that notices damaged bytes; None where damage is read back as wrong numbers.
+    """
+
+    name: str
+    header: Header
+    checksum: str | None
+
+
+def list_arrays(url: str | os.PathLike[str]) -> tuple[dict[str, Any], list[StoredArray]]:
+    """Return the attributes of the group at `url` and its arrays by name; no rows are read.
+
+    Raises
+    ------
+    StorageError
+        If there is no Zarr group, or an array's metadata cannot be read.
+    """
+    location = parse_location(url)
+    if not exists(location):
+        raise StorageError(f"nothing is at {location}; expected a Zarr group")
+    store = open_store(location, read_only=True)
+    try:
+        group = zarr.open_group(store, mode="r")
+        attributes, names = dict(group.attrs), sorted(group.array_keys())
+    except Exception as error:
+        raise StorageError(f"{location} cannot be read as a Zarr group: {describe(error)}") from error
+    headers = {name: read_header(store, name, label=f"array {name!r} of {location}") for name in names}
+    return attributes, [
+        StoredArray(name, header, find_checksum(header)) for name, header in headers.items() if header
+    ]
+
+
+def find_checksum(header: Header) -> str | None:
+    """Return the codec that notices damage to an array's chunks, or None."""
+    stored = json.loads(header.text)
+    if header.zarr_format == 2:
+        codecs = [*(stored.get("filters") or []), stored.get("compressor")]
+        return _first_checksum((codec["id"], codec) for codec in codecs if codec)
+    return _first_checksum(_named(stored["codecs"]))
+
+
+def _named(codecs: Iterable[Any]) -> Iterable[tuple[str, Mapping[str, Any]]]:
+    for codec in codecs:
+        if isinstance(codec, str):
+            yield codec, {}
+            continue
+        settings = codec.get("configuration") or {}
+        if codec["name"] == "sharding_indexed":
+            # The index of a shard always has a checksum, which does not cover the chunks.
+            yield from _named(settings["codecs"])
+        else:
+            yield codec["name"].removeprefix("numcodecs."), settings
+
+
+def _first_checksum(codecs: Iterable[tuple[str, Mapping[str, Any]]]) -> str | None:
+    for name, settings in codecs:
+        if name in _CHECKSUMS or (name == "zstd" and settings.get("checksum")):
+            return name
+    return None
