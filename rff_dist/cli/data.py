@@ -1,0 +1,232 @@
+"""Where data come from: the demo's photograph, files, a random function."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Group
+
+from rff_dist.cli.display import (
+    RowCounter,
+    dataset_facts,
+    describe_dataset,
+    facts_view,
+    kernel_words,
+    next_step,
+    seconds_words,
+)
+from rff_dist.cli.options import (
+    ChunkRows,
+    Components,
+    KernelName,
+    Nu,
+    Overwrite,
+    Seed,
+    Threads,
+    Workers,
+    default_design,
+    make_kernel,
+    read_count,
+    read_numbers,
+)
+from rff_dist.cli.shell import AsJson, Report, command, err, out
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from rff_dist.kernels import Kernel
+
+
+@command("rff-dist demo", "rff-dist demo --components 1024 --output /tmp/demo")
+def demo(
+    output: Annotated[
+        Path, typer.Option("--output", metavar="DIR", help="Folder for data, model and picture.")
+    ] = Path("demo-output"),
+    n_components: Components = "2048",
+    seed: Seed = 0,
+    n_workers: Workers = None,
+    n_threads: Threads = None,
+    as_json: AsJson = False,
+) -> Report:
+    """Learn a photograph from half of its pixels, through the whole pipeline, in a minute or two."""
+    from rff_dist.demo import run_demo
+
+    document = run_demo(
+        output,
+        n_components=read_count(n_components, "--components"),
+        seed=seed,
+        workers=n_workers,
+        threads=n_threads,
+        console=err if as_json else out,
+    )
+    return Report(document)
+
+
+@command(
+    "rff-dist ingest bikes.csv bikes.zarr --target rentals",
+    "rff-dist ingest measurements/ data.zarr --target x --target y --columns a,b,c",
+)
+def ingest(
+    source: Annotated[
+        str,
+        typer.Argument(metavar="SOURCE", help="A .csv, .csv.gz, .parquet, .npy or .npz file, or a folder."),
+    ],
+    output: Annotated[str, typer.Argument(metavar="OUT", help="Where to write the dataset.")],
+    target: Annotated[
+        list[str] | None, typer.Option("--target", metavar="NAME", help="Column to predict; may be repeated.")
+    ] = None,
+    weight: Annotated[
+        str | None, typer.Option("--weight", metavar="NAME", help="Column of sample weights.")
+    ] = None,
+    columns: Annotated[
+        str | None, typer.Option("--columns", metavar="A,B,…", help="Columns of X; all others if left out.")
+    ] = None,
+    dtype: Annotated[
+        str | None,
+        typer.Option(metavar="float32|float64", help="Of X; keeps all digits if left out."),
+    ] = None,
+    on_nan: Annotated[
+        str, typer.Option("--on-nan", metavar="error|drop", help="Rows with a missing or infinite value.")
+    ] = "error",
+    chunk_rows: ChunkRows = None,
+    overwrite: Overwrite = False,
+) -> Report:
+    """Turn CSV, Parquet or NumPy files into a dataset, in memory that does not grow with them."""
+    from rff_dist import storage
+
+    rows = None if chunk_rows is None else read_count(chunk_rows, "--chunk-rows")
+    start = time.perf_counter()
+    with RowCounter("ingest") as counter:
+        dataset = storage.ingest(
+            source,
+            output,
+            target=target[0] if target and len(target) == 1 else target,
+            weight=weight,
+            columns=None if columns is None else [name.strip() for name in columns.split(",")],
+            dtype=dtype,
+            on_nan=on_nan,
+            chunk_rows=rows,
+            overwrite=overwrite,
+            observer=counter,
+        )
+    seconds = time.perf_counter() - start
+    document = {**describe_dataset(dataset), "seconds": seconds}
+    view = facts_view(
+        f"wrote {output}",
+        **dataset_facts(dataset),
+        seconds=seconds_words(seconds),
+    )
+    following = f"rff-dist fit {output} MODEL{' --weights sample_weight' if weight else ''}"
+    return Report(document, Group(view, next_step(following)) if target else view)
+
+
+@command("rff-dist generate data.zarr --rows 1e6 --features 8 --length-scale 2 --noise 0.1")
+def generate(
+    output: Annotated[str, typer.Argument(metavar="OUT", help="Where to write the dataset.")],
+    rows: Annotated[str, typer.Option("--rows", metavar="N", help="Rows, such as 1e6.")],
+    features: Annotated[str, typer.Option("--features", metavar="N", help="Columns of X.")] = "8",
+    kernel: KernelName = "gaussian",
+    nu: Nu = None,
+    length_scale: Annotated[
+        str, typer.Option("--length-scale", metavar="L|L1,L2,…", help="Width: smoothness of the function.")
+    ] = "2",
+    noise: Annotated[
+        float, typer.Option("--noise", min=0, help="Standard deviation; the function's is 1.")
+    ] = 0.1,
+    n_components: Annotated[
+        str, typer.Option("--components", metavar="D", help="Random features that the function is made of.")
+    ] = "1024",
+    seed: Seed = 0,
+    chunk_rows: ChunkRows = None,
+    overwrite: Overwrite = False,
+) -> Report:
+    """Write a dataset of any size whose best possible error is known: a random function plus noise.
+
+    The function is drawn from the kernel's feature prior, f(x) = z(x)'w with standard normal w, at
+    standard normal x; no model can have a smaller RMSE than the noise.
+    """
+    from rff_dist import storage
+    from rff_dist.blocks import using_threads
+
+    n_samples, n_features = read_count(rows, "--rows"), read_count(features, "--features")
+    chunk = None if chunk_rows is None else read_count(chunk_rows, "--chunk-rows")
+    widths = read_numbers(length_scale, "--length-scale")
+    chosen = make_kernel(kernel, nu, tuple(widths) if len(widths) > 1 else widths[0])
+    function = draw_function(
+        chosen, n_features=n_features, n_components=read_count(n_components, "--components"), seed=seed
+    )
+    start = time.perf_counter()
+    # Threads share whole tiles, so that no bit of the data depends on their number.
+    with using_threads(len(os.sched_getaffinity(0))), RowCounter("generate") as counter:
+        dataset = storage.generate_dataset(
+            output,
+            function,
+            n_samples=n_samples,
+            n_features=n_features,
+            noise=noise,
+            seed=seed,
+            chunk_rows=chunk,
+            overwrite=overwrite,
+            observer=counter,
+        )
+    seconds = time.perf_counter() - start
+    document = {
+        **describe_dataset(dataset),
+        "kernel": chosen.to_dict(),
+        "seed": seed,
+        "best_rmse": noise,
+        "seconds": seconds,
+    }
+    view = facts_view(
+        f"wrote {output}",
+        **dataset_facts(dataset),
+        function=f"from {kernel_words(chosen.to_dict())}, variance 1",
+        best_possible_RMSE=f"{noise:g}",
+        seconds=seconds_words(seconds),
+    )
+    return Report(document, Group(view, next_step(f"rff-dist fit {output} MODEL")))
+
+
+def draw_function(
+    kernel: Kernel, *, n_features: int, n_components: int, seed: int
+) -> Callable[[np.ndarray], np.ndarray]:
+    """Draw f(x) = z(x)'w with w ~ N(0, I) from the feature prior of a kernel; its variance is 1.
+
+    Parameters
+    ----------
+    kernel : Kernel
+    n_features, n_components : int
+        Columns of the inputs, and of Z.
+    seed : int
+        Spread to streams of its own, so that a model fitted with the same seed has other features.
+
+    Returns
+    -------
+    function : callable
+        From (rows, n_features) to (rows,).
+    """
+    import numpy as np
+
+    from rff_dist.blocks import Block, LinearModel, Rows, predict_rows
+    from rff_dist.feature_map import draw_feature_map
+
+    features_seed, weights_seed = np.random.SeedSequence([seed, 1]).generate_state(2, np.uint64).tolist()
+    feature_map = draw_feature_map(
+        kernel,
+        n_features=n_features,
+        n_components=n_components,
+        design=default_design(kernel),
+        random_state=features_seed,
+    )
+    weights = np.random.Generator(np.random.Philox(weights_seed)).standard_normal((n_components, 1))
+    model = LinearModel(feature_map, weights, np.zeros(1))
+
+    def function(X: np.ndarray) -> np.ndarray:
+        return predict_rows(Rows(Block(0, 0, len(X)), X, None, None), model)[:, 0]
+
+    return function

@@ -1,0 +1,210 @@
+"""What people see: progress while a job runs, and its figures in words afterwards."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+from rff_dist.cli.options import Where
+from rff_dist.cli.shell import err
+
+if TYPE_CHECKING:
+    from rff_dist.engines import Engine
+    from rff_dist.model import RidgeModel
+    from rff_dist.progress import Event
+    from rff_dist.storage import ZarrDataset
+
+
+class RowCounter:
+    """Show how many rows have been written, where standard error is a terminal."""
+
+    def __init__(self, label: str) -> None:
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.completed:,.0f} rows"),
+            TimeElapsedColumn(),
+            console=err,
+            transient=True,
+            disable=not err.is_terminal,
+        )
+        self._task = self._bar.add_task(label, total=None)
+
+    def __call__(self, n_rows: int, total: int | None) -> None:
+        self._bar.update(self._task, completed=n_rows, total=total)
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._bar.stop()
+
+
+class PassClock:
+    """Time the passes of a job, and announce what follows the last one."""
+
+    def __init__(self, solver: str | None) -> None:
+        self._solver = solver
+        self._start = time.perf_counter()
+        self._parts: dict[str, float] = {}
+        self._solving: float | None = None
+
+    def __call__(self, event: Event) -> None:
+        from rff_dist.progress import PassFinished
+
+        if not isinstance(event, PassFinished):
+            return
+        self.add(event.label, event.seconds)
+        if event.label == "accumulate" and self._solver is not None:
+            self._solving = time.perf_counter()
+            err.print(f"solve: {self._solver}", soft_wrap=True)
+
+    def add(self, label: str, seconds: float) -> None:
+        """Count seconds of a part of the job."""
+        self._parts[label] = self._parts.get(label, 0.0) + seconds
+
+    def seconds(self) -> dict[str, float]:
+        """Return the seconds of each pass, of solving where there was any, and since the start."""
+        now = time.perf_counter()
+        solving = {} if self._solving is None else {"solve": now - self._solving}
+        return {**self._parts, **solving, "total": now - self._start}
+
+
+@contextlib.contextmanager
+def passes(where: Where, *, solver: str | None = None) -> Iterator[tuple[Engine, PassClock]]:
+    """Start what runs the passes, with progress on standard error; close it in any case."""
+    from rff_dist.progress import RichProgress
+
+    with RichProgress(err) as progress:
+        clock = PassClock(solver)
+        with where.start((progress, clock)) as engine:
+            if not where.serial:
+                clock.add("cluster", clock.seconds()["total"])
+            yield engine, clock
+
+
+def describe_engine(engine: Engine, where: Where) -> dict[str, Any]:
+    """Return what ran the job, for the JSON document."""
+    kind = "serial" if where.serial else "dask" if where.address else "embedded dask"
+    return {"kind": kind, "n_workers": engine.n_workers, "n_threads": engine.n_threads}
+
+
+def facts_view(title: str, /, **facts: str) -> RenderableType:
+    """Return labels and values as two columns below a title; the labels' underscores become spaces."""
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    for label, value in facts.items():
+        table.add_row(f"  {label.replace('_', ' ')}", value)
+    return Group(Text(title, "bold", overflow="fold"), table) if title else table
+
+
+def next_step(command_line: str) -> Text:
+    """Return a line that suggests a command to follow."""
+    return Text.assemble(("\n  next: ", "dim"), command_line, overflow="fold")
+
+
+def describe_dataset(dataset: ZarrDataset) -> dict[str, Any]:
+    """Return a dataset's facts for the JSON document."""
+    return {
+        "path": dataset.url,
+        "n_samples": dataset.n_samples,
+        "n_features": dataset.n_features,
+        "n_targets": dataset.n_targets,
+        "dtype": dataset.dtype.name,
+        "chunk_rows": dataset.chunk_rows,
+        "feature_names": dataset.feature_names,
+        "target_names": dataset.target_names,
+        "dropped_rows": dataset.attributes.get("dropped_rows", 0),
+    }
+
+
+def dataset_facts(dataset: ZarrDataset) -> dict[str, str]:
+    """Return a dataset's facts in words."""
+    found = describe_dataset(dataset)
+    facts = {
+        "rows": f"{found['n_samples']:,}, {features_and_targets(found['n_features'], found['n_targets'])}",
+        "stored as": f"{found['dtype']}, {found['chunk_rows']:,} rows a chunk, checksummed",
+    }
+    for role in ("feature", "target"):
+        if found[f"{role}_names"]:
+            facts[f"{role}s"] = some(found[f"{role}_names"])
+    if found["dropped_rows"]:
+        facts["dropped"] = f"[yellow]{found['dropped_rows']:,} rows[/] with missing or infinite values"
+    return facts
+
+
+def target_names(model: RidgeModel, n_targets: int) -> list[str]:
+    """Return the targets' names, or y0, y1, … where the data had none."""
+    names = model.card.get("target_names")
+    return list(names) if names else ["y"] if n_targets == 1 else [f"y{i}" for i in range(n_targets)]
+
+
+def kernel_words(kernel: Mapping[str, Any]) -> str:
+    """Return a kernel, given as by `Kernel.to_dict`, in words."""
+    nu = f" ν = {kernel['nu']:g}" if "nu" in kernel else ""
+    scale = kernel["length_scale"]
+    widths = some(scale) if isinstance(scale, list | tuple) else f"{scale:.4g}"
+    return f"{kernel['name']}{nu}, length scale {widths}"
+
+
+def engine_words(engine: Mapping[str, Any]) -> str:
+    """Return in words what `describe_engine` found."""
+    threads = plural(engine["n_threads"], "thread")
+    if engine["kind"] == "serial":
+        return f"this process, {threads}"
+    return f"{engine['kind']}, {plural(engine['n_workers'], 'worker')} × {threads}"
+
+
+def features_and_targets(n_features: int, n_targets: int) -> str:
+    """Return "8 features, 1 target" and the like."""
+    return f"{plural(n_features, 'feature')}, {plural(n_targets, 'target')}"
+
+
+def titled_table(
+    title: str, *columns: str, header: bool = True, numbers: bool = True
+) -> tuple[RenderableType, Table]:
+    """Return a table below its title, and the table itself to add rows to."""
+    table = Table(box=box.SIMPLE_HEAD, show_header=header, show_edge=False, padding=(0, 1))
+    for i, column in enumerate(columns):
+        table.add_column(column, justify="right" if numbers and i else "left", overflow="fold")
+    return Group(Text(title, "bold", overflow="fold"), table), table
+
+
+def seconds_words(seconds: float) -> str:
+    """Return seconds with as many digits as anyone wants to read."""
+    return f"{seconds:.2f}" if seconds < 1 else f"{seconds:.1f}"
+
+
+def plural(number: int, noun: str) -> str:
+    """Return a number and its noun, in the plural unless it is one."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def some(values: Sequence[Any]) -> str:
+    """Return the first eight of some names or numbers."""
+    shown = ", ".join(f"{value:.4g}" if isinstance(value, float) else str(value) for value in values[:8])
+    return shown + (f" … ({len(values)})" if len(values) > 8 else "")
+
+
+def shape_words(lengths: Sequence[int]) -> str:
+    """Return a shape such as 1,000 × 8."""
+    return " × ".join(f"{length:,}" for length in lengths)
+
+
+def short(value: Any) -> str:
+    """Return a value's text, cut where it is long."""
+    text = some(value) if isinstance(value, list) else str(value)
+    return text if len(text) <= 200 else text[:200] + " …"

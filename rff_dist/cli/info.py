@@ -1,0 +1,141 @@
+"""What is stored somewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Group, RenderableType
+
+from rff_dist.cli.display import (
+    facts_view,
+    features_and_targets,
+    kernel_words,
+    shape_words,
+    short,
+    some,
+    titled_table,
+)
+from rff_dist.cli.shell import Report, command
+from rff_dist.errors import IntegrityError, StorageError, UnsafeModelError, VersionError
+
+if TYPE_CHECKING:
+    from rff_dist.storage import Record
+
+
+@command("rff-dist info data.zarr", "rff-dist info model --json")
+def info(
+    path: Annotated[str, typer.Argument(metavar="PATH", help="A dataset, a model or predictions.")],
+) -> Report:
+    """Describe a dataset, predictions or a model; of a model every byte is checked."""
+    from rff_dist import storage
+    from rff_dist.storage.contents import list_arrays
+
+    try:
+        record = storage.read_record(path)
+    except (IntegrityError, UnsafeModelError, VersionError):
+        raise
+    except StorageError:
+        if Path(path, "model.json").exists():
+            raise
+    else:
+        return _describe_record(path, record)
+    if "://" not in path and not Path(path).is_dir():
+        storage.open_dataset(path)  # says what is there instead
+    attributes, arrays = list_arrays(path)
+    shown = {name: value for name, value in attributes.items() if name != "rff_dist"}
+    mark = attributes.get("rff_dist")
+    names = [array.name for array in arrays]
+    kind = "predictions" if "predictions" in names else "dataset" if "X" in names else "Zarr group"
+    document: dict[str, Any] = {
+        "path": path,
+        "kind": kind,
+        "written_by_rff_dist": isinstance(mark, Mapping),
+        "complete": mark.get("state") == "complete" if isinstance(mark, Mapping) else None,
+        "arrays": [
+            {
+                "name": array.name,
+                "shape": array.header.shape,
+                "dtype": array.header.dtype.name,
+                "chunks": array.header.chunks,
+                "shards": array.header.shards,
+                "codecs": array.header.codecs,
+                "checksum": array.checksum,
+                "zarr_format": array.header.zarr_format,
+            }
+            for array in arrays
+        ],
+        "attributes": shown,
+    }
+    if kind == "dataset":
+        document["fingerprint"] = storage.open_dataset(path).fingerprint()
+    return Report(document, _contents_view(document))
+
+
+def _contents_view(found: Mapping[str, Any]) -> RenderableType:
+    view, table = titled_table(
+        f"{found['path']}: {found['kind']}",
+        *("array", "shape", "dtype", "chunks", "codecs", "damage is"),
+        numbers=False,
+    )
+    for array in found["arrays"]:
+        chunks = shape_words(array["chunks"])
+        if array["shards"]:
+            chunks += f" in {shape_words(array['shards'])}"
+        # How numbers become bytes and chunks a shard is no news.
+        plain = ("bytes", "sharding_indexed")
+        codecs = ", ".join(dict.fromkeys(name for name in array["codecs"] if name not in plain))
+        damage = "noticed" if array["checksum"] else "[yellow]undetectable[/]"
+        table.add_row(array["name"], shape_words(array["shape"]), array["dtype"], chunks, codecs, damage)
+    if not found["arrays"]:
+        table.add_row("(none)")
+    facts = {
+        name: short(value)[: 16 if name.endswith("digest") else None]
+        for name, value in found["attributes"].items()
+    }
+    if found["complete"] is False:
+        facts["state"] = "[yellow]unfinished: its writer did not come to the end[/]"
+    if "fingerprint" in found:
+        facts["fingerprint"] = found["fingerprint"][:16]
+    return Group(view, "", facts_view("", **facts)) if facts else view
+
+
+def _describe_record(path: str, record: Record) -> Report:
+    metadata = dict(record.metadata)
+    selection = record.arrays.get("selection_scores")
+    document = {
+        "path": path,
+        "kind": record.kind,
+        "format_version": record.format_version,
+        "rff_dist_version": record.rff_dist_version,
+        "arrays": {
+            name: {"shape": array.shape, "dtype": array.dtype.name} for name, array in record.arrays.items()
+        },
+        **{name: value for name, value in metadata.items() if name != "statistics"},
+        "has_statistics": "statistics" in metadata,
+    }
+    facts: dict[str, str] = {}
+    if record.kind == "ridge model":
+        card, features = metadata["card"], metadata["feature_map"]
+        spec = features.get("spec")
+        dimension, n_targets = record.arrays["coefficients"].shape
+        n_features = len(record.arrays["frequencies"])
+        facts["trained on"] = f"{card['n_samples']:,} rows, {features_and_targets(n_features, n_targets)}"
+        for role in ("feature", "target"):
+            if f"{role}_names" in card:
+                facts[f"{role}s"] = some(card[f"{role}_names"])
+        facts["features drawn"] = f"D = {dimension:,}, {features['map']}"
+        if spec is not None:
+            facts["features drawn"] += f", {spec['design']}, seed {spec['seed']}"
+            facts["kernel"] = kernel_words(spec["kernel"])
+        facts["alpha"] = f"{metadata['alpha']:.3g}{'' if selection is None else ', chosen by GCV'}"
+        facts["solver"] = card["solver"]["status"].replace("_", " ")
+        facts["statistics"] = "kept" if "statistics" in metadata else "left out"
+        packages = ", ".join(f"{name} {found}" for name, found in card["environment"]["packages"].items())
+        facts["made"] = f"{card['created']} with {packages}"
+        facts["data fingerprint"] = card["data_fingerprint"][:16]
+        facts["digest"] = metadata["digest"][:16]
+    facts["stored"] = f"{len(record.arrays)} arrays, all as they were written (SHA-256)"
+    return Report(document, facts_view(f"{path}: {record.kind}", **facts))

@@ -1,0 +1,379 @@
+"""Jobs on data: plan, fit, evaluate, predict."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from rff_dist.cli.display import (
+    describe_engine,
+    engine_words,
+    facts_view,
+    features_and_targets,
+    kernel_words,
+    next_step,
+    passes,
+    plural,
+    seconds_words,
+    some,
+    target_names,
+    titled_table,
+)
+from rff_dist.cli.options import (
+    AlphaText,
+    Components,
+    DataArgument,
+    DesignName,
+    Insecure,
+    KernelName,
+    LengthScaleText,
+    MapName,
+    MissingChunks,
+    ModelArgument,
+    NoIntercept,
+    NoStandardize,
+    Nu,
+    Overwrite,
+    Scheduler,
+    Seed,
+    Serial,
+    Threads,
+    WeightsName,
+    Where,
+    Workers,
+    XName,
+    YName,
+    default_design,
+    make_kernel,
+    read_alpha,
+    read_bytes,
+    read_count,
+    read_length_scale,
+)
+from rff_dist.cli.shell import Report, command
+from rff_dist.errors import DataError
+
+if TYPE_CHECKING:
+    from rff_dist.model import RidgeModel
+    from rff_dist.pipeline import Solved
+    from rff_dist.storage import ZarrDataset
+
+
+@command(
+    "rff-dist plan data.zarr --components 4096",
+    "rff-dist plan data.zarr --components 16384 --workers 8 --threads 4 --memory 8GiB",
+)
+def plan(
+    data: DataArgument,
+    n_components: Components = "2048",
+    alpha: AlphaText = "auto",
+    memory: Annotated[
+        str | None,
+        typer.Option(metavar="SIZE", help="Memory of each process; what this machine has if left out."),
+    ] = None,
+    x: XName = "X",
+    y: YName = "y",
+    n_workers: Workers = None,
+    n_threads: Threads = None,
+    serial: Serial = False,
+) -> Report:
+    """Say what a fit would take: bytes, operations, memory and seconds. Nothing runs but a stop-watch."""
+    from rff_dist import pipeline, storage
+    from rff_dist.plan import available_memory, human_bytes, measure_gflops, plan_fit
+
+    dimension, penalty = read_count(n_components, "--components"), read_alpha(alpha)
+    limit = available_memory() if memory is None else read_bytes(memory, "--memory")
+    workers, threads = Where(None, n_workers, n_threads, serial, insecure=False).size()
+    dataset = storage.open_dataset(data, x=x, y=y)
+    found = plan_fit(
+        n_samples=dataset.n_samples,
+        n_features=dataset.n_features,
+        n_targets=max(1, dataset.n_targets),
+        n_components=dimension,
+        chunk_rows=dataset.chunk_rows,
+        itemsize=dataset.dtype.itemsize,
+        n_workers=workers,
+        n_threads=threads,
+        separate_client=not serial,
+        alpha_path=not pipeline.is_one_alpha(penalty),
+        memory_limit=limit,
+    )
+    gflops = measure_gflops()
+    seconds = found.seconds(gflops)
+    document = {**found.to_dict(), "gflops_per_thread": gflops, "statistics_seconds": seconds}
+    view, table = titled_table(f"a fit of {data}", "", "", header=False)
+    table.add_column(style="dim")
+    size = f"{features_and_targets(found.n_features, found.n_targets)}, D = {dimension:,}"
+    block_rows = f"{found.rows_per_block:,} rows each, in tiles of {found.tile_rows:,}"
+    runs_on = "in this process" if serial else "the solver has a process of its own"
+    for row in (
+        ("rows", f"{found.n_samples:,}", size),
+        ("processes × threads", f"{workers} × {threads}", runs_on),
+        ("blocks", f"{found.n_blocks:,}", block_rows),
+        ("read", human_bytes(found.bytes_read), "two passes: moments, statistics"),
+        ("operations", f"{found.flops:.3g}", f"{gflops:.0f}e9 a second on one thread here"),
+        ("statistics", human_bytes(found.statistics_bytes), "of one block, or of all rows"),
+        ("peak memory, a worker", human_bytes(found.worker_bytes), f"of {human_bytes(limit)}"),
+        ("peak memory, the solver", human_bytes(found.client_bytes), f"of {human_bytes(limit)}"),
+        ("seconds, about", seconds_words(seconds), "for the statistics; reading and solving not counted"),
+    ):
+        table.add_row(*row)
+    return Report(document, view)
+
+
+@command(
+    "rff-dist fit data.zarr model --kernel matern --nu 1.5 --components 4096",
+    "rff-dist fit data.zarr model --length-scale 0.5,1,2 --alpha 1e-6,1e-4,1e-2 --serial",
+)
+def fit(
+    data: DataArgument,
+    output: Annotated[str, typer.Argument(metavar="MODEL", help="Where to write the model.")],
+    kernel: KernelName = "gaussian",
+    nu: Nu = None,
+    n_components: Components = "2048",
+    length_scale: LengthScaleText = "auto",
+    alpha: AlphaText = "auto",
+    design: DesignName = None,
+    map: MapName = "pairs",
+    no_standardize: NoStandardize = False,
+    no_intercept: NoIntercept = False,
+    no_statistics: Annotated[
+        bool,
+        typer.Option("--no-statistics", help="Leave the exact sums out of the model: no updates then."),
+    ] = False,
+    seed: Seed = 0,
+    overwrite: Overwrite = False,
+    x: XName = "X",
+    y: YName = "y",
+    sample_weight: WeightsName = None,
+    missing_chunks: MissingChunks = "error",
+    scheduler: Scheduler = None,
+    n_workers: Workers = None,
+    n_threads: Threads = None,
+    serial: Serial = False,
+    insecure: Insecure = False,
+) -> Report:
+    """Train kernel ridge regression on random features: two passes over the data and one solve."""
+    where = Where(scheduler, n_workers, n_threads, serial, insecure)
+    from rff_dist import pipeline, storage
+    from rff_dist.feature_map import check_n_components, draw_feature_map
+    from rff_dist.model import write_model
+    from rff_dist.storage.locations import check_output, parse_location
+
+    # All that can be known to be wrong is found before any work starts.
+    width, penalty = read_length_scale(length_scale), read_alpha(alpha)
+    dimension = check_n_components(read_count(n_components, "--components"), map)
+    chosen = make_kernel(kernel, nu, width)
+    arranged = design or default_design(chosen)
+    check_output(
+        parse_location(output), overwrite=overwrite, inputs=[parse_location(data)], marker=("model.json",)
+    )
+    dataset = storage.open_dataset(data, x=x, y=y, sample_weight=sample_weight, missing_chunks=missing_chunks)
+    if dataset.n_targets < 1:
+        raise DataError(
+            f"{data} has no y, and training needs targets; write them with the data (`ingest` has --target), "
+            "or name their array with --y"
+        )
+    draw_feature_map(chosen, n_features=dataset.n_features, n_components=2, design=arranged, map=map)
+    with passes(where, solver=f"D = {dimension:,}") as (engine, clock):
+        model, solved = pipeline.fit(
+            dataset,
+            chosen,
+            engine=engine,
+            length_scale=width,
+            n_components=dimension,
+            alpha=penalty,
+            design=arranged,
+            map=map,
+            standardize=not no_standardize,
+            fit_intercept=not no_intercept,
+            seed=seed,
+        )
+        seconds = clock.seconds()
+        write_model(model.without_statistics() if no_statistics else model, output, overwrite=overwrite)
+        document = {
+            "model": output,
+            **_describe_fit(model, solved, dataset),
+            "engine": describe_engine(engine, where),
+            "seconds": seconds,
+        }
+    return Report(document, Group(_fit_facts(document), next_step(f"rff-dist evaluate {output} DATA")))
+
+
+def _describe_fit(model: RidgeModel, solved: Solved, dataset: ZarrDataset) -> dict[str, Any]:
+    feature_map, solution, selection = model.feature_map, solved.solution, solved.selection
+    spec = feature_map.spec
+    assert spec is not None  # the map was drawn just now
+    return {
+        "n_samples": dataset.n_samples,
+        "n_features": dataset.n_features,
+        "n_targets": dataset.n_targets,
+        "n_components": feature_map.n_components,
+        "kernel": spec.kernel.to_dict(),
+        "length_scale": spec.kernel.length_scale,
+        "design": spec.design.name,
+        "map": feature_map.map,
+        "seed": spec.seed,
+        "alpha": model.alpha,
+        "alpha_chosen_by": "given" if selection is None else "gcv",
+        "alpha_at_end_of_path": None if selection is None else selection.at_end,
+        "gcv": None if selection is None else selection.score,
+        "status": solution.status.value,
+        "causes": solution.status.causes,
+        "remedies": solution.status.remedies,
+        "effective_rank": solution.effective_rank,
+        "alpha_floor": solution.floor,
+        "statistics_digest": model.card["statistics_digest"],
+        "digest": model.digest(),
+    }
+
+
+def _fit_facts(found: Mapping[str, Any]) -> RenderableType:
+    facts = {
+        "rows": f"{found['n_samples']:,}, {features_and_targets(found['n_features'], found['n_targets'])}",
+        "features": f"D = {found['n_components']:,}, {found['design']}, {found['map']}, seed {found['seed']}",
+        "kernel": kernel_words(found["kernel"]),
+        "alpha": f"{found['alpha']:.3g}, {'as given' if found['gcv'] is None else 'chosen by GCV'}",
+    }
+    if found["gcv"] is not None:
+        roots = [math.sqrt(score) for score in found["gcv"]]
+        facts["GCV estimate"] = f"RMSE {some(roots)} on new rows"
+    status = found["status"].replace("_", " ")
+    facts["solver"] = status if found["status"] == "ok" else f"[yellow]{status}[/]: {found['causes'][0]}"
+    if found["remedies"]:
+        facts["remedy"] = found["remedies"][0]
+    engine, seconds = found["engine"], found["seconds"]
+    parts = ", ".join(f"{name} {seconds_words(value)}" for name, value in seconds.items() if name != "total")
+    facts["seconds"] = f"{seconds_words(seconds['total'])} ({parts})"
+    facts["ran on"] = engine_words(engine)
+    facts["digest"] = found["digest"][:16]
+    return facts_view(f"wrote {found['model']}", **facts)
+
+
+@command("rff-dist evaluate model test.zarr", "rff-dist evaluate model test.zarr --json")
+def evaluate(
+    model: ModelArgument,
+    data: DataArgument,
+    x: XName = "X",
+    y: YName = "y",
+    sample_weight: WeightsName = None,
+    missing_chunks: MissingChunks = "error",
+    scheduler: Scheduler = None,
+    n_workers: Workers = None,
+    n_threads: Threads = None,
+    serial: Serial = False,
+    insecure: Insecure = False,
+) -> Report:
+    """Measure a model's errors on a dataset, per target."""
+    where = Where(scheduler, n_workers, n_threads, serial, insecure)
+    import numpy as np
+
+    from rff_dist import pipeline, storage
+    from rff_dist.model import read_model
+
+    trained = read_model(model)
+    dataset = storage.open_dataset(data, x=x, y=y, sample_weight=sample_weight, missing_chunks=missing_chunks)
+    if dataset.n_targets < 1:
+        raise DataError(f"{data} has no y to compare predictions with; name its array with --y")
+    pipeline.check_dataset(dataset, trained)
+    with passes(where) as (engine, clock):
+        errors = pipeline.evaluate(dataset, trained, engine=engine)
+        seconds = clock.seconds()["total"]
+        ran_on = describe_engine(engine, where)
+    rmse, deviation = np.sqrt(errors.mean_squared_error), np.sqrt(errors.target_variance)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        columns = {
+            "rmse": rmse,
+            "z_rmse": np.where(deviation > 0, rmse / deviation, np.nan),
+            "mse": errors.mean_squared_error,
+            "mae": errors.mean_absolute_error,
+            "bias": errors.bias,
+            "largest": errors.largest,
+            "r2": errors.r2,
+        }
+    names = target_names(trained, dataset.n_targets)
+    targets = [
+        {"name": name, **{key: float(values[i]) for key, values in columns.items()}}
+        for i, name in enumerate(names)
+    ]
+    document = {
+        "model": model,
+        "data": data,
+        "n_samples": errors.n_samples,
+        "targets": targets,
+        "engine": ran_on,
+        "seconds": seconds,
+    }
+    view, table = titled_table(
+        f"{model} on {data}: {errors.n_samples:,} rows, {seconds_words(seconds)} s",
+        *("target", "RMSE", "z-RMSE", "MSE", "MAE", "bias", "largest", "R²"),
+    )
+    for target in targets:
+        table.add_row(str(target["name"]), *(f"{target[key]:.4g}" for key in columns))
+    return Report(
+        document, Group(view, Text("z-RMSE: in units of the target's standard deviation here", "dim"))
+    )
+
+
+@command("rff-dist predict model new.zarr predictions.zarr")
+def predict(
+    model: ModelArgument,
+    data: DataArgument,
+    output: Annotated[str, typer.Argument(metavar="OUT", help="Where to write the predictions.")],
+    overwrite: Overwrite = False,
+    x: XName = "X",
+    missing_chunks: MissingChunks = "error",
+    scheduler: Scheduler = None,
+    n_workers: Workers = None,
+    n_threads: Threads = None,
+    serial: Serial = False,
+    insecure: Insecure = False,
+) -> Report:
+    """Write a model's predictions for every row of a dataset, as the Zarr array `predictions`."""
+    where = Where(scheduler, n_workers, n_threads, serial, insecure)
+    from rff_dist import pipeline, storage
+    from rff_dist.model import read_model
+    from rff_dist.storage.locations import check_output, parse_location
+
+    check_output(
+        parse_location(output),
+        overwrite=overwrite,
+        inputs=[parse_location(data), parse_location(model)],
+    )
+    trained = read_model(model)
+    dataset = storage.open_dataset(data, x=x, y=None, missing_chunks=missing_chunks)
+    pipeline.check_dataset(dataset, trained)
+    with passes(where) as (engine, clock):
+        written = pipeline.predict(
+            dataset,
+            trained,
+            output,
+            engine=engine,
+            column_names=trained.card.get("target_names"),
+            overwrite=overwrite,
+        )
+        seconds = clock.seconds()["total"]
+        ran_on = describe_engine(engine, where)
+    document = {
+        "output": output,
+        "array": "predictions",
+        "n_samples": written,
+        "n_targets": trained.n_targets,
+        "model_digest": trained.digest(),
+        "engine": ran_on,
+        "seconds": seconds,
+    }
+    view = facts_view(
+        f"wrote {output}",
+        rows=f"{written:,}, {plural(trained.n_targets, 'target')}",
+        array="predictions",
+        model=f"{model} ({trained.digest()[:16]})",
+        ran_on=engine_words(ran_on),
+        seconds=seconds_words(seconds),
+    )
+    return Report(document, view)

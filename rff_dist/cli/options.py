@@ -1,0 +1,295 @@
+"""Options that commands share, and how their texts become values."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import re
+import signal
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from rff_dist.engines import Engine
+    from rff_dist.kernels import Kernel, LengthScale
+    from rff_dist.progress import Observer
+
+#: Threads of a worker process unless an option says otherwise. They share one set of statistics, so that
+#: few processes with some threads need less memory than many with one; both are as fast.
+THREADS_PER_WORKER = 4
+SCHEDULER_VARIABLE = "RFF_DIST_SCHEDULER"
+
+FEATURES, REGRESSION, NAMES, CLUSTER = "Random features", "Regression", "Names in the data", "Where it runs"
+
+DataArgument = Annotated[str, typer.Argument(metavar="DATA", help="Dataset: a Zarr group, path or URL.")]
+ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", help="Model that `fit` wrote.")]
+
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what is there, when done.")]
+ChunkRows = Annotated[
+    str | None,
+    typer.Option("--chunk-rows", metavar="ROWS", help="Rows of a chunk; chosen by size if left out."),
+]
+Seed = Annotated[int, typer.Option("--seed", metavar="N", min=0, help="Of all that is random.")]
+
+KernelName = Annotated[
+    str,
+    typer.Option("--kernel", metavar="NAME", help="gaussian, laplacian or matern.", rich_help_panel=FEATURES),
+]
+Nu = Annotated[
+    float | None,
+    typer.Option(
+        "--nu",
+        metavar="NU",
+        help="Smoothness of the Matérn kernel; 1.5 if left out.",
+        rich_help_panel=FEATURES,
+    ),
+]
+Components = Annotated[
+    str,
+    typer.Option(
+        "--components",
+        metavar="D",
+        help="How many: the error falls as 1/√D, the cost grows as D².",
+        rich_help_panel=FEATURES,
+    ),
+]
+LengthScaleText = Annotated[
+    str,
+    typer.Option(
+        "--length-scale",
+        metavar="L|L1,L2,…",
+        help="Width of the kernel, or one for each column, in units of the (standardised) inputs; auto is "
+        "their median distance.",
+        rich_help_panel=FEATURES,
+    ),
+]
+DesignName = Annotated[
+    str | None,
+    typer.Option(
+        "--design",
+        metavar="NAME",
+        help="orthogonal or iid frequencies; orthogonal where the kernel allows it if left out.",
+        rich_help_panel=FEATURES,
+    ),
+]
+MapName = Annotated[
+    str,
+    typer.Option(
+        "--map",
+        metavar="NAME",
+        help="pairs of cosines and sines, or cosines with random phases.",
+        rich_help_panel=FEATURES,
+    ),
+]
+NoStandardize = Annotated[
+    bool,
+    typer.Option(
+        "--no-standardize", help="Do not centre and scale the inputs first.", rich_help_panel=FEATURES
+    ),
+]
+AlphaText = Annotated[
+    str,
+    typer.Option(
+        "--alpha",
+        metavar="A|A1,A2,…",
+        help="Penalty of ‖y − Zw‖² + α‖w‖²; among several, or all with auto, GCV chooses.",
+        rich_help_panel=REGRESSION,
+    ),
+]
+NoIntercept = Annotated[
+    bool, typer.Option("--no-intercept", help="Fit no intercept.", rich_help_panel=REGRESSION)
+]
+
+XName = Annotated[str, typer.Option("--x", metavar="NAME", help="Array of inputs.", rich_help_panel=NAMES)]
+YName = Annotated[str, typer.Option("--y", metavar="NAME", help="Array of targets.", rich_help_panel=NAMES)]
+WeightsName = Annotated[
+    str | None,
+    typer.Option("--weights", metavar="NAME", help="Array of sample weights.", rich_help_panel=NAMES),
+]
+MissingChunks = Annotated[
+    str,
+    typer.Option(
+        "--missing-chunks",
+        metavar="NAME",
+        help="error, or fill where the writer left out chunks that hold the fill value.",
+        rich_help_panel=NAMES,
+    ),
+]
+
+Scheduler = Annotated[
+    str | None,
+    typer.Option(
+        "--scheduler",
+        metavar="ADDRESS",
+        help=f"An existing Dask cluster; else that of ${SCHEDULER_VARIABLE}, else one starts here.",
+        rich_help_panel=CLUSTER,
+    ),
+]
+Workers = Annotated[
+    int | None,
+    typer.Option("--workers", metavar="N", min=1, help="Processes of that one.", rich_help_panel=CLUSTER),
+]
+Threads = Annotated[
+    int | None,
+    typer.Option("--threads", metavar="N", min=1, help="Threads of each process.", rich_help_panel=CLUSTER),
+]
+Serial = Annotated[
+    bool,
+    typer.Option("--serial", help="Run in this process, without Dask.", rich_help_panel=CLUSTER),
+]
+Insecure = Annotated[
+    bool,
+    typer.Option(
+        "--insecure-cluster",
+        help="Allow a scheduler on the network without TLS.",
+        rich_help_panel=CLUSTER,
+    ),
+]
+
+
+def read_count(text: str, option: str) -> int:
+    """Read a whole number such as 1000, 1_000 or 1e6."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not (value.is_integer() and 1 <= value <= 2**53):
+        raise typer.BadParameter(
+            f"{text!r}; expected a whole number of at least 1, such as 4096 or 1e6", param_hint=option
+        )
+    return int(value)
+
+
+def read_numbers(text: str, option: str) -> list[float]:
+    """Read numbers with commas between them."""
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        raise typer.BadParameter(
+            f"{text!r}; expected auto, a number, or numbers with commas between them", param_hint=option
+        ) from None
+
+
+def read_alpha(text: str) -> float | str | list[float]:
+    """Read `--alpha`, and check its range."""
+    from rff_dist.pipeline import check_alpha
+
+    if text == "auto":
+        return text
+    values = read_numbers(text, "--alpha")
+    alpha = values if len(values) > 1 else values[0]
+    check_alpha(alpha)
+    return alpha
+
+
+def read_length_scale(text: str) -> str | LengthScale:
+    """Read `--length-scale`; kernels check its range."""
+    if text == "auto":
+        return text
+    values = read_numbers(text, "--length-scale")
+    return tuple(values) if len(values) > 1 else values[0]
+
+
+def read_bytes(text: str, option: str) -> int:
+    """Read a size in memory such as 512MiB or 2G; all units are powers of 1024."""
+    match = re.fullmatch(r"([\d.]+)\s*([KMGT]?)(i?B)?", text.strip(), re.IGNORECASE)
+    try:
+        number = float(match[1]) if match else math.nan
+    except ValueError:
+        number = math.nan
+    if match is None or not number > 0:
+        raise typer.BadParameter(f"{text!r}; expected a size such as 2GiB or 512MiB", param_hint=option)
+    return int(number * 1024 ** " KMGT".index(match[2].upper() or " "))
+
+
+def make_kernel(name: str, nu: float | None, length_scale: str | LengthScale) -> Kernel:
+    """Return the kernel that the options name; "auto" leaves its length scale at 1."""
+    from rff_dist.kernels import Matern, find_kernel
+
+    kernel = find_kernel(name)
+    if nu is not None:
+        if not isinstance(kernel, Matern):
+            raise typer.BadParameter(f"only --kernel matern has it, not {name}", param_hint="--nu")
+        kernel = Matern(nu=nu)
+    return kernel if isinstance(length_scale, str) else kernel.with_length_scale(length_scale)
+
+
+def default_design(kernel: Kernel) -> str:
+    """Return "orthogonal", which has less variance, for the isotropic kernels that allow it, else "iid"."""
+    return "orthogonal" if kernel.metric == "euclidean" else "iid"
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """Where a job is to run, as the options say."""
+
+    scheduler: str | None
+    n_workers: int | None
+    n_threads: int | None
+    serial: bool
+    insecure: bool
+
+    def __post_init__(self) -> None:
+        given = {"--scheduler": self.scheduler is not None, "--workers": self.n_workers is not None}
+        if self.serial and any(given.values()):
+            other = next(option for option, is_given in given.items() if is_given)
+            raise typer.BadParameter(
+                f"runs in this process, without {other}; leave one of them out", param_hint="--serial"
+            )
+        if self.scheduler is not None and (self.n_workers is not None or self.n_threads is not None):
+            raise typer.BadParameter(
+                "an existing cluster has its own workers and threads; leave out --workers and --threads",
+                param_hint="--scheduler",
+            )
+
+    @property
+    def address(self) -> str | None:
+        """The scheduler's: of the option, or of the environment where no option says otherwise."""
+        if self.serial or self.n_workers is not None or self.n_threads is not None:
+            return None
+        return self.scheduler or os.environ.get(SCHEDULER_VARIABLE) or None
+
+    def size(self) -> tuple[int, int]:
+        """Return workers and threads of each, for this process or for an embedded cluster."""
+        n_cpus = len(os.sched_getaffinity(0))
+        if self.serial:
+            return 1, self.n_threads or n_cpus
+        workers = self.n_workers or max(1, n_cpus // (self.n_threads or min(n_cpus, THREADS_PER_WORKER)))
+        return workers, self.n_threads or max(1, n_cpus // workers)
+
+    def start(self, observers: Sequence[Observer]) -> Engine:
+        """Start or join what runs the job."""
+        workers, threads = self.size()
+        if self.serial:
+            from rff_dist.engines.serial import SerialEngine
+
+            return SerialEngine(threads, observers=observers)
+        from rff_dist.engines.dask import DaskEngine
+
+        if self.address is not None:
+            return DaskEngine(self.address, insecure=self.insecure, observers=observers)
+        with spare_children_ctrl_c():
+            return DaskEngine(n_workers=workers, threads_per_worker=threads, observers=observers)
+
+
+@contextlib.contextmanager
+def spare_children_ctrl_c() -> Iterator[None]:
+    """Start processes that ignore Ctrl-C, which a terminal sends to all: each would die with a traceback.
+
+    Processes inherit that a signal is ignored. Here it is blocked meanwhile, so that it is not lost.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)

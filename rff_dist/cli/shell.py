@@ -1,0 +1,351 @@
+"""What surrounds every command: its output as a table or JSON, messages, signals, errors, exit codes."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import json
+import logging
+import math
+import os
+import re
+import signal
+import sys
+import threading
+import traceback
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import FrameType
+from typing import Annotated, Any, NoReturn
+
+import typer
+from rich.console import Console, RenderableType
+from rich.text import Text
+from typer.core import TyperGroup
+
+from rff_dist import __version__
+from rff_dist.errors import (
+    ClusterError,
+    ClusterLostError,
+    DataError,
+    InvalidParameterError,
+    MissingDependencyError,
+    OutputExistsError,
+    StorageError,
+)
+
+FAILED, USAGE = 1, 2
+EXIT_CODES: tuple[tuple[type[BaseException], int], ...] = (
+    (InvalidParameterError, USAGE),
+    (DataError, 65),
+    (OutputExistsError, 73),
+    (StorageError, 65),  # 73 where it is about the output
+    (ClusterLostError, 75),
+    (ClusterError, 69),
+    (MissingDependencyError, 69),
+)
+CANNOT_WRITE, INTERRUPTED, TERMINATED = 73, 130, 143
+
+# Releases of typer have it in different places; in each it is the base of all mistakes in the arguments.
+UsageError: type[Exception] = typer.BadParameter.__mro__[1]
+
+out, err = Console(highlight=False), Console(highlight=False, stderr=True)
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a command found out.
+
+    Attributes
+    ----------
+    document : mapping
+        For `--json`. NumPy's numbers and arrays are welcome; NaN and infinity become null.
+    view : rich renderable, optional
+        For people; None where the command has shown everything already.
+    """
+
+    document: Mapping[str, Any]
+    view: RenderableType | None = None
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM arrived; it unwinds like Ctrl-C: clusters are closed and unfinished outputs removed."""
+
+
+class CommandGroup(TyperGroup):
+    """Report mistakes in the arguments like all other errors: one line and a next step."""
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        windows_expand_args: bool = True,
+        **extra: Any,
+    ) -> Any:
+        """Run a command and exit with its code, or return the code where `standalone_mode` is False."""
+        given = list(sys.argv[1:] if args is None else args) or ["--help"]
+        try:
+            code = super().main(given, prog_name, complete_var, False, windows_expand_args, **extra)
+        except UsageError as error:
+            code = _report_usage(error, as_json="--json" in given)
+        except typer.Abort:
+            code = INTERRUPTED
+        if standalone_mode:
+            sys.exit(code or 0)
+        return code
+
+
+app = typer.Typer(
+    cls=CommandGroup,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        out.print(f"rff-dist {__version__}")
+        raise typer.Exit
+
+
+@app.callback(epilog="[bold]First steps[/]\n\n[dim]$[/] rff-dist demo\n\n[dim]$[/] rff-dist fit --help")
+def describe(
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version.", callback=_show_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Kernel methods on data of any size: random Fourier features, exact sums, Dask."""
+
+
+OUTPUT_PANEL = "What is shown"
+AsJson = Annotated[bool, typer.Option("--json", help="Show one JSON document.", rich_help_panel=OUTPUT_PANEL)]
+Debug = Annotated[
+    bool, typer.Option("--debug", help="Show the log, and errors' tracebacks.", rich_help_panel=OUTPUT_PANEL)
+]
+
+
+def command(*examples: str) -> Callable[[Callable[..., Report]], Callable[..., Report]]:
+    """Make a command of a function: its name and options, examples for the help, `--json` and `--debug`."""
+
+    def register(function: Callable[..., Report]) -> Callable[..., Report]:
+        def run(context: typer.Context, as_json: bool, debug: bool, **options: Any) -> None:
+            try:
+                if "as_json" in own:
+                    options["as_json"] = as_json
+                with _signals(), _messages(context, debug=debug), _stdout_free(as_json):
+                    report = function(**options)
+            except (UsageError, typer.Exit):
+                raise
+            except BaseException as error:
+                code = _report_error(error, context, as_json=as_json, debug=debug)
+                raise typer.Exit(code) from None
+            show(report, function.__name__, as_json=as_json)
+
+        # typer reads options from the signature; the shared ones are added there.
+        own = dict(inspect.signature(function, eval_str=True).parameters)
+        shared = {"context": typer.Context, "as_json": AsJson, "debug": Debug}
+        parameters = [
+            parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+            for name, parameter in own.items()
+            if name not in shared
+        ]
+        parameters += [
+            inspect.Parameter(
+                name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=inspect.Parameter.empty if name == "context" else False,
+                annotation=annotation,
+            )
+            for name, annotation in shared.items()
+        ]
+        run.__name__, run.__doc__ = function.__name__, function.__doc__
+        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        shown = "\n\n".join(f"[dim]$[/] {example}" for example in examples)
+        app.command(epilog=f"[bold]Example[/]\n\n{shown}")(run)
+        return function
+
+    return register
+
+
+def show(report: Report, command: str, *, as_json: bool) -> None:
+    """Write a command's report to standard output."""
+    try:
+        if as_json:
+            _write_json({"command": command, **report.document})
+        elif report.view is not None:
+            out.print(report.view)
+        sys.stdout.flush()
+    except (BrokenPipeError, SystemExit):
+        # The reader, `head` say, has seen enough (rich then asks to exit with 1). Without this, Python
+        # complains when it flushes at the end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _write_json(document: Mapping[str, Any]) -> None:
+    sys.stdout.write(json.dumps(_as_json(document), allow_nan=False, indent=2) + "\n")
+
+
+def _as_json(value: Any) -> Any:
+    """Return JSON values: NumPy's as Python's, and null for NaN and infinity, which JSON does not have."""
+    if isinstance(value, Mapping):
+        return {str(key): _as_json(member) for key, member in value.items()}
+    if hasattr(value, "tolist"):
+        return _as_json(value.tolist())
+    if isinstance(value, list | tuple):
+        return [_as_json(member) for member in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value if value is None or isinstance(value, bool | int | float) else str(value)
+
+
+@contextlib.contextmanager
+def _signals() -> Iterator[None]:
+    """Turn SIGTERM and Ctrl-C into exceptions, once: a second one ends the process without ceremony."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(number: int, _: FrameType | None) -> NoReturn:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        raise Terminated if number == signal.SIGTERM else KeyboardInterrupt
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def _messages(context: typer.Context, *, debug: bool) -> Iterator[None]:
+    """Show warnings and the package's log on standard error, one line each."""
+
+    def show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
+        say("warning", _with_options(str(message), context), "yellow")
+
+    logger, level = logging.getLogger("rff_dist"), logging.DEBUG if debug else logging.WARNING
+    handler, before = _LineHandler(level), logger.level
+    with warnings.catch_warnings():
+        warnings.showwarning = show_warning
+        logger.addHandler(handler)
+        logger.setLevel(level)
+        try:
+            yield
+        finally:
+            logger.removeHandler(handler)
+            logger.setLevel(before)
+
+
+class _LineHandler(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        style = "yellow" if record.levelno >= logging.WARNING else "dim"
+        say(record.levelname.lower(), record.getMessage(), style)
+
+
+def _stdout_free(as_json: bool) -> contextlib.AbstractContextManager[Any]:
+    """Keep what libraries print away from standard output when exactly one JSON document belongs there."""
+    return contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext()
+
+
+def say(kind: str, message: str, style: str) -> None:
+    """Show one line on standard error."""
+    err.print(Text.assemble((f"{kind}: ", f"bold {style}"), message), soft_wrap=True)
+
+
+def hint_line(text: str) -> None:
+    """Show a next step on standard error."""
+    err.print(Text(text, "dim"), soft_wrap=True)
+
+
+def exit_code(error: BaseException, *, output: str | os.PathLike[str] | None = None) -> int:
+    """Return the exit code for an error of a command that writes to `output`, if it writes."""
+    if isinstance(error, KeyboardInterrupt):
+        return TERMINATED if isinstance(error, Terminated) else INTERRUPTED
+    if isinstance(error, StorageError) and output is not None and _is_about(error, output):
+        return CANNOT_WRITE
+    return next((code for kind, code in EXIT_CODES if isinstance(error, kind)), FAILED)
+
+
+def _is_about(error: StorageError, place: str | os.PathLike[str]) -> bool:
+    """Tell whether a message names `place`, or something in it, rather than an input beside it."""
+    from rff_dist.storage.locations import parse_location
+
+    try:
+        location = str(parse_location(place))
+    except StorageError:
+        return True
+    return re.search(re.escape(location) + r"(?![\w-]|\.\w)", str(error)) is not None
+
+
+def _report_usage(error: Exception, *, as_json: bool) -> int:
+    context = getattr(error, "ctx", None)
+    message = error.format_message().rstrip(".")  # type: ignore[attr-defined]
+    message = re.sub(r" \(Possible options: (.*)\)$", r"; did you mean \1?", message)
+    say("error", message, "red")
+    hint_line(f"see: {'rff-dist' if context is None else context.command_path} --help")
+    if as_json:
+        _write_json(_error_document(context, "UsageError", message, USAGE))
+    return USAGE
+
+
+def _report_error(error: BaseException, context: typer.Context, *, as_json: bool, debug: bool) -> int:
+    """Say what went wrong and what to do next; return the exit code."""
+    if debug:
+        traceback.print_exception(error, file=sys.stderr)
+    code = exit_code(error, output=context.params.get("output"))
+    hint = ""
+    if isinstance(error, KeyboardInterrupt):
+        how = "SIGTERM" if code == TERMINATED else "Ctrl-C"
+        message = f"stopped by {how}; no unfinished output is left"
+        hint = "to start over: the same command again"
+    elif isinstance(error, MemoryError):
+        message = "this machine's memory is not enough"
+        hint = "see what a fit needs: rff-dist plan --help"
+    elif _is_ours(error):
+        notes = [note for note in getattr(error, "__notes__", []) if "\n" not in note]
+        message = _with_options(str(error) + (f" ({'; '.join(notes)})" if notes else ""), context)
+        if code == USAGE:
+            hint = f"see: {context.command_path} --help"
+    else:
+        message = f"{type(error).__name__}: {error}"
+        hint = "" if debug else "this is unexpected; the same command with --debug shows where it came from"
+    say("error", message, "red")
+    if hint:
+        hint_line(hint)
+    if as_json:
+        _write_json(_error_document(context, type(error).__name__, message, code))
+    return code
+
+
+def _is_ours(error: BaseException) -> bool:
+    return type(error).__module__ == "rff_dist.errors"
+
+
+def _error_document(context: typer.Context | None, kind: str, message: str, code: int) -> dict[str, Any]:
+    name = None if context is None or context.parent is None else context.info_name
+    return {"command": name, "error": {"type": kind, "message": message, "exit_code": code}}
+
+
+def _with_options(message: str, context: typer.Context) -> str:
+    """Return a message of the library with the command's options in place of the library's parameters."""
+    message = message.replace(" (--overwrite at the command line)", "").replace(" or an object", "")
+    for parameter in context.command.params:
+        option = parameter.opts[0]
+        if not option.startswith("--"):
+            continue
+        name = rf"(?<![-\w]){re.escape(str(parameter.name))}"
+        message = re.sub(rf"`{parameter.name}`", option, message)
+        message = re.sub(rf"{name}=True\b", option, message)
+        message = re.sub(rf"{name}=(['\"])(\w+)\1", rf"{option} \2", message)
+        for found in re.findall(rf"{name}=(\['[^]]*'\])", message):
+            names = ",".join(re.findall(r"'([^']*)'", found))
+            message = message.replace(f"{parameter.name}={found}", f"{option} {names}")
+    return message

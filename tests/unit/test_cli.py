@@ -1,0 +1,630 @@
+import json
+import math
+import signal
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+import zarr
+from typer.testing import CliRunner
+
+from rff_dist import errors
+from rff_dist import plan as plan_module
+from rff_dist.blocks import Block
+from rff_dist.cli import app, shell
+from rff_dist.cli.data import draw_function
+from rff_dist.cli.options import Where, read_bytes, read_count, spare_children_ctrl_c
+from rff_dist.feature_map import draw_feature_map
+from rff_dist.kernels import Gaussian, Matern
+from rff_dist.model import read_model
+from rff_dist.plan import plan_fit
+from rff_dist.storage import ingest, open_dataset, write_dataset
+
+COMMANDS = ["demo", "ingest", "generate", "plan", "fit", "evaluate", "predict", "info"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A folder with a table, a dataset of 3 columns, and a model of it; tests only add to it."""
+    path = tmp_path_factory.mktemp("cli")
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((300, 3)).round(4)
+    y = (np.sin(2 * X[:, 0]) + X[:, 1] + 0.1 * rng.standard_normal(300)).round(4)
+    lines = ["a,b,c,price", *(",".join(map(str, row)) for row in np.column_stack([X, y]))]
+    (path / "table.csv").write_text("\n".join(lines))
+    ingest(path / "table.csv", path / "data.zarr", target="price", chunk_rows=64)
+    assert run("fit", path / "data.zarr", path / "model", "--components", "64", "--serial").exit_code == 0
+    return path
+
+
+@pytest.fixture(autouse=True)
+def no_scheduler(monkeypatch):
+    monkeypatch.delenv("RFF_DIST_SCHEDULER", raising=False)
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, [str(argument) for argument in arguments], prog_name="rff-dist")
+
+
+def document(*arguments):
+    """Return what a command with --json shows: one JSON document and nothing else."""
+    result = run(*arguments, "--json")
+    assert result.exit_code == 0, result.stderr
+    return json.loads(result.stdout)
+
+
+def refusal(code, *arguments):
+    """Return the message of a command that must fail: one line, and at most one for the next step."""
+    result = run(*arguments)
+    assert result.exit_code == code, result.output
+    assert result.stdout == ""
+    lines = result.stderr.splitlines()
+    assert lines[0].startswith("error: ")
+    assert len(lines) <= 2
+    assert "Traceback" not in result.stderr
+    return result.stderr
+
+
+# -- help and usage ---------------------------------------------------------------------------------------
+
+
+def test_help_lists_the_commands_in_the_order_of_use():
+    result = run("--help")
+    assert result.exit_code == 0
+    places = [result.stdout.index(f"│ {name} ") for name in COMMANDS]
+    assert places == sorted(places)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_each_command_has_help_with_an_example_and_json(name):
+    result = run(name, "--help")
+    assert result.exit_code == 0
+    assert f"$ rff-dist {name}" in result.stdout
+    assert "--json" in result.stdout
+    assert "--debug" in result.stdout
+
+
+def test_help_imports_nothing_that_takes_long():
+    code = "import rff_dist.cli, sys; print(*{name.partition('.')[0] for name in sys.modules})"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    heavy = {"dask", "distributed", "matplotlib", "pandas", "prefect", "pyarrow", "scipy", "sklearn", "zarr"}
+    assert heavy & set(loaded.split()) == set()
+
+
+def test_without_a_command_the_help_is_shown():
+    assert run().stdout == run("--help").stdout
+
+
+def test_the_version_is_shown():
+    assert run("--version").stdout.startswith("rff-dist ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "suggestion"),
+    [
+        (["fitt"], "'fit'"),
+        (["fit", "data", "model", "--component", "8"], "--components"),
+        (["ingest", "a.csv", "b", "--targett", "y"], "--target"),
+    ],
+)
+def test_an_unknown_command_or_option_exits_2_with_a_suggestion(arguments, suggestion):
+    message = refusal(2, *arguments)
+    assert suggestion in message
+    assert "id you mean" in message
+    assert "--help" in message
+
+
+BAD_VALUES = [
+    (["--components", "0"], "--components", "at least 1"),
+    (["--components", "2.5"], "--components", "at least 1"),
+    (["--components", "7"], "--components", "take 8, or --map phases"),
+    (["--length-scale", "0"], "--length-scale", "above 0"),
+    (["--length-scale", "wide"], "--length-scale", "auto"),
+    (["--length-scale", "1,2"], "--length-scale", "3 columns"),
+    (["--alpha", "-1"], "--alpha", "at least 0"),
+    (["--alpha", "1,nan"], "--alpha", "at least 0"),
+    (["--alpha", "small"], "--alpha", "auto"),
+    (["--kernel", "gausian"], "--kernel", "did you mean 'gaussian'?"),
+    (["--design", "orthogonl"], "--design", "did you mean 'orthogonal'?"),
+    (["--kernel", "laplacian", "--design", "orthogonal"], "--design iid", "isotropic"),
+    (["--map", "pair"], "--map", "pairs"),
+    (["--nu", "0", "--kernel", "matern"], "--nu", "above 0"),
+    (["--nu", "1"], "--nu", "matern"),
+    (["--seed", "-1"], "--seed", "0"),
+    (["--workers", "0"], "--workers", "1"),
+    (["--missing-chunks", "skip"], "--missing-chunks", "'fill'"),
+    (["--serial", "--workers", "2"], "--serial", "--workers"),
+    (["--serial", "--scheduler", "tcp://127.0.0.1:1"], "--serial", "--scheduler"),
+    (["--scheduler", "tcp://127.0.0.1:1", "--threads", "2"], "--scheduler", "--threads"),
+    (["--scheduler", "file://x"], "--scheduler", "tcp://host:port"),
+]
+
+
+@pytest.mark.parametrize(("options", "option", "expected"), BAD_VALUES)
+def test_a_bad_value_exits_2_and_names_the_option_and_the_range(folder, tmp_path, options, option, expected):
+    message = refusal(2, "fit", folder / "data.zarr", tmp_path / "model", *options)
+    assert option in message
+    assert expected in message
+    assert not (tmp_path / "model").exists()
+
+
+def test_a_usage_error_with_json_is_one_document_too():
+    result = run("fit", "--json", "--worker", "2")
+    assert result.exit_code == 2
+    assert json.loads(result.stdout)["error"]["exit_code"] == 2
+
+
+@pytest.mark.parametrize(("text", "value"), [("8", 8), ("1e6", 10**6), ("1_000", 1000), (" 12 ", 12)])
+def test_whole_numbers_are_read_as_people_write_them(text, value):
+    assert read_count(text, "--rows") == value
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("2GiB", 2**31), ("512 MiB", 2**29), ("1.5k", 1536), ("4096", 4096), ("1GB", 2**30)]
+)
+def test_sizes_are_read_in_powers_of_1024(text, value):
+    assert read_bytes(text, "--memory") == value
+
+
+@pytest.mark.parametrize("text", ["", "-1GiB", "0", "big", "1.2.3G", "5 PiB"])
+def test_what_is_no_size_is_a_usage_error(folder, text):
+    assert "--memory" in refusal(2, "plan", folder / "data.zarr", f"--memory={text}")
+
+
+# -- data and places that cannot be used ------------------------------------------------------------------
+
+
+def write_file(path):
+    path.write_text("a,b\n1,2\n")
+
+
+def write_group_without_x(path):
+    zarr.create_group(path).create_array("inputs", data=np.ones((4, 2)))
+
+
+def write_cube(path):
+    zarr.create_group(path).create_array("X", data=np.ones((4, 2, 2)))
+
+
+def write_uneven(path):
+    group = zarr.create_group(path)
+    group.create_array("X", data=np.ones((4, 2)))
+    group.create_array("y", data=np.ones(3))
+
+
+def write_without_y(path):
+    write_dataset(path, np.ones((4, 2)))
+
+
+def write_nan(path):
+    X = np.random.default_rng(0).standard_normal((40, 2))
+    X[17, 1] = np.nan
+    write_dataset(path, X, X[:, 0])
+
+
+@pytest.mark.parametrize(
+    ("write", "expected"),
+    [
+        (None, "nothing is there"),
+        (write_file, "rff-dist ingest"),
+        (write_group_without_x, "'inputs'"),
+        (write_cube, "2 axes"),
+        (write_uneven, "rows"),
+        (write_without_y, "--y"),
+        (write_nan, "17"),
+    ],
+)
+def test_data_that_cannot_be_used_exit_65_and_say_what_was_found(tmp_path, write, expected):
+    if write is not None:
+        write(tmp_path / "data")
+    message = refusal_of_fit(tmp_path, 65)
+    assert expected in message
+    assert not (tmp_path / "model").exists()
+
+
+def refusal_of_fit(path, code):
+    result = run("fit", path / "data", path / "model", "--serial", "--components", "8")
+    assert result.exit_code == code, result.output
+    [message] = [line for line in result.stderr.splitlines() if line.startswith("error: ")]
+    assert "Traceback" not in result.stderr
+    return message
+
+
+def test_a_missing_column_is_a_usage_error_with_the_nearest_name(folder, tmp_path):
+    message = refusal(2, "ingest", folder / "table.csv", tmp_path / "data", "--target", "prize")
+    assert "--target" in message
+    assert "'price'" in message
+
+
+def test_a_column_of_words_exits_65_and_says_which_columns_to_take(tmp_path):
+    (tmp_path / "table.csv").write_text("a,b,name\n1,2,x\n3,4,y\n")
+    message = refusal(65, "ingest", tmp_path / "table.csv", tmp_path / "data", "--target", "a")
+    assert "'name'" in message
+    assert "--columns b," in message
+
+
+def test_data_of_another_width_than_the_model_exit_65(folder, tmp_path):
+    write_dataset(tmp_path / "data", np.ones((4, 2)), np.ones(4))
+    for name in ("evaluate", "predict"):
+        more = [tmp_path / "out"] if name == "predict" else []
+        message = refusal(65, name, folder / "model", tmp_path / "data", *more, "--serial")
+        assert "X has 2 features" in message
+        assert "expecting 3" in message
+
+
+def test_a_pickle_exits_65_and_is_not_loaded(folder, tmp_path):
+    (tmp_path / "model.pkl").write_bytes(b"\x80\x04N.")
+    message = refusal(65, "evaluate", tmp_path / "model.pkl", folder / "data.zarr", "--serial")
+    assert "is a pickle" in message
+    assert "is a pickle" in refusal(65, "info", tmp_path / "model.pkl")
+
+
+def test_a_damaged_model_exits_65(folder, tmp_path):
+    run("fit", folder / "data.zarr", tmp_path / "model", "--components", "8", "--serial")
+    [chunk] = (tmp_path / "model").glob("arrays-*.zarr/coefficients/c/0/0")
+    content = bytearray(chunk.read_bytes())
+    content[3] ^= 1
+    chunk.write_bytes(content)
+    assert "coefficients" in refusal(65, "info", tmp_path / "model")
+
+
+@pytest.mark.parametrize("name", ["ingest", "generate", "fit", "predict"])
+def test_an_output_that_exists_exits_73_before_any_work_and_names_overwrite(folder, tmp_path, name):
+    arguments = {
+        "ingest": [folder / "table.csv", tmp_path, "--target", "price"],
+        "generate": [tmp_path, "--rows", "10"],
+        "fit": [folder / "data.zarr", tmp_path],
+        "predict": [folder / "model", folder / "data.zarr", tmp_path],
+    }[name]
+    (tmp_path / "precious").touch()
+    assert "--overwrite" in refusal(73, name, *arguments)
+    assert "not replaced" in refusal(73, name, *arguments, "--overwrite")
+    assert (tmp_path / "precious").exists()
+
+
+def test_an_output_in_its_input_exits_73(folder):
+    message = refusal(73, "predict", folder / "model", folder / "data.zarr", folder / "data.zarr" / "p")
+    assert "overlap" in message
+
+
+def test_an_output_that_cannot_be_written_exits_73(tmp_path):
+    (tmp_path / "file").touch()
+    assert "could not be written" in refusal(73, "generate", tmp_path / "file" / "data", "--rows", "10")
+
+
+def test_an_input_beside_the_output_is_not_taken_for_it(tmp_path):
+    # "…/data" begins the name of the input "…/data.zarr", which is the one that is missing.
+    refusal(65, "fit", tmp_path / "data.zarr", tmp_path / "data", "--serial")
+
+
+def test_a_job_that_does_not_fit_exits_1_with_both_numbers(folder):
+    message = refusal(1, "plan", folder / "data.zarr", "--components", "8192", "--memory", "1GiB")
+    assert "1.0 GiB" in message
+    assert "needs" in message
+
+
+def test_a_scheduler_that_does_not_answer_exits_69(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr("rff_dist.engines.dask.CONNECT_S", 0.3)
+    monkeypatch.setenv("RFF_DIST_SCHEDULER", "tcp://127.0.0.1:1")
+    message = refusal(69, "fit", folder / "data.zarr", tmp_path / "model")
+    assert "no scheduler answers at tcp://127.0.0.1:1" in message
+
+
+def test_a_scheduler_on_the_network_without_tls_exits_69_and_names_the_option(folder, tmp_path):
+    message = refusal(69, "evaluate", folder / "model", folder / "data.zarr", "--scheduler", "192.0.2.1:8786")
+    assert "--insecure-cluster" in message
+
+
+@pytest.mark.parametrize(("n_workers", "serial"), [(None, True), (1, False)])
+def test_options_win_over_the_scheduler_of_the_environment(monkeypatch, n_workers, serial):
+    monkeypatch.setenv("RFF_DIST_SCHEDULER", "tcp://127.0.0.1:1")
+    assert Where(None, n_workers, None, serial=serial, insecure=False).address is None
+    assert Where(None, None, None, serial=False, insecure=False).address == "tcp://127.0.0.1:1"
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (errors.InvalidParameterError(), 2),
+        (errors.DataError(), 65),
+        (errors.PlanError(), 1),
+        (errors.StatisticsError(), 1),
+        (errors.SolveError(), 1),
+        (errors.StorageError(), 65),
+        (errors.OutputExistsError(), 73),
+        (errors.IntegrityError(), 65),
+        (errors.UnsafeModelError(), 65),
+        (errors.VersionError(), 65),
+        (errors.BlockError(), 1),
+        (errors.BroadcastError(), 1),
+        (errors.ClusterError(), 69),
+        (errors.ClusterUnavailableError(), 69),
+        (errors.ClusterLostError(), 75),
+        (errors.MissingDependencyError(), 69),
+        (ZeroDivisionError(), 1),
+        (KeyboardInterrupt(), 130),
+        (shell.Terminated(), 143),
+    ],
+)
+def test_each_kind_of_error_has_its_exit_code(error, code):
+    assert shell.exit_code(error) == code
+
+
+# -- what is shown ----------------------------------------------------------------------------------------
+
+
+def fail(*_, **__):
+    raise ZeroDivisionError("a fault")
+
+
+def test_an_unexpected_error_is_one_line_and_debug_adds_the_traceback(folder, monkeypatch):
+    monkeypatch.setattr("rff_dist.plan.plan_fit", fail)
+    message = refusal(1, "plan", folder / "data.zarr")
+    assert "ZeroDivisionError: a fault" in message
+    assert "--debug" in message
+    with_debug = run("plan", folder / "data.zarr", "--debug")
+    assert with_debug.exit_code == 1
+    assert 'raise ZeroDivisionError("a fault")' in with_debug.stderr
+
+
+def test_an_error_with_json_is_one_document_with_its_type_and_code(tmp_path):
+    result = run("fit", tmp_path / "data", tmp_path / "model", "--json")
+    assert result.exit_code == 65
+    found = json.loads(result.stdout)
+    assert found["command"] == "fit"
+    assert found["error"]["type"] == "StorageError"
+    assert found["error"]["exit_code"] == 65
+    assert found["error"]["message"] in result.stderr
+
+
+def test_what_a_library_prints_does_not_reach_the_json(folder, monkeypatch):
+    measure = plan_module.measure_gflops
+
+    def chatty():
+        sys.stdout.write("hello\n")
+        return measure()
+
+    monkeypatch.setattr("rff_dist.plan.measure_gflops", chatty)
+    assert document("plan", folder / "data.zarr")["n_samples"] == 300
+
+
+@pytest.mark.filterwarnings("default")
+def test_a_warning_is_one_line_on_standard_error(folder, tmp_path):
+    arguments = ["fit", folder / "data.zarr", tmp_path / "model", "--serial", "--components", "512"]
+    result = run(*arguments, "--alpha", "0", "--json")
+    assert result.exit_code == 0
+    [warning] = [line for line in result.stderr.splitlines() if line.startswith("warning: ")]
+    assert "alpha" in warning
+    found = json.loads(result.stdout)
+    assert found["status"] != "ok"
+    assert found["remedies"]
+
+
+def test_a_warning_of_the_log_is_one_line_on_standard_error(tmp_path):
+    (tmp_path / "table.csv").write_text("a,b\n1,2\n,4\n5,6\n")
+    result = run("ingest", tmp_path / "table.csv", tmp_path / "data", "--target", "b", "--on-nan", "drop")
+    assert result.exit_code == 0
+    assert "warning: table.csv: 1 of 3 rows dropped" in result.stderr
+    assert "1 rows" in result.stdout
+
+
+def test_an_error_names_the_options_that_it_is_about(folder, tmp_path):
+    (tmp_path / "table.csv").write_text("a,b\n1,2\n,4\n")
+    message = refusal(65, "ingest", tmp_path / "table.csv", tmp_path / "data", "--target", "b")
+    assert "--on-nan drop" in message
+    message = refusal(65, "fit", folder / "data.zarr", tmp_path / "model", "--weights", "w", "--serial")
+    assert "--weights" in message
+
+
+@pytest.mark.parametrize("value", [np.float64(np.nan), math.inf, [np.array([-np.inf])[0]]])
+def test_numbers_that_json_does_not_have_become_null(value, capsys):
+    shell._write_json({"value": value})
+    found = json.loads(capsys.readouterr().out)["value"]
+    assert found in (None, [None])
+
+
+# -- the jobs ---------------------------------------------------------------------------------------------
+
+
+def test_a_table_becomes_a_dataset(folder, tmp_path):
+    found = document(
+        "ingest",
+        folder / "table.csv",
+        tmp_path / "data",
+        "--target",
+        "price",
+        "--columns",
+        "c, a",
+        "--chunk-rows",
+        "1e2",
+    )
+    assert (found["n_samples"], found["n_features"], found["n_targets"]) == (300, 2, 1)
+    assert found["feature_names"] == ["c", "a"]
+    assert found["chunk_rows"] == 100
+    whole = open_dataset(folder / "data.zarr").read(Block(0, 0, 300))
+    part = open_dataset(tmp_path / "data").read(Block(0, 0, 300))
+    assert np.array_equal(part.X, whole.X[:, [2, 0]])
+    assert np.array_equal(part.y, whole.y)
+
+
+def test_generated_data_say_their_best_error_and_can_be_made_again(tmp_path):
+    arguments = ["--rows", "1e3", "--features", "2", "--noise", "0.25", "--components", "64", "--seed", "3"]
+    first = document("generate", tmp_path / "one", *arguments)
+    second = document("generate", tmp_path / "two", *arguments)
+    assert first["best_rmse"] == 0.25
+    assert (first["n_samples"], first["n_features"]) == (1000, 2)
+    one, two = (open_dataset(path).read(Block(0, 0, 1000)) for path in (first["path"], second["path"]))
+    assert np.array_equal(one.X, two.X)
+    assert np.array_equal(one.y, two.y)
+
+
+def test_a_drawn_function_is_of_the_kernels_prior():
+    # Over many draws f(x) has mean 0, variance k(x, x) = 1 and covariance k(x, y).
+    X, kernel = np.array([[0.0, 0.0], [1.0, -0.5]]), Gaussian(2.0)
+    values = np.array([draw_function(kernel, n_features=2, n_components=256, seed=s)(X) for s in range(2000)])
+    assert values.mean(axis=0) == pytest.approx([0, 0], abs=0.1)
+    assert np.cov(values.T) == pytest.approx(kernel(X), abs=0.1)
+
+
+def test_a_drawn_function_has_other_features_than_a_fit_with_the_same_seed():
+    # Otherwise a fit would find the very features and its error would be none of the kernel's.
+    X = np.random.default_rng(0).standard_normal((200, 3))
+    y = draw_function(Gaussian(), n_features=3, n_components=16, seed=0)(X)
+    Z = draw_feature_map(Gaussian(), n_features=3, n_components=16, random_state=0).transform(X)
+    residual = y - Z @ np.linalg.lstsq(Z, y)[0]
+    assert np.std(residual) > 0.1
+
+
+def test_the_plan_is_the_librarys(folder):
+    found = document("plan", folder / "data.zarr", "--components", "512", "--workers", "3", "--threads", "2")
+    expected = plan_fit(
+        n_samples=300,
+        n_features=3,
+        n_targets=1,
+        n_components=512,
+        chunk_rows=64,
+        itemsize=open_dataset(folder / "data.zarr").dtype.itemsize,
+        n_workers=3,
+        n_threads=2,
+        separate_client=True,
+        memory_limit=found["memory_limit"],
+    )
+    assert {name: found[name] for name in expected.to_dict()} == expected.to_dict()
+    assert found["statistics_seconds"] == pytest.approx(expected.seconds(found["gflops_per_thread"]))
+
+
+def test_a_fit_is_told_and_stored_as_asked(folder, tmp_path):
+    found = document(
+        *("fit", folder / "data.zarr", tmp_path / "model", "--serial", "--kernel", "matern", "--nu", "2.5"),
+        *("--length-scale", "0.5,1,2", "--components", "1e2", "--alpha", "1e-3,1e-1", "--map", "phases"),
+        *("--design", "iid", "--seed", "7", "--no-standardize", "--no-intercept", "--no-statistics"),
+    )
+    model = read_model(tmp_path / "model")
+    assert found["digest"] == model.digest()
+    assert found["kernel"] == Matern((0.5, 1, 2), nu=2.5).to_dict()
+    assert (found["n_components"], found["map"], found["design"], found["seed"]) == (100, "phases", "iid", 7)
+    assert found["alpha_chosen_by"] == "gcv"
+    assert 1e-3 <= found["alpha"] <= 1e-1
+    assert model.feature_map.standardizer is None
+    assert model.statistics is None
+    assert np.array_equal(model.intercept, [0.0])
+
+
+def test_the_laplacian_gets_independent_frequencies_unless_told_otherwise(folder, tmp_path):
+    arguments = ["fit", folder / "data.zarr", tmp_path / "model", "--serial", "--components", "8"]
+    assert document(*arguments, "--kernel", "laplacian")["design"] == "iid"
+    assert document(*arguments, "--overwrite")["design"] == "orthogonal"
+
+
+def test_a_job_from_table_to_predictions(folder, tmp_path):
+    errors_found = document("evaluate", folder / "model", folder / "data.zarr", "--serial")
+    written = document(
+        "predict", folder / "model", folder / "data.zarr", tmp_path / "predictions", "--serial"
+    )
+    predictions = zarr.open_group(tmp_path / "predictions", mode="r")["predictions"][:].ravel()
+    y = open_dataset(folder / "data.zarr").read(Block(0, 0, 300)).y[:, 0]
+    [target] = errors_found["targets"]
+    assert written["n_samples"] == errors_found["n_samples"] == 300
+    assert target["name"] == "price"
+    assert target["rmse"] == pytest.approx(np.sqrt(np.mean((y - predictions) ** 2)), rel=1e-9)
+    assert target["z_rmse"] == pytest.approx(target["rmse"] / y.std(), rel=1e-9)
+    assert target["mae"] == pytest.approx(np.abs(y - predictions).mean(), rel=1e-9)
+    assert target["r2"] == pytest.approx(1 - target["mse"] / y.var(), rel=1e-9)
+    assert target["z_rmse"] < 0.3
+    assert written["model_digest"] == document("info", folder / "model")["digest"]
+
+
+def test_a_constant_target_has_no_r2(folder, tmp_path):
+    write_dataset(tmp_path / "data", np.ones((9, 3)), np.ones(9), feature_names=["a", "b", "c"])
+    [target] = document("evaluate", folder / "model", tmp_path / "data", "--serial")["targets"]
+    assert target["r2"] is None
+    assert target["z_rmse"] is None
+    assert target["rmse"] > 0
+
+
+def test_info_tells_a_dataset_predictions_and_a_model_apart(folder, tmp_path):
+    run("predict", folder / "model", folder / "data.zarr", tmp_path / "predictions", "--serial")
+    assert document("info", folder / "data.zarr")["kind"] == "dataset"
+    assert document("info", tmp_path / "predictions")["kind"] == "predictions"
+    model = document("info", folder / "model")
+    assert model["kind"] == "ridge model"
+    assert model["card"]["n_samples"] == 300
+    assert model["arrays"]["coefficients"]["shape"] == [64, 1]
+
+
+def test_info_says_whether_damage_would_be_noticed(folder, tmp_path):
+    zarr.create_group(tmp_path / "other").create_array("X", data=np.ones((4, 2)))
+    [array] = document("info", tmp_path / "other")["arrays"]
+    assert array["checksum"] is None
+    assert "undetectable" in run("info", tmp_path / "other").stdout
+    assert "undetectable" not in run("info", folder / "data.zarr").stdout
+    assert {array["checksum"] for array in document("info", folder / "data.zarr")["arrays"]} == {"crc32c"}
+
+
+@pytest.mark.parametrize("name", ["plan", "evaluate", "info", "fit", "ingest", "generate", "predict"])
+def test_tables_for_people_go_to_standard_output_and_progress_does_not(folder, tmp_path, name):
+    arguments = {
+        "plan": [folder / "data.zarr"],
+        "evaluate": [folder / "model", folder / "data.zarr", "--serial"],
+        "info": [folder / "model"],
+        "fit": [folder / "data.zarr", tmp_path / "out", "--components", "8", "--serial"],
+        "ingest": [folder / "table.csv", tmp_path / "out", "--target", "price"],
+        "generate": [tmp_path / "out", "--rows", "300", "--components", "8"],
+        "predict": [folder / "model", folder / "data.zarr", tmp_path / "out", "--serial"],
+    }[name]
+    result = run(name, *arguments)
+    assert result.exit_code == 0, result.stderr
+    assert "300" in result.stdout
+    assert "done after" not in result.stdout
+    if name in ("fit", "evaluate", "predict"):
+        assert "done after" in result.stderr
+
+
+def test_demo_hands_its_options_on_and_shows_its_result(tmp_path, monkeypatch):
+    demo = pytest.importorskip("rff_dist.demo")
+    calls = []
+
+    def run_demo(output, **options):
+        options.pop("console").print("a table")
+        calls.append((output, options))
+        return {"psnr": 25.0}
+
+    monkeypatch.setattr(demo, "run_demo", run_demo)
+    found = document("demo", "--output", tmp_path, "--components", "64", "--workers", "1", "--threads", "2")
+    assert found == {"command": "demo", "psnr": 25.0}
+    assert calls == [(tmp_path, {"n_components": 64, "seed": 0, "workers": 1, "threads": 2})]
+    assert run("demo", "--output", tmp_path).stdout == "a table\n"
+
+
+@pytest.mark.parametrize(
+    ("n_workers", "n_threads", "n_cpus", "size"),
+    [
+        (None, None, 2, (1, 2)),
+        (None, None, 16, (4, 4)),
+        (2, None, 16, (2, 8)),
+        (None, 1, 8, (8, 1)),
+        (3, 5, 2, (3, 5)),
+        (4, None, 2, (4, 1)),
+    ],
+)
+def test_the_embedded_cluster_uses_the_cpus_there_are(monkeypatch, n_workers, n_threads, n_cpus, size):
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(n_cpus)))
+    assert Where(None, n_workers, n_threads, serial=False, insecure=False).size() == size
+
+
+def test_children_ignore_a_ctrl_c_that_is_not_lost_for_this_process():
+    told = []
+
+    def start_child_and_interrupt():
+        with spare_children_ctrl_c():
+            code = "import signal; print(signal.getsignal(signal.SIGINT) is signal.SIG_IGN)"
+            child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+            told.append(child.stdout)
+
+    with pytest.raises(KeyboardInterrupt):
+        start_child_and_interrupt()
+    assert told == ["True\n"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
