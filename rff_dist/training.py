@@ -1,0 +1,502 @@
+"""A training run in steps, each of which leaves what the next one needs in a folder.
+
+`pipeline.fit` is the same job in one call. Cut into steps it can be driven by an orchestrator: a step
+takes and returns small JSON-able summaries, and everything larger (sums, models) lies beside the
+output as checksummed records until the run has published its model. Of several length scales each
+takes one pass, and the one with the least cross-validated error is published.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from rff_dist import pipeline
+from rff_dist.blocks import Accumulation, Dataset
+from rff_dist.engines import Broadcast, Engine
+from rff_dist.errors import BroadcastError, DataError, InvalidParameterError
+from rff_dist.feature_map import FourierFeatureMap, Standardizer, draw_feature_map
+from rff_dist.kernels import Kernel, LengthScale, kernel_from_dict
+from rff_dist.model import RidgeModel, read_model, write_model
+from rff_dist.plan import human_bytes
+from rff_dist.statistics import RidgeStatistics
+from rff_dist.storage import read_record, redact, write_record
+from rff_dist.storage.locations import Location, check_output, discard, parse_location
+
+__all__ = [
+    "Job",
+    "Summary",
+    "accumulate_statistics",
+    "broadcast_features",
+    "choose_candidate",
+    "draw_features",
+    "evaluate_model",
+    "inspect_data",
+    "open_job",
+    "publish_model",
+    "solve_ridge",
+]
+
+type Summary = dict[str, Any]
+
+_MODEL_FILES = ("model.json",)
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What a run is to do, with which engine and where; see `pipeline.fit` for the parameters.
+
+    Attributes
+    ----------
+    dataset : Dataset
+        With targets.
+    engine : Engine
+        Runs all passes.
+    output : Location
+        Where the model is published.
+    folder : Location
+        Where the run keeps its records.
+    test : Dataset, or None
+        What the chosen model is evaluated on.
+    kernel : Kernel
+    n_components, alpha, design, map, standardize, fit_intercept, seed
+        As in `pipeline.fit`.
+    choosing : bool
+        Whether several length scales compete, so that each solution needs a GCV score.
+    overwrite : bool
+        Whether a model at `output` may be replaced.
+    on_workers : dict of str to Broadcast
+        The feature map that the workers hold now, by its candidate's name.
+    """
+
+    dataset: Dataset
+    engine: Engine
+    output: Location
+    folder: Location
+    test: Dataset | None
+    kernel: Kernel
+    n_components: int
+    alpha: pipeline.Alpha
+    design: str
+    map: str
+    standardize: bool
+    fit_intercept: bool
+    seed: int
+    choosing: bool
+    overwrite: bool
+    on_workers: dict[str, Broadcast[Accumulation]] = field(default_factory=dict)
+
+    def place(self, name: str) -> str:
+        """Return the URL of one of the run's records."""
+        return self.folder.child(name).url
+
+
+@contextmanager
+def open_job(
+    dataset: Dataset,
+    kernel: Kernel,
+    model_url: str,
+    *,
+    engine: Engine,
+    test: Dataset | None = None,
+    n_components: int = 2048,
+    alpha: pipeline.Alpha = "auto",
+    design: str = "orthogonal",
+    map: str = "pairs",
+    standardize: bool = True,
+    fit_intercept: bool = True,
+    seed: int = 0,
+    choosing: bool = False,
+    overwrite: bool = False,
+) -> Iterator[Job]:
+    """Begin a run, and remove its folder at the end, whether it published a model or failed.
+
+    Parameters
+    ----------
+    model_url : str
+        Where the model is to be published.
+    test : Dataset, optional
+        What the chosen model is to be evaluated on.
+    choosing : bool
+        Whether several length scales compete; then a single `alpha` must be above 0.
+    overwrite : bool
+        Whether a model that is there may be replaced.
+
+    Raises
+    ------
+    OutputExistsError
+        If there is something at `model_url` and `overwrite` is False.
+    StorageError
+        If a model cannot be written there.
+    """
+    output = parse_location(model_url)
+    inputs = [] if dataset.url is None else [parse_location(dataset.url)]
+    check_output(output, overwrite=overwrite, inputs=inputs, marker=_MODEL_FILES)
+    parent, _, name = output.path.rpartition("/")
+    hidden = f"{parent}/.{name}" if parent else f".{name}"
+    job = Job(
+        dataset=dataset,
+        engine=engine,
+        output=output,
+        folder=replace(output, path=f"{hidden}.run-{uuid.uuid4().hex[:12]}"),
+        test=test,
+        kernel=kernel,
+        n_components=n_components,
+        alpha=alpha,
+        design=design,
+        map=map,
+        standardize=standardize,
+        fit_intercept=fit_intercept,
+        seed=seed,
+        choosing=choosing,
+        overwrite=overwrite,
+    )
+    try:
+        yield job
+    finally:
+        # Nothing resumes from a failed run, and its sums may be gigabytes.
+        discard(job.folder)
+
+
+def inspect_data(job: Job) -> Summary:
+    """Plan the fit, check every value and keep the moments that later steps need; one cheap pass.
+
+    Returns
+    -------
+    summary : dict
+        Sizes, the data's fingerprint and the plan's figures.
+
+    Raises
+    ------
+    PlanError
+        If memory would not do.
+    DataError
+        If a value cannot be used, naming row and column, or the test data have other columns.
+    """
+    dataset = job.dataset
+    _check_test(job)
+    plan = pipeline.check_plan(dataset, job.n_components, engine=job.engine, alpha=_alphas(job))
+    moments = pipeline.inspect(dataset, engine=job.engine)
+    standardizer = pipeline.standardizer_from(moments) if job.standardize else None
+    targets = moments.standard_deviations[len(moments.pivot) - moments.n_targets :]
+    arrays = {"target_variance": targets**2}
+    if standardizer is not None:
+        arrays |= {"input_mean": standardizer.mean, "input_scale": standardizer.scale}
+    write_record(
+        job.place("moments"),
+        kind="moments",
+        metadata={
+            "target_offset": list(pipeline.target_offset_from(moments)),
+            "grid": {
+                "fraction_bits": pipeline.fraction_bits_for(dataset.n_samples),
+                **pipeline.weight_grid(moments),
+            },
+        },
+        arrays=arrays,
+        overwrite=True,
+    )
+    return {
+        "data": redact(dataset.url or "in memory"),
+        "fingerprint": dataset.fingerprint(),
+        "n_samples": dataset.n_samples,
+        "n_features": dataset.n_features,
+        "n_targets": dataset.n_targets,
+        "n_blocks": plan.n_blocks,
+        "n_workers": plan.n_workers,
+        "n_threads": plan.n_threads,
+        "flops_per_pass": plan.flops,
+        "peak_memory": human_bytes(plan.peak_bytes),
+    }
+
+
+def draw_features(job: Job, length_scale: str | LengthScale, *, name: str = "candidate-1") -> Summary:
+    """Draw the feature map of one length scale.
+
+    Returns
+    -------
+    candidate : dict
+        Its name, its kernel with the length scale resolved, and the digest of the features.
+
+    Raises
+    ------
+    InvalidParameterError
+        If a parameter is out of range.
+    """
+    feature_map = pipeline.draw(
+        job.dataset,
+        job.kernel,
+        length_scale=length_scale,
+        n_components=job.n_components,
+        design=job.design,
+        map=job.map,
+        seed=job.seed,
+        standardizer=_read_moments(job).standardizer,
+    )
+    if feature_map.spec is None:
+        raise InvalidParameterError("the feature map has no spec to draw it from again; give a named kernel")
+    kernel = feature_map.spec.kernel.to_dict()
+    return {
+        "name": name,
+        "kernel": kernel,
+        "length_scale": kernel["length_scale"],
+        "feature_map": feature_map.digest(),
+    }
+
+
+def broadcast_features(job: Job, candidate: Mapping[str, Any]) -> Summary:
+    """Give a candidate's feature map to every worker and check that each drew the same.
+
+    Returns
+    -------
+    summary : dict
+        The digest that all workers agree on, and how many they are.
+
+    Raises
+    ------
+    BroadcastError
+        If a worker's features differ.
+    """
+    moments = _read_moments(job)
+    feature_map = _redraw(job, candidate, moments.standardizer)
+    spec = pipeline.statistics_spec(
+        job.dataset,
+        feature_map,
+        target_offset=moments.target_offset,
+        **moments.grid,
+    )
+    job.on_workers.clear()  # one feature map at a time: a wide one is large
+    job.on_workers[candidate["name"]] = pipeline.broadcast(feature_map, spec, engine=job.engine)
+    return {"feature_map": feature_map.digest(), "n_workers": job.engine.n_workers}
+
+
+def accumulate_statistics(job: Job, candidate: Mapping[str, Any]) -> Summary:
+    """Accumulate a candidate's exact statistics in one pass and keep them as a record.
+
+    Returns
+    -------
+    summary : dict
+        The statistics' digest, the rows they count and the seconds of the pass.
+
+    Raises
+    ------
+    DataError
+        If a value cannot be used.
+    StatisticsError
+        If a row is missing or was counted twice.
+    """
+    start = time.perf_counter()
+    statistics = pipeline.accumulate_broadcast(
+        job.dataset, job.on_workers[candidate["name"]], engine=job.engine
+    )
+    seconds = time.perf_counter() - start
+    metadata, arrays = statistics.to_arrays()
+    write_record(
+        job.place(f"{candidate['name']}-statistics"),
+        kind="ridge statistics",
+        metadata=metadata,
+        arrays=arrays,
+        overwrite=True,
+    )
+    return {"digest": metadata["digest"], "n_samples": statistics.n_samples, "seconds": round(seconds, 3)}
+
+
+def solve_ridge(job: Job, candidate: Mapping[str, Any]) -> Summary:
+    """Solve a candidate's ridge regression from its statistics and keep the model as a record.
+
+    Returns
+    -------
+    summary : dict
+        Name, length scale, alpha, solver status, and the GCV error: `gcv` per target in its units
+        squared, and `score`, its mean share of the targets' variance, by which candidates compete
+        (both None for one candidate with a given alpha).
+    """
+    moments = _read_moments(job)
+    statistics = _read_statistics(job, candidate)
+    solved = pipeline.solve(statistics, alpha=_alphas(job), fit_intercept=job.fit_intercept)
+    model = RidgeModel.from_solution(
+        _redraw(job, candidate, moments.standardizer),
+        statistics,
+        solved.solution,
+        solved.selection,
+        {**pipeline.describe_dataset(job.dataset), "fit_intercept": job.fit_intercept},
+    )
+    write_model(model.without_statistics(), job.place(f"{candidate['name']}-model"), overwrite=True)
+    status = model.card["solver"]
+    summary: Summary = {
+        "name": candidate["name"],
+        "length_scale": candidate["length_scale"],
+        "alpha": model.alpha,
+        "gcv": None,
+        "score": None,
+        "degrees_of_freedom": None,
+        "status": status["status"],
+        "causes": status["causes"],
+        "remedies": status["remedies"],
+    }
+    if solved.selection is not None:
+        selection = solved.selection
+        varying = moments.target_variance > 0
+        shares = selection.score[varying] / moments.target_variance[varying]
+        summary["gcv"] = selection.score.tolist()
+        summary["score"] = float(shares.mean()) if varying.any() else 0.0
+        summary["degrees_of_freedom"] = float(selection.degrees_of_freedom[selection.best_index])
+    return summary
+
+
+def choose_candidate(solved: Sequence[Summary]) -> Summary:
+    """Return the candidate with the least score; of equal ones the first.
+
+    Raises
+    ------
+    InvalidParameterError
+        If there is none, or several without a score.
+    """
+    if not solved:
+        raise InvalidParameterError("there is no candidate to choose from; expected at least 1 length scale")
+    if len(solved) == 1:
+        return solved[0]
+    if any(candidate["score"] is None for candidate in solved):
+        raise InvalidParameterError(
+            f"{len(solved)} candidates without a GCV score cannot be compared; open the job with `choosing`"
+        )
+    return min(solved, key=lambda candidate: candidate["score"])
+
+
+def evaluate_model(job: Job, candidate: Mapping[str, Any]) -> Summary:
+    """Measure a candidate's errors on the job's test data in one pass.
+
+    Returns
+    -------
+    metrics : dict
+        Rows, and per target mean squared, root mean squared and mean absolute error, bias (all in the
+        target's units) and R² (None for a constant target).
+
+    Raises
+    ------
+    InvalidParameterError
+        If the job has no test data.
+    DataError
+        If a value cannot be used.
+    """
+    test = job.test
+    if test is None:
+        raise InvalidParameterError("the job has no test data to evaluate on; open it with `test`")
+    model = read_model(job.place(f"{candidate['name']}-model"))
+    errors = pipeline.evaluate(test, model, engine=job.engine)
+    return {
+        "test_data": redact(test.url or "in memory"),
+        "n_samples": errors.n_samples,
+        "mse": errors.mean_squared_error.tolist(),
+        "rmse": np.sqrt(errors.mean_squared_error).tolist(),
+        "mae": errors.mean_absolute_error.tolist(),
+        "bias": errors.bias.tolist(),
+        "r2": [None if np.isnan(value) else value for value in errors.r2.tolist()],
+    }
+
+
+def publish_model(
+    job: Job,
+    candidate: Mapping[str, Any],
+    *,
+    compared: Sequence[Summary] = (),
+    metrics: Mapping[str, Any] | None = None,
+) -> Summary:
+    """Write a candidate's model with its statistics to the output; a reader sees it whole or not at all.
+
+    Parameters
+    ----------
+    compared : sequence of dict
+        What `solve_ridge` returned of all candidates, kept on the model's card.
+    metrics : dict, optional
+        What `evaluate_model` returned, kept likewise.
+
+    Returns
+    -------
+    summary : dict
+        Where the model is, and its digest.
+    """
+    model = read_model(job.place(f"{candidate['name']}-model"))
+    model = replace(model, statistics=_read_statistics(job, candidate))
+    if len(compared) > 1:
+        kept = ("length_scale", "alpha", "score")
+        model = model.with_card(length_scales=[{key: one[key] for key in kept} for one in compared])
+    if metrics is not None:
+        model = model.with_card(metrics=dict(metrics))
+    write_model(model, job.output.url, overwrite=job.overwrite)
+    return {
+        "model": redact(job.output.url),
+        "digest": model.digest(),
+        "statistics": model.card["statistics_digest"],
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """What later steps need of the moments."""
+
+    standardizer: Standardizer | None
+    target_offset: tuple[float, ...]
+    target_variance: pipeline.FloatArray
+    grid: Mapping[str, Any]
+
+
+def _check_test(job: Job) -> None:
+    """Compare the columns of training and test data before hours of work, not after."""
+    if job.test is None:
+        return
+    for what in ("n_features", "n_targets"):
+        here, there = getattr(job.dataset, what), getattr(job.test, what)
+        if here != there:
+            raise DataError(
+                f"the test data have {what}={there} but the training data {here}; "
+                "give data of the same columns"
+            )
+
+
+def _read_moments(job: Job) -> _Kept:
+    record = read_record(job.place("moments"), kind="moments")
+    arrays = record.arrays
+    return _Kept(
+        Standardizer(arrays["input_mean"], arrays["input_scale"]) if "input_mean" in arrays else None,
+        tuple(record.metadata["target_offset"]),
+        arrays["target_variance"],
+        record.metadata["grid"],
+    )
+
+
+def _read_statistics(job: Job, candidate: Mapping[str, Any]) -> RidgeStatistics:
+    record = read_record(job.place(f"{candidate['name']}-statistics"), kind="ridge statistics")
+    return RidgeStatistics.from_arrays(record.metadata, record.arrays)
+
+
+def _redraw(job: Job, candidate: Mapping[str, Any], standardizer: Standardizer | None) -> FourierFeatureMap:
+    """Draw a candidate's features again: they travel between steps as a few numbers and a digest."""
+    feature_map = draw_feature_map(
+        kernel_from_dict(candidate["kernel"]),
+        n_features=job.dataset.n_features,
+        n_components=job.n_components,
+        design=job.design,
+        map=job.map,
+        random_state=job.seed,
+        standardizer=standardizer,
+    )
+    if feature_map.digest() != candidate["feature_map"]:
+        raise BroadcastError(
+            f"{candidate['name']} was drawn with the digest {candidate['feature_map'][:16]}… and now has "
+            f"{feature_map.digest()[:16]}…; run all steps with the same packages and processor"
+        )
+    return feature_map
+
+
+def _alphas(job: Job) -> pipeline.Alpha:
+    """Return a list where one alpha was given but candidates compete: its GCV is then computed."""
+    if job.choosing and pipeline.is_one_alpha(job.alpha):
+        pipeline.check_alpha(job.alpha)
+        return [float(job.alpha)]  # type: ignore[arg-type]
+    return job.alpha
