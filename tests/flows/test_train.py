@@ -1,0 +1,283 @@
+"""The training flow on Prefect's temporary server, which starts once for all tests here (about 10 s)."""
+
+import importlib
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from prefect import State
+from prefect.artifacts import Artifact
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
+from prefect.client.schemas.objects import FlowRun, TaskRun
+from prefect.exceptions import ParameterTypeError
+from prefect.logging import disable_run_logger
+from prefect.settings import Settings, get_current_settings
+from prefect.utilities.callables import parameter_schema
+from pydantic import ValidationError
+
+import flows
+from flows.train import TrainParameters, lend_engine, train
+from rff_dist import pipeline
+from rff_dist.engines.serial import SerialEngine
+from rff_dist.errors import DataError, InvalidParameterError, OutputExistsError
+from rff_dist.kernels import KERNELS, Gaussian
+from rff_dist.model import read_model
+from rff_dist.storage import open_dataset, write_dataset
+from tests.prefect_server import prefect_server  # noqa: F401  # a fixture
+
+pytestmark = [pytest.mark.flows, pytest.mark.distributed, pytest.mark.usefixtures("prefect_server")]
+
+N_COMPONENTS = 64
+LENGTH_SCALES = [0.1, 2.0]  # far too short and about right, for inputs of standard deviation 1
+
+
+def write_problem(folder: Path, *, n_samples: int = 3000, seed: int = 0, name: str = "data.zarr") -> str:
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((n_samples, 3))
+    y = np.column_stack([np.sin(X[:, 0]) + X[:, 1], X.sum(axis=1)]) + 0.1 * rng.standard_normal(
+        (n_samples, 2)
+    )
+    url = str(folder / name)
+    write_dataset(url, X, y, chunk_rows=500)
+    return url
+
+
+@dataclass(frozen=True)
+class Run:
+    folder: Path
+    parameters: TrainParameters
+    state: State[Any]
+    result: dict[str, Any]
+
+
+def task_runs(state: State[Any]) -> list[TaskRun]:
+    only = FlowRunFilter(id=FlowRunFilterId(any_=[state.state_details.flow_run_id]))
+    with get_client(sync_client=True) as client:
+        found = client.read_task_runs(flow_run_filter=only)
+    return sorted(found, key=lambda run: run.start_time)
+
+
+def flow_run(state: State[Any]) -> FlowRun:
+    with get_client(sync_client=True) as client:
+        return client.read_flow_run(state.state_details.flow_run_id)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Train once with everything on, on an embedded cluster of two workers."""
+    folder = tmp_path_factory.mktemp("train")
+    parameters = TrainParameters(
+        data=write_problem(folder),
+        test=write_problem(folder, n_samples=400, seed=1, name="test.zarr"),
+        model=str(folder / "model"),
+        length_scale_candidates=LENGTH_SCALES,
+        n_components=N_COMPONENTS,
+        seed=7,
+        workers=2,
+        threads=1,
+    )
+    state = train(parameters, return_state=True)
+    return Run(folder, parameters, state, state.result())
+
+
+def fit_serially(run: Run, length_scale: float) -> tuple[Any, Any]:
+    return pipeline.fit(
+        open_dataset(run.parameters.data),
+        Gaussian(),
+        engine=SerialEngine(1),
+        length_scale=length_scale,
+        n_components=N_COMPONENTS,
+        seed=7,
+    )
+
+
+# -- a run that succeeds ---------------------------------------------------------------------------
+
+
+def test_flow_completes_with_a_small_json_result(run):
+    assert run.state.is_completed()
+    assert len(json.dumps(run.result)) < 5_000
+
+
+def test_each_step_is_one_task_in_the_order_of_the_job(run):
+    per_candidate = [
+        f"{step} candidate-{i}" for i in (1, 2) for step in ("draw", "broadcast", "accumulate", "solve")
+    ]
+    found = task_runs(run.state)
+    assert [task.name for task in found] == ["inspect", *per_candidate, "evaluate", "publish"]
+    assert all(task.state.is_completed() and task.empirical_policy.retries in (0, None) for task in found)
+
+
+def test_published_model_has_the_bits_of_a_serial_fit(run):
+    model, _ = fit_serially(run, run.result["length_scale"])
+    published = read_model(run.parameters.model)
+    assert published.digest() == run.result["digest"] == model.digest()
+    assert published.statistics.digest() == run.result["statistics"] == model.statistics.digest()
+    assert published.card["fit_intercept"] == model.card["fit_intercept"]
+
+
+def test_length_scale_with_the_smaller_test_error_is_chosen(run):
+    test = open_dataset(run.parameters.test)
+    truth = test.y[:]
+    errors = {}
+    for length_scale in LENGTH_SCALES:
+        model, _ = fit_serially(run, length_scale)
+        predictions = pipeline.predict_in_memory(test, model, engine=SerialEngine(1))
+        errors[length_scale] = np.mean((predictions - truth) ** 2, axis=0)
+    assert run.result["length_scale"] == min(LENGTH_SCALES, key=lambda scale: errors[scale].mean())
+    np.testing.assert_allclose(run.result["metrics"]["mse"], errors[run.result["length_scale"]], rtol=1e-12)
+
+
+def test_artifacts_tell_what_was_trained(run):
+    summary = Artifact.get("rff-train-summary")
+    assert summary.type == "markdown"
+    assert run.result["digest"] in summary.data
+    assert "400 rows" in summary.data
+    candidates = Artifact.get("rff-train-candidates")
+    assert candidates.type == "table"
+    rows = json.loads(candidates.data)
+    assert [(row["length scale"], row["chosen"]) for row in rows] == [("0.1", ""), ("2", "yes")]
+
+
+def test_no_array_reaches_prefect(run):
+    home = Path(get_current_settings().home)
+    assert home == Path(os.environ["PREFECT_HOME"])
+    assert not list((home / "storage").rglob("*"))
+    assert len(json.dumps(flow_run(run.state).parameters)) < 2_000
+    # a stored result would leave its whereabouts in the state
+    assert all(task.state.data is None for task in task_runs(run.state))
+    assert flow_run(run.state).state.data is None
+
+
+def test_nothing_but_the_model_is_left_beside_the_data(run):
+    assert sorted(path.name for path in run.folder.iterdir()) == ["data.zarr", "model", "test.zarr"]
+
+
+def test_without_test_data_evaluation_is_skipped_with_a_note(run, tmp_path):
+    parameters = TrainParameters(
+        data=run.parameters.data, model=str(tmp_path / "model"), n_components=N_COMPONENTS, alpha=0.1
+    )
+    with lend_engine(SerialEngine(1)):
+        state = train(parameters, return_state=True)
+    assert state.result()["metrics"] is None
+    [skipped] = [task.state for task in task_runs(state) if task.name == "evaluate"]
+    assert skipped.name == "Skipped"
+    assert "No test data" in skipped.message
+    assert "Not evaluated" in Artifact.get("rff-train-summary").data
+
+
+# -- runs that fail --------------------------------------------------------------------------------
+
+
+def test_not_a_number_fails_the_flow_with_row_and_column_and_publishes_nothing(tmp_path):
+    X = np.zeros((2000, 3))
+    X[1234, 1] = np.nan
+    data = str(tmp_path / "data.zarr")
+    write_dataset(data, X, np.zeros(2000))
+    parameters = TrainParameters(data=data, model=str(tmp_path / "model"), n_components=8)
+    with lend_engine(SerialEngine(1)):
+        state = train(parameters, return_state=True)
+    assert state.is_failed()
+    assert "row 1_234, column 1" in flow_run(state).state.message
+    with pytest.raises(DataError, match=r"Input X contains NaN: row 1_234, column 1"):
+        state.result()
+    assert [path.name for path in tmp_path.iterdir()] == ["data.zarr"]
+
+
+def test_model_that_exists_is_refused_before_the_data_are_read(run):
+    before = read_model(run.parameters.model).digest()
+    parameters = run.parameters.model_copy(update={"workers": None, "threads": None, "seed": 8})
+    engine = SerialEngine(1, observers=(pytest.fail,))  # no pass may begin
+    with lend_engine(engine), pytest.raises(OutputExistsError, match="exists already"):
+        train(parameters)
+    assert read_model(run.parameters.model).digest() == before
+
+
+def test_lent_engine_is_not_combined_with_parameters_of_another(run):
+    refused = pytest.raises(InvalidParameterError, match="engine was lent")
+    with disable_run_logger(), lend_engine(SerialEngine(1)), refused:
+        train.fn(run.parameters)
+
+
+# -- parameters ------------------------------------------------------------------------------------
+
+GOOD = {"data": "data.zarr", "model": "model"}
+
+
+@pytest.mark.parametrize(
+    ("bad", "words"),
+    [
+        ({"n_components": 0}, "greater than or equal to 1"),
+        ({"n_components": 2.5}, "valid integer"),
+        ({"n_components": "8"}, "valid integer"),
+        ({"n_components": True}, "valid integer"),
+        ({"n_components": 9}, "take 10, or map='phases'"),
+        ({"length_scale": -1.0}, "greater than 0"),
+        ({"length_scale": "automatic"}, "'auto'"),
+        ({"length_scale": []}, "at least 1 item"),
+        ({"length_scale_candidates": [0.1, 0.0]}, "greater than 0"),
+        ({"length_scale": 1.0, "length_scale_candidates": [1.0, 2.0]}, "give one of them"),
+        ({"alpha": -1.0}, "greater than or equal to 0"),
+        ({"alpha": float("nan")}, "finite number"),
+        ({"alpha": 0.0, "length_scale_candidates": [1.0, 2.0]}, "cannot be compared"),
+        ({"kernel": "gausian"}, "'gaussian'"),
+        ({"kernel": "laplacian"}, "design='iid'"),
+        ({"nu": 1.5}, "gaussian kernel has none"),
+        ({"seed": -1}, "greater than or equal to 0"),
+        ({"workers": 0}, "greater than or equal to 1"),
+        ({"workers": 2, "scheduler": "tcp://127.0.0.1:8786"}, "names an existing one"),
+        ({"data": "ftp://host/data.zarr"}, "ftp"),
+        ({"model": "s3://key:secret@bucket/model"}, "credentials do not belong in a URL"),
+        ({"lambda": 1.0}, "Extra inputs are not permitted"),
+    ],
+)
+def test_bad_parameters_are_refused_before_a_run(bad, words):
+    with pytest.raises(ValidationError) as direct:
+        TrainParameters(**{**GOOD, **bad})
+    assert words in str(direct.value)
+    # what a deployment and a call with a dict go through
+    with pytest.raises(ParameterTypeError):
+        train.validate_parameters({"parameters": {**GOOD, **bad}})
+
+
+def test_secrets_in_a_refused_url_are_not_repeated():
+    with pytest.raises(ValidationError) as refused:
+        TrainParameters(data="data.zarr", model="s3://key:secret@bucket/model")
+    assert "secret" not in refused.value.errors()[0]["msg"]
+
+
+def test_parameters_as_json_are_the_same_parameters():
+    parameters = TrainParameters(**GOOD, kernel="matern", nu=2.5, length_scale=[1.0, 2.0], alpha=[0.1, 1.0])
+    json_values = json.loads(parameters.model_dump_json())
+    assert train.validate_parameters({"parameters": json_values})["parameters"] == parameters
+
+
+def test_every_parameter_has_a_description_and_unknown_ones_are_closed_out_in_the_deployment_schema():
+    schema = json.loads(json.dumps(parameter_schema(train).model_dump()))["definitions"]["TrainParameters"]
+    assert schema["additionalProperties"] is False
+    assert all(len(entry["description"]) > 20 for entry in schema["properties"].values())
+    assert set(schema["properties"]["kernel"]["enum"]) == set(KERNELS)
+
+
+# -- Prefect's settings ----------------------------------------------------------------------------
+
+
+def test_importing_flows_turns_telemetry_off_and_gives_the_server_time(monkeypatch):
+    for name in flows._SETTINGS:
+        monkeypatch.delenv(name, raising=False)
+    importlib.reload(flows)
+    assert os.environ["DO_NOT_TRACK"] == "1"
+    settings = Settings()
+    assert settings.server.analytics_enabled is False
+    assert settings.server.ephemeral.startup_timeout_seconds >= 60
+
+
+def test_importing_flows_keeps_what_the_environment_says(monkeypatch):
+    monkeypatch.setenv("PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS", "33")
+    importlib.reload(flows)
+    assert Settings().server.ephemeral.startup_timeout_seconds == 33
