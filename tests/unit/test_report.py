@@ -1,0 +1,65 @@
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from matplotlib.image import imread
+
+from rff_dist.errors import DataError, StorageError
+from rff_dist.report import Panel, save_comparison
+
+
+def plain(red, green, blue):
+    return np.full((40, 60, 3), [red, green, blue], float)
+
+
+def test_panels_are_side_by_side_in_the_order_given(tmp_path):
+    panels = [
+        Panel(plain(1, 0, 0), "a"),
+        Panel(plain(0, 1, 0), "b"),
+        Panel(plain(0, 0, 1), "c", "caption"),
+    ]
+    image = imread(save_comparison(tmp_path / "new" / "picture.png", panels, "title"))
+    middle = image[image.shape[0] // 2, :, :3]
+    for colour, third in enumerate(np.array_split(middle, 3)):
+        np.testing.assert_allclose(third[len(third) // 2], np.eye(3)[colour], atol=0.01)
+
+
+def test_colours_beyond_the_range_are_clipped(tmp_path):
+    image = imread(save_comparison(tmp_path / "p.png", [Panel(plain(1.7, -0.4, 0), "a")], "t"))
+    np.testing.assert_allclose(image[image.shape[0] // 2, image.shape[1] // 2, :3], [1, 0, 0], atol=0.01)
+
+
+def test_same_picture_has_the_same_bytes_and_replaces_the_old_file(tmp_path):
+    path = tmp_path / "p.png"
+    first = save_comparison(path, [Panel(plain(1, 0, 0), "a")], "t").read_bytes()
+    save_comparison(path, [Panel(plain(0, 0, 1), "b")], "t")
+    assert path.read_bytes() != first
+    assert save_comparison(path, [Panel(plain(1, 0, 0), "a")], "t").read_bytes() == first
+    assert [entry.name for entry in tmp_path.iterdir()] == ["p.png"]
+
+
+def test_dollar_signs_in_titles_are_text(tmp_path):
+    save_comparison(tmp_path / "p.png", [Panel(plain(1, 0, 0), "costs $5 {", "and $\\frac")], "$\\")
+
+
+@pytest.mark.parametrize("shape", [(40, 60), (40, 60, 4), (2, 40, 60, 3)])
+def test_image_without_three_colours_is_refused(tmp_path, shape):
+    with pytest.raises(DataError, match=r"image of 'ours' has shape \("):
+        save_comparison(tmp_path / "p.png", [Panel(np.zeros(shape), "ours")], "t")
+
+
+def test_no_panel_is_refused(tmp_path):
+    with pytest.raises(DataError, match="expected at least 1"):
+        save_comparison(tmp_path / "p.png", [], "t")
+
+
+def test_place_that_cannot_be_written_is_a_storage_error(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StorageError, match="cannot be written"):
+        save_comparison(tmp_path / "file" / "p.png", [Panel(plain(1, 0, 0), "a")], "t")
+
+
+def test_no_figure_is_kept_in_a_global_state():
+    code = "import sys, rff_dist.report; sys.exit('matplotlib.pyplot' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
