@@ -24,7 +24,6 @@ type MapName = Literal["pairs", "phases"]
 
 STRIPE = 512  # components filled at once: 4 MiB of float32 work per stripe and tile, which caches hold
 _TRANSFORM_ROWS = 4096
-_FEW_ROWS = 256
 MAPS = ("pairs", "phases")
 
 
@@ -233,13 +232,11 @@ class FourierFeatureMap:
 
 
 def _project(frequencies: Float32Array, inputs: Float32Array) -> Float32Array:
-    """Return frequencies' · inputs', in float32.
+    """Return frequencies' · inputs' in float32, made in float64 and rounded once.
 
-    For small products BLAS takes kernels whose float32 rounding depends on the shape. There the product
-    is made in float64 and rounded once, so that few rows have the same features in whatever company.
+    A float32 product rounds by the shape of its factors and the number of BLAS threads; this one gives
+    a row the same features in whatever company, at 1 to 2 % of a pass (32 inputs, D = 1,024).
     """
-    if len(inputs) >= _FEW_ROWS:
-        return frequencies.T @ inputs.T
     return (frequencies.T.astype(np.float64) @ inputs.T.astype(np.float64)).astype(np.float32)
 
 

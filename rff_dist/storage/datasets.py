@@ -638,7 +638,7 @@ def _write(
     found = dict(attributes)
     for key, columns, part in zip(("feature_names", "target_names"), names, buffer.arrays, strict=False):
         if columns is not None:
-            width = part.shape[1]
+            width = part.shape[1] if part.ndim == 2 else 1
             if len(columns) != width:
                 raise DataError(f"`{key}` has {len(columns)} names; expected {width}, one per column")
             found[key] = [str(name) for name in columns]
@@ -703,7 +703,7 @@ class _RowBuffer:
             if value.shape[1:] != array.shape[1:] or len(value) != len(values[0]):
                 raise DataError(
                     f"batch at row {self.n_samples}: {array.path} has shape {value.shape}; expected "
-                    f"({len(values[0])}, {', '.join(map(str, array.shape[1:]))})"
+                    f"{(len(values[0]), *array.shape[1:])}"
                 )
             if not np.can_cast(value.dtype, array.dtype, "safe"):
                 raise DataError(
@@ -739,7 +739,7 @@ class _RowBuffer:
 
 
 def _as_part(position: int, part: np.ndarray) -> np.ndarray:
-    """Check one array of a batch: X of any numeric dtype, y 2-D float64, weights 1-D float64."""
+    """Check one array of a batch: X of any numeric dtype, y and weights float64."""
     name = ("X", "y", "sample_weight")[position] if position < 3 else f"array {position}"
     values = np.asarray(part)
     _require_numbers(name, values)
@@ -750,7 +750,7 @@ def _as_part(position: int, part: np.ndarray) -> np.ndarray:
     if position == 1:
         if values.ndim not in (1, 2):
             raise DataError(f"y has shape {values.shape}; expected (n_samples,) or (n_samples, n_targets)")
-        return _targets(values)
+        return values.astype(np.float64, copy=False)
     if position > 2 or values.ndim != 1:
         raise DataError(
             f"{name} has shape {values.shape}; expected (X, y, sample_weight) with weights of 1 axis"

@@ -83,8 +83,7 @@ def generate_dataset(
                     f"shape ({rows},) or ({rows}, n_targets)"
                 )
             n_targets = y.shape[1] if y.ndim == 2 else 1
-            y = y.reshape(rows, n_targets) + noise * _normals(seed, _NOISE, tile, n_targets)[:rows]
-            yield X, y
+            yield X, y + noise * _normals(seed, _NOISE, tile, n_targets)[:rows].reshape(y.shape)
 
     attributes: dict[str, Any] = {"generated": {"seed": seed, "noise": noise}, "best_rmse": float(noise)}
     return write_batches(

@@ -70,7 +70,8 @@ def ingest(
     url : str or Path
         Where to write the dataset.
     target : str or sequence of str, optional
-        Columns to predict; in an .npz file the name of the targets' array, "y" if it is there.
+        Columns to predict; one name makes y a vector, a list a matrix. In an .npz file the name of
+        the targets' array, "y" if it is there.
     weight : str, optional
         Column (or array) of sample weights.
     columns : sequence of str, optional
@@ -121,7 +122,9 @@ def ingest(
         features = _choose_columns(table, path, targets, weight, columns)
         names, n_samples = (features, targets or None), table.n_samples
         X_dtype = _feature_dtype([table.kinds[name] for name in features], dtype)
-        batches = _split_columns(table, features, targets, weight, X_dtype)
+        batches = _split_columns(
+            table, features, targets, weight, X_dtype, one_dimensional=isinstance(target, str)
+        )
     return write_batches(
         parse_location(url),
         _check_values(batches, path, names, on_nan, attributes),
@@ -202,7 +205,13 @@ def _feature_dtype(kinds: Sequence[np.dtype[Any] | str], dtype: str | None) -> n
 
 
 def _split_columns(
-    table: _Table, features: list[str], targets: list[str], weight: str | None, dtype: np.dtype[Any]
+    table: _Table,
+    features: list[str],
+    targets: list[str],
+    weight: str | None,
+    dtype: np.dtype[Any],
+    *,
+    one_dimensional: bool,
 ) -> Iterator[tuple[np.ndarray, ...]]:
     n_features, n_targets = len(features), len(targets)
     if weight is not None and not targets:
@@ -210,7 +219,8 @@ def _split_columns(
     for values in table.batches([*features, *targets, *([] if weight is None else [weight])]):
         parts = [values[:, :n_features].astype(dtype, copy=False)]
         if targets:
-            parts.append(values[:, n_features : n_features + n_targets])
+            y = values[:, n_features : n_features + n_targets]
+            parts.append(y[:, 0] if one_dimensional else y)
         if weight is not None:
             parts.append(values[:, -1])
         yield tuple(parts)

@@ -73,12 +73,22 @@ def test_a_minimum_at_the_end_of_the_grid_is_stated():
     assert select_alpha(spectrum, [inside / 10, inside, inside * 10]).at_end is None
 
 
-def test_default_alphas_span_the_floor_to_the_largest_eigenvalue():
+def test_default_alphas_reach_from_the_largest_eigenvalue_down_to_the_floor():
     spectrum = decompose(normal_equations(*draw_problem()))
     alphas = default_alphas(spectrum)
-    assert alphas[0] == pytest.approx(spectrum.floor)
+    assert spectrum.floor <= alphas[0] < spectrum.floor * 10 ** (1 / 3)
     assert alphas[-1] == pytest.approx(spectrum.eigenvalues[-1])
     assert np.diff(np.log10(alphas)).max() <= 1 / 3 + 1e-9
+
+
+def test_scores_that_rounding_cannot_tell_apart_go_to_the_larger_alpha():
+    Z, _ = draw_problem()
+    spectrum = decompose(normal_equations(Z, Z[:, :1]))  # no noise: every small alpha interpolates
+    selection = select_alpha(spectrum)
+    relative = selection.scores[:, 0] * spectrum.n_samples / spectrum.total_sum_of_squares[0]
+    tied = selection.alphas[relative <= relative.min() + 1e-10]
+    assert len(tied) > 1
+    assert selection.alpha == tied[-1]
 
 
 def test_a_residual_that_float64_cannot_resolve_does_not_score_better_than_its_rounding_error():

@@ -157,8 +157,8 @@ def test_every_flipped_bit_of_our_own_data_is_noticed(tmp_path):
     rng = np.random.default_rng(0)
     X = rng.standard_normal((64, 2)).astype(np.float32)
     dataset = write_dataset(tmp_path / "a", X, X[:, 0], chunk_rows=16)
-    for array in ("X", "y"):
-        file = tmp_path / "a" / array / "c/2/0"
+    for array, chunk in (("X", "c/2/0"), ("y", "c/2")):
+        file = tmp_path / "a" / array / chunk
         content = file.read_bytes()
         for bit in rng.choice(8 * len(content), 60, replace=False).tolist():
             damaged = bytearray(content)
@@ -471,7 +471,7 @@ class TestWriting:
             ([np.ones((3, 2)), np.ones((3, 3))], r"batch at row 3: X has shape \(3, 3\); expected \(3, 2\)"),
             ([np.ones((3, 2)), (np.ones((3, 2)), np.ones(3))], "a batch of 2 arrays after batches of 1"),
             ([np.ones((3, 2), dtype=np.int32), np.ones((3, 2))], "float64 after int32, which would lose"),
-            ([(np.ones((3, 2)), np.ones(2))], r"y has shape \(2, 1\); expected \(3, 1\)"),
+            ([(np.ones((3, 2)), np.ones(2))], r"y has shape \(2,\); expected \(3,\)"),
             ([np.ones(3)], "expected 2 axes"),
             ([np.array([["a"]])], "dtype <U1"),
             ([], "no batch"),
