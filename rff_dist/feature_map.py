@@ -153,6 +153,8 @@ class FourierFeatureMap:
         """
         if X.ndim != 2 or X.shape[1] != self.n_features:
             raise DataError(f"X has shape {X.shape}; this feature map expects {self.n_features} columns")
+        if X.dtype.kind not in "biuf":
+            raise DataError(f"X holds {X.dtype}; expected real numbers")
         standardized = X if self.standardizer is None else self.standardizer(X)
         with np.errstate(over="ignore"):  # an overflow is an Inf, which the caller reports with its row
             return np.ascontiguousarray(standardized, np.float32)
@@ -271,7 +273,7 @@ def _redraw(spec: FourierSpec, standardizer: Standardizer | None, digest: str) -
 
 
 def _is_count(value: object) -> TypeGuard[int]:
-    return isinstance(value, int | np.integer) and not isinstance(value, bool) and value >= 1
+    return isinstance(value, int | np.integer) and not isinstance(value, bool) and bool(value >= 1)
 
 
 def check_n_components(n_components: object, map: str) -> int:

@@ -17,14 +17,14 @@ import threadpoolctl
 from numpy.typing import NDArray
 
 from rff_dist.blocks import LinearModel
-from rff_dist.errors import RFFDistError
+from rff_dist.errors import IntegrityError, RFFDistError
 from rff_dist.feature_map import FourierFeatureMap, Standardizer, draw_feature_map
 from rff_dist.frequencies import DESIGNS
 from rff_dist.kernels import kernel_from_dict
 from rff_dist.selection import Selection
 from rff_dist.solvers import RidgeSolution
 from rff_dist.statistics import RidgeStatistics
-from rff_dist.storage import read_record, write_record
+from rff_dist.storage import Record, read_record, redact, write_record
 
 logger = logging.getLogger(__name__)
 
@@ -196,6 +196,13 @@ def read_model(url: str | os.PathLike[str]) -> RidgeModel:
         (VersionError).
     """
     record = read_record(url, kind=KIND)
+    try:
+        return _from_record(record)
+    except KeyError as error:
+        raise IntegrityError(f"the model at {redact(str(url))} lacks {error}; store it again") from error
+
+
+def _from_record(record: Record) -> RidgeModel:
     arrays, metadata = record.arrays, record.metadata
     standardizer = None
     if "input_mean" in arrays:

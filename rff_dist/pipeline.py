@@ -93,7 +93,7 @@ def check_plan(dataset: Dataset, n_components: int, *, engine: Engine, alpha: Al
         n_components=n_components,
         chunk_rows=dataset.chunk_rows,
         itemsize=dataset.dtype.itemsize,
-        n_workers=engine.n_workers,
+        n_workers=max(1, engine.n_workers),  # a cluster may still wait for its first worker
         n_threads=engine.n_threads,
         separate_client=not serial,
         alpha_path=not is_one_alpha(alpha),

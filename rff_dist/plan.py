@@ -256,4 +256,4 @@ def measure_gflops() -> float:
             start = time.perf_counter()
             np.matmul(matrix, matrix.T)
             best = min(best, time.perf_counter() - start)
-    return matrix.shape[0] ** 2 * matrix.shape[1] / best / 1e9
+    return float(matrix.shape[0] ** 2 * matrix.shape[1] / best / 1e9)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -189,8 +190,11 @@ def _checked_arrays(
     return ArrayDataset(X, y, sample_weight)
 
 
-def choose_engine(engine: Engine | None, dataset: Dataset) -> Engine:
-    """Return the engine given; else the current Dask client's for data out of memory; else a serial one.
+@contextlib.contextmanager
+def suitable_engine(engine: Engine | None, dataset: Dataset) -> Iterator[Engine]:
+    """Yield the engine given; else the current Dask client's for data out of memory; else a serial one.
+
+    An engine that is made here is closed here; a client stays open.
 
     Raises
     ------
@@ -202,13 +206,16 @@ def choose_engine(engine: Engine | None, dataset: Dataset) -> Engine:
             raise InvalidParameterError(
                 f"`engine` is {engine!r}; expected a SerialEngine, a DaskEngine or None"
             )
-        return engine
+        yield engine
+        return
     client = None if isinstance(dataset, ArrayDataset | SparseDataset) else _current_dask_client()
     if client is None:
-        return SerialEngine()
+        yield SerialEngine()
+        return
     from rff_dist.engines.dask import DaskEngine
 
-    return DaskEngine(client=client)
+    with DaskEngine(client=client) as made:
+        yield made
 
 
 def _current_dask_client() -> Any:

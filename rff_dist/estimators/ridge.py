@@ -16,12 +16,12 @@ from rff_dist.engines import Engine
 from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.estimators.inputs import (
     as_dataset,
-    choose_engine,
     choose_kernel,
     is_dask,
     is_in_memory,
     map_for,
     map_rows,
+    suitable_engine,
 )
 from rff_dist.feature_map import FourierFeatureMap, check_n_components, seed_from_random_state
 from rff_dist.frequencies import Design
@@ -159,19 +159,20 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, BaseEstimator):
         """
         kernel, length_scale = self._check_parameters()
         dataset = as_dataset(self, X, y, sample_weight, reset=True)
-        model, _ = pipeline.fit(
-            dataset,
-            kernel,
-            engine=choose_engine(self.engine, dataset),
-            length_scale=length_scale,
-            n_components=self.n_components,
-            alpha=self.alpha,
-            design=self.design,
-            map=map_for(self.n_components),
-            standardize=self.standardize,
-            fit_intercept=self.fit_intercept,
-            seed=seed_from_random_state(self.random_state),
-        )
+        with suitable_engine(self.engine, dataset) as engine:
+            model, _ = pipeline.fit(
+                dataset,
+                kernel,
+                engine=engine,
+                length_scale=length_scale,
+                n_components=self.n_components,
+                alpha=self.alpha,
+                design=self.design,
+                map=map_for(self.n_components),
+                standardize=self.standardize,
+                fit_intercept=self.fit_intercept,
+                seed=seed_from_random_state(self.random_state),
+            )
         self._keep(model)
         return self
 
@@ -196,8 +197,8 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, BaseEstimator):
         self._check_parameters()
         dataset = as_dataset(self, X, y, sample_weight, reset=False)
         self._check_targets(dataset)
-        engine = choose_engine(self.engine, dataset)
-        added = pipeline.accumulate(dataset, self.feature_map_, engine=engine, spec=self.statistics_.spec)
+        with suitable_engine(self.engine, dataset) as engine:
+            added = pipeline.accumulate(dataset, self.feature_map_, engine=engine, spec=self.statistics_.spec)
         self._pending = self.statistics_ + added
         return self
 
@@ -228,7 +229,8 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, BaseEstimator):
         if is_dask(X):
             width = None if model.one_dimensional else model.n_targets
             return map_rows(X, _Predict(model.linear, model.one_dimensional), width=width, dtype=np.float64)
-        return pipeline.predict_in_memory(dataset, model, engine=choose_engine(self.engine, dataset))
+        with suitable_engine(self.engine, dataset) as engine:
+            return pipeline.predict_in_memory(dataset, model, engine=engine)
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         """Return the coefficient of determination R², averaged over targets.
@@ -242,7 +244,8 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, BaseEstimator):
         if is_in_memory(X):
             return float(super().score(X, y, sample_weight))
         dataset = as_dataset(self, X, y, sample_weight, reset=False)
-        errors = pipeline.evaluate(dataset, self.model_, engine=choose_engine(self.engine, dataset))
+        with suitable_engine(self.engine, dataset) as engine:
+            errors = pipeline.evaluate(dataset, self.model_, engine=engine)
         return float(errors.r2.mean())
 
     @property
