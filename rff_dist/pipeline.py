@@ -85,7 +85,7 @@ def check_plan(dataset: Dataset, n_components: int, *, engine: Engine, alpha: Al
         With the memory needed and the memory there is.
     """
     serial = isinstance(engine, SerialEngine)
-    memory = available_memory()
+    here = available_memory()
     return plan_fit(
         n_samples=dataset.n_samples,
         n_features=dataset.n_features,
@@ -97,7 +97,8 @@ def check_plan(dataset: Dataset, n_components: int, *, engine: Engine, alpha: Al
         n_threads=engine.n_threads,
         separate_client=not serial,
         alpha_path=not is_one_alpha(alpha),
-        memory_limit=memory,
+        memory_limit=getattr(engine, "worker_memory", None) or here,
+        client_memory_limit=here,
     )
 
 

@@ -90,8 +90,8 @@ class Plan:
         Peak memory of a worker process; the statistics pass needs no more.
     client_bytes : int
         Peak memory of the process that solves, and runs the pass too where there are no other workers.
-    memory_limit : int or None
-        Bytes that a worker may use, where known.
+    memory_limit, client_memory_limit : int or None
+        Bytes that a worker and the solver may use, where known.
     """
 
     n_samples: int
@@ -109,6 +109,7 @@ class Plan:
     worker_bytes: int
     client_bytes: int
     memory_limit: int | None
+    client_memory_limit: int | None
 
     @property
     def peak_bytes(self) -> int:
@@ -137,6 +138,7 @@ def plan_fit(
     separate_client: bool = False,
     alpha_path: bool = True,
     memory_limit: int | None = None,
+    client_memory_limit: int | None = None,
 ) -> Plan:
     """Plan one fit: O(n_samples · n_components²) operations, O(n_components²) memory.
 
@@ -155,7 +157,9 @@ def plan_fit(
     alpha_path : bool
         Whether the whole path of alpha is solved (eigenvectors) or one alpha (Cholesky).
     memory_limit : int, optional
-        Bytes of a worker process.
+        Bytes that a worker process may use.
+    client_memory_limit : int, optional
+        Bytes that the solver's process may use, where it is another; `memory_limit` by default.
 
     Raises
     ------
@@ -198,22 +202,24 @@ def plan_fit(
         worker_bytes=pass_bytes,
         client_bytes=solve_bytes if separate_client else max(pass_bytes, solve_bytes),
         memory_limit=memory_limit,
+        client_memory_limit=memory_limit if client_memory_limit is None else client_memory_limit,
     )
     _refuse_too_large(plan)
     return plan
 
 
 def _refuse_too_large(plan: Plan) -> None:
-    if plan.memory_limit is None:
-        return
-    for who, needed in (("a worker", plan.worker_bytes), ("the solver", plan.client_bytes)):
-        if needed > plan.memory_limit:
-            scale = math.sqrt(max(0.0, plan.memory_limit - PROCESS_BYTES) / max(1, needed - PROCESS_BYTES))
+    for who, needed, limit in (
+        ("a worker", plan.worker_bytes, plan.memory_limit),
+        ("the solver", plan.client_bytes, plan.client_memory_limit),
+    ):
+        if limit is not None and needed > limit:
+            scale = math.sqrt(max(0.0, limit - PROCESS_BYTES) / max(1, needed - PROCESS_BYTES))
             fits = int(plan.n_components * scale) // 512 * 512
             advice = f"lower n_components to about {fits:_} or" if fits else "lower n_components, or"
             raise PlanError(
                 f"{who} needs {human_bytes(needed)} (n_components={plan.n_components:_}, "
-                f"blocks of {plan.rows_per_block:_} rows) but has {human_bytes(plan.memory_limit)}; "
+                f"blocks of {plan.rows_per_block:_} rows) but has {human_bytes(limit)}; "
                 f"{advice} give each process more memory"
             )
 

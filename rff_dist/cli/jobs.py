@@ -87,8 +87,10 @@ def plan(
     from rff_dist.plan import available_memory, human_bytes, measure_gflops, plan_fit
 
     dimension, penalty = read_count(n_components, "--components"), read_alpha(alpha)
-    limit = available_memory() if memory is None else read_bytes(memory, "--memory")
     workers, threads = Where(None, n_workers, n_threads, serial, insecure=False).size()
+    here = available_memory()
+    limit = (here if serial else here // workers) if memory is None else read_bytes(memory, "--memory")
+    solver_limit = limit if serial else here
     dataset = storage.open_dataset(data, x=x, y=y)
     found = plan_fit(
         n_samples=dataset.n_samples,
@@ -102,6 +104,7 @@ def plan(
         separate_client=not serial,
         alpha_path=not pipeline.is_one_alpha(penalty),
         memory_limit=limit,
+        client_memory_limit=solver_limit,
     )
     gflops = measure_gflops()
     seconds = found.seconds(gflops)
@@ -119,7 +122,7 @@ def plan(
         ("operations", f"{found.flops:.3g}", f"{gflops:.0f}e9 a second on one thread here"),
         ("statistics", human_bytes(found.statistics_bytes), "of one block, or of all rows"),
         ("peak memory, a worker", human_bytes(found.worker_bytes), f"of {human_bytes(limit)}"),
-        ("peak memory, the solver", human_bytes(found.client_bytes), f"of {human_bytes(limit)}"),
+        ("peak memory, the solver", human_bytes(found.client_bytes), f"of {human_bytes(solver_limit)}"),
         ("seconds, about", seconds_words(seconds), "for the statistics; reading and solving not counted"),
     ):
         table.add_row(*row)

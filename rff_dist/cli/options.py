@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
 import re
-import signal
-import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
@@ -273,23 +270,4 @@ class Where:
 
         if self.address is not None:
             return DaskEngine(self.address, insecure=self.insecure, observers=observers)
-        with spare_children_ctrl_c():
-            return DaskEngine(n_workers=workers, threads_per_worker=threads, observers=observers)
-
-
-@contextlib.contextmanager
-def spare_children_ctrl_c() -> Iterator[None]:
-    """Start processes that ignore Ctrl-C, which a terminal sends to all: each would die with a traceback.
-
-    Processes inherit that a signal is ignored. Here it is blocked meanwhile, so that it is not lost.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, handler)
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        return DaskEngine(n_workers=workers, threads_per_worker=threads, observers=observers)

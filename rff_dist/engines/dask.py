@@ -17,6 +17,7 @@ Who may connect
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import ipaddress
 import logging
@@ -24,6 +25,7 @@ import math
 import operator
 import os
 import queue
+import signal
 import threading
 import time
 import traceback
@@ -76,7 +78,7 @@ SLOTS = 2
 #: Seconds between two looks at the cluster while a pass waits.
 POLL_S = 1.0
 #: Seconds to wait for a scheduler's answer.
-CONNECT_S = 8.0
+CONNECT_S = 6.0
 
 # BLAS threads and the pool of the feature map belong to the process, so one block at a time may use them.
 _one_block_at_a_time = threading.Lock()
@@ -276,7 +278,7 @@ class _QuietNanny(distributed.Nanny):
 class DaskEngine:
     """Run blocks on a Dask cluster: an embedded local one, or one that exists.
 
-    Costs about 3 ms of scheduler per block, so blocks should take a second or more. Close the engine,
+    Costs about 5 ms of scheduler per block, so blocks should take a second or more. Close the engine,
     or use it as a context manager; an embedded cluster ends with it.
 
     Parameters
@@ -305,7 +307,7 @@ class DaskEngine:
     InvalidParameterError
         If parameters exclude each other.
     ClusterUnavailableError
-        If no scheduler answers within 8 seconds.
+        If no scheduler answers within 6 seconds.
     ClusterError
         If the scheduler must not be used, or an embedded cluster does not start.
 
@@ -359,6 +361,13 @@ class DaskEngine:
     @property
     def n_threads(self) -> int:
         return min(self._look_at_workers().values(), default=1)
+
+    @property
+    def worker_memory(self) -> int | None:
+        """Bytes that the smallest worker may use; None without a limit or a worker."""
+        with self._cluster_errors():
+            workers = self._client.scheduler_info(n_workers=-1)["workers"].values()
+        return min((int(w["memory_limit"]) for w in workers if w.get("memory_limit")), default=None)
 
     @property
     def client(self) -> distributed.Client:
@@ -824,6 +833,24 @@ def _connect(address: str, security: distributed.Security | None) -> distributed
         raise ClusterError(f"cannot connect to {address}: {error}; check `security`") from error
 
 
+@contextlib.contextmanager
+def spare_children_ctrl_c() -> Iterator[None]:
+    """Start processes that ignore Ctrl-C, which a terminal sends to all: each would die with a traceback.
+
+    Processes inherit that a signal is ignored. Here it is blocked meanwhile, so that it is not lost.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
 def _start_cluster(
     n_workers: int | None,
     threads_per_worker: int | None,
@@ -837,20 +864,21 @@ def _start_cluster(
     n_workers = n_workers or max(1, n_cpus // (threads_per_worker or 1))
     threads_per_worker = threads_per_worker or max(1, n_cpus // n_workers)
     try:
-        return distributed.LocalCluster(
-            n_workers=n_workers,
-            threads_per_worker=threads_per_worker,
-            processes=True,
-            worker_class=_QuietNanny,
-            memory_limit="auto" if memory_limit is None else memory_limit,
-            host="127.0.0.1",
-            # None would mean port 8787, and a warning where that is taken.
-            dashboard_address="127.0.0.1:0",
-            worker_dashboard_address=None,
-            security=security,
-            # Warnings tell of restarts and full memory, which a pass survives; errors stay.
-            silence_logs=logging.ERROR,
-        )
+        with spare_children_ctrl_c():
+            return distributed.LocalCluster(
+                n_workers=n_workers,
+                threads_per_worker=threads_per_worker,
+                processes=True,
+                worker_class=_QuietNanny,
+                memory_limit="auto" if memory_limit is None else memory_limit,
+                host="127.0.0.1",
+                # None would mean port 8787, and a warning where that is taken.
+                dashboard_address="127.0.0.1:0",
+                worker_dashboard_address=None,
+                security=security,
+                # Warnings tell of restarts and full memory, which a pass survives; errors stay.
+                silence_logs=logging.ERROR,
+            )
     except Exception as error:
         raise ClusterError(
             f"an embedded cluster of {n_workers} workers with {threads_per_worker} threads did not start: "

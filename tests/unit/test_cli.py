@@ -15,7 +15,8 @@ from rff_dist import plan as plan_module
 from rff_dist.blocks import Block
 from rff_dist.cli import app, shell
 from rff_dist.cli.data import draw_function
-from rff_dist.cli.options import Where, read_bytes, read_count, spare_children_ctrl_c
+from rff_dist.cli.options import Where, read_bytes, read_count
+from rff_dist.engines.dask import spare_children_ctrl_c
 from rff_dist.feature_map import draw_feature_map
 from rff_dist.kernels import Gaussian, Matern
 from rff_dist.model import read_model
