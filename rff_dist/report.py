@@ -78,23 +78,18 @@ def save_comparison(path: str | os.PathLike[str], panels: Sequence[Panel], title
         facecolor="white",
     )
     figure.get_layout_engine().set(w_pad=0.08, h_pad=0.06)  # type: ignore[union-attr, call-arg]
-    figure.suptitle(
-        _plain(title), x=0.08 / figure.get_figwidth(), ha="left", fontsize=13, fontweight="bold", color=_INK
-    )
+    # Names are text: a dollar sign must not start a formula.
+    heading = {"parse_math": False, "fontweight": "bold", "fontsize": 13, "color": _INK}
+    figure.suptitle(title, x=0.08 / figure.get_figwidth(), ha="left", **heading)
     for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
         axes.imshow(np.clip(panel.image, 0.0, 1.0))
-        axes.set_title(_plain(panel.title), loc="left", fontsize=11, color=_INK)
-        axes.set_xlabel(_plain(panel.caption), loc="left", fontsize=9.5, color=_MUTED)
+        axes.set_title(panel.title, parse_math=False, loc="left", fontsize=11, color=_INK)
+        axes.set_xlabel(panel.caption, parse_math=False, loc="left", fontsize=9.5, color=_MUTED)
         axes.set_xticks([])
         axes.set_yticks([])
         for spine in axes.spines.values():
             spine.set_visible(False)
     return _save(figure, Path(path))
-
-
-def _plain(text: str) -> str:
-    """Keep dollar signs from starting a formula."""
-    return text.replace("$", r"\$")
 
 
 def _save(figure: Figure, path: Path) -> Path:

@@ -147,9 +147,11 @@ def test_output_that_exists_is_refused_at_once(problem, tmp_path):
 @pytest.mark.parametrize(("columns", "targets", "what"), [(3, 1, "n_features=3"), (2, 2, "n_targets=2")])
 def test_test_data_of_other_columns_are_refused_before_any_pass(problem, in_memory, columns, targets, what):
     test = ArrayDataset(np.zeros((5, columns)), np.zeros((5, targets)))
-    engine = SerialEngine(1, observers=(pytest.fail,))
+    events = []
+    engine = SerialEngine(1, observers=(events.append,))
     with open_job(problem, in_memory, test=test, engine=engine) as job, pytest.raises(DataError, match=what):
         training.inspect_data(job)
+    assert not events
 
 
 def test_candidate_drawn_elsewhere_with_another_digest_is_refused(problem, in_memory):
