@@ -90,7 +90,7 @@ def plan(
     workers, threads = Where(None, n_workers, n_threads, serial, insecure=False).size()
     here = available_memory()
     limit = (here if serial else here // workers) if memory is None else read_bytes(memory, "--memory")
-    solver_limit = limit if serial else here
+    solver_limit = here if memory is None else limit
     dataset = storage.open_dataset(data, x=x, y=y)
     found = plan_fit(
         n_samples=dataset.n_samples,

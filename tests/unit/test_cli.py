@@ -491,7 +491,9 @@ def test_the_plan_is_the_librarys(folder):
         n_threads=2,
         separate_client=True,
         memory_limit=found["memory_limit"],
+        client_memory_limit=found["client_memory_limit"],
     )
+    assert found["memory_limit"] < found["client_memory_limit"]
     assert {name: found[name] for name in expected.to_dict()} == expected.to_dict()
     assert found["statistics_seconds"] == pytest.approx(expected.seconds(found["gflops_per_thread"]))
 
