@@ -1,0 +1,139 @@
+import numpy as np
+import pandas as pd
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+from sklearn.linear_model import Ridge
+from sklearn.pipeline import make_pipeline
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from rff_dist import Gaussian, Laplacian, Matern, RFFRidge, RFFSampler
+from rff_dist.errors import InvalidParameterError
+
+
+@pytest.fixture(scope="module")
+def X():
+    return np.random.default_rng(0).normal(size=(200, 3))
+
+
+@parametrize_with_checks([RFFSampler(n_components=32), RFFSampler(n_components=33), RFFSampler()])
+def test_scikit_learns_check(estimator, check):
+    check(estimator)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "design", "n_components"),
+    [
+        (Gaussian(1.5), "orthogonal", 8192),
+        (Gaussian((1.0, 2.0, 0.5)), "orthogonal", 8191),
+        (Laplacian(2.0), "iid", 8192),
+        (Matern(2.0, nu=1.5), "orthogonal", 8192),
+    ],
+    ids=["Gaussian pairs", "Gaussian ARD phases", "Laplacian", "Matern"],
+)
+def test_inner_products_approximate_the_kernel(X, kernel, design, n_components):
+    sampler = RFFSampler(kernel, n_components=n_components, design=design, random_state=0)
+    Z = sampler.fit_transform(X)
+    # i.i.d. features err by at most 1/√D per pair as a standard deviation; six of them over 20,000 pairs
+    assert np.abs(Z @ Z.T - kernel(X)).max() < 6 / np.sqrt(n_components)
+
+
+def test_a_named_kernel_takes_the_length_scale_and_auto_is_the_median_distance(X):
+    by_name = RFFSampler("matern", length_scale=2.0, n_components=64, random_state=0).fit_transform(X)
+    by_object = RFFSampler(Matern(2.0), n_components=64, random_state=0).fit_transform(X)
+    assert_array_equal(by_name, by_object)
+    differences = X[:, np.newaxis] - X
+    distances = np.sqrt((differences**2).sum(axis=-1))[np.triu_indices(len(X), 1)]
+    automatic = RFFSampler(n_components=64, random_state=0).fit(X)  # up to 1,000 rows: all of them
+    assert automatic.length_scale_ == pytest.approx(np.median(distances), rel=1e-12)
+
+
+def test_inputs_are_not_standardised(X):
+    one = RFFSampler(Gaussian(1.0), n_components=64, random_state=0).fit_transform(X)
+    ten = RFFSampler(Gaussian(10.0), n_components=64, random_state=0).fit_transform(10 * X)
+    assert_allclose(one, ten, atol=1e-5)
+
+
+def test_it_makes_the_features_that_ridge_uses(X):
+    y = X[:, 0]
+    sampler = RFFSampler(Gaussian(2.0), n_components=64, random_state=0)
+    explicit = make_pipeline(sampler, Ridge(alpha=0.1)).fit(X, y)
+    ours = RFFRidge(Gaussian(2.0), n_components=64, alpha=0.1, standardize=False, random_state=0).fit(X, y)
+    assert_allclose(ours.predict(X), explicit.predict(X), rtol=0, atol=1e-9)
+
+
+def test_output_follows_the_inputs_precision(X):
+    sampler = RFFSampler(n_components=32, random_state=0).fit(X)
+    wide, narrow = sampler.transform(X), sampler.transform(X.astype(np.float32))
+    assert (wide.dtype, narrow.dtype) == (np.float64, np.float32)
+    assert_allclose(narrow, wide, atol=1e-6)
+
+
+def test_pandas_output_names_its_columns(X):
+    sampler = RFFSampler(n_components=3, random_state=0).set_output(transform="pandas")
+    frame = sampler.fit_transform(pd.DataFrame(X, columns=list("abc")))
+    assert list(frame.columns) == ["rffsampler0", "rffsampler1", "rffsampler2"]
+
+
+def test_the_seed_decides(X):
+    sampler = RFFSampler(n_components=32, random_state=5)
+    assert_array_equal(clone(sampler).fit_transform(X), clone(sampler).fit_transform(X))
+    assert (clone(sampler).set_params(random_state=6).fit_transform(X) != sampler.fit_transform(X)).any()
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"n_components": 0}, r"`n_components` is 0; expected an integer of at least 1"),
+        ({"n_components": -1}, r"`n_components` is -1; expected an integer of at least 1"),
+        ({"n_components": 2.5}, r"`n_components` is 2.5; expected an integer"),
+        ({"n_components": "8"}, r"`n_components` is '8'; expected an integer"),
+        ({"n_components": True}, r"`n_components` is True; expected an integer"),
+        ({"length_scale": 0.0}, r"`length_scale`.* 0\.0"),
+        ({"length_scale": -2.0}, r"`length_scale`.* -2\.0"),
+        ({"length_scale": "wide"}, r"`length_scale` is 'wide'; expected 'auto'"),
+        (
+            {"kernel": "laplace", "design": "iid"},
+            r"unknown `kernel` 'laplace' \(did you mean 'laplacian'\?\)",
+        ),
+        ({"design": "iit"}, r"unknown `design` 'iit' \(did you mean 'iid'\?\)"),
+        ({"random_state": "seed"}, r"`random_state`.* 'seed'"),
+    ],
+    ids=lambda value: str(value) if isinstance(value, dict) else "",
+)
+def test_a_bad_parameter_is_refused_at_fit_with_what_is_expected(X, parameters, message):
+    sampler = RFFSampler(**{"n_components": 32, **parameters})
+    with pytest.raises(InvalidParameterError, match=message):
+        sampler.fit(X)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda X: X[:, 0], r"(?s)Expected 2D array, got 1D array"),
+        (lambda X: X[:0], r"0 sample\(s\)"),
+        (lambda X: X[:, :0], r"0 feature\(s\)"),
+        (lambda X: X + 1j, r"Complex data not supported"),
+        (lambda X: [["a"] * 3] * 4, r"could not convert string"),
+        (lambda X: np.where(X[7, 2] == X, np.nan, X), r"Input X contains NaN"),
+        (lambda X: np.where(X[7, 2] == X, np.inf, X), r"Input X contains infinity"),
+    ],
+    ids=["1-D", "0 rows", "0 features", "complex", "strings", "NaN", "Inf"],
+)
+def test_bad_rows_are_refused_by_fit_and_by_transform(X, change, message):
+    with pytest.raises(ValueError, match=message):
+        RFFSampler(n_components=32).fit(change(X))
+    fitted = RFFSampler(n_components=32, random_state=0).fit(X)
+    with pytest.raises(ValueError, match=message):
+        fitted.transform(change(X))
+
+
+def test_before_fit_there_is_nothing_to_transform_with(X):
+    with pytest.raises(NotFittedError, match="RFFSampler instance is not fitted yet"):
+        RFFSampler().transform(X)
+
+
+def test_another_number_of_columns_is_refused(X):
+    with pytest.raises(ValueError, match="X has 2 features, but RFFSampler is expecting 3 features as input"):
+        RFFSampler(n_components=32, random_state=0).fit(X).transform(X[:, :2])
