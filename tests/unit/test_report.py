@@ -40,7 +40,7 @@ def test_same_picture_has_the_same_bytes_and_replaces_the_old_file(tmp_path):
 
 
 def test_dollar_signs_in_titles_are_text(tmp_path):
-    save_comparison(tmp_path / "p.png", [Panel(plain(1, 0, 0), "$\\frac$", "$5 { or $6")], "$\\$")
+    save_comparison(tmp_path / "p.png", [Panel(plain(1, 0, 0), "$\\frac$", "$5 { or $6")], "$\\frac$")
 
 
 @pytest.mark.parametrize("shape", [(40, 60), (40, 60, 4), (2, 40, 60, 3)])
