@@ -1,0 +1,58 @@
+"""Everything that the README shows is run, and prints what the README says."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+@pytest.fixture(scope="module")
+def blocks(project_root):
+    return BLOCK.findall((project_root / "README.md").read_text())
+
+
+def run(command: list[str], folder: Path, project_root: Path) -> str:
+    environment = {**os.environ, "PYTHONPATH": str(project_root), "OMP_NUM_THREADS": "1"}
+    result = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=240, check=False
+    )
+    assert result.returncode == 0, f"{command}\n{result.stdout}\n{result.stderr}"
+    return result.stdout
+
+
+def test_python_prints_what_the_readme_says(blocks, tmp_path, project_root):
+    """The blocks of one story run as one script, up to those that need the command line's files."""
+    story, said = [], []
+    for kind, text in blocks:
+        if kind == "python" and "flows" not in text:
+            story.append(text)
+        if kind == "text":
+            said.append(text)
+    assert len(story) == len(said) == 2
+    (tmp_path / "story.py").write_text("\n".join(story))
+    assert run([sys.executable, "story.py"], tmp_path, project_root) == "".join(said)
+
+
+@pytest.mark.flows
+def test_the_commands_and_the_flow_run_as_printed(blocks, tmp_path, project_root):
+    lines = [line for kind, text in blocks if kind == "sh" for line in text.splitlines()]
+    commands = [shlex.split(line, comments=True) for line in lines if line.startswith("rff-dist")]
+    assert len(commands) == 7
+    for _, *arguments in commands:
+        run([sys.executable, "-m", "rff_dist.cli", *arguments], tmp_path, project_root)
+    flow = next(text for kind, text in blocks if kind == "python" and "flows" in text)
+    (tmp_path / "nightly.py").write_text(flow)
+    run([sys.executable, "nightly.py"], tmp_path, project_root)
+    assert (tmp_path / "nightly" / "model.json").exists()
+
+
+def test_links_lead_somewhere(project_root):
+    links = re.findall(r"\]\(([^)#]+)\)", (project_root / "README.md").read_text())
+    assert links
+    assert [link for link in links if not (project_root / link).exists()] == []
