@@ -176,7 +176,8 @@ def _check_columns(estimator: Any, dataset: Dataset, *, reset: bool) -> None:
 def _checked_arrays(
     estimator: BaseEstimator, X: Any, y: Any, sample_weight: Any, *, reset: bool, supervised: bool
 ) -> Dataset:
-    options = {"accept_sparse": "csr", "dtype": [np.float64, np.float32], "reset": reset}
+    # BLAS sums columns in another order where they are contiguous, as in frames: other bits
+    options = {"accept_sparse": "csr", "dtype": [np.float64, np.float32], "order": "C", "reset": reset}
     if supervised:
         X, y = validate_data(estimator, X, y, multi_output=True, y_numeric=True, **options)
         y = np.asarray(y, np.float64)
