@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -63,8 +63,9 @@ def plan_blocks(
     pieces = chunk_rows // wanted
     unit = chunk_rows if pieces < 2 else -(-chunk_rows // pieces)
     blocks = cut_blocks(n_samples, unit, rows_per_block=wanted)
-    if blocks[0].n_samples > max_rows:
-        return cut_blocks(n_samples, 1, rows_per_block=max_rows)
+    if blocks[0].n_samples > max_rows:  # rounded up, or one chunk is too large: cut it into equal parts
+        unit = -(-unit // -(-unit // max_rows))
+        return cut_blocks(n_samples, unit, rows_per_block=max_rows // unit * unit)
     return blocks
 
 
@@ -204,24 +205,51 @@ def plan_fit(
         memory_limit=memory_limit,
         client_memory_limit=memory_limit if client_memory_limit is None else client_memory_limit,
     )
-    _refuse_too_large(plan)
+
+    def without_limits(n_components: int) -> Plan:
+        return plan_fit(
+            n_samples=n_samples,
+            n_features=n_features,
+            n_targets=n_targets,
+            n_components=n_components,
+            chunk_rows=chunk_rows,
+            itemsize=itemsize,
+            n_workers=n_workers,
+            n_threads=n_threads,
+            separate_client=separate_client,
+            alpha_path=alpha_path,
+        )
+
+    _refuse_too_large(plan, without_limits)
     return plan
 
 
-def _refuse_too_large(plan: Plan) -> None:
+def _refuse_too_large(plan: Plan, without_limits: Callable[[int], Plan]) -> None:
     for who, needed, limit in (
         ("a worker", plan.worker_bytes, plan.memory_limit),
         ("the solver", plan.client_bytes, plan.client_memory_limit),
     ):
         if limit is not None and needed > limit:
-            scale = math.sqrt(max(0.0, limit - PROCESS_BYTES) / max(1, needed - PROCESS_BYTES))
-            fits = int(plan.n_components * scale) // 512 * 512
-            advice = f"lower n_components to about {fits:_} or" if fits else "lower n_components, or"
+            advice = "lower n_components, or"
+            for smaller in range((plan.n_components - 1) // 512 * 512, 0, -512):
+                if _fits(without_limits(smaller), plan):
+                    advice = f"lower n_components to {smaller:_} or"
+                    break
             raise PlanError(
                 f"{who} needs {human_bytes(needed)} (n_components={plan.n_components:_}, "
                 f"blocks of {plan.rows_per_block:_} rows) but has {human_bytes(limit)}; "
                 f"{advice} give each process more memory"
             )
+
+
+def _fits(plan: Plan, limits: Plan) -> bool:
+    return all(
+        limit is None or needed <= limit
+        for needed, limit in (
+            (plan.worker_bytes, limits.memory_limit),
+            (plan.client_bytes, limits.client_memory_limit),
+        )
+    )
 
 
 def human_bytes(n_bytes: float) -> str:
