@@ -429,7 +429,7 @@ def refit(
         statistics,
         solved.solution,
         solved.selection,
-        {**kept, "fit_intercept": fit_intercept},
+        {**kept, **describe_choices(alpha, fit_intercept)},
     )
 
 
@@ -623,7 +623,7 @@ def fit(
         statistics,
         solved.solution,
         solved.selection,
-        {**describe_dataset(dataset), "fit_intercept": fit_intercept},
+        {**describe_dataset(dataset), **describe_choices(alpha, fit_intercept)},
     )
     return model, solved
 
@@ -636,6 +636,12 @@ def describe_dataset(dataset: Dataset) -> Mapping[str, Any]:
         if names is not None:
             facts[name] = list(names)
     return facts
+
+
+def describe_choices(alpha: Alpha, fit_intercept: bool) -> Mapping[str, Any]:
+    """Return the facts of a model's card by which later fits choose as this one did."""
+    given = alpha if isinstance(alpha, str) else np.asarray(alpha, np.float64).tolist()
+    return {"alpha_given": given, "fit_intercept": bool(fit_intercept)}
 
 
 def length_scale_of(feature_map: FourierFeatureMap) -> LengthScale:

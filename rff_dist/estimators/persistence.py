@@ -80,7 +80,7 @@ def load_model(url: str | os.PathLike[str]) -> RFFRidge:
     estimator = RFFRidge(
         "gaussian" if spec is None else spec.kernel,
         n_components=model.feature_map.n_components,
-        alpha="auto" if model.selection else model.alpha,
+        alpha=model.card.get("alpha_given", "auto" if model.selection else model.alpha),
         design="orthogonal" if spec is None else spec.design.name,
         standardize=model.feature_map.standardizer is not None,
         fit_intercept=bool(model.card.get("fit_intercept", True)),

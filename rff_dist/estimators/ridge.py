@@ -173,6 +173,8 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, BaseEstimator):
                 fit_intercept=self.fit_intercept,
                 seed=seed_from_random_state(self.random_state),
             )
+        if hasattr(self, "feature_names_in_"):  # a frame's, which the dataset made of it does not have
+            model = model.with_card(feature_names=self.feature_names_in_.tolist())
         self._keep(model)
         return self
 
