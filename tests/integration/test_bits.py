@@ -1,0 +1,215 @@
+"""The same data and the same spec have the same bits, whatever runs them and in whatever order."""
+
+import operator
+import random
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.testing import assert_array_equal
+
+from rff_dist import RFFRidge, SerialEngine, open_dataset, pipeline, write_dataset
+from rff_dist.blocks import Accumulation, Block, BlockTask, Rows, accumulate_rows, cut_blocks
+from rff_dist.engines.dask import DaskEngine
+from rff_dist.engines.serial import PairwiseTree
+from rff_dist.storage import ZarrDataset
+
+N_ROWS, N_COMPONENTS = 100_000, 600  # seven blocks of 16,384 rows; three output tiles, one of them narrow
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> ZarrDataset:
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(N_ROWS, 5)).astype(np.float32) * [1, 10, 0.1, 3, 1] + 100
+    Y = np.column_stack([np.sin(X[:, 0]), X[:, 1] * X[:, 2]]) + 0.1 * rng.normal(size=(N_ROWS, 2))
+    url = tmp_path_factory.mktemp("bits") / "data.zarr"
+    return write_dataset(url, X.astype(np.float32), Y, chunk_rows=4096, sample_weight=rng.random(N_ROWS))
+
+
+def fit(dataset: ZarrDataset, engine: Any) -> RFFRidge:
+    return RFFRidge(n_components=N_COMPONENTS, alpha=0.01, random_state=0, engine=engine).fit(dataset)
+
+
+@pytest.fixture(scope="module")
+def expected(dataset: ZarrDataset) -> RFFRidge:
+    """Return the fit of the serial engine with one thread: the specification."""
+    assert len(pipeline.blocks_of(dataset)) == 7
+    return fit(dataset, SerialEngine(n_threads=1))
+
+
+def assert_same_bits(model: RFFRidge, expected: RFFRidge) -> None:
+    assert model.statistics_.digest() == expected.statistics_.digest()
+    assert model.statistics_ == expected.statistics_
+    assert_array_equal(model.coef_, expected.coef_)
+    assert_array_equal(model.intercept_, expected.intercept_)
+    assert model.model_.digest() == expected.model_.digest()
+
+
+@pytest.mark.parametrize("n_threads", [1, 2, 3])
+def test_serial_fits_have_the_same_bits_with_any_number_of_threads(dataset, expected, n_threads):
+    assert_same_bits(fit(dataset, SerialEngine(n_threads=n_threads)), expected)
+
+
+# -- Dask ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[DaskEngine]:
+    with DaskEngine(n_workers=1, threads_per_worker=1) as engine:
+        yield engine
+
+
+def scaled(engine: DaskEngine, n_workers: int) -> DaskEngine:
+    engine.client.cluster.scale(n_workers)
+    deadline = time.monotonic() + 60
+    while engine.n_workers != n_workers:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    return engine
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize("n_workers", [1, 2, 3])
+def test_dask_fits_have_the_bits_of_the_serial_engine_with_any_number_of_workers(
+    dataset, expected, cluster, n_workers
+):
+    model = fit(dataset, scaled(cluster, n_workers))
+    assert_same_bits(model, expected)
+    rows = open_dataset(dataset.url).read(Block(0, 0, 1_000)).X
+    assert_array_equal(model.predict(rows), expected.predict(rows))
+
+
+@dataclass(frozen=True)
+class SleepyDataset:
+    """Rows of a dataset that take a while to read, some blocks longer than others."""
+
+    dataset: ZarrDataset
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(self.dataset, name)
+
+    def read(self, block: Block) -> Rows:
+        time.sleep(random.Random(block.start).random() * 0.1)
+        return self.dataset.read(block)
+
+
+@pytest.mark.distributed
+def test_dask_blocks_that_finish_in_another_order_change_no_bit(dataset, expected, cluster):
+    assert_same_bits(fit(SleepyDataset(dataset), scaled(cluster, 3)), expected)  # type: ignore[arg-type]
+
+
+@pytest.mark.distributed
+def test_dask_predictions_written_to_zarr_have_the_bits_of_the_serial_engine(
+    dataset, expected, cluster, tmp_path
+):
+    import zarr
+
+    urls = [tmp_path / "serial.zarr", tmp_path / "dask.zarr"]
+    for url, engine in zip(urls, [SerialEngine(n_threads=1), scaled(cluster, 2)], strict=True):
+        assert pipeline.predict(dataset, expected.model_, url, engine=engine) == N_ROWS
+    serial, dask = (np.asarray(zarr.open_group(url, mode="r")["predictions"]) for url in urls)
+    assert_array_equal(dask, serial)
+    assert np.isfinite(serial).all()
+
+
+# -- any order, without a cluster ----------------------------------------------------------------------
+
+
+class ShuffledEngine(SerialEngine):
+    """Runs blocks in a random order, some of them twice, and merges by the fixed tree or a random one."""
+
+    def __init__(self, seed: int, *, fixed_tree: bool) -> None:
+        super().__init__(n_threads=1)
+        self._random = random.Random(seed)
+        self._fixed_tree = fixed_tree
+
+    def map_reduce(  # type: ignore[override]
+        self,
+        function: Callable[[Block, Any], Any],
+        blocks: list[Block],
+        state: Any,
+        *,
+        combine: Callable[[Any, Any], Any],
+        label: str = "pass",
+    ) -> Any:
+        def run(block: Block) -> Any:
+            return super(ShuffledEngine, self).map_reduce(function, [block], state, combine=combine)
+
+        order = self._random.sample(blocks, len(blocks))
+        partials = {block.index: run(block) for block in order + order[:2]}  # a retry gives the same partial
+        if not self._fixed_tree:
+            left = list(partials.values())
+            while len(left) > 1:
+                a, b = (left.pop(self._random.randrange(len(left))) for _ in range(2))
+                left.append(combine(a, b))
+            return left[0]
+        tree: PairwiseTree[Any] = PairwiseTree(combine)
+        for block in blocks:
+            tree.push(partials[block.index])
+        return tree.finish()
+
+
+@pytest.mark.parametrize("fixed_tree", [True, False], ids=["the fixed tree", "any tree"])
+def test_blocks_in_any_order_have_the_same_bits(dataset, expected, fixed_tree):
+    assert_same_bits(fit(dataset, ShuffledEngine(1, fixed_tree=fixed_tree)), expected)
+
+
+def test_statistics_of_any_half_are_forgotten_to_the_bit(dataset, expected):
+    statistics, spec = expected.statistics_, expected.statistics_.spec
+    state = Accumulation(expected.feature_map_, spec)
+    blocks = pipeline.blocks_of(dataset)
+    half = SerialEngine(n_threads=1).map_reduce(
+        BlockTask(dataset, accumulate_rows), blocks[::2], state, combine=operator.add
+    )
+    rest = statistics - half
+    assert rest.n_samples == N_ROWS - half.n_samples
+    assert rest + half == statistics
+    assert (statistics + half) - half == statistics
+    assert ((statistics + half) - half).digest() == statistics.digest()
+
+
+# -- chunks: what the promise rests on, and where it ends ----------------------------------------------
+
+
+def with_chunks(dataset: ZarrDataset, chunk_rows: int) -> ZarrDataset:
+    X, y, weights = dataset.take(np.arange(N_ROWS))
+    return write_dataset(
+        f"memory://bits-{chunk_rows}", X, y, sample_weight=weights, chunk_rows=chunk_rows, overwrite=True
+    )
+
+
+@pytest.mark.parametrize("chunk_rows", [2048, 16_384])
+def test_other_chunks_that_make_the_same_blocks_have_the_same_bits(dataset, expected, chunk_rows):
+    other = with_chunks(dataset, chunk_rows)
+    assert pipeline.blocks_of(other) == pipeline.blocks_of(dataset)
+    assert_same_bits(fit(other, SerialEngine(n_threads=2)), expected)
+
+
+def test_blocks_of_whole_tiles_have_the_same_bits_however_they_are_cut(dataset, expected):
+    state = Accumulation(expected.feature_map_, expected.statistics_.spec)
+    for tiles in (1, 3):
+        statistics = SerialEngine(n_threads=2).map_reduce(
+            BlockTask(dataset, accumulate_rows),
+            cut_blocks(N_ROWS, 4096, rows_per_block=tiles * 4096),
+            state,
+            combine=operator.add,
+        )
+        assert statistics == expected.statistics_
+
+
+def test_blocks_that_cut_tiles_elsewhere_agree_to_rounding_but_not_to_the_bit(dataset, expected):
+    state = Accumulation(expected.feature_map_, expected.statistics_.spec)
+    statistics = SerialEngine(n_threads=2).map_reduce(
+        BlockTask(dataset, accumulate_rows),
+        cut_blocks(N_ROWS, 1000, rows_per_block=15_000),
+        state,
+        combine=operator.add,
+    )
+    assert statistics != expected.statistics_
+    np.testing.assert_allclose(statistics.ZtZ(), expected.statistics_.ZtZ(), rtol=0, atol=1e-12 * N_ROWS)
+    np.testing.assert_allclose(statistics.Zty(), expected.statistics_.Zty(), rtol=0, atol=1e-9 * N_ROWS)
