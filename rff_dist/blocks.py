@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from threading import Lock
 from typing import Any, Protocol
 
@@ -78,12 +78,15 @@ class Rows:
         Targets.
     sample_weight : float64 array of shape (n_samples,), or None
         Weights; None means 1 for each row.
+    chunk_rows : int, or None
+        Rows of a stored chunk, for messages; None where rows are not stored.
     """
 
     block: Block
     X: NDArray[Any]
     y: FloatArray | None = None
     sample_weight: FloatArray | None = None
+    chunk_rows: int | None = None
 
 
 class Dataset(Protocol):
@@ -216,7 +219,9 @@ def _not_finite(rows: Rows, name: str, values: NDArray[Any]) -> DataError:
         problem = f"Input {name} contains infinity: {where}"
     else:
         problem = f"Input {name} contains a value too large for dtype('float32'): {where} holds {stored:g}"
-    return DataError(f"{problem} (block {rows.block.index}); fill or drop such rows first")
+    if rows.chunk_rows is not None:
+        problem += f" (chunk {(rows.block.start + position[0]) // rows.chunk_rows})"
+    return DataError(f"{problem}; fill or drop such rows first")
 
 
 # -- moments ---------------------------------------------------------------------------------------
@@ -495,7 +500,7 @@ def predict_rows(rows: Rows, model: LinearModel) -> FloatArray:
     """
     feature_map = model.feature_map
     inputs = feature_map.prepare(rows.X)
-    check_finite(Rows(rows.block, rows.X), inputs)
+    check_finite(replace(rows, y=None, sample_weight=None), inputs)
     weights = feature_map.scale * model.coefficients.T
     predictions = np.empty((len(inputs), weights.shape[0]))
     height = min(tile_rows(feature_map.n_components), max(1, len(inputs)))

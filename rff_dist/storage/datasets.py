@@ -176,6 +176,7 @@ class ZarrDataset:
             read_rows(self.X, block.start, block.stop, label=self._labels["X"]),
             None if y is None else _targets(y),
             None if weight is None else weight.astype(np.float64),
+            chunk_rows=self.chunk_rows,
         )
 
     def take(self, indices: np.ndarray | Sequence[int]) -> Sample:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from zarr.codecs import Crc32cCodec
 from zarr.storage import LocalStore, MemoryStore
 
-from rff_dist.blocks import Block, cut_blocks
+from rff_dist.blocks import Block, check_finite, cut_blocks
 from rff_dist.errors import (
     DataError,
     IntegrityError,
@@ -549,3 +549,12 @@ def test_blocks_of_another_dataset_are_refused(tmp_path):
     foreign(tmp_path / "a")
     with pytest.raises(StorageError, match="rows 40:60"):
         open_dataset(tmp_path / "a").read(Block(0, 40, 60))
+
+
+def test_a_value_that_is_not_finite_is_named_by_row_column_and_chunk(tmp_path):
+    X = np.zeros((50, 3))
+    X[41, 2] = np.nan
+    dataset = write_dataset(tmp_path / "a", X, chunk_rows=8)
+    rows = dataset.read(Block(1, 24, 50))
+    with pytest.raises(DataError, match=r"Input X contains NaN: row 41, column 2 \(chunk 5\)"):
+        check_finite(rows, rows.X)
