@@ -1,0 +1,63 @@
+"""Fit and predict with 16,384 components and all threads, where threaded BLAS kills naive code."""
+
+import json
+import subprocess
+import sys
+
+# In a process of its own, so that a crash (numpy issue 19685) is a failed test and not the end of all tests.
+SCRIPT = """
+import json, resource, time
+import numpy as np
+from rff_dist import Gaussian, RFFRidge, SerialEngine, pipeline
+from rff_dist.storage import ArrayDataset
+
+n, n_components, alpha = 12_000, 16_384, 1e-2
+rng = np.random.default_rng(0)
+X = rng.standard_normal((n, 8)).astype(np.float32)
+y = np.sin(X[:, 0]) * X[:, 1] + 0.1 * rng.standard_normal(n)
+engine = SerialEngine()
+model = RFFRidge(
+    Gaussian(3.0), n_components=n_components, alpha=alpha, standardize=False, random_state=0, engine=engine
+)
+started = time.perf_counter()
+model.fit(X, y)
+fitted = time.perf_counter()
+predictions = model.predict(X)
+predicted = time.perf_counter()
+peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+planned = pipeline.check_plan(ArrayDataset(X, y), n_components, engine=engine, alpha=alpha).client_bytes
+
+# The normal equations of 64 components, Z'(y - f) = alpha w with centred columns, and f by hand
+sample = rng.choice(n_components, 64, replace=False)
+columns, by_hand = np.empty((n, 64)), np.empty(n)
+for start in range(0, n, 1_000):
+    Z = model.feature_map_.transform(X[start : start + 1_000])
+    columns[start : start + 1_000] = Z[:, sample]
+    by_hand[start : start + 1_000] = Z @ model.coef_ + model.intercept_
+columns -= columns.mean(axis=0)
+broken = columns.T @ (y - predictions) - alpha * model.coef_[sample]
+print(json.dumps({
+    "finite": bool(np.isfinite(model.coef_).all() and np.isfinite(predictions).all()),
+    "normal equations": np.abs(broken).max() / np.abs(columns.T @ y).max(),
+    "mean residual": abs((y - predictions).mean()),
+    "predictions": np.abs(predictions - by_hand).max(),
+    "status": model.model_.card["solver"]["status"],
+    "n_threads": engine.n_threads,
+    "peak": peak,
+    "planned": planned,
+    "fit s": fitted - started,
+    "predict s": predicted - fitted,
+}))
+"""
+
+
+def test_16_384_components_and_all_threads_fit_and_predict_within_the_plan():
+    run = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    result = json.loads(run.stdout)
+    assert result["finite"]
+    assert result["status"] == "ok"
+    assert result["normal equations"] < 1e-9, result
+    assert result["mean residual"] < 1e-9, result
+    assert result["predictions"] < 1e-9, result
+    assert result["peak"] <= result["planned"], result
