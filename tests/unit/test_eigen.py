@@ -171,3 +171,30 @@ def test_eigen_path_and_cholesky_agree(problem, log_alpha):
     # forward error: condition number below 1e4 · 30² / 1e-3
     scale = np.abs(other.coefficients).max() + 1e-300
     np.testing.assert_allclose(one.coefficients, other.coefficients, rtol=1e-6, atol=1e-6 * scale)
+
+
+@pytest.mark.parametrize("fit_intercept", [False, True])
+@pytest.mark.parametrize("n_samples", [1, 2, 7, 30])
+def test_few_rows_give_the_same_path_as_scikit_learns_ridge(n_samples, fit_intercept):
+    rng = np.random.default_rng(n_samples)
+    Z, Y = rng.standard_normal((n_samples, 64)), rng.standard_normal((n_samples, 2))
+    spectrum = decompose(normal_equations(Z, Y, fit_intercept=fit_intercept))
+    assert spectrum.eigenvectors.shape == (64, n_samples - fit_intercept)
+    gram = spectrum.eigenvectors * spectrum.eigenvalues[64 - n_samples + fit_intercept :]
+    centred = Z - fit_intercept * Z.mean(axis=0)
+    np.testing.assert_allclose(gram @ spectrum.eigenvectors.T, centred.T @ centred, atol=1e-12)
+    for alpha in (1e-3, 1.0, 1e3):
+        oracle = Ridge(alpha=alpha, solver="svd", fit_intercept=fit_intercept).fit(Z, Y)
+        np.testing.assert_allclose(spectrum.solve(alpha).coefficients, oracle.coef_.T, rtol=1e-9, atol=1e-12)
+
+
+def test_repeated_rows_have_the_rank_of_the_different_ones():
+    rng = np.random.default_rng(0)
+    Z = np.repeat(rng.standard_normal((5, 64)), 4, axis=0)
+    spectrum = decompose(normal_equations(Z, Z[:, :1], fit_intercept=False))
+    assert spectrum.effective_rank == 5
+
+
+def test_constant_features_of_few_rows_have_no_rank():
+    Z = np.ones((4, 16))
+    assert decompose(normal_equations(Z, Z[:, :1], fit_intercept=True)).effective_rank == 0
