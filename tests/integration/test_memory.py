@@ -1,0 +1,94 @@
+"""Peak memory does not grow with the rows, and stays below the plan's figure; each job in its own process."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from rff_dist.storage import generate_dataset
+
+MIB = 2**20
+SCRIPT = """
+import json, sys
+from rff_dist import RFFRidge, SerialEngine, open_dataset, pipeline
+
+url, output = sys.argv[1:3]
+n_components, alpha, length_scale = (json.loads(argument) for argument in sys.argv[3:])
+
+def peak():  # not ru_maxrss, which begins with the peak of the process that started this one
+    status = dict(line.split(":", 1) for line in open("/proc/self/status"))
+    return int(status["VmHWM"].split()[0]) * 1024
+
+engine = SerialEngine(n_threads=2)
+dataset = open_dataset(url)
+plan = pipeline.check_plan(dataset, n_components, engine=engine, alpha=alpha)
+model = RFFRidge(
+    length_scale=length_scale, n_components=n_components, alpha=alpha, random_state=0, engine=engine
+).fit(dataset)
+after_fit = peak()
+pipeline.predict(dataset, model.model_, output, engine=engine)
+after_predict = peak()
+errors = pipeline.evaluate(dataset, model.model_, engine=engine)
+print(json.dumps({
+    "fit": after_fit, "predict": after_predict, "evaluate": peak(), "plan": plan.peak_bytes,
+    "rows": model.statistics_.n_samples, "rmse": float(errors.mean_squared_error[0]) ** 0.5,
+}))
+"""
+
+
+def run_job(url, output, n_components, alpha, length_scale="auto"):
+    arguments = [json.dumps(value) for value in (n_components, alpha, length_scale)]
+    command = [sys.executable, "-c", SCRIPT, str(url), str(output), *arguments]
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    return json.loads(run.stdout)
+
+
+def generate(url, n_samples, n_features=4):
+    return generate_dataset(
+        url,
+        lambda X: np.sin(X[:, 0]) + X[:, 1],
+        n_samples=n_samples,
+        n_features=n_features,
+        noise=0.5,
+        seed=0,
+        chunk_rows=16_384,  # by default chunks, and what is read at a time, grow with the rows up to a limit
+    )
+
+
+@pytest.fixture(scope="module")
+def peaks(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("memory")
+    results = {}
+    for n_samples in (10**5, 10**6):
+        generate(folder / f"{n_samples}.zarr", n_samples)
+        # The sample for a length scale of "auto" reads up to ten chunks at a time: 5 to 8 MiB more where
+        # there are that many
+        result = run_job(folder / f"{n_samples}.zarr", folder / f"{n_samples}-out.zarr", 64, 1.0, 2.0)
+        assert result["rows"] == n_samples
+        assert result["rmse"] == pytest.approx(0.5, rel=0.05)  # the noise: no model does better
+        results[n_samples] = result
+    return results
+
+
+@pytest.mark.parametrize("step", ["fit", "predict", "evaluate"])
+def test_ten_times_the_rows_take_no_more_memory(peaks, step):
+    grown = peaks[10**6][step] - peaks[10**5][step]
+    # 900,000 rows are 29 MB of inputs, targets and predictions, and 461 MB of features. Measured 0 to 2 MiB
+    assert grown < 6 * MIB, f"{grown / MIB:.1f} MiB"
+
+
+@pytest.mark.parametrize("n_samples", [10**5, 10**6])
+def test_a_job_stays_below_the_plans_figure(peaks, n_samples):
+    assert peaks[n_samples]["evaluate"] <= peaks[n_samples]["plan"]
+
+
+@pytest.mark.parametrize(
+    ("n_features", "n_components", "alpha"), [(16, 2048, 1.0), (16, 2048, "auto"), (512, 512, 1.0)]
+)
+def test_other_shapes_of_jobs_stay_below_the_plans_figure(tmp_path, n_features, n_components, alpha):
+    generate(tmp_path / "data.zarr", 40_000, n_features)
+    result = run_job(tmp_path / "data.zarr", tmp_path / "out.zarr", n_components, alpha)
+    assert result["evaluate"] <= result["plan"]
