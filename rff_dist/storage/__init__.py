@@ -1,8 +1,6 @@
 """Datasets, outputs and models as Zarr; the only part of the package that imports zarr."""
 
 from rff_dist.storage.datasets import (
-    ArrayDataset,
-    Sample,
     ZarrDataset,
     choose_chunk_rows,
     dataset_from_arrays,
@@ -12,6 +10,7 @@ from rff_dist.storage.datasets import (
 from rff_dist.storage.generate import generate_dataset
 from rff_dist.storage.ingest import ingest
 from rff_dist.storage.locations import redact
+from rff_dist.storage.memory import ArrayDataset, Sample, SparseDataset
 from rff_dist.storage.models import Record, read_record, write_record
 from rff_dist.storage.outputs import Output, create_output
 
@@ -20,6 +19,7 @@ __all__ = [
     "Output",
     "Record",
     "Sample",
+    "SparseDataset",
     "ZarrDataset",
     "choose_chunk_rows",
     "create_output",

@@ -13,9 +13,8 @@ import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import numpy as np
 import zarr
@@ -51,6 +50,15 @@ from rff_dist.storage.locations import (
     stage,
     unfinished,
 )
+from rff_dist.storage.memory import (
+    ArrayDataset,
+    Sample,
+    Sizes,
+    as_targets,
+    check_indices,
+    digest_array,
+    require_numbers,
+)
 
 MARK = "rff_dist"
 FORMAT_VERSION = 1
@@ -62,26 +70,8 @@ type _Recipe = tuple[Callable[..., ZarrDataset], tuple[Any, ...]]
 type Batch = np.ndarray | tuple[np.ndarray, ...]
 
 
-class Sample(NamedTuple):
-    """Some rows of a dataset, in the order they were asked for.
-
-    Attributes
-    ----------
-    X : real array of shape (n_indices, n_features)
-        Inputs in their stored dtype.
-    y : float64 array of shape (n_indices, n_targets), or None
-        Targets.
-    sample_weight : float64 array of shape (n_indices,), or None
-        Weights.
-    """
-
-    X: np.ndarray
-    y: np.ndarray | None
-    sample_weight: np.ndarray | None = None
-
-
 @dataclass(frozen=True, eq=False)
-class ZarrDataset:
+class ZarrDataset(Sizes):
     """Rows stored in Zarr: `open_dataset` and `dataset_from_arrays` make it, shapes and dtypes checked.
 
     It pickles as its URL and options and is opened again where it is unpickled, so that a task carries no
@@ -113,31 +103,6 @@ class ZarrDataset:
     _headers: Mapping[str, Header]
     _labels: Mapping[str, str]
     _reopen: _Recipe | None
-
-    @property
-    def n_samples(self) -> int:
-        return int(self.X.shape[0])
-
-    @property
-    def n_features(self) -> int:
-        return int(self.X.shape[1])
-
-    @property
-    def n_targets(self) -> int:
-        """Columns of y; 0 without y."""
-        if self.y is None:
-            return 0
-        return int(self.y.shape[1]) if self.y.ndim == 2 else 1
-
-    @property
-    def one_dimensional(self) -> bool:
-        """Whether y is a vector rather than a matrix."""
-        return self.y is not None and self.y.ndim == 1
-
-    @property
-    def weighted(self) -> bool:
-        """Whether rows have weights."""
-        return self.sample_weight is not None
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -174,7 +139,7 @@ class ZarrDataset:
         return Rows(
             block,
             read_rows(self.X, block.start, block.stop, label=self._labels["X"]),
-            None if y is None else _targets(y),
+            None if y is None else as_targets(y),
             None if weight is None else weight.astype(np.float64),
             chunk_rows=self.chunk_rows,
         )
@@ -192,7 +157,7 @@ class ZarrDataset:
         InvalidParameterError
             If a row number lies outside the dataset.
         """
-        wanted = _checked_indices(indices, self.n_samples)
+        wanted = check_indices(indices, self.n_samples)
         rows, places = np.unique(wanted, return_inverse=True)
         X, y, weight = (
             None if (values := self._gather(name, array, rows)) is None else values[places]
@@ -200,7 +165,7 @@ class ZarrDataset:
         )
         return Sample(
             cast("np.ndarray", X),
-            None if y is None else _targets(y),
+            None if y is None else as_targets(y),
             None if weight is None else weight.astype(np.float64, copy=False),
         )
 
@@ -217,7 +182,7 @@ class ZarrDataset:
             array = getattr(self, name)
             digest.update(f"{name}:".encode())
             if isinstance(array, np.ndarray):
-                digest.update(_array_digest(array).encode())
+                digest.update(digest_array(array).encode())
             elif array is not None:
                 digest.update(sample_digest(array, self._headers[name], label=self._labels[name]).encode())
         mark = self.attributes.get(MARK)
@@ -253,118 +218,6 @@ class ZarrDataset:
         if array is None or isinstance(array, np.ndarray):
             return None if array is None else array[block.start : block.stop]
         return read_rows(array, block.start, block.stop, label=self._labels[name])
-
-
-@dataclass(frozen=True, eq=False)
-class ArrayDataset:
-    """Rows in memory, behind the same protocol as `ZarrDataset`.
-
-    Parameters
-    ----------
-    X : real array of shape (n_samples, n_features)
-        Inputs; not copied.
-    y : real array of shape (n_samples,) or (n_samples, n_targets), optional
-        Targets.
-    sample_weight : real array of shape (n_samples,), optional
-        Weights.
-    chunk_rows : int, default=8192
-        The rows that blocks are multiples of.
-    feature_names, target_names : sequence of str, optional
-        Column names.
-
-    Raises
-    ------
-    DataError
-        If shapes do not belong together, or the values are not real numbers.
-    """
-
-    X: np.ndarray
-    y: np.ndarray | None = None
-    sample_weight: np.ndarray | None = None
-    chunk_rows: int = 8192
-    feature_names: tuple[str, ...] | None = None
-    target_names: tuple[str, ...] | None = None
-
-    url = None
-
-    def __post_init__(self) -> None:
-        X = np.asarray(self.X)
-        _require_numbers("X", X)
-        if X.ndim != 2:
-            raise DataError(f"X has shape {X.shape}; expected 2 axes (n_samples, n_features)")
-        y = None if self.y is None else np.asarray(self.y)
-        if y is not None:
-            _require_numbers("y", y)
-            if y.ndim not in (1, 2) or len(y) != len(X):
-                raise DataError(
-                    f"y has shape {y.shape} and X {X.shape}; expected a row of y for each row of X"
-                )
-            y = y.astype(np.float64, copy=False)
-        weight = None if self.sample_weight is None else np.asarray(self.sample_weight)
-        if weight is not None:
-            _require_numbers("sample_weight", weight)
-            if weight.shape != (len(X),):
-                raise DataError(f"sample_weight has shape {weight.shape}; expected ({len(X)},)")
-            weight = weight.astype(np.float64)
-        if self.chunk_rows < 1:
-            raise InvalidParameterError(f"`chunk_rows`={self.chunk_rows}; expected at least 1")
-        for name, value in {"X": X, "y": y, "sample_weight": weight}.items():
-            object.__setattr__(self, name, value)
-
-    @property
-    def n_samples(self) -> int:
-        return int(self.X.shape[0])
-
-    @property
-    def n_features(self) -> int:
-        return int(self.X.shape[1])
-
-    @property
-    def n_targets(self) -> int:
-        """Columns of y; 0 without y."""
-        if self.y is None:
-            return 0
-        return int(self.y.shape[1]) if self.y.ndim == 2 else 1
-
-    @property
-    def one_dimensional(self) -> bool:
-        """Whether y is a vector rather than a matrix."""
-        return self.y is not None and self.y.ndim == 1
-
-    @property
-    def weighted(self) -> bool:
-        """Whether rows have weights."""
-        return self.sample_weight is not None
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        return self.X.dtype
-
-    def read(self, block: Block) -> Rows:
-        """Return the rows of one block, as views."""
-        rows = slice(block.start, block.stop)
-        return Rows(
-            block,
-            self.X[rows],
-            None if self.y is None else _targets(self.y[rows]),
-            None if self.sample_weight is None else self.sample_weight[rows],
-        )
-
-    def take(self, indices: np.ndarray | Sequence[int]) -> Sample:
-        """Return single rows, in the order asked."""
-        rows = _checked_indices(indices, self.n_samples)
-        weight = None if self.sample_weight is None else self.sample_weight[rows]
-        return Sample(self.X[rows], None if self.y is None else _targets(self.y[rows]), weight)
-
-    @cached_property
-    def _digest(self) -> str:
-        arrays = (self.X, self.y, self.sample_weight)
-        parts = ["" if array is None else _array_digest(array) for array in arrays]
-        return hashlib.sha256("|".join(parts).encode()).hexdigest()
-
-    def fingerprint(self) -> str:
-        """Digest of all values."""
-        return self._digest
 
 
 def open_dataset(
@@ -460,7 +313,7 @@ def dataset_from_arrays(
             headers[name] = header
             arrays[name] = require_chunks(array, fill_missing=missing_chunks == "fill")
         elif array is not None:
-            _require_numbers(name, np.asarray(array))
+            require_numbers(name, np.asarray(array))
             arrays[name], labels[name] = np.asarray(array), f"array {name!r} in memory"
     _check_shapes({n: a.shape for n, a in arrays.items() if a is not None}, labels)
     return ZarrDataset(
@@ -743,7 +596,7 @@ def _as_part(position: int, part: np.ndarray) -> np.ndarray:
     """Check one array of a batch: X of any numeric dtype, y and weights float64."""
     name = ("X", "y", "sample_weight")[position] if position < 3 else f"array {position}"
     values = np.asarray(part)
-    _require_numbers(name, values)
+    require_numbers(name, values)
     if position == 0:
         if values.ndim != 2:
             raise DataError(f"X has shape {values.shape}; expected 2 axes (n_samples, n_features)")
@@ -894,38 +747,6 @@ def _names(attributes: Mapping[str, Any], key: str, width: int, place: str) -> t
             f"attribute {key!r} of {place} is {str(names)[:100]}; expected a list of {width} names"
         )
     return tuple(names)
-
-
-def _targets(y: np.ndarray) -> np.ndarray:
-    columns = y[:, np.newaxis] if y.ndim == 1 else y
-    return columns.astype(np.float64, copy=False)
-
-
-def _require_numbers(name: str, values: np.ndarray) -> None:
-    if values.dtype.kind not in "biuf" or values.dtype.itemsize > 8:
-        raise DataError(f"{name} has dtype {values.dtype}; expected integers or floats of at most 64 bits")
-
-
-def _checked_indices(indices: np.ndarray | Sequence[int], n_samples: int) -> np.ndarray:
-    rows = np.asarray(indices)
-    if rows.ndim != 1 or (rows.size and rows.dtype.kind not in "iu"):
-        raise InvalidParameterError(
-            f"`indices` has shape {rows.shape} and dtype {rows.dtype}; expected 1-D integers"
-        )
-    rows = rows.astype(np.int64)
-    if rows.size and not 0 <= rows.min() <= rows.max() < n_samples:
-        raise InvalidParameterError(
-            f"`indices` from {rows.min()} to {rows.max()}; expected 0 to {n_samples - 1}"
-        )
-    return rows
-
-
-def _array_digest(array: np.ndarray) -> str:
-    digest = hashlib.sha256(f"{array.dtype.str}{array.shape}".encode())
-    rows = max(1, 2**24 // max(1, array[:1].nbytes))
-    for start in range(0, len(array), rows):
-        digest.update(np.ascontiguousarray(array[start : start + rows]).tobytes())
-    return digest.hexdigest()
 
 
 def _local_root(store: Store, path: str) -> str | None:

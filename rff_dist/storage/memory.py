@@ -1,0 +1,233 @@
+"""Rows in memory behind the protocol of stored ones: arrays and sparse matrices."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+
+from rff_dist.blocks import Block, Rows
+from rff_dist.errors import DataError, InvalidParameterError
+
+
+class Sizes:
+    """What follows from a dataset's X, y and sample_weight, whatever holds them."""
+
+    X: Any
+    y: Any
+    sample_weight: Any
+
+    @property
+    def n_samples(self) -> int:
+        return int(self.X.shape[0])
+
+    @property
+    def n_features(self) -> int:
+        return int(self.X.shape[1])
+
+    @property
+    def n_targets(self) -> int:
+        """Columns of y; 0 without y."""
+        if self.y is None:
+            return 0
+        return int(self.y.shape[1]) if self.y.ndim == 2 else 1
+
+    @property
+    def one_dimensional(self) -> bool:
+        """Whether y is a vector rather than a matrix."""
+        return self.y is not None and self.y.ndim == 1
+
+    @property
+    def weighted(self) -> bool:
+        """Whether rows have weights."""
+        return self.sample_weight is not None
+
+
+class Sample(NamedTuple):
+    """Some rows of a dataset, in the order they were asked for.
+
+    Attributes
+    ----------
+    X : real array of shape (n_indices, n_features)
+        Inputs in their stored dtype.
+    y : float64 array of shape (n_indices, n_targets), or None
+        Targets.
+    sample_weight : float64 array of shape (n_indices,), or None
+        Weights.
+    """
+
+    X: np.ndarray
+    y: np.ndarray | None
+    sample_weight: np.ndarray | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class ArrayDataset(Sizes):
+    """Rows in memory, behind the same protocol as `ZarrDataset`.
+
+    Parameters
+    ----------
+    X : real array of shape (n_samples, n_features)
+        Inputs; not copied.
+    y : real array of shape (n_samples,) or (n_samples, n_targets), optional
+        Targets.
+    sample_weight : real array of shape (n_samples,), optional
+        Weights.
+    chunk_rows : int, default=8192
+        The rows that blocks are multiples of.
+    feature_names, target_names : sequence of str, optional
+        Column names.
+
+    Raises
+    ------
+    DataError
+        If shapes do not belong together, or the values are not real numbers.
+    """
+
+    X: np.ndarray
+    y: np.ndarray | None = None
+    sample_weight: np.ndarray | None = None
+    chunk_rows: int = 8192
+    feature_names: tuple[str, ...] | None = None
+    target_names: tuple[str, ...] | None = None
+
+    url = None
+
+    def __post_init__(self) -> None:
+        X = np.asarray(self.X)
+        require_numbers("X", X)
+        if X.ndim != 2:
+            raise DataError(f"X has shape {X.shape}; expected 2 axes (n_samples, n_features)")
+        y = None if self.y is None else np.asarray(self.y)
+        if y is not None:
+            require_numbers("y", y)
+            if y.ndim not in (1, 2) or len(y) != len(X):
+                raise DataError(
+                    f"y has shape {y.shape} and X {X.shape}; expected a row of y for each row of X"
+                )
+            y = y.astype(np.float64, copy=False)
+        weight = None if self.sample_weight is None else np.asarray(self.sample_weight)
+        if weight is not None:
+            require_numbers("sample_weight", weight)
+            if weight.shape != (len(X),):
+                raise DataError(f"sample_weight has shape {weight.shape}; expected ({len(X)},)")
+            weight = weight.astype(np.float64)
+        if self.chunk_rows < 1:
+            raise InvalidParameterError(f"`chunk_rows`={self.chunk_rows}; expected at least 1")
+        for name, value in {"X": X, "y": y, "sample_weight": weight}.items():
+            object.__setattr__(self, name, value)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self.X.dtype
+
+    def read(self, block: Block) -> Rows:
+        """Return the rows of one block, as views."""
+        rows = slice(block.start, block.stop)
+        return Rows(
+            block,
+            self.X[rows],
+            None if self.y is None else as_targets(self.y[rows]),
+            None if self.sample_weight is None else self.sample_weight[rows],
+        )
+
+    def take(self, indices: np.ndarray | Sequence[int]) -> Sample:
+        """Return single rows, in the order asked."""
+        rows = check_indices(indices, self.n_samples)
+        weight = None if self.sample_weight is None else self.sample_weight[rows]
+        return Sample(self.X[rows], None if self.y is None else as_targets(self.y[rows]), weight)
+
+    @cached_property
+    def _digest(self) -> str:
+        arrays = (self.X, self.y, self.sample_weight)
+        parts = ["" if array is None else digest_array(array) for array in arrays]
+        return hashlib.sha256("|".join(parts).encode()).hexdigest()
+
+    def fingerprint(self) -> str:
+        """Digest of all values."""
+        return self._digest
+
+
+@dataclass(frozen=True, eq=False)
+class SparseDataset(Sizes):
+    """A scipy.sparse matrix as a dataset: each block becomes dense when it is read.
+
+    Attributes
+    ----------
+    X : sparse matrix in CSR format of shape (n_samples, n_features)
+    y : float64 array of shape (n_samples,) or (n_samples, n_targets), or None
+    sample_weight : float64 array of shape (n_samples,), or None
+    """
+
+    X: Any
+    y: np.ndarray | None = None
+    sample_weight: np.ndarray | None = None
+
+    url = None
+    chunk_rows = 8192
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return cast("np.dtype[Any]", self.X.dtype)
+
+    def read(self, block: Block) -> Rows:
+        """Return the rows of a block, dense."""
+        rows = slice(block.start, block.stop)
+        y = None if self.y is None else as_targets(self.y[rows])
+        weight = None if self.sample_weight is None else self.sample_weight[rows]
+        return Rows(block, self.X[rows].toarray(), y, weight)
+
+    def take(self, indices: np.ndarray | Sequence[int]) -> Sample:
+        """Return the rows at `indices`, dense."""
+        rows = check_indices(indices, self.n_samples)
+        y = None if self.y is None else as_targets(self.y[rows])
+        weight = None if self.sample_weight is None else self.sample_weight[rows]
+        return Sample(self.X[rows].toarray(), y, weight)
+
+    def fingerprint(self) -> str:
+        """Digest of all values."""
+        hasher = hashlib.sha256(repr(self.X.shape).encode())
+        for array in (self.X.data, self.X.indices, self.X.indptr, self.y, self.sample_weight):
+            if array is not None:
+                hasher.update(np.ascontiguousarray(array).tobytes())
+        return hasher.hexdigest()
+
+
+def as_targets(y: np.ndarray) -> np.ndarray:
+    """Return y as float64 of 2 axes."""
+    columns = y[:, np.newaxis] if y.ndim == 1 else y
+    return columns.astype(np.float64, copy=False)
+
+
+def require_numbers(name: str, values: np.ndarray) -> None:
+    """Refuse values that are not integers or floats of at most 64 bits."""
+    if values.dtype.kind not in "biuf" or values.dtype.itemsize > 8:
+        raise DataError(f"{name} has dtype {values.dtype}; expected integers or floats of at most 64 bits")
+
+
+def check_indices(indices: np.ndarray | Sequence[int], n_samples: int) -> np.ndarray:
+    """Return row numbers as int64, or refuse those outside the dataset."""
+    rows = np.asarray(indices)
+    if rows.ndim != 1 or (rows.size and rows.dtype.kind not in "iu"):
+        raise InvalidParameterError(
+            f"`indices` has shape {rows.shape} and dtype {rows.dtype}; expected 1-D integers"
+        )
+    rows = rows.astype(np.int64)
+    if rows.size and not 0 <= rows.min() <= rows.max() < n_samples:
+        raise InvalidParameterError(
+            f"`indices` from {rows.min()} to {rows.max()}; expected 0 to {n_samples - 1}"
+        )
+    return rows
+
+
+def digest_array(array: np.ndarray) -> str:
+    """Digest of dtype, shape and all values, in pieces of 16 MiB."""
+    digest = hashlib.sha256(f"{array.dtype.str}{array.shape}".encode())
+    rows = max(1, 2**24 // max(1, array[:1].nbytes))
+    for start in range(0, len(array), rows):
+        digest.update(np.ascontiguousarray(array[start : start + rows]).tobytes())
+    return digest.hexdigest()
