@@ -1,0 +1,426 @@
+import logging
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+import zarr
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy.spatial.distance import pdist
+from sklearn.metrics import mean_absolute_error, mean_squared_error, r2_score
+
+from rff_dist import Gaussian, Laplacian, RFFRidge, SerialEngine, draw_feature_map, pipeline, write_dataset
+from rff_dist.blocks import Block, Rows
+from rff_dist.errors import (
+    DataError,
+    InvalidParameterError,
+    OutputExistsError,
+    PlanError,
+    StatisticsError,
+    StorageError,
+)
+from rff_dist.feature_map import FourierFeatureMap
+from rff_dist.storage import ArrayDataset
+
+ENGINE = SerialEngine(n_threads=1)
+
+
+def draw_dataset(n_samples=300, n_features=3, n_targets=None, *, weighted=False, seed=0):
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n_samples, n_features)) * 3.0 + 1.0
+    Y = np.sin(X[:, :1]) + X @ rng.normal(size=(n_features, n_targets or 1)) + 0.1
+    return ArrayDataset(
+        X, Y[:, 0] if n_targets is None else Y, rng.random(n_samples) * 5 if weighted else None
+    )
+
+
+@pytest.fixture(scope="module")
+def dataset():
+    return draw_dataset()
+
+
+@pytest.fixture(scope="module")
+def model(dataset):
+    return pipeline.fit(dataset, Gaussian(), engine=ENGINE, n_components=32, alpha=0.1)[0]
+
+
+# -- inspect -------------------------------------------------------------------------------------------
+
+
+@given(
+    n_samples=st.integers(1, 60),
+    offset=st.sampled_from([0.0, 1e3, 1.7e9, -1e12]),
+    weighted=st.booleans(),
+    seed=st.integers(0, 1000),
+)
+def test_moments_are_those_of_the_columns_however_far_from_zero(n_samples, offset, weighted, seed):
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n_samples, 3)) * [1.0, 0.01, 30.0] + offset
+    y = rng.normal(size=n_samples)
+    weights = rng.random(n_samples) + 0.1 if weighted else None
+    moments = pipeline.inspect(ArrayDataset(X, y, weights), engine=ENGINE)
+    columns = np.column_stack([X, y])
+    means = np.average(columns, axis=0, weights=weights)
+    deviations = np.sqrt(np.average((columns - means) ** 2, axis=0, weights=weights))
+    assert moments.n_samples == n_samples
+    assert_allclose(moments.means, means, rtol=1e-15, atol=1e-12)
+    # what float64 holds of the values themselves, which is 1e-4 at 1e12
+    assert_allclose(moments.standard_deviations, deviations, rtol=1e-7, atol=1e-13 * abs(offset) + 1e-12)
+
+
+def test_moments_of_several_blocks_are_those_of_one():
+    dataset = draw_dataset(40_000)
+    assert len(pipeline.blocks_of(dataset)) > 1
+    moments = pipeline.inspect(dataset, engine=ENGINE)
+    assert_allclose(moments.means[:3], dataset.X.mean(axis=0), rtol=1e-13)
+    assert_allclose(moments.standard_deviations[:3], dataset.X.std(axis=0), rtol=1e-13)
+
+
+def test_constant_columns_are_shifted_but_not_scaled():
+    X = np.column_stack([np.full(50, 0.1), np.arange(50.0), np.full(50, 1e9)])
+    standardizer = pipeline.standardizer_from(pipeline.inspect(ArrayDataset(X, X[:, 1]), engine=ENGINE))
+    standardized = standardizer(X)
+    assert_array_equal(standardizer.scale[[0, 2]], [1.0, 1.0])
+    assert_allclose(standardized[:, [0, 2]], 0.0, atol=1e-15)
+    assert_allclose(standardized[:, 1].std(), 1.0)
+
+
+def test_weights_of_zero_take_a_row_out_of_the_moments():
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(60, 2)), rng.normal(size=60)
+    weights = (np.arange(60) < 40).astype(float)
+    part = pipeline.inspect(ArrayDataset(X, y, weights), engine=ENGINE)
+    alone = pipeline.inspect(ArrayDataset(X[:40], y[:40]), engine=ENGINE)
+    assert_allclose(part.means, alone.means, rtol=1e-14)
+    assert_allclose(part.standard_deviations, alone.standard_deviations, rtol=1e-13)
+
+
+@pytest.mark.parametrize(
+    ("largest", "exponent"), [(1.0, 0), (0.5, -1), (0.51, 0), (2.0, 1), (2.0001, 2), (1e-6, -19), (1e6, 20)]
+)
+def test_the_grid_of_weights_is_the_least_power_of_two_that_none_exceeds(largest, exponent):
+    weights = np.array([largest / 3, largest, 0.0])
+    moments = pipeline.inspect(ArrayDataset(np.eye(3), np.ones(3), weights), engine=ENGINE)
+    assert pipeline.weight_grid(moments)["weight_exponent"] == exponent
+
+
+def test_whole_weights_count_as_repetitions_and_others_do_not():
+    def grid(weights):
+        moments = pipeline.inspect(ArrayDataset(np.eye(3), np.ones(3), np.array(weights)), engine=ENGINE)
+        return pipeline.weight_grid(moments)["frequency_weights"]
+
+    assert grid([0.0, 1.0, 7.0])
+    assert not grid([0.5, 1.0, 7.0])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"X": np.nan}, r"Input X contains NaN: row 17_003, column 1"),
+        ({"X": np.inf}, r"Input X contains infinity: row 17_003, column 1"),
+        ({"y": np.nan}, r"Input y contains NaN: row 17_003"),
+        ({"sample_weight": np.inf}, r"Input sample_weight contains infinity: row 17_003"),
+        ({"sample_weight": -2.0}, r"sample_weight is -2.0 in row 17_003; weights must not be negative"),
+    ],
+    ids=str,
+)
+def test_a_bad_value_is_named_by_its_row_in_the_data(change, message):
+    dataset = draw_dataset(20_000, weighted=True)
+    ((name, value),) = change.items()
+    values = getattr(dataset, name).copy()
+    values[(17_003, 1) if name == "X" else 17_003] = value
+    with pytest.raises(DataError, match=message):
+        pipeline.inspect(replace(dataset, **{name: values}), engine=ENGINE)
+
+
+# -- the median heuristic ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("kernel", "metric"), [(Gaussian(), "euclidean"), (Laplacian(), "cityblock")])
+def test_the_median_heuristic_is_the_median_distance_in_the_kernels_metric(dataset, kernel, metric):
+    found = pipeline.median_length_scale(dataset, kernel, standardizer=None, seed=0)
+    assert found == pytest.approx(np.median(pdist(dataset.X, metric)), rel=1e-12)
+
+
+def test_the_median_heuristic_samples_many_rows_by_the_seed():
+    dataset = draw_dataset(5_000)
+    exact = np.median(pdist(dataset.X[:3000]))
+    first, again, other = (
+        pipeline.median_length_scale(dataset, Gaussian(), standardizer=None, seed=seed) for seed in (0, 0, 1)
+    )
+    assert first == again != other
+    assert first == pytest.approx(exact, rel=0.1)
+
+
+def test_repeated_rows_and_rows_of_no_weight_do_not_change_the_median(dataset):
+    def found(X, weights=None):
+        data = ArrayDataset(X, np.ones(len(X)), weights)
+        return pipeline.median_length_scale(data, Gaussian(), standardizer=None, seed=0)
+
+    expected = found(dataset.X)
+    assert found(np.repeat(dataset.X, 3, axis=0)) == expected
+    far = np.vstack([dataset.X, dataset.X + 1e6])
+    assert found(far, np.repeat([1.0, 0.0], len(dataset.X))) == expected
+
+
+def test_equal_rows_give_a_length_scale_of_1_and_say_so(caplog):
+    data = ArrayDataset(np.full((20, 2), 3.0), np.ones(20))
+    with caplog.at_level(logging.WARNING, logger="rff_dist"):
+        assert pipeline.median_length_scale(data, Gaussian(), standardizer=None, seed=0) == 1.0
+    assert "all sampled rows are equal" in caplog.text
+
+
+# -- accumulate ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("weighted", [False, True], ids=["no weights", "weights"])
+@pytest.mark.parametrize("n_targets", [None, 2], ids=["vector", "two columns"])
+def test_statistics_are_the_products_of_explicit_features(weighted, n_targets):
+    dataset = draw_dataset(5_000, n_targets=n_targets, weighted=weighted)
+    feature_map = draw_feature_map(Gaussian(3.0), n_features=3, n_components=24)
+    statistics = pipeline.accumulate(dataset, feature_map, engine=ENGINE)
+    Z = feature_map.transform(dataset.X)
+    W = dataset.sample_weight if weighted else np.ones(len(Z))
+    for found, expected in (
+        (statistics.ZtZ(), (Z.T * W) @ Z),
+        (statistics.Zty(), (Z.T * W) @ dataset.y),
+        (statistics.yty(), (dataset.y.T * W) @ dataset.y),
+        (statistics.Zt1(), Z.T @ W),
+    ):
+        assert np.shape(found) == np.shape(expected)
+        assert_allclose(found, expected, rtol=0, atol=1e-12 * np.abs(expected).max())
+    assert statistics.n_samples == 5_000
+    assert statistics.sum_of_weights == pytest.approx(W.sum(), rel=1e-14)
+
+
+@dataclass(frozen=True)
+class Leaky:
+    """A dataset that loses a row on the way."""
+
+    dataset: ArrayDataset
+
+    def __getattr__(self, name):
+        return getattr(self.dataset, name)
+
+    def read(self, block):
+        rows = self.dataset.read(block)
+        lost = 1 if block.index == 1 else 0
+        kept = Block(block.index, block.start + lost, block.stop)
+        return Rows(kept, rows.X[lost:], rows.y[lost:])
+
+
+def test_a_row_that_is_lost_stops_the_job_before_the_solve():
+    feature_map = draw_feature_map(Gaussian(3.0), n_features=3, n_components=8)
+    with pytest.raises(StatisticsError, match=r"count 39_999 rows but the data have 40_000"):
+        pipeline.accumulate(Leaky(draw_dataset(40_000)), feature_map, engine=ENGINE)
+
+
+class Forgetful(SerialEngine):
+    """An engine that counts a block twice, or not at all."""
+
+    def __init__(self, change):
+        super().__init__(n_threads=1)
+        self.change = change
+
+    def map_reduce(self, function, blocks, state, *, combine, label="pass"):
+        return super().map_reduce(function, self.change(blocks), state, combine=combine, label=label)
+
+
+@pytest.mark.parametrize(
+    ("change", "counted"),
+    [(lambda blocks: blocks[:-1], "32_768"), (lambda blocks: [*blocks, blocks[0]], "56_384")],
+    ids=["a block lost", "a block twice"],
+)
+def test_an_engine_that_miscounts_blocks_is_found_out(change, counted):
+    feature_map = draw_feature_map(Gaussian(3.0), n_features=3, n_components=8)
+    with pytest.raises(StatisticsError, match=f"count {counted} rows but the data have 40_000"):
+        pipeline.accumulate(draw_dataset(40_000), feature_map, engine=Forgetful(change))
+
+
+def test_without_targets_there_is_nothing_to_accumulate(dataset):
+    feature_map = draw_feature_map(Gaussian(3.0), n_features=3, n_components=8)
+    with pytest.raises(DataError, match="the data have no y: training needs targets"):
+        pipeline.accumulate(ArrayDataset(dataset.X), feature_map, engine=ENGINE)
+
+
+def test_few_rows_are_summed_on_a_finer_grid_in_blocks_that_it_holds():
+    assert pipeline.fraction_bits_for(2**13) > pipeline.fraction_bits_for(2**13 + 1)
+    dataset = draw_dataset(20_000)
+    feature_map = draw_feature_map(Gaussian(3.0), n_features=3, n_components=8)
+    spec = pipeline.statistics_spec(dataset, feature_map, fraction_bits=pipeline.fraction_bits_for(100))
+    statistics = pipeline.accumulate(dataset, feature_map, engine=ENGINE, spec=spec)  # rows beyond one limb
+    Z = feature_map.transform(dataset.X)
+    assert_allclose(statistics.ZtZ(), Z.T @ Z, rtol=0, atol=1e-12 * len(Z))
+
+
+def test_no_rows_are_refused():
+    with pytest.raises(DataError, match=r"Found array with 0 sample\(s\)"):
+        pipeline.blocks_of(ArrayDataset(np.empty((0, 2))))
+
+
+# -- the plan of a job ---------------------------------------------------------------------------------
+
+
+def test_a_fit_that_memory_does_not_hold_is_refused_before_data_are_read(monkeypatch):
+    class Unread(ArrayDataset):
+        def read(self, block):
+            pytest.fail("data were read")
+
+    monkeypatch.setattr(pipeline, "available_memory", lambda: 600 * 2**20)
+    dataset = Unread(np.zeros((1000, 2)), np.zeros(1000))
+    with pytest.raises(PlanError, match=r"needs .* GiB \(n_components=16_384.* but has 600\.0 MiB"):
+        pipeline.fit(dataset, Gaussian(), engine=ENGINE, n_components=16_384)
+
+
+def test_a_cluster_without_workers_yet_can_be_planned_for(dataset):
+    class Waiting(SerialEngine):
+        n_workers = 0
+
+        def __init__(self):
+            self.n_threads, self.observers = 1, ()
+
+    assert pipeline.check_plan(dataset, 32, engine=Waiting()).n_workers == 1
+
+
+# -- solve and refit -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("alpha", [-1.0, np.nan, np.inf, "best", [], [[1.0]], [1.0, -1.0], None, True, 1j])
+def test_a_bad_alpha_is_refused(model, alpha):
+    with pytest.raises(InvalidParameterError, match=r"`alpha` is .*; expected 'auto', a finite number"):
+        pipeline.solve(model.statistics, alpha=alpha)
+
+
+def test_refitting_without_change_changes_no_bit(model):
+    again = pipeline.refit(model, model.statistics, alpha=0.1)
+    assert again.digest() == model.digest()
+    other = pipeline.refit(model, model.statistics, alpha=0.2, fit_intercept=False)
+    assert other.alpha == 0.2
+    assert_array_equal(other.intercept, [0.0])
+
+
+# -- evaluate ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("weighted", [False, True], ids=["no weights", "weights"])
+def test_errors_are_those_of_scikit_learn(weighted):
+    train = draw_dataset(300, n_targets=2)
+    test = draw_dataset(20_000, n_targets=2, weighted=weighted, seed=1)
+    model, _ = pipeline.fit(train, Gaussian(), engine=ENGINE, n_components=32, alpha=0.1)
+    errors = pipeline.evaluate(test, model, engine=ENGINE)
+    predicted = pipeline.predict_in_memory(test, model, engine=ENGINE)
+    options = {"multioutput": "raw_values", "sample_weight": test.sample_weight}
+    assert errors.n_samples == 20_000
+    assert_allclose(errors.mean_squared_error, mean_squared_error(test.y, predicted, **options), rtol=1e-12)
+    assert_allclose(errors.mean_absolute_error, mean_absolute_error(test.y, predicted, **options), rtol=1e-12)
+    assert_allclose(errors.r2, r2_score(test.y, predicted, **options), rtol=1e-10)
+    assert_allclose(errors.largest, np.abs(test.y - predicted).max(axis=0), rtol=1e-12)
+    bias = np.average(test.y - predicted, axis=0, weights=test.sample_weight)
+    assert_allclose(errors.bias, bias, rtol=1e-10)
+
+
+def test_r2_of_a_constant_target_is_not_a_number(model):
+    errors = pipeline.evaluate(ArrayDataset(np.eye(3), np.ones(3)), model, engine=ENGINE)
+    assert np.isnan(errors.r2).all()
+
+
+def test_evaluation_needs_the_models_columns_and_targets(dataset, model):
+    with pytest.raises(DataError, match="X has 2 features, but the model is expecting 3 features"):
+        pipeline.evaluate(ArrayDataset(dataset.X[:, :2], dataset.y), model, engine=ENGINE)
+    with pytest.raises(DataError, match="y has 0 targets, but the model predicts 1"):
+        pipeline.evaluate(ArrayDataset(dataset.X), model, engine=ENGINE)
+
+
+# -- predict -------------------------------------------------------------------------------------------
+
+
+def test_predictions_are_features_times_coefficients(dataset, model):
+    Z = model.feature_map.transform(dataset.X)
+    expected = Z @ model.coefficients[:, 0] + model.intercept[0]
+    assert_allclose(pipeline.predict_in_memory(dataset, model, engine=ENGINE), expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("n_targets", [None, 2], ids=["vector", "two columns"])
+def test_predictions_in_zarr_are_those_in_memory_to_the_bit(tmp_path, n_targets):
+    data = draw_dataset(40_000, n_targets=n_targets)
+    model, _ = pipeline.fit(data, Gaussian(), engine=ENGINE, n_components=16, alpha=0.1)
+    url = tmp_path / "predictions.zarr"
+    assert pipeline.predict(data, model, url, engine=ENGINE) == 40_000
+    written = np.asarray(zarr.open_group(url, mode="r")["predictions"])
+    assert_array_equal(written, pipeline.predict_in_memory(data, model, engine=ENGINE))
+    with pytest.raises(OutputExistsError):
+        pipeline.predict(data, model, url, engine=ENGINE)
+    assert pipeline.predict(data, model, url, engine=ENGINE, overwrite=True) == 40_000
+
+
+def test_a_prediction_that_fails_leaves_nothing(tmp_path, model):
+    X = np.ones((20_000, 3))
+    X[19_999, 1] = np.nan
+    with pytest.raises(DataError, match="row 19_999, column 1"):
+        pipeline.predict(ArrayDataset(X), model, tmp_path / "out.zarr", engine=ENGINE)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_predictions_are_not_written_into_their_input(tmp_path, dataset, model):
+    stored = write_dataset(tmp_path / "data.zarr", dataset.X, dataset.y)
+    with pytest.raises(StorageError):
+        pipeline.predict(stored, model, tmp_path / "data.zarr", engine=ENGINE, overwrite=True)
+    assert_array_equal(stored.read(Block(0, 0, 300)).X, dataset.X)
+
+
+def test_a_dataset_with_other_column_names_is_refused(dataset):
+    named, other = (
+        write_dataset(f"memory://columns-{name}", dataset.X, dataset.y, feature_names=list(name))
+        for name in ("abc", "abd")
+    )
+    trained, _ = pipeline.fit(named, Gaussian(), engine=ENGINE, n_components=8, alpha=0.1)
+    pipeline.check_dataset(named, trained)
+    with pytest.raises(
+        DataError, match=r"columns of X are \['a', 'b', 'd'\], .* trained on \['a', 'b', 'c'\]"
+    ):
+        pipeline.check_dataset(other, trained)
+
+
+# -- the whole job -------------------------------------------------------------------------------------
+
+
+@settings(max_examples=10)
+@given(n_components=st.integers(1, 40), standardize=st.booleans(), seed=st.integers(0, 2**40))
+def test_the_steps_one_by_one_give_the_model_of_fit(n_components, standardize, seed):
+    dataset = draw_dataset(200)
+    feature_kind = "phases" if n_components % 2 else "pairs"
+    model, solved = pipeline.fit(
+        dataset, Gaussian(), engine=ENGINE, n_components=n_components, map=feature_kind, alpha=0.1,
+        standardize=standardize, seed=seed,
+    )  # fmt: skip
+    standardizer = pipeline.standardizer_from(pipeline.inspect(dataset, engine=ENGINE))
+    feature_map = pipeline.draw(
+        dataset, Gaussian(), length_scale="auto", n_components=n_components, design="orthogonal",
+        map=feature_kind, seed=seed, standardizer=standardizer if standardize else None,
+    )  # fmt: skip
+    assert feature_map.digest() == model.feature_map.digest()
+    statistics = pipeline.accumulate(dataset, feature_map, engine=ENGINE, spec=model.statistics.spec)
+    assert statistics == model.statistics
+    assert_array_equal(pipeline.solve(statistics, alpha=0.1).solution.coefficients, model.coefficients)
+    assert solved.selection is None
+
+
+def test_fit_is_what_the_estimator_does(dataset, model):
+    estimator = RFFRidge(n_components=32, alpha=0.1, random_state=0).fit(dataset.X, dataset.y)
+    assert estimator.model_.digest() == model.digest()
+
+
+def test_given_frequencies_know_no_length_scale():
+    with pytest.raises(InvalidParameterError, match="made of given frequencies; it knows no length scale"):
+        pipeline.length_scale_of(FourierFeatureMap(np.ones((2, 4), np.float32)))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_features_in_memory_are_those_of_the_map_block_by_block(dtype):
+    data = draw_dataset(20_000)
+    feature_map = draw_feature_map(Gaussian(3.0), n_features=3, n_components=8)
+    Z = pipeline.transform_in_memory(data, feature_map, dtype=dtype)
+    assert Z.dtype == dtype
+    assert_array_equal(Z, feature_map.transform(data.X, dtype=dtype))
+    assert len(pipeline.blocks_of(data)) == 2
