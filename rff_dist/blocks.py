@@ -196,7 +196,20 @@ def check_finite(rows: Rows, inputs: NDArray[np.floating[Any]]) -> None:
     DataError
         With the first offending row and column.
     """
-    for name, values in (("X", inputs), ("y", rows.y), ("sample_weight", rows.sample_weight)):
+    if not np.isfinite(inputs).all():
+        raise _not_finite(rows, "X", inputs)
+    check_targets(rows)
+
+
+def check_targets(rows: Rows) -> None:
+    """Check that targets are finite, and weights finite and not negative.
+
+    Raises
+    ------
+    DataError
+        With the first offending row and column.
+    """
+    for name, values in (("y", rows.y), ("sample_weight", rows.sample_weight)):
         if values is not None and not np.isfinite(values).all():
             raise _not_finite(rows, name, values)
     if rows.sample_weight is not None and (rows.sample_weight < 0).any():
@@ -309,9 +322,17 @@ def measure_moments(rows: Rows, pivot: FloatArray) -> Moments:
     if rows.y is not None:
         columns = np.hstack([columns, rows.y])
     weights = np.ones(len(columns)) if rows.sample_weight is None else rows.sample_weight
-    with np.errstate(over="ignore", invalid="ignore"):  # `ExactSum.of` refuses what is not finite
+    with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is refused below
         columns = columns - pivot
         sums, squares = weights @ columns, weights @ columns**2
+    if not np.isfinite(squares).all():
+        column, n_features = int(np.argmin(np.isfinite(squares))), rows.X.shape[1]
+        name = f"X, column {column}" if column < n_features else f"y, column {column - n_features}"
+        raise DataError(
+            f"Input {name} overflows float64 when it is squared: it reaches "
+            f"{np.abs(columns[:, column]).max():.3g} in rows {rows.block.start:_} to {rows.block.stop:_}; "
+            "scale it down"
+        )
     return Moments(
         n_samples=len(columns),
         pivot=pivot,
@@ -428,7 +449,7 @@ def accumulate_rows(rows: Rows, state: Accumulation) -> RidgeStatistics:
                     products = right[tile].T @ weighted[tile]
                 targets += ExactSum.of(products)
             list(pool.map(multiply, *_pairs(output_tiles, work)))
-    return RidgeStatistics(spec, len(inputs), low, None, cross, targets)
+    return RidgeStatistics(spec, len(inputs), low, None, cross, targets, len(tiles))
 
 
 def _pairs[A, B](left: Sequence[A], right: Sequence[B]) -> tuple[list[A], list[B]]:
@@ -453,6 +474,12 @@ def _checked_weights(rows: Rows, spec: StatisticsSpec) -> FloatArray | None:
             f"sample_weight is {weights[row]:g} in row {rows.block.start + row:_}, above "
             f"{2.0**spec.weight_exponent:g}, the largest that these exact sums were laid out for; scale the "
             "weights down or fit anew"
+        )
+    if weights is not None and spec.frequency_weights and (weights != np.rint(weights)).any():
+        row = int(np.argmax(weights != np.rint(weights)))
+        raise DataError(
+            f"sample_weight is {weights[row]:g} in row {rows.block.start + row:_}, but the first rows' "
+            "weights were whole numbers, which count as repetitions; give whole numbers, or fit anew"
         )
     if weights is None and spec.weight_exponent < 0:
         raise DataError(
@@ -608,7 +635,7 @@ def evaluate_rows(rows: Rows, model: LinearModel) -> Errors:
     """
     if rows.y is None:
         raise DataError("the data have no y: an evaluation needs targets")
-    check_finite(rows, model.feature_map.prepare(rows.X[:0]))
+    check_targets(rows)
     weights = np.ones(len(rows.y)) if rows.sample_weight is None else rows.sample_weight
     residual = rows.y - predict_rows(rows, model)
     target = rows.y - model.intercept

@@ -197,9 +197,14 @@ class FourierFeatureMap:
         Raises
         ------
         DataError
-            If X has another number of columns.
+            If X has another number of columns, or values that are not finite.
         """
         inputs = self.prepare(np.asarray(X))
+        if not np.isfinite(inputs).all():
+            row, column = np.argwhere(~np.isfinite(inputs))[0]
+            raise DataError(
+                f"Input X contains NaN, infinity or a value beyond float32: row {row:_}, column {column}"
+            )
         Z = np.empty((len(inputs), self.n_components), dtype)
         rows = min(_TRANSFORM_ROWS, max(1, len(inputs)))
         work = np.empty((min(STRIPE, self.n_components), rows))

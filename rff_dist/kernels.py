@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 from scipy import special
 from scipy.spatial.distance import cdist
 
-from rff_dist.errors import InvalidParameterError
+from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.frequencies import (
     DESIGNS,
     Design,
@@ -109,9 +109,18 @@ class Kernel(ABC):
         Returns
         -------
         gram : float64 array of shape (n_samples_X, n_samples_Y)
+
+        Raises
+        ------
+        DataError
+            If X and Y have different numbers of columns.
         """
         left = np.atleast_2d(np.asarray(X, np.float64))
         right = left if Y is None else np.atleast_2d(np.asarray(Y, np.float64))
+        if left.ndim != 2 or right.ndim != 2 or left.shape[1] != right.shape[1]:
+            raise DataError(
+                f"X has shape {left.shape} and Y {right.shape}; expected the same number of columns"
+            )
         scales = self.length_scales(left.shape[1])
         distance = cdist(left / scales, right / scales, self.metric)
         return self.of_distance(np.minimum(distance, _FAR, out=distance))
@@ -146,6 +155,10 @@ class Kernel(ABC):
         ----------
         Rahimi & Recht (2007), Alg. 1; Yu et al. (2016), Sec. 3.
         """
+        counts: dict[str, Any] = {"n_features": n_features, "n_frequencies": n_frequencies}
+        for name, value in counts.items():
+            if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
+                raise InvalidParameterError(f"`{name}` is {value!r}; expected an integer of at least 1")
         arrange = find_design(design)
         unit = arrange.draw(self.spectral_measure(), n_features, n_frequencies, seed_of(rng))
         return unit / self.length_scales(n_features)[:, np.newaxis]

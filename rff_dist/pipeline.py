@@ -10,6 +10,7 @@ import logging
 import math
 import operator
 import os
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -58,6 +59,7 @@ logger = logging.getLogger(__name__)
 type Alpha = float | str | Sequence[float] | NDArray[Any]
 type FloatArray = NDArray[np.float64]
 
+MAX_WEIGHT_EXPONENT = 400
 HEURISTIC_ROWS = 1000  # rows of the seeded sample whose distances give the median heuristic
 
 
@@ -84,6 +86,7 @@ def check_plan(dataset: Dataset, n_components: int, *, engine: Engine, alpha: Al
     PlanError
         With the memory needed and the memory there is.
     """
+    blocks_of(dataset)  # refuses a dataset without rows
     serial = isinstance(engine, SerialEngine)
     here = available_memory()
     return plan_fit(
@@ -119,15 +122,46 @@ def inspect(dataset: Dataset, *, engine: Engine) -> Moments:
         If a value is NaN or infinite, a weight negative, or all weights are zero; names row and column.
     """
     blocks = blocks_of(dataset)
-    first = dataset.read(Block(0, 0, 1))
-    pivot = first.X[0] if first.y is None else np.concatenate([first.X[0], first.y[0]])
-    pivot = np.where(np.isfinite(pivot), pivot, 0.0).astype(np.float64)
+    pivot = _first_row_that_counts(dataset, blocks)
     moments: Moments = engine.map_reduce(
         BlockTask(dataset, measure_moments), blocks, pivot, combine=operator.add, label="inspect"
     )
     if not moments.weight.value() > 0:
         raise DataError("all sample weights are zero; at least one row must count")
+    lost = (moments.squares.value() == 0) & (moments.sums.value() != 0)
+    if lost.any():
+        column = int(np.argmax(lost))
+        n_features = len(pivot) - moments.n_targets
+        name = f"X, column {column}" if column < n_features else f"y, column {column - n_features}"
+        raise DataError(f"Input {name} varies by less than float64 can square; multiply it by a large number")
     return moments
+
+
+def _first_row_that_counts(dataset: Dataset, blocks: Sequence[Block]) -> FloatArray:
+    """Return the columns [X, y] of the first row with a weight, 0 where they are not finite."""
+    for block in blocks if dataset.weighted else [Block(0, 0, 1)]:
+        rows = dataset.read(block)
+        counts = np.flatnonzero(np.ones(1) if rows.sample_weight is None else rows.sample_weight > 0)
+        if len(counts):
+            row = rows.X[counts[0]]
+            row = row if rows.y is None else np.concatenate([row, rows.y[counts[0]]])
+            return np.where(np.isfinite(row), row, 0.0).astype(np.float64)
+    return np.zeros(dataset.n_features + dataset.n_targets)  # the pass says what is wrong with the weights
+
+
+def warn_of_lost_digits(moments: Moments) -> None:
+    """Warn where a column's mean is so large beside its spread that float32 inputs lose most of it."""
+    n_features = len(moments.pivot) - moments.n_targets
+    means, deviations = np.abs(moments.means[:n_features]), moments.standard_deviations[:n_features]
+    lost = (deviations > 0) & (means * np.finfo(np.float32).eps > 0.01 * deviations)
+    if lost.any():
+        column = int(np.argmax(lost))
+        warnings.warn(
+            f"column {column} of X has mean {means[column]:.3g} and standard deviation "
+            f"{deviations[column]:.3g}: float32 features lose its digits; standardise the inputs",
+            UserWarning,
+            stacklevel=4,
+        )
 
 
 def standardizer_from(moments: Moments) -> Standardizer:
@@ -154,8 +188,19 @@ def weight_grid(moments: Moments) -> dict[str, Any]:
     """Return the parts of a `StatisticsSpec` that the weights decide.
 
     The grid's exponent is the smallest whose power of two no weight exceeds.
+
+    Raises
+    ------
+    DataError
+        If the weights are so large or small that float64 would overflow or lose them.
     """
-    exponent = math.ceil(math.log2(moments.largest_weight)) if moments.largest_weight > 0 else 0
+    mantissa, exponent = math.frexp(moments.largest_weight)
+    exponent -= mantissa == 0.5  # a power of two itself
+    if abs(exponent) > MAX_WEIGHT_EXPONENT:
+        raise DataError(
+            f"sample weights are up to {moments.largest_weight:g}; scale them to lie between "
+            f"{2.0**-MAX_WEIGHT_EXPONENT:.0e} and {2.0**MAX_WEIGHT_EXPONENT:.0e}"
+        )
     return {"weight_exponent": exponent, "frequency_weights": moments.frequency_weights}
 
 
@@ -185,24 +230,41 @@ def median_length_scale(
     length_scale : float
         In units of the (standardised) inputs; 1 where all sampled rows are equal.
     """
-    n_rows = min(HEURISTIC_ROWS, dataset.n_samples)
-    rng = np.random.Generator(np.random.Philox(seed))
-    indices = np.sort(rng.choice(dataset.n_samples, n_rows, replace=False))
-    sample, _, weights = dataset.take(indices)
-    if weights is not None:  # rows of no weight must change nothing
-        sample = sample[weights > 0]
-    if not np.isfinite(sample).all():
-        row = int(np.argwhere(~np.isfinite(sample))[0][0])
-        raise DataError(
-            f"Input X contains NaN or infinity: row {indices[row]:_}; fill or drop such rows first"
-        )
+    sample = _sample_inputs(dataset, seed)
     points = np.asarray(sample, np.float64) if standardizer is None else standardizer(sample)
     # equal rows say nothing of the scale: drop repetitions, so that they change nothing
     distances = pdist(np.unique(points, axis=0), kernel.metric)
     if not len(distances):
         logger.warning("all sampled rows are equal, so the median heuristic gives a length scale of 1")
         return 1.0
-    return float(np.median(distances))
+    median = float(np.median(distances))
+    if not 0 < median < math.inf:
+        raise DataError(f"the median distance between rows is {median:g}; scale X to the order of 1")
+    return median
+
+
+def _sample_inputs(dataset: Dataset, seed: int) -> NDArray[Any]:
+    """Return up to 1,000 rows of X that have weight, drawn without replacement.
+
+    Rows without weight change nothing as long as the dataset is not larger than the sample; of a
+    larger one, up to 64,000 rows are looked at to find those that count.
+    """
+    rng = np.random.Generator(np.random.Philox(seed))
+    n_drawn = min(HEURISTIC_ROWS, dataset.n_samples)
+    while True:
+        indices = np.sort(rng.choice(dataset.n_samples, n_drawn, replace=False))
+        sample, _, weights = dataset.take(indices)
+        counts = np.arange(len(sample)) if weights is None else np.flatnonzero(weights > 0)
+        if len(counts) >= HEURISTIC_ROWS or n_drawn >= min(dataset.n_samples, 64 * HEURISTIC_ROWS):
+            break
+        n_drawn = min(dataset.n_samples, 4 * n_drawn)
+    if len(counts) > HEURISTIC_ROWS:
+        counts = np.sort(rng.choice(counts, HEURISTIC_ROWS, replace=False))
+    finite = np.isfinite(sample[counts]).all(axis=1)
+    if not finite.all():
+        row = indices[counts[np.argmin(finite)]]
+        raise DataError(f"Input X contains NaN or infinity: row {row:_}; fill or drop such rows first")
+    return sample[counts]
 
 
 def draw(
@@ -338,6 +400,10 @@ def accumulate(
     >>> statistics.n_samples, statistics.ZtZ().shape
     (1000, (64, 64))
     """
+    if not hasattr(dataset, "read"):
+        raise InvalidParameterError(
+            f"`dataset` is a {type(dataset).__name__}; open it first: open_dataset(…)"
+        )
     engine = SerialEngine() if engine is None else engine
     if spec is None:
         spec = statistics_spec(dataset, feature_map)
@@ -412,9 +478,10 @@ def check_alpha(alpha: Any) -> None:
         return
     values = np.asarray(alpha)
     numbers = values.dtype.kind in "iuf" and values.ndim <= 1 and values.size > 0
-    if not numbers or not ((values >= 0) & (values < math.inf)).all():
+    if not numbers or not ((values >= 0) & (values < math.inf)).all() or (values.ndim and not values.all()):
         raise InvalidParameterError(
-            f"`alpha` is {alpha!r}; expected 'auto', a finite number of at least 0, or a list of them"
+            f"`alpha` is {alpha!r}; expected 'auto', a finite number of at least 0, or a list of such "
+            "numbers above 0"
         )
 
 
@@ -599,6 +666,8 @@ def fit(
     """
     check_plan(dataset, check_n_components(n_components, map), engine=engine, alpha=alpha)
     moments = inspect(dataset, engine=engine)
+    if not standardize:
+        warn_of_lost_digits(moments)
     feature_map = draw(
         dataset,
         kernel,

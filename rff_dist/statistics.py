@@ -2,7 +2,7 @@
 
 The Gram U'U of unnormalised features is kept as int64 multiples of a power of two (NumPy's int64 is
 the accumulator of a fixed-point number), Z'Y, Y'Y and the plain sums as `ExactSum`. Both add
-without rounding, so the same rows give the same bits in any order, on any number of workers, and
+without rounding, so the same blocks give the same bits in any order, on any number of workers, and
 `(S + T) - T` is S. Scaling, offsets and centring happen when the statistics are read, in float64.
 """
 
@@ -25,7 +25,7 @@ type FloatArray = NDArray[np.float64]
 type IntArray = NDArray[np.int64]
 
 OUTPUT_TILE = 512  # columns of an output tile; see TileLayout
-FRACTION_BITS = 39  # products of up to 2**13 rows with entries up to 1 have no bits below 2**-39
+FRACTION_BITS = 39  # a float64 product of up to 2**13 rows, entries up to 1, may be exact to 2**-39 only
 FINE_FRACTION_BITS = 49  # for few rows, whose products are small and have finer bits
 _LIMB_BITS = 62  # of one int64, with a bit to spare
 
@@ -191,6 +191,9 @@ class RidgeStatistics:
         U'W[Y - offset, 1].
     targets : ExactSum of shape (n_targets + 1, n_targets + 1)
         [Y - offset, 1]'W[Y - offset, 1].
+    n_tiles : int
+        Products that were rounded to the grid; says how far the Gram may be off, and is no part of
+        equality or digest.
     """
 
     spec: StatisticsSpec
@@ -199,6 +202,7 @@ class RidgeStatistics:
     high: IntArray | None
     cross: ExactSum
     targets: ExactSum
+    n_tiles: int = 0
 
     @classmethod
     def empty(cls, spec: StatisticsSpec) -> Self:
@@ -234,7 +238,8 @@ class RidgeStatistics:
         low, high = _combine_limbs(self, other, sign, n_samples)
         cross = self.cross + other.cross if sign > 0 else self.cross - other.cross
         targets = self.targets + other.targets if sign > 0 else self.targets - other.targets
-        return type(self)(self.spec, n_samples, low, high, cross, targets)
+        n_tiles = self.n_tiles + sign * other.n_tiles
+        return type(self)(self.spec, n_samples, low, high, cross, targets, n_tiles)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, RidgeStatistics):
@@ -359,9 +364,8 @@ class RidgeStatistics:
     @property
     def _gram_error(self) -> float:
         """Spectral norm of D x D roundings, one a tile: 2·√D/√12 of the grid, doubled to be safe."""
-        n_tiles = -(-self.n_samples // tile_rows(self.n_components))
         spacing = 2.0**self.spec.grid_exponent * self.spec.scale**2
-        return float(4 / np.sqrt(12) * np.sqrt(self.n_components * n_tiles) * spacing)
+        return float(4 / np.sqrt(12) * np.sqrt(self.n_components * self.n_tiles) * spacing)
 
     @property
     def _n_observations(self) -> int:
@@ -425,7 +429,8 @@ class RidgeStatistics:
         if self.high is not None:
             arrays["gram_high"] = _packed(self.spec.layout, self.high)
         arrays |= exact_sum_arrays("cross", self.cross) | exact_sum_arrays("targets", self.targets)
-        return {"spec": asdict(self.spec), "n_samples": self.n_samples, "digest": self.digest()}, arrays
+        metadata = {"n_samples": self.n_samples, "n_tiles": self.n_tiles, "digest": self.digest()}
+        return {"spec": asdict(self.spec), **metadata}, arrays
 
     @classmethod
     def from_arrays(cls, metadata: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Self:
@@ -446,6 +451,7 @@ class RidgeStatistics:
             _unpacked(spec.layout, arrays["gram_high"]) if "gram_high" in arrays else None,
             exact_sum_from_arrays("cross", arrays),
             exact_sum_from_arrays("targets", arrays),
+            int(metadata["n_tiles"]),
         )
         if statistics.digest() != metadata["digest"]:
             raise StatisticsError("stored statistics do not have the digest they were stored with")
@@ -472,20 +478,26 @@ def _combine_limbs(
     """Add or subtract Grams; one limb up to `limb_rows` rows and two above, so that the form is canonical."""
     if left.high is None and right.high is None and n_samples <= left.spec.limb_rows:
         return (left.low + right.low if sign > 0 else left.low - right.low), None
-    left_low, left_high = _split(left)
-    right_low, right_high = _split(right)
-    low = left_low + sign * right_low
-    high = left_high + sign * right_high + (low >> _LIMB_BITS)
-    low &= (1 << _LIMB_BITS) - 1
-    if n_samples > left.spec.limb_rows:
-        return low, high
-    return low + (high << _LIMB_BITS), None
+    low = np.empty_like(left.low)
+    high = np.empty_like(left.low) if n_samples > left.spec.limb_rows else None
+    for start in range(0, len(low), 2**18):  # a few MiB at a time: no whole array beside the result
+        part = slice(start, start + 2**18)
+        left_low, left_high = _split(left, part)
+        right_low, right_high = _split(right, part)
+        low_sum = left_low + sign * right_low
+        high_sum = left_high + sign * right_high + (low_sum >> _LIMB_BITS)
+        low_sum &= (1 << _LIMB_BITS) - 1
+        if high is None:
+            low[part] = low_sum + (high_sum << _LIMB_BITS)
+        else:
+            low[part], high[part] = low_sum, high_sum
+    return low, high
 
 
-def _split(statistics: RidgeStatistics) -> tuple[IntArray, IntArray]:
+def _split(statistics: RidgeStatistics, part: slice) -> tuple[IntArray, IntArray]:
     if statistics.high is not None:
-        return statistics.low, statistics.high
-    return statistics.low & ((1 << _LIMB_BITS) - 1), statistics.low >> _LIMB_BITS
+        return statistics.low[part], statistics.high[part]
+    return statistics.low[part] & ((1 << _LIMB_BITS) - 1), statistics.low[part] >> _LIMB_BITS
 
 
 def _packed(layout: TileLayout, buffer: IntArray) -> IntArray:

@@ -34,6 +34,7 @@ __all__ = [
     "Summary",
     "accumulate_statistics",
     "broadcast_features",
+    "check_place",
     "choose_candidate",
     "draw_features",
     "evaluate_model",
@@ -97,6 +98,22 @@ class Job:
         return self.folder.child(name).url
 
 
+def check_place(model_url: str, dataset: Dataset, *, overwrite: bool = False) -> Location:
+    """Return where a model is to be published, if it can be; before a cluster starts, say.
+
+    Raises
+    ------
+    OutputExistsError
+        If there is something at `model_url` and `overwrite` is False.
+    StorageError
+        If a model cannot be written there.
+    """
+    output = parse_location(model_url)
+    inputs = [] if dataset.url is None else [parse_location(dataset.url)]
+    check_output(output, overwrite=overwrite, inputs=inputs, marker=_MODEL_FILES)
+    return output
+
+
 @contextmanager
 def open_job(
     dataset: Dataset,
@@ -135,9 +152,7 @@ def open_job(
     StorageError
         If a model cannot be written there.
     """
-    output = parse_location(model_url)
-    inputs = [] if dataset.url is None else [parse_location(dataset.url)]
-    check_output(output, overwrite=overwrite, inputs=inputs, marker=_MODEL_FILES)
+    output = check_place(model_url, dataset, overwrite=overwrite)
     parent, _, name = output.path.rpartition("/")
     hidden = f"{parent}/.{name}" if parent else f".{name}"
     job = Job(
@@ -183,6 +198,8 @@ def inspect_data(job: Job) -> Summary:
     _check_test(job)
     plan = pipeline.check_plan(dataset, job.n_components, engine=job.engine, alpha=_alphas(job))
     moments = pipeline.inspect(dataset, engine=job.engine)
+    if not job.standardize:
+        pipeline.warn_of_lost_digits(moments)
     standardizer = pipeline.standardizer_from(moments) if job.standardize else None
     targets = moments.standard_deviations[len(moments.pivot) - moments.n_targets :]
     arrays = {"target_variance": targets**2}

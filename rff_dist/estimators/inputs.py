@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
+import pickle
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
@@ -16,78 +15,12 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import _check_sample_weight, validate_data
 
-from rff_dist.blocks import Block, Dataset, Rows
+from rff_dist.blocks import Dataset
 from rff_dist.engines import Engine
 from rff_dist.engines.serial import SerialEngine
-from rff_dist.errors import DataError, InvalidParameterError
+from rff_dist.errors import DataError, InvalidParameterError, StorageError
 from rff_dist.kernels import Kernel, LengthScale, find_kernel
-from rff_dist.storage import ArrayDataset, Sample, dataset_from_arrays, open_dataset
-
-
-@dataclass(frozen=True, eq=False)
-class SparseDataset:
-    """A scipy.sparse matrix as a dataset: each block becomes dense when it is read.
-
-    Attributes
-    ----------
-    X : sparse matrix in CSR format of shape (n_samples, n_features)
-    y : float64 array of shape (n_samples,) or (n_samples, n_targets), or None
-    sample_weight : float64 array of shape (n_samples,), or None
-    """
-
-    X: Any
-    y: NDArray[np.float64] | None = None
-    sample_weight: NDArray[np.float64] | None = None
-
-    url = None
-    chunk_rows = 8192
-
-    @property
-    def n_samples(self) -> int:
-        return int(self.X.shape[0])
-
-    @property
-    def n_features(self) -> int:
-        return int(self.X.shape[1])
-
-    @property
-    def n_targets(self) -> int:
-        if self.y is None:
-            return 0
-        return 1 if self.y.ndim == 1 else int(self.y.shape[1])
-
-    @property
-    def one_dimensional(self) -> bool:
-        return self.y is not None and self.y.ndim == 1
-
-    @property
-    def weighted(self) -> bool:
-        return self.sample_weight is not None
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        return cast("np.dtype[Any]", self.X.dtype)
-
-    def read(self, block: Block) -> Rows:
-        """Return the rows of a block, dense."""
-        rows = slice(block.start, block.stop)
-        y = None if self.y is None else self.y[rows].reshape(block.n_samples, -1)
-        weight = None if self.sample_weight is None else self.sample_weight[rows]
-        return Rows(block, self.X[rows].toarray(), y, weight)
-
-    def take(self, indices: NDArray[np.intp]) -> Sample:
-        """Return the rows at `indices`, dense."""
-        y = None if self.y is None else self.y[indices].reshape(len(indices), -1)
-        weight = None if self.sample_weight is None else self.sample_weight[indices]
-        return Sample(self.X[indices].toarray(), y, weight)
-
-    def fingerprint(self) -> str:
-        """Return a digest of all values."""
-        hasher = hashlib.sha256(repr(self.X.shape).encode())
-        for array in (self.X.data, self.X.indices, self.X.indptr, self.y, self.sample_weight):
-            if array is not None:
-                hasher.update(np.ascontiguousarray(array).tobytes())
-        return hasher.hexdigest()
+from rff_dist.storage import ArrayDataset, SparseDataset, ZarrDataset, dataset_from_arrays, open_dataset
 
 
 def is_dask(value: object) -> bool:
@@ -101,8 +34,13 @@ def is_in_memory(X: object) -> bool:
         isinstance(X, str | os.PathLike)
         or is_dask(X)
         or (hasattr(X, "read") and hasattr(X, "n_samples"))
-        or type(X).__module__.partition(".")[0] == "zarr"
+        or _is_zarr(X)
     )
+
+
+def _is_zarr(value: object, name: str = "") -> bool:
+    kind = type(value)
+    return kind.__module__.partition(".")[0] == "zarr" and name in ("", kind.__name__)
 
 
 def as_dataset(
@@ -135,17 +73,17 @@ def as_dataset(
     """
     if is_in_memory(X):
         return _checked_arrays(estimator, X, y, sample_weight, reset=reset, supervised=supervised)
-    if isinstance(X, str | os.PathLike) or hasattr(X, "read"):
+    if isinstance(X, str | os.PathLike) or hasattr(X, "read") or _is_zarr(X, "Group"):
         if y is not None or sample_weight is not None:
             raise DataError("`y` and `sample_weight` belong to the dataset: leave them out, or pass arrays")
-        dataset: Dataset = open_dataset(X) if isinstance(X, str | os.PathLike) else X
+        dataset: Dataset = X if hasattr(X, "read") else open_dataset(X)
     elif is_dask(X):
         from rff_dist.engines.dask import DaskArrayDataset
 
         dataset = cast("Dataset", DaskArrayDataset(X, y, sample_weight))
     else:
         dataset = dataset_from_arrays(X, y, sample_weight)
-    if supervised and reset and dataset.n_targets < 1:
+    if supervised and dataset.n_targets < 1:
         raise DataError(f"{type(estimator).__name__} requires y to be passed, but the data have none")
     _check_columns(estimator, dataset, reset=reset)
     return dataset
@@ -209,7 +147,7 @@ def suitable_engine(engine: Engine | None, dataset: Dataset) -> Iterator[Engine]
             )
         yield engine
         return
-    client = None if isinstance(dataset, ArrayDataset | SparseDataset) else _current_dask_client()
+    client = _current_dask_client() if _travels(dataset) else None
     if client is None:
         yield SerialEngine()
         return
@@ -217,6 +155,19 @@ def suitable_engine(engine: Engine | None, dataset: Dataset) -> Iterator[Engine]
 
     with DaskEngine(client=client) as made:
         yield made
+
+
+def _travels(dataset: Dataset) -> bool:
+    """Return whether another process can read the dataset itself, rather than a copy of this one's memory."""
+    if isinstance(dataset, ArrayDataset | SparseDataset) or (dataset.url or "").startswith("memory://"):
+        return False
+    if not isinstance(dataset, ZarrDataset):
+        return True
+    try:
+        pickle.dumps(dataset)
+    except StorageError:  # arrays of a store in memory
+        return False
+    return True
 
 
 def _current_dask_client() -> Any:
@@ -245,6 +196,8 @@ def choose_kernel(kernel: str | Kernel, length_scale: Any) -> tuple[Kernel, str 
                 f"`length_scale` is {length_scale!r} beside {kernel!r}, which has its own; give one of them"
             )
         return found, None
+    if length_scale is None:
+        raise InvalidParameterError("`length_scale` is None; expected 'auto', or numbers above 0")
     return found, length_scale
 
 

@@ -257,17 +257,20 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, BaseEstimator):
         dataset = as_dataset(self, X, y, sample_weight, reset=False)
         with suitable_engine(self.engine, dataset) as engine:
             errors = pipeline.evaluate(dataset, self.model_, engine=engine)
-        return float(errors.r2.mean())
+        # a constant target counts as in scikit-learn's r2_score: 1 where it is met, else 0
+        met = np.where(errors.mean_squared_error == 0, 1.0, 0.0)
+        return float(np.where(np.isnan(errors.r2), met, errors.r2).mean())
 
     @property
     def model_(self) -> RidgeModel:
         """The trained model; solved again where rows were added since."""
         self._require_fitted("model_")
         if self._pending is not None:
-            pending, self._pending = self._pending, None
+            # the sums stay pending until they are solved: a failing solve must not lose rows
             self._fitted = pipeline.refit(
-                self._fitted, pending, alpha=self.alpha, fit_intercept=self.fit_intercept
+                self._fitted, self._pending, alpha=self.alpha, fit_intercept=self.fit_intercept
             )
+            self._pending = None
         return self._fitted
 
     @property
@@ -282,23 +285,27 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, BaseEstimator):
     @property
     def coef_(self) -> NDArray[np.float64]:
         """Weights of the features."""
+        self._require_fitted("coef_")
         coefficients = self.model_.coefficients
         return coefficients[:, 0] if self._fitted.one_dimensional else coefficients.T
 
     @property
     def intercept_(self) -> float | NDArray[np.float64]:
         """Added to all predictions."""
+        self._require_fitted("intercept_")
         intercept = self.model_.intercept
         return float(intercept[0]) if self._fitted.one_dimensional else intercept
 
     @property
     def alpha_(self) -> float:
         """The penalty in use."""
+        self._require_fitted("alpha_")
         return self.model_.alpha
 
     @property
     def selection_(self) -> Mapping[str, NDArray[Any]]:
         """The path of alpha."""
+        self._require_fitted("selection_")
         return self.model_.selection
 
     @property
@@ -310,6 +317,7 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, BaseEstimator):
     @property
     def length_scale_(self) -> LengthScale:
         """The kernel's width in use."""
+        self._require_fitted("length_scale_")
         return pipeline.length_scale_of(self.feature_map_)
 
     def _require_fitted(self, name: str) -> None:

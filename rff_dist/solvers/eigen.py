@@ -211,18 +211,19 @@ def decompose(equations: NormalEquations, *, n_threads: int | None = None) -> Ri
         threads = 1
     gram = np.ascontiguousarray(equations.gram, dtype=np.float64)
     with threadpool_limits(threads):
-        if 2 * equations.n_samples <= n_components:
-            eigenvalues, eigenvectors = _eigh_of_low_rank(gram, equations.n_samples, equations.gram_error)
-        else:
-            # The transpose is in LAPACK's order, its lower triangle is the Gram's upper one. Divide and
-            # conquer: 1.3 times as fast as "evr" with 2 threads at 2,048 and 4,096 components.
-            eigenvalues, eigenvectors = eigh(gram.T, lower=True, driver="evd", check_finite=False)
+        few = 2 * equations.n_samples <= n_components
+        found = _eigh_of_low_rank(gram, equations.n_samples, equations.gram_error) if few else None
+        # The transpose is in LAPACK's order, its lower triangle is the Gram's upper one. Divide and
+        # conquer: 1.3 times as fast as "evr" with 2 threads at 2,048 and 4,096 components.
+        eigenvalues, eigenvectors = found or eigh(gram.T, lower=True, driver="evd", check_finite=False)
         projected = np.zeros((n_components, equations.moments.shape[1]))
         projected[n_components - eigenvectors.shape[1] :] = eigenvectors.T @ equations.moments
     return _clip(equations, eigenvalues, eigenvectors, projected)
 
 
-def _eigh_of_low_rank(gram: FloatArray, n_samples: int, gram_error: float) -> tuple[FloatArray, FloatArray]:
+def _eigh_of_low_rank(
+    gram: FloatArray, n_samples: int, gram_error: float
+) -> tuple[FloatArray, FloatArray] | None:
     """Decompose a Gram of few rows: pivoted Cholesky to its rank, A = LL', then L = (QU)ΣV'.
 
     Higham (1990), Analysis of the Cholesky decomposition of a semi-definite matrix. 5 to 15 times as
@@ -233,11 +234,13 @@ def _eigh_of_low_rank(gram: FloatArray, n_samples: int, gram_error: float) -> tu
     eigenvalues : float64 array of shape (n_components,)
         Ascending, with 0 for all beyond the rank.
     eigenvectors : float64 array of shape (n_components, rank)
-        Of the last `rank` eigenvalues.
+        Of the last `rank` eigenvalues. None in the place of both where the Gram is not that of so few
+        rows: indefinite, or of a higher rank.
     """
     n_components = len(gram)
     rounding = n_components * float(np.finfo(np.float64).eps) * float(np.diagonal(gram).max())
-    factor, pivots, rank, _ = lapack.dpstrf(gram.T, tol=max(rounding, gram_error), lower=1)
+    tolerance = max(rounding, gram_error)
+    factor, pivots, rank, _ = lapack.dpstrf(gram.T, tol=tolerance, lower=1)
     rank = min(int(rank), n_samples)  # what is left of so few rows is rounding
     rows = np.zeros((n_components, rank))
     rows[pivots - 1] = np.tril(factor[:, :rank])
@@ -245,6 +248,8 @@ def _eigh_of_low_rank(gram: FloatArray, n_samples: int, gram_error: float) -> tu
     rotation, singular, _ = np.linalg.svd(triangle)
     eigenvalues = np.zeros(n_components)
     eigenvalues[n_components - rank :] = singular[::-1] ** 2
+    if abs(np.trace(gram) - eigenvalues.sum()) > n_components * tolerance:
+        return None
     return eigenvalues, (basis @ rotation)[:, ::-1]
 
 

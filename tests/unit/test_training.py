@@ -16,7 +16,7 @@ from rff_dist.storage import ArrayDataset
 @pytest.fixture
 def problem():
     rng = np.random.default_rng(0)
-    X = rng.standard_normal((600, 2)) * [1.0, 100.0] + 1e6
+    X = rng.standard_normal((600, 2)) * [1.0, 100.0] + 1e4
     y = np.sin(X[:, 0]) + 0.1 * rng.standard_normal(600)
     return ArrayDataset(X, y, rng.integers(0, 3, 600).astype(float), chunk_rows=100)
 
