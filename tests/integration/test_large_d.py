@@ -4,6 +4,8 @@ import json
 import subprocess
 import sys
 
+import pytest
+
 # In a process of its own, so that a crash (numpy issue 19685) is a failed test and not the end of all tests.
 SCRIPT = """
 import json, time
@@ -53,6 +55,7 @@ print(json.dumps({
 """
 
 
+@pytest.mark.timeout(900)  # 4.7e12 operations: 50 s on two free cores, two minutes on busy ones
 def test_16_384_components_and_all_threads_fit_and_predict_within_the_plan():
     run = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr
