@@ -6,17 +6,18 @@ processes and machines. An algorithm sees only the `Engine` protocol and never t
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Any, Protocol, Self, final
 
 import numpy as np
 
 from rff_dist.blocks import Block
 from rff_dist.progress import Observer
 
-__all__ = ["Broadcast", "Engine", "RegionWriter"]
+__all__ = ["Broadcast", "Engine", "RegionWriter", "SharedResource"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,3 +149,30 @@ class Engine(Protocol):
         traceback: TracebackType | None,
         /,
     ) -> None: ...
+
+
+class SharedResource(ABC):
+    """What is closed at the end of a `with`, and is shared by copies of what holds it."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Free what it started itself; twice does no harm."""
+
+    @final
+    def __enter__(self) -> Self:
+        return self
+
+    @final
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+        /,
+    ) -> None:
+        self.close()
+
+    @final
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        # scikit-learn's `clone` copies parameters deeply; an engine, its cluster and observers are shared.
+        return self

@@ -6,17 +6,24 @@ import operator
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
-from types import TracebackType
-from typing import Any, Self
+from numbers import Integral
 
 import numpy as np
 
 from rff_dist.blocks import Block, using_threads
-from rff_dist.engines import Broadcast, RegionWriter
+from rff_dist.engines import Broadcast, RegionWriter, SharedResource
 from rff_dist.errors import BlockError, DataError, InvalidParameterError, PlanError, RFFDistError
 from rff_dist.progress import Announcer, BlockDone, Observer, announce_pass
 
-__all__ = ["PairwiseTree", "SerialEngine", "block_error", "check_blocks", "name_block", "write_rows"]
+__all__ = [
+    "PairwiseTree",
+    "SerialEngine",
+    "block_error",
+    "check_blocks",
+    "check_count",
+    "name_block",
+    "write_rows",
+]
 
 
 class PairwiseTree[T]:
@@ -50,7 +57,7 @@ class PairwiseTree[T]:
         return [partial for _, partial in self._stack]
 
 
-class SerialEngine:
+class SerialEngine(SharedResource):
     """Run blocks one after another in this process: the specification of every other engine.
 
     Parameters
@@ -63,7 +70,7 @@ class SerialEngine:
     Raises
     ------
     InvalidParameterError
-        If `n_threads` is below 1.
+        If `n_threads` is no integer of at least 1.
 
     Examples
     --------
@@ -76,8 +83,7 @@ class SerialEngine:
     """
 
     def __init__(self, n_threads: int | None = None, *, observers: Iterable[Observer] = ()) -> None:
-        if n_threads is not None and n_threads < 1:
-            raise InvalidParameterError(f"`n_threads` must be at least 1, got {n_threads}")
+        check_count("n_threads", n_threads)
         self.n_threads = n_threads or len(os.sched_getaffinity(0))
         self.n_workers = 1
         self.observers = tuple(observers)
@@ -131,22 +137,6 @@ class SerialEngine:
     def close(self) -> None:
         """Do nothing: this engine holds no resource."""
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-        /,
-    ) -> None:
-        self.close()
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        # scikit-learn's `clone` copies parameters deeply; an engine and its observers are to be shared.
-        return self
-
 
 def _run_block[S, T](
     function: Callable[[Block, S], T], block: Block, state: S, *, announce: Announcer, label: str
@@ -174,6 +164,14 @@ def block_error(block: Block, error: BaseException) -> BlockError:
         f"{name_block(block)} failed with {type(error).__name__}: {error}; "
         "the pass has no result. Look at the cause above, and at these rows of the data"
     )
+
+
+def check_count(name: str, value: object) -> None:
+    """Raise InvalidParameterError unless `value` is None or an integer of at least 1."""
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
+        raise InvalidParameterError(f"`{name}` is {value!r}; expected None or an integer in [1, inf)")
 
 
 def check_blocks(blocks: Sequence[Block], label: str) -> None:

@@ -1,6 +1,9 @@
 import os
+import re
 import weakref
+from typing import Any
 
+import numpy as np
 import pytest
 import threadpoolctl
 from hypothesis import given
@@ -60,6 +63,12 @@ def test_threads_are_those_that_this_process_may_use() -> None:
     assert SerialEngine().n_workers == 1
 
 
-def test_no_threads_are_refused() -> None:
-    with pytest.raises(InvalidParameterError, match="`n_threads` must be at least 1, got 0"):
-        SerialEngine(0)
+@pytest.mark.parametrize("n_threads", [0, -1, 2.5, 2.0, "2", True])
+def test_what_is_no_number_of_threads_is_refused(n_threads: Any) -> None:
+    expected = re.escape(f"`n_threads` is {n_threads!r}; expected None or an integer in [1, inf)")
+    with pytest.raises(InvalidParameterError, match=expected):
+        SerialEngine(n_threads)
+
+
+def test_threads_may_be_an_integer_of_numpy() -> None:
+    assert SerialEngine(np.int64(3)).n_threads == 3  # type: ignore[arg-type]
