@@ -36,8 +36,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError
 from contextlib import contextmanager
 from dataclasses import dataclass, is_dataclass
-from types import TracebackType
-from typing import Any, NoReturn, Self, cast
+from typing import Any, NoReturn, cast
 
 import cloudpickle  # type: ignore[import-untyped]
 import dask.array
@@ -53,8 +52,15 @@ from distributed.deploy.utils import nprocesses_nthreads
 from distributed.scheduler import KilledWorker
 
 from rff_dist.blocks import Block, BlockTask, Rows, using_threads
-from rff_dist.engines import Broadcast, RegionWriter
-from rff_dist.engines.serial import PairwiseTree, block_error, check_blocks, name_block, write_rows
+from rff_dist.engines import Broadcast, RegionWriter, SharedResource
+from rff_dist.engines.serial import (
+    PairwiseTree,
+    block_error,
+    check_blocks,
+    check_count,
+    name_block,
+    write_rows,
+)
 from rff_dist.errors import (
     BlockError,
     BroadcastError,
@@ -64,6 +70,7 @@ from rff_dist.errors import (
     DataError,
     InvalidParameterError,
     RFFDistError,
+    StorageError,
 )
 from rff_dist.progress import BlockDone, Observer, announce_pass
 
@@ -152,7 +159,6 @@ class _Job:
     output: RegionWriter | None
     topic: str
     number: str
-    quiet: bool
 
 
 class _BlockFailed(Exception):  # noqa: N818  # the carrier of an error, never seen by a caller
@@ -167,6 +173,9 @@ class _BlockFailed(Exception):  # noqa: N818  # the carrier of an error, never s
 def _unpack(pickled: bytes, expected: dict[str, str]) -> _Parcel:
     try:
         return _Parcel(cloudpickle.loads(pickled), expected)
+    except RFFDistError as error:
+        error.add_note(f"raised on worker {_worker_address()}")
+        raise
     except Exception as error:
         raise ClusterError(
             f"worker {_worker_address()} cannot unpickle the function or state of a pass: "
@@ -174,9 +183,18 @@ def _unpack(pickled: bytes, expected: dict[str, str]) -> _Parcel:
         ) from error
 
 
-def _say_once(record: logging.LogRecord) -> bool:
-    """Leave out of an embedded worker's log what the client raises anyway."""
-    return "_BlockFailed" not in record.getMessage()
+class _SayOnce(distributed.WorkerPlugin):
+    """Leave out of an embedded worker's log the failures of a pass, which the client raises anyway."""
+
+    name = "rff_dist-say-once"
+
+    def setup(self, worker: distributed.Worker) -> None:
+        logging.getLogger("distributed.worker").addFilter(_is_not_of_a_pass)
+
+
+def _is_not_of_a_pass(record: logging.LogRecord) -> bool:
+    message = record.getMessage()
+    return not any(f" {task.__name__}(" in message for task in _TASKS)
 
 
 def _run_block(job: _Parcel, state: _Parcel, block: Block) -> Any:
@@ -203,8 +221,6 @@ def _run(job: _Job, state: _Parcel, block: Block, rows: Block | Rows) -> Any:
             failure.__cause__ = _picklable(error)
         seconds = time.perf_counter() - start
     if failure is not None:
-        if job.quiet:
-            logging.getLogger("distributed.worker").addFilter(_say_once)
         # Out here it has no context, which would be pickled beside the cause and might not be picklable.
         raise failure
     # Sent before the task's own end on the same stream, so the client knows it when the block is done.
@@ -218,6 +234,9 @@ def _merge(job: _Parcel, left: Any, right: Any) -> Any:
 
 def _digests_found(state: _Parcel) -> dict[str, str]:
     return state.found()
+
+
+_TASKS = (_unpack, _run_block, _run_lazy_block, _merge, _digests_found)
 
 
 def _picklable(error: Exception) -> Exception:
@@ -247,7 +266,8 @@ def _broadcast_error(found: dict[str, dict[str, str]], expected: dict[str, str])
     )
     return BroadcastError(
         f"workers hold another state than the client: {wrong}; "
-        "their packages or processors differ. Run `rff-dist doctor` on both sides"
+        "their packages or processors differ. Use the same versions and one type of machine on both sides, "
+        "or give the feature map its frequencies as arrays"
     )
 
 
@@ -275,7 +295,7 @@ class _QuietNanny(distributed.Nanny):
         self.pre_spawn_env: dict[str, str] = {}
 
 
-class DaskEngine:
+class DaskEngine(SharedResource):
     """Run blocks on a Dask cluster: an embedded local one, or one that exists.
 
     Costs about 5 ms of scheduler per block, so blocks should take a second or more. Close the engine,
@@ -305,7 +325,7 @@ class DaskEngine:
     Raises
     ------
     InvalidParameterError
-        If parameters exclude each other.
+        If parameters exclude each other, or a size is no integer of at least 1.
     ClusterUnavailableError
         If no scheduler answers within 6 seconds.
     ClusterError
@@ -352,6 +372,7 @@ class DaskEngine:
         else:
             self._cluster = _start_cluster(n_workers, threads_per_worker, memory_limit, security=security)
             self._client = distributed.Client(self._cluster, set_as_default=False, timeout=CONNECT_S)
+            self._client.register_plugin(_SayOnce())
         self._client.subscribe_topic(self._topic, self._note_timing)
 
     @property
@@ -458,40 +479,16 @@ class DaskEngine:
         if self._cluster is not None:
             self._cluster.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-        /,
-    ) -> None:
-        self.close()
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        # scikit-learn's `clone` copies parameters deeply; a cluster is to be shared.
-        return self
-
     # -- state and functions ---------------------------------------------------------------------------
 
     def _place[S](self, state: S | Broadcast[S]) -> _Placed[S]:
         if isinstance(state, _Placed) and state.engine is self:
             return state
         value: S = state.state if isinstance(state, Broadcast) else state
-        return _Placed(value, self._send(value, state_digests(value), "state"), self)
+        return _Placed(value, self._send(_pickle(value, "state"), state_digests(value), "state"), self)
 
-    def _send(self, value: object, expected: dict[str, str], name: str) -> _Future:
-        """Make `value` the result of a task that the scheduler can run again, unlike a scatter."""
-        try:
-            # As bytes, so that the scheduler does not unpickle it: only workers need the packages.
-            pickled = cloudpickle.dumps(value)
-        except Exception as error:
-            raise InvalidParameterError(
-                f"the {name} of a pass cannot be pickled: {type(error).__name__}: {error}; "
-                "give the Dask engine functions and state without open files, locks or threads"
-            ) from error
+    def _send(self, pickled: bytes, expected: dict[str, str], name: str) -> _Future:
+        """Make a value the result of a task that the scheduler can run again, unlike a scatter."""
         with (
             self._cluster_errors(),
             dask.config.set({"distributed.admin.large-graph-warning-threshold": "1TB"}),
@@ -577,12 +574,13 @@ class DaskEngine:
         label: str,
     ) -> Any:
         check_blocks(blocks, label)
+        self._check_reach(function, output)
+        number = uuid.uuid4().hex
+        source, compute = _take_apart(function)
+        pickled = _pickle(_Job(compute, combine, output, self._topic, number), "function")
         with announce_pass(self.observers, label, blocks) as announce, self._cluster_errors():
-            number = uuid.uuid4().hex
-            source, compute = _take_apart(function)
             placed = self._place(state)
-            quiet = self._cluster is not None
-            job = self._send(_Job(compute, combine, output, self._topic, number, quiet), {}, "function")
+            job = self._send(pickled, {}, "function")
             timings = self._timings[number] = {}
             running = _Pass(
                 self, label=label, number=number, job=job, state=placed.future, source=source, blocks=blocks
@@ -598,6 +596,19 @@ class DaskEngine:
                 if placed is not state:
                     placed.future.release()
                 del self._timings[number]
+
+    def _check_reach(self, function: object, output: object) -> None:
+        """Raise StorageError if data or output are in the memory of this process and workers are others."""
+        if self._address.startswith("inproc://"):
+            return
+        for place in (getattr(function, "source", None), output):
+            url = getattr(place, "url", None)
+            if isinstance(url, str) and url.startswith("memory://"):
+                raise StorageError(
+                    f"{url} is in the memory of this process, which the workers of the cluster at "
+                    f"{self._address} cannot reach; expected a folder or an object store. "
+                    "Write it there, or use the serial engine"
+                )
 
 
 class _Pass:
@@ -758,6 +769,19 @@ def _take_apart(function: Callable[[Block, Any], Any]) -> tuple[Any, Callable[[A
     return None, function
 
 
+def _pickle(value: object, name: str) -> bytes:
+    # As bytes, so that the scheduler does not unpickle it: only workers need the packages.
+    try:
+        return cast("bytes", cloudpickle.dumps(value))
+    except RFFDistError:
+        raise  # a dataset that knows why it cannot travel
+    except Exception as error:
+        raise InvalidParameterError(
+            f"the {name} of a pass cannot be pickled: {type(error).__name__}: {error}; "
+            "give the Dask engine functions and state without open files, locks or threads"
+        ) from error
+
+
 def _result_or_raise(future: _Future) -> Any:
     if future.status == "error":
         raise future.exception()
@@ -785,13 +809,11 @@ def _check_parameters(
     if security is not None and client is not None:
         raise InvalidParameterError("`security` belongs to the `client` given; leave it out")
     for name in ("n_workers", "threads_per_worker"):
-        value = size[name]
-        if isinstance(value, int) and value < 1:
-            raise InvalidParameterError(f"`{name}` must be at least 1, got {value}")
+        check_count(name, size[name])
 
 
 def _checked_address(address: str, *, insecure: bool) -> str:
-    """Refuse an address that would hand this process to whoever listens there or in between."""
+    """Return scheme://host:port, by default port 8786, unless anyone in between could take this process."""
     scheme, separator, rest = address.partition("://")
     if not separator:
         scheme, rest = "tcp", address
@@ -800,16 +822,21 @@ def _checked_address(address: str, *, insecure: bool) -> str:
             f"`scheduler`={address!r} is no address; expected tcp://host:port or tls://host:port"
         )
     try:
-        host, _ = parse_host_port(rest, 8786)
+        host, port = parse_host_port(rest, 8786)
     except ValueError as error:
         raise InvalidParameterError(f"`scheduler`={address!r} is no address: {error}") from error
+    if not host or not 0 < port < 65_536:
+        raise InvalidParameterError(
+            f"`scheduler`={address!r} is no address: host {host!r} and port {port}; "
+            "expected a host and a port in [1, 65535]"
+        )
     if scheme in ("tcp", "ws") and not _is_loopback(host) and not insecure:
         raise ClusterError(
             f"the scheduler {address} is reached over the network without TLS, and anyone who reaches it "
             "can run code there and here; use tls:// with `security`, "
             "or `insecure=True` on a network that you trust"
         )
-    return f"{scheme}://{rest}"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
 def _is_loopback(host: str) -> bool:
@@ -942,6 +969,11 @@ class DaskArrayDataset:
     sample_weight : dask or NumPy array of shape (n_samples,), or dask series, optional
         Weights; cast to float64.
 
+    Attributes
+    ----------
+    feature_names, target_names : tuple of str, or None
+        Columns of X and y, where these are frames.
+
     Raises
     ------
     DataError
@@ -951,6 +983,8 @@ class DaskArrayDataset:
     url: str | None = None
 
     def __init__(self, X: Any, y: Any = None, sample_weight: Any = None) -> None:
+        self.feature_names = _column_names(X)
+        self.target_names = _column_names(y)
         given = {"X": X, "y": y, "sample_weight": sample_weight}
         arrays = _known_chunks(
             {name: _as_dask_array(value) for name, value in given.items() if value is not None}
@@ -972,7 +1006,6 @@ class DaskArrayDataset:
         if self._y is not None and self._y.ndim == 1:
             self._y = self._y[:, np.newaxis]
         self._sample_weight = _float_rows(arrays.get("sample_weight"), rows)
-        self.weighted = self._sample_weight is not None
         self.weighted = self._sample_weight is not None
         self.n_samples, self.n_features = (int(length) for length in X.shape)
         self.n_targets = 0 if self._y is None else int(self._y.shape[1])
@@ -1009,6 +1042,13 @@ def _as_dask_array(value: Any) -> Any:
     if isinstance(value, dask.array.Array):
         return value
     return dask.array.from_array(np.asarray(value), chunks=-1)
+
+
+def _column_names(value: Any) -> tuple[str, ...] | None:
+    # A Dask series has `columns` too: its own name.
+    if getattr(value, "ndim", None) == 2 and hasattr(value, "columns"):
+        return tuple(map(str, value.columns))
+    return None
 
 
 def _known_chunks(arrays: dict[str, Any]) -> dict[str, Any]:

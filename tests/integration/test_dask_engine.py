@@ -1,11 +1,16 @@
 import json
+import math
 import operator
 import os
+import pickle
+import re
 import signal
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +22,7 @@ import numpy as np
 import pandas as pd
 import psutil
 import pytest
+import zarr
 
 from rff_dist.blocks import Block, BlockTask, Rows, cut_blocks
 from rff_dist.engines import dask as dask_engine
@@ -30,9 +36,12 @@ from rff_dist.errors import (
     ClusterUnavailableError,
     DataError,
     InvalidParameterError,
+    StorageError,
 )
+from rff_dist.estimators import RFFRidge
 from rff_dist.progress import BlockDone, Event, PassTimings
-from tests.engine_contract import BLOCKS, EngineContract, FileOutput, nest, unit_blocks
+from rff_dist.storage import dataset_from_arrays
+from tests.engine_contract import BLOCKS, Counting, EngineContract, FileOutput, nest, unit_blocks
 
 pytestmark = pytest.mark.distributed
 
@@ -227,8 +236,12 @@ class Drawn:
 
 def test_broadcast_of_differing_state_names_worker_and_digests(embedded: DaskEngine) -> None:
     engine = scaled(embedded, 2)
-    with pytest.raises(BroadcastError, match=rf"tcp://.*drawn in \d+, expected drawn in {os.getpid()}"):
+    with pytest.raises(
+        BroadcastError, match=rf"tcp://.*drawn in \d+, expected drawn in {os.getpid()}"
+    ) as caught:
         engine.broadcast(("centres", DrawnHere()))
+    assert "Use the same versions and one type of machine" in str(caught.value)
+    assert "doctor" not in str(caught.value)
 
 
 def test_plain_state_that_differs_is_found_by_the_first_block(embedded: DaskEngine) -> None:
@@ -404,7 +417,42 @@ def test_loopback_tls_and_what_the_caller_insists_on_are_allowed(address: str, i
     assert dask_engine._checked_address(address, insecure=insecure).endswith(address)
 
 
-@pytest.mark.parametrize("address", ["http://127.0.0.1:8786", "tcp://127.0.0.1:port"])
+@pytest.mark.parametrize(
+    ("address", "full"),
+    [
+        ("127.0.0.1", "tcp://127.0.0.1:8786"),
+        ("tcp://localhost", "tcp://localhost:8786"),
+        ("tcp://[::1]", "tcp://[::1]:8786"),
+        ("tls://cluster.example", "tls://cluster.example:8786"),
+    ],
+)
+def test_an_address_without_a_port_means_the_port_of_dask(address: str, full: str) -> None:
+    assert dask_engine._checked_address(address, insecure=False) == full
+
+
+def test_no_scheduler_at_the_default_port_is_an_error_that_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(address: str, **_: Any) -> None:
+        raise OSError(f"nobody at {address}")
+
+    # Whether something listens at this machine's 8786 is not the test's to say.
+    monkeypatch.setattr(distributed, "Client", refuse)
+    with pytest.raises(
+        ClusterUnavailableError, match=r"answers at tcp://127\.0\.0\.1:8786 .*nobody at tcp://"
+    ):
+        DaskEngine("127.0.0.1")
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "http://127.0.0.1:8786",
+        "tcp://127.0.0.1:port",
+        "127.0.0.1:",
+        "tcp://",
+        "127.0.0.1:0",
+        "127.0.0.1:65536",
+    ],
+)
 def test_what_is_no_address_is_refused(address: str) -> None:
     with pytest.raises(InvalidParameterError, match="no address"):
         DaskEngine(address)
@@ -419,7 +467,6 @@ def test_tls_without_certificates_is_refused() -> None:
     ("arguments", "message"),
     [
         ({"scheduler": "127.0.0.1:1", "n_workers": 2}, "`n_workers` size an embedded cluster"),
-        ({"n_workers": 0}, "`n_workers` must be at least 1"),
         ({"scheduler": "127.0.0.1:1", "client": object()}, "both given"),
     ],
 )
@@ -428,12 +475,141 @@ def test_parameters_that_exclude_each_other_are_refused(arguments: dict[str, Any
         DaskEngine(**arguments)
 
 
+@pytest.mark.parametrize("name", ["n_workers", "threads_per_worker"])
+@pytest.mark.parametrize("value", [0, -1, 2.5, "2", True])
+def test_a_size_that_is_no_number_of_workers_or_threads_is_refused(name: str, value: Any) -> None:
+    expected = re.escape(f"`{name}` is {value!r}; expected None or an integer in [1, inf)")
+    with pytest.raises(InvalidParameterError, match=expected):
+        DaskEngine(**{name: value})
+
+
 def test_functions_that_cannot_be_pickled_are_refused(embedded: DaskEngine, tmp_path: Path) -> None:
     with (
         (tmp_path / "file").open("w") as file,
         pytest.raises(InvalidParameterError, match="cannot be pickled"),
     ):
         embedded.map_reduce(lambda b, _: file.name, BLOCKS, None, combine=operator.add)
+
+
+# -- data that cannot travel ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Placed(Counting, FileOutput):
+    """Rows, or an output, that say where they are."""
+
+    url: str = "memory://here"
+    path: Path = Path()
+
+
+def count_rows(rows: Rows, _: object) -> int:
+    return len(rows.X)
+
+
+def assert_refused(engine: DaskEngine, work: Callable[[], object], message: str) -> None:
+    seen: list[Event] = []
+    engine.observers = (seen.append,)
+    with pytest.raises(StorageError, match=message) as caught:
+        work()
+    assert "install" not in str(caught.value)
+    assert seen == []
+    wait_until_no_tasks(engine)
+
+
+def test_data_in_the_clients_memory_are_refused_before_work(embedded: DaskEngine) -> None:
+    engine = scaled(embedded, 1)
+    task = BlockTask(Placed(), count_rows)
+    assert_refused(
+        engine,
+        lambda: engine.map_reduce(task, BLOCKS, None, combine=operator.add),
+        r"memory://here is in the memory of this process.*workers of the cluster at tcp://.*serial engine",
+    )
+
+
+def test_an_output_in_the_clients_memory_is_refused_before_work(embedded: DaskEngine) -> None:
+    engine = scaled(embedded, 1)
+    task = BlockTask(Counting(), lambda rows, _: rows.X)
+    assert_refused(
+        engine, lambda: engine.map_write(task, BLOCKS, None, Placed()), "memory://here is in the memory"
+    )
+
+
+def test_data_in_memory_serve_workers_that_are_threads_of_this_process() -> None:
+    with (
+        distributed.Client(
+            processes=False, n_workers=1, threads_per_worker=1, dashboard_address=":0"
+        ) as client,
+        DaskEngine(client=client) as engine,
+    ):
+        task = BlockTask(Placed(), count_rows)
+        assert engine.map_reduce(task, BLOCKS, None, combine=operator.add) == 1_000
+
+
+def test_open_arrays_without_a_url_are_refused_in_the_words_of_storage(embedded: DaskEngine) -> None:
+    engine = scaled(embedded, 1)
+    array = zarr.create_array({}, shape=(1_000, 2), chunks=(70, 2), dtype="f8")
+    task = BlockTask(dataset_from_arrays(array), count_rows)
+    with pytest.raises(StorageError) as words:
+        pickle.dumps(task)
+    assert_refused(
+        engine,
+        lambda: engine.map_reduce(task, BLOCKS, None, combine=operator.add),
+        f"^{re.escape(str(words.value))}$",
+    )
+
+
+@dataclass(frozen=True)
+class OnlyHere(Counting):
+    """Rows that cannot be opened in another process, as in a folder that only this machine has."""
+
+    pid: int
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _open_here, (self.pid,)
+
+
+def _open_here(pid: int) -> OnlyHere:
+    if os.getpid() != pid:
+        raise StorageError("no dataset at /data: nothing is there")
+    return OnlyHere(pid)
+
+
+def test_data_that_no_worker_can_open_give_the_error_of_storage_and_no_traceback(
+    embedded: DaskEngine,
+) -> None:
+    engine = scaled(embedded, 1)
+    task = BlockTask(OnlyHere(os.getpid()), count_rows)
+    with pytest.raises(StorageError, match="no dataset at /data: nothing is there") as caught:
+        engine.map_reduce(task, BLOCKS, None, combine=operator.add)
+    assert str(caught.value) == "no dataset at /data: nothing is there"
+    assert "raised on worker tcp://" in "".join(caught.value.__notes__)
+    assert tasks_in_the_log(engine) == []
+
+
+def tasks_in_the_log(engine: DaskEngine) -> list[str]:
+    """Return what the workers logged of failed tasks, but for one that fails here to show that they log."""
+    marker = f"marker-{uuid.uuid4().hex}"
+    with pytest.raises(OverflowError):
+        engine.client.submit(math.exp, 1_000, key=marker).result()
+    messages = [text for log in engine.client.get_worker_logs().values() for _, text in log]
+    assert any(marker in text for text in messages)
+    failed = [text for text in messages if "Compute Failed" in text]
+    return [text for text in failed if "marker-" not in text]
+
+
+def test_failures_of_a_pass_are_said_once_and_those_of_other_tasks_stay_in_the_log(
+    embedded: DaskEngine,
+) -> None:
+    engine = scaled(embedded, 1)
+
+    def refuse(left: int, right: int) -> int:
+        raise ArithmeticError("these do not add up")
+
+    with pytest.raises(ArithmeticError):
+        engine.map_reduce(lambda block, _: 1, BLOCKS, None, combine=refuse)
+    with pytest.raises(BlockError):
+        engine.map_reduce(lambda block, _: 1 // 0, BLOCKS, None, combine=operator.add)
+    assert tasks_in_the_log(engine) == []
 
 
 # -- Dask collections ----------------------------------------------------------------------------------
@@ -524,6 +700,33 @@ def test_unknown_chunk_sizes_are_computed_in_one_pass_without_touching_the_calle
         X = source[["a", "b", "c"]].to_dask_array()
         DaskArrayDataset(X)
         assert np.isnan(X.chunks[0]).all()
+
+
+def frame_of_columns(*names: str) -> Any:
+    return dd.from_pandas(pd.DataFrame(X_VALUES, columns=list(names)), npartitions=2)
+
+
+def test_columns_of_dask_frames_are_kept_as_names() -> None:
+    frame = frame_of_columns("a", "b", "c")
+    names = [
+        (data.feature_names, data.target_names)
+        for data in (
+            DaskArrayDataset(frame[["c", "a"]], frame[["b"]]),
+            DaskArrayDataset(frame, frame["b"]),
+            DaskArrayDataset(frame.to_dask_array(lengths=True), Y_VALUES),
+            DaskArrayDataset(frame.rename(columns={"a": 0})),
+        )
+    ]
+    assert names == [(("c", "a"), ("b",)), (("a", "b", "c"), None), (None, None), (("0", "b", "c"), None)]
+
+
+@pytest.mark.parametrize("names", [("b", "a", "c"), ("a", "b", "d")], ids=["another order", "another name"])
+def test_predicting_for_other_columns_than_those_of_the_fit_is_refused(names: tuple[str, ...]) -> None:
+    model = RFFRidge(n_components=8, random_state=0)
+    model.fit(frame_of_columns("a", "b", "c"), da.from_array(Y_VALUES, chunks=50))
+    with pytest.raises(DataError, match="feature names should match"):
+        model.predict(frame_of_columns(*names))
+    assert model.predict(frame_of_columns("a", "b", "c")).shape == (100,)
 
 
 def test_columns_split_into_chunks_are_rechunked_with_one_warning() -> None:
