@@ -121,8 +121,9 @@ def ingest(
         **dataset_facts(dataset),
         seconds=seconds_words(seconds),
     )
-    following = f"rff-dist fit {output} MODEL{' --weights sample_weight' if weight else ''}"
-    return Report(document, Group(view, next_step(following)) if target else view)
+    weights = ("--weights", "sample_weight") if weight else ()
+    following = next_step("rff-dist", "fit", output, "MODEL", *weights)
+    return Report(document, Group(view, following) if target else view)
 
 
 @command("rff-dist generate data.zarr --rows 1e6 --features 8 --length-scale 2 --noise 0.1")
@@ -189,7 +190,7 @@ def generate(
         best_possible_RMSE=f"{noise:g}",
         seconds=seconds_words(seconds),
     )
-    return Report(document, Group(view, next_step(f"rff-dist fit {output} MODEL")))
+    return Report(document, Group(view, next_step("rff-dist", "fit", output, "MODEL")))
 
 
 def draw_function(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
@@ -111,9 +112,9 @@ def facts_view(title: str, /, **facts: str) -> RenderableType:
     return Group(Text(title, "bold", overflow="fold"), table) if title else table
 
 
-def next_step(command_line: str) -> Text:
-    """Return a line that suggests a command to follow."""
-    return Text.assemble(("\n  next: ", "dim"), command_line, overflow="fold")
+def next_step(*words: str) -> Text:
+    """Return a line that suggests a command to follow, its words quoted for the shell."""
+    return Text.assemble(("\n  next: ", "dim"), shlex.join(words), overflow="fold")
 
 
 def describe_dataset(dataset: ZarrDataset) -> dict[str, Any]:

@@ -70,7 +70,8 @@ def info(
         "attributes": shown,
     }
     if kind == "dataset":
-        document["fingerprint"] = storage.open_dataset(path).fingerprint()
+        weights = "sample_weight" if "sample_weight" in names and "y" in names else None
+        document["fingerprint"] = storage.open_dataset(path, sample_weight=weights).fingerprint()
     return Report(document, _contents_view(document))
 
 

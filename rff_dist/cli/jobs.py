@@ -205,7 +205,7 @@ def fit(
             "engine": describe_engine(engine, where),
             "seconds": seconds,
         }
-    return Report(document, Group(_fit_facts(document), next_step(f"rff-dist evaluate {output} DATA")))
+    return Report(document, Group(_fit_facts(document), next_step("rff-dist", "evaluate", output, "DATA")))
 
 
 def _describe_fit(model: RidgeModel, solved: Solved, dataset: ZarrDataset) -> dict[str, Any]:
@@ -276,14 +276,13 @@ def evaluate(
     where = Where(scheduler, n_workers, n_threads, serial, insecure)
     import numpy as np
 
-    from rff_dist import pipeline, storage
-    from rff_dist.model import read_model
+    from rff_dist import pipeline
 
-    trained = read_model(model)
-    dataset = storage.open_dataset(data, x=x, y=y, sample_weight=sample_weight, missing_chunks=missing_chunks)
+    trained, dataset = _open_model_and_data(
+        model, data, x=x, y=y, sample_weight=sample_weight, missing_chunks=missing_chunks
+    )
     if dataset.n_targets < 1:
         raise DataError(f"{data} has no y to compare predictions with; name its array with --y")
-    pipeline.check_dataset(dataset, trained)
     with passes(where) as (engine, clock):
         errors = pipeline.evaluate(dataset, trained, engine=engine)
         seconds = clock.seconds()["total"]
@@ -323,6 +322,22 @@ def evaluate(
     )
 
 
+def _open_model_and_data(model: str, data: str, **names: Any) -> tuple[RidgeModel, ZarrDataset]:
+    from rff_dist import pipeline, storage
+    from rff_dist.model import read_model
+
+    trained = read_model(model)
+    dataset = storage.open_dataset(data, **names)
+    try:
+        pipeline.check_dataset(dataset, trained)
+    except DataError as error:
+        raise DataError(
+            f"{data} does not fit {model}: {error}. Give data of the columns that the model was trained on, "
+            "or another model"
+        ) from error
+    return trained, dataset
+
+
 @command("rff-dist predict model new.zarr predictions.zarr")
 def predict(
     model: ModelArgument,
@@ -339,8 +354,7 @@ def predict(
 ) -> Report:
     """Write a model's predictions for every row of a dataset, as the Zarr array `predictions`."""
     where = Where(scheduler, n_workers, n_threads, serial, insecure)
-    from rff_dist import pipeline, storage
-    from rff_dist.model import read_model
+    from rff_dist import pipeline
     from rff_dist.storage.locations import check_output, parse_location
 
     check_output(
@@ -348,9 +362,7 @@ def predict(
         overwrite=overwrite,
         inputs=[parse_location(data), parse_location(model)],
     )
-    trained = read_model(model)
-    dataset = storage.open_dataset(data, x=x, y=None, missing_chunks=missing_chunks)
-    pipeline.check_dataset(dataset, trained)
+    trained, dataset = _open_model_and_data(model, data, x=x, y=None, missing_chunks=missing_chunks)
     with passes(where) as (engine, clock):
         written = pipeline.predict(
             dataset,

@@ -31,7 +31,9 @@ ChunkRows = Annotated[
     str | None,
     typer.Option("--chunk-rows", metavar="ROWS", help="Rows of a chunk; chosen by size if left out."),
 ]
-Seed = Annotated[int, typer.Option("--seed", metavar="N", min=0, help="Of all that is random.")]
+Seed = Annotated[
+    int, typer.Option("--seed", metavar="N", min=0, max=2**64 - 1, help="Of all that is random.")
+]
 
 KernelName = Annotated[
     str,

@@ -232,7 +232,7 @@ def _messages(context: typer.Context, *, debug: bool) -> Iterator[None]:
         say("warning", _with_options(str(message), context), "yellow")
 
     logger, level = logging.getLogger("rff_dist"), logging.DEBUG if debug else logging.WARNING
-    handler, before = _LineHandler(level), logger.level
+    handler, before = _LineHandler(level, context), logger.level
     with warnings.catch_warnings():
         warnings.showwarning = show_warning
         logger.addHandler(handler)
@@ -245,9 +245,13 @@ def _messages(context: typer.Context, *, debug: bool) -> Iterator[None]:
 
 
 class _LineHandler(logging.Handler):
+    def __init__(self, level: int, context: typer.Context) -> None:
+        super().__init__(level)
+        self._context = context
+
     def emit(self, record: logging.LogRecord) -> None:
         style = "yellow" if record.levelno >= logging.WARNING else "dim"
-        say(record.levelname.lower(), record.getMessage(), style)
+        say(record.levelname.lower(), _with_options(record.getMessage(), self._context), style)
 
 
 def _stdout_free(as_json: bool) -> contextlib.AbstractContextManager[Any]:
@@ -288,6 +292,9 @@ def _is_about(error: StorageError, place: str | os.PathLike[str]) -> bool:
 def _report_usage(error: Exception, *, as_json: bool) -> int:
     context = getattr(error, "ctx", None)
     message = error.format_message().rstrip(".")  # type: ignore[attr-defined]
+    # pydantic's errors, whose message leaves out the value
+    found: list[Any] = getattr(error.__cause__ or error.__context__, "errors", list)()
+    message += f", not {found[0]['input']!r}" if found else ""
     message = re.sub(r" \(Possible options: (.*)\)$", r"; did you mean \1?", message)
     say("error", message, "red")
     hint_line(f"see: {'rff-dist' if context is None else context.command_path} --help")

@@ -2,10 +2,8 @@
 
 from rff_dist.storage.datasets import (
     ZarrDataset,
-    choose_chunk_rows,
     dataset_from_arrays,
     open_dataset,
-    write_dataset,
 )
 from rff_dist.storage.generate import generate_dataset
 from rff_dist.storage.ingest import ingest
@@ -13,6 +11,7 @@ from rff_dist.storage.locations import redact
 from rff_dist.storage.memory import ArrayDataset, Sample, SparseDataset
 from rff_dist.storage.models import Record, read_record, write_record
 from rff_dist.storage.outputs import Output, create_output
+from rff_dist.storage.writing import choose_chunk_rows, write_dataset
 
 __all__ = [
     "ArrayDataset",

@@ -87,8 +87,8 @@ def read_header(store: Store, path: str, *, label: str) -> Header | None:
         numbers, chunks without rows, more than 2^40 rows, chunks above 4 GiB, codecs that run code.
     """
     prefix = f"{path}/" if path else ""
-    content = read_bytes(store, prefix + "zarr.json")
-    content = read_bytes(store, prefix + ".zarray") if content is None else content
+    content = read_bytes(store, prefix + "zarr.json", where=label)
+    content = read_bytes(store, prefix + ".zarray", where=label) if content is None else content
     if content is None:
         return None
     try:

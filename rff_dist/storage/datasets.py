@@ -1,6 +1,6 @@
-"""Datasets: rows of X, y and weights, read by block; and the one writer of new ones.
+"""Datasets: rows of X, y and weights, read by block.
 
-A dataset is a Zarr group with `X` (n_samples, n_features) and, for training, `y`. What this module writes is
+A dataset is a Zarr group with `X` (n_samples, n_features) and, for training, `y`. What this package writes is
 chunked along the rows only, checksummed (crc32c), complete or absent, and says so in the attribute
 `rff_dist`. What others wrote is read as it is: Zarr format 2 or 3, sharded or not, with or without checksums.
 """
@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -19,16 +18,12 @@ from typing import Any, cast
 import numpy as np
 import zarr
 from zarr.abc.store import Store
-from zarr.core.sync import sync
 from zarr.storage import LocalStore
 
 from rff_dist.blocks import Block, Rows
 from rff_dist.errors import DataError, InvalidParameterError, StorageError
 from rff_dist.storage.arrays import (
-    CHUNK_TARGET_BYTES,
-    MAX_ROWS,
     Header,
-    create_array,
     describe,
     gather_rows,
     open_array,
@@ -40,34 +35,28 @@ from rff_dist.storage.arrays import (
 )
 from rff_dist.storage.locations import (
     Location,
-    check_output,
-    discard,
     exists,
     open_store,
     parse_location,
-    publish,
     read_bytes,
-    stage,
     unfinished,
 )
 from rff_dist.storage.memory import (
-    ArrayDataset,
     Sample,
     Sizes,
     as_targets,
     check_indices,
     digest_array,
+    require_columns,
     require_numbers,
 )
 
 MARK = "rff_dist"
 FORMAT_VERSION = 1
-MAX_CHUNK_ROWS = 2**16
+_WEIGHTS = "sample_weight"  # the array's name where this package writes one
 _log = logging.getLogger(__name__)
 
-type Progress = Callable[[int, int | None], None]
 type _Recipe = tuple[Callable[..., ZarrDataset], tuple[Any, ...]]
-type Batch = np.ndarray | tuple[np.ndarray, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -238,7 +227,8 @@ def open_dataset(
         Names of the arrays in the group. A group without "y" is data to predict for; a `y` of another name
         must be there. None reads no targets.
     sample_weight : str, optional
-        Name of the weights' array; None weighs all rows alike.
+        Name of the weights' array; None weighs all rows alike, and logs a warning where there is an array of
+        the name "sample_weight".
     missing_chunks : {"error", "fill"}, default="error"
         What a chunk that is not in the store means: lost data, or (Zarr's default when writing) a chunk that
         held only the fill value. In a shard that is there, Zarr reads left-out inner chunks as the fill value
@@ -253,6 +243,8 @@ def open_dataset(
     StorageError
         If there is no such dataset, or its arrays are not 2-D X and 1-D or 2-D y of numbers with as many
         rows.
+    DataError
+        If X has no column.
     MissingDependencyError
         If the scheme needs a package that is not installed.
     """
@@ -263,12 +255,20 @@ def open_dataset(
         root = _local_root(url.store, url.path)
         place = root or f"the group {url.path or '/'} in a {type(url.store).__name__}"
         reopen: _Recipe | None = None if root is None else (_reopen_url, (root, names, missing_chunks, None))
-        return _open(url.store, url.path, place, root, names, missing_chunks, reopen)
-    location = parse_location(url)
-    store = _open_existing(location)
-    process = os.getpid() if location.scheme == "memory" else None
-    reopen = (_reopen_url, (location.url, names, missing_chunks, process))
-    return _open(store, "", str(location), location.url, names, missing_chunks, reopen)
+        dataset = _open(url.store, url.path, place, root, names, missing_chunks, reopen)
+    else:
+        location = parse_location(url)
+        place = str(location)
+        dataset = _open_location(location, names, missing_chunks)
+    if dataset.n_targets and sample_weight is None:
+        path = dataset.X.path.rpartition("/")[0]
+        if read_header_quietly(dataset.X.store, f"{path}/{_WEIGHTS}" if path else _WEIGHTS):
+            _log.warning(
+                '%s holds sample weights, which are not used; give sample_weight="%s" to use them',
+                place,
+                _WEIGHTS,
+            )
+    return dataset
 
 
 def dataset_from_arrays(
@@ -297,6 +297,8 @@ def dataset_from_arrays(
     ------
     StorageError
         If the arrays are not numbers of the expected shapes.
+    DataError
+        If they differ in their numbers of rows, or X has no column.
     """
     given = {"X": X, "y": y, "sample_weight": sample_weight}
     recipe = [_array_recipe(array) for array in given.values()]
@@ -315,7 +317,14 @@ def dataset_from_arrays(
         elif array is not None:
             require_numbers(name, np.asarray(array))
             arrays[name], labels[name] = np.asarray(array), f"array {name!r} in memory"
-    _check_shapes({n: a.shape for n, a in arrays.items() if a is not None}, labels)
+    shapes = {name: array.shape for name, array in arrays.items() if array is not None}
+    lengths = [shape[0] if shape else 0 for shape in shapes.values()]
+    if len(set(lengths)) > 1:
+        raise DataError(
+            f"Found input variables with inconsistent numbers of samples: {lengths} ({', '.join(shapes)}); "
+            "give as many rows of each"
+        )
+    _check_shapes(shapes, labels)
     return ZarrDataset(
         cast("zarr.Array[Any]", arrays["X"]),
         arrays["y"],
@@ -330,286 +339,13 @@ def dataset_from_arrays(
     )
 
 
-def write_dataset(
-    url: str | os.PathLike[str],
-    X: np.ndarray | Iterator[Batch],
-    y: np.ndarray | None = None,
-    *,
-    sample_weight: np.ndarray | None = None,
-    chunk_rows: int | None = None,
-    feature_names: Sequence[str] | None = None,
-    target_names: Sequence[str] | None = None,
-    attributes: Mapping[str, Any] | None = None,
-    overwrite: bool = False,
+def _open_location(
+    location: Location, names: tuple[str, str | None, str | None], missing_chunks: str
 ) -> ZarrDataset:
-    """Write a dataset, from arrays or from batches of which no more than a chunk is held.
-
-    Floats and integers keep their dtype in X; y and weights are float64. Every chunk has a checksum. The
-    dataset appears when it is complete; a failed write leaves what was there before.
-
-    Parameters
-    ----------
-    url : str or Path
-        Where to write.
-    X : array of shape (n_samples, n_features), or iterator
-        Inputs; or an iterator of batches X, (X, y) or (X, y, sample_weight), their total length unknown.
-    y : array of shape (n_samples,) or (n_samples, n_targets), optional
-        Targets, when X is an array.
-    sample_weight : array of shape (n_samples,), optional
-        Weights, when X is an array; read back with `open_dataset(url, sample_weight="sample_weight")`.
-    chunk_rows : int, optional
-        Rows of a chunk. None takes `choose_chunk_rows`.
-    feature_names, target_names : sequence of str, optional
-        Column names.
-    attributes : mapping, optional
-        Further attributes of the group, as JSON.
-    overwrite : bool, default=False
-        Whether a Zarr group that is there may be replaced.
-
-    Returns
-    -------
-    ZarrDataset
-        The dataset, opened.
-
-    Raises
-    ------
-    OutputExistsError
-        If there is something at `url` and `overwrite` is False.
-    StorageError
-        If it cannot be written: the disk is full, say, or `url` lies inside another dataset.
-    DataError
-        If shapes or dtypes do not fit together.
-    """
-    n_samples = None
-    if isinstance(X, Iterator):
-        if y is not None or sample_weight is not None:
-            raise InvalidParameterError(
-                "y and sample_weight are given beside an iterator; yield (X, y) instead"
-            )
-        batches: Iterator[Batch] = X
-    else:
-        data = ArrayDataset(X, y, sample_weight)
-        n_samples = data.n_samples
-        parts = [part for part in (data.X, data.y, data.sample_weight) if part is not None]
-        if data.y is None and data.sample_weight is not None:
-            raise DataError("sample_weight without y; expected weights of training rows. Give y")
-        batches = iter([tuple(parts)])
-    return write_batches(
-        parse_location(url),
-        batches,
-        n_samples=n_samples,
-        chunk_rows=chunk_rows,
-        names=(feature_names, target_names),
-        attributes=attributes or {},
-        overwrite=overwrite,
-    )
-
-
-def choose_chunk_rows(row_bytes: int, n_samples: int | None = None) -> int:
-    """Choose the rows of a chunk: a power of two, at most 16 MiB and 65,536 rows.
-
-    A chunk is also the smallest piece of work, so small datasets are cut finer: about 32 chunks, but not
-    below 1024 rows (unless a row is so wide that 16 MiB hold fewer).
-
-    Parameters
-    ----------
-    row_bytes : int
-        Bytes of a row of X.
-    n_samples : int, optional
-        Rows in all; None when that is unknown.
-
-    Examples
-    --------
-    >>> choose_chunk_rows(8 * 4, 10**9), choose_chunk_rows(2 * 4, 136_640), choose_chunk_rows(10**6 * 8)
-    (65536, 4096, 2)
-    """
-    rows = min(MAX_CHUNK_ROWS, max(1, CHUNK_TARGET_BYTES // max(1, row_bytes)))
-    if n_samples is not None:
-        rows = min(rows, max(1024, n_samples // 32))
-    return int(2 ** math.floor(math.log2(rows)))
-
-
-def write_batches(
-    location: Location,
-    batches: Iterable[Batch],
-    *,
-    n_samples: int | None,
-    chunk_rows: int | None,
-    names: tuple[Sequence[str] | None, Sequence[str] | None],
-    attributes: Mapping[str, Any],
-    overwrite: bool,
-    inputs: Sequence[Location] = (),
-    observer: Progress | None = None,
-) -> ZarrDataset:
-    """Write batches as one dataset; the part of `write_dataset` that `ingest` and `generate_dataset` share.
-
-    `n_samples` is a hint for the chunks and the observer; the batches decide. Attributes are read when the
-    last batch has been, so that a source can fill them in while it runs.
-    """
-    check_output(location, overwrite=overwrite, inputs=inputs)
-    staged = stage(location)
-    try:
-        with_weight = _write(staged, batches, n_samples, chunk_rows, names, attributes, observer)
-        publish(staged, location, overwrite=overwrite)
-    except BaseException as error:
-        discard(staged)
-        if isinstance(error, OSError) and not isinstance(error, StorageError):
-            raise StorageError(
-                f"{location} could not be written: {describe(error)}; nothing is left of it. "
-                "Free some space or choose another place"
-            ) from error
-        raise
-    return open_dataset(location.url, sample_weight="sample_weight" if with_weight else None)
-
-
-def _write(
-    staged: Location,
-    batches: Iterable[Batch],
-    n_samples: int | None,
-    chunk_rows: int | None,
-    names: tuple[Sequence[str] | None, Sequence[str] | None],
-    attributes: Mapping[str, Any],
-    observer: Progress | None,
-) -> bool:
-    if staged.is_local:
-        Path(staged.path).parent.mkdir(parents=True, exist_ok=True)
-    group = zarr.create_group(
-        open_store(staged, read_only=False),
-        attributes={MARK: {"state": "writing"}},
-        overwrite=not staged.is_local,
-    )
-    buffer: _RowBuffer | None = None
-    for batch in batches:
-        parts = batch if isinstance(batch, tuple) else (batch,)
-        if buffer is None:
-            buffer = _RowBuffer.create(group, parts, n_samples, chunk_rows)
-        buffer.add(parts)
-        if observer is not None:
-            observer(buffer.n_samples, n_samples)
-    if buffer is None:
-        raise DataError("no batch of rows came; expected at least one, which may have 0 rows")
-    digest = buffer.finish()
-    found = dict(attributes)
-    for key, columns, part in zip(("feature_names", "target_names"), names, buffer.arrays, strict=False):
-        if columns is not None:
-            width = part.shape[1] if part.ndim == 2 else 1
-            if len(columns) != width:
-                raise DataError(f"`{key}` has {len(columns)} names; expected {width}, one per column")
-            found[key] = [str(name) for name in columns]
-    if names[1] is not None and len(buffer.arrays) < 2:
-        raise DataError(f"`target_names`={list(names[1])} but there is no y")
-    mark: dict[str, Any] = {
-        "state": "complete",
-        "format_version": FORMAT_VERSION,
-        "n_samples": buffer.n_samples,
-        "chunk_rows": buffer.chunk_rows,
-        "sha256": digest,
-    }
-    group.attrs.update({**found, MARK: mark})
-    return len(buffer.arrays) == 3
-
-
-@dataclass
-class _RowBuffer:
-    """Gather batches of any length and write whole chunks; the arrays are cut to length at the end."""
-
-    arrays: list[zarr.Array[Any]]
-    chunk_rows: int
-    pending: list[list[np.ndarray]]
-    hashes: list[Any]
-    n_samples: int = 0
-    n_written: int = 0
-
-    @classmethod
-    def create(
-        cls, group: zarr.Group, parts: tuple[np.ndarray, ...], n_samples: int | None, chunk_rows: int | None
-    ) -> _RowBuffer:
-        X = _as_part(0, parts[0])
-        rows = (
-            choose_chunk_rows(X.shape[1] * X.dtype.itemsize, n_samples) if chunk_rows is None else chunk_rows
-        )
-        if rows < 1:
-            raise InvalidParameterError(f"`chunk_rows`={rows}; expected at least 1")
-        arrays = []
-        for i, part in enumerate(parts):
-            values = _as_part(i, part)
-            tail = values.shape[1:]
-            # The length is known at the end only; until then the array claims as many rows as any may have.
-            arrays.append(
-                create_array(
-                    group,
-                    ("X", "y", "sample_weight")[i],
-                    shape=(MAX_ROWS, *tail),
-                    dtype=values.dtype,
-                    chunks=(rows, *(max(1, n) for n in tail)),
-                )
-            )
-        return cls(arrays, rows, [[] for _ in arrays], [hashlib.sha256() for _ in arrays])
-
-    def add(self, parts: tuple[np.ndarray, ...]) -> None:
-        if len(parts) != len(self.arrays):
-            raise DataError(
-                f"a batch of {len(parts)} arrays after batches of {len(self.arrays)} (row {self.n_samples}); "
-                "expected the same in all: X, (X, y) or (X, y, sample_weight)"
-            )
-        values = [_as_part(i, part) for i, part in enumerate(parts)]
-        for i, (value, array) in enumerate(zip(values, self.arrays, strict=True)):
-            if value.shape[1:] != array.shape[1:] or len(value) != len(values[0]):
-                raise DataError(
-                    f"batch at row {self.n_samples}: {array.path} has shape {value.shape}; expected "
-                    f"{(len(values[0]), *array.shape[1:])}"
-                )
-            if not np.can_cast(value.dtype, array.dtype, "safe"):
-                raise DataError(
-                    f"batch at row {self.n_samples}: {array.path} is {value.dtype} after {array.dtype}, "
-                    "which would "
-                    "lose digits; convert all batches to one dtype"
-                )
-            self.pending[i].append(value.astype(array.dtype, copy=False))
-        self.n_samples += len(values[0])
-        if self.n_samples - self.n_written >= self.chunk_rows:
-            self._write(self.n_samples // self.chunk_rows * self.chunk_rows)
-
-    def finish(self) -> str:
-        self._write(self.n_samples)
-        for array in self.arrays:
-            # No chunk lies beyond the last row, so none is looked for among the 2^40 rows that were claimed.
-            sync(array.async_array.resize((self.n_samples, *array.shape[1:]), delete_outside_chunks=False))
-        combined = "|".join(digest.hexdigest() for digest in self.hashes)
-        return hashlib.sha256(combined.encode()).hexdigest()
-
-    def _write(self, stop: int) -> None:
-        for i, array in enumerate(self.arrays):
-            rows = self.pending[i][0] if len(self.pending[i]) == 1 else np.concatenate(self.pending[i])
-            n_rows = stop - self.n_written
-            for start in range(0, n_rows, self.chunk_rows):
-                chunk = np.ascontiguousarray(rows[start : min(start + self.chunk_rows, n_rows)])
-                first = self.n_written + start
-                array[first : first + len(chunk)] = chunk
-                self.hashes[i].update(chunk.reshape(-1).view(np.uint8))
-            # A copy, or the few rows left over would keep the whole batch alive.
-            self.pending[i] = [rows[n_rows:].copy()]
-        self.n_written = stop
-
-
-def _as_part(position: int, part: np.ndarray) -> np.ndarray:
-    """Check one array of a batch: X of any numeric dtype, y and weights float64."""
-    name = ("X", "y", "sample_weight")[position] if position < 3 else f"array {position}"
-    values = np.asarray(part)
-    require_numbers(name, values)
-    if position == 0:
-        if values.ndim != 2:
-            raise DataError(f"X has shape {values.shape}; expected 2 axes (n_samples, n_features)")
-        return values.astype(values.dtype.newbyteorder("="), copy=False)
-    if position == 1:
-        if values.ndim not in (1, 2):
-            raise DataError(f"y has shape {values.shape}; expected (n_samples,) or (n_samples, n_targets)")
-        return values.astype(np.float64, copy=False)
-    if position > 2 or values.ndim != 1:
-        raise DataError(
-            f"{name} has shape {values.shape}; expected (X, y, sample_weight) with weights of 1 axis"
-        )
-    return values.astype(np.float64)
+    store = _open_existing(location)
+    process = os.getpid() if location.scheme == "memory" else None
+    reopen = (_reopen_url, (location.url, names, missing_chunks, process))
+    return _open(store, "", str(location), location.url, names, missing_chunks, reopen)
 
 
 def _open_existing(location: Location) -> Store:
@@ -664,8 +400,6 @@ def _open(
         if role in headers:
             fill = missing_chunks == "fill"
             arrays[role] = open_array(store, f"{prefix}{name}", label=labels[role], fill_missing=fill)
-    if names[2] is None and read_bytes(store, f"{prefix}sample_weight/zarr.json") is not None:
-        _log.info("%s holds sample weights that are not used; name them by `sample_weight`", place)
     X = arrays["X"]
     assert X is not None
     n_targets = (headers["y"].shape[1:] or (1,))[0] if "y" in headers else 0
@@ -686,7 +420,9 @@ def _open(
 def _open_group(store: Store, root: str, place: str) -> zarr.Group:
     prefix = f"{root}/" if root else ""
     found = {
-        name for name in ("zarr.json", ".zgroup", ".zarray") if read_bytes(store, prefix + name) is not None
+        name
+        for name in ("zarr.json", ".zgroup", ".zarray")
+        if read_bytes(store, prefix + name, where=place) is not None
     }
     if not found:
         raise StorageError(
@@ -727,6 +463,7 @@ def _check_shapes(shapes: Mapping[str, tuple[int, ...]], labels: Mapping[str, st
             "Reshape it: one feature is (n_samples, 1)" if len(X) == 1 else "Flatten each sample to one row"
         )
         raise StorageError(f"{labels['X']} has shape {X}; expected 2 axes (n_samples, n_features). {advice}")
+    require_columns(X, labels["X"])
     y, weight = shapes.get("y"), shapes.get("sample_weight")
     if y is not None and (len(y) not in (1, 2) or y[1:] == (0,)):
         raise StorageError(f"{labels['y']} has shape {y}; expected (n_samples,) or (n_samples, n_targets)")
@@ -778,8 +515,7 @@ def _reopen_url(
             f"{url} lives in the memory of process {process} and was sent to process {os.getpid()}; "
             "write the dataset to a path that both can read, or use the serial engine"
         )
-    x, y, sample_weight = names
-    return open_dataset(url, x=x, y=y, sample_weight=sample_weight, missing_chunks=missing_chunks)
+    return _open_location(parse_location(url), names, missing_chunks)
 
 
 def _reopen_arrays(

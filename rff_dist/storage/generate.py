@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from rff_dist.errors import DataError, InvalidParameterError
-from rff_dist.storage.datasets import Progress, ZarrDataset, write_batches
+from rff_dist.storage.datasets import ZarrDataset
 from rff_dist.storage.locations import parse_location
+from rff_dist.storage.writing import Progress, write_batches
 
 # Rows that share a counter. Part of the definition of the data: another number gives other rows.
 TILE_ROWS = 8192

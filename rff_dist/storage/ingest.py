@@ -17,8 +17,9 @@ import numpy as np
 
 from rff_dist.errors import DataError, InvalidParameterError, StorageError
 from rff_dist.storage.arrays import describe
-from rff_dist.storage.datasets import Progress, ZarrDataset, write_batches
-from rff_dist.storage.locations import Location, parse_location
+from rff_dist.storage.datasets import ZarrDataset
+from rff_dist.storage.locations import Location, check_output, parse_location
+from rff_dist.storage.writing import Progress, write_batches
 
 if TYPE_CHECKING:
     import pyarrow
@@ -101,13 +102,14 @@ def ingest(
     DataError
         If a column is not numbers, or a value is missing; names the column and the row.
     """
-    if dtype not in (None, "float32", "float64") or on_nan not in ("error", "drop"):
-        raise InvalidParameterError(
-            f"`dtype`={dtype!r}, `on_nan`={on_nan!r}; expected 'float32', 'float64' or None, and 'error' or "
-            "'drop'"
-        )
+    if dtype not in (None, "float32", "float64"):
+        raise InvalidParameterError(f"`dtype`={dtype!r}; expected 'float32', 'float64' or None")
+    if on_nan not in ("error", "drop"):
+        raise InvalidParameterError(f"`on_nan`={on_nan!r}; expected 'error' or 'drop'")
     path = Path(os.path.abspath(os.path.expanduser(os.fspath(source))))
     kind = _file_kind(path)
+    # Looking for a table's columns and types may take a while.
+    check_output(parse_location(url), overwrite=overwrite, inputs=[Location("file", str(path))])
     attributes: dict[str, Any] = {}
     names: tuple[Sequence[str] | None, Sequence[str] | None] = (None, None)
     if kind == ".npz":

@@ -9,6 +9,7 @@ attributes say whether it is complete.
 from __future__ import annotations
 
 import difflib
+import errno
 import importlib.util
 import os
 import re
@@ -135,7 +136,7 @@ def open_store(location: Location, *, read_only: bool) -> Store:
         if location.path not in _MEMORY:
             if read_only:
                 raise StorageError(
-                    f"{location} is not in this process, whose stores in memory are {sorted(_MEMORY)}; "
+                    f"{location} is not in this process, whose stores in memory are {_names_in_memory()}; "
                     "a store in memory lives in the process that wrote it. Write to a path to share it"
                 )
             _MEMORY[location.path] = MemoryStore()
@@ -164,18 +165,27 @@ def exists(location: Location) -> bool:
     if location.scheme == "memory":
         return location.path in _MEMORY
     store = open_store(location, read_only=True)
-    return any(read_bytes(store, name) is not None for name in (*_NODE_FILES, "model.json"))
+    return any(read_bytes(store, name, where=location) is not None for name in (*_NODE_FILES, "model.json"))
 
 
-def read_bytes(store: Store, key: str) -> bytes | None:
-    """Return the bytes stored under `key`, or None; a store that refuses or is away is a StorageError."""
+def _names_in_memory() -> list[str]:
+    """Names that a user gave: not the parts of records, nor what is hidden or unfinished."""
+    names = (name for name in _MEMORY if not any(str(parent) in _MEMORY for parent in Path(name).parents))
+    return sorted(name for name in names if not name.startswith(".") and ".partial-" not in name)
+
+
+def read_bytes(store: Store, key: str, *, where: Location | str) -> bytes | None:
+    """Return the bytes stored under `key`, or None; a store that refuses or is away is a StorageError.
+
+    `where` is what errors call the store.
+    """
     try:
         buffer = sync(store.get(key, prototype=default_buffer_prototype()))
     except Exception as error:
         # obstore adds its internal state after "Debug source".
         text = redact(" ".join(str(error).partition("Debug source")[0].split()))[:300]
         raise StorageError(
-            f"{key} cannot be read from the {type(store).__name__}: {type(error).__name__}: {text}. "
+            f"{where} cannot be read ({key}: {type(error).__name__}: {text}). "
             "Check the address, the network and the permissions"
         ) from error
     return None if buffer is None else buffer.to_bytes()
@@ -207,7 +217,10 @@ def check_output(
     inputs: Sequence[Location] = (),
     marker: tuple[str, ...] = _NODE_FILES,
 ) -> None:
-    """Refuse an output that exists, that is inside another dataset, or that overlaps an input.
+    """Refuse an output that exists, is inside another dataset, overlaps an input, or cannot be written.
+
+    Whether a local folder can be written is tried, by making and removing an empty folder: permissions do not
+    tell of a file system that is full, read-only or unlike others.
 
     Parameters
     ----------
@@ -243,6 +256,7 @@ def check_output(
                     f"the output {location} lies inside the Zarr data {parent}; write beside it"
                 )
     if not exists(location):
+        _try_writing(location)
         return
     if not overwrite:
         raise OutputExistsError(
@@ -259,6 +273,33 @@ def check_output(
                 f"{location} is not replaced: overwriting removes what is there, and it holds none of "
                 f"{', '.join(marker)}. Remove it yourself if it is not needed"
             )
+        # A model is replaced in its folder, a dataset beside it.
+        _try_writing(location if marker == _NODE_FILES else location.child("model"))
+
+
+def writing_advice(error: OSError) -> str:
+    """Say what to do about an output that the operating system refused."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return "Free some space or choose another place"
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return "Choose a folder that you may write to"
+    return "Choose another place"
+
+
+def _try_writing(location: Location) -> None:
+    """Make and remove an empty folder where the output's unfinished folder is going to be."""
+    if not location.is_local:
+        return
+    path = Path(stage(location).path)
+    folder = next(parent for parent in path.parents if os.path.lexists(parent))
+    probe = folder / path.name
+    try:
+        os.mkdir(probe)
+        os.rmdir(probe)
+    except OSError as error:
+        raise StorageError(
+            f"{location} cannot be written: {folder}: {error.strerror or error}. {writing_advice(error)}"
+        ) from error
 
 
 def stage(location: Location) -> Location:

@@ -102,6 +102,7 @@ class ArrayDataset(Sizes):
         require_numbers("X", X)
         if X.ndim != 2:
             raise DataError(f"X has shape {X.shape}; expected 2 axes (n_samples, n_features)")
+        require_columns(X.shape, "X")
         y = None if self.y is None else np.asarray(self.y)
         if y is not None:
             require_numbers("y", y)
@@ -207,6 +208,15 @@ def require_numbers(name: str, values: np.ndarray) -> None:
     """Refuse values that are not integers or floats of at most 64 bits."""
     if values.dtype.kind not in "biuf" or values.dtype.itemsize > 8:
         raise DataError(f"{name} has dtype {values.dtype}; expected integers or floats of at most 64 bits")
+
+
+def require_columns(shape: tuple[int, ...], label: str) -> None:
+    """Refuse an X of shape (n_samples, 0), in scikit-learn's words."""
+    if shape[1] == 0:
+        raise DataError(
+            f"Found array with 0 feature(s) (shape={shape}) while a minimum of 1 is required: {label}. "
+            "Give X a column"
+        )
 
 
 def check_indices(indices: np.ndarray | Sequence[int], n_samples: int) -> np.ndarray:

@@ -55,6 +55,7 @@ from rff_dist.storage.locations import (
     read_bytes,
     sync_to_disk,
     write_bytes,
+    writing_advice,
 )
 
 FORMAT = "rff_dist record"
@@ -134,7 +135,7 @@ def write_record(
         if location.is_local:
             Path(location.path).mkdir(parents=True, exist_ok=True)
         store = open_store(location, read_only=False)
-        before = _generations(store)
+        before = _generations(store, location)
         _write_arrays(open_store(location.child(generation), read_only=False), values)
         sync_to_disk(location.child(generation))
         document = {
@@ -155,7 +156,7 @@ def write_record(
         if isinstance(error, OSError) and not isinstance(error, StorageError):
             raise StorageError(
                 f"{location} could not be written: {describe(error)}; what was there before is unchanged. "
-                "Free some space or choose another place"
+                f"{writing_advice(error)}"
             ) from error
         raise
     if before[1]:
@@ -260,15 +261,15 @@ def _write_arrays(store: Store, values: Mapping[str, np.ndarray]) -> None:
 
 
 def _commit(store: Store, document: dict[str, Any], location: Location, *, overwrite: bool) -> None:
-    if not overwrite and read_bytes(store, _FILE) is not None:
+    if not overwrite and read_bytes(store, _FILE, where=location) is not None:
         raise OutputExistsError(f"{location} was written meanwhile; choose another name")
     document = {**document, "sha256": _document_digest(document)}
     write_bytes(store, _FILE, json.dumps(document, indent=1, allow_nan=False).encode())
 
 
-def _generations(store: Store) -> tuple[str | None, str | None]:
+def _generations(store: Store, location: Location) -> tuple[str | None, str | None]:
     """Name the current generation and the one before, of the record that is there."""
-    content = read_bytes(store, _FILE)
+    content = read_bytes(store, _FILE, where=location)
     if content is None:
         return None, None
     try:
@@ -282,7 +283,10 @@ def _generations(store: Store) -> tuple[str | None, str | None]:
 
 
 def _has_record(location: Location) -> bool:
-    return exists(location) and read_bytes(open_store(location, read_only=True), _FILE) is not None
+    return (
+        exists(location)
+        and read_bytes(open_store(location, read_only=True), _FILE, where=location) is not None
+    )
 
 
 def _refuse_pickles(location: Location) -> None:
@@ -312,7 +316,7 @@ def _refuse_pickles(location: Location) -> None:
 
 
 def _read_document(store: Store, location: Location) -> bytes:
-    content = read_bytes(store, _FILE)
+    content = read_bytes(store, _FILE, where=location)
     if content is None:
         raise StorageError(
             f"{location} is not a model: it has no {_FILE}. Expected a folder that save_model wrote"

@@ -1,5 +1,6 @@
 import json
 import math
+import shlex
 import signal
 import subprocess
 import sys
@@ -133,8 +134,9 @@ BAD_VALUES = [
     (["--map", "pair"], "--map", "pairs"),
     (["--nu", "0", "--kernel", "matern"], "--nu", "above 0"),
     (["--nu", "1"], "--nu", "matern"),
-    (["--seed", "-1"], "--seed", "0"),
-    (["--workers", "0"], "--workers", "1"),
+    (["--seed", "-1"], "--seed", "'-1'"),
+    (["--seed", "18446744073709551616"], "--seed", "18446744073709551615, not '18446744073709551616'"),
+    (["--workers", "0"], "--workers", "1, not '0'"),
     (["--missing-chunks", "skip"], "--missing-chunks", "'fill'"),
     (["--serial", "--workers", "2"], "--serial", "--workers"),
     (["--serial", "--scheduler", "tcp://127.0.0.1:1"], "--serial", "--scheduler"),
@@ -149,6 +151,18 @@ def test_a_bad_value_exits_2_and_names_the_option_and_the_range(folder, tmp_path
     assert option in message
     assert expected in message
     assert not (tmp_path / "model").exists()
+
+
+def test_negative_noise_is_refused_with_the_value(tmp_path):
+    assert "'--noise': Input should be greater than or equal to 0, not '-1'" in refusal(
+        2, "generate", tmp_path / "a", "--rows", "4", "--noise", "-1"
+    )
+
+
+def test_only_the_wrong_option_of_ingest_is_named(folder, tmp_path):
+    message = refusal(2, "ingest", folder / "table.csv", tmp_path / "a", "--on-nan", "foo")
+    assert "--on-nan" in message
+    assert "dtype" not in message
 
 
 def test_a_usage_error_with_json_is_one_document_too():
@@ -199,6 +213,14 @@ def write_without_y(path):
     write_dataset(path, np.ones((4, 2)))
 
 
+def write_no_columns(path):
+    zarr.create_group(path).create_array("X", shape=(4, 0), chunks=(4, 1), dtype="f8")
+
+
+def write_no_rows(path):
+    write_dataset(path, np.ones((0, 2)), np.ones(0))
+
+
 def write_nan(path):
     X = np.random.default_rng(0).standard_normal((40, 2))
     X[17, 1] = np.nan
@@ -215,6 +237,8 @@ def write_nan(path):
         (write_uneven, "rows"),
         (write_without_y, "--y"),
         (write_nan, "17"),
+        (write_no_columns, "Found array with 0 feature(s)"),
+        (write_no_rows, "Found array with 0 sample(s)"),
     ],
 )
 def test_data_that_cannot_be_used_exit_65_and_say_what_was_found(tmp_path, write, expected):
@@ -253,6 +277,8 @@ def test_data_of_another_width_than_the_model_exit_65(folder, tmp_path):
         message = refusal(65, name, folder / "model", tmp_path / "data", *more, "--serial")
         assert "X has 2 features" in message
         assert "expecting 3" in message
+        assert f"{tmp_path / 'data'} does not fit {folder / 'model'}" in message
+        assert "columns that the model was trained on" in message
 
 
 def test_a_pickle_exits_65_and_is_not_loaded(folder, tmp_path):
@@ -292,7 +318,40 @@ def test_an_output_in_its_input_exits_73(folder):
 
 def test_an_output_that_cannot_be_written_exits_73(tmp_path):
     (tmp_path / "file").touch()
-    assert "could not be written" in refusal(73, "generate", tmp_path / "file" / "data", "--rows", "10")
+    assert "cannot be written" in refusal(73, "generate", tmp_path / "file" / "data", "--rows", "10")
+
+
+@pytest.mark.parametrize("name", ["ingest", "generate", "fit", "predict"])
+def test_a_place_that_takes_no_output_exits_73_before_any_work(folder, name, monkeypatch):
+    monkeypatch.setattr("rff_dist.cli.jobs.passes", None)
+    arguments = {
+        "ingest": [folder / "table.csv", "/proc/x/m"],
+        "generate": ["/proc/x/m", "--rows", "1e12"],
+        "fit": [folder / "data.zarr", "/proc/x/m"],
+        "predict": [folder / "model", folder / "data.zarr", "/proc/x/m"],
+    }[name]
+    message = refusal(73, name, *arguments)
+    assert "/proc/x/m cannot be written: /proc: " in message
+    assert "Choose " in message
+    assert "space" not in message
+
+
+def test_the_next_step_is_quoted_for_the_shell(folder, tmp_path):
+    (tmp_path / "my data").mkdir()
+    result = run("generate", tmp_path / "my data" / "a;b", "--rows", "10", "--components", "8")
+    command_line = result.stdout.replace("\n", "").partition("next: ")[2]
+    assert shlex.split(command_line) == ["rff-dist", "fit", str(tmp_path / "my data" / "a;b"), "MODEL"]
+
+
+def test_stored_weights_that_a_fit_leaves_out_are_one_line_on_standard_error(tmp_path):
+    X = np.random.default_rng(0).standard_normal((40, 2))
+    write_dataset(tmp_path / "data", X, X[:, 0], sample_weight=np.ones(40))
+    arguments = ["fit", tmp_path / "data", tmp_path / "model", "--serial", "--components", "8"]
+    result = run(*arguments)
+    [warning] = [line for line in result.stderr.splitlines() if "weights" in line]
+    assert warning.startswith(f"warning: {tmp_path / 'data'} holds sample weights")
+    assert "--weights sample_weight" in warning
+    assert "weights" not in run(*arguments, "--weights", "sample_weight", "--overwrite").stderr
 
 
 def test_an_input_beside_the_output_is_not_taken_for_it(tmp_path):

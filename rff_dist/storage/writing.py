@@ -1,0 +1,312 @@
+"""The one writer of datasets: checksummed, in whole chunks of rows, complete or absent."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import zarr
+from zarr.core.sync import sync
+
+from rff_dist.errors import DataError, InvalidParameterError, StorageError
+from rff_dist.storage.arrays import CHUNK_TARGET_BYTES, MAX_ROWS, create_array, describe
+from rff_dist.storage.datasets import FORMAT_VERSION, MARK, ZarrDataset, open_dataset
+from rff_dist.storage.locations import (
+    Location,
+    check_output,
+    discard,
+    open_store,
+    parse_location,
+    publish,
+    stage,
+    writing_advice,
+)
+from rff_dist.storage.memory import require_columns, require_numbers
+from rff_dist.storage.sources import Batch, column_names, read_source
+
+MAX_CHUNK_ROWS = 2**16
+
+type Progress = Callable[[int, int | None], None]
+
+
+def write_dataset(
+    url: str | os.PathLike[str],
+    X: Any,
+    y: Any = None,
+    *,
+    sample_weight: Any = None,
+    chunk_rows: int | None = None,
+    feature_names: Sequence[str] | None = None,
+    target_names: Sequence[str] | None = None,
+    attributes: Mapping[str, Any] | None = None,
+    overwrite: bool = False,
+) -> ZarrDataset:
+    """Write a dataset, from arrays, frames or batches.
+
+    Of Zarr arrays, Dask collections and batches no more than a chunk or a block is held.
+
+    Floats and integers keep their dtype in X; y and weights are float64. Every chunk has a checksum. The
+    dataset appears when it is complete; a failed write leaves what was there before.
+
+    Parameters
+    ----------
+    url : str or Path
+        Where to write.
+    X : array, frame, Zarr array or Dask collection of shape (n_samples, n_features), or iterator
+        Inputs; or an iterator of batches X, (X, y) or (X, y, sample_weight), their total length unknown.
+    y : array-like of shape (n_samples,) or (n_samples, n_targets), optional
+        Targets, when X is no iterator.
+    sample_weight : array-like of shape (n_samples,), optional
+        Weights, when X is no iterator; read back with `open_dataset(url, sample_weight="sample_weight")`.
+    chunk_rows : int, optional
+        Rows of a chunk. None takes `choose_chunk_rows`.
+    feature_names, target_names : sequence of str, optional
+        Column names; None takes those of a frame or a series, where all are text.
+    attributes : mapping, optional
+        Further attributes of the group, as JSON.
+    overwrite : bool, default=False
+        Whether a Zarr group that is there may be replaced.
+
+    Returns
+    -------
+    ZarrDataset
+        The dataset, opened.
+
+    Raises
+    ------
+    OutputExistsError
+        If there is something at `url` and `overwrite` is False.
+    StorageError
+        If it cannot be written: the disk is full, say, or `url` lies inside another dataset.
+    DataError
+        If shapes or dtypes do not fit together.
+    InvalidParameterError
+        If `chunk_rows` is no integer of at least 1.
+    """
+    batches, n_samples = read_source(X, y, sample_weight)
+    feature_names = column_names(X) if feature_names is None else feature_names
+    target_names = column_names(y) if target_names is None else target_names
+    return write_batches(
+        parse_location(url),
+        batches,
+        n_samples=n_samples,
+        chunk_rows=chunk_rows,
+        names=(feature_names, target_names),
+        attributes=attributes or {},
+        overwrite=overwrite,
+    )
+
+
+def choose_chunk_rows(row_bytes: int, n_samples: int | None = None) -> int:
+    """Choose the rows of a chunk: a power of two, at most 16 MiB and 65,536 rows.
+
+    A chunk is also the smallest piece of work, so small datasets are cut finer: about 32 chunks, but not
+    below 1024 rows (unless a row is so wide that 16 MiB hold fewer).
+
+    Parameters
+    ----------
+    row_bytes : int
+        Bytes of a row of X.
+    n_samples : int, optional
+        Rows in all; None when that is unknown.
+
+    Examples
+    --------
+    >>> choose_chunk_rows(8 * 4, 10**9), choose_chunk_rows(2 * 4, 136_640), choose_chunk_rows(10**6 * 8)
+    (65536, 4096, 2)
+    """
+    rows = min(MAX_CHUNK_ROWS, max(1, CHUNK_TARGET_BYTES // max(1, row_bytes)))
+    if n_samples is not None:
+        rows = min(rows, max(1024, n_samples // 32))
+    return int(2 ** math.floor(math.log2(rows)))
+
+
+def write_batches(
+    location: Location,
+    batches: Iterable[Batch],
+    *,
+    n_samples: int | None,
+    chunk_rows: int | None,
+    names: tuple[Sequence[str] | None, Sequence[str] | None],
+    attributes: Mapping[str, Any],
+    overwrite: bool,
+    inputs: Sequence[Location] = (),
+    observer: Progress | None = None,
+) -> ZarrDataset:
+    """Write batches as one dataset; the part of `write_dataset` that `ingest` and `generate_dataset` share.
+
+    `n_samples` is a hint for the chunks and the observer; the batches decide. Attributes are read when the
+    last batch has been, so that a source can fill them in while it runs.
+    """
+    # Also callers without a type checker get here.
+    if chunk_rows is not None and (not hasattr(chunk_rows, "__index__") or chunk_rows < 1):
+        raise InvalidParameterError(f"`chunk_rows`={chunk_rows!r}; expected an integer of at least 1")
+    check_output(location, overwrite=overwrite, inputs=inputs)
+    staged = stage(location)
+    try:
+        with_weight = _write(staged, batches, n_samples, chunk_rows, names, attributes, observer)
+        publish(staged, location, overwrite=overwrite)
+    except BaseException as error:
+        discard(staged)
+        if isinstance(error, OSError) and not isinstance(error, StorageError):
+            raise StorageError(
+                f"{location} could not be written: {describe(error)}; nothing is left of it. "
+                f"{writing_advice(error)}"
+            ) from error
+        raise
+    return open_dataset(location.url, sample_weight="sample_weight" if with_weight else None)
+
+
+def _write(
+    staged: Location,
+    batches: Iterable[Batch],
+    n_samples: int | None,
+    chunk_rows: int | None,
+    names: tuple[Sequence[str] | None, Sequence[str] | None],
+    attributes: Mapping[str, Any],
+    observer: Progress | None,
+) -> bool:
+    if staged.is_local:
+        Path(staged.path).parent.mkdir(parents=True, exist_ok=True)
+    group = zarr.create_group(
+        open_store(staged, read_only=False),
+        attributes={MARK: {"state": "writing"}},
+        overwrite=not staged.is_local,
+    )
+    buffer: _RowBuffer | None = None
+    for batch in batches:
+        parts = batch if isinstance(batch, tuple) else (batch,)
+        if buffer is None:
+            buffer = _RowBuffer.create(group, parts, n_samples, chunk_rows)
+        buffer.add(parts)
+        if observer is not None:
+            observer(buffer.n_samples, n_samples)
+    if buffer is None:
+        raise DataError("no batch of rows came; expected at least one, which may have 0 rows")
+    digest = buffer.finish()
+    found = dict(attributes)
+    for key, columns, part in zip(("feature_names", "target_names"), names, buffer.arrays, strict=False):
+        if columns is not None:
+            width = part.shape[1] if part.ndim == 2 else 1
+            if len(columns) != width:
+                raise DataError(f"`{key}` has {len(columns)} names; expected {width}, one per column")
+            found[key] = [str(name) for name in columns]
+    if names[1] is not None and len(buffer.arrays) < 2:
+        raise DataError(f"`target_names`={list(names[1])} but there is no y")
+    mark: dict[str, Any] = {
+        "state": "complete",
+        "format_version": FORMAT_VERSION,
+        "n_samples": buffer.n_samples,
+        "chunk_rows": buffer.chunk_rows,
+        "sha256": digest,
+    }
+    group.attrs.update({**found, MARK: mark})
+    return len(buffer.arrays) == 3
+
+
+@dataclass
+class _RowBuffer:
+    """Gather batches of any length and write whole chunks; the arrays are cut to length at the end."""
+
+    arrays: list[zarr.Array[Any]]
+    chunk_rows: int
+    pending: list[list[np.ndarray]]
+    hashes: list[Any]
+    n_samples: int = 0
+    n_written: int = 0
+
+    @classmethod
+    def create(
+        cls, group: zarr.Group, parts: tuple[np.ndarray, ...], n_samples: int | None, chunk_rows: int | None
+    ) -> _RowBuffer:
+        X = _as_part(0, parts[0])
+        rows = (
+            choose_chunk_rows(X.shape[1] * X.dtype.itemsize, n_samples) if chunk_rows is None else chunk_rows
+        )
+        arrays = []
+        for i, part in enumerate(parts):
+            values = _as_part(i, part)
+            tail = values.shape[1:]
+            # The length is known at the end only; until then the array claims as many rows as any may have.
+            arrays.append(
+                create_array(
+                    group,
+                    ("X", "y", "sample_weight")[i],
+                    shape=(MAX_ROWS, *tail),
+                    dtype=values.dtype,
+                    chunks=(rows, *(max(1, n) for n in tail)),
+                )
+            )
+        return cls(arrays, rows, [[] for _ in arrays], [hashlib.sha256() for _ in arrays])
+
+    def add(self, parts: tuple[np.ndarray, ...]) -> None:
+        if len(parts) != len(self.arrays):
+            raise DataError(
+                f"a batch of {len(parts)} arrays after batches of {len(self.arrays)} (row {self.n_samples}); "
+                "expected the same in all: X, (X, y) or (X, y, sample_weight)"
+            )
+        values = [_as_part(i, part) for i, part in enumerate(parts)]
+        for i, (value, array) in enumerate(zip(values, self.arrays, strict=True)):
+            if value.shape[1:] != array.shape[1:] or len(value) != len(values[0]):
+                raise DataError(
+                    f"batch at row {self.n_samples}: {array.path} has shape {value.shape}; expected "
+                    f"{(len(values[0]), *array.shape[1:])}"
+                )
+            if not np.can_cast(value.dtype, array.dtype, "safe"):
+                raise DataError(
+                    f"batch at row {self.n_samples}: {array.path} is {value.dtype} after {array.dtype}, "
+                    "which would "
+                    "lose digits; convert all batches to one dtype"
+                )
+            self.pending[i].append(value.astype(array.dtype, copy=False))
+        self.n_samples += len(values[0])
+        if self.n_samples - self.n_written >= self.chunk_rows:
+            self._write(self.n_samples // self.chunk_rows * self.chunk_rows)
+
+    def finish(self) -> str:
+        self._write(self.n_samples)
+        for array in self.arrays:
+            # No chunk lies beyond the last row, so none is looked for among the 2^40 rows that were claimed.
+            sync(array.async_array.resize((self.n_samples, *array.shape[1:]), delete_outside_chunks=False))
+        combined = "|".join(digest.hexdigest() for digest in self.hashes)
+        return hashlib.sha256(combined.encode()).hexdigest()
+
+    def _write(self, stop: int) -> None:
+        for i, array in enumerate(self.arrays):
+            rows = self.pending[i][0] if len(self.pending[i]) == 1 else np.concatenate(self.pending[i])
+            n_rows = stop - self.n_written
+            for start in range(0, n_rows, self.chunk_rows):
+                chunk = np.ascontiguousarray(rows[start : min(start + self.chunk_rows, n_rows)])
+                first = self.n_written + start
+                array[first : first + len(chunk)] = chunk
+                self.hashes[i].update(chunk.reshape(-1).view(np.uint8))
+            # A copy, or the few rows left over would keep the whole batch alive.
+            self.pending[i] = [rows[n_rows:].copy()]
+        self.n_written = stop
+
+
+def _as_part(position: int, part: np.ndarray) -> np.ndarray:
+    """Check one array of a batch: X of any numeric dtype, y and weights float64."""
+    name = ("X", "y", "sample_weight")[position] if position < 3 else f"array {position}"
+    values = np.asarray(part)
+    require_numbers(name, values)
+    if position == 0:
+        if values.ndim != 2:
+            raise DataError(f"X has shape {values.shape}; expected 2 axes (n_samples, n_features)")
+        require_columns(values.shape, "X")
+        return values.astype(values.dtype.newbyteorder("="), copy=False)
+    if position == 1:
+        if values.ndim not in (1, 2):
+            raise DataError(f"y has shape {values.shape}; expected (n_samples,) or (n_samples, n_targets)")
+        return values.astype(np.float64, copy=False)
+    if position > 2 or values.ndim != 1:
+        raise DataError(
+            f"{name} has shape {values.shape}; expected (X, y, sample_weight) with weights of 1 axis"
+        )
+    return values.astype(np.float64)

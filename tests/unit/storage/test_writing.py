@@ -1,0 +1,249 @@
+"""What the writer takes, and what it refuses before it works."""
+
+import errno
+import importlib
+import logging
+import os
+
+import dask.array
+import numpy as np
+import pandas as pd
+import pytest
+import zarr
+from zarr.storage import MemoryStore
+
+from rff_dist.blocks import Block
+from rff_dist.errors import DataError, InvalidParameterError, StorageError
+from rff_dist.storage import (
+    create_output,
+    generate_dataset,
+    ingest,
+    open_dataset,
+    write_dataset,
+    write_record,
+)
+
+X = np.random.default_rng(0).standard_normal((50, 3))
+Y, WEIGHT = X[:, 0] * 2, np.arange(50.0)
+
+
+def zarr_array(values, chunk=8, **options):
+    chunks = (chunk, *values.shape[1:])
+    array = zarr.create_array(MemoryStore(), shape=values.shape, dtype=values.dtype, chunks=chunks, **options)
+    array[...] = values
+    return array
+
+
+# -- sources ---------------------------------------------------------------------------------------
+
+
+SOURCES = {
+    "zarr": lambda: (zarr_array(X), zarr_array(Y, 20), zarr_array(WEIGHT, 20)),
+    "zarr, targets in memory": lambda: (zarr_array(X), Y, list(WEIGHT)),
+    "dask": lambda: tuple(dask.array.from_array(v, chunks=17) for v in (X, Y, WEIGHT)),
+    "dask, targets in memory": lambda: (dask.array.from_array(X, chunks=(9, 2)), Y, WEIGHT),
+}
+
+
+@pytest.mark.parametrize("source", SOURCES.values(), ids=SOURCES)
+def test_lazy_sources_are_written_like_arrays(tmp_path, source):
+    inputs, y, weight = source()
+    written = write_dataset(tmp_path / "a", inputs, y, sample_weight=weight, chunk_rows=10)
+    expected = write_dataset(tmp_path / "b", X, Y, sample_weight=WEIGHT, chunk_rows=10)
+    assert written.fingerprint() == expected.fingerprint()
+    assert written.one_dimensional
+    assert written.feature_names is None
+
+
+@pytest.mark.parametrize("kind", ["zarr", "dask"])
+def test_lazy_sources_are_never_held_whole(tmp_path, kind, monkeypatch):
+    sizes = []
+    if kind == "zarr":
+        source, read = zarr_array(X), zarr.Array.__getitem__
+
+        def getitem(array, selection):
+            values = read(array, selection)
+            sizes.append(len(values))
+            return values
+
+        monkeypatch.setattr(zarr.Array, "__getitem__", getitem)
+    else:
+
+        def remember(block):
+            sizes.append(len(block))
+            return block
+
+        source = dask.array.from_array(X, chunks=(8, 3)).map_blocks(remember, dtype=X.dtype, meta=X[:0])
+    write_dataset(tmp_path / "a", source)
+    assert sum(sizes) == 50
+    assert max(sizes) == 8
+
+
+@pytest.mark.parametrize("n_samples", [0, 1])
+def test_a_short_zarr_array_is_written(tmp_path, n_samples):
+    assert write_dataset(tmp_path / "a", zarr_array(X[:n_samples])).n_samples == n_samples
+
+
+@pytest.mark.parametrize("y", [Y[:49], dask.array.from_array(Y[:49], chunks=25)], ids=["array", "dask"])
+def test_a_dask_array_with_other_targets_is_refused(tmp_path, y):
+    with pytest.raises(DataError, match=r"expected \(25,\)|numbers of samples: \[50, 49\]"):
+        write_dataset(tmp_path / "a", dask.array.from_array(X, chunks=25), y)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_too_many_targets_beside_a_dask_array_are_refused(tmp_path):
+    with pytest.raises(DataError, match=r"numbers of samples: \[40, 50\]"):
+        write_dataset(tmp_path / "a", dask.array.from_array(X[:40], chunks=25), Y)
+
+
+def test_dask_targets_in_other_blocks_are_refused(tmp_path):
+    with pytest.raises(DataError, match=r"X has 2 blocks of rows and y or sample_weight 1; .* Rechunk"):
+        write_dataset(
+            tmp_path / "a", dask.array.from_array(X, chunks=25), dask.array.from_array(Y, chunks=50)
+        )
+
+
+def test_the_names_of_frames_are_kept(tmp_path):
+    frame = pd.DataFrame(X, columns=["a", "b", "c"])
+    dataset = write_dataset(tmp_path / "a", frame, pd.Series(Y, name="price"))
+    assert (dataset.feature_names, dataset.target_names) == (("a", "b", "c"), ("price",))
+    assert dataset.one_dimensional
+    np.testing.assert_array_equal(dataset.read(Block(0, 0, 50)).X, X)
+    given = write_dataset(tmp_path / "b", frame, frame[["a", "b"]], feature_names=["d", "e", "f"])
+    assert (given.feature_names, given.target_names) == (("d", "e", "f"), ("a", "b"))
+
+
+def test_frames_without_names_have_none(tmp_path):
+    dataset = write_dataset(tmp_path / "a", pd.DataFrame(X), pd.Series(Y))
+    assert dataset.feature_names is dataset.target_names is None
+
+
+# -- what is refused -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("chunk_rows", [2.5, 0, -3, "8"])
+def test_chunk_rows_that_are_no_count_are_refused(tmp_path, chunk_rows):
+    with pytest.raises(InvalidParameterError, match=rf"`chunk_rows`={chunk_rows!r}; expected an integer"):
+        write_dataset(tmp_path / "a", X, chunk_rows=chunk_rows)
+
+
+def test_data_without_columns_are_refused_in_the_words_of_scikit_learn(tmp_path):
+    with pytest.raises(DataError, match=r"Found array with 0 feature\(s\) \(shape=\(50, 0\)\)"):
+        write_dataset(tmp_path / "a", X[:, :0])
+    group = zarr.create_group(tmp_path / "foreign")
+    group.create_array("X", shape=(50, 0), chunks=(10, 1), dtype="f8")
+    with pytest.raises(DataError, match=r"Found array with 0 feature\(s\).*array 'X' of .*foreign"):
+        open_dataset(tmp_path / "foreign")
+
+
+def write_predictions(url):
+    create_output(url, n_samples=4, n_columns=None, dtype=float, chunk_rows=4)
+
+
+def write_generated(url):
+    generate_dataset(url, lambda X: X[:, 0], n_samples=4, n_features=1, noise=0, seed=0)
+
+
+def write_model(url):
+    write_record(url, kind="any", metadata={}, arrays={})
+
+
+def write_arrays(url):
+    write_dataset(url, X)
+
+
+WRITERS = [write_arrays, write_predictions, write_generated, write_model]
+
+
+@pytest.mark.parametrize("write", WRITERS)
+@pytest.mark.parametrize(
+    ("number", "advice"),
+    [
+        (errno.EACCES, "Permission denied. Choose a folder that you may write to"),
+        (errno.EROFS, "Read-only file system. Choose a folder that you may write to"),
+        (errno.ENOSPC, "No space left on device. Free some space or choose another place"),
+    ],
+)
+def test_a_folder_that_cannot_be_written_is_refused_with_fitting_advice(
+    tmp_path, monkeypatch, write, number, advice
+):
+    def refuse(path, *_):
+        raise OSError(number, os.strerror(number), os.fspath(path))
+
+    monkeypatch.setattr(os, "mkdir", refuse)
+    with pytest.raises(StorageError, match=rf"new/a cannot be written: {tmp_path}: {advice}"):
+        write(tmp_path / "new" / "a")
+
+
+@pytest.mark.parametrize("write", WRITERS)
+def test_a_file_system_that_takes_no_folders_is_refused(write):
+    with pytest.raises(StorageError, match=r"/proc/new/a cannot be written: /proc: .*\. Choose "):
+        write("/proc/new/a")
+
+
+def test_the_trial_leaves_nothing(tmp_path):
+    with pytest.raises(DataError):
+        write_dataset(tmp_path / "new" / "a", iter([]))
+    output = create_output(tmp_path / "b", n_samples=4, n_columns=None, dtype=float, chunk_rows=4)
+    assert len(list(tmp_path.glob(".b*"))) == 1
+    output.discard()
+
+
+def test_a_table_is_not_read_for_an_output_that_cannot_be_written(tmp_path, monkeypatch):
+    (tmp_path / "a.csv").write_text("a\n1\n")
+    monkeypatch.setattr(importlib.import_module("rff_dist.storage.ingest"), "_csv_table", None)
+    with pytest.raises(StorageError, match="cannot be written"):
+        ingest(tmp_path / "a.csv", "/proc/new/a")
+
+
+@pytest.mark.parametrize(
+    ("options", "named", "other"),
+    [({"on_nan": "foo"}, "on_nan", "dtype"), ({"dtype": "f2"}, "dtype", "on_nan")],
+)
+def test_only_the_wrong_option_is_named(tmp_path, options, named, other):
+    with pytest.raises(InvalidParameterError, match=f"`{named}`=") as caught:
+        ingest(tmp_path / "a.csv", tmp_path / "b", **options)
+    assert other not in str(caught.value)
+
+
+# -- weights ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_stored_weights_that_are_not_named_are_warned_of(tmp_path, caplog, zarr_format):
+    group = zarr.create_group(tmp_path / "a", zarr_format=zarr_format)
+    for name, values in {"X": X, "y": Y, "sample_weight": WEIGHT}.items():
+        group.create_array(name, data=values)
+    with caplog.at_level(logging.WARNING):
+        open_dataset(tmp_path / "a")
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert 'give sample_weight="sample_weight" to use them' in caplog.text
+
+
+def test_weights_that_are_named_or_not_needed_are_not_warned_of(tmp_path, caplog):
+    with caplog.at_level(logging.WARNING):
+        write_dataset(tmp_path / "a", X, Y, sample_weight=WEIGHT)
+        open_dataset(tmp_path / "a", sample_weight="sample_weight")
+        open_dataset(tmp_path / "a", y=None)
+        write_dataset(tmp_path / "b", X, Y)
+    assert caplog.text == ""
+
+
+# -- places ----------------------------------------------------------------------------------------
+
+
+def test_a_store_that_is_away_is_named(monkeypatch):
+    class Away:
+        async def get(self, key, prototype):
+            raise OSError("no route")
+
+    monkeypatch.setattr("rff_dist.storage.locations.open_store", lambda *_, **__: Away())
+    with pytest.raises(StorageError, match=r"s3://b/x cannot be read \(zarr\.json: OSError: no route\)"):
+        open_dataset("s3://b/x")
+
+
+def test_stores_in_memory_are_listed_without_their_parts():
+    write_record("memory://a-model", kind="any", metadata={}, arrays={"b": X})
+    with pytest.raises(StorageError, match="'a-model'") as caught:
+        open_dataset("memory://not-there")
+    assert "arrays-" not in str(caught.value)
