@@ -317,7 +317,7 @@ def measure_moments(rows: Rows, pivot: FloatArray) -> Moments:
     DataError
         If a value is not finite, a weight is negative, or a square overflows float64.
     """
-    columns = np.asarray(rows.X, np.float64)
+    columns = np.ascontiguousarray(rows.X, np.float64)  # sums of other orders round otherwise
     check_finite(rows, columns)
     if rows.y is not None:
         columns = np.hstack([columns, rows.y])

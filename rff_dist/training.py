@@ -341,7 +341,10 @@ def solve_ridge(job: Job, candidate: Mapping[str, Any]) -> Summary:
         statistics,
         solved.solution,
         solved.selection,
-        {**pipeline.describe_dataset(job.dataset), "fit_intercept": job.fit_intercept},
+        {
+            **pipeline.describe_dataset(job.dataset),
+            **pipeline.describe_choices(job.alpha, job.fit_intercept),
+        },
     )
     write_model(model.without_statistics(), job.place(f"{candidate['name']}-model"), overwrite=True)
     status = model.card["solver"]
