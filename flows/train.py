@@ -35,7 +35,7 @@ from rff_dist.errors import InvalidParameterError, StorageError
 from rff_dist.feature_map import check_n_components
 from rff_dist.kernels import Kernel, kernel_from_dict
 from rff_dist.progress import LogObserver
-from rff_dist.storage import open_dataset, redact
+from rff_dist.storage import ZarrDataset, open_dataset, redact
 from rff_dist.storage.locations import parse_location
 
 __all__ = ["TrainParameters", "lend_engine", "train"]
@@ -56,6 +56,16 @@ class TrainParameters(BaseModel):
     test: str | None = Field(
         default=None,
         description="Path or URL of test data to evaluate the model on; left out, it is not evaluated.",
+    )
+    x: str = Field(default="X", description="Name of the array of inputs, in the data and the test data.")
+    y: str = Field(default="y", description="Name of the array of targets.")
+    sample_weight: str | None = Field(
+        default=None, description="Name of the array of weights; all rows weigh alike where left out."
+    )
+    missing_chunks: Literal["error", "fill"] = Field(
+        default="error",
+        description="What a chunk that is not in the store means: lost data, or one that held only the fill "
+        "value.",
     )
     kernel: Literal["gaussian", "laplacian", "matern"] = Field(
         default="gaussian", description="The kernel; laplacian is the L1 form and needs design 'iid'."
@@ -137,6 +147,12 @@ class TrainParameters(BaseModel):
                 "`workers` and `threads` size the embedded cluster, but `scheduler` names an existing one"
             )
         return self
+
+    def open_data(self, url: str) -> ZarrDataset:
+        """Open the data or the test data, their arrays named as the parameters say."""
+        return open_dataset(
+            url, x=self.x, y=self.y, sample_weight=self.sample_weight, missing_chunks=self.missing_chunks
+        )
 
     def to_kernel(self) -> Kernel:
         """Return the kernel, with a unit length scale."""
@@ -276,8 +292,10 @@ def train(parameters: TrainParameters) -> Summary:
 @contextmanager
 def _working(parameters: TrainParameters, log: Any) -> Iterator[None]:
     """Open the data, the engine and the run's folder for the tasks, and close them after."""
-    dataset = open_dataset(parameters.data)
-    test = None if parameters.test is None else open_dataset(parameters.test)
+    dataset = parameters.open_data(parameters.data)
+    test = None if parameters.test is None else parameters.open_data(parameters.test)
+    # A cluster takes seconds to start, and a refusal none.
+    training.check_place(parameters.model, dataset, overwrite=parameters.overwrite)
     with (
         _open_engine(parameters, log) as engine,
         training.open_job(

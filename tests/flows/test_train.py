@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import zarr
 from prefect import State
 from prefect.artifacts import Artifact
 from prefect.client.orchestration import get_client
@@ -202,8 +203,44 @@ def test_model_that_exists_is_refused_before_the_data_are_read(run):
 
 def test_lent_engine_is_not_combined_with_parameters_of_another(run):
     refused = pytest.raises(InvalidParameterError, match="engine was lent")
+    parameters = run.parameters.model_copy(update={"overwrite": True})
     with disable_run_logger(), lend_engine(SerialEngine(1)), refused:
+        train.fn(parameters)
+
+
+def test_model_that_exists_is_refused_before_a_cluster_starts(run, monkeypatch):
+    monkeypatch.setattr("flows.train.DaskEngine", None)
+    with disable_run_logger(), pytest.raises(OutputExistsError, match="exists already"):
         train.fn(run.parameters)
+
+
+def test_arrays_of_other_names_and_weights_are_used_for_data_and_test_data(tmp_path):
+    rng = np.random.default_rng(0)
+    names = {"x": "inputs", "y": "price", "sample_weight": "w"}
+    for name, n_samples in (("data", 400), ("test", 60)):
+        group = zarr.create_group(tmp_path / name)
+        X = rng.standard_normal((n_samples, 2))
+        for array, values in zip(names.values(), (X, X[:, 0], rng.random(n_samples)), strict=True):
+            group.create_array(array, data=values)
+    parameters = TrainParameters(
+        data=str(tmp_path / "data"),
+        test=str(tmp_path / "test"),
+        model=str(tmp_path / "model"),
+        n_components=8,
+        alpha=0.1,
+        length_scale=1.0,
+        missing_chunks="fill",
+        **names,
+    )
+    with lend_engine(SerialEngine(1)):
+        result = train(parameters)
+    data, test = (open_dataset(tmp_path / name, **names) for name in ("data", "test"))
+    model, _ = pipeline.fit(
+        data, Gaussian(), engine=SerialEngine(1), length_scale=1.0, n_components=8, alpha=0.1
+    )
+    assert result["digest"] == model.digest()
+    expected = pipeline.evaluate(test, model, engine=SerialEngine(1)).mean_squared_error
+    np.testing.assert_allclose(result["metrics"]["mse"], expected)
 
 
 # -- parameters ------------------------------------------------------------------------------------
@@ -230,6 +267,7 @@ GOOD = {"data": "data.zarr", "model": "model"}
         ({"kernel": "gausian"}, "'gaussian'"),
         ({"kernel": "laplacian"}, "design='iid'"),
         ({"nu": 1.5}, "gaussian kernel has none"),
+        ({"missing_chunks": "skip"}, "'fill'"),
         ({"seed": -1}, "greater than or equal to 0"),
         ({"workers": 0}, "greater than or equal to 1"),
         ({"workers": 2, "scheduler": "tcp://127.0.0.1:8786"}, "names an existing one"),
