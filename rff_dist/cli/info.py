@@ -136,7 +136,8 @@ def _describe_record(path: str, record: Record) -> Report:
         facts["statistics"] = "kept" if "statistics" in metadata else "left out"
         packages = ", ".join(f"{name} {found}" for name, found in card["environment"]["packages"].items())
         facts["made"] = f"{card['created']} with {packages}"
-        facts["data fingerprint"] = card["data_fingerprint"][:16]
+        if "data_fingerprint" in card:  # a model of several sets of rows has none
+            facts["data fingerprint"] = card["data_fingerprint"][:16]
         facts["digest"] = metadata["digest"][:16]
     facts["stored"] = f"{len(record.arrays)} arrays, all as they were written (SHA-256)"
     return Report(document, facts_view(f"{path}: {record.kind}", **facts))
