@@ -131,3 +131,11 @@ def test_accumulate_wants_an_open_dataset():
     feature_map = draw_feature_map("gaussian", n_features=2, n_components=4)
     with pytest.raises(InvalidParameterError, match=r"a str; open it first: open_dataset"):
         pipeline.accumulate("data.zarr", feature_map)
+
+
+def test_the_median_heuristic_says_when_it_finds_no_row_with_weight(problem):
+    X, y = problem
+    with pytest.raises(DataError, match="none of 3_000 sampled rows has a weight above 0"):
+        pipeline.median_length_scale(
+            ArrayDataset(X, y, np.zeros(len(X))), Gaussian(), standardizer=None, seed=0
+        )
