@@ -259,7 +259,7 @@ def _sample_inputs(dataset: Dataset, seed: int) -> NDArray[Any]:
             break
         n_drawn = min(dataset.n_samples, 4 * n_drawn)
     if not len(counts):
-        raise DataError(f"none of {n_drawn:_} sampled rows has a weight above 0; give `length_scale` a number")
+        raise DataError(f"none of {n_drawn:_} sampled rows has a weight above 0; give a `length_scale`")
     if len(counts) > HEURISTIC_ROWS:
         counts = np.sort(rng.choice(counts, HEURISTIC_ROWS, replace=False))
     finite = np.isfinite(sample[counts]).all(axis=1)
