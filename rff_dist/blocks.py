@@ -413,6 +413,9 @@ def accumulate_rows(rows: Rows, state: Accumulation) -> RidgeStatistics:
     together = 1 if n_threads == 1 else min(len(tiles), -(-2 * n_threads // len(output_tiles)))
     buffers = [np.empty((n_components, height)) for _ in range(together)]
     locks = {offset: Lock() for _, _, offset in output_tiles}
+    # one product per thread, made in the same place: Dask's workers give freed memory back at once, and
+    # fresh pages for each product cost 5 % there
+    scratch = [np.empty(OUTPUT_TILE * OUTPUT_TILE) for _ in range(n_threads)]
     with _executor(n_threads) as pool:
         for group in itertools.batched(tiles, together):
             work = [
@@ -437,9 +440,13 @@ def accumulate_rows(rows: Rows, state: Accumulation) -> RidgeStatistics:
                 row, column, offset = output_tile
                 features = tile_and_features[1]
                 left = features[row : row + OUTPUT_TILE]
-                product = np.matmul(left, features[column : column + OUTPUT_TILE].T)
+                right_ = features[column : column + OUTPUT_TILE]
+                buffer = scratch.pop()
+                product = buffer[: len(left) * len(right_)].reshape(len(left), len(right_))
+                np.matmul(left, right_.T, out=product)
                 with locks[offset]:
                     _add_rounded(product, layout.view(low, row, column, offset), -spec.grid_exponent)
+                scratch.append(buffer)
 
             stripes = range(0, n_components, STRIPE)
             filled = list(pool.map(fill, *_pairs(work, stripes)))

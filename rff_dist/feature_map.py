@@ -172,11 +172,11 @@ class FourierFeatureMap:
             Even for pairs.
         """
         if self.phases is None:
-            angles = _project(self.frequencies[:, start // 2 : stop // 2], inputs)
+            angles = _project(self.frequencies[:, start // 2 : stop // 2], inputs, out[: len(out) // 2])
             np.cos(angles, out=out[0::2], dtype=np.float32)
             np.sin(angles, out=out[1::2], dtype=np.float32)
         else:
-            angles = _project(self.frequencies[:, start:stop], inputs)
+            angles = _project(self.frequencies[:, start:stop], inputs, out)
             angles += self.phases[start:stop, np.newaxis]
             np.cos(angles, out=out, dtype=np.float32)
 
@@ -238,13 +238,14 @@ class FourierFeatureMap:
         return _redraw, (self.spec, self.standardizer, self.digest())
 
 
-def _project(frequencies: Float32Array, inputs: Float32Array) -> Float32Array:
+def _project(frequencies: Float32Array, inputs: Float32Array, scratch: FloatArray) -> Float32Array:
     """Return frequencies' · inputs' in float32, made in float64 and rounded once.
 
     A float32 product rounds by the shape of its factors and the number of BLAS threads; this one gives
     a row the same features in whatever company, at 1 to 2 % of a pass (32 inputs, D = 1,024).
     """
-    return (frequencies.T.astype(np.float64) @ inputs.T.astype(np.float64)).astype(np.float32)
+    np.matmul(frequencies.T.astype(np.float64), inputs.T.astype(np.float64), out=scratch)
+    return scratch.astype(np.float32)
 
 
 @lru_cache(maxsize=8)
