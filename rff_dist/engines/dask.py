@@ -671,8 +671,12 @@ class _Pass:
         while not root.done():
             self._next_done()
         self._check(root, None)
+        # By way of the scheduler, Dask's default, the fetch takes six times as long (0.74 s for 67 MB); but
+        # only an embedded cluster's workers are sure to be in reach.
+        direct = True if self._engine._cluster is not None else None
         fetching = asyncio.run_coroutine_threadsafe(
-            self._client.gather(root, asynchronous=True), cast("Any", self._client.loop).asyncio_loop
+            self._client.gather(root, asynchronous=True, direct=direct),
+            cast("Any", self._client.loop).asyncio_loop,
         )
         # A worker may die before its result is fetched, so the fetch is watched like the pass.
         while True:
