@@ -33,7 +33,7 @@ from rff_dist.engines import Engine
 from rff_dist.engines.dask import DaskEngine
 from rff_dist.errors import InvalidParameterError, StorageError
 from rff_dist.feature_map import check_n_components
-from rff_dist.kernels import Kernel, kernel_from_dict
+from rff_dist.kernels import Kernel, check_design, kernel_from_dict
 from rff_dist.progress import LogObserver
 from rff_dist.storage import ZarrDataset, open_dataset, redact
 from rff_dist.storage.locations import parse_location
@@ -137,7 +137,7 @@ class TrainParameters(BaseModel):
         if self.nu is not None and self.kernel != "matern":
             raise ValueError(f"`nu` is {self.nu} but the {self.kernel} kernel has none; leave it out")
         # Refuses a design that the kernel does not allow, at no cost.
-        self.to_kernel().sample_frequencies(1, 1, design=self.design, rng=0)
+        check_design(self.to_kernel(), self.design, 1)
         if self.length_scale_candidates and self.length_scale != "auto":
             raise ValueError("`length_scale` and `length_scale_candidates` were both given; give one of them")
         if len(self.length_scales) > 1 and self.alpha == 0:

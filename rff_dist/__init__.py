@@ -25,21 +25,37 @@ if TYPE_CHECKING:
     from rff_dist.engines.serial import SerialEngine
     from rff_dist.estimators import RFFRidge, RFFSampler, load_model, save_model
     from rff_dist.feature_map import FeatureMap, draw_feature_map
-    from rff_dist.kernels import Gaussian, Laplacian, Matern
+    from rff_dist.kernels import (
+        Cauchy,
+        Gaussian,
+        Laplacian,
+        Linear,
+        Matern,
+        Min,
+        Polynomial,
+        RationalQuadratic,
+        Sinc,
+    )
     from rff_dist.pipeline import accumulate
     from rff_dist.statistics import RidgeStatistics
     from rff_dist.storage import open_dataset, write_dataset
 
 _HOMES = {
+    "Cauchy": "rff_dist.kernels",
     "DaskEngine": "rff_dist.engines.dask",
     "FeatureMap": "rff_dist.feature_map",
     "Gaussian": "rff_dist.kernels",
     "Laplacian": "rff_dist.kernels",
+    "Linear": "rff_dist.kernels",
     "Matern": "rff_dist.kernels",
+    "Min": "rff_dist.kernels",
+    "Polynomial": "rff_dist.kernels",
     "RFFRidge": "rff_dist.estimators",
     "RFFSampler": "rff_dist.estimators",
+    "RationalQuadratic": "rff_dist.kernels",
     "RidgeStatistics": "rff_dist.statistics",
     "SerialEngine": "rff_dist.engines.serial",
+    "Sinc": "rff_dist.kernels",
     "accumulate": "rff_dist.pipeline",
     "draw_feature_map": "rff_dist.feature_map",
     "load_model": "rff_dist.estimators",
@@ -49,15 +65,21 @@ _HOMES = {
 }
 
 __all__ = [
+    "Cauchy",
     "DaskEngine",
     "FeatureMap",
     "Gaussian",
     "Laplacian",
+    "Linear",
     "Matern",
+    "Min",
+    "Polynomial",
     "RFFRidge",
     "RFFSampler",
+    "RationalQuadratic",
     "RidgeStatistics",
     "SerialEngine",
+    "Sinc",
     "__version__",
     "accumulate",
     "draw_feature_map",

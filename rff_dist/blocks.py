@@ -17,7 +17,8 @@ from threadpoolctl import threadpool_limits
 
 from rff_dist.errors import DataError, PlanError, StatisticsError
 from rff_dist.exact import ExactSum
-from rff_dist.feature_map import STRIPE, FeatureMap
+from rff_dist.feature_map import FeatureMap
+from rff_dist.runs import expand
 from rff_dist.statistics import OUTPUT_TILE, RidgeStatistics, StatisticsSpec, tile_rows
 
 type FloatArray = NDArray[np.float64]
@@ -256,6 +257,8 @@ class Moments:
         Sum of the weights.
     largest_weight : float
         1 without weights.
+    minimum, maximum : float64 arrays of shape (n_columns,)
+        Of the columns [X, y].
     n_targets : int
         How many of the columns are targets, at the end.
     frequency_weights : bool
@@ -268,6 +271,8 @@ class Moments:
     squares: ExactSum
     weight: ExactSum
     largest_weight: float
+    minimum: FloatArray
+    maximum: FloatArray
     n_targets: int
     frequency_weights: bool = False
 
@@ -284,6 +289,8 @@ class Moments:
             self.squares + other.squares,
             self.weight + other.weight,
             max(self.largest_weight, other.largest_weight),
+            np.minimum(self.minimum, other.minimum),
+            np.maximum(self.maximum, other.maximum),
             self.n_targets,
             self.frequency_weights and other.frequency_weights,
         )
@@ -321,6 +328,7 @@ def measure_moments(rows: Rows, pivot: FloatArray) -> Moments:
     check_finite(rows, columns)
     if rows.y is not None:
         columns = np.hstack([columns, rows.y])
+    minimum, maximum = columns.min(axis=0, initial=np.inf), columns.max(axis=0, initial=-np.inf)
     weights = np.ones(len(columns)) if rows.sample_weight is None else rows.sample_weight
     with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is refused below
         columns = columns - pivot
@@ -340,9 +348,38 @@ def measure_moments(rows: Rows, pivot: FloatArray) -> Moments:
         squares=ExactSum.of(squares),
         weight=ExactSum.of(np.asarray(weights.sum())),
         largest_weight=1.0 if rows.sample_weight is None else float(weights.max(initial=0.0)),
+        minimum=minimum,
+        maximum=maximum,
         n_targets=0 if rows.y is None else rows.y.shape[1],
         frequency_weights=rows.sample_weight is not None and bool((weights == np.rint(weights)).all()),
     )
+
+
+def measure_features(rows: Rows, feature_map: FeatureMap) -> FloatArray:
+    """Return the largest absolute value of each unnormalised feature in a block, shape (n_components,).
+
+    Raises
+    ------
+    DataError
+        If an input is not finite.
+    """
+    inputs = feature_map.prepare(rows.X)
+    check_finite(rows, inputs)
+    largest = np.zeros(feature_map.n_components)
+    height = min(tile_rows(feature_map.n_components), max(1, len(inputs)))
+
+    def measure(stripe_range: tuple[int, int]) -> None:
+        start, stop = stripe_range
+        stripe = np.empty((stop - start, height))
+        for first in range(0, len(inputs), height):
+            tile = inputs[first : first + height]
+            features = stripe[:, : len(tile)]
+            feature_map.fill(tile, features, start, stop)
+            np.maximum(largest[start:stop], np.abs(features).max(axis=1), out=largest[start:stop])
+
+    with _executor(_n_threads.get()) as pool:
+        list(pool.map(measure, feature_map.stripes))
+    return largest
 
 
 # -- statistics ------------------------------------------------------------------------------------
@@ -404,6 +441,7 @@ def accumulate_rows(rows: Rows, state: Accumulation) -> RidgeStatistics:
     targets = ExactSum.zeros((right.shape[1], right.shape[1]))
 
     n_threads = _n_threads.get()
+    units = 2.0 ** -expand(spec.exponents) if spec.exponents else None
     height = min(tile_rows(n_components), max(1, len(inputs)))
     tiles = [slice(i, min(i + height, len(inputs))) for i in range(0, len(inputs), height)]
     output_tiles = sorted(
@@ -423,12 +461,17 @@ def accumulate_rows(rows: Rows, state: Accumulation) -> RidgeStatistics:
                 for tile, buffer in zip(group, buffers, strict=False)
             ]
 
-            def fill(tile_and_features: tuple[slice, FloatArray], start: int) -> FloatArray:
+            def fill(
+                tile_and_features: tuple[slice, FloatArray], stripe_range: tuple[int, int]
+            ) -> FloatArray:
                 tile, features = tile_and_features
-                stop = min(start + STRIPE, n_components)
+                start, stop = stripe_range
                 stripe = features[start:stop]
                 with np.errstate(over="ignore", invalid="ignore"):  # `ExactSum.of` refuses such moments
                     feature_map.fill(inputs[tile], stripe, start, stop)
+                    if units is not None:
+                        stripe *= units[start:stop, np.newaxis]
+                        _check_head_room(stripe, rows.block.start + tile.start)
                     moments = stripe @ weighted[tile]
                 if weights is not None:
                     stripe *= np.sqrt(weights[tile])
@@ -448,7 +491,7 @@ def accumulate_rows(rows: Rows, state: Accumulation) -> RidgeStatistics:
                     _add_rounded(product, layout.view(low, row, column, offset), -spec.grid_exponent)
                 scratch.append(buffer)
 
-            stripes = range(0, n_components, STRIPE)
+            stripes = feature_map.stripes
             filled = list(pool.map(fill, *_pairs(work, stripes)))
             for i, (tile, _) in enumerate(work):
                 cross += ExactSum.of(np.concatenate(filled[i * len(stripes) : (i + 1) * len(stripes)]))
@@ -471,6 +514,16 @@ def _add_rounded(product: FloatArray, total: IntArray, shift: int) -> None:
         strip *= 2.0**shift
         np.rint(strip, out=strip)
         np.add(total[i : i + 32], strip, out=total[i : i + 32], casting="unsafe", dtype=np.int64)
+
+
+def _check_head_room(features: FloatArray, first_row: int) -> None:
+    reach = np.abs(features).max(axis=0, initial=0.0)
+    if not (reach <= 1).all():
+        row = int(np.argmin(reach <= 1))
+        raise DataError(
+            f"a feature of row {first_row + row:_} is {reach[row]:.3g} times the largest that these exact "
+            "sums were laid out for by the first rows; its inputs are far outside theirs: fit anew"
+        )
 
 
 def _checked_weights(rows: Rows, spec: StatisticsSpec) -> FloatArray | None:
@@ -535,16 +588,16 @@ def predict_rows(rows: Rows, model: LinearModel) -> FloatArray:
     feature_map = model.feature_map
     inputs = feature_map.prepare(rows.X)
     check_finite(replace(rows, y=None, sample_weight=None), inputs)
-    weights = feature_map.scale * model.coefficients.T
+    weights = feature_map.raw_coefficients(model.coefficients).T
+    stripes = feature_map.stripes
     predictions = np.empty((len(inputs), weights.shape[0]))
     height = min(tile_rows(feature_map.n_components), max(1, len(inputs)))
 
     def predict(start: int) -> None:
         tile = inputs[start : start + height]
-        stripe = np.empty((min(STRIPE, feature_map.n_components), len(tile)))
+        stripe = np.empty((max(stop - first for first, stop in stripes), len(tile)))
         total = np.zeros((weights.shape[0], len(tile)))
-        for first in range(0, feature_map.n_components, STRIPE):
-            stop = min(first + STRIPE, feature_map.n_components)
+        for first, stop in stripes:
             with np.errstate(over="ignore", invalid="ignore"):  # reported below
                 feature_map.fill(tile, stripe[: stop - first], first, stop)
                 total += weights[:, first:stop] @ stripe[: stop - first]

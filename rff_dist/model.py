@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from rff_dist.blocks import LinearModel
 from rff_dist.errors import IntegrityError, RFFDistError
-from rff_dist.feature_map import FourierFeatureMap, Standardizer, draw_feature_map
+from rff_dist.feature_map import FeatureMap, Standardizer, draw_feature_map, feature_map_class
 from rff_dist.frequencies import DESIGNS
 from rff_dist.kernels import kernel_from_dict
 from rff_dist.selection import Selection
@@ -39,7 +39,7 @@ class RidgeModel:
 
     Attributes
     ----------
-    feature_map : FourierFeatureMap
+    feature_map : FeatureMap
         With the standardizer of the inputs.
     coefficients : float64 array of shape (n_components, n_targets)
         Weights of Z's columns.
@@ -58,7 +58,7 @@ class RidgeModel:
         JSON-able facts: data fingerprint, rows, versions, processor, solver status, metrics.
     """
 
-    feature_map: FourierFeatureMap
+    feature_map: FeatureMap
     coefficients: FloatArray
     intercept: FloatArray
     alpha: float
@@ -70,7 +70,7 @@ class RidgeModel:
     @classmethod
     def from_solution(
         cls,
-        feature_map: FourierFeatureMap,
+        feature_map: FeatureMap,
         statistics: RidgeStatistics,
         solution: RidgeSolution,
         selection: Selection | None,
@@ -162,13 +162,12 @@ def write_model(model: RidgeModel, url: str | os.PathLike[str], *, overwrite: bo
         If it cannot be written.
     """
     feature_map = model.feature_map
+    facts, stored = feature_map.record()
     arrays: dict[str, NDArray[Any]] = {
-        "frequencies": feature_map.frequencies,
         "coefficients": model.coefficients,
         "intercept": model.intercept,
+        **{f"features_{name}": array for name, array in stored.items()},
     }
-    if feature_map.phases is not None:
-        arrays["phases"] = feature_map.phases
     if feature_map.standardizer is not None:
         arrays["input_mean"] = feature_map.standardizer.mean
         arrays["input_scale"] = feature_map.standardizer.scale
@@ -176,7 +175,12 @@ def write_model(model: RidgeModel, url: str | os.PathLike[str], *, overwrite: bo
     metadata: dict[str, Any] = {
         "alpha": model.alpha,
         "one_dimensional": model.one_dimensional,
-        "feature_map": {"digest": feature_map.digest(), "map": feature_map.map, **_spec_to_dict(feature_map)},
+        "feature_map": {
+            "kind": feature_map.kind,
+            "digest": feature_map.digest(),
+            **facts,
+            **_spec_to_dict(feature_map),
+        },
         "card": dict(model.card),
         "digest": model.digest(),
     }
@@ -227,34 +231,38 @@ def _with_prefix(arrays: Mapping[str, NDArray[Any]], prefix: str) -> dict[str, N
     return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
 
 
-def _spec_to_dict(feature_map: FourierFeatureMap) -> dict[str, Any]:
+def _spec_to_dict(feature_map: FeatureMap) -> dict[str, Any]:
     spec = feature_map.spec
     if spec is None or DESIGNS.get(spec.design.name) != spec.design:
         return {}
-    return {"spec": {"kernel": spec.kernel.to_dict(), "design": spec.design.name, "seed": spec.seed}}
+    facts = {"kernel": spec.kernel.to_dict(), "design": spec.design.name, "map": spec.map, "seed": spec.seed}
+    return {"spec": facts}
 
 
 def _read_feature_map(
     values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], standardizer: Standardizer | None
-) -> FourierFeatureMap:
+) -> FeatureMap:
     """Rebuild the features from the stored arrays, and keep the spec where it still draws the same ones."""
-    stored = FourierFeatureMap(arrays["frequencies"], arrays.get("phases"), standardizer)
+    stored = feature_map_class(values["kind"]).from_record(
+        values, _with_prefix(arrays, "features_"), standardizer
+    )
     if "spec" not in values:
         return stored
+    spec = values["spec"]
     try:
         drawn = draw_feature_map(
-            kernel_from_dict(values["spec"]["kernel"]),
+            kernel_from_dict(spec["kernel"]),
             n_features=stored.n_features,
             n_components=stored.n_components,
-            design=values["spec"]["design"],
-            map=values["map"],
-            random_state=values["spec"]["seed"],
+            design=spec["design"],
+            map=spec["map"],
+            random_state=spec["seed"],
             standardizer=standardizer,
         )
     except RFFDistError as error:
-        logger.warning("using the stored frequencies, since their spec cannot be drawn here: %s", error)
+        logger.warning("using the stored features, since their spec cannot be drawn here: %s", error)
         return stored
     if drawn.digest() != values["digest"]:
-        logger.warning("using the stored frequencies: this machine draws others from the same seed")
+        logger.warning("using the stored features: this machine draws others from the same seed")
         return stored
     return drawn

@@ -32,6 +32,7 @@ from rff_dist.blocks import (
     accumulate_rows,
     check_finite,
     evaluate_rows,
+    measure_features,
     measure_moments,
     predict_rows,
 )
@@ -40,15 +41,15 @@ from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.feature_map import (
     FeatureMap,
-    FourierFeatureMap,
     Standardizer,
     check_n_components,
     draw_feature_map,
 )
 from rff_dist.frequencies import Design
-from rff_dist.kernels import Kernel, LengthScale
+from rff_dist.kernels import Kernel, LengthScale, Stationary, with_length_scale
 from rff_dist.model import RidgeModel
 from rff_dist.plan import MAX_BLOCK_ROWS, Plan, available_memory, plan_blocks, plan_fit
+from rff_dist.runs import as_runs
 from rff_dist.selection import Selection, select_alpha
 from rff_dist.solvers import RidgeSolution, decompose, solve_cholesky
 from rff_dist.statistics import FINE_FRACTION_BITS, FRACTION_BITS, RidgeStatistics, StatisticsSpec
@@ -171,6 +172,13 @@ def standardizer_from(moments: Moments) -> Standardizer:
     return Standardizer(moments.means[:n_features], np.where(deviations > 0, deviations, 1.0))
 
 
+def input_range(moments: Moments, standardizer: Standardizer | None) -> tuple[FloatArray, FloatArray]:
+    """Return the least and the largest value of each (standardised) input column."""
+    n_features = len(moments.pivot) - moments.n_targets
+    lower, upper = moments.minimum[:n_features], moments.maximum[:n_features]
+    return (lower, upper) if standardizer is None else (standardizer(lower), standardizer(upper))
+
+
 def target_offset_from(moments: Moments) -> tuple[float, ...]:
     """Return the targets' means, to subtract before summing."""
     return tuple(float(mean) for mean in moments.means[len(moments.pivot) - moments.n_targets :])
@@ -208,7 +216,7 @@ def weight_grid(moments: Moments) -> dict[str, Any]:
 
 
 def median_length_scale(
-    dataset: Dataset, kernel: Kernel, *, standardizer: Standardizer | None, seed: int
+    dataset: Dataset, kernel: Stationary, *, standardizer: Standardizer | None, seed: int
 ) -> float:
     """Return the median distance, in the kernel's metric, between distinct rows of a seeded sample.
 
@@ -218,7 +226,7 @@ def median_length_scale(
     Parameters
     ----------
     dataset : Dataset
-    kernel : Kernel
+    kernel : Stationary
         Whose metric counts.
     standardizer : Standardizer, optional
         Applied to the rows first.
@@ -279,13 +287,16 @@ def draw(
     map: str,
     seed: int,
     standardizer: Standardizer | None,
-) -> FourierFeatureMap:
+    ranges: tuple[FloatArray, FloatArray] | None = None,
+) -> FeatureMap:
     """Draw the feature map of a kernel for a dataset.
 
     Parameters
     ----------
     length_scale : "auto", number(s) or None
         "auto" is the median heuristic; None keeps the kernel's own.
+    ranges : pair of float64 arrays of shape (n_features,), optional
+        From `input_range`: they fill in what a kernel wants to know of the inputs.
 
     Raises
     ------
@@ -297,9 +308,14 @@ def draw(
             raise InvalidParameterError(
                 f"`length_scale` is {length_scale!r}; expected 'auto' or numbers above 0"
             )
-        length_scale = median_length_scale(dataset, kernel, standardizer=standardizer, seed=seed)
+        if not isinstance(kernel, Stationary):
+            length_scale = None  # it has no width to choose, or several
+        else:
+            length_scale = median_length_scale(dataset, kernel, standardizer=standardizer, seed=seed)
     if length_scale is not None:
-        kernel = kernel.with_length_scale(length_scale)
+        kernel = with_length_scale(kernel, length_scale)
+    if ranges is not None:
+        kernel = kernel.bind(*ranges)
     return draw_feature_map(
         kernel,
         n_features=dataset.n_features,
@@ -322,8 +338,12 @@ def statistics_spec(
     weight_exponent: int = 0,
     frequency_weights: bool = False,
     fraction_bits: int = FRACTION_BITS,
+    engine: Engine | None = None,
 ) -> StatisticsSpec:
     """Return what statistics of a dataset in a feature map are about.
+
+    Features without a bound, such as linear ones, take their grid from a first pass of maxima on
+    `engine`, with head-room for twice as much; see `blocks.measure_features`.
 
     Raises
     ------
@@ -336,13 +356,28 @@ def statistics_spec(
         n_components=feature_map.n_components,
         n_targets=dataset.n_targets,
         feature_digest=feature_map.digest(),
-        scale=feature_map.scale,
+        scales=feature_map.scales,
+        exponents=() if feature_map.bounded else _feature_grid(dataset, feature_map, engine=engine),
         weight_exponent=weight_exponent,
         target_offset=target_offset,
         one_dimensional=dataset.one_dimensional,
         frequency_weights=frequency_weights,
         fraction_bits=fraction_bits,
     )
+
+
+def _feature_grid(
+    dataset: Dataset, feature_map: FeatureMap, *, engine: Engine | None
+) -> tuple[tuple[int, int], ...]:
+    largest: FloatArray = (SerialEngine() if engine is None else engine).map_reduce(
+        BlockTask(dataset, measure_features),
+        blocks_of(dataset),
+        feature_map,
+        combine=np.maximum,
+        label="measure",
+    )
+    exponents = np.where(largest > 0, np.frexp(largest)[1] + 1, 0)  # a bit of head-room
+    return tuple((count, int(exponent)) for count, exponent in as_runs(exponents))
 
 
 def broadcast(feature_map: FeatureMap, spec: StatisticsSpec, *, engine: Engine) -> Broadcast[Accumulation]:
@@ -408,7 +443,7 @@ def accumulate(
         )
     engine = SerialEngine() if engine is None else engine
     if spec is None:
-        spec = statistics_spec(dataset, feature_map)
+        spec = statistics_spec(dataset, feature_map, engine=engine)
         if dataset.weighted:
             spec = replace(spec, **weight_grid(inspect(dataset, engine=engine)))
     return accumulate_broadcast(dataset, broadcast(feature_map, spec, engine=engine), engine=engine)
@@ -670,6 +705,7 @@ def fit(
     moments = inspect(dataset, engine=engine)
     if not standardize:
         warn_of_lost_digits(moments)
+    standardizer = standardizer_from(moments) if standardize else None
     feature_map = draw(
         dataset,
         kernel,
@@ -678,13 +714,15 @@ def fit(
         design=design,
         map=map,
         seed=seed,
-        standardizer=standardizer_from(moments) if standardize else None,
+        standardizer=standardizer,
+        ranges=input_range(moments, standardizer),
     )
     spec = statistics_spec(
         dataset,
         feature_map,
         target_offset=target_offset_from(moments),
         fraction_bits=fraction_bits_for(dataset.n_samples),
+        engine=engine,
         **weight_grid(moments),
     )
     statistics = accumulate(dataset, feature_map, engine=engine, spec=spec)
@@ -715,8 +753,8 @@ def describe_choices(alpha: Alpha, fit_intercept: bool) -> Mapping[str, Any]:
     return {"alpha_given": given, "fit_intercept": bool(fit_intercept)}
 
 
-def length_scale_of(feature_map: FourierFeatureMap) -> LengthScale:
-    """Return the kernel's length scale that a feature map was drawn with.
+def length_scale_of(feature_map: FeatureMap) -> LengthScale | None:
+    """Return the kernel's length scale that a feature map was drawn with; None where it has no single one.
 
     Raises
     ------
@@ -727,7 +765,7 @@ def length_scale_of(feature_map: FourierFeatureMap) -> LengthScale:
         raise InvalidParameterError(
             "this feature map was made of given frequencies; it knows no length scale"
         )
-    return cast("LengthScale", feature_map.spec.kernel.length_scale)
+    return cast("LengthScale | None", getattr(feature_map.spec.kernel, "length_scale", None))
 
 
 def transform_in_memory(dataset: Dataset, feature_map: FeatureMap, *, dtype: DTypeLike) -> NDArray[Any]:

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from rff_dist.errors import StatisticsError
 from rff_dist.exact import ExactSum, exact_sum_arrays, exact_sum_from_arrays
+from rff_dist.runs import Runs, expand
 
 type FloatArray = NDArray[np.float64]
 type IntArray = NDArray[np.int64]
@@ -131,8 +132,10 @@ class StatisticsSpec:
         D, and the columns of Y.
     feature_digest : str
         Digest of the feature map.
-    scale : float
-        Z = scale · U.
+    scales : runs of (components, float)
+        Z = scale · V, V the unnormalised features.
+    exponents : runs of (components, int)
+        V = 2**exponent · U with entries of U in [-1, 1]; none where V's are so already.
     weight_exponent : int
         Sample weights are at most 2**weight_exponent.
     fraction_bits : int
@@ -149,9 +152,10 @@ class StatisticsSpec:
     n_components: int
     n_targets: int
     feature_digest: str
-    scale: float
+    scales: Runs
     weight_exponent: int = 0
     fraction_bits: int = FRACTION_BITS
+    exponents: tuple[tuple[int, int], ...] = ()
     target_offset: tuple[float, ...] = ()
     one_dimensional: bool = False
     frequency_weights: bool = False
@@ -160,6 +164,12 @@ class StatisticsSpec:
     def layout(self) -> TileLayout:
         """Where each output tile of the Gram is stored."""
         return TileLayout(self.n_components)
+
+    @property
+    def factors(self) -> FloatArray:
+        """Z = factors · U, shape (n_components,)."""
+        scales = expand(self.scales)
+        return np.ldexp(scales, expand(self.exponents).astype(np.int64)) if self.exponents else scales
 
     @property
     def grid_exponent(self) -> int:
@@ -284,7 +294,7 @@ class RidgeStatistics:
     def Zty(self) -> FloatArray:  # noqa: N802
         """Return Z'y of shape (n_components,), or Z'Y of shape (n_components, n_targets)."""
         cross = self.cross.value()
-        moments = self.spec.scale * (cross[:, :-1] + np.outer(cross[:, -1], self._offset))
+        moments = self.spec.factors[:, np.newaxis] * (cross[:, :-1] + np.outer(cross[:, -1], self._offset))
         return moments[:, 0] if self.spec.one_dimensional else moments
 
     def yty(self) -> float | FloatArray:
@@ -296,7 +306,7 @@ class RidgeStatistics:
 
     def Zt1(self) -> FloatArray:  # noqa: N802
         """Return Z'1, the sums of the features, of shape (n_components,)."""
-        return self.spec.scale * self.cross.value()[:, -1]
+        return self.spec.factors * self.cross.value()[:, -1]
 
     def target_means(self) -> FloatArray:
         """Return the (weighted) means of the targets, of shape (n_targets,)."""
@@ -332,9 +342,9 @@ class RidgeStatistics:
         target_means = sums[:-1, -1] / total  # of the offset targets, hence small
         return NormalEquations(
             gram=self._gram(cross[:, -1] / np.sqrt(total)),
-            moments=self.spec.scale * (cross[:, :-1] - np.outer(cross[:, -1], target_means)),
+            moments=self.spec.factors[:, np.newaxis] * (cross[:, :-1] - np.outer(cross[:, -1], target_means)),
             total_sum_of_squares=np.diagonal(sums)[:-1] - total * target_means**2,
-            feature_means=self.spec.scale * cross[:, -1] / total,
+            feature_means=self.spec.factors * cross[:, -1] / total,
             target_means=self._offset + target_means,
             n_samples=self._n_observations,
             fit_intercept=True,
@@ -342,8 +352,8 @@ class RidgeStatistics:
         )
 
     def _gram(self, center: FloatArray | None) -> FloatArray:
-        """Return scale²·(U'U - center·center') as a symmetric matrix, without a second D² array."""
-        layout = self.spec.layout
+        """Return U'U - center·center', scaled to Z'Z, as a symmetric matrix without a second D² array."""
+        layout, factors = self.spec.layout, self.spec.factors
         gram = np.empty((self.n_components, self.n_components))
         for row, column, offset in layout.tiles():
             tile = np.ldexp(
@@ -356,7 +366,7 @@ class RidgeStatistics:
             columns = slice(column, column + tile.shape[1])
             if center is not None:
                 tile -= np.outer(center[rows], center[columns])
-            tile *= self.spec.scale**2
+            tile *= factors[rows, np.newaxis] * factors[columns]
             gram[rows, columns] = tile
             gram[columns, rows] = tile.T
         return gram
@@ -364,7 +374,7 @@ class RidgeStatistics:
     @property
     def _gram_error(self) -> float:
         """Spectral norm of D x D roundings, one a tile: 2·√D/√12 of the grid, doubled to be safe."""
-        spacing = 2.0**self.spec.grid_exponent * self.spec.scale**2
+        spacing = 2.0**self.spec.grid_exponent * self.spec.factors.max() ** 2
         return float(4 / np.sqrt(12) * np.sqrt(self.n_components * self.n_tiles) * spacing)
 
     @property
@@ -443,6 +453,8 @@ class RidgeStatistics:
         """
         values = dict(metadata["spec"])
         values["target_offset"] = tuple(values["target_offset"])
+        for name in ("scales", "exponents"):
+            values[name] = tuple((count, value) for count, value in values[name])
         spec = StatisticsSpec(**values)
         statistics = cls(
             spec,

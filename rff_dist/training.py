@@ -21,7 +21,7 @@ from rff_dist import pipeline
 from rff_dist.blocks import Accumulation, Dataset
 from rff_dist.engines import Broadcast, Engine
 from rff_dist.errors import BroadcastError, DataError, InvalidParameterError
-from rff_dist.feature_map import FourierFeatureMap, Standardizer, draw_feature_map
+from rff_dist.feature_map import FeatureMap, Standardizer, draw_feature_map
 from rff_dist.kernels import Kernel, LengthScale, kernel_from_dict
 from rff_dist.model import RidgeModel, read_model, write_model
 from rff_dist.plan import human_bytes
@@ -202,7 +202,8 @@ def inspect_data(job: Job) -> Summary:
         pipeline.warn_of_lost_digits(moments)
     standardizer = pipeline.standardizer_from(moments) if job.standardize else None
     targets = moments.standard_deviations[len(moments.pivot) - moments.n_targets :]
-    arrays = {"target_variance": targets**2}
+    lower, upper = pipeline.input_range(moments, standardizer)
+    arrays = {"target_variance": targets**2, "input_lower": lower, "input_upper": upper}
     if standardizer is not None:
         arrays |= {"input_mean": standardizer.mean, "input_scale": standardizer.scale}
     write_record(
@@ -245,6 +246,7 @@ def draw_features(job: Job, length_scale: str | LengthScale, *, name: str = "can
     InvalidParameterError
         If a parameter is out of range.
     """
+    kept = _read_moments(job)
     feature_map = pipeline.draw(
         job.dataset,
         job.kernel,
@@ -253,7 +255,8 @@ def draw_features(job: Job, length_scale: str | LengthScale, *, name: str = "can
         design=job.design,
         map=job.map,
         seed=job.seed,
-        standardizer=_read_moments(job).standardizer,
+        standardizer=kept.standardizer,
+        ranges=kept.input_range,
     )
     if feature_map.spec is None:
         raise InvalidParameterError("the feature map has no spec to draw it from again; give a named kernel")
@@ -261,7 +264,7 @@ def draw_features(job: Job, length_scale: str | LengthScale, *, name: str = "can
     return {
         "name": name,
         "kernel": kernel,
-        "length_scale": kernel["length_scale"],
+        "length_scale": kernel.get("length_scale"),
         "feature_map": feature_map.digest(),
     }
 
@@ -285,6 +288,7 @@ def broadcast_features(job: Job, candidate: Mapping[str, Any]) -> Summary:
         job.dataset,
         feature_map,
         target_offset=moments.target_offset,
+        engine=job.engine,
         **moments.grid,
     )
     job.on_workers.clear()  # one feature map at a time: a wide one is large
@@ -464,6 +468,7 @@ class _Kept:
     target_offset: tuple[float, ...]
     target_variance: pipeline.FloatArray
     grid: Mapping[str, Any]
+    input_range: tuple[pipeline.FloatArray, pipeline.FloatArray]
 
 
 def _check_test(job: Job) -> None:
@@ -487,6 +492,7 @@ def _read_moments(job: Job) -> _Kept:
         tuple(record.metadata["target_offset"]),
         arrays["target_variance"],
         record.metadata["grid"],
+        (arrays["input_lower"], arrays["input_upper"]),
     )
 
 
@@ -495,7 +501,7 @@ def _read_statistics(job: Job, candidate: Mapping[str, Any]) -> RidgeStatistics:
     return RidgeStatistics.from_arrays(record.metadata, record.arrays)
 
 
-def _redraw(job: Job, candidate: Mapping[str, Any], standardizer: Standardizer | None) -> FourierFeatureMap:
+def _redraw(job: Job, candidate: Mapping[str, Any], standardizer: Standardizer | None) -> FeatureMap:
     """Draw a candidate's features again: they travel between steps as a few numbers and a digest."""
     feature_map = draw_feature_map(
         kernel_from_dict(candidate["kernel"]),

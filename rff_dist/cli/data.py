@@ -29,7 +29,6 @@ from rff_dist.cli.options import (
     Seed,
     Threads,
     Workers,
-    default_design,
     make_kernel,
     read_count,
     read_numbers,
@@ -215,6 +214,7 @@ def draw_function(
 
     from rff_dist.blocks import Block, LinearModel, Rows, predict_rows
     from rff_dist.feature_map import draw_feature_map
+    from rff_dist.kernels import default_design
 
     features_seed, weights_seed = np.random.SeedSequence([seed, 1]).generate_state(2, np.uint64).tolist()
     feature_map = draw_feature_map(

@@ -48,7 +48,6 @@ from rff_dist.cli.options import (
     Workers,
     XName,
     YName,
-    default_design,
     make_kernel,
     read_alpha,
     read_bytes,
@@ -164,7 +163,8 @@ def fit(
     """Train kernel ridge regression on random features: two passes over the data and one solve."""
     where = Where(scheduler, n_workers, n_threads, serial, insecure)
     from rff_dist import pipeline, storage
-    from rff_dist.feature_map import check_n_components, draw_feature_map
+    from rff_dist.feature_map import check_n_components
+    from rff_dist.kernels import check_design, default_design
     from rff_dist.model import write_model
     from rff_dist.storage.locations import check_output, parse_location
 
@@ -182,7 +182,8 @@ def fit(
             f"{data} has no y, and training needs targets; write them with the data (`ingest` has --target), "
             "or name their array with --y"
         )
-    draw_feature_map(chosen, n_features=dataset.n_features, n_components=2, design=arranged, map=map)
+    chosen.check_columns(dataset.n_features)
+    check_design(chosen, arranged, dataset.n_features)
     with passes(where, solver=f"D = {dimension:,}") as (engine, clock):
         model, solved = pipeline.fit(
             dataset,
@@ -218,9 +219,9 @@ def _describe_fit(model: RidgeModel, solved: Solved, dataset: ZarrDataset) -> di
         "n_targets": dataset.n_targets,
         "n_components": feature_map.n_components,
         "kernel": spec.kernel.to_dict(),
-        "length_scale": spec.kernel.length_scale,
+        "length_scale": getattr(spec.kernel, "length_scale", None),
         "design": spec.design.name,
-        "map": feature_map.map,
+        "map": spec.map,
         "seed": spec.seed,
         "alpha": model.alpha,
         "alpha_chosen_by": "given" if selection is None else "gcv",

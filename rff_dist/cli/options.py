@@ -215,12 +215,11 @@ def make_kernel(name: str, nu: float | None, length_scale: str | LengthScale) ->
         if not isinstance(kernel, Matern):
             raise typer.BadParameter(f"only --kernel matern has it, not {name}", param_hint="--nu")
         kernel = Matern(nu=nu)
-    return kernel if isinstance(length_scale, str) else kernel.with_length_scale(length_scale)
+    if isinstance(length_scale, str):
+        return kernel
+    from rff_dist.kernels import with_length_scale
 
-
-def default_design(kernel: Kernel) -> str:
-    """Return "orthogonal", which has less variance, for the isotropic kernels that allow it, else "iid"."""
-    return "orthogonal" if kernel.metric == "euclidean" else "iid"
+    return with_length_scale(kernel, length_scale)
 
 
 @dataclass(frozen=True, slots=True)

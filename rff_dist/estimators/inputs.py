@@ -19,7 +19,7 @@ from rff_dist.blocks import Dataset
 from rff_dist.engines import Engine
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import DataError, InvalidParameterError, StorageError
-from rff_dist.kernels import Kernel, LengthScale, find_kernel
+from rff_dist.kernels import Kernel, LengthScale, find_kernel, with_length_scale
 from rff_dist.storage import ArrayDataset, SparseDataset, ZarrDataset, dataset_from_arrays, open_dataset
 
 
@@ -198,6 +198,8 @@ def choose_kernel(kernel: str | Kernel, length_scale: Any) -> tuple[Kernel, str 
         return found, None
     if length_scale is None:
         raise InvalidParameterError("`length_scale` is None; expected 'auto', or numbers above 0")
+    if not isinstance(length_scale, str):
+        with_length_scale(found, length_scale)
     return found, length_scale
 
 

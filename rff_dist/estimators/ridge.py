@@ -23,7 +23,7 @@ from rff_dist.estimators.inputs import (
     map_rows,
     suitable_engine,
 )
-from rff_dist.feature_map import FourierFeatureMap, check_n_components, seed_from_random_state
+from rff_dist.feature_map import FeatureMap, check_n_components, seed_from_random_state
 from rff_dist.frequencies import Design
 from rff_dist.kernels import Kernel, LengthScale, find_design
 from rff_dist.model import RidgeModel
@@ -79,7 +79,7 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, BaseEstimator):
         for a given alpha.
     statistics_ : RidgeStatistics
         The exact sums that all the rest was solved from.
-    feature_map_ : FourierFeatureMap
+    feature_map_ : FeatureMap
         With the standardizer of the inputs.
     model_ : RidgeModel
         All of this, ready to be stored.
@@ -309,14 +309,14 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, BaseEstimator):
         return self.model_.selection
 
     @property
-    def feature_map_(self) -> FourierFeatureMap:
+    def feature_map_(self) -> FeatureMap:
         """With the standardizer of the inputs."""
         self._require_fitted("feature_map_")
         return self._fitted.feature_map
 
     @property
-    def length_scale_(self) -> LengthScale:
-        """The kernel's width in use."""
+    def length_scale_(self) -> LengthScale | None:
+        """The kernel's width in use; None for a kernel that has several, or none."""
         self._require_fitted("length_scale_")
         return pipeline.length_scale_of(self.feature_map_)
 
@@ -348,8 +348,6 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, BaseEstimator):
         find_design(self.design)
         pipeline.check_alpha(self.alpha)
         kernel, length_scale = choose_kernel(self.kernel, self.length_scale)
-        if length_scale is not None and not isinstance(length_scale, str):
-            kernel.with_length_scale(length_scale)
         return kernel, length_scale
 
     def __sklearn_tags__(self) -> Any:

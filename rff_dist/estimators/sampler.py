@@ -10,8 +10,10 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.utils.validation import check_is_fitted
 
 from rff_dist import pipeline
+from rff_dist.blocks import Dataset
+from rff_dist.engines.serial import SerialEngine
 from rff_dist.estimators.inputs import as_dataset, choose_kernel, is_dask, map_for, map_rows
-from rff_dist.feature_map import FourierFeatureMap, check_n_components, seed_from_random_state
+from rff_dist.feature_map import FeatureMap, check_n_components, seed_from_random_state
 from rff_dist.frequencies import Design
 from rff_dist.kernels import Kernel
 
@@ -40,7 +42,7 @@ class RFFSampler(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
 
     Attributes
     ----------
-    feature_map_ : FourierFeatureMap
+    feature_map_ : FeatureMap
         What `transform` applies.
     length_scale_ : float or tuple of float
         The width in use.
@@ -102,9 +104,10 @@ class RFFSampler(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
             map=map_for(self.n_components),
             seed=seed_from_random_state(self.random_state),
             standardizer=None,
+            ranges=None if kernel.is_bound else _input_range(dataset),
         )
         self.length_scale_ = pipeline.length_scale_of(self.feature_map_)
-        self._n_features_out = self.n_components
+        self._n_features_out = self.feature_map_.n_components
         return self
 
     def transform(self, X: Any) -> Any:
@@ -132,7 +135,9 @@ class RFFSampler(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
         dataset = as_dataset(self, X, reset=False, supervised=False)
         dtype = np.float32 if dataset.dtype == np.float32 else np.float64
         if is_dask(X):
-            return map_rows(X, _Transform(self.feature_map_, dtype), width=self.n_components, dtype=dtype)
+            return map_rows(
+                X, _Transform(self.feature_map_, dtype), width=self.feature_map_.n_components, dtype=dtype
+            )
         return pipeline.transform_in_memory(dataset, self.feature_map_, dtype=dtype)
 
     def __sklearn_tags__(self) -> Any:
@@ -142,10 +147,15 @@ class RFFSampler(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
         return tags
 
 
+def _input_range(dataset: Dataset) -> Any:
+    moments = pipeline.inspect(dataset, engine=SerialEngine())
+    return pipeline.input_range(moments, None)
+
+
 class _Transform:
     """Transforms one chunk of a Dask array; a class so that it pickles small."""
 
-    def __init__(self, feature_map: FourierFeatureMap, dtype: Any) -> None:
+    def __init__(self, feature_map: FeatureMap, dtype: Any) -> None:
         self.feature_map = feature_map
         self.dtype = dtype
 

@@ -42,7 +42,7 @@ def accumulation(
         "gaussian", n_features=n_features, n_components=n_components, map=map_name, design="iid"
     )
     return Accumulation(
-        features, StatisticsSpec(n_components, n_targets, features.digest(), features.scale, **spec)
+        features, StatisticsSpec(n_components, n_targets, features.digest(), features.scales, **spec)
     )
 
 

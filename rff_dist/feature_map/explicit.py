@@ -1,0 +1,296 @@
+"""Feature maps of kernels that are no functions of a difference: constant, linear, polynomial, min."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rff_dist.feature_map.protocol import (
+    FeatureMap,
+    FeatureSpec,
+    Float32Array,
+    FloatArray,
+    Record,
+    Standardizer,
+    arrays_digest,
+)
+from rff_dist.frequencies import counter_uniforms
+from rff_dist.runs import Runs, as_runs
+
+_THRESHOLD_STREAM = 3
+_HASH_STREAM = 4
+
+
+@dataclass(frozen=True, eq=False)
+class LinearFeatureMap(FeatureMap):
+    """Some of the inputs themselves, and a constant: the exact features of linear kernels and constants.
+
+    Attributes
+    ----------
+    columns : int64 array of shape (n_components,)
+        The input column of each component; -1 is the constant 1.
+    width : int
+        Columns of the inputs.
+    """
+
+    kind = "linear"
+
+    columns: NDArray[np.int64]
+    width: int
+    standardizer: Standardizer | None = None
+    spec: FeatureSpec | None = None
+
+    @property
+    def n_features(self) -> int:
+        """Columns of the inputs."""
+        return self.width
+
+    @property
+    def n_components(self) -> int:
+        """One component per column."""
+        return len(self.columns)
+
+    @property
+    def scales(self) -> Runs:
+        """1 for all components."""
+        return ((self.n_components, 1.0),)
+
+    @property
+    def bounded(self) -> bool:
+        """Whether there is nothing but the constant."""
+        return bool((self.columns < 0).all())
+
+    def with_standardizer(self, standardizer: Standardizer | None) -> Self:
+        """Return the same features of inputs that are standardised first."""
+        return replace(self, standardizer=standardizer)
+
+    def fill(self, inputs: Float32Array, out: FloatArray, start: int, stop: int) -> None:
+        """Write unnormalised components `start:stop` to `out`."""
+        for line, column in zip(out, self.columns[start:stop], strict=True):
+            line[:] = 1.0 if column < 0 else inputs[:, column]
+
+    def digest(self) -> str:
+        """Return the SHA-256 of the columns and the standardizer."""
+        return arrays_digest(f"{self.kind} {self.width}", [self.columns], self.standardizer)
+
+    def record(self) -> Record:
+        """Return what the map is stored as."""
+        return {"width": self.width}, {"columns": self.columns}
+
+    @classmethod
+    def from_record(
+        cls, facts: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], standardizer: Standardizer | None
+    ) -> LinearFeatureMap:
+        """Rebuild the map from what `record` returned."""
+        return cls(arrays["columns"], facts["width"], standardizer)
+
+
+@dataclass(frozen=True, eq=False)
+class ThresholdFeatureMap(FeatureMap):
+    """1{t ≤ x} for thresholds t spread over an interval: features of the min kernel.
+
+    Attributes
+    ----------
+    thresholds : float32 array of shape (n_components,)
+    columns : int64 array of shape (n_components,)
+        The input column that each threshold is for.
+    factors : float64 array of shape (n_components,)
+        √(width of the column's interval / number of its thresholds).
+    width : int
+        Columns of the inputs.
+    """
+
+    kind = "threshold"
+
+    thresholds: Float32Array
+    columns: NDArray[np.int64]
+    factors: FloatArray
+    width: int
+    standardizer: Standardizer | None = None
+    spec: FeatureSpec | None = None
+
+    @property
+    def n_features(self) -> int:
+        """Columns of the inputs."""
+        return self.width
+
+    @property
+    def n_components(self) -> int:
+        """One component per threshold."""
+        return len(self.thresholds)
+
+    @property
+    def scales(self) -> Runs:
+        """One scale for each column's thresholds."""
+        return as_runs(self.factors)
+
+    def with_standardizer(self, standardizer: Standardizer | None) -> Self:
+        """Return the same features of inputs that are standardised first."""
+        return replace(self, standardizer=standardizer)
+
+    def fill(self, inputs: Float32Array, out: FloatArray, start: int, stop: int) -> None:
+        """Write unnormalised components `start:stop` to `out`."""
+        for i, component in enumerate(range(start, stop)):
+            np.greater_equal(inputs[:, self.columns[component]], self.thresholds[component], out=out[i])
+
+    def digest(self) -> str:
+        """Return the SHA-256 of the thresholds, their columns and scales, and the standardizer."""
+        arrays: list[NDArray[Any] | None] = [self.thresholds, self.columns, self.factors]
+        return arrays_digest(f"{self.kind} {self.width}", arrays, self.standardizer)
+
+    def record(self) -> Record:
+        """Return what the map is stored as."""
+        arrays: dict[str, NDArray[Any]] = {
+            "thresholds": self.thresholds,
+            "columns": self.columns,
+            "factors": self.factors,
+        }
+        return {"width": self.width}, arrays
+
+    @classmethod
+    def from_record(
+        cls, facts: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], standardizer: Standardizer | None
+    ) -> ThresholdFeatureMap:
+        """Rebuild the map from what `record` returned."""
+        return cls(arrays["thresholds"], arrays["columns"], arrays["factors"], facts["width"], standardizer)
+
+
+def draw_thresholds(
+    lower: FloatArray,
+    upper: FloatArray,
+    columns: NDArray[np.int64],
+    n_components: int,
+    seed: int,
+    *,
+    width: int,
+) -> ThresholdFeatureMap:
+    """Draw the thresholds of a min kernel, each uniform on its column's interval.
+
+    Columns take turns. A column's thresholds follow a van der Corput sequence, shifted at random: any
+    2**k from the start on have one in each of 2**k equal parts of the interval, and more thresholds
+    keep the first.
+    """
+    turns = np.arange(n_components)
+    which, index = turns % len(columns), turns // len(columns)
+    shift = counter_uniforms(seed, _THRESHOLD_STREAM, len(columns), 1)[:, 0]
+    places = (_radical_inverse(index) + shift[which]) % 1.0
+    thresholds = lower[which] + (upper - lower)[which] * places
+    counts = np.bincount(which, minlength=len(columns))
+    factors = np.sqrt((upper - lower)[which] / counts[which])
+    return ThresholdFeatureMap(thresholds.astype(np.float32), columns[which], factors, width)
+
+
+def _radical_inverse(indices: NDArray[np.int64]) -> FloatArray:
+    """Return the binary digits of each index mirrored at the point (van der Corput)."""
+    result, half, rest = np.zeros(len(indices)), 0.5, indices.copy()
+    while rest.any():
+        result += half * (rest & 1)
+        rest >>= 1
+        half /= 2
+    return result
+
+
+@dataclass(frozen=True, eq=False)
+class PolynomialFeatureMap(FeatureMap):
+    """Tensor sketch of a polynomial kernel (Pham & Pagh 2013): products of count sketches, by FFT.
+
+    Attributes
+    ----------
+    buckets : int64 array of shape (degree, n_inputs)
+        Where each input of each count sketch is added; the last input is √offset.
+    signs : float64 array of shape (degree, n_inputs)
+        1 or -1.
+    columns : int64 array of shape (n_inputs - 1,)
+        The input columns.
+    offset : float
+        Of (x·y + offset)^degree.
+    size : int
+        n_components.
+    width : int
+        Columns of the inputs.
+    """
+
+    kind = "polynomial"
+
+    buckets: NDArray[np.int64]
+    signs: FloatArray
+    columns: NDArray[np.int64]
+    offset: float
+    size: int
+    width: int
+    standardizer: Standardizer | None = None
+    spec: FeatureSpec | None = None
+
+    @property
+    def n_features(self) -> int:
+        """Columns of the inputs."""
+        return self.width
+
+    @property
+    def n_components(self) -> int:
+        """Buckets of the sketch."""
+        return self.size
+
+    @property
+    def scales(self) -> Runs:
+        """1 for all components."""
+        return ((self.size, 1.0),)
+
+    @property
+    def bounded(self) -> bool:
+        """False: polynomials grow with their inputs."""
+        return False
+
+    @property
+    def stripes(self) -> list[tuple[int, int]]:
+        """All components at once: the Fourier transform makes them together."""
+        return [(0, self.size)]
+
+    def with_standardizer(self, standardizer: Standardizer | None) -> Self:
+        """Return the same features of inputs that are standardised first."""
+        return replace(self, standardizer=standardizer)
+
+    def fill(self, inputs: Float32Array, out: FloatArray, start: int, stop: int) -> None:
+        """Write unnormalised components `start:stop` to `out`."""
+        rows = max(1, 2**21 // self.size)  # 16 MiB of work, whatever the size
+        for first in range(0, len(inputs), rows):
+            part = inputs[first : first + rows]
+            spectrum: Any = 1.0
+            for buckets, signs in zip(self.buckets, self.signs, strict=True):
+                sketch = np.zeros((self.size, len(part)))
+                for bucket, sign, column in zip(buckets, signs, [*self.columns, -1], strict=True):
+                    sketch[bucket] += sign * (np.sqrt(self.offset) if column < 0 else part[:, column])
+                spectrum = spectrum * np.fft.rfft(sketch, axis=0)
+            out[:, first : first + rows] = np.fft.irfft(spectrum, n=self.size, axis=0)[start:stop]
+
+    def digest(self) -> str:
+        """Return the SHA-256 of the hashes, the parameters and the standardizer."""
+        label = f"{self.kind} {self.width} {self.size} {self.offset!r}"
+        return arrays_digest(label, [self.buckets, self.signs, self.columns], self.standardizer)
+
+    def record(self) -> Record:
+        """Return what the map is stored as."""
+        arrays = {"buckets": self.buckets, "signs": self.signs, "columns": self.columns}
+        return {"width": self.width, "size": self.size, "offset": self.offset}, arrays
+
+    @classmethod
+    def from_record(
+        cls, facts: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], standardizer: Standardizer | None
+    ) -> PolynomialFeatureMap:
+        """Rebuild the map from what `record` returned."""
+        hashes = arrays["buckets"], arrays["signs"], arrays["columns"]
+        return cls(*hashes, facts["offset"], facts["size"], facts["width"], standardizer)
+
+
+def draw_sketch(
+    degree: int, offset: float, columns: NDArray[np.int64], n_components: int, seed: int, *, width: int
+) -> PolynomialFeatureMap:
+    """Draw the hashes of a tensor sketch."""
+    uniforms = counter_uniforms(seed, _HASH_STREAM, degree, 2 * (len(columns) + 1))
+    buckets = np.minimum(uniforms[:, 0::2] * n_components, n_components - 1).astype(np.int64)
+    signs = np.where(uniforms[:, 1::2] < 0.5, -1.0, 1.0)
+    return PolynomialFeatureMap(buckets, signs, columns, offset, n_components, width)

@@ -1,0 +1,71 @@
+"""Random numbers that are a pure function of (seed, stream, position), the same on every machine."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rff_dist.errors import InvalidParameterError
+
+type FloatArray = NDArray[np.float64]
+
+FREQUENCY_STREAM = 0
+RADIUS_STREAM = 1
+PHASE_STREAM = 2
+STREAMS = 8  # of one set of frequencies; further sets of the same seed begin at multiples of it
+_SEED_STREAM = 2**32
+
+
+def counter_uniforms(seed: int, stream: int, n_rows: int, n_columns: int) -> FloatArray:
+    """Return uniforms in the open interval (0, 1); row i depends on (seed, stream, i) and `n_columns` only.
+
+    NumPy promises the raw bits of Philox for ever, but its `Generator` streams for one version
+    only; so the map from integers to floats is our own (Salmon et al. 2011, Random123).
+
+    Parameters
+    ----------
+    seed : int
+        From 0 to 2**64 - 1.
+    stream : int
+        Which of the independent streams of that seed.
+    n_rows, n_columns : int
+        Shape of the result.
+
+    Returns
+    -------
+    uniforms : float64 array of shape (n_rows, n_columns)
+        Odd multiples of 2**-53: never 0, never 1.
+    """
+    words_per_row = -(-n_columns // 4) * 4  # Philox4x64 makes four words a counter step
+    raw = np.random.Philox(key=np.array([seed, stream], np.uint64)).random_raw(n_rows * words_per_row)
+    words = raw.reshape(n_rows, words_per_row)[:, :n_columns]
+    return (np.asarray(words >> np.uint64(12), np.float64) + 0.5) * 2.0**-52
+
+
+def seed_of(rng: object, *, name: str = "rng") -> int:
+    """Return the 64-bit seed that `rng` is, or draws; an error calls it `name`.
+
+    Raises
+    ------
+    InvalidParameterError
+        If `rng` is neither a Generator nor an integer from 0 to 2**64 - 1.
+    """
+    if isinstance(rng, np.random.Generator):
+        return int(rng.integers(0, 2**64, dtype=np.uint64))
+    if isinstance(rng, bool) or not isinstance(rng, int | np.integer) or not 0 <= rng < 2**64:
+        raise InvalidParameterError(
+            f"`{name}` is {rng!r}; expected a numpy.random.Generator or an integer from 0 to 2**64 - 1"
+        )
+    return int(rng)
+
+
+def derived_seed(seed: int, index: int) -> int:
+    """Return the seed of the `index`-th of several independent draws; the first is `seed` itself."""
+    if index == 0:
+        return seed
+    return int(np.random.Philox(key=np.array([seed, _SEED_STREAM + index], np.uint64)).random_raw())
+
+
+def draw_phases(n_components: int, seed: int) -> FloatArray:
+    """Return phases, uniform on [0, 2*pi), of shape (n_components,)."""
+    return 2 * np.pi * counter_uniforms(seed, PHASE_STREAM, n_components, 1)[:, 0]

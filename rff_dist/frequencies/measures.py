@@ -1,0 +1,76 @@
+"""Spectral measures: which law the frequencies follow, as a map from uniform numbers to frequencies.
+
+Bochner's theorem ties a measure to its kernel. A measure never draws by itself: a design hands it uniform
+numbers, independent or arranged, and both follow the measure exactly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import special
+
+type FloatArray = NDArray[np.float64]
+
+
+class SpectralMeasure(Protocol):
+    """The law of a kernel's frequencies, for unit length scales."""
+
+    def n_uniforms(self, n_features: int) -> int:
+        """Return how many uniform numbers make one frequency."""
+
+    def frequencies(self, uniforms: FloatArray, n_features: int) -> FloatArray:
+        """Return frequencies of shape (n, n_features) from uniforms of shape (n, n_uniforms)."""
+
+
+@dataclass(frozen=True, slots=True)
+class GaussianMixture:
+    """Frequencies s·g with g ~ N(0, I) and one random scale s per vector: every isotropic kernel we have.
+
+    Attributes
+    ----------
+    scale_quantile : callable, or None
+        Inverse distribution function of s, from uniforms to scales; None means s = 1.
+    """
+
+    scale_quantile: Callable[[FloatArray], FloatArray] | None = None
+
+    def scales(self, uniforms: FloatArray) -> FloatArray:
+        """Return one scale per uniform number."""
+        return np.ones_like(uniforms) if self.scale_quantile is None else self.scale_quantile(uniforms)
+
+    def n_uniforms(self, n_features: int) -> int:
+        """Return one number per coordinate, and one for the scale."""
+        return n_features + (self.scale_quantile is not None)
+
+    def frequencies(self, uniforms: FloatArray, n_features: int) -> FloatArray:
+        """Return frequencies of shape (n, n_features) from uniforms of shape (n, n_uniforms)."""
+        normals = special.ndtri(uniforms[:, :n_features])
+        if self.scale_quantile is None:
+            return np.asarray(normals)
+        return np.asarray(normals * self.scales(uniforms[:, n_features:]))
+
+
+@dataclass(frozen=True, slots=True)
+class ProductMeasure:
+    """Frequencies whose coordinates are independent and follow one law.
+
+    Attributes
+    ----------
+    quantile : callable
+        Inverse distribution function of a coordinate.
+    """
+
+    quantile: Callable[[FloatArray], FloatArray]
+
+    def n_uniforms(self, n_features: int) -> int:
+        """Return one number per coordinate."""
+        return n_features
+
+    def frequencies(self, uniforms: FloatArray, n_features: int) -> FloatArray:
+        """Return frequencies of shape (n, n_features) from uniforms of the same shape."""
+        return np.asarray(self.quantile(uniforms[:, :n_features]))

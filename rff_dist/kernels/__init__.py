@@ -1,0 +1,101 @@
+"""What is approximated: kernels k(x, y), exactly, their algebra, and their spectral measures.
+
+Shift-invariant kernels (`stationary`) have random Fourier features of their spectral measure. Linear,
+polynomial and min kernels (`explicit`) have features of their own. Sums, products, multiples and
+kernels on some columns (`algebra`) are kernels again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rff_dist.errors import InvalidParameterError
+from rff_dist.kernels.algebra import Constant, Modulated, OnColumns, Product, Scaled, Sum
+from rff_dist.kernels.base import (
+    Kernel,
+    LengthScale,
+    OfDistance,
+    ShiftInvariant,
+    Stationary,
+    Term,
+    as_length_scale,
+    check_design,
+    check_positive,
+    default_design,
+    find_design,
+    with_length_scale,
+)
+from rff_dist.kernels.explicit import Linear, Min, Polynomial
+from rff_dist.kernels.stationary import Cauchy, Gaussian, Laplacian, Matern, RationalQuadratic, Sinc
+from rff_dist.names import find_by_name
+
+__all__ = [
+    "KERNELS",
+    "Cauchy",
+    "Constant",
+    "Gaussian",
+    "Kernel",
+    "Laplacian",
+    "LengthScale",
+    "Linear",
+    "Matern",
+    "Min",
+    "Modulated",
+    "OfDistance",
+    "OnColumns",
+    "Polynomial",
+    "Product",
+    "RationalQuadratic",
+    "Scaled",
+    "ShiftInvariant",
+    "Sinc",
+    "Stationary",
+    "Sum",
+    "Term",
+    "as_length_scale",
+    "check_design",
+    "check_positive",
+    "default_design",
+    "find_design",
+    "find_kernel",
+    "kernel_from_dict",
+    "with_length_scale",
+]
+
+KERNELS: dict[str, type[Kernel]] = {
+    kernel.name: kernel
+    for kernel in (
+        Gaussian, Laplacian, Cauchy, Sinc, Matern, RationalQuadratic, Linear, Polynomial, Min
+    )
+}  # fmt: skip
+_COMPOSITES: dict[str, type[Kernel]] = {
+    kernel.name: kernel for kernel in (Constant, Scaled, Sum, Product, OnColumns)
+}
+
+
+def find_kernel(kernel: str | Kernel) -> Kernel:
+    """Return the kernel of that name (with a unit length scale), or the object itself.
+
+    Raises
+    ------
+    InvalidParameterError
+        If no kernel has that name; the message gives the nearest one.
+    """
+    return kernel if isinstance(kernel, Kernel) else find_by_name(KERNELS, kernel, "kernel")()
+
+
+def kernel_from_dict(values: Mapping[str, Any]) -> Kernel:
+    """Build a kernel from what `Kernel.to_dict` returned.
+
+    Raises
+    ------
+    InvalidParameterError
+        If the name or a parameter is unknown.
+    """
+    parameters = dict(values)
+    kernel = find_by_name({**KERNELS, **_COMPOSITES}, parameters.pop("name", None), "kernel")
+    try:
+        return kernel.from_parameters(parameters)
+    except (TypeError, KeyError) as error:
+        raise InvalidParameterError(f"kernel {kernel.name!r} does not take {sorted(parameters)}") from error

@@ -1,0 +1,418 @@
+"""What every kernel can do: its Gram matrix, its algebra, and its way to JSON."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.spatial.distance import cdist
+
+from rff_dist.errors import DataError, InvalidParameterError
+from rff_dist.frequencies import DESIGNS, Design, GaussianMixture, SpectralMeasure, seed_of
+from rff_dist.names import find_by_name
+
+type FloatArray = NDArray[np.float64]
+type LengthScale = float | tuple[float, ...]
+
+_FAR = 1e100  # all kernels are 0 long before, and the squares of larger distances overflow
+
+
+def check_positive(value: object, name: str) -> float:
+    """Return `value` as a float if it is a finite number above 0.
+
+    Raises
+    ------
+    InvalidParameterError
+        Otherwise.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float | np.number) or not 0 < value < np.inf:
+        raise InvalidParameterError(f"`{name}` is {value!r}; expected a finite number above 0")
+    return float(value)
+
+
+def as_length_scale(value: float | Sequence[float] | np.ndarray) -> LengthScale:
+    """Return a width, or a tuple of widths, as floats.
+
+    Raises
+    ------
+    InvalidParameterError
+        If one of them is no finite number above 0.
+    """
+    if np.ndim(value) == 0:
+        return check_positive(value.item() if isinstance(value, np.ndarray) else value, "length_scale")
+    if np.ndim(value) != 1 or len(value) == 0:  # type: ignore[arg-type]
+        raise InvalidParameterError(
+            f"`length_scale` has shape {np.shape(value)}; expected one number, or one per input column"
+        )
+    return tuple(check_positive(v, "length_scale") for v in value)  # type: ignore[union-attr]
+
+
+def check_count(value: object, name: str) -> int:
+    """Return `value` as an int if it is an integer of at least 1.
+
+    Raises
+    ------
+    InvalidParameterError
+        Otherwise.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
+        raise InvalidParameterError(f"`{name}` is {value!r}; expected an integer of at least 1")
+    return int(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """One summand of a kernel that is written as a sum of products: weight · Π factors.
+
+    Attributes
+    ----------
+    weight : float
+        Above 0.
+    factors : tuple of Kernel
+        Kernels that are neither sums nor products nor scaled; none for a constant.
+    """
+
+    weight: float
+    factors: tuple[Kernel, ...]
+
+
+class Kernel(ABC):
+    """A positive semi-definite function of two points.
+
+    Call it on two sets of points for the exact Gram matrix. `k1 + k2`, `k1 * k2`, `c * k` and `k + c` are
+    kernels again, and `k.on([0, 3])` looks at these input columns only.
+    """
+
+    name: ClassVar[str]
+
+    def __call__(self, X: ArrayLike, Y: ArrayLike | None = None) -> FloatArray:
+        """Return the Gram matrix k(x_i, y_j), O(n_samples_X * n_samples_Y * n_features).
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples_X, n_features)
+        Y : array-like of shape (n_samples_Y, n_features), optional
+            X itself where it is left out.
+
+        Returns
+        -------
+        gram : float64 array of shape (n_samples_X, n_samples_Y)
+
+        Raises
+        ------
+        DataError
+            If X and Y have different numbers of columns.
+        """
+        left = np.atleast_2d(np.asarray(X, np.float64))
+        right = left if Y is None else np.atleast_2d(np.asarray(Y, np.float64))
+        if left.ndim != 2 or right.ndim != 2 or left.shape[1] != right.shape[1]:
+            raise DataError(
+                f"X has shape {left.shape} and Y {right.shape}; expected the same number of columns"
+            )
+        return self.gram(left, right)
+
+    @abstractmethod
+    def gram(self, left: FloatArray, right: FloatArray) -> FloatArray:
+        """Return k of all pairs of rows of two float64 matrices with as many columns."""
+
+    @abstractmethod
+    def diagonal(self, X: FloatArray) -> FloatArray:
+        """Return k(x_i, x_i), shape (n_samples,)."""
+
+    def terms(self) -> list[Term]:
+        """Return the kernel as a sum of weighted products, multiplied out."""
+        return [Term(1.0, (self,))]
+
+    def check_columns(self, n_features: int) -> None:  # noqa: B027  most look at any columns
+        """Check that the kernel can look at points of `n_features` columns.
+
+        Raises
+        ------
+        InvalidParameterError
+            If it needs other columns than there are.
+        """
+
+    def bind(self, lower: FloatArray, upper: FloatArray) -> Kernel:
+        """Return the kernel with the parameters filled in that depend on the range of the inputs.
+
+        Parameters
+        ----------
+        lower, upper : float64 arrays of shape (n_features,)
+            Least and largest value of each (standardised) input column.
+        """
+        return self
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether no parameter waits for the range of the inputs."""
+        return True
+
+    @abstractmethod
+    def to_dict(self) -> dict[str, Any]:
+        """Return name and parameters as JSON-able values; `kernel_from_dict` is the way back."""
+
+    @classmethod
+    def from_parameters(cls, parameters: Mapping[str, Any]) -> Kernel:
+        """Build the kernel from what `to_dict` returned, less its name."""
+        return cls(**parameters)
+
+    # -- algebra ------------------------------------------------------------------------------------
+
+    def __add__(self, other: Kernel | float) -> Kernel:
+        from rff_dist.kernels.algebra import Constant, Sum
+
+        if isinstance(other, Kernel):
+            return Sum((self, other))
+        return Sum((self, Constant(other))) if is_number(other) else NotImplemented
+
+    def __radd__(self, other: float) -> Kernel:
+        from rff_dist.kernels.algebra import Constant, Sum
+
+        return Sum((Constant(other), self)) if is_number(other) else NotImplemented
+
+    def __mul__(self, other: Kernel | float) -> Kernel:
+        from rff_dist.kernels.algebra import Product, Scaled
+
+        if isinstance(other, Kernel):
+            return Product((self, other))
+        return Scaled(other, self) if is_number(other) else NotImplemented
+
+    def __rmul__(self, other: float) -> Kernel:
+        return self * other
+
+    def on(self, columns: Sequence[int]) -> Kernel:
+        """Return the kernel that sees only these input columns; a sum of such is an additive model."""
+        from rff_dist.kernels.algebra import OnColumns
+
+        return OnColumns(self, columns)
+
+
+def is_number(value: object) -> bool:
+    """Return whether `value` is a number, and no truth value."""
+    return isinstance(value, int | float | np.number) and not isinstance(value, bool)
+
+
+class ShiftInvariant(Kernel):
+    """A kernel of the difference of two points, with k(x, x) = 1: it has a spectral measure."""
+
+    def diagonal(self, X: FloatArray) -> FloatArray:
+        """Return ones."""
+        return np.ones(len(X))
+
+    @abstractmethod
+    def draw(
+        self, design: Design, n_features: int, n_frequencies: int, seed: int, *, first: int
+    ) -> FloatArray:
+        """Return frequencies, in radians per unit of the inputs; see `Design.draw` for `first`."""
+
+    @abstractmethod
+    def n_uniforms(self, n_features: int) -> int:
+        """Return how many uniform numbers a frequency is made of."""
+
+    @property
+    @abstractmethod
+    def isotropic(self) -> bool:
+        """Whether a rotation of the scaled inputs changes nothing, as the orthogonal design needs."""
+
+    def on(self, columns: Sequence[int]) -> ShiftInvariant:
+        """Return the kernel that sees only these input columns."""
+        from rff_dist.kernels.algebra import ShiftInvariantOnColumns
+
+        return ShiftInvariantOnColumns(self, columns)
+
+    def sample_frequencies(
+        self,
+        n_features: int,
+        n_frequencies: int,
+        *,
+        design: str | Design = "iid",
+        rng: int | np.random.Generator,
+    ) -> FloatArray:
+        """Draw frequencies from the kernel's spectral measure.
+
+        Parameters
+        ----------
+        n_features : int
+            Columns of the inputs.
+        n_frequencies : int
+            How many to draw. The first m of a longer draw with the same seed are the draw of m.
+        design : name or Design
+            How they are arranged, see `rff_dist.frequencies`; independently by default.
+        rng : int or numpy.random.Generator
+            The seed; a Generator is asked for one.
+
+        Returns
+        -------
+        frequencies : float64 array of shape (n_features, n_frequencies)
+            In radians per unit of the inputs.
+
+        References
+        ----------
+        Rahimi & Recht (2007), Alg. 1; Yu et al. (2016), Sec. 3.
+        """
+        n_features = check_count(n_features, "n_features")
+        n_frequencies = check_count(n_frequencies, "n_frequencies")
+        self.check_columns(n_features)
+        return self.draw(find_design(design), n_features, n_frequencies, seed_of(rng), first=0)
+
+
+@dataclass(frozen=True)
+class Stationary(ShiftInvariant):
+    """A shift-invariant kernel with a width.
+
+    Parameters
+    ----------
+    length_scale : float or sequence of float of shape (n_features,)
+        The kernel's width, in the inputs' units; a sequence gives one width per input column.
+    """
+
+    length_scale: float | Sequence[float] | np.ndarray = 1.0
+
+    metric: ClassVar[str] = "euclidean"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "length_scale", as_length_scale(self.length_scale))
+
+    @abstractmethod
+    def spectral_measure(self) -> SpectralMeasure:
+        """Return the law of the frequencies for a unit length scale (Bochner's theorem)."""
+
+    @abstractmethod
+    def of_scaled(self, left: FloatArray, right: FloatArray) -> FloatArray:
+        """Return the Gram matrix of points divided by their length scales."""
+
+    def gram(self, left: FloatArray, right: FloatArray) -> FloatArray:
+        """Return k of all pairs of rows of two float64 matrices with as many columns."""
+        scales = self.length_scales(left.shape[1])
+        return self.of_scaled(left / scales, right / scales)
+
+    def length_scales(self, n_features: int) -> FloatArray:
+        """Return one length scale per input column, shape (n_features,).
+
+        Raises
+        ------
+        InvalidParameterError
+            If the kernel has another number of length scales than there are columns.
+        """
+        scales = np.asarray(self.length_scale, np.float64)
+        if scales.ndim and len(scales) != n_features:
+            raise InvalidParameterError(
+                f"`length_scale` has {len(scales)} entries but the data have {n_features} columns; "
+                "give one number, or one per column"
+            )
+        return np.broadcast_to(scales, n_features)
+
+    def check_columns(self, n_features: int) -> None:
+        """Check that there is one length scale for all columns, or one for each."""
+        self.length_scales(n_features)
+
+    def n_uniforms(self, n_features: int) -> int:
+        """Return how many uniform numbers a frequency is made of."""
+        return self.spectral_measure().n_uniforms(n_features)
+
+    @property
+    def isotropic(self) -> bool:
+        """Whether a rotation of the scaled inputs changes nothing."""
+        return isinstance(self.spectral_measure(), GaussianMixture)
+
+    def draw(
+        self, design: Design, n_features: int, n_frequencies: int, seed: int, *, first: int
+    ) -> FloatArray:
+        """Return frequencies, in radians per unit of the inputs; see `Design.draw` for `first`."""
+        unit = design.draw(self.spectral_measure(), n_features, n_frequencies, seed, first=first)
+        return unit / self.length_scales(n_features)[:, np.newaxis]
+
+    def with_length_scale(self, length_scale: float | Sequence[float] | np.ndarray) -> Self:
+        """Return the same kernel with another width."""
+        return replace(self, length_scale=length_scale)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the name and parameters as JSON-able values; `kernel_from_dict` is the way back."""
+        scale = self.length_scale
+        return {"name": self.name, "length_scale": list(scale) if isinstance(scale, tuple) else scale}
+
+
+class OfDistance(Stationary):
+    """A stationary kernel of the distance alone."""
+
+    @abstractmethod
+    def of_distance(self, distance: FloatArray) -> FloatArray:
+        """Return k as a function of the distance (in `metric`) between scaled points."""
+
+    def of_scaled(self, left: FloatArray, right: FloatArray) -> FloatArray:
+        """Return the Gram matrix of points divided by their length scales."""
+        distance = cdist(left, right, self.metric)
+        return self.of_distance(np.minimum(distance, _FAR, out=distance))
+
+
+class OfCoordinates(Stationary):
+    """A stationary kernel that is a product over the coordinates' differences."""
+
+    @abstractmethod
+    def of_difference(self, difference: FloatArray) -> FloatArray:
+        """Return one coordinate's factor as a function of its scaled difference."""
+
+    def of_scaled(self, left: FloatArray, right: FloatArray) -> FloatArray:
+        """Return the Gram matrix of points divided by their length scales."""
+        gram = np.ones((len(left), len(right)))
+        for a, b in zip(left.T, right.T, strict=True):
+            gram *= self.of_difference(np.clip(np.subtract.outer(a, b), -_FAR, _FAR))
+        return gram
+
+
+def find_design(design: str | Design) -> Design:
+    """Return the design of that name, or the object itself.
+
+    Raises
+    ------
+    InvalidParameterError
+        If no design has that name; the message gives the nearest one.
+    """
+    return (
+        design
+        if not isinstance(design, str) and hasattr(design, "draw")
+        else find_by_name(DESIGNS, design, "design")
+    )
+
+
+def with_length_scale(kernel: Kernel, length_scale: LengthScale) -> Kernel:
+    """Return the kernel with another width.
+
+    Raises
+    ------
+    InvalidParameterError
+        If it has no width, or several, or the length scale is no number above 0.
+    """
+    if not isinstance(kernel, Stationary):
+        raise InvalidParameterError(
+            f"`length_scale` is {length_scale!r}, but {kernel} has no single width; leave it out"
+        )
+    return kernel.with_length_scale(length_scale)
+
+
+def default_design(kernel: Kernel) -> str:
+    """Return "orthogonal", which has less variance, where the kernel's measures allow it, else "iid"."""
+    return "orthogonal" if all(factor.isotropic for factor in _with_measures(kernel)) else "iid"
+
+
+def check_design(kernel: Kernel, design: str | Design, n_features: int) -> None:
+    """Check that a design suits a kernel, by a draw of one frequency.
+
+    Raises
+    ------
+    InvalidParameterError
+        If it does not, or has no such name.
+    """
+    found = find_design(design)
+    for factor in _with_measures(kernel):
+        factor.draw(found, n_features, 1, 0, first=0)
+
+
+def _with_measures(kernel: Kernel) -> list[ShiftInvariant]:
+    return [
+        factor for term in kernel.terms() for factor in term.factors if isinstance(factor, ShiftInvariant)
+    ]

@@ -1,0 +1,163 @@
+"""Kernels with features of their own, which are no functions of a difference: linear, polynomial, min."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from rff_dist.errors import DataError, InvalidParameterError
+from rff_dist.kernels.base import FloatArray, Kernel, check_count, is_number
+
+
+@dataclass(frozen=True)
+class Linear(Kernel):
+    """x·y: linear functions. Its features are the inputs themselves, so they are exact."""
+
+    name = "linear"
+
+    def gram(self, left: FloatArray, right: FloatArray) -> FloatArray:
+        """Return the inner products."""
+        return left @ right.T
+
+    def diagonal(self, X: FloatArray) -> FloatArray:
+        """Return the squared norms."""
+        return np.asarray((X * X).sum(axis=1))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the name."""
+        return {"name": self.name}
+
+
+@dataclass(frozen=True)
+class Polynomial(Kernel):
+    """(x·y + offset)^degree: polynomials of the inputs up to that degree.
+
+    Parameters
+    ----------
+    degree : int
+        At least 1.
+    offset : float
+        0 or more; 0 leaves out all lower degrees.
+    """
+
+    degree: int = 2
+    offset: float = 1.0
+
+    name = "polynomial"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "degree", check_count(self.degree, "degree"))
+        offset = self.offset
+        if not is_number(offset) or not 0 <= offset < np.inf:
+            raise InvalidParameterError(f"`offset` is {offset!r}; expected a finite number of at least 0")
+        object.__setattr__(self, "offset", float(offset))
+
+    def gram(self, left: FloatArray, right: FloatArray) -> FloatArray:
+        """Return the powers of the shifted inner products."""
+        return np.asarray((left @ right.T + self.offset) ** self.degree)
+
+    def diagonal(self, X: FloatArray) -> FloatArray:
+        """Return the powers of the shifted squared norms."""
+        return np.asarray(((X * X).sum(axis=1) + self.offset) ** self.degree)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the name and the parameters."""
+        return {"name": self.name, "degree": self.degree, "offset": self.offset}
+
+
+@dataclass(frozen=True)
+class Min(Kernel):
+    """Σ_d min(x_d, y_d) - lower_d, the kernel of Brownian motion: a rough function of each column, summed.
+
+    `1 + Min()` on one column is the first-order Sobolev space of the interval.
+
+    Parameters
+    ----------
+    lower, upper : float, or None
+        The interval; inputs beyond it count as its ends. None is filled in from the data by the
+        estimators; a kernel called by itself then takes `lower` as 0 and has no upper end.
+    """
+
+    lower: float | tuple[float, ...] | None = None
+    upper: float | tuple[float, ...] | None = None
+
+    name = "min"
+
+    def __post_init__(self) -> None:
+        for side in ("lower", "upper"):
+            value = getattr(self, side)
+            if value is None:
+                continue
+            numbers = np.asarray(value)
+            if numbers.dtype.kind not in "iuf" or numbers.ndim > 1 or not np.isfinite(numbers).all():
+                raise InvalidParameterError(
+                    f"`{side}` is {value!r}; expected a finite number, or one per column"
+                )
+            plain = float(numbers) if numbers.ndim == 0 else tuple(float(v) for v in numbers)
+            object.__setattr__(self, side, plain)
+        if (
+            self.upper is not None
+            and not (np.asarray(self.upper) > np.asarray(0.0 if self.lower is None else self.lower)).all()
+        ):
+            raise InvalidParameterError(
+                f"`upper` is {self.upper!r}, not above `lower`, {self.lower or 0.0!r}"
+            )
+
+    def interval(self, n_features: int) -> tuple[FloatArray, FloatArray]:
+        """Return the lower and the upper ends, each of shape (n_features,)."""
+        self.check_columns(n_features)
+        lower = 0.0 if self.lower is None else self.lower
+        upper = np.inf if self.upper is None else self.upper
+        return np.broadcast_to(lower, n_features), np.broadcast_to(upper, n_features)
+
+    def check_columns(self, n_features: int) -> None:
+        """Check that there is one interval for all columns, or one for each."""
+        for side in (self.lower, self.upper):
+            if isinstance(side, tuple) and len(side) != n_features:
+                raise InvalidParameterError(
+                    f"the min kernel has {len(side)} intervals but the data have {n_features} columns"
+                )
+
+    def gram(self, left: FloatArray, right: FloatArray) -> FloatArray:
+        """Return the sums over the columns of the smaller value, counted from the lower end."""
+        lower, upper = self.interval(left.shape[1])
+        gram = np.zeros((len(left), len(right)))
+        for d in range(left.shape[1]):
+            a, b = self._inside(left[:, d], lower[d], upper[d]), self._inside(right[:, d], lower[d], upper[d])
+            gram += np.minimum.outer(a, b)
+        return gram
+
+    def diagonal(self, X: FloatArray) -> FloatArray:
+        """Return the sums of the columns, counted from the lower ends."""
+        lower, upper = self.interval(X.shape[1])
+        columns = [self._inside(X[:, d], lower[d], upper[d]) for d in range(X.shape[1])]
+        return np.sum(columns, axis=0)
+
+    def _inside(self, values: FloatArray, lower: float, upper: float) -> FloatArray:
+        if self.lower is None and (values < 0).any():
+            raise DataError(
+                f"min(x, y) needs inputs of at least 0, and one is {values.min():g}; give the interval: "
+                "Min(lower, upper)"
+            )
+        return np.clip(values, lower, upper) - lower
+
+    def bind(self, lower: FloatArray, upper: FloatArray) -> Kernel:
+        """Return the kernel on the range of the inputs, where no interval was given."""
+        wide = np.where(upper > lower, upper, lower + 1)  # a constant column needs some interval
+        return replace(
+            self,
+            lower=tuple(lower) if self.lower is None else self.lower,
+            upper=tuple(wide) if self.upper is None else self.upper,
+        )
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether the interval is known."""
+        return self.lower is not None and self.upper is not None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the name and the interval."""
+        ends = {"lower": self.lower, "upper": self.upper}
+        return {"name": self.name, **{k: list(v) if isinstance(v, tuple) else v for k, v in ends.items()}}

@@ -1,0 +1,226 @@
+"""Shift-invariant kernels of one width: k(x, y) exactly, and the law of their frequencies."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+from scipy import special
+
+from rff_dist.frequencies import GaussianMixture, ProductMeasure, SpectralMeasure
+from rff_dist.kernels.base import FloatArray, OfCoordinates, OfDistance, check_positive
+
+
+@dataclass(frozen=True)
+class Gaussian(OfDistance):
+    """exp(-|x - y|² / 2ℓ²): infinitely smooth functions."""
+
+    name = "gaussian"
+
+    @classmethod
+    def from_gamma(cls, gamma: float) -> Self:
+        """Return exp(-gamma·|x - y|²), scikit-learn's way to write it: gamma = 1 / (2ℓ²)."""
+        return cls(length_scale=float(np.sqrt(0.5 / check_positive(gamma, "gamma"))))
+
+    def of_distance(self, distance: FloatArray) -> FloatArray:
+        """Return k as a function of the scaled Euclidean distance."""
+        return np.exp(-0.5 * distance**2)
+
+    def spectral_measure(self) -> SpectralMeasure:
+        """Return N(0, I)."""
+        return GaussianMixture()
+
+
+@dataclass(frozen=True)
+class Laplacian(OfDistance):
+    """exp(-|x - y|₁ / ℓ), with the L1 distance (scikit-learn's); the L2 form is `Matern(nu=0.5)`."""
+
+    name = "laplacian"
+    metric = "cityblock"
+
+    def of_distance(self, distance: FloatArray) -> FloatArray:
+        """Return k as a function of the scaled L1 distance."""
+        return np.exp(-distance)
+
+    def spectral_measure(self) -> SpectralMeasure:
+        """Return independent standard Cauchy coordinates."""
+        return ProductMeasure(_cauchy_quantile)
+
+
+@dataclass(frozen=True)
+class Matern(OfDistance):
+    """Matérn kernel: functions with derivatives up to order ceil(nu) - 1; nu → ∞ is the Gaussian.
+
+    Parameters
+    ----------
+    length_scale : float or sequence of float of shape (n_features,)
+        The kernel's width, in the inputs' units; a sequence gives one width per input column.
+    nu : float
+        Smoothness, any number above 0; 0.5 is exp(-r/ℓ).
+
+    References
+    ----------
+    Rasmussen & Williams (2006), eq. 4.14 and 4.15.
+    """
+
+    nu: float = 1.5
+
+    name = "matern"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "nu", check_positive(self.nu, "nu"))
+
+    def of_distance(self, distance: FloatArray) -> FloatArray:
+        """Return k as a function of the scaled Euclidean distance."""
+        if self.nu == 0.5:
+            return np.exp(-distance)
+        if self.nu == 1.5:
+            scaled = np.sqrt(3.0) * distance
+            return np.asarray((1 + scaled) * np.exp(-scaled))
+        if self.nu == 2.5:
+            scaled = np.sqrt(5.0) * distance
+            return np.asarray((1 + scaled + scaled**2 / 3) * np.exp(-scaled))
+        return _matern_bessel(np.sqrt(2 * self.nu) * distance, self.nu)
+
+    def spectral_measure(self) -> SpectralMeasure:
+        """Return g·√(2ν/χ²_{2ν}), a multivariate Student t: one χ² per vector, not per coordinate."""
+        return GaussianMixture(_MaternScale(self.nu))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the name and parameters as JSON-able values."""
+        return {**super().to_dict(), "nu": self.nu}
+
+
+def _matern_bessel(scaled: FloatArray, nu: float) -> FloatArray:
+    """Return 2^(1-ν)/Γ(ν)·s^ν·K_ν(s), by logarithms, since each factor alone overflows."""
+    gram = np.ones_like(scaled)
+    positive = scaled > 0
+    s = scaled[positive]
+    with np.errstate(divide="ignore", over="ignore"):
+        log_bessel = np.log(special.kve(nu, s)) - s
+    log_value = (1 - nu) * np.log(2.0) - special.gammaln(nu) + nu * np.log(s) + log_bessel
+    values = np.exp(np.minimum(log_value, 0.0))
+    beyond = ~np.isfinite(log_value)
+    values[beyond] = _matern_debye(s[beyond], nu)
+    gram[positive] = values
+    return gram
+
+
+def _matern_debye(s: FloatArray, nu: float) -> FloatArray:
+    """Return the Matérn kernel where K_ν overflows (s small beside ν) or underflows (huge s: 0).
+
+    The expansion for large orders, DLMF 10.41.4, divided by its value at s = 0, in a form that cancels
+    nothing: within 1e-12 wherever K_ν overflows.
+    """
+    ratio = s / nu
+    excess = ratio * (ratio / (1 + np.hypot(1, ratio)))  # √(1 + (s/ν)²) - 1
+    t = 1 / (1 + excess)
+    terms = (  # of the logarithm of the series; each is a polynomial in t, less its value at t = 1
+        (3 * t - 5 * t**3 + 2) / 24,
+        (t**2 - 6 * t**4 + 5 * t**6) / 16,
+        (375 * t**3 - 4779 * t**5 + 9945 * t**7 - 5525 * t**9 - 16) / 5760,
+    )
+    log_value = -nu * (excess - np.log1p(excess / 2)) - np.log1p(excess) / 2
+    log_value += -terms[0] / nu + terms[1] / nu**2 - terms[2] / nu**3
+    return np.asarray(np.exp(np.minimum(log_value, 0.0)))
+
+
+@dataclass(frozen=True, slots=True)
+class _MaternScale:
+    nu: float
+
+    def __call__(self, uniforms: FloatArray) -> FloatArray:
+        with np.errstate(
+            divide="ignore", over="ignore"
+        ):  # a tiny nu may give an infinite scale, which drawing refuses
+            return np.asarray(np.sqrt(self.nu / special.gammaincinv(self.nu, uniforms)))
+
+
+def _cauchy_quantile(uniforms: FloatArray) -> FloatArray:
+    return np.asarray(np.tan(np.pi * (uniforms - 0.5)))
+
+
+@dataclass(frozen=True)
+class RationalQuadratic(OfDistance):
+    """(1 + |x - y|²/2aℓ²)^(-a): a mixture of Gaussians of all widths; a → ∞ is the Gaussian.
+
+    Parameters
+    ----------
+    length_scale : float or sequence of float of shape (n_features,)
+        The kernel's width, in the inputs' units; a sequence gives one width per input column.
+    shape : float
+        a above 0; the smaller, the heavier the tails.
+
+    References
+    ----------
+    Rasmussen & Williams (2006), eq. 4.19.
+    """
+
+    shape: float = 1.0
+
+    name = "rational_quadratic"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "shape", check_positive(self.shape, "shape"))
+
+    def of_distance(self, distance: FloatArray) -> FloatArray:
+        """Return k as a function of the scaled Euclidean distance."""
+        return np.asarray(np.exp(-self.shape * np.log1p(distance**2 / (2 * self.shape))))
+
+    def spectral_measure(self) -> SpectralMeasure:
+        """Return √τ·g with τ ~ Gamma(shape a, rate a), one per vector."""
+        return GaussianMixture(_GammaScale(self.shape))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the name and parameters as JSON-able values."""
+        return {**super().to_dict(), "shape": self.shape}
+
+
+@dataclass(frozen=True)
+class Cauchy(OfCoordinates):
+    """Π_d 1 / (1 + (x_d - y_d)²/ℓ²), a product over the columns; some libraries mean 1 / (1 + |x - y|²)."""
+
+    name = "cauchy"
+
+    def of_difference(self, difference: FloatArray) -> FloatArray:
+        """Return one coordinate's factor as a function of its scaled difference."""
+        return 1 / (1 + difference**2)
+
+    def spectral_measure(self) -> SpectralMeasure:
+        """Return independent Laplace coordinates of density exp(-|ω|) / 2."""
+        return ProductMeasure(_laplace_quantile)
+
+
+@dataclass(frozen=True)
+class Sinc(OfCoordinates):
+    """Π_d sin(δ_d)/δ_d with δ = (x - y)/ℓ: functions of no frequency above 1/ℓ."""
+
+    name = "sinc"
+
+    def of_difference(self, difference: FloatArray) -> FloatArray:
+        """Return one coordinate's factor as a function of its scaled difference."""
+        return np.sinc(difference / np.pi)
+
+    def spectral_measure(self) -> SpectralMeasure:
+        """Return independent coordinates, uniform on [-1, 1]."""
+        return ProductMeasure(_uniform_quantile)
+
+
+@dataclass(frozen=True, slots=True)
+class _GammaScale:
+    shape: float
+
+    def __call__(self, uniforms: FloatArray) -> FloatArray:
+        return np.asarray(np.sqrt(special.gammaincinv(self.shape, uniforms) / self.shape))
+
+
+def _laplace_quantile(uniforms: FloatArray) -> FloatArray:
+    centred = uniforms - 0.5
+    return np.asarray(-np.sign(centred) * np.log1p(-2 * np.abs(centred)))
+
+
+def _uniform_quantile(uniforms: FloatArray) -> FloatArray:
+    return np.asarray(2 * uniforms - 1)
