@@ -177,6 +177,7 @@ def write_model(model: RidgeModel, url: str | os.PathLike[str], *, overwrite: bo
         "one_dimensional": model.one_dimensional,
         "feature_map": {
             "kind": feature_map.kind,
+            "n_features": feature_map.n_features,
             "digest": feature_map.digest(),
             **facts,
             **_spec_to_dict(feature_map),

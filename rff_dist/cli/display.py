@@ -155,10 +155,30 @@ def target_names(model: RidgeModel, n_targets: int) -> list[str]:
 
 def kernel_words(kernel: Mapping[str, Any]) -> str:
     """Return a kernel, given as by `Kernel.to_dict`, in words."""
-    nu = f" ν = {kernel['nu']:g}" if "nu" in kernel else ""
-    scale = kernel["length_scale"]
-    widths = some(scale) if isinstance(scale, list | tuple) else f"{scale:.4g}"
-    return f"{kernel['name']}{nu}, length scale {widths}"
+    match kernel:
+        case {"name": "sum", "kernels": terms}:
+            return " + ".join(map(kernel_words, terms))
+        case {"name": "product", "kernels": factors}:
+            return " × ".join(f"({kernel_words(factor)})" for factor in factors)
+        case {"name": "scaled", "weight": weight, "kernel": inner}:
+            return f"{weight:.4g} × ({kernel_words(inner)})"
+        case {"name": "on_columns", "kernel": inner, "columns": columns}:
+            return f"{kernel_words(inner)} on columns {some(columns)}"
+    parameters = [
+        f"{_SYMBOLS.get(name, name.replace('_', ' '))} {_number_words(value)}"
+        for name, value in kernel.items()
+        if name != "name" and value is not None
+    ]
+    return ", ".join([kernel["name"].replace("_", " "), *parameters])
+
+
+_SYMBOLS = {"nu": "ν ="}
+
+
+def _number_words(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return some(value)
+    return f"{value:.4g}" if isinstance(value, int | float) else str(value)
 
 
 def engine_words(engine: Mapping[str, Any]) -> str:

@@ -122,14 +122,14 @@ def _describe_record(path: str, record: Record) -> Report:
         card, features = metadata["card"], metadata["feature_map"]
         spec = features.get("spec")
         dimension, n_targets = record.arrays["coefficients"].shape
-        n_features = len(record.arrays["frequencies"])
+        n_features = features["n_features"]
         facts["trained on"] = f"{card['n_samples']:,} rows, {features_and_targets(n_features, n_targets)}"
         for role in ("feature", "target"):
             if f"{role}_names" in card:
                 facts[f"{role}s"] = some(card[f"{role}_names"])
-        facts["features drawn"] = f"D = {dimension:,}, {features['map']}"
+        facts["features"] = f"D = {dimension:,}, {features['kind']}"
         if spec is not None:
-            facts["features drawn"] += f", {spec['design']}, seed {spec['seed']}"
+            facts["features"] += f", {spec['map']}, {spec['design']}, seed {spec['seed']}"
             facts["kernel"] = kernel_words(spec["kernel"])
         facts["alpha"] = f"{metadata['alpha']:.3g}{'' if selection is None else ', chosen by GCV'}"
         facts["solver"] = card["solver"]["status"].replace("_", " ")

@@ -163,13 +163,14 @@ def fit(
     """Train kernel ridge regression on random features: two passes over the data and one solve."""
     where = Where(scheduler, n_workers, n_threads, serial, insecure)
     from rff_dist import pipeline, storage
-    from rff_dist.feature_map import check_n_components
+    from rff_dist.feature_map import check_map, check_n_components
     from rff_dist.kernels import check_design, default_design
     from rff_dist.model import write_model
     from rff_dist.storage.locations import check_output, parse_location
 
     # All that can be known to be wrong is found before any work starts.
     width, penalty = read_length_scale(length_scale), read_alpha(alpha)
+    check_map(map)
     dimension = check_n_components(read_count(n_components, "--components"), map)
     chosen = make_kernel(kernel, nu, width)
     arranged = design or default_design(chosen)

@@ -11,6 +11,7 @@ from rff_dist.feature_map.complex import ComplexFeatureMap
 from rff_dist.feature_map.concatenated import ConcatenatedFeatureMap
 from rff_dist.feature_map.draw import (
     MAPS,
+    check_map,
     check_n_components,
     draw_feature_map,
     draw_from_spec,
@@ -32,6 +33,7 @@ __all__ = [
     "PolynomialFeatureMap",
     "Standardizer",
     "ThresholdFeatureMap",
+    "check_map",
     "check_n_components",
     "draw_feature_map",
     "draw_from_spec",

@@ -30,6 +30,18 @@ from rff_dist.kernels.base import check_count
 MAPS = ("pairs", "phases", "complex")
 
 
+def check_map(map: object) -> None:
+    """Check that there is a map of that name.
+
+    Raises
+    ------
+    InvalidParameterError
+        Otherwise.
+    """
+    if map not in MAPS:
+        raise InvalidParameterError(f"unknown `map` {map!r}; expected one of {sorted(MAPS)}")
+
+
 def check_n_components(n_components: object, map: str) -> int:
     """Return `n_components` as an int.
 
@@ -106,8 +118,7 @@ def draw_feature_map(
     >>> float(abs(Z @ Z.T - kernel(X)).max()) < 0.05
     True
     """
-    if map not in MAPS:
-        raise InvalidParameterError(f"unknown `map` {map!r}; expected one of {sorted(MAPS)}")
+    check_map(map)
     found = find_kernel(kernel)
     spec = FeatureSpec(
         kernel=found,

@@ -12,19 +12,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rff_dist import feature_map as feature_map_module
 from rff_dist.errors import BroadcastError, DataError, InvalidParameterError
 from rff_dist.feature_map import (
-    MAPS,
     STRIPE,
     FeatureMap,
     FourierFeatureMap,
     Standardizer,
     draw_feature_map,
+    fourier,
 )
 from rff_dist.kernels import Gaussian, Kernel, Laplacian, Matern
 
 FLOAT32 = 2.0**-23
+MAPS = ("pairs", "phases")
 KERNELS = [
     Gaussian(1.3),
     Laplacian(1.3),
@@ -230,7 +230,7 @@ class TestTravelling:
         )
         data = pickle.dumps(features)
         assert len(data) < 2_048
-        feature_map_module._draw_arrays.cache_clear()
+        fourier._draw_arrays.cache_clear()
         again = pickle.loads(data)
         assert again.frequencies is not features.frequencies
         np.testing.assert_array_equal(again.frequencies, features.frequencies)
@@ -250,7 +250,7 @@ class TestTravelling:
         data = pickle.dumps(features)
         off_by_one_bit = features.frequencies.copy()
         off_by_one_bit[0, 0] = np.nextafter(off_by_one_bit[0, 0], np.float32(np.inf))
-        monkeypatch.setattr(feature_map_module, "_draw_arrays", lambda _: (off_by_one_bit, None))
+        monkeypatch.setattr(fourier, "_draw_arrays", lambda _: (off_by_one_bit, None))
         with pytest.raises(BroadcastError, match=rf"expected {features.digest()[:12]}"):
             pickle.loads(data)
 

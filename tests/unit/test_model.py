@@ -241,7 +241,7 @@ def test_changed_metadata_are_noticed(url):
 
 
 @pytest.mark.parametrize(
-    "name", ["coefficients", "intercept", "frequencies", "input_mean", "statistics_gram_low"]
+    "name", ["coefficients", "intercept", "features_frequencies", "input_mean", "statistics_gram_low"]
 )
 def test_a_flipped_bit_in_any_array_is_noticed(url, name):
     (chunk, *_) = [path for path in url.glob(f"arrays-*.zarr/{name}/c/**/*") if path.is_file()]
@@ -280,7 +280,7 @@ def test_a_spec_that_draws_other_frequencies_gives_way_to_the_stored_ones(fitted
     edit_metadata(url, lambda metadata: change(metadata["feature_map"]))
     with caplog.at_level(logging.WARNING, logger="rff_dist"):
         loaded = load_model(url)
-    assert "using the stored frequencies" in caplog.text
+    assert "using the stored features" in caplog.text
     assert loaded.feature_map_.spec is None
     assert_array_equal(loaded.predict(rows[0]), fitted.predict(rows[0]))
     with pytest.raises(InvalidParameterError, match="knows no length scale"):
