@@ -1,21 +1,18 @@
 """Ridge for one alpha by a Cholesky factorisation in tiles.
 
-LAPACK's own factorisation is as fast, but threaded OpenBLAS kills the process in it above some
-14,000 components (numpy issue 19685). Here every BLAS call runs on one thread and covers one tile, and
-a thread pool runs the tiles, so that the bits do not depend on the number of threads either.
+See `rff_dist.triangular` for the tiles.
 """
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
+from concurrent.futures import Executor
 from dataclasses import replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.linalg import LinAlgWarning, blas, lapack
-from threadpoolctl import threadpool_limits
+from scipy.linalg import LinAlgWarning, blas
 
 from rff_dist.errors import SolveError
 from rff_dist.solvers.eigen import decompose
@@ -28,9 +25,7 @@ from rff_dist.solvers.solution import (
     make_solution,
 )
 from rff_dist.statistics import FloatArray, NormalEquations
-
-# Targets solved together: their bits must not depend on how many threads share them out.
-STRIP_COLUMNS = 256
+from rff_dist.triangular import cholesky_in_place, solve_factored, tile_pool
 
 
 def solve_cholesky(
@@ -84,7 +79,7 @@ def solve_cholesky(
     penalty = check_alpha(alpha, equations.moments.shape[1])
     prepared = replace(equations, gram=np.ascontiguousarray(equations.gram, dtype=np.float64))
     different = np.unique(penalty)
-    with threadpool_limits(1), ThreadPoolExecutor(threads) as pool:
+    with tile_pool(threads) as pool:
         floor = max(rounding_floor(prepared.gram), prepared.gram_error)
         parts = []
         for value in different:
@@ -106,125 +101,6 @@ def rounding_floor(gram: FloatArray) -> float:
     """
     largest = _largest_eigenvalue(lambda vector: blas.dsymv(1.0, gram.T, vector, lower=1), len(gram), steps=8)
     return len(gram) * float(np.finfo(np.float64).eps) * largest
-
-
-def cholesky_in_place(matrix: FloatArray, pool: Executor) -> int | None:
-    """Factor matrix = U'U, writing U over the upper triangle.
-
-    Tile (j, i) waits for the tiles above it in columns j and i, then for its diagonal tile. Tiles enter
-    the pool row by row, and a pool starts tasks in the order they enter, so that each waits for
-    tasks that have started: it cannot deadlock.
-
-    Parameters
-    ----------
-    matrix : C-ordered float64 array of shape (n_components, n_components)
-        Symmetric positive definite; the part below its diagonal tiles is neither read nor written.
-    pool : Executor
-        Where tiles run. BLAS must be limited to one thread meanwhile.
-
-    Returns
-    -------
-    int or None
-        None when it succeeded, else the component at which the matrix proved not positive definite.
-    """
-    tiles = _tiles(len(matrix))
-    done: dict[tuple[int, int], Future[None]] = {}
-    for j, rows in enumerate(tiles):
-        for i, columns in enumerate(tiles[j:], start=j):
-            above = [done[j - 1, j], done[j - 1, i]] if j else []
-            diagonal = done[j, j] if i > j else None
-            done[j, i] = pool.submit(_factor_tile, matrix, rows, columns, above=above, diagonal=diagonal)
-    try:
-        for future in done.values():
-            future.result()
-    except _NotPositiveDefiniteError as error:
-        wait(done.values())
-        return error.component
-    return None
-
-
-class _NotPositiveDefiniteError(Exception):
-    def __init__(self, component: int) -> None:
-        super().__init__(component)
-        self.component = component
-
-
-def _factor_tile(
-    matrix: FloatArray,
-    rows: slice,
-    columns: slice,
-    *,
-    above: Sequence[Future[None]],
-    diagonal: Future[None] | None,
-) -> None:
-    for future in above:
-        future.result()
-    tile = np.ascontiguousarray(matrix[rows, columns])
-    if rows.start:
-        # matmul, unlike SciPy's wrappers of BLAS, lets other threads run meanwhile
-        tile = tile - matrix[: rows.start, rows].T @ matrix[: rows.start, columns]
-    if diagonal is None:
-        # LAPACK's order is the transposed one: the lower triangle of tile.T is the upper one of tile
-        lower, stopped = lapack.dpotrf(tile.T, lower=1, clean=0, overwrite_a=1)
-        if stopped:
-            raise _NotPositiveDefiniteError(rows.start + stopped - 1)
-        matrix[rows, columns] = lower.T
-    else:
-        diagonal.result()
-        matrix[rows, columns] = _solve_triangle(matrix[rows, rows], tile, transposed=True)
-
-
-def solve_factored(
-    factor: FloatArray, right_hand_sides: FloatArray, pool: Executor
-) -> tuple[FloatArray, FloatArray]:
-    """Solve U'U·w = b for many right-hand sides, and give b'w = ‖U⁻ᵀb‖² for each.
-
-    Strips of 256 right-hand sides run side by side in the pool; 2·n_components² operations each.
-
-    Parameters
-    ----------
-    factor : C-ordered float64 array of shape (n_components, n_components)
-        U in its upper triangle.
-    right_hand_sides : float64 array of shape (n_components, n_targets)
-        b.
-    pool : Executor
-        Where strips run. BLAS must be limited to one thread meanwhile.
-
-    Returns
-    -------
-    solutions : float64 array of shape (n_components, n_targets)
-    quadratic_forms : float64 array of shape (n_targets,)
-    """
-    n_targets = right_hand_sides.shape[1]
-    strips = [right_hand_sides[:, s : s + STRIP_COLUMNS] for s in range(0, n_targets, STRIP_COLUMNS)]
-    solved = list(pool.map(lambda strip: _solve_strip(factor, strip), strips))
-    return np.hstack([s for s, _ in solved]), np.hstack([q for _, q in solved])
-
-
-def _solve_strip(factor: FloatArray, strip: FloatArray) -> tuple[FloatArray, FloatArray]:
-    x = np.array(strip, dtype=np.float64, order="C")
-    tiles = _tiles(len(factor))
-    for rows in tiles:
-        x[rows] -= factor[: rows.start, rows].T @ x[: rows.start]
-        x[rows] = _solve_triangle(factor[rows, rows], x[rows], transposed=True)
-    quadratic_forms = np.square(x).sum(axis=0)
-    for rows in reversed(tiles):
-        x[rows] -= factor[rows, rows.stop :] @ x[rows.stop :]
-        x[rows] = _solve_triangle(factor[rows, rows], x[rows], transposed=False)
-    return x, quadratic_forms
-
-
-def _solve_triangle(upper: FloatArray, x: FloatArray, *, transposed: bool) -> FloatArray:
-    """U⁻ᵀx or U⁻¹x for one tile; `x` is used up."""
-    lower = np.ascontiguousarray(upper).T
-    solved: FloatArray = blas.dtrsm(1.0, lower, x.T, side=1, lower=1, trans_a=int(transposed), overwrite_b=1)
-    return solved.T
-
-
-def _tiles(n_components: int) -> list[slice]:
-    # Measured with 2 threads: 256 is best up to 8,192 (small tiles keep all threads busy), 512 at 16,384.
-    size = 256 if n_components <= 8_192 else 512
-    return [slice(start, min(start + size, n_components)) for start in range(0, n_components, size)]
 
 
 def _largest_eigenvalue(apply: Callable[[FloatArray], FloatArray], n: int, *, steps: int) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
@@ -12,6 +11,7 @@ from numpy.typing import ArrayLike
 
 from rff_dist.errors import InvalidParameterError, SolveError
 from rff_dist.statistics import FloatArray, NormalEquations
+from rff_dist.triangular import available_cores
 
 
 class SolveStatus(StrEnum):
@@ -218,10 +218,3 @@ def check_n_threads(n_threads: object) -> int:
     if isinstance(n_threads, bool) or not isinstance(n_threads, int) or n_threads < 1:
         raise InvalidParameterError(f"`n_threads` is {n_threads!r}; expected None or an integer in [1, inf)")
     return n_threads
-
-
-def available_cores() -> int:
-    """Count the cores that this process may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
