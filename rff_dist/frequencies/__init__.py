@@ -7,7 +7,7 @@ short one, on every machine.
 """
 
 from rff_dist.frequencies.counter import FloatArray, counter_uniforms, derived_seed, draw_phases, seed_of
-from rff_dist.frequencies.designs import DESIGNS, IID, Design, Orthogonal
+from rff_dist.frequencies.designs import DESIGNS, IID, Design, Orthogonal, QuasiMonteCarlo
 from rff_dist.frequencies.measures import GaussianMixture, ProductMeasure, SpectralMeasure
 
 __all__ = [
@@ -18,6 +18,7 @@ __all__ = [
     "GaussianMixture",
     "Orthogonal",
     "ProductMeasure",
+    "QuasiMonteCarlo",
     "SpectralMeasure",
     "counter_uniforms",
     "derived_seed",

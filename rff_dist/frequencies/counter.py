@@ -12,6 +12,8 @@ type FloatArray = NDArray[np.float64]
 FREQUENCY_STREAM = 0
 RADIUS_STREAM = 1
 PHASE_STREAM = 2
+SCRAMBLE_STREAM = 3
+SIGN_STREAM = 4
 STREAMS = 8  # of one set of frequencies; further sets of the same seed begin at multiples of it
 _SEED_STREAM = 2**32
 

@@ -12,6 +12,7 @@ from scipy import special
 from rff_dist.errors import InvalidParameterError
 from rff_dist.frequencies.counter import FREQUENCY_STREAM, RADIUS_STREAM, STREAMS, counter_uniforms
 from rff_dist.frequencies.measures import GaussianMixture, SpectralMeasure
+from rff_dist.frequencies.sobol import scrambled_sobol
 
 type FloatArray = NDArray[np.float64]
 
@@ -88,6 +89,31 @@ class Orthogonal:
         return np.ascontiguousarray(columns * (radii * measure.scales(radius_uniforms[:, 1])))
 
 
+@dataclass(frozen=True, slots=True)
+class QuasiMonteCarlo:
+    """Scrambled Sobol points through the inverse distribution functions (Avron et al. 2016).
+
+    Every frequency keeps its exact law, and together they fill it more evenly than independent draws: the
+    variance falls the faster, the fewer columns there are. Right for every measure that takes no more uniform
+    numbers than the sequence has dimensions, 21,201. Best with a power of two of frequencies.
+    """
+
+    name = "quasi-monte-carlo"
+
+    def draw(
+        self, measure: SpectralMeasure, n_features: int, n_frequencies: int, seed: int, *, first: int = 0
+    ) -> FloatArray:
+        """Return frequencies of shape (n_features, n_frequencies) for a unit length scale.
+
+        Raises
+        ------
+        InvalidParameterError
+            If the Sobol sequence has fewer dimensions than are needed.
+        """
+        uniforms = scrambled_sobol(seed, first, n_frequencies, measure.n_uniforms(n_features))
+        return np.ascontiguousarray(measure.frequencies(uniforms, n_features).T)
+
+
 def _haar_columns(normals: FloatArray) -> FloatArray:
     """Return a Haar-distributed orthogonal matrix per matrix of normals (Mezzadri 2007, Sec. 5)."""
     q, r = np.linalg.qr(normals)
@@ -97,4 +123,4 @@ def _haar_columns(normals: FloatArray) -> FloatArray:
     return q * signs[:, np.newaxis, :]
 
 
-DESIGNS: dict[str, Design] = {design.name: design for design in (IID(), Orthogonal())}
+DESIGNS: dict[str, Design] = {design.name: design for design in (IID(), Orthogonal(), QuasiMonteCarlo())}
