@@ -17,13 +17,13 @@ from rff_dist.kernels import (
     Kernel,
     Linear,
     Min,
-    Modulated,
     OnColumns,
     Polynomial,
     ShiftInvariant,
     Term,
     find_design,
     find_kernel,
+    product_of,
 )
 from rff_dist.kernels.base import check_count
 
@@ -147,10 +147,8 @@ def draw_from_spec(spec: FeatureSpec, standardizer: Standardizer | None) -> Feat
 
 def _shift_invariant(term: Term) -> ShiftInvariant | None:
     """Return a term's product as one kernel with a spectral measure; None where it has none."""
-    factors = [factor for factor in term.factors if isinstance(factor, ShiftInvariant)]
-    if not factors or len(factors) < len(term.factors):
-        return None
-    return factors[0] if len(factors) == 1 else Modulated(tuple(factors))
+    whole = product_of(term.factors) if term.factors else None
+    return whole if isinstance(whole, ShiftInvariant) else None
 
 
 def _draw_complex(spec: FeatureSpec, terms: list[Term], standardizer: Standardizer | None) -> FeatureMap:
@@ -194,7 +192,9 @@ def _draw_parts(spec: FeatureSpec, terms: list[Term]) -> list[tuple[float, Featu
         )
     paired: list[tuple[float, FeatureMap]] = []
     single: list[tuple[float, FeatureMap]] = []
-    for i, ((weight, kernel), size) in enumerate(zip(sampled, _shares(sampled, rest), strict=True)):
+    for i, ((weight, kernel), size) in enumerate(
+        zip(sampled, _shares(sampled, spec.n_features, rest), strict=True)
+    ):
         seed = derived_seed(spec.seed, i)
         if isinstance(kernel, ShiftInvariant):
             own = replace(spec, kernel=kernel, seed=seed)
@@ -209,11 +209,11 @@ def _draw_parts(spec: FeatureSpec, terms: list[Term]) -> list[tuple[float, Featu
     return paired + single + linear
 
 
-def _shares(sampled: list[tuple[float, Kernel]], total: int) -> list[int]:
+def _shares(sampled: list[tuple[float, Kernel]], n_features: int, total: int) -> list[int]:
     """Share out components in proportion to weight · typical k(x, x), in twos, at least two for each."""
     if not sampled:
         return []
-    sizes = np.array([weight * _typical_size(kernel) for weight, kernel in sampled])
+    sizes = np.array([weight * _typical_size(kernel, n_features) for weight, kernel in sampled])
     wanted = (total // 2 - len(sampled)) * sizes / sizes.sum()
     shares = np.floor(wanted).astype(int)
     shares[np.argsort(shares - wanted, kind="stable")[: total // 2 - len(sampled) - shares.sum()]] += 1
@@ -222,10 +222,10 @@ def _shares(sampled: list[tuple[float, Kernel]], total: int) -> list[int]:
     return [int(share) for share in shares]
 
 
-def _typical_size(kernel: Kernel) -> float:
-    inner = kernel.kernel if isinstance(kernel, OnColumns) else kernel
+def _typical_size(kernel: Kernel, n_features: int) -> float:
+    inner, columns = _columns_of(kernel, n_features)
     if isinstance(inner, Min) and inner.is_bound:
-        lower, upper = inner.interval(np.asarray(inner.upper).size)
+        lower, upper = inner.interval(len(columns))
         return float((upper - lower).sum() / 2)
     return 1.0
 

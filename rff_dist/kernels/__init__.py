@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rff_dist.errors import InvalidParameterError
-from rff_dist.kernels.algebra import Constant, Modulated, OnColumns, Product, Scaled, Sum
+from rff_dist.kernels.algebra import Constant, OnColumns, Product, Scaled, Sum, product_of
 from rff_dist.kernels.base import (
     Kernel,
     LengthScale,
@@ -41,7 +41,6 @@ __all__ = [
     "Linear",
     "Matern",
     "Min",
-    "Modulated",
     "OfDistance",
     "OnColumns",
     "Polynomial",
@@ -60,6 +59,7 @@ __all__ = [
     "find_design",
     "find_kernel",
     "kernel_from_dict",
+    "product_of",
     "with_length_scale",
 ]
 
@@ -93,9 +93,13 @@ def kernel_from_dict(values: Mapping[str, Any]) -> Kernel:
     InvalidParameterError
         If the name or a parameter is unknown.
     """
+    if not isinstance(values, Mapping):
+        raise InvalidParameterError(f"a kernel is described by {values!r}; expected a dictionary")
     parameters = dict(values)
     kernel = find_by_name({**KERNELS, **_COMPOSITES}, parameters.pop("name", None), "kernel")
     try:
         return kernel.from_parameters(parameters)
     except (TypeError, KeyError) as error:
-        raise InvalidParameterError(f"kernel {kernel.name!r} does not take {sorted(parameters)}") from error
+        raise InvalidParameterError(
+            f"the kernel {kernel.name!r} cannot be made of {sorted(parameters)}: {error}"
+        ) from error

@@ -10,7 +10,29 @@ import numpy as np
 
 from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.frequencies import Design
-from rff_dist.kernels.base import FloatArray, Kernel, ShiftInvariant, Term, check_positive
+from rff_dist.kernels.base import FloatArray, Kernel, ShiftInvariant, Term, is_number
+
+
+def _check_weight(value: object, what: str) -> float:
+    if not is_number(value) or not 0 < value < np.inf:
+        raise InvalidParameterError(
+            f"{what} {value!r} is not positive definite; expected a finite number above 0"
+        )
+    return float(value)
+
+
+def _check_kernels(kernels: object) -> tuple[Kernel, ...]:
+    if (
+        not isinstance(kernels, Sequence)
+        or not kernels
+        or not all(isinstance(kernel, Kernel) for kernel in kernels)
+    ):
+        raise InvalidParameterError(f"`kernels` is {kernels!r}; expected one kernel or more")
+    return tuple(kernels)
+
+
+def _in_brackets(kernel: Kernel) -> str:
+    return f"({kernel!r})" if isinstance(kernel, Sum | Product | Scaled) else repr(kernel)
 
 
 @dataclass(frozen=True)
@@ -28,7 +50,7 @@ class Constant(Kernel):
     name = "constant"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "value", check_positive(self.value, "a constant kernel"))
+        object.__setattr__(self, "value", _check_weight(self.value, "a constant kernel of"))
 
     def gram(self, left: FloatArray, right: FloatArray) -> FloatArray:
         """Return the value for all pairs."""
@@ -47,7 +69,7 @@ class Constant(Kernel):
         return {"name": self.name, "value": self.value}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Scaled(Kernel):
     """A kernel times a number above 0."""
 
@@ -57,7 +79,11 @@ class Scaled(Kernel):
     name = "scaled"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "weight", check_positive(self.weight, "the factor of a kernel"))
+        _check_kernels((self.kernel,))
+        object.__setattr__(self, "weight", _check_weight(self.weight, "a kernel times"))
+
+    def __repr__(self) -> str:
+        return f"{self.weight!r} * {_in_brackets(self.kernel)}"
 
     def gram(self, left: FloatArray, right: FloatArray) -> FloatArray:
         """Return weight · k of all pairs."""
@@ -96,17 +122,16 @@ class Scaled(Kernel):
         return cls(parameters["weight"], kernel_from_dict(parameters["kernel"]))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class _Several(Kernel):
-    """Kernels side by side."""
+    """Kernels side by side; (a + b) + c is kept as a + b + c."""
 
     kernels: tuple[Kernel, ...]
 
     def __post_init__(self) -> None:
-        # (a + b) + c is kept as a + b + c
         parts: list[Kernel] = []
-        for kernel in self.kernels:
-            parts += kernel.kernels if type(kernel) is type(self) else [kernel]
+        for kernel in _check_kernels(self.kernels):
+            parts += kernel.kernels if isinstance(kernel, _Several) and kernel.name == self.name else [kernel]
         object.__setattr__(self, "kernels", tuple(parts))
 
     def check_columns(self, n_features: int) -> None:
@@ -127,19 +152,29 @@ class _Several(Kernel):
         """Return the name and the kernels."""
         return {"name": self.name, "kernels": [kernel.to_dict() for kernel in self.kernels]}
 
-    @classmethod
-    def from_parameters(cls, parameters: Mapping[str, Any]) -> Kernel:
-        """Build it from the kernels' dictionaries."""
-        from rff_dist.kernels import kernel_from_dict
 
-        return cls(tuple(kernel_from_dict(values) for values in parameters["kernels"]))
+def _kernels_of(parameters: Mapping[str, Any]) -> tuple[Kernel, ...]:
+    from rff_dist.kernels import kernel_from_dict
+
+    return tuple(kernel_from_dict(values) for values in parameters["kernels"])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Sum(_Several):
     """k1 + k2 + …: functions that are sums of functions of each."""
 
     name = "sum"
+
+    def __repr__(self) -> str:
+        texts = [repr(k.value) if isinstance(k, Constant) else repr(k) for k in self.kernels]
+        if all(isinstance(kernel, Constant) for kernel in self.kernels[:2]):
+            texts[0] = repr(self.kernels[0])  # two numbers would add to a number
+        return " + ".join(texts)
+
+    @classmethod
+    def from_parameters(cls, parameters: Mapping[str, Any]) -> Kernel:
+        """Build the sum from the kernels' dictionaries."""
+        return cls(_kernels_of(parameters))
 
     def gram(self, left: FloatArray, right: FloatArray) -> FloatArray:
         """Return the sum of the Gram matrices."""
@@ -157,11 +192,29 @@ class Sum(_Several):
         return [term for kernel in self.kernels for term in kernel.terms()]
 
 
-@dataclass(frozen=True)
+def product_of(kernels: Sequence[Kernel]) -> Kernel:
+    """Return the product of kernels, with a spectral measure where each has one."""
+    if len(kernels) == 1:
+        return kernels[0]
+    invariant = tuple(kernel for kernel in kernels if isinstance(kernel, ShiftInvariant))
+    return ShiftInvariantProduct(invariant) if len(invariant) == len(kernels) else Product(tuple(kernels))
+
+
+@dataclass(frozen=True, repr=False)
 class Product(_Several):
     """k1 · k2 · …: functions that vary as each does."""
 
     name = "product"
+
+    def __repr__(self) -> str:
+        first, *others = self.kernels
+        start = repr(first) if isinstance(first, Scaled) else _in_brackets(first)
+        return " * ".join([start, *map(_in_brackets, others)])
+
+    @classmethod
+    def from_parameters(cls, parameters: Mapping[str, Any]) -> Kernel:
+        """Build the product from the kernels' dictionaries."""
+        return product_of(_kernels_of(parameters))
 
     def gram(self, left: FloatArray, right: FloatArray) -> FloatArray:
         """Return the product of the Gram matrices, entry by entry."""
@@ -184,48 +237,33 @@ class Product(_Several):
         return terms
 
 
-@dataclass(frozen=True)
-class Modulated(ShiftInvariant):
+@dataclass(frozen=True, repr=False)
+class ShiftInvariantProduct(Product, ShiftInvariant):
     """A product of shift-invariant kernels: its frequencies are sums of independent ones."""
 
-    factors: tuple[ShiftInvariant, ...]
-
-    name = "modulated"
-
-    def gram(self, left: FloatArray, right: FloatArray) -> FloatArray:
-        """Return the product of the Gram matrices, entry by entry."""
-        return Product(self.factors).gram(left, right)
-
-    def check_columns(self, n_features: int) -> None:
-        """Check the columns of each factor."""
-        for factor in self.factors:
-            factor.check_columns(n_features)
+    kernels: tuple[ShiftInvariant, ...]
 
     def n_uniforms(self, n_features: int) -> int:
         """Return how many uniform numbers a frequency is made of: those of all factors."""
-        return sum(factor.n_uniforms(n_features) for factor in self.factors)
+        return sum(kernel.n_uniforms(n_features) for kernel in self.kernels)
 
     @property
     def isotropic(self) -> bool:
         """Whether all factors are."""
-        return all(factor.isotropic for factor in self.factors)
+        return all(kernel.isotropic for kernel in self.kernels)
 
     def draw(
         self, design: Design, n_features: int, n_frequencies: int, seed: int, *, first: int
     ) -> FloatArray:
         """Return the sums of the factors' frequencies."""
         total = np.zeros((n_features, n_frequencies))
-        for factor in self.factors:
-            total += factor.draw(design, n_features, n_frequencies, seed, first=first)
-            first += factor.n_uniforms(n_features)
+        for kernel in self.kernels:
+            total += kernel.draw(design, n_features, n_frequencies, seed, first=first)
+            first += kernel.n_uniforms(n_features)
         return total
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the product it stands for."""
-        return Product(self.factors).to_dict()
 
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class OnColumns(Kernel):
     """A kernel that sees only some of the input columns.
 
@@ -242,6 +280,7 @@ class OnColumns(Kernel):
     name = "on_columns"
 
     def __post_init__(self) -> None:
+        _check_kernels((self.kernel,))
         columns = np.atleast_1d(np.asarray(self.columns))
         if columns.dtype.kind not in "iu" or columns.ndim != 1 or not len(columns) or (columns < 0).any():
             raise InvalidParameterError(
@@ -251,6 +290,9 @@ class OnColumns(Kernel):
             raise InvalidParameterError(f"`columns` is {self.columns!r}, where a column comes twice")
         self.kernel.check_columns(len(columns))
         object.__setattr__(self, "columns", tuple(int(column) for column in columns))
+
+    def __repr__(self) -> str:
+        return f"{_in_brackets(self.kernel)}.on({list(self.columns)})"
 
     def on(self, columns: Sequence[int]) -> Kernel:
         """Return the kernel on columns of these columns."""
@@ -274,8 +316,6 @@ class OnColumns(Kernel):
 
     def terms(self) -> list[Term]:
         """Return the kernel's terms on the chosen columns."""
-        if self.kernel.terms() == [Term(1.0, (self.kernel,))]:
-            return [Term(1.0, (self,))]
         return [
             Term(term.weight, tuple(factor.on(self.columns) for factor in term.factors))
             for term in self.kernel.terms()
@@ -311,7 +351,7 @@ class OnColumns(Kernel):
         return kernel_from_dict(parameters["kernel"]).on(parameters["columns"])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ShiftInvariantOnColumns(OnColumns, ShiftInvariant):  # type: ignore[misc]  # `on` is narrower there
     """A shift-invariant kernel on some columns: the frequencies of all other columns are 0."""
 

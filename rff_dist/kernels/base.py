@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeGuard
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -29,9 +29,14 @@ def check_positive(value: object, name: str) -> float:
     InvalidParameterError
         Otherwise.
     """
-    if isinstance(value, bool) or not isinstance(value, int | float | np.number) or not 0 < value < np.inf:
+    if not is_number(value) or not 0 < value < np.inf:
         raise InvalidParameterError(f"`{name}` is {value!r}; expected a finite number above 0")
     return float(value)
+
+
+def is_number(value: object) -> TypeGuard[float]:
+    """Return whether `value` is a real number, and no truth value."""
+    return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
 
 
 def as_length_scale(value: float | Sequence[float] | np.ndarray) -> LengthScale:
@@ -162,6 +167,8 @@ class Kernel(ABC):
 
     # -- algebra ------------------------------------------------------------------------------------
 
+    __array_ufunc__: ClassVar[None] = None  # NumPy's numbers leave `np.float64(2) * kernel` to the kernel
+
     def __add__(self, other: Kernel | float) -> Kernel:
         from rff_dist.kernels.algebra import Constant, Sum
 
@@ -172,13 +179,15 @@ class Kernel(ABC):
     def __radd__(self, other: float) -> Kernel:
         from rff_dist.kernels.algebra import Constant, Sum
 
+        if is_number(other) and other == 0:
+            return self  # the built-in `sum` begins with 0
         return Sum((Constant(other), self)) if is_number(other) else NotImplemented
 
     def __mul__(self, other: Kernel | float) -> Kernel:
-        from rff_dist.kernels.algebra import Product, Scaled
+        from rff_dist.kernels.algebra import Scaled, product_of
 
         if isinstance(other, Kernel):
-            return Product((self, other))
+            return product_of((self, other))
         return Scaled(other, self) if is_number(other) else NotImplemented
 
     def __rmul__(self, other: float) -> Kernel:
@@ -189,11 +198,6 @@ class Kernel(ABC):
         from rff_dist.kernels.algebra import OnColumns
 
         return OnColumns(self, columns)
-
-
-def is_number(value: object) -> bool:
-    """Return whether `value` is a number, and no truth value."""
-    return isinstance(value, int | float | np.number) and not isinstance(value, bool)
 
 
 class ShiftInvariant(Kernel):

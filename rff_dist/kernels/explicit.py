@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -80,8 +81,8 @@ class Min(Kernel):
         estimators; a kernel called by itself then takes `lower` as 0 and has no upper end.
     """
 
-    lower: float | tuple[float, ...] | None = None
-    upper: float | tuple[float, ...] | None = None
+    lower: float | Sequence[float] | np.ndarray | None = None
+    upper: float | Sequence[float] | np.ndarray | None = None
 
     name = "min"
 
@@ -91,25 +92,34 @@ class Min(Kernel):
             if value is None:
                 continue
             numbers = np.asarray(value)
-            if numbers.dtype.kind not in "iuf" or numbers.ndim > 1 or not np.isfinite(numbers).all():
+            if (
+                numbers.dtype.kind not in "iuf"
+                or numbers.ndim > 1
+                or not numbers.size
+                or not np.isfinite(numbers).all()
+            ):
                 raise InvalidParameterError(
                     f"`{side}` is {value!r}; expected a finite number, or one per column"
                 )
             plain = float(numbers) if numbers.ndim == 0 else tuple(float(v) for v in numbers)
             object.__setattr__(self, side, plain)
-        if (
-            self.upper is not None
-            and not (np.asarray(self.upper) > np.asarray(0.0 if self.lower is None else self.lower)).all()
-        ):
+        lower = 0.0 if self.lower is None else self.lower
+        if self.upper is None:
+            return
+        if np.ndim(lower) and np.ndim(self.upper) and np.size(lower) != np.size(self.upper):
             raise InvalidParameterError(
-                f"`upper` is {self.upper!r}, not above `lower`, {self.lower or 0.0!r}"
+                f"`lower` has {np.size(lower)} entries and `upper` {np.size(self.upper)}; expected as many"
             )
+        if self.lower is not None and not (np.asarray(self.upper) > np.asarray(lower)).all():
+            raise InvalidParameterError(f"`upper` is {self.upper!r}, not above `lower`, {lower!r}")
 
     def interval(self, n_features: int) -> tuple[FloatArray, FloatArray]:
         """Return the lower and the upper ends, each of shape (n_features,)."""
         self.check_columns(n_features)
         lower = 0.0 if self.lower is None else self.lower
         upper = np.inf if self.upper is None else self.upper
+        if not np.all(np.asarray(upper) > np.asarray(lower)):
+            raise InvalidParameterError(f"`upper` is {upper!r}, not above `lower`, {lower!r}")
         return np.broadcast_to(lower, n_features), np.broadcast_to(upper, n_features)
 
     def check_columns(self, n_features: int) -> None:
@@ -145,12 +155,16 @@ class Min(Kernel):
 
     def bind(self, lower: FloatArray, upper: FloatArray) -> Kernel:
         """Return the kernel on the range of the inputs, where no interval was given."""
-        wide = np.where(upper > lower, upper, lower + 1)  # a constant column needs some interval
-        return replace(
-            self,
-            lower=tuple(lower) if self.lower is None else self.lower,
-            upper=tuple(wide) if self.upper is None else self.upper,
-        )
+        # a constant column, or one beyond the end that was given, needs some interval
+        if self.lower is None and self.upper is None:
+            return Min(lower, np.where(upper > lower, upper, lower + _some_width(lower)))
+        if self.lower is None:
+            end = np.broadcast_to(np.asarray(self.upper), lower.shape)
+            return Min(np.where(lower < end, lower, end - _some_width(end)), self.upper)
+        if self.upper is None:
+            end = np.broadcast_to(np.asarray(self.lower), upper.shape)
+            return Min(self.lower, np.where(upper > end, upper, end + _some_width(end)))
+        return self
 
     @property
     def is_bound(self) -> bool:
@@ -161,3 +175,7 @@ class Min(Kernel):
         """Return the name and the interval."""
         ends = {"lower": self.lower, "upper": self.upper}
         return {"name": self.name, **{k: list(v) if isinstance(v, tuple) else v for k, v in ends.items()}}
+
+
+def _some_width(end: FloatArray) -> FloatArray:
+    return np.maximum(1.0, np.abs(end))
