@@ -96,8 +96,10 @@ class TrainParameters(BaseModel):
     design: Literal["orthogonal", "iid"] = Field(
         default="orthogonal", description="How frequencies are arranged; orthogonal has less variance."
     )
-    map: Literal["pairs", "phases"] = Field(
-        default="pairs", description="Cosines and sines in pairs, or cosines with random phases."
+    map: Literal["auto", "pairs", "phases"] = Field(
+        default="pairs",
+        description="Cosines and sines in pairs, or cosines with random phases; 'auto' takes the one with "
+        "the lower variance on a sample of the data.",
     )
     standardize: bool = Field(
         default=True, description="Whether the inputs' means and standard deviations are taken out first."

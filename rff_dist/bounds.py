@@ -425,8 +425,9 @@ def better_map(kernel: Kernel, X: ArrayLike) -> MapVariances:
     Parameters
     ----------
     kernel : Kernel
-        Shift-invariant, or a sum with such terms: they share the components in proportion to their weights,
-        as `draw_feature_map` does it, and the variances of linear, polynomial and min terms depend on no map.
+        Shift-invariant, or a sum with such terms, which share the components in proportion to their weights
+        as in `draw_feature_map`. Linear, polynomial and min terms have the same features for both maps and
+        add nothing to either variance.
     X : array-like of shape (n_samples, n_features)
         At least 2 rows; rows that are equal to each other count as pairs too.
 
@@ -437,8 +438,6 @@ def better_map(kernel: Kernel, X: ArrayLike) -> MapVariances:
 
     Raises
     ------
-    InvalidParameterError
-        If the kernel has no shift-invariant term.
     DataError
         If there are fewer than 2 rows.
 
@@ -455,10 +454,6 @@ def better_map(kernel: Kernel, X: ArrayLike) -> MapVariances:
     terms = [
         (term.weight, whole) for term in kernel.terms() if (whole := _shift_invariant_term(term)) is not None
     ]
-    if not terms:
-        raise InvalidParameterError(
-            f"{kernel} has no shift-invariant term, so its features are the same for all maps"
-        )
     above = np.triu_indices(len(points), 1)
     total = math.fsum(weight for weight, _ in terms)
     means = dict.fromkeys(_REAL_MAPS, 0.0)

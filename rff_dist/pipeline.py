@@ -36,6 +36,7 @@ from rff_dist.blocks import (
     measure_moments,
     predict_rows,
 )
+from rff_dist.bounds import better_map
 from rff_dist.engines import Broadcast, Engine
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import DataError, InvalidParameterError
@@ -238,7 +239,7 @@ def median_length_scale(
     length_scale : float
         In units of the (standardised) inputs; 1 where all sampled rows are equal.
     """
-    sample = _sample_inputs(dataset, seed)
+    sample = sample_inputs(dataset, seed)
     points = np.asarray(sample, np.float64) if standardizer is None else standardizer(sample)
     # equal rows say nothing of the scale: drop repetitions, so that they change nothing
     distances = pdist(np.unique(points, axis=0), kernel.metric)
@@ -251,30 +252,74 @@ def median_length_scale(
     return median
 
 
-def _sample_inputs(dataset: Dataset, seed: int) -> NDArray[Any]:
-    """Return up to 1,000 rows of X that have weight, drawn without replacement.
+def sample_inputs(dataset: Dataset, seed: int, *, n_rows: int = HEURISTIC_ROWS) -> NDArray[Any]:
+    """Return up to `n_rows` rows of X that have weight, drawn without replacement, in the data's order.
 
     Rows without weight change nothing as long as the dataset is not larger than the sample; of a
-    larger one, up to 64,000 rows are looked at to find those that count.
+    larger one, up to 64 times as many rows are looked at to find those that count.
+
+    Raises
+    ------
+    DataError
+        If no row has a weight, or a sampled one holds NaN or infinity.
     """
     rng = np.random.Generator(np.random.Philox(seed))
-    n_drawn = min(HEURISTIC_ROWS, dataset.n_samples)
+    n_drawn = min(n_rows, dataset.n_samples)
     while True:
         indices = np.sort(rng.choice(dataset.n_samples, n_drawn, replace=False))
         sample, _, weights = dataset.take(indices)
         counts = np.arange(len(sample)) if weights is None else np.flatnonzero(weights > 0)
-        if len(counts) >= HEURISTIC_ROWS or n_drawn >= min(dataset.n_samples, 64 * HEURISTIC_ROWS):
+        if len(counts) >= n_rows or n_drawn >= min(dataset.n_samples, 64 * n_rows):
             break
         n_drawn = min(dataset.n_samples, 4 * n_drawn)
     if not len(counts):
-        raise DataError(f"none of {n_drawn:_} sampled rows has a weight above 0; give a `length_scale`")
-    if len(counts) > HEURISTIC_ROWS:
-        counts = np.sort(rng.choice(counts, HEURISTIC_ROWS, replace=False))
+        raise DataError(
+            f"none of {n_drawn:_} sampled rows has a weight above 0; give rows that "
+            "count, or numbers and names in the place of 'auto'"
+        )
+    if len(counts) > n_rows:
+        counts = np.sort(rng.choice(counts, n_rows, replace=False))
     finite = np.isfinite(sample[counts]).all(axis=1)
     if not finite.all():
         row = indices[counts[np.argmin(finite)]]
         raise DataError(f"Input X contains NaN or infinity: row {row:_}; fill or drop such rows first")
     return sample[counts]
+
+
+def choose_map(
+    dataset: Dataset, kernel: Kernel, n_components: int, *, standardizer: Standardizer | None, seed: int
+) -> str:
+    """Return "pairs" or "phases": the real map with the lower closed-form variance on a seeded sample.
+
+    Parameters
+    ----------
+    dataset : Dataset
+    kernel : Kernel
+        With its length scale.
+    n_components : int
+        An odd number leaves only phases.
+    standardizer : Standardizer, optional
+        Applied to the rows first.
+    seed : int
+        Of the sample of up to 1,000 rows.
+
+    See Also
+    --------
+    rff_dist.bounds.better_map : The comparison itself.
+    """
+    if n_components % 2:
+        return "phases"
+    sample = sample_inputs(dataset, seed)
+    if len(sample) < 2:
+        return "pairs"
+    variances = better_map(kernel, sample if standardizer is None else standardizer(sample))
+    logger.info(
+        "map=%r: mean variance times D is %.4g for pairs and %.4g for phases",
+        variances.better,
+        variances.pairs,
+        variances.phases,
+    )
+    return variances.better
 
 
 def draw(
@@ -295,6 +340,8 @@ def draw(
     ----------
     length_scale : "auto", number(s) or None
         "auto" is the median heuristic; None keeps the kernel's own.
+    map : {"auto", "pairs", "phases", "complex"}
+        "auto" is `choose_map`; the map's spec says what it chose.
     ranges : pair of float64 arrays of shape (n_features,), optional
         From `input_range`: they fill in what a kernel wants to know of the inputs.
 
@@ -316,6 +363,8 @@ def draw(
         kernel = with_length_scale(kernel, length_scale)
     if ranges is not None:
         kernel = kernel.bind(*ranges)
+    if map == "auto":
+        map = choose_map(dataset, kernel, n_components, standardizer=standardizer, seed=seed)
     return draw_feature_map(
         kernel,
         n_features=dataset.n_features,
@@ -687,7 +736,7 @@ def fit(
     alpha : "auto", float or sequence of float
         See `solve`.
     design, map : str
-        See `draw_feature_map`.
+        See `draw_feature_map`; map="auto" takes the real map of lower variance, see `choose_map`.
     standardize : bool
         Whether the inputs' means and standard deviations are taken out first.
     fit_intercept : bool

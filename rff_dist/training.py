@@ -239,7 +239,7 @@ def draw_features(job: Job, length_scale: str | LengthScale, *, name: str = "can
     Returns
     -------
     candidate : dict
-        Its name, its kernel with the length scale resolved, and the digest of the features.
+        Its name, its kernel with the length scale resolved, the map, and the digest of the features.
 
     Raises
     ------
@@ -265,6 +265,7 @@ def draw_features(job: Job, length_scale: str | LengthScale, *, name: str = "can
         "name": name,
         "kernel": kernel,
         "length_scale": kernel.get("length_scale"),
+        "map": feature_map.spec.map,
         "feature_map": feature_map.digest(),
     }
 
@@ -508,7 +509,7 @@ def _redraw(job: Job, candidate: Mapping[str, Any], standardizer: Standardizer |
         n_features=job.dataset.n_features,
         n_components=job.n_components,
         design=job.design,
-        map=job.map,
+        map=candidate["map"],
         random_state=job.seed,
         standardizer=standardizer,
     )

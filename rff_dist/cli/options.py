@@ -81,7 +81,8 @@ MapName = Annotated[
     typer.Option(
         "--map",
         metavar="NAME",
-        help="pairs of cosines and sines, or cosines with random phases.",
+        help="pairs of cosines and sines, or cosines with random phases; auto takes the one of lower "
+        "variance on a sample.",
         rich_help_panel=FEATURES,
     ),
 ]

@@ -10,7 +10,17 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy.spatial.distance import pdist
 from sklearn.metrics import mean_absolute_error, mean_squared_error, r2_score
 
-from rff_dist import Gaussian, Laplacian, RFFRidge, SerialEngine, draw_feature_map, pipeline, write_dataset
+from rff_dist import (
+    Cauchy,
+    Gaussian,
+    Laplacian,
+    Linear,
+    RFFRidge,
+    SerialEngine,
+    draw_feature_map,
+    pipeline,
+    write_dataset,
+)
 from rff_dist.blocks import Block, Rows
 from rff_dist.errors import (
     DataError,
@@ -424,3 +434,50 @@ def test_features_in_memory_are_those_of_the_map_block_by_block(dtype):
     assert Z.dtype == dtype
     assert_array_equal(Z, feature_map.transform(data.X, dtype=dtype))
     assert len(pipeline.blocks_of(data)) == 2
+
+
+# -- choice of the map -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kernel", "n_components", "expected"),
+    [
+        (Gaussian(0.1), 32, "pairs"),
+        (Cauchy(0.1), 32, "phases"),
+        (2 * Cauchy(0.1) + Linear(), 32, "phases"),
+        (Linear(), 32, "pairs"),
+        (Gaussian(0.1), 33, "phases"),  # cosines and sines need an even number
+    ],
+)
+def test_map_auto_takes_the_lower_variance_and_the_spec_says_which(kernel, n_components, expected):
+    far_apart = ArrayDataset(np.arange(300.0)[:, np.newaxis], np.zeros(300))
+    features = pipeline.draw(
+        far_apart,
+        kernel,
+        length_scale=None,
+        n_components=n_components,
+        design="iid",
+        map="auto",
+        seed=0,
+        standardizer=None,
+    )
+    assert features.spec.map == expected
+
+
+def test_map_auto_looks_at_standardized_rows():
+    dataset = ArrayDataset(np.arange(300.0)[:, np.newaxis], np.zeros(300))
+    standardizer = pipeline.standardizer_from(pipeline.inspect(dataset, engine=ENGINE))
+    for applied, expected in ((None, "phases"), (standardizer, "pairs")):
+        chosen = pipeline.choose_map(dataset, Cauchy(0.3), 32, standardizer=applied, seed=0)
+        assert chosen == expected
+
+
+def test_a_model_keeps_the_map_that_auto_chose(dataset):
+    for name in ("auto", "pairs"):
+        model, _ = pipeline.fit(dataset, Gaussian(), engine=ENGINE, n_components=32, alpha=0.1, map=name)
+        assert model.feature_map.spec.map == "pairs"
+
+
+def test_one_row_leaves_no_pairs_to_choose_a_map_by():
+    dataset = ArrayDataset(np.ones((1, 1)), np.zeros(1))
+    assert pipeline.choose_map(dataset, Cauchy(), 4, standardizer=None, seed=0) == "pairs"

@@ -8,7 +8,7 @@ import pytest
 from rff_dist import pipeline, training
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import BroadcastError, DataError, InvalidParameterError, OutputExistsError, StorageError
-from rff_dist.kernels import Gaussian, Matern
+from rff_dist.kernels import Cauchy, Gaussian, Matern
 from rff_dist.model import read_model
 from rff_dist.storage import ArrayDataset
 
@@ -49,6 +49,7 @@ def run(job, length_scale, name="candidate-1"):
         {"alpha": [0.1, 1.0], "fit_intercept": False},
         {"map": "phases", "design": "iid", "seed": 3},
         {"kernel": Matern(nu=2.5)},
+        {"kernel": Cauchy(), "length_scale": 1e-4, "map": "auto", "design": "iid"},
     ],
 )
 def test_steps_give_the_bits_of_the_job_in_one_call(problem, in_memory, options):
@@ -152,6 +153,12 @@ def test_test_data_of_other_columns_are_refused_before_any_pass(problem, in_memo
     with open_job(problem, in_memory, test=test, engine=engine) as job, pytest.raises(DataError, match=what):
         training.inspect_data(job)
     assert not events
+
+
+def test_candidate_says_which_map_auto_chose(problem, in_memory):
+    with open_job(problem, in_memory, Cauchy(), map="auto", design="iid") as job:
+        training.inspect_data(job)
+        assert [training.draw_features(job, scale)["map"] for scale in (1.0, 1e-4)] == ["pairs", "phases"]
 
 
 def test_candidate_drawn_elsewhere_with_another_digest_is_refused(problem, in_memory):
