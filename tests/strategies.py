@@ -7,7 +7,18 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from rff_dist.blocks import Block, Rows
-from rff_dist.kernels import Gaussian, Kernel, Laplacian, Matern
+from rff_dist.kernels import (
+    Cauchy,
+    Gaussian,
+    Kernel,
+    Laplacian,
+    Linear,
+    Matern,
+    Min,
+    Polynomial,
+    RationalQuadratic,
+    Sinc,
+)
 
 FINITE = st.floats(allow_nan=False, allow_infinity=False)  # subnormals, ±0 and 1.8e308 included
 
@@ -25,9 +36,39 @@ def kernels(draw: st.DrawFn) -> Kernel:
     """Return any kernel, with one length scale or with one per column."""
     scale = draw(length_scales | st.lists(length_scales, min_size=1, max_size=5).map(tuple))
     return draw(
-        st.sampled_from([Gaussian(scale), Laplacian(scale)])
+        st.sampled_from([Gaussian(scale), Laplacian(scale), Cauchy(scale), Sinc(scale)])
         | st.floats(0.05, 100.0).map(lambda nu: Matern(scale, nu=nu))
+        | st.floats(0.05, 100.0).map(lambda shape: RationalQuadratic(scale, shape=shape))
     )
+
+
+def composite_kernels(n_features: int, *, shift_invariant: bool = False) -> st.SearchStrategy[Kernel]:
+    """Return sums, products, multiples and kernels on some of `n_features` non-negative columns."""
+    scales = st.floats(0.5, 2.0)
+    simple: st.SearchStrategy[Kernel] = st.sampled_from([Gaussian, Laplacian, Cauchy, Sinc, Matern]).flatmap(
+        lambda kernel: scales.map(kernel)
+    )
+    if not shift_invariant:
+        simple |= st.sampled_from([Linear(), Polynomial(2, 0.5), Min(), Min(0.0, 3.0)])
+    weights = st.floats(0.25, 4.0)
+    columns = st.lists(st.integers(0, n_features - 1), min_size=n_features, max_size=n_features, unique=True)
+
+    def grow(inner: st.SearchStrategy[Kernel]) -> st.SearchStrategy[Kernel]:
+        pairs = st.tuples(inner, inner)
+        grown = pairs.map(lambda pair: pair[0] * pair[1]) | st.tuples(inner, columns).map(
+            lambda pair: pair[0].on(pair[1])
+        )
+        if shift_invariant:
+            return grown
+        return (
+            grown
+            | pairs.map(lambda pair: pair[0] + pair[1])
+            | st.tuples(weights, inner).map(lambda pair: pair[0] * pair[1])
+            | st.tuples(weights, inner).map(lambda pair: pair[0] + pair[1])
+            | st.tuples(weights, inner).map(lambda pair: pair[1] + pair[0])
+        )
+
+    return st.recursive(simple, grow, max_leaves=5)
 
 
 @st.composite

@@ -16,7 +16,7 @@ from rff_dist.kernels.base import FloatArray, Kernel, ShiftInvariant, Term, is_n
 def _check_weight(value: object, what: str) -> float:
     if not is_number(value) or not 0 < value < np.inf:
         raise InvalidParameterError(
-            f"{what} {value!r} is not positive definite; expected a finite number above 0"
+            f"{what} {value!r}: expected a finite number above 0, which keeps a kernel positive definite"
         )
     return float(value)
 

@@ -174,14 +174,16 @@ class Kernel(ABC):
 
         if isinstance(other, Kernel):
             return Sum((self, other))
-        return Sum((self, Constant(other))) if is_number(other) else NotImplemented
+        if not is_number(other):
+            return NotImplemented
+        return self if other == 0 else Sum((self, Constant(other)))
 
     def __radd__(self, other: float) -> Kernel:
         from rff_dist.kernels.algebra import Constant, Sum
 
-        if is_number(other) and other == 0:
-            return self  # the built-in `sum` begins with 0
-        return Sum((Constant(other), self)) if is_number(other) else NotImplemented
+        if not is_number(other):
+            return NotImplemented
+        return self if other == 0 else Sum((Constant(other), self))  # the built-in `sum` begins with 0
 
     def __mul__(self, other: Kernel | float) -> Kernel:
         from rff_dist.kernels.algebra import Scaled, product_of

@@ -1,0 +1,202 @@
+"""Sums, products, multiples and kernels on columns: NumPy's arithmetic on the Gram matrices."""
+
+from __future__ import annotations
+
+import json
+import pickle
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.base import clone
+
+from rff_dist import RFFRidge
+from rff_dist.errors import DataError, InvalidParameterError
+from rff_dist.kernels import (
+    Cauchy,
+    Constant,
+    Gaussian,
+    Kernel,
+    Laplacian,
+    Linear,
+    Matern,
+    Min,
+    OnColumns,
+    Polynomial,
+    Product,
+    Scaled,
+    ShiftInvariant,
+    Sinc,
+    Sum,
+    kernel_from_dict,
+)
+from tests.strategies import composite_kernels
+
+N_FEATURES = 3
+X = np.random.default_rng(0).uniform(0, 3, (12, N_FEATURES))  # not negative, for Min
+Y = np.random.default_rng(1).uniform(0, 3, (9, N_FEATURES))
+ROUNDED = {"rtol": 1e-12, "atol": 1e-12}  # a few sums and products in another order
+NAMES = {
+    kernel.__name__: kernel
+    for kernel in (Cauchy, Constant, Gaussian, Laplacian, Linear, Matern, Min, Polynomial, Sinc)
+}
+
+composites = composite_kernels(N_FEATURES)
+
+
+class TestArithmetic:
+    @given(composites, composites)
+    def test_the_gram_of_a_sum_is_the_sum_of_the_grams(self, a, b):
+        np.testing.assert_allclose((a + b)(X, Y), a(X, Y) + b(X, Y), **ROUNDED)
+
+    @given(composites, composites)
+    def test_the_gram_of_a_product_is_the_product_of_the_grams(self, a, b):
+        np.testing.assert_allclose((a * b)(X, Y), a(X, Y) * b(X, Y), **ROUNDED)
+
+    @given(composites, st.floats(1e-3, 1e3))
+    def test_a_number_multiplies_and_adds(self, kernel, number):
+        for scaled in (number * kernel, kernel * number, np.float64(number) * kernel):
+            np.testing.assert_allclose(scaled(X, Y), number * kernel(X, Y), **ROUNDED)
+        for shifted in (number + kernel, kernel + number, np.float64(number) + kernel):
+            np.testing.assert_allclose(shifted(X, Y), number + kernel(X, Y), **ROUNDED)
+
+    @given(composites, st.permutations([5, 0, 7]))
+    def test_a_kernel_on_columns_is_the_kernel_of_these_columns(self, kernel, columns):
+        left, right = np.full((12, 9), np.nan), np.full((9, 9), np.nan)
+        left[:, columns], right[:, columns] = X, Y
+        np.testing.assert_array_equal(kernel.on(columns)(left, right), kernel(X, Y))
+
+    @given(composites)
+    def test_multiplied_out_terms_have_the_same_gram(self, kernel):
+        total = np.zeros((len(X), len(Y)))
+        for term in kernel.terms():
+            product = np.full((len(X), len(Y)), term.weight)
+            for factor in term.factors:
+                assert not isinstance(factor, Sum | Product | Scaled | Constant)
+                product *= factor(X, Y)
+            total += product
+        np.testing.assert_allclose(total, kernel(X, Y), **ROUNDED)
+
+    @given(composites)
+    def test_the_diagonal_is_the_grams(self, kernel):
+        np.testing.assert_allclose(kernel.diagonal(X), np.diagonal(kernel(X)), **ROUNDED)
+
+    @given(composites)
+    def test_grams_are_positive_semi_definite(self, kernel):
+        gram = kernel(X)
+        assert np.linalg.eigvalsh(gram).min() > -1e-12 * np.trace(gram)
+
+    def test_the_built_in_sum_adds_kernels(self):
+        parts = [Gaussian(), Linear(), Matern()]
+        assert sum(parts) == Gaussian() + Linear() + Matern()
+        assert Gaussian() + 0 == Gaussian()
+
+    def test_brackets_change_nothing(self):
+        a, b, c = Gaussian(), Linear(), Matern()
+        assert (a + b) + c == a + (b + c)
+        assert (a * b) * c == a * (b * c)
+        assert Gaussian().on([4, 7]).on([0, 0 + 1, 2, 3, 9, 5, 6, 8]) == Gaussian().on([9, 8])
+
+    def test_a_product_has_a_spectral_measure_where_each_factor_has(self):
+        assert isinstance(Gaussian() * Matern().on([0]), ShiftInvariant)
+        assert isinstance((Gaussian() * Matern()).on([1]), ShiftInvariant)
+        assert not isinstance(Gaussian() * Linear(), ShiftInvariant)
+        assert not isinstance(Linear().on([1]), ShiftInvariant)
+
+
+class TestDescriptions:
+    @given(composites)
+    def test_a_kernel_reads_as_it_was_typed(self, kernel):
+        assert eval(repr(kernel), NAMES) == kernel
+
+    @pytest.mark.parametrize(
+        ("kernel", "text"),
+        [
+            (Gaussian(2) + 0.5 * Linear(), "Gaussian(length_scale=2.0) + 0.5 * Linear()"),
+            (1 + Min(0, 1), "1.0 + Min(lower=0.0, upper=1.0)"),
+            (2 * (Linear() + 1) * Laplacian(), "2.0 * (Linear() + 1.0) * Laplacian(length_scale=1.0)"),
+            ((Linear() + Sinc()).on([0, 2]), "(Linear() + Sinc(length_scale=1.0)).on([0, 2])"),
+            (Constant(1) + 2 + Linear(), "Constant(value=1.0) + 2.0 + Linear()"),
+        ],
+        ids=str,
+    )
+    def test_texts(self, kernel, text):
+        assert repr(kernel) == str(kernel) == text
+
+    @given(composites)
+    def test_a_kernel_survives_json_and_pickle(self, kernel):
+        for copy in (
+            kernel_from_dict(json.loads(json.dumps(kernel.to_dict()))),
+            pickle.loads(pickle.dumps(kernel)),
+        ):
+            assert copy == kernel
+            assert hash(copy) == hash(kernel)
+            assert type(copy) is type(kernel)
+
+    @given(composites)
+    def test_an_estimator_with_a_kernel_is_cloned(self, kernel):
+        assert clone(RFFRidge(kernel)).kernel == kernel
+
+    @pytest.mark.parametrize(
+        "values",
+        [
+            "gaussian",
+            {"name": "sum"},
+            {"name": "sum", "kernels": []},
+            {"name": "product", "kernels": [{"name": "box"}]},
+            {"name": "scaled", "kernel": {"name": "linear"}},
+            {"name": "on_columns", "kernel": {"name": "linear"}, "columns": [-1]},
+            {"name": "constant", "value": 0},
+        ],
+        ids=str,
+    )
+    def test_a_bad_description_is_refused(self, values):
+        with pytest.raises(InvalidParameterError):
+            kernel_from_dict(values)
+
+
+class TestErrors:
+    @pytest.mark.parametrize("number", [0, -1.0, np.nan, np.inf, np.float64(-2)], ids=repr)
+    def test_other_multiples_are_refused(self, number):
+        with pytest.raises(InvalidParameterError, match=r"a kernel times .*above 0"):
+            number * Gaussian()
+
+    @pytest.mark.parametrize("number", [-1.0, np.nan, np.inf, np.float64(-2)], ids=repr)
+    def test_other_constants_are_refused(self, number):
+        with pytest.raises(InvalidParameterError, match=r"a constant kernel of .*above 0"):
+            Gaussian() + number
+
+    @pytest.mark.parametrize("other", [True, "1", None, 1j, np.complex128(1), np.ones(2), [1.0]], ids=repr)
+    def test_what_is_no_number_is_no_operand(self, other):
+        for operation in (
+            lambda: Gaussian() + other,
+            lambda: other + Gaussian(),
+            lambda: Gaussian() * other,
+            lambda: other * Gaussian(),
+        ):
+            with pytest.raises(TypeError):
+                operation()
+
+    @pytest.mark.parametrize("columns", [[], [0, 0], [-1], [1.5], ["a"], [[0]], None, [True]], ids=str)
+    def test_bad_columns_are_refused(self, columns):
+        with pytest.raises(InvalidParameterError, match="`columns` is"):
+            Gaussian().on(columns)
+
+    def test_columns_beyond_the_data_are_named(self):
+        kernel = Linear().on([0, 4])
+        with pytest.raises(DataError, match=r"3 columns.*column 4"):
+            kernel(X)
+        with pytest.raises(InvalidParameterError, match=r"column 4, counted from 0, .* 3 columns"):
+            (Gaussian() + kernel).check_columns(3)
+
+    @pytest.mark.parametrize("make", [Sum, Product, lambda k: Scaled(1.0, k), lambda k: OnColumns(k, [0])])
+    @pytest.mark.parametrize("kernels", [(), ("gaussian",), None, (1.0,)], ids=str)
+    def test_what_is_no_kernel_is_refused(self, make, kernels):
+        with pytest.raises(InvalidParameterError, match="`kernels` is"):
+            make(kernels)
+
+
+def test_kernels_with_one_column_argument_take_it_as_a_list():
+    assert isinstance(Linear().on(2), Kernel)
+    assert Linear().on(2) == Linear().on([2])

@@ -1,0 +1,102 @@
+"""Linear, polynomial and min kernels against scikit-learn and their definitions."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sklearn.metrics.pairwise import linear_kernel, polynomial_kernel
+
+from rff_dist.errors import DataError, InvalidParameterError
+from rff_dist.kernels import Linear, Min, Polynomial
+
+EXACT = 1e-12
+X = np.random.default_rng(0).standard_normal((30, 4))
+Y = np.random.default_rng(1).standard_normal((20, 4))
+
+
+def test_linear_is_linear_kernel():
+    np.testing.assert_allclose(Linear()(X, Y), linear_kernel(X, Y), rtol=EXACT, atol=EXACT)
+
+
+@pytest.mark.parametrize("degree", [1, 2, 5])
+@pytest.mark.parametrize("offset", [0.0, 1.0, 2.5])
+def test_polynomial_is_polynomial_kernel(degree, offset):
+    expected = polynomial_kernel(X, Y, degree=degree, gamma=1.0, coef0=offset)
+    np.testing.assert_allclose(Polynomial(degree, offset)(X, Y), expected, rtol=EXACT, atol=1e-9 * EXACT)
+
+
+@pytest.mark.parametrize("degree", [0, -1, 2.0, True, None, "2"], ids=repr)
+def test_a_bad_degree_is_refused(degree):
+    with pytest.raises(InvalidParameterError, match=r"`degree` is .*integer of at least 1"):
+        Polynomial(degree)
+
+
+@pytest.mark.parametrize("offset", [-0.1, np.nan, np.inf, True, None, "1"], ids=repr)
+def test_a_bad_offset_is_refused(offset):
+    with pytest.raises(InvalidParameterError, match=r"`offset` is .*at least 0"):
+        Polynomial(2, offset)
+
+
+class TestMin:
+    def test_it_sums_the_smaller_values_of_the_columns(self):
+        left, right = abs(X), abs(Y)
+        expected = np.minimum(left[:, np.newaxis], right).sum(axis=2)
+        np.testing.assert_allclose(Min()(left, right), expected, rtol=EXACT)
+
+    def test_it_counts_from_the_lower_end_and_inputs_beyond_the_interval_count_as_its_ends(self):
+        kernel = Min(lower=[-1.0, 0.0], upper=2.0)
+        points = np.array([[-5.0, -5.0], [0.5, 1.0], [9.0, 9.0]])
+        assert kernel(points).tolist() == [[0, 0, 0], [0, 2.5, 2.5], [0, 2.5, 5]]
+        assert kernel.diagonal(points).tolist() == [0, 2.5, 5]
+
+    def test_one_plus_min_reproduces_in_the_first_order_sobolev_space(self):
+        """⟨f, k(x, ·)⟩ = f(0) + ∫ f'(t) 1{t ≤ x} dt = f(x), whose Gram is 1 + min(x, y)."""
+        t = (np.arange(10_000) + 0.5) / 10_000
+        x, y = 0.3, 0.8
+        inner = 1 + np.mean((t <= x) & (t <= y))
+        np.testing.assert_allclose((1 + Min())([[x]], [[y]]), [[inner]], atol=1e-4)
+
+    def test_negative_inputs_without_an_interval_are_refused_with_the_remedy(self):
+        with pytest.raises(DataError, match=r"one is -2; give the interval: Min\(lower, upper\)"):
+            Min()([[1.0], [-2.0]])
+
+    @pytest.mark.parametrize("end", [np.nan, np.inf, "0", True, [], [[0.0]], [0.0, np.nan], 1j], ids=repr)
+    def test_a_bad_end_is_refused(self, end):
+        with pytest.raises(InvalidParameterError, match="`lower` is"):
+            Min(lower=end)
+
+    @pytest.mark.parametrize(("lower", "upper"), [(1, 1), (2, 1), ([0, 2], 1), (0, [1, -1])])
+    def test_an_empty_interval_is_refused(self, lower, upper):
+        with pytest.raises(InvalidParameterError, match="not above `lower`"):
+            Min(lower, upper)
+
+    def test_without_a_lower_end_it_is_zero_for_a_kernel_called_by_itself(self):
+        with pytest.raises(InvalidParameterError, match=r"`upper` is -1.0, not above `lower`, 0.0"):
+            Min(upper=-1.0)([[1.0]])
+
+    def test_numbers_of_ends_that_differ_are_refused(self):
+        with pytest.raises(InvalidParameterError, match="`lower` has 2 entries and `upper` 3"):
+            Min([0, 0], [1, 1, 1])
+        with pytest.raises(InvalidParameterError, match="2 intervals but the data have 3 columns"):
+            Min([0, 0], 1)([[1.0, 1.0, 1.0]])
+
+    @pytest.mark.parametrize(
+        ("kernel", "bound"),
+        [
+            (Min(), Min([-2, 6], [1, 7])),
+            (Min(upper=5), Min([-2, 0], 5)),
+            (Min(lower=3), Min(3, [6, 7])),
+            (Min(0, 1), Min(0, 1)),
+            (Min(lower=[0, 6.5]), Min([0, 6.5], [1, 7])),
+        ],
+        ids=str,
+    )
+    def test_the_datas_range_fills_in_the_ends_that_were_not_given(self, kernel, bound):
+        assert kernel.bind(np.array([-2.0, 6.0]), np.array([1.0, 7.0])) == bound
+        assert kernel.is_bound == (kernel == bound)
+
+    def test_a_constant_column_gets_some_interval(self):
+        for value in (0.0, -3.0, 1e300):
+            bound = Min().bind(np.array([value]), np.array([value]))
+            assert bound.is_bound
+            assert bound([[value]]).tolist() == [[0.0]]
