@@ -29,14 +29,15 @@ from rff_dist.kernels import (
     Kernel,
     Laplacian,
     Matern,
-    Modulated,
     OnColumns,
     RationalQuadratic,
     ShiftInvariant,
+    ShiftInvariantProduct,
     Sinc,
     Stationary,
     Term,
     check_positive,
+    product_of,
 )
 from rff_dist.kernels.base import check_count
 
@@ -303,8 +304,8 @@ def second_moment(kernel: Kernel, n_features: int) -> float:
 
 
 def _second_moment(kernel: Kernel, n_features: int) -> float:
-    if isinstance(kernel, Modulated):  # its frequencies are sums of independent ones of mean 0
-        return math.fsum(_second_moment(factor, n_features) for factor in kernel.factors)
+    if isinstance(kernel, ShiftInvariantProduct):  # its frequencies are sums of independent ones of mean 0
+        return math.fsum(_second_moment(factor, n_features) for factor in kernel.kernels)
     if isinstance(kernel, OnColumns):
         kernel.check_columns(n_features)
         return _second_moment(kernel.kernel, len(kernel.columns))
@@ -483,10 +484,8 @@ def shift_invariant_form(kernel: Kernel) -> ShiftInvariant:
 
 
 def _shift_invariant_term(term: Term) -> ShiftInvariant | None:
-    factors = [factor for factor in term.factors if isinstance(factor, ShiftInvariant)]
-    if not factors or len(factors) < len(term.factors):
-        return None
-    return factors[0] if len(factors) == 1 else Modulated(tuple(factors))
+    whole = product_of(term.factors) if term.factors else None
+    return whole if isinstance(whole, ShiftInvariant) else None
 
 
 # -- checks ----------------------------------------------------------------------------------------

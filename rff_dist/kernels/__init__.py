@@ -11,7 +11,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from rff_dist.errors import InvalidParameterError
-from rff_dist.kernels.algebra import Constant, OnColumns, Product, Scaled, Sum, product_of
+from rff_dist.kernels.algebra import (
+    Constant,
+    OnColumns,
+    Product,
+    Scaled,
+    ShiftInvariantProduct,
+    Sum,
+    product_of,
+)
 from rff_dist.kernels.base import (
     Kernel,
     LengthScale,
@@ -48,6 +56,7 @@ __all__ = [
     "RationalQuadratic",
     "Scaled",
     "ShiftInvariant",
+    "ShiftInvariantProduct",
     "Sinc",
     "Stationary",
     "Sum",
