@@ -85,30 +85,6 @@ def at(kernel, delta: np.ndarray) -> float:
     return float(kernel(np.zeros((1, len(delta))), delta[np.newaxis])[0, 0])
 
 
-@pytest.mark.parametrize("n_features", [1, 2, 3, 8])
-@pytest.mark.parametrize("map_name", MAPS)
-class TestApproximation:
-    @pytest.mark.parametrize("kernel", KERNELS, ids=name_of)
-    def test_iid_features_are_unbiased_with_the_closed_form_variance(self, kernel, map_name, n_features):
-        """Sutherland & Schneider 2015, eq. 3 and 5, for groups of 8 frequencies."""
-        group = 8
-        values = estimates(kernel, map_name, "iid", n_features, group=group, n_groups=5_000)
-        mean, mean_error, variance, variance_error = mean_and_variance(values)
-        k, k_twice = at(kernel, difference(n_features)), at(kernel, 2 * difference(n_features))
-        expected = (1 + k_twice - 2 * k**2) / 2 if map_name == "pairs" else 1 + k_twice / 2 - k**2
-        assert abs(mean - k) < 4 * mean_error
-        assert abs(variance - expected / group) < 4 * variance_error
-
-    @pytest.mark.parametrize("kernel", ISOTROPIC, ids=name_of)
-    def test_orthogonal_features_are_unbiased_with_no_more_variance(self, kernel, map_name, n_features):
-        values = estimates(kernel, map_name, "orthogonal", n_features, group=n_features, n_groups=6_000)
-        mean, mean_error, variance, variance_error = mean_and_variance(values)
-        k, k_twice = at(kernel, difference(n_features)), at(kernel, 2 * difference(n_features))
-        iid = (1 + k_twice - 2 * k**2) / 2 if map_name == "pairs" else 1 + k_twice / 2 - k**2
-        assert abs(mean - k) < 4 * mean_error
-        assert variance - 4 * variance_error < iid / n_features
-
-
 def test_orthogonal_pairs_have_much_less_variance_for_a_wide_gaussian():
     """Yu et al. 2016, Sec. 3: the gain is largest for nearby points in many dimensions."""
     values = estimates(Gaussian(3.0), "pairs", "orthogonal", 8, group=8, n_groups=4_000)
