@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from rff_dist.approximation import approximation_error
     from rff_dist.engines.dask import DaskEngine
     from rff_dist.engines.serial import SerialEngine
     from rff_dist.estimators import RFFRidge, RFFSampler, load_model, save_model
@@ -57,6 +58,7 @@ _HOMES = {
     "SerialEngine": "rff_dist.engines.serial",
     "Sinc": "rff_dist.kernels",
     "accumulate": "rff_dist.pipeline",
+    "approximation_error": "rff_dist.approximation",
     "draw_feature_map": "rff_dist.feature_map",
     "load_model": "rff_dist.estimators",
     "open_dataset": "rff_dist.storage",
@@ -82,6 +84,7 @@ __all__ = [
     "Sinc",
     "__version__",
     "accumulate",
+    "approximation_error",
     "draw_feature_map",
     "load_model",
     "open_dataset",
