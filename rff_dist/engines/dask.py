@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 import ipaddress
 import logging
 import math
@@ -30,7 +29,6 @@ import threading
 import time
 import traceback
 import uuid
-import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError
@@ -39,12 +37,9 @@ from dataclasses import dataclass, is_dataclass
 from typing import Any, NoReturn, cast
 
 import cloudpickle  # type: ignore[import-untyped]
-import dask.array
 import dask.config
 import distributed
 import numpy as np
-from dask.base import compute
-from dask.delayed import delayed
 from distributed.client import ClosedClientError
 from distributed.comm.addressing import parse_host_port
 from distributed.comm.core import CommClosedError
@@ -67,14 +62,13 @@ from rff_dist.errors import (
     ClusterError,
     ClusterLostError,
     ClusterUnavailableError,
-    DataError,
     InvalidParameterError,
     RFFDistError,
     StorageError,
 )
 from rff_dist.progress import BlockDone, Observer, announce_pass
 
-__all__ = ["DaskArrayDataset", "DaskEngine", "state_digests"]
+__all__ = ["DaskEngine", "state_digests"]
 
 logger = logging.getLogger(__name__)
 
@@ -963,157 +957,3 @@ def _check_versions(here: dict[str, str], workers: Mapping[str, dict[str, str]])
         f"{len(wrong)} workers run other versions than the client, so their bits may differ; "
         f"install the same versions on both sides:\n{table}"
     )
-
-
-# ----------------------------------------------------------------------------------- Dask arrays as data
-
-
-class DaskArrayDataset:
-    """Dask arrays or frames as a dataset: the cluster computes the rows of each block where they are used.
-
-    Unknown chunk sizes are computed, in one pass over everything given.
-
-    Parameters
-    ----------
-    X : dask array of shape (n_samples, n_features), or dask frame
-        Inputs. Split along its columns, it is rechunked with a warning.
-    y : dask or NumPy array of shape (n_samples,) or (n_samples, n_targets), or dask series or frame, optional
-        Targets; cast to float64.
-    sample_weight : dask or NumPy array of shape (n_samples,), or dask series, optional
-        Weights; cast to float64.
-
-    Attributes
-    ----------
-    feature_names, target_names : tuple of str, or None
-        Columns of X and y, where these are frames.
-
-    Raises
-    ------
-    DataError
-        If shapes do not belong together, there are no rows or columns, or values are not real numbers.
-    """
-
-    url: str | None = None
-
-    def __init__(self, X: Any, y: Any = None, sample_weight: Any = None) -> None:
-        self.feature_names = _column_names(X)
-        self.target_names = _column_names(y)
-        given = {"X": X, "y": y, "sample_weight": sample_weight}
-        arrays = _known_chunks(
-            {name: _as_dask_array(value) for name, value in given.items() if value is not None}
-        )
-        X = arrays["X"]
-        _check_shapes(arrays)
-        if X.numblocks[1] > 1:
-            warnings.warn(
-                f"X is split into {X.numblocks[1]} pieces along its columns; it is rechunked to whole rows, "
-                "which moves data between workers. Store it in chunks of whole rows",
-                UserWarning,
-                stacklevel=2,
-            )
-            X = X.rechunk({1: -1})
-        rows = X.chunks[0]
-        self._X = X
-        self._y = _float_rows(arrays.get("y"), rows)
-        self.one_dimensional = self._y is not None and self._y.ndim == 1
-        if self._y is not None and self._y.ndim == 1:
-            self._y = self._y[:, np.newaxis]
-        self._sample_weight = _float_rows(arrays.get("sample_weight"), rows)
-        self.weighted = self._sample_weight is not None
-        self.n_samples, self.n_features = (int(length) for length in X.shape)
-        self.n_targets = 0 if self._y is None else int(self._y.shape[1])
-        self.chunk_rows = int(max(rows))
-        self.dtype: np.dtype[Any] = np.dtype(X.dtype)
-
-    def lazy(self, block: Block) -> tuple[Any, Any, Any]:
-        """Return X, y and weights of a block as Dask arrays, None for what there is not."""
-        rows = slice(block.start, block.stop)
-        return tuple(  # type: ignore[return-value]
-            None if array is None else array[rows] for array in (self._X, self._y, self._sample_weight)
-        )
-
-    def read(self, block: Block) -> Rows:
-        """Compute the rows of a block in this process, or on the current Dask client where there is one."""
-        return Rows(block, *_compute(self.lazy(block)))
-
-    def take(self, indices: np.ndarray, /) -> tuple[Any, Any, Any]:
-        """Compute X, y and weights of the rows at `indices`, in that order; None for what there is not."""
-        arrays = (self._X, self._y, self._sample_weight)
-        X, y, sample_weight = _compute([None if array is None else array[indices] for array in arrays])
-        return X, y, sample_weight
-
-    def fingerprint(self) -> str:
-        """Digest the names of the arrays' graphs, shapes and chunks: it changes with how data are made."""
-        arrays = (self._X, self._y, self._sample_weight)
-        told = [None if a is None else (a.name, a.shape, a.chunks, str(a.dtype)) for a in arrays]
-        return hashlib.sha256(repr(told).encode()).hexdigest()
-
-
-def _as_dask_array(value: Any) -> Any:
-    if hasattr(value, "to_dask_array"):
-        value = value.to_dask_array()
-    if isinstance(value, dask.array.Array):
-        return value
-    return dask.array.from_array(np.asarray(value), chunks=-1)
-
-
-def _column_names(value: Any) -> tuple[str, ...] | None:
-    # A Dask series has `columns` too: its own name.
-    if getattr(value, "ndim", None) == 2 and hasattr(value, "columns"):
-        return tuple(map(str, value.columns))
-    return None
-
-
-def _known_chunks(arrays: dict[str, Any]) -> dict[str, Any]:
-    """Compute the row chunks that are unknown, all in one pass, without changing the caller's arrays."""
-    unknown = {name: a for name, a in arrays.items() if a.ndim and np.isnan(a.chunks[0]).any()}
-    if not unknown:
-        return arrays
-    count = delayed(len, pure=True)
-    lengths = compute(
-        {
-            name: [count(piece) for piece in a.to_delayed().reshape(a.numblocks[0], -1)[:, 0]]
-            for name, a in unknown.items()
-        }
-    )[0]
-    known = dict(arrays)
-    for name, a in unknown.items():
-        chunks = (tuple(lengths[name]), *a.chunks[1:])
-        known[name] = dask.array.Array(a.dask, a.name, chunks=chunks, dtype=a.dtype, meta=a._meta)
-    return known
-
-
-def _check_shapes(arrays: Mapping[str, Any]) -> None:
-    for name, array in arrays.items():
-        if array.dtype.kind not in "fiub":
-            raise DataError(
-                f"{name} has dtype {array.dtype}; expected real numbers. Convert or drop such columns"
-            )
-        if any(np.isnan(length) for length in array.shape):
-            raise DataError(f"{name} has shape {array.shape}; only the number of rows may be unknown")
-    X = arrays["X"]
-    if X.ndim != 2 or 0 in X.shape:
-        raise DataError(f"X has shape {X.shape}; expected (n_samples, n_features), at least one of each")
-    for name, dimensions in (("y", (1, 2)), ("sample_weight", (1,))):
-        array = arrays.get(name)
-        if array is not None and (array.ndim not in dimensions or array.shape[0] != X.shape[0]):
-            raise DataError(
-                f"{name} has shape {array.shape}, but X has {X.shape[0]} rows; expected as many rows"
-            )
-
-
-def _float_rows(array: Any, rows: tuple[int, ...]) -> Any:
-    if array is None:
-        return None
-    if array.ndim == 2:
-        array = array.rechunk({1: -1})
-    return array.rechunk({0: rows}).astype(np.float64)
-
-
-def _compute(arrays: Sequence[Any]) -> tuple[Any, ...]:
-    # A task that waits for tasks of its own cluster can wait for ever, so a worker computes by itself.
-    try:
-        distributed.get_worker()
-    except ValueError:
-        return tuple(compute(*arrays))
-    return tuple(compute(*arrays, scheduler="synchronous"))

@@ -78,7 +78,7 @@ def as_dataset(
             raise DataError("`y` and `sample_weight` belong to the dataset: leave them out, or pass arrays")
         dataset: Dataset = X if hasattr(X, "read") else open_dataset(X)
     elif is_dask(X):
-        from rff_dist.engines.dask import DaskArrayDataset
+        from rff_dist.engines.dask_arrays import DaskArrayDataset
 
         dataset = cast("Dataset", DaskArrayDataset(X, y, sample_weight))
     else:

@@ -26,7 +26,8 @@ import zarr
 
 from rff_dist.blocks import Block, BlockTask, Rows, cut_blocks
 from rff_dist.engines import dask as dask_engine
-from rff_dist.engines.dask import DaskArrayDataset, DaskEngine, state_digests
+from rff_dist.engines.dask import DaskEngine, state_digests
+from rff_dist.engines.dask_arrays import DaskArrayDataset
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import (
     BlockError,
