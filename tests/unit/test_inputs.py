@@ -9,6 +9,7 @@ import dask.dataframe as dd
 import distributed
 import numpy as np
 import pandas as pd
+import polars
 import pytest
 import scipy.sparse as sp
 import zarr
@@ -101,7 +102,6 @@ def test_the_sampler_transforms_any_form_alike(rows, form):
 
 
 def test_a_polars_frame_gives_the_same_bits(rows):
-    polars = pytest.importorskip("polars", reason="polars is not installed")
     X, y = rows
     model = RFFRidge(n_components=32, alpha=0.1, random_state=0)
     expected = model.fit(X, y).coef_
