@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         Polynomial,
         RationalQuadratic,
         Sinc,
+        SpectralKernel,
     )
     from rff_dist.pipeline import accumulate
     from rff_dist.statistics import RidgeStatistics
@@ -57,6 +58,7 @@ _HOMES = {
     "RidgeStatistics": "rff_dist.statistics",
     "SerialEngine": "rff_dist.engines.serial",
     "Sinc": "rff_dist.kernels",
+    "SpectralKernel": "rff_dist.kernels",
     "accumulate": "rff_dist.pipeline",
     "approximation_error": "rff_dist.approximation",
     "draw_feature_map": "rff_dist.feature_map",
@@ -82,6 +84,7 @@ __all__ = [
     "RidgeStatistics",
     "SerialEngine",
     "Sinc",
+    "SpectralKernel",
     "__version__",
     "accumulate",
     "approximation_error",

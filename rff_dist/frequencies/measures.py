@@ -74,3 +74,41 @@ class ProductMeasure:
     def frequencies(self, uniforms: FloatArray, n_features: int) -> FloatArray:
         """Return frequencies of shape (n, n_features) from uniforms of the same shape."""
         return np.asarray(self.quantile(uniforms[:, :n_features]))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NormalMixture:
+    """Frequencies μ_c + S_c·g with g ~ N(0, I) and a component c drawn by weight: a spectral mixture.
+
+    Attributes
+    ----------
+    weights : float64 array of shape (n_mixtures,)
+        Above 0, with the sum 1.
+    means : float64 array of shape (n_mixtures, n_features)
+    scales : float64 array of shape (n_mixtures, n_features) or (n_mixtures, n_features, n_features)
+        Standard deviations of independent coordinates, or matrices S_c of covariances S_c·S_c'.
+    """
+
+    weights: FloatArray
+    means: FloatArray
+    scales: FloatArray
+
+    def n_uniforms(self, n_features: int) -> int:
+        """Return one number per coordinate, and one for the component."""
+        return n_features + (len(self.weights) > 1)
+
+    def frequencies(self, uniforms: FloatArray, n_features: int) -> FloatArray:
+        """Return frequencies of shape (n, n_features) from uniforms of shape (n, n_uniforms)."""
+        normals = special.ndtri(uniforms[:, :n_features])
+        component = np.zeros(len(uniforms), np.int64)
+        if len(self.weights) > 1:
+            ends = np.cumsum(self.weights)[:-1]  # the last end is 1 but for rounding
+            component = np.searchsorted(ends, uniforms[:, n_features], side="right")
+        frequencies = self.means[component]
+        if self.scales.ndim == 2:
+            return np.asarray(frequencies + self.scales[component] * normals)
+        for c, factor in enumerate(self.scales):
+            chosen = component == c
+            # a BLAS product would round by the number of rows, and a longer draw begin otherwise
+            frequencies[chosen] += np.einsum("nj,ij->ni", normals[chosen], factor)
+        return frequencies

@@ -35,6 +35,7 @@ from rff_dist.kernels.base import (
     with_length_scale,
 )
 from rff_dist.kernels.explicit import Linear, Min, Polynomial
+from rff_dist.kernels.spectral import SpectralKernel
 from rff_dist.kernels.stationary import Cauchy, Gaussian, Laplacian, Matern, RationalQuadratic, Sinc
 from rff_dist.names import find_by_name
 
@@ -58,6 +59,7 @@ __all__ = [
     "ShiftInvariant",
     "ShiftInvariantProduct",
     "Sinc",
+    "SpectralKernel",
     "Stationary",
     "Sum",
     "Term",
@@ -78,8 +80,8 @@ KERNELS: dict[str, type[Kernel]] = {
         Gaussian, Laplacian, Cauchy, Sinc, Matern, RationalQuadratic, Linear, Polynomial, Min
     )
 }  # fmt: skip
-_COMPOSITES: dict[str, type[Kernel]] = {
-    kernel.name: kernel for kernel in (Constant, Scaled, Sum, Product, OnColumns)
+_WITH_PARTS: dict[str, type[Kernel]] = {
+    kernel.name: kernel for kernel in (Constant, Scaled, Sum, Product, OnColumns, SpectralKernel)
 }
 
 
@@ -105,7 +107,7 @@ def kernel_from_dict(values: Mapping[str, Any]) -> Kernel:
     if not isinstance(values, Mapping):
         raise InvalidParameterError(f"a kernel is described by {values!r}; expected a dictionary")
     parameters = dict(values)
-    kernel = find_by_name({**KERNELS, **_COMPOSITES}, parameters.pop("name", None), "kernel")
+    kernel = find_by_name({**KERNELS, **_WITH_PARTS}, parameters.pop("name", None), "kernel")
     try:
         return kernel.from_parameters(parameters)
     except (TypeError, KeyError) as error:

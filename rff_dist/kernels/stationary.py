@@ -82,7 +82,7 @@ class Matern(OfDistance):
         if self.nu == 2.5:
             scaled = np.sqrt(5.0) * distance
             return np.asarray((1 + scaled + scaled**2 / 3) * np.exp(-scaled))
-        return _matern_bessel(np.sqrt(2 * self.nu) * distance, self.nu)
+        return matern_bessel(np.sqrt(2 * self.nu) * distance, self.nu)
 
     def spectral_measure(self) -> SpectralMeasure:
         """Return g·√(2ν/χ²_{2ν}), a multivariate Student t: one χ² per vector, not per coordinate."""
@@ -93,7 +93,7 @@ class Matern(OfDistance):
         return {**super().to_dict(), "nu": self.nu}
 
 
-def _matern_bessel(scaled: FloatArray, nu: float) -> FloatArray:
+def matern_bessel(scaled: FloatArray, nu: float) -> FloatArray:
     """Return 2^(1-ν)/Γ(ν)·s^ν·K_ν(s), by logarithms, since each factor alone overflows."""
     gram = np.ones_like(scaled)
     positive = scaled > 0

@@ -1,0 +1,357 @@
+"""Characteristic functions E exp(i·t·ω) of SciPy's distributions of one number, to about 1e-12.
+
+By a closed form where there is one here, by a sum over the values of a discrete law, and else from the
+distribution function alone, which even a law of heavy tails or with a pole in its density has. That one is
+fitted by Legendre series on panels, fine where it is rough, and each panel's part of the integral is then a
+sum of spherical Bessel functions: Filon's way, as exact for rapid oscillation as for slow (Iserles 2004).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, Self
+
+import numpy as np
+from numpy.polynomial import legendre
+from numpy.typing import NDArray
+from scipy import special
+
+from rff_dist.errors import InvalidParameterError
+from rff_dist.kernels.base import FloatArray, is_number
+from rff_dist.kernels.stationary import matern_bessel
+
+type ComplexArray = NDArray[np.complex128]
+
+_DEGREE = 15
+_NODES, _NODE_WEIGHTS = legendre.leggauss(_DEGREE + 1)
+# from values at the nodes to Legendre coefficients, exact for polynomials of the degree
+_TO_SERIES = (
+    legendre.legvander(_NODES, _DEGREE) * _NODE_WEIGHTS[:, np.newaxis] * (np.arange(_DEGREE + 1) + 0.5)
+)
+_TOLERANCES = (1e-14, 1e-13, 1e-12)  # of the last coefficients: some distribution functions are rougher
+_MAX_PANELS = 2**14
+_MAX_ATOMS = 2**20
+_TAIL = 2.0**-50  # the probability beyond which a tail is left out
+_MANY = 512  # distinct arguments above which an interpolant in t is made
+
+
+@dataclass(frozen=True)
+class Law:
+    """A frozen distribution of scipy.stats, for one number.
+
+    Laws of the same name and parameters are equal; a law of no name there equals itself alone.
+
+    Attributes
+    ----------
+    name : str, or None
+        In scipy.stats; None for a distribution of the user's own.
+    parameters : tuple of (str, number)
+        Shape parameters, `loc` and `scale`.
+    own : object
+        The distribution where it has no name.
+    distribution : object
+        Frozen.
+    """
+
+    name: str | None
+    parameters: tuple[tuple[str, float], ...]
+    own: Any
+    distribution: Any = field(compare=False, repr=False)
+
+    @classmethod
+    def of(cls, distribution: Any) -> Self:
+        """Return the law of a frozen distribution.
+
+        Raises
+        ------
+        InvalidParameterError
+            If it is no frozen distribution of one number, or its parameters are invalid.
+        """
+        from scipy import stats
+
+        dist = getattr(distribution, "dist", None)
+        if not isinstance(dist, stats.rv_continuous | stats.rv_discrete):
+            raise InvalidParameterError(
+                f"`distribution` is {distribution!r}; expected a frozen distribution of scipy.stats, such as "
+                "stats.norm(scale=2.0), stats.t(df=3) or stats.multivariate_normal(mean, cov)"
+            )
+        names = [name.strip() for name in (dist.shapes or "").split(",") if name.strip()] + ["loc"]
+        parameters: dict[str, Any] = {"loc": 0.0}
+        if isinstance(dist, stats.rv_continuous):
+            names, parameters = [*names, "scale"], {"loc": 0.0, "scale": 1.0}
+        parameters |= dict(zip(names, distribution.args, strict=False)) | distribution.kwds
+        plain: dict[str, Any] = {
+            name: value.item() if isinstance(value, np.ndarray | np.generic) and value.size == 1 else value
+            for name, value in parameters.items()
+        }
+        if not all(is_number(value) and np.isfinite(value) for value in plain.values()):
+            raise InvalidParameterError(
+                f"`distribution` has the parameters {plain}; expected finite numbers, one each"
+            )
+        if not np.isfinite(distribution.ppf(0.5)):
+            raise InvalidParameterError(
+                f"`distribution` has the parameters {plain}, for which scipy.stats.{dist.name} is not defined"
+            )
+        known = getattr(stats, str(dist.name), None)
+        named = type(known) is type(dist) and not hasattr(dist, "xk")
+        own = None if named else distribution
+        return cls(dist.name if named else None, tuple(sorted(plain.items())), own, distribution)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """Build the law from what `to_dict` returned.
+
+        Raises
+        ------
+        InvalidParameterError
+            If scipy.stats has no such distribution.
+        """
+        from scipy import stats
+
+        name, parameters = values["scipy"], values["parameters"]
+        dist = getattr(stats, name, None) if isinstance(name, str) else None
+        if not isinstance(dist, stats.rv_continuous | stats.rv_discrete):
+            raise InvalidParameterError(f"scipy.stats has no distribution {name!r}")
+        return cls.of(dist(**parameters))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the distribution's name and parameters.
+
+        Raises
+        ------
+        InvalidParameterError
+            If it has no name in scipy.stats.
+        """
+        if self.name is None:
+            raise InvalidParameterError(
+                f"the distribution {self.own!r} has no name in scipy.stats, so a kernel of it cannot be "
+                "stored; take a distribution of scipy.stats, or SpectralKernel.mixture"
+            )
+        return {"scipy": self.name, "parameters": dict(self.parameters)}
+
+    def __str__(self) -> str:
+        if self.name is None:
+            return repr(self.own)
+        return f"stats.{self.name}({', '.join(f'{name}={value!r}' for name, value in self.parameters)})"
+
+    def characteristic_function(self, t: FloatArray) -> FloatArray | ComplexArray:
+        """Return E exp(i·t·ω) for each entry of t, real where a closed form says so.
+
+        Raises
+        ------
+        InvalidParameterError
+            If the law has no closed form here and its distribution function is too rough.
+        """
+        parameters = dict(self.parameters)
+        loc, scale = parameters.pop("loc"), parameters.pop("scale", 1.0)
+        if self.name in _CLOSED_FORMS:
+            values: ComplexArray = _CLOSED_FORMS[self.name](t * scale, **parameters)
+            return values if loc == 0 else values * np.exp(1j * loc * t)
+        size, places = np.unique(np.abs(t), return_inverse=True)
+        values = _sum_atoms(self, size) if hasattr(self.distribution, "pmf") else _integrate(self, size)
+        values = values[places].reshape(t.shape)
+        return np.where(t < 0, values.conj(), values)
+
+
+# -- closed forms, for loc = 0 and scale = 1 -------------------------------------------------------------
+
+
+def _logistic(t: FloatArray) -> FloatArray:
+    """Return πt/sinh(πt) without overflow."""
+    x = np.pi * np.abs(t)
+    safe = np.where(x > 0, x, 1.0)
+    return np.where(x > 0, 2 * safe * np.exp(-safe) / -np.expm1(-2 * safe), 1.0)
+
+
+def _hyperbolic_secant(t: FloatArray) -> FloatArray:
+    x = np.pi / 2 * np.abs(t)
+    return np.asarray(2 * np.exp(-x) / (1 + np.exp(-2 * x)))
+
+
+def _gamma(t: FloatArray, a: float) -> ComplexArray:
+    """Return (1 - it)^(-a)."""
+    return np.asarray(np.exp(-a * (np.log(np.hypot(1, t)) - 1j * np.arctan(t))))
+
+
+def _semicircular(t: FloatArray) -> FloatArray:
+    safe = np.where(t == 0, 1.0, t)
+    return np.where(t == 0, 1.0, 2 * special.j1(safe) / safe)
+
+
+_CLOSED_FORMS: dict[str | None, Callable[..., Any]] = {
+    "norm": lambda t: np.exp(-0.5 * t**2),
+    "cauchy": lambda t: np.exp(-np.abs(t)),
+    "laplace": lambda t: 1 / (1 + t**2),
+    "uniform": lambda t: np.sinc(t / (2 * np.pi)) * np.exp(0.5j * t),
+    "t": lambda t, df: matern_bessel(np.sqrt(df) * np.abs(t), df / 2),
+    "logistic": _logistic,
+    "hypsecant": _hyperbolic_secant,
+    "semicircular": _semicircular,
+    "arcsine": lambda t: special.j0(t / 2) * np.exp(0.5j * t),
+    "expon": lambda t: _gamma(t, 1.0),
+    "gamma": _gamma,
+    "chi2": lambda t, df: _gamma(2 * t, df / 2),
+    "halfnorm": lambda t: special.wofz(t / np.sqrt(2)),
+}
+
+
+# -- discrete laws ----------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=32)
+def _atoms(law: Law) -> tuple[FloatArray, FloatArray]:
+    """Return the values of a discrete law and their probabilities."""
+    distribution = law.distribution
+    if hasattr(distribution.dist, "xk"):  # values of the user's own
+        values = np.asarray(distribution.dist.xk, np.float64)
+        return values + dict(law.parameters)["loc"], np.asarray(distribution.dist.pk, np.float64)
+    lower, upper = distribution.support()
+    middle = distribution.ppf(0.5)
+    outside = distribution.cdf(middle - _MAX_ATOMS // 2) + distribution.sf(middle + _MAX_ATOMS // 2)
+    if outside > _TAIL:  # asked first, since SciPy walks to a quantile step by step
+        raise InvalidParameterError(
+            f"{law} spreads over more than {_MAX_ATOMS:_} values, too many to sum; take lighter tails"
+        )
+    first = lower if np.isfinite(lower) else distribution.ppf(_TAIL)
+    last = upper if np.isfinite(upper) else distribution.isf(_TAIL)
+    first, last = max(first, middle - _MAX_ATOMS // 2), min(last, middle + _MAX_ATOMS // 2)
+    values = first + np.arange(last - first + 1)
+    return values, distribution.pmf(values)
+
+
+def _sum_atoms(law: Law, t: FloatArray) -> ComplexArray:
+    values, probabilities = _atoms(law)
+    result = np.empty(len(t), np.complex128)
+    rows = max(1, 2**20 // len(values))
+    for start in range(0, len(t), rows):
+        part = t[start : start + rows]
+        result[start : start + rows] = np.exp(1j * np.multiply.outer(part, values)) @ probabilities
+    return result
+
+
+# -- laws with a distribution function alone --------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Panels:
+    """Functions on intervals side by side, each a Legendre series: coefficients (degree + 1, n_panels)."""
+
+    left: NDArray[Any]
+    right: NDArray[Any]
+    series: NDArray[Any]
+
+    @property
+    def centre(self) -> FloatArray:
+        return np.asarray((self.left + self.right) / 2)
+
+    @property
+    def half_width(self) -> FloatArray:
+        return np.asarray((self.right - self.left) / 2)
+
+
+def _fit_panels(
+    function: Callable[[FloatArray], NDArray[Any]], edges: FloatArray, tolerance: float
+) -> _Panels | None:
+    """Fit a function, halving panels until their last coefficients are small; None if they are too many."""
+    left, right = edges[:-1], edges[1:]
+    done: list[tuple[FloatArray, FloatArray, NDArray[Any]]] = []
+    n_panels = 0
+    while len(left):
+        n_panels += len(left)
+        if n_panels > _MAX_PANELS:
+            return None
+        centre, half = (left + right) / 2, (right - left) / 2
+        series = function(centre[:, np.newaxis] + half[:, np.newaxis] * _NODES) @ _TO_SERIES
+        ulp = np.spacing(np.abs(centre))
+        # a steep function shows the rounding of its argument, which no halving takes away
+        rounding = 8 * ulp / half * np.abs(series[:, 1:]).max(axis=1)
+        smooth = np.abs(series[:, -3:]).max(axis=1) <= tolerance + rounding
+        smooth |= half <= 4 * ulp  # a step: nothing is left to halve
+        done.append((left[smooth], right[smooth], series[smooth]))
+        left, centre, right = left[~smooth], centre[~smooth], right[~smooth]
+        left, right = np.r_[left, centre], np.r_[centre, right]
+    lefts, rights, all_series = (np.concatenate(parts) for parts in zip(*done, strict=True))
+    order = np.argsort(lefts, kind="stable")
+    lefts, rights, all_series = lefts[order], rights[order], all_series[order]
+    # a slope makes each panel rise as the function does from end to end: rounding and steps lose nothing
+    ends = function(np.column_stack([lefts, rights]))
+    all_series[:, 1] += (ends[:, 1] - ends[:, 0]) / 2 - all_series[:, 1::2].sum(axis=1)
+    return _Panels(lefts, rights, all_series.T)
+
+
+@lru_cache(maxsize=32)
+def _density_panels(law: Law) -> _Panels:
+    """Return the density on panels, as the derivative of the distribution function's series."""
+    tails = 2.0 ** -np.arange(1, 51)
+    lower, upper = law.distribution.support()
+    for tolerance in _TOLERANCES:
+        halves = []
+        for function, quantiles, end in (
+            (law.distribution.cdf, law.distribution.ppf(tails), lower),
+            (lambda x: -law.distribution.sf(x), law.distribution.isf(tails), upper),
+        ):
+            edges = np.unique(np.r_[quantiles, end])
+            halves.append(_fit_panels(function, edges[np.isfinite(edges)], tolerance))
+        below, above = halves
+        if below is None or above is None:
+            continue
+        panels = _Panels(
+            np.r_[below.left, above.left],
+            np.r_[below.right, above.right],
+            legendre.legder(np.hstack([below.series, above.series])),
+        )
+        if abs(2 * panels.series[0].sum() - 1) < 1e-11:
+            return panels
+    raise InvalidParameterError(
+        f"the distribution function of {law} is too rough to give the kernel to 1e-10; take another law, or "
+        "SpectralKernel.mixture"
+    )
+
+
+def _transform(panels: _Panels, t: FloatArray) -> ComplexArray:
+    """Return ∫ exp(itx) p(x) dx; ∫ P_k(s) exp(iκs) ds over [-1, 1] is 2·i^k·j_k(κ), DLMF 18.17.19."""
+    result = np.empty(len(t), np.complex128)
+    rows = max(1, 2**18 // len(panels.left))
+    for start in range(0, len(t), rows):
+        part = t[start : start + rows, np.newaxis]
+        with np.errstate(over="ignore"):
+            turns = np.minimum(part * panels.half_width, 1e300)
+            phases = np.clip(part * panels.centre, -1e300, 1e300)
+        turns[turns < 1e-150] = 0  # SciPy's Bessel functions are nan at the smallest numbers
+        total = np.zeros(turns.shape, np.complex128)
+        for k, coefficients in enumerate(panels.series):
+            total += (2 * 1j**k) * coefficients * special.spherical_jn(k, turns)
+        result[start : start + rows] = (total * np.exp(1j * phases)).sum(axis=1)
+    return result
+
+
+def _integrate(law: Law, t: FloatArray) -> ComplexArray:
+    """Return the characteristic function at sorted, distinct t from 0 on."""
+    panels = _density_panels(law)
+    if len(t) <= _MANY:
+        return _transform(panels, t)
+    spread = law.distribution.ppf(0.75) - law.distribution.ppf(0.25)
+    edges = [t[-1]]
+    while edges[-1] * spread > 0.5:
+        edges.append(edges[-1] / 2)
+    fitted = _fit_panels(
+        lambda nodes: _transform(panels, nodes.ravel()).reshape(nodes.shape),
+        np.array([0.0, *edges[::-1]]),
+        1e-13,
+    )
+    checks = t[:: max(1, len(t) // 64)]
+    if fitted is None or np.abs(_interpolate(fitted, checks) - _transform(panels, checks)).max() > 1e-11:
+        return _transform(panels, t)  # it oscillates faster than an interpolant is worth
+    return _interpolate(fitted, t)
+
+
+def _interpolate(panels: _Panels, t: FloatArray) -> ComplexArray:
+    result = np.empty(len(t), np.complex128)
+    for start in range(0, len(t), 2**16):
+        part = t[start : start + 2**16]
+        which = np.clip(np.searchsorted(panels.left, part, side="right") - 1, 0, len(panels.left) - 1)
+        places = (part - panels.centre[which]) / panels.half_width[which]
+        result[start : start + 2**16] = legendre.legval(places, panels.series[:, which], tensor=False)
+    return result
