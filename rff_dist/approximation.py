@@ -116,7 +116,7 @@ def approximation_error(
     dataset only the sampled rows are read. O(n_repeats · (n_samples² · n_components + n_samples³)).
 
     The intervals say how much the errors vary with the rows: each is Student's, for the mean over the
-    `n_repeats` samples. The feature map is one draw; another seed gives errors that differ by a little more.
+    `n_repeats` samples. The feature map is one draw, and the errors of other seeds' differ by more.
 
     Parameters
     ----------

@@ -36,7 +36,7 @@ from rff_dist.blocks import (
     measure_moments,
     predict_rows,
 )
-from rff_dist.bounds import better_map
+from rff_dist.bounds import MapVariances, better_map
 from rff_dist.engines import Broadcast, Engine
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import DataError, InvalidParameterError
@@ -305,14 +305,13 @@ def choose_map(
 
     See Also
     --------
-    rff_dist.bounds.better_map : The comparison itself.
+    compare_maps : The variances themselves.
     """
     if n_components % 2:
         return "phases"
-    sample = sample_inputs(dataset, seed)
-    if len(sample) < 2:
+    if dataset.n_samples < 2:
         return "pairs"
-    variances = better_map(kernel, sample if standardizer is None else standardizer(sample))
+    variances = compare_maps(dataset, kernel, standardizer=standardizer, seed=seed)
     logger.info(
         "map=%r: mean variance times D is %.4g for pairs and %.4g for phases",
         variances.better,
@@ -320,6 +319,30 @@ def choose_map(
         variances.phases,
     )
     return variances.better
+
+
+def compare_maps(
+    dataset: Dataset, kernel: Kernel, *, standardizer: Standardizer | None, seed: int
+) -> MapVariances:
+    """Compare pairs with phases by their closed-form variance on a seeded sample of up to 1,000 rows.
+
+    Parameters
+    ----------
+    dataset : Dataset
+        With at least 2 rows.
+    kernel : Kernel
+        With its length scale.
+    standardizer : Standardizer, optional
+        Applied to the rows first.
+    seed : int
+        Of the sample.
+
+    See Also
+    --------
+    rff_dist.bounds.better_map : The comparison itself.
+    """
+    sample = sample_inputs(dataset, seed)
+    return better_map(kernel, sample if standardizer is None else standardizer(sample))
 
 
 def draw(

@@ -15,10 +15,11 @@ from numpy.typing import NDArray
 
 from rff_dist.errors import DataError, StorageError
 
-__all__ = ["Panel", "save_comparison"]
+__all__ = ["ErrorSeries", "Panel", "save_comparison", "save_error_curve"]
 
 _INK = "#1b1b1b"
 _MUTED = "#6b6b6b"
+_COLOURS = ("#0b6e99", "#c2410c", "#4d7c0f")
 _WIDTH_INCHES = 4.3
 _DPI = 160
 
@@ -90,6 +91,109 @@ def save_comparison(path: str | os.PathLike[str], panels: Sequence[Panel], title
         for spine in axes.spines.values():
             spine.set_visible(False)
     return _save(figure, Path(path))
+
+
+@dataclass(frozen=True, eq=False)
+class ErrorSeries:
+    """One measure of an error against the number of components.
+
+    Attributes
+    ----------
+    label : str
+        What is measured.
+    values, low, high : real arrays of shape (n_points,)
+        The measure and its interval.
+    bound : real array of shape (n_points,), or None
+        What theory says it does not exceed.
+    bound_label : str
+        Which theory.
+    """
+
+    label: str
+    values: NDArray[Any]
+    low: NDArray[Any]
+    high: NDArray[Any]
+    bound: NDArray[Any] | None = None
+    bound_label: str = ""
+
+
+def save_error_curve(
+    path: str | os.PathLike[str],
+    n_components: Sequence[int],
+    series: Sequence[ErrorSeries],
+    *,
+    title: str,
+    subtitle: str = "",
+    wanted: float | None = None,
+) -> Path:
+    """Save errors against the number of components as a PNG, on logarithmic axes, beside 1/√D.
+
+    Parameters
+    ----------
+    path : str or Path
+        Where; its folder is made, and a file that is there is replaced when the new one is whole.
+    n_components : sequence of int of shape (n_points,)
+    series : sequence of ErrorSeries
+        Bounds are dashed, in their measure's colour.
+    title, subtitle : str
+        Above the axes.
+    wanted : float, optional
+        An error to mark.
+
+    Returns
+    -------
+    path : Path
+
+    Raises
+    ------
+    DataError
+        If there is no series, one has another number of points, or no error is above 0.
+    StorageError
+        If the file cannot be written.
+    """
+    D = np.asarray(n_components, np.float64)
+    if not series or not len(D):
+        raise DataError("there is nothing to draw; expected at least 1 series and 1 number of components")
+    for one in series:
+        if len(one.values) != len(D):
+            raise DataError(f"{one.label!r} has {len(one.values)} values for {len(D)} numbers of components")
+    if not any((np.asarray(one.values) > 0).any() for one in series):
+        raise DataError("all errors are 0, and logarithmic axes have no 0; there is nothing to draw")
+    figure = Figure(figsize=(8.6, 5.2), layout="constrained", facecolor="white")
+    figure.get_layout_engine().set(w_pad=0.12, h_pad=0.1)  # type: ignore[union-attr, call-arg]
+    heading = {"parse_math": False, "fontweight": "bold", "fontsize": 13, "color": _INK}
+    figure.suptitle(title, x=0.12 / figure.get_figwidth(), ha="left", **heading)
+    axes = figure.subplots()
+    axes.set(xscale="log", yscale="log")
+    axes.set_title(subtitle, parse_math=False, loc="left", fontsize=9.5, color=_MUTED)
+    handles: list[Any] = []
+    for one, colour in zip(series, _COLOURS * len(series), strict=False):
+        values = np.asarray(one.values)
+        bars = np.abs(np.stack([values - one.low, one.high - values]))
+        style: dict[str, Any] = {"color": colour, "marker": "o", "ms": 4.5, "lw": 1.8, "capsize": 3}
+        handles.append(axes.errorbar(D, values, yerr=bars, label=one.label, **style))
+        axes.plot(D, values[-1] * np.sqrt(D[-1] / D), color=colour, lw=1.0, ls=":", alpha=0.8)
+        if one.bound is not None:
+            handles += axes.plot(D, one.bound, color=colour, lw=1.3, ls="--", label=one.bound_label)
+    handles += axes.plot([], [], color=_MUTED, lw=1.0, ls=":", label="1/√D through the last point")
+    if wanted is not None:
+        handles.append(axes.axhline(wanted, color=_INK, lw=1.0, label=f"wanted: {wanted:g}"))
+    _label_components(axes, n_components)
+    axes.set_ylabel("error", color=_MUTED)
+    axes.grid(True, which="major", color="#e6e6e6", lw=0.7)
+    axes.tick_params(colors=_MUTED, which="both", labelsize=9)
+    for name, spine in axes.spines.items():
+        spine.set_visible(name in ("left", "bottom"))
+        spine.set_color("#c8c8c8")
+    figure.legend(handles=handles, loc="outside right upper", frameon=False, fontsize=9)
+    return _save(figure, Path(path))
+
+
+def _label_components(axes: Any, n_components: Sequence[int]) -> None:
+    axes.set_xlabel("D, the number of components", color=_MUTED)
+    axes.set_xticks(list(n_components), [f"{D:,}" for D in n_components])
+    axes.minorticks_off()
+    axes.yaxis.set_major_formatter("{x:g}")
 
 
 def _save(figure: Figure, path: Path) -> Path:

@@ -20,6 +20,8 @@ What takes long to import is imported inside the commands, so that `--help` is q
 
 # Importing a module registers its commands, and `--help` lists them in this order.
 from rff_dist.cli import data as data
+
+from rff_dist.cli import approximate as approximate  # isort: skip
 from rff_dist.cli import jobs as jobs
 
 from rff_dist.cli import info as info  # isort: skip

@@ -126,7 +126,7 @@ class TestDatasets:
 
     def test_only_the_sampled_rows_are_read(self, X):
         class Counting:
-            dtype, n_samples, n_features, weighted = X.dtype, len(X), 3, False
+            dtype, n_samples, n_features, weighted, chunk_rows = X.dtype, len(X), 3, False, 100
             taken = 0
 
             def take(self, indices):

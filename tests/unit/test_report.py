@@ -6,7 +6,7 @@ import pytest
 from matplotlib.image import imread
 
 from rff_dist.errors import DataError, StorageError
-from rff_dist.report import Panel, save_comparison
+from rff_dist.report import ErrorSeries, Panel, save_comparison, save_error_curve
 
 
 def plain(red, green, blue):
@@ -63,3 +63,34 @@ def test_place_that_cannot_be_written_is_a_storage_error(tmp_path):
 def test_no_figure_is_kept_in_a_global_state():
     code = "import sys, rff_dist.report; sys.exit('matplotlib.pyplot' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def series(values=(0.4, 0.2, 0.1), label="largest", **options):
+    values = np.array(values)
+    return ErrorSeries(label, values, 0.9 * values, 1.1 * values, **options)
+
+
+def test_error_curve_is_drawn_in_the_colours_of_its_series_with_the_same_bytes_each_time(tmp_path):
+    D = [16, 64, 256]
+    drawn = [series(), series((4, 2, 1), bound=np.array([9, 5, 3]), bound_label="$theory$")]
+    path = save_error_curve(tmp_path / "new" / "p.png", D, drawn, title="t$", subtitle="s$", wanted=0.1)
+    image, first = imread(path)[..., :3], path.read_bytes()
+    for colour in ("#0b6e99", "#c2410c"):
+        rgb = np.array([int(colour[i : i + 2], 16) for i in (1, 3, 5)]) / 255
+        assert (abs(image - rgb).max(axis=2) < 0.02).sum() > 100
+    save_error_curve(path, D, drawn, title="t$", subtitle="s$", wanted=0.1)
+    assert path.read_bytes() == first
+
+
+@pytest.mark.parametrize(
+    ("n_components", "drawn", "message"),
+    [
+        ([16, 64, 256], [], "at least 1 series"),
+        ([], [series(())], "at least 1 series"),
+        ([16, 64], [series()], "'largest' has 3 values for 2"),
+        ([16], [series((0.0,))], "all errors are 0"),
+    ],
+)
+def test_error_curve_without_points_to_draw_is_refused(tmp_path, n_components, drawn, message):
+    with pytest.raises(DataError, match=message):
+        save_error_curve(tmp_path / "p.png", n_components, drawn, title="t")

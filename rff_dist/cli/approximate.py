@@ -1,0 +1,397 @@
+"""Is D large enough: the error of the features on a sample of the data, beside theory."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from rff_dist.cli.display import facts_view, kernel_words, plural, titled_table
+from rff_dist.cli.options import (
+    Components,
+    DataArgument,
+    DesignName,
+    KernelName,
+    LengthScaleText,
+    MapName,
+    MissingChunks,
+    NoStandardize,
+    Nu,
+    Seed,
+    WeightsName,
+    XName,
+    make_kernel,
+    read_count,
+    read_length_scale,
+)
+from rff_dist.cli.shell import Report, command
+from rff_dist.errors import InvalidParameterError
+
+if TYPE_CHECKING:
+    from rff_dist.approximation import ApproximationError
+    from rff_dist.feature_map import FeatureMap
+    from rff_dist.kernels import Kernel
+
+MEASURE = "What is measured"
+MEASURES = {"mean": "mean", "max": "largest", "relative_operator_norm": "norm"}
+POINTS, LEAST = 8, 16  # of the curve: how many numbers of components at most, and the least of them
+
+
+@command(
+    "rff-dist approximate data.zarr --components 4096",
+    "rff-dist approximate data.zarr --kernel matern --nu 1.5 --error 0.02 --plot error.png",
+)
+def approximate(
+    data: DataArgument,
+    kernel: KernelName = "gaussian",
+    nu: Nu = None,
+    n_components: Components = "2048",
+    length_scale: LengthScaleText = "auto",
+    design: DesignName = None,
+    map: MapName = "pairs",
+    no_standardize: NoStandardize = False,
+    error: Annotated[
+        float,
+        typer.Option("--error", metavar="E", help="The error that is wanted.", rich_help_panel=MEASURE),
+    ] = 0.05,
+    delta: Annotated[
+        float,
+        typer.Option(
+            "--delta",
+            metavar="P",
+            help="How likely theory's bounds may fail.",
+            rich_help_panel=MEASURE,
+        ),
+    ] = 0.05,
+    n_samples: Annotated[
+        int,
+        typer.Option("--rows", metavar="N", min=2, help="Rows of one sample.", rich_help_panel=MEASURE),
+    ] = 500,
+    n_repeats: Annotated[
+        int,
+        typer.Option(
+            "--samples", metavar="N", min=2, help="Disjoint samples of rows.", rich_help_panel=MEASURE
+        ),
+    ] = 8,
+    confidence: Annotated[
+        float,
+        typer.Option(
+            "--confidence", metavar="P", help="Of the intervals of the mean.", rich_help_panel=MEASURE
+        ),
+    ] = 0.95,
+    output: Annotated[
+        str | None,
+        typer.Option("--plot", metavar="PNG", help="Draw the error against D.", rich_help_panel=MEASURE),
+    ] = None,
+    seed: Seed = 0,
+    x: XName = "X",
+    sample_weight: WeightsName = None,
+    missing_chunks: MissingChunks = "error",
+) -> Report:
+    """Measure whether D is large enough: the features' error on sampled rows, beside theory's bounds.
+
+    Only the sampled rows are read; means, deviations and the median distance are theirs.
+    """
+    from rff_dist import pipeline, storage
+    from rff_dist.approximation import error_curve
+    from rff_dist.engines.serial import SerialEngine
+    from rff_dist.feature_map import check_n_components
+    from rff_dist.kernels import check_design, default_design
+
+    if map not in ("auto", "pairs", "phases"):
+        raise typer.BadParameter(f"{map!r}; expected auto, pairs or phases", param_hint="--map")
+    check_wanted(error, delta, confidence)
+    width = read_length_scale(length_scale)
+    dimension = check_n_components(read_count(n_components, "--components"), map)
+    chosen = make_kernel(kernel, nu, width)
+    arranged = design or default_design(chosen)
+    dataset = storage.open_dataset(
+        data, x=x, y=None, sample_weight=sample_weight, missing_chunks=missing_chunks
+    )
+    chosen.check_columns(dataset.n_features)
+    check_design(chosen, arranged, dataset.n_features)
+    rows = pipeline.sample_inputs(dataset, seed, n_rows=n_samples * n_repeats)
+    sample = storage.ArrayDataset(rows)
+    moments = pipeline.inspect(sample, engine=SerialEngine(1))
+    standardizer = None if no_standardize else pipeline.standardizer_from(moments)
+    ranges = pipeline.input_range(moments, standardizer)
+    feature_map = pipeline.draw(
+        sample,
+        chosen,
+        length_scale=width,
+        n_components=dimension,
+        design=arranged,
+        map=map,
+        seed=seed,
+        standardizer=standardizer,
+        ranges=ranges,
+    )
+    spec = feature_map.spec
+    assert spec is not None  # it was drawn just now
+    curve = error_curve(
+        spec.kernel,
+        feature_map,
+        rows,
+        n_components=_curve_components(feature_map),
+        n_samples=n_samples,
+        n_repeats=n_repeats,
+        confidence=confidence,
+        random_state=seed,
+    )
+    variances = pipeline.compare_maps(sample, spec.kernel, standardizer=standardizer, seed=seed)
+    theory = Theory(
+        spec.kernel,
+        spec.map,
+        delta=delta,
+        variance=getattr(variances, spec.map),
+        diameter=float(math.dist(*ranges)),
+        found=curve[-1],
+        n_features=dataset.n_features,
+    )
+    document = {
+        "data": data,
+        "n_rows_read": len(rows),
+        "n_samples": curve[-1].n_samples,
+        "n_repeats": n_repeats,
+        "confidence": confidence,
+        "n_components": feature_map.n_components,
+        "kernel": spec.kernel.to_dict(),
+        "design": spec.design.name,
+        "map": spec.map,
+        "seed": seed,
+        "map_variances": {
+            "pairs": variances.pairs,
+            "phases": variances.phases,
+            "better": variances.better,
+        },
+        "errors": _errors(curve[-1]),
+        "wanted": {"error": error, "delta": delta, "n_components": theory.needed(error)},
+        "bounds": theory.bounds(feature_map.n_components),
+        "no_bounds": theory.refusals,
+        "curve": [{"n_components": point.n_components, **_errors(point)} for point in curve],
+        "plot": output,
+    }
+    if output is not None:
+        _draw_curve(output, curve, theory, document)
+    return Report(document, _view(document))
+
+
+def check_wanted(error: float, delta: float, confidence: float) -> None:
+    """Check that the error is above 0, and that probabilities are between 0 and 1."""
+    if not 0 < error < math.inf:
+        raise typer.BadParameter(f"{error:g}; expected a number above 0, such as 0.05", param_hint="--error")
+    for option, value in {"--delta": delta, "--confidence": confidence}.items():
+        if not 0 < value < 1:
+            raise typer.BadParameter(f"{value:g}; expected a number between 0 and 1", param_hint=option)
+
+
+def _curve_components(feature_map: FeatureMap) -> list[int]:
+    """Return D and its halves, as far as the kernel has features of so few components."""
+    from dataclasses import replace
+
+    from rff_dist.feature_map import draw_from_spec
+
+    D = feature_map.n_components
+    spec = feature_map.spec
+    assert spec is not None
+    found = [D]
+    for i in range(1, POINTS):
+        fewer = (D >> i) - (D >> i) % 2
+        if fewer < LEAST:
+            break
+        try:
+            draw_from_spec(replace(spec, n_components=fewer), None)
+        except InvalidParameterError:  # a sum needs some for each of its terms
+            break
+        found.append(fewer)
+    return found
+
+
+class Theory:
+    """What theory says of the measured errors, as far as it knows the kernel."""
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        map: str,
+        *,
+        delta: float,
+        variance: float,
+        diameter: float,
+        found: ApproximationError,
+        n_features: int,
+    ) -> None:
+        from rff_dist import bounds
+
+        self._found = found
+        self._variance = variance
+        self._pairwise: dict[str, Any] = {"n_points": found.n_samples, "delta": delta, "map": map}
+        self._operator: dict[str, Any] = {"n_points": found.n_samples, "gram_norm": found.gram_norm}
+        self._compact: dict[str, Any] | None = None
+        self.refusals: dict[str, str] = {}
+        try:
+            moment = bounds.second_moment(kernel, n_features)
+        except InvalidParameterError:
+            reason = f"bounds are for one shift-invariant kernel with k(0) = 1, not for {kernel}"
+            self.refusals = dict.fromkeys([*MEASURES, "compact_set"], reason)
+            return
+        if moment == math.inf:
+            self.refusals["compact_set"] = (
+                "the second moment of the kernel's frequencies is infinite, so there is no bound over a box"
+            )
+        elif not diameter > 0:
+            self.refusals["compact_set"] = "the box of the sampled inputs is a point"
+        else:
+            self._compact = {
+                "n_features": n_features,
+                "second_moment": moment,
+                "diameter": diameter,
+                "delta": delta,
+                "map": map,
+            }
+
+    def bounds(self, n_components: int) -> dict[str, float | None]:
+        """Return theory's figure for each measure, and for any two points of the box of the inputs."""
+        from rff_dist import bounds
+
+        known: dict[str, float | None] = dict.fromkeys([*MEASURES, "compact_set"])
+        if "mean" not in self.refusals:
+            known["mean"] = math.sqrt(self._variance / n_components)
+            known["max"] = bounds.pairwise_error(n_components, **self._pairwise)
+            known["relative_operator_norm"] = bounds.operator_norm_error(n_components, **self._operator)
+        if self._compact is not None:
+            known["compact_set"] = bounds.compact_set_error(n_components, **self._compact)
+        return known
+
+    def needed(self, error: float) -> dict[str, dict[str, float | None]]:
+        """Return the D for an error: by the measured 1/√D law, by theory, and how many times as much."""
+        from rff_dist import bounds
+
+        known: dict[str, int | None] = dict.fromkeys([*MEASURES, "compact_set"])
+        if "mean" not in self.refusals:
+            known["mean"] = 2 * max(1, math.ceil(self._variance / error**2 / 2))
+            known["max"] = bounds.pairwise_components(error, **self._pairwise)
+            known["relative_operator_norm"] = bounds.operator_norm_components(error, **self._operator)
+        if self._compact is not None:
+            known["compact_set"] = bounds.compact_set_components(error, **self._compact)
+        rows: dict[str, dict[str, float | None]] = {}
+        for name, theory in known.items():
+            # the box is beyond what rows can show; the largest error on them is the nearest thing
+            measured = self._found.components_for(error, measure=name if name in MEASURES else "max")  # type: ignore[arg-type]
+            rows[name] = {
+                "measured": measured if name in MEASURES else None,
+                "theory": theory,
+                "factor": None if theory is None else theory / measured,
+            }
+        return rows
+
+
+def _errors(point: ApproximationError) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        name: {"value": estimate.value, "low": estimate.low, "high": estimate.high}
+        for name in (*MEASURES, "operator_norm")
+        for estimate in [getattr(point, name)]
+    }
+    return {**found, "gram_norm": point.gram_norm}
+
+
+def _view(found: Mapping[str, Any]) -> RenderableType:
+    wanted, errors, bounds = found["wanted"], found["errors"], found["bounds"]
+    title = f"error of the features on {found['data']}"
+    facts = facts_view(
+        title,
+        kernel=kernel_words(found["kernel"]),
+        features=f"D = {found['n_components']:,}, {found['design']}, {found['map']}, seed {found['seed']}",
+        rows=f"{found['n_repeats']} disjoint samples of {found['n_samples']:,}",
+        maps=_maps_words(found["map_variances"]),
+    )
+    measured, table = titled_table(
+        "",
+        "error",
+        "measured",
+        f"± {100 * found['confidence']:.3g}%",
+        "theory",
+        f"D for {wanted['error']:g}",
+        "by theory",
+        "factor",
+    )
+    for name, label in {**MEASURES, "compact_set": "in the box"}.items():
+        needed, error = wanted["n_components"][name], errors.get(name)
+        table.add_row(
+            label,
+            "" if error is None else f"{error['value']:.3g}",
+            "" if error is None else f"{error['high'] - error['value']:.2g}",
+            "–" if bounds[name] is None else f"{bounds[name]:.3g}",
+            "" if needed["measured"] is None else f"{needed['measured']:,}",
+            "–" if needed["theory"] is None else f"{needed['theory']:,}",
+            "" if needed["factor"] is None else _times(needed["factor"]),
+        )
+    curve, points = titled_table("", "D", *MEASURES.values())
+    for point in found["curve"]:
+        points.add_row(f"{point['n_components']:,}", *(f"{point[name]['value']:.3g}" for name in MEASURES))
+    return Group(facts, measured, curve, Text("\n".join(_notes(found)), "dim"))
+
+
+def _times(factor: float) -> str:
+    return f"{factor:.1f}×" if factor < 10 else f"{factor:,.0f}×"
+
+
+def _maps_words(variances: Mapping[str, Any]) -> str:
+    if not variances["pairs"] and not variances["phases"]:
+        return "the same features for both: the kernel has no frequencies"
+    shown = f"variance {variances['pairs']:.3g}/D in pairs, {variances['phases']:.3g}/D in phases"
+    return f"{shown}: take {variances['better']}"
+
+
+def _notes(found: Mapping[str, Any]) -> Sequence[str]:
+    notes = [
+        "",
+        "mean, largest: of |z(x)'z(y) − k(x, y)| over pairs of sampled rows; norm: ‖ZZ' − K‖ / ‖K‖; in the "
+        "box: at any two points of the box that holds the sampled inputs.",
+        "± is how much the rows matter; the draws of other seeds differ by more. D is that of the 1/√D law "
+        "from the measured error.",
+        "Theory is for independent frequencies: closed-form variance, Hoeffding's inequality, matrix "
+        "Bernstein, Rahimi and Recht's Claim 1; where it can fail, it does so with a chance of at most "
+        f"{found['wanted']['delta']:g}.",
+    ]
+    notes += [f"no bound: {refusal}" for refusal in dict.fromkeys(found["no_bounds"].values())]
+    if found["plot"] is not None:
+        notes.append(f"wrote {found['plot']}")
+    return notes
+
+
+def _draw_curve(
+    path: str, curve: Sequence[ApproximationError], theory: Theory, found: Mapping[str, Any]
+) -> None:
+    import numpy as np
+
+    from rff_dist.report import ErrorSeries, save_error_curve
+
+    drawn = {
+        "mean": ("mean |z(x)'z(y) − k(x, y)|", "closed-form standard deviation"),
+        "max": ("largest |z(x)'z(y) − k(x, y)|", "Hoeffding, all pairs of rows"),
+        "relative_operator_norm": ("‖ZZ' − K‖ / ‖K‖", "matrix Bernstein, in expectation"),
+    }
+    widths = [point.n_components for point in curve]
+    series = []
+    for name, (label, source) in drawn.items():
+        estimates = [getattr(point, name) for point in curve]
+        known = [theory.bounds(D)[name] for D in widths]
+        values, low, high = (
+            np.array([getattr(estimate, part) for estimate in estimates]) for part in ("value", "low", "high")
+        )
+        bound = None if None in known else np.array(known, float)
+        series.append(ErrorSeries(label, values, low, high, bound, source))
+    save_error_curve(
+        path,
+        widths,
+        series,
+        title=f"Is D large enough? {kernel_words(found['kernel'])}",
+        subtitle=f"{found['data']}: {plural(found['n_repeats'], 'sample')} of {found['n_samples']:,} rows, "
+        f"{found['design']}, {found['map']}",
+        wanted=found["wanted"]["error"],
+    )
