@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from threading import Lock
 from typing import Any, Protocol
 
@@ -564,11 +564,18 @@ class LinearModel:
         Weights of Z's columns.
     intercept : float64 array of shape (n_targets,)
         Added to all rows.
+    raw_coefficients : float64 array of shape (n_components, n_targets)
+        Weights of the unnormalised features, made of the others.
     """
 
     feature_map: FeatureMap
     coefficients: FloatArray
     intercept: FloatArray
+    raw_coefficients: FloatArray = field(init=False)
+
+    def __post_init__(self) -> None:
+        # once, not for each block, and it travels: a whitened map's would take D³ operations on each worker
+        object.__setattr__(self, "raw_coefficients", self.feature_map.raw_coefficients(self.coefficients))
 
     def digest(self) -> str:
         """Return the feature map's digest: what every worker must agree on."""
@@ -588,7 +595,7 @@ def predict_rows(rows: Rows, model: LinearModel) -> FloatArray:
     feature_map = model.feature_map
     inputs = feature_map.prepare(rows.X)
     check_finite(replace(rows, y=None, sample_weight=None), inputs)
-    weights = feature_map.raw_coefficients(model.coefficients).T
+    weights = model.raw_coefficients.T
     stripes = feature_map.stripes
     predictions = np.empty((len(inputs), weights.shape[0]))
     height = min(tile_rows(feature_map.n_components), max(1, len(inputs)))

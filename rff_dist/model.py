@@ -216,8 +216,11 @@ def _from_record(record: Record) -> RidgeModel:
     if "statistics" in metadata:
         packed = _with_prefix(arrays, "statistics_")
         statistics = RidgeStatistics.from_arrays(metadata["statistics"], packed)
+    feature_map = _read_feature_map(metadata["feature_map"], arrays, standardizer)
+    if statistics is not None:
+        statistics = statistics.with_whitener(feature_map.whitener)
     return RidgeModel(
-        feature_map=_read_feature_map(metadata["feature_map"], arrays, standardizer),
+        feature_map=feature_map,
         coefficients=arrays["coefficients"],
         intercept=arrays["intercept"],
         alpha=metadata["alpha"],

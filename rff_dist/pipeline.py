@@ -42,9 +42,12 @@ from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.feature_map import (
     FeatureMap,
+    Nystrom,
+    NystromFeatureMap,
     Standardizer,
     check_n_components,
     draw_feature_map,
+    draw_nystrom,
 )
 from rff_dist.frequencies import Design
 from rff_dist.kernels import Kernel, LengthScale, Stationary, with_length_scale
@@ -53,7 +56,13 @@ from rff_dist.plan import MAX_BLOCK_ROWS, Plan, available_memory, plan_blocks, p
 from rff_dist.runs import as_runs
 from rff_dist.selection import Selection, select_alpha
 from rff_dist.solvers import RidgeSolution, decompose, solve_cholesky
-from rff_dist.statistics import FINE_FRACTION_BITS, FRACTION_BITS, RidgeStatistics, StatisticsSpec
+from rff_dist.statistics import (
+    FINE_FRACTION_BITS,
+    FRACTION_BITS,
+    WHITENED_FRACTION_BITS,
+    RidgeStatistics,
+    StatisticsSpec,
+)
 from rff_dist.storage import create_output
 
 logger = logging.getLogger(__name__)
@@ -63,6 +72,8 @@ type FloatArray = NDArray[np.float64]
 
 MAX_WEIGHT_EXPONENT = 400
 HEURISTIC_ROWS = 1000  # rows of the seeded sample whose distances give the median heuristic
+SAMPLED_CHUNKS = 256  # that a larger sample is read from where single rows would touch more
+FEATURES = ("fourier", "nystrom")
 
 
 def blocks_of(dataset: Dataset, *, max_rows: int = MAX_BLOCK_ROWS) -> list[Block]:
@@ -80,7 +91,42 @@ def blocks_of(dataset: Dataset, *, max_rows: int = MAX_BLOCK_ROWS) -> list[Block
     )
 
 
-def check_plan(dataset: Dataset, n_components: int, *, engine: Engine, alpha: Alpha = "auto") -> Plan:
+def find_features(features: str | Nystrom) -> Nystrom | None:
+    """Return how Nyström features are made, or None for random Fourier features.
+
+    Raises
+    ------
+    InvalidParameterError
+        If `features` is neither a name nor a `Nystrom`.
+    """
+    if isinstance(features, Nystrom):
+        return features
+    if features not in FEATURES:
+        raise InvalidParameterError(
+            f"unknown `features` {features!r}; expected one of {sorted(FEATURES)}, or Nystrom(…)"
+        )
+    return Nystrom() if features == "nystrom" else None
+
+
+def check_width(n_components: object, map: str, features: str | Nystrom) -> int:
+    """Return `n_components` as an int, if there can be as many features of that kind.
+
+    Raises
+    ------
+    InvalidParameterError
+        If it is no integer of at least 1, or odd for Fourier features in pairs.
+    """
+    return check_n_components(n_components, map if find_features(features) is None else "centres")
+
+
+def check_plan(
+    dataset: Dataset,
+    n_components: int,
+    *,
+    engine: Engine,
+    alpha: Alpha = "auto",
+    features: str | Nystrom = "fourier",
+) -> Plan:
     """Plan a fit on an engine, and refuse it where this machine's memory would not do.
 
     Raises
@@ -102,6 +148,7 @@ def check_plan(dataset: Dataset, n_components: int, *, engine: Engine, alpha: Al
         n_threads=engine.n_threads,
         separate_client=not serial,
         alpha_path=not is_one_alpha(alpha),
+        whitened=find_features(features) is not None,
         memory_limit=getattr(engine, "worker_memory", None) or here,
         client_memory_limit=here,
     )
@@ -185,12 +232,15 @@ def target_offset_from(moments: Moments) -> tuple[float, ...]:
     return tuple(float(mean) for mean in moments.means[len(moments.pivot) - moments.n_targets :])
 
 
-def fraction_bits_for(n_samples: int) -> int:
+def fraction_bits_for(n_samples: int, *, features: str | Nystrom = "fourier") -> int:
     """Return the fineness of the sums' grid: finer for few rows, whose products have finer bits.
 
     More rows may be added on the fine grid later: the sums are as exact, and take twice the memory.
+    Nyström features take a finer one, since reading divides what rounding leaves by their jitter.
     """
-    return FINE_FRACTION_BITS if n_samples <= 2**13 else FRACTION_BITS
+    if n_samples <= 2**13:
+        return FINE_FRACTION_BITS
+    return FRACTION_BITS if find_features(features) is None else WHITENED_FRACTION_BITS
 
 
 def weight_grid(moments: Moments) -> dict[str, Any]:
@@ -266,7 +316,7 @@ def sample_inputs(dataset: Dataset, seed: int, *, n_rows: int = HEURISTIC_ROWS) 
     rng = np.random.Generator(np.random.Philox(seed))
     n_drawn = min(n_rows, dataset.n_samples)
     while True:
-        indices = np.sort(rng.choice(dataset.n_samples, n_drawn, replace=False))
+        indices = _sample_indices(dataset, rng, n_drawn)
         sample, _, weights = dataset.take(indices)
         counts = np.arange(len(sample)) if weights is None else np.flatnonzero(weights > 0)
         if len(counts) >= n_rows or n_drawn >= min(dataset.n_samples, 64 * n_rows):
@@ -284,6 +334,18 @@ def sample_inputs(dataset: Dataset, seed: int, *, n_rows: int = HEURISTIC_ROWS) 
         row = indices[counts[np.argmin(finite)]]
         raise DataError(f"Input X contains NaN or infinity: row {row:_}; fill or drop such rows first")
     return sample[counts]
+
+
+def _sample_indices(dataset: Dataset, rng: np.random.Generator, n_rows: int) -> NDArray[np.intp]:
+    """Return distinct row numbers in order; many rows of many chunks come from chunks drawn first."""
+    n_chunks = -(-dataset.n_samples // dataset.chunk_rows)
+    wanted = max(SAMPLED_CHUNKS, -(-2 * n_rows // dataset.chunk_rows))
+    if n_rows <= HEURISTIC_ROWS or n_chunks <= wanted:
+        return np.sort(rng.choice(dataset.n_samples, n_rows, replace=False))
+    starts = np.sort(rng.choice(n_chunks, wanted, replace=False)) * dataset.chunk_rows
+    rows = (starts[:, np.newaxis] + np.arange(dataset.chunk_rows)).ravel()
+    rows = rows[rows < dataset.n_samples]
+    return np.sort(rng.choice(rows, min(n_rows, len(rows)), replace=False))
 
 
 def choose_map(
@@ -356,6 +418,7 @@ def draw(
     seed: int,
     standardizer: Standardizer | None,
     ranges: tuple[FloatArray, FloatArray] | None = None,
+    features: str | Nystrom = "fourier",
 ) -> FeatureMap:
     """Draw the feature map of a kernel for a dataset.
 
@@ -367,12 +430,16 @@ def draw(
         "auto" is `choose_map`; the map's spec says what it chose.
     ranges : pair of float64 arrays of shape (n_features,), optional
         From `input_range`: they fill in what a kernel wants to know of the inputs.
+    features : "fourier", "nystrom" or Nystrom
+        Random Fourier features, to which `design` and `map` belong; or Nyström features, whose centres
+        are chosen among the distinct rows of a seeded sample.
 
     Raises
     ------
     InvalidParameterError
         If a parameter is out of range.
     """
+    nystrom = find_features(features)
     if isinstance(length_scale, str):
         if length_scale != "auto":
             raise InvalidParameterError(
@@ -386,6 +453,13 @@ def draw(
         kernel = with_length_scale(kernel, length_scale)
     if ranges is not None:
         kernel = kernel.bind(*ranges)
+    if nystrom is not None:
+        sample = sample_inputs(dataset, seed, n_rows=nystrom.rows_to_sample(n_components))
+        with np.errstate(over="ignore"):  # passes refuse such rows by their number
+            prepared = np.asarray(sample if standardizer is None else standardizer(sample), np.float32)
+        return draw_nystrom(
+            kernel, prepared, n_components=n_components, nystrom=nystrom, seed=seed, standardizer=standardizer
+        )
     if map == "auto":
         map = choose_map(dataset, kernel, n_components, standardizer=standardizer, seed=seed)
     return draw_feature_map(
@@ -429,6 +503,7 @@ def statistics_spec(
         n_targets=dataset.n_targets,
         feature_digest=feature_map.digest(),
         scales=feature_map.scales,
+        whitened=isinstance(feature_map, NystromFeatureMap),
         exponents=() if feature_map.bounded else _feature_grid(dataset, feature_map, engine=engine),
         weight_exponent=weight_exponent,
         target_offset=target_offset,
@@ -532,8 +607,9 @@ def accumulate_broadcast(
         combine=operator.add,
         label="accumulate",
     )
-    statistics.check_complete(dataset.n_samples, state.state.feature_map.squared_norm)
-    return statistics
+    feature_map = state.state.feature_map
+    statistics.check_complete(dataset.n_samples, feature_map.squared_norm)
+    return statistics.with_whitener(feature_map.whitener)
 
 
 # -- solve -----------------------------------------------------------------------------------------
@@ -743,8 +819,9 @@ def fit(
     standardize: bool = True,
     fit_intercept: bool = True,
     seed: int = 0,
+    features: str | Nystrom = "fourier",
 ) -> tuple[RidgeModel, Solved]:
-    """Train a ridge regression on random Fourier features: two passes over the data and one solve.
+    """Train a ridge regression on random or Nyström features: two passes over the data and one solve.
 
     Parameters
     ----------
@@ -766,6 +843,8 @@ def fit(
         Whether to fit an intercept.
     seed : int
         Of frequencies and samples.
+    features : "fourier", "nystrom" or Nystrom
+        See `draw`.
 
     Returns
     -------
@@ -773,7 +852,8 @@ def fit(
     solved : Solved
         Solver status and the path of alpha.
     """
-    check_plan(dataset, check_n_components(n_components, map), engine=engine, alpha=alpha)
+    n_components = check_width(n_components, map, features)
+    check_plan(dataset, n_components, engine=engine, alpha=alpha, features=features)
     moments = inspect(dataset, engine=engine)
     if not standardize:
         warn_of_lost_digits(moments)
@@ -788,12 +868,13 @@ def fit(
         seed=seed,
         standardizer=standardizer,
         ranges=input_range(moments, standardizer),
+        features=features,
     )
     spec = statistics_spec(
         dataset,
         feature_map,
         target_offset=target_offset_from(moments),
-        fraction_bits=fraction_bits_for(dataset.n_samples),
+        fraction_bits=fraction_bits_for(dataset.n_samples, features=features),
         engine=engine,
         **weight_grid(moments),
     )
@@ -833,11 +914,19 @@ def length_scale_of(feature_map: FeatureMap) -> LengthScale | None:
     InvalidParameterError
         If its frequencies were given rather than drawn.
     """
-    if feature_map.spec is None:
+    kernel = kernel_of(feature_map)
+    if kernel is None:
         raise InvalidParameterError(
             "this feature map was made of given frequencies; it knows no length scale"
         )
-    return cast("LengthScale | None", getattr(feature_map.spec.kernel, "length_scale", None))
+    return cast("LengthScale | None", getattr(kernel, "length_scale", None))
+
+
+def kernel_of(feature_map: FeatureMap) -> Kernel | None:
+    """Return the kernel that a feature map stands for; None where its frequencies were given."""
+    if isinstance(feature_map, NystromFeatureMap):
+        return feature_map.kernel
+    return None if feature_map.spec is None else feature_map.spec.kernel
 
 
 def transform_in_memory(dataset: Dataset, feature_map: FeatureMap, *, dtype: DTypeLike) -> NDArray[Any]:

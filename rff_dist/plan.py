@@ -19,7 +19,7 @@ from threadpoolctl import threadpool_limits
 from rff_dist.blocks import Block, cut_blocks
 from rff_dist.errors import PlanError
 from rff_dist.feature_map import check_n_components
-from rff_dist.statistics import FRACTION_BITS, OUTPUT_TILE, TileLayout, tile_rows
+from rff_dist.statistics import FRACTION_BITS, OUTPUT_TILE, WHITENED_FRACTION_BITS, TileLayout, tile_rows
 
 MIN_BLOCK_ROWS = (
     16_384  # sending and merging a block's statistics then costs about 2 % of making them, for any D
@@ -138,6 +138,7 @@ def plan_fit(
     n_threads: int = 1,
     separate_client: bool = False,
     alpha_path: bool = True,
+    whitened: bool = False,
     memory_limit: int | None = None,
     client_memory_limit: int | None = None,
 ) -> Plan:
@@ -157,6 +158,8 @@ def plan_fit(
         Whether the solver's process is another than the workers'.
     alpha_path : bool
         Whether the whole path of alpha is solved (eigenvectors) or one alpha (Cholesky).
+    whitened : bool
+        Whether the features are Nyström's, of which the solver's process keeps the centres' factor.
     memory_limit : int, optional
         Bytes that a worker process may use.
     client_memory_limit : int, optional
@@ -172,7 +175,7 @@ def plan_fit(
     rows = max(block.n_samples for block in blocks)
     height = min(tile_rows(n_components), rows)
     layout = TileLayout(n_components)
-    limbs = 1 if n_samples <= 1 << (62 - FRACTION_BITS) else 2
+    limbs = 1 if n_samples <= 1 << (62 - (WHITENED_FRACTION_BITS if whitened else FRACTION_BITS)) else 2
     statistics_bytes = 8 * limbs * layout.size + 8 * 6 * n_components * (n_targets + 1)
     together = 1 if n_threads == 1 else min(-(-rows // height), -(-2 * n_threads // len(layout.tiles())))
     row_bytes = n_features * itemsize + 8 * (n_targets + 1)
@@ -186,7 +189,8 @@ def plan_fit(
     pass_bytes = PROCESS_BYTES + block_bytes + tile_bytes + statistics_bytes * held
     # Cholesky factors a copy of the Gram; the eigensolver needs vectors and two arrays of work
     matrices = 5 if alpha_path else 2
-    solve_bytes = PROCESS_BYTES + 2 * statistics_bytes + 8 * n_components**2 * matrices
+    factor_bytes = 8 * n_components**2 if whitened else 0
+    solve_bytes = PROCESS_BYTES + 2 * statistics_bytes + 8 * n_components**2 * matrices + factor_bytes
     flops = 2 * n_samples * (n_components * n_components // 2 + n_components * (n_features + n_targets + 1))
     plan = Plan(
         n_samples=n_samples,
@@ -202,7 +206,7 @@ def plan_fit(
         flops=flops,
         statistics_bytes=statistics_bytes,
         worker_bytes=pass_bytes,
-        client_bytes=solve_bytes if separate_client else max(pass_bytes, solve_bytes),
+        client_bytes=solve_bytes if separate_client else max(pass_bytes + factor_bytes, solve_bytes),
         memory_limit=memory_limit,
         client_memory_limit=memory_limit if client_memory_limit is None else client_memory_limit,
     )
@@ -219,6 +223,7 @@ def plan_fit(
             n_threads=n_threads,
             separate_client=separate_client,
             alpha_path=alpha_path,
+            whitened=whitened,
         )
 
     _refuse_too_large(plan, without_limits)

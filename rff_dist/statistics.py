@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from typing import Any, Self
 
@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from rff_dist.errors import StatisticsError
 from rff_dist.exact import ExactSum, exact_sum_arrays, exact_sum_from_arrays
 from rff_dist.runs import Runs, expand
+from rff_dist.triangular import solve_transposed, solve_upper, tile_pool, whiten_in_place
 
 type FloatArray = NDArray[np.float64]
 type IntArray = NDArray[np.int64]
@@ -28,6 +29,7 @@ type IntArray = NDArray[np.int64]
 OUTPUT_TILE = 512  # columns of an output tile; see TileLayout
 FRACTION_BITS = 39  # a float64 product of up to 2**13 rows, entries up to 1, may be exact to 2**-39 only
 FINE_FRACTION_BITS = 49  # for few rows, whose products are small and have finer bits
+WHITENED_FRACTION_BITS = 44  # where a whitener amplifies roundings; a limb still holds the largest block
 _LIMB_BITS = 62  # of one int64, with a bit to spare
 
 
@@ -147,6 +149,8 @@ class StatisticsSpec:
     frequency_weights : bool
         Whether weights are whole numbers that repeat their rows, so that their sum is the number of
         observations; other weights say how precise a row is, and each row is one observation.
+    whitened : bool
+        Whether Z is V·T⁻¹ with the feature map's T, so that the sums are read with its help.
     """
 
     n_components: int
@@ -159,6 +163,7 @@ class StatisticsSpec:
     target_offset: tuple[float, ...] = ()
     one_dimensional: bool = False
     frequency_weights: bool = False
+    whitened: bool = False
 
     @property
     def layout(self) -> TileLayout:
@@ -204,6 +209,8 @@ class RidgeStatistics:
     n_tiles : int
         Products that were rounded to the grid; says how far the Gram may be off, and is no part of
         equality or digest.
+    whitener : float64 array of shape (n_components, n_components), or None
+        The upper triangular T of Z = V·T⁻¹, of the feature map; no part of equality, digest or storage.
     """
 
     spec: StatisticsSpec
@@ -213,6 +220,7 @@ class RidgeStatistics:
     cross: ExactSum
     targets: ExactSum
     n_tiles: int = 0
+    whitener: FloatArray | None = None
 
     @classmethod
     def empty(cls, spec: StatisticsSpec) -> Self:
@@ -249,7 +257,12 @@ class RidgeStatistics:
         cross = self.cross + other.cross if sign > 0 else self.cross - other.cross
         targets = self.targets + other.targets if sign > 0 else self.targets - other.targets
         n_tiles = self.n_tiles + sign * other.n_tiles
-        return type(self)(self.spec, n_samples, low, high, cross, targets, n_tiles)
+        whitener = other.whitener if self.whitener is None else self.whitener
+        return type(self)(self.spec, n_samples, low, high, cross, targets, n_tiles, whitener)
+
+    def with_whitener(self, whitener: FloatArray | None) -> Self:
+        """Return the same sums, to be read with a feature map's `whitener`."""
+        return replace(self, whitener=whitener)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, RidgeStatistics):
@@ -267,7 +280,10 @@ class RidgeStatistics:
 
     def digest(self) -> str:
         """Return the SHA-256 of spec, counts and all integers: equal for equal statistics."""
-        hasher = hashlib.sha256(json.dumps([asdict(self.spec), self.n_samples], sort_keys=True).encode())
+        spec = asdict(self.spec)
+        if not spec["whitened"]:
+            del spec["whitened"]  # digests are older than it
+        hasher = hashlib.sha256(json.dumps([spec, self.n_samples], sort_keys=True).encode())
         for limb in (self.low, self.high):
             if limb is not None:
                 hasher.update(np.ascontiguousarray(limb).astype("<i8", copy=False))
@@ -294,7 +310,7 @@ class RidgeStatistics:
     def Zty(self) -> FloatArray:  # noqa: N802
         """Return Z'y of shape (n_components,), or Z'Y of shape (n_components, n_targets)."""
         cross = self.cross.value()
-        moments = self.spec.factors[:, np.newaxis] * (cross[:, :-1] + np.outer(cross[:, -1], self._offset))
+        moments = self._of_z(cross[:, :-1] + np.outer(cross[:, -1], self._offset))
         return moments[:, 0] if self.spec.one_dimensional else moments
 
     def yty(self) -> float | FloatArray:
@@ -306,7 +322,7 @@ class RidgeStatistics:
 
     def Zt1(self) -> FloatArray:  # noqa: N802
         """Return Z'1, the sums of the features, of shape (n_components,)."""
-        return self.spec.factors * self.cross.value()[:, -1]
+        return self._of_z(self.cross.value()[:, -1:])[:, 0]
 
     def target_means(self) -> FloatArray:
         """Return the (weighted) means of the targets, of shape (n_targets,)."""
@@ -342,9 +358,9 @@ class RidgeStatistics:
         target_means = sums[:-1, -1] / total  # of the offset targets, hence small
         return NormalEquations(
             gram=self._gram(cross[:, -1] / np.sqrt(total)),
-            moments=self.spec.factors[:, np.newaxis] * (cross[:, :-1] - np.outer(cross[:, -1], target_means)),
+            moments=self._of_z(cross[:, :-1] - np.outer(cross[:, -1], target_means)),
             total_sum_of_squares=np.diagonal(sums)[:-1] - total * target_means**2,
-            feature_means=self.spec.factors * cross[:, -1] / total,
+            feature_means=self._of_z(cross[:, -1:])[:, 0] / total,
             target_means=self._offset + target_means,
             n_samples=self._n_observations,
             fit_intercept=True,
@@ -369,13 +385,55 @@ class RidgeStatistics:
             tile *= factors[rows, np.newaxis] * factors[columns]
             gram[rows, columns] = tile
             gram[columns, rows] = tile.T
+        if (whitener := self._whitener) is not None:
+            with tile_pool() as pool:
+                whiten_in_place(gram, whitener, pool)
         return gram
+
+    def _of_z(self, sums: FloatArray) -> FloatArray:
+        """Return sums over U'[…] of shape (n_components, n_columns) as sums over Z'[…]."""
+        scaled = self.spec.factors[:, np.newaxis] * sums
+        if (whitener := self._whitener) is not None:
+            with tile_pool():
+                solve_transposed(whitener, scaled)
+        return scaled
+
+    @property
+    def _whitener(self) -> FloatArray | None:
+        if self.spec.whitened and self.whitener is None:
+            raise StatisticsError(
+                "these are sums of kernel values at centres, which are read with the centres' own Gram; give "
+                "it to them: statistics.with_whitener(feature_map.whitener)"
+            )
+        return self.whitener if self.spec.whitened else None
 
     @property
     def _gram_error(self) -> float:
-        """Spectral norm of D x D roundings, one a tile: 2·√D/√12 of the grid, doubled to be safe."""
+        """Spectral norm of D x D roundings, one a tile: 2·√D/√12 of the grid, doubled to be safe.
+
+        T⁻ᵀET⁻¹ of independent roundings E of the size s has the norm 2·s·‖T⁻¹‖·‖T⁻¹‖_F (Chevet's
+        inequality), and there the rounding of the sums themselves to float64 counts too.
+        """
         spacing = 2.0**self.spec.grid_exponent * self.spec.factors.max() ** 2
-        return float(4 / np.sqrt(12) * np.sqrt(self.n_components * self.n_tiles) * spacing)
+        of_grid = float(np.sqrt(self.n_tiles / 12) * spacing)
+        if (whitener := self._whitener) is None:
+            return 4 * float(np.sqrt(self.n_components)) * of_grid
+        of_sums = float(np.finfo(np.float64).eps * self._largest_sum())
+        spectral, frobenius = _inverse_norms(whitener)
+        return 4 * float(np.hypot(of_grid, of_sums)) * spectral * frobenius
+
+    def _largest_sum(self) -> float:
+        """Return the largest entry of V'V, which is on its diagonal."""
+        layout, largest = self.spec.layout, 0.0
+        for row, column, offset in layout.tiles():
+            if row == column:
+                diagonal = np.diagonal(layout.view(self.low, row, column, offset)).astype(np.float64)
+                if self.high is not None:
+                    high = np.diagonal(layout.view(self.high, row, column, offset)).astype(np.float64)
+                    diagonal = diagonal + high * 2.0**_LIMB_BITS
+                factors = self.spec.factors[row : row + len(diagonal)]
+                largest = max(largest, float((np.abs(diagonal) * factors**2).max()))
+        return float(np.ldexp(largest, self.spec.grid_exponent))
 
     @property
     def _n_observations(self) -> int:
@@ -468,6 +526,25 @@ class RidgeStatistics:
         if statistics.digest() != metadata["digest"]:
             raise StatisticsError("stored statistics do not have the digest they were stored with")
         return statistics
+
+
+def _inverse_norms(factor: FloatArray) -> tuple[float, float]:
+    """Estimate ‖T⁻¹‖ and ‖T⁻¹‖_F by sixteen random vectors, a few per cent too small at worst.
+
+    ‖T⁻¹‖ by three steps of a subspace iteration with (T'T)⁻¹; ‖T⁻¹‖_F by the mean square of T⁻ᵀg
+    (Hutchinson).
+    """
+    vectors = np.random.Generator(np.random.Philox(0)).standard_normal((len(factor), min(16, len(factor))))
+    frobenius = spectral = 0.0
+    with tile_pool():
+        for _ in range(3):
+            solve_transposed(factor, vectors)
+            squares = np.square(vectors).sum(axis=0)
+            frobenius = frobenius or float(np.sqrt(squares.mean()))
+            spectral = float(np.linalg.norm(vectors, 2))
+            solve_upper(factor, vectors)
+            vectors = np.ascontiguousarray(np.linalg.qr(vectors)[0])
+    return spectral, max(frobenius, spectral)
 
 
 def _same(left: IntArray | None, right: IntArray | None) -> bool:

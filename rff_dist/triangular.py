@@ -21,6 +21,7 @@ type FloatArray = NDArray[np.float64]
 
 # Right-hand sides solved together: their bits must not depend on how many threads share them out.
 STRIP_COLUMNS = 256
+_PANEL_ROWS = 64
 
 
 @contextmanager
@@ -198,6 +199,32 @@ def whiten_in_place(matrix: FloatArray, factor: FloatArray, pool: Executor) -> N
 
     for step, order in ((from_left, strips), (from_right, strips[::-1]), (mirror, strips)):
         list(pool.map(step, order))  # the longest strips first
+
+
+def whiten_rows(rows: FloatArray, factor: FloatArray, pool: Executor) -> None:
+    """Overwrite V by V·U⁻¹, n_components² operations a row.
+
+    Panels of 64 rows, the last one padded, run side by side in the pool, so that a row has the same bits
+    in whatever company.
+
+    Parameters
+    ----------
+    rows : float64 array of shape (n_samples, n_components)
+        V.
+    factor : float64 array of shape (n_components, n_components)
+        U in its upper triangle.
+    pool : Executor
+        Where panels run. BLAS must be limited to one thread meanwhile.
+    """
+
+    def solve(start: int) -> None:
+        panel = rows[start : start + _PANEL_ROWS]
+        columns = np.zeros((rows.shape[1], _PANEL_ROWS))
+        columns[:, : len(panel)] = panel.T
+        solve_transposed(factor, columns)
+        panel[:] = columns[:, : len(panel)].T
+
+    list(pool.map(solve, range(0, len(rows), _PANEL_ROWS)))
 
 
 def _solve_tile(upper: FloatArray, x: FloatArray, *, transposed: bool) -> FloatArray:

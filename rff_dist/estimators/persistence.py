@@ -9,7 +9,9 @@ from sklearn.utils.validation import check_is_fitted
 
 from rff_dist.errors import InvalidParameterError
 from rff_dist.estimators.ridge import RFFRidge
+from rff_dist.feature_map import NystromFeatureMap
 from rff_dist.model import RidgeModel, read_model, write_model
+from rff_dist.pipeline import kernel_of
 
 
 def save_model(
@@ -76,10 +78,11 @@ def load_model(url: str | os.PathLike[str]) -> RFFRidge:
         for the format of a newer release.
     """
     model = read_model(url)
-    spec = model.feature_map.spec
+    spec, kernel = model.feature_map.spec, kernel_of(model.feature_map)
     estimator = RFFRidge(
-        "gaussian" if spec is None else spec.kernel,
+        "gaussian" if kernel is None else kernel,
         n_components=model.feature_map.n_components,
+        features="nystrom" if isinstance(model.feature_map, NystromFeatureMap) else "fourier",
         alpha=model.card.get("alpha_given", "auto" if model.selection else model.alpha),
         design="orthogonal" if spec is None else spec.design.name,
         standardize=model.feature_map.standardizer is not None,

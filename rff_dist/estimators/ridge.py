@@ -23,7 +23,7 @@ from rff_dist.estimators.inputs import (
     map_rows,
     suitable_engine,
 )
-from rff_dist.feature_map import FeatureMap, check_n_components, seed_from_random_state
+from rff_dist.feature_map import FeatureMap, Nystrom, check_n_components, seed_from_random_state
 from rff_dist.frequencies import Design
 from rff_dist.kernels import Kernel, LengthScale, find_design
 from rff_dist.model import RidgeModel
@@ -31,7 +31,7 @@ from rff_dist.statistics import RidgeStatistics
 
 
 class RFFRidge(MultiOutputMixin, RegressorMixin, BaseEstimator):
-    """Kernel ridge regression through random Fourier features, by exact streamed statistics.
+    """Kernel ridge regression through random Fourier or Nyström features, by exact streamed statistics.
 
     Minimises ‖y − b − Z w‖² + alpha·‖w‖². Two passes over the rows: a cheap one of means, and one of
     O(n_samples · n_components²) that accumulates Z'Z and Z'y exactly, so that the fit has the same bits
@@ -46,14 +46,18 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, BaseEstimator):
         rows of a seeded sample, a first guess.
     n_components : int, default=2048
         D: the error of the approximation falls as 1/√D, cost grows with its square. An even number makes
-        cos/sin pairs; an odd one cosines with random phases, which have more variance.
+        cos/sin pairs; an odd one cosines with random phases, which have more variance. Of Nyström features
+        the number of centres; fewer where all distinct rows, which make the kernel exact, are fewer.
     alpha : "auto", float or sequence of float, default="auto"
         The penalty. Of several, or "auto" over the whole range, generalised cross-validation chooses.
-    features : {"fourier"}, default="fourier"
-        The kind of features.
+    features : {"fourier", "nystrom"} or Nystrom, default="fourier"
+        Random Fourier features know nothing of the data and need a spectral measure. Nyström features are
+        kernel values at rows of the data, the centres: any kernel has them, products such as
+        Gaussian()*Linear() too, and fewer of them do where the data fill little of their space. `Nystrom`
+        says how centres are chosen.
     design : {"orthogonal", "iid"} or Design, default="orthogonal"
-        Orthogonal frequencies have less variance and need an isotropic kernel: take "iid" for the
-        Laplacian.
+        Of Fourier features: orthogonal frequencies have less variance and need an isotropic kernel: take
+        "iid" for the Laplacian.
     standardize : bool, default=True
         Whether the inputs' means and standard deviations are taken out first.
     fit_intercept : bool, default=True
@@ -118,7 +122,7 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, BaseEstimator):
         length_scale: Any = "auto",
         n_components: int = 2048,
         alpha: Any = "auto",
-        features: str = "fourier",
+        features: str | Nystrom = "fourier",
         design: str | Design = "orthogonal",
         standardize: bool = True,
         fit_intercept: bool = True,
@@ -172,6 +176,7 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, BaseEstimator):
                 standardize=self.standardize,
                 fit_intercept=self.fit_intercept,
                 seed=seed_from_random_state(self.random_state),
+                features=self.features,
             )
         if hasattr(self, "feature_names_in_"):  # a frame's, which the dataset made of it does not have
             model = model.with_card(feature_names=self.feature_names_in_.tolist())
@@ -339,8 +344,7 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, BaseEstimator):
             )
 
     def _check_parameters(self) -> tuple[Kernel, str | LengthScale | None]:
-        if self.features != "fourier":
-            raise InvalidParameterError(f"unknown `features` {self.features!r}; expected 'fourier'")
+        pipeline.find_features(self.features)
         for name in ("standardize", "fit_intercept"):
             if not isinstance(getattr(self, name), bool | np.bool_):
                 raise InvalidParameterError(f"`{name}` is {getattr(self, name)!r}; expected True or False")

@@ -13,13 +13,13 @@ from rff_dist import pipeline
 from rff_dist.blocks import Dataset
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.estimators.inputs import as_dataset, choose_kernel, is_dask, map_for, map_rows
-from rff_dist.feature_map import FeatureMap, check_n_components, seed_from_random_state
+from rff_dist.feature_map import FeatureMap, Nystrom, check_n_components, seed_from_random_state
 from rff_dist.frequencies import Design
 from rff_dist.kernels import Kernel
 
 
 class RFFSampler(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
-    """Approximate a kernel's feature map by random Fourier features.
+    """Approximate a kernel's feature map by random Fourier or Nyström features.
 
     Inner products of the transformed rows approximate the kernel: Z @ Z.T ≈ k(X, X), with an error
     that falls as 1/√n_components. For training on many rows use `RFFRidge`, which never holds Z.
@@ -33,10 +33,14 @@ class RFFSampler(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
         seeded sample.
     n_components : int, default=2048
         Columns of Z. An even number makes cos/sin pairs; an odd one cosines with random phases, which
-        have more variance.
+        have more variance. Of Nyström features the number of centres; fewer where all distinct
+        rows, which make the kernel exact, are fewer.
+    features : {"fourier", "nystrom"} or Nystrom, default="fourier"
+        Fourier features know nothing of the data; Nyström features are kernel values at rows of the data,
+        and any kernel has them.
     design : {"orthogonal", "iid"} or Design, default="orthogonal"
-        Orthogonal frequencies have less variance and need an isotropic kernel: take "iid" for the
-        Laplacian.
+        Of Fourier features: orthogonal frequencies have less variance and need an isotropic kernel: take
+        "iid" for the Laplacian.
     random_state : int, RandomState, Generator or None, default=None
         The seed.
 
@@ -68,12 +72,14 @@ class RFFSampler(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
         *,
         length_scale: Any = "auto",
         n_components: int = 2048,
+        features: str | Nystrom = "fourier",
         design: str | Design = "orthogonal",
         random_state: Any = None,
     ) -> None:
         self.kernel = kernel
         self.length_scale = length_scale
         self.n_components = n_components
+        self.features = features
         self.design = design
         self.random_state = random_state
 
@@ -105,6 +111,7 @@ class RFFSampler(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
             seed=seed_from_random_state(self.random_state),
             standardizer=None,
             ranges=None if kernel.is_bound else _input_range(dataset),
+            features=self.features,
         )
         self.length_scale_ = pipeline.length_scale_of(self.feature_map_)
         self._n_features_out = self.feature_map_.n_components

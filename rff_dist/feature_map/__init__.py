@@ -19,6 +19,7 @@ from rff_dist.feature_map.draw import (
 )
 from rff_dist.feature_map.explicit import LinearFeatureMap, PolynomialFeatureMap, ThresholdFeatureMap
 from rff_dist.feature_map.fourier import FourierFeatureMap
+from rff_dist.feature_map.nystrom import Nystrom, NystromFeatureMap, draw_nystrom
 from rff_dist.feature_map.protocol import STRIPE, FeatureMap, FeatureSpec, Standardizer
 
 __all__ = [
@@ -30,6 +31,8 @@ __all__ = [
     "FeatureSpec",
     "FourierFeatureMap",
     "LinearFeatureMap",
+    "Nystrom",
+    "NystromFeatureMap",
     "PolynomialFeatureMap",
     "Standardizer",
     "ThresholdFeatureMap",
@@ -37,6 +40,7 @@ __all__ = [
     "check_n_components",
     "draw_feature_map",
     "draw_from_spec",
+    "draw_nystrom",
     "feature_map_class",
     "seed_from_random_state",
 ]
@@ -45,7 +49,7 @@ _KINDS: dict[str, type[FeatureMap]] = {
     kind.kind: kind
     for kind in (
         FourierFeatureMap, ConcatenatedFeatureMap, LinearFeatureMap, ThresholdFeatureMap,
-        PolynomialFeatureMap, ComplexFeatureMap,
+        PolynomialFeatureMap, ComplexFeatureMap, NystromFeatureMap,
     )
 }  # fmt: skip
 

@@ -15,13 +15,13 @@ from rff_dist.errors import DataError
 from rff_dist.frequencies import Design
 from rff_dist.kernels import Kernel
 from rff_dist.runs import Runs, expand
+from rff_dist.triangular import tile_pool, whiten_rows
 
 type FloatArray = NDArray[np.float64]
 type Float32Array = NDArray[np.float32]
 type Record = tuple[dict[str, Any], dict[str, NDArray[Any]]]
 
 STRIPE = 512  # components filled at once: 4 MiB of float32 work per stripe and tile, which caches hold
-_TRANSFORM_ROWS = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +69,7 @@ class FeatureMap(ABC):
     """
 
     kind: ClassVar[str]
+    transform_rows: ClassVar[int] = 4096  # that `transform` fills at once
     standardizer: Standardizer | None
     spec: FeatureSpec | None
 
@@ -183,8 +184,9 @@ class FeatureMap(ABC):
         """
         inputs = self.prepare(np.asarray(X))
         check_inputs(inputs)
-        Z = np.empty((len(inputs), self.n_components), dtype)
-        rows = min(_TRANSFORM_ROWS, max(1, len(inputs)))
+        whitener = self.whitener
+        Z = np.empty((len(inputs), self.n_components), np.float64 if whitener is not None else dtype)
+        rows = min(self.transform_rows, max(1, len(inputs)))
         stripes, scales = self.stripes, expand(self.scales)
         work = np.empty((max(stop - start for start, stop in stripes), rows))
         for row in range(0, len(inputs), rows):
@@ -195,7 +197,10 @@ class FeatureMap(ABC):
                 stripe *= scales[start:stop, np.newaxis]
                 for i in range(0, len(tile), 64):  # a transpose that stays in the cache: half the time
                     Z[row + i : row + i + 64, start:stop] = stripe[:, i : i + 64].T
-        return Z
+        if whitener is not None:
+            with tile_pool() as pool:
+                whiten_rows(Z, whitener, pool)
+        return Z.astype(dtype, copy=False)
 
 
 def check_inputs(inputs: Float32Array) -> None:
