@@ -21,6 +21,7 @@ from rff_dist.feature_map.explicit import LinearFeatureMap, PolynomialFeatureMap
 from rff_dist.feature_map.fourier import FourierFeatureMap
 from rff_dist.feature_map.nystrom import Nystrom, NystromFeatureMap, draw_nystrom
 from rff_dist.feature_map.protocol import STRIPE, FeatureMap, FeatureSpec, Standardizer
+from rff_dist.feature_map.structured import StructuredFeatureMap
 
 __all__ = [
     "MAPS",
@@ -35,6 +36,7 @@ __all__ = [
     "NystromFeatureMap",
     "PolynomialFeatureMap",
     "Standardizer",
+    "StructuredFeatureMap",
     "ThresholdFeatureMap",
     "check_map",
     "check_n_components",
@@ -48,8 +50,8 @@ __all__ = [
 _KINDS: dict[str, type[FeatureMap]] = {
     kind.kind: kind
     for kind in (
-        FourierFeatureMap, ConcatenatedFeatureMap, LinearFeatureMap, ThresholdFeatureMap,
-        PolynomialFeatureMap, ComplexFeatureMap, NystromFeatureMap,
+        FourierFeatureMap, StructuredFeatureMap, ConcatenatedFeatureMap, LinearFeatureMap,
+        ThresholdFeatureMap, PolynomialFeatureMap, ComplexFeatureMap, NystromFeatureMap,
     )
 }  # fmt: skip
 

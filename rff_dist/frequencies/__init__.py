@@ -7,7 +7,8 @@ short one, on every machine.
 """
 
 from rff_dist.frequencies.counter import FloatArray, counter_uniforms, derived_seed, draw_phases, seed_of
-from rff_dist.frequencies.designs import DESIGNS, IID, Design, Orthogonal, QuasiMonteCarlo
+from rff_dist.frequencies.designs import DESIGNS, IID, Design, Orthogonal, QuasiMonteCarlo, Structured
+from rff_dist.frequencies.hadamard import HadamardBlocks
 from rff_dist.frequencies.measures import GaussianMixture, ProductMeasure, SpectralMeasure
 
 __all__ = [
@@ -16,10 +17,12 @@ __all__ = [
     "Design",
     "FloatArray",
     "GaussianMixture",
+    "HadamardBlocks",
     "Orthogonal",
     "ProductMeasure",
     "QuasiMonteCarlo",
     "SpectralMeasure",
+    "Structured",
     "counter_uniforms",
     "derived_seed",
     "draw_phases",

@@ -10,7 +10,14 @@ from numpy.typing import NDArray
 from scipy import special
 
 from rff_dist.errors import InvalidParameterError
-from rff_dist.frequencies.counter import FREQUENCY_STREAM, RADIUS_STREAM, STREAMS, counter_uniforms
+from rff_dist.frequencies.counter import (
+    FREQUENCY_STREAM,
+    RADIUS_STREAM,
+    SIGN_STREAM,
+    STREAMS,
+    counter_uniforms,
+)
+from rff_dist.frequencies.hadamard import CHUNK, HadamardBlocks
 from rff_dist.frequencies.measures import GaussianMixture, SpectralMeasure
 from rff_dist.frequencies.sobol import scrambled_sobol
 
@@ -72,21 +79,14 @@ class Orthogonal:
         InvalidParameterError
             If the measure is not isotropic: rotated directions would change it.
         """
-        if not isinstance(measure, GaussianMixture):
-            raise InvalidParameterError(
-                "the orthogonal design needs an isotropic kernel: a rotation would change the law of "
-                "this kernel's frequencies; use design='iid' or 'quasi-monte-carlo'"
-            )
+        isotropic = _isotropic(measure, self.name)
         n_blocks = -(-n_frequencies // n_features)
         uniforms = counter_uniforms(
             seed, STREAMS * first + FREQUENCY_STREAM, n_blocks * n_features, n_features
         )
         directions = _haar_columns(special.ndtri(uniforms).reshape(n_blocks, n_features, n_features))
         columns = directions.transpose(1, 0, 2).reshape(n_features, -1)[:, :n_frequencies]
-        radius_uniforms = counter_uniforms(seed, STREAMS * first + RADIUS_STREAM, n_frequencies, 2)
-        # the length of a standard normal vector: half its square follows Gamma(n_features / 2)
-        radii = np.sqrt(2 * special.gammaincinv(n_features / 2, radius_uniforms[:, 0]))
-        return np.ascontiguousarray(columns * (radii * measure.scales(radius_uniforms[:, 1])))
+        return np.ascontiguousarray(columns * _radii(isotropic, n_features, n_frequencies, seed, first))
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,13 +114,88 @@ class QuasiMonteCarlo:
         return np.ascontiguousarray(measure.frequencies(uniforms, n_features).T)
 
 
+@dataclass(frozen=True, slots=True)
+class Structured:
+    """Orthogonal directions that a fast transform multiplies by (Choromanski et al. 2017, Sec. 2.2).
+
+    For hundreds of columns and more: the features of a `Stationary` kernel take O(n_frequencies · log
+    n_features) work for a row, and O(n_frequencies) memory, where all other designs take n_features times
+    n_frequencies of both. Frequencies are those of the next power of two of columns, cut to the first
+    n_features: their law is the isotropic one again. Up to 16 columns this is the orthogonal design. Beyond,
+    a direction is nearly uniform: the mean squares and products of squares of its coordinates differ from
+    those on the sphere by a part of the order of 1/n_features².
+    """
+
+    name = "structured"
+
+    def draw(
+        self, measure: SpectralMeasure, n_features: int, n_frequencies: int, seed: int, *, first: int = 0
+    ) -> FloatArray:
+        """Return frequencies of shape (n_features, n_frequencies) for a unit length scale.
+
+        Raises
+        ------
+        InvalidParameterError
+            If the measure is not isotropic: rotated directions would change it.
+        """
+        blocks = self.blocks(measure, n_features, n_frequencies, seed, first=first)
+        if blocks is not None:
+            return blocks.frequencies()
+        return Orthogonal().draw(measure, n_features, n_frequencies, seed, first=first)
+
+    def blocks(
+        self, measure: SpectralMeasure, n_features: int, n_frequencies: int, seed: int, *, first: int = 0
+    ) -> HadamardBlocks | None:
+        """Return what `draw` multiplies out, or None for so few columns that a matrix is as fast.
+
+        Raises
+        ------
+        InvalidParameterError
+            If the measure is not isotropic.
+        """
+        isotropic = _isotropic(measure, self.name)
+        if n_features <= CHUNK:
+            return None
+        p = 1 << (n_features - 1).bit_length()
+        n_blocks = -(-n_frequencies // p)
+        streams = STREAMS * first
+        uniforms = counter_uniforms(seed, streams + FREQUENCY_STREAM, n_blocks * p, CHUNK)
+        normals = special.ndtri(uniforms).reshape(n_blocks, p // CHUNK, CHUNK, CHUNK)
+        coins = counter_uniforms(seed, streams + SIGN_STREAM, n_blocks, 2 * p) < 0.5
+        return HadamardBlocks(
+            rotations=_haar_columns(normals),
+            signs=np.where(coins, 1, -1).astype(np.int8).reshape(n_blocks, 2, p),
+            radii=_radii(isotropic, p, n_frequencies, seed, first),
+            stretch=np.ones(n_features),
+        )
+
+
+def _isotropic(measure: SpectralMeasure, design: str) -> GaussianMixture:
+    if not isinstance(measure, GaussianMixture):
+        raise InvalidParameterError(
+            f"the {design} design needs an isotropic kernel: a rotation would change the law of "
+            "this kernel's frequencies; use design='iid' or 'quasi-monte-carlo'"
+        )
+    return measure
+
+
+def _radii(measure: GaussianMixture, dimension: int, n_frequencies: int, seed: int, first: int) -> FloatArray:
+    """Return lengths of frequencies: of standard normal vectors, times the measure's scales."""
+    uniforms = counter_uniforms(seed, STREAMS * first + RADIUS_STREAM, n_frequencies, 2)
+    # half the square of such a length follows Gamma(dimension / 2)
+    lengths = np.sqrt(2 * special.gammaincinv(dimension / 2, uniforms[:, 0]))
+    return np.asarray(lengths * measure.scales(uniforms[:, 1]))
+
+
 def _haar_columns(normals: FloatArray) -> FloatArray:
     """Return a Haar-distributed orthogonal matrix per matrix of normals (Mezzadri 2007, Sec. 5)."""
     q, r = np.linalg.qr(normals)
     signs = np.where(
         np.diagonal(r, axis1=-2, axis2=-1) < 0, -1.0, 1.0
     )  # QR alone is not Haar: its signs are biased
-    return q * signs[:, np.newaxis, :]
+    return q * signs[..., np.newaxis, :]
 
 
-DESIGNS: dict[str, Design] = {design.name: design for design in (IID(), Orthogonal(), QuasiMonteCarlo())}
+DESIGNS: dict[str, Design] = {
+    design.name: design for design in (IID(), Orthogonal(), QuasiMonteCarlo(), Structured())
+}

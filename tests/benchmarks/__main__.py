@@ -19,6 +19,7 @@ CLAIMS = (
     "dask_pass_reaches_the_all_core_limit",
     "less_time_and_memory_than_a_scikit_learn_pipeline",
     "blocked_cholesky_keeps_up_with_lapack",
+    "structured_features_beat_dense",
 )
 
 
