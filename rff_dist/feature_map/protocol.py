@@ -70,7 +70,6 @@ class FeatureMap(ABC):
 
     kind: ClassVar[str]
     transform_rows: ClassVar[int] = 4096  # that `transform` fills at once
-    transform_rows: ClassVar[int] = 4096  # that `transform` fills at once
     standardizer: Standardizer | None
     spec: FeatureSpec | None
 
