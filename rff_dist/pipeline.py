@@ -36,7 +36,7 @@ from rff_dist.blocks import (
     measure_moments,
     predict_rows,
 )
-from rff_dist.bounds import MapVariances, better_map
+from rff_dist.bounds import better_map
 from rff_dist.engines import Broadcast, Engine
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import DataError, InvalidParameterError
@@ -367,13 +367,14 @@ def choose_map(
 
     See Also
     --------
-    compare_maps : The variances themselves.
+    rff_dist.bounds.better_map : The comparison itself.
     """
     if n_components % 2:
         return "phases"
-    if dataset.n_samples < 2:
+    sample = sample_inputs(dataset, seed)
+    if len(sample) < 2:
         return "pairs"
-    variances = compare_maps(dataset, kernel, standardizer=standardizer, seed=seed)
+    variances = better_map(kernel, sample if standardizer is None else standardizer(sample))
     logger.info(
         "map=%r: mean variance times D is %.4g for pairs and %.4g for phases",
         variances.better,
@@ -381,30 +382,6 @@ def choose_map(
         variances.phases,
     )
     return variances.better
-
-
-def compare_maps(
-    dataset: Dataset, kernel: Kernel, *, standardizer: Standardizer | None, seed: int
-) -> MapVariances:
-    """Compare pairs with phases by their closed-form variance on a seeded sample of up to 1,000 rows.
-
-    Parameters
-    ----------
-    dataset : Dataset
-        With at least 2 rows.
-    kernel : Kernel
-        With its length scale.
-    standardizer : Standardizer, optional
-        Applied to the rows first.
-    seed : int
-        Of the sample.
-
-    See Also
-    --------
-    rff_dist.bounds.better_map : The comparison itself.
-    """
-    sample = sample_inputs(dataset, seed)
-    return better_map(kernel, sample if standardizer is None else standardizer(sample))
 
 
 def draw(

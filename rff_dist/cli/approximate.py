@@ -98,6 +98,7 @@ def approximate(
     """
     from rff_dist import pipeline, storage
     from rff_dist.approximation import error_curve
+    from rff_dist.bounds import better_map
     from rff_dist.engines.serial import SerialEngine
     from rff_dist.feature_map import check_n_components
     from rff_dist.kernels import check_design, default_design
@@ -142,7 +143,8 @@ def approximate(
         confidence=confidence,
         random_state=seed,
     )
-    variances = pipeline.compare_maps(sample, spec.kernel, standardizer=standardizer, seed=seed)
+    compared = pipeline.sample_inputs(sample, seed)  # the rows that --map auto looks at
+    variances = better_map(spec.kernel, compared if standardizer is None else standardizer(compared))
     theory = Theory(
         spec.kernel,
         spec.map,
