@@ -73,10 +73,11 @@ class TrainParameters(BaseModel):
     nu: Positive | None = Field(
         default=None, description="Smoothness of the Matérn kernel; 1.5 where left out."
     )
-    length_scale: Literal["auto"] | Positive | Positives = Field(
+    length_scale: Literal["auto", "evidence"] | Positive | Positives = Field(
         default="auto",
         description="The kernel's width in units of the (standardised) inputs: one number, a list with one "
-        "per input column, or 'auto' for the median distance between rows of a sample.",
+        "per input column, 'auto' for the median distance between rows of a sample, or 'evidence' for one "
+        "per column, tuned by the marginal likelihood of a sample.",
     )
     length_scale_candidates: Positives | None = Field(
         default=None,
@@ -398,7 +399,9 @@ def _candidate_table(solved: Sequence[Mapping[str, Any]], best: Mapping[str, Any
 def _number(value: Any) -> str:
     if value is None:
         return "–"
-    return ", ".join(map(_number, value)) if isinstance(value, list) else f"{value:.4g}"
+    if isinstance(value, list):
+        return ", ".join(map(_number, value[:8])) + (f" … ({len(value)})" if len(value) > 8 else "")
+    return f"{value:.4g}"
 
 
 def _code(text: str) -> str:

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from rff_dist.pipeline import accumulate
     from rff_dist.statistics import RidgeStatistics
     from rff_dist.storage import open_dataset, write_dataset
+    from rff_dist.tuning import tune_length_scales
 
 _HOMES = {
     "Cauchy": "rff_dist.kernels",
@@ -65,6 +66,7 @@ _HOMES = {
     "load_model": "rff_dist.estimators",
     "open_dataset": "rff_dist.storage",
     "save_model": "rff_dist.estimators",
+    "tune_length_scales": "rff_dist.tuning",
     "write_dataset": "rff_dist.storage",
 }
 
@@ -92,6 +94,7 @@ __all__ = [
     "load_model",
     "open_dataset",
     "save_model",
+    "tune_length_scales",
     "write_dataset",
 ]
 

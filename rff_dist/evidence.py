@@ -311,7 +311,7 @@ def maximize_evidence(
     deviations = inputs.std(axis=0)
     units = np.where(deviations > 0, deviations, 1.0) if per_feature else np.ones(n_features)
     inputs /= units
-    sampled = inputs[:DISTANCE_ROWS]
+    sampled = inputs[:: -(-n_samples // DISTANCE_ROWS)]
     median = median_distance(sampled, found)
     if median is None:
         raise DataError(
@@ -319,7 +319,8 @@ def maximize_evidence(
             "another; give a `length_scale`"
         )
     roots = None if weights is None else np.sqrt(weights)
-    targets = centred[:, varying] * (1.0 if roots is None else roots[:, np.newaxis])
+    largest = np.abs(centred[:, varying]).max(axis=0)  # so that no square overflows
+    targets = centred[:, varying] / largest * (1.0 if roots is None else roots[:, np.newaxis])
     unit, design = found.with_length_scale(1.0), find_design(default_design(found))
 
     def objective(index: int, width: int) -> Objective:
@@ -334,16 +335,19 @@ def maximize_evidence(
         ends = [np.broadcast_to(np.exp(search.x[:-1]), n_features) for search in searches]
         evidences = [referee.log_evidence(end) for end in ends]
     best = max(range(n_starts), key=lambda i: evidences[i][0])
-    log_evidence, alpha, noise = evidences[best]
+    _, alpha, noise = evidences[best]
     all_noise = np.full(y.shape[1], np.nan)
-    all_noise[varying] = noise
+    with np.errstate(over="ignore"):
+        all_noise[varying] = noise * largest**2
+    offset = referee.n_observations * np.log(largest).sum()
+    log_evidences = [float(evidence[0] - offset) for evidence in evidences]
     scales = ends[best] * units
     tuned = TunedKernel(
         kernel=found.with_length_scale(scales if per_feature else float(scales[0])),
         alpha=alpha,
         noise_variance=tuple(all_noise.tolist()),
-        log_evidence=log_evidence,
-        start_log_evidences=tuple(evidence[0] for evidence in evidences),
+        log_evidence=log_evidences[best],
+        start_log_evidences=tuple(log_evidences),
         converged=bool(searches[best].success),
         n_evaluations=sum(search.nfev for search in searches),
         n_samples=n_samples,

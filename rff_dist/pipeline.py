@@ -18,7 +18,6 @@ from typing import Any, cast
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
-from scipy.spatial.distance import pdist
 
 from rff_dist.blocks import (
     Accumulation,
@@ -40,6 +39,7 @@ from rff_dist.bounds import better_map
 from rff_dist.engines import Broadcast, Engine
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import DataError, InvalidParameterError
+from rff_dist.evidence import TunedKernel, check_tunable, maximize_evidence, median_distance
 from rff_dist.feature_map import (
     FeatureMap,
     Nystrom,
@@ -51,6 +51,7 @@ from rff_dist.feature_map import (
 )
 from rff_dist.frequencies import Design
 from rff_dist.kernels import Kernel, LengthScale, Stationary, with_length_scale
+from rff_dist.kernels.base import check_count
 from rff_dist.model import RidgeModel
 from rff_dist.plan import MAX_BLOCK_ROWS, Plan, available_memory, plan_blocks, plan_fit
 from rff_dist.runs import as_runs
@@ -72,6 +73,7 @@ type FloatArray = NDArray[np.float64]
 
 MAX_WEIGHT_EXPONENT = 400
 HEURISTIC_ROWS = 1000  # rows of the seeded sample whose distances give the median heuristic
+TUNING_ROWS = 4000  # rows of the seeded sample whose evidence gives the length scales
 SAMPLED_CHUNKS = 256  # that a larger sample is read from where single rows would touch more
 FEATURES = ("fourier", "nystrom")
 
@@ -291,22 +293,84 @@ def median_length_scale(
     """
     sample = sample_inputs(dataset, seed)
     points = np.asarray(sample, np.float64) if standardizer is None else standardizer(sample)
-    # equal rows say nothing of the scale: drop repetitions, so that they change nothing
-    distances = pdist(np.unique(points, axis=0), kernel.metric)
-    if not len(distances):
+    median = median_distance(points, kernel)
+    if median is None:
         logger.warning("all sampled rows are equal, so the median heuristic gives a length scale of 1")
         return 1.0
-    median = float(np.median(distances))
-    if not 0 < median < math.inf:
-        raise DataError(f"the median distance between rows is {median:g}; scale X to the order of 1")
     return median
 
 
-def sample_inputs(dataset: Dataset, seed: int, *, n_rows: int = HEURISTIC_ROWS) -> NDArray[Any]:
-    """Return up to `n_rows` rows of X that have weight, drawn without replacement, in the data's order.
+def tune(
+    dataset: Dataset,
+    kernel: Kernel,
+    *,
+    standardizer: Standardizer | None,
+    seed: int,
+    per_feature: bool = True,
+    n_samples: int = TUNING_ROWS,
+    n_components: int = 256,
+    n_starts: int = 4,
+) -> TunedKernel:
+    """Choose a kernel's length scales by the evidence of a seeded sample of rows, in this process.
 
-    Rows without weight change nothing as long as the dataset is not larger than the sample; of a
-    larger one, up to 64 times as many rows are looked at to find those that count.
+    Takes seconds to a minute; O(n_samples · n_components²) for each of some hundred evaluations.
+
+    Parameters
+    ----------
+    dataset : Dataset
+        With targets; rows without weight do not count.
+    kernel : Stationary
+        Its own length scale is replaced.
+    standardizer : Standardizer, optional
+        Applied to the rows first.
+    seed : int
+        Of the sample, the frequencies and the starts.
+    per_feature : bool
+        Whether each input column has a length scale of its own.
+    n_samples : int
+        Rows of the sample, at most.
+    n_components, n_starts : int
+        See `rff_dist.evidence.maximize_evidence`.
+
+    Raises
+    ------
+    InvalidParameterError
+        If the kernel has no width, or several, or a number is out of range.
+    DataError
+        If the dataset has no targets, a sampled value is not finite, or the sample says nothing of a width.
+    """
+    found, n_rows = check_tunable(kernel), check_count(n_samples, "n_samples")
+    if dataset.n_targets < 1:
+        raise DataError("the data have no y: the evidence of length scales needs targets")
+    X, y, weights = sample_rows(dataset, seed, n_rows=n_rows)
+    assert y is not None  # there are targets
+    with np.errstate(over="ignore"):
+        inputs = np.asarray(X, np.float64) if standardizer is None else standardizer(X)
+    return maximize_evidence(
+        found,
+        inputs,
+        y,
+        weights,
+        per_feature=per_feature,
+        n_components=n_components,
+        n_starts=n_starts,
+        seed=seed,
+    )
+
+
+def sample_inputs(dataset: Dataset, seed: int, *, n_rows: int = HEURISTIC_ROWS) -> NDArray[Any]:
+    """Return the inputs of `sample_rows`."""
+    return sample_rows(dataset, seed, n_rows=n_rows)[0]
+
+
+def sample_rows(
+    dataset: Dataset, seed: int, *, n_rows: int
+) -> tuple[NDArray[Any], FloatArray | None, FloatArray | None]:
+    """Return X, y and weights of up to `n_rows` rows that have weight.
+
+    They are drawn without replacement, and come in the data's order. Rows without weight change nothing as
+    long as the dataset is not larger than the sample; of a larger one, up to 64 times as many rows are
+    looked at to find those that count.
 
     Raises
     ------
@@ -317,7 +381,7 @@ def sample_inputs(dataset: Dataset, seed: int, *, n_rows: int = HEURISTIC_ROWS) 
     n_drawn = min(n_rows, dataset.n_samples)
     while True:
         indices = _sample_indices(dataset, rng, n_drawn)
-        sample, _, weights = dataset.take(indices)
+        sample, y, weights = dataset.take(indices)
         counts = np.arange(len(sample)) if weights is None else np.flatnonzero(weights > 0)
         if len(counts) >= n_rows or n_drawn >= min(dataset.n_samples, 64 * n_rows):
             break
@@ -329,11 +393,16 @@ def sample_inputs(dataset: Dataset, seed: int, *, n_rows: int = HEURISTIC_ROWS) 
         )
     if len(counts) > n_rows:
         counts = np.sort(rng.choice(counts, n_rows, replace=False))
-    finite = np.isfinite(sample[counts]).all(axis=1)
-    if not finite.all():
-        row = indices[counts[np.argmin(finite)]]
-        raise DataError(f"Input X contains NaN or infinity: row {row:_}; fill or drop such rows first")
-    return sample[counts]
+    sample = sample[counts]
+    y, weights = (None if part is None else part[counts] for part in (y, weights))
+    for name, values in (("X", sample), ("y", y)):
+        finite = np.ones(1) if values is None else np.isfinite(values).reshape(len(counts), -1).all(axis=1)
+        if not finite.all():
+            row = indices[counts[np.argmin(finite)]]
+            raise DataError(
+                f"Input {name} contains NaN or infinity: row {row:_}; fill or drop such rows first"
+            )
+    return sample, y, weights
 
 
 def _sample_indices(dataset: Dataset, rng: np.random.Generator, n_rows: int) -> NDArray[np.intp]:
@@ -401,8 +470,8 @@ def draw(
 
     Parameters
     ----------
-    length_scale : "auto", number(s) or None
-        "auto" is the median heuristic; None keeps the kernel's own.
+    length_scale : "auto", "evidence", number(s) or None
+        "auto" is the median heuristic, "evidence" is `tune`; None keeps the kernel's own.
     map : {"auto", "pairs", "phases", "complex"}
         "auto" is `choose_map`; the map's spec says what it chose.
     ranges : pair of float64 arrays of shape (n_features,), optional
@@ -418,11 +487,13 @@ def draw(
     """
     nystrom = find_features(features)
     if isinstance(length_scale, str):
-        if length_scale != "auto":
+        if length_scale not in ("auto", "evidence"):
             raise InvalidParameterError(
-                f"`length_scale` is {length_scale!r}; expected 'auto' or numbers above 0"
+                f"`length_scale` is {length_scale!r}; expected 'auto', 'evidence' or numbers above 0"
             )
-        if not isinstance(kernel, Stationary):
+        if length_scale == "evidence":
+            length_scale = tune(dataset, kernel, standardizer=standardizer, seed=seed).length_scale
+        elif not isinstance(kernel, Stationary):
             length_scale = None  # it has no width to choose, or several
         else:
             length_scale = median_length_scale(dataset, kernel, standardizer=standardizer, seed=seed)
@@ -806,8 +877,8 @@ def fit(
         With targets.
     kernel : Kernel
     engine : Engine
-    length_scale : "auto", number(s) or None
-        "auto" is the median heuristic; None keeps the kernel's own.
+    length_scale : "auto", "evidence", number(s) or None
+        "auto" is the median heuristic, "evidence" is `tune`; None keeps the kernel's own.
     n_components : int
         D: cost grows with its square, error falls as 1/√D.
     alpha : "auto", float or sequence of float

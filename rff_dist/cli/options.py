@@ -63,7 +63,7 @@ LengthScaleText = Annotated[
         "--length-scale",
         metavar="L|L1,L2,…",
         help="Width of the kernel, or one for each column, in units of the (standardised) inputs; auto is "
-        "their median distance.",
+        "their median distance, evidence tunes one for each column on a sample of rows.",
         rich_help_panel=FEATURES,
     ),
 ]
@@ -189,7 +189,7 @@ def read_alpha(text: str) -> float | str | list[float]:
 
 def read_length_scale(text: str) -> str | LengthScale:
     """Read `--length-scale`; kernels check its range."""
-    if text == "auto":
+    if text in ("auto", "evidence"):
         return text
     values = read_numbers(text, "--length-scale")
     return tuple(values) if len(values) > 1 else values[0]
@@ -208,7 +208,7 @@ def read_bytes(text: str, option: str) -> int:
 
 
 def make_kernel(name: str, nu: float | None, length_scale: str | LengthScale) -> Kernel:
-    """Return the kernel that the options name; "auto" leaves its length scale at 1."""
+    """Return the kernel that the options name; "auto" and "evidence" leave its length scale at 1."""
     from rff_dist.kernels import Matern, find_kernel
 
     kernel = find_kernel(name)

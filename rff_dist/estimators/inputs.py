@@ -19,6 +19,7 @@ from rff_dist.blocks import Dataset
 from rff_dist.engines import Engine
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import DataError, InvalidParameterError, StorageError
+from rff_dist.evidence import check_tunable
 from rff_dist.kernels import Kernel, LengthScale, find_kernel, with_length_scale
 from rff_dist.storage import ArrayDataset, SparseDataset, ZarrDataset, dataset_from_arrays, open_dataset
 
@@ -183,6 +184,8 @@ def _current_dask_client() -> Any:
 def choose_kernel(kernel: str | Kernel, length_scale: Any) -> tuple[Kernel, str | LengthScale | None]:
     """Return the kernel and the length scale to draw with; None keeps the kernel's own.
 
+    "evidence" replaces the length scale of a kernel object.
+
     Raises
     ------
     InvalidParameterError
@@ -190,14 +193,17 @@ def choose_kernel(kernel: str | Kernel, length_scale: Any) -> tuple[Kernel, str 
     """
     found = find_kernel(kernel)
     automatic = isinstance(length_scale, str) and length_scale == "auto"
-    if isinstance(kernel, Kernel):
+    tuned = isinstance(length_scale, str) and length_scale == "evidence"
+    if tuned:
+        check_tunable(found)
+    if isinstance(kernel, Kernel) and not tuned:
         if not automatic:
             raise InvalidParameterError(
                 f"`length_scale` is {length_scale!r} beside {kernel!r}, which has its own; give one of them"
             )
         return found, None
     if length_scale is None:
-        raise InvalidParameterError("`length_scale` is None; expected 'auto', or numbers above 0")
+        raise InvalidParameterError("`length_scale` is None; expected 'auto', 'evidence' or numbers above 0")
     if not isinstance(length_scale, str):
         with_length_scale(found, length_scale)
     return found, length_scale

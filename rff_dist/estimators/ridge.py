@@ -41,9 +41,11 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, BaseEstimator):
     ----------
     kernel : {"gaussian", "laplacian", "matern"} or Kernel, default="gaussian"
         What is approximated. A kernel object brings its own length scale.
-    length_scale : "auto", float or array of shape (n_features,), default="auto"
+    length_scale : "auto", "evidence", float or array of shape (n_features,), default="auto"
         The kernel's width, in units of the (standardised) inputs; "auto" is the median distance between
-        rows of a seeded sample, a first guess.
+        rows of a seeded sample, a first guess. "evidence" tunes one width per column on up to 4,000 rows,
+        in the place of a kernel object's own; see `rff_dist.tune_length_scales`, which gives the penalty
+        that belongs to them, too.
     n_components : int, default=2048
         D: the error of the approximation falls as 1/√D, cost grows with its square. An even number makes
         cos/sin pairs; an odd one cosines with random phases, which have more variance. Of Nyström features

@@ -12,6 +12,7 @@ from sklearn.utils.validation import check_is_fitted
 from rff_dist import pipeline
 from rff_dist.blocks import Dataset
 from rff_dist.engines.serial import SerialEngine
+from rff_dist.errors import InvalidParameterError
 from rff_dist.estimators.inputs import as_dataset, choose_kernel, is_dask, map_for, map_rows
 from rff_dist.feature_map import FeatureMap, Nystrom, check_n_components, seed_from_random_state
 from rff_dist.frequencies import Design
@@ -98,6 +99,11 @@ class RFFSampler(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
         InvalidParameterError
             If a parameter is out of range.
         """
+        if isinstance(self.length_scale, str) and self.length_scale == "evidence":
+            raise InvalidParameterError(
+                "`length_scale` is 'evidence', which needs targets, and RFFSampler looks at none; give it "
+                "the kernel that rff_dist.tune_length_scales(kernel, X, y, standardize=False) returns"
+            )
         kernel, length_scale = choose_kernel(self.kernel, self.length_scale)
         check_n_components(self.n_components, "phases")
         dataset = as_dataset(self, X, reset=True, supervised=False)
