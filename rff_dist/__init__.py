@@ -37,6 +37,7 @@ if TYPE_CHECKING:
         RationalQuadratic,
         Sinc,
         SpectralKernel,
+        check_positive_definite,
     )
     from rff_dist.pipeline import accumulate
     from rff_dist.statistics import RidgeStatistics
@@ -62,6 +63,7 @@ _HOMES = {
     "SpectralKernel": "rff_dist.kernels",
     "accumulate": "rff_dist.pipeline",
     "approximation_error": "rff_dist.approximation",
+    "check_positive_definite": "rff_dist.kernels",
     "draw_feature_map": "rff_dist.feature_map",
     "load_model": "rff_dist.estimators",
     "open_dataset": "rff_dist.storage",
@@ -90,6 +92,7 @@ __all__ = [
     "__version__",
     "accumulate",
     "approximation_error",
+    "check_positive_definite",
     "draw_feature_map",
     "load_model",
     "open_dataset",

@@ -35,6 +35,7 @@ from rff_dist.kernels.base import (
     with_length_scale,
 )
 from rff_dist.kernels.explicit import Linear, Min, Polynomial
+from rff_dist.kernels.positive_definite import PositiveDefiniteness, check_positive_definite
 from rff_dist.kernels.spectral import SpectralKernel
 from rff_dist.kernels.stationary import Cauchy, Gaussian, Laplacian, Matern, RationalQuadratic, Sinc
 from rff_dist.names import find_by_name
@@ -53,6 +54,7 @@ __all__ = [
     "OfDistance",
     "OnColumns",
     "Polynomial",
+    "PositiveDefiniteness",
     "Product",
     "RationalQuadratic",
     "Scaled",
@@ -66,6 +68,7 @@ __all__ = [
     "as_length_scale",
     "check_design",
     "check_positive",
+    "check_positive_definite",
     "default_design",
     "find_design",
     "find_kernel",

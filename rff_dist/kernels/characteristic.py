@@ -235,7 +235,7 @@ def _sum_atoms(law: Law, t: FloatArray) -> ComplexArray:
 
 
 @dataclass(frozen=True)
-class _Panels:
+class Panels:
     """Functions on intervals side by side, each a Legendre series: coefficients (degree + 1, n_panels)."""
 
     left: NDArray[Any]
@@ -251,9 +251,16 @@ class _Panels:
         return np.asarray((self.right - self.left) / 2)
 
 
-def _fit_panels(
+def panel_nodes(panels: Panels) -> tuple[FloatArray, FloatArray]:
+    """Return the points and the weights of Gauss and Legendre's quadrature on all panels."""
+    half = panels.half_width[:, np.newaxis]
+    points = panels.centre[:, np.newaxis] + half * _NODES
+    return points.ravel(), (half * _NODE_WEIGHTS).ravel()
+
+
+def fit_panels(
     function: Callable[[FloatArray], NDArray[Any]], edges: FloatArray, tolerance: float
-) -> _Panels | None:
+) -> Panels | None:
     """Fit a function, halving panels until their last coefficients are small; None if they are too many."""
     left, right = edges[:-1], edges[1:]
     done: list[tuple[FloatArray, FloatArray, NDArray[Any]]] = []
@@ -278,11 +285,11 @@ def _fit_panels(
     # a slope makes each panel rise as the function does from end to end: rounding and steps lose nothing
     ends = function(np.column_stack([lefts, rights]))
     all_series[:, 1] += (ends[:, 1] - ends[:, 0]) / 2 - all_series[:, 1::2].sum(axis=1)
-    return _Panels(lefts, rights, all_series.T)
+    return Panels(lefts, rights, all_series.T)
 
 
 @lru_cache(maxsize=32)
-def _density_panels(law: Law) -> _Panels:
+def _density_panels(law: Law) -> Panels:
     """Return the density on panels, as the derivative of the distribution function's series."""
     tails = 2.0 ** -np.arange(1, 51)
     lower, upper = law.distribution.support()
@@ -293,11 +300,11 @@ def _density_panels(law: Law) -> _Panels:
             (lambda x: -law.distribution.sf(x), law.distribution.isf(tails), upper),
         ):
             edges = np.unique(np.r_[quantiles, end])
-            halves.append(_fit_panels(function, edges[np.isfinite(edges)], tolerance))
+            halves.append(fit_panels(function, edges[np.isfinite(edges)], tolerance))
         below, above = halves
         if below is None or above is None:
             continue
-        panels = _Panels(
+        panels = Panels(
             np.r_[below.left, above.left],
             np.r_[below.right, above.right],
             legendre.legder(np.hstack([below.series, above.series])),
@@ -310,7 +317,7 @@ def _density_panels(law: Law) -> _Panels:
     )
 
 
-def _transform(panels: _Panels, t: FloatArray) -> ComplexArray:
+def _transform(panels: Panels, t: FloatArray) -> ComplexArray:
     """Return ∫ exp(itx) p(x) dx; ∫ P_k(s) exp(iκs) ds over [-1, 1] is 2·i^k·j_k(κ), DLMF 18.17.19."""
     result = np.empty(len(t), np.complex128)
     rows = max(1, 2**18 // len(panels.left))
@@ -336,7 +343,7 @@ def _integrate(law: Law, t: FloatArray) -> ComplexArray:
     edges = [t[-1]]
     while edges[-1] * spread > 0.5:
         edges.append(edges[-1] / 2)
-    fitted = _fit_panels(
+    fitted = fit_panels(
         lambda nodes: _transform(panels, nodes.ravel()).reshape(nodes.shape),
         np.array([0.0, *edges[::-1]]),
         1e-13,
@@ -347,7 +354,7 @@ def _integrate(law: Law, t: FloatArray) -> ComplexArray:
     return _interpolate(fitted, t)
 
 
-def _interpolate(panels: _Panels, t: FloatArray) -> ComplexArray:
+def _interpolate(panels: Panels, t: FloatArray) -> ComplexArray:
     result = np.empty(len(t), np.complex128)
     for start in range(0, len(t), 2**16):
         part = t[start : start + 2**16]

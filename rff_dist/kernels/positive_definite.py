@@ -1,0 +1,221 @@
+"""Whether a function of the distance is a kernel: a numerical look at its spectral density (Bochner)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import special
+
+from rff_dist.errors import DataError, InvalidParameterError
+from rff_dist.kernels.base import FloatArray, check_count, check_positive
+from rff_dist.kernels.characteristic import fit_panels, panel_nodes
+
+_EXTENT = 50  # half-widths of the function
+_N_POINTS = 2**13  # of the grid in one dimension
+_N_FREQUENCIES = 2**9  # in several dimensions
+
+
+@dataclass(frozen=True, slots=True)
+class PositiveDefiniteness:
+    """What `check_positive_definite` found.
+
+    Attributes
+    ----------
+    positive_definite : bool
+        Whether the spectral density is nowhere below -`tolerance`, as far as was looked.
+    worst_frequency : float
+        Where the density is lowest, in radians per unit of distance.
+    worst_density : float
+        The density there, smoothed over 1/`extent`; over all frequencies it integrates to k(0).
+    tolerance : float
+        What counts as rounding, in the units of the density.
+    n_features : int
+        Dimension of the points.
+    extent, highest_frequency : float
+        How far was looked, in distances and in frequencies.
+    """
+
+    positive_definite: bool
+    worst_frequency: float
+    worst_density: float
+    tolerance: float
+    n_features: int
+    extent: float
+    highest_frequency: float
+
+    def require(self) -> None:
+        """Raise unless the function passed.
+
+        Raises
+        ------
+        InvalidParameterError
+            With the frequency at which Bochner's condition fails.
+        """
+        if not self.positive_definite:
+            raise InvalidParameterError(str(self))
+
+    def __str__(self) -> str:
+        where = "1 dimension" if self.n_features == 1 else f"{self.n_features} dimensions"
+        looked = f"looked at distances to {self.extent:.3g} and frequencies to {self.highest_frequency:.3g}"
+        if self.positive_definite:
+            return (
+                f"nothing against positive definiteness in {where}: the least spectral density is "
+                f"{self.worst_density:.3g}, at the frequency {self.worst_frequency:.4g}, not below "
+                f"{-self.tolerance:.1g} ({looked}; numbers on a grid are no proof)"
+            )
+        return (
+            f"not positive definite in {where}: at the frequency {self.worst_frequency:.4g} the spectral "
+            f"density is {self.worst_density:.3g}, below {-self.tolerance:.1g}. By Bochner's theorem that of "
+            "a kernel is nowhere negative; this function has points whose Gram matrix has a negative "
+            f"eigenvalue, and no random features ({looked}). Take a kernel of this library, or give its law "
+            "to SpectralKernel"
+        )
+
+
+def check_positive_definite(
+    function: Callable[[FloatArray], FloatArray],
+    *,
+    n_features: int = 1,
+    extent: float | None = None,
+    tolerance: float = 1e-10,
+) -> PositiveDefiniteness:
+    """Check numerically whether k(x, y) = function(|x - y|) is positive definite, by Bochner's theorem.
+
+    The function is multiplied by a kernel that is 0 from `extent` on (the overlap of two balls), which
+    leaves a kernel a kernel; so what is found negative is no trace of cutting the function off. In one
+    dimension the rest is a discrete Fourier transform of values on a grid, and a negative density proves
+    that the grid's Gram matrix has a negative eigenvalue. In several, it is a Hankel transform by
+    quadrature, good to about 1e-12. That a function passes proves nothing beyond the distances and
+    frequencies looked at: a narrow negative band, narrower than 1/`extent`, escapes. About a second.
+
+    Parameters
+    ----------
+    function : callable
+        From distances, a float64 array of shape (n,) and not negative, to values of that shape.
+    n_features : int
+        Dimension of the points; a function may pass in one dimension and fail in more.
+    extent : float, optional
+        Largest distance looked at; 50 times the distance where the function has halved, by default.
+    tolerance : float
+        How far below 0 a density counts as rounding, as a share of the largest density.
+
+    Returns
+    -------
+    found : PositiveDefiniteness
+        Its `require()` raises where the function failed.
+
+    Raises
+    ------
+    InvalidParameterError
+        If a parameter is out of range, or no extent is given for a function that does not fall.
+    DataError
+        If the function returns other than finite numbers, one per distance, with k(0) above 0.
+
+    References
+    ----------
+    Rahimi & Recht (2007), Thm. 1 (Bochner); Schoenberg (1938) for functions of the distance.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from rff_dist import check_positive_definite
+    >>> check_positive_definite(lambda r: np.exp(-r), n_features=3).positive_definite
+    True
+    >>> found = check_positive_definite(lambda r: r <= 1)
+    >>> found.positive_definite, round(found.worst_frequency, 1)
+    (False, 4.5)
+    """
+    n_features = check_count(n_features, "n_features")
+    tolerance = check_positive(tolerance, "tolerance")
+    extent = _find_extent(function) if extent is None else check_positive(extent, "extent")
+    if n_features == 1:
+        frequencies, density = _density_on_a_line(function, extent)
+    else:
+        frequencies, density = _density_in_space(function, extent, n_features)
+    worst = int(np.argmin(density))
+    limit = tolerance * float(np.abs(density).max())
+    return PositiveDefiniteness(
+        positive_definite=bool(density[worst] >= -limit),
+        worst_frequency=float(frequencies[worst]),
+        worst_density=float(density[worst]),
+        tolerance=limit,
+        n_features=n_features,
+        extent=extent,
+        highest_frequency=float(frequencies[-1]),
+    )
+
+
+def _values(function: Callable[[FloatArray], FloatArray], distances: FloatArray) -> FloatArray:
+    values = np.asarray(function(distances))
+    if values.shape != distances.shape or values.dtype.kind not in "biuf":
+        raise DataError(
+            f"the function returns {values.dtype} of shape {values.shape} for {len(distances)} distances; "
+            "expected one real number each"
+        )
+    if not np.isfinite(values).all():
+        where = distances[np.argmin(np.isfinite(values))]
+        raise DataError(f"the function is not finite at the distance {where:g}")
+    return values.astype(np.float64)
+
+
+def _find_extent(function: Callable[[FloatArray], FloatArray]) -> float:
+    distances = np.r_[0.0, np.geomspace(1e-9, 1e9, 4000)]
+    values = _values(function, distances)
+    if values[0] <= 0:
+        raise DataError(f"the function is {values[0]:g} at the distance 0; a kernel is above 0 there")
+    low = np.abs(values) < values[0] / 2
+    if not low.any():
+        raise InvalidParameterError(
+            "the function does not fall to half of k(0) by the distance 1e9; give the `extent` to look at"
+        )
+    return float(_EXTENT * distances[np.argmax(low)])
+
+
+def _density_on_a_line(
+    function: Callable[[FloatArray], FloatArray], extent: float
+) -> tuple[FloatArray, FloatArray]:
+    """Return frequencies and the density by a Fourier transform; the triangle weights are Fejér's.
+
+    Without rounding the density at ω is (h/2πn)·v*Kv for v_j = exp(iωhj) and the Gram matrix K of the grid,
+    so that it is not negative for any kernel.
+    """
+    step = extent / _N_POINTS
+    places = np.arange(_N_POINTS, dtype=np.float64)
+    values = _values(function, step * places) * (1 - places / _N_POINTS)
+    circle = np.zeros(4 * _N_POINTS)  # four times as long, for frequencies between the grid's own
+    circle[:_N_POINTS] = values
+    circle[-_N_POINTS + 1 :] = values[:0:-1]
+    density = np.fft.rfft(circle).real * step / (2 * np.pi)
+    return np.linspace(0, np.pi / step, len(density)), density
+
+
+def _density_in_space(
+    function: Callable[[FloatArray], FloatArray], extent: float, n_features: int
+) -> tuple[FloatArray, FloatArray]:
+    """Return frequencies and the density by a Hankel transform, panel by panel (Schoenberg 1938)."""
+    half = n_features / 2
+    frequencies = np.linspace(0, np.pi * _N_FREQUENCIES / (2 * extent), _N_FREQUENCIES)
+    size = float(np.abs(_values(function, extent * np.arange(1000.0) / 1000)).max())
+    edges = np.linspace(0, extent, _N_FREQUENCIES // 4 + 1)  # two waves of the highest frequency, at most
+    panels = fit_panels(lambda r: _values(function, r.ravel()).reshape(r.shape), edges, 1e-13 * size)
+    if panels is None:
+        raise InvalidParameterError(
+            "the function is too rough to integrate: it jumps or bends at thousands of distances"
+        )
+    r, weights = panel_nodes(panels)
+    overlap = special.betainc((n_features + 1) / 2, 0.5, np.maximum(0, 1 - (r / extent) ** 2))
+    weighted = weights * overlap * _values(function, r) * r ** (n_features - 1)
+    sphere = 2 * np.pi**half / special.gamma(half) / (2 * np.pi) ** n_features
+    density = np.empty(len(frequencies))
+    for i, frequency in enumerate(frequencies):
+        density[i] = sphere * weighted @ _spherical_wave(frequency * r, half)
+    return frequencies, density
+
+
+def _spherical_wave(z: FloatArray, half: float) -> FloatArray:
+    """Return the mean of exp(i·z·u) over the unit sphere, Γ(d/2)·(2/z)^(d/2-1)·J_{d/2-1}(z) half = d/2."""
+    safe = np.where(z > 0, z, 1.0)
+    log_factor = special.gammaln(half) + (half - 1) * np.log(2 / safe)
+    return np.where(z > 1e-8, np.exp(log_factor) * special.jv(half - 1, safe), 1.0)

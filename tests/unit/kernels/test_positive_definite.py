@@ -1,0 +1,142 @@
+"""Functions that books call positive definite in some dimensions and not in others."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.linalg import toeplitz
+
+from rff_dist import check_positive_definite
+from rff_dist.errors import DataError, InvalidParameterError
+from rff_dist.kernels import Matern
+
+FUNCTIONS = {
+    "box": lambda r: r <= 1,
+    "gaussian": lambda r: np.exp(-0.5 * r**2),
+    "triangle": lambda r: np.maximum(0, 1 - r),
+    "triangle squared": lambda r: np.maximum(0, 1 - r) ** 2,
+    "parabola": lambda r: np.maximum(0, 1 - r**2),
+    "sinc": np.sinc,
+    "sinc squared": lambda r: np.sinc(r) ** 2,
+    "exponential": lambda r: np.exp(-r),
+    "matern": Matern(nu=2.2).of_distance,
+    "rational quadratic": lambda r: (1 + r**2) ** -0.5,
+    "power 1.9": lambda r: np.exp(-(r**1.9)),
+    "power 2.1": lambda r: np.exp(-(r**2.1)),
+    "cosine": np.cos,
+    "three times": lambda r: 3 * np.exp(-r),
+}
+# The largest dimension in which it is positive definite (0: in none). Askey 1973: (1 - r)^δ for
+# d ≤ 2δ - 1; Schoenberg 1938: exp(-r^p) for p ≤ 2 in all; sin(πr)/πr is the sphere's in 3, and its square,
+# of the density 1/w³ and a ring at the edge in 5, is one in 5 but not in 7; cos r is one on a line alone.
+LARGEST = {
+    "box": 0,
+    "triangle": 1,
+    "triangle squared": 3,
+    "parabola": 0,
+    "sinc": 3,
+    "sinc squared": 6,
+    "power 2.1": 0,
+    "cosine": 1,
+}
+
+
+@pytest.mark.parametrize("n_features", [1, 2, 3, 5, 8])
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions_pass_and_fail_where_books_say(name, n_features):
+    found = check_positive_definite(FUNCTIONS[name], n_features=n_features)
+    assert found.positive_definite == (n_features <= LARGEST.get(name, 99))
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1e5])
+def test_the_width_of_the_function_does_not_matter(scale):
+    for name in ("gaussian", "triangle"):
+        narrow = check_positive_definite(lambda r, name=name: FUNCTIONS[name](r / scale), n_features=2)
+        plain = check_positive_definite(FUNCTIONS[name], n_features=2)
+        assert narrow.positive_definite == plain.positive_definite
+        assert narrow.worst_frequency * scale == pytest.approx(plain.worst_frequency, rel=0.02)
+
+
+def test_the_box_fails_at_the_least_value_of_sin_w_over_w_by_bochners_theorem():
+    """Its density is sin(εω)/(πω), least at εω = 4.4934, where tan(εω) = εω."""
+    found = check_positive_definite(lambda r: r <= 0.5)
+    assert found.worst_frequency == pytest.approx(4.4934 / 0.5, rel=0.01)
+    assert found.worst_density == pytest.approx(-0.2172 * 0.5 / np.pi, rel=0.05)  # smoothed a little
+    with pytest.raises(
+        InvalidParameterError, match=r"frequency 9\..*By Bochner's theorem.*negative eigenvalue"
+    ):
+        found.require()
+
+
+@pytest.mark.parametrize("name", ["box", "power 2.1"])
+def test_a_function_that_fails_on_a_line_has_a_gram_matrix_with_that_negative_eigenvalue(name):
+    found = check_positive_definite(FUNCTIONS[name])
+    step = found.extent / 1_000
+    gram = toeplitz(FUNCTIONS[name](step * np.arange(1_000)).astype(float))
+    assert np.linalg.eigvalsh(gram)[0] * step / (2 * np.pi) < 0.9 * found.worst_density
+
+
+def test_the_density_is_in_the_units_that_integrate_to_k_at_zero():
+    """N(0, 1) in each coordinate: its least value looked at is that of the highest frequency, smoothed."""
+    for n_features in (2, 3):
+        found = check_positive_definite(
+            lambda r: -np.exp(-0.5 * r**2) + 2 * (r == 0), n_features=n_features, extent=600
+        )
+        assert found.worst_frequency == pytest.approx(0, abs=0.05)
+        assert found.worst_density == pytest.approx(-((2 * np.pi) ** (-n_features / 2)), rel=0.01)
+
+
+def test_require_is_silent_where_the_function_passes_and_the_text_claims_no_proof():
+    found = check_positive_definite(FUNCTIONS["gaussian"])
+    found.require()
+    assert "no proof" in str(found)
+    assert "1 dimension:" in str(found)
+
+
+def test_rounding_may_be_allowed_for():
+    noisy = np.random.default_rng(0)
+
+    def function(r):
+        return np.exp(-r) + 1e-4 * noisy.standard_normal(len(r)) * (r > 0)
+
+    assert not check_positive_definite(function).positive_definite
+    assert check_positive_definite(function, tolerance=1e-2).positive_definite
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (lambda r: 1.0, "expected one real number each"),
+        (lambda r: np.exp(1j * r), "expected one real number each"),
+        (lambda r: -np.exp(-r), "is -1 at the distance 0"),
+        (lambda r: np.exp(r), "not finite at the distance"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning")
+def test_what_is_no_function_of_the_distance_is_refused(function, message):
+    with pytest.raises(DataError, match=message):
+        check_positive_definite(function)
+
+
+def test_a_function_that_does_not_fall_needs_an_extent():
+    def constant(r):
+        return np.ones_like(r)
+
+    with pytest.raises(InvalidParameterError, match="give the `extent`"):
+        check_positive_definite(constant)
+    assert check_positive_definite(constant, extent=1.0).positive_definite
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"n_features": 0}, {"n_features": 1.5}, {"extent": 0.0}, {"tolerance": -1}, {"tolerance": np.nan}],
+)
+def test_bad_parameters_are_refused(options):
+    with pytest.raises(InvalidParameterError):
+        check_positive_definite(FUNCTIONS["gaussian"], **options)
+
+
+def test_a_function_of_noise_is_too_rough_for_several_dimensions():
+    noise = np.random.default_rng(0)
+    with pytest.raises(InvalidParameterError, match="too rough"):
+        check_positive_definite(lambda r: np.exp(-r) + 0.1 * noise.random(len(r)), n_features=2, extent=9.0)
