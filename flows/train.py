@@ -32,8 +32,9 @@ from rff_dist import training
 from rff_dist.engines import Engine
 from rff_dist.engines.dask import DaskEngine
 from rff_dist.errors import InvalidParameterError, StorageError
-from rff_dist.feature_map import check_n_components
+from rff_dist.feature_map import Nystrom
 from rff_dist.kernels import Kernel, check_design, kernel_from_dict
+from rff_dist.pipeline import check_width
 from rff_dist.progress import LogObserver
 from rff_dist.storage import ZarrDataset, open_dataset, redact
 from rff_dist.storage.locations import parse_location
@@ -87,7 +88,14 @@ class TrainParameters(BaseModel):
     n_components: int = Field(
         default=2048,
         ge=1,
-        description="D, the number of random features: cost grows with D², error falls as 1/√D.",
+        description="D, the number of features: cost grows with D², error falls as 1/√D.",
+    )
+    features: Literal["fourier", "nystrom"] = Field(
+        default="fourier",
+        description="Random Fourier features, or Nyström features: kernel values at rows of the data.",
+    )
+    centres: Literal["uniform", "k-means++", "rpcholesky"] = Field(
+        default="uniform", description="How Nyström features choose those rows."
     )
     alpha: Literal["auto"] | NonNegative | Positives = Field(
         default="auto",
@@ -136,11 +144,16 @@ class TrainParameters(BaseModel):
 
     @model_validator(mode="after")
     def _belong_together(self) -> Self:
-        check_n_components(self.n_components, self.map)
+        check_width(self.n_components, self.map, self.features)
         if self.nu is not None and self.kernel != "matern":
             raise ValueError(f"`nu` is {self.nu} but the {self.kernel} kernel has none; leave it out")
-        # Refuses a design that the kernel does not allow, at no cost.
-        check_design(self.to_kernel(), self.design, 1)
+        if self.features == "fourier":
+            # Refuses a design that the kernel does not allow, at no cost.
+            check_design(self.to_kernel(), self.design, 1)
+            if self.centres != "uniform":
+                raise ValueError(
+                    f"`centres` is {self.centres!r}, but Fourier features have none; give features='nystrom'"
+                )
         if self.length_scale_candidates and self.length_scale != "auto":
             raise ValueError("`length_scale` and `length_scale_candidates` were both given; give one of them")
         if len(self.length_scales) > 1 and self.alpha == 0:
@@ -161,6 +174,10 @@ class TrainParameters(BaseModel):
         """Return the kernel, with a unit length scale."""
         nu = {} if self.nu is None else {"nu": self.nu}
         return kernel_from_dict({"name": self.kernel, **nu})
+
+    def to_features(self) -> str | Nystrom:
+        """Return the kind of features, as the pipeline takes it."""
+        return self.features if self.features == "fourier" else Nystrom(self.centres)
 
     @property
     def length_scales(self) -> list[Any]:
@@ -274,6 +291,7 @@ def train(parameters: TrainParameters) -> Summary:
     result = {
         **published,
         "kernel": parameters.kernel,
+        "features": parameters.features,
         "n_components": parameters.n_components,
         **data,
         "length_scale": best["length_scale"],
@@ -316,6 +334,7 @@ def _working(parameters: TrainParameters, log: Any) -> Iterator[None]:
             seed=parameters.seed,
             choosing=len(parameters.length_scales) > 1,
             overwrite=parameters.overwrite,
+            features=parameters.to_features(),
         ) as job,
     ):
         token = _job.set(job)

@@ -21,7 +21,7 @@ from rff_dist import pipeline
 from rff_dist.blocks import Accumulation, Dataset
 from rff_dist.engines import Broadcast, Engine
 from rff_dist.errors import BroadcastError, DataError, InvalidParameterError
-from rff_dist.feature_map import FeatureMap, Standardizer, draw_feature_map
+from rff_dist.feature_map import FeatureMap, Nystrom, NystromFeatureMap, Standardizer, draw_feature_map
 from rff_dist.kernels import Kernel, LengthScale, kernel_from_dict
 from rff_dist.model import RidgeModel, read_model, write_model
 from rff_dist.plan import human_bytes
@@ -66,7 +66,7 @@ class Job:
     test : Dataset, or None
         What the chosen model is evaluated on.
     kernel : Kernel
-    n_components, alpha, design, map, standardize, fit_intercept, seed
+    n_components, alpha, design, map, standardize, fit_intercept, seed, features
         As in `pipeline.fit`.
     choosing : bool
         Whether several length scales compete, so that each solution needs a GCV score.
@@ -91,6 +91,7 @@ class Job:
     seed: int
     choosing: bool
     overwrite: bool
+    features: str | Nystrom = "fourier"
     on_workers: dict[str, Broadcast[Accumulation]] = field(default_factory=dict)
 
     def place(self, name: str) -> str:
@@ -131,6 +132,7 @@ def open_job(
     seed: int = 0,
     choosing: bool = False,
     overwrite: bool = False,
+    features: str | Nystrom = "fourier",
 ) -> Iterator[Job]:
     """Begin a run, and remove its folder at the end, whether it published a model or failed.
 
@@ -171,6 +173,7 @@ def open_job(
         seed=seed,
         choosing=choosing,
         overwrite=overwrite,
+        features=features,
     )
     try:
         yield job
@@ -196,7 +199,9 @@ def inspect_data(job: Job) -> Summary:
     """
     dataset = job.dataset
     _check_test(job)
-    plan = pipeline.check_plan(dataset, job.n_components, engine=job.engine, alpha=_alphas(job))
+    plan = pipeline.check_plan(
+        dataset, job.n_components, engine=job.engine, alpha=_alphas(job), features=job.features
+    )
     moments = pipeline.inspect(dataset, engine=job.engine)
     if not job.standardize:
         pipeline.warn_of_lost_digits(moments)
@@ -212,7 +217,7 @@ def inspect_data(job: Job) -> Summary:
         metadata={
             "target_offset": list(pipeline.target_offset_from(moments)),
             "grid": {
-                "fraction_bits": pipeline.fraction_bits_for(dataset.n_samples),
+                "fraction_bits": pipeline.fraction_bits_for(dataset.n_samples, features=job.features),
                 **pipeline.weight_grid(moments),
             },
         },
@@ -239,7 +244,8 @@ def draw_features(job: Job, length_scale: str | LengthScale, *, name: str = "can
     Returns
     -------
     candidate : dict
-        Its name, its kernel with the length scale resolved, the map, and the digest of the features.
+        Its name, its kernel with the length scale resolved, the map (None of Nyström features, which are
+        kept as a record), and the digest of the features.
 
     Raises
     ------
@@ -257,15 +263,23 @@ def draw_features(job: Job, length_scale: str | LengthScale, *, name: str = "can
         seed=job.seed,
         standardizer=kept.standardizer,
         ranges=kept.input_range,
+        features=job.features,
     )
-    if feature_map.spec is None:
+    if isinstance(feature_map, NystromFeatureMap):
+        facts, arrays = feature_map.record()
+        write_record(
+            job.place(f"{name}-features"), kind="feature map", metadata=facts, arrays=arrays, overwrite=True
+        )
+        kernel, drawn = feature_map.kernel.to_dict(), None
+    elif feature_map.spec is None:
         raise InvalidParameterError("the feature map has no spec to draw it from again; give a named kernel")
-    kernel = feature_map.spec.kernel.to_dict()
+    else:
+        kernel, drawn = feature_map.spec.kernel.to_dict(), feature_map.spec.map
     return {
         "name": name,
         "kernel": kernel,
         "length_scale": kernel.get("length_scale"),
-        "map": feature_map.spec.map,
+        "map": drawn,
         "feature_map": feature_map.digest(),
     }
 
@@ -339,10 +353,11 @@ def solve_ridge(job: Job, candidate: Mapping[str, Any]) -> Summary:
         (both None for one candidate with a given alpha).
     """
     moments = _read_moments(job)
-    statistics = _read_statistics(job, candidate)
+    feature_map = _redraw(job, candidate, moments.standardizer)
+    statistics = _read_statistics(job, candidate).with_whitener(feature_map.whitener)
     solved = pipeline.solve(statistics, alpha=_alphas(job), fit_intercept=job.fit_intercept)
     model = RidgeModel.from_solution(
-        _redraw(job, candidate, moments.standardizer),
+        feature_map,
         statistics,
         solved.solution,
         solved.selection,
@@ -504,6 +519,10 @@ def _read_statistics(job: Job, candidate: Mapping[str, Any]) -> RidgeStatistics:
 
 def _redraw(job: Job, candidate: Mapping[str, Any], standardizer: Standardizer | None) -> FeatureMap:
     """Draw a candidate's features again: they travel between steps as a few numbers and a digest."""
+    feature_map: FeatureMap
+    if candidate["map"] is None:
+        record = read_record(job.place(f"{candidate['name']}-features"), kind="feature map")
+        return NystromFeatureMap.from_record(record.metadata, record.arrays, standardizer)
     feature_map = draw_feature_map(
         kernel_from_dict(candidate["kernel"]),
         n_features=job.dataset.n_features,

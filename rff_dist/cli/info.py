@@ -131,6 +131,9 @@ def _describe_record(path: str, record: Record) -> Report:
         if spec is not None:
             facts["features"] += f", {spec['map']}, {spec['design']}, seed {spec['seed']}"
             facts["kernel"] = kernel_words(spec["kernel"])
+        elif "jitter" in features:
+            facts["features"] += f", jitter {features['jitter']:.3g}"
+            facts["kernel"] = kernel_words(features["kernel"])
         facts["alpha"] = f"{metadata['alpha']:.3g}{'' if selection is None else ', chosen by GCV'}"
         facts["solver"] = card["solver"]["status"].replace("_", " ")
         facts["statistics"] = "kept" if "statistics" in metadata else "left out"

@@ -26,9 +26,11 @@ from rff_dist.cli.display import (
 )
 from rff_dist.cli.options import (
     AlphaText,
+    CentresName,
     Components,
     DataArgument,
     DesignName,
+    FeaturesName,
     Insecure,
     KernelName,
     LengthScaleText,
@@ -52,12 +54,14 @@ from rff_dist.cli.options import (
     read_alpha,
     read_bytes,
     read_count,
+    read_features,
     read_length_scale,
 )
 from rff_dist.cli.shell import Report, command
 from rff_dist.errors import DataError
 
 if TYPE_CHECKING:
+    from rff_dist.feature_map import FeatureMap
     from rff_dist.model import RidgeModel
     from rff_dist.pipeline import Solved
     from rff_dist.storage import ZarrDataset
@@ -71,6 +75,7 @@ def plan(
     data: DataArgument,
     n_components: Components = "2048",
     alpha: AlphaText = "auto",
+    features: FeaturesName = "fourier",
     memory: Annotated[
         str | None,
         typer.Option(metavar="SIZE", help="Memory of each process; what this machine has if left out."),
@@ -86,6 +91,7 @@ def plan(
     from rff_dist.plan import available_memory, human_bytes, measure_gflops, plan_fit
 
     dimension, penalty = read_count(n_components, "--components"), read_alpha(alpha)
+    whitened = pipeline.find_features(features) is not None
     workers, threads = Where(None, n_workers, n_threads, serial, insecure=False).size()
     here = available_memory()
     limit = (here if serial else here // workers) if memory is None else read_bytes(memory, "--memory")
@@ -102,6 +108,7 @@ def plan(
         n_threads=threads,
         separate_client=not serial,
         alpha_path=not pipeline.is_one_alpha(penalty),
+        whitened=whitened,
         memory_limit=limit,
         client_memory_limit=solver_limit,
     )
@@ -140,6 +147,8 @@ def fit(
     n_components: Components = "2048",
     length_scale: LengthScaleText = "auto",
     alpha: AlphaText = "auto",
+    features: FeaturesName = "fourier",
+    centres: CentresName = None,
     design: DesignName = None,
     map: MapName = "pairs",
     no_standardize: NoStandardize = False,
@@ -163,7 +172,7 @@ def fit(
     """Train kernel ridge regression on random features: two passes over the data and one solve."""
     where = Where(scheduler, n_workers, n_threads, serial, insecure)
     from rff_dist import pipeline, storage
-    from rff_dist.feature_map import check_map, check_n_components
+    from rff_dist.feature_map import check_map
     from rff_dist.kernels import check_design, default_design
     from rff_dist.model import write_model
     from rff_dist.storage.locations import check_output, parse_location
@@ -171,8 +180,12 @@ def fit(
     # All that can be known to be wrong is found before any work starts.
     width, penalty = read_length_scale(length_scale), read_alpha(alpha)
     check_map(map)
-    dimension = check_n_components(read_count(n_components, "--components"), map)
+    kind = read_features(features, centres)
+    fourier = pipeline.find_features(kind) is None
+    dimension = pipeline.check_width(read_count(n_components, "--components"), map, kind)
     chosen = make_kernel(kernel, nu, width)
+    if design is not None and not fourier:
+        raise typer.BadParameter("only --features fourier has one", param_hint="--design")
     arranged = design or default_design(chosen)
     check_output(
         parse_location(output), overwrite=overwrite, inputs=[parse_location(data)], marker=("model.json",)
@@ -184,7 +197,8 @@ def fit(
             "or name their array with --y"
         )
     chosen.check_columns(dataset.n_features)
-    check_design(chosen, arranged, dataset.n_features)
+    if fourier:
+        check_design(chosen, arranged, dataset.n_features)
     with passes(where, solver=f"D = {dimension:,}") as (engine, clock):
         model, solved = pipeline.fit(
             dataset,
@@ -198,32 +212,45 @@ def fit(
             standardize=not no_standardize,
             fit_intercept=not no_intercept,
             seed=seed,
+            features=kind,
         )
         seconds = clock.seconds()
         write_model(model.without_statistics() if no_statistics else model, output, overwrite=overwrite)
         document = {
             "model": output,
-            **_describe_fit(model, solved, dataset),
+            **_describe_fit(model, solved, dataset, seed),
             "engine": describe_engine(engine, where),
             "seconds": seconds,
         }
     return Report(document, Group(_fit_facts(document), next_step("rff-dist", "evaluate", output, "DATA")))
 
 
-def _describe_fit(model: RidgeModel, solved: Solved, dataset: ZarrDataset) -> dict[str, Any]:
-    feature_map, solution, selection = model.feature_map, solved.solution, solved.selection
+def _describe_features(feature_map: FeatureMap, seed: int) -> dict[str, Any]:
+    from rff_dist.feature_map import NystromFeatureMap
+    from rff_dist.pipeline import kernel_of
+
+    kernel = kernel_of(feature_map)
+    assert kernel is not None  # the map was drawn just now
+    facts: dict[str, Any] = {
+        "kernel": kernel.to_dict(),
+        "length_scale": getattr(kernel, "length_scale", None),
+        "seed": seed,
+    }
+    if isinstance(feature_map, NystromFeatureMap):
+        return {"features": "nystrom", "jitter": feature_map.jitter, "design": None, "map": None, **facts}
     spec = feature_map.spec
-    assert spec is not None  # the map was drawn just now
+    assert spec is not None
+    return {"features": "fourier", "design": spec.design.name, "map": spec.map, **facts}
+
+
+def _describe_fit(model: RidgeModel, solved: Solved, dataset: ZarrDataset, seed: int) -> dict[str, Any]:
+    feature_map, solution, selection = model.feature_map, solved.solution, solved.selection
     return {
         "n_samples": dataset.n_samples,
         "n_features": dataset.n_features,
         "n_targets": dataset.n_targets,
         "n_components": feature_map.n_components,
-        "kernel": spec.kernel.to_dict(),
-        "length_scale": getattr(spec.kernel, "length_scale", None),
-        "design": spec.design.name,
-        "map": spec.map,
-        "seed": spec.seed,
+        **_describe_features(feature_map, seed),
         "alpha": model.alpha,
         "alpha_chosen_by": "given" if selection is None else "gcv",
         "alpha_at_end_of_path": None if selection is None else selection.at_end,
@@ -238,10 +265,16 @@ def _describe_fit(model: RidgeModel, solved: Solved, dataset: ZarrDataset) -> di
     }
 
 
+def _feature_words(found: Mapping[str, Any]) -> str:
+    if found["features"] == "nystrom":
+        return f"Nyström with jitter {found['jitter']:.3g}"
+    return f"{found['design']}, {found['map']}"
+
+
 def _fit_facts(found: Mapping[str, Any]) -> RenderableType:
     facts = {
         "rows": f"{found['n_samples']:,}, {features_and_targets(found['n_features'], found['n_targets'])}",
-        "features": f"D = {found['n_components']:,}, {found['design']}, {found['map']}, seed {found['seed']}",
+        "features": f"D = {found['n_components']:,}, {_feature_words(found)}, seed {found['seed']}",
         "kernel": kernel_words(found["kernel"]),
         "alpha": f"{found['alpha']:.3g}, {'as given' if found['gcv'] is None else 'chosen by GCV'}",
     }

@@ -13,6 +13,7 @@ import typer
 
 if TYPE_CHECKING:
     from rff_dist.engines import Engine
+    from rff_dist.feature_map import Nystrom
     from rff_dist.kernels import Kernel, LengthScale
     from rff_dist.progress import Observer
 
@@ -64,6 +65,24 @@ LengthScaleText = Annotated[
         metavar="L|L1,L2,…",
         help="Width of the kernel, or one for each column, in units of the (standardised) inputs; auto is "
         "their median distance, evidence tunes one for each column on a sample of rows.",
+        rich_help_panel=FEATURES,
+    ),
+]
+FeaturesName = Annotated[
+    str,
+    typer.Option(
+        "--features",
+        metavar="NAME",
+        help="fourier, or nystrom: kernel values at rows of the data.",
+        rich_help_panel=FEATURES,
+    ),
+]
+CentresName = Annotated[
+    str | None,
+    typer.Option(
+        "--centres",
+        metavar="NAME",
+        help="How Nyström features choose those rows: uniform, k-means++ or rpcholesky; uniform if left out.",
         rich_help_panel=FEATURES,
     ),
 ]
@@ -193,6 +212,18 @@ def read_length_scale(text: str) -> str | LengthScale:
         return text
     values = read_numbers(text, "--length-scale")
     return tuple(values) if len(values) > 1 else values[0]
+
+
+def read_features(name: str, centres: str | None) -> str | Nystrom:
+    """Read `--features` and `--centres`."""
+    from rff_dist.feature_map import Nystrom
+    from rff_dist.pipeline import find_features
+
+    if find_features(name) is None:
+        if centres is not None:
+            raise typer.BadParameter("only --features nystrom has them", param_hint="--centres")
+        return name
+    return Nystrom() if centres is None else Nystrom(centres)
 
 
 def read_bytes(text: str, option: str) -> int:

@@ -26,6 +26,7 @@ from flows.train import TrainParameters, lend_engine, train
 from rff_dist import pipeline
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import DataError, InvalidParameterError, OutputExistsError
+from rff_dist.feature_map import Nystrom
 from rff_dist.kernels import KERNELS, Gaussian
 from rff_dist.model import read_model
 from rff_dist.storage import open_dataset, write_dataset
@@ -267,6 +268,8 @@ GOOD = {"data": "data.zarr", "model": "model"}
         ({"kernel": "gausian"}, "'gaussian'"),
         ({"kernel": "laplacian"}, "design='iid'"),
         ({"nu": 1.5}, "gaussian kernel has none"),
+        ({"features": "nystroem"}, "'nystrom'"),
+        ({"centres": "k-means++"}, "features='nystrom'"),
         ({"missing_chunks": "skip"}, "'fill'"),
         ({"seed": -1}, "greater than or equal to 0"),
         ({"workers": 0}, "greater than or equal to 1"),
@@ -283,6 +286,13 @@ def test_bad_parameters_are_refused_before_a_run(bad, words):
     # what a deployment and a call with a dict go through
     with pytest.raises(ParameterTypeError):
         train.validate_parameters({"parameters": {**GOOD, **bad}})
+
+
+def test_nystrom_features_need_neither_pairs_nor_a_design():
+    parameters = TrainParameters(
+        **{**GOOD, "features": "nystrom", "centres": "rpcholesky", "n_components": 9, "kernel": "laplacian"}
+    )
+    assert parameters.to_features() == Nystrom("rpcholesky")
 
 
 def test_secrets_in_a_refused_url_are_not_repeated():

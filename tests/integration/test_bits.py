@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
-from rff_dist import RFFRidge, SerialEngine, open_dataset, pipeline, write_dataset
+from rff_dist import Matern, RFFRidge, SerialEngine, open_dataset, pipeline, write_dataset
 from rff_dist.blocks import Accumulation, Block, BlockTask, Rows, accumulate_rows, cut_blocks
 from rff_dist.engines.dask import DaskEngine
 from rff_dist.engines.serial import PairwiseTree
@@ -60,6 +60,20 @@ def test_serial_fits_have_the_same_bits_with_any_number_of_threads(dataset, expe
 def cluster() -> Iterator[DaskEngine]:
     with DaskEngine(n_workers=1, threads_per_worker=1) as engine:
         yield engine
+
+
+@pytest.mark.distributed
+def test_nystrom_fits_have_the_same_bits_on_dask(dataset, cluster):
+    """The centres' factor stays with the client: workers sum kernel values alone."""
+    models = [
+        RFFRidge(
+            Matern(1.5), features="nystrom", n_components=300, alpha=0.01, random_state=0, engine=engine
+        ).fit(dataset)
+        for engine in (SerialEngine(n_threads=1), SerialEngine(n_threads=2), cluster)
+    ]
+    for model in models[1:]:
+        assert_same_bits(model, models[0])
+        assert_array_equal(model.predict(dataset), models[0].predict(dataset))
 
 
 def scaled(engine: DaskEngine, n_workers: int) -> DaskEngine:

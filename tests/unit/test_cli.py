@@ -135,6 +135,10 @@ BAD_VALUES = [
     (["--design", "orthogonl"], "--design", "did you mean 'orthogonal'?"),
     (["--kernel", "laplacian", "--design", "orthogonal"], "--design iid", "isotropic"),
     (["--map", "pair"], "--map", "pairs"),
+    (["--features", "nystroem"], "--features", "nystrom"),
+    (["--centres", "uniform"], "--centres", "nystrom"),
+    (["--features", "nystrom", "--centres", "best"], "--centres", "uniform"),
+    (["--features", "nystrom", "--design", "iid"], "--design", "fourier"),
     (["--nu", "0", "--kernel", "matern"], "--nu", "above 0"),
     (["--nu", "1"], "--nu", "matern"),
     (["--seed", "-1"], "--seed", "'-1'"),
@@ -581,6 +585,37 @@ def test_the_laplacian_gets_independent_frequencies_unless_told_otherwise(folder
     arguments = ["fit", folder / "data.zarr", tmp_path / "model", "--serial", "--components", "8"]
     assert document(*arguments, "--kernel", "laplacian")["design"] == "iid"
     assert document(*arguments, "--overwrite")["design"] == "orthogonal"
+
+
+def test_nystrom_features_are_told_stored_and_described(folder, tmp_path):
+    fit = (
+        "fit",
+        folder / "data.zarr",
+        tmp_path / "model",
+        "--serial",
+        "--components",
+        "33",
+        "--length-scale",
+        "2",
+    )
+    found = document(*fit, "--features", "nystrom", "--centres", "rpcholesky")
+    model = read_model(tmp_path / "model")
+    assert found["digest"] == model.digest()
+    assert (found["features"], found["n_components"], found["kernel"]) == (
+        "nystrom",
+        33,
+        Gaussian(2.0).to_dict(),
+    )
+    assert found["jitter"] == model.feature_map.jitter == 1e-7
+    info = run("info", tmp_path / "model").stdout
+    assert "nystrom, jitter 1e-07" in info
+    assert "gaussian" in info
+    more = document("plan", folder / "data.zarr", "--components", "1000", "--features", "nystrom")[
+        "client_bytes"
+    ]
+    assert (
+        more == document("plan", folder / "data.zarr", "--components", "1000")["client_bytes"] + 8 * 1000**2
+    )
 
 
 def test_a_job_from_table_to_predictions(folder, tmp_path):

@@ -8,6 +8,7 @@ import pytest
 from rff_dist import pipeline, training
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import BroadcastError, DataError, InvalidParameterError, OutputExistsError, StorageError
+from rff_dist.feature_map import Nystrom
 from rff_dist.kernels import Cauchy, Gaussian, Matern
 from rff_dist.model import read_model
 from rff_dist.storage import ArrayDataset
@@ -50,6 +51,8 @@ def run(job, length_scale, name="candidate-1"):
         {"map": "phases", "design": "iid", "seed": 3},
         {"kernel": Matern(nu=2.5)},
         {"kernel": Cauchy(), "length_scale": 1e-4, "map": "auto", "design": "iid"},
+        {"features": "nystrom"},
+        {"features": Nystrom("k-means++"), "alpha": 0.5},
     ],
 )
 def test_steps_give_the_bits_of_the_job_in_one_call(problem, in_memory, options):
