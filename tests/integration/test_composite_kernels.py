@@ -1,0 +1,143 @@
+"""Ridge regression with composite kernels, from the first pass to a stored model."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from numpy.testing import assert_array_equal
+from scipy import stats
+from sklearn.kernel_ridge import KernelRidge
+from sklearn.linear_model import Ridge
+
+from rff_dist import RFFRidge, RFFSampler, SerialEngine, load_model, save_model, write_dataset
+from rff_dist.engines.dask import DaskEngine
+from rff_dist.errors import DataError
+from rff_dist.kernels import Gaussian, Laplacian, Linear, Matern, Min, Polynomial, SpectralKernel
+
+KERNELS = {
+    "with a trend": Gaussian(1.5) + Linear(),
+    "additive": Gaussian().on([0]) + Matern().on([1]) + Linear().on([2]),
+    "sobolev": 1 + Min(),
+    "sobolev by columns": 1 + Min().on([0]) + 2 * Min().on([2, 1]),
+    "polynomial": Polynomial(2) + 0.1,
+    "products": 2 * Gaussian() * Laplacian(3.0) + Gaussian().on([0]) * Matern().on([1, 2]),
+    "spectral": SpectralKernel(stats.t(5)) + Linear(),
+}
+
+
+@pytest.fixture(scope="module")
+def rows():
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-2, 3, (900, 3))
+    y = 2 * X[:, 0] + np.sin(2 * X[:, 1]) + 0.3 * X[:, 2] ** 2 + 0.1 * rng.standard_normal(900)
+    return X, y
+
+
+def ridge(kernel, **options):
+    parameters = {"n_components": 200, "alpha": 0.1, "design": "iid", "random_state": 0} | options
+    return RFFRidge(kernel, **parameters)
+
+
+@pytest.mark.parametrize("kernel", KERNELS.values(), ids=KERNELS)
+class TestFits:
+    def test_the_fit_is_ridge_regression_on_the_explicit_features(self, rows, kernel):
+        X, y = rows
+        model = ridge(kernel).fit(X, y)
+        Z = model.feature_map_.transform(X)
+        expected = Ridge(alpha=0.1, solver="cholesky").fit(Z, y).predict(Z)
+        np.testing.assert_allclose(model.predict(X), expected, rtol=0, atol=1e-6 * y.std())
+
+    def test_the_fit_comes_near_exact_kernel_ridge_regression(self, rows, kernel):
+        X, y = rows
+        model = ridge(kernel, n_components=1200, alpha=1.0).fit(X, y)
+        kernel = model.feature_map_.spec.kernel  # with the interval of the min kernel filled in
+        standard = model.feature_map_.standardizer(X)
+        exact = KernelRidge(alpha=1.0, kernel="precomputed").fit(kernel(standard), y - y.mean())
+        expected = exact.predict(kernel(standard)) + y.mean()
+        error = np.sqrt(np.mean((model.predict(X) - expected) ** 2))
+        assert error < 0.1 * y.std()
+
+    def test_a_stored_model_predicts_the_same_and_is_updated(self, rows, kernel, tmp_path):
+        X, y = rows
+        model = ridge(kernel).partial_fit(X[:600], y[:600])
+        save_model(model, tmp_path / "model")
+        loaded = load_model(tmp_path / "model")
+        assert loaded.kernel == model.feature_map_.spec.kernel
+        assert_array_equal(loaded.predict(X), model.predict(X))
+        inside = (np.abs(X[600:]) <= np.abs(X[:600]).max(axis=0)).all(axis=1)
+        more = X[600:][inside], y[600:][inside]
+        assert loaded.partial_fit(*more).statistics_ == model.partial_fit(*more).statistics_
+        assert_array_equal(loaded.predict(X), model.predict(X))
+
+    def test_the_sampler_approximates_the_kernel(self, rows, kernel):
+        X = np.abs(rows[0]).astype(np.float32)
+        sampler = RFFSampler(kernel, n_components=2000, design="iid", random_state=0).fit(X)
+        bound = sampler.feature_map_.spec.kernel
+        Z = sampler.transform(X[:50].astype(np.float64))
+        exact = bound(X[:50])
+        assert np.abs(Z @ Z.T - exact).mean() < 0.05 * exact.diagonal().mean()
+        assert sampler.length_scale_ is None
+
+
+def test_an_additive_model_is_additive(rows):
+    X, y = rows
+    model = ridge(KERNELS["additive"]).fit(X, y)
+    a, b = X[:1].copy(), X[1:2].copy()
+    mixed, other = a.copy(), b.copy()
+    mixed[0, 1], other[0, 1] = b[0, 1], a[0, 1]
+    sums = [model.predict(p)[0] + model.predict(q)[0] for p, q in ((a, b), (mixed, other))]
+    assert sums[0] == pytest.approx(sums[1], abs=1e-10)
+
+
+def test_a_linear_term_extrapolates(rows):
+    X, y = rows
+    with_trend, without = (ridge(kernel).fit(X, y) for kernel in (Gaussian(0.5) + Linear(), Gaussian(0.5)))
+    far = np.array([[3.8, 0.0, 0.0]])  # 2 · 3.8 and the columns' own zeros
+    assert abs(with_trend.predict(far)[0] - 7.6) < 1.5
+    assert abs(without.predict(far)[0] - 7.6) > 3
+
+
+class TestHeadRoom:
+    def test_rows_far_out_are_refused_with_their_place_where_features_have_no_bound(self, rows):
+        X, y = rows
+        model = ridge(Gaussian() + Linear()).fit(X, y)
+        far = X[:10].copy()
+        far[7, 2] = 1e6
+        with pytest.raises(DataError, match=r"row 7.*") as refused:
+            model.partial_fit(far, y[:10])
+        assert model.statistics_.n_samples == len(X)
+        assert "fit" in str(refused.value)
+
+    def test_rows_a_little_further_out_are_taken(self, rows):
+        X, y = rows
+        model = ridge(Gaussian() + Linear()).fit(X, y)
+        model.partial_fit(1.2 * X[:10], y[:10])
+        assert model.statistics_.n_samples == len(X) + 10
+
+    def test_features_with_a_bound_take_any_rows(self, rows):
+        X, y = rows
+        model = ridge(1 + Min() + Gaussian()).fit(X, y)
+        model.partial_fit(1e6 * X[:10], y[:10])
+        assert model.statistics_.n_samples == len(X) + 10
+
+    def test_predictions_are_made_of_rows_however_far_out(self, rows):
+        X, y = rows
+        model = ridge(Linear(), alpha=1e-6, standardize=False).fit(X, y)
+        far = 1e6 * X[:5]
+        slope = model.predict(np.eye(3)) - model.predict(np.zeros((1, 3)))
+        np.testing.assert_allclose(model.predict(far), far @ slope + model.intercept_, rtol=1e-5)
+
+
+@pytest.mark.distributed
+def test_a_cluster_gives_the_bits_of_the_serial_engine(tmp_path):
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-1, 1, (40_000, 3)).astype(np.float32)
+    y = X[:, 0] + np.cos(3 * X[:, 1]) + 0.1 * rng.standard_normal(len(X))
+    dataset = write_dataset(tmp_path / "data.zarr", X, y, chunk_rows=4096)
+    kernel = Gaussian() * Matern(2.0) + 0.5 * Linear() + 1 + Min().on([1]) + Polynomial(2).on([0, 2])
+    serial = ridge(kernel, n_components=96, engine=SerialEngine(n_threads=1)).fit(dataset)
+    with DaskEngine(n_workers=2, threads_per_worker=1) as engine:
+        cluster = ridge(kernel, n_components=96, engine=engine).fit(dataset)
+    assert cluster.statistics_ == serial.statistics_
+    assert cluster.feature_map_.digest() == serial.feature_map_.digest()
+    assert_array_equal(cluster.coef_, serial.coef_)
