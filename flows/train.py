@@ -33,7 +33,7 @@ from rff_dist.engines import Engine
 from rff_dist.engines.dask import DaskEngine
 from rff_dist.errors import InvalidParameterError, StorageError
 from rff_dist.feature_map import Nystrom
-from rff_dist.kernels import Kernel, check_design, kernel_from_dict
+from rff_dist.kernels import KERNELS, Kernel, Matern, check_design, find_kernel, with_length_scale
 from rff_dist.pipeline import check_width
 from rff_dist.progress import LogObserver
 from rff_dist.storage import ZarrDataset, open_dataset, redact
@@ -68,8 +68,11 @@ class TrainParameters(BaseModel):
         description="What a chunk that is not in the store means: lost data, or one that held only the fill "
         "value.",
     )
-    kernel: Literal["gaussian", "laplacian", "matern"] = Field(
-        default="gaussian", description="The kernel; laplacian is the L1 form and needs design 'iid'."
+    kernel: str = Field(
+        default="gaussian",
+        description=f"One of {', '.join(KERNELS)}, with parameters as in 'matern:nu=2.5', or a sum such as "
+        "'gaussian:length_scale=2 + 0.1 * linear'; kernels that are products over the columns (laplacian, "
+        "cauchy, sinc) need design 'iid'.",
     )
     nu: Positive | None = Field(
         default=None, description="Smoothness of the Matérn kernel; 1.5 where left out."
@@ -145,17 +148,21 @@ class TrainParameters(BaseModel):
     @model_validator(mode="after")
     def _belong_together(self) -> Self:
         check_width(self.n_components, self.map, self.features)
-        if self.nu is not None and self.kernel != "matern":
+        if self.nu is not None and self.kernel != Matern.name:
             raise ValueError(f"`nu` is {self.nu} but the {self.kernel} kernel has none; leave it out")
+        kernel = self.to_kernel()
         if self.features == "fourier":
             # Refuses a design that the kernel does not allow, at no cost.
-            check_design(self.to_kernel(), self.design, 1)
+            check_design(kernel, self.design, 1)
             if self.centres != "uniform":
                 raise ValueError(
                     f"`centres` is {self.centres!r}, but Fourier features have none; give features='nystrom'"
                 )
         if self.length_scale_candidates and self.length_scale != "auto":
             raise ValueError("`length_scale` and `length_scale_candidates` were both given; give one of them")
+        for given in self.length_scales:
+            if not isinstance(given, str):
+                with_length_scale(kernel, given)
         if len(self.length_scales) > 1 and self.alpha == 0:
             raise ValueError("`alpha` is 0, where length scales cannot be compared; give a number above 0")
         if self.scheduler is not None and (self.workers is not None or self.threads is not None):
@@ -171,9 +178,8 @@ class TrainParameters(BaseModel):
         )
 
     def to_kernel(self) -> Kernel:
-        """Return the kernel, with a unit length scale."""
-        nu = {} if self.nu is None else {"nu": self.nu}
-        return kernel_from_dict({"name": self.kernel, **nu})
+        """Return the kernel, with a unit length scale where it has a single one."""
+        return find_kernel(self.kernel) if self.nu is None else Matern(nu=self.nu)
 
     def to_features(self) -> str | Nystrom:
         """Return the kind of features, as the pipeline takes it."""

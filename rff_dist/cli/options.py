@@ -38,14 +38,21 @@ Seed = Annotated[
 
 KernelName = Annotated[
     str,
-    typer.Option("--kernel", metavar="NAME", help="gaussian, laplacian or matern.", rich_help_panel=FEATURES),
+    typer.Option(
+        "--kernel",
+        metavar="KERNEL",
+        help="gaussian, laplacian (the L1 form), cauchy, sinc, matern, rational_quadratic, linear, "
+        "polynomial or min, with parameters as in matern:nu=1.5 or polynomial:degree=3; in sums and products "
+        "each has its own width: 'gaussian:length_scale=2 + 0.1 * linear'.",
+        rich_help_panel=FEATURES,
+    ),
 ]
 Nu = Annotated[
     float | None,
     typer.Option(
         "--nu",
         metavar="NU",
-        help="Smoothness of the Matérn kernel; 1.5 if left out.",
+        help="Smoothness of the Matérn kernel, for --kernel matern; 1.5 if left out.",
         rich_help_panel=FEATURES,
     ),
 ]
@@ -244,8 +251,8 @@ def make_kernel(name: str, nu: float | None, length_scale: str | LengthScale) ->
 
     kernel = find_kernel(name)
     if nu is not None:
-        if not isinstance(kernel, Matern):
-            raise typer.BadParameter(f"only --kernel matern has it, not {name}", param_hint="--nu")
+        if name != Matern.name:
+            raise typer.BadParameter(f"only --kernel matern takes it, not {name}", param_hint="--nu")
         kernel = Matern(nu=nu)
     if isinstance(length_scale, str):
         return kernel

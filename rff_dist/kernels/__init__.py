@@ -38,6 +38,7 @@ from rff_dist.kernels.explicit import Linear, Min, Polynomial
 from rff_dist.kernels.positive_definite import PositiveDefiniteness, check_positive_definite
 from rff_dist.kernels.spectral import SpectralKernel
 from rff_dist.kernels.stationary import Cauchy, Gaussian, Laplacian, Matern, RationalQuadratic, Sinc
+from rff_dist.kernels.text import parse_kernel
 from rff_dist.names import find_by_name
 
 __all__ = [
@@ -89,14 +90,25 @@ _WITH_PARTS: dict[str, type[Kernel]] = {
 
 
 def find_kernel(kernel: str | Kernel) -> Kernel:
-    """Return the kernel of that name (with a unit length scale), or the object itself.
+    """Return the kernel that a text describes, with unit length scales, or the object itself.
+
+    Parameters
+    ----------
+    kernel : str or Kernel
+        A name; with parameters, "matern:nu=2.5"; sums and products, "gaussian + 0.1 * linear"; see
+        `rff_dist.kernels.text`.
 
     Raises
     ------
     InvalidParameterError
-        If no kernel has that name; the message gives the nearest one.
+        If no kernel has that name, with the nearest one, or it has no such parameters.
+
+    Examples
+    --------
+    >>> find_kernel("0.5 + 2 * matern:nu=2.5")
+    0.5 + 2.0 * Matern(length_scale=1.0, nu=2.5)
     """
-    return kernel if isinstance(kernel, Kernel) else find_by_name(KERNELS, kernel, "kernel")()
+    return kernel if isinstance(kernel, Kernel) else parse_kernel(kernel, KERNELS)
 
 
 def kernel_from_dict(values: Mapping[str, Any]) -> Kernel:

@@ -22,7 +22,7 @@ from rff_dist.cli.data import draw_function
 from rff_dist.cli.options import Where, read_bytes, read_count
 from rff_dist.engines.dask import spare_children_ctrl_c
 from rff_dist.feature_map import draw_feature_map
-from rff_dist.kernels import Gaussian, Matern
+from rff_dist.kernels import KERNELS, Gaussian, Linear, Matern, RationalQuadratic
 from rff_dist.model import read_model
 from rff_dist.plan import plan_fit
 from rff_dist.storage import ingest, open_dataset, write_dataset
@@ -91,6 +91,11 @@ def test_each_command_has_help_with_an_example_and_json(name):
     assert "--debug" in result.stdout
 
 
+def test_help_names_all_kernels():
+    shown = run("fit", "--help").stdout
+    assert [name for name in KERNELS if name not in shown] == []
+
+
 def test_help_imports_nothing_that_takes_long():
     code = "import rff_dist.cli, sys; print(*{name.partition('.')[0] for name in sys.modules})"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
@@ -141,6 +146,11 @@ BAD_VALUES = [
     (["--features", "nystrom", "--design", "iid"], "--design", "fourier"),
     (["--nu", "0", "--kernel", "matern"], "--nu", "above 0"),
     (["--nu", "1"], "--nu", "matern"),
+    (["--kernel", "matern:nu=2", "--nu", "1"], "--nu", "matern:nu=2"),
+    (["--kernel", "matern:mu=2"], "--kernel", "nu"),
+    (["--kernel", "gaussian +"], "--kernel", "nothing beside an operator"),
+    (["--kernel", "gaussian:length_scale=2"], "--length-scale", "one kernel with a width"),
+    (["--kernel", "gaussian + linear", "--length-scale", "2"], "--length-scale", "no single width"),
     (["--seed", "-1"], "--seed", "'-1'"),
     (["--seed", "18446744073709551616"], "--seed", "18446744073709551615, not '18446744073709551616'"),
     (["--workers", "0"], "--workers", "1, not '0'"),
@@ -661,6 +671,16 @@ def test_info_says_whether_damage_would_be_noticed(folder, tmp_path):
     assert "undetectable" in run("info", tmp_path / "other").stdout
     assert "undetectable" not in run("info", folder / "data.zarr").stdout
     assert {array["checksum"] for array in document("info", folder / "data.zarr")["arrays"]} == {"crc32c"}
+
+
+def test_fit_takes_kernels_with_parameters_and_sums_of_them(folder, tmp_path):
+    text = "rational_quadratic:shape=2,length_scale=1.5 + 0.1 * linear"
+    found = document(
+        "fit", folder / "data.zarr", tmp_path / "model", "--kernel", text, "--components", "64", "--serial"
+    )
+    expected = RationalQuadratic(1.5, shape=2.0) + 0.1 * Linear()
+    assert found["kernel"] == expected.to_dict()
+    assert read_model(tmp_path / "model").feature_map.spec.kernel == expected
 
 
 # -- approximate ------------------------------------------------------------------------------------------

@@ -1,0 +1,94 @@
+"""Kernels as one types them where there is no Python: "matern:nu=2.5", "gaussian + 0.1 * linear"."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from inspect import signature
+
+from rff_dist.errors import InvalidParameterError
+from rff_dist.kernels.algebra import Constant
+from rff_dist.kernels.base import Kernel, Stationary
+from rff_dist.names import find_by_name
+
+_PLUS = re.compile(r"(?<![0-9.][eE])(?<!=)\+")  # not the sign of a number or of its exponent
+_FORM = "expected a form such as 'matern:nu=1.5' or 'gaussian:length_scale=2 + 0.1 * linear'"
+
+
+def parse_kernel(text: object, kernels: Mapping[str, type[Kernel]]) -> Kernel:
+    """Return the kernel that a text describes: names with parameters, their sums and products.
+
+    Parameters
+    ----------
+    text : str
+        Factors with `*` between them, summed with `+`. A factor is a number, or the name of a kernel, with
+        `:` before its parameters and `,` between them: "rational_quadratic:shape=2,length_scale=0.5".
+    kernels : mapping of str to class
+        The kernels by their names.
+
+    Raises
+    ------
+    InvalidParameterError
+        If a name or a parameter is unknown, a parameter is no number, or a lone kernel brings the length
+        scale that `length_scale` is for.
+    """
+    if not isinstance(text, str):
+        return find_by_name(kernels, text, "kernel")()  # refuses it
+    terms = [_product(part, text, kernels) for part in _PLUS.split(text)]
+    total = terms[0]
+    for term in terms[1:]:
+        total = total + term
+    if isinstance(total, Stationary) and "length_scale" in text:
+        raise InvalidParameterError(
+            f"`kernel` is {text!r}, which is one kernel with a width; give that as `length_scale`"
+        )
+    return total
+
+
+def _product(part: str, text: str, kernels: Mapping[str, type[Kernel]]) -> Kernel:
+    weight, found = 1.0, None
+    for piece in part.split("*"):
+        factor = piece.strip()
+        if not factor:
+            raise InvalidParameterError(f"`kernel` is {text!r}, with nothing beside an operator; {_FORM}")
+        number = _number(factor)
+        if number is not None:
+            weight *= number
+        else:
+            one = _factor(factor, text, kernels)
+            found = one if found is None else found * one
+    if found is None:
+        return Constant(weight)
+    return found if weight == 1 else weight * found
+
+
+def _factor(factor: str, text: str, kernels: Mapping[str, type[Kernel]]) -> Kernel:
+    name, colon, rest = factor.partition(":")
+    kernel = find_by_name(kernels, name.strip(), "kernel")
+    return kernel(**_parameters(kernel, rest, text)) if colon else kernel()
+
+
+def _parameters(kernel: type[Kernel], rest: str, text: str) -> dict[str, float]:
+    known = list(signature(kernel).parameters)
+    parameters: dict[str, float] = {}
+    for pair in rest.split(","):
+        name, _, value = (part.strip() for part in pair.partition("="))
+        number = _number(value)
+        if name not in known or number is None or name in parameters:
+            raise InvalidParameterError(
+                f"`kernel` is {text!r}, but the {kernel.name} kernel does not take {pair.strip()!r}; it has "
+                + (f"{', '.join(known)}, each once and a number" if known else "no parameters")
+            )
+        parameters[name] = number
+    return parameters
+
+
+def _number(text: str) -> int | float | None:
+    if re.fullmatch(r"[+-]?\d+", text):
+        return int(text)
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return None if math.isnan(number) else number

@@ -1,0 +1,89 @@
+"""Kernels as text: what each form means, and what is refused in words."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rff_dist import RFFRidge
+from rff_dist.errors import InvalidParameterError
+from rff_dist.kernels import (
+    KERNELS,
+    Cauchy,
+    Constant,
+    Gaussian,
+    Linear,
+    Matern,
+    Min,
+    Polynomial,
+    RationalQuadratic,
+    find_kernel,
+)
+
+FORMS = {
+    "matern:nu=2.5": Matern(nu=2.5),
+    " matern : nu = 2.5 ": Matern(nu=2.5),
+    "rational_quadratic:shape=2e+0": RationalQuadratic(shape=2.0),
+    "polynomial:degree=3,offset=0": Polynomial(degree=3, offset=0.0),
+    "min:lower=-1,upper=+2": Min(-1.0, 2.0),
+    "gaussian + linear": Gaussian() + Linear(),
+    "gaussian:length_scale=2+0.1*linear": Gaussian(2.0) + 0.1 * Linear(),
+    "1 + min": 1 + Min(),
+    "1e+1*gaussian": 10 * Gaussian(),
+    "2 * gaussian * 3 * cauchy": 6 * (Gaussian() * Cauchy()),
+    "gaussian:length_scale=2 * cauchy:length_scale=3": Gaussian(2.0) * Cauchy(3.0),
+    "0.5": Constant(0.5),
+}
+
+
+@pytest.mark.parametrize("text", FORMS)
+def test_a_text_is_the_kernel_that_python_would_write(text):
+    assert find_kernel(text) == FORMS[text]
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_a_name_alone_is_the_kernel_with_its_defaults(name):
+    assert find_kernel(name) == KERNELS[name]()
+
+
+@given(st.floats(1e-6, 1e6), st.floats(1e-6, 1e6))
+def test_numbers_are_read_to_the_last_digit(weight, scale):
+    found = find_kernel(f"{weight!r}*gaussian:length_scale={scale!r} + linear")
+    assert found([[1.0, 2.0]], [[3.0, 5.0]]) == (weight * Gaussian(scale) + Linear())(
+        [[1.0, 2.0]], [[3.0, 5.0]]
+    )
+    assert found.to_dict()["kernels"][0] in (
+        (weight * Gaussian(scale)).to_dict(),
+        Gaussian(scale).to_dict(),  # of weight 1
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("gausian", "did you mean 'gaussian'"),
+        ("gaussian + lineer", "did you mean 'linear'"),
+        ("", "nothing beside an operator"),
+        ("gaussian +", "nothing beside an operator"),
+        ("* gaussian", "nothing beside an operator"),
+        ("matern:", "does not take ''; it has length_scale, nu"),
+        ("matern:mu=1", "does not take 'mu=1'; it has length_scale, nu, each once and a number"),
+        ("matern:nu", "does not take 'nu'"),
+        ("matern:nu=smooth", "does not take 'nu=smooth'"),
+        ("matern:nu=nan", "does not take 'nu=nan'"),
+        ("matern:nu=1,nu=2", "does not take 'nu=2'"),
+        ("linear:degree=2", "it has no parameters"),
+        ("matern:nu=-1", "`nu` is -1"),
+        ("polynomial:degree=2.5", "`degree` is 2.5"),
+        ("-1 * gaussian", "above 0"),
+        ("gaussian:length_scale=2", "give that as `length_scale`"),
+    ],
+)
+def test_a_text_that_means_no_kernel_is_refused_in_words(text, message):
+    with pytest.raises(InvalidParameterError, match=message):
+        find_kernel(text)
+
+
+def test_estimators_take_texts_too():
+    X = [[0.0], [1.0], [2.0], [3.0]]
+    model = RFFRidge("matern:nu=2.5", length_scale=2.0, n_components=8, random_state=0).fit(X, [0, 1, 4, 9])
+    assert model.feature_map_.spec.kernel == Matern(2.0, nu=2.5)
