@@ -12,7 +12,7 @@ from rff_dist import approximation_error, draw_feature_map, write_dataset
 from rff_dist.approximation import error_curve
 from rff_dist.bounds import feature_variance
 from rff_dist.errors import DataError, InvalidParameterError
-from rff_dist.feature_map import FourierFeatureMap, Standardizer
+from rff_dist.feature_map import FourierFeatureMap, Nystrom, Standardizer, draw_nystrom
 from rff_dist.kernels import Cauchy, Gaussian, Linear, Matern, Min, Polynomial
 from rff_dist.storage import ArrayDataset
 
@@ -76,6 +76,38 @@ def test_errors_are_those_of_the_dense_formulas(X, case, monkeypatch):
         assert_allclose(estimate.value, values[:, i].mean(), rtol=1e-10)
         assert_allclose([estimate.low, estimate.high], [max(0, interval[0]), interval[1]], rtol=1e-9)
     assert (found.n_components, found.n_samples, found.n_repeats) == (features.n_components, 40, 5)
+
+
+class TestNystrom:
+    """z(x)'z(y) = k(x, C) K_CC⁻¹ k(C, y): exact on the centres."""
+
+    def draw(self, centres, n_components, standardizer=None):
+        sample = centres if standardizer is None else standardizer(centres)
+        return draw_nystrom(
+            Gaussian(2.0),
+            sample.astype(np.float32),
+            n_components=n_components,
+            nystrom=Nystrom(),
+            seed=0,
+            standardizer=standardizer,
+        )
+
+    def test_error_is_that_of_the_projection_on_the_centres(self, X, monkeypatch):
+        standardizer = Standardizer(np.full(3, 0.5), np.full(3, 1.5))
+        features = self.draw(X, 60, standardizer)
+        found, groups = groups_seen(monkeypatch, Gaussian(2.0), features, X, n_samples=40, n_repeats=5)
+        values = [dense(Gaussian(2.0), features, rows) for rows in groups]
+        assert_allclose(found.max.value, np.mean([value[1] for value in values]), rtol=1e-6)
+        assert 1e-6 < found.max.value < 0.05
+
+    def test_error_on_the_centres_is_rounding(self, X):
+        features = self.draw(X[:40], 40)
+        found = approximation_error(Gaussian(2.0), features, X[:40], n_samples=10, n_repeats=4)
+        assert found.max.value < 1e-5  # float32 features of the kernel
+
+    def test_fewer_centres_are_another_choice_and_no_prefix(self, X):
+        with pytest.raises(InvalidParameterError, match="knows no spec to draw fewer components from"):
+            error_curve(Gaussian(2.0), self.draw(X, 60), X, n_components=[30, 60])
 
 
 def test_samples_are_disjoint_and_chosen_by_the_seed(X, monkeypatch):
