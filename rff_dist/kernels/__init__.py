@@ -1,8 +1,9 @@
 """What is approximated: kernels k(x, y), exactly, their algebra, and their spectral measures.
 
-Shift-invariant kernels (`stationary`) have random Fourier features of their spectral measure. Linear,
-polynomial and min kernels (`explicit`) have features of their own. Sums, products, multiples and
-kernels on some columns (`algebra`) are kernels again.
+Shift-invariant kernels have random Fourier features of their spectral measure: those with a formula are in
+`stationary`, those given by the law of their frequencies in `spectral`. Linear, polynomial and min kernels
+(`explicit`) have features of their own. Sums, products, multiples and kernels on some columns (`algebra`) are
+kernels again. `check_positive_definite` says whether a function of the distance is a kernel at all.
 """
 
 from __future__ import annotations
