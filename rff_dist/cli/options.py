@@ -254,6 +254,10 @@ def make_kernel(name: str, nu: float | None, length_scale: str | LengthScale) ->
         if name != Matern.name:
             raise typer.BadParameter(f"only --kernel matern takes it, not {name}", param_hint="--nu")
         kernel = Matern(nu=nu)
+    if length_scale == "evidence":
+        from rff_dist.evidence import check_tunable
+
+        return check_tunable(kernel)
     if isinstance(length_scale, str):
         return kernel
     from rff_dist.kernels import with_length_scale

@@ -87,7 +87,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return Run(folder, parameters, state, state.result())
 
 
-def fit_serially(run: Run, length_scale: float) -> tuple[Any, Any]:
+def fit_serially(run: Run, length_scale: float | str) -> tuple[Any, Any]:
     return pipeline.fit(
         open_dataset(run.parameters.data),
         Gaussian(),
@@ -171,6 +171,17 @@ def test_without_test_data_evaluation_is_skipped_with_a_note(run, tmp_path):
     assert skipped.name == "Skipped"
     assert "No test data" in skipped.message
     assert "Not evaluated" in Artifact.get("rff-train-summary").data
+
+
+def test_length_scales_by_evidence_are_those_of_the_fit_in_one_call(run, tmp_path):
+    update = {"model": str(tmp_path / "model"), "length_scale": "evidence", "length_scale_candidates": None}
+    parameters = run.parameters.model_copy(update={**update, "workers": None, "threads": None})
+    with lend_engine(SerialEngine(1)):
+        result = train(parameters)
+    expected, _ = fit_serially(run, "evidence")
+    assert result["digest"] != run.result["digest"]
+    assert result["statistics"] == expected.card["statistics_digest"]
+    assert result["length_scale"] == list(expected.feature_map.spec.kernel.length_scale)
 
 
 # -- runs that fail --------------------------------------------------------------------------------

@@ -26,6 +26,7 @@ from rff_dist.kernels import KERNELS, Gaussian, Linear, Matern, RationalQuadrati
 from rff_dist.model import read_model
 from rff_dist.plan import plan_fit
 from rff_dist.storage import ingest, open_dataset, write_dataset
+from rff_dist.tuning import tune_length_scales
 
 COMMANDS = ["demo", "ingest", "generate", "approximate", "plan", "fit", "evaluate", "predict", "info"]
 
@@ -132,6 +133,7 @@ BAD_VALUES = [
     (["--components", "7"], "--components", "take 8, or --map phases"),
     (["--length-scale", "0"], "--length-scale", "above 0"),
     (["--length-scale", "wide"], "--length-scale", "auto"),
+    (["--length-scale", "evidence", "--kernel", "linear"], "kernels of one width", "length scale"),
     (["--length-scale", "1,2"], "--length-scale", "3 columns"),
     (["--alpha", "-1"], "--alpha", "at least 0"),
     (["--alpha", "1,nan"], "--alpha", "at least 0"),
@@ -589,6 +591,16 @@ def test_a_fit_is_told_and_stored_as_asked(folder, tmp_path):
     assert model.feature_map.standardizer is None
     assert model.statistics is None
     assert np.array_equal(model.intercept, [0.0])
+
+
+def test_length_scales_by_evidence_are_told_and_stored(folder, tmp_path):
+    fit = ("fit", folder / "data.zarr", tmp_path / "model", "--serial", "--length-scale", "evidence")
+    found = document(*fit, "--components", "64", "--seed", "5")
+    tuned = tune_length_scales("gaussian", folder / "data.zarr", random_state=5)
+    assert found["kernel"] == read_model(tmp_path / "model").feature_map.spec.kernel.to_dict()
+    assert found["kernel"] == tuned.kernel.to_dict()
+    shown = ", ".join(f"{width:.4g}" for width in tuned.length_scale)
+    assert f"length scale {shown}" in run(*fit, "--components", "64", "--seed", "5", "--overwrite").stdout
 
 
 def test_the_laplacian_gets_independent_frequencies_unless_told_otherwise(folder, tmp_path):
