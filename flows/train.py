@@ -72,7 +72,7 @@ class TrainParameters(BaseModel):
         default="gaussian",
         description=f"One of {', '.join(KERNELS)}, with parameters as in 'matern:nu=2.5', or a sum such as "
         "'gaussian:length_scale=2 + 0.1 * linear'; kernels that are products over the columns (laplacian, "
-        "cauchy, sinc) need design 'iid'.",
+        "cauchy, sinc) need design 'iid' or 'quasi-monte-carlo'.",
     )
     nu: Positive | None = Field(
         default=None, description="Smoothness of the Matérn kernel; 1.5 where left out."
@@ -105,8 +105,10 @@ class TrainParameters(BaseModel):
         description="Ridge penalty of ‖y − Zw‖² + alpha‖w‖²: a number, a list to choose from by generalised "
         "cross-validation, or 'auto' to search the whole range.",
     )
-    design: Literal["orthogonal", "iid"] = Field(
-        default="orthogonal", description="How frequencies are arranged; orthogonal has less variance."
+    design: Literal["orthogonal", "iid", "quasi-monte-carlo", "structured"] = Field(
+        default="orthogonal",
+        description="How frequencies are arranged: orthogonal has less variance than iid, quasi-Monte Carlo "
+        "least in few columns, structured is fast for hundreds of columns.",
     )
     map: Literal["auto", "pairs", "phases"] = Field(
         default="pairs",

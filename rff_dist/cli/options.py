@@ -98,7 +98,8 @@ DesignName = Annotated[
     typer.Option(
         "--design",
         metavar="NAME",
-        help="orthogonal or iid frequencies; orthogonal where the kernel allows it if left out.",
+        help="How frequencies are arranged: orthogonal (if left out, where the kernel allows it), iid, "
+        "quasi-monte-carlo, which is best for few columns, or structured, which is fast for hundreds.",
         rich_help_panel=FEATURES,
     ),
 ]

@@ -58,9 +58,10 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, BaseEstimator):
         kernel values at rows of the data, the centres: any kernel has them, products such as
         Gaussian()*Linear() too, and fewer of them do where the data fill little of their space. `Nystrom`
         says how centres are chosen.
-    design : {"orthogonal", "iid"} or Design, default="orthogonal"
-        Of Fourier features: orthogonal frequencies have less variance and need an isotropic kernel: take
-        "iid" for the Laplacian.
+    design : {"orthogonal", "iid", "quasi-monte-carlo", "structured"} or Design, default="orthogonal"
+        Of Fourier features: how frequencies are arranged. Orthogonal ones have less variance than "iid" and
+        need an isotropic kernel, and so do structured ones, which are fast for hundreds of columns;
+        quasi-Monte Carlo is for any kernel, the Laplacian too, and best in few columns.
     standardize : bool, default=True
         Whether the inputs' means and standard deviations are taken out first.
     fit_intercept : bool, default=True

@@ -40,9 +40,10 @@ class RFFSampler(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
     features : {"fourier", "nystrom"} or Nystrom, default="fourier"
         Fourier features know nothing of the data; Nyström features are kernel values at rows of the data,
         and any kernel has them.
-    design : {"orthogonal", "iid"} or Design, default="orthogonal"
-        Of Fourier features: orthogonal frequencies have less variance and need an isotropic kernel: take
-        "iid" for the Laplacian.
+    design : {"orthogonal", "iid", "quasi-monte-carlo", "structured"} or Design, default="orthogonal"
+        Of Fourier features: how frequencies are arranged. Orthogonal ones have less variance than "iid" and
+        need an isotropic kernel, and so do structured ones, which are fast for hundreds of columns;
+        quasi-Monte Carlo is for any kernel, the Laplacian too, and best in few columns.
     random_state : int, RandomState, Generator or None, default=None
         The seed.
 

@@ -356,6 +356,16 @@ class TestStructuredFeatureMap:
         part = X[first : first + count]
         np.testing.assert_array_equal(features.transform(part), features.transform(X)[first : first + count])
 
+    def test_the_float64_products_of_a_row_have_the_same_bits_alone(self):
+        """Other shapes of the matrix products would round otherwise, which float32 angles mostly hide."""
+        blocks, X = structured(300).blocks, normal(200, 300)
+        together = np.empty((150, 200))
+        for frequencies, rows, products in blocks.products(X, 0, 150):
+            together[frequencies, rows] = products
+        for row in (0, 63, 64, 150, 199):
+            ((_, _, alone),) = blocks.products(X[row : row + 1], 0, 150)
+            np.testing.assert_array_equal(alone[:, 0], together[:, row])
+
     @pytest.mark.parametrize("n_features", [40, 1_000, 3_000])
     def test_the_bits_do_not_depend_on_blas_threads(self, n_features):
         features, X = structured(n_features, 2_200), normal(70, n_features)
