@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from scipy import linalg, stats
 from threadpoolctl import threadpool_limits
 
+from rff_dist import RFFRidge, load_model, save_model
 from rff_dist.errors import BroadcastError, InvalidParameterError
 from rff_dist.feature_map import (
     ConcatenatedFeatureMap,
@@ -475,3 +476,16 @@ class TestStructuredFeatureMap:
         Z, X = features.transform(normal(6)), normal(6)
         parts = [part.transform(X) for part in features.parts]
         np.testing.assert_allclose(Z @ Z.T, sum(z @ z.T for z in parts), atol=1e-12)
+
+
+@pytest.mark.parametrize("design", ["quasi-monte-carlo", "structured"])
+def test_a_model_of_each_design_is_trained_stored_and_read_again(design, tmp_path):
+    X = normal(600).astype(np.float64)
+    ridge = RFFRidge(n_components=130, design=design, random_state=0).fit(X, np.sin(X[:, 0]))
+    save_model(ridge, tmp_path / "model")
+    again = load_model(tmp_path / "model")
+    assert again.model_.feature_map.digest() == ridge.model_.feature_map.digest()
+    assert again.get_params()["design"] == design
+    np.testing.assert_array_equal(again.predict(X), ridge.predict(X))
+    dense = ridge.model_.feature_map.transform(X) @ ridge.model_.coefficients + ridge.model_.intercept
+    np.testing.assert_allclose(ridge.predict(X), dense[:, 0], rtol=1e-9, atol=1e-12)
