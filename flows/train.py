@@ -34,7 +34,7 @@ from rff_dist.engines.dask import DaskEngine
 from rff_dist.errors import InvalidParameterError, StorageError
 from rff_dist.feature_map import Nystrom
 from rff_dist.kernels import KERNELS, Kernel, Matern, check_design, find_kernel, with_length_scale
-from rff_dist.pipeline import check_width
+from rff_dist.pipeline import check_width, resolve_alpha
 from rff_dist.progress import LogObserver
 from rff_dist.storage import ZarrDataset, open_dataset, redact
 from rff_dist.storage.locations import parse_location
@@ -100,10 +100,11 @@ class TrainParameters(BaseModel):
     centres: Literal["uniform", "k-means++", "rpcholesky"] = Field(
         default="uniform", description="How Nyström features choose those rows."
     )
-    alpha: Literal["auto"] | NonNegative | Positives = Field(
+    alpha: Literal["auto", "gcv", "evidence"] | NonNegative | Positives = Field(
         default="auto",
         description="Ridge penalty of ‖y − Zw‖² + alpha‖w‖²: a number, a list to choose from by generalised "
-        "cross-validation, or 'auto' to search the whole range.",
+        "cross-validation, or 'gcv' or 'evidence' to search the whole range; "
+        "'auto' is 'evidence' where the length scale is, else 'gcv'.",
     )
     design: Literal["orthogonal", "iid", "quasi-monte-carlo", "structured"] = Field(
         default="orthogonal",
@@ -334,7 +335,7 @@ def _working(parameters: TrainParameters, log: Any) -> Iterator[None]:
             engine=engine,
             test=test,
             n_components=parameters.n_components,
-            alpha=parameters.alpha,
+            alpha=resolve_alpha(parameters.alpha, parameters.length_scale),
             design=parameters.design,
             map=parameters.map,
             standardize=parameters.standardize,

@@ -79,7 +79,7 @@ class RidgeModel:
         """Join what a fit produced."""
         path = {}
         if selection is not None:
-            names = ("alphas", "scores", "degrees_of_freedom")
+            names = ("alphas", "scores", "log_evidences", "degrees_of_freedom")
             path = {name: np.asarray(getattr(selection, name)) for name in names}
         status = {
             "status": str(solution.status),

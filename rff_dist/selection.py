@@ -17,6 +17,8 @@ from rff_dist.statistics import FloatArray
 
 logger = logging.getLogger(__name__)
 
+type Criterion = Literal["gcv", "evidence"]
+
 RESOLUTION = 1e-10
 
 
@@ -30,6 +32,8 @@ class Selection:
         The grid, ascending.
     scores : float64 array of shape (n_alphas, n_targets)
         GCV of each alpha and target, in the targets' units squared.
+    log_evidences : float64 array of shape (n_alphas, n_targets)
+        Log density of each target, less constants; see `RidgeSpectrum.log_evidences`.
     degrees_of_freedom : float64 array of shape (n_alphas,)
         Effective parameters of each alpha, intercept included.
     best_index : int
@@ -40,6 +44,8 @@ class Selection:
         GCV at `alpha`.
     at_end : {"lower", "upper"} or None
         Which end of the grid the minimum is at, if any: the true minimum may lie beyond it.
+    criterion : {"gcv", "evidence"}
+        What alpha was chosen by.
     """
 
     alphas: FloatArray
@@ -49,6 +55,8 @@ class Selection:
     alpha: float
     score: FloatArray
     at_end: Literal["lower", "upper"] | None
+    log_evidences: FloatArray
+    criterion: Criterion
 
 
 def generalized_cross_validation(spectrum: RidgeSpectrum, alphas: ArrayLike) -> FloatArray:
@@ -101,12 +109,15 @@ def default_alphas(spectrum: RidgeSpectrum) -> FloatArray:
     return largest * 10.0 ** (np.arange(-steps, 1) / 3.0)
 
 
-def select_alpha(spectrum: RidgeSpectrum, alphas: ArrayLike | None = None) -> Selection:
-    """Choose the alpha with the least GCV, one for all targets.
+def select_alpha(
+    spectrum: RidgeSpectrum, alphas: ArrayLike | None = None, *, criterion: Criterion = "gcv"
+) -> Selection:
+    """Choose the alpha with the least GCV or the greatest evidence, one for all targets.
 
     Targets share it by the mean of GCV / variance, so that their units do not matter; constant targets have
     no say. Scores that differ by less than 1e-10 of the variance go to the larger alpha. The best of the
-    grid is refined by a bounded search between its neighbours (Brent's method on log alpha).
+    grid is refined by a bounded search between its neighbours (Brent's method on log alpha). Evidences of
+    several targets add up.
 
     Parameters
     ----------
@@ -114,6 +125,9 @@ def select_alpha(spectrum: RidgeSpectrum, alphas: ArrayLike | None = None) -> Se
         Eigenvalues and targets.
     alphas : float64 array of shape (n_alphas,), optional
         Positive penalties to choose from; `default_alphas(spectrum)` by default.
+    criterion : {"gcv", "evidence"}
+        GCV estimates the error of new rows whatever the prior; the evidence trusts it, and is the surer one
+        where the length scales were chosen by it too.
 
     Returns
     -------
@@ -129,17 +143,21 @@ def select_alpha(spectrum: RidgeSpectrum, alphas: ArrayLike | None = None) -> Se
     """
     grid = default_alphas(spectrum) if alphas is None else _check_grid(alphas)
     scores = generalized_cross_validation(spectrum, grid)
-    path = _shared_score(spectrum, scores)
-    if not np.isfinite(path).any():
+    gcv = _shared_score(spectrum, scores)
+    if not np.isfinite(gcv).any():
         raise SolveError(
             f"alpha cannot be chosen by cross-validation: n_samples={spectrum.n_samples} leaves no residual "
             f"degrees of freedom for {len(spectrum.eigenvalues)} components. Give alpha, or more rows"
         )
+    log_evidences = spectrum.log_evidences(grid)
     # a residual below 1e-10 of y'y is rounding: scores that differ by less are one, and the larger alpha
     # of them is the safer one
+    path = gcv if criterion == "gcv" else _shared_evidence(spectrum, log_evidences)
     tied = np.flatnonzero(path <= path.min() + RESOLUTION)
     best = int(tied[-1])
-    alpha = _refine(spectrum, grid, best, float(path[best])) if len(tied) == 1 else float(grid[best])
+    alpha = (
+        _refine(spectrum, grid, best, float(path[best]), criterion) if len(tied) == 1 else float(grid[best])
+    )
     selection = Selection(
         alphas=grid,
         scores=scores,
@@ -148,6 +166,8 @@ def select_alpha(spectrum: RidgeSpectrum, alphas: ArrayLike | None = None) -> Se
         alpha=alpha,
         score=generalized_cross_validation(spectrum, [alpha])[0],
         at_end=_end(best, len(grid)),
+        log_evidences=log_evidences,
+        criterion=criterion,
     )
     if selection.at_end is not None:
         logger.info(
@@ -174,15 +194,28 @@ def _shared_score(spectrum: RidgeSpectrum, scores: FloatArray) -> FloatArray:
     return shared
 
 
-def _refine(spectrum: RidgeSpectrum, grid: FloatArray, best: int, best_score: float) -> float:
+def _shared_evidence(spectrum: RidgeSpectrum, log_evidences: FloatArray) -> FloatArray:
+    """−2·log evidence per row, mean over the targets that vary, shape (n_alphas,)."""
+    varying = spectrum.total_sum_of_squares > 0.0
+    if not varying.any():
+        return np.zeros(len(log_evidences))
+    shared: FloatArray = -2.0 * log_evidences[:, varying].mean(axis=1) / spectrum.n_samples
+    return shared
+
+
+def _refine(
+    spectrum: RidgeSpectrum, grid: FloatArray, best: int, best_score: float, criterion: Criterion
+) -> float:
     """Search between the neighbours of `grid[best]`; the grid's own point wins a tie."""
     lower, upper = np.log(grid[max(best - 1, 0)]), np.log(grid[min(best + 1, len(grid) - 1)])
     if lower == upper:
         return float(grid[best])
 
     def score(log_alpha: float) -> float:
-        scores = generalized_cross_validation(spectrum, [np.exp(log_alpha)])
-        return float(_shared_score(spectrum, scores)[0])
+        alphas = [np.exp(log_alpha)]
+        if criterion == "evidence":
+            return float(_shared_evidence(spectrum, spectrum.log_evidences(alphas))[0])
+        return float(_shared_score(spectrum, generalized_cross_validation(spectrum, alphas))[0])
 
     found = minimize_scalar(score, bounds=(lower, upper), method="bounded", options={"xatol": 1e-3})
     return float(np.exp(found.x)) if found.fun < best_score else float(grid[best])

@@ -134,7 +134,8 @@ def _describe_record(path: str, record: Record) -> Report:
         elif "jitter" in features:
             facts["features"] += f", jitter {features['jitter']:.3g}"
             facts["kernel"] = kernel_words(features["kernel"])
-        facts["alpha"] = f"{metadata['alpha']:.3g}{'' if selection is None else ', chosen by GCV'}"
+        by = "the evidence" if card.get("alpha_given") == "evidence" else "GCV"
+        facts["alpha"] = f"{metadata['alpha']:.3g}{'' if selection is None else f', chosen by {by}'}"
         facts["solver"] = card["solver"]["status"].replace("_", " ")
         facts["statistics"] = "kept" if "statistics" in metadata else "left out"
         packages = ", ".join(f"{name} {found}" for name, found in card["environment"]["packages"].items())

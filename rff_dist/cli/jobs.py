@@ -252,7 +252,7 @@ def _describe_fit(model: RidgeModel, solved: Solved, dataset: ZarrDataset, seed:
         "n_components": feature_map.n_components,
         **_describe_features(feature_map, seed),
         "alpha": model.alpha,
-        "alpha_chosen_by": "given" if selection is None else "gcv",
+        "alpha_chosen_by": "given" if selection is None else selection.criterion,
         "alpha_at_end_of_path": None if selection is None else selection.at_end,
         "gcv": None if selection is None else selection.score,
         "status": solution.status.value,
@@ -271,12 +271,15 @@ def _feature_words(found: Mapping[str, Any]) -> str:
     return f"{found['design']}, {found['map']}"
 
 
+_CHOSEN_BY = {"given": "as given", "gcv": "chosen by GCV", "evidence": "chosen by the evidence"}
+
+
 def _fit_facts(found: Mapping[str, Any]) -> RenderableType:
     facts = {
         "rows": f"{found['n_samples']:,}, {features_and_targets(found['n_features'], found['n_targets'])}",
         "features": f"D = {found['n_components']:,}, {_feature_words(found)}, seed {found['seed']}",
         "kernel": kernel_words(found["kernel"]),
-        "alpha": f"{found['alpha']:.3g}, {'as given' if found['gcv'] is None else 'chosen by GCV'}",
+        "alpha": f"{found['alpha']:.3g}, {_CHOSEN_BY[found['alpha_chosen_by']]}",
     }
     if found["gcv"] is not None:
         roots = [math.sqrt(score) for score in found["gcv"]]

@@ -123,8 +123,9 @@ AlphaText = Annotated[
     str,
     typer.Option(
         "--alpha",
-        metavar="A|A1,A2,…",
-        help="Penalty of ‖y − Zw‖² + α‖w‖²; among several, or all with auto, GCV chooses.",
+        metavar="auto|gcv|evidence|A|A1,A2,…",
+        help="Penalty of ‖y − Zw‖² + α‖w‖²: among several GCV chooses; gcv and evidence search all; auto is "
+        "evidence with --length-scale evidence, else gcv.",
         rich_help_panel=REGRESSION,
     ),
 ]
@@ -204,9 +205,9 @@ def read_numbers(text: str, option: str) -> list[float]:
 
 def read_alpha(text: str) -> float | str | list[float]:
     """Read `--alpha`, and check its range."""
-    from rff_dist.pipeline import check_alpha
+    from rff_dist.pipeline import ALPHA_NAMES, check_alpha
 
-    if text == "auto":
+    if text in ALPHA_NAMES:
         return text
     values = read_numbers(text, "--alpha")
     alpha = values if len(values) > 1 else values[0]

@@ -45,14 +45,15 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, BaseEstimator):
     length_scale : "auto", "evidence", float or array of shape (n_features,), default="auto"
         The kernel's width, in units of the (standardised) inputs; "auto" is the median distance between
         rows of a seeded sample, a first guess. "evidence" tunes one width per column on up to 4,000 rows,
-        in the place of a kernel object's own; see `rff_dist.tune_length_scales`, which gives the penalty
-        that belongs to them, too.
+        in the place of a kernel object's own; see `rff_dist.tune_length_scales`.
     n_components : int, default=2048
         D: the error of the approximation falls as 1/√D, cost grows with its square. An even number makes
         cos/sin pairs; an odd one cosines with random phases, which have more variance. Of Nyström features
         the number of centres; fewer where all distinct rows, which make the kernel exact, are fewer.
-    alpha : "auto", float or sequence of float, default="auto"
-        The penalty. Of several, or "auto" over the whole range, generalised cross-validation chooses.
+    alpha : "auto", "gcv", "evidence", float or sequence of float, default="auto"
+        The penalty. Of several, or "gcv" over the whole range, generalised cross-validation chooses;
+        "evidence" is the marginal likelihood's choice over the whole range. "auto" is "evidence" where the
+        length scale is, else "gcv".
     features : {"fourier", "nystrom"} or Nystrom, default="fourier"
         Random Fourier features know nothing of the data and need a spectral measure. Nyström features are
         kernel values at rows of the data, the centres: any kernel has them, products such as
@@ -83,8 +84,8 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, BaseEstimator):
     length_scale_ : float or tuple of float
         The kernel's width in use.
     selection_ : dict of str to ndarray
-        The path of alpha: `alphas`, `scores` (GCV, one column per target), `degrees_of_freedom`; empty
-        for a given alpha.
+        The path of alpha: `alphas`, `scores` (GCV, one column per target), `log_evidences`,
+        `degrees_of_freedom`; empty for a given alpha.
     statistics_ : RidgeStatistics
         The exact sums that all the rest was solved from.
     feature_map_ : FeatureMap
@@ -277,7 +278,10 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, BaseEstimator):
         if self._pending is not None:
             # the sums stay pending until they are solved: a failing solve must not lose rows
             self._fitted = pipeline.refit(
-                self._fitted, self._pending, alpha=self.alpha, fit_intercept=self.fit_intercept
+                self._fitted,
+                self._pending,
+                alpha=pipeline.resolve_alpha(self.alpha, self.length_scale),
+                fit_intercept=self.fit_intercept,
             )
             self._pending = None
         return self._fitted

@@ -156,6 +156,37 @@ class RidgeSpectrum:
         shrunk = np.array([(row[0] / (kept + row[0])).sum() for row in self._column(alphas)])
         return float(self.n_samples - int(self.fit_intercept) - self.effective_rank) + shrunk
 
+    def log_evidences(self, alphas: ArrayLike) -> FloatArray:
+        """Log density of each target for every alpha, the noise variance profiled out, less constants.
+
+        y ~ N(0, σ²·(ZZ'/alpha + I)) with the σ² of the greatest density, an intercept taken out first.
+
+        Parameters
+        ----------
+        alphas : float64 array of shape (n_alphas,)
+            Penalties above 0.
+
+        Returns
+        -------
+        float64 array of shape (n_alphas, n_targets)
+            −½·(n·log q + Σ log(1 + λ/alpha)) with q = c − B'(A + alpha)⁻¹B; a q below its rounding error
+            counts as that error.
+
+        References
+        ----------
+        Rasmussen & Williams (2006), eq. 2.30, in the form of NUMERICS: log det by the matrix determinant
+        lemma.
+        """
+        column = self._column(alphas)
+        shrinkage = np.array(
+            [np.square(self._filter(row) * self.projected_moments).sum(axis=0) for row in column]
+        )
+        quadratic = np.maximum(self._signed_rss(column), self.rss_error_bound(alphas)) + column * shrinkage
+        log_determinant = np.array([np.log1p(self.eigenvalues / row[0]).sum() for row in column])
+        n_samples = self.n_samples - int(self.fit_intercept)
+        with np.errstate(divide="ignore"):  # a constant target: infinite for every alpha
+            return np.asarray(-0.5 * (n_samples * np.log(quadratic) + log_determinant[:, np.newaxis]))
+
     def _column(self, alphas: ArrayLike) -> FloatArray:
         values = np.atleast_1d(np.asarray(alphas))
         return check_alpha(values, len(values))[:, np.newaxis]

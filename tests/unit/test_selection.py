@@ -31,6 +31,42 @@ def test_gcv_path_equals_the_dense_hat_matrix(fit_intercept):
     np.testing.assert_allclose(generalized_cross_validation(spectrum, alphas), oracle, rtol=1e-8)
 
 
+def dense_log_evidence(Z, y, alpha):
+    """Log density of y under N(0, σ²·(ZZ'/alpha + I)) at its best σ²: Rasmussen & Williams 2006, eq. 2.30."""
+    covariance = Z @ Z.T / alpha + np.eye(len(Z))
+    variance = y @ np.linalg.solve(covariance, y) / len(y)
+    return -0.5 * (len(y) * (np.log(2 * np.pi * variance) + 1) + np.linalg.slogdet(covariance)[1])
+
+
+def test_log_evidences_are_dense_densities_up_to_a_constant():
+    Z, Y = draw_problem(n_samples=60)
+    alphas = np.geomspace(1e-3, 1e5, 9)
+    found = decompose(normal_equations(Z, Y, fit_intercept=False)).log_evidences(alphas)
+    oracle = np.array([[dense_log_evidence(Z, y, alpha) for y in Y.T] for alpha in alphas])
+    np.testing.assert_allclose(found - found[0], oracle - oracle[0], rtol=1e-8, atol=1e-8)
+
+
+def test_alpha_by_evidence_is_the_maximum_of_the_dense_density_on_a_fine_grid():
+    Z, Y = draw_problem(n_samples=60)
+    equations = normal_equations(Z, Y, fit_intercept=False)
+    selection = select_alpha(decompose(equations), criterion="evidence")
+    fine = np.geomspace(selection.alphas[0], selection.alphas[-1], 2_000)
+    joint = [sum(dense_log_evidence(Z, y, alpha) for y in Y.T) for alpha in fine]
+    assert selection.criterion == "evidence"
+    assert selection.alpha == pytest.approx(fine[np.argmax(joint)], rel=0.03)
+    assert selection.alpha != pytest.approx(select_alpha(decompose(equations)).alpha, rel=0.03)
+
+
+def test_a_constant_target_has_no_say_in_the_evidence():
+    Z, Y = draw_problem(n_samples=60)
+    alone = select_alpha(decompose(normal_equations(Z, Y)), criterion="evidence")
+    constant = np.column_stack([Y, np.full(len(Y), 7.0)])
+    joined = select_alpha(decompose(normal_equations(Z, constant)), criterion="evidence")
+    assert joined.alpha == pytest.approx(alone.alpha, rel=1e-2)
+    only = select_alpha(decompose(normal_equations(Z, constant[:, -1:])), criterion="evidence")
+    assert only.alpha == only.alphas[-1]
+
+
 def test_chosen_alpha_is_the_minimum_of_the_dense_score_on_a_fine_grid():
     Z, Y = draw_problem(n_samples=60)
     selection = select_alpha(decompose(normal_equations(Z, Y)))
