@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from rff_dist.engines.dask import DaskEngine
     from rff_dist.engines.serial import SerialEngine
     from rff_dist.estimators import RFFRidge, RFFSampler, load_model, save_model
-    from rff_dist.feature_map import FeatureMap, draw_feature_map
+    from rff_dist.feature_map import FeatureMap, Nystrom, draw_feature_map
     from rff_dist.kernels import (
         Cauchy,
         Gaussian,
@@ -53,6 +53,7 @@ _HOMES = {
     "Linear": "rff_dist.kernels",
     "Matern": "rff_dist.kernels",
     "Min": "rff_dist.kernels",
+    "Nystrom": "rff_dist.feature_map",
     "Polynomial": "rff_dist.kernels",
     "RFFRidge": "rff_dist.estimators",
     "RFFSampler": "rff_dist.estimators",
@@ -81,6 +82,7 @@ __all__ = [
     "Linear",
     "Matern",
     "Min",
+    "Nystrom",
     "Polynomial",
     "RFFRidge",
     "RFFSampler",

@@ -19,7 +19,7 @@ from threadpoolctl import threadpool_limits
 from rff_dist.blocks import Block, cut_blocks
 from rff_dist.errors import PlanError
 from rff_dist.feature_map import check_n_components
-from rff_dist.statistics import FRACTION_BITS, OUTPUT_TILE, WHITENED_FRACTION_BITS, TileLayout, tile_rows
+from rff_dist.statistics import FRACTION_BITS, OUTPUT_TILE, TileLayout, tile_rows
 
 MIN_BLOCK_ROWS = (
     16_384  # sending and merging a block's statistics then costs about 2 % of making them, for any D
@@ -175,7 +175,7 @@ def plan_fit(
     rows = max(block.n_samples for block in blocks)
     height = min(tile_rows(n_components), rows)
     layout = TileLayout(n_components)
-    limbs = 1 if n_samples <= 1 << (62 - (WHITENED_FRACTION_BITS if whitened else FRACTION_BITS)) else 2
+    limbs = 1 if n_samples <= 1 << (62 - FRACTION_BITS) else 2
     statistics_bytes = 8 * limbs * layout.size + 8 * 6 * n_components * (n_targets + 1)
     together = 1 if n_threads == 1 else min(-(-rows // height), -(-2 * n_threads // len(layout.tiles())))
     row_bytes = n_features * itemsize + 8 * (n_targets + 1)

@@ -29,7 +29,6 @@ type IntArray = NDArray[np.int64]
 OUTPUT_TILE = 512  # columns of an output tile; see TileLayout
 FRACTION_BITS = 39  # a float64 product of up to 2**13 rows, entries up to 1, may be exact to 2**-39 only
 FINE_FRACTION_BITS = 49  # for few rows, whose products are small and have finer bits
-WHITENED_FRACTION_BITS = 44  # where a whitener amplifies roundings; a limb still holds the largest block
 _LIMB_BITS = 62  # of one int64, with a bit to spare
 
 

@@ -217,7 +217,7 @@ def inspect_data(job: Job) -> Summary:
         metadata={
             "target_offset": list(pipeline.target_offset_from(moments)),
             "grid": {
-                "fraction_bits": pipeline.fraction_bits_for(dataset.n_samples, features=job.features),
+                "fraction_bits": pipeline.fraction_bits_for(dataset.n_samples),
                 **pipeline.weight_grid(moments),
             },
         },

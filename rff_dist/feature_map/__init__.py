@@ -21,6 +21,7 @@ from rff_dist.feature_map.explicit import LinearFeatureMap, PolynomialFeatureMap
 from rff_dist.feature_map.fourier import FourierFeatureMap
 from rff_dist.feature_map.nystrom import Nystrom, NystromFeatureMap, draw_nystrom
 from rff_dist.feature_map.protocol import STRIPE, FeatureMap, FeatureSpec, Standardizer
+from rff_dist.feature_map.reweighted import ReweightedFeatureMap
 from rff_dist.feature_map.structured import StructuredFeatureMap
 
 __all__ = [
@@ -35,6 +36,7 @@ __all__ = [
     "Nystrom",
     "NystromFeatureMap",
     "PolynomialFeatureMap",
+    "ReweightedFeatureMap",
     "Standardizer",
     "StructuredFeatureMap",
     "ThresholdFeatureMap",
@@ -52,6 +54,7 @@ _KINDS: dict[str, type[FeatureMap]] = {
     for kind in (
         FourierFeatureMap, StructuredFeatureMap, ConcatenatedFeatureMap, LinearFeatureMap,
         ThresholdFeatureMap, PolynomialFeatureMap, ComplexFeatureMap, NystromFeatureMap,
+        ReweightedFeatureMap,
     )
 }  # fmt: skip
 

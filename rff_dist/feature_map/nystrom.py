@@ -47,7 +47,7 @@ from rff_dist.triangular import cholesky_in_place, solve_upper, tile_pool, tiles
 
 logger = logging.getLogger(__name__)
 
-RELATIVE_JITTER = 1e-7
+RELATIVE_JITTER = 1e-5  # measured, see `Nystrom`
 SAMPLE_ROWS = 10_000
 _PANEL_ROWS = 64
 _PANEL_CENTRES = 256  # 128 KiB of kernel values, which caches hold and the allocator keeps
@@ -64,8 +64,10 @@ class Nystrom:
         pivoted Cholesky, which needs the fewest centres to come near the kernel, and
         8 · sample_rows · n_components bytes.
     jitter : float
-        Added to the diagonal of the centres' Gram, as a share of its mean. Of smaller ones, rounding
-        divided by the jitter becomes the noise floor; larger ones lose detail.
+        Added to the diagonal of the centres' Gram, as a share of its mean. With a small one and centres that
+        the kernel hardly tells apart, rounding divided by the jitter is the noise floor: of a Gaussian kernel
+        of width 10 on 36,000 rows of eight columns, 1e-7 left an error of 0.39, 1e-5 and 1e-4 of 0.36. Where
+        centres are far apart, 1e-11 and 1e-5 gave the same errors to four digits.
     sample_rows : int, optional
         How many rows centres are chosen from: by default 10,000, or twice the centres.
 

@@ -193,7 +193,6 @@ class TestStatistics:
             spec = pipeline.statistics_spec(
                 ArrayDataset(rows, targets(rows)),
                 feature_map,
-                fraction_bits=pipeline.fraction_bits_for(len(X), features="nystrom"),
             )
             equations = accumulate(
                 ArrayDataset(rows, targets(rows)), feature_map, engine=engine, spec=spec
@@ -263,7 +262,7 @@ class TestCentres:
         feature_map, X = draw(Matern(1.0), 2048), inputs()
         Z = feature_map.transform(X)
         assert feature_map.n_components == 300
-        assert_allclose(Z @ Z.T, Matern(1.0)(X), atol=2e-7)  # the jitter
+        assert_allclose(Z @ Z.T, Matern(1.0)(X), atol=2e-5)  # the jitter
 
     def test_a_sample_of_many_chunks_reads_few_of_them(self):
         X = np.arange(40_000, dtype=np.float32)[:, np.newaxis]
