@@ -34,7 +34,7 @@ def test_python_prints_what_the_readme_says(blocks, tmp_path, project_root):
             story.append(text)
         if kind == "text":
             said.append(text)
-    assert len(story) == len(said) == 2
+    assert len(story) == len(said) == 3
     (tmp_path / "story.py").write_text("\n".join(story))
     assert run([sys.executable, "story.py"], tmp_path, project_root) == "".join(said)
 
