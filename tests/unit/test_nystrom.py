@@ -133,6 +133,16 @@ class TestBits:
         feature_map.fill(X[90:101], part, 0, 200)
         assert_array_equal(part, whole[:, 90:101])
 
+    def test_wide_inputs_have_them_too_though_a_product_with_one_row_rounds_otherwise(self):
+        X = np.random.default_rng(0).standard_normal((200, 40)).astype(np.float32)
+        kernel = Gaussian(6.0) * Linear()
+        feature_map = draw_nystrom(kernel, X, n_components=90, nystrom=Nystrom(), seed=0)
+        whole, one = np.empty((90, 200)), np.empty((90, 1))
+        feature_map.fill(X, whole, 0, 90)
+        for row in (0, 64, 199):
+            feature_map.fill(X[row : row + 1], one, 0, 90)
+            assert_array_equal(one[:, 0], whole[:, row])
+
     def test_threads_change_no_bit(self):
         X = inputs(5000, seed=4)
         feature_map = draw(n_components=100)
