@@ -233,7 +233,7 @@ def _not_finite(rows: Rows, name: str, values: NDArray[Any]) -> DataError:
         problem = f"Input {name} contains infinity: {where}"
     else:
         problem = f"Input {name} contains a value too large for dtype('float32'): {where} holds {stored:g}"
-    if rows.chunk_rows is not None:
+    if name == "X" and rows.chunk_rows is not None:  # y and weights may be cut otherwise
         problem += f" (chunk {(rows.block.start + position[0]) // rows.chunk_rows})"
     return DataError(f"{problem}; fill or drop such rows first")
 

@@ -139,7 +139,7 @@ class RidgeModel:
 
 
 def describe_environment() -> dict[str, Any]:
-    """Return the versions and the kind of processor that bits depend on (NUMERICS: one machine type)."""
+    """Return the versions and the kind of processor that bits depend on."""
     blas = [library for library in threadpoolctl.threadpool_info() if library["user_api"] == "blas"]
     return {
         "python": platform.python_version(),

@@ -174,8 +174,7 @@ class RidgeSpectrum:
 
         References
         ----------
-        Rasmussen & Williams (2006), eq. 2.30, in the form of NUMERICS: log det by the matrix determinant
-        lemma.
+        Rasmussen & Williams (2006), eq. 2.30, with the matrix determinant lemma.
         """
         column = self._column(alphas)
         shrinkage = np.array(
