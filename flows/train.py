@@ -29,12 +29,13 @@ from prefect.states import Completed
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from rff_dist import training
+from rff_dist.drawing import check_width
 from rff_dist.engines import Engine
 from rff_dist.engines.dask import DaskEngine
 from rff_dist.errors import InvalidParameterError, StorageError
 from rff_dist.feature_map import Nystrom
 from rff_dist.kernels import KERNELS, Kernel, Matern, check_design, find_kernel, with_length_scale
-from rff_dist.pipeline import check_width, resolve_alpha
+from rff_dist.pipeline import resolve_alpha
 from rff_dist.progress import LogObserver
 from rff_dist.storage import ZarrDataset, open_dataset, redact
 from rff_dist.storage.locations import parse_location

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import linalg, special
 
 from rff_dist.blocks import Dataset
+from rff_dist.drawing import sample_inputs
 from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.feature_map import (
     ComplexFeatureMap,
@@ -23,7 +24,6 @@ from rff_dist.feature_map import (
 )
 from rff_dist.kernels import Kernel, check_positive, find_kernel
 from rff_dist.kernels.base import check_count
-from rff_dist.pipeline import sample_inputs
 from rff_dist.storage import ArrayDataset
 
 __all__ = ["ApproximationError", "Estimate", "Measure", "approximation_error", "error_curve"]

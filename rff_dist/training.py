@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from rff_dist import pipeline
+from rff_dist import drawing, pipeline
 from rff_dist.blocks import Accumulation, Dataset
 from rff_dist.engines import Broadcast, Engine
 from rff_dist.errors import BroadcastError, DataError, InvalidParameterError
@@ -253,7 +253,7 @@ def draw_features(job: Job, length_scale: str | LengthScale, *, name: str = "can
         If a parameter is out of range.
     """
     kept = _read_moments(job)
-    feature_map = pipeline.draw(
+    feature_map = drawing.draw(
         job.dataset,
         job.kernel,
         length_scale=length_scale,

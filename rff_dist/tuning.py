@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from rff_dist import pipeline
+from rff_dist import drawing, pipeline
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.evidence import TunedKernel
@@ -26,7 +26,7 @@ def tune_length_scales(
     *,
     per_feature: bool = True,
     standardize: bool = True,
-    n_samples: int = pipeline.TUNING_ROWS,
+    n_samples: int = drawing.TUNING_ROWS,
     n_components: int = 256,
     n_starts: int = 4,
     random_state: int | np.random.Generator | np.random.RandomState | None = 0,
@@ -107,7 +107,7 @@ def tune_length_scales(
     standardizer = None
     if standardize:
         standardizer = pipeline.standardizer_from(pipeline.inspect(dataset, engine=SerialEngine()))
-    return pipeline.tune(
+    return drawing.tune(
         dataset,
         found,
         standardizer=standardizer,

@@ -96,7 +96,7 @@ def approximate(
 
     Only the sampled rows are read; means, deviations and the median distance are theirs.
     """
-    from rff_dist import pipeline, storage
+    from rff_dist import drawing, pipeline, storage
     from rff_dist.approximation import error_curve
     from rff_dist.bounds import better_map
     from rff_dist.engines.serial import SerialEngine
@@ -115,12 +115,12 @@ def approximate(
     )
     chosen.check_columns(dataset.n_features)
     check_design(chosen, arranged, dataset.n_features)
-    rows = pipeline.sample_inputs(dataset, seed, n_rows=n_samples * n_repeats)
+    rows = drawing.sample_inputs(dataset, seed, n_rows=n_samples * n_repeats)
     sample = storage.ArrayDataset(rows)
     moments = pipeline.inspect(sample, engine=SerialEngine(1))
     standardizer = None if no_standardize else pipeline.standardizer_from(moments)
     ranges = pipeline.input_range(moments, standardizer)
-    feature_map = pipeline.draw(
+    feature_map = drawing.draw(
         sample,
         chosen,
         length_scale=width,
@@ -143,7 +143,7 @@ def approximate(
         confidence=confidence,
         random_state=seed,
     )
-    compared = pipeline.sample_inputs(sample, seed)  # the rows that --map auto looks at
+    compared = drawing.sample_inputs(sample, seed)  # the rows that --map auto looks at
     variances = better_map(spec.kernel, compared if standardizer is None else standardizer(compared))
     theory = Theory(
         spec.kernel,

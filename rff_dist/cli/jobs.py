@@ -87,11 +87,11 @@ def plan(
     serial: Serial = False,
 ) -> Report:
     """Say what a fit would take: bytes, operations, memory and seconds. Nothing runs but a stop-watch."""
-    from rff_dist import pipeline, storage
+    from rff_dist import drawing, pipeline, storage
     from rff_dist.plan import available_memory, human_bytes, measure_gflops, plan_fit
 
     dimension, penalty = read_count(n_components, "--components"), read_alpha(alpha)
-    whitened = pipeline.find_features(features) is not None
+    whitened = drawing.find_features(features) is not None
     workers, threads = Where(None, n_workers, n_threads, serial, insecure=False).size()
     here = available_memory()
     limit = (here if serial else here // workers) if memory is None else read_bytes(memory, "--memory")
@@ -171,7 +171,7 @@ def fit(
 ) -> Report:
     """Train kernel ridge regression on random features: two passes over the data and one solve."""
     where = Where(scheduler, n_workers, n_threads, serial, insecure)
-    from rff_dist import pipeline, storage
+    from rff_dist import drawing, pipeline, storage
     from rff_dist.feature_map import check_map
     from rff_dist.kernels import check_design, default_design
     from rff_dist.model import write_model
@@ -181,8 +181,8 @@ def fit(
     width, penalty = read_length_scale(length_scale), read_alpha(alpha)
     check_map(map)
     kind = read_features(features, centres)
-    fourier = pipeline.find_features(kind) is None
-    dimension = pipeline.check_width(read_count(n_components, "--components"), map, kind)
+    fourier = drawing.find_features(kind) is None
+    dimension = drawing.check_width(read_count(n_components, "--components"), map, kind)
     chosen = make_kernel(kernel, nu, width)
     if design is not None and not fourier:
         raise typer.BadParameter("only --features fourier has one", param_hint="--design")

@@ -225,8 +225,8 @@ def read_length_scale(text: str) -> str | LengthScale:
 
 def read_features(name: str, centres: str | None) -> str | Nystrom:
     """Read `--features` and `--centres`."""
+    from rff_dist.drawing import find_features
     from rff_dist.feature_map import Nystrom
-    from rff_dist.pipeline import find_features
 
     if find_features(name) is None:
         if centres is not None:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
-from rff_dist import pipeline
+from rff_dist import drawing, pipeline
 from rff_dist.blocks import Block, Dataset, LinearModel, Rows, predict_rows
 from rff_dist.engines import Engine
 from rff_dist.errors import DataError, InvalidParameterError, StatisticsError
@@ -352,7 +352,7 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, BaseEstimator):
             )
 
     def _check_parameters(self) -> tuple[Kernel, str | LengthScale | None]:
-        pipeline.find_features(self.features)
+        drawing.find_features(self.features)
         for name in ("standardize", "fit_intercept"):
             if not isinstance(getattr(self, name), bool | np.bool_):
                 raise InvalidParameterError(f"`{name}` is {getattr(self, name)!r}; expected True or False")

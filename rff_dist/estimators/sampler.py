@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
-from rff_dist import pipeline
+from rff_dist import drawing, pipeline
 from rff_dist.blocks import Dataset
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import InvalidParameterError
@@ -109,7 +109,7 @@ class RFFSampler(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
         kernel, length_scale = choose_kernel(self.kernel, self.length_scale)
         check_n_components(self.n_components, "phases")
         dataset = as_dataset(self, X, reset=True, supervised=False)
-        self.feature_map_ = pipeline.draw(
+        self.feature_map_ = drawing.draw(
             dataset,
             kernel,
             length_scale=length_scale,

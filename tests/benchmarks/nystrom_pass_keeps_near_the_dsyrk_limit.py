@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from rff_dist import Matern, Nystrom, SerialEngine, pipeline
+from rff_dist import Matern, Nystrom, SerialEngine, drawing, pipeline
 from rff_dist.solvers import solve_cholesky
 from rff_dist.triangular import available_cores
 from tests.benchmarks.measure import dsyrk_gflops, make_data
@@ -30,7 +30,7 @@ def run(console: Console, folder: Path) -> None:
         for _ in range(ROUNDS):
             limit = max(limit, dsyrk_gflops(n_centres, n_threads))
             clock = [time.perf_counter()]
-            feature_map = pipeline.draw(
+            feature_map = drawing.draw(
                 dataset,
                 Matern(3.0),
                 length_scale=None,

@@ -16,6 +16,7 @@ from rff_dist import (
     RFFSampler,
     SerialEngine,
     accumulate,
+    drawing,
     load_model,
     pipeline,
     save_model,
@@ -276,7 +277,7 @@ class TestCentres:
 
     def test_a_sample_of_many_chunks_reads_few_of_them(self):
         X = np.arange(40_000, dtype=np.float32)[:, np.newaxis]
-        sample = pipeline.sample_inputs(ArrayDataset(X, chunk_rows=50), 0, n_rows=2000)
+        sample = drawing.sample_inputs(ArrayDataset(X, chunk_rows=50), 0, n_rows=2000)
         assert len(np.unique(sample)) == 2000
         assert len(np.unique(sample // 50)) <= 256
 

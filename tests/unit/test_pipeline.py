@@ -18,6 +18,7 @@ from rff_dist import (
     RFFRidge,
     SerialEngine,
     draw_feature_map,
+    drawing,
     pipeline,
     write_dataset,
 )
@@ -149,7 +150,7 @@ def test_a_bad_value_is_named_by_its_row_in_the_data(change, message):
 
 @pytest.mark.parametrize(("kernel", "metric"), [(Gaussian(), "euclidean"), (Laplacian(), "cityblock")])
 def test_the_median_heuristic_is_the_median_distance_in_the_kernels_metric(dataset, kernel, metric):
-    found = pipeline.median_length_scale(dataset, kernel, standardizer=None, seed=0)
+    found = drawing.median_length_scale(dataset, kernel, standardizer=None, seed=0)
     assert found == pytest.approx(np.median(pdist(dataset.X, metric)), rel=1e-12)
 
 
@@ -157,7 +158,7 @@ def test_the_median_heuristic_samples_many_rows_by_the_seed():
     dataset = draw_dataset(5_000)
     exact = np.median(pdist(dataset.X[:3000]))
     first, again, other = (
-        pipeline.median_length_scale(dataset, Gaussian(), standardizer=None, seed=seed) for seed in (0, 0, 1)
+        drawing.median_length_scale(dataset, Gaussian(), standardizer=None, seed=seed) for seed in (0, 0, 1)
     )
     assert first == again != other
     assert first == pytest.approx(exact, rel=0.1)
@@ -166,7 +167,7 @@ def test_the_median_heuristic_samples_many_rows_by_the_seed():
 def test_repeated_rows_and_rows_of_no_weight_do_not_change_the_median(dataset):
     def found(X, weights=None):
         data = ArrayDataset(X, np.ones(len(X)), weights)
-        return pipeline.median_length_scale(data, Gaussian(), standardizer=None, seed=0)
+        return drawing.median_length_scale(data, Gaussian(), standardizer=None, seed=0)
 
     expected = found(dataset.X)
     assert found(np.repeat(dataset.X, 3, axis=0)) == expected
@@ -177,7 +178,7 @@ def test_repeated_rows_and_rows_of_no_weight_do_not_change_the_median(dataset):
 def test_equal_rows_give_a_length_scale_of_1_and_say_so(caplog):
     data = ArrayDataset(np.full((20, 2), 3.0), np.ones(20))
     with caplog.at_level(logging.WARNING, logger="rff_dist"):
-        assert pipeline.median_length_scale(data, Gaussian(), standardizer=None, seed=0) == 1.0
+        assert drawing.median_length_scale(data, Gaussian(), standardizer=None, seed=0) == 1.0
     assert "all sampled rows are equal" in caplog.text
 
 
@@ -405,7 +406,7 @@ def test_the_steps_one_by_one_give_the_model_of_fit(n_components, standardize, s
         standardize=standardize, seed=seed,
     )  # fmt: skip
     standardizer = pipeline.standardizer_from(pipeline.inspect(dataset, engine=ENGINE))
-    feature_map = pipeline.draw(
+    feature_map = drawing.draw(
         dataset, Gaussian(), length_scale="auto", n_components=n_components, design="orthogonal",
         map=feature_kind, seed=seed, standardizer=standardizer if standardize else None,
     )  # fmt: skip
@@ -451,7 +452,7 @@ def test_features_in_memory_are_those_of_the_map_block_by_block(dtype):
 )
 def test_map_auto_takes_the_lower_variance_and_the_spec_says_which(kernel, n_components, expected):
     far_apart = ArrayDataset(np.arange(300.0)[:, np.newaxis], np.zeros(300))
-    features = pipeline.draw(
+    features = drawing.draw(
         far_apart,
         kernel,
         length_scale=None,
@@ -468,7 +469,7 @@ def test_map_auto_looks_at_standardized_rows():
     dataset = ArrayDataset(np.arange(300.0)[:, np.newaxis], np.zeros(300))
     standardizer = pipeline.standardizer_from(pipeline.inspect(dataset, engine=ENGINE))
     for applied, expected in ((None, "phases"), (standardizer, "pairs")):
-        chosen = pipeline.choose_map(dataset, Cauchy(0.3), 32, standardizer=applied, seed=0)
+        chosen = drawing.choose_map(dataset, Cauchy(0.3), 32, standardizer=applied, seed=0)
         assert chosen == expected
 
 
@@ -480,4 +481,4 @@ def test_a_model_keeps_the_map_that_auto_chose(dataset):
 
 def test_one_row_leaves_no_pairs_to_choose_a_map_by():
     dataset = ArrayDataset(np.ones((1, 1)), np.zeros(1))
-    assert pipeline.choose_map(dataset, Cauchy(), 4, standardizer=None, seed=0) == "pairs"
+    assert drawing.choose_map(dataset, Cauchy(), 4, standardizer=None, seed=0) == "pairs"

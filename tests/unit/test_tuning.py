@@ -7,6 +7,7 @@ from rff_dist import (
     Matern,
     RFFRidge,
     RFFSampler,
+    drawing,
     pipeline,
     tune_length_scales,
     write_dataset,
@@ -109,7 +110,7 @@ def test_values_that_are_not_finite_are_named(column):
     X, y = rows()
     (X[7] if column == "X" else y[7:8])[:] = np.nan
     with pytest.raises(DataError, match=f"{column} contains NaN or infinity: row 7"):
-        pipeline.tune(ArrayDataset(X, y), Gaussian(), standardizer=None, seed=0)
+        drawing.tune(ArrayDataset(X, y), Gaussian(), standardizer=None, seed=0)
 
 
 class TestInFits:

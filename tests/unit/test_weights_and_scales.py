@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from rff_dist import Gaussian, RFFRidge, SerialEngine, draw_feature_map, pipeline
+from rff_dist import Gaussian, RFFRidge, SerialEngine, draw_feature_map, drawing, pipeline
 from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.storage import ArrayDataset
 
@@ -30,10 +30,8 @@ def test_the_median_heuristic_finds_few_rows_with_weight_among_many_without(prob
     X, y = problem
     weight = np.zeros(len(X))
     weight[::15] = 1.0
-    scale = pipeline.median_length_scale(ArrayDataset(X, y, weight), Gaussian(), standardizer=None, seed=0)
-    alone = pipeline.median_length_scale(
-        ArrayDataset(X[::15], y[::15]), Gaussian(), standardizer=None, seed=0
-    )
+    scale = drawing.median_length_scale(ArrayDataset(X, y, weight), Gaussian(), standardizer=None, seed=0)
+    alone = drawing.median_length_scale(ArrayDataset(X[::15], y[::15]), Gaussian(), standardizer=None, seed=0)
     assert scale == alone
 
 
@@ -43,7 +41,7 @@ def test_the_median_heuristic_names_the_row_of_a_nan(problem):
     weight[:1000] = 0.0
     X[2500, 1] = np.nan
     with pytest.raises(DataError, match="row 2_500"):
-        pipeline.median_length_scale(
+        drawing.median_length_scale(
             ArrayDataset(X[:3000], y, np.where(np.arange(3000) == 2500, 1.0, 0.0)),
             Gaussian(),
             standardizer=None,
@@ -136,6 +134,6 @@ def test_accumulate_wants_an_open_dataset():
 def test_the_median_heuristic_says_when_it_finds_no_row_with_weight(problem):
     X, y = problem
     with pytest.raises(DataError, match="none of 3_000 sampled rows has a weight above 0"):
-        pipeline.median_length_scale(
+        drawing.median_length_scale(
             ArrayDataset(X, y, np.zeros(len(X))), Gaussian(), standardizer=None, seed=0
         )
