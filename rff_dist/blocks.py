@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
@@ -177,6 +177,12 @@ class _Inline(Executor):
 
 def _executor(n_threads: int) -> Executor:
     return _Inline() if n_threads == 1 else ThreadPoolExecutor(n_threads)
+
+
+def share_out[A](function: Callable[[A], None], items: Iterable[A]) -> None:
+    """Call a function with each item, shared out among the threads of `using_threads`."""
+    with _executor(_n_threads.get()) as pool:
+        list(pool.map(function, items))
 
 
 # -- checks ----------------------------------------------------------------------------------------
@@ -377,8 +383,7 @@ def measure_features(rows: Rows, feature_map: FeatureMap) -> FloatArray:
             feature_map.fill(tile, features, start, stop)
             np.maximum(largest[start:stop], np.abs(features).max(axis=1), out=largest[start:stop])
 
-    with _executor(_n_threads.get()) as pool:
-        list(pool.map(measure, feature_map.stripes))
+    share_out(measure, feature_map.stripes)
     return largest
 
 
@@ -610,8 +615,7 @@ def predict_rows(rows: Rows, model: LinearModel) -> FloatArray:
                 total += weights[:, first:stop] @ stripe[: stop - first]
         predictions[start : start + height] = total.T + model.intercept
 
-    with _executor(_n_threads.get()) as pool:
-        list(pool.map(predict, range(0, len(inputs), height)))
+    share_out(predict, range(0, len(inputs), height))
     if not np.isfinite(predictions).all():
         row = rows.block.start + int(np.argwhere(~np.isfinite(predictions))[0, 0])
         raise DataError(

@@ -164,6 +164,30 @@ def solve_upper(factor: FloatArray, x: FloatArray) -> None:
         x[rows] = _solve_tile(factor[rows, rows], x[rows], transposed=False)
 
 
+def multiply_upper_in_place(left: FloatArray, right: FloatArray, pool: Executor) -> None:
+    """Overwrite U by U·T, strip by strip of rows, in n_components³ / 3 operations.
+
+    Parameters
+    ----------
+    left : C-ordered float64 array of shape (n_components, n_components)
+        U in its upper triangle.
+    right : float64 array of the same shape
+        T, with zeros below its diagonal.
+    pool : Executor
+        Where strips run. BLAS must be limited to one thread meanwhile.
+    """
+    tiles = tiles_of(len(left))
+
+    def multiply(i: int) -> None:
+        rows = tiles[i]
+        strip = np.triu(left[rows, rows.start :])
+        for columns in tiles[i:]:
+            upper = right[rows.start : columns.stop, columns]
+            left[rows, columns] = strip[:, : len(upper)] @ upper
+
+    list(pool.map(multiply, range(len(tiles))))
+
+
 def whiten_in_place(matrix: FloatArray, factor: FloatArray, pool: Executor) -> None:
     """Overwrite a symmetric matrix A by U⁻ᵀAU⁻¹, in 4/3·n_components³ operations and no second array.
 

@@ -223,19 +223,28 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, BaseEstimator):
         self._pending = self.statistics_ + added
         return self
 
-    def predict(self, X: Any) -> Any:
+    def predict(self, X: Any, *, return_std: bool = False) -> Any:
         """Predict, O(n_samples · n_components · n_features).
+
+        With `return_std` the cost is O(n_components³ / 3 + n_samples · n_components²), the first part at
+        every call, and memory 8 · n_components² bytes more: dear for wide features and many rows.
 
         Parameters
         ----------
         X : array-like, frame, sparse matrix, Dask or Zarr array, dataset, path or URL
             Of shape (n_samples, n_features).
+        return_std : bool, default=False
+            Whether to return the standard deviation of a new observation of weight 1 as well: of its noise,
+            the coefficients and the intercept, by Bayesian linear regression with alpha and the kernel
+            taken as known; see `rff_dist.uncertainty`. Not for Dask collections.
 
         Returns
         -------
         y : float64 array of shape (n_samples,) or (n_samples, n_targets)
             A lazy Dask array for a Dask collection, else a NumPy array in memory. To write the
             predictions of a large dataset to Zarr, use `rff_dist.pipeline.predict` or `rff-dist predict`.
+        std : float64 array of the same shape
+            In the targets' units; only with `return_std`.
 
         Raises
         ------
@@ -243,14 +252,27 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, BaseEstimator):
             Before `fit`.
         DataError
             If values are not finite, or columns are missing.
+        InvalidParameterError
+            If `return_std` is asked for a Dask collection.
+        StatisticsError
+            If `return_std` is asked of a model that was loaded without its sums.
+        SolveError
+            If `return_std` is asked where alpha is so small that the variance is not determined.
         """
         check_is_fitted(self, "_fitted")
+        if return_std and is_dask(X):
+            raise InvalidParameterError(
+                f"`return_std` is True for a Dask {type(X).__name__}; expected rows that are in memory or "
+                "stored. Compute X first, write it with `write_dataset`, or leave `return_std` out"
+            )
         dataset = as_dataset(self, X, reset=False, supervised=False)
         model = self.model_
         if is_dask(X):
             width = None if model.one_dimensional else model.n_targets
             return map_rows(X, _Predict(model.linear, model.one_dimensional), width=width, dtype=np.float64)
         with suitable_engine(self.engine, dataset) as engine:
+            if return_std:
+                return pipeline.predict_with_std_in_memory(dataset, model, engine=engine)
             return pipeline.predict_in_memory(dataset, model, engine=engine)
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:

@@ -135,7 +135,7 @@ def _solve_shared(
             f"factorisation stopped at component {broken_at}. Were its sums made in float32, or from other "
             f"rows than the counts? Sum in float64, or raise alpha"
         )
-    nearly_singular = broken_at is None and alpha < floor and _smallest_eigenvalue(factor, pool) < floor
+    nearly_singular = broken_at is None and alpha < floor and smallest_eigenvalue(factor, pool) < floor
     if broken_at is not None or (nearly_singular and alpha == 0.0):
         del factor
         return decompose(equations, n_threads=n_threads).solve(alpha)
@@ -165,7 +165,7 @@ def _solve_shared(
     )
 
 
-def _smallest_eigenvalue(factor: FloatArray, pool: Executor) -> float:
+def smallest_eigenvalue(factor: FloatArray, pool: Executor) -> float:
     """Smallest eigenvalue of U'U by three inverse iterations; errs on the high side."""
 
     def solve(vector: FloatArray) -> FloatArray:

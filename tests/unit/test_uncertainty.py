@@ -1,0 +1,225 @@
+"""Predictive standard deviations against dense Bayesian linear regression, and on data of the model."""
+
+import logging
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+
+from rff_dist import Gaussian, RFFRidge, SerialEngine, load_model, save_model
+from rff_dist.errors import InvalidParameterError, SolveError, StatisticsError
+from rff_dist.storage import write_dataset
+from rff_dist.triangular import multiply_upper_in_place, tile_pool
+
+ALPHA = 0.3
+
+
+def problem(n_samples=400, *, n_targets=1, noise=0.2, seed=0):
+    rng = np.random.default_rng(seed)
+    X = rng.uniform(-2, 2, (n_samples, 3)) + 5
+    signal = np.column_stack([np.sin((k + 1) * X[:, 0]) + X[:, 1] for k in range(n_targets)])
+    y = 10 + signal + noise * (1 + np.arange(n_targets)) * rng.standard_normal(signal.shape)
+    return X, y[:, 0] if n_targets == 1 else y
+
+
+def ridge(**parameters):
+    given = {"n_components": 60, "alpha": ALPHA, "random_state": 0, "engine": SerialEngine(n_threads=1)}
+    return RFFRidge(Gaussian(1.0), **(given | parameters))
+
+
+def dense_std(Z, y, Z_new, *, fit_intercept, weights=None, alpha=ALPHA):
+    """Return the standard deviations from the posterior of (b, w), σ² from y's covariance by least squares.
+
+    y ~ N(b, σ²·C), C = W⁻¹ + ZZ'/alpha: the noise variance is that of the generalised residual.
+    """
+    weights = np.ones(len(Z)) if weights is None else weights
+    inverse = np.linalg.inv(np.diag(1 / weights) + Z @ Z.T / alpha)
+    ones = np.full(len(Z), float(fit_intercept))
+    Y = y.reshape(len(y), -1)
+    if fit_intercept:
+        Y = Y - (ones @ inverse @ Y) / (ones @ inverse @ ones)
+    noise = np.einsum("it,ij,jt->t", Y, inverse, Y) / (len(Z) - int(fit_intercept))
+    design, new = (np.column_stack([np.ones(len(z)), z])[:, int(not fit_intercept) :] for z in (Z, Z_new))
+    penalty = np.full(design.shape[1], alpha)
+    if fit_intercept:
+        penalty[0] = 0.0
+    covariance = np.linalg.inv(design.T @ (weights[:, np.newaxis] * design) + np.diag(penalty))
+    spread = np.einsum("ij,jk,ik->i", new, covariance, new)
+    std = np.sqrt(np.outer(1 + spread, noise))
+    return std[:, 0] if y.ndim == 1 else std
+
+
+@pytest.mark.parametrize("features", ["fourier", "nystrom"])
+@pytest.mark.parametrize("n_targets", [1, 3])
+@pytest.mark.parametrize("fit_intercept", [True, False])
+def test_standard_deviations_are_those_of_dense_bayesian_linear_regression(
+    fit_intercept, n_targets, features
+):
+    X, y = problem(n_targets=n_targets)
+    X_new = np.vstack([X[:40], X[:300] + 3.0])
+    model = ridge(features=features, fit_intercept=fit_intercept).fit(X, y)
+    mean, std = model.predict(X_new, return_std=True)
+    Z, Z_new = model.feature_map_.transform(X), model.feature_map_.transform(X_new)
+    assert_array_equal(mean, model.predict(X_new))
+    assert std.shape == mean.shape
+    assert_allclose(std, dense_std(Z, y, Z_new, fit_intercept=fit_intercept), rtol=1e-8)
+
+
+@pytest.mark.parametrize("fit_intercept", [True, False])
+def test_weights_that_are_precisions_scale_each_rows_noise(fit_intercept):
+    X, y = problem()
+    weights = np.random.default_rng(1).uniform(0.2, 3.0, len(X))
+    model = ridge(fit_intercept=fit_intercept).fit(X, y, sample_weight=weights)
+    Z = model.feature_map_.transform(X)
+    expected = dense_std(Z, y, Z, fit_intercept=fit_intercept, weights=weights)
+    assert_allclose(model.predict(X, return_std=True)[1], expected, rtol=1e-8)
+
+
+def test_whole_weights_are_repeated_rows():
+    X, y = problem()
+    weights = np.random.default_rng(1).integers(0, 4, len(X)).astype(float)
+    model = ridge().fit(X, y, sample_weight=weights)
+    Z, times = model.feature_map_.transform(X), weights.astype(int)
+    expected = dense_std(Z.repeat(times, axis=0), y.repeat(times), Z, fit_intercept=True)
+    assert_allclose(model.predict(X, return_std=True)[1], expected, rtol=1e-8)
+
+
+def test_several_tiles_of_components_and_strips_of_rows_agree_with_the_dense_formula():
+    X, y = problem(900)
+    for features in ("fourier", "nystrom"):
+        model = ridge(features=features, n_components=600).fit(X, y)
+        Z = model.feature_map_.transform(X)
+        got = model.predict(X, return_std=True)[1]
+        assert_allclose(got, dense_std(Z, y, Z, fit_intercept=True), rtol=1e-8)
+
+
+@pytest.mark.parametrize("features", ["fourier", "nystrom"])
+def test_threads_change_no_bit(features):
+    X, y = problem(700, n_targets=2)
+    results = [
+        ridge(features=features, n_components=300, engine=SerialEngine(n_threads=n))
+        .fit(X, y)
+        .predict(X, return_std=True)
+        for n in (1, 2)
+    ]
+    for one, two in zip(*results, strict=True):
+        assert_array_equal(one, two)
+
+
+def test_intervals_cover_as_often_as_they_say():
+    # 4,000 new rows: a standard error of 0.35 %, so that 93 to 97 % is six of them wide on either side
+    X, y = problem(5000, noise=0.5)
+    model = ridge(n_components=200, alpha="evidence").fit(X[:1000], y[:1000])
+    mean, std = model.predict(X[1000:], return_std=True)
+    covered = np.abs(y[1000:] - mean) <= 1.959964 * std
+    assert 0.93 < covered.mean() < 0.97
+
+
+def test_a_row_far_from_the_data_is_less_certain():
+    X, y = problem()
+    model = ridge(n_components=400, alpha=0.01).fit(X, y)
+    near, far = (model.predict(rows, return_std=True)[1] for rows in (X, X + 100))
+    assert far.min() > 2 * near.max()
+
+
+@pytest.mark.parametrize("features", ["fourier", "nystrom"])
+def test_a_stored_model_has_the_same_standard_deviations(tmp_path, features):
+    X, y = problem()
+    model = ridge(features=features).fit(X, y)
+    save_model(model, tmp_path / "model")
+    loaded = load_model(tmp_path / "model")
+    assert_array_equal(loaded.predict(X, return_std=True)[1], model.predict(X, return_std=True)[1])
+
+
+def test_rows_added_later_count():
+    X, y = problem()
+    pieces = ridge(standardize=False).fit(X[:100], y[:100])
+    before = pieces.predict(X, return_std=True)[1]
+    pieces.partial_fit(X[100:], y[100:])
+    whole = ridge(standardize=False).fit(X, y)
+    after = pieces.predict(X, return_std=True)[1]
+    # pieces and the whole round in other tiles of rows
+    assert_allclose(after, whole.predict(X, return_std=True)[1], rtol=1e-10)
+    assert not np.allclose(before, after, rtol=1e-3)
+
+
+def test_stored_rows_have_the_standard_deviations_of_rows_in_memory(tmp_path):
+    X, y = problem()
+    write_dataset(tmp_path / "rows.zarr", X, y)
+    model = ridge().fit(X, y)
+    for stored, here in zip(
+        model.predict(tmp_path / "rows.zarr", return_std=True), model.predict(X, return_std=True), strict=True
+    ):
+        assert_array_equal(stored, here)
+
+
+def test_a_model_without_statistics_refuses(tmp_path):
+    X, y = problem()
+    save_model(ridge().fit(X, y), tmp_path / "model", statistics=False)
+    loaded = load_model(tmp_path / "model")
+    loaded.predict(X)
+    with pytest.raises(StatisticsError, match=r"stored without its statistics.*`statistics=True`"):
+        loaded.predict(X, return_std=True)
+
+
+def test_a_model_that_does_not_say_whether_it_has_an_intercept_refuses():
+    X, y = problem()
+    model = ridge().fit(X, y)
+    del model.model_.card["fit_intercept"]
+    with pytest.raises(StatisticsError, match="does not hold `fit_intercept`"):
+        model.predict(X, return_std=True)
+
+
+def test_a_dask_collection_is_refused():
+    da = pytest.importorskip("dask.array")
+    X, y = problem()
+    model = ridge().fit(X, y)
+    with pytest.raises(InvalidParameterError, match="Compute X first"):
+        model.predict(da.from_array(X, chunks=(100, 3)), return_std=True)
+
+
+def test_one_row_with_an_intercept_has_no_variance():
+    X, y = problem()
+    with pytest.raises(SolveError, match="n_samples=1 with an intercept"):
+        ridge(n_components=4).fit(X[:1], y[:1]).predict(X, return_std=True)
+
+
+@pytest.mark.filterwarnings("ignore::scipy.linalg.LinAlgWarning")
+def test_a_singular_system_without_a_penalty_is_refused():
+    X, y = problem()
+    X[:, 2] = X[:, 0] - 3 * X[:, 1]
+    model = RFFRidge("linear", n_components=3, alpha=0.0).fit(X, y)
+    with pytest.raises(SolveError, match=r"alpha=0 and an eigenvalue.*fit with an alpha above it"):
+        model.predict(X, return_std=True)
+
+
+def test_without_a_penalty_it_is_the_prediction_interval_of_least_squares():
+    X, y = problem()
+    std = RFFRidge("linear", n_components=3, alpha=0.0).fit(X, y).predict(X, return_std=True)[1]
+    design = np.column_stack([np.ones(len(X)), X])
+    hat = design @ np.linalg.pinv(design)
+    noise = np.square(y - hat @ y).sum() / (len(X) - 1)
+    assert_allclose(std, np.sqrt(noise * (1 + np.diagonal(hat))), rtol=1e-5)  # X is rounded to float32
+
+
+def test_a_residual_below_its_rounding_error_is_logged(caplog):
+    X, _ = problem()
+    model = ridge(n_components=20, alpha=1e-6)
+    model.fit(X, X[:, 0])
+    exact = model.feature_map_.transform(X)[:, 3]
+    model.fit(X, exact)
+    with caplog.at_level(logging.WARNING, "rff_dist.uncertainty"):
+        std = model.predict(X, return_std=True)[1]
+    assert "below its rounding error" in caplog.text
+    assert (std > 0).all()
+    assert (std < 1e-4).all()
+
+
+@pytest.mark.parametrize("size", [1, 256, 700])
+def test_products_of_upper_triangles_are_numpys(size):
+    rng = np.random.default_rng(0)
+    left, right = rng.standard_normal((size, size)), np.triu(rng.standard_normal((size, size)))
+    expected = np.triu(left) @ right
+    with tile_pool(2) as pool:
+        multiply_upper_in_place(left, right, pool)
+    assert_allclose(np.triu(left), expected, atol=1e-11)
