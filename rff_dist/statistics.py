@@ -279,10 +279,7 @@ class RidgeStatistics:
 
     def digest(self) -> str:
         """Return the SHA-256 of spec, counts and all integers: equal for equal statistics."""
-        spec = asdict(self.spec)
-        if not spec["whitened"]:
-            del spec["whitened"]  # digests are older than it
-        hasher = hashlib.sha256(json.dumps([spec, self.n_samples], sort_keys=True).encode())
+        hasher = hashlib.sha256(json.dumps([asdict(self.spec), self.n_samples], sort_keys=True).encode())
         for limb in (self.low, self.high):
             if limb is not None:
                 hasher.update(np.ascontiguousarray(limb).astype("<i8", copy=False))
