@@ -477,10 +477,14 @@ def predict(
     url: str | os.PathLike[str],
     *,
     engine: Engine,
+    std: bool = False,
     column_names: Sequence[str] | None = None,
     overwrite: bool = False,
 ) -> int:
     """Write predictions of every row to a new Zarr group, as the array `predictions`.
+
+    With `std` the array `standard_deviations` beside it holds theirs, at the cost of
+    `predict_with_std_in_memory`.
 
     The pass is idempotent: a block written twice holds the same numbers, and the output appears at
     `url` when it is complete.
@@ -496,9 +500,12 @@ def predict(
         If the dataset does not fit the model.
     StorageError
         If the output exists and `overwrite` is False, or cannot be written.
+    StatisticsError, SolveError
+        With `std`, as `predict_with_std_in_memory`.
     """
     check_dataset(dataset, model)
     blocks = blocks_of(dataset)
+    state = _predictive_model(model) if std else model.linear
     # the output's chunks follow the blocks, so that no two tasks write to one chunk
     chunk_rows = blocks[0].n_samples
     output = create_output(
@@ -507,13 +514,16 @@ def predict(
         n_columns=None if model.one_dimensional else model.n_targets,
         dtype=np.float64,
         chunk_rows=chunk_rows,
+        array=["predictions", "standard_deviations"] if std else "predictions",
         column_names=column_names,
         inputs=[] if dataset.url is None else [dataset.url],
         overwrite=overwrite,
     )
     try:
-        compute = partial(predict_block, one_dimensional=model.one_dimensional)
-        written = engine.map_write(BlockTask(dataset, compute), blocks, model.linear, output, label="predict")
+        compute = partial(
+            _predict_block_with_std if std else predict_block, one_dimensional=model.one_dimensional
+        )
+        written = engine.map_write(BlockTask(dataset, compute), blocks, state, output, label="predict")
         output.finish({"model_digest": model.digest()})
     except BaseException:
         output.discard()
@@ -525,6 +535,12 @@ def predict_block(rows: Rows, model: LinearModel, *, one_dimensional: bool) -> F
     """Return predictions of a block, without the target axis where the targets were a vector."""
     predictions = predict_rows(rows, model)
     return predictions[:, 0] if one_dimensional else predictions
+
+
+def _predict_block_with_std(rows: Rows, model: PredictiveModel, *, one_dimensional: bool) -> FloatArray:
+    """Return predictions and standard deviations of a block, along the last axis."""
+    both = np.stack(predict_rows_with_std(rows, model), axis=-1)
+    return both[:, 0] if one_dimensional else both
 
 
 def predict_in_memory(dataset: Dataset, model: RidgeModel, *, engine: Engine) -> FloatArray:

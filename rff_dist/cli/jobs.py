@@ -381,6 +381,9 @@ def predict(
     model: ModelArgument,
     data: DataArgument,
     output: Annotated[str, typer.Argument(metavar="OUT", help="Where to write the predictions.")],
+    std: Annotated[
+        bool, typer.Option("--std", help="Write their standard deviations too, as `standard_deviations`.")
+    ] = False,
     overwrite: Overwrite = False,
     x: XName = "X",
     missing_chunks: MissingChunks = "error",
@@ -407,6 +410,7 @@ def predict(
             trained,
             output,
             engine=engine,
+            std=std,
             column_names=trained.card.get("target_names"),
             overwrite=overwrite,
         )
@@ -415,6 +419,7 @@ def predict(
     document = {
         "output": output,
         "array": "predictions",
+        "std_array": "standard_deviations" if std else None,
         "n_samples": written,
         "n_targets": trained.n_targets,
         "model_digest": trained.digest(),
@@ -424,7 +429,7 @@ def predict(
     view = facts_view(
         f"wrote {output}",
         rows=f"{written:,}, {plural(trained.n_targets, 'target')}",
-        array="predictions",
+        array="predictions, standard_deviations" if std else "predictions",
         model=f"{model} ({trained.digest()[:16]})",
         ran_on=engine_words(ran_on),
         seconds=seconds_words(seconds),

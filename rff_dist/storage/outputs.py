@@ -28,19 +28,19 @@ from rff_dist.storage.locations import (
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """A new array that is written in blocks of whole chunks and appears at `url` when it is finished.
+    """New arrays that are written in blocks of whole chunks and appear at `url` when they are finished.
 
-    It holds names and numbers only, so it travels to workers; each opens the array where it writes. Writing a
-    block twice stores the same bytes twice, so a retried task does no harm.
+    It holds names and numbers only, so it travels to workers; each opens the arrays where it writes. Writing
+    a block twice stores the same bytes twice, so a retried task does no harm.
 
     Attributes
     ----------
     location, staged : Location
         Where the output will be, and where it is written until then.
-    array : str
-        Name of the array in the group.
+    arrays : tuple of str
+        Names of the arrays in the group, all of one shape.
     n_samples : int
-        Rows of the array.
+        Rows of each array.
     n_columns : int or None
         Columns; None for an array of one axis.
     chunk_rows : int
@@ -51,7 +51,7 @@ class Output:
 
     location: Location
     staged: Location
-    array: str
+    arrays: tuple[str, ...]
     n_samples: int
     n_columns: int | None
     chunk_rows: int
@@ -62,7 +62,7 @@ class Output:
         return self.location.url
 
     def write(self, block: Block, values: np.ndarray, /) -> None:
-        """Write the rows of one block.
+        """Write the rows of one block; where there are several arrays, theirs are along the last axis.
 
         Raises
         ------
@@ -80,12 +80,16 @@ class Output:
                 f"chunks of {self.chunk_rows}); cut blocks with cut_blocks(n_samples, chunk_rows=…)"
             )
         expected = (block.n_samples,) if self.n_columns is None else (block.n_samples, self.n_columns)
+        if len(self.arrays) > 1:
+            expected = (*expected, len(self.arrays))
         if np.shape(values) != expected:
             raise DataError(
                 f"values of shape {np.shape(values)} for rows {block.start}:{block.stop}; expected {expected}"
             )
+        parts = [values] if len(self.arrays) == 1 else np.moveaxis(values, -1, 0)
         try:
-            self._open()[block.start : block.stop] = values
+            for name, part in zip(self.arrays, parts, strict=True):
+                self._open(name)[block.start : block.stop] = part
         except OSError as error:
             if isinstance(error, StorageError):
                 raise
@@ -103,9 +107,8 @@ class Output:
         OutputExistsError
             If something has appeared at `url` and `overwrite` is False.
         """
-        array = self._open()
         n_chunks = -(-self.n_samples // self.chunk_rows)
-        n_written = array.nchunks_initialized
+        n_written = min(self._open(name).nchunks_initialized for name in self.arrays)
         if n_written != n_chunks:
             raise StorageError(
                 f"{self.location} is not complete: {n_written} of {n_chunks} chunks of {self.chunk_rows} "
@@ -131,13 +134,13 @@ class Output:
         """Remove what was written; what was at `url` before stays."""
         discard(self.staged)
 
-    def _open(self) -> zarr.Array[Any]:
+    def _open(self, name: str) -> zarr.Array[Any]:
         try:
             store = open_store(self.staged, read_only=self.staged.scheme == "memory")
             config = {"write_empty_chunks": True, "read_missing_chunks": False}
             if self.staged.scheme == "memory":
                 store = store.with_read_only(False)
-            return zarr.open_array(store, path=self.array, mode="r+", config=config)  # type: ignore[arg-type]
+            return zarr.open_array(store, path=name, mode="r+", config=config)  # type: ignore[arg-type]
         except FileNotFoundError as error:
             raise StorageError(f"the unfinished output {self.staged} of {self.location} is gone") from error
 
@@ -149,7 +152,7 @@ def create_output(
     n_columns: int | None,
     dtype: np.dtype[Any] | type | str,
     chunk_rows: int,
-    array: str = "predictions",
+    array: str | Sequence[str] = "predictions",
     column_names: Sequence[str] | None = None,
     inputs: Sequence[str | os.PathLike[str]] = (),
     overwrite: bool = False,
@@ -168,8 +171,9 @@ def create_output(
         Of the values; float or integer.
     chunk_rows : int
         Rows of a chunk: those of the dataset that is read, so that its blocks fit.
-    array : str, default="predictions"
-        Name of the array in the group; `open_dataset(url, x=array)` reads it back.
+    array : str or sequence of str, default="predictions"
+        Name of the array in the group; `open_dataset(url, x=array)` reads it back. Several names make
+        arrays of one shape, which a block's values hold along a last axis.
     column_names : sequence of str, optional
         Names of the columns, stored as the attribute `feature_names`.
     inputs : sequence of str or Path, optional
@@ -196,6 +200,9 @@ def create_output(
         raise InvalidParameterError(
             f"`column_names` has {len(column_names)} names; expected {n_columns or 1}"
         )
+    names = (array,) if isinstance(array, str) else tuple(array)
+    if not names or len(set(names)) < len(names):
+        raise InvalidParameterError(f"`array` is {array!r}; expected a name, or several different ones")
     location = parse_location(url)
     check_output(location, overwrite=overwrite, inputs=[parse_location(source) for source in inputs])
     staged = stage(location)
@@ -208,10 +215,11 @@ def create_output(
             Path(staged.path).parent.mkdir(parents=True, exist_ok=True)
         store = open_store(staged, read_only=False)
         group = zarr.create_group(store, attributes=attributes, overwrite=not staged.is_local)
-        create_array(group, array, shape=(n_samples, *tail), dtype=kind, chunks=(chunk_rows, *tail))
+        for name in names:
+            create_array(group, name, shape=(n_samples, *tail), dtype=kind, chunks=(chunk_rows, *tail))
     except OSError as error:
         discard(staged)
         if isinstance(error, StorageError):
             raise
         raise StorageError(f"{location} cannot be written: {describe(error)}") from error
-    return Output(location, staged, array, n_samples, n_columns, chunk_rows, overwrite)
+    return Output(location, staged, names, n_samples, n_columns, chunk_rows, overwrite)

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import zarr
 from matplotlib.image import imread
-from numpy.testing import assert_allclose
+from numpy.testing import assert_allclose, assert_array_equal
 from typer.testing import CliRunner
 
-from rff_dist import errors
+from rff_dist import errors, load_model
 from rff_dist import plan as plan_module
 from rff_dist.blocks import Block
 from rff_dist.bounds import better_map, pairwise_components
@@ -656,6 +656,20 @@ def test_a_job_from_table_to_predictions(folder, tmp_path):
     assert target["r2"] == pytest.approx(1 - target["mse"] / y.var(), rel=1e-9)
     assert target["z_rmse"] < 0.3
     assert written["model_digest"] == document("info", folder / "model")["digest"]
+
+
+def test_predict_std_writes_standard_deviations_beside_the_predictions(folder, tmp_path):
+    arguments = ("predict", folder / "model", folder / "data.zarr")
+    plain = document(*arguments, tmp_path / "plain", "--serial")
+    written = document(*arguments, tmp_path / "both", "--serial", "--std")
+    assert (plain["std_array"], written["std_array"]) == (None, "standard_deviations")
+    alone, group = (zarr.open_group(tmp_path / name, mode="r") for name in ("plain", "both"))
+    assert set(alone.array_keys()) == {"predictions"}
+    mean, std = load_model(folder / "model").predict(folder / "data.zarr", return_std=True)
+    assert_array_equal(group["predictions"][:], alone["predictions"][:])
+    assert_array_equal(group["predictions"][:], mean)
+    assert_array_equal(group["standard_deviations"][:], std)
+    assert document("info", tmp_path / "both")["kind"] == "predictions"
 
 
 def test_a_constant_target_has_no_r2(folder, tmp_path):

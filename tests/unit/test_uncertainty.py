@@ -4,11 +4,12 @@ import logging
 
 import numpy as np
 import pytest
+import zarr
 from numpy.testing import assert_allclose, assert_array_equal
 
-from rff_dist import Gaussian, RFFRidge, SerialEngine, load_model, save_model
+from rff_dist import Gaussian, RFFRidge, SerialEngine, load_model, pipeline, save_model
 from rff_dist.errors import InvalidParameterError, SolveError, StatisticsError
-from rff_dist.storage import write_dataset
+from rff_dist.storage import ArrayDataset, write_dataset
 from rff_dist.triangular import multiply_upper_in_place, tile_pool
 
 ALPHA = 0.3
@@ -151,6 +152,28 @@ def test_stored_rows_have_the_standard_deviations_of_rows_in_memory(tmp_path):
         model.predict(tmp_path / "rows.zarr", return_std=True), model.predict(X, return_std=True), strict=True
     ):
         assert_array_equal(stored, here)
+
+
+@pytest.mark.parametrize("n_targets", [1, 2])
+def test_standard_deviations_in_zarr_are_those_in_memory_to_the_bit(tmp_path, n_targets):
+    X, y = problem(40_000, n_targets=n_targets)
+    data, url = ArrayDataset(X, y), tmp_path / "out.zarr"
+    model = ridge(n_components=16).fit(X, y)
+    assert pipeline.predict(data, model.model_, url, engine=SerialEngine(n_threads=2), std=True) == 40_000
+    group = zarr.open_group(url, mode="r")
+    mean, std = model.predict(X, return_std=True)
+    assert_array_equal(group["predictions"][:], mean)
+    assert_array_equal(group["standard_deviations"][:], std)
+
+
+def test_a_written_pass_without_statistics_leaves_nothing(tmp_path):
+    X, y = problem()
+    model = ridge().fit(X, y).model_.without_statistics()
+    with pytest.raises(StatisticsError, match="stored without its statistics"):
+        pipeline.predict(
+            ArrayDataset(X), model, tmp_path / "out.zarr", engine=SerialEngine(n_threads=1), std=True
+        )
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_model_without_statistics_refuses(tmp_path):

@@ -91,6 +91,23 @@ def test_an_unfinished_output_is_not_published_and_says_so(tmp_path, scheme):
     assert open_dataset(url, x="predictions").n_samples == 50
 
 
+@pytest.mark.parametrize("n_columns", [None, 2])
+def test_several_arrays_of_one_shape_are_written_together(tmp_path, n_columns):
+    output = create_output(tmp_path / "p", **{**SIZES, "n_columns": n_columns}, array=["mean", "std"])
+    values = VALUES if n_columns is None else np.stack([VALUES, -VALUES], axis=-1)
+    for block in BLOCKS[1:]:
+        output.write(block, values[block.start : block.stop])
+    with pytest.raises(StorageError, match="not complete: 5 of 7 chunks"):
+        output.finish()
+    with pytest.raises(DataError, match="expected"):
+        output.write(BLOCKS[0], values[:16, ..., 0])
+    output.write(BLOCKS[0], values[:16])
+    output.finish()
+    group = zarr.open_group(tmp_path / "p", mode="r")
+    np.testing.assert_array_equal(group["mean"][:], values[..., 0])
+    np.testing.assert_array_equal(group["std"][:], values[..., 1])
+
+
 def test_a_discarded_output_leaves_nothing_and_cannot_be_written(tmp_path):
     output = create_output(tmp_path / "p", **SIZES)
     output.discard()
@@ -140,7 +157,14 @@ def test_an_input_reached_by_a_link_is_the_same_input(tmp_path):
 
 @pytest.mark.parametrize(
     "change",
-    [{"n_samples": 0}, {"n_columns": 0}, {"chunk_rows": 0}, {"dtype": "U3"}, {"column_names": ["a"]}],
+    [
+        {"n_samples": 0},
+        {"n_columns": 0},
+        {"chunk_rows": 0},
+        {"dtype": "U3"},
+        {"column_names": ["a"]},
+        {"array": ["a", "a"]},
+    ],
 )
 def test_sizes_are_checked(tmp_path, change):
     with pytest.raises(InvalidParameterError):
