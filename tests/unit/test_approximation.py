@@ -13,7 +13,17 @@ from scipy import stats
 from rff_dist import draw_feature_map
 from rff_dist.errors import InvalidParameterError
 from rff_dist.frequencies import DESIGNS
-from rff_dist.kernels import Cauchy, Gaussian, Kernel, Laplacian, Matern, Product, RationalQuadratic, Sinc
+from rff_dist.kernels import (
+    Cauchy,
+    Gaussian,
+    Kernel,
+    Laplacian,
+    Matern,
+    Product,
+    RationalQuadratic,
+    Sinc,
+    SpectralKernel,
+)
 
 SHIFT_INVARIANT = {
     "gaussian": Gaussian(1.3),
@@ -24,6 +34,7 @@ SHIFT_INVARIANT = {
     "matern 3/2": Matern(1.3, nu=1.5),
     "matern 3.1": Matern(1.3, nu=3.1),
     "rational quadratic": RationalQuadratic(1.3, shape=0.8),
+    "spectral, logistic": SpectralKernel(stats.logistic(scale=0.6), 1.3),
     "product": Gaussian(2.0) * Matern(2.0, nu=1.5),
 }
 ISOTROPIC = {name: kernel for name, kernel in SHIFT_INVARIANT.items() if kernel.isotropic}
