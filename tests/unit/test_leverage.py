@@ -53,7 +53,7 @@ def test_rows_of_nystrom_features_have_scores_too():
 @pytest.mark.parametrize("map_name", ["pairs", "phases"])
 def test_the_resampled_kernel_is_the_pilots_on_average(map_name):
     pilot, sums, _ = pilot_and_sums(map_name, 128)
-    X, total, n_draws = skewed(6, seed=1), 0.0, 1500
+    X, total, n_draws = skewed(6, seed=1), 0.0, 400
     draws = [
         resample_frequencies(pilot, sums, n_components=32, alpha=5.0, random_state=seed).transform(X)
         for seed in range(n_draws)

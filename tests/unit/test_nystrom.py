@@ -246,7 +246,7 @@ class TestCentres:
         second = K.diagonal() - K**2  # row i: what is left of the diagonal after the pivot i
         expected = second / second.sum(axis=1, keepdims=True) / 4
         counts = np.zeros((4, 4))
-        n_draws = 4000
+        n_draws = 1000
         for seed in range(n_draws):
             first, then = RULES["rpcholesky"](points, kernel, 2, seed)
             counts[first, then] += 1
