@@ -81,6 +81,8 @@ class Rows:
         Weights; None means 1 for each row.
     chunk_rows : int, or None
         Rows of a stored chunk, for messages; None where rows are not stored.
+    groups : int, bool or str array of shape (n_samples,), or None
+        What rows are held out together by; see `GroupFolds`.
     """
 
     block: Block
@@ -88,6 +90,7 @@ class Rows:
     y: FloatArray | None = None
     sample_weight: FloatArray | None = None
     chunk_rows: int | None = None
+    groups: NDArray[Any] | None = None
 
 
 class Dataset(Protocol):

@@ -1,0 +1,260 @@
+"""Folds for cross-validation: which rows are held out together, and the statistics of each fold.
+
+Statistics add up and subtract exactly, so one pass that sums each fold apart holds every training set of a
+cross-validation: the sums of all rows less those of the fold that is held out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rff_dist.errors import DataError, InvalidParameterError, StatisticsError
+from rff_dist.statistics import RidgeStatistics
+
+type IntArray = NDArray[np.int64]
+
+MAX_FOLDS = 1000
+
+
+@dataclass(frozen=True)
+class Folds(ABC):
+    """Assigns each row to one of `n_folds` folds, by the row alone and never by the cluster.
+
+    Attributes
+    ----------
+    n_folds : int
+        At least 2.
+    """
+
+    n_folds: int = 5
+
+    def __post_init__(self) -> None:
+        n_folds: Any = self.n_folds
+        whole = isinstance(n_folds, int | np.integer) and not isinstance(n_folds, bool)
+        if not whole or not 2 <= n_folds <= MAX_FOLDS:
+            raise InvalidParameterError(f"`n_folds` is {n_folds!r}; expected an integer in [2, {MAX_FOLDS}]")
+
+    @abstractmethod
+    def assign(self, start: int, stop: int, *, n_samples: int, groups: NDArray[Any] | None) -> IntArray:
+        """Return the fold of each of the rows `start:stop` of a dataset of `n_samples` rows.
+
+        Parameters
+        ----------
+        start, stop, n_samples : int
+        groups : int, bool or str array of shape (stop - start,), or None
+            The rows' groups.
+
+        Raises
+        ------
+        DataError
+            If these folds are of groups, and there are none.
+        """
+
+    @property
+    def splits(self) -> list[tuple[tuple[int, ...], int]]:
+        """Return each pair of folds to train on and the fold to validate on: all others, each in turn."""
+        every = range(self.n_folds)
+        return [(tuple(f for f in every if f != held_out), held_out) for held_out in every]
+
+
+@dataclass(frozen=True)
+class HashFolds(Folds):
+    """Folds by a hash of the row's number: as good as random, and the same on every machine.
+
+    Attributes
+    ----------
+    n_folds : int
+        At least 2; they differ in size by about the square root of it.
+    seed : int
+        Another seed cuts other folds.
+    """
+
+    seed: int = 0
+
+    def assign(self, start: int, stop: int, *, n_samples: int, groups: NDArray[Any] | None) -> IntArray:
+        """Return the hash of each row's number, modulo `n_folds`."""
+        return _to_folds(_mixed(np.arange(start, stop, dtype=np.uint64), self.seed), self.n_folds)
+
+
+@dataclass(frozen=True)
+class GroupFolds(Folds):
+    """Folds by a hash of the row's group: rows of one group (patient, site, day) are held out together.
+
+    Attributes
+    ----------
+    n_folds : int
+        At least 2; with few groups they are uneven.
+    seed : int
+        Another seed cuts other folds.
+    """
+
+    seed: int = 0
+
+    def assign(self, start: int, stop: int, *, n_samples: int, groups: NDArray[Any] | None) -> IntArray:
+        """Return the hash of each row's group, modulo `n_folds`."""
+        if groups is None:
+            raise DataError("the data have no groups to cut folds by; name their array, or give `groups`")
+        values, inverse = np.unique(np.asarray(groups), return_inverse=True)
+        if values.dtype.kind in "biu":
+            keys = values.astype(np.int64).view(np.uint64)
+        else:
+            digests = [hashlib.blake2b(str(value).encode(), digest_size=8).digest() for value in values]
+            keys = np.frombuffer(b"".join(digests), "<u8").astype(np.uint64)
+        return _to_folds(_mixed(keys, self.seed), self.n_folds)[inverse]
+
+
+@dataclass(frozen=True)
+class TimeFolds(Folds):
+    """Contiguous folds of rows in the order of time, validated forward: trained on the past alone.
+
+    The first fold is only trained on, so that `n_folds` folds give `n_folds` - 1 splits.
+
+    Attributes
+    ----------
+    n_folds : int
+        At least 2, of equal size.
+    """
+
+    def assign(self, start: int, stop: int, *, n_samples: int, groups: NDArray[Any] | None) -> IntArray:
+        """Return which of `n_folds` equal stretches each row lies in."""
+        return np.asarray(np.arange(start, stop, dtype=np.int64) * self.n_folds // max(1, n_samples))
+
+    @property
+    def splits(self) -> list[tuple[tuple[int, ...], int]]:
+        """Return each fold but the first, with all folds before it to train on."""
+        return [(tuple(range(held_out)), held_out) for held_out in range(1, self.n_folds)]
+
+
+def find_folds(cv: int | Folds, seed: int = 0) -> Folds:
+    """Return folds: `HashFolds(cv)` for a number.
+
+    Raises
+    ------
+    InvalidParameterError
+        If `cv` is neither.
+    """
+    if isinstance(cv, Folds):
+        return cv
+    if isinstance(cv, bool) or not isinstance(cv, int | np.integer):
+        raise InvalidParameterError(
+            f"`cv` is {cv!r}; expected a number of folds, HashFolds(…), GroupFolds(…) or TimeFolds(…)"
+        )
+    return HashFolds(int(cv), seed)
+
+
+def _mixed(keys: NDArray[np.uint64], seed: int) -> NDArray[np.uint64]:
+    """Return the SplitMix64 numbers of keys (Steele, Lea & Flood 2014, fig. 17)."""
+    golden = 0x9E3779B97F4A7C15
+    mixed = keys * np.uint64(golden) + np.uint64((2 * seed + 1) * golden % 2**64)
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return np.asarray(mixed ^ (mixed >> np.uint64(31)))
+
+
+def _to_folds(hashes: NDArray[np.uint64], n_folds: int) -> IntArray:
+    return ((hashes >> np.uint64(32)) * np.uint64(n_folds) >> np.uint64(32)).astype(np.int64)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FoldStatistics:
+    """Exact statistics of each fold of the rows seen so far; `+` does not round.
+
+    Takes as much memory as that many statistics; a fold without rows takes none, so that blocks of
+    contiguous folds stay small.
+
+    Attributes
+    ----------
+    folds : Folds
+        How the rows were cut.
+    parts : tuple of RidgeStatistics or None, of length n_folds
+        None where no row of a fold was counted.
+    """
+
+    folds: Folds
+    parts: tuple[RidgeStatistics | None, ...]
+
+    def __add__(self, other: FoldStatistics) -> Self:
+        if not isinstance(other, FoldStatistics):
+            return NotImplemented
+        if self.folds != other.folds:
+            raise StatisticsError(
+                f"these statistics are of different folds, {self.folds} and {other.folds}; cut both alike"
+            )
+        return replace(self, parts=tuple(map(_plus, self.parts, other.parts)))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, FoldStatistics):
+            return NotImplemented
+        return self.folds == other.folds and self.parts == other.parts
+
+    __hash__ = None  # type: ignore[assignment]
+
+    @property
+    def n_samples(self) -> int:
+        """Rows counted."""
+        return sum(part.n_samples for part in self.parts if part is not None)
+
+    def fold(self, index: int) -> RidgeStatistics:
+        """Return the statistics of one fold.
+
+        Raises
+        ------
+        StatisticsError
+            If it has no rows.
+        """
+        part = self.parts[index]
+        if part is None:
+            sizes = [0 if other is None else other.n_samples for other in self.parts]
+            raise StatisticsError(
+                f"fold {index} of {self.folds} has no rows (rows per fold: {sizes}); use fewer folds, or "
+                "more groups"
+            )
+        return part
+
+    def total(self) -> RidgeStatistics:
+        """Return the statistics of all rows.
+
+        Raises
+        ------
+        StatisticsError
+            If no rows were counted.
+        """
+        return self.sum(range(len(self.parts)))
+
+    def sum(self, indices: Sequence[int]) -> RidgeStatistics:
+        """Return the statistics of several folds' rows; of folds without rows only where others have some.
+
+        Raises
+        ------
+        StatisticsError
+            If none of them has rows.
+        """
+        parts = [part for index in indices if (part := self.parts[index]) is not None]
+        if not parts:
+            return self.fold(indices[0])
+        return reduce(_add, parts)
+
+    def with_whitener(self, whitener: NDArray[np.float64] | None) -> Self:
+        """Return the same sums, to be read with a feature map's `whitener`."""
+        return replace(
+            self,
+            parts=tuple(None if part is None else part.with_whitener(whitener) for part in self.parts),
+        )
+
+
+def _add(left: RidgeStatistics, right: RidgeStatistics) -> RidgeStatistics:
+    return left + right
+
+
+def _plus(left: RidgeStatistics | None, right: RidgeStatistics | None) -> RidgeStatistics | None:
+    if left is None or right is None:
+        return right if left is None else left
+    return left + right
