@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import itertools
+import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextvars import ContextVar
@@ -18,6 +20,7 @@ from threadpoolctl import threadpool_limits
 from rff_dist.errors import DataError, PlanError, StatisticsError
 from rff_dist.exact import ExactSum
 from rff_dist.feature_map import FeatureMap
+from rff_dist.folds import Folds, FoldStatistics
 from rff_dist.runs import expand
 from rff_dist.statistics import OUTPUT_TILE, RidgeStatistics, StatisticsSpec, tile_rows
 
@@ -405,6 +408,59 @@ class Accumulation:
         return self.feature_map.digest()
 
 
+@dataclass(frozen=True, slots=True)
+class Accumulations:
+    """The state of a pass that accumulates several statistics of each row it reads.
+
+    Attributes
+    ----------
+    members : tuple of Accumulation
+        Feature maps to compare.
+    folds : Folds
+        Each fold of the rows is summed apart.
+    n_samples : int
+        Rows of the dataset, which contiguous folds are cut from.
+    """
+
+    members: tuple[Accumulation, ...]
+    folds: Folds
+    n_samples: int
+
+    def digest(self) -> str:
+        """Return a digest of the feature maps' digests: what every worker must agree on."""
+        return hashlib.sha256(" ".join(member.digest() for member in self.members).encode()).hexdigest()
+
+
+def accumulate_fold_rows(rows: Rows, state: Accumulations) -> tuple[FoldStatistics, ...]:
+    """Return the exact statistics of each fold of a block, for each feature map.
+
+    O(n_samples · n_components²) as without folds, which take memory instead: one set of sums for each.
+
+    Raises
+    ------
+    DataError, StatisticsError, PlanError
+        As `accumulate_rows`, and if folds of groups find no groups.
+    """
+    block, folds = rows.block, state.folds
+    fold_of_row = folds.assign(block.start, block.stop, n_samples=state.n_samples, groups=rows.groups)
+    order = np.argsort(fold_of_row, kind="stable")
+    ends = np.cumsum(np.bincount(fold_of_row, minlength=folds.n_folds))
+    present = np.flatnonzero(np.diff(ends, prepend=0))
+    pieces = _Pieces(order, tuple(int(end) for end in ends[present]))
+    found = []
+    for member in state.members:
+        parts: list[RidgeStatistics | None] = [None] * folds.n_folds
+        for fold, part in zip(present, _accumulate(rows, member, pieces), strict=True):
+            parts[fold] = part
+        found.append(FoldStatistics(folds, tuple(parts)))
+    return tuple(found)
+
+
+def add_each[T](left: tuple[T, ...], right: tuple[T, ...]) -> tuple[T, ...]:
+    """Return the sums of what stands at the same place: the `combine` of `accumulate_fold_rows`."""
+    return tuple(map(operator.add, left, right))
+
+
 def accumulate_rows(rows: Rows, state: Accumulation) -> RidgeStatistics:
     """Return the exact statistics of a block, O(n_samples · n_components²).
 
@@ -421,6 +477,19 @@ def accumulate_rows(rows: Rows, state: Accumulation) -> RidgeStatistics:
     PlanError
         If the block has more rows than an integer sum holds.
     """
+    return _accumulate(rows, state, None)[0]
+
+
+@dataclass(frozen=True, slots=True)
+class _Pieces:
+    """A block's rows in another order, and where the pieces of it that are summed apart end."""
+
+    order: IntArray
+    ends: tuple[int, ...]
+
+
+def _accumulate(rows: Rows, state: Accumulation, pieces: _Pieces | None) -> list[RidgeStatistics]:
+    """Return the statistics of each piece of a block; without pieces, of all its rows as they stand."""
     feature_map, spec = state.feature_map, state.spec
     if rows.y is None:
         raise DataError("the data have no y: training needs targets")
@@ -442,16 +511,27 @@ def accumulate_rows(rows: Rows, state: Accumulation) -> RidgeStatistics:
     check_finite(rows, inputs)
     weights = _checked_weights(rows, spec)
     right = np.column_stack([rows.y - np.asarray(spec.target_offset or 0.0), np.ones(len(rows.y))])
+    row_numbers = np.arange(rows.block.start, rows.block.stop)
+    ends: tuple[int, ...] = (len(inputs),)
+    if pieces is not None:
+        ends, order = pieces.ends, pieces.order
+        inputs, right, row_numbers = inputs[order], right[order], row_numbers[order]
+        weights = None if weights is None else weights[order]
     weighted = right if weights is None else right * weights[:, np.newaxis]
     layout, n_components = spec.layout, spec.n_components
-    low = np.zeros(layout.size, np.int64)
-    cross = ExactSum.zeros((n_components, right.shape[1]))
-    targets = ExactSum.zeros((right.shape[1], right.shape[1]))
+    sums = [np.zeros(layout.size, np.int64) for _ in ends]
+    cross = [ExactSum.zeros((n_components, right.shape[1])) for _ in ends]
+    targets = [ExactSum.zeros((right.shape[1], right.shape[1])) for _ in ends]
 
     n_threads = _n_threads.get()
     units = 2.0 ** -expand(spec.exponents) if spec.exponents else None
-    height = min(tile_rows(n_components), max(1, len(inputs)))
-    tiles = [slice(i, min(i + height, len(inputs))) for i in range(0, len(inputs), height)]
+    starts = (0, *ends[:-1])
+    height = min(tile_rows(n_components), max(1, *(np.subtract(ends, starts))))
+    tiles = [
+        (piece, slice(i, min(i + height, end)))
+        for piece, (start, end) in enumerate(zip(starts, ends, strict=True))
+        for i in range(start, end, height)
+    ]
     output_tiles = sorted(
         layout.tiles(), key=lambda tile: tile[0] == tile[1]
     )  # whole products before half ones
@@ -465,49 +545,53 @@ def accumulate_rows(rows: Rows, state: Accumulation) -> RidgeStatistics:
     with _executor(n_threads) as pool:
         for group in itertools.batched(tiles, together):
             work = [
-                (tile, buffer[:, : tile.stop - tile.start])
-                for tile, buffer in zip(group, buffers, strict=False)
+                (piece, tile, buffer[:, : tile.stop - tile.start])
+                for (piece, tile), buffer in zip(group, buffers, strict=False)
             ]
 
-            def fill(
-                tile_and_features: tuple[slice, FloatArray], stripe_range: tuple[int, int]
-            ) -> FloatArray:
-                tile, features = tile_and_features
+            def fill(filled_tile: _FilledTile, stripe_range: tuple[int, int]) -> FloatArray:
+                _, tile, features = filled_tile
                 start, stop = stripe_range
                 stripe = features[start:stop]
                 with np.errstate(over="ignore", invalid="ignore"):  # `ExactSum.of` refuses such moments
                     feature_map.fill(inputs[tile], stripe, start, stop)
                     if units is not None:
                         stripe *= units[start:stop, np.newaxis]
-                        _check_head_room(stripe, rows.block.start + tile.start)
+                        _check_head_room(stripe, row_numbers[tile])
                     moments = stripe @ weighted[tile]
                 if weights is not None:
                     stripe *= np.sqrt(weights[tile])
                 return moments
 
-            def multiply(
-                output_tile: tuple[int, int, int], tile_and_features: tuple[slice, FloatArray]
-            ) -> None:
+            def multiply(output_tile: tuple[int, int, int], filled_tile: _FilledTile) -> None:
                 row, column, offset = output_tile
-                features = tile_and_features[1]
+                piece, _, features = filled_tile
                 left = features[row : row + OUTPUT_TILE]
                 right_ = features[column : column + OUTPUT_TILE]
                 buffer = scratch.pop()
                 product = buffer[: len(left) * len(right_)].reshape(len(left), len(right_))
                 np.matmul(left, right_.T, out=product)
                 with locks[offset]:
-                    _add_rounded(product, layout.view(low, row, column, offset), -spec.grid_exponent)
+                    _add_rounded(product, layout.view(sums[piece], row, column, offset), -spec.grid_exponent)
                 scratch.append(buffer)
 
             stripes = feature_map.stripes
             filled = list(pool.map(fill, *_pairs(work, stripes)))
-            for i, (tile, _) in enumerate(work):
-                cross += ExactSum.of(np.concatenate(filled[i * len(stripes) : (i + 1) * len(stripes)]))
+            for i, (piece, tile, _) in enumerate(work):
+                moments = np.concatenate(filled[i * len(stripes) : (i + 1) * len(stripes)])
+                cross[piece] += ExactSum.of(moments)
                 with np.errstate(over="ignore", invalid="ignore"):
                     products = right[tile].T @ weighted[tile]
-                targets += ExactSum.of(products)
+                targets[piece] += ExactSum.of(products)
             list(pool.map(multiply, *_pairs(output_tiles, work)))
-    return RidgeStatistics(spec, len(inputs), low, None, cross, targets, len(tiles))
+    n_tiles = np.bincount([piece for piece, _ in tiles], minlength=len(ends))
+    return [
+        RidgeStatistics(spec, end - start, low, None, cross[i], targets[i], int(n_tiles[i]))
+        for i, (start, end, low) in enumerate(zip(starts, ends, sums, strict=True))
+    ]
+
+
+type _FilledTile = tuple[int, slice, FloatArray]  # its piece, its rows, its features
 
 
 def _pairs[A, B](left: Sequence[A], right: Sequence[B]) -> tuple[list[A], list[B]]:
@@ -524,12 +608,12 @@ def _add_rounded(product: FloatArray, total: IntArray, shift: int) -> None:
         np.add(total[i : i + 32], strip, out=total[i : i + 32], casting="unsafe", dtype=np.int64)
 
 
-def _check_head_room(features: FloatArray, first_row: int) -> None:
+def _check_head_room(features: FloatArray, row_numbers: IntArray) -> None:
     reach = np.abs(features).max(axis=0, initial=0.0)
     if not (reach <= 1).all():
         row = int(np.argmin(reach <= 1))
         raise DataError(
-            f"a feature of row {first_row + row:_} is {reach[row]:.3g} times the largest that these exact "
+            f"a feature of row {row_numbers[row]:_} is {reach[row]:.3g} times the largest that these exact "
             "sums were laid out for by the first rows; its inputs are far outside theirs: fit anew"
         )
 
