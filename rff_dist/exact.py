@@ -82,6 +82,10 @@ class ExactSum:
         """Shape of the sums."""
         return self.digits.shape[1:]
 
+    def leading(self, count: int) -> Self:
+        """Return the sums of the first `count` places of the first axis."""
+        return type(self)(*_canonical(self.lowest, self.digits[:, :count].copy()))
+
     def value(self) -> FloatArray:
         """Return the sums in float64, within one unit in the last place.
 

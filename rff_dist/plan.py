@@ -33,7 +33,13 @@ PROCESS_BYTES = (
 
 
 def plan_blocks(
-    n_samples: int, n_features: int, itemsize: int, chunk_rows: int, *, max_rows: int = MAX_BLOCK_ROWS
+    n_samples: int,
+    n_features: int,
+    itemsize: int,
+    chunk_rows: int,
+    *,
+    max_rows: int = MAX_BLOCK_ROWS,
+    n_folds: int = 1,
 ) -> list[Block]:
     """Cut a dataset into the blocks of a pass; depends on the data alone.
 
@@ -50,6 +56,9 @@ def plan_blocks(
         Rows that are worth reading together.
     max_rows : int
         Rows that a block may have at the most.
+    n_folds : int
+        Folds whose rows are summed apart: blocks are that many times larger, so that sending and merging
+        all folds' sums costs no greater share of making them.
 
     Raises
     ------
@@ -58,7 +67,7 @@ def plan_blocks(
     """
     if n_samples < 1:
         raise PlanError(f"there are {n_samples} rows; a pass needs at least 1")
-    wanted = min(max(n_samples // BLOCKS_WANTED, MIN_BLOCK_ROWS), MAX_BLOCK_ROWS)
+    wanted = min(max(n_samples // BLOCKS_WANTED, MIN_BLOCK_ROWS * n_folds), MAX_BLOCK_ROWS)
     wanted = max(1, min(wanted, MAX_BLOCK_BYTES // max(1, n_features * itemsize), max_rows))
     pieces = chunk_rows // wanted
     unit = chunk_rows if pieces < 2 else -(-chunk_rows // pieces)

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from rff_dist.errors import StatisticsError
 from rff_dist.exact import ExactSum, exact_sum_arrays, exact_sum_from_arrays
-from rff_dist.runs import Runs, expand
+from rff_dist.runs import Runs, as_runs, expand
 from rff_dist.triangular import solve_transposed, solve_upper, tile_pool, whiten_in_place
 
 type FloatArray = NDArray[np.float64]
@@ -262,6 +262,41 @@ class RidgeStatistics:
     def with_whitener(self, whitener: FloatArray | None) -> Self:
         """Return the same sums, to be read with a feature map's `whitener`."""
         return replace(self, whitener=whitener)
+
+    def leading(self, n_components: int, *, feature_digest: str, scales: Runs) -> Self:
+        """Return the statistics of the leading components: those of a shorter draw of the same features.
+
+        Parameters
+        ----------
+        n_components : int
+            How many, at most as many as there are.
+        feature_digest, scales
+            Of the feature map of these components; see `shortened`.
+
+        Raises
+        ------
+        StatisticsError
+            If there are fewer components.
+        """
+        if not 1 <= n_components <= self.n_components:
+            raise StatisticsError(
+                f"the leading {n_components} components were asked for, and there are {self.n_components}"
+            )
+        spec = replace(
+            self.spec,
+            n_components=n_components,
+            feature_digest=feature_digest,
+            scales=scales,
+            exponents=as_runs(expand(self.spec.exponents)[:n_components]) if self.spec.exponents else (),
+        )
+        return replace(
+            self,
+            spec=spec,
+            low=_leading_tiles(self.spec.layout, spec.layout, self.low),
+            high=None if self.high is None else _leading_tiles(self.spec.layout, spec.layout, self.high),
+            cross=self.cross.leading(n_components),
+            whitener=None if self.whitener is None else self.whitener[:n_components, :n_components].copy(),
+        )
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, RidgeStatistics):
@@ -583,6 +618,16 @@ def _split(statistics: RidgeStatistics, part: slice) -> tuple[IntArray, IntArray
     if statistics.high is not None:
         return statistics.low[part], statistics.high[part]
     return statistics.low[part] & ((1 << _LIMB_BITS) - 1), statistics.low[part] >> _LIMB_BITS
+
+
+def _leading_tiles(layout: TileLayout, shorter: TileLayout, buffer: IntArray) -> IntArray:
+    """Return the leading output tiles of a buffer in the layout of fewer components."""
+    leading = np.empty(shorter.size, np.int64)
+    offsets = {(row, column): offset for row, column, offset in layout.tiles()}
+    for row, column, offset in shorter.tiles():
+        tile = shorter.view(leading, row, column, offset)
+        tile[:] = layout.view(buffer, row, column, offsets[row, column])[: tile.shape[0], : tile.shape[1]]
+    return leading
 
 
 def _packed(layout: TileLayout, buffer: IntArray) -> IntArray:

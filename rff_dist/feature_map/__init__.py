@@ -16,6 +16,7 @@ from rff_dist.feature_map.draw import (
     draw_feature_map,
     draw_from_spec,
     seed_from_random_state,
+    shortened,
 )
 from rff_dist.feature_map.explicit import LinearFeatureMap, PolynomialFeatureMap, ThresholdFeatureMap
 from rff_dist.feature_map.fourier import FourierFeatureMap
@@ -47,6 +48,7 @@ __all__ = [
     "draw_nystrom",
     "feature_map_class",
     "seed_from_random_state",
+    "shortened",
 ]
 
 _KINDS: dict[str, type[FeatureMap]] = {

@@ -10,8 +10,10 @@ from rff_dist.errors import InvalidParameterError
 from rff_dist.feature_map.complex import ComplexFeatureMap
 from rff_dist.feature_map.concatenated import ConcatenatedFeatureMap
 from rff_dist.feature_map.explicit import LinearFeatureMap, draw_sketch, draw_thresholds
-from rff_dist.feature_map.fourier import draw_fourier
+from rff_dist.feature_map.fourier import FourierFeatureMap, draw_fourier
+from rff_dist.feature_map.nystrom import NystromFeatureMap
 from rff_dist.feature_map.protocol import FeatureMap, FeatureSpec, Standardizer
+from rff_dist.feature_map.structured import StructuredFeatureMap
 from rff_dist.frequencies import Design, derived_seed, seed_of
 from rff_dist.kernels import (
     Kernel,
@@ -146,6 +148,41 @@ def draw_from_spec(spec: FeatureSpec, standardizer: Standardizer | None) -> Feat
     return ConcatenatedFeatureMap(
         tuple(part for _, part in parts), tuple(weight for weight, _ in parts), standardizer, spec
     )
+
+
+def shortened(feature_map: FeatureMap, n_components: int) -> FeatureMap:
+    """Return the feature map of the leading components: the one that a smaller draw would have given.
+
+    Parameters
+    ----------
+    feature_map : FeatureMap
+        Drawn from one shift-invariant kernel, or with Nyström's centres.
+    n_components : int
+        At most as many as it has; even for pairs.
+
+    Raises
+    ------
+    InvalidParameterError
+        If there are fewer components, or they are no draw of their own: sums of kernels share out their
+        components, and explicit or given features are not drawn one after another.
+    """
+    if not 1 <= n_components <= feature_map.n_components:
+        raise InvalidParameterError(
+            f"the leading {n_components} components of {feature_map.n_components} were asked for; expected at "
+            "least 1 and at most all"
+        )
+    if n_components == feature_map.n_components:
+        return feature_map
+    if isinstance(feature_map, NystromFeatureMap):
+        return replace(feature_map, centres=feature_map.centres[:n_components])
+    spec = feature_map.spec
+    if spec is None or not isinstance(feature_map, FourierFeatureMap | StructuredFeatureMap):
+        raise InvalidParameterError(
+            f"{type(feature_map).__name__} has no smaller draw among its leading components; give one number "
+            "of components for sums of kernels and for explicit or given features"
+        )
+    n_components = check_n_components(n_components, spec.map)
+    return draw_from_spec(replace(spec, n_components=n_components), feature_map.standardizer)
 
 
 def _shift_invariant(term: Term) -> ShiftInvariant | None:

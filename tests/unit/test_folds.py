@@ -1,0 +1,287 @@
+import hashlib
+import operator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rff_dist import Gaussian, Laplacian, Linear, SerialEngine, draw_feature_map
+from rff_dist.blocks import (
+    Accumulation,
+    Accumulations,
+    Block,
+    BlockTask,
+    Rows,
+    accumulate_fold_rows,
+    accumulate_rows,
+    add_each,
+    cut_blocks,
+)
+from rff_dist.errors import DataError, InvalidParameterError, StatisticsError
+from rff_dist.feature_map import Nystrom, draw_nystrom, shortened
+from rff_dist.folds import Folds, FoldStatistics, GroupFolds, HashFolds, TimeFolds, find_folds
+from rff_dist.runs import as_runs, expand
+from rff_dist.statistics import FINE_FRACTION_BITS, StatisticsSpec
+from rff_dist.storage import ArrayDataset
+
+
+def spec_of(feature_map, *, n_targets=2, **facts):
+    return StatisticsSpec(
+        n_components=feature_map.n_components,
+        n_targets=n_targets,
+        feature_digest=feature_map.digest(),
+        scales=feature_map.scales,
+        fraction_bits=FINE_FRACTION_BITS,
+        whitened=feature_map.whitener is not None,
+        **facts,
+    )
+
+
+def random_rows(n_samples, *, seed=0, n_targets=2, weighted=False):
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((n_samples, 3))
+    weights = rng.uniform(0.1, 2.0, n_samples) if weighted else None
+    return Rows(Block(0, 0, n_samples), X, rng.standard_normal((n_samples, n_targets)), weights)
+
+
+def part_of(rows, mask):
+    """Return some rows as a block of their own."""
+    return Rows(
+        Block(0, 0, int(mask.sum())),
+        rows.X[mask],
+        rows.y[mask],
+        None if rows.sample_weight is None else rows.sample_weight[mask],
+    )
+
+
+@pytest.mark.parametrize("folds", [HashFolds(4), HashFolds(4, seed=7), TimeFolds(4)])
+@given(cuts=st.lists(st.integers(0, 1000), max_size=6))
+def test_a_row_is_in_the_same_fold_however_blocks_are_cut(folds, cuts):
+    whole = folds.assign(0, 1000, n_samples=1000, groups=None)
+    edges = sorted({0, 1000, *cuts})
+    pieces = [
+        folds.assign(a, b, n_samples=1000, groups=None) for a, b in zip(edges[:-1], edges[1:], strict=True)
+    ]
+    np.testing.assert_array_equal(np.concatenate(pieces), whole)
+    assert set(whole) == set(range(4))
+
+
+def test_hash_folds_are_as_even_as_random_ones_and_another_seed_cuts_others():
+    n_samples = 100_000
+    first, second = (
+        HashFolds(5, seed).assign(0, n_samples, n_samples=n_samples, groups=None) for seed in (0, 1)
+    )
+    joint = np.bincount(5 * first + second, minlength=25)
+    expected = n_samples / 25
+    # chi-squared of 24 degrees of freedom: above 60 with a probability of 7e-5, were both random
+    assert ((joint - expected) ** 2 / expected).sum() < 60
+    neighbours = np.bincount(5 * first[:-1] + first[1:], minlength=25)
+    assert ((neighbours - expected) ** 2 / expected).sum() < 60
+
+
+def split_mix(key, seed):
+    """SplitMix64 in Python's own integers: the `key`-th output of a stream."""
+    golden, mask = 0x9E3779B97F4A7C15, 2**64 - 1
+    z = (key * golden + (2 * seed + 1) * golden) & mask
+    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & mask
+    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & mask
+    return z ^ (z >> 31)
+
+
+@given(start=st.integers(0, 2**40), seed=st.integers(0, 2**63 - 1), n_folds=st.integers(2, 1000))
+def test_hash_folds_are_split_mix_scaled_to_the_folds(start, seed, n_folds):
+    """So that they never change: a stored model names its folds by these numbers."""
+    found = HashFolds(n_folds, seed).assign(start, start + 3, n_samples=start + 3, groups=None)
+    expected = [(split_mix(row, seed) >> 32) * n_folds >> 32 for row in range(start, start + 3)]
+    assert found.tolist() == expected
+
+
+def test_group_folds_are_split_mix_of_the_number_or_of_the_text_s_hash():
+    digest = int.from_bytes(hashlib.blake2b("ü".encode(), digest_size=8).digest(), "little")
+    text = GroupFolds(5, seed=2).assign(0, 1, n_samples=1, groups=np.array(["ü"]))
+    assert text.tolist() == [(split_mix(digest, 2) >> 32) * 5 >> 32]
+    number = GroupFolds(5).assign(0, 1, n_samples=1, groups=np.array([-3], np.int8))
+    assert number.tolist() == [(split_mix(2**64 - 3, 0) >> 32) * 5 >> 32]
+
+
+@pytest.mark.parametrize(
+    "groups",
+    [
+        np.array([3, 1, 3, -1, 1] * 20),
+        np.array(["x", "yy", "x", "z", "yy"] * 20),
+        np.array([True, False] * 50),
+    ],
+)
+def test_rows_of_a_group_are_held_out_together(groups):
+    fold = GroupFolds(3).assign(0, 100, n_samples=100, groups=groups)
+    for group in np.unique(groups):
+        assert len(set(fold[groups == group])) == 1
+    shuffled = np.random.default_rng(0).permutation(100)
+    np.testing.assert_array_equal(
+        GroupFolds(3).assign(0, 100, n_samples=100, groups=groups[shuffled]), fold[shuffled]
+    )
+
+
+def test_text_of_any_storage_and_integers_of_any_width_are_the_same_groups():
+    words = ["a", "bb", "a"]
+    kinds = [np.array(words), np.array(words, object), np.array(words, np.dtypes.StringDType())]
+    first, *others = (GroupFolds(97).assign(0, 3, n_samples=3, groups=kind).tolist() for kind in kinds)
+    assert all(other == first for other in others)
+    numbers = [np.array([3, 200, 3], kind) for kind in (np.uint8, np.int16, np.int64, np.uint64)]
+    first, *others = (GroupFolds(97).assign(0, 3, n_samples=3, groups=kind).tolist() for kind in numbers)
+    assert all(other == first for other in others)
+
+
+def test_time_folds_are_contiguous_and_validated_forward():
+    folds = TimeFolds(4)
+    fold = folds.assign(0, 10, n_samples=10, groups=None)
+    assert (np.diff(fold) >= 0).all()
+    assert folds.splits == [((0,), 1), ((0, 1), 2), ((0, 1, 2), 3)]
+    assert HashFolds(3).splits == [((1, 2), 0), ((0, 2), 1), ((0, 1), 2)]
+
+
+@pytest.mark.parametrize("n_folds", [1, 0, -3, 2.5, True, "5", 1001])
+def test_a_number_of_folds_out_of_range_is_refused(n_folds):
+    with pytest.raises(InvalidParameterError, match="n_folds"):
+        HashFolds(n_folds)
+
+
+def test_what_is_no_number_of_folds_is_refused():
+    assert find_folds(3) == HashFolds(3)
+    assert find_folds(GroupFolds(3)) == GroupFolds(3)
+    with pytest.raises(InvalidParameterError, match="TimeFolds"):
+        find_folds("five")
+
+
+def test_folds_of_groups_without_groups_are_refused():
+    with pytest.raises(DataError, match="no groups"):
+        GroupFolds(2).assign(0, 3, n_samples=3, groups=None)
+
+
+@pytest.mark.parametrize("folds", [HashFolds(3), TimeFolds(3), GroupFolds(3)])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_each_fold_has_the_statistics_of_its_own_rows(folds: Folds, weighted):
+    rows = random_rows(400, weighted=weighted)
+    rows = replace(rows, groups=np.arange(400) % 17)
+    feature_map = draw_feature_map("gaussian", n_features=3, n_components=64, random_state=0)
+    state = Accumulation(feature_map, spec_of(feature_map, weight_exponent=1))
+    (found,) = accumulate_fold_rows(rows, Accumulations((state,), folds, 400))
+    fold = folds.assign(0, 400, n_samples=400, groups=rows.groups)
+    for i in range(3):
+        assert found.fold(i) == accumulate_rows(part_of(rows, fold == i), state)
+
+
+@pytest.mark.parametrize("n_threads", [1, 3])
+def test_the_sum_of_folds_is_the_statistics_of_all_rows_to_rounding(n_threads):
+    rng = np.random.default_rng(1)
+    dataset = ArrayDataset(rng.standard_normal((30_000, 3)), rng.standard_normal((30_000, 2)))
+    maps = [
+        draw_feature_map(kernel, n_features=3, n_components=96, design="iid", random_state=1)
+        for kernel in (Gaussian(1.0), Laplacian(2.0))
+    ]
+    members = tuple(Accumulation(m, spec_of(m)) for m in maps)
+    folds = HashFolds(4)
+    first, second = SerialEngine(n_threads).map_reduce(
+        BlockTask(dataset, accumulate_fold_rows),
+        cut_blocks(30_000, 1000, rows_per_block=7000),
+        Accumulations(members, folds, 30_000),
+        combine=add_each,
+    )
+    for found, feature_map in ((first, maps[0]), (second, maps[1])):
+        whole = found.total()
+        assert whole.n_samples == 30_000 == found.n_samples
+        Z = feature_map.transform(dataset.X)
+        np.testing.assert_allclose(whole.ZtZ(), Z.T @ Z, rtol=1e-12, atol=1e-10)
+        np.testing.assert_allclose(whole.Zty(), Z.T @ dataset.y, rtol=1e-9, atol=1e-10)
+        for training, held_out in folds.splits:
+            assert whole - found.fold(held_out) == found.sum(training)
+
+
+def test_blocks_of_contiguous_folds_hold_only_their_own():
+    rows = replace(random_rows(100), block=Block(2, 200, 300))
+    feature_map = draw_feature_map("gaussian", n_features=3, n_components=16, random_state=0)
+    state = Accumulations((Accumulation(feature_map, spec_of(feature_map)),), TimeFolds(10), 1000)
+    (found,) = accumulate_fold_rows(rows, state)
+    assert [i for i, part in enumerate(found.parts) if part is not None] == [2]
+    with pytest.raises(StatisticsError, match="fold 0 .* has no rows"):
+        found.fold(0)
+    assert found.sum([0, 1, 2]).n_samples == 100
+    with pytest.raises(StatisticsError, match="no rows"):
+        found.sum([0, 1])
+
+
+def test_statistics_of_different_folds_do_not_add_up():
+    left, right = (
+        FoldStatistics(HashFolds(2), (None, None)),
+        FoldStatistics(HashFolds(2, seed=1), (None, None)),
+    )
+    with pytest.raises(StatisticsError, match="different folds"):
+        operator.add(left, right)
+    assert left + left == left
+
+
+# -- leading components ----------------------------------------------------------------------------
+
+
+def nystrom(sample):
+    return draw_nystrom(
+        Gaussian(2.0), sample.astype(np.float32), n_components=40, nystrom=Nystrom("rpcholesky"), seed=0
+    )
+
+
+@pytest.mark.parametrize("leading", [2, 10, 30])
+@pytest.mark.parametrize("design", ["iid", "orthogonal", "structured", "quasi-monte-carlo", "nystrom"])
+def test_leading_components_have_the_statistics_of_the_smaller_draw(leading, design):
+    rows = random_rows(500)
+    if design == "nystrom":
+        feature_map = nystrom(rows.X[:200])
+    else:
+        feature_map = draw_feature_map(
+            "gaussian", n_features=3, n_components=40, design=design, random_state=3
+        )
+    short = shortened(feature_map, leading)
+    statistics = accumulate_rows(rows, Accumulation(feature_map, spec_of(feature_map)))
+    statistics = statistics.with_whitener(feature_map.whitener)
+    found = statistics.leading(leading, feature_digest=short.digest(), scales=short.scales)
+    expected = accumulate_rows(rows, Accumulation(short, spec_of(short))).with_whitener(short.whitener)
+    assert found.spec == expected.spec
+    # other widths make other BLAS products, whose last bits differ
+    np.testing.assert_allclose(found.ZtZ(), expected.ZtZ(), rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(found.Zty(), expected.Zty(), rtol=1e-9, atol=1e-9)
+    np.testing.assert_array_equal(found.yty(), expected.yty())
+    assert found.n_samples == 500
+
+
+@settings(max_examples=20, deadline=None)
+@given(leading=st.integers(1, 1100), seed=st.integers(0, 3))
+def test_leading_tiles_are_the_leading_block(leading, seed):
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((20, 2))
+    feature_map = draw_feature_map(
+        "gaussian", n_features=2, n_components=1100, map="phases", random_state=seed
+    )
+    rows = Rows(Block(0, 0, 20), X, rng.standard_normal((20, 1)))
+    statistics = accumulate_rows(rows, Accumulation(feature_map, spec_of(feature_map, n_targets=1)))
+    scale = expand(feature_map.scales)[:leading]
+    found = statistics.leading(leading, feature_digest="x", scales=as_runs(scale))
+    np.testing.assert_array_equal(found.ZtZ(), statistics.ZtZ()[:leading, :leading])
+    np.testing.assert_array_equal(found.Zty(), statistics.Zty()[:leading])
+    assert found - found == found.empty(found.spec)
+
+
+def test_more_leading_components_than_there_are_are_refused():
+    feature_map = draw_feature_map("gaussian", n_features=3, n_components=8, random_state=0)
+    statistics = accumulate_rows(random_rows(9), Accumulation(feature_map, spec_of(feature_map)))
+    with pytest.raises(StatisticsError, match="leading 10"):
+        statistics.leading(10, feature_digest="", scales=feature_map.scales)
+    with pytest.raises(InvalidParameterError, match="leading 10"):
+        shortened(feature_map, 10)
+    assert shortened(feature_map, 8) is feature_map
+
+
+def test_sums_of_kernels_have_no_smaller_draw_among_their_leading_components():
+    both = draw_feature_map(Gaussian(1.0) + Linear(), n_features=3, n_components=32, random_state=0)
+    with pytest.raises(InvalidParameterError, match="no smaller draw"):
+        shortened(both, 16)
