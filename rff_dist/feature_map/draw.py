@@ -168,8 +168,8 @@ def shortened(feature_map: FeatureMap, n_components: int) -> FeatureMap:
     """
     if not 1 <= n_components <= feature_map.n_components:
         raise InvalidParameterError(
-            f"the leading {n_components} components of {feature_map.n_components} were asked for; expected at "
-            "least 1 and at most all"
+            f"the leading {n_components} components of {feature_map.n_components} were asked for; expected "
+            "at least 1 and at most all"
         )
     if n_components == feature_map.n_components:
         return feature_map

@@ -1,4 +1,5 @@
 import hashlib
+import itertools
 import operator
 from dataclasses import replace
 
@@ -61,9 +62,7 @@ def part_of(rows, mask):
 def test_a_row_is_in_the_same_fold_however_blocks_are_cut(folds, cuts):
     whole = folds.assign(0, 1000, n_samples=1000, groups=None)
     edges = sorted({0, 1000, *cuts})
-    pieces = [
-        folds.assign(a, b, n_samples=1000, groups=None) for a, b in zip(edges[:-1], edges[1:], strict=True)
-    ]
+    pieces = [folds.assign(a, b, n_samples=1000, groups=None) for a, b in itertools.pairwise(edges)]
     np.testing.assert_array_equal(np.concatenate(pieces), whole)
     assert set(whole) == set(range(4))
 
@@ -205,7 +204,7 @@ def test_blocks_of_contiguous_folds_hold_only_their_own():
     state = Accumulations((Accumulation(feature_map, spec_of(feature_map)),), TimeFolds(10), 1000)
     (found,) = accumulate_fold_rows(rows, state)
     assert [i for i, part in enumerate(found.parts) if part is not None] == [2]
-    with pytest.raises(StatisticsError, match="fold 0 .* has no rows"):
+    with pytest.raises(StatisticsError, match=r"fold 0 .* has no rows"):
         found.fold(0)
     assert found.sum([0, 1, 2]).n_samples == 100
     with pytest.raises(StatisticsError, match="no rows"):
