@@ -58,6 +58,11 @@ class Selection:
     log_evidences: FloatArray
     criterion: Criterion
 
+    def to_arrays(self) -> dict[str, FloatArray]:
+        """Return the path as named arrays, for a model's store."""
+        names = ("alphas", "scores", "log_evidences", "degrees_of_freedom")
+        return {name: np.asarray(getattr(self, name)) for name in names}
+
 
 def generalized_cross_validation(spectrum: RidgeSpectrum, alphas: ArrayLike) -> FloatArray:
     """GCV score of every alpha, in O(n_alphas · n_components · n_targets).
@@ -102,10 +107,14 @@ def default_alphas(spectrum: RidgeSpectrum) -> FloatArray:
     float64 array of shape (n_alphas,)
         Ascending; 1 alone where the features are all constant, since any alpha then gives zero weights.
     """
-    largest = float(spectrum.eigenvalues[-1])
+    return alpha_grid(float(spectrum.eigenvalues[-1]), spectrum.floor)
+
+
+def alpha_grid(largest: float, floor: float) -> FloatArray:
+    """Three alphas per decade from the largest eigenvalue down to the floor; 1 alone where it is 0."""
     if largest <= 0.0:
         return np.ones(1)
-    steps = max(1, int(np.floor(3.0 * np.log10(largest / spectrum.floor))))
+    steps = max(1, int(np.floor(3.0 * np.log10(largest / floor))))
     return largest * 10.0 ** (np.arange(-steps, 1) / 3.0)
 
 
@@ -141,7 +150,7 @@ def select_alpha(
     SolveError
         If every alpha leaves no residual degrees of freedom, with one sample say.
     """
-    grid = default_alphas(spectrum) if alphas is None else _check_grid(alphas)
+    grid = default_alphas(spectrum) if alphas is None else check_grid(alphas)
     scores = generalized_cross_validation(spectrum, grid)
     gcv = _shared_score(spectrum, scores)
     if not np.isfinite(gcv).any():
@@ -165,7 +174,7 @@ def select_alpha(
         best_index=best,
         alpha=alpha,
         score=generalized_cross_validation(spectrum, [alpha])[0],
-        at_end=_end(best, len(grid)),
+        at_end=end_of_grid(best, len(grid)),
         log_evidences=log_evidences,
         criterion=criterion,
     )
@@ -176,7 +185,14 @@ def select_alpha(
     return selection
 
 
-def _check_grid(alphas: ArrayLike) -> FloatArray:
+def check_grid(alphas: ArrayLike) -> FloatArray:
+    """Return a grid of alphas ascending, each once.
+
+    Raises
+    ------
+    InvalidParameterError
+        If there is none, or one is not in (0, inf).
+    """
     values = np.atleast_1d(np.asarray(alphas))
     grid = np.unique(check_alpha(values, len(values)))
     if len(grid) == 0 or grid[0] == 0.0:
@@ -221,7 +237,8 @@ def _refine(
     return float(np.exp(found.x)) if found.fun < best_score else float(grid[best])
 
 
-def _end(best: int, n_alphas: int) -> Literal["lower", "upper"] | None:
+def end_of_grid(best: int, n_alphas: int) -> Literal["lower", "upper"] | None:
+    """Say which end of a grid of alphas an index is at, if any."""
     if best == n_alphas - 1:
         return "upper"
     return "lower" if best == 0 else None
