@@ -242,6 +242,23 @@ class FoldStatistics:
             return self.fold(indices[0])
         return reduce(_add, parts)
 
+    def check_complete(self, n_samples: int, squared_norm: float | None) -> None:
+        """Check that every row counted once; see `RidgeStatistics.check_complete`.
+
+        Raises
+        ------
+        StatisticsError
+            If rows are missing or were counted twice.
+        """
+        if self.n_samples != n_samples:
+            raise StatisticsError(
+                f"the folds' statistics count {self.n_samples:_} rows but the data have {n_samples:_}; "
+                "a block is missing or was counted twice: run the pass again and report this"
+            )
+        for part in self.parts:
+            if part is not None:
+                part.check_complete(part.n_samples, squared_norm)
+
     def with_whitener(self, whitener: NDArray[np.float64] | None) -> Self:
         """Return the same sums, to be read with a feature map's `whitener`."""
         return replace(

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from rff_dist.errors import StatisticsError
 from rff_dist.exact import ExactSum, exact_sum_arrays, exact_sum_from_arrays
-from rff_dist.runs import Runs, as_runs, expand
+from rff_dist.runs import Runs, expand
 from rff_dist.triangular import solve_transposed, solve_upper, tile_pool, whiten_in_place
 
 type FloatArray = NDArray[np.float64]
@@ -287,7 +287,7 @@ class RidgeStatistics:
             n_components=n_components,
             feature_digest=feature_digest,
             scales=scales,
-            exponents=as_runs(expand(self.spec.exponents)[:n_components]) if self.spec.exponents else (),
+            exponents=_leading_runs(self.spec.exponents, n_components),
         )
         return replace(
             self,
@@ -618,6 +618,15 @@ def _split(statistics: RidgeStatistics, part: slice) -> tuple[IntArray, IntArray
     if statistics.high is not None:
         return statistics.low[part], statistics.high[part]
     return statistics.low[part] & ((1 << _LIMB_BITS) - 1), statistics.low[part] >> _LIMB_BITS
+
+
+def _leading_runs(runs: tuple[tuple[int, int], ...], count: int) -> tuple[tuple[int, int], ...]:
+    leading = []
+    for length, value in runs:
+        taken = min(length, count)
+        count -= taken
+        leading += [(taken, value)] if taken else []
+    return tuple(leading)
 
 
 def _leading_tiles(layout: TileLayout, shorter: TileLayout, buffer: IntArray) -> IntArray:
