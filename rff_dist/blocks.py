@@ -791,12 +791,38 @@ def evaluate_rows(rows: Rows, model: LinearModel) -> Errors:
     DataError
         If the block has no targets, or values that are not finite.
     """
+    check_evaluation(rows)
+    return errors_of(rows, predict_rows(rows, model), model.intercept)
+
+
+def check_evaluation(rows: Rows) -> None:
+    """Check that a block has targets, and that they and the weights can be used.
+
+    Raises
+    ------
+    DataError
+        Otherwise.
+    """
     if rows.y is None:
         raise DataError("the data have no y: an evaluation needs targets")
     check_targets(rows)
+
+
+def errors_of(rows: Rows, predictions: FloatArray, intercept: FloatArray) -> Errors:
+    """Return the errors of predictions that were made of a checked block.
+
+    Parameters
+    ----------
+    rows : Rows
+        With targets.
+    predictions : float64 array of shape (n_samples, n_targets)
+    intercept : float64 array of shape (n_targets,)
+        The model's, which the targets' sums are counted from.
+    """
+    assert rows.y is not None  # `check_evaluation` says so
     weights = np.ones(len(rows.y)) if rows.sample_weight is None else rows.sample_weight
-    residual = rows.y - predict_rows(rows, model)
-    target = rows.y - model.intercept
+    residual = rows.y - predictions
+    target = rows.y - intercept
     with np.errstate(over="ignore"):  # `ExactSum.of` refuses what is not finite
         sums = [weights @ values for values in (residual**2, np.abs(residual), residual, target, target**2)]
     squared, absolute, plain, target_sum, target_squared = map(ExactSum.of, sums)

@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, cast
+from typing import Any, Literal, cast, overload
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -54,7 +54,13 @@ from rff_dist.selection import Selection, select_alpha
 from rff_dist.solvers import RidgeSolution, decompose, solve_cholesky
 from rff_dist.statistics import FINE_FRACTION_BITS, FRACTION_BITS, RidgeStatistics, StatisticsSpec
 from rff_dist.storage import create_output
-from rff_dist.uncertainty import PredictiveModel, predict_rows_with_std, predictive_model
+from rff_dist.uncertainty import (
+    Calibration,
+    PredictiveModel,
+    calibrate_rows,
+    predict_rows_with_std,
+    predictive_model,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -450,25 +456,49 @@ def refit(
 # -- evaluate, predict -----------------------------------------------------------------------------
 
 
-def evaluate(dataset: Dataset, model: RidgeModel, *, engine: Engine) -> Errors:
+@overload
+def evaluate(
+    dataset: Dataset, model: RidgeModel, *, engine: Engine, std: Literal[False] = False
+) -> Errors: ...
+
+
+@overload
+def evaluate(dataset: Dataset, model: RidgeModel, *, engine: Engine, std: Literal[True]) -> Calibration: ...
+
+
+@overload
+def evaluate(dataset: Dataset, model: RidgeModel, *, engine: Engine, std: bool) -> Errors | Calibration: ...
+
+
+def evaluate(
+    dataset: Dataset, model: RidgeModel, *, engine: Engine, std: bool = False
+) -> Errors | Calibration:
     """Measure a model's errors on a dataset in one pass, O(n_samples · n_components · n_features).
+
+    With `std` its standard deviations are judged too, at the cost of `predict_with_std_in_memory`.
+
+    Returns
+    -------
+    Errors, or with `std` Calibration, which holds them as `errors`
 
     Raises
     ------
     DataError
         If the dataset does not fit the model, or has no targets.
+    StatisticsError, SolveError
+        With `std`, as `predict_with_std_in_memory`.
     """
     check_dataset(dataset, model)
     if dataset.n_targets != model.n_targets:
         raise DataError(f"y has {dataset.n_targets} targets, but the model predicts {model.n_targets}")
-    errors: Errors = engine.map_reduce(
-        BlockTask(dataset, evaluate_rows),
+    found: Errors | Calibration = engine.map_reduce(
+        BlockTask(dataset, cast("Any", calibrate_rows if std else evaluate_rows)),
         blocks_of(dataset),
-        model.linear,
+        _predictive_model(model) if std else model.linear,
         combine=operator.add,
         label="evaluate",
     )
-    return errors
+    return found
 
 
 def predict(

@@ -21,9 +21,19 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import ndtri
 
-from rff_dist.blocks import LinearModel, Rows, predict_rows, share_out
-from rff_dist.errors import DataError, SolveError
+from rff_dist.blocks import (
+    Errors,
+    LinearModel,
+    Rows,
+    check_evaluation,
+    errors_of,
+    predict_rows,
+    share_out,
+)
+from rff_dist.errors import DataError, SolveError, StatisticsError
+from rff_dist.exact import ExactSum
 from rff_dist.runs import expand
 from rff_dist.solvers.cholesky import rounding_floor, smallest_eigenvalue
 from rff_dist.solvers.solution import rss_error_bound
@@ -40,6 +50,8 @@ from rff_dist.triangular import (
 logger = logging.getLogger(__name__)
 
 type FloatArray = NDArray[np.float64]
+
+LEVELS = (0.5, 0.8, 0.9, 0.95, 0.99)  # of the central intervals whose coverage is counted
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,6 +70,8 @@ class PredictiveModel:
         σ² of an observation of weight 1, in the targets' units squared.
     intercept_variance : float
         Of the intercept in centred features, over σ².
+    target_scale : float64 array of shape (n_targets,)
+        (Weighted) standard deviation of each target on the training rows.
     """
 
     linear: LinearModel
@@ -65,6 +79,7 @@ class PredictiveModel:
     feature_means: FloatArray
     noise_variance: FloatArray
     intercept_variance: float
+    target_scale: FloatArray
 
     def digest(self) -> str:
         """Return the feature map's digest: what every worker must agree on."""
@@ -117,7 +132,15 @@ def predictive_model(
             multiply_upper_in_place(factor, whitener, pool)
             feature_means = whitener.T @ feature_means
     intercept_variance = 1.0 / statistics.sum_of_weights if fit_intercept else 0.0
-    return PredictiveModel(linear, factor, feature_means, noise_variance, intercept_variance)
+    return PredictiveModel(
+        linear, factor, feature_means, noise_variance, intercept_variance, _target_scale(statistics)
+    )
+
+
+def _target_scale(statistics: RidgeStatistics) -> FloatArray:
+    sums = statistics.targets.value()  # of the targets less their offsets, and of 1
+    variances = np.diagonal(sums)[:-1] / sums[-1, -1] - (sums[:-1, -1] / sums[-1, -1]) ** 2
+    return np.asarray(np.sqrt(np.maximum(variances, 0.0)))
 
 
 def _noise_variance(
@@ -178,3 +201,123 @@ def predict_rows_with_std(rows: Rows, model: PredictiveModel) -> tuple[FloatArra
         raise DataError(f"the variance of row {row:_} is not finite: its features overflow; scale X down")
     relative = 1.0 + model.intercept_variance + spread
     return predictions, np.sqrt(relative[:, np.newaxis] * model.noise_variance)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Calibration:
+    """Exact sums of how well standard deviations fit the errors on the rows seen so far; `+` joins two sets.
+
+    Each row is judged as one new observation of weight 1, N(f, s²), and counts by its weight. A target
+    without noise, s = 0, has no density: its scores and densities are NaN.
+
+    Attributes
+    ----------
+    errors : Errors
+        Of the means f.
+    log_losses : ExactSum of shape (n_targets,)
+        Weighted sums of −log N(y; f, s²), in nats.
+    squared_scores : ExactSum of shape (n_targets,)
+        Weighted sums of ((y − f)/s)².
+    covered : ExactSum of shape (n_levels, n_targets)
+        Weight of the rows inside the central interval of each of `LEVELS`, ends included.
+    deviations : ExactSum of shape (n_targets,)
+        Weighted sums of s.
+    target_scale : float64 array of shape (n_targets,)
+        Standard deviation of each target on the training rows.
+    """
+
+    errors: Errors
+    log_losses: ExactSum
+    squared_scores: ExactSum
+    covered: ExactSum
+    deviations: ExactSum
+    target_scale: FloatArray
+
+    def __add__(self, other: Calibration) -> Calibration:
+        if not np.array_equal(self.target_scale, other.target_scale):
+            raise StatisticsError(
+                f"these are of different models, whose targets vary by {self.target_scale} and "
+                f"{other.target_scale}; measure all blocks with one"
+            )
+        return Calibration(
+            self.errors + other.errors,
+            self.log_losses + other.log_losses,
+            self.squared_scores + other.squared_scores,
+            self.covered + other.covered,
+            self.deviations + other.deviations,
+            self.target_scale,
+        )
+
+    @property
+    def nlpd(self) -> FloatArray:
+        """Negative log predictive density per target: mean of ½·log(2πs²) + (y − f)²/(2s²), in nats."""
+        return self._of_noisy(self.log_losses)
+
+    @property
+    def standardized_nlpd(self) -> FloatArray:
+        """NLPD of each target in units of its standard deviation on the training rows, as papers print it."""
+        with np.errstate(divide="ignore"):
+            return np.where(self.target_scale > 0, self.nlpd - np.log(self.target_scale), np.nan)
+
+    @property
+    def mean_squared_score(self) -> FloatArray:
+        """Mean of ((y − f)/s)² per target: 1 where s is right on average, above it where s is too small."""
+        return self._of_noisy(self.squared_scores)
+
+    @property
+    def coverage(self) -> FloatArray:
+        """Share of the rows inside the central interval of each of `LEVELS`, shape (n_levels, n_targets)."""
+        return self.covered.value() / self.errors.weight.value()
+
+    @property
+    def mean_standard_deviation(self) -> FloatArray:
+        """Mean of s per target, in the target's units."""
+        return self.deviations.value() / self.errors.weight.value()
+
+    @property
+    def mean_widths(self) -> FloatArray:
+        """Mean width of the central interval of each of `LEVELS`, shape (n_levels, n_targets)."""
+        return np.outer(2.0 * _quantiles(), self.mean_standard_deviation)
+
+    def _of_noisy(self, sums: ExactSum) -> FloatArray:
+        means = sums.value() / self.errors.weight.value()
+        return np.where(self.deviations.value() > 0, means, np.nan)
+
+
+def _quantiles() -> FloatArray:
+    """Return the half width of each central interval over s, shape (n_levels,)."""
+    return np.asarray(ndtri((1.0 + np.array(LEVELS)) / 2.0))
+
+
+def calibrate_rows(rows: Rows, model: PredictiveModel) -> Calibration:
+    """Return the errors and the calibration of a model on a block, at the cost of `predict_rows_with_std`.
+
+    References
+    ----------
+    Gneiting & Raftery (2007), Strictly Proper Scoring Rules, section 4.1 (the logarithmic score).
+
+    Raises
+    ------
+    DataError
+        If the block has no targets, or values that are not finite; as `predict_rows_with_std`.
+    """
+    check_evaluation(rows)
+    assert rows.y is not None
+    predictions, deviations = predict_rows_with_std(rows, model)
+    residual = np.abs(rows.y - predictions)
+    weights = np.ones(len(residual)) if rows.sample_weight is None else rows.sample_weight
+    certain = deviations == 0.0
+    divisor = np.where(certain, 1.0, deviations)
+    with np.errstate(over="ignore"):  # `ExactSum.of` refuses what is not finite
+        squared = np.where(certain, 0.0, (residual / divisor) ** 2)
+        losses = np.where(certain, 0.0, 0.5 * (np.log(2.0 * np.pi) + squared) + np.log(divisor))
+        sums = [ExactSum.of(weights @ values) for values in (losses, squared, deviations)]
+        inside = np.stack([weights @ (residual <= width * deviations) for width in _quantiles()])
+    return Calibration(
+        errors=errors_of(rows, predictions, model.linear.intercept),
+        log_losses=sums[0],
+        squared_scores=sums[1],
+        covered=ExactSum.of(inside),
+        deviations=sums[2],
+        target_scale=model.target_scale,
+    )

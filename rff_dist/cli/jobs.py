@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from rff_dist.model import RidgeModel
     from rff_dist.pipeline import Solved
     from rff_dist.storage import ZarrDataset
+    from rff_dist.uncertainty import Calibration
 
 
 @command(
@@ -296,10 +297,14 @@ def _fit_facts(found: Mapping[str, Any]) -> RenderableType:
     return facts_view(f"wrote {found['model']}", **facts)
 
 
-@command("rff-dist evaluate model test.zarr", "rff-dist evaluate model test.zarr --json")
+@command("rff-dist evaluate model test.zarr", "rff-dist evaluate model test.zarr --std --json")
 def evaluate(
     model: ModelArgument,
     data: DataArgument,
+    std: Annotated[
+        bool,
+        typer.Option("--std", help="Judge its standard deviations too: NLPD, and how often intervals cover."),
+    ] = False,
     x: XName = "X",
     y: YName = "y",
     sample_weight: WeightsName = None,
@@ -315,6 +320,7 @@ def evaluate(
     import numpy as np
 
     from rff_dist import pipeline
+    from rff_dist.uncertainty import Calibration
 
     trained, dataset = _open_model_and_data(
         model, data, x=x, y=y, sample_weight=sample_weight, missing_chunks=missing_chunks
@@ -322,9 +328,11 @@ def evaluate(
     if dataset.n_targets < 1:
         raise DataError(f"{data} has no y to compare predictions with; name its array with --y")
     with passes(where) as (engine, clock):
-        errors = pipeline.evaluate(dataset, trained, engine=engine)
+        found = pipeline.evaluate(dataset, trained, engine=engine, std=std)
         seconds = clock.seconds()["total"]
         ran_on = describe_engine(engine, where)
+    calibration = found if isinstance(found, Calibration) else None
+    errors = found.errors if isinstance(found, Calibration) else found
     rmse, deviation = np.sqrt(errors.mean_squared_error), np.sqrt(errors.target_variance)
     with np.errstate(divide="ignore", invalid="ignore"):
         columns = {
@@ -341,6 +349,8 @@ def evaluate(
         {"name": name, **{key: float(values[i]) for key, values in columns.items()}}
         for i, name in enumerate(names)
     ]
+    if calibration is not None:
+        targets = [{**target, **_describe_calibration(calibration, i)} for i, target in enumerate(targets)]
     document = {
         "model": model,
         "data": data,
@@ -355,9 +365,47 @@ def evaluate(
     )
     for target in targets:
         table.add_row(str(target["name"]), *(f"{target[key]:.4g}" for key in columns))
-    return Report(
-        document, Group(view, Text("z-RMSE: in units of the target's standard deviation here", "dim"))
+    parts: list[RenderableType] = [
+        view,
+        Text("z-RMSE: in units of the target's standard deviation here", "dim"),
+    ]
+    if calibration is not None:
+        parts += _calibration_view(targets)
+    return Report(document, Group(*parts))
+
+
+def _describe_calibration(calibration: Calibration, target: int) -> dict[str, Any]:
+    from rff_dist.uncertainty import LEVELS
+
+    per_level = {"coverage": calibration.coverage, "mean_width": calibration.mean_widths}
+    return {
+        "nlpd": float(calibration.nlpd[target]),
+        "z_nlpd": float(calibration.standardized_nlpd[target]),
+        "mean_squared_score": float(calibration.mean_squared_score[target]),
+        "mean_std": float(calibration.mean_standard_deviation[target]),
+        **{
+            name: {str(level): float(values[i, target]) for i, level in enumerate(LEVELS)}
+            for name, values in per_level.items()
+        },
+    }
+
+
+def _calibration_view(targets: Sequence[Mapping[str, Any]]) -> list[RenderableType]:
+    columns = {"NLPD": "nlpd", "z-NLPD": "z_nlpd"}
+    levels = [f"{float(level):.0%}" for level in targets[0]["coverage"]]
+    view, table = titled_table(
+        "density of the targets, and the share of rows inside central intervals",
+        *("target", *columns, *levels),
     )
+    for target in targets:
+        figures = [f"{target[key]:.4g}" for key in columns.values()]
+        shares = [f"{share:.1%}" for share in target["coverage"].values()]
+        table.add_row(str(target["name"]), *figures, *shares)
+    return [
+        Text(),
+        view,
+        Text("z-NLPD: in units of the target's standard deviation on the training rows", "dim"),
+    ]
 
 
 def _open_model_and_data(model: str, data: str, **names: Any) -> tuple[RidgeModel, ZarrDataset]:

@@ -1,16 +1,20 @@
 """Predictive standard deviations against dense Bayesian linear regression, and on data of the model."""
 
+import functools
 import logging
+import operator
 
 import numpy as np
 import pytest
 import zarr
 from numpy.testing import assert_allclose, assert_array_equal
+from scipy.stats import norm
 
 from rff_dist import Gaussian, RFFRidge, SerialEngine, load_model, pipeline, save_model
 from rff_dist.errors import InvalidParameterError, SolveError, StatisticsError
 from rff_dist.storage import ArrayDataset, write_dataset
 from rff_dist.triangular import multiply_upper_in_place, tile_pool
+from rff_dist.uncertainty import LEVELS, calibrate_rows
 
 ALPHA = 0.3
 
@@ -246,3 +250,77 @@ def test_products_of_upper_triangles_are_numpys(size):
     with tile_pool(2) as pool:
         multiply_upper_in_place(left, right, pool)
     assert_allclose(np.triu(left), expected, atol=1e-11)
+
+
+# -- calibration ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("weighted", [False, True], ids=["no weights", "weights"])
+def test_calibration_is_that_of_scipys_normal_distribution_and_direct_counts(weighted):
+    X, y = problem(1500, n_targets=2)
+    weights = np.random.default_rng(2).uniform(0, 2, 1000) if weighted else None
+    model = ridge().fit(X[:500], y[:500])
+    mean, std = model.predict(X[500:], return_std=True)
+    test = ArrayDataset(X[500:], y[500:], sample_weight=weights)
+    found = pipeline.evaluate(test, model.model_, engine=model.engine, std=True)
+
+    def average(values):
+        return np.average(values, axis=0, weights=weights)
+
+    nlpd = -average(norm.logpdf(y[500:], mean, std))
+    assert_allclose(found.nlpd, nlpd, rtol=1e-12)
+    assert_allclose(found.standardized_nlpd, nlpd - np.log(y[:500].std(axis=0)), rtol=1e-11)
+    assert_allclose(found.mean_squared_score, average(((y[500:] - mean) / std) ** 2), rtol=1e-12)
+    assert_allclose(found.mean_standard_deviation, average(std), rtol=1e-12)
+    for level, coverage, width in zip(LEVELS, found.coverage, found.mean_widths, strict=True):
+        lower, upper = norm.interval(level, mean, std)
+        assert_allclose(coverage, average((y[500:] >= lower) & (y[500:] <= upper)), rtol=1e-12)
+        assert_allclose(width, average(upper - lower), rtol=1e-12)
+    plain = pipeline.evaluate(test, model.model_, engine=model.engine)
+    assert_array_equal(found.errors.mean_squared_error, plain.mean_squared_error)
+
+
+def test_nlpd_of_a_standardised_target_does_not_know_its_units():
+    X, y = problem(900)
+    found = []
+    for factor in (1.0, 1000.0):
+        model = ridge().fit(X[:500], factor * y[:500])
+        test = ArrayDataset(X[500:], factor * y[500:])
+        found.append(pipeline.evaluate(test, model.model_, engine=model.engine, std=True))
+    assert_allclose(found[0].standardized_nlpd, found[1].standardized_nlpd, rtol=1e-9)
+    assert_allclose(found[1].nlpd - found[0].nlpd, np.log(1000.0), rtol=1e-9)
+
+
+def test_calibrations_of_joined_blocks_have_the_same_bits_in_any_order_and_on_any_engine():
+    X, y = problem(40_000, n_targets=2)
+    model = ridge(n_components=16).fit(X[:300], y[:300]).model_
+    test = ArrayDataset(X, y, sample_weight=np.random.default_rng(0).uniform(0, 1, len(X)))
+    state = pipeline._predictive_model(model)
+    parts = [calibrate_rows(test.read(block), state) for block in pipeline.blocks_of(test)]
+    assert len(parts) > 1
+    backwards = functools.reduce(operator.add, reversed(parts))
+    for n_threads in (1, 2):
+        found = pipeline.evaluate(test, model, engine=SerialEngine(n_threads=n_threads), std=True)
+        for name in ("log_losses", "squared_scores", "covered", "deviations"):
+            assert getattr(found, name) == getattr(backwards, name)
+
+
+def test_a_target_without_noise_has_no_density():
+    X, y = problem(n_targets=2)
+    y[:, 1] = 5.0
+    model = ridge().fit(X, y)
+    found = pipeline.evaluate(ArrayDataset(X, y), model.model_, engine=model.engine, std=True)
+    for values in (found.nlpd, found.standardized_nlpd, found.mean_squared_score):
+        assert np.isfinite(values[0])
+        assert np.isnan(values[1])
+    assert_array_equal(found.coverage[:, 1], 1.0)
+
+
+def test_calibrations_of_different_models_do_not_add_up():
+    X, y = problem()
+    parts = []
+    for factor in (1.0, 2.0):
+        model = ridge().fit(X, factor * y)
+        parts.append(pipeline.evaluate(ArrayDataset(X, y), model.model_, engine=model.engine, std=True))
+    with pytest.raises(StatisticsError, match="different models"):
+        parts[0] + parts[1]
