@@ -423,8 +423,10 @@ def _validate(problem: _Problem, alphas: FloatArray, *, fit_intercept: bool) -> 
     assert problem.training is not None
     equations = problem.training.normal_equations(fit_intercept=fit_intercept)
     problem.training = None  # the decomposition is the peak of memory: hold nothing for it that is done with
+    moments = equations.moments
     spectrum = decompose(equations, n_threads=1)
     del equations
+    unresolved = _unresolved_moments(spectrum, moments)
     fold = problem.validation.normal_equations(fit_intercept=fit_intercept)
     weight = problem.validation.sum_of_weights
     fold_error = max(rounding_floor(fold.gram), fold.gram_error)
@@ -434,7 +436,7 @@ def _validate(problem: _Problem, alphas: FloatArray, *, fit_intercept: bool) -> 
     for start in range(0, len(pairs), _COLUMNS):
         columns = pairs[start : start + _COLUMNS]
         targets = columns % n_targets
-        coefficients = _coefficients(spectrum, alphas[columns // n_targets], targets)
+        coefficients = _coefficients(spectrum, unresolved, alphas[columns // n_targets], targets)
         errors[columns] = _sum_of_squares(fold, coefficients, targets, fold_error) + weight * np.square(
             fold.target_means[targets]
             - spectrum.target_means[targets]
@@ -443,12 +445,32 @@ def _validate(problem: _Problem, alphas: FloatArray, *, fit_intercept: bool) -> 
     return errors.reshape(len(alphas), n_targets)
 
 
-def _coefficients(spectrum: RidgeSpectrum, alphas: FloatArray, targets: NDArray[np.intp]) -> FloatArray:
-    """Return w of each pair of alpha and target; directions whose eigenvalue was clipped get no weight."""
+def _kept_vectors(spectrum: RidgeSpectrum) -> FloatArray:
+    return spectrum.eigenvectors[:, spectrum.eigenvectors.shape[1] - spectrum.effective_rank :]
+
+
+def _unresolved_moments(spectrum: RidgeSpectrum, moments: FloatArray) -> FloatArray:
+    """Return what of B lies in directions whose eigenvalue was clipped, shape (n_components, n_targets)."""
+    if not spectrum.n_clipped:
+        return np.zeros_like(moments)
+    return np.asarray(moments - _kept_vectors(spectrum) @ spectrum.projected_moments[spectrum.n_clipped :])
+
+
+def _coefficients(
+    spectrum: RidgeSpectrum, unresolved: FloatArray, alphas: FloatArray, targets: NDArray[np.intp]
+) -> FloatArray:
+    """Return w of each pair of alpha and target, shape (n_components, n_pairs).
+
+    An eigenvalue below the floor counts as 0. Its direction has a weight at every alpha above the floor: B
+    in it may reach sqrt(floor) of y, which float64 resolves long after the eigenvalue. Below the floor it
+    has none, as in a solution of least norm.
+    """
     kept = slice(spectrum.n_clipped, None)
     weights = spectrum.projected_moments[kept, targets] / (spectrum.eigenvalues[kept, np.newaxis] + alphas)
-    n_vectors = len(weights)
-    return np.asarray(spectrum.eigenvectors[:, spectrum.eigenvectors.shape[1] - n_vectors :] @ weights)
+    coefficients = _kept_vectors(spectrum) @ weights
+    if spectrum.n_clipped:
+        coefficients += np.where(alphas >= spectrum.floor, 1.0 / alphas, 0.0) * unresolved[:, targets]
+    return np.asarray(coefficients)
 
 
 def _sum_of_squares(
