@@ -34,6 +34,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError
 from contextlib import contextmanager
 from dataclasses import dataclass, is_dataclass
+from functools import partial
 from typing import Any, NoReturn, cast
 
 import cloudpickle  # type: ignore[import-untyped]
@@ -762,9 +763,20 @@ class _Pass:
 
 def _take_apart(function: Callable[[Block, Any], Any]) -> tuple[Any, Callable[[Any, Any], Any]]:
     """Split a task whose source can hand its rows to the cluster as Dask collections."""
-    if isinstance(function, BlockTask) and hasattr(function.source, "lazy"):
-        return function.source, function.compute
-    return None, function
+    if not isinstance(function, BlockTask):
+        return None, function
+    source: Any = function.source
+    compute = function.compute
+    while hasattr(source, "addition"):  # rows of another source, and something beside them
+        compute = partial(_complete, source.addition, compute)
+        source = source.source
+    return (source, compute) if hasattr(source, "lazy") else (None, function)
+
+
+def _complete[S, T](
+    addition: Callable[[Rows], Rows], compute: Callable[[Rows, S], T], rows: Rows, state: S
+) -> T:
+    return compute(addition(rows), state)
 
 
 def _pickle(value: object, name: str) -> bytes:

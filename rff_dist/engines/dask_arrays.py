@@ -3,6 +3,7 @@
 # mypy: allow-untyped-calls
 from __future__ import annotations
 
+import copy
 import hashlib
 import warnings
 from collections.abc import Mapping, Sequence
@@ -87,6 +88,24 @@ class DaskArrayDataset:
     def read(self, block: Block) -> Rows:
         """Compute the rows of a block in this process, or on the current Dask client where there is one."""
         return Rows(block, *_compute(self.lazy(block)))
+
+    def read_weight(self, block: Block) -> Any:
+        """Compute the weights of one block alone; None without weights."""
+        if self._sample_weight is None:
+            return None
+        return _compute([self._sample_weight[block.start : block.stop]])[0]
+
+    def read_targets(self) -> Any:
+        """Compute all of y, of shape (n_samples,) or (n_samples, n_targets); None without y."""
+        if self._y is None:
+            return None
+        return _compute([self._y[:, 0] if self.one_dimensional else self._y])[0]
+
+    def without_targets(self) -> DaskArrayDataset:
+        """Return the same rows without y."""
+        rows = copy.copy(self)
+        rows._y, rows.n_targets, rows.one_dimensional, rows.target_names = None, 0, False, None
+        return rows
 
     def take(self, indices: np.ndarray, /) -> tuple[Any, Any, Any]:
         """Compute X, y and weights of the rows at `indices`, in that order; None for what there is not."""

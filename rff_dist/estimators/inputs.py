@@ -13,15 +13,21 @@ import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
+from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, validate_data
 
-from rff_dist.blocks import Dataset
+from rff_dist.blocks import Block, Dataset
 from rff_dist.engines import Engine
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import DataError, InvalidParameterError, StorageError
 from rff_dist.evidence import check_tunable
 from rff_dist.kernels import Kernel, LengthScale, find_kernel, with_length_scale
 from rff_dist.storage import ArrayDataset, SparseDataset, ZarrDataset, dataset_from_arrays, open_dataset
+from rff_dist.storage.columns import Column, MemoryColumn, StoredColumn, as_column, open_column
+from rff_dist.storage.labelled import ExtendedDataset, GroupedDataset
+
+# BLAS sums columns in another order where they are contiguous, as in frames: other bits
+_CHECKS: dict[str, Any] = {"accept_sparse": "csr", "dtype": [np.float64, np.float32], "order": "C"}
 
 
 def is_dask(value: object) -> bool:
@@ -90,6 +96,126 @@ def as_dataset(
     return dataset
 
 
+def as_labelled(
+    estimator: BaseEstimator,
+    X: Any,
+    y: Any = None,
+    sample_weight: Any = None,
+    *,
+    reset: bool,
+) -> tuple[Dataset, Column]:
+    """Turn what the user passed to a classifier into rows without targets, and their labels.
+
+    Parameters
+    ----------
+    estimator : estimator
+        Whose `n_features_in_` and `feature_names_in_` are set or compared.
+    X : array-like, frame, sparse matrix, Dask or Zarr array, dataset, path or URL
+    y : array-like, series, Dask or Zarr array, Column or str, optional
+        Labels: integers, booleans, text or whole floats. Beside a dataset, path or URL the name of an
+        array in its group, by default "y"; beside a dataset without targets also the labels themselves.
+    sample_weight : array-like, Dask or Zarr array, optional
+        Must be left out for a dataset, which has its own.
+    reset : bool
+        Whether this is a first fit.
+
+    Returns
+    -------
+    source : Dataset
+        The rows and their weights.
+    labels : Column
+        As many.
+
+    Raises
+    ------
+    DataError
+        If the data do not fit, or labels are missing, fractions or no labels at all.
+    StorageError
+        If there is no array of that name.
+    """
+    if is_in_memory(X):
+        return _checked_labels(estimator, X, y, sample_weight, reset=reset)
+    if isinstance(X, str | os.PathLike) or hasattr(X, "read") or _is_zarr(X, "Group"):
+        if sample_weight is not None:
+            raise DataError("`sample_weight` belongs to the dataset: leave it out, or pass arrays")
+        given = X if hasattr(X, "read") else open_dataset(X, y=None)
+        labels = _labels_of(estimator, given, y)
+        source: Dataset = given.without_targets() if hasattr(given, "without_targets") else given
+    else:
+        if y is None:
+            raise DataError(f"{type(estimator).__name__} requires y to be passed, but the target y is None")
+        source = as_dataset(estimator, X, None, sample_weight, reset=reset, supervised=False)
+        labels = as_column(y)
+    if labels.n_samples != source.n_samples:
+        raise DataError(
+            f"Found input variables with inconsistent numbers of samples: "
+            f"{[source.n_samples, labels.n_samples]} (X, y); give as many rows of each"
+        )
+    _check_columns(estimator, source, reset=reset)
+    return source, labels
+
+
+def with_groups(dataset: Dataset, groups: Any) -> Dataset:
+    """Return a dataset whose rows carry groups; None leaves it as it is.
+
+    Parameters
+    ----------
+    dataset : Dataset
+    groups : array-like, series, Dask or Zarr array, Column or str, of shape (n_samples,), or None
+        Integers, booleans, text or whole floats; or the name of an array in the dataset's group.
+
+    Raises
+    ------
+    DataError
+        If there are more or fewer groups than rows, or a group is missing or none of these.
+    InvalidParameterError
+        If it is a name and the dataset is not stored.
+    """
+    if groups is None:
+        return dataset
+    column = _named_column(dataset, groups, "groups") if isinstance(groups, str) else None
+    return GroupedDataset(dataset, as_column(groups, name="groups") if column is None else column)
+
+
+def _labels_of(estimator: BaseEstimator, dataset: Any, y: Any) -> Column:
+    """Return a dataset's labels: those given or named, its targets, or the array "y" of its group."""
+    if isinstance(y, str):
+        return _named_column(dataset, y, "y")
+    if y is not None and dataset.n_targets:
+        raise DataError("`y` belongs to the dataset: leave it out, or open the dataset with y=None")
+    if y is not None:
+        return as_column(y)
+    if dataset.n_targets:
+        if not dataset.one_dimensional:
+            raise DataError(f"the dataset has {dataset.n_targets} targets; expected one label a row")
+        return as_column(dataset.read_targets() if hasattr(dataset, "read_targets") else dataset.y)
+    if dataset.url is None:
+        raise DataError(f"{type(estimator).__name__} requires y to be passed, but the data have none")
+    return _named_column(dataset, "y", "y")
+
+
+def _named_column(dataset: Dataset, name: str, parameter: str) -> Column:
+    if dataset.url is None:
+        raise InvalidParameterError(
+            f"`{parameter}` is {name!r}, but these data are not stored, so it names nothing; give the values"
+        )
+    return open_column(dataset.url, name, missing_chunks=getattr(dataset, "missing_chunks", "error"))
+
+
+def _checked_labels(
+    estimator: BaseEstimator, X: Any, y: Any, sample_weight: Any, *, reset: bool
+) -> tuple[Dataset, Column]:
+    if y is None:
+        raise DataError(f"{type(estimator).__name__} requires y to be passed, but the target y is None")
+    if isinstance(y, MemoryColumn | StoredColumn):
+        y = y.read(Block(0, 0, y.n_samples))
+    if getattr(getattr(y, "dtype", None), "kind", "") == "T":
+        y = np.asarray(y).astype(object)  # scikit-learn does not know NumPy's text of variable width
+    X, y = validate_data(estimator, X, y, reset=reset, **_CHECKS)
+    check_classification_targets(y)
+    return _in_memory(X, None, sample_weight), as_column(y)
+
+
 def _check_columns(estimator: Any, dataset: Dataset, *, reset: bool) -> None:
     names = getattr(dataset, "feature_names", None)
     if reset:
@@ -115,14 +241,16 @@ def _check_columns(estimator: Any, dataset: Dataset, *, reset: bool) -> None:
 def _checked_arrays(
     estimator: BaseEstimator, X: Any, y: Any, sample_weight: Any, *, reset: bool, supervised: bool
 ) -> Dataset:
-    # BLAS sums columns in another order where they are contiguous, as in frames: other bits
-    options = {"accept_sparse": "csr", "dtype": [np.float64, np.float32], "order": "C", "reset": reset}
     if supervised:
-        X, y = validate_data(estimator, X, y, multi_output=True, y_numeric=True, **options)
+        X, y = validate_data(estimator, X, y, multi_output=True, y_numeric=True, reset=reset, **_CHECKS)
         y = np.asarray(y, np.float64)
     else:
-        X = validate_data(estimator, X, **options)
+        X = validate_data(estimator, X, reset=reset, **_CHECKS)
         y = None
+    return _in_memory(X, y, sample_weight)
+
+
+def _in_memory(X: Any, y: Any, sample_weight: Any) -> Dataset:
     if sample_weight is not None:
         sample_weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
     if scipy.sparse.issparse(X):
@@ -160,6 +288,8 @@ def suitable_engine(engine: Engine | None, dataset: Dataset) -> Iterator[Engine]
 
 def _travels(dataset: Dataset) -> bool:
     """Return whether another process can read the dataset itself, rather than a copy of this one's memory."""
+    while isinstance(dataset, ExtendedDataset):
+        dataset = dataset.source
     if isinstance(dataset, ArrayDataset | SparseDataset) or (dataset.url or "").startswith("memory://"):
         return False
     if not isinstance(dataset, ZarrDataset):
@@ -209,9 +339,11 @@ def choose_kernel(kernel: str | Kernel, length_scale: Any) -> tuple[Kernel, str 
     return found, length_scale
 
 
-def map_for(n_components: int) -> str:
-    """Return the map with the least variance that has `n_components` columns: pairs where they are even."""
-    return "phases" if n_components % 2 else "pairs"
+def map_for(n_components: Any) -> str:
+    """Return the map with the least variance that has `n_components` columns: pairs where all are even."""
+    if isinstance(n_components, str):
+        return "pairs"
+    return "phases" if any(width % 2 for width in np.atleast_1d(n_components)) else "pairs"
 
 
 def map_rows(

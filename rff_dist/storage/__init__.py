@@ -1,5 +1,6 @@
 """Datasets, outputs and models as Zarr; the only part of the package that imports zarr."""
 
+from rff_dist.storage.columns import Column, as_column, open_column
 from rff_dist.storage.datasets import (
     ZarrDataset,
     dataset_from_arrays,
@@ -7,6 +8,7 @@ from rff_dist.storage.datasets import (
 )
 from rff_dist.storage.generate import generate_dataset
 from rff_dist.storage.ingest import ingest
+from rff_dist.storage.labelled import GroupedDataset, LabelledDataset
 from rff_dist.storage.locations import redact
 from rff_dist.storage.memory import ArrayDataset, Sample, SparseDataset
 from rff_dist.storage.models import Record, read_record, write_record
@@ -15,16 +17,21 @@ from rff_dist.storage.writing import choose_chunk_rows, write_dataset
 
 __all__ = [
     "ArrayDataset",
+    "Column",
+    "GroupedDataset",
+    "LabelledDataset",
     "Output",
     "Record",
     "Sample",
     "SparseDataset",
     "ZarrDataset",
+    "as_column",
     "choose_chunk_rows",
     "create_output",
     "dataset_from_arrays",
     "generate_dataset",
     "ingest",
+    "open_column",
     "open_dataset",
     "read_record",
     "redact",

@@ -6,7 +6,7 @@ import gzip
 import hashlib
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ from zarr.errors import ChunkNotFoundError
 
 from rff_dist.errors import IntegrityError, StorageError
 from rff_dist.storage.locations import read_bytes
+from rff_dist.storage.memory import as_bytes
 
 MAX_ROWS = 2**40
 CHUNK_TARGET_BYTES = 16 * 2**20
@@ -68,7 +69,7 @@ class Header:
         return math.prod(self.chunks) * self.dtype.itemsize
 
 
-def read_header(store: Store, path: str, *, label: str) -> Header | None:
+def read_header(store: Store, path: str, *, label: str, text: bool = False) -> Header | None:
     """Read and check an array's metadata, or return None where there is no array.
 
     Parameters
@@ -79,6 +80,8 @@ def read_header(store: Store, path: str, *, label: str) -> Header | None:
         The array's path in it.
     label : str
         How errors call the array, such as "array 'X' of data.zarr".
+    text : bool, default=False
+        Whether it may hold text, of fixed or variable width.
 
     Raises
     ------
@@ -95,7 +98,7 @@ def read_header(store: Store, path: str, *, label: str) -> Header | None:
         metadata = load_json(content)
         if metadata.get("node_type") == "group":
             return None
-        header = _parse_header(metadata)
+        header = _parse_header(metadata, text=text)
     except StorageError as error:
         raise StorageError(f"{label}: {error}") from error
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError) as error:
@@ -193,7 +196,7 @@ def create_array(
         dtype=dtype,
         chunks=chunks,
         compressors=[Crc32cCodec()],
-        fill_value=np.nan if dtype.kind in "fc" else 0,
+        fill_value=np.nan if dtype.kind in "fc" else "" if dtype.kind == "T" else 0,
         config={"write_empty_chunks": True, "read_missing_chunks": False},
     )
 
@@ -211,16 +214,16 @@ def sample_digest(array: zarr.Array[Any], header: Header, *, label: str, n_chunk
     starts = np.unique(np.linspace(0, max(0, math.ceil(n_rows / rows) - 1), n_chunks).astype(np.int64)) * rows
     for start in starts.tolist() if n_rows else []:
         values = read_rows(array, start, min(start + rows, n_rows), label=label)
-        digest.update(np.ascontiguousarray(values).tobytes())
+        digest.update(as_bytes(values))
     return digest.hexdigest()
 
 
-def _parse_header(metadata: Mapping[str, Any]) -> Header:
+def _parse_header(metadata: Mapping[str, Any], *, text: bool) -> Header:
     zarr_format = metadata["zarr_format"]
     if zarr_format == 2:
         chunks, shards = metadata["chunks"], None
         codecs = [c["id"] for c in [*(metadata.get("filters") or []), metadata.get("compressor")] if c]
-        dtype = _v2_dtype(metadata["dtype"])
+        dtype = (_v2_text(metadata["dtype"], codecs) if text else None) or _v2_dtype(metadata["dtype"])
         kept: tuple[str, ...] = ("dtype", "compressor", "filters", "order", "fill_value")
     elif zarr_format == 3:
         grid = metadata["chunk_grid"]
@@ -231,7 +234,7 @@ def _parse_header(metadata: Mapping[str, Any]) -> Header:
         for codec in metadata["codecs"]:
             if isinstance(codec, dict) and codec.get("name") == "sharding_indexed":
                 chunks, shards = codec["configuration"]["chunk_shape"], chunks
-        dtype = _v3_dtype(metadata["data_type"])
+        dtype = (_v3_text(metadata["data_type"]) if text else None) or _v3_dtype(metadata["data_type"])
         kept = ("data_type", "codecs", "fill_value")
     else:
         raise StorageError(f"Zarr format {zarr_format!r}; expected 2 or 3")
@@ -240,15 +243,16 @@ def _parse_header(metadata: Mapping[str, Any]) -> Header:
     shard_shape = None if shards is None else _lengths("shards", shards, least=1)
     if len(chunk_shape) != len(shape):
         raise StorageError(f"shape {shape} and chunks {chunk_shape}; expected as many axes in both")
-    text = json.dumps(
+    told = json.dumps(
         {"shape": shape, "chunks": chunk_shape, "shards": shard_shape, **{k: metadata.get(k) for k in kept}},
         sort_keys=True,
     )
-    return Header(shape, dtype, chunk_shape, shard_shape, tuple(codecs), zarr_format, text)
+    return Header(shape, dtype, chunk_shape, shard_shape, tuple(codecs), zarr_format, told)
 
 
 def _check_header(header: Header, label: str) -> None:
-    unsafe = sorted(name for name in header.codecs if name.removeprefix("numcodecs.") in _OBJECT_CODECS)
+    refused = _OBJECT_CODECS - ({"vlen-utf8"} if header.dtype.kind == "T" else set())
+    unsafe = sorted(name for name in header.codecs if name.removeprefix("numcodecs.") in refused)
     if unsafe:
         raise StorageError(
             f"{label} uses the codec {', '.join(unsafe)}, which decodes to Python objects; "
@@ -302,6 +306,24 @@ def _v3_dtype(data_type: object) -> np.dtype[Any]:
     return _numeric(np.dtype(name) if name in known else data_type, data_type)
 
 
+def _v2_text(text: object, codecs: Sequence[str]) -> np.dtype[Any] | None:
+    if text == "|O" and "vlen-utf8" in codecs:
+        return np.dtypes.StringDType()
+    dtype = np.dtype(text) if isinstance(text, str) else None
+    return dtype.newbyteorder("=") if dtype is not None and dtype.kind == "U" and dtype.itemsize else None
+
+
+def _v3_text(data_type: object) -> np.dtype[Any] | None:
+    if data_type == "string":
+        return np.dtypes.StringDType()
+    if isinstance(data_type, dict) and data_type.get("name") == "fixed_length_utf32":
+        length = data_type["configuration"]["length_bytes"]
+        if type(length) is not int or length < 4 or length % 4 or length > MAX_CHUNK_BYTES:
+            raise StorageError(f"text of {str(length)[:100]} bytes; expected a multiple of 4")
+        return np.dtype(f"=U{length // 4}")
+    return None
+
+
 def _numeric(dtype: object, stored: object) -> np.dtype[Any]:
     if isinstance(dtype, np.dtype) and dtype.kind in _NUMBER_KINDS and dtype.itemsize <= 8:
         return dtype.newbyteorder("=")
@@ -313,6 +335,8 @@ def _numeric(dtype: object, stored: object) -> np.dtype[Any]:
 
 
 def _native(values: np.ndarray) -> np.ndarray:
+    if values.dtype.kind == "T":  # has no byte order
+        return values
     return values.astype(values.dtype.newbyteorder("="), copy=False)
 
 

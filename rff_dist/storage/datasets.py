@@ -11,7 +11,7 @@ import hashlib
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -80,6 +80,8 @@ class ZarrDataset(Sizes):
         The group's attributes.
     feature_names, target_names : tuple of str, or None
         Column names, where the group's attributes hold them.
+    missing_chunks : {"error", "fill"}
+        What a chunk that is not in the store means.
     """
 
     X: zarr.Array[Any]
@@ -89,6 +91,7 @@ class ZarrDataset(Sizes):
     attributes: Mapping[str, Any]
     feature_names: tuple[str, ...] | None
     target_names: tuple[str, ...] | None
+    missing_chunks: str
     _headers: Mapping[str, Header]
     _labels: Mapping[str, str]
     _reopen: _Recipe | None
@@ -132,6 +135,22 @@ class ZarrDataset(Sizes):
             None if weight is None else weight.astype(np.float64),
             chunk_rows=self.chunk_rows,
         )
+
+    def read_weight(self, block: Block) -> np.ndarray | None:
+        """Read the weights of one block alone, as float64; None without weights. Raises as `read`."""
+        weight = self._slice("sample_weight", self.sample_weight, block)
+        return None if weight is None else weight.astype(np.float64)
+
+    def without_targets(self) -> ZarrDataset:
+        """Return the same rows without y."""
+        reopen = self._reopen
+        if reopen is not None and reopen[0] is _reopen_url:
+            url, (x, _, weight), *options = reopen[1]
+            reopen = (_reopen_url, (url, (x, None, weight), *options))
+        elif reopen is not None:
+            (x, _, weight), *options = reopen[1]
+            reopen = (_reopen_arrays, ([x, (), weight], *options))
+        return replace(self, y=None, target_names=None, _reopen=reopen)
 
     def take(self, indices: np.ndarray | Sequence[int]) -> Sample:
         """Read single rows, in the order asked; each stored chunk that holds one is read once.
@@ -252,7 +271,7 @@ def open_dataset(
         raise InvalidParameterError(f"`missing_chunks`={missing_chunks!r}; expected 'error' or 'fill'")
     names = (x, y, sample_weight)
     if isinstance(url, zarr.Group):
-        root = _local_root(url.store, url.path)
+        root = local_root(url.store, url.path)
         place = root or f"the group {url.path or '/'} in a {type(url.store).__name__}"
         reopen: _Recipe | None = None if root is None else (_reopen_url, (root, names, missing_chunks, None))
         dataset = _open(url.store, url.path, place, root, names, missing_chunks, reopen)
@@ -308,7 +327,7 @@ def dataset_from_arrays(
     for name, array in given.items():
         arrays[name] = array
         if isinstance(array, zarr.Array):
-            labels[name] = f"array {array.path or name!r} of {_local_root(array.store, '') or array.store}"
+            labels[name] = f"array {array.path or name!r} of {local_root(array.store, '') or array.store}"
             header = read_header(array.store, array.path, label=labels[name])
             if header is None:
                 raise StorageError(f"{labels[name]} is no longer there")
@@ -333,6 +352,7 @@ def dataset_from_arrays(
         {},
         None,
         None,
+        missing_chunks,
         headers,
         labels,
         (_reopen_arrays, (recipe, missing_chunks)) if movable else None,
@@ -342,13 +362,14 @@ def dataset_from_arrays(
 def _open_location(
     location: Location, names: tuple[str, str | None, str | None], missing_chunks: str
 ) -> ZarrDataset:
-    store = _open_existing(location)
+    store = open_existing(location)
     process = os.getpid() if location.scheme == "memory" else None
     reopen = (_reopen_url, (location.url, names, missing_chunks, process))
     return _open(store, "", str(location), location.url, names, missing_chunks, reopen)
 
 
-def _open_existing(location: Location) -> Store:
+def open_existing(location: Location) -> Store:
+    """Open the store at a location for reading, or say what is there instead."""
     if location.is_local:
         path = Path(location.path)
         begun = unfinished(location)
@@ -375,21 +396,23 @@ def _open(
     missing_chunks: str,
     reopen: _Recipe | None,
 ) -> ZarrDataset:
-    group = _open_group(store, root, place)
+    group = open_complete_group(store, root, place)
     attributes = dict(group.attrs)
-    mark = attributes.get(MARK)
-    if isinstance(mark, Mapping) and mark.get("state") != "complete":
-        raise StorageError(f"{place} is unfinished: its writer did not come to the end. Write it again")
     prefix = f"{root}/" if root else ""
     labels: dict[str, str] = {}
     headers: dict[str, Header] = {}
     arrays: dict[str, zarr.Array[Any] | None] = {}
     for role, name in zip(("X", "y", "sample_weight"), names, strict=True):
         label = f"array {name!r} of {place}"
-        header = None if name is None else read_header(store, prefix + name, label=label)
+        header = None if name is None else read_header(store, prefix + name, label=label, text=role == "y")
+        if header is not None and header.dtype.kind in "UT":
+            raise StorageError(
+                f"{label} holds labels (text); expected numbers to regress on. Train a classifier on it, or "
+                "leave it out with y=None"
+            )
         if name is not None and header is None and not (role == "y" and name == "y"):
             raise StorageError(
-                f"{place} has no array {name!r}; it holds {_array_names(group)}. "
+                f"{place} has no array {name!r}; it holds {array_names(group)}. "
                 f"Expected {role} there; name it by `{role if role != 'X' else 'x'}`"
             )
         arrays[role] = None
@@ -411,10 +434,20 @@ def _open(
         attributes,
         _names(attributes, "feature_names", headers["X"].shape[1], place),
         _names(attributes, "target_names", n_targets, place) if n_targets else None,
+        missing_chunks,
         headers,
         labels,
         reopen,
     )
+
+
+def open_complete_group(store: Store, root: str, place: str) -> zarr.Group:
+    """Open a Zarr group, or say what is there instead, or that this package's writer did not finish it."""
+    group = _open_group(store, root, place)
+    mark = group.attrs.get(MARK)
+    if isinstance(mark, Mapping) and mark.get("state") != "complete":
+        raise StorageError(f"{place} is unfinished: its writer did not come to the end. Write it again")
+    return group
 
 
 def _open_group(store: Store, root: str, place: str) -> zarr.Group:
@@ -447,7 +480,8 @@ def read_header_quietly(store: Store, path: str) -> bool:
         return False
 
 
-def _array_names(group: zarr.Group) -> str:
+def array_names(group: zarr.Group) -> str:
+    """Return the names of a group's arrays in words."""
     try:
         names = sorted(group.array_keys())
     except Exception as error:
@@ -486,7 +520,8 @@ def _names(attributes: Mapping[str, Any], key: str, width: int, place: str) -> t
     return tuple(names)
 
 
-def _local_root(store: Store, path: str) -> str | None:
+def local_root(store: Store, path: str) -> str | None:
+    """Return the folder of a path in a store, or None where it is not a local one."""
     if not isinstance(store, LocalStore):
         return None
     return os.path.abspath(os.path.join(store.root, path))
@@ -499,7 +534,7 @@ def _array_recipe(
     if array is None:
         return ()
     if isinstance(array, zarr.Array):
-        root = _local_root(array.store, "")
+        root = local_root(array.store, "")
         return None if root is None else (root, array.path)
     return np.asarray(array)
 
@@ -510,12 +545,17 @@ def _reopen_url(
     missing_chunks: str,
     process: int | None,
 ) -> ZarrDataset:
+    check_process(url, process)
+    return _open_location(parse_location(url), names, missing_chunks)
+
+
+def check_process(url: str, process: int | None) -> None:
+    """Refuse what lies in the memory of another process; None means that it does not lie in memory."""
     if process is not None and process != os.getpid():
         raise StorageError(
             f"{url} lives in the memory of process {process} and was sent to process {os.getpid()}; "
             "write the dataset to a path that both can read, or use the serial engine"
         )
-    return _open_location(parse_location(url), names, missing_chunks)
 
 
 def _reopen_arrays(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple, cast
 
@@ -142,6 +142,14 @@ class ArrayDataset(Sizes):
         weight = None if self.sample_weight is None else self.sample_weight[rows]
         return Sample(self.X[rows], None if self.y is None else as_targets(self.y[rows]), weight)
 
+    def read_weight(self, block: Block) -> np.ndarray | None:
+        """Return the weights of one block alone; None without weights."""
+        return None if self.sample_weight is None else self.sample_weight[block.start : block.stop]
+
+    def without_targets(self) -> ArrayDataset:
+        """Return the same rows without y."""
+        return replace(self, y=None, target_names=None)
+
     @cached_property
     def _digest(self) -> str:
         arrays = (self.X, self.y, self.sample_weight)
@@ -188,6 +196,14 @@ class SparseDataset(Sizes):
         y = None if self.y is None else as_targets(self.y[rows])
         weight = None if self.sample_weight is None else self.sample_weight[rows]
         return Sample(self.X[rows].toarray(), y, weight)
+
+    def read_weight(self, block: Block) -> np.ndarray | None:
+        """Return the weights of one block alone; None without weights."""
+        return None if self.sample_weight is None else self.sample_weight[block.start : block.stop]
+
+    def without_targets(self) -> SparseDataset:
+        """Return the same rows without y."""
+        return replace(self, y=None)
 
     def fingerprint(self) -> str:
         """Digest of all values."""
@@ -239,5 +255,13 @@ def digest_array(array: np.ndarray) -> str:
     digest = hashlib.sha256(f"{array.dtype.str}{array.shape}".encode())
     rows = max(1, 2**24 // max(1, array[:1].nbytes))
     for start in range(0, len(array), rows):
-        digest.update(np.ascontiguousarray(array[start : start + rows]).tobytes())
+        digest.update(as_bytes(array[start : start + rows]))
     return digest.hexdigest()
+
+
+def as_bytes(values: np.ndarray) -> bytes:
+    """Return what values are as bytes: of text its letters and lengths, not where it lies in memory."""
+    if values.dtype.kind != "T":
+        return np.ascontiguousarray(values).tobytes()
+    lengths = np.strings.str_len(values).astype("<i8")
+    return lengths.tobytes() + "".join(values.tolist()).encode("utf-8", "surrogatepass")

@@ -1,0 +1,392 @@
+"""Columns: one label or group a row, integers, booleans or text, in memory or stored in Zarr."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Protocol
+
+import numpy as np
+import zarr
+from zarr.storage import LocalStore
+
+from rff_dist.blocks import Block
+from rff_dist.errors import DataError, InvalidParameterError, StorageError
+from rff_dist.storage.arrays import (
+    Header,
+    gather_rows,
+    open_array,
+    read_header,
+    read_rows,
+    require_chunks,
+    sample_digest,
+    stored_rows,
+)
+from rff_dist.storage.datasets import (
+    ZarrDataset,
+    array_names,
+    check_process,
+    local_root,
+    open_complete_group,
+    open_existing,
+)
+from rff_dist.storage.locations import parse_location
+from rff_dist.storage.memory import check_indices, digest_array
+
+TEXT = np.dtypes.StringDType()
+
+type _Recipe = tuple[Callable[..., StoredColumn], tuple[Any, ...]]
+
+
+class Column(Protocol):
+    """One value a row beside a dataset: whole numbers, booleans or text."""
+
+    @property
+    def n_samples(self) -> int:
+        """Rows."""
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Integer, bool, float (of whole numbers), fixed-width str or NumPy's StringDType."""
+
+    @property
+    def chunk_rows(self) -> int:
+        """Rows that are worth reading together."""
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether the values are in this process, rather than stored where all can read them."""
+
+    def read(self, block: Block) -> np.ndarray:
+        """Return the values of a block's rows, shape (n_samples,)."""
+
+    def take(self, indices: np.ndarray) -> np.ndarray:
+        """Return the values of single rows, in the order asked."""
+
+    def fingerprint(self) -> str:
+        """Return a digest that changes when the values change."""
+
+
+@dataclass(frozen=True, eq=False)
+class MemoryColumn:
+    """Values in memory: `as_column` makes it.
+
+    Attributes
+    ----------
+    values : int, bool, whole float or str array of shape (n_samples,)
+    """
+
+    values: np.ndarray
+
+    chunk_rows = 2**16
+    in_memory = True
+
+    @property
+    def n_samples(self) -> int:
+        return len(self.values)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self.values.dtype
+
+    def read(self, block: Block) -> np.ndarray:
+        """Return the values of a block's rows, as a view."""
+        return self.values[block.start : block.stop]
+
+    def take(self, indices: np.ndarray | Sequence[int]) -> np.ndarray:
+        """Return the values of single rows, in the order asked."""
+        return np.asarray(self.values[check_indices(indices, self.n_samples)])
+
+    @cached_property
+    def _digest(self) -> str:
+        return digest_array(self.values)
+
+    def fingerprint(self) -> str:
+        """Digest of all values."""
+        return self._digest
+
+
+@dataclass(frozen=True, eq=False)
+class StoredColumn:
+    """A 1-D Zarr array: `open_column` and `as_column` make it.
+
+    It pickles as its URL and is opened again where it is unpickled.
+
+    Attributes
+    ----------
+    array : zarr.Array of shape (n_samples,)
+    url : str or None
+        The group it lies in; None for an array that was handed over open.
+    """
+
+    array: zarr.Array[Any]
+    url: str | None
+    _header: Header
+    _label: str
+    _reopen: _Recipe | None
+
+    in_memory = False
+
+    @property
+    def n_samples(self) -> int:
+        return self._header.shape[0]
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self._header.dtype
+
+    @property
+    def chunk_rows(self) -> int:
+        """Rows of one stored object: a shard, else a chunk."""
+        return stored_rows(self.array)
+
+    def read(self, block: Block) -> np.ndarray:
+        """Read the values of a block's rows.
+
+        Raises
+        ------
+        StorageError
+            If a chunk is missing (unless `missing_chunks="fill"`) or the store does not answer.
+        IntegrityError
+            If a chunk's bytes are damaged.
+        DataError
+            If a value is NaN, or a float that is not a whole number; names the row.
+        """
+        if not 0 <= block.start <= block.stop <= self.n_samples:
+            raise StorageError(
+                f"rows {block.start}:{block.stop} of {self._label}, which has {self.n_samples:_} rows; "
+                "cut the blocks from this dataset"
+            )
+        values = read_rows(self.array, block.start, block.stop, label=self._label)
+        return check_values(values, self._label, np.arange(block.start, block.stop))
+
+    def take(self, indices: np.ndarray | Sequence[int]) -> np.ndarray:
+        """Read single rows, in the order asked; raises as `read`."""
+        rows, places = np.unique(check_indices(indices, self.n_samples), return_inverse=True)
+        return check_values(gather_rows(self.array, rows, label=self._label), self._label, rows)[places]
+
+    def fingerprint(self) -> str:
+        """Digest of the metadata and of the values of up to 8 chunks, the first and the last among them."""
+        return sample_digest(self.array, self._header, label=self._label)
+
+    def __reduce__(self) -> _Recipe:
+        if self._reopen is None:
+            raise StorageError(
+                f"{self._label} cannot be sent to another process: its store "
+                f"({type(self.array.store).__name__}) is not a local folder. Open it with "
+                "open_column(url, name) instead"
+            )
+        return self._reopen
+
+    def __repr__(self) -> str:
+        return f"StoredColumn({self._label}: {self.n_samples:_} rows, {self.dtype})"
+
+
+def open_column(
+    url: str | os.PathLike[str] | zarr.Group, name: str, *, missing_chunks: str = "error"
+) -> StoredColumn:
+    """Open a 1-D array of a Zarr group as labels or groups, its metadata checked, no rows read.
+
+    Parameters
+    ----------
+    url : str, Path or zarr.Group
+        As in `open_dataset`.
+    name : str
+        The array in the group: integers, booleans, text of fixed or variable width, or whole floats.
+    missing_chunks : {"error", "fill"}, default="error"
+        As in `open_dataset`.
+
+    Returns
+    -------
+    StoredColumn
+
+    Raises
+    ------
+    StorageError
+        If there is no such array, it has more than one axis, or holds something else.
+    """
+    if missing_chunks not in ("error", "fill"):
+        raise InvalidParameterError(f"`missing_chunks`={missing_chunks!r}; expected 'error' or 'fill'")
+    if isinstance(url, zarr.Group):
+        root = local_root(url.store, url.path)
+        place = root or f"the group {url.path or '/'} in a {type(url.store).__name__}"
+        reopen: _Recipe | None = None if root is None else (_reopen_url, (root, name, missing_chunks, None))
+        return _open(url.store, url.path, place, root, name, missing_chunks, reopen)
+    location = parse_location(url)
+    process = os.getpid() if location.scheme == "memory" else None
+    reopen = (_reopen_url, (location.url, name, missing_chunks, process))
+    store = open_existing(location)
+    return _open(store, "", str(location), location.url, name, missing_chunks, reopen)
+
+
+def column_of(dataset: ZarrDataset, name: str) -> StoredColumn:
+    """Open another array of a stored dataset's group as labels or groups, with the dataset's options.
+
+    Raises
+    ------
+    StorageError
+        As `open_column`; or if the dataset was made of single arrays, which have no common group.
+    """
+    if dataset.url is None:
+        raise StorageError(
+            f"{dataset!r} was made of open arrays, so {name!r} names nothing; give the values themselves, or "
+            "open the dataset by its URL"
+        )
+    return open_column(dataset.url, name, missing_chunks=dataset.missing_chunks)
+
+
+def as_column(values: Any, *, name: str = "y") -> Column:
+    """Return labels or groups as a column: what is in memory at once, a Zarr array as it is stored.
+
+    Parameters
+    ----------
+    values : array-like, series, Zarr or Dask array, or Column, of shape (n_samples,)
+        Integers, booleans, text, or floats that are whole numbers; a Dask collection is computed.
+    name : str, default="y"
+        What errors call it.
+
+    Returns
+    -------
+    Column
+
+    Raises
+    ------
+    DataError
+        If it has more than one axis, or a value is missing, NaN, a fraction, a time or another object;
+        names the row.
+    """
+    if isinstance(values, MemoryColumn | StoredColumn):
+        return values
+    if isinstance(values, zarr.Array):
+        return _of_array(values, name, "error")
+    if hasattr(values, "__dask_graph__"):
+        values = values.compute()
+    array = np.asarray(values)
+    if array.dtype.kind == "U" and isinstance(values, list | tuple):
+        array = np.array(values, object)  # else ["a", 1] were all text
+    if array.ndim != 1:
+        raise DataError(f"{name} has shape {array.shape}; expected one value a row, shape (n_samples,)")
+    return MemoryColumn(check_values(array, name, np.arange(len(array))))
+
+
+def is_text(dtype: np.dtype[Any]) -> bool:
+    """Return whether values of a dtype are text."""
+    return dtype.kind in "UT"
+
+
+def check_values(values: np.ndarray, name: str, rows: np.ndarray) -> np.ndarray:
+    """Return labels as integers, booleans, whole floats or text; refuse all else.
+
+    Parameters
+    ----------
+    values : array of shape (n,)
+    name : str
+        What errors call them.
+    rows : int array of shape (n,)
+        Their rows in the dataset, for errors.
+
+    Raises
+    ------
+    DataError
+        With the first offending row.
+    """
+    kind = values.dtype.kind
+    if kind == "O" or (kind == "T" and hasattr(values.dtype, "na_object")):
+        return _from_objects(values.astype(object), name, rows)
+    if kind == "f" and values.dtype.itemsize <= 8:
+        good = values == np.rint(values)
+        good &= np.abs(values) <= 2.0**53  # the last that float64 counts to one by one
+        if not good.all():
+            at = int(np.argmin(good))
+            what = (
+                "is missing (NaN)"
+                if np.isnan(values[at])
+                else f"is {values[at]!s}, no whole number up to 2^53,"
+            )
+            raise DataError(
+                f"{name} {what} in row {rows[at]:_}; expected labels: integers, booleans or text. "
+                "Fill or drop such rows, or round the values"
+            )
+        return values
+    if kind in "biuUT":
+        return values
+    advice = {"M": "Format times as text", "m": "Format times as text", "S": "Decode the bytes to text"}
+    raise DataError(
+        f"{name} has dtype {values.dtype}; expected labels: integers, booleans or text. "
+        f"{advice.get(kind, 'Convert them first')}"
+    )
+
+
+def _from_objects(values: np.ndarray, name: str, rows: np.ndarray) -> np.ndarray:
+    """Return Python objects as the one type that all of them are of."""
+    families: tuple[tuple[Any, Any], ...] = (
+        (str, TEXT),
+        (bool | np.bool_, np.dtype(bool)),
+        (int | np.integer, None),
+    )
+    first = values[0] if len(values) else ""
+    expected, dtype = next((f for f in families if isinstance(first, f[0])), (None, None))
+    for row, value in zip(rows.tolist(), values.tolist(), strict=True):
+        mixed = isinstance(value, bool) and not isinstance(first, bool | np.bool_)
+        if expected is None or mixed or not isinstance(value, expected):
+            missing = value is None or type(value).__name__ in ("NAType", "NaTType") or value != value
+            what = "is missing" if missing else f"is {str(value)[:50]!r}, a {type(value).__name__},"
+            raise DataError(
+                f"{name} {what} in row {row:_}; expected labels of one type: integers, booleans or text. "
+                "Fill or drop such rows, or convert all to text"
+            )
+    if dtype is not None:
+        return values.astype(dtype)
+    whole = np.array(values.tolist())
+    if whole.dtype.kind not in "iu":
+        raise DataError(f"{name} holds integers beyond 64 bits; expected smaller ones. Convert them to text")
+    return whole
+
+
+def _open(
+    store: Any,
+    root: str,
+    place: str,
+    url: str | None,
+    name: str,
+    missing_chunks: str,
+    reopen: _Recipe | None,
+) -> StoredColumn:
+    group = open_complete_group(store, root, place)
+    path, label = f"{root}/{name}" if root else name, f"array {name!r} of {place}"
+    header = read_header(store, path, label=label, text=True)
+    if header is None:
+        raise StorageError(f"{place} has no array {name!r}; it holds {array_names(group)}")
+    _check_shape(header, label)
+    array = open_array(store, path, label=label, fill_missing=missing_chunks == "fill")
+    return StoredColumn(array, url, header, label, reopen)
+
+
+def _of_array(array: zarr.Array[Any], name: str, missing_chunks: str) -> StoredColumn:
+    root = local_root(array.store, "")
+    label = f"array {array.path or name!r} of {root or array.store}"
+    header = read_header(array.store, array.path, label=label, text=True)
+    if header is None:
+        raise StorageError(f"{label} is no longer there")
+    _check_shape(header, label)
+    reopen: _Recipe | None = None if root is None else (_reopen_array, (root, array.path, missing_chunks))
+    return StoredColumn(
+        require_chunks(array, fill_missing=missing_chunks == "fill"), None, header, label, reopen
+    )
+
+
+def _check_shape(header: Header, label: str) -> None:
+    if len(header.shape) != 1:
+        raise StorageError(f"{label} has shape {header.shape}; expected one value a row, shape (n_samples,)")
+
+
+def _reopen_url(url: str, name: str, missing_chunks: str, process: int | None) -> StoredColumn:
+    check_process(url, process)
+    return open_column(url, name, missing_chunks=missing_chunks)
+
+
+def _reopen_array(root: str, path: str, missing_chunks: str) -> StoredColumn:
+    array = zarr.open_array(LocalStore(root, read_only=True), path=path, mode="r")
+    return _of_array(array, path, missing_chunks)
