@@ -133,6 +133,37 @@ class TimeFolds(Folds):
         return [(tuple(range(held_out)), held_out) for held_out in range(1, self.n_folds)]
 
 
+@dataclass(frozen=True)
+class PredefinedFolds(Folds):
+    """Folds that are given: each row's group is the number of its fold.
+
+    Attributes
+    ----------
+    n_folds : int
+        Groups are 0 to `n_folds` - 1.
+    """
+
+    def assign(self, start: int, stop: int, *, n_samples: int, groups: NDArray[Any] | None) -> IntArray:
+        """Return the rows' groups.
+
+        Raises
+        ------
+        DataError
+            If there are none, or one is no number of a fold.
+        """
+        if groups is None:
+            raise DataError("the data have no fold numbers; name their array, or give them as `groups`")
+        folds = np.asarray(groups)
+        wrong = ~np.isin(folds, np.arange(self.n_folds))
+        if wrong.any():
+            row = int(np.argmax(wrong))
+            raise DataError(
+                f"the fold of row {start + row:_} is {folds[row]!r}; expected a number from 0 to "
+                f"{self.n_folds - 1}"
+            )
+        return folds.astype(np.int64)
+
+
 def find_folds(cv: int | Folds, seed: int = 0) -> Folds:
     """Return folds: `HashFolds(cv)` for a number.
 

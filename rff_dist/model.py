@@ -21,7 +21,6 @@ from rff_dist.errors import IntegrityError, RFFDistError
 from rff_dist.feature_map import FeatureMap, Standardizer, draw_feature_map, feature_map_class
 from rff_dist.frequencies import DESIGNS
 from rff_dist.kernels import kernel_from_dict
-from rff_dist.selection import Selection
 from rff_dist.solvers import RidgeSolution
 from rff_dist.statistics import RidgeStatistics
 from rff_dist.storage import Record, read_record, redact, write_record
@@ -52,8 +51,8 @@ class RidgeModel:
     statistics : RidgeStatistics, or None
         The exact sums it was solved from; None where they were left out.
     selection : dict of str to ndarray
-        The path of alpha that was looked at (`alphas`, `scores`, `degrees_of_freedom`); empty for a
-        given alpha.
+        What alpha was chosen from: `Selection.to_arrays` or `CrossValidation.to_arrays`; empty for a given
+        alpha.
     card : dict
         JSON-able facts: data fingerprint, rows, versions, processor, solver status, metrics.
     """
@@ -73,14 +72,10 @@ class RidgeModel:
         feature_map: FeatureMap,
         statistics: RidgeStatistics,
         solution: RidgeSolution,
-        selection: Selection | None,
+        selection: Mapping[str, NDArray[Any]],
         card: Mapping[str, Any],
     ) -> Self:
         """Join what a fit produced."""
-        path = {}
-        if selection is not None:
-            names = ("alphas", "scores", "log_evidences", "degrees_of_freedom")
-            path = {name: np.asarray(getattr(selection, name)) for name in names}
         status = {
             "status": str(solution.status),
             "causes": list(solution.status.causes),
@@ -103,7 +98,7 @@ class RidgeModel:
             alpha=float(solution.alpha[0]),
             one_dimensional=statistics.spec.one_dimensional,
             statistics=statistics,
-            selection=path,
+            selection=selection,
             card={**facts, **card},
         )
 

@@ -12,7 +12,7 @@ import operator
 import os
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any, Literal, cast, overload
 
@@ -21,6 +21,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from rff_dist.blocks import (
     Accumulation,
+    Accumulations,
     Block,
     BlockTask,
     Dataset,
@@ -28,13 +29,16 @@ from rff_dist.blocks import (
     LinearModel,
     Moments,
     Rows,
+    accumulate_fold_rows,
     accumulate_rows,
+    add_each,
     check_finite,
     evaluate_rows,
     measure_features,
     measure_moments,
     predict_rows,
 )
+from rff_dist.cross_validation import Choice, CrossValidation, cross_validate
 from rff_dist.drawing import check_width, draw, find_features
 from rff_dist.engines import Broadcast, Engine
 from rff_dist.engines.serial import SerialEngine
@@ -44,7 +48,9 @@ from rff_dist.feature_map import (
     Nystrom,
     NystromFeatureMap,
     Standardizer,
+    shortened,
 )
+from rff_dist.folds import Folds, FoldStatistics, HashFolds, find_folds
 from rff_dist.frequencies import Design
 from rff_dist.kernels import Kernel, LengthScale
 from rff_dist.model import RidgeModel
@@ -65,14 +71,21 @@ from rff_dist.uncertainty import (
 logger = logging.getLogger(__name__)
 
 type Alpha = float | str | Sequence[float] | NDArray[Any]
+type Components = int | str | Sequence[int]
 type FloatArray = NDArray[np.float64]
 
 MAX_WEIGHT_EXPONENT = 400
-ALPHA_NAMES = ("auto", "gcv", "evidence")
+ALPHA_NAMES = ("auto", "gcv", "evidence", "cv", "cv-1se")
+CV_NAMES = ("auto", "cv", "cv-1se")  # of those, what k-fold cross-validation can stand for
+DEFAULT_FOLDS = HashFolds(5)
+AUTO_COMPONENTS = 2048  # the widest that `n_components="auto"` looks at
+MIN_AUTO_COMPONENTS = 32
 
 
-def blocks_of(dataset: Dataset, *, max_rows: int = MAX_BLOCK_ROWS) -> list[Block]:
+def blocks_of(dataset: Dataset, *, max_rows: int = MAX_BLOCK_ROWS, n_folds: int = 1) -> list[Block]:
     """Return the blocks that passes over the dataset use, of at most `max_rows` rows.
+
+    Blocks whose folds are summed apart are larger, see `plan_blocks`.
 
     Raises
     ------
@@ -82,7 +95,12 @@ def blocks_of(dataset: Dataset, *, max_rows: int = MAX_BLOCK_ROWS) -> list[Block
     if dataset.n_samples < 1:
         raise DataError("Found array with 0 sample(s): the data have no rows; at least 1 is needed")
     return plan_blocks(
-        dataset.n_samples, dataset.n_features, dataset.dtype.itemsize, dataset.chunk_rows, max_rows=max_rows
+        dataset.n_samples,
+        dataset.n_features,
+        dataset.dtype.itemsize,
+        dataset.chunk_rows,
+        max_rows=max_rows,
+        n_folds=n_folds,
     )
 
 
@@ -93,8 +111,12 @@ def check_plan(
     engine: Engine,
     alpha: Alpha = "auto",
     features: str | Nystrom = "fourier",
+    n_folds: int = 1,
+    n_maps: int = 1,
 ) -> Plan:
     """Plan a fit on an engine, and refuse it where this machine's memory would not do.
+
+    With `n_folds` above 1 each fold is summed apart, for each of `n_maps` feature maps in one reading.
 
     Raises
     ------
@@ -116,6 +138,8 @@ def check_plan(
         separate_client=not serial,
         alpha_path=not is_one_alpha(alpha),
         whitened=find_features(features) is not None,
+        n_folds=n_folds,
+        n_maps=n_maps,
         memory_limit=getattr(engine, "worker_memory", None) or here,
         client_memory_limit=here,
     )
@@ -366,15 +390,153 @@ def accumulate_broadcast(
     return statistics.with_whitener(feature_map.whitener)
 
 
+def accumulate_folds(
+    dataset: Dataset, members: Sequence[Accumulation], *, folds: Folds, engine: Engine
+) -> tuple[FoldStatistics, ...]:
+    """Accumulate each fold's exact statistics for several feature maps in one reading of a dataset.
+
+    O(n_samples · n_components²) for each map, whatever the number of folds; every fold and map takes memory
+    of its own.
+
+    Parameters
+    ----------
+    dataset : Dataset
+        With targets, and with groups where the folds are of groups.
+    members : sequence of Accumulation
+        The feature maps, and what each one's statistics are about.
+    folds : Folds
+    engine : Engine
+
+    Returns
+    -------
+    statistics : tuple of FoldStatistics
+        One for each member.
+
+    Raises
+    ------
+    DataError
+        If values are not finite, or targets or groups are missing.
+    StatisticsError
+        If a row is missing or was counted twice.
+    BroadcastError
+        If a worker's features differ.
+    """
+    state = engine.broadcast(Accumulations(tuple(members), folds, dataset.n_samples))
+    found: tuple[FoldStatistics, ...] = engine.map_reduce(
+        BlockTask(dataset, accumulate_fold_rows),
+        blocks_of(
+            dataset,
+            max_rows=min(member.spec.limb_rows for member in members),
+            n_folds=folds.n_folds,
+        ),
+        state,
+        combine=add_each,
+        label="accumulate",
+    )
+    for statistics, member in zip(found, members, strict=True):
+        statistics.check_complete(dataset.n_samples, member.feature_map.squared_norm)
+    return tuple(
+        statistics.with_whitener(member.feature_map.whitener)
+        for statistics, member in zip(found, members, strict=True)
+    )
+
+
 # -- solve -----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Solved:
-    """Coefficients, and the path of alpha they were chosen from where there was one."""
+    """Coefficients, and what alpha was chosen from where it was chosen.
+
+    Attributes
+    ----------
+    solution : RidgeSolution
+    selection : Selection or None
+        The path of alpha on all rows, by GCV or the evidence.
+    cross_validation : CrossValidation or None
+        The table of k-fold errors.
+    choice : Choice or None
+        The place of that table that was taken.
+    """
 
     solution: RidgeSolution
     selection: Selection | None
+    cross_validation: CrossValidation | None = None
+    choice: Choice | None = None
+
+    def path(self) -> dict[str, NDArray[Any]]:
+        """Return what alpha was chosen from as named arrays: the table of folds, or the path on all rows."""
+        if self.cross_validation is not None:
+            return self.cross_validation.to_arrays()
+        return {} if self.selection is None else self.selection.to_arrays()
+
+    @property
+    def chosen_by(self) -> str:
+        """What alpha was chosen by: "cv", "gcv", "evidence" or "given"."""
+        if self.cross_validation is not None:
+            return "cv" if len(self.cross_validation.alphas) > 1 else "given"
+        return "given" if self.selection is None else self.selection.criterion
+
+
+def solve_folds(
+    statistics: FoldStatistics,
+    feature_map: FeatureMap,
+    *,
+    alpha: Alpha = "cv",
+    n_components: Sequence[int] = (),
+    fit_intercept: bool = True,
+) -> tuple[FeatureMap, RidgeStatistics, Solved]:
+    """Choose alpha and the number of components by k-fold cross-validation, and solve on all rows.
+
+    O(n_splits · n_components³) for the table of all folds, alphas, widths and targets; no data are read.
+
+    Parameters
+    ----------
+    statistics : FoldStatistics
+        In `feature_map`.
+    feature_map : FeatureMap
+    alpha : "cv", "cv-1se", float or sequence of float
+        "cv" searches from the rounding floor to the largest eigenvalue for the least error; "cv-1se" takes
+        the largest alpha within one standard error of it.
+    n_components : sequence of int
+        Widths to look at, at most the map's own, which they are completed by. Of several, the smallest is
+        taken whose least error lies within one standard error of the least of all.
+    fit_intercept : bool
+
+    Returns
+    -------
+    feature_map : FeatureMap
+        Of the width that was chosen.
+    statistics : RidgeStatistics
+        Of all rows, in it.
+    solved : Solved
+
+    Raises
+    ------
+    InvalidParameterError
+        If alpha is not above 0, or the map has no smaller draws.
+    StatisticsError
+        If a fold has no rows.
+    """
+    whole = feature_map.n_components
+    widths = sorted({*(n for n in n_components if n < whole), whole})
+    maps = [shortened(feature_map, width) for width in widths]
+    table = cross_validate(
+        statistics,
+        alphas=None if isinstance(alpha, str) else np.atleast_1d(np.asarray(alpha, np.float64)),
+        feature_maps=maps,
+        fit_intercept=fit_intercept,
+    )
+    choice = table.smallest_width() if len(widths) > 1 else table.best
+    if isinstance(alpha, str) and alpha == "cv-1se":
+        choice = table.one_standard_error(choice.n_components)
+    chosen = maps[widths.index(choice.n_components)]
+    total = statistics.total()
+    if chosen is not feature_map:
+        total = total.leading(chosen.n_components, feature_digest=chosen.digest(), scales=chosen.scales)
+    equations = total.normal_equations(fit_intercept=fit_intercept)
+    solution = solve_cholesky(equations, np.asarray(choice.alpha), overwrite_gram=True)
+    return chosen, total, Solved(solution, None, table, choice)
 
 
 def solve(statistics: RidgeStatistics, *, alpha: Alpha = "auto", fit_intercept: bool = True) -> Solved:
@@ -397,6 +559,10 @@ def solve(statistics: RidgeStatistics, *, alpha: Alpha = "auto", fit_intercept: 
         If the statistics are not finite.
     """
     check_alpha(alpha)
+    if isinstance(alpha, str) and alpha.startswith("cv"):
+        raise InvalidParameterError(
+            f"`alpha` is {alpha!r}, which needs the statistics of each fold; see `solve_folds`"
+        )
     equations = statistics.normal_equations(fit_intercept=fit_intercept)
     if is_one_alpha(alpha):
         return Solved(solve_cholesky(equations, np.asarray(alpha), overwrite_gram=True), None)
@@ -433,9 +599,86 @@ def check_alpha(alpha: Any) -> None:
     numbers = values.dtype.kind in "iuf" and values.ndim <= 1 and values.size > 0
     if not numbers or not ((values >= 0) & (values < math.inf)).all() or (values.ndim and not values.all()):
         raise InvalidParameterError(
-            f"`alpha` is {alpha!r}; expected 'auto', 'gcv', 'evidence', a finite number of at least 0, or "
-            "a list of such numbers above 0"
+            f"`alpha` is {alpha!r}; expected 'auto', 'gcv', 'evidence', 'cv', 'cv-1se', a finite number of "
+            "at least 0, or a list of such numbers above 0"
         )
+
+
+def folds_for(cv: int | Folds | None, *, alpha: Alpha, n_components: Components) -> Folds | None:
+    """Return the folds that a fit sums apart; None where nothing is chosen by cross-validation.
+
+    Parameters
+    ----------
+    cv : int, Folds or None
+        None is 5 folds by hash where `alpha` or `n_components` ask for some.
+    alpha : Alpha
+        "cv" and "cv-1se" do.
+    n_components : int, "auto" or sequence of int
+        "auto" and several do.
+
+    Raises
+    ------
+    InvalidParameterError
+        If `cv` is no number of folds, or `alpha` is chosen by something else, or 0.
+    """
+    named = isinstance(alpha, str)
+    several = not is_one_width(n_components)
+    if cv is None and not several and not (named and str(alpha).startswith("cv")):
+        return None
+    if named and alpha not in CV_NAMES:
+        asked = f"`cv` is {cv!r}" if cv is not None else f"`n_components` is {n_components!r}"
+        raise InvalidParameterError(
+            f"{asked}, which chooses by k-fold cross-validation, and `alpha` is {alpha!r}; expected "
+            f"one of {list(CV_NAMES)} or numbers. Leave one of them out"
+        )
+    if not named and not np.all(np.asarray(alpha) > 0):
+        raise InvalidParameterError(f"`alpha` is {alpha!r}; cross-validation needs numbers above 0")
+    folds = DEFAULT_FOLDS if cv is None else find_folds(cv)
+    if len(folds.splits) < 2 and (several or (named and alpha == "cv-1se")):
+        raise InvalidParameterError(
+            f"{folds} give one split, whose error has no standard error; use more folds"
+        )
+    return folds
+
+
+def check_folds(dataset: Dataset, folds: Folds) -> None:
+    """Check that a dataset's rows know what the folds go by, before a pass over them.
+
+    Raises
+    ------
+    DataError
+        If the folds are of groups and there are none.
+    """
+    first = Block(0, 0, min(1, dataset.n_samples))
+    folds.assign(0, first.stop, n_samples=dataset.n_samples, groups=dataset.read(first).groups)
+
+
+def is_one_width(n_components: Components) -> bool:
+    """Return whether `n_components` is one number rather than "auto" or several."""
+    return not isinstance(n_components, str) and np.ndim(n_components) == 0
+
+
+def read_widths(n_components: Components, map: str, features: str | Nystrom) -> list[int]:
+    """Return the widths that a fit looks at, ascending: one, unless several or "auto" are given.
+
+    "auto" is 2,048 and its halves down to 32.
+
+    Raises
+    ------
+    InvalidParameterError
+        If there is none, or one is no integer of at least 1, or odd for Fourier features in pairs.
+    """
+    if isinstance(n_components, str):
+        if n_components != "auto":
+            raise InvalidParameterError(
+                f"`n_components` is {n_components!r}; expected 'auto', an integer, or several"
+            )
+        halvings = int(math.log2(AUTO_COMPONENTS // MIN_AUTO_COMPONENTS))
+        return [MIN_AUTO_COMPONENTS << i for i in range(halvings + 1)]
+    given = [n_components] if np.ndim(n_components) == 0 else list(cast("Sequence[int]", n_components))
+    if not given:
+        raise InvalidParameterError("`n_components` is empty; expected at least one width")
+    return sorted({check_width(width, map, features) for width in given})
 
 
 def refit(
@@ -443,12 +686,14 @@ def refit(
 ) -> RidgeModel:
     """Solve a model again from changed statistics of the same features."""
     solved = solve(statistics, alpha=alpha, fit_intercept=fit_intercept)
-    kept = {name: model.card[name] for name in ("feature_names", "target_names") if name in model.card}
+    kept = {
+        name: model.card[name] for name in ("feature_names", "target_names", "folds") if name in model.card
+    }
     return RidgeModel.from_solution(
         model.feature_map,
         statistics,
         solved.solution,
-        solved.selection,
+        solved.path(),
         {**kept, **describe_choices(alpha, fit_intercept)},
     )
 
@@ -669,7 +914,7 @@ def fit(
     *,
     engine: Engine,
     length_scale: str | LengthScale | None = "auto",
-    n_components: int = 2048,
+    n_components: Components = 2048,
     alpha: Alpha = "auto",
     design: str | Design = "orthogonal",
     map: str = "pairs",
@@ -677,6 +922,7 @@ def fit(
     fit_intercept: bool = True,
     seed: int = 0,
     features: str | Nystrom = "fourier",
+    cv: int | Folds | None = None,
 ) -> tuple[RidgeModel, Solved]:
     """Train a ridge regression on random or Nyström features: two passes over the data and one solve.
 
@@ -688,10 +934,12 @@ def fit(
     engine : Engine
     length_scale : "auto", "evidence", number(s) or None
         "auto" is the median heuristic, "evidence" is `tune`; None keeps the kernel's own.
-    n_components : int
-        D: cost grows with its square, error falls as 1/√D.
-    alpha : "auto", "gcv", "evidence", float or sequence of float
-        See `solve`; "auto" is "evidence" where the length scale is, see `resolve_alpha`.
+    n_components : int, "auto" or sequence of int
+        D: cost grows with its square, error falls as 1/√D. Of several, cross-validation takes the smallest
+        within one standard error of the best, from the same pass; see `solve_folds` and `read_widths`.
+    alpha : "auto", "gcv", "evidence", "cv", "cv-1se", float or sequence of float
+        See `solve` and, for the cross-validated, `solve_folds`. "auto" is "cv" where `cv` or several widths
+        are given, else "evidence" where the length scale is, see `resolve_alpha`, else "gcv".
     design, map : str
         See `draw_feature_map`; map="auto" takes the real map of lower variance, see `choose_map`.
     standardize : bool
@@ -702,15 +950,28 @@ def fit(
         Of frequencies and samples.
     features : "fourier", "nystrom" or Nystrom
         See `draw`.
+    cv : int, Folds or None
+        Folds to choose by; see `folds_for`. Each fold is summed apart in the same pass.
 
     Returns
     -------
     model : RidgeModel
     solved : Solved
-        Solver status and the path of alpha.
+        Solver status, and what alpha was chosen from.
     """
-    n_components = check_width(n_components, map, features)
-    check_plan(dataset, n_components, engine=engine, alpha=alpha, features=features)
+    widths = read_widths(n_components, map, features)
+    check_alpha(alpha)
+    folds = folds_for(cv, alpha=alpha, n_components=n_components)
+    if folds is not None:
+        check_folds(dataset, folds)
+    check_plan(
+        dataset,
+        widths[-1],
+        engine=engine,
+        alpha=alpha,
+        features=features,
+        n_folds=1 if folds is None else folds.n_folds,
+    )
     moments = inspect(dataset, engine=engine)
     if not standardize:
         warn_of_lost_digits(moments)
@@ -719,7 +980,7 @@ def fit(
         dataset,
         kernel,
         length_scale=length_scale,
-        n_components=n_components,
+        n_components=widths[-1],
         design=design,
         map=map,
         seed=seed,
@@ -735,15 +996,23 @@ def fit(
         engine=engine,
         **weight_grid(moments),
     )
-    statistics = accumulate(dataset, feature_map, engine=engine, spec=spec)
-    chosen_by = resolve_alpha(alpha, length_scale)
-    solved = solve(statistics, alpha=chosen_by, fit_intercept=fit_intercept)
+    if folds is None:
+        chosen_by = resolve_alpha(alpha, length_scale)
+        statistics = accumulate(dataset, feature_map, engine=engine, spec=spec)
+        solved = solve(statistics, alpha=chosen_by, fit_intercept=fit_intercept)
+    else:
+        chosen_by = "cv" if isinstance(alpha, str) and alpha == "auto" else alpha
+        member = Accumulation(feature_map, spec)
+        (parts,) = accumulate_folds(dataset, [member], folds=folds, engine=engine)
+        feature_map, statistics, solved = solve_folds(
+            parts, feature_map, alpha=chosen_by, n_components=widths, fit_intercept=fit_intercept
+        )
     model = RidgeModel.from_solution(
         feature_map,
         statistics,
         solved.solution,
-        solved.selection,
-        {**describe_dataset(dataset), **describe_choices(chosen_by, fit_intercept)},
+        solved.path(),
+        {**describe_dataset(dataset), **describe_choices(chosen_by, fit_intercept, folds)},
     )
     return model, solved
 
@@ -758,10 +1027,11 @@ def describe_dataset(dataset: Dataset) -> Mapping[str, Any]:
     return facts
 
 
-def describe_choices(alpha: Alpha, fit_intercept: bool) -> Mapping[str, Any]:
+def describe_choices(alpha: Alpha, fit_intercept: bool, folds: Folds | None = None) -> Mapping[str, Any]:
     """Return the facts of a model's card by which later fits choose as this one did."""
     given = alpha if isinstance(alpha, str) else np.asarray(alpha, np.float64).tolist()
-    return {"alpha_given": given, "fit_intercept": bool(fit_intercept)}
+    cut = {} if folds is None else {"folds": {"kind": type(folds).__name__, **asdict(folds)}}
+    return {"alpha_given": given, "fit_intercept": bool(fit_intercept), **cut}
 
 
 def length_scale_of(feature_map: FeatureMap) -> LengthScale | None:

@@ -17,9 +17,11 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from rff_dist.blocks import Block, cut_blocks
+from rff_dist.cross_validation import cross_validation_bytes
 from rff_dist.errors import PlanError
 from rff_dist.feature_map import check_n_components
 from rff_dist.statistics import FRACTION_BITS, OUTPUT_TILE, TileLayout, tile_rows
+from rff_dist.triangular import available_cores
 
 MIN_BLOCK_ROWS = (
     16_384  # sending and merging a block's statistics then costs about 2 % of making them, for any D
@@ -27,6 +29,7 @@ MIN_BLOCK_ROWS = (
 MAX_BLOCK_ROWS = 262_144
 MAX_BLOCK_BYTES = 2**27  # of inputs, so that reading ahead stays small beside the statistics
 BLOCKS_WANTED = 64  # enough to share out evenly among tens of workers
+ASSUMED_ALPHAS = 64  # of a cross-validation, where the data decide how many there are
 PROCESS_BYTES = (
     400 * 2**20
 )  # Python with NumPy, SciPy, Zarr, scikit-learn and distributed, measured 230 to 330 MiB
@@ -95,7 +98,7 @@ class Plan:
     flops : int
         Multiplications and additions of the products.
     statistics_bytes : int
-        One block's statistics in memory.
+        One block's statistics in memory, of all folds and feature maps.
     worker_bytes : int
         Peak memory of a worker process; the statistics pass needs no more.
     client_bytes : int
@@ -148,6 +151,8 @@ def plan_fit(
     separate_client: bool = False,
     alpha_path: bool = True,
     whitened: bool = False,
+    n_folds: int = 1,
+    n_maps: int = 1,
     memory_limit: int | None = None,
     client_memory_limit: int | None = None,
 ) -> Plan:
@@ -169,6 +174,10 @@ def plan_fit(
         Whether the whole path of alpha is solved (eigenvectors) or one alpha (Cholesky).
     whitened : bool
         Whether the features are Nyström's, of which the solver's process keeps the centres' factor.
+    n_folds : int
+        Folds whose rows are summed apart, for cross-validation; 1 for none.
+    n_maps : int
+        Feature maps whose statistics are accumulated in one reading.
     memory_limit : int, optional
         Bytes that a worker process may use.
     client_memory_limit : int, optional
@@ -180,12 +189,13 @@ def plan_fit(
         If a worker or the client needs more memory than `memory_limit`; the message has both numbers.
     """
     check_n_components(n_components, "phases")
-    blocks = plan_blocks(n_samples, n_features, itemsize, chunk_rows)
+    blocks = plan_blocks(n_samples, n_features, itemsize, chunk_rows, n_folds=n_folds)
     rows = max(block.n_samples for block in blocks)
     height = min(tile_rows(n_components), rows)
     layout = TileLayout(n_components)
     limbs = 1 if n_samples <= 1 << (62 - FRACTION_BITS) else 2
-    statistics_bytes = 8 * limbs * layout.size + 8 * 6 * n_components * (n_targets + 1)
+    one_set = 8 * limbs * layout.size + 8 * 6 * n_components * (n_targets + 1)
+    statistics_bytes = one_set * n_folds * n_maps
     together = 1 if n_threads == 1 else min(-(-rows // height), -(-2 * n_threads // len(layout.tiles())))
     row_bytes = n_features * itemsize + 8 * (n_targets + 1)
     chunk_bytes = max(rows, min(chunk_rows, n_samples)) * row_bytes
@@ -200,7 +210,16 @@ def plan_fit(
     matrices = 5 if alpha_path else 2
     factor_bytes = 8 * n_components**2 if whitened else 0
     solve_bytes = PROCESS_BYTES + 2 * statistics_bytes + 8 * n_components**2 * matrices + factor_bytes
+    if n_folds > 1:
+        solve_bytes += cross_validation_bytes(
+            n_components,
+            n_targets=n_targets,
+            n_alphas=ASSUMED_ALPHAS,
+            n_threads=available_cores(),
+            statistics_bytes=one_set,
+        )
     flops = 2 * n_samples * (n_components * n_components // 2 + n_components * (n_features + n_targets + 1))
+    flops *= n_maps
     plan = Plan(
         n_samples=n_samples,
         n_features=n_features,
@@ -233,6 +252,8 @@ def plan_fit(
             separate_client=separate_client,
             alpha_path=alpha_path,
             whitened=whitened,
+            n_folds=n_folds,
+            n_maps=n_maps,
         )
 
     _refuse_too_large(plan, without_limits)

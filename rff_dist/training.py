@@ -360,7 +360,7 @@ def solve_ridge(job: Job, candidate: Mapping[str, Any]) -> Summary:
         feature_map,
         statistics,
         solved.solution,
-        solved.selection,
+        solved.path(),
         {
             **pipeline.describe_dataset(job.dataset),
             **pipeline.describe_choices(job.alpha, job.fit_intercept),

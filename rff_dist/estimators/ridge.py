@@ -14,6 +14,7 @@ from rff_dist import drawing, pipeline
 from rff_dist.blocks import Block, Dataset, LinearModel, Rows, predict_rows
 from rff_dist.engines import Engine
 from rff_dist.errors import DataError, InvalidParameterError, StatisticsError
+from rff_dist.estimators.folds import as_folds, check_cv
 from rff_dist.estimators.inputs import (
     as_dataset,
     choose_kernel,
@@ -23,7 +24,7 @@ from rff_dist.estimators.inputs import (
     map_rows,
     suitable_engine,
 )
-from rff_dist.feature_map import FeatureMap, Nystrom, check_n_components, seed_from_random_state
+from rff_dist.feature_map import FeatureMap, Nystrom, seed_from_random_state
 from rff_dist.frequencies import Design
 from rff_dist.kernels import Kernel, LengthScale, find_design
 from rff_dist.model import RidgeModel
@@ -46,14 +47,23 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, BaseEstimator):
         The kernel's width, in units of the (standardised) inputs; "auto" is the median distance between
         rows of a seeded sample, a first guess. "evidence" tunes one width per column on up to 4,000 rows,
         in the place of a kernel object's own; see `rff_dist.tune_length_scales`.
-    n_components : int, default=2048
+    n_components : int, "auto" or sequence of int, default=2048
         D: the error of the approximation falls as 1/√D, cost grows with its square. An even number makes
         cos/sin pairs; an odd one cosines with random phases, which have more variance. Of Nyström features
-        the number of centres; fewer where all distinct rows, which make the kernel exact, are fewer.
-    alpha : "auto", "gcv", "evidence", float or sequence of float, default="auto"
+        the number of centres; fewer where all distinct rows, which make the kernel exact, are fewer. Of
+        several, k-fold cross-validation takes the smallest whose error is within one standard error of the
+        best, all from the one pass at the largest; "auto" is 32, 64, … 2,048.
+    alpha : "auto", "gcv", "evidence", "cv", "cv-1se", float or sequence of float, default="auto"
         The penalty. Of several, or "gcv" over the whole range, generalised cross-validation chooses;
-        "evidence" is the marginal likelihood's choice over the whole range. "auto" is "evidence" where the
-        length scale is, else "gcv".
+        "evidence" is the marginal likelihood's choice over the whole range, "cv" that of exact k-fold
+        cross-validation and "cv-1se" the largest alpha within one standard error of it. "auto" is "cv" where
+        `cv` or several `n_components` are given, "evidence" where the length scale is, else "gcv".
+    cv : int, HashFolds, GroupFolds, TimeFolds, splitter, iterable of splits or None, default=None
+        The folds of k-fold cross-validation; a number cuts that many by a hash of the row's number, and
+        splits of scikit-learn, such as `KFold`, must hold out each row once. Each fold is summed apart in the
+        same pass, so that every fold, alpha, width and target is validated without fitting again; it takes as
+        many times the memory of the sums. None is 5 folds where `alpha` or `n_components` ask for some. Of a
+        sequence of alphas it takes the place of GCV.
     features : {"fourier", "nystrom"} or Nystrom, default="fourier"
         Random Fourier features know nothing of the data and need a spectral measure. Nyström features are
         kernel values at rows of the data, the centres: any kernel has them, products such as
@@ -81,11 +91,16 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, BaseEstimator):
         Added to all predictions.
     alpha_ : float
         The penalty in use.
+    n_components_ : int
+        D in use.
     length_scale_ : float or tuple of float
         The kernel's width in use.
     selection_ : dict of str to ndarray
-        The path of alpha: `alphas`, `scores` (GCV, one column per target), `log_evidences`,
-        `degrees_of_freedom`; empty for a given alpha.
+        What alpha was chosen from. By GCV or the evidence the path on all rows: `alphas`, `scores` (GCV, one
+        column per target), `log_evidences`, `degrees_of_freedom`. By cross-validation the whole table:
+        `cv_alphas`, `cv_n_components`, `cv_errors` (mean squared errors of every split, width, alpha and
+        target), `cv_weights` (of each split's rows), `cv_mean` and `cv_standard_error` over splits,
+        `cv_target_variance`. Empty for a given alpha without folds.
     statistics_ : RidgeStatistics
         The exact sums that all the rest was solved from.
     feature_map_ : FeatureMap
@@ -125,8 +140,9 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, BaseEstimator):
         kernel: str | Kernel = "gaussian",
         *,
         length_scale: Any = "auto",
-        n_components: int = 2048,
+        n_components: Any = 2048,
         alpha: Any = "auto",
+        cv: Any = None,
         features: str | Nystrom = "fourier",
         design: str | Design = "orthogonal",
         standardize: bool = True,
@@ -138,6 +154,7 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, BaseEstimator):
         self.length_scale = length_scale
         self.n_components = n_components
         self.alpha = alpha
+        self.cv = cv
         self.features = features
         self.design = design
         self.standardize = standardize
@@ -145,7 +162,7 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, BaseEstimator):
         self.random_state = random_state
         self.engine = engine
 
-    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None, groups: Any = None) -> Self:
         """Fit from scratch.
 
         Parameters
@@ -156,6 +173,8 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, BaseEstimator):
             Left out for a dataset, which has its own.
         sample_weight : array-like of shape (n_samples,), optional
             Not negative.
+        groups : array-like of shape (n_samples,) or str, optional
+            What `GroupFolds` hold out together: integers or texts, or the name of their array in a dataset.
 
         Raises
         ------
@@ -167,7 +186,7 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, BaseEstimator):
             If the job needs more memory than there is.
         """
         kernel, length_scale = self._check_parameters()
-        dataset = as_dataset(self, X, y, sample_weight, reset=True)
+        cv, dataset = as_folds(self.cv, as_dataset(self, X, y, sample_weight, reset=True), y, groups)
         with suitable_engine(self.engine, dataset) as engine:
             model, _ = pipeline.fit(
                 dataset,
@@ -182,6 +201,7 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, BaseEstimator):
                 fit_intercept=self.fit_intercept,
                 seed=seed_from_random_state(self.random_state),
                 features=self.features,
+                cv=cv,
             )
         if hasattr(self, "feature_names_in_"):  # a frame's, which the dataset made of it does not have
             model = model.with_card(feature_names=self.feature_names_in_.tolist())
@@ -193,7 +213,8 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, BaseEstimator):
 
         Rows are summed tile by tile, so other pieces than whole tiles of 4,096 rows (2,048 above
         D = 4,096) round elsewhere in their tiles' products, by about 1e-16 of the sums. The first call
-        fixes the features, the standardisation and the weights' grid by its own rows.
+        fixes the features, the standardisation and the weights' grid by its own rows; where it chose alpha
+        or the number of components by cross-validation, these stay.
         Solving waits until the coefficients are asked for.
 
         Parameters
@@ -302,7 +323,7 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, BaseEstimator):
             self._fitted = pipeline.refit(
                 self._fitted,
                 self._pending,
-                alpha=pipeline.resolve_alpha(self.alpha, self.length_scale),
+                alpha=self._alpha_to_refit(),
                 fit_intercept=self.fit_intercept,
             )
             self._pending = None
@@ -338,8 +359,14 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, BaseEstimator):
         return self.model_.alpha
 
     @property
+    def n_components_(self) -> int:
+        """D in use."""
+        self._require_fitted("n_components_")
+        return self._fitted.feature_map.n_components
+
+    @property
     def selection_(self) -> Mapping[str, NDArray[Any]]:
-        """The path of alpha."""
+        """What alpha was chosen from."""
         self._require_fitted("selection_")
         return self.model_.selection
 
@@ -361,6 +388,12 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, BaseEstimator):
                 f"{type(self).__name__!r} object has no attribute {name!r} before it is fitted"
             )
 
+    def _alpha_to_refit(self) -> pipeline.Alpha:
+        """Return what alpha is chosen by when rows were added; of the folds only their sum was kept."""
+        if "folds" in self._fitted.card:
+            return self._fitted.alpha
+        return pipeline.resolve_alpha(self.alpha, self.length_scale)
+
     def _keep(self, model: RidgeModel) -> None:
         self._fitted = model
         self._pending = None
@@ -378,9 +411,10 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, BaseEstimator):
         for name in ("standardize", "fit_intercept"):
             if not isinstance(getattr(self, name), bool | np.bool_):
                 raise InvalidParameterError(f"`{name}` is {getattr(self, name)!r}; expected True or False")
-        check_n_components(self.n_components, "phases")
+        pipeline.read_widths(self.n_components, "phases", self.features)
         find_design(self.design)
         pipeline.check_alpha(self.alpha)
+        check_cv(self.cv)
         kernel, length_scale = choose_kernel(self.kernel, self.length_scale)
         return kernel, length_scale
 

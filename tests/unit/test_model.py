@@ -145,7 +145,7 @@ def test_given_frequencies_are_stored_as_they_are(rows, tmp_path):
     )
     statistics = accumulate(ArrayDataset(X, y), feature_map)
     solved = solve(statistics, alpha=0.1)
-    model = RidgeModel.from_solution(feature_map, statistics, solved.solution, None, {})
+    model = RidgeModel.from_solution(feature_map, statistics, solved.solution, {}, {})
     write_model(model, tmp_path / "model")
     loaded = read_model(tmp_path / "model")
     assert loaded.feature_map.spec is None

@@ -12,13 +12,14 @@ from scipy.linalg import LinAlgWarning
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import Ridge
-from sklearn.model_selection import GridSearchCV
+from sklearn.model_selection import GridSearchCV, TimeSeriesSplit
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_estimator, parametrize_with_checks
 
 from rff_dist import Gaussian, Laplacian, RFFRidge, SerialEngine, load_model, save_model
 from rff_dist.errors import DataError, InvalidParameterError, SolveError, StatisticsError
+from rff_dist.folds import GroupFolds, TimeFolds
 
 
 def draw_rows(n_samples=300, n_features=4, n_targets=None, *, seed=0):
@@ -219,7 +220,9 @@ def test_alpha_zero_on_a_singular_system_is_finite_and_warns_with_the_rank(rows)
         ({"n_components": 0}, r"`n_components` is 0; expected an integer of at least 1"),
         ({"n_components": -1}, r"`n_components` is -1; expected an integer of at least 1"),
         ({"n_components": 2.5}, r"`n_components` is 2.5; expected an integer"),
-        ({"n_components": "8"}, r"`n_components` is '8'; expected an integer"),
+        ({"n_components": "8"}, r"`n_components` is '8'; expected 'auto', an integer, or several"),
+        ({"n_components": []}, r"`n_components` is empty"),
+        ({"n_components": [16, 3.5]}, r"`n_components` is 3.5; expected an integer"),
         ({"n_components": True}, r"`n_components` is True; expected an integer"),
         ({"length_scale": 0}, r"`length_scale`.* 0"),
         ({"length_scale": -1.0}, r"`length_scale`.* -1\.0"),
@@ -227,7 +230,7 @@ def test_alpha_zero_on_a_singular_system_is_finite_and_warns_with_the_rank(rows)
         ({"length_scale": [1.0, 2.0]}, r"`length_scale`.* 2 .* 4 "),
         ({"length_scale": np.nan}, r"`length_scale`.* nan"),
         ({"length_scale": "automatic"}, r"`length_scale` is 'automatic'; expected 'auto'"),
-        ({"alpha": -1}, r"`alpha` is -1; expected 'auto', 'gcv', 'evidence', a finite number of at least 0"),
+        ({"alpha": -1}, r"`alpha` is -1; expected 'auto', 'gcv', .* a finite number of at least 0"),
         ({"alpha": [0.1, -0.1]}, r"`alpha` is \[0.1, -0.1\]"),
         ({"alpha": []}, r"`alpha` is \[\]"),
         ({"alpha": np.inf}, r"`alpha` is inf"),
@@ -235,6 +238,14 @@ def test_alpha_zero_on_a_singular_system_is_finite_and_warns_with_the_rank(rows)
         ({"alpha": "gvc"}, r"`alpha` is 'gvc'; expected 'auto'"),
         ({"alpha": True}, r"`alpha` is True"),
         ({"alpha": None}, r"`alpha` is None"),
+        ({"cv": 1}, r"`n_folds` is 1; expected an integer in \[2, "),
+        ({"cv": "five"}, r"`cv` is 'five'; expected a number of folds"),
+        ({"cv": True}, r"`cv` is True"),
+        ({"cv": 3, "alpha": 0}, r"`alpha` is 0; cross-validation needs numbers above 0"),
+        ({"cv": 3, "alpha": "gcv"}, r"`cv` is 3, which chooses .* Leave one of them out"),
+        ({"n_components": "auto", "alpha": "evidence"}, r"`n_components` is 'auto', which chooses .*"),
+        ({"cv": TimeSeriesSplit(3)}, r"TimeSeriesSplit, whose splits do not hold out each row once"),
+        ({"cv": TimeFolds(2), "n_components": [8, 16]}, r"one split, whose error has no standard error"),
         ({"kernel": "gausian"}, r"unknown `kernel` 'gausian' \(did you mean 'gaussian'\?\)"),
         ({"kernel": 3}, r"unknown `kernel` 3"),
         ({"kernel": Gaussian(2.0), "length_scale": 3.0}, r"`length_scale` is 3.0 beside .* give one of them"),
@@ -254,6 +265,14 @@ def test_a_bad_parameter_is_refused_at_fit_with_what_is_expected(rows, parameter
         model.fit(*rows)
     assert isinstance(caught.value, ValueError)
     assert "_fitted" not in vars(model)
+
+
+def test_folds_of_groups_without_groups_are_refused_before_a_pass(rows):
+    passes = []
+    model = RFFRidge(n_components=8, cv=GroupFolds(3), engine=SerialEngine(observers=[passes.append]))
+    with pytest.raises(DataError, match="no groups to cut folds by"):
+        model.fit(*rows)
+    assert not passes
 
 
 def test_a_bad_parameter_is_refused_before_the_data_are_read(rows):

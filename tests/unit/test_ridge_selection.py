@@ -1,0 +1,147 @@
+"""Choosing alpha and the number of components by k-fold cross-validation, from one pass."""
+
+import numpy as np
+import pytest
+from sklearn.linear_model import Ridge
+from sklearn.model_selection import GroupKFold, KFold
+
+from rff_dist import RFFRidge, SerialEngine, load_model, save_model, write_dataset
+from rff_dist.folds import GroupFolds, HashFolds, PredefinedFolds, TimeFolds
+from rff_dist.progress import PassStarted
+
+ALPHAS = np.logspace(-4, 2, 7)
+
+
+@pytest.fixture(scope="module")
+def problem():
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((1500, 3))
+    y = np.c_[np.sin(2 * X[:, 0]) * X[:, 1], 5 * X[:, 2] ** 2] + 0.3 * rng.standard_normal((1500, 2))
+    return X, y, rng.uniform(0.2, 2.0, 1500)
+
+
+def brute_force(model, X, y, weight, fold_of_row, splits, width):
+    """Mean squared errors of scikit-learn's Ridge, refitted for each split and alpha on the explicit Z."""
+    Z = model.feature_map_.transform(X) * np.sqrt(model.n_components_ / width)
+    Z = Z[:, :width]
+    errors = np.empty((len(splits), len(ALPHAS), y.shape[1]))
+    for i, (training, validation) in enumerate(splits):
+        train, test = np.isin(fold_of_row, training), fold_of_row == validation
+        for j, alpha in enumerate(ALPHAS):
+            ridge = Ridge(alpha, solver="cholesky").fit(Z[train], y[train], sample_weight=weight[train])
+            errors[i, j] = np.average((y[test] - ridge.predict(Z[test])) ** 2, axis=0, weights=weight[test])
+    return errors
+
+
+@pytest.mark.parametrize("cv", [HashFolds(3, seed=1), TimeFolds(4), GroupFolds(3)])
+def test_the_whole_table_is_what_refitting_gives(problem, cv):
+    X, y, weight = problem
+    groups = np.arange(1500) % 31
+    model = RFFRidge(n_components=[64, 90], alpha=ALPHAS, cv=cv, random_state=0)
+    model.fit(X, y, sample_weight=weight, groups=groups)
+    wide = RFFRidge(n_components=90, alpha=1.0, random_state=0).fit(X, y, sample_weight=weight)
+    fold_of_row = cv.assign(0, 1500, n_samples=1500, groups=groups)
+    table = model.selection_
+    assert table["cv_n_components"].tolist() == [64, 90]
+    for place, width in enumerate([64, 90]):
+        expected = brute_force(wide, X, y, weight, fold_of_row, cv.splits, width)
+        np.testing.assert_allclose(table["cv_errors"][:, place], expected, rtol=1e-8)
+
+
+def test_the_fit_is_the_one_at_the_chosen_width_and_alpha(problem):
+    X, y, weight = problem
+    chosen = RFFRidge(n_components=[16, 64, 128], cv=4, random_state=0).fit(X, y, sample_weight=weight)
+    assert chosen.n_components_ in (16, 64, 128)
+    direct = RFFRidge(n_components=chosen.n_components_, alpha=chosen.alpha_, random_state=0)
+    direct.fit(X, y, sample_weight=weight)
+    assert chosen.feature_map_.digest() == direct.feature_map_.digest()
+    assert chosen.statistics_.n_samples == 1500
+    np.testing.assert_allclose(chosen.coef_, direct.coef_, rtol=1e-6, atol=1e-9)
+    np.testing.assert_allclose(chosen.predict(X), direct.predict(X), rtol=1e-8, atol=1e-8)
+
+
+def test_auto_takes_the_smallest_width_within_a_standard_error(problem):
+    X = problem[0][:400]
+    y = np.sin(X[:, 0]) + 0.5 * np.random.default_rng(1).standard_normal(len(X))
+    model = RFFRidge(n_components="auto", random_state=0).fit(X, y)
+    table = model.selection_
+    assert table["cv_n_components"].tolist() == [32, 64, 128, 256, 512, 1024, 2048]
+    best = table["cv_mean"][..., 0].min(axis=1)
+    width, alpha = np.unravel_index(table["cv_mean"][..., 0].argmin(), table["cv_mean"].shape[:2])
+    limit = best.min() + table["cv_standard_error"][width, alpha, 0]
+    assert model.n_components_ == table["cv_n_components"][np.argmax(best <= limit)] < 2048
+
+
+def test_one_standard_error_takes_a_larger_alpha(problem):
+    X, y, _ = problem
+    least = RFFRidge(n_components=64, alpha="cv", random_state=0).fit(X, y)
+    careful = RFFRidge(n_components=64, alpha="cv-1se", random_state=0).fit(X, y)
+    np.testing.assert_array_equal(least.selection_["cv_errors"], careful.selection_["cv_errors"])
+    assert careful.alpha_ > least.alpha_
+    assert RFFRidge(n_components=64, cv=5, random_state=0).fit(X, y).alpha_ == least.alpha_
+
+
+@pytest.mark.parametrize("splitter", [KFold(3, shuffle=True, random_state=0), GroupKFold(3)])
+def test_scikit_learn_s_splitters_hold_out_the_rows_they_say(problem, splitter):
+    X, y, weight = problem
+    groups = np.arange(1500) % 31 if isinstance(splitter, GroupKFold) else None
+    splits = list(splitter.split(X, y, groups))
+    fold_of_row = np.empty(1500, int)
+    for i, (_, test) in enumerate(splits):
+        fold_of_row[test] = i
+    models = [
+        RFFRidge(n_components=32, alpha=ALPHAS, cv=cv, random_state=0).fit(X, y, weight, groups)
+        for cv in (splitter, splits)
+    ]
+    expected = brute_force(models[0], X, y, weight, fold_of_row, PredefinedFolds(3).splits, 32)
+    for model in models:
+        np.testing.assert_allclose(model.selection_["cv_errors"][:, 0], expected, rtol=1e-8)
+
+
+def test_a_table_takes_one_reading_of_the_data_after_the_moments(problem):
+    X, y, _ = problem
+    passes = []
+    engine = SerialEngine(
+        1, observers=[lambda event: isinstance(event, PassStarted) and passes.append(event)]
+    )
+    RFFRidge(n_components=[16, 32, 64], cv=5, engine=engine, random_state=0).fit(X, y)
+    assert [event.label for event in passes] == ["inspect", "accumulate"]
+
+
+def test_groups_are_found_by_name_in_a_stored_dataset(problem, tmp_path):
+    X, y, _ = problem
+    groups = np.arange(1500) % 31
+    write_dataset(tmp_path / "data.zarr", X, y, groups=groups)
+    parameters = {"n_components": 32, "cv": GroupFolds(3), "random_state": 0}
+    stored = RFFRidge(**parameters).fit(str(tmp_path / "data.zarr"), groups="groups")
+    here = RFFRidge(**parameters).fit(X, y, groups=groups)
+    np.testing.assert_allclose(stored.selection_["cv_errors"], here.selection_["cv_errors"], rtol=1e-6)
+
+
+def test_a_stored_model_keeps_the_table_and_its_folds(problem, tmp_path):
+    X, y, _ = problem
+    model = RFFRidge(n_components=[16, 32], cv=HashFolds(3, seed=2), random_state=0).fit(X, y)
+    save_model(model, tmp_path / "model")
+    loaded = load_model(tmp_path / "model")
+    assert loaded.selection_.keys() == model.selection_.keys()
+    for name, values in model.selection_.items():
+        np.testing.assert_array_equal(loaded.selection_[name], values)
+    assert loaded.model_.card["folds"] == {"kind": "HashFolds", "n_folds": 3, "seed": 2}
+    np.testing.assert_array_equal(loaded.predict(X), model.predict(X))
+
+
+def test_rows_added_later_keep_what_was_chosen(problem, tmp_path):
+    X, y, _ = problem
+    model = RFFRidge(n_components=[16, 32], cv=3, random_state=0).fit(X[:1000], y[:1000])
+    alpha, width = model.alpha_, model.n_components_
+    save_model(model, tmp_path / "model")
+    for one in (model, load_model(tmp_path / "model")):
+        one.partial_fit(X[1000:], y[1000:])
+        assert (one.alpha_, one.n_components_) == (alpha, width)
+        assert one.statistics_.n_samples == 1500
+
+
+def test_a_fold_without_rows_is_named(problem):
+    X, y, _ = problem
+    with pytest.raises(ValueError, match=r"fold \d of GroupFolds.* has no rows"):
+        RFFRidge(n_components=16, cv=GroupFolds(5), random_state=0).fit(X, y, groups=np.zeros(1500, int))
