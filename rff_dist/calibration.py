@@ -1,0 +1,166 @@
+"""Probabilities of classes from scores: Platt's sigmoid, and its like for several classes.
+
+Ridge on −1 and +1 codes ranks rows well, but its scores are no probabilities. p = σ(a·f + b) for two classes,
+and softmax(a·f_k + b_k) for more, is fitted by maximum likelihood, on scores that did not see their own row:
+those of ridge are known without refitting,
+
+    f₋ᵢ(xᵢ) = yᵢ − (yᵢ − f(xᵢ)) / (1 − hᵢ),  hᵢ = wᵢ·(1/Σw + (zᵢ − z̄)'(A + alpha·I)⁻¹(zᵢ − z̄)).
+
+Targets are smoothed: a row of a class of N rows counts (N + 1)/(N + K) for its class and 1/(N + K) for each
+of the K − 1 others, which for K = 2 is Platt's own rule, and keeps probabilities off 0 and 1.
+
+Platt (1999), Probabilistic outputs for support vector machines; Lin, Lin & Weng (2007), A note on Platt's
+probabilistic outputs, Machine Learning 68; Golub & Van Loan, section 2.1.4 (removing one row).
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import minimize
+from scipy.special import log_softmax
+
+from rff_dist.blocks import Rows
+from rff_dist.uncertainty import PredictiveModel, predict_rows_with_std
+
+logger = logging.getLogger(__name__)
+
+type FloatArray = NDArray[np.float64]
+
+SMALLEST_REMAINDER = 1e-6  # of 1 − h: a row that alone decides its prediction says nothing of new rows
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreCalibration:
+    """Turns scores into probabilities of classes; `ScoreCalibration(1.0, (0.0, …))` is logistic's own.
+
+    Attributes
+    ----------
+    slope : float
+        a, shared by all classes.
+    intercepts : tuple of float of length n_columns
+        b, one for each column of the scores.
+    """
+
+    slope: float
+    intercepts: tuple[float, ...]
+
+    def log_probabilities(self, scores: FloatArray) -> FloatArray:
+        """Return the log probability of each class, shape (n_samples, n_classes).
+
+        Parameters
+        ----------
+        scores : float64 array of shape (n_samples, n_columns)
+            One column for two classes.
+        """
+        logits = _two_sided(self.slope * scores + np.array(self.intercepts))
+        return np.asarray(log_softmax(logits, axis=1))
+
+
+def _two_sided(columns: FloatArray) -> FloatArray:
+    """Return one column per class: of a single column, 0 for the first class."""
+    return np.hstack([np.zeros_like(columns), columns]) if columns.shape[1] == 1 else columns
+
+
+def leave_one_out_scores(rows: Rows, model: PredictiveModel, left_out: FloatArray) -> FloatArray:
+    """Return the scores that ridge would give each row had it been fitted without it.
+
+    O(n_samples · n_components²). Where a row decides its own prediction up to rounding, 1 − h is taken as
+    1e-6, and this is logged.
+
+    Parameters
+    ----------
+    rows : Rows
+        Training rows, with their targets.
+    model : PredictiveModel
+        Fitted on these rows and others.
+    left_out : float64 array of shape (n_samples,)
+        The weight to leave out: a row's own, or less to leave out one of several equal rows.
+
+    Returns
+    -------
+    float64 array of shape (n_samples, n_targets)
+    """
+    assert rows.y is not None
+    predictions, deviations = predict_rows_with_std(rows, model)
+    target = int(np.argmax(model.noise_variance))
+    # the variance of a prediction is σ²·(1 + h/w)
+    spread = np.square(deviations[:, target]) / model.noise_variance[target] - 1.0
+    remainder = 1.0 - left_out * spread
+    if (decided := remainder < SMALLEST_REMAINDER).any():
+        logger.warning("%d of %d rows decide their own prediction", int(decided.sum()), len(decided))
+    shrunk = np.maximum(remainder, SMALLEST_REMAINDER)[:, np.newaxis]
+    return np.asarray(rows.y - (rows.y - predictions) / shrunk)
+
+
+def fit_calibration(
+    scores: FloatArray, codes: FloatArray, sample_weight: FloatArray | None = None
+) -> ScoreCalibration:
+    """Fit a slope and intercepts by maximum likelihood: a convex problem, solved by Newton's method.
+
+    Parameters
+    ----------
+    scores : float64 array of shape (n_samples, n_columns)
+        Of rows that the scores were not fitted on, or leave-one-out ones.
+    codes : float64 array of shape (n_samples, n_columns)
+        −1 and +1: one column for two classes, else a +1 in the column of the row's class.
+    sample_weight : float64 array of shape (n_samples,), optional
+        Not negative, not all 0. The smoothing reckons with the sum of the weights of each class.
+
+    Returns
+    -------
+    ScoreCalibration
+        The intercepts of several classes have mean 0.
+    """
+    weights = np.ones(len(scores)) if sample_weight is None else sample_weight
+    likelihood = _Likelihood(_two_sided(scores), _smoothed_targets(codes, weights), weights)
+    n_columns = scores.shape[1]
+    # without the shift that softmax does not see: the first intercept is 0
+    start = np.append(2.0, np.zeros(max(1, n_columns - 1)))
+    found = minimize(
+        likelihood, start, jac=True, hess=likelihood.hessian, method="trust-exact", options={"gtol": 1e-10}
+    )
+    logger.info("calibrated on %d rows in %d steps: slope %.3g", len(scores), found.nit, found.x[0])
+    if n_columns == 1:
+        return ScoreCalibration(float(found.x[0]), (float(found.x[1]),))
+    intercepts = np.append(0.0, found.x[1:])
+    return ScoreCalibration(float(found.x[0]), tuple((intercepts - intercepts.mean()).tolist()))
+
+
+def _smoothed_targets(codes: FloatArray, weights: FloatArray) -> FloatArray:
+    """Return what each row counts for each class, shape (n_samples, n_classes); rows add up to 1."""
+    member = 0.5 * (np.hstack([-codes, codes]) if codes.shape[1] == 1 else codes) + 0.5
+    n_classes = member.shape[1]
+    size = (member @ (weights @ member))[:, np.newaxis]
+    return np.asarray((size * member + 1.0) / (size + n_classes))
+
+
+class _Likelihood:
+    """Mean negative log likelihood of (slope, intercepts but the first), with gradient and Hessian."""
+
+    def __init__(self, scores: FloatArray, targets: FloatArray, weights: FloatArray) -> None:
+        self._scores, self._targets = scores, targets
+        self._weights = weights / weights.sum()
+
+    def _log_probabilities(self, parameters: FloatArray) -> FloatArray:
+        logits = parameters[0] * self._scores + np.append(0.0, parameters[1:])
+        return np.asarray(log_softmax(logits, axis=1))
+
+    def __call__(self, parameters: FloatArray) -> tuple[float, FloatArray]:
+        logs = self._log_probabilities(parameters)
+        slope = (np.exp(logs) - self._targets) * self._weights[:, np.newaxis]
+        gradient = np.append((slope * self._scores).sum(), slope[:, 1:].sum(axis=0))
+        return -float(self._weights @ (self._targets * logs).sum(axis=1)), gradient
+
+    def hessian(self, parameters: FloatArray) -> FloatArray:
+        p = np.exp(self._log_probabilities(parameters))
+        mean = (p * self._scores).sum(axis=1, keepdims=True)
+        weighted = p * self._weights[:, np.newaxis]
+        hessian = np.empty((p.shape[1], p.shape[1]))  # the slope in the place of the first intercept
+        hessian[1:, 1:] = (np.diag(weighted.sum(axis=0)) - weighted.T @ p)[1:, 1:]
+        hessian[0, 0] = (weighted * (self._scores - mean) ** 2).sum()
+        hessian[0, 1:] = hessian[1:, 0] = (weighted * (self._scores - mean)).sum(axis=0)[1:]
+        return hessian

@@ -1,0 +1,236 @@
+"""Classifiers on the engine: ridge on class codes, then passes of a loss, or probabilities for its scores.
+
+Ridge comes first in any case: it chooses alpha, its solution is the start of the other losses, and its Gram
+their preconditioner. Each evaluation of a loss is one pass, which makes all features once.
+"""
+
+from __future__ import annotations
+
+import logging
+import operator
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rff_dist.blocks import Block, BlockTask, Dataset, LinearModel, Rows, using_threads
+from rff_dist.calibration import ScoreCalibration, fit_calibration, leave_one_out_scores
+from rff_dist.drawing import sample_rows
+from rff_dist.engines import Engine
+from rff_dist.errors import DataError, SolveError
+from rff_dist.feature_map import FeatureMap
+from rff_dist.losses import Logistic, Loss, LossState, LossSums, sum_loss
+from rff_dist.model import RidgeModel
+from rff_dist.pipeline import blocks_of
+from rff_dist.runs import expand
+from rff_dist.solvers import RidgeSolution
+from rff_dist.solvers.minimize import Minimum, minimize_loss
+from rff_dist.statistics import RidgeStatistics
+from rff_dist.triangular import available_cores, solve_transposed, tile_pool
+from rff_dist.uncertainty import predictive_model
+
+logger = logging.getLogger(__name__)
+
+type FloatArray = NDArray[np.float64]
+
+CALIBRATION_ROWS = 10_000  # of the seeded sample whose leave-one-out scores are calibrated
+# mean second derivatives of the logistic loss: its bound, and less than which separable classes would give
+LARGEST_CURVATURE, SMALLEST_CURVATURE = 0.25, 1 / 64
+HINGE_CURVATURE = 1.0  # of the squared hinge: 2 for the rows within the margin, about half of all
+
+
+# -- losses ----------------------------------------------------------------------------------------
+
+
+def logistic_curvature(solution: RidgeSolution, sum_of_weights: float) -> float:
+    """Return the mean of p·(1 − p) that ridge on codes expects, in [1/64, 1/4].
+
+    Ridge estimates f = 2p − 1, about which codes vary by 4·p·(1 − p): a quarter of the noise variance of
+    greatest evidence, (rss + alpha·‖w‖²) / Σw, averaged over columns.
+
+    Parameters
+    ----------
+    solution : RidgeSolution
+        On codes −1 and +1.
+    sum_of_weights : float
+        Of the rows.
+    """
+    squared_norms = np.square(solution.coefficients).sum(axis=0)
+    residual = solution.residual_sum_of_squares + solution.alpha * squared_norms
+    mean = float(residual.mean()) / (4.0 * sum_of_weights)
+    return min(LARGEST_CURVATURE, max(SMALLEST_CURVATURE, mean))
+
+
+def fit_loss(
+    dataset: Dataset,
+    model: RidgeModel,
+    loss: Loss,
+    *,
+    alpha: float,
+    curvature: float,
+    engine: Engine,
+    tol: float,
+    max_iter: int,
+) -> Minimum:
+    """Minimise Σ w·ℓ(f) + penalty·‖W‖² from ridge's solution, in 10 to 30 passes over the data.
+
+    The bits are the same on every engine, on one type of machine. The client holds the Gram's factor of
+    8 · n_components² bytes.
+
+    Parameters
+    ----------
+    dataset : Dataset
+        With codes as targets.
+    model : RidgeModel
+        Ridge on this dataset, with its statistics.
+    loss : Loss
+    alpha : float
+        The penalty is `loss.penalty_factor` · alpha.
+    curvature : float
+        See `minimize_loss`.
+    engine : Engine
+    tol : float
+        See `minimize_loss`.
+    max_iter : int
+        Steps, at most; there are a few more passes.
+
+    Raises
+    ------
+    DataError
+        If values are not finite or targets no codes.
+    """
+    statistics = _statistics(model)
+    equations = statistics.normal_equations(fit_intercept=model.card["fit_intercept"])
+    blocks = blocks_of(dataset)
+
+    def evaluate(coefficients: FloatArray, intercept: FloatArray) -> tuple[float, FloatArray, FloatArray]:
+        sums: LossSums = engine.map_reduce(
+            BlockTask(dataset, sum_loss),
+            blocks,
+            LossState(LinearModel(model.feature_map, coefficients, intercept), loss),
+            combine=operator.add,
+            label=loss.name,
+        )
+        if sums.n_samples != dataset.n_samples:
+            raise DataError(f"a pass counted {sums.n_samples:_} of {dataset.n_samples:_} rows; run it again")
+        gradient = _of_z(sums.gradient.value(), model.feature_map)
+        return float(sums.loss.value()), gradient, sums.intercept_gradient.value()
+
+    coefficients, intercept = _start(model, loss, curvature)
+    return minimize_loss(
+        evaluate,
+        equations,
+        coefficients,
+        intercept,
+        penalty=loss.penalty_factor * alpha,
+        curvature=curvature,
+        sum_of_weights=statistics.sum_of_weights,
+        tol=tol,
+        max_iter=max_iter,
+    )
+
+
+def _start(model: RidgeModel, loss: Loss, curvature: float) -> tuple[FloatArray, FloatArray]:
+    """Return ridge's coefficients and intercept on the loss's scale."""
+    if not isinstance(loss, Logistic):
+        return model.coefficients, model.intercept
+    scale = 1.0 / (2.0 * curvature)  # f = 2p − 1 changes the log odds by 1 / (2·p·(1 − p))
+    coefficients, intercept = scale * model.coefficients, scale * model.intercept
+    if model.n_targets == 1:
+        return coefficients, intercept
+    # softmax does not see a shift of all scores: theirs adds up to 0 at the minimum, and on the way to it
+    return coefficients - coefficients.mean(axis=1, keepdims=True), intercept - intercept.mean()
+
+
+def _of_z(sums: FloatArray, feature_map: FeatureMap) -> FloatArray:
+    """Return sums over unnormalised features, shape (n_components, n_columns), as sums over Z."""
+    scaled: FloatArray = expand(feature_map.scales)[:, np.newaxis] * sums
+    if (whitener := feature_map.whitener) is not None:
+        with tile_pool():
+            solve_transposed(whitener, scaled)
+    return scaled
+
+
+def _statistics(model: RidgeModel) -> RidgeStatistics:
+    assert model.statistics is not None  # models that were just fitted have them
+    return model.statistics
+
+
+# -- probabilities ---------------------------------------------------------------------------------
+
+
+def calibrate(
+    dataset: Dataset,
+    model: RidgeModel,
+    *,
+    class_weight: FloatArray | None,
+    seed: int,
+    n_rows: int = CALIBRATION_ROWS,
+) -> ScoreCalibration | None:
+    """Fit probabilities to the leave-one-out scores of a seeded sample of the training rows.
+
+    O(n_components³ / 3 + n_rows · n_components²), in this process. Rows count by their own weights, so that
+    probabilities match the classes' frequencies whatever the class weights; whole weights repeat rows, of
+    which one is left out.
+
+    Parameters
+    ----------
+    dataset : Dataset
+        With codes as targets, whose weights hold those of classes.
+    model : RidgeModel
+        Ridge on this dataset, with its statistics.
+    class_weight : float64 array of shape (n_classes,), or None
+        What the weights of each class's rows were multiplied by.
+    seed : int
+        Of the sample.
+    n_rows : int
+        Of the sample, at most.
+
+    Returns
+    -------
+    ScoreCalibration, or None
+        None, with the reason in the log, where alpha is so small that Z'Z is singular.
+    """
+    X, codes, weights = sample_rows(dataset, seed, n_rows=n_rows)
+    assert codes is not None
+    weights = np.ones(len(codes)) if weights is None else weights
+    factors = np.ones(len(codes)) if class_weight is None else class_weight[_class_of(codes)]
+    own = weights / factors
+    counts = np.rint(own)
+    repeated = bool((np.abs(own - counts) <= 1e-12 * counts).all())
+    try:
+        predictive = predictive_model(
+            model.linear,
+            _statistics(model),
+            alpha=model.alpha,
+            fit_intercept=model.card["fit_intercept"],
+        )
+    except SolveError as error:
+        logger.warning("no probabilities: %s", error)
+        return None
+    rows = Rows(Block(0, 0, len(codes)), X, codes)
+    with using_threads(available_cores()):
+        scores = leave_one_out_scores(rows, predictive, factors if repeated else weights)
+    return fit_calibration(scores, codes, counts if repeated else own)
+
+
+def _class_of(codes: FloatArray) -> NDArray[np.intp]:
+    return (codes[:, 0] > 0).astype(np.intp) if codes.shape[1] == 1 else np.argmax(codes, axis=1)
+
+
+# -- what a model keeps of it ----------------------------------------------------------------------
+
+
+def with_minimum(model: RidgeModel, minimum: Minimum, alpha: float) -> RidgeModel:
+    """Return ridge's model with the coefficients of another loss; its statistics stay ridge's."""
+    facts = {
+        "objective": minimum.objective,
+        "excess": minimum.excess,
+        "n_iterations": minimum.n_iterations,
+        "n_passes": minimum.n_evaluations,
+        "converged": minimum.converged,
+    }
+    coefficients, intercept = minimum.coefficients, minimum.intercept
+    return replace(
+        model, coefficients=coefficients, intercept=intercept, alpha=alpha, card={**model.card, "loss": facts}
+    )
