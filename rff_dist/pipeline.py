@@ -484,6 +484,7 @@ def solve_folds(
     feature_map: FeatureMap,
     *,
     alpha: Alpha = "cv",
+    alphas: Sequence[float] | None = None,
     n_components: Sequence[int] = (),
     fit_intercept: bool = True,
 ) -> tuple[FeatureMap, RidgeStatistics, Solved]:
@@ -499,6 +500,8 @@ def solve_folds(
     alpha : "cv", "cv-1se", float or sequence of float
         "cv" searches from the rounding floor to the largest eigenvalue for the least error; "cv-1se" takes
         the largest alpha within one standard error of it.
+    alphas : sequence of float, optional
+        What "cv" and "cv-1se" search instead.
     n_components : sequence of int
         Widths to look at, at most the map's own, which they are completed by. Of several, the smallest is
         taken whose least error lies within one standard error of the least of all.
@@ -522,9 +525,10 @@ def solve_folds(
     whole = feature_map.n_components
     widths = sorted({*(n for n in n_components if n < whole), whole})
     maps = [shortened(feature_map, width) for width in widths]
+    grid = alphas if isinstance(alpha, str) else alpha
     table = cross_validate(
         statistics,
-        alphas=None if isinstance(alpha, str) else np.atleast_1d(np.asarray(alpha, np.float64)),
+        alphas=None if grid is None else np.atleast_1d(np.asarray(grid, np.float64)),
         feature_maps=maps,
         fit_intercept=fit_intercept,
     )
@@ -540,7 +544,13 @@ def solve_folds(
     return chosen, total, Solved(solution, None, table, choice)
 
 
-def solve(statistics: RidgeStatistics, *, alpha: Alpha = "auto", fit_intercept: bool = True) -> Solved:
+def solve(
+    statistics: RidgeStatistics,
+    *,
+    alpha: Alpha = "auto",
+    alphas: Sequence[float] | None = None,
+    fit_intercept: bool = True,
+) -> Solved:
     """Solve ridge regression from its statistics alone, O(n_components³).
 
     Parameters
@@ -549,6 +559,8 @@ def solve(statistics: RidgeStatistics, *, alpha: Alpha = "auto", fit_intercept: 
     alpha : "auto", "gcv", "evidence", float or sequence of float
         The penalty; of a sequence the one with the least GCV; "gcv" and "evidence" search from the
         rounding floor to the largest eigenvalue, and "auto" is "gcv".
+    alphas : sequence of float, optional
+        What "gcv" and "evidence" search instead.
     fit_intercept : bool
         Whether to fit an intercept, which is not penalised.
 
@@ -568,9 +580,10 @@ def solve(statistics: RidgeStatistics, *, alpha: Alpha = "auto", fit_intercept: 
     if is_one_alpha(alpha):
         return Solved(solve_cholesky(equations, np.asarray(alpha), overwrite_gram=True), None)
     spectrum = decompose(equations)
+    grid = alphas if isinstance(alpha, str) else alpha
     selection = select_alpha(
         spectrum,
-        None if isinstance(alpha, str) else np.asarray(alpha, np.float64),
+        None if grid is None else np.asarray(grid, np.float64),
         criterion="evidence" if isinstance(alpha, str) and alpha == "evidence" else "gcv",
     )
     return Solved(spectrum.solve(selection.alpha), selection)
@@ -984,6 +997,7 @@ def fit(
     seed: int = 0,
     features: str | Nystrom = "fourier",
     cv: int | Folds | None = None,
+    alphas: Sequence[float] | None = None,
 ) -> tuple[RidgeModel, Solved]:
     """Train a ridge regression on random or Nyström features: two passes over the data and one solve.
 
@@ -1013,6 +1027,8 @@ def fit(
         See `draw`.
     cv : int, Folds or None
         Folds to choose by; see `folds_for`. Each fold is summed apart in the same pass.
+    alphas : sequence of float, optional
+        What a named `alpha` searches, in the place of the whole range.
 
     Returns
     -------
@@ -1022,6 +1038,10 @@ def fit(
     """
     widths = read_widths(n_components, map, features)
     check_alpha(alpha)
+    if alphas is not None:
+        check_alpha(alphas)
+        if not isinstance(alpha, str):
+            raise InvalidParameterError(f"`alpha` is {alpha!r} beside `alphas`; give one of them")
     folds = folds_for(cv, alpha=alpha, n_components=n_components)
     if folds is not None:
         check_folds(dataset, folds)
@@ -1060,13 +1080,18 @@ def fit(
     if folds is None:
         chosen_by = resolve_alpha(alpha, length_scale)
         statistics = accumulate(dataset, feature_map, engine=engine, spec=spec)
-        solved = solve(statistics, alpha=chosen_by, fit_intercept=fit_intercept)
+        solved = solve(statistics, alpha=chosen_by, alphas=alphas, fit_intercept=fit_intercept)
     else:
         chosen_by = "cv" if isinstance(alpha, str) and alpha == "auto" else alpha
         member = Accumulation(feature_map, spec)
         (parts,) = accumulate_folds(dataset, [member], folds=folds, engine=engine)
         feature_map, statistics, solved = solve_folds(
-            parts, feature_map, alpha=chosen_by, n_components=widths, fit_intercept=fit_intercept
+            parts,
+            feature_map,
+            alpha=chosen_by,
+            alphas=alphas,
+            n_components=widths,
+            fit_intercept=fit_intercept,
         )
     model = RidgeModel.from_solution(
         feature_map,
