@@ -82,6 +82,10 @@ def ingest(
     weight: Annotated[
         str | None, typer.Option("--weight", metavar="NAME", help="Column of sample weights.")
     ] = None,
+    groups: Annotated[
+        str | None,
+        typer.Option("--groups", metavar="NAME", help="Column of what rows are held out together by."),
+    ] = None,
     columns: Annotated[
         str | None, typer.Option("--columns", metavar="A,B,…", help="Columns of X; all others if left out.")
     ] = None,
@@ -106,6 +110,7 @@ def ingest(
             output,
             target=target[0] if target and len(target) == 1 else target,
             weight=weight,
+            groups=groups,
             columns=None if columns is None else [name.strip() for name in columns.split(",")],
             dtype=dtype,
             on_nan=on_nan,
@@ -114,15 +119,18 @@ def ingest(
             observer=counter,
         )
     seconds = time.perf_counter() - start
+    labelled = bool(target) and not dataset.n_targets
+    labels = {"labels": "text, for a classifier"} if labelled else {}
     document = {**describe_dataset(dataset), "seconds": seconds}
     view = facts_view(
         f"wrote {output}",
         **dataset_facts(dataset),
+        **labels,
         seconds=seconds_words(seconds),
     )
     weights = ("--weights", "sample_weight") if weight else ()
     following = next_step("rff-dist", "fit", output, "MODEL", *weights)
-    return Report(document, Group(view, following) if target else view)
+    return Report(document, Group(view, following) if target and not labelled else view)
 
 
 @command("rff-dist generate data.zarr --rows 1e6 --features 8 --length-scale 2 --noise 0.1")

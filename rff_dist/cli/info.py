@@ -58,7 +58,7 @@ def info(
             {
                 "name": array.name,
                 "shape": array.header.shape,
-                "dtype": array.header.dtype.name,
+                "dtype": "text" if array.header.dtype.kind in "UT" else array.header.dtype.name,
                 "chunks": array.header.chunks,
                 "shards": array.header.shards,
                 "codecs": array.header.codecs,
@@ -71,7 +71,9 @@ def info(
     }
     if kind == "dataset":
         weights = "sample_weight" if "sample_weight" in names and "y" in names else None
-        document["fingerprint"] = storage.open_dataset(path, sample_weight=weights).fingerprint()
+        text = any(array.name == "y" and array.header.dtype.kind in "UT" for array in arrays)
+        dataset = storage.open_dataset(path, y=None if text else "y", sample_weight=weights)
+        document["fingerprint"] = dataset.fingerprint()
     return Report(document, _contents_view(document))
 
 

@@ -54,7 +54,9 @@ def list_arrays(url: str | os.PathLike[str]) -> tuple[dict[str, Any], list[Store
         attributes, names = dict(group.attrs), sorted(group.array_keys())
     except Exception as error:
         raise StorageError(f"{location} cannot be read as a Zarr group: {describe(error)}") from error
-    headers = {name: read_header(store, name, label=f"array {name!r} of {location}") for name in names}
+    headers = {
+        name: read_header(store, name, label=f"array {name!r} of {location}", text=True) for name in names
+    }
     return attributes, [
         StoredArray(name, header, find_checksum(header)) for name, header in headers.items() if header
     ]

@@ -35,15 +35,16 @@ class _Table:
     Attributes
     ----------
     kinds : dict of str to dtype or str
-        Of each column its dtype, or the name of a type that is no number.
+        Of each column its dtype, or the name of a type that is no number: "string" for text.
     batches : callable
-        From column names to an iterator of arrays of shape (rows, n_names), missing values as NaN.
+        From names of columns of numbers and names of columns of labels to an iterator of tuples: an array of
+        shape (rows, n_names), missing values as NaN; then each column of labels, missing ones as None.
     n_samples : int or None
         Rows, where the file tells.
     """
 
     kinds: dict[str, np.dtype[Any] | str]
-    batches: Callable[[list[str]], Iterator[np.ndarray]]
+    batches: Callable[[list[str], list[str]], Iterator[tuple[np.ndarray, ...]]]
     n_samples: int | None
 
 
@@ -53,6 +54,7 @@ def ingest(
     *,
     target: str | Sequence[str] | None = None,
     weight: str | None = None,
+    groups: str | None = None,
     columns: Sequence[str] | None = None,
     dtype: str | None = None,
     on_nan: str = "error",
@@ -71,18 +73,22 @@ def ingest(
     url : str or Path
         Where to write the dataset.
     target : str or sequence of str, optional
-        Columns to predict; one name makes y a vector, a list a matrix. In an .npz file the name of
-        the targets' array, "y" if it is there.
+        Columns to predict; one name makes y a vector, a list a matrix. One column of text makes y labels for
+        a classifier. In an .npz file the name of the targets' array, "y" if it is there.
     weight : str, optional
         Column (or array) of sample weights.
+    groups : str, optional
+        Column (or array) of integers, booleans or text that says which rows are held out together; it is
+        written as "groups".
     columns : sequence of str, optional
-        Columns of X in this order; None takes all that are not targets or weights.
+        Columns of X in this order; None takes all that have no other role.
     dtype : {"float32", "float64"}, optional
         Of X. None keeps all digits: float32 for columns of float32, booleans and integers of at most 16 bits,
-        else float64, to which text is read and 64-bit integers above 2^53 are rounded. Targets are float64.
+        else float64, to which the numbers of a CSV file are read and 64-bit integers above 2^53 are rounded.
+        Targets are float64; labels and groups keep their type.
     on_nan : {"error", "drop"}, default="error"
-        What to do with a row that has an empty, NaN or infinite value. Dropped rows are counted in the
-        attribute `dropped_rows`.
+        What to do with a row that has an empty, NaN or infinite value; empty text is one. Dropped rows are
+        counted in the attribute `dropped_rows`.
     chunk_rows, overwrite
         As in `write_dataset`.
     observer : callable, optional
@@ -91,7 +97,7 @@ def ingest(
     Returns
     -------
     ZarrDataset
-        The dataset, opened.
+        The dataset, opened; without y where that is text, which `open_column(url, "y")` opens.
 
     Raises
     ------
@@ -117,15 +123,15 @@ def ingest(
             raise InvalidParameterError(
                 "`columns` names columns of a table; an .npz file holds X as one array"
             )
-        n_samples, batches = _read_npz(path, target, weight, dtype)
+        n_samples, batches = _read_npz(path, target, weight, groups, dtype)
     else:
         table = {".csv": _csv_table, ".parquet": _parquet_table, ".npy": _npy_table}[kind](path)
         targets = [target] if isinstance(target, str) else list(target or [])
-        features = _choose_columns(table, path, targets, weight, columns)
+        features = _choose_columns(table, path, targets, weight=weight, groups=groups, columns=columns)
         names, n_samples = (features, targets or None), table.n_samples
         X_dtype = _feature_dtype([table.kinds[name] for name in features], dtype)
         batches = _split_columns(
-            table, features, targets, weight, X_dtype, one_dimensional=isinstance(target, str)
+            table, features, targets, weight, groups, X_dtype, one_dimensional=isinstance(target, str)
         )
     return write_batches(
         parse_location(url),
@@ -165,11 +171,18 @@ def _file_kind(path: Path) -> str:
 
 
 def _choose_columns(
-    table: _Table, path: Path, targets: list[str], weight: str | None, columns: Sequence[str] | None
+    table: _Table,
+    path: Path,
+    targets: list[str],
+    *,
+    weight: str | None,
+    groups: str | None,
+    columns: Sequence[str] | None,
 ) -> list[str]:
-    """Names of X's columns, once all names that were given are known to exist and to be numbers."""
+    """Names of X's columns, once all names that were given are known to exist and to hold what they must."""
     roles = [(name, "target") for name in targets]
-    roles += [(name, "columns") for name in columns or []] + ([] if weight is None else [(weight, "weight")])
+    roles += [(name, "columns") for name in columns or []]
+    roles += [(name, role) for name, role in ((weight, "weight"), (groups, "groups")) if name is not None]
     for name, role in roles:
         if name not in table.kinds:
             near = difflib.get_close_matches(name, table.kinds, n=3)
@@ -177,9 +190,9 @@ def _choose_columns(
                 "nearest: " + ", ".join(map(repr, near)) if near else "it has " + _listed(list(table.kinds))
             )
             raise InvalidParameterError(f"`{role}`: {path.name} has no column {name!r}; {known}")
-    taken = {*targets, weight}
+    taken = {*targets, weight, groups}
     features = [name for name in table.kinds if name not in taken] if columns is None else list(columns)
-    used = [*features, *targets, *([] if weight is None else [weight])]
+    used = [*features, *(name for name, role in roles if role != "columns")]
     twice = _repeated(used)
     if twice:
         raise InvalidParameterError(
@@ -187,7 +200,12 @@ def _choose_columns(
         )
     if not features:
         raise InvalidParameterError(f"no column of {path.name} is left for X; name some by `columns`")
-    strange = {name: table.kinds[name] for name in used if isinstance(table.kinds[name], str)}
+    may_be_text = {groups, *(targets if len(targets) == 1 else [])}
+    strange = {
+        name: kind
+        for name in used
+        if isinstance(kind := table.kinds[name], str) and not (kind == "string" and name in may_be_text)
+    }
     if strange:
         numeric = [name for name in features if name not in strange]
         shown = ", ".join(f"{name!r} ({kind})" for name, kind in list(strange.items())[:10])
@@ -211,50 +229,58 @@ def _split_columns(
     features: list[str],
     targets: list[str],
     weight: str | None,
+    groups: str | None,
     dtype: np.dtype[Any],
     *,
     one_dimensional: bool,
-) -> Iterator[tuple[np.ndarray, ...]]:
-    n_features, n_targets = len(features), len(targets)
-    if weight is not None and not targets:
-        raise InvalidParameterError("`weight` without `target`; expected weights of training rows")
-    for values in table.batches([*features, *targets, *([] if weight is None else [weight])]):
-        parts = [values[:, :n_features].astype(dtype, copy=False)]
-        if targets:
-            y = values[:, n_features : n_features + n_targets]
-            parts.append(y[:, 0] if one_dimensional else y)
-        if weight is not None:
-            parts.append(values[:, -1])
-        yield tuple(parts)
+) -> Iterator[tuple[np.ndarray | None, ...]]:
+    n_features = len(features)
+    for name, role in ((weight, "weight"), (groups, "groups")):
+        if name is not None and not targets:
+            raise InvalidParameterError(f"`{role}` without `target`; expected those of training rows")
+    text = [name for name in targets if table.kinds[name] == "string"]
+    numbers = [*features, *([] if text else targets), *([] if weight is None else [weight])]
+    for values, *labels in table.batches(numbers, [*text, *([] if groups is None else [groups])]):
+        y = values[:, n_features : n_features + len(targets)]
+        yield (
+            values[:, :n_features].astype(dtype, copy=False),
+            None if not targets else labels[0] if text else y[:, 0] if one_dimensional else y,
+            None if weight is None else values[:, -1],
+            None if groups is None else labels[-1],
+        )
 
 
 def _check_values(
-    batches: Iterator[tuple[np.ndarray, ...]],
+    batches: Iterator[tuple[np.ndarray | None, ...]],
     path: Path,
     names: tuple[Sequence[str] | None, Sequence[str] | None],
     on_nan: str,
     attributes: dict[str, Any],
-) -> Iterator[tuple[np.ndarray, ...]]:
+) -> Iterator[tuple[np.ndarray | None, ...]]:
     """Refuse or drop rows with values that are missing or infinite; counts what was dropped."""
     first, dropped = 0, 0
     for parts in batches:
-        good = np.ones(len(parts[0]), dtype=bool)
+        good: np.ndarray | None = None
         for i, part in enumerate(parts):
-            finite = np.isfinite(part if part.ndim == 2 else part[:, np.newaxis])
-            good &= finite.all(axis=1)
-            if on_nan == "error" and not finite.all():
-                row, column = np.argwhere(~finite)[0].tolist()
+            if part is None:
+                continue
+            usable = _is_usable(part if part.ndim == 2 else part[:, np.newaxis])
+            good = usable.all(axis=1) if good is None else good & usable.all(axis=1)
+            if on_nan == "error" and not usable.all():
+                row, column = np.argwhere(~usable)[0].tolist()
                 known = names[i] if i < 2 else None
-                place = repr(known[column]) if known else f"{column} of {('X', 'y', 'the weights')[i]}"
+                where = ("X", "y", "the weights", "the groups")[i]
+                place = repr(known[column]) if known else f"{column} of {where}"
+                expected = "a number" if part.dtype.kind in "biuf" else "text"
                 raise DataError(
                     f"{path.name}: row {first + row + 1}, column {place} is missing or not finite (rows "
-                    "count from 1, "
-                    "without a header); expected a number. Fill it in, or drop such rows with "
-                    'on_nan="drop"'
+                    f"count from 1, without a header); expected {expected}. Fill it in, or drop such rows "
+                    'with on_nan="drop"'
                 )
+        assert good is not None  # X is never missing
         dropped += int(len(good) - good.sum())
         first += len(good)
-        yield parts if good.all() else tuple(part[good] for part in parts)
+        yield parts if good.all() else tuple(None if part is None else part[good] for part in parts)
     if on_nan == "drop":
         attributes["dropped_rows"] = dropped
         if dropped:
@@ -263,16 +289,21 @@ def _check_values(
             )
 
 
+def _is_usable(values: np.ndarray) -> np.ndarray:
+    """Say of each value whether it is there: a finite number, or text that is not empty."""
+    if values.dtype.kind in "biuf":
+        return np.isfinite(values)
+    return np.asarray((values != "") & (values != None))  # noqa: E711 - of each element
+
+
 def _csv_table(path: Path) -> _Table:
     import pyarrow
     from pyarrow import csv
 
     block_size = max(2**20, 16 * _longest_line(path))
 
-    def options(names: list[str] | None) -> dict[str, Any]:
-        # All numbers as float64: a type inferred from the first block would fail on "1.5" after a block of
-        # integers.
-        types = None if names is None else dict.fromkeys(names, pyarrow.float64())
+    def options(types: dict[str, pyarrow.DataType] | None) -> dict[str, Any]:
+        names = None if types is None else list(types)
         return {
             "read_options": csv.ReadOptions(block_size=block_size, use_threads=False),
             "convert_options": csv.ConvertOptions(column_types=types, include_columns=names),
@@ -284,22 +315,29 @@ def _csv_table(path: Path) -> _Table:
     except (pyarrow.ArrowException, OSError) as error:
         raise StorageError(f"{path} cannot be read as CSV: {describe(error)}") from error
     kinds = _arrow_kinds(schema, path)
-    logical = {name for name, kind in kinds.items() if isinstance(kind, np.dtype) and kind.kind == "b"}
+    inferred = {field.name: field.type for field in schema}
 
-    def batches(names: list[str]) -> Iterator[np.ndarray]:
-        chosen = options(names)
-        for name in logical.intersection(names):
-            chosen["convert_options"].column_types = {
-                **chosen["convert_options"].column_types,
-                name: pyarrow.bool_(),
-            }
+    def number_type(name: str) -> pyarrow.DataType:
+        # All numbers as float64: a type inferred from the first block would fail on "1.5" after a block of
+        # integers.
+        kind = kinds[name]
+        return pyarrow.bool_() if isinstance(kind, np.dtype) and kind.kind == "b" else pyarrow.float64()
+
+    def batches(names: list[str], labels: list[str]) -> Iterator[tuple[np.ndarray, ...]]:
+        # Labels as they were inferred: 1.5 among whole numbers is none. An empty first block may be any text.
+        types = {name: number_type(name) for name in names}
+        for name in labels:
+            empty = pyarrow.types.is_null(inferred[name])
+            types[name] = pyarrow.string() if empty else inferred[name]
+        chosen = options(types)
         try:
             with csv.open_csv(str(path), **chosen) as reader:
                 for batch in reader:
-                    yield _to_numpy(batch, names)
+                    yield (_to_numpy(batch, names), *(_to_labels(batch, name) for name in labels))
         except (pyarrow.ArrowException, OSError) as error:
             raise DataError(
-                f"{path.name}: {describe(error)}; expected numbers in the columns {_listed(names)}. "
+                f"{path.name}: {describe(error)}; expected numbers in the columns {_listed(names)}"
+                f"{', and one type of value in ' + _listed(labels) if labels else ''}. "
                 "Correct the value, or leave the column out with `columns`"
             ) from error
 
@@ -349,13 +387,14 @@ def _parquet_table(path: Path) -> _Table:
             text = [kind for kind in both if isinstance(kind, str)]
             kinds[name] = text[0] if text else np.result_type(*both)
 
-    def batches(names: list[str]) -> Iterator[np.ndarray]:
+    def batches(names: list[str], labels: list[str]) -> Iterator[tuple[np.ndarray, ...]]:
         rows = max(1, BATCH_BYTES // (8 * len(names)))
         for file in files:
             try:
                 with parquet.ParquetFile(file, pre_buffer=False) as reader:
-                    for batch in reader.iter_batches(batch_size=rows, columns=names, use_threads=False):
-                        yield _to_numpy(batch, names)
+                    chosen = [*names, *labels]
+                    for batch in reader.iter_batches(batch_size=rows, columns=chosen, use_threads=False):
+                        yield (_to_numpy(batch, names), *(_to_labels(batch, name) for name in labels))
             except (pyarrow.ArrowException, OSError) as error:
                 raise StorageError(f"{file} cannot be read: {describe(error)}") from error
 
@@ -374,6 +413,8 @@ def _arrow_kinds(schema: pyarrow.Schema, path: Path) -> dict[str, np.dtype[Any] 
         # A column that is empty so far may hold numbers further on.
         empty = types.is_null(field.type)
         kinds[field.name] = np.dtype(field.type.to_pandas_dtype()) if number else str(field.type)
+        if _is_text(field.type):
+            kinds[field.name] = "string"
         if empty:
             kinds[field.name] = np.dtype(np.float64)
     return kinds
@@ -388,6 +429,21 @@ def _to_numpy(batch: pyarrow.RecordBatch, names: list[str]) -> np.ndarray:
     return values
 
 
+def _is_text(kind: pyarrow.DataType) -> bool:
+    from pyarrow import types
+
+    values = kind.value_type if types.is_dictionary(kind) else kind
+    return bool(types.is_string(values) or types.is_large_string(values) or types.is_string_view(values))
+
+
+def _to_labels(batch: pyarrow.RecordBatch, name: str) -> np.ndarray:
+    """Return a column of labels: text as Python's strings, None where one is missing."""
+    column = batch.column(name)
+    if column.null_count or _is_text(column.type):
+        return np.array([*column.to_pylist(), None], object)[:-1]  # None keeps NumPy from making text
+    return np.asarray(column.to_numpy(zero_copy_only=False))
+
+
 def _npy_table(path: Path) -> _Table:
     try:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
@@ -398,20 +454,25 @@ def _npy_table(path: Path) -> _Table:
     kind: np.dtype[Any] | str = array.dtype if array.dtype.kind in "biuf" else str(array.dtype)
     names = [str(i) for i in range(array.shape[1])]
 
-    def batches(chosen: list[str]) -> Iterator[np.ndarray]:
+    def batches(chosen: list[str], labels: list[str]) -> Iterator[tuple[np.ndarray, ...]]:
         rows = max(1, BATCH_BYTES // max(1, array.itemsize * array.shape[1]))
         places = [int(name) for name in chosen]
         for start in range(0, max(1, len(array)), rows):
             # A map for each batch: pages that were read count as memory until their map is closed.
             mapped = np.load(path, mmap_mode="r", allow_pickle=False)
-            yield mapped[start : start + rows][:, places].astype(np.float64)
+            part = mapped[start : start + rows]
+            yield (part[:, places].astype(np.float64), *(part[:, int(name)].copy() for name in labels))
 
     return _Table(dict.fromkeys(names, kind), batches, len(array))
 
 
 def _read_npz(
-    path: Path, target: str | Sequence[str] | None, weight: str | None, dtype: str | None
-) -> tuple[int | None, Iterator[tuple[np.ndarray, ...]]]:
+    path: Path,
+    target: str | Sequence[str] | None,
+    weight: str | None,
+    groups: str | None,
+    dtype: str | None,
+) -> tuple[int | None, Iterator[tuple[np.ndarray | None, ...]]]:
     if target is not None and not isinstance(target, str):
         raise InvalidParameterError(f"`target`={target!r}; expected the name of one array of the .npz file")
     try:
@@ -421,15 +482,16 @@ def _read_npz(
         raise StorageError(f"{path} cannot be read as .npz: {describe(error)}") from error
     if target is None and "y" in members:
         target = "y"
-    wanted = [name for name in ("X", target, weight) if name is not None]
-    if weight is not None and target is None:
-        raise InvalidParameterError("`weight` without targets; expected weights of training rows")
-    for name in wanted:
+    wanted = ["X", target, weight, groups]
+    for name, role in ((weight, "weight"), (groups, "groups")):
+        if name is not None and target is None:
+            raise InvalidParameterError(f"`{role}` without targets; expected those of training rows")
+    for name in filter(None, wanted):
         if name not in members:
             raise InvalidParameterError(
                 f"{path.name} has no array {name!r}; it has {_listed(sorted(members))}"
             )
-    headers = {name: _npz_header(path, name) for name in wanted}
+    headers = {name: _npz_header(path, name, text=name in (target, groups)) for name in wanted if name}
     lengths = {name: shape[0] for name, (shape, _) in headers.items()}
     if len(headers["X"][0]) != 2 or len(set(lengths.values())) > 1:
         shapes = {name: shape for name, (shape, _) in headers.items()}
@@ -438,17 +500,19 @@ def _read_npz(
     row_bytes = sum(int(np.prod(shape[1:])) * kind.itemsize for shape, kind in headers.values())
     rows = max(1, BATCH_BYTES // max(1, row_bytes))
 
-    def batches() -> Iterator[tuple[np.ndarray, ...]]:
-        for parts in zip(*(_npz_rows(path, name, rows) for name in wanted), strict=True):
-            yield (parts[0].astype(X_dtype, copy=False), *parts[1:])
+    def batches() -> Iterator[tuple[np.ndarray | None, ...]]:
+        for parts in zip(*(_npz_rows(path, name, rows) for name in headers), strict=True):
+            read = dict(zip(headers, parts, strict=True))
+            read["X"] = read["X"].astype(X_dtype, copy=False)
+            yield tuple(None if name is None else read[name] for name in wanted)
 
     return lengths["X"], batches()
 
 
-def _npz_header(path: Path, name: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
+def _npz_header(path: Path, name: str, *, text: bool) -> tuple[tuple[int, ...], np.dtype[Any]]:
     with zipfile.ZipFile(path) as archive, archive.open(f"{name}.npy") as file:
         shape, fortran, dtype = _read_array_header(file, path, name)
-    if dtype.kind not in "biuf" or not shape or (fortran and len(shape) > 1):
+    if dtype.kind not in ("biufU" if text else "biuf") or not shape or (fortran and len(shape) > 1):
         raise DataError(
             f"array {name!r} of {path.name} is {dtype} of shape "
             f"{shape}{' in Fortran order' if fortran else ''}; "

@@ -259,9 +259,9 @@ def digest_array(array: np.ndarray) -> str:
     return digest.hexdigest()
 
 
-def as_bytes(values: np.ndarray) -> bytes:
+def as_bytes(values: np.ndarray) -> bytes | np.ndarray:
     """Return what values are as bytes: of text its letters and lengths, not where it lies in memory."""
     if values.dtype.kind != "T":
-        return np.ascontiguousarray(values).tobytes()
+        return np.ascontiguousarray(values).reshape(-1).view(np.uint8)
     lengths = np.strings.str_len(values).astype("<i8")
     return lengths.tobytes() + "".join(values.tolist()).encode("utf-8", "surrogatepass")

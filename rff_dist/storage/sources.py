@@ -10,14 +10,15 @@ import zarr
 
 from rff_dist.blocks import Block, cut_blocks
 from rff_dist.errors import DataError, InvalidParameterError
+from rff_dist.storage.columns import Column, as_column
 from rff_dist.storage.datasets import ZarrDataset, dataset_from_arrays
 from rff_dist.storage.memory import ArrayDataset
 
-type Batch = np.ndarray | tuple[np.ndarray, ...]
+type Batch = np.ndarray | tuple[np.ndarray | None, ...]
 
 
-def read_source(X: Any, y: Any, sample_weight: Any) -> tuple[Iterator[Batch], int | None]:
-    """Return batches X, (X, y) or (X, y, sample_weight), and the rows in all where they are known.
+def read_source(X: Any, y: Any, sample_weight: Any, groups: Any) -> tuple[Iterator[Batch], int | None]:
+    """Return batches (X, y, sample_weight, groups), None for what there is not, and the rows in all if known.
 
     Raises
     ------
@@ -27,25 +28,41 @@ def read_source(X: Any, y: Any, sample_weight: Any) -> tuple[Iterator[Batch], in
         If y is given beside an iterator.
     """
     if isinstance(X, Iterator):
-        if y is not None or sample_weight is not None:
+        if y is not None or sample_weight is not None or groups is not None:
             raise InvalidParameterError(
-                "y and sample_weight are given beside an iterator; yield (X, y) instead"
+                "y, sample_weight or groups are given beside an iterator; yield (X, y) instead"
             )
         return X, None
-    if y is None and sample_weight is not None:
-        raise DataError("sample_weight without y; expected weights of training rows. Give y")
+    for name, part in (("sample_weight", sample_weight), ("groups", groups)):
+        if y is None and part is not None:
+            raise DataError(f"{name} without y; expected those of training rows. Give y")
     if hasattr(X, "__dask_graph__"):
-        return _lazy_batches([part for part in (X, y, sample_weight) if part is not None]), None
+        return _lazy_batches([X, y, sample_weight, groups]), None
+    labels = as_column(y) if _holds_labels(y) else None
+    columns = labels, None if groups is None else as_column(groups, name="groups")
+    y = None if labels is not None else y
+    dataset: ZarrDataset | ArrayDataset
     if isinstance(X, zarr.Array):
         y, sample_weight = (
             part if part is None or isinstance(part, zarr.Array) else np.asarray(part)
             for part in (y, sample_weight)
         )
-        stored = dataset_from_arrays(X, y, sample_weight)
-        return _stored_batches(stored), stored.n_samples
-    data = ArrayDataset(X, y, sample_weight)
-    parts = (data.X, data.y, data.sample_weight)
-    return iter([tuple(part for part in parts if part is not None)]), data.n_samples
+        dataset = dataset_from_arrays(X, y, sample_weight)
+    else:
+        dataset = ArrayDataset(X, y, sample_weight)
+    for name, column in zip(("y", "groups"), columns, strict=True):
+        if column is not None and column.n_samples != dataset.n_samples:
+            raise DataError(
+                f"{name} has {column.n_samples:_} rows and X {dataset.n_samples:_}; expected a row of {name} "
+                "for each row of X"
+            )
+    return _stored_batches(dataset, *columns), dataset.n_samples
+
+
+def _holds_labels(y: Any) -> bool:
+    """Say whether y is a vector of text, integers or booleans, which keep their type."""
+    values = y if isinstance(y, zarr.Array) else np.asarray(y)
+    return values.ndim == 1 and values.dtype.kind in "biuUTO"
 
 
 def column_names(values: Any) -> list[str] | None:
@@ -57,32 +74,44 @@ def column_names(values: Any) -> list[str] | None:
     return [str(name) for name in names] if all(isinstance(name, str) for name in names) else None
 
 
-def _stored_batches(dataset: ZarrDataset) -> Iterator[Batch]:
-    rows = dataset.chunk_rows
+def _stored_batches(
+    dataset: ZarrDataset | ArrayDataset, labels: Column | None, groups: Column | None
+) -> Iterator[Batch]:
+    rows = dataset.chunk_rows if isinstance(dataset, ZarrDataset) else max(1, dataset.n_samples)
     for block in cut_blocks(dataset.n_samples, rows, rows_per_block=rows) or [Block(0, 0, 0)]:
         read = dataset.read(block)
         y = read.y if read.y is None or not dataset.one_dimensional else read.y[:, 0]
-        yield tuple(part for part in (read.X, y, read.sample_weight) if part is not None)
+        yield (
+            read.X,
+            y if labels is None else labels.read(block),
+            read.sample_weight,
+            None if groups is None else groups.read(block),
+        )
 
 
 def _lazy_batches(parts: list[Any]) -> Iterator[Batch]:
     """Compute a Dask collection one block of rows at a time, with the rows of y that belong to it."""
     n_blocks = _row_blocks(parts[0])
-    for part in parts[1:]:
+    for name, part in zip(("y", "sample_weight", "groups"), parts[1:], strict=True):
         if _is_lazy(part) and _row_blocks(part) != n_blocks:
             raise DataError(
-                f"X has {n_blocks} blocks of rows and y or sample_weight {_row_blocks(part)}; expected as "
-                "many. Rechunk them alike"
+                f"X has {n_blocks} blocks of rows and {name} {_row_blocks(part)}; "
+                "expected as many. Rechunk them alike"
             )
     start = 0
-    given = [part if _is_lazy(part) else np.asarray(part) for part in parts]
+    given = [part if part is None or _is_lazy(part) else np.asarray(part) for part in parts]
     for i in range(n_blocks):
         X = np.asarray(_block(given[0], i))
         stop = start + len(X)
-        others = (np.asarray(_block(p, i)) if _is_lazy(p) else p[start:stop] for p in given[1:])
-        yield (X, *others)
+        yield (
+            X,
+            *(
+                part if part is None else np.asarray(_block(part, i)) if _is_lazy(part) else part[start:stop]
+                for part in given[1:]
+            ),
+        )
         start = stop
-    lengths = [start if _is_lazy(part) else len(part) for part in given]
+    lengths = [start if _is_lazy(part) else len(part) for part in given if part is not None]
     if len(set(lengths)) > 1:
         raise DataError(
             f"Found input variables with inconsistent numbers of samples: {lengths}; "

@@ -16,6 +16,7 @@ from zarr.core.sync import sync
 
 from rff_dist.errors import DataError, InvalidParameterError, StorageError
 from rff_dist.storage.arrays import CHUNK_TARGET_BYTES, MAX_ROWS, create_array, describe
+from rff_dist.storage.columns import TEXT, check_values, is_text
 from rff_dist.storage.datasets import FORMAT_VERSION, MARK, ZarrDataset, open_dataset
 from rff_dist.storage.locations import (
     Location,
@@ -27,7 +28,7 @@ from rff_dist.storage.locations import (
     stage,
     writing_advice,
 )
-from rff_dist.storage.memory import require_columns, require_numbers
+from rff_dist.storage.memory import as_bytes, require_columns, require_numbers
 from rff_dist.storage.sources import Batch, column_names, read_source
 
 MAX_CHUNK_ROWS = 2**16
@@ -41,6 +42,7 @@ def write_dataset(
     y: Any = None,
     *,
     sample_weight: Any = None,
+    groups: Any = None,
     chunk_rows: int | None = None,
     feature_names: Sequence[str] | None = None,
     target_names: Sequence[str] | None = None,
@@ -51,19 +53,24 @@ def write_dataset(
 
     Of Zarr arrays, Dask collections and batches no more than a chunk or a block is held.
 
-    Floats and integers keep their dtype in X; y and weights are float64. Every chunk has a checksum. The
-    dataset appears when it is complete; a failed write leaves what was there before.
+    Floats and integers keep their dtype in X. A vector y of integers, booleans or text holds labels and
+    keeps its type, all other targets and weights are float64. Every chunk has a checksum. The dataset appears
+    when it is complete; a failed write leaves what was there before.
 
     Parameters
     ----------
     url : str or Path
         Where to write.
     X : array, frame, Zarr array or Dask collection of shape (n_samples, n_features), or iterator
-        Inputs; or an iterator of batches X, (X, y) or (X, y, sample_weight), their total length unknown.
+        Inputs; or an iterator of batches X, (X, y), (X, y, sample_weight) or (X, y, sample_weight, groups),
+        their total length unknown; weights may be None there.
     y : array-like of shape (n_samples,) or (n_samples, n_targets), optional
-        Targets, when X is no iterator.
+        Targets or labels, when X is no iterator. Text is read back with `open_column(url, "y")`.
     sample_weight : array-like of shape (n_samples,), optional
         Weights, when X is no iterator; read back with `open_dataset(url, sample_weight="sample_weight")`.
+    groups : array-like of shape (n_samples,), optional
+        What rows are held out together by, integers, booleans or text, when X is no iterator; read back with
+        `open_column(url, "groups")`.
     chunk_rows : int, optional
         Rows of a chunk. None takes `choose_chunk_rows`.
     feature_names, target_names : sequence of str, optional
@@ -76,7 +83,7 @@ def write_dataset(
     Returns
     -------
     ZarrDataset
-        The dataset, opened.
+        The dataset, opened; without y where that is text.
 
     Raises
     ------
@@ -89,7 +96,7 @@ def write_dataset(
     InvalidParameterError
         If `chunk_rows` is no integer of at least 1.
     """
-    batches, n_samples = read_source(X, y, sample_weight)
+    batches, n_samples = read_source(X, y, sample_weight, groups)
     feature_names = column_names(X) if feature_names is None else feature_names
     target_names = column_names(y) if target_names is None else target_names
     return write_batches(
@@ -150,7 +157,7 @@ def write_batches(
     check_output(location, overwrite=overwrite, inputs=inputs)
     staged = stage(location)
     try:
-        with_weight = _write(staged, batches, n_samples, chunk_rows, names, attributes, observer)
+        dtypes = _write(staged, batches, n_samples, chunk_rows, names, attributes, observer)
         publish(staged, location, overwrite=overwrite)
     except BaseException as error:
         discard(staged)
@@ -160,7 +167,11 @@ def write_batches(
                 f"{writing_advice(error)}"
             ) from error
         raise
-    return open_dataset(location.url, sample_weight="sample_weight" if with_weight else None)
+    return open_dataset(
+        location.url,
+        y=None if "y" in dtypes and is_text(dtypes["y"]) else "y",
+        sample_weight="sample_weight" if "sample_weight" in dtypes else None,
+    )
 
 
 def _write(
@@ -171,7 +182,8 @@ def _write(
     names: tuple[Sequence[str] | None, Sequence[str] | None],
     attributes: Mapping[str, Any],
     observer: Progress | None,
-) -> bool:
+) -> dict[str, np.dtype[Any]]:
+    """Write the group and return the dtypes of its arrays."""
     if staged.is_local:
         Path(staged.path).parent.mkdir(parents=True, exist_ok=True)
     group = zarr.create_group(
@@ -181,7 +193,7 @@ def _write(
     )
     buffer: _RowBuffer | None = None
     for batch in batches:
-        parts = batch if isinstance(batch, tuple) else (batch,)
+        parts = _by_name(batch, 0 if buffer is None else buffer.n_samples)
         if buffer is None:
             buffer = _RowBuffer.create(group, parts, n_samples, chunk_rows)
         buffer.add(parts)
@@ -191,13 +203,14 @@ def _write(
         raise DataError("no batch of rows came; expected at least one, which may have 0 rows")
     digest = buffer.finish()
     found = dict(attributes)
-    for key, columns, part in zip(("feature_names", "target_names"), names, buffer.arrays, strict=False):
-        if columns is not None:
+    for key, columns, name in zip(("feature_names", "target_names"), names, "Xy", strict=True):
+        if columns is not None and name in buffer.arrays:
+            part = buffer.arrays[name]
             width = part.shape[1] if part.ndim == 2 else 1
             if len(columns) != width:
                 raise DataError(f"`{key}` has {len(columns)} names; expected {width}, one per column")
             found[key] = [str(name) for name in columns]
-    if names[1] is not None and len(buffer.arrays) < 2:
+    if names[1] is not None and "y" not in buffer.arrays:
         raise DataError(f"`target_names`={list(names[1])} but there is no y")
     mark: dict[str, Any] = {
         "state": "complete",
@@ -207,106 +220,140 @@ def _write(
         "sha256": digest,
     }
     group.attrs.update({**found, MARK: mark})
-    return len(buffer.arrays) == 3
+    return {name: array.dtype for name, array in buffer.arrays.items()}
 
 
 @dataclass
 class _RowBuffer:
     """Gather batches of any length and write whole chunks; the arrays are cut to length at the end."""
 
-    arrays: list[zarr.Array[Any]]
+    arrays: dict[str, zarr.Array[Any]]
     chunk_rows: int
-    pending: list[list[np.ndarray]]
-    hashes: list[Any]
+    pending: dict[str, list[np.ndarray]]
+    hashes: dict[str, Any]
     n_samples: int = 0
     n_written: int = 0
 
     @classmethod
     def create(
-        cls, group: zarr.Group, parts: tuple[np.ndarray, ...], n_samples: int | None, chunk_rows: int | None
+        cls, group: zarr.Group, parts: dict[str, np.ndarray], n_samples: int | None, chunk_rows: int | None
     ) -> _RowBuffer:
-        X = _as_part(0, parts[0])
+        X = parts["X"]
         rows = (
             choose_chunk_rows(X.shape[1] * X.dtype.itemsize, n_samples) if chunk_rows is None else chunk_rows
         )
-        arrays = []
-        for i, part in enumerate(parts):
-            values = _as_part(i, part)
-            tail = values.shape[1:]
-            # The length is known at the end only; until then the array claims as many rows as any may have.
-            arrays.append(
-                create_array(
-                    group,
-                    ("X", "y", "sample_weight")[i],
-                    shape=(MAX_ROWS, *tail),
-                    dtype=values.dtype,
-                    chunks=(rows, *(max(1, n) for n in tail)),
-                )
+        # The length is known at the end only; until then the arrays claim as many rows as any may have.
+        arrays = {
+            name: create_array(
+                group,
+                name,
+                shape=(MAX_ROWS, *values.shape[1:]),
+                dtype=values.dtype,
+                chunks=(rows, *(max(1, n) for n in values.shape[1:])),
             )
-        return cls(arrays, rows, [[] for _ in arrays], [hashlib.sha256() for _ in arrays])
+            for name, values in parts.items()
+        }
+        return cls(arrays, rows, {name: [] for name in arrays}, {name: hashlib.sha256() for name in arrays})
 
-    def add(self, parts: tuple[np.ndarray, ...]) -> None:
-        if len(parts) != len(self.arrays):
+    def add(self, parts: dict[str, np.ndarray]) -> None:
+        if parts.keys() != self.arrays.keys():
             raise DataError(
-                f"a batch of {len(parts)} arrays after batches of {len(self.arrays)} (row {self.n_samples}); "
-                "expected the same in all: X, (X, y) or (X, y, sample_weight)"
+                f"a batch of {len(parts)} arrays after batches of {len(self.arrays)} (row {self.n_samples}: "
+                f"{', '.join(parts)} after {', '.join(self.arrays)}); expected the same in all: "
+                "X, (X, y), (X, y, sample_weight) or (X, y, sample_weight, groups)"
             )
-        values = [_as_part(i, part) for i, part in enumerate(parts)]
-        for i, (value, array) in enumerate(zip(values, self.arrays, strict=True)):
-            if value.shape[1:] != array.shape[1:] or len(value) != len(values[0]):
+        n_rows = len(parts["X"])
+        for name, array in self.arrays.items():
+            value = parts[name]
+            if value.shape[1:] != array.shape[1:] or len(value) != n_rows:
                 raise DataError(
                     f"batch at row {self.n_samples}: {array.path} has shape {value.shape}; expected "
-                    f"{(len(values[0]), *array.shape[1:])}"
+                    f"{(n_rows, *array.shape[1:])}"
                 )
-            if not np.can_cast(value.dtype, array.dtype, "safe"):
+            if is_text(value.dtype) != is_text(array.dtype) or not np.can_cast(
+                value.dtype, array.dtype, "safe"
+            ):
                 raise DataError(
                     f"batch at row {self.n_samples}: {array.path} is {value.dtype} after {array.dtype}, "
                     "which would "
                     "lose digits; convert all batches to one dtype"
                 )
-            self.pending[i].append(value.astype(array.dtype, copy=False))
-        self.n_samples += len(values[0])
+            self.pending[name].append(value.astype(array.dtype, copy=False))
+        self.n_samples += n_rows
         if self.n_samples - self.n_written >= self.chunk_rows:
             self._write(self.n_samples // self.chunk_rows * self.chunk_rows)
 
     def finish(self) -> str:
         self._write(self.n_samples)
-        for array in self.arrays:
+        for array in self.arrays.values():
             # No chunk lies beyond the last row, so none is looked for among the 2^40 rows that were claimed.
             sync(array.async_array.resize((self.n_samples, *array.shape[1:]), delete_outside_chunks=False))
-        combined = "|".join(digest.hexdigest() for digest in self.hashes)
+        combined = "|".join(digest.hexdigest() for digest in self.hashes.values())
         return hashlib.sha256(combined.encode()).hexdigest()
 
     def _write(self, stop: int) -> None:
-        for i, array in enumerate(self.arrays):
-            rows = self.pending[i][0] if len(self.pending[i]) == 1 else np.concatenate(self.pending[i])
+        for name, array in self.arrays.items():
+            pending = self.pending[name]
+            rows = pending[0] if len(pending) == 1 else np.concatenate(pending)
             n_rows = stop - self.n_written
             for start in range(0, n_rows, self.chunk_rows):
                 chunk = np.ascontiguousarray(rows[start : min(start + self.chunk_rows, n_rows)])
                 first = self.n_written + start
                 array[first : first + len(chunk)] = chunk
-                self.hashes[i].update(chunk.reshape(-1).view(np.uint8))
+                self.hashes[name].update(as_bytes(chunk))
             # A copy, or the few rows left over would keep the whole batch alive.
-            self.pending[i] = [rows[n_rows:].copy()]
+            self.pending[name] = [rows[n_rows:].copy()]
         self.n_written = stop
 
 
-def _as_part(position: int, part: np.ndarray) -> np.ndarray:
-    """Check one array of a batch: X of any numeric dtype, y and weights float64."""
-    name = ("X", "y", "sample_weight")[position] if position < 3 else f"array {position}"
-    values = np.asarray(part)
-    require_numbers(name, values)
-    if position == 0:
-        if values.ndim != 2:
-            raise DataError(f"X has shape {values.shape}; expected 2 axes (n_samples, n_features)")
-        require_columns(values.shape, "X")
-        return values.astype(values.dtype.newbyteorder("="), copy=False)
-    if position == 1:
-        if values.ndim not in (1, 2):
-            raise DataError(f"y has shape {values.shape}; expected (n_samples,) or (n_samples, n_targets)")
-        return values.astype(np.float64, copy=False)
-    if position > 2 or values.ndim != 1:
+def _by_name(batch: Batch, first_row: int) -> dict[str, np.ndarray]:
+    """Check the arrays of a batch: X of any numeric dtype, y float64 or labels, weights float64, groups."""
+    parts = batch if isinstance(batch, tuple) else (batch,)
+    if len(parts) > 4:
         raise DataError(
-            f"{name} has shape {values.shape}; expected (X, y, sample_weight) with weights of 1 axis"
+            f"a batch of {len(parts)} arrays at row {first_row}; expected at most 4: "
+            "(X, y, sample_weight, groups)"
         )
+    prepare = {"X": _as_inputs, "y": _as_targets, "sample_weight": _as_weights, "groups": _as_groups}
+    return {
+        name: prepare[name](np.asarray(part), first_row)
+        for name, part in zip(prepare, parts, strict=False)
+        if part is not None
+    }
+
+
+def _as_inputs(values: np.ndarray, _: int) -> np.ndarray:
+    require_numbers("X", values)
+    if values.ndim != 2:
+        raise DataError(f"X has shape {values.shape}; expected 2 axes (n_samples, n_features)")
+    require_columns(values.shape, "X")
+    return values.astype(values.dtype.newbyteorder("="), copy=False)
+
+
+def _as_targets(values: np.ndarray, first_row: int) -> np.ndarray:
+    if values.ndim == 1 and values.dtype.kind in "biuUTO":
+        return _as_labels(values, "y", first_row)
+    require_numbers("y", values)
+    if values.ndim not in (1, 2):
+        raise DataError(f"y has shape {values.shape}; expected (n_samples,) or (n_samples, n_targets)")
+    return values.astype(np.float64, copy=False)
+
+
+def _as_weights(values: np.ndarray, _: int) -> np.ndarray:
+    require_numbers("sample_weight", values)
+    if values.ndim != 1:
+        raise DataError(f"sample_weight has shape {values.shape}; expected weights of 1 axis")
     return values.astype(np.float64)
+
+
+def _as_groups(values: np.ndarray, first_row: int) -> np.ndarray:
+    groups = _as_labels(values, "groups", first_row)
+    return groups.astype(np.int64) if groups.dtype.kind == "f" else groups
+
+
+def _as_labels(values: np.ndarray, name: str, first_row: int) -> np.ndarray:
+    """Return integers, booleans or text, the last of variable width, since later batches may be wider."""
+    if values.ndim != 1:
+        raise DataError(f"{name} has shape {values.shape}; expected one value a row, shape (n_samples,)")
+    labels = check_values(values, name, np.arange(first_row, first_row + len(values)))
+    return labels.astype(TEXT) if is_text(labels.dtype) else labels.astype(labels.dtype.newbyteorder("="))
