@@ -2,36 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
+from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
-from rff_dist import drawing, pipeline
-from rff_dist.blocks import Block, Dataset, LinearModel, Rows, predict_rows
+from rff_dist import pipeline
+from rff_dist.blocks import Dataset
 from rff_dist.engines import Engine
 from rff_dist.errors import DataError, InvalidParameterError, StatisticsError
-from rff_dist.estimators.folds import as_folds, check_cv
+from rff_dist.estimators.base import RandomFeatureEstimator
+from rff_dist.estimators.folds import as_folds
 from rff_dist.estimators.inputs import (
     as_dataset,
-    choose_kernel,
     is_dask,
     is_in_memory,
-    map_for,
-    map_rows,
     suitable_engine,
 )
-from rff_dist.feature_map import FeatureMap, Nystrom, seed_from_random_state
+from rff_dist.feature_map import Nystrom
 from rff_dist.frequencies import Design
-from rff_dist.kernels import Kernel, LengthScale, find_design
+from rff_dist.kernels import Kernel
 from rff_dist.model import RidgeModel
 from rff_dist.statistics import RidgeStatistics
 
 
-class RFFRidge(MultiOutputMixin, RegressorMixin, BaseEstimator):
+class RFFRidge(MultiOutputMixin, RegressorMixin, RandomFeatureEstimator):
     """Kernel ridge regression through random Fourier or Nyström features, by exact streamed statistics.
 
     Minimises ‖y − b − Z w‖² + alpha·‖w‖². Two passes over the rows: a cheap one of means, and one of
@@ -132,7 +129,6 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, BaseEstimator):
     True
     """
 
-    _fitted: RidgeModel
     _pending: RidgeStatistics | None
 
     def __init__(
@@ -185,7 +181,7 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, BaseEstimator):
         PlanError
             If the job needs more memory than there is.
         """
-        kernel, length_scale = self._check_parameters()
+        kernel, length_scale = self._check_features()
         cv, dataset = as_folds(self.cv, as_dataset(self, X, y, sample_weight, reset=True), y, groups)
         with suitable_engine(self.engine, dataset) as engine:
             model, _ = pipeline.fit(
@@ -193,19 +189,10 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, BaseEstimator):
                 kernel,
                 engine=engine,
                 length_scale=length_scale,
-                n_components=self.n_components,
-                alpha=self.alpha,
-                design=self.design,
-                map=map_for(self.n_components),
-                standardize=self.standardize,
-                fit_intercept=self.fit_intercept,
-                seed=seed_from_random_state(self.random_state),
-                features=self.features,
                 cv=cv,
+                **self._fit_options(),
             )
-        if hasattr(self, "feature_names_in_"):  # a frame's, which the dataset made of it does not have
-            model = model.with_card(feature_names=self.feature_names_in_.tolist())
-        self._keep(model)
+        self._keep(self._with_names(model))
         return self
 
     def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
@@ -236,7 +223,7 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, BaseEstimator):
                 "no rows can be added: this model was stored without its statistics; store it with "
                 "`statistics=True`, or fit anew"
             )
-        self._check_parameters()
+        self._check_features()
         dataset = as_dataset(self, X, y, sample_weight, reset=False)
         self._check_targets(dataset)
         with suitable_engine(self.engine, dataset) as engine:
@@ -287,14 +274,10 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, BaseEstimator):
                 "stored. Compute X first, write it with `write_dataset`, or leave `return_std` out"
             )
         dataset = as_dataset(self, X, reset=False, supervised=False)
-        model = self.model_
-        if is_dask(X):
-            width = None if model.one_dimensional else model.n_targets
-            return map_rows(X, _Predict(model.linear, model.one_dimensional), width=width, dtype=np.float64)
+        if not return_std:
+            return self._scores(X, dataset)
         with suitable_engine(self.engine, dataset) as engine:
-            if return_std:
-                return pipeline.predict_with_std_in_memory(dataset, model, engine=engine)
-            return pipeline.predict_in_memory(dataset, model, engine=engine)
+            return pipeline.predict_with_std_in_memory(dataset, self.model_, engine=engine)
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         """Return the coefficient of determination R², averaged over targets.
@@ -352,42 +335,6 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, BaseEstimator):
         intercept = self.model_.intercept
         return float(intercept[0]) if self._fitted.one_dimensional else intercept
 
-    @property
-    def alpha_(self) -> float:
-        """The penalty in use."""
-        self._require_fitted("alpha_")
-        return self.model_.alpha
-
-    @property
-    def n_components_(self) -> int:
-        """D in use."""
-        self._require_fitted("n_components_")
-        return self._fitted.feature_map.n_components
-
-    @property
-    def selection_(self) -> Mapping[str, NDArray[Any]]:
-        """What alpha was chosen from."""
-        self._require_fitted("selection_")
-        return self.model_.selection
-
-    @property
-    def feature_map_(self) -> FeatureMap:
-        """With the standardizer of the inputs."""
-        self._require_fitted("feature_map_")
-        return self._fitted.feature_map
-
-    @property
-    def length_scale_(self) -> LengthScale | None:
-        """The kernel's width in use; None for a kernel that has several, or none."""
-        self._require_fitted("length_scale_")
-        return pipeline.length_scale_of(self.feature_map_)
-
-    def _require_fitted(self, name: str) -> None:
-        if "_fitted" not in vars(self):
-            raise AttributeError(
-                f"{type(self).__name__!r} object has no attribute {name!r} before it is fitted"
-            )
-
     def _alpha_to_refit(self) -> pipeline.Alpha:
         """Return what alpha is chosen by when rows were added; of the folds only their sum was kept."""
         if "folds" in self._fitted.card:
@@ -405,32 +352,3 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, BaseEstimator):
                 f"y has {dataset.n_targets} targets (vector: {dataset.one_dimensional}); the first call had "
                 f"{spec.n_targets} (vector: {spec.one_dimensional})"
             )
-
-    def _check_parameters(self) -> tuple[Kernel, str | LengthScale | None]:
-        drawing.find_features(self.features)
-        for name in ("standardize", "fit_intercept"):
-            if not isinstance(getattr(self, name), bool | np.bool_):
-                raise InvalidParameterError(f"`{name}` is {getattr(self, name)!r}; expected True or False")
-        pipeline.read_widths(self.n_components, "phases", self.features)
-        find_design(self.design)
-        pipeline.check_alpha(self.alpha)
-        check_cv(self.cv)
-        kernel, length_scale = choose_kernel(self.kernel, self.length_scale)
-        return kernel, length_scale
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = True
-        return tags
-
-
-class _Predict:
-    """Predicts one chunk of a Dask array; a class so that it pickles small."""
-
-    def __init__(self, model: LinearModel, one_dimensional: bool) -> None:
-        self.model = model
-        self.one_dimensional = one_dimensional
-
-    def __call__(self, X: NDArray[Any]) -> NDArray[np.float64]:
-        predictions = predict_rows(Rows(Block(0, 0, len(X)), X), self.model)
-        return predictions[:, 0] if self.one_dimensional else predictions

@@ -1,0 +1,140 @@
+"""What the estimators on random features share: their parameters, and what they show once fitted."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator
+
+from rff_dist import drawing, pipeline
+from rff_dist.blocks import Block, Dataset, LinearModel, Rows, predict_rows
+from rff_dist.engines import Engine
+from rff_dist.errors import InvalidParameterError
+from rff_dist.estimators.folds import check_cv
+from rff_dist.estimators.inputs import choose_kernel, is_dask, map_for, map_rows, suitable_engine
+from rff_dist.feature_map import FeatureMap, seed_from_random_state
+from rff_dist.kernels import Kernel, LengthScale, find_design
+from rff_dist.model import RidgeModel
+
+
+class RandomFeatureEstimator(BaseEstimator, ABC):
+    """An estimator that is a `RidgeModel` once it is fitted; see `RFFRidge` for parameters and attributes."""
+
+    kernel: str | Kernel
+    length_scale: Any
+    n_components: Any
+    alpha: Any
+    cv: Any
+    features: Any
+    design: Any
+    standardize: bool
+    fit_intercept: bool
+    random_state: Any
+    engine: Engine | None
+    feature_names_in_: NDArray[Any]
+    _fitted: RidgeModel
+
+    @property
+    @abstractmethod
+    def model_(self) -> RidgeModel:
+        """The trained model, ready to be stored."""
+
+    @property
+    def alpha_(self) -> float:
+        """The penalty in use."""
+        self._require_fitted("alpha_")
+        return self.model_.alpha
+
+    @property
+    def n_components_(self) -> int:
+        """D in use."""
+        self._require_fitted("n_components_")
+        return self._fitted.feature_map.n_components
+
+    @property
+    def selection_(self) -> Mapping[str, NDArray[Any]]:
+        """What alpha was chosen from."""
+        self._require_fitted("selection_")
+        return self.model_.selection
+
+    @property
+    def feature_map_(self) -> FeatureMap:
+        """With the standardizer of the inputs."""
+        self._require_fitted("feature_map_")
+        return self._fitted.feature_map
+
+    @property
+    def length_scale_(self) -> LengthScale | None:
+        """The kernel's width in use; None for a kernel that has several, or none."""
+        self._require_fitted("length_scale_")
+        return pipeline.length_scale_of(self.feature_map_)
+
+    def _require_fitted(self, name: str) -> None:
+        if "_fitted" not in vars(self):
+            raise AttributeError(
+                f"{type(self).__name__!r} object has no attribute {name!r} before it is fitted"
+            )
+
+    def _check_features(self) -> tuple[Kernel, str | LengthScale | None]:
+        """Check the parameters that all have; return the kernel and the length scale to draw with."""
+        drawing.find_features(self.features)
+        for name in ("standardize", "fit_intercept"):
+            if not isinstance(getattr(self, name), bool | np.bool_):
+                raise InvalidParameterError(f"`{name}` is {getattr(self, name)!r}; expected True or False")
+        pipeline.read_widths(self.n_components, "phases", self.features)
+        find_design(self.design)
+        pipeline.check_alpha(self.alpha)
+        check_cv(self.cv)
+        kernel, length_scale = choose_kernel(self.kernel, self.length_scale)
+        return kernel, length_scale
+
+    def _fit_options(self) -> dict[str, Any]:
+        """Return the parameters that `pipeline.fit` takes as they are."""
+        return {
+            "n_components": self.n_components,
+            "alpha": self.alpha,
+            "design": self.design,
+            "map": map_for(self.n_components),
+            "standardize": self.standardize,
+            "fit_intercept": self.fit_intercept,
+            "seed": seed_from_random_state(self.random_state),
+            "features": self.features,
+        }
+
+    def _with_names(self, model: RidgeModel) -> RidgeModel:
+        """Return the model with a frame's column names, which the dataset made of it does not have."""
+        if not hasattr(self, "feature_names_in_"):
+            return model
+        return model.with_card(feature_names=self.feature_names_in_.tolist())
+
+    def _scores(self, X: Any, dataset: Dataset) -> Any:
+        """Return the model's linear predictions: lazily for a Dask collection, else in memory."""
+        model = self.model_
+        if is_dask(X):
+            width = None if model.one_dimensional else model.n_targets
+            return map_rows(
+                X, PredictRows(model.linear, model.one_dimensional), width=width, dtype=np.float64
+            )
+        with suitable_engine(self.engine, dataset) as engine:
+            return pipeline.predict_in_memory(dataset, model, engine=engine)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
+
+
+class PredictRows:
+    """Predicts one chunk of a Dask array; a class so that it pickles small."""
+
+    def __init__(self, model: LinearModel, one_dimensional: bool) -> None:
+        self.model = model
+        self.one_dimensional = one_dimensional
+
+    def __call__(self, X: NDArray[Any]) -> NDArray[np.float64]:
+        predictions = predict_rows(Rows(Block(0, 0, len(X)), X), self.model)
+        return predictions[:, 0] if self.one_dimensional else predictions
