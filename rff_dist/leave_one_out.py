@@ -192,6 +192,10 @@ class LeaveOneOut:
         means = self.squared.value() / self.weight.value()
         return np.where(self.n_undetermined[:, np.newaxis] > 0, np.inf, means)
 
+    def to_arrays(self) -> dict[str, FloatArray]:
+        """Return the path as arrays by name, to store or to look at."""
+        return {"press_alphas": self.alphas, "press_errors": self.mean_squared_error}
+
 
 def leave_out_rows(rows: Rows, state: HatMatrix) -> LeaveOneOut:
     """Return the leave-one-out errors of a block, 2 · n_samples · n_components² operations and more.

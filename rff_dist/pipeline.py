@@ -53,7 +53,7 @@ from rff_dist.feature_map import (
 from rff_dist.folds import Folds, FoldStatistics, HashFolds, find_folds
 from rff_dist.frequencies import Design
 from rff_dist.kernels import Kernel, LengthScale
-from rff_dist.leave_one_out import LeaveOneOut, hat_matrix, leave_out_rows
+from rff_dist.leave_one_out import LeaveOneOut, hat_matrix, leave_out_rows, select_by_press
 from rff_dist.model import RidgeModel
 from rff_dist.plan import MAX_BLOCK_ROWS, Plan, available_memory, plan_blocks, plan_fit
 from rff_dist.runs import as_runs
@@ -76,7 +76,7 @@ type Components = int | str | Sequence[int]
 type FloatArray = NDArray[np.float64]
 
 MAX_WEIGHT_EXPONENT = 400
-ALPHA_NAMES = ("auto", "gcv", "evidence", "cv", "cv-1se")
+ALPHA_NAMES = ("auto", "gcv", "evidence", "cv", "cv-1se", "press")
 CV_NAMES = ("auto", "cv", "cv-1se")  # of those, what k-fold cross-validation can stand for
 DEFAULT_FOLDS = HashFolds(5)
 AUTO_COMPONENTS = 2048  # the widest that `n_components="auto"` looks at
@@ -458,24 +458,31 @@ class Solved:
         The table of k-fold errors.
     choice : Choice or None
         The place of that table that was taken.
+    leave_one_out : LeaveOneOut or None
+        The path of alpha by PRESS.
     """
 
     solution: RidgeSolution
     selection: Selection | None
     cross_validation: CrossValidation | None = None
     choice: Choice | None = None
+    leave_one_out: LeaveOneOut | None = None
 
     def path(self) -> dict[str, NDArray[Any]]:
         """Return what alpha was chosen from as named arrays: the table of folds, or the path on all rows."""
         if self.cross_validation is not None:
             return self.cross_validation.to_arrays()
+        if self.leave_one_out is not None:
+            return self.leave_one_out.to_arrays()
         return {} if self.selection is None else self.selection.to_arrays()
 
     @property
     def chosen_by(self) -> str:
-        """What alpha was chosen by: "cv", "gcv", "evidence" or "given"."""
+        """What alpha was chosen by: "cv", "press", "gcv", "evidence" or "given"."""
         if self.cross_validation is not None:
             return "cv" if len(self.cross_validation.alphas) > 1 else "given"
+        if self.leave_one_out is not None:
+            return "press"
         return "given" if self.selection is None else self.selection.criterion
 
 
@@ -572,9 +579,10 @@ def solve(
         If the statistics are not finite.
     """
     check_alpha(alpha)
-    if isinstance(alpha, str) and alpha.startswith("cv"):
+    if isinstance(alpha, str) and alpha not in ("auto", "gcv", "evidence"):
         raise InvalidParameterError(
-            f"`alpha` is {alpha!r}, which needs the statistics of each fold; see `solve_folds`"
+            f"`alpha` is {alpha!r}, which needs more than the sums of all rows: those of each fold, see "
+            "`solve_folds`, or another pass, see `leave_one_out`"
         )
     equations = statistics.normal_equations(fit_intercept=fit_intercept)
     if is_one_alpha(alpha):
@@ -613,8 +621,8 @@ def check_alpha(alpha: Any) -> None:
     numbers = values.dtype.kind in "iuf" and values.ndim <= 1 and values.size > 0
     if not numbers or not ((values >= 0) & (values < math.inf)).all() or (values.ndim and not values.all()):
         raise InvalidParameterError(
-            f"`alpha` is {alpha!r}; expected 'auto', 'gcv', 'evidence', 'cv', 'cv-1se', a finite number of "
-            "at least 0, or a list of such numbers above 0"
+            f"`alpha` is {alpha!r}; expected 'auto', 'gcv', 'evidence', 'cv', 'cv-1se', 'press', a finite "
+            "number of at least 0, or a list of such numbers above 0"
         )
 
 
@@ -1012,8 +1020,9 @@ def fit(
     n_components : int, "auto" or sequence of int
         D: cost grows with its square, error falls as 1/√D. Of several, cross-validation takes the smallest
         within one standard error of the best, from the same pass; see `solve_folds` and `read_widths`.
-    alpha : "auto", "gcv", "evidence", "cv", "cv-1se", float or sequence of float
-        See `solve` and, for the cross-validated, `solve_folds`. "auto" is "cv" where `cv` or several widths
+    alpha : "auto", "gcv", "evidence", "cv", "cv-1se", "press", float or sequence of float
+        See `solve` and, for the cross-validated, `solve_folds`; "press" is the least leave-one-out error at
+        the cost of another pass, see `leave_one_out`. "auto" is "cv" where `cv` or several widths
         are given, else "evidence" where the length scale is, see `resolve_alpha`, else "gcv".
     design, map : str
         See `draw_feature_map`; map="auto" takes the real map of lower variance, see `choose_map`.
@@ -1080,7 +1089,12 @@ def fit(
     if folds is None:
         chosen_by = resolve_alpha(alpha, length_scale)
         statistics = accumulate(dataset, feature_map, engine=engine, spec=spec)
-        solved = solve(statistics, alpha=chosen_by, alphas=alphas, fit_intercept=fit_intercept)
+        if isinstance(chosen_by, str) and chosen_by == "press":
+            solved = _solve_by_press(
+                dataset, statistics, feature_map, alphas=alphas, fit_intercept=fit_intercept, engine=engine
+            )
+        else:
+            solved = solve(statistics, alpha=chosen_by, alphas=alphas, fit_intercept=fit_intercept)
     else:
         chosen_by = "cv" if isinstance(alpha, str) and alpha == "auto" else alpha
         member = Accumulation(feature_map, spec)
@@ -1098,9 +1112,29 @@ def fit(
         statistics,
         solved.solution,
         solved.path(),
-        {**describe_dataset(dataset), **describe_choices(chosen_by, fit_intercept, folds)},
+        {
+            **describe_dataset(dataset),
+            **describe_choices(chosen_by, fit_intercept, folds),
+            "chosen_by": solved.chosen_by,
+        },
     )
     return model, solved
+
+
+def _solve_by_press(
+    dataset: Dataset,
+    statistics: RidgeStatistics,
+    feature_map: FeatureMap,
+    *,
+    alphas: Sequence[float] | None,
+    fit_intercept: bool,
+    engine: Engine,
+) -> Solved:
+    path = leave_one_out(
+        dataset, statistics, feature_map, alphas=alphas, fit_intercept=fit_intercept, engine=engine
+    )
+    solved = solve(statistics, alpha=select_by_press(path), fit_intercept=fit_intercept)
+    return replace(solved, leave_one_out=path)
 
 
 def describe_dataset(dataset: Dataset) -> Mapping[str, Any]:

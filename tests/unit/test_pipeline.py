@@ -8,7 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.spatial.distance import pdist
+from sklearn.linear_model import Ridge
 from sklearn.metrics import mean_absolute_error, mean_squared_error, r2_score
+from sklearn.model_selection import LeaveOneOut, cross_val_predict
 
 from rff_dist import (
     Cauchy,
@@ -482,3 +484,28 @@ def test_a_model_keeps_the_map_that_auto_chose(dataset):
 def test_one_row_leaves_no_pairs_to_choose_a_map_by():
     dataset = ArrayDataset(np.ones((1, 1)), np.zeros(1))
     assert drawing.choose_map(dataset, Cauchy(), 4, standardizer=None, seed=0) == "pairs"
+
+
+def test_alpha_by_press_is_the_least_leave_one_out_error():
+    rng = np.random.default_rng(3)
+    X = rng.standard_normal((80, 2))
+    dataset = ArrayDataset(X, np.sin(2 * X[:, 0]) + 0.2 * rng.standard_normal(80))
+    labels = []
+    engine = SerialEngine(observers=[lambda event: labels.append((type(event).__name__, event.label))])
+    parameters = {"engine": engine, "n_components": 64, "seed": 0, "length_scale": 1.0}
+    model, solved = pipeline.fit(
+        dataset, Gaussian(), alpha="press", alphas=[1e-3, 1e-1, 1e1, 1e3], **parameters
+    )
+    assert [label for kind, label in labels if kind == "PassStarted"] == [
+        "inspect",
+        "accumulate",
+        "leave one out",
+    ]
+    assert solved.chosen_by == "press" == model.card["chosen_by"]
+    Z = model.feature_map.transform(X)
+    errors = []
+    for alpha in (1e-3, 1e-1, 1e1, 1e3):
+        left_out = cross_val_predict(Ridge(alpha), Z, dataset.y, cv=LeaveOneOut())
+        errors.append(np.mean((left_out - dataset.y) ** 2))
+    assert_allclose(model.selection["press_errors"][:, 0], errors, rtol=1e-8)
+    assert model.alpha == [1e-3, 1e-1, 1e1, 1e3][int(np.argmin(errors))]
