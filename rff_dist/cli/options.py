@@ -14,6 +14,7 @@ import typer
 if TYPE_CHECKING:
     from rff_dist.engines import Engine
     from rff_dist.feature_map import Nystrom
+    from rff_dist.folds import Folds
     from rff_dist.kernels import Kernel, LengthScale
     from rff_dist.progress import Observer
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 #: few processes with some threads need less memory than many with one; both are as fast.
 THREADS_PER_WORKER = 4
 SCHEDULER_VARIABLE = "RFF_DIST_SCHEDULER"
+DEFAULT_FOLDS = 5
+MAX_ALPHAS = 10_000
 
 FEATURES, REGRESSION, NAMES, CLUSTER = "Random features", "Regression", "Names in the data", "Where it runs"
 
@@ -60,8 +63,10 @@ Components = Annotated[
     str,
     typer.Option(
         "--components",
-        metavar="D",
-        help="How many: the error falls as 1/√D, the cost grows as D².",
+        metavar="D|auto|D1,D2,…",
+        help="How many: the error falls as 1/√D, the cost grows as D². Of several, all from one pass, "
+        "cross-validation takes the smallest within one standard error of the best; auto is 2048 and its "
+        "halves.",
         rich_help_panel=FEATURES,
     ),
 ]
@@ -123,9 +128,56 @@ AlphaText = Annotated[
     str,
     typer.Option(
         "--alpha",
-        metavar="auto|gcv|evidence|A|A1,A2,…",
-        help="Penalty of ‖y − Zw‖² + α‖w‖²: among several GCV chooses; gcv and evidence search all; auto is "
-        "evidence with --length-scale evidence, else gcv.",
+        metavar="auto|A|A1,A2,…",
+        help="Penalty of ‖y − Zw‖² + α‖w‖²: a number, or several to choose from; auto leaves it to --select.",
+        rich_help_panel=REGRESSION,
+    ),
+]
+SelectName = Annotated[
+    str | None,
+    typer.Option(
+        "--select",
+        metavar="cv|cv-1se|gcv|evidence|press",
+        help="What chooses alpha: k-fold errors (cv, or cv-1se for the largest alpha within one standard "
+        "error of the best), GCV, the evidence, or press: leave-one-out errors, in one more pass. If left "
+        "out: cv with folds, evidence with --length-scale evidence, else gcv.",
+        rich_help_panel=REGRESSION,
+    ),
+]
+AlphasText = Annotated[
+    str | None,
+    typer.Option(
+        "--alphas",
+        metavar="LOW:HIGH:N|A1,A2,…",
+        help="What it chooses from: N values in equal ratios, or these; the whole range if left out.",
+        rich_help_panel=REGRESSION,
+    ),
+]
+FoldsOption = Annotated[
+    int | None,
+    typer.Option(
+        "--folds",
+        metavar="N",
+        min=2,
+        max=1000,
+        help="Choose by errors on N folds of rows, summed apart in the same pass; 5 if left out.",
+        rich_help_panel=REGRESSION,
+    ),
+]
+GroupByName = Annotated[
+    str | None,
+    typer.Option(
+        "--group-by",
+        metavar="NAME",
+        help="Array of groups (patient, site, day) whose rows are in one fold.",
+        rich_help_panel=REGRESSION,
+    ),
+]
+TimeOrder = Annotated[
+    bool,
+    typer.Option(
+        "--time",
+        help="Rows are in the order of time: each fold is predicted from those before it.",
         rich_help_panel=REGRESSION,
     ),
 ]
@@ -213,6 +265,75 @@ def read_alpha(text: str) -> float | str | list[float]:
     alpha = values if len(values) > 1 else values[0]
     check_alpha(alpha)
     return alpha
+
+
+def read_alphas(text: str) -> list[float]:
+    """Read `--alphas`: a range such as 1e-6:1e3:30, in equal ratios, or numbers with commas between them."""
+    from rff_dist.pipeline import check_alpha
+
+    if ":" not in text:
+        values = read_numbers(text, "--alphas")
+    else:
+        import numpy as np
+
+        try:
+            low, high, count = (float(part) for part in text.split(":"))
+        except ValueError:
+            low = high = count = math.nan
+        if not (0 < low < high < math.inf and count.is_integer() and 2 <= count <= MAX_ALPHAS):
+            raise typer.BadParameter(
+                f"{text!r}; expected LOW:HIGH:N, 0 < LOW < HIGH and N from 2 to {MAX_ALPHAS}, such as "
+                "1e-6:1e3:30",
+                param_hint="--alphas",
+            )
+        values = np.geomspace(low, high, int(count)).tolist()
+    check_alpha(values)
+    return values
+
+
+def read_selection(
+    alpha: str, select: str | None, alphas: str | None
+) -> tuple[float | str | list[float], list[float] | None]:
+    """Read `--alpha`, `--select` and `--alphas`: what `pipeline.fit` takes as `alpha` and as `alphas`."""
+    from rff_dist.pipeline import ALPHA_NAMES
+
+    penalty, grid = read_alpha(alpha), None if alphas is None else read_alphas(alphas)
+    if select is not None:
+        names = [name for name in ALPHA_NAMES if name != "auto"]
+        if select not in names:
+            raise typer.BadParameter(f"{select!r}; expected one of {', '.join(names)}", param_hint="--select")
+        if penalty != "auto":
+            raise typer.BadParameter(
+                f"{select} chooses alpha, and --alpha {alpha} gives it; leave one of them out "
+                "(--alphas has values to choose from)",
+                param_hint="--select",
+            )
+        penalty = select
+    if grid is not None and not isinstance(penalty, str):
+        raise typer.BadParameter(
+            f"values to choose from, and --alpha {alpha} gives them too; leave one of them out",
+            param_hint="--alphas",
+        )
+    return penalty, grid
+
+
+def read_components(text: str) -> int | str | list[int]:
+    """Read `--components`: a whole number, several with commas between them, or auto."""
+    if text == "auto":
+        return text
+    counts = [read_count(part, "--components") for part in text.split(",")]
+    return counts if len(counts) > 1 else counts[0]
+
+
+def read_cv(n_folds: int | None, groups: str | None, time: bool) -> int | Folds | None:
+    """Read `--folds`, `--group-by` and `--time`: what `pipeline.fit` takes as `cv`."""
+    from rff_dist.folds import GroupFolds, TimeFolds
+
+    if groups is not None and time:
+        raise typer.BadParameter("folds are of groups or of time; leave one out", param_hint="--group-by")
+    if groups is not None:
+        return GroupFolds(n_folds or DEFAULT_FOLDS)
+    return TimeFolds(n_folds or DEFAULT_FOLDS) if time else n_folds
 
 
 def read_length_scale(text: str) -> str | LengthScale:
