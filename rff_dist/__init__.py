@@ -24,8 +24,9 @@ if TYPE_CHECKING:
     from rff_dist.approximation import approximation_error
     from rff_dist.engines.dask import DaskEngine
     from rff_dist.engines.serial import SerialEngine
-    from rff_dist.estimators import RFFRidge, RFFSampler, load_model, save_model
+    from rff_dist.estimators import RFFClassifier, RFFRidge, RFFSampler, load_model, save_model
     from rff_dist.feature_map import FeatureMap, Nystrom, draw_feature_map
+    from rff_dist.folds import GroupFolds, HashFolds, PredefinedFolds, TimeFolds
     from rff_dist.kernels import (
         Cauchy,
         Gaussian,
@@ -49,12 +50,16 @@ _HOMES = {
     "DaskEngine": "rff_dist.engines.dask",
     "FeatureMap": "rff_dist.feature_map",
     "Gaussian": "rff_dist.kernels",
+    "GroupFolds": "rff_dist.folds",
+    "HashFolds": "rff_dist.folds",
     "Laplacian": "rff_dist.kernels",
     "Linear": "rff_dist.kernels",
     "Matern": "rff_dist.kernels",
     "Min": "rff_dist.kernels",
     "Nystrom": "rff_dist.feature_map",
     "Polynomial": "rff_dist.kernels",
+    "PredefinedFolds": "rff_dist.folds",
+    "RFFClassifier": "rff_dist.estimators",
     "RFFRidge": "rff_dist.estimators",
     "RFFSampler": "rff_dist.estimators",
     "RationalQuadratic": "rff_dist.kernels",
@@ -62,6 +67,7 @@ _HOMES = {
     "SerialEngine": "rff_dist.engines.serial",
     "Sinc": "rff_dist.kernels",
     "SpectralKernel": "rff_dist.kernels",
+    "TimeFolds": "rff_dist.folds",
     "accumulate": "rff_dist.pipeline",
     "approximation_error": "rff_dist.approximation",
     "check_positive_definite": "rff_dist.kernels",
@@ -78,12 +84,16 @@ __all__ = [
     "DaskEngine",
     "FeatureMap",
     "Gaussian",
+    "GroupFolds",
+    "HashFolds",
     "Laplacian",
     "Linear",
     "Matern",
     "Min",
     "Nystrom",
     "Polynomial",
+    "PredefinedFolds",
+    "RFFClassifier",
     "RFFRidge",
     "RFFSampler",
     "RationalQuadratic",
@@ -91,6 +101,7 @@ __all__ = [
     "SerialEngine",
     "Sinc",
     "SpectralKernel",
+    "TimeFolds",
     "__version__",
     "accumulate",
     "approximation_error",

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import reduce
 from typing import Any, Self
 
@@ -162,6 +162,26 @@ class PredefinedFolds(Folds):
                 f"{self.n_folds - 1}"
             )
         return folds.astype(np.int64)
+
+
+def folds_to_dict(folds: Folds) -> dict[str, Any]:
+    """Return folds as JSON-able facts; `folds_from_dict` is the way back."""
+    return {"kind": type(folds).__name__, **asdict(folds)}
+
+
+def folds_from_dict(facts: Mapping[str, Any]) -> Folds:
+    """Return the folds of `folds_to_dict`.
+
+    Raises
+    ------
+    InvalidParameterError
+        If there are no such folds here.
+    """
+    kinds = {kind.__name__: kind for kind in (HashFolds, GroupFolds, TimeFolds, PredefinedFolds)}
+    kind = kinds.get(facts["kind"])
+    if kind is None:
+        raise InvalidParameterError(f"unknown folds {facts['kind']!r}; expected one of {sorted(kinds)}")
+    return kind(**{name: value for name, value in facts.items() if name != "kind"})
 
 
 def find_folds(cv: int | Folds, seed: int = 0) -> Folds:

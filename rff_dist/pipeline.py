@@ -12,7 +12,7 @@ import operator
 import os
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal, cast, overload
 
@@ -50,7 +50,7 @@ from rff_dist.feature_map import (
     Standardizer,
     shortened,
 )
-from rff_dist.folds import Folds, FoldStatistics, HashFolds, find_folds
+from rff_dist.folds import Folds, FoldStatistics, HashFolds, find_folds, folds_to_dict
 from rff_dist.frequencies import Design
 from rff_dist.kernels import Kernel, LengthScale
 from rff_dist.leave_one_out import LeaveOneOut, hat_matrix, leave_out_rows, select_by_press
@@ -708,9 +708,8 @@ def refit(
 ) -> RidgeModel:
     """Solve a model again from changed statistics of the same features."""
     solved = solve(statistics, alpha=alpha, fit_intercept=fit_intercept)
-    kept = {
-        name: model.card[name] for name in ("feature_names", "target_names", "folds") if name in model.card
-    }
+    names = ("feature_names", "target_names", "folds", "chosen_by")
+    kept = {name: model.card[name] for name in names if name in model.card}
     return RidgeModel.from_solution(
         model.feature_map,
         statistics,
@@ -1150,7 +1149,7 @@ def describe_dataset(dataset: Dataset) -> Mapping[str, Any]:
 def describe_choices(alpha: Alpha, fit_intercept: bool, folds: Folds | None = None) -> Mapping[str, Any]:
     """Return the facts of a model's card by which later fits choose as this one did."""
     given = alpha if isinstance(alpha, str) else np.asarray(alpha, np.float64).tolist()
-    cut = {} if folds is None else {"folds": {"kind": type(folds).__name__, **asdict(folds)}}
+    cut = {} if folds is None else {"folds": folds_to_dict(folds)}
     return {"alpha_given": given, "fit_intercept": bool(fit_intercept), **cut}
 
 

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from rff_dist.errors import InvalidParameterError
+from rff_dist.estimators.classifier import RFFClassifier, estimator_of
 from rff_dist.estimators.ridge import RFFRidge
 from rff_dist.feature_map import NystromFeatureMap
+from rff_dist.folds import folds_from_dict
 from rff_dist.model import RidgeModel, read_model, write_model
 from rff_dist.pipeline import kernel_of
 
 
 def save_model(
-    model: RFFRidge | RidgeModel,
+    model: RFFRidge | RFFClassifier | RidgeModel,
     url: str | os.PathLike[str],
     *,
     statistics: bool = True,
@@ -25,7 +28,7 @@ def save_model(
 
     Parameters
     ----------
-    model : RFFRidge or RidgeModel
+    model : RFFRidge, RFFClassifier or RidgeModel
         Fitted.
     url : str or Path
         A local path, `memory://name` or a URL of an object store.
@@ -54,17 +57,19 @@ def save_model(
     >>> bool((loaded.predict(X) == model.predict(X)).all())
     True
     """
-    if isinstance(model, RFFRidge):
+    if isinstance(model, RFFRidge | RFFClassifier):
         check_is_fitted(model, "_fitted")
         fitted = model.model_
     elif isinstance(model, RidgeModel):
         fitted = model
     else:
-        raise InvalidParameterError(f"cannot store a {type(model).__name__}; expected a fitted RFFRidge")
+        raise InvalidParameterError(
+            f"cannot store a {type(model).__name__}; expected a fitted RFFRidge or RFFClassifier"
+        )
     write_model(fitted if statistics else fitted.without_statistics(), url, overwrite=overwrite)
 
 
-def load_model(url: str | os.PathLike[str]) -> RFFRidge:
+def load_model(url: str | os.PathLike[str]) -> RFFRidge | RFFClassifier:
     """Load a model that `save_model`, `rff-dist fit` or a flow stored, as a fitted estimator.
 
     Parameters
@@ -78,20 +83,30 @@ def load_model(url: str | os.PathLike[str]) -> RFFRidge:
         for the format of a newer release.
     """
     model = read_model(url)
-    spec, kernel = model.feature_map.spec, kernel_of(model.feature_map)
-    estimator = RFFRidge(
-        "gaussian" if kernel is None else kernel,
-        n_components=model.feature_map.n_components,
-        features="nystrom" if isinstance(model.feature_map, NystromFeatureMap) else "fourier",
-        alpha=model.card.get("alpha_given", "auto" if model.selection else model.alpha),
-        design="orthogonal" if spec is None else spec.design.name,
-        standardize=model.feature_map.standardizer is not None,
-        fit_intercept=bool(model.card.get("fit_intercept", True)),
-        random_state=None if spec is None else spec.seed,
-    )
-    estimator._keep(model)
+    parameters = _parameters_of(model)
+    estimator: RFFRidge | RFFClassifier
+    if "classifier" in model.card:
+        estimator = estimator_of(model, **parameters)
+    else:
+        estimator = RFFRidge(**parameters)
+        estimator._keep(model)
     estimator.n_features_in_ = model.n_features
     names = model.card.get("feature_names")
     if names:
         estimator.feature_names_in_ = np.asarray(names, object)
     return estimator
+
+
+def _parameters_of(model: RidgeModel) -> dict[str, Any]:
+    """Return the parameters that a later fit of the same kind takes."""
+    spec, kernel = model.feature_map.spec, kernel_of(model.feature_map)
+    return {
+        "kernel": "gaussian" if kernel is None else kernel,
+        "n_components": model.feature_map.n_components,
+        "features": "nystrom" if isinstance(model.feature_map, NystromFeatureMap) else "fourier",
+        "alpha": model.card.get("alpha_given", "auto" if model.selection else model.alpha),
+        "design": "orthogonal" if spec is None else spec.design.name,
+        "standardize": model.feature_map.standardizer is not None,
+        "fit_intercept": bool(model.card.get("fit_intercept", True)),
+        "random_state": None if spec is None else spec.seed,
+    }

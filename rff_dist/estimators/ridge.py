@@ -201,7 +201,7 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, RandomFeatureEstimator):
         Rows are summed tile by tile, so other pieces than whole tiles of 4,096 rows (2,048 above
         D = 4,096) round elsewhere in their tiles' products, by about 1e-16 of the sums. The first call
         fixes the features, the standardisation and the weights' grid by its own rows; where it chose alpha
-        or the number of components by cross-validation, these stay.
+        or the number of components by k-fold or leave-one-out errors, these stay.
         Solving waits until the coefficients are asked for.
 
         Parameters
@@ -336,8 +336,8 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, RandomFeatureEstimator):
         return float(intercept[0]) if self._fitted.one_dimensional else intercept
 
     def _alpha_to_refit(self) -> pipeline.Alpha:
-        """Return what alpha is chosen by when rows were added; of the folds only their sum was kept."""
-        if "folds" in self._fitted.card:
+        """Return what alpha is chosen by when rows were added; folds and former rows are not at hand."""
+        if self._fitted.card.get("chosen_by") in ("cv", "press"):
             return self._fitted.alpha
         return pipeline.resolve_alpha(self.alpha, self.length_scale)
 

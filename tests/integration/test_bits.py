@@ -131,6 +131,19 @@ def test_dask_predictions_written_to_zarr_have_the_bits_of_the_serial_engine(
     assert np.isfinite(serial).all()
 
 
+@pytest.mark.distributed
+def test_tables_of_folds_have_the_bits_of_the_serial_engine(dataset, cluster):
+    parameters = {"n_components": [32, 64], "alpha": "cv", "cv": 3, "random_state": 0}
+    serial, threads, dask = (
+        RFFRidge(engine=engine, **parameters).fit(dataset)
+        for engine in (SerialEngine(n_threads=1), SerialEngine(n_threads=2), scaled(cluster, 2))
+    )
+    for other in (threads, dask):
+        assert_same_bits(other, serial)
+        for name, values in serial.selection_.items():
+            assert_array_equal(other.selection_[name], values)
+
+
 # -- any order, without a cluster ----------------------------------------------------------------------
 
 

@@ -1,5 +1,6 @@
 import hashlib
 import itertools
+import json
 import operator
 from dataclasses import replace
 
@@ -22,7 +23,17 @@ from rff_dist.blocks import (
 )
 from rff_dist.errors import DataError, InvalidParameterError, StatisticsError
 from rff_dist.feature_map import Nystrom, draw_nystrom, shortened
-from rff_dist.folds import Folds, FoldStatistics, GroupFolds, HashFolds, TimeFolds, find_folds
+from rff_dist.folds import (
+    Folds,
+    FoldStatistics,
+    GroupFolds,
+    HashFolds,
+    PredefinedFolds,
+    TimeFolds,
+    find_folds,
+    folds_from_dict,
+    folds_to_dict,
+)
 from rff_dist.runs import as_runs, expand
 from rff_dist.statistics import FINE_FRACTION_BITS, StatisticsSpec
 from rff_dist.storage import ArrayDataset
@@ -152,6 +163,24 @@ def test_what_is_no_number_of_folds_is_refused():
     assert find_folds(GroupFolds(3)) == GroupFolds(3)
     with pytest.raises(InvalidParameterError, match="TimeFolds"):
         find_folds("five")
+
+
+@pytest.mark.parametrize("folds", [HashFolds(3, 7), GroupFolds(4), TimeFolds(9), PredefinedFolds(2)])
+def test_folds_are_rebuilt_from_their_facts(folds):
+    facts = json.loads(json.dumps(folds_to_dict(folds)))
+    assert folds_from_dict(facts) == folds
+    with pytest.raises(InvalidParameterError, match="unknown folds 'Others'"):
+        folds_from_dict({**facts, "kind": "Others"})
+
+
+def test_given_folds_are_taken_as_they_are_and_checked():
+    folds = PredefinedFolds(3)
+    given = np.array([2, 0, 1, 1])
+    np.testing.assert_array_equal(folds.assign(5, 9, n_samples=9, groups=given), given)
+    with pytest.raises(DataError, match=r"the fold of row 7 is .*3.*; expected a number from 0 to 2"):
+        folds.assign(5, 9, n_samples=9, groups=np.array([2, 0, 3, 1]))
+    with pytest.raises(DataError, match="no fold numbers"):
+        folds.assign(5, 9, n_samples=9, groups=None)
 
 
 def test_folds_of_groups_without_groups_are_refused():

@@ -127,6 +127,7 @@ def test_a_stored_model_keeps_the_table_and_its_folds(problem, tmp_path):
     for name, values in model.selection_.items():
         np.testing.assert_array_equal(loaded.selection_[name], values)
     assert loaded.model_.card["folds"] == {"kind": "HashFolds", "n_folds": 3, "seed": 2}
+    assert loaded.cv == HashFolds(3, seed=2)
     np.testing.assert_array_equal(loaded.predict(X), model.predict(X))
 
 
