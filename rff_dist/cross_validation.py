@@ -13,10 +13,10 @@ Hastie, Tibshirani & Friedman (2009), The Elements of Statistical Learning, sect
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from threading import Lock
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -172,6 +172,12 @@ class CrossValidation:
             "cv_target_variance": self.target_variance,
         }
 
+    @classmethod
+    def from_arrays(cls, folds: Folds, arrays: Mapping[str, NDArray[Any]]) -> Self:
+        """Build a table from what `to_arrays` returned."""
+        names = ("n_components", "alphas", "errors", "weights", "target_variance")
+        return cls(folds, **{name: np.asarray(arrays[f"cv_{name}"]) for name in names})
+
     def _split_scores(self) -> FloatArray:
         varying = self.target_variance > 0.0
         if not varying.any():
@@ -300,6 +306,14 @@ def cross_validation_bytes(
     columns = min(_COLUMNS, n_alphas * n_targets)
     of_thread = 8 * n_components * (5 * n_components + 4 * columns + 4 * n_targets)
     return n_threads * (of_thread + 2 * statistics_bytes) + 2 * statistics_bytes
+
+
+def cross_validation_flops(widths: Sequence[int], n_splits: int) -> int:
+    """Return the operations of the decompositions of `cross_validate`, most of its work: 9·D³ each.
+
+    Golub & Van Loan (2013), Matrix Computations, section 8.3.
+    """
+    return n_splits * sum(9 * width**3 for width in widths)
 
 
 # -- what is trained and validated on --------------------------------------------------------------

@@ -11,11 +11,13 @@ from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 from numpy.typing import NDArray
 
+from rff_dist.cross_validation import Choice, CrossValidation
 from rff_dist.errors import DataError, StorageError
 
-__all__ = ["ErrorSeries", "Panel", "save_comparison", "save_error_curve"]
+__all__ = ["ErrorSeries", "Panel", "save_comparison", "save_cross_validation", "save_error_curve"]
 
 _INK = "#1b1b1b"
 _MUTED = "#6b6b6b"
@@ -180,13 +182,151 @@ def save_error_curve(
         handles.append(axes.axhline(wanted, color=_INK, lw=1.0, label=f"wanted: {wanted:g}"))
     _label_components(axes, n_components)
     axes.set_ylabel("error", color=_MUTED)
+    _plain_axes(axes)
+    figure.legend(handles=handles, loc="outside right upper", frameon=False, fontsize=9)
+    return _save(figure, Path(path))
+
+
+def save_cross_validation(
+    path: str | os.PathLike[str],
+    table: CrossValidation,
+    *,
+    title: str = "Cross-validation",
+    subtitle: str = "",
+    target: int | None = None,
+) -> Path:
+    """Save errors against alpha, a line for each number of components, beside the least against D as a PNG.
+
+    Bands and bars are one standard error wide to either side. The best of all is marked, and so is the
+    smallest number of components within one standard error of it; of one number, the largest such alpha.
+
+    Parameters
+    ----------
+    path : str or Path
+        Where; its folder is made, and a file that is there is replaced when the new one is whole.
+    table : CrossValidation
+    title, subtitle : str
+        Above the axes.
+    target : int, optional
+        Draw the root mean squared error of this target, in its units; by default the error that choices go
+        by, the share of the variance that is left.
+
+    Returns
+    -------
+    path : Path
+
+    Raises
+    ------
+    DataError
+        If there is no such target, or no error is above 0.
+    StorageError
+        If the file cannot be written.
+    """
+    errors, deviations, label = _errors_to_draw(table, target)
+    if not (errors > 0).any():
+        raise DataError("all errors are 0, and logarithmic axes have no 0; there is nothing to draw")
+    best, chosen = table.best, None
+    if len(table.weights) > 1:
+        several = len(table.n_components) > 1
+        chosen = table.smallest_width() if several else table.one_standard_error(best.n_components)
+    figure = Figure(figsize=(10.6, 5.0), layout="constrained", facecolor="white")
+    figure.get_layout_engine().set(w_pad=0.12, h_pad=0.1)  # type: ignore[union-attr, call-arg]
+    heading = {"parse_math": False, "fontweight": "bold", "fontsize": 13, "color": _INK}
+    figure.suptitle(title, x=0.12 / figure.get_figwidth(), ha="left", **heading)
+    left, right = figure.subplots(1, 2, width_ratios=[3, 2])
+    left.set_title(subtitle, parse_math=False, loc="left", fontsize=9.5, color=_MUTED)
+    colours = _shades(len(table.n_components))
+    for D, values, band, colour in zip(table.n_components, errors, deviations, colours, strict=True):
+        left.plot(table.alphas, values, color=colour, lw=1.8, marker=".", ms=4, label=f"D = {D:,}")
+        left.fill_between(table.alphas, values - band, values + band, color=colour, alpha=0.18, lw=0)
+    widths = np.arange(len(errors))
+    least = np.array(
+        [np.flatnonzero(table.alphas == table.best_of(int(D)).alpha)[0] for D in table.n_components]
+    )
+    bars = {"color": _MUTED, "lw": 1.2, "capsize": 3, "ecolor": _MUTED, "zorder": 1}
+    right.errorbar(table.n_components, errors[widths, least], yerr=deviations[widths, least], **bars)
+    right.scatter(table.n_components, errors[widths, least], color=colours, s=34, zorder=2)
+    _mark(table, best, errors, (left, right), marker="o", label=f"best: {_words(best)}")
+    if chosen is not None:
+        _mark(table, chosen, errors, (left, right), marker="s", label=f"within one s.e.: {_words(chosen)}")
+        at = np.flatnonzero(table.n_components == best.n_components)[0]
+        limit = errors[at, least[at]] + deviations[at, least[at]]
+        right.axhline(limit, color=_MUTED, lw=1.0, ls="--", label="one standard error above the best")
+    left.set(xscale="log", yscale="log")
+    left.set_xlabel("alpha", color=_MUTED)
+    left.set_ylabel(label, color=_MUTED)
+    right.set(xscale="log")
+    _label_components(right, table.n_components.tolist())
+    right.set_title("at the best alpha of each D", loc="left", fontsize=9.5, color=_MUTED)
+    for axes in (left, right):
+        _plain_axes(axes)
+        axes.set_axisbelow(True)
+        axes.yaxis.set_major_formatter("{x:g}")
+    positive = errors[errors > 0]
+    wide = positive.max() > 4 * positive.min()
+    left.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)) if wide else MaxNLocator(6))
+    left.yaxis.set_minor_locator(NullLocator())
+    handles, labels = left.get_legend_handles_labels()
+    more = [pair for pair in zip(*right.get_legend_handles_labels(), strict=True) if pair[1] not in labels]
+    figure.legend(
+        [*handles, *(handle for handle, _ in more)],
+        [*labels, *(text for _, text in more)],
+        loc="outside lower left",
+        ncols=4,
+        frameon=False,
+        fontsize=9,
+    )
+    return _save(figure, Path(path))
+
+
+def _errors_to_draw(
+    table: CrossValidation, target: int | None
+) -> tuple[NDArray[np.float64], NDArray[np.float64], str]:
+    """Return errors, their standard errors (0 where there are none) and what to call them."""
+    if target is None:
+        errors, deviations = table.scores, table.score_standard_errors
+        return errors, np.nan_to_num(deviations), "mean squared error / variance"
+    n_targets = len(table.target_variance)
+    if not 0 <= target < n_targets:
+        raise DataError(f"there is no target {target} to draw; expected one of 0 to {n_targets - 1}")
+    errors = np.sqrt(table.mean[..., target])
+    twice = np.where(errors > 0, 2 * errors, 1.0)  # of a root, by its derivative
+    return errors, np.nan_to_num(table.standard_error[..., target] / twice), "root mean squared error"
+
+
+def _mark(
+    table: CrossValidation,
+    choice: Choice,
+    errors: NDArray[np.float64],
+    panels: Sequence[Any],
+    *,
+    marker: str,
+    label: str,
+) -> None:
+    width = np.flatnonzero(table.n_components == choice.n_components)[0]
+    value = errors[width, np.flatnonzero(table.alphas == choice.alpha)[0]]
+    # the square goes around the circle where both are one
+    style = {"marker": marker, "facecolor": "none", "edgecolor": _COLOURS[1], "linewidth": 1.6, "zorder": 4}
+    for axes, x in zip(panels, (choice.alpha, choice.n_components), strict=True):
+        axes.scatter([x], [value], s=150 if marker == "s" else 80, label=label, **style)
+
+
+def _words(choice: Choice) -> str:
+    return f"D = {choice.n_components:,}, alpha = {choice.alpha:.2g}"
+
+
+def _shades(n: int) -> list[tuple[float, ...]]:
+    """Return colours of one hue, from light to dark."""
+    light, dark = np.array([0.62, 0.80, 0.88]), np.array([0.02, 0.22, 0.34])
+    return [tuple(light + (dark - light) * share) for share in np.linspace(0 if n > 1 else 0.6, 1, n)]
+
+
+def _plain_axes(axes: Any) -> None:
     axes.grid(True, which="major", color="#e6e6e6", lw=0.7)
     axes.tick_params(colors=_MUTED, which="both", labelsize=9)
     for name, spine in axes.spines.items():
         spine.set_visible(name in ("left", "bottom"))
         spine.set_color("#c8c8c8")
-    figure.legend(handles=handles, loc="outside right upper", frameon=False, fontsize=9)
-    return _save(figure, Path(path))
 
 
 def _label_components(axes: Any, n_components: Sequence[int]) -> None:

@@ -5,8 +5,10 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
+from rff_dist.cross_validation import CrossValidation
 from rff_dist.errors import DataError, StorageError
-from rff_dist.report import ErrorSeries, Panel, save_comparison, save_error_curve
+from rff_dist.folds import HashFolds, TimeFolds
+from rff_dist.report import ErrorSeries, Panel, save_comparison, save_cross_validation, save_error_curve
 
 
 def plain(red, green, blue):
@@ -94,3 +96,38 @@ def test_error_curve_is_drawn_in_the_colours_of_its_series_with_the_same_bytes_e
 def test_error_curve_without_points_to_draw_is_refused(tmp_path, n_components, drawn, message):
     with pytest.raises(DataError, match=message):
         save_error_curve(tmp_path / "p.png", n_components, drawn, title="t")
+
+
+def cross_validation(n_splits=4, n_widths=3, n_alphas=6, scale=1.0):
+    alphas, widths = np.geomspace(1e-3, 1e2, n_alphas), 16 * 2 ** np.arange(n_widths)
+    errors = (0.2 + np.log10(alphas) ** 2 / 20 + 4 / widths[:, np.newaxis])[np.newaxis]
+    errors = scale * errors * (1 + 0.1 * np.arange(n_splits))[:, np.newaxis, np.newaxis]
+    folds = TimeFolds(2) if n_splits == 1 else HashFolds(n_splits)
+    return CrossValidation(
+        folds, widths, alphas, np.stack([errors, 9 * errors], -1), np.ones(n_splits), np.array([1.0, 9.0])
+    )
+
+
+@pytest.mark.parametrize("target", [None, 1])
+@pytest.mark.parametrize(("n_splits", "n_widths"), [(4, 3), (4, 1), (1, 2)])
+def test_cross_validation_is_drawn_with_one_width_and_with_one_split(tmp_path, n_splits, n_widths, target):
+    table = cross_validation(n_splits, n_widths)
+    image = imread(save_cross_validation(tmp_path / "p.png", table, title="$t", subtitle="$s", target=target))
+    orange = np.abs(image[:, :, :3] - np.array([194, 65, 12]) / 255).max(axis=-1) < 0.15
+    half = image.shape[1] * 3 // 5
+    height = image.shape[0] * 3 // 4
+    assert orange[:height, :half].any()  # the best is marked among alphas
+    assert orange[:height, half:].any()  # and among numbers of components
+
+
+def test_same_table_of_cross_validation_has_the_same_bytes(tmp_path):
+    one = save_cross_validation(tmp_path / "1.png", cross_validation())
+    same = save_cross_validation(tmp_path / "2.png", cross_validation())
+    assert one.read_bytes() == same.read_bytes()
+
+
+def test_a_target_that_is_not_there_and_errors_that_are_all_0_are_refused(tmp_path):
+    with pytest.raises(DataError, match="no target 2 to draw; expected one of 0 to 1"):
+        save_cross_validation(tmp_path / "p.png", cross_validation(), target=2)
+    with pytest.raises(DataError, match="all errors are 0"):
+        save_cross_validation(tmp_path / "p.png", cross_validation(scale=0.0), target=0)
