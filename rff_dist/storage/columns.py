@@ -293,6 +293,8 @@ def check_values(values: np.ndarray, name: str, rows: np.ndarray) -> np.ndarray:
         With the first offending row.
     """
     kind = values.dtype.kind
+    if kind in "iufU":
+        values = values.astype(values.dtype.newbyteorder("="), copy=False)
     if kind == "O" or (kind == "T" and hasattr(values.dtype, "na_object")):
         return _from_objects(values.astype(object), name, rows)
     if kind == "f" and values.dtype.itemsize <= 8:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from rff_dist.blocks import Block, Dataset, Rows
 from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.exact import ExactSum
-from rff_dist.storage.columns import TEXT, Column, is_text
+from rff_dist.storage.columns import TEXT, Column, check_values, is_text
 from rff_dist.storage.memory import Sample, as_bytes
 
 type FloatArray = NDArray[np.float64]
@@ -267,7 +267,7 @@ def encode(labels: NDArray[Any], classes: NDArray[Any], rows: NDArray[Any]) -> I
     DataError
         If a label is not among the classes; names the first.
     """
-    known, given = as_text(classes), labels
+    known, given = check_values(np.asarray(classes), "classes", np.arange(len(classes))), labels
     if is_text(known.dtype) != is_text(labels.dtype):
         kinds = ["text" if is_text(dtype) else "numbers" for dtype in (labels.dtype, known.dtype)]
         raise DataError(
@@ -294,11 +294,6 @@ def class_targets(codes: IntArray, n_classes: int) -> FloatArray:
     targets = np.full((len(codes), n_classes), -1.0)
     targets[np.arange(len(codes)), codes] = 1.0
     return targets
-
-
-def as_text(classes: NDArray[Any]) -> NDArray[Any]:
-    """Return Python's strings as NumPy's of variable width, and all else as it is."""
-    return classes.astype(TEXT) if classes.dtype.kind == "O" else classes
 
 
 # -- counts ----------------------------------------------------------------------------------------
@@ -332,6 +327,17 @@ class LabelCounts:
             digits[:, places] = part.weight.digits
             weight = weight + ExactSum(part.weight.lowest, digits)
         return LabelCounts(labels, n_samples, weight)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, LabelCounts):
+            return NotImplemented
+        return (
+            np.array_equal(self.labels, other.labels)
+            and np.array_equal(self.n_samples, other.n_samples)
+            and self.weight == other.weight
+        )
+
+    __hash__ = None  # type: ignore[assignment]
 
     @property
     def classes(self) -> NDArray[Any]:

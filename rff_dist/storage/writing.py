@@ -356,4 +356,4 @@ def _as_labels(values: np.ndarray, name: str, first_row: int) -> np.ndarray:
     if values.ndim != 1:
         raise DataError(f"{name} has shape {values.shape}; expected one value a row, shape (n_samples,)")
     labels = check_values(values, name, np.arange(first_row, first_row + len(values)))
-    return labels.astype(TEXT) if is_text(labels.dtype) else labels.astype(labels.dtype.newbyteorder("="))
+    return labels.astype(TEXT) if is_text(labels.dtype) else labels

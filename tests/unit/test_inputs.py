@@ -16,9 +16,11 @@ import zarr
 from numpy.testing import assert_allclose, assert_array_equal
 
 from rff_dist import RFFRidge, RFFSampler, SerialEngine, open_dataset, write_dataset
-from rff_dist.errors import DataError, StorageError
-from rff_dist.estimators.inputs import suitable_engine
-from rff_dist.storage import ArrayDataset
+from rff_dist.blocks import Block
+from rff_dist.engines.dask_arrays import DaskArrayDataset
+from rff_dist.errors import DataError, InvalidParameterError, StorageError
+from rff_dist.estimators.inputs import as_labelled, suitable_engine, with_groups
+from rff_dist.storage import ArrayDataset, as_column, open_column
 
 N, D = 300, 4
 
@@ -329,3 +331,95 @@ def test_a_dataset_with_other_column_names_is_refused(rows):
     with pytest.raises(DataError, match=r"feature names should match.*'e'.*expected.*'d'"):
         model.predict(names[1])
     assert open_dataset(names[1].url).feature_names == tuple("abce")
+
+
+# -- labels and groups -----------------------------------------------------------------------------
+
+LABELLED = {
+    "array": lambda X, y: (X, y),
+    "array with labels of variable width": lambda X, y: (X, y.astype(np.dtypes.StringDType())),
+    "lists": lambda X, y: (X.tolist(), y.tolist()),
+    "pandas": lambda X, y: (pd.DataFrame(X), pd.Series(y)),
+    "polars": lambda X, y: (polars.DataFrame(X), polars.Series(y)),
+    "csr_matrix": lambda X, y: (sp.csr_matrix(X), y),
+    "Dask array": lambda X, y: (da.from_array(X, chunks=(90, -1)), da.from_array(y.astype("U"), chunks=70)),
+    "Dask frame": lambda X, y: (dd.from_pandas(pd.DataFrame(X), npartitions=3), y),
+    "Dask array, column": lambda X, y: (da.from_array(X, chunks=(90, -1)), as_column(y)),
+    "Zarr arrays": lambda X, y: (zarr_array(X, (64, D)), zarr_array(y.astype("U"), (50,))),
+    "path": lambda X, y: (stored(X, y, "labels").url, None),
+    "dataset": lambda X, y: (stored(X, y, "labels"), None),
+    "dataset and a name": lambda X, y: (stored(X, y, "labels"), "y"),
+    "dataset and labels": lambda X, y: (stored(X, y, "labels"), y),
+    "ArrayDataset and labels": lambda X, y: (ArrayDataset(X), y),
+}
+
+
+@pytest.mark.parametrize("form", LABELLED)
+def test_every_form_of_labelled_rows_gives_the_same_rows_and_labels(rows, form):
+    X, y = rows[0], np.array(["a", "b", "ü"], object)[np.arange(N) % 3]
+    estimator = RFFRidge()
+    source, labels = as_labelled(estimator, *LABELLED[form](X, y), reset=True)
+    block = Block(0, 0, N)
+    assert labels.read(block).tolist() == y.tolist()
+    assert_array_equal(source.read(block).X, X)
+    assert source.n_targets == 0
+    assert estimator.n_features_in_ == D
+
+
+@pytest.mark.parametrize(
+    "dataset",
+    [
+        lambda X, y: ArrayDataset(X, y),
+        lambda X, y: stored(X, y, "codes"),
+        lambda X, y: DaskArrayDataset(da.from_array(X, chunks=(90, -1)), y),
+    ],
+)
+def test_numbers_that_a_dataset_has_as_targets_are_its_labels(rows, dataset):
+    X, y = rows[0], np.arange(N) % 3
+    source, labels = as_labelled(RFFRidge(), dataset(X, y), reset=True)
+    assert source.n_targets == 0
+    assert source.read(Block(0, 0, N)).y is None
+    assert labels.read(Block(0, 0, N)).tolist() == y.tolist()
+
+
+@pytest.mark.parametrize(
+    ("X", "y", "message"),
+    [
+        (np.ones((3, 1)), [0.5, 1.2, 3.1], "Unknown label type: continuous"),
+        (np.ones((3, 1)), None, "requires y to be passed"),
+        (np.ones((3, 1)), [1, 2], "inconsistent numbers of samples"),
+        (np.ones((3, 1)), np.ones((3, 2)), r"y should be a 1d array|shape \(3, 2\)"),
+        (da.ones((3, 1)), None, "requires y to be passed"),
+        (da.ones((3, 1)), [1, 2], r"inconsistent numbers of samples: \[3, 2\]"),
+        (da.ones((3, 1)), [1.0, 2.5, 3.0], "no whole number"),
+        (ArrayDataset(np.ones((3, 1))), None, "requires y to be passed"),
+        (ArrayDataset(np.ones((3, 1)), [1, 2, 3]), [1, 2, 3], "`y` belongs to the dataset"),
+        (ArrayDataset(np.ones((3, 1)), np.ones((3, 2))), None, "2 targets; expected one label"),
+        (ArrayDataset(np.ones((3, 1)), [1, 2, 3]), "species", "are not stored"),
+    ],
+)
+def test_labels_that_do_not_fit_are_refused(X, y, message):
+    with pytest.raises(ValueError, match=message):
+        as_labelled(RFFRidge(), X, y, reset=True)
+
+
+def test_a_path_without_labels_names_what_it_holds(rows):
+    dataset = write_dataset("memory://inputs-unlabelled", rows[0], overwrite=True)
+    with pytest.raises(StorageError, match="has no array 'y'; it holds the arrays 'X'"):
+        as_labelled(RFFRidge(), dataset.url, reset=True)
+
+
+def test_groups_are_given_by_value_or_by_the_name_of_a_stored_array(rows):
+    X, y = rows
+    groups = np.array(["u", "v"])[np.arange(N) % 2]
+    dataset = write_dataset("memory://inputs-groups", X, y, groups=groups, overwrite=True)
+    column = open_column("memory://inputs-groups", "groups")
+    for given in ("groups", groups, pd.Series(groups), da.from_array(groups, chunks=70), column):
+        assert with_groups(dataset, given).read(Block(0, 0, N)).groups.tolist() == groups.tolist()
+    assert with_groups(dataset, None) is dataset
+    with pytest.raises(InvalidParameterError, match="`groups` is 'groups', but these data are not stored"):
+        with_groups(ArrayDataset(X, y), "groups")
+    with pytest.raises(DataError, match=r"inconsistent numbers of samples: \[300, 2\] \(X, groups\)"):
+        with_groups(dataset, [1, 2])
+    with pytest.raises(DataError, match="groups is missing"):
+        with_groups(dataset, [1.0, np.nan])

@@ -14,7 +14,7 @@ from pyarrow import csv, parquet
 
 from rff_dist.blocks import Block
 from rff_dist.errors import DataError, InvalidParameterError, OutputExistsError, StorageError
-from rff_dist.storage import ingest, open_dataset, write_dataset
+from rff_dist.storage import ingest, open_column, open_dataset, write_dataset
 
 
 @pytest.fixture
@@ -352,3 +352,90 @@ def test_peak_memory_does_not_grow_with_the_file(tmp_path, project_root, kind):
         sizes.append(values.nbytes)
     # Held whole, the slope is 1 or more; read-ahead and allocators keep it from being exactly 0.
     assert (peaks[1] - peaks[0]) / (sizes[1] - sizes[0]) < 0.5
+
+
+# -- labels and groups -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def species():
+    rng = np.random.default_rng(1)
+    words = np.array(["setosa", "versicolor", "été"], object)
+    return pd.DataFrame(
+        {
+            "length": rng.standard_normal(2500),
+            "species": words[rng.integers(0, 3, 2500)],
+            "site": rng.integers(0, 50, 2500),
+            "ward": np.array(["east", "west"], object)[rng.integers(0, 2, 2500)],
+            "width": rng.standard_normal(2500),
+        }
+    )
+
+
+def read_column(url, name):
+    column = open_column(url, name)
+    return column.read(Block(0, 0, column.n_samples))
+
+
+@pytest.mark.parametrize("name", ["t.csv", "t.csv.gz", "t.parquet"])
+class TestLabels:
+    def test_text_becomes_labels_and_groups_keep_their_type(self, tmp_path, species, name):
+        source, out = save(species, tmp_path / name), tmp_path / "d.zarr"
+        dataset = ingest(source, out, target="species", groups="site", columns=["length", "width"])
+        assert read_column(out, "y").tolist() == species["species"].tolist()
+        assert read_column(out, "groups").tolist() == species["site"].tolist()
+        assert read_column(out, "groups").dtype == np.int64
+        assert dataset.n_targets == 0
+        assert dataset.attributes["target_names"] == ["species"]
+        np.testing.assert_array_equal(everything(dataset).X, species[["length", "width"]])
+
+    def test_groups_may_be_text_beside_numeric_targets_and_weights(self, tmp_path, species, name):
+        source, out = save(species, tmp_path / name), tmp_path / "d.zarr"
+        dataset = ingest(source, out, target="length", weight="site", groups="ward", columns=["width"])
+        assert read_column(out, "groups").tolist() == species["ward"].tolist()
+        read = everything(dataset)
+        np.testing.assert_array_equal(read.y[:, 0], species["length"])
+        np.testing.assert_array_equal(read.sample_weight, species["site"])
+
+    def test_missing_text_is_an_error_or_a_dropped_row(self, tmp_path, species, name):
+        species.loc[2000, "species"] = None
+        species.loc[1000, "width"] = np.nan
+        source, out = save(species, tmp_path / name), tmp_path / "d.zarr"
+        with pytest.raises(DataError, match=r"row 2001, column 'species' is missing .* expected text"):
+            ingest(source, out, target="species", columns=["length"])
+        ingest(source, out, target="species", columns=["length", "width"], on_nan="drop")
+        assert read_column(out, "y").tolist() == species["species"].drop([1000, 2000]).tolist()
+
+    def test_text_in_x_or_among_several_targets_is_still_refused(self, tmp_path, species, name):
+        source = save(species, tmp_path / name)
+        for options in ({"target": "width"}, {"target": ["species", "width"], "columns": ["length"]}):
+            with pytest.raises(DataError, match=r"not numbers: .*'species' \(string\)"):
+                ingest(source, tmp_path / "d.zarr", **options)
+
+    def test_groups_need_a_target_and_a_column(self, tmp_path, species, name):
+        source = save(species, tmp_path / name)
+        with pytest.raises(InvalidParameterError, match="`groups` without `target`"):
+            ingest(source, tmp_path / "d.zarr", groups="site", columns=["length"])
+        with pytest.raises(InvalidParameterError, match=r"`groups`: .* has no column 'sit'"):
+            ingest(source, tmp_path / "d.zarr", target="width", groups="sit", columns=["length"])
+
+
+def test_a_categorical_column_of_parquet_is_text(tmp_path, species):
+    species["species"] = species["species"].astype("category")
+    ingest(save(species, tmp_path / "t.parquet"), tmp_path / "d.zarr", target="species", columns=["width"])
+    assert read_column(tmp_path / "d.zarr", "y").tolist() == species["species"].tolist()
+
+
+def test_a_fraction_among_the_groups_is_refused(tmp_path):
+    (tmp_path / "t.csv").write_text("a,y,g\n1,2,0.5\n")
+    with pytest.raises(DataError, match=r"groups is 0\.5, no whole number .* in row 0"):
+        ingest(tmp_path / "t.csv", tmp_path / "d.zarr", target="y", groups="g")
+
+
+def test_npz_arrays_of_text_and_integers_are_labels_and_groups(tmp_path):
+    y, groups = np.array(["b", "a", "b"]), np.array([3, 1, 2], np.uint8)
+    np.savez(tmp_path / "t.npz", X=np.ones((3, 2)), y=y, site=groups)
+    ingest(tmp_path / "t.npz", tmp_path / "d.zarr", groups="site")
+    assert read_column(tmp_path / "d.zarr", "y").tolist() == y.tolist()
+    assert read_column(tmp_path / "d.zarr", "groups").tolist() == groups.tolist()
+    assert read_column(tmp_path / "d.zarr", "groups").dtype == np.uint8
