@@ -161,6 +161,17 @@ def test_workers_of_their_own_spare_the_solver_the_pass():
     assert apart.client_bytes < together.client_bytes == together.worker_bytes == apart.worker_bytes
 
 
+def test_folds_and_feature_maps_have_sums_of_their_own_and_share_a_reading():
+    plain, folds, maps = plan_fit(**JOB), plan_fit(**JOB, n_folds=5), plan_fit(**JOB, n_maps=3)
+    assert folds.statistics_bytes == 5 * plain.statistics_bytes
+    assert maps.statistics_bytes == 3 * plain.statistics_bytes
+    assert folds.bytes_read == maps.bytes_read == plain.bytes_read
+    assert (folds.flops, maps.flops) == (plain.flops, 3 * plain.flops)
+    # merging five sums costs no greater share of making them
+    assert folds.rows_per_block == 5 * plain.rows_per_block
+    assert folds.client_bytes > plain.client_bytes + 5 * plain.statistics_bytes
+
+
 # -- refusals ------------------------------------------------------------------------------------------
 
 
