@@ -38,6 +38,7 @@ from rff_dist.blocks import (
     measure_moments,
     predict_rows,
 )
+from rff_dist.conformal import HeldOutScores, fold_models, score_rows
 from rff_dist.cross_validation import Choice, CrossValidation, cross_validate
 from rff_dist.drawing import check_width, draw, find_features
 from rff_dist.engines import Broadcast, Engine
@@ -825,6 +826,55 @@ def leave_one_out(
             "out of those that were trained on: give the same data"
         )
     return found
+
+
+def hold_out_scores(
+    dataset: Dataset,
+    statistics: FoldStatistics,
+    feature_map: FeatureMap,
+    *,
+    alpha: ArrayLike,
+    fit_intercept: bool = True,
+    engine: Engine,
+) -> HeldOutScores:
+    """Count how far off each row is from the model that was trained without its fold, in one more pass.
+
+    A pass of predictions, after n_splits Cholesky factorisations; see `rff_dist.conformal` for the intervals
+    that `quantile` of the scores gives.
+
+    Parameters
+    ----------
+    dataset : Dataset
+        The rows that `statistics` count, in the same order.
+    statistics : FoldStatistics
+    feature_map : FeatureMap
+        They were accumulated with.
+    alpha : float or array of shape (n_targets,)
+        The penalty of the model of all rows.
+    fit_intercept : bool
+        Whether it has an intercept.
+    engine : Engine
+
+    Raises
+    ------
+    DataError
+        If values are not finite, or targets or groups are missing.
+    StatisticsError
+        If the statistics are of other rows, or no fold that is held out has any.
+    """
+    if statistics.n_samples != dataset.n_samples:
+        raise StatisticsError(
+            f"the folds' statistics count {statistics.n_samples:_} rows, the data have "
+            f"{dataset.n_samples:_}; scores are of the rows cut into folds: give the same data"
+        )
+    scores: HeldOutScores = engine.map_reduce(
+        BlockTask(dataset, score_rows),
+        blocks_of(dataset),
+        fold_models(statistics, feature_map, alpha=alpha, fit_intercept=fit_intercept),
+        combine=operator.add,
+        label="hold out",
+    )
+    return scores
 
 
 def predict(

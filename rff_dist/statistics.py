@@ -360,6 +360,13 @@ class RidgeStatistics:
         sums = self.targets.value()
         return np.asarray(self._offset + sums[:-1, -1] / sums[-1, -1])
 
+    def target_deviations(self) -> FloatArray:
+        """Return the (weighted) population standard deviations of the targets, of shape (n_targets,)."""
+        sums = self.targets.value()  # of the targets less their offsets, and of 1
+        means = sums[:-1, -1] / sums[-1, -1]
+        variances = np.diagonal(sums)[:-1] / sums[-1, -1] - means**2
+        return np.asarray(np.sqrt(np.maximum(variances, 0.0)))
+
     def normal_equations(self, *, fit_intercept: bool = True) -> NormalEquations:
         """Return the system that the solvers take, centred where an intercept is fitted.
 

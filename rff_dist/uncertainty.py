@@ -133,14 +133,8 @@ def predictive_model(
             feature_means = whitener.T @ feature_means
     intercept_variance = 1.0 / statistics.sum_of_weights if fit_intercept else 0.0
     return PredictiveModel(
-        linear, factor, feature_means, noise_variance, intercept_variance, _target_scale(statistics)
+        linear, factor, feature_means, noise_variance, intercept_variance, statistics.target_deviations()
     )
-
-
-def _target_scale(statistics: RidgeStatistics) -> FloatArray:
-    sums = statistics.targets.value()  # of the targets less their offsets, and of 1
-    variances = np.diagonal(sums)[:-1] / sums[-1, -1] - (sums[:-1, -1] / sums[-1, -1]) ** 2
-    return np.asarray(np.sqrt(np.maximum(variances, 0.0)))
 
 
 def _noise_variance(

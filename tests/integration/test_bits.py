@@ -15,7 +15,8 @@ from rff_dist import Matern, RFFRidge, SerialEngine, open_dataset, pipeline, wri
 from rff_dist.blocks import Accumulation, Block, BlockTask, Rows, accumulate_rows, cut_blocks
 from rff_dist.engines.dask import DaskEngine
 from rff_dist.engines.serial import PairwiseTree
-from rff_dist.storage import ZarrDataset
+from rff_dist.folds import HashFolds
+from rff_dist.storage import ArrayDataset, ZarrDataset
 
 N_ROWS, N_COMPONENTS = 100_000, 600  # seven blocks of 16,384 rows; three output tiles, one of them narrow
 
@@ -142,6 +143,36 @@ def test_tables_of_folds_have_the_bits_of_the_serial_engine(dataset, cluster):
         assert_same_bits(other, serial)
         for name, values in serial.selection_.items():
             assert_array_equal(other.selection_[name], values)
+
+
+@pytest.mark.distributed
+def test_passes_that_judge_a_model_have_the_same_bits_on_dask(cluster):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(40_000, 3))
+    Y = np.column_stack([np.sin(X[:, 0]), X[:, 1]]) + 0.1 * rng.normal(size=(40_000, 2))
+    data = ArrayDataset(X, Y, rng.random(40_000))
+    assert len(pipeline.blocks_of(data)) > 1
+    model = RFFRidge(n_components=64, alpha=0.01, random_state=0).fit(data).model_
+    accumulation = Accumulation(model.feature_map, model.statistics.spec)
+    found = []
+    for engine in (SerialEngine(n_threads=1), SerialEngine(n_threads=2), cluster):
+        [folds] = pipeline.accumulate_folds(data, [accumulation], folds=HashFolds(3), engine=engine)
+        found.append(
+            (
+                pipeline.evaluate(data, model, engine=engine, std=True),
+                pipeline.leave_one_out(
+                    data, model.statistics, model.feature_map, alphas=[0.01, 1.0], engine=engine
+                ),
+                pipeline.hold_out_scores(data, folds, model.feature_map, alpha=0.01, engine=engine),
+            )
+        )
+    judged, left_out, scores = found[0]
+    for other_judged, other_left_out, other_scores in found[1:]:
+        for name in ("log_losses", "squared_scores", "covered", "deviations"):
+            assert getattr(other_judged, name) == getattr(judged, name)
+        assert other_judged.errors.squared == judged.errors.squared
+        assert other_left_out.squared == left_out.squared
+        assert other_scores == scores
 
 
 # -- any order, without a cluster ----------------------------------------------------------------------
