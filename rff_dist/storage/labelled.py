@@ -59,11 +59,6 @@ class ExtendedDataset(ABC):
         """The source's."""
         return cast("tuple[str, ...] | None", getattr(self.source, "feature_names", None))
 
-    @property
-    def target_names(self) -> tuple[str, ...] | None:
-        """The source's."""
-        return cast("tuple[str, ...] | None", getattr(self.source, "target_names", None))
-
     def read(self, block: Block) -> Rows:
         """Read the rows of a block, and what belongs to them."""
         return self.addition(self.source.read(block))
@@ -116,6 +111,11 @@ class GroupedDataset(ExtendedDataset):
     @property
     def addition(self) -> Callable[[Rows], Rows]:
         return _WithGroups(self.groups)
+
+    @property
+    def target_names(self) -> tuple[str, ...] | None:
+        """The source's."""
+        return cast("tuple[str, ...] | None", getattr(self.source, "target_names", None))
 
     @property
     def n_targets(self) -> int:
@@ -196,6 +196,8 @@ class LabelledDataset(ExtendedDataset):
     labels: Column
     classes: NDArray[Any]
     class_weight: FloatArray | None = None
+
+    target_names = None  # classes are no columns of the data
 
     def __post_init__(self) -> None:
         self._check_rows("y", self.labels)

@@ -705,6 +705,21 @@ def test_info_tells_a_dataset_predictions_and_a_model_apart(folder, tmp_path):
     assert model["arrays"]["coefficients"]["shape"] == [64, 1]
 
 
+def test_text_to_predict_is_ingested_as_labels_and_shown_by_info(tmp_path):
+    (tmp_path / "t.csv").write_text("a,species,site\n1,setosa,4\n2.5,été,5\n")
+    arguments = ("ingest", tmp_path / "t.csv", tmp_path / "d.zarr", "--target", "species", "--groups", "site")
+    done = run(*arguments)
+    assert done.exit_code == 0, done.output
+    assert "text, for a classifier" in done.output
+    found = json.loads(run("info", tmp_path / "d.zarr", "--json").stdout)
+    assert {array["name"]: array["dtype"] for array in found["arrays"]} == {
+        "X": "float64",
+        "groups": "int64",
+        "y": "text",
+    }
+    assert "fingerprint" in found
+
+
 def test_info_says_whether_damage_would_be_noticed(folder, tmp_path):
     zarr.create_group(tmp_path / "other").create_array("X", data=np.ones((4, 2)))
     [array] = document("info", tmp_path / "other")["arrays"]
