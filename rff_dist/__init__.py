@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from rff_dist.pipeline import accumulate
     from rff_dist.statistics import RidgeStatistics
     from rff_dist.storage import open_dataset, write_dataset
-    from rff_dist.tuning import tune_length_scales
+    from rff_dist.tuning import tune_kernels, tune_length_scales
 
 _HOMES = {
     "Cauchy": "rff_dist.kernels",
@@ -75,6 +75,7 @@ _HOMES = {
     "load_model": "rff_dist.estimators",
     "open_dataset": "rff_dist.storage",
     "save_model": "rff_dist.estimators",
+    "tune_kernels": "rff_dist.tuning",
     "tune_length_scales": "rff_dist.tuning",
     "write_dataset": "rff_dist.storage",
 }
@@ -110,6 +111,7 @@ __all__ = [
     "load_model",
     "open_dataset",
     "save_model",
+    "tune_kernels",
     "tune_length_scales",
     "write_dataset",
 ]

@@ -1,0 +1,606 @@
+"""Which kernel, which length scale, which alpha and how many components: candidates from one reading.
+
+The rows are read and decoded once for all candidates. Each one's fold statistics then hold its whole
+cross-validation, and the model of the best is solved from them too: nothing is fitted twice. Where memory
+does not hold the statistics of all candidates, they share out among as few readings as do.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rff_dist import drawing, pipeline
+from rff_dist.blocks import Accumulation, Dataset
+from rff_dist.cross_validation import CrossValidation
+from rff_dist.engines import Engine
+from rff_dist.errors import InvalidParameterError, PlanError
+from rff_dist.evidence import check_tunable
+from rff_dist.feature_map import FeatureMap, Nystrom, Standardizer, shortened
+from rff_dist.folds import Folds, FoldStatistics, find_folds
+from rff_dist.frequencies import Design
+from rff_dist.kernels import (
+    Kernel,
+    LengthScale,
+    Stationary,
+    as_length_scale,
+    check_design,
+    check_positive,
+    default_design,
+    find_kernel,
+    with_length_scale,
+)
+from rff_dist.model import RidgeModel
+from rff_dist.selection import RESOLUTION
+from rff_dist.statistics import RidgeStatistics
+
+__all__ = [
+    "DEFAULT_COMPONENTS",
+    "DEFAULT_KERNELS",
+    "DEFAULT_LENGTH_SCALES",
+    "Candidate",
+    "Search",
+    "TimesMedian",
+    "check_candidates",
+    "check_choices",
+    "choose",
+    "describe_candidate",
+    "describe_search",
+    "draw_candidates",
+    "kernel_text",
+    "make_candidates",
+    "plan_readings",
+    "read_length_scale",
+    "search",
+]
+
+logger = logging.getLogger(__name__)
+
+type FloatArray = NDArray[np.float64]
+type Width = str | LengthScale | TimesMedian | None
+type Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class TimesMedian:
+    """A length scale as a multiple of the median distance between rows, in the kernel's metric.
+
+    Attributes
+    ----------
+    factor : float
+        Above 0; 1 is the median heuristic.
+    """
+
+    factor: float
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "factor", check_positive(self.factor, "factor"))
+
+    def __str__(self) -> str:
+        return f"{self.factor:g}x"
+
+
+DEFAULT_KERNELS = ("gaussian", "matern:nu=1.5")
+DEFAULT_LENGTH_SCALES: tuple[Width, ...] = tuple(TimesMedian(factor) for factor in (0.25, 0.5, 1.0, 2.0, 4.0))
+DEFAULT_COMPONENTS = 1024  # of a search, whose candidates each take a pass and a table of n_components³
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A kernel and its length scale.
+
+    Attributes
+    ----------
+    kernel : Kernel
+    length_scale : TimesMedian, "evidence", number(s) or None
+        None keeps the kernel's own, of which sums and products may have several.
+    """
+
+    kernel: Kernel
+    length_scale: Width = TimesMedian(1.0)
+
+    def __post_init__(self) -> None:
+        if isinstance(self.length_scale, TimesMedian):
+            with_length_scale(self.kernel, 1.0)
+        elif isinstance(self.length_scale, str):
+            if self.length_scale != "evidence":
+                raise InvalidParameterError(
+                    f"`length_scale` is {self.length_scale!r}; see `read_length_scale`"
+                )
+            check_tunable(self.kernel)
+        elif self.length_scale is not None:
+            with_length_scale(self.kernel, self.length_scale)
+            object.__setattr__(self, "length_scale", as_length_scale(self.length_scale))
+
+
+def read_length_scale(value: Any) -> Width:
+    """Return what a length scale among several is, as one types it.
+
+    Parameters
+    ----------
+    value : number(s), str, TimesMedian or None
+        A multiple of the median distance as text: "0.5x"; "auto" is "1x". "evidence" tunes one length scale
+        per column; None keeps the kernel's own.
+
+    Raises
+    ------
+    InvalidParameterError
+        If it is none of these.
+    """
+    if value is None or isinstance(value, TimesMedian):
+        return value
+    if isinstance(value, str):
+        if value == "evidence":
+            return value
+        match = re.fullmatch(r"\s*([0-9.eE+-]+)\s*x\s*", "1x" if value == "auto" else value)
+        try:
+            return TimesMedian(float(match[1] if match else ""))
+        except ValueError:
+            raise InvalidParameterError(
+                f"`length_scales` has {value!r}; expected numbers above 0, multiples of the median distance "
+                "such as '0.5x', 'auto' or 'evidence'"
+            ) from None
+    return as_length_scale(value)
+
+
+def make_candidates(
+    kernels: Sequence[str | Kernel], length_scales: Sequence[Any] | None = None
+) -> list[Candidate]:
+    """Return every kernel with every length scale; a kernel without a single one as it is.
+
+    Parameters
+    ----------
+    kernels : sequence of str or Kernel
+        See `find_kernel`. Length scales of their own are replaced.
+    length_scales : sequence, optional
+        See `read_length_scale`. By default ¼, ½, 1, 2 and 4 times the median distance: of six sets of the
+        UCI repository with Gaussian, Matérn-3/2 and Matérn-1/2 kernels (6,000 rows, D = 384) the best of a
+        grid of factors √2 lay from 0.35 to 4 medians, and the best of these five was within about one
+        standard error of it, but for one set, pol, where up to 8 % are left to a finer grid.
+
+    Raises
+    ------
+    InvalidParameterError
+        If there is none, a kernel is unknown, or a length scale none for it.
+    """
+    widths = DEFAULT_LENGTH_SCALES if length_scales is None else [read_length_scale(w) for w in length_scales]
+    found = [find_kernel(kernel) for kernel in kernels]
+    if not found or not widths:
+        raise InvalidParameterError(
+            f"`kernels` are {list(kernels)} and `length_scales` {list(widths)}; expected at least one of each"
+        )
+    candidates: list[Candidate] = []
+    for kernel in found:
+        several = widths if isinstance(kernel, Stationary) else [None]
+        candidates += [Candidate(kernel, width) for width in several]
+    return [one for i, one in enumerate(candidates) if one not in candidates[:i]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Search:
+    """Candidates compared by exact k-fold cross-validation, and the model of the best.
+
+    Attributes
+    ----------
+    model : RidgeModel
+        Of the best candidate, trained on all rows. Its `selection` holds the best one's whole table, its
+        card's `candidates` the rows.
+    solved : Solved
+        Solver status, the best one's table and the place that was taken in it.
+    rows : tuple of dict
+        One for each candidate, in their order; see `describe_candidate` and `choose`.
+    best_index : int
+        The best one's row.
+    n_readings : int
+        How often the data were read for statistics; 1 where memory holds those of all candidates.
+    """
+
+    model: RidgeModel
+    solved: pipeline.Solved
+    rows: tuple[Row, ...]
+    best_index: int
+    n_readings: int
+
+    @property
+    def best(self) -> Row:
+        """The best candidate's row."""
+        return self.rows[self.best_index]
+
+
+def search(
+    dataset: Dataset,
+    candidates: Sequence[Candidate],
+    *,
+    engine: Engine,
+    n_components: pipeline.Components = DEFAULT_COMPONENTS,
+    alpha: pipeline.Alpha = "cv",
+    alphas: Sequence[float] | None = None,
+    cv: int | Folds = 5,
+    design: str | Design | None = None,
+    map: str = "pairs",
+    standardize: bool = True,
+    fit_intercept: bool = True,
+    seed: int = 0,
+    features: str | Nystrom = "fourier",
+) -> Search:
+    """Cross-validate candidates from one reading of the data, and train the best on all rows.
+
+    O(n_samples · n_components²) for each candidate, and O(n_splits · n_components³) for its table; memory
+    for every fold of every candidate, see `plan_readings`.
+
+    Parameters
+    ----------
+    dataset : Dataset
+        With targets, and with groups where the folds are of groups.
+    candidates : sequence of Candidate
+        Of equal ones the first wins.
+    engine : Engine
+    n_components : int, "auto" or sequence of int
+        Of several, each candidate takes its smallest within one standard error of its best; see
+        `pipeline.solve_folds`.
+    alpha : "auto", "cv", "cv-1se", float or sequence of float
+        See `pipeline.solve_folds`; "auto" is "cv".
+    alphas : sequence of float, optional
+        What a named `alpha` searches, in the place of the whole range.
+    cv : int or Folds
+    design : str, Design or None
+        None is each kernel's own, see `default_design`.
+    map, standardize, fit_intercept, seed, features
+        As in `pipeline.fit`. All candidates have one seed.
+
+    Raises
+    ------
+    InvalidParameterError
+        If a parameter is out of range, or a candidate has no smaller draws for several widths.
+    DataError
+        If a value cannot be used.
+    PlanError
+        If memory would not do for a single candidate.
+    StatisticsError
+        If a fold has no rows.
+    """
+    widths = pipeline.read_widths(n_components, map, features)
+    folds = check_choices(alpha, alphas, cv=cv, n_components=n_components)
+    pipeline.check_folds(dataset, folds)
+    check_candidates(candidates, dataset, design=design, features=features)
+    readings = plan_readings(
+        dataset, widths[-1], len(candidates), engine=engine, n_folds=folds.n_folds, features=features
+    )
+    moments = pipeline.inspect(dataset, engine=engine)
+    if not standardize:
+        pipeline.warn_of_lost_digits(moments)
+    standardizer = pipeline.standardizer_from(moments) if standardize else None
+    maps = draw_candidates(
+        dataset,
+        candidates,
+        widths=widths,
+        design=design,
+        map=map,
+        seed=seed,
+        standardizer=standardizer,
+        ranges=pipeline.input_range(moments, standardizer),
+        features=features,
+    )
+    grid = {"fraction_bits": pipeline.fraction_bits_for(dataset.n_samples), **pipeline.weight_grid(moments)}
+    offset = pipeline.target_offset_from(moments)
+    specs = [
+        pipeline.statistics_spec(dataset, one, target_offset=offset, engine=engine, **grid) for one in maps
+    ]
+    rows: list[Row] = []
+    best: tuple[FeatureMap, RidgeStatistics, pipeline.Solved] | None = None
+    for reading in readings:
+        members = [Accumulation(maps[i], specs[i]) for i in reading]
+        parts: deque[FoldStatistics] = deque(
+            pipeline.accumulate_folds(dataset, members, folds=folds, engine=engine)
+        )
+        while parts:  # a candidate's folds are let go before the next one's table is made
+            found = pipeline.solve_folds(
+                parts.popleft(),
+                maps[len(rows)],
+                alpha="cv" if isinstance(alpha, str) and alpha == "auto" else alpha,
+                alphas=alphas,
+                n_components=widths,
+                fit_intercept=fit_intercept,
+            )
+            rows.append(describe_candidate(found[0], found[2]))
+            if choose(rows)[1] == len(rows) - 1:
+                best = found
+            del found
+    assert best is not None  # there are candidates
+    compared, best_index = choose(rows)
+    feature_map, statistics, solved = best
+    model = RidgeModel.from_solution(
+        feature_map,
+        statistics,
+        solved.solution,
+        solved.path(),
+        {
+            **pipeline.describe_dataset(dataset),
+            **describe_search(compared, alpha, fit_intercept, folds, solved),
+        },
+    )
+    _say_ends(compared[best_index])
+    return Search(model, solved, tuple(compared), best_index, len(readings))
+
+
+# -- before the data are read ----------------------------------------------------------------------
+
+
+def check_choices(
+    alpha: pipeline.Alpha,
+    alphas: Sequence[float] | None,
+    *,
+    cv: int | Folds,
+    n_components: pipeline.Components,
+) -> Folds:
+    """Return the folds, if alpha and the number of components can be chosen by them.
+
+    Raises
+    ------
+    InvalidParameterError
+        Otherwise.
+    """
+    pipeline.check_alpha(alpha)
+    if alphas is not None:
+        pipeline.check_alpha(alphas)
+        if not isinstance(alpha, str):
+            raise InvalidParameterError(f"`alpha` is {alpha!r} beside `alphas`; give one of them")
+    folds = find_folds(cv)
+    pipeline.folds_for(folds, alpha=alpha, n_components=n_components)
+    return folds
+
+
+def check_candidates(
+    candidates: Sequence[Candidate],
+    dataset: Dataset,
+    *,
+    design: str | Design | None,
+    features: str | Nystrom,
+) -> None:
+    """Check that there are candidates, and that each suits the columns and the design.
+
+    Raises
+    ------
+    InvalidParameterError
+        If one does not.
+    """
+    if not candidates:
+        raise InvalidParameterError("there is no candidate to compare; expected at least 1")
+    fourier = drawing.find_features(features) is None
+    if design is not None and not fourier:
+        raise InvalidParameterError(f"`design` is {design!r}, but Nyström features have none; leave it out")
+    for candidate in candidates:
+        candidate.kernel.check_columns(dataset.n_features)
+        if isinstance(candidate.length_scale, float | tuple):
+            kernel = with_length_scale(candidate.kernel, candidate.length_scale)
+            kernel.check_columns(dataset.n_features)
+        if fourier:
+            check_design(candidate.kernel, design or default_design(candidate.kernel), dataset.n_features)
+
+
+def plan_readings(
+    dataset: Dataset,
+    n_components: int,
+    n_candidates: int,
+    *,
+    engine: Engine,
+    n_folds: int,
+    features: str | Nystrom = "fourier",
+) -> list[range]:
+    """Share out candidates among as few readings of the data as memory allows.
+
+    Raises
+    ------
+    PlanError
+        If memory would not do for a single candidate.
+    """
+    for n_readings in range(1, n_candidates + 1):
+        at_once = -(-n_candidates // n_readings)
+        try:
+            pipeline.check_plan(
+                dataset,
+                n_components,
+                engine=engine,
+                alpha="cv",
+                features=features,
+                n_folds=n_folds,
+                n_maps=at_once,
+            )
+        except PlanError:
+            if at_once == 1:
+                raise
+            continue
+        readings = [range(i, min(i + at_once, n_candidates)) for i in range(0, n_candidates, at_once)]
+        if len(readings) > 1:
+            logger.warning(
+                "memory holds the statistics of %d of %d candidates at once, so the data are read %d times",
+                at_once,
+                n_candidates,
+                len(readings),
+            )
+        return readings
+    raise AssertionError("unreachable: a single candidate fits, or the plan is refused")
+
+
+def draw_candidates(
+    dataset: Dataset,
+    candidates: Sequence[Candidate],
+    *,
+    widths: Sequence[int],
+    design: str | Design | None,
+    map: str,
+    seed: int,
+    standardizer: Standardizer | None,
+    ranges: tuple[FloatArray, FloatArray],
+    features: str | Nystrom = "fourier",
+) -> list[FeatureMap]:
+    """Draw every candidate's feature map at the largest of `widths`, all with one seed.
+
+    Raises
+    ------
+    InvalidParameterError
+        If a parameter is out of range, or a map has no smaller draws for the other widths.
+    """
+    medians: dict[str, float] = {}
+
+    def length_scale_of(candidate: Candidate) -> str | LengthScale | None:
+        width, kernel = candidate.length_scale, candidate.kernel
+        if not isinstance(width, TimesMedian):
+            return width
+        assert isinstance(kernel, Stationary)  # or a candidate would not have taken the width
+        if kernel.metric not in medians:
+            medians[kernel.metric] = drawing.median_length_scale(
+                dataset, kernel, standardizer=standardizer, seed=seed
+            )
+        return width.factor * medians[kernel.metric]
+
+    maps = [
+        drawing.draw(
+            dataset,
+            candidate.kernel,
+            length_scale=length_scale_of(candidate),
+            n_components=widths[-1],
+            design=design or default_design(candidate.kernel),
+            map=map,
+            seed=seed,
+            standardizer=standardizer,
+            ranges=ranges,
+            features=features,
+        )
+        for candidate in candidates
+    ]
+    for one in maps:
+        for width in widths:
+            if width < one.n_components:
+                shortened(one, width)  # refuses what has no smaller draws before the data are read
+    return maps
+
+
+# -- what candidates are compared by ---------------------------------------------------------------
+
+
+def describe_candidate(feature_map: FeatureMap, solved: pipeline.Solved) -> Row:
+    """Return JSON-able facts of a cross-validated candidate.
+
+    Returns
+    -------
+    row : dict
+        `kernel` and `length_scale` (one number, a list, or None where the kernel has no single one);
+        `score`, the least error of its table as a share of the targets' variance, by which candidates are
+        compared, and its `standard_error` (None for one split); `n_components` and `alpha` that were chosen,
+        the end of the grid that alpha is at, if any, as `alpha_at_end`; and their root mean squared error
+        for each target, `rmse`, in its units.
+    """
+    table, choice = solved.cross_validation, solved.choice
+    assert table is not None
+    assert choice is not None
+    kernel = pipeline.kernel_of(feature_map)
+    length_scale = getattr(kernel, "length_scale", None)
+    least = table.best
+    return {
+        "kernel": "given" if kernel is None else kernel_text(kernel),
+        "length_scale": list(length_scale) if isinstance(length_scale, tuple) else length_scale,
+        "n_components": choice.n_components,
+        "alpha": choice.alpha,
+        "alpha_at_end": choice.at_end if len(table.alphas) > 1 else None,
+        "score": least.score,
+        "standard_error": None if np.isnan(least.standard_error) else least.standard_error,
+        "rmse": _root_mean_squared_error(table, choice.n_components, choice.alpha),
+    }
+
+
+def choose(rows: Sequence[Mapping[str, Any]]) -> tuple[list[Row], int]:
+    """Return the rows with what a comparison adds, and the index of the one with the least score.
+
+    Of equal scores the first. A row's `within_one_standard_error` says whether its score is no more
+    than one standard error of the best one's above it; `length_scale_at_end` ("lower", "upper" or None)
+    whether its length scale is the least or largest of several that its kernel was tried with.
+
+    Raises
+    ------
+    InvalidParameterError
+        If there are no rows.
+    """
+    if not rows:
+        raise InvalidParameterError("there is no candidate to choose from; expected at least 1")
+    scores = np.array([row["score"] for row in rows])
+    best_index = int(np.argmin(scores))
+    limit = scores[best_index] + max(rows[best_index]["standard_error"] or 0.0, RESOLUTION)
+    compared = [
+        {
+            **row,
+            "within_one_standard_error": bool(row["score"] <= limit),
+            "length_scale_at_end": _length_scale_at_end(row, rows),
+        }
+        for row in rows
+    ]
+    return compared, best_index
+
+
+def describe_search(
+    rows: Sequence[Row],
+    alpha: pipeline.Alpha,
+    fit_intercept: bool,
+    folds: Folds,
+    solved: pipeline.Solved,
+) -> Mapping[str, Any]:
+    """Return the facts of a search that the best model's card keeps."""
+    named = "cv" if isinstance(alpha, str) and alpha == "auto" else alpha
+    return {
+        **pipeline.describe_choices(named, fit_intercept, folds),
+        "chosen_by": solved.chosen_by,
+        "candidates": list(rows),
+    }
+
+
+def kernel_text(kernel: Kernel) -> str:
+    """Return a kernel of one width as `find_kernel` reads it, without the width; others as they show.
+
+    >>> from rff_dist.kernels import Matern
+    >>> kernel_text(Matern(2.0, nu=1.5))
+    'matern:nu=1.5'
+    """
+    if not isinstance(kernel, Stationary):
+        return str(kernel)
+    own = {f.name: getattr(kernel, f.name) for f in fields(kernel) if f.name != "length_scale"}
+    if not all(isinstance(value, int | float) for value in own.values()):
+        return str(kernel)
+    parameters = ",".join(f"{name}={value:g}" for name, value in own.items())
+    return f"{kernel.name}:{parameters}" if parameters else kernel.name
+
+
+def _root_mean_squared_error(table: CrossValidation, n_components: int, alpha: float) -> list[float]:
+    width = int(np.flatnonzero(table.n_components == n_components)[0])
+    place = int(np.flatnonzero(table.alphas == alpha)[0])
+    return list(np.sqrt(table.mean[width, place]).tolist())
+
+
+def _length_scale_at_end(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> str | None:
+    own = row["length_scale"]
+    tried = {
+        other["length_scale"]
+        for other in rows
+        if other["kernel"] == row["kernel"] and isinstance(other["length_scale"], float)
+    }
+    if not isinstance(own, float) or len(tried) < 2:
+        return None
+    return "lower" if own == min(tried) else "upper" if own == max(tried) else None
+
+
+def _say_ends(row: Row) -> None:
+    for name, end in (("length scale", row["length_scale_at_end"]), ("alpha", row["alpha_at_end"])):
+        if end is not None:
+            value = row[name.replace(" ", "_")]
+            logger.info(
+                "the best %s, %.3g, is at the %s end of those tried; a better one may lie beyond",
+                name,
+                value,
+                end,
+            )
