@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rff_dist.errors import DataError, InvalidParameterError, StatisticsError
+from rff_dist.runs import Runs
 from rff_dist.statistics import RidgeStatistics
 
 type IntArray = NDArray[np.int64]
@@ -292,6 +293,14 @@ class FoldStatistics:
         if not parts:
             return self.fold(indices[0])
         return reduce(_add, parts)
+
+    def leading(self, n_components: int, *, feature_digest: str, scales: Runs) -> Self:
+        """Return the statistics of the leading components; see `RidgeStatistics.leading`."""
+        parts = (
+            None if part is None else part.leading(n_components, feature_digest=feature_digest, scales=scales)
+            for part in self.parts
+        )
+        return replace(self, parts=tuple(parts))
 
     def check_complete(self, n_samples: int, squared_norm: float | None) -> None:
         """Check that every row counted once; see `RidgeStatistics.check_complete`.

@@ -17,6 +17,7 @@ import threadpoolctl
 from numpy.typing import NDArray
 
 from rff_dist.blocks import LinearModel
+from rff_dist.conformal import HeldOutScores
 from rff_dist.errors import IntegrityError, RFFDistError
 from rff_dist.feature_map import FeatureMap, Standardizer, draw_feature_map, feature_map_class
 from rff_dist.frequencies import DESIGNS
@@ -53,6 +54,8 @@ class RidgeModel:
     selection : dict of str to ndarray
         What alpha was chosen from: `Selection.to_arrays` or `CrossValidation.to_arrays`; empty for a given
         alpha.
+    held_out : HeldOutScores, or None
+        How far off held-out rows were, for conformal intervals.
     card : dict
         JSON-able facts: data fingerprint, rows, versions, processor, solver status, metrics.
     """
@@ -64,6 +67,7 @@ class RidgeModel:
     one_dimensional: bool
     statistics: RidgeStatistics | None = None
     selection: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    held_out: HeldOutScores | None = None
     card: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
@@ -167,6 +171,8 @@ def write_model(model: RidgeModel, url: str | os.PathLike[str], *, overwrite: bo
         arrays["input_mean"] = feature_map.standardizer.mean
         arrays["input_scale"] = feature_map.standardizer.scale
     arrays |= {f"selection_{name}": array for name, array in model.selection.items()}
+    if model.held_out is not None:
+        arrays |= {f"held_out_{name}": array for name, array in model.held_out.to_arrays().items()}
     metadata: dict[str, Any] = {
         "alpha": model.alpha,
         "one_dimensional": model.one_dimensional,
@@ -212,6 +218,7 @@ def _from_record(record: Record) -> RidgeModel:
         packed = _with_prefix(arrays, "statistics_")
         statistics = RidgeStatistics.from_arrays(metadata["statistics"], packed)
     feature_map = _read_feature_map(metadata["feature_map"], arrays, standardizer)
+    held_out = _with_prefix(arrays, "held_out_")
     if statistics is not None:
         statistics = statistics.with_whitener(feature_map.whitener)
     return RidgeModel(
@@ -222,6 +229,7 @@ def _from_record(record: Record) -> RidgeModel:
         one_dimensional=metadata["one_dimensional"],
         statistics=statistics,
         selection=_with_prefix(arrays, "selection_"),
+        held_out=HeldOutScores.from_arrays(held_out) if held_out else None,
         card=metadata["card"],
     )
 

@@ -18,6 +18,7 @@ from typing import Any, Literal, cast, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
+from scipy.special import ndtri
 
 from rff_dist.blocks import (
     Accumulation,
@@ -707,17 +708,21 @@ def read_widths(n_components: Components, map: str, features: str | Nystrom) -> 
 def refit(
     model: RidgeModel, statistics: RidgeStatistics, *, alpha: Alpha = "auto", fit_intercept: bool = True
 ) -> RidgeModel:
-    """Solve a model again from changed statistics of the same features."""
+    """Solve a model again from changed statistics of the same features.
+
+    Held-out scores stay: they are of fits of fewer rows, and so err on the wide side.
+    """
     solved = solve(statistics, alpha=alpha, fit_intercept=fit_intercept)
     names = ("feature_names", "target_names", "folds", "chosen_by")
     kept = {name: model.card[name] for name in names if name in model.card}
-    return RidgeModel.from_solution(
+    again = RidgeModel.from_solution(
         model.feature_map,
         statistics,
         solved.solution,
-        solved.path(),
+        solved.path() or model.selection,
         {**kept, **describe_choices(alpha, fit_intercept)},
     )
+    return replace(again, held_out=model.held_out)
 
 
 # -- evaluate, predict -----------------------------------------------------------------------------
@@ -884,13 +889,16 @@ def predict(
     *,
     engine: Engine,
     std: bool = False,
+    coverage: float | None = None,
     column_names: Sequence[str] | None = None,
     overwrite: bool = False,
 ) -> int:
     """Write predictions of every row to a new Zarr group, as the array `predictions`.
 
     With `std` the array `standard_deviations` beside it holds theirs, at the cost of
-    `predict_with_std_in_memory`.
+    `predict_with_std_in_memory`. With `coverage` the arrays `lower` and `upper` hold the ends of intervals
+    that new observations are in with that probability: conformal ones where the model has held-out scores,
+    else those of the normal law, at the cost of `std`.
 
     The pass is idempotent: a block written twice holds the same numbers, and the output appears at
     `url` when it is complete.
@@ -908,10 +916,14 @@ def predict(
         If the output exists and `overwrite` is False, or cannot be written.
     StatisticsError, SolveError
         With `std`, as `predict_with_std_in_memory`.
+    InvalidParameterError
+        If `coverage` is not in (0, 1).
     """
     check_dataset(dataset, model)
     blocks = blocks_of(dataset)
-    state = _predictive_model(model) if std else model.linear
+    wanted = _wanted(model, std=std, coverage=coverage)
+    needs_std = std or wanted.deviations > 0
+    state = _predictive_model(model) if needs_std else model.linear
     # the output's chunks follow the blocks, so that no two tasks write to one chunk
     chunk_rows = blocks[0].n_samples
     output = create_output(
@@ -920,15 +932,13 @@ def predict(
         n_columns=None if model.one_dimensional else model.n_targets,
         dtype=np.float64,
         chunk_rows=chunk_rows,
-        array=["predictions", "standard_deviations"] if std else "predictions",
+        array=wanted.arrays if len(wanted.arrays) > 1 else wanted.arrays[0],
         column_names=column_names,
         inputs=[] if dataset.url is None else [dataset.url],
         overwrite=overwrite,
     )
     try:
-        compute = partial(
-            _predict_block_with_std if std else predict_block, one_dimensional=model.one_dimensional
-        )
+        compute = partial(_predict_arrays, wanted=wanted, one_dimensional=model.one_dimensional)
         written = engine.map_write(BlockTask(dataset, compute), blocks, state, output, label="predict")
         output.finish({"model_digest": model.digest()})
     except BaseException:
@@ -943,10 +953,85 @@ def predict_block(rows: Rows, model: LinearModel, *, one_dimensional: bool) -> F
     return predictions[:, 0] if one_dimensional else predictions
 
 
-def _predict_block_with_std(rows: Rows, model: PredictiveModel, *, one_dimensional: bool) -> FloatArray:
-    """Return predictions and standard deviations of a block, along the last axis."""
-    both = np.stack(predict_rows_with_std(rows, model), axis=-1)
-    return both[:, 0] if one_dimensional else both
+@dataclass(frozen=True, slots=True, eq=False)
+class _Wanted:
+    """Which arrays a predicting pass makes.
+
+    Attributes
+    ----------
+    arrays : list of str
+        Their names, `predictions` first.
+    deviations : float
+        Half width of intervals in standard deviations; 0 where they have another, or none are wanted.
+    half_width : float64 array of shape (n_targets,), or None
+        Half width of conformal intervals.
+    """
+
+    arrays: list[str]
+    deviations: float
+    half_width: FloatArray | None
+
+
+def _wanted(model: RidgeModel, *, std: bool, coverage: float | None) -> _Wanted:
+    arrays = ["predictions", *(["standard_deviations"] if std else [])]
+    if coverage is None:
+        return _Wanted(arrays, 0.0, None)
+    if not 0.0 < coverage < 1.0:
+        raise InvalidParameterError(f"`coverage` is {coverage!r}; expected a number in (0, 1), such as 0.9")
+    arrays += ["lower", "upper"]
+    if model.held_out is not None:
+        return _Wanted(arrays, 0.0, model.held_out.quantile(coverage))
+    return _Wanted(arrays, float(ndtri((1.0 + coverage) / 2.0)), None)
+
+
+def _predict_arrays(
+    rows: Rows, model: LinearModel | PredictiveModel, *, wanted: _Wanted, one_dimensional: bool
+) -> FloatArray:
+    """Return the wanted arrays of a block, along the last axis where they are several."""
+    if isinstance(model, PredictiveModel):
+        mean, deviation = predict_rows_with_std(rows, model)
+    else:
+        mean, deviation = predict_rows(rows, model), np.zeros(1)
+    half_width = deviation * wanted.deviations if wanted.half_width is None else wanted.half_width
+    found = {"predictions": mean, "standard_deviations": deviation}
+    found |= {"lower": mean - half_width, "upper": mean + half_width}
+    made = [found[name][:, 0] if one_dimensional else found[name] for name in wanted.arrays]
+    return made[0] if len(made) == 1 else np.stack(made, axis=-1)
+
+
+def predict_intervals_in_memory(
+    dataset: Dataset, model: RidgeModel, *, coverage: float, engine: Engine
+) -> tuple[FloatArray, FloatArray]:
+    """Return the lower and upper ends of intervals, each as `predict_in_memory` would; see `predict`.
+
+    Raises
+    ------
+    DataError
+        If the dataset does not fit the model.
+    InvalidParameterError
+        If `coverage` is not in (0, 1).
+    StatisticsError, SolveError
+        Without held-out scores, as `predict_with_std_in_memory`.
+    """
+    check_dataset(dataset, model)
+    wanted = _wanted(model, std=False, coverage=coverage)
+    parts: list[FloatArray] = engine.map_reduce(
+        BlockTask(
+            dataset, partial(_predict_arrays_part, wanted=wanted, one_dimensional=model.one_dimensional)
+        ),
+        blocks_of(dataset),
+        model.linear if model.held_out is not None else _predictive_model(model),
+        combine=operator.add,
+        label="predict",
+    )
+    ends = np.concatenate(parts)
+    return ends[..., 1], ends[..., 2]
+
+
+def _predict_arrays_part(
+    rows: Rows, model: LinearModel | PredictiveModel, *, wanted: _Wanted, one_dimensional: bool
+) -> list[FloatArray]:
+    return [_predict_arrays(rows, model, wanted=wanted, one_dimensional=one_dimensional)]
 
 
 def predict_in_memory(dataset: Dataset, model: RidgeModel, *, engine: Engine) -> FloatArray:
@@ -1055,6 +1140,7 @@ def fit(
     features: str | Nystrom = "fourier",
     cv: int | Folds | None = None,
     alphas: Sequence[float] | None = None,
+    conformal: bool = False,
 ) -> tuple[RidgeModel, Solved]:
     """Train a ridge regression on random or Nyström features: two passes over the data and one solve.
 
@@ -1087,6 +1173,9 @@ def fit(
         Folds to choose by; see `folds_for`. Each fold is summed apart in the same pass.
     alphas : sequence of float, optional
         What a named `alpha` searches, in the place of the whole range.
+    conformal : bool
+        Whether a third pass counts how far off held-out rows are, for intervals; see `hold_out_scores`. It
+        needs folds, 5 by hash unless `cv` says otherwise.
 
     Returns
     -------
@@ -1100,7 +1189,9 @@ def fit(
         check_alpha(alphas)
         if not isinstance(alpha, str):
             raise InvalidParameterError(f"`alpha` is {alpha!r} beside `alphas`; give one of them")
-    folds = folds_for(cv, alpha=alpha, n_components=n_components)
+    folds = folds_for(
+        DEFAULT_FOLDS if cv is None and conformal else cv, alpha=alpha, n_components=n_components
+    )
     if folds is not None:
         check_folds(dataset, folds)
     check_plan(
@@ -1135,6 +1226,7 @@ def fit(
         engine=engine,
         **weight_grid(moments),
     )
+    held_out = None
     if folds is None:
         chosen_by = resolve_alpha(alpha, length_scale)
         statistics = accumulate(dataset, feature_map, engine=engine, spec=spec)
@@ -1156,6 +1248,17 @@ def fit(
             n_components=widths,
             fit_intercept=fit_intercept,
         )
+        if conformal:
+            held_out = hold_out_scores(
+                dataset,
+                parts.leading(
+                    feature_map.n_components, feature_digest=feature_map.digest(), scales=feature_map.scales
+                ),
+                feature_map,
+                alpha=solved.solution.alpha,
+                fit_intercept=fit_intercept,
+                engine=engine,
+            )
     model = RidgeModel.from_solution(
         feature_map,
         statistics,
@@ -1167,7 +1270,7 @@ def fit(
             "chosen_by": solved.chosen_by,
         },
     )
-    return model, solved
+    return replace(model, held_out=held_out), solved
 
 
 def _solve_by_press(

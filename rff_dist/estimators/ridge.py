@@ -61,6 +61,9 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, RandomFeatureEstimator):
         same pass, so that every fold, alpha, width and target is validated without fitting again; it takes as
         many times the memory of the sums. None is 5 folds where `alpha` or `n_components` ask for some. Of a
         sequence of alphas it takes the place of GCV.
+    conformal : bool, default=False
+        Whether one more pass counts how far off the rows of held-out folds are, so that `predict_interval`
+        needs no law of the noise; see `rff_dist.conformal`. It takes 5 folds where `cv` is None.
     features : {"fourier", "nystrom"} or Nystrom, default="fourier"
         Random Fourier features know nothing of the data and need a spectral measure. Nyström features are
         kernel values at rows of the data, the centres: any kernel has them, products such as
@@ -139,6 +142,7 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, RandomFeatureEstimator):
         n_components: Any = 2048,
         alpha: Any = "auto",
         cv: Any = None,
+        conformal: bool = False,
         features: str | Nystrom = "fourier",
         design: str | Design = "orthogonal",
         standardize: bool = True,
@@ -151,6 +155,7 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, RandomFeatureEstimator):
         self.n_components = n_components
         self.alpha = alpha
         self.cv = cv
+        self.conformal = conformal
         self.features = features
         self.design = design
         self.standardize = standardize
@@ -182,6 +187,8 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, RandomFeatureEstimator):
             If the job needs more memory than there is.
         """
         kernel, length_scale = self._check_features()
+        if not isinstance(self.conformal, bool | np.bool_):
+            raise InvalidParameterError(f"`conformal` is {self.conformal!r}; expected True or False")
         cv, dataset = as_folds(self.cv, as_dataset(self, X, y, sample_weight, reset=True), y, groups)
         with suitable_engine(self.engine, dataset) as engine:
             model, _ = pipeline.fit(
@@ -190,6 +197,7 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, RandomFeatureEstimator):
                 engine=engine,
                 length_scale=length_scale,
                 cv=cv,
+                conformal=bool(self.conformal),
                 **self._fit_options(),
             )
         self._keep(self._with_names(model))
@@ -268,16 +276,52 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, RandomFeatureEstimator):
             If `return_std` is asked where alpha is so small that the variance is not determined.
         """
         check_is_fitted(self, "_fitted")
-        if return_std and is_dask(X):
-            raise InvalidParameterError(
-                f"`return_std` is True for a Dask {type(X).__name__}; expected rows that are in memory or "
-                "stored. Compute X first, write it with `write_dataset`, or leave `return_std` out"
-            )
+        if return_std:
+            _refuse_dask(X, "`return_std` is True")
         dataset = as_dataset(self, X, reset=False, supervised=False)
         if not return_std:
             return self._scores(X, dataset)
         with suitable_engine(self.engine, dataset) as engine:
             return pipeline.predict_with_std_in_memory(dataset, self.model_, engine=engine)
+
+    def predict_interval(self, X: Any, *, coverage: float = 0.95) -> tuple[Any, Any]:
+        """Predict intervals that new observations are in with probability `coverage`.
+
+        Of a model that was fitted with `conformal=True` they are as wide as the residuals on held-out folds
+        say, the same for all rows, whatever the law of the noise; else ± the normal law's quantile times
+        the standard deviations of `predict`, at the cost of these.
+
+        Parameters
+        ----------
+        X : array-like, frame, sparse matrix, Zarr array, dataset, path or URL
+            Of shape (n_samples, n_features). To write the intervals of a large dataset to Zarr, use
+            `rff_dist.pipeline.predict` or `rff-dist predict --interval`.
+        coverage : float, default=0.95
+            In (0, 1).
+
+        Returns
+        -------
+        lower, upper : float64 arrays of shape (n_samples,) or (n_samples, n_targets)
+            In the targets' units.
+
+        Raises
+        ------
+        NotFittedError
+            Before `fit`.
+        DataError
+            If values are not finite, or columns are missing.
+        InvalidParameterError
+            If `coverage` is not in (0, 1), or X is a Dask collection.
+        StatisticsError, SolveError
+            Without `conformal`, as `predict` with `return_std`.
+        """
+        check_is_fitted(self, "_fitted")
+        _refuse_dask(X, "`predict_interval` was called")
+        dataset = as_dataset(self, X, reset=False, supervised=False)
+        with suitable_engine(self.engine, dataset) as engine:
+            return pipeline.predict_intervals_in_memory(
+                dataset, self.model_, coverage=coverage, engine=engine
+            )
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         """Return the coefficient of determination R², averaged over targets.
@@ -352,3 +396,11 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, RandomFeatureEstimator):
                 f"y has {dataset.n_targets} targets (vector: {dataset.one_dimensional}); the first call had "
                 f"{spec.n_targets} (vector: {spec.one_dimensional})"
             )
+
+
+def _refuse_dask(X: Any, asked: str) -> None:
+    if is_dask(X):
+        raise InvalidParameterError(
+            f"{asked} for a Dask {type(X).__name__}; expected rows that are in memory or stored. Compute X "
+            "first, or write it with `write_dataset`"
+        )
