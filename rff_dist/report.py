@@ -17,13 +17,22 @@ from numpy.typing import NDArray
 from rff_dist.cross_validation import Choice, CrossValidation
 from rff_dist.errors import DataError, StorageError
 
-__all__ = ["ErrorSeries", "Panel", "save_comparison", "save_cross_validation", "save_error_curve"]
+__all__ = [
+    "AlphaPath",
+    "ErrorSeries",
+    "Panel",
+    "save_alpha_paths",
+    "save_comparison",
+    "save_cross_validation",
+    "save_error_curve",
+]
 
 _INK = "#1b1b1b"
 _MUTED = "#6b6b6b"
 _COLOURS = ("#0b6e99", "#c2410c", "#4d7c0f")
 _WIDTH_INCHES = 4.3
 _DPI = 160
+_MAX_LINES = 9
 
 
 @dataclass(frozen=True, eq=False)
@@ -276,6 +285,94 @@ def save_cross_validation(
         frameon=False,
         fontsize=9,
     )
+    return _save(figure, Path(path))
+
+
+@dataclass(frozen=True, eq=False)
+class AlphaPath:
+    """What each alpha was judged by, per target.
+
+    Attributes
+    ----------
+    label : str
+        What the values are.
+    alphas : float64 array of shape (n_alphas,)
+    values : float64 array of shape (n_alphas, n_targets)
+        Values that are not finite leave gaps.
+    logarithmic : bool
+        Whether the values' axis is.
+    """
+
+    label: str
+    alphas: NDArray[np.float64]
+    values: NDArray[np.float64]
+    logarithmic: bool = True
+
+
+def save_alpha_paths(
+    path: str | os.PathLike[str],
+    paths: Sequence[AlphaPath],
+    *,
+    chosen: float,
+    labels: Sequence[str],
+    title: str,
+    subtitle: str = "",
+) -> Path:
+    """Save values against alpha as a PNG, one panel for each path and one line for each target.
+
+    Parameters
+    ----------
+    path : str or Path
+        Where; its folder is made, and a file that is there is replaced when the new one is whole.
+    paths : sequence of AlphaPath
+    chosen : float
+        The alpha to mark.
+    labels : sequence of str of length n_targets
+        The targets' names; of more than nine the first nine are drawn.
+    title, subtitle : str
+        Above the axes.
+
+    Returns
+    -------
+    path : Path
+
+    Raises
+    ------
+    DataError
+        If there is no path, or one has another number of targets.
+    StorageError
+        If the file cannot be written.
+    """
+    if not paths or any(one.values.shape != (len(one.alphas), len(labels)) for one in paths):
+        shapes = [one.values.shape for one in paths]
+        raise DataError(
+            f"the paths have the shapes {shapes}; expected at least one, of {len(labels)} targets"
+        )
+    figure = Figure(figsize=(2.4 + 5.2 * len(paths), 4.6), layout="constrained", facecolor="white")
+    figure.get_layout_engine().set(w_pad=0.12, h_pad=0.1)  # type: ignore[union-attr, call-arg]
+    heading = {"parse_math": False, "fontweight": "bold", "fontsize": 13, "color": _INK}
+    figure.suptitle(title, x=0.12 / figure.get_figwidth(), ha="left", **heading)
+    shown = min(len(labels), _MAX_LINES)
+    colours = _shades(shown)
+    panels = figure.subplots(1, len(paths), squeeze=False)[0]
+    for axes, one in zip(panels, paths, strict=True):
+        values = np.where(np.isfinite(one.values), one.values, np.nan)
+        for target in range(shown):
+            style = {"color": colours[target], "lw": 1.8, "marker": ".", "ms": 4}
+            axes.plot(one.alphas, values[:, target], label=labels[target], **style)
+        axes.axvline(chosen, color=_COLOURS[1], lw=1.2, ls="--", label=f"chosen: {chosen:.3g}")
+        axes.set(xscale="log", yscale="log" if one.logarithmic else "linear")
+        axes.set_xlabel("alpha", color=_MUTED)
+        axes.set_ylabel(one.label, color=_MUTED)
+        axes.yaxis.set_major_formatter("{x:g}")
+        if one.logarithmic:
+            axes.yaxis.set_minor_formatter("{x:g}")
+        _plain_axes(axes)
+    panels[0].set_title(subtitle, parse_math=False, loc="left", fontsize=9.5, color=_MUTED)
+    handles, names = panels[0].get_legend_handles_labels()
+    if shown < len(labels):
+        names[shown - 1] += f" (of {len(labels):,} targets)"
+    figure.legend(handles, names, loc="outside right upper", frameon=False, fontsize=9)
     return _save(figure, Path(path))
 
 

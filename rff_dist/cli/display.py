@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import shlex
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,6 +20,7 @@ from rff_dist.cli.options import Where
 from rff_dist.cli.shell import err
 
 if TYPE_CHECKING:
+    from rff_dist.cross_validation import CrossValidation
     from rff_dist.engines import Engine
     from rff_dist.model import RidgeModel
     from rff_dist.progress import Event
@@ -68,6 +70,8 @@ class PassClock:
         if not isinstance(event, PassFinished):
             return
         self.add(event.label, event.seconds)
+        if self._solving is not None:
+            self._solving += event.seconds  # passes after the first solution are not part of it
         if event.label == "accumulate" and self._solver is not None:
             self._solving = time.perf_counter()
             err.print(f"solve: {self._solver}", soft_wrap=True)
@@ -100,6 +104,111 @@ def describe_engine(engine: Engine, where: Where) -> dict[str, Any]:
     """Return what ran the job, for the JSON document."""
     kind = "serial" if where.serial else "dask" if where.address else "embedded dask"
     return {"kind": kind, "n_workers": engine.n_workers, "n_threads": engine.n_threads}
+
+
+def describe_cross_validation(table: CrossValidation, n_components: int, alpha: float) -> dict[str, Any]:
+    """Return what a table of k-fold errors says of one of its places, and of the best of each width.
+
+    The standard error of a root is by its derivative.
+    """
+    import numpy as np
+
+    from rff_dist.folds import folds_to_dict
+
+    width = int(np.argmin(np.abs(table.n_components - n_components)))
+    at = width, int(np.argmin(np.abs(table.alphas - alpha)))
+    rmse = np.sqrt(table.mean[at])
+    with np.errstate(divide="ignore", invalid="ignore"):
+        deviation = np.where(rmse > 0, table.standard_error[at] / (2 * rmse), 0.0)
+    best = [table.best_of(int(D)) for D in table.n_components]
+    ends = [np.flatnonzero(table.alphas == choice.alpha)[0] for choice in best]
+    return {
+        "folds": folds_to_dict(table.folds),
+        "n_splits": len(table.weights),
+        "alphas": {"n": len(table.alphas), "lowest": table.alphas[0], "highest": table.alphas[-1]},
+        "rmse": rmse.tolist(),
+        "rmse_standard_error": deviation.tolist(),
+        "score": float(table.scores[at]),
+        "score_standard_error": float(table.score_standard_errors[at]),
+        "widths": [
+            {
+                "n_components": choice.n_components,
+                "alpha": choice.alpha,
+                "score": choice.score,
+                "standard_error": choice.standard_error,
+                "rmse": np.sqrt(table.mean[i, end]).tolist(),
+            }
+            for i, (choice, end) in enumerate(zip(best, ends, strict=True))
+        ],
+    }
+
+
+CHOSEN_BY = {
+    "given": "as given",
+    "cv": "chosen by cross-validation",
+    "cv-1se": "the largest within one standard error of the best by cross-validation",
+    "gcv": "chosen by GCV",
+    "evidence": "chosen by the evidence",
+    "press": "chosen by leave-one-out errors",
+}
+
+
+def chosen_by(card: Mapping[str, Any], *, any_path: bool) -> str:
+    """Return what a model's alpha was chosen by, a key of `CHOSEN_BY`; `any_path` says from several."""
+    given = card.get("alpha_given")
+    if "chosen_by" in card:
+        by = str(card["chosen_by"])
+        return "cv-1se" if by == "cv" and given == "cv-1se" else by
+    return "given" if not any_path else "evidence" if given == "evidence" else "gcv"  # of older releases
+
+
+def widths_words(widths: Sequence[int]) -> str:
+    """Return one number of components, or several."""
+    return ", ".join(f"{width:,}" for width in widths)
+
+
+def folds_words(found: Mapping[str, Any]) -> str:
+    """Return folds, given as by `folds_to_dict`, in words."""
+    how = {
+        "HashFolds": "by a hash of the row",
+        "GroupFolds": "by group",
+        "TimeFolds": "in the order of time",
+        "PredefinedFolds": "as given",
+    }
+    return f"{found['n_folds']} folds {how[found['kind']]}"
+
+
+def rmse_words(found: Mapping[str, Any]) -> str:
+    """Return what `describe_cross_validation` found as roots of mean squared errors, one for each target."""
+    pairs = zip(found["rmse"], found["rmse_standard_error"], strict=True)
+    return f"RMSE {some([_plus_minus(value, deviation) for value, deviation in pairs])} on new rows"
+
+
+def _plus_minus(value: float, deviation: float) -> str:
+    """Return both, to two digits of the second one; it is NaN where there was one split."""
+    if not (math.isfinite(deviation) and deviation > 0):
+        return f"{value:.4g}"
+    digits = max(0, 1 - math.floor(math.log10(deviation)))
+    if digits > 8:
+        return f"{value:.4g} ± {deviation:.2g}"
+    return f"{value:.{digits}f} ± {deviation:.{digits}f}"
+
+
+def widths_view(found: Mapping[str, Any], n_components: int) -> RenderableType:
+    """Return the best of each width as a table; the width that was taken is marked."""
+    view, table = titled_table(
+        "the widths, each with its best alpha", "D", "alpha", "error / variance", "RMSE"
+    )
+    for width in found["widths"]:
+        taken = width["n_components"] == n_components
+        table.add_row(
+            f"{width['n_components']:,}{' ←' if taken else ''}",
+            f"{width['alpha']:.3g}",
+            _plus_minus(width["score"], width["standard_error"]),
+            some(width["rmse"]),
+            style="bold" if taken else None,
+        )
+    return view
 
 
 def facts_view(title: str, /, **facts: str) -> RenderableType:

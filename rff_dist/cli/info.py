@@ -10,13 +10,19 @@ import typer
 from rich.console import Group, RenderableType
 
 from rff_dist.cli.display import (
+    CHOSEN_BY,
+    chosen_by,
+    describe_cross_validation,
     facts_view,
     features_and_targets,
+    folds_words,
     kernel_words,
+    rmse_words,
     shape_words,
     short,
     some,
     titled_table,
+    widths_view,
 )
 from rff_dist.cli.shell import Report, command
 from rff_dist.errors import IntegrityError, StorageError, UnsafeModelError, VersionError
@@ -107,7 +113,6 @@ def _contents_view(found: Mapping[str, Any]) -> RenderableType:
 
 def _describe_record(path: str, record: Record) -> Report:
     metadata = dict(record.metadata)
-    selection = record.arrays.get("selection_scores")
     document = {
         "path": path,
         "kind": record.kind,
@@ -120,6 +125,7 @@ def _describe_record(path: str, record: Record) -> Report:
         "has_statistics": "statistics" in metadata,
     }
     facts: dict[str, str] = {}
+    table, dimension = None, 0
     if record.kind == "ridge model":
         card, features = metadata["card"], metadata["feature_map"]
         spec = features.get("spec")
@@ -136,8 +142,11 @@ def _describe_record(path: str, record: Record) -> Report:
         elif "jitter" in features:
             facts["features"] += f", jitter {features['jitter']:.3g}"
             facts["kernel"] = kernel_words(features["kernel"])
-        by = "the evidence" if card.get("alpha_given") == "evidence" else "GCV"
-        facts["alpha"] = f"{metadata['alpha']:.3g}{'' if selection is None else f', chosen by {by}'}"
+        any_path = any(name.startswith("selection_") for name in record.arrays)
+        facts["alpha"] = f"{metadata['alpha']:.3g}, {CHOSEN_BY[chosen_by(card, any_path=any_path)]}"
+        if (table := _cross_validation(record)) is not None:
+            document["cross_validation"] = table
+            facts["CV estimate"] = f"{rmse_words(table)}, {folds_words(table['folds'])}"
         facts["solver"] = card["solver"]["status"].replace("_", " ")
         facts["statistics"] = "kept" if "statistics" in metadata else "left out"
         packages = ", ".join(f"{name} {found}" for name, found in card["environment"]["packages"].items())
@@ -146,4 +155,20 @@ def _describe_record(path: str, record: Record) -> Report:
             facts["data fingerprint"] = card["data_fingerprint"][:16]
         facts["digest"] = metadata["digest"][:16]
     facts["stored"] = f"{len(record.arrays)} arrays, all as they were written (SHA-256)"
-    return Report(document, facts_view(f"{path}: {record.kind}", **facts))
+    view = facts_view(f"{path}: {record.kind}", **facts)
+    if table is None or len(table["widths"]) < 2:
+        return Report(document, view)
+    return Report(document, Group(view, "", widths_view(table, dimension)))
+
+
+def _cross_validation(record: Record) -> dict[str, Any] | None:
+    """Return what a model's table of k-fold errors says; None where alpha was not chosen from one."""
+    from rff_dist.cross_validation import CrossValidation
+    from rff_dist.folds import folds_from_dict
+
+    prefix, metadata = "selection_", record.metadata
+    if f"{prefix}cv_errors" not in record.arrays:
+        return None
+    arrays = {name.removeprefix(prefix): array for name, array in record.arrays.items()}
+    table = CrossValidation.from_arrays(folds_from_dict(metadata["card"]["folds"]), arrays)
+    return describe_cross_validation(table, len(record.arrays["coefficients"]), metadata["alpha"])

@@ -11,26 +11,36 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from rff_dist.cli.display import (
+    CHOSEN_BY,
+    chosen_by,
+    describe_cross_validation,
     describe_engine,
     engine_words,
     facts_view,
     features_and_targets,
+    folds_words,
     kernel_words,
     next_step,
     passes,
     plural,
+    rmse_words,
     seconds_words,
     some,
     target_names,
     titled_table,
+    widths_view,
+    widths_words,
 )
 from rff_dist.cli.options import (
+    AlphasText,
     AlphaText,
     CentresName,
     Components,
     DataArgument,
     DesignName,
     FeaturesName,
+    FoldsOption,
+    GroupByName,
     Insecure,
     KernelName,
     LengthScaleText,
@@ -41,10 +51,13 @@ from rff_dist.cli.options import (
     NoStandardize,
     Nu,
     Overwrite,
+    PlotPath,
     Scheduler,
     Seed,
+    SelectName,
     Serial,
     Threads,
+    TimeOrder,
     WeightsName,
     Where,
     Workers,
@@ -53,14 +66,18 @@ from rff_dist.cli.options import (
     make_kernel,
     read_alpha,
     read_bytes,
-    read_count,
+    read_components,
+    read_cv,
     read_features,
     read_length_scale,
+    read_selection,
 )
 from rff_dist.cli.shell import Report, command
 from rff_dist.errors import DataError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from rff_dist.feature_map import FeatureMap
     from rff_dist.model import RidgeModel
     from rff_dist.pipeline import Solved
@@ -71,11 +88,13 @@ if TYPE_CHECKING:
 @command(
     "rff-dist plan data.zarr --components 4096",
     "rff-dist plan data.zarr --components 16384 --workers 8 --threads 4 --memory 8GiB",
+    "rff-dist plan data.zarr --components 1024,2048,4096 --folds 5",
 )
 def plan(
     data: DataArgument,
     n_components: Components = "2048",
     alpha: AlphaText = "auto",
+    n_folds: FoldsOption = None,
     features: FeaturesName = "fourier",
     memory: Annotated[
         str | None,
@@ -89,9 +108,14 @@ def plan(
 ) -> Report:
     """Say what a fit would take: bytes, operations, memory and seconds. Nothing runs but a stop-watch."""
     from rff_dist import drawing, pipeline, storage
+    from rff_dist.cross_validation import cross_validation_flops
     from rff_dist.plan import available_memory, human_bytes, measure_gflops, plan_fit
 
-    dimension, penalty = read_count(n_components, "--components"), read_alpha(alpha)
+    penalty = read_alpha(alpha)
+    given = read_components(n_components, alpha=penalty)
+    widths = pipeline.read_widths(given, "phases", features)
+    cv = read_cv(n_folds, None, time=False, alpha=penalty)
+    folds = pipeline.folds_for(cv, alpha=penalty, n_components=given)
     whitened = drawing.find_features(features) is not None
     workers, threads = Where(None, n_workers, n_threads, serial, insecure=False).size()
     here = available_memory()
@@ -102,7 +126,7 @@ def plan(
         n_samples=dataset.n_samples,
         n_features=dataset.n_features,
         n_targets=max(1, dataset.n_targets),
-        n_components=dimension,
+        n_components=widths[-1],
         chunk_rows=dataset.chunk_rows,
         itemsize=dataset.dtype.itemsize,
         n_workers=workers,
@@ -110,15 +134,31 @@ def plan(
         separate_client=not serial,
         alpha_path=not pipeline.is_one_alpha(penalty),
         whitened=whitened,
+        n_folds=1 if folds is None else folds.n_folds,
         memory_limit=limit,
         client_memory_limit=solver_limit,
     )
     gflops = measure_gflops()
     seconds = found.seconds(gflops)
-    document = {**found.to_dict(), "gflops_per_thread": gflops, "statistics_seconds": seconds}
+    decompositions = 0 if folds is None else len(folds.splits) * len(widths)
+    document = {
+        **found.to_dict(),
+        "gflops_per_thread": gflops,
+        "statistics_seconds": seconds,
+        "n_folds": 1 if folds is None else folds.n_folds,
+        "widths": widths,
+        "n_decompositions": decompositions,
+        "decomposition_flops": 0 if folds is None else cross_validation_flops(widths, len(folds.splits)),
+    }
     view, table = titled_table(f"a fit of {data}", "", "", header=False)
     table.add_column(style="dim")
-    size = f"{features_and_targets(found.n_features, found.n_targets)}, D = {dimension:,}"
+    size = f"{features_and_targets(found.n_features, found.n_targets)}, D = {widths_words(widths)}"
+    each = "" if folds is None else f", {folds.n_folds} folds apart"
+    table_of_folds = (
+        "to cross-validate",
+        f"{document['decomposition_flops']:.3g}",
+        f"{decompositions} decompositions, one for each fold and D",
+    )
     block_rows = f"{found.rows_per_block:,} rows each, in tiles of {found.tile_rows:,}"
     runs_on = "in this process" if serial else "the solver has a process of its own"
     for row in (
@@ -127,7 +167,8 @@ def plan(
         ("blocks", f"{found.n_blocks:,}", block_rows),
         ("read", human_bytes(found.bytes_read), "two passes: moments, statistics"),
         ("operations", f"{found.flops:.3g}", f"{gflops:.0f}e9 a second on one thread here"),
-        ("statistics", human_bytes(found.statistics_bytes), "of one block, or of all rows"),
+        *([] if folds is None else [table_of_folds]),
+        ("statistics", human_bytes(found.statistics_bytes), f"of one block, or of all rows{each}"),
         ("peak memory, a worker", human_bytes(found.worker_bytes), f"of {human_bytes(limit)}"),
         ("peak memory, the solver", human_bytes(found.client_bytes), f"of {human_bytes(solver_limit)}"),
         ("seconds, about", seconds_words(seconds), "for the statistics; reading and solving not counted"),
@@ -139,6 +180,7 @@ def plan(
 @command(
     "rff-dist fit data.zarr model --kernel matern --nu 1.5 --components 4096",
     "rff-dist fit data.zarr model --length-scale 0.5,1,2 --alpha 1e-6,1e-4,1e-2 --serial",
+    "rff-dist fit data.zarr model --select cv --folds 5 --alphas 1e-6:1e3:30 --components auto --plot cv.png",
 )
 def fit(
     data: DataArgument,
@@ -148,6 +190,12 @@ def fit(
     n_components: Components = "2048",
     length_scale: LengthScaleText = "auto",
     alpha: AlphaText = "auto",
+    select: SelectName = None,
+    alphas: AlphasText = None,
+    n_folds: FoldsOption = None,
+    groups: GroupByName = None,
+    time: TimeOrder = False,
+    plot: PlotPath = None,
     features: FeaturesName = "fourier",
     centres: CentresName = None,
     design: DesignName = None,
@@ -176,14 +224,25 @@ def fit(
     from rff_dist.feature_map import check_map
     from rff_dist.kernels import check_design, default_design
     from rff_dist.model import write_model
+    from rff_dist.storage.columns import column_of
+    from rff_dist.storage.labelled import GroupedDataset
     from rff_dist.storage.locations import check_output, parse_location
 
     # All that can be known to be wrong is found before any work starts.
-    width, penalty = read_length_scale(length_scale), read_alpha(alpha)
+    width = read_length_scale(length_scale)
+    penalty, grid = read_selection(alpha, select, alphas)
+    components = read_components(n_components, alpha=penalty)
+    cv = read_cv(n_folds, groups, time, alpha=penalty)
+    folds = pipeline.folds_for(cv, alpha=penalty, n_components=components)
+    if plot is not None and folds is None and grid is None and pipeline.is_one_alpha(penalty):
+        raise typer.BadParameter(
+            "nothing is chosen, so there is no error against alpha to draw; add --select cv",
+            param_hint="--plot",
+        )
     check_map(map)
     kind = read_features(features, centres)
     fourier = drawing.find_features(kind) is None
-    dimension = drawing.check_width(read_count(n_components, "--components"), map, kind)
+    widths = pipeline.read_widths(components, map, kind)
     chosen = make_kernel(kernel, nu, width)
     if design is not None and not fourier:
         raise typer.BadParameter("only --features fourier has one", param_hint="--design")
@@ -200,14 +259,20 @@ def fit(
     chosen.check_columns(dataset.n_features)
     if fourier:
         check_design(chosen, arranged, dataset.n_features)
-    with passes(where, solver=f"D = {dimension:,}") as (engine, clock):
+    rows = dataset if groups is None else GroupedDataset(dataset, column_of(dataset, groups))
+    if folds is not None:
+        pipeline.check_folds(rows, folds)
+    solver = f"D = {widths_words(widths)}" + ("" if folds is None else f", {folds.n_folds} folds")
+    with passes(where, solver=solver) as (engine, clock):
         model, solved = pipeline.fit(
-            dataset,
+            rows,
             chosen,
             engine=engine,
             length_scale=width,
-            n_components=dimension,
+            n_components=components,
             alpha=penalty,
+            alphas=grid,
+            cv=cv,
             design=arranged,
             map=map,
             standardize=not no_standardize,
@@ -220,10 +285,44 @@ def fit(
         document = {
             "model": output,
             **_describe_fit(model, solved, dataset, seed),
+            "plot": plot,
             "engine": describe_engine(engine, where),
             "seconds": seconds,
         }
-    return Report(document, Group(_fit_facts(document), next_step("rff-dist", "evaluate", output, "DATA")))
+    if plot is not None:
+        _draw_choice(plot, model, solved, data)
+    parts = [_fit_facts(document), next_step("rff-dist", "evaluate", output, "DATA")]
+    table = document["cross_validation"]
+    if table is not None and len(table["widths"]) > 1:
+        parts[1:1] = ["", widths_view(table, document["n_components"])]
+    return Report(document, Group(*parts))
+
+
+def _draw_choice(plot: Path, model: RidgeModel, solved: Solved, data: str) -> None:
+    """Draw the errors that alpha, and the width, were chosen from."""
+    import numpy as np
+
+    from rff_dist.report import AlphaPath, save_alpha_paths, save_cross_validation
+
+    kernel = kernel_words(_describe_features(model.feature_map, 0)["kernel"])
+    if solved.cross_validation is not None:
+        folds = folds_words(model.card["folds"])
+        save_cross_validation(plot, solved.cross_validation, title=data, subtitle=f"{kernel}, {folds}")
+        return
+    names = target_names(model, model.n_targets)
+    if solved.leave_one_out is not None:
+        path = solved.leave_one_out
+        panels = [AlphaPath("leave-one-out RMSE", path.alphas, np.sqrt(path.mean_squared_error))]
+    else:
+        selection = solved.selection
+        assert selection is not None
+        panels = [AlphaPath("GCV estimate of RMSE", selection.alphas, np.sqrt(selection.scores))]
+        if selection.criterion == "evidence":
+            panels.append(
+                AlphaPath("log evidence", selection.alphas, selection.log_evidences, logarithmic=False)
+            )
+    subtitle = f"{kernel}, D = {model.feature_map.n_components:,}"
+    save_alpha_paths(plot, panels, chosen=model.alpha, labels=names, title=data, subtitle=subtitle)
 
 
 def _describe_features(feature_map: FeatureMap, seed: int) -> dict[str, Any]:
@@ -246,6 +345,7 @@ def _describe_features(feature_map: FeatureMap, seed: int) -> dict[str, Any]:
 
 def _describe_fit(model: RidgeModel, solved: Solved, dataset: ZarrDataset, seed: int) -> dict[str, Any]:
     feature_map, solution, selection = model.feature_map, solved.solution, solved.selection
+    table = solved.cross_validation
     return {
         "n_samples": dataset.n_samples,
         "n_features": dataset.n_features,
@@ -253,9 +353,14 @@ def _describe_fit(model: RidgeModel, solved: Solved, dataset: ZarrDataset, seed:
         "n_components": feature_map.n_components,
         **_describe_features(feature_map, seed),
         "alpha": model.alpha,
-        "alpha_chosen_by": "given" if selection is None else selection.criterion,
-        "alpha_at_end_of_path": None if selection is None else selection.at_end,
+        "alpha_chosen_by": chosen_by(model.card, any_path=bool(model.selection)),
+        "alpha_at_end_of_path": _end_of_path(model, solved),
+        "alpha_path": _ends_of_path(solved),
         "gcv": None if selection is None else selection.score,
+        "leave_one_out_rmse": _leave_one_out_rmse(model, solved),
+        "cross_validation": None
+        if table is None
+        else describe_cross_validation(table, feature_map.n_components, model.alpha),
         "status": solution.status.value,
         "causes": solution.status.causes,
         "remedies": solution.status.remedies,
@@ -266,13 +371,34 @@ def _describe_fit(model: RidgeModel, solved: Solved, dataset: ZarrDataset, seed:
     }
 
 
+def _end_of_path(model: RidgeModel, solved: Solved) -> str | None:
+    """Say which end of the values looked at alpha is at, if any: a better one may lie beyond it."""
+    from rff_dist.selection import end_of_grid
+
+    table, path = solved.cross_validation, solved.leave_one_out
+    if table is not None and solved.choice is not None:
+        return solved.choice.at_end if len(table.alphas) > 1 else None
+    if path is not None:
+        return end_of_grid(path.alphas.tolist().index(model.alpha), len(path.alphas))
+    return None if solved.selection is None else solved.selection.at_end
+
+
+def _ends_of_path(solved: Solved) -> tuple[float, float] | None:
+    found = solved.cross_validation or solved.leave_one_out or solved.selection
+    return None if found is None else (float(found.alphas[0]), float(found.alphas[-1]))
+
+
+def _leave_one_out_rmse(model: RidgeModel, solved: Solved) -> list[float] | None:
+    if (path := solved.leave_one_out) is None:
+        return None
+    errors = path.mean_squared_error[path.alphas.tolist().index(model.alpha)]
+    return [math.sqrt(error) for error in errors]
+
+
 def _feature_words(found: Mapping[str, Any]) -> str:
     if found["features"] == "nystrom":
         return f"Nyström with jitter {found['jitter']:.3g}"
     return f"{found['design']}, {found['map']}"
-
-
-_CHOSEN_BY = {"given": "as given", "gcv": "chosen by GCV", "evidence": "chosen by the evidence"}
 
 
 def _fit_facts(found: Mapping[str, Any]) -> RenderableType:
@@ -280,8 +406,15 @@ def _fit_facts(found: Mapping[str, Any]) -> RenderableType:
         "rows": f"{found['n_samples']:,}, {features_and_targets(found['n_features'], found['n_targets'])}",
         "features": f"D = {found['n_components']:,}, {_feature_words(found)}, seed {found['seed']}",
         "kernel": kernel_words(found["kernel"]),
-        "alpha": f"{found['alpha']:.3g}, {_CHOSEN_BY[found['alpha_chosen_by']]}",
+        "alpha": f"{found['alpha']:.3g}, {CHOSEN_BY[found['alpha_chosen_by']]}",
     }
+    if (end := found["alpha_at_end_of_path"]) is not None:
+        low, high = found["alpha_path"]
+        facts["alpha"] += f", [yellow]at the {end} end[/] of {low:.3g} to {high:.3g}"
+    if (table := found["cross_validation"]) is not None:
+        facts["CV estimate"] = f"{rmse_words(table)}, {folds_words(table['folds'])}"
+    if found["leave_one_out_rmse"] is not None:
+        facts["leave-one-out"] = f"RMSE {some(found['leave_one_out_rmse'])} on new rows"
     if found["gcv"] is not None:
         roots = [math.sqrt(score) for score in found["gcv"]]
         facts["GCV estimate"] = f"RMSE {some(roots)} on new rows"

@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -150,6 +151,15 @@ AlphasText = Annotated[
         "--alphas",
         metavar="LOW:HIGH:N|A1,A2,…",
         help="What it chooses from: N values in equal ratios, or these; the whole range if left out.",
+        rich_help_panel=REGRESSION,
+    ),
+]
+PlotPath = Annotated[
+    Path | None,
+    typer.Option(
+        "--plot",
+        metavar="PNG",
+        help="Draw the errors that it chooses by against alpha, and against D.",
         rich_help_panel=REGRESSION,
     ),
 ]
@@ -317,18 +327,32 @@ def read_selection(
     return penalty, grid
 
 
-def read_components(text: str) -> int | str | list[int]:
-    """Read `--components`: a whole number, several with commas between them, or auto."""
-    if text == "auto":
-        return text
-    counts = [read_count(part, "--components") for part in text.split(",")]
-    return counts if len(counts) > 1 else counts[0]
+def read_components(text: str, *, alpha: float | str | list[float] = "auto") -> int | str | list[int]:
+    """Read `--components`: a whole number, several with commas between them, or auto, beside this `alpha`."""
+    from rff_dist.pipeline import CV_NAMES
+
+    counts = [] if text == "auto" else [read_count(part, "--components") for part in text.split(",")]
+    if len(counts) != 1 and isinstance(alpha, str) and alpha not in CV_NAMES:
+        raise typer.BadParameter(
+            f"{text!r} is chosen from by cross-validation, not by {alpha}; give one number, or --select cv",
+            param_hint="--components",
+        )
+    return text if not counts else counts if len(counts) > 1 else counts[0]
 
 
-def read_cv(n_folds: int | None, groups: str | None, time: bool) -> int | Folds | None:
-    """Read `--folds`, `--group-by` and `--time`: what `pipeline.fit` takes as `cv`."""
+def read_cv(
+    n_folds: int | None, groups: str | None, time: bool, *, alpha: float | str | list[float]
+) -> int | Folds | None:
+    """Read `--folds`, `--group-by` and `--time`: what `pipeline.fit` takes as `cv` beside this `alpha`."""
     from rff_dist.folds import GroupFolds, TimeFolds
+    from rff_dist.pipeline import CV_NAMES
 
+    given = {"--folds": n_folds is not None, "--group-by": groups is not None, "--time": time}
+    if any(given.values()) and isinstance(alpha, str) and alpha not in CV_NAMES:
+        raise typer.BadParameter(
+            f"folds are for --select cv or cv-1se, not {alpha}; leave one of them out",
+            param_hint=next(option for option, is_given in given.items() if is_given),
+        )
     if groups is not None and time:
         raise typer.BadParameter("folds are of groups or of time; leave one out", param_hint="--group-by")
     if groups is not None:

@@ -286,7 +286,8 @@ def _is_about(error: StorageError, place: str | os.PathLike[str]) -> bool:
         location = str(parse_location(place))
     except StorageError:
         return True
-    return re.search(re.escape(location) + r"(?![\w-]|\.\w)", str(error)) is not None
+    names = {location, os.fspath(place)}
+    return any(re.search(re.escape(name) + r"(?![\w-]|\.\w)", str(error)) for name in names)
 
 
 def _report_usage(error: Exception, *, as_json: bool) -> int:
@@ -307,7 +308,9 @@ def _report_error(error: BaseException, context: typer.Context, *, as_json: bool
     """Say what went wrong and what to do next; return the exit code."""
     if debug:
         traceback.print_exception(error, file=sys.stderr)
-    code = exit_code(error, output=context.params.get("output"))
+    written = [context.params.get(name) for name in ("output", "plot")]
+    codes = [exit_code(error, output=place) for place in written]
+    code = CANNOT_WRITE if CANNOT_WRITE in codes else codes[0]
     hint = ""
     if isinstance(error, KeyboardInterrupt):
         how = "SIGTERM" if code == TERMINATED else "Ctrl-C"

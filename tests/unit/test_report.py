@@ -8,7 +8,15 @@ from matplotlib.image import imread
 from rff_dist.cross_validation import CrossValidation
 from rff_dist.errors import DataError, StorageError
 from rff_dist.folds import HashFolds, TimeFolds
-from rff_dist.report import ErrorSeries, Panel, save_comparison, save_cross_validation, save_error_curve
+from rff_dist.report import (
+    AlphaPath,
+    ErrorSeries,
+    Panel,
+    save_alpha_paths,
+    save_comparison,
+    save_cross_validation,
+    save_error_curve,
+)
 
 
 def plain(red, green, blue):
@@ -131,3 +139,26 @@ def test_a_target_that_is_not_there_and_errors_that_are_all_0_are_refused(tmp_pa
         save_cross_validation(tmp_path / "p.png", cross_validation(), target=2)
     with pytest.raises(DataError, match="all errors are 0"):
         save_cross_validation(tmp_path / "p.png", cross_validation(scale=0.0), target=0)
+
+
+def alpha_paths(n_targets, n_alphas=4):
+    alphas = np.geomspace(1e-3, 1e3, n_alphas)
+    values = 1 + np.log10(alphas)[:, np.newaxis] ** 2 + np.arange(n_targets)
+    return [AlphaPath("error", alphas, values), AlphaPath("log", alphas, -values, logarithmic=False)]
+
+
+def test_each_path_of_alpha_is_a_panel_and_gaps_do_no_harm(tmp_path):
+    names = [f"$y{i}" for i in range(12)]
+    one, two = alpha_paths(12)
+    gap = AlphaPath("error", one.alphas, np.where(one.values > 3, np.inf, one.values))
+    options = {"chosen": 1.0, "labels": names, "title": "$t", "subtitle": "$s"}
+    narrow = imread(save_alpha_paths(tmp_path / "new" / "1.png", [gap], **options))
+    wide = imread(save_alpha_paths(tmp_path / "2.png", [gap, two], **options))
+    assert wide.shape[0] == narrow.shape[0]
+    assert wide.shape[1] > 1.5 * narrow.shape[1]
+
+
+@pytest.mark.parametrize("paths", [[], alpha_paths(2)])
+def test_paths_of_another_number_of_targets_are_refused(tmp_path, paths):
+    with pytest.raises(DataError, match="of 3 targets"):
+        save_alpha_paths(tmp_path / "p.png", paths, chosen=1.0, labels=["a", "b", "c"], title="t")
