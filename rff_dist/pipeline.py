@@ -44,7 +44,7 @@ from rff_dist.cross_validation import Choice, CrossValidation, cross_validate
 from rff_dist.drawing import check_width, draw, find_features
 from rff_dist.engines import Broadcast, Engine
 from rff_dist.engines.serial import SerialEngine
-from rff_dist.errors import DataError, InvalidParameterError, StatisticsError
+from rff_dist.errors import DataError, InvalidParameterError, PlanError, StatisticsError
 from rff_dist.feature_map import (
     FeatureMap,
     Nystrom,
@@ -57,7 +57,15 @@ from rff_dist.frequencies import Design
 from rff_dist.kernels import Kernel, LengthScale
 from rff_dist.leave_one_out import LeaveOneOut, hat_matrix, leave_out_rows, select_by_press
 from rff_dist.model import RidgeModel
-from rff_dist.plan import MAX_BLOCK_ROWS, Plan, available_memory, plan_blocks, plan_fit
+from rff_dist.plan import (
+    MAX_BLOCK_ROWS,
+    Plan,
+    available_memory,
+    human_bytes,
+    plan_blocks,
+    plan_fit,
+    plan_matrix_pass,
+)
 from rff_dist.runs import as_runs
 from rff_dist.selection import Selection, select_alpha
 from rff_dist.solvers import RidgeSolution, decompose, solve_cholesky
@@ -78,6 +86,7 @@ type Components = int | str | Sequence[int]
 type FloatArray = NDArray[np.float64]
 
 MAX_WEIGHT_EXPONENT = 400
+MAX_DEFAULT_ALPHAS = 48  # three a decade, over the sixteen of float64
 ALPHA_NAMES = ("auto", "gcv", "evidence", "cv", "cv-1se", "press")
 CV_NAMES = ("auto", "cv", "cv-1se")  # of those, what k-fold cross-validation can stand for
 DEFAULT_FOLDS = HashFolds(5)
@@ -146,6 +155,47 @@ def check_plan(
         memory_limit=getattr(engine, "worker_memory", None) or here,
         client_memory_limit=here,
     )
+
+
+def check_matrix_pass(
+    dataset: Dataset,
+    feature_map: FeatureMap,
+    *,
+    engine: Engine,
+    n_targets: int,
+    n_columns: int = 0,
+    spectral: bool = False,
+) -> None:
+    """Refuse a pass that carries a D x D matrix where memory would not do; see `plan_matrix_pass`.
+
+    Raises
+    ------
+    PlanError
+        With the memory needed and the memory there is.
+    """
+    blocks_of(dataset)  # refuses a dataset without rows
+    here = available_memory()
+    needed = plan_matrix_pass(
+        n_samples=dataset.n_samples,
+        n_features=dataset.n_features,
+        n_targets=n_targets,
+        n_components=feature_map.n_components,
+        chunk_rows=dataset.chunk_rows,
+        itemsize=dataset.dtype.itemsize,
+        n_threads=engine.n_threads,
+        n_columns=n_columns,
+        spectral=spectral,
+        whitened=feature_map.whitener is not None,
+        separate_client=not isinstance(engine, SerialEngine),
+    )
+    limits = (getattr(engine, "worker_memory", None) or here, here)
+    for who, wanted, limit in zip(("a worker", "this process"), needed, limits, strict=True):
+        if wanted > limit:
+            raise PlanError(
+                f"{who} needs {human_bytes(wanted)} for a pass that carries a matrix of n_components="
+                f"{feature_map.n_components:_} squared, but has {human_bytes(limit)}; give it more "
+                "memory, or fit fewer components"
+            )
 
 
 def is_one_alpha(alpha: Alpha) -> bool:
@@ -757,7 +807,7 @@ def evaluate(
     ------
     DataError
         If the dataset does not fit the model, or has no targets.
-    StatisticsError, SolveError
+    StatisticsError, SolveError, PlanError
         With `std`, as `predict_with_std_in_memory`.
     """
     check_dataset(dataset, model)
@@ -766,7 +816,7 @@ def evaluate(
     found: Errors | Calibration = engine.map_reduce(
         BlockTask(dataset, cast("Any", calibrate_rows if std else evaluate_rows)),
         blocks_of(dataset),
-        _predictive_model(model) if std else model.linear,
+        _predictive_state(dataset, model, engine=engine) if std else model.linear,
         combine=operator.add,
         label="evaluate",
     )
@@ -809,6 +859,8 @@ def leave_one_out(
         If values are not finite.
     StatisticsError
         If the statistics are of other rows.
+    PlanError
+        If the matrix does not fit into the memory there is.
     """
     if statistics.n_samples != dataset.n_samples or statistics.spec.n_targets != dataset.n_targets:
         raise StatisticsError(
@@ -816,6 +868,15 @@ def leave_one_out(
             f"data have {dataset.n_samples:_} of {dataset.n_targets}; rows are left out of those that were "
             "trained on: give the same data"
         )
+    n_alphas = MAX_DEFAULT_ALPHAS if alphas is None else np.size(alphas)
+    check_matrix_pass(
+        dataset,
+        feature_map,
+        engine=engine,
+        n_targets=dataset.n_targets,
+        n_columns=n_alphas * (dataset.n_targets + 1),
+        spectral=True,
+    )
     state = hat_matrix(statistics, feature_map, alphas=alphas, fit_intercept=fit_intercept)
     found: LeaveOneOut = engine.map_reduce(
         BlockTask(dataset, leave_out_rows),
@@ -914,7 +975,7 @@ def predict(
         If the dataset does not fit the model.
     StorageError
         If the output exists and `overwrite` is False, or cannot be written.
-    StatisticsError, SolveError
+    StatisticsError, SolveError, PlanError
         With `std`, as `predict_with_std_in_memory`.
     InvalidParameterError
         If `coverage` is not in (0, 1).
@@ -923,7 +984,7 @@ def predict(
     blocks = blocks_of(dataset)
     wanted = _wanted(model, std=std, coverage=coverage)
     needs_std = std or wanted.deviations > 0
-    state = _predictive_model(model) if needs_std else model.linear
+    state = _predictive_state(dataset, model, engine=engine) if needs_std else model.linear
     # the output's chunks follow the blocks, so that no two tasks write to one chunk
     chunk_rows = blocks[0].n_samples
     output = create_output(
@@ -1020,7 +1081,7 @@ def predict_intervals_in_memory(
             dataset, partial(_predict_arrays_part, wanted=wanted, one_dimensional=model.one_dimensional)
         ),
         blocks_of(dataset),
-        model.linear if model.held_out is not None else _predictive_model(model),
+        model.linear if model.held_out is not None else _predictive_state(dataset, model, engine=engine),
         combine=operator.add,
         label="predict",
     )
@@ -1063,17 +1124,24 @@ def predict_with_std_in_memory(
         If the model has no statistics, or does not say whether an intercept was fitted.
     SolveError
         If the statistics do not determine a variance.
+    PlanError
+        If the triangle does not fit into the memory there is.
     """
     check_dataset(dataset, model)
     parts: list[tuple[FloatArray, FloatArray]] = engine.map_reduce(
         BlockTask(dataset, _predict_part_with_std),
         blocks_of(dataset),
-        _predictive_model(model),
+        _predictive_state(dataset, model, engine=engine),
         combine=operator.add,
         label="predict",
     )
     mean, std = (np.concatenate(pieces) for pieces in zip(*parts, strict=True))
     return (mean[:, 0], std[:, 0]) if model.one_dimensional else (mean, std)
+
+
+def _predictive_state(dataset: Dataset, model: RidgeModel, *, engine: Engine) -> PredictiveModel:
+    check_matrix_pass(dataset, model.feature_map, engine=engine, n_targets=model.n_targets)
+    return _predictive_model(model)
 
 
 def _predictive_model(model: RidgeModel) -> PredictiveModel:

@@ -21,7 +21,7 @@ from rff_dist.cross_validation import cross_validation_bytes
 from rff_dist.errors import PlanError
 from rff_dist.feature_map import check_n_components
 from rff_dist.statistics import FRACTION_BITS, OUTPUT_TILE, TileLayout, tile_rows
-from rff_dist.triangular import available_cores
+from rff_dist.triangular import STRIP_COLUMNS, available_cores
 
 MIN_BLOCK_ROWS = (
     16_384  # sending and merging a block's statistics then costs about 2 % of making them, for any D
@@ -258,6 +258,54 @@ def plan_fit(
 
     _refuse_too_large(plan, without_limits)
     return plan
+
+
+def plan_matrix_pass(
+    *,
+    n_samples: int,
+    n_features: int,
+    n_targets: int,
+    n_components: int,
+    chunk_rows: int,
+    itemsize: int = 4,
+    n_threads: int = 1,
+    n_columns: int = 0,
+    spectral: bool = False,
+    whitened: bool = False,
+    separate_client: bool = False,
+) -> tuple[int, int]:
+    """Return the peak bytes of a worker and of the client in a pass that carries a D x D matrix.
+
+    Such passes are those with standard deviations, which carry a triangle, and leave-one-out passes.
+
+    Parameters
+    ----------
+    n_samples, n_features, n_targets, n_components, chunk_rows, itemsize, n_threads, whitened, separate_client
+        As in `plan_fit`.
+    n_columns : int
+        Columns of n_components numbers that the pass carries too.
+    spectral : bool
+        Whether the matrix comes of an eigendecomposition rather than a Cholesky factorisation.
+    """
+    blocks = plan_blocks(n_samples, n_features, itemsize, chunk_rows)
+    rows = max(block.n_samples for block in blocks)
+    height = min(tile_rows(n_components), rows)
+    row_bytes = n_features * itemsize + 8 * (n_targets + 1)
+    block_bytes = 2 * max(rows, min(chunk_rows, n_samples)) * row_bytes
+    block_bytes += rows * 24 * (n_features + 4 * (n_targets + 1))
+    # features, what they become and its squares, of 256 rows; a stripe of a tile for the predictions
+    strip_bytes = n_threads * (3 * 8 * STRIP_COLUMNS * (n_components + n_columns) + 8 * OUTPUT_TILE * height)
+    matrix_bytes, column_bytes = 8 * n_components**2, 8 * n_components * n_columns
+    here = PROCESS_BYTES + block_bytes + strip_bytes + matrix_bytes + column_bytes
+    limbs = 1 if n_samples <= 1 << (62 - FRACTION_BITS) else 2
+    kept = 8 * limbs * TileLayout(n_components).size + whitened * matrix_bytes  # with the model
+    # the eigensolver needs what it does in a fit; the triangle is made in the Gram's own memory
+    making = PROCESS_BYTES + kept + matrix_bytes * (5 if spectral else 1) + 2 * column_bytes
+    if separate_client:
+        # a matrix that travels is there twice while it is packed or unpacked
+        return here + matrix_bytes + column_bytes, making + matrix_bytes + column_bytes
+    together = max(making, here + kept)
+    return together, together
 
 
 def _refuse_too_large(plan: Plan, without_limits: Callable[[int], Plan]) -> None:

@@ -1,10 +1,12 @@
 import dataclasses
 import json
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rff_dist import RFFRidge, SerialEngine, pipeline
 from rff_dist.errors import InvalidParameterError, PlanError
 from rff_dist.plan import (
     MAX_BLOCK_BYTES,
@@ -15,7 +17,9 @@ from rff_dist.plan import (
     measure_gflops,
     plan_blocks,
     plan_fit,
+    plan_matrix_pass,
 )
+from rff_dist.storage import ArrayDataset
 
 sizes = {
     "n_samples": st.integers(1, 10**9),
@@ -234,3 +238,34 @@ def test_the_machine_is_measured():
 )  # fmt: skip
 def test_sizes_are_told_in_the_unit_a_person_would_use(n_bytes, text):
     assert human_bytes(n_bytes) == text
+
+
+# -- passes that carry a matrix ------------------------------------------------------------------------
+
+
+def test_a_pass_with_a_matrix_counts_it_where_it_is():
+    small, large = ({**JOB, "n_components": n_components} for n_components in (1024, 4096))
+    matrix = 8 * (4096**2 - 1024**2)
+    for options in ({}, {"spectral": True}, {"whitened": True}, {"separate_client": True}):
+        pairs = zip(plan_matrix_pass(**small, **options), plan_matrix_pass(**large, **options), strict=True)
+        assert all(more - less > matrix for less, more in pairs)
+    # measured with 2,500 components, two threads and a process of 250 MiB: 337 and 438 MiB
+    worker, client = plan_matrix_pass(**large, separate_client=True, spectral=True)
+    assert worker > PROCESS_BYTES + 2 * 8 * 4096**2
+    assert client > PROCESS_BYTES + 5 * 8 * 4096**2
+
+
+def test_a_matrix_that_does_not_fit_is_refused_before_it_is_made(monkeypatch):
+    rng = np.random.default_rng(0)
+    X, y = rng.standard_normal((50, 2)), rng.standard_normal(50)
+    model = RFFRidge(n_components=8, alpha=1.0, engine=SerialEngine(n_threads=1)).fit(X, y)
+    data, engine = ArrayDataset(X, y), SerialEngine(n_threads=1)
+    monkeypatch.setattr(pipeline, "available_memory", lambda: 2**20)
+    pipeline.evaluate(data, model.model_, engine=engine)
+    for run in (
+        lambda: pipeline.evaluate(data, model.model_, engine=engine, std=True),
+        lambda: pipeline.predict_with_std_in_memory(data, model.model_, engine=engine),
+        lambda: pipeline.leave_one_out(data, model.statistics_, model.feature_map_, engine=engine),
+    ):
+        with pytest.raises(PlanError, match=r"needs 4.* MiB for a pass that carries a matrix .* has 1.0 MiB"):
+            run()
