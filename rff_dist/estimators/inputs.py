@@ -83,7 +83,9 @@ def as_dataset(
     if isinstance(X, str | os.PathLike) or hasattr(X, "read") or _is_zarr(X, "Group"):
         if y is not None or sample_weight is not None:
             raise DataError("`y` and `sample_weight` belong to the dataset: leave them out, or pass arrays")
-        dataset: Dataset = X if hasattr(X, "read") else open_dataset(X)
+        if not hasattr(X, "read"):  # a group's y may be text, which is no target, where none is looked at
+            X = open_dataset(X) if supervised else open_dataset(X, y=None)
+        dataset: Dataset = X
     elif is_dask(X):
         from rff_dist.engines.dask_arrays import DaskArrayDataset
 

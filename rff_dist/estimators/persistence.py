@@ -105,6 +105,7 @@ def _parameters_of(model: RidgeModel) -> dict[str, Any]:
         "n_components": model.feature_map.n_components,
         "features": "nystrom" if isinstance(model.feature_map, NystromFeatureMap) else "fourier",
         "alpha": model.card.get("alpha_given", "auto" if model.selection else model.alpha),
+        "cv": folds_from_dict(model.card["folds"]) if "folds" in model.card else None,
         "design": "orthogonal" if spec is None else spec.design.name,
         "standardize": model.feature_map.standardizer is not None,
         "fit_intercept": bool(model.card.get("fit_intercept", True)),

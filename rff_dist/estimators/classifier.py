@@ -1,0 +1,438 @@
+"""Classification on random features, for data of any size and labels of any type."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from functools import partial
+from numbers import Integral, Real
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import ClassifierMixin
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils.metaestimators import available_if
+from sklearn.utils.validation import check_is_fitted
+
+from rff_dist import classification
+from rff_dist.blocks import LinearModel
+from rff_dist.calibration import ScoreCalibration
+from rff_dist.engines import Engine
+from rff_dist.errors import DataError, IntegrityError, InvalidParameterError, SolveError
+from rff_dist.estimators.base import PredictRows, RandomFeatureEstimator
+from rff_dist.estimators.folds import as_folds
+from rff_dist.estimators.inputs import (
+    as_dataset,
+    as_labelled,
+    is_dask,
+    is_in_memory,
+    map_rows,
+    suitable_engine,
+)
+from rff_dist.feature_map import Nystrom
+from rff_dist.frequencies import Design
+from rff_dist.kernels import Kernel
+from rff_dist.labelling import count_labels
+from rff_dist.model import RidgeModel
+from rff_dist.statistics import RidgeStatistics
+from rff_dist.storage import LabelledDataset
+from rff_dist.storage.labelled import LabelCounts, class_weights
+
+type _Finish = Callable[[NDArray[np.float64]], NDArray[Any]]
+
+
+def _has_probabilities(estimator: RFFClassifier) -> bool:
+    if estimator.loss == "squared_hinge":
+        raise AttributeError("the squared hinge has no probabilities; take loss='logistic' or loss='squared'")
+    return True
+
+
+class RFFClassifier(ClassifierMixin, RandomFeatureEstimator):
+    """Classification in random Fourier or Nyström features: ridge, logistic regression or kernel SVM.
+
+    Ridge on class codes −1 and +1 costs one pass of O(n_samples · n_components²), as `RFFRidge`; it chooses
+    alpha. The other losses start from it and take 10 to 30 cheap passes more, of
+    O(n_samples · n_components · n_features) each. All have the same bits on one thread, many threads or a
+    cluster, and memory does not grow with the rows.
+
+    Parameters
+    ----------
+    kernel, length_scale, n_components, cv, features, design, standardize, fit_intercept, random_state, engine
+        As in `RFFRidge`.
+    alpha : "auto", "gcv", "evidence", "cv", "cv-1se", float or sequence of float, default="auto"
+        The penalty, chosen as in `RFFRidge` for ridge on the codes. Of the objectives Σ w·(y − f)² +
+        alpha‖W‖², Σ w·max(0, 1 − y·f)² + alpha‖W‖² and −Σ w·log p + ½·alpha‖W‖². The squared hinge takes
+        ridge's choice as it is; the logistic loss takes it times the mean of p·(1 − p), so that it has as
+        many degrees of freedom, and at least times 1/8. One number is taken as it is: 1/alpha is the C of
+        scikit-learn's LogisticRegression, 1/(2·alpha) that of LinearSVC.
+    loss : {"squared", "logistic", "squared_hinge"}, default="squared"
+        "squared" is the fastest; its probabilities are a sigmoid, or a softmax for more than two classes, of
+        scores that were computed without their own row. "logistic" is multinomial and has probabilities of
+        its own. "squared_hinge" is the kernel support vector machine, one class against the rest, without
+        probabilities.
+    class_weight : "balanced", dict or None, default=None
+        What the weights of each class's rows are multiplied by, as in scikit-learn. The probabilities of the
+        squared loss match the classes' frequencies all the same; those of the logistic loss are of the
+        reweighted rows.
+    tol : float, default=1e-6
+        When "logistic" and "squared_hinge" stop: where the objective is about this near to its minimum,
+        relative to itself.
+    max_iter : int, default=100
+        Steps of these losses, at most; each is one pass, rarely two.
+
+    Attributes
+    ----------
+    classes_ : array of shape (n_classes,)
+        The labels, sorted.
+    coef_ : float64 array of shape (1, n_components) or (n_classes, n_components)
+        Weights of the features; a single row for two classes.
+    intercept_ : float64 array of shape (1,) or (n_classes,)
+        Added to all scores.
+    n_iter_ : int
+        Steps of the loss's minimisation; 1 for the squared loss, which is solved at once.
+    alpha_, length_scale_, n_components_, selection_, statistics_, feature_map_, model_, n_features_in_
+        As in `RFFRidge`; `selection_` and `statistics_` are those of ridge on the codes.
+
+    Notes
+    -----
+    With the squared loss `predict` goes by the scores, and need not be the class of the largest probability
+    where classes are weighted or of very different sizes, as with Platt's probabilities of an SVC.
+
+    There is no `partial_fit`: a sum of statistics would not hold the rows that probabilities and the other
+    losses need.
+
+    References
+    ----------
+    Rahimi & Recht (2007); Platt (1999); Böhning (1992) for the curvature of multinomial logistic regression.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from rff_dist import RFFClassifier
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.uniform(-3, 3, (2000, 2))
+    >>> y = np.where(X[:, 0] * X[:, 1] > 0, "same", "opposite")
+    >>> model = RFFClassifier(n_components=256, random_state=0).fit(X, y)
+    >>> model.predict([[2.0, 2.0], [2.0, -2.0]])
+    array(['same', 'opposite'], dtype='<U8')
+    >>> bool(model.predict_proba([[2.0, 2.0]])[0, 1] > 0.9)
+    True
+    """
+
+    classes_: NDArray[Any]
+
+    def __init__(
+        self,
+        kernel: str | Kernel = "gaussian",
+        *,
+        length_scale: Any = "auto",
+        n_components: Any = 2048,
+        alpha: Any = "auto",
+        cv: Any = None,
+        features: str | Nystrom = "fourier",
+        design: str | Design = "orthogonal",
+        standardize: bool = True,
+        fit_intercept: bool = True,
+        loss: str = "squared",
+        class_weight: Any = None,
+        tol: float = classification.TOL,
+        max_iter: int = classification.MAX_ITER,
+        random_state: Any = None,
+        engine: Engine | None = None,
+    ) -> None:
+        self.kernel = kernel
+        self.length_scale = length_scale
+        self.n_components = n_components
+        self.alpha = alpha
+        self.cv = cv
+        self.features = features
+        self.design = design
+        self.standardize = standardize
+        self.fit_intercept = fit_intercept
+        self.loss = loss
+        self.class_weight = class_weight
+        self.tol = tol
+        self.max_iter = max_iter
+        self.random_state = random_state
+        self.engine = engine
+
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None, groups: Any = None) -> Self:
+        """Fit from scratch.
+
+        Parameters
+        ----------
+        X : array-like, frame, sparse matrix, Dask or Zarr array, dataset, path or URL
+            Of shape (n_samples, n_features).
+        y : array-like, series, Dask or Zarr array of shape (n_samples,), or str
+            Labels: integers, booleans, text or whole floats. Beside a dataset, path or URL the name of an
+            array in its group, by default "y".
+        sample_weight : array-like of shape (n_samples,), optional
+            Not negative; whole numbers repeat rows.
+        groups : array-like of shape (n_samples,) or str, optional
+            As in `RFFRidge.fit`.
+
+        Raises
+        ------
+        InvalidParameterError
+            If a parameter is out of range.
+        DataError
+            If values are not finite, shapes do not fit, or there are not two classes with weight.
+        PlanError
+            If the job needs more memory than there is.
+
+        Warns
+        -----
+        ConvergenceWarning
+            If `max_iter` steps did not do.
+        """
+        kernel, length_scale = self._check_features()
+        self._check_loss()
+        source, labels = as_labelled(self, X, y, sample_weight, reset=True)
+        with suitable_engine(self.engine, source) as engine:
+            counts = count_labels(labels, source=source, engine=engine)
+            factors = class_weights(self.class_weight, counts)
+            labelled = LabelledDataset(source, labels, counts.classes, factors)
+            _check_weighted(counts, factors)
+            cv, dataset = as_folds(self.cv, labelled, y, groups)
+            model, _ = classification.fit(
+                dataset,
+                kernel,
+                engine=engine,
+                loss=self.loss,
+                class_weight=factors,
+                tol=float(self.tol),
+                max_iter=int(self.max_iter),
+                length_scale=length_scale,
+                cv=cv,
+                **self._fit_options(),
+            )
+        model = with_classes(
+            model, counts.classes, self.class_weight, tol=float(self.tol), max_iter=int(self.max_iter)
+        )
+        self._keep(self._with_names(model))
+        self._warn_of_early_stop()
+        return self
+
+    def decision_function(self, X: Any) -> Any:
+        """Return the scores, O(n_samples · n_components · n_features).
+
+        Parameters
+        ----------
+        X : array-like, frame, sparse matrix, Dask or Zarr array, dataset, path or URL
+            Of shape (n_samples, n_features).
+
+        Returns
+        -------
+        float64 array of shape (n_samples,) or (n_samples, n_classes)
+            For two classes that of the second, which is predicted above 0. A lazy Dask array for a Dask
+            collection, else a NumPy array in memory.
+
+        Raises
+        ------
+        NotFittedError
+            Before `fit`.
+        DataError
+            If values are not finite, or columns are missing.
+        """
+        check_is_fitted(self, "_fitted")
+        return self._scores(X, as_dataset(self, X, reset=False, supervised=False))
+
+    def predict(self, X: Any) -> Any:
+        """Return the class of each row, shape (n_samples,); see `decision_function`."""
+        check_is_fitted(self, "_fitted")
+        return self._of_scores(X, partial(_labels, self.classes_), width=None, dtype=self.classes_.dtype)
+
+    @available_if(_has_probabilities)  # type: ignore[untyped-decorator]
+    def predict_proba(self, X: Any) -> Any:
+        """Return the probability of each class, shape (n_samples, n_classes), in the order of `classes_`.
+
+        Parameters
+        ----------
+        X
+            As in `decision_function`.
+
+        Raises
+        ------
+        NotFittedError
+            Before `fit`.
+        SolveError
+            If alpha was so small that scores of the training rows without their own influence are unknown.
+        """
+        return self._probabilities(X, _probabilities)
+
+    @available_if(_has_probabilities)  # type: ignore[untyped-decorator]
+    def predict_log_proba(self, X: Any) -> Any:
+        """Return the logarithm of `predict_proba`, finite also where that is 0."""
+        return self._probabilities(X, _log_probabilities)
+
+    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
+        """Return the (weighted) share of rows whose class is predicted.
+
+        Parameters
+        ----------
+        X, y, sample_weight
+            As in `fit`.
+
+        Raises
+        ------
+        DataError
+            If the rows are not in memory and a label is not among `classes_`.
+        """
+        check_is_fitted(self, "_fitted")
+        if is_in_memory(X):
+            return float(super().score(X, y, sample_weight))
+        source, labels = as_labelled(self, X, y, sample_weight, reset=False)
+        with suitable_engine(self.engine, source) as engine:
+            dataset = LabelledDataset(source, labels, self.classes_)
+            return classification.accuracy(dataset, self.model_, engine=engine)
+
+    @property
+    def model_(self) -> RidgeModel:
+        """The trained model, ready to be stored."""
+        self._require_fitted("model_")
+        return self._fitted
+
+    @property
+    def statistics_(self) -> RidgeStatistics:
+        """The exact sums of ridge on the codes."""
+        self._require_fitted("statistics_")
+        if self._fitted.statistics is None:
+            raise AttributeError("this model was stored without its statistics")
+        return self._fitted.statistics
+
+    @property
+    def coef_(self) -> NDArray[np.float64]:
+        """Weights of the features."""
+        self._require_fitted("coef_")
+        return self._fitted.coefficients.T
+
+    @property
+    def intercept_(self) -> NDArray[np.float64]:
+        """Added to all scores."""
+        self._require_fitted("intercept_")
+        return self._fitted.intercept
+
+    @property
+    def n_iter_(self) -> int:
+        """Steps of the loss's minimisation."""
+        self._require_fitted("n_iter_")
+        minimum = self._fitted.card["classifier"]["minimum"]
+        return 1 if minimum is None else int(minimum["n_iterations"])
+
+    def _of_scores(self, X: Any, finish: _Finish, *, width: int | None, dtype: Any) -> Any:
+        """Apply a function to the scores, of shape (n_samples, n_columns), lazily for a Dask collection."""
+        dataset = as_dataset(self, X, reset=False, supervised=False)
+        if is_dask(X):
+            return map_rows(X, _PredictRows(self.model_.linear, finish), width=width, dtype=dtype)
+        scores = self._scores(X, dataset)
+        return finish(scores.reshape(len(scores), -1))
+
+    def _probabilities(self, X: Any, function: Callable[..., NDArray[Any]]) -> Any:
+        check_is_fitted(self, "_fitted")
+        calibration = classification.calibration_of(self.model_)
+        if calibration is None:
+            raise SolveError(
+                f"no probabilities: with alpha={self.alpha_:.3g} the scores of the training rows without "
+                "their own influence are not determined; fit with a larger alpha, or loss='logistic'"
+            )
+        finish = partial(function, calibration)
+        return self._of_scores(X, finish, width=len(self.classes_), dtype=np.float64)
+
+    def _check_loss(self) -> None:
+        classification.check_loss(self.loss)
+        tol: Any = self.tol
+        max_iter: Any = self.max_iter
+        if isinstance(tol, bool) or not isinstance(tol, Real) or not 0 < float(tol) < 1:
+            raise InvalidParameterError(f"`tol` is {tol!r}; expected a number in (0, 1)")
+        if isinstance(max_iter, bool) or not isinstance(max_iter, Integral) or max_iter < 1:
+            raise InvalidParameterError(f"`max_iter` is {max_iter!r}; expected an integer of at least 1")
+
+    def _keep(self, model: RidgeModel) -> None:
+        self._fitted = model
+        self.classes_ = read_classes(model)
+
+    def _warn_of_early_stop(self) -> None:
+        minimum = self._fitted.card["classifier"]["minimum"]
+        if minimum is not None and not minimum["converged"]:
+            warnings.warn(
+                f"loss={self.loss!r} stopped after {minimum['n_iterations']} steps about "
+                f"{minimum['excess'] / minimum['objective']:.1e} of the objective above its minimum; "
+                f"expected tol={self.tol:g}. Raise `max_iter` ({self.max_iter}), `tol` or `alpha`",
+                ConvergenceWarning,
+                stacklevel=3,
+            )
+
+
+def _check_weighted(counts: LabelCounts, factors: NDArray[np.float64] | None) -> None:
+    weight = counts.weight.value() * (1.0 if factors is None else factors)
+    if (weight > 0).sum() < 2:
+        counted = counts.classes[weight > 0].tolist()
+        raise DataError(
+            f"rows of {len(counted)} class have a weight above 0 ({counted}); a classifier needs at least 2 "
+            "classes"
+        )
+
+
+def _labels(classes: NDArray[Any], scores: NDArray[np.float64]) -> NDArray[Any]:
+    return np.asarray(classes[classification.class_of(scores)])
+
+
+def _log_probabilities(calibration: ScoreCalibration, scores: NDArray[np.float64]) -> NDArray[np.float64]:
+    return calibration.log_probabilities(scores)
+
+
+def _probabilities(calibration: ScoreCalibration, scores: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.asarray(np.exp(calibration.log_probabilities(scores)))
+
+
+class _PredictRows:
+    """Predicts one chunk of a Dask array; a class so that it pickles small."""
+
+    def __init__(self, model: LinearModel, finish: _Finish) -> None:
+        self.predict = PredictRows(model, one_dimensional=False)
+        self.finish = finish
+
+    def __call__(self, X: NDArray[Any]) -> NDArray[Any]:
+        return self.finish(self.predict(X))
+
+
+# -- what a stored model says of its classes -------------------------------------------------------
+
+
+def with_classes(model: RidgeModel, classes: NDArray[Any], class_weight: Any, **facts: Any) -> RidgeModel:
+    """Return a classifier's model with its labels on its card, as JSON has them."""
+    weight = class_weight
+    if isinstance(weight, Mapping):
+        weight = [float(weight.get(label, 1.0)) for label in classes.tolist()]
+    about = {"classes": classes.tolist(), "dtype": classes.dtype.str, "class_weight": weight, **facts}
+    return model.with_card(classifier={**model.card["classifier"], **about})
+
+
+def read_classes(model: RidgeModel) -> NDArray[Any]:
+    """Return the labels of a classifier's model in the type they were given in.
+
+    Raises
+    ------
+    IntegrityError
+        If they are no labels.
+    """
+    facts = model.card["classifier"]
+    dtype = np.dtype(facts["dtype"])
+    if dtype.kind not in "biufUO":
+        raise IntegrityError(f"the model's classes have dtype {dtype}; expected numbers, booleans or text")
+    classes = np.empty(len(facts["classes"]), dtype)
+    classes[:] = facts["classes"]
+    return classes
+
+
+def estimator_of(model: RidgeModel, **parameters: Any) -> RFFClassifier:
+    """Return a fitted estimator for a classifier's model, with the parameters that its card keeps."""
+    facts = model.card["classifier"]
+    weight = facts["class_weight"]
+    if isinstance(weight, list):
+        weight = dict(zip(read_classes(model).tolist(), weight, strict=True))
+    options = {name: facts[name] for name in ("loss", "tol", "max_iter")}
+    estimator = RFFClassifier(class_weight=weight, **options, **parameters)
+    estimator._keep(model)
+    return estimator
