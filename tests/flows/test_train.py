@@ -221,7 +221,7 @@ def test_lent_engine_is_not_combined_with_parameters_of_another(run):
 
 
 def test_model_that_exists_is_refused_before_a_cluster_starts(run, monkeypatch):
-    monkeypatch.setattr("flows.train.DaskEngine", None)
+    monkeypatch.setattr("flows.common.DaskEngine", None)
     with disable_run_logger(), pytest.raises(OutputExistsError, match="exists already"):
         train.fn(run.parameters)
 
