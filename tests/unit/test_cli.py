@@ -31,7 +31,9 @@ from rff_dist.plan import plan_fit
 from rff_dist.storage import ingest, open_dataset, write_dataset
 from rff_dist.tuning import tune_length_scales
 
-COMMANDS = ["demo", "ingest", "generate", "approximate", "plan", "fit", "evaluate", "predict", "info"]
+COMMANDS = [
+    "demo", "ingest", "generate", "approximate", "plan", "fit", "evaluate", "predict", "tune", "info"
+]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
