@@ -464,6 +464,8 @@ def add_each[T](left: tuple[T, ...], right: tuple[T, ...]) -> tuple[T, ...]:
 def accumulate_rows(rows: Rows, state: Accumulation) -> RidgeStatistics:
     """Return the exact statistics of a block, O(n_samples · n_components²).
 
+    Where the spec has no targets, y is not looked at.
+
     A tile's features are filled stripe by stripe, its products made output tile by output tile and
     added as integers; threads share out stripes and output tiles.
 
@@ -491,7 +493,9 @@ class _Pieces:
 def _accumulate(rows: Rows, state: Accumulation, pieces: _Pieces | None) -> list[RidgeStatistics]:
     """Return the statistics of each piece of a block; without pieces, of all its rows as they stand."""
     feature_map, spec = state.feature_map, state.spec
-    if rows.y is None:
+    if spec.n_targets == 0:
+        rows = replace(rows, y=None)
+    elif rows.y is None:
         raise DataError("the data have no y: training needs targets")
     if rows.block.n_samples > spec.limb_rows:
         raise PlanError(
@@ -502,7 +506,7 @@ def _accumulate(rows: Rows, state: Accumulation, pieces: _Pieces | None) -> list
             f"the statistics are laid out for {spec.n_components} components, the feature map has "
             f"{feature_map.n_components}; draw up the spec from this feature map"
         )
-    if rows.y.shape != (rows.block.n_samples, spec.n_targets):
+    if rows.y is not None and rows.y.shape != (rows.block.n_samples, spec.n_targets):
         raise DataError(
             f"y has shape {rows.y.shape} in rows {rows.block.start:_}:{rows.block.stop:_}; "
             f"expected ({rows.block.n_samples}, {spec.n_targets})"
@@ -510,7 +514,9 @@ def _accumulate(rows: Rows, state: Accumulation, pieces: _Pieces | None) -> list
     inputs = feature_map.prepare(rows.X)
     check_finite(rows, inputs)
     weights = _checked_weights(rows, spec)
-    right = np.column_stack([rows.y - np.asarray(spec.target_offset or 0.0), np.ones(len(rows.y))])
+    right = np.ones((len(inputs), 1))
+    if rows.y is not None:
+        right = np.column_stack([rows.y - np.asarray(spec.target_offset or 0.0), right])
     row_numbers = np.arange(rows.block.start, rows.block.stop)
     ends: tuple[int, ...] = (len(inputs),)
     if pieces is not None:

@@ -315,30 +315,32 @@ def statistics_spec(
     weight_exponent: int = 0,
     frequency_weights: bool = False,
     fraction_bits: int = FRACTION_BITS,
+    with_targets: bool = True,
     engine: Engine | None = None,
 ) -> StatisticsSpec:
     """Return what statistics of a dataset in a feature map are about.
 
     Features without a bound, such as linear ones, take their grid from a first pass of maxima on
-    `engine`, with head-room for twice as much; see `blocks.measure_features`.
+    `engine`, with head-room for twice as much; see `blocks.measure_features`. Without targets the statistics
+    are Z'Z, Z'1 and the counts alone, and y is not looked at.
 
     Raises
     ------
     DataError
-        If the dataset has no targets.
+        If the dataset has no targets, unless it is to be summed without.
     """
-    if dataset.n_targets < 1:
+    if with_targets and dataset.n_targets < 1:
         raise DataError("the data have no y: training needs targets")
     return StatisticsSpec(
         n_components=feature_map.n_components,
-        n_targets=dataset.n_targets,
+        n_targets=dataset.n_targets if with_targets else 0,
         feature_digest=feature_map.digest(),
         scales=feature_map.scales,
         whitened=isinstance(feature_map, NystromFeatureMap),
         exponents=() if feature_map.bounded else _feature_grid(dataset, feature_map, engine=engine),
         weight_exponent=weight_exponent,
         target_offset=target_offset,
-        one_dimensional=dataset.one_dimensional,
+        one_dimensional=with_targets and dataset.one_dimensional,
         frequency_weights=frequency_weights,
         fraction_bits=fraction_bits,
     )
@@ -383,7 +385,7 @@ def accumulate(
     Parameters
     ----------
     dataset : Dataset
-        With targets.
+        With targets, or without: then the statistics are Z'Z, Z'1 and the counts alone.
     feature_map : FeatureMap
         See `draw_feature_map`.
     engine : Engine, optional
@@ -399,7 +401,7 @@ def accumulate(
     Raises
     ------
     DataError
-        If values are not finite or there are no targets.
+        If values are not finite, or the spec is of targets and there are none.
     StatisticsError
         If a row is missing or was counted twice.
 
@@ -421,7 +423,7 @@ def accumulate(
         )
     engine = SerialEngine() if engine is None else engine
     if spec is None:
-        spec = statistics_spec(dataset, feature_map, engine=engine)
+        spec = statistics_spec(dataset, feature_map, with_targets=dataset.n_targets > 0, engine=engine)
         if dataset.weighted:
             spec = replace(spec, **weight_grid(inspect(dataset, engine=engine)))
     return accumulate_broadcast(dataset, broadcast(feature_map, spec, engine=engine), engine=engine)

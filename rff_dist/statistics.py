@@ -130,7 +130,7 @@ class StatisticsSpec:
     Attributes
     ----------
     n_components, n_targets : int
-        D, and the columns of Y.
+        D, and the columns of Y; 0 for the sums of features alone.
     feature_digest : str
         Digest of the feature map.
     scales : runs of (components, float)

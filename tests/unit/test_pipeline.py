@@ -30,10 +30,12 @@ from rff_dist.errors import (
     InvalidParameterError,
     OutputExistsError,
     PlanError,
+    SolveError,
     StatisticsError,
     StorageError,
 )
 from rff_dist.feature_map import FourierFeatureMap
+from rff_dist.statistics import RidgeStatistics
 from rff_dist.storage import ArrayDataset
 
 ENGINE = SerialEngine(n_threads=1)
@@ -251,10 +253,44 @@ def test_an_engine_that_miscounts_blocks_is_found_out(change, counted):
         pipeline.accumulate(draw_dataset(40_000), feature_map, engine=Forgetful(change))
 
 
-def test_without_targets_there_is_nothing_to_accumulate(dataset):
+def test_without_targets_the_sums_are_those_of_the_features_alone(dataset):
+    feature_map = draw_feature_map(Gaussian(3.0), n_features=3, n_components=8)
+    alone = pipeline.accumulate(dataset.without_targets(), feature_map, engine=ENGINE)
+    beside_y = pipeline.accumulate(dataset, feature_map, engine=ENGINE)
+    assert alone.spec.n_targets == 0
+    assert_array_equal(alone.ZtZ(), beside_y.ZtZ())
+    assert_array_equal(alone.Zt1(), beside_y.Zt1())
+    assert alone.Zty().shape == (8, 0)
+    other = pipeline.accumulate(draw_dataset(50, seed=1).without_targets(), feature_map, engine=ENGINE)
+    assert (alone + other) - other == alone
+    assert RidgeStatistics.from_arrays(*alone.to_arrays()).digest() == alone.digest()
+    with pytest.raises(StatisticsError, match="do not belong together"):
+        _ = alone + beside_y
+
+
+def test_without_targets_y_is_not_looked_at(dataset):
+    feature_map = draw_feature_map(Gaussian(3.0), n_features=3, n_components=8)
+    alone = pipeline.accumulate(dataset.without_targets(), feature_map, engine=ENGINE)
+    damaged = replace(dataset, y=np.full(dataset.n_samples, np.nan))
+    assert pipeline.accumulate(damaged, feature_map, engine=ENGINE, spec=alone.spec) == alone
+
+
+def test_training_without_targets_is_refused_wherever_it_begins(dataset):
+    without = dataset.without_targets()
     feature_map = draw_feature_map(Gaussian(3.0), n_features=3, n_components=8)
     with pytest.raises(DataError, match="the data have no y: training needs targets"):
-        pipeline.accumulate(ArrayDataset(dataset.X), feature_map, engine=ENGINE)
+        pipeline.fit(without, Gaussian(), engine=ENGINE, n_components=8)
+    with pytest.raises(DataError, match="the data have no y: training needs targets"):
+        pipeline.fit(without, Gaussian(), engine=ENGINE, n_components=8, cv=3)
+    with pytest.raises(DataError, match="the data have no y: training needs targets"):
+        pipeline.statistics_spec(without, feature_map)
+    spec = pipeline.statistics_spec(dataset, feature_map)
+    with pytest.raises(DataError, match="the data have no y: training needs targets"):
+        pipeline.accumulate(without, feature_map, engine=ENGINE, spec=spec)
+    alone = pipeline.accumulate(without, feature_map, engine=ENGINE)
+    for alpha in (1.0, "gcv"):
+        with pytest.raises(SolveError, match="nothing to solve: moments have shape"):
+            pipeline.solve(alone, alpha=alpha)
 
 
 def test_few_rows_are_summed_on_a_finer_grid_in_blocks_that_it_holds():
