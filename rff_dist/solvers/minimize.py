@@ -133,14 +133,23 @@ def minimize_loss(
 
 
 def _run(search: _Search, *, tol: float, max_iter: int) -> OptimizeResult:
+    start = search.start()
+    first = search(start)
+    # L-BFGS-B first steps by the gradient over its norm: in units of that norm by ∂J/∂V, near Newton's step
+    unit = float(np.sqrt(np.square(first[1]).sum())) or 1.0
+
+    def scaled(point: FloatArray) -> tuple[float, FloatArray]:
+        known = search.n_evaluations == 1 and np.array_equal(point, x0)
+        objective, gradient = first if known else search(unit * point)
+        return objective / unit**2, gradient / unit
+
     def stop_when_close(intermediate_result: OptimizeResult) -> None:
         if search.excess <= tol * search.objective:
             raise StopIteration
 
+    x0 = start / unit
     options = {"maxcor": MEMORY, "maxiter": max_iter, "maxfun": 10 * max_iter + 20, "ftol": 0.0, "gtol": 0.0}
-    return minimize(
-        search, search.start(), jac=True, method="L-BFGS-B", callback=stop_when_close, options=options
-    )
+    return minimize(scaled, x0, jac=True, method="L-BFGS-B", callback=stop_when_close, options=options)
 
 
 class _Search:
