@@ -4,10 +4,15 @@
 takes and returns small JSON-able summaries, and everything larger (sums, models) lies beside the
 output as checksummed records until the run has published its model. Of several length scales each
 takes one pass, and the one with the least cross-validated error is published.
+
+Candidates of `rff_dist.search` share a pass: see `draw_candidates`, `accumulate_candidates` and
+`validate_candidate`. Their folds' sums stay in memory from one step to the next: they are many times one
+model's, and nothing but the next step reads them.
 """
 
 from __future__ import annotations
 
+import logging
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,12 +22,13 @@ from typing import Any
 
 import numpy as np
 
-from rff_dist import drawing, pipeline
+from rff_dist import drawing, pipeline, search
 from rff_dist.blocks import Accumulation, Dataset
 from rff_dist.engines import Broadcast, Engine
 from rff_dist.errors import BroadcastError, DataError, InvalidParameterError
 from rff_dist.feature_map import FeatureMap, Nystrom, NystromFeatureMap, Standardizer, draw_feature_map
-from rff_dist.kernels import Kernel, LengthScale, kernel_from_dict
+from rff_dist.folds import Folds, FoldStatistics
+from rff_dist.kernels import Kernel, LengthScale, default_design, kernel_from_dict
 from rff_dist.model import RidgeModel, read_model, write_model
 from rff_dist.plan import human_bytes
 from rff_dist.statistics import RidgeStatistics
@@ -32,17 +38,23 @@ from rff_dist.storage.locations import Location, check_output, discard, parse_lo
 __all__ = [
     "Job",
     "Summary",
+    "accumulate_candidates",
     "accumulate_statistics",
     "broadcast_features",
     "check_place",
     "choose_candidate",
+    "draw_candidates",
     "draw_features",
     "evaluate_model",
     "inspect_data",
     "open_job",
+    "plan_readings",
     "publish_model",
     "solve_ridge",
+    "validate_candidate",
 ]
+
+logger = logging.getLogger(__name__)
 
 type Summary = dict[str, Any]
 
@@ -66,14 +78,27 @@ class Job:
     test : Dataset, or None
         What the chosen model is evaluated on.
     kernel : Kernel
-    n_components, alpha, design, map, standardize, fit_intercept, seed, features
+        Of `draw_features`; the candidates of `draw_candidates` have their own.
+    n_components, alpha, alphas, map, standardize, fit_intercept, seed, features
         As in `pipeline.fit`.
+    design : str or None
+        None is each kernel's own, see `default_design`.
+    folds : Folds or None
+        By which the candidates of `draw_candidates` are compared.
+    widths : tuple of int
+        Numbers of components that each of those chooses from, ascending; the last is `n_components`.
     choosing : bool
         Whether several length scales compete, so that each solution needs a GCV score.
     overwrite : bool
         Whether a model at `output` may be replaced.
     on_workers : dict of str to Broadcast
         The feature map that the workers hold now, by its candidate's name.
+    sums : dict of str to FoldStatistics
+        Of candidates that were accumulated and not yet validated, by their names.
+    best : dict of str to float
+        The score of the best candidate so far, whose model and sums are kept as records, by its name.
+    kept : list of str
+        Where a trained model is that could not be published: the run's folder then stays.
     """
 
     dataset: Dataset
@@ -84,7 +109,7 @@ class Job:
     kernel: Kernel
     n_components: int
     alpha: pipeline.Alpha
-    design: str
+    design: str | None
     map: str
     standardize: bool
     fit_intercept: bool
@@ -92,7 +117,13 @@ class Job:
     choosing: bool
     overwrite: bool
     features: str | Nystrom = "fourier"
+    alphas: Sequence[float] | None = None
+    folds: Folds | None = None
+    widths: tuple[int, ...] = ()
     on_workers: dict[str, Broadcast[Accumulation]] = field(default_factory=dict)
+    sums: dict[str, FoldStatistics] = field(default_factory=dict)
+    best: dict[str, float] = field(default_factory=dict)
+    kept: list[str] = field(default_factory=list)
 
     def place(self, name: str) -> str:
         """Return the URL of one of the run's records."""
@@ -125,7 +156,7 @@ def open_job(
     test: Dataset | None = None,
     n_components: int = 2048,
     alpha: pipeline.Alpha = "auto",
-    design: str = "orthogonal",
+    design: str | None = "orthogonal",
     map: str = "pairs",
     standardize: bool = True,
     fit_intercept: bool = True,
@@ -133,8 +164,11 @@ def open_job(
     choosing: bool = False,
     overwrite: bool = False,
     features: str | Nystrom = "fourier",
+    alphas: Sequence[float] | None = None,
+    folds: Folds | None = None,
+    widths: Sequence[int] = (),
 ) -> Iterator[Job]:
-    """Begin a run, and remove its folder at the end, whether it published a model or failed.
+    """Begin a run, and remove its folder at the end, unless a trained model could not be published.
 
     Parameters
     ----------
@@ -146,6 +180,8 @@ def open_job(
         Whether several length scales compete; then a single `alpha` must be above 0.
     overwrite : bool
         Whether a model that is there may be replaced.
+    folds, widths
+        Of a run that compares candidates, see `Job`.
 
     Raises
     ------
@@ -174,12 +210,16 @@ def open_job(
         choosing=choosing,
         overwrite=overwrite,
         features=features,
+        alphas=alphas,
+        folds=folds,
+        widths=tuple(widths),
     )
     try:
         yield job
     finally:
-        # Nothing resumes from a failed run, and its sums may be gigabytes.
-        discard(job.folder)
+        if not job.kept:
+            # Nothing resumes from a failed run, and its sums may be gigabytes.
+            discard(job.folder)
 
 
 def inspect_data(job: Job) -> Summary:
@@ -200,7 +240,12 @@ def inspect_data(job: Job) -> Summary:
     dataset = job.dataset
     _check_test(job)
     plan = pipeline.check_plan(
-        dataset, job.n_components, engine=job.engine, alpha=_alphas(job), features=job.features
+        dataset,
+        job.n_components,
+        engine=job.engine,
+        alpha=_alphas(job),
+        features=job.features,
+        n_folds=1 if job.folds is None else job.folds.n_folds,
     )
     moments = pipeline.inspect(dataset, engine=job.engine)
     if not job.standardize:
@@ -258,6 +303,34 @@ def draw_features(job: Job, length_scale: str | LengthScale, *, name: str = "can
         job.kernel,
         length_scale=length_scale,
         n_components=job.n_components,
+        design=job.design or default_design(job.kernel),
+        map=job.map,
+        seed=job.seed,
+        standardizer=kept.standardizer,
+        ranges=kept.input_range,
+        features=job.features,
+    )
+    return _describe_features(job, name, feature_map)
+
+
+def draw_candidates(job: Job, candidates: Sequence[search.Candidate]) -> list[Summary]:
+    """Draw the feature maps of several kernels and length scales.
+
+    Returns
+    -------
+    candidates : list of dict
+        As `draw_features` returns, with the names candidate-1, candidate-2, ….
+
+    Raises
+    ------
+    InvalidParameterError
+        If a parameter is out of range, or a candidate has no smaller draws for the job's widths.
+    """
+    kept = _read_moments(job)
+    maps = search.draw_candidates(
+        job.dataset,
+        candidates,
+        widths=job.widths,
         design=job.design,
         map=job.map,
         seed=job.seed,
@@ -265,21 +338,28 @@ def draw_features(job: Job, length_scale: str | LengthScale, *, name: str = "can
         ranges=kept.input_range,
         features=job.features,
     )
+    return [_describe_features(job, f"candidate-{i}", one) for i, one in enumerate(maps, start=1)]
+
+
+def _describe_features(job: Job, name: str, feature_map: FeatureMap) -> Summary:
+    """Return a candidate, and keep what cannot be drawn again from it as a record."""
     if isinstance(feature_map, NystromFeatureMap):
         facts, arrays = feature_map.record()
         write_record(
             job.place(f"{name}-features"), kind="feature map", metadata=facts, arrays=arrays, overwrite=True
         )
-        kernel, drawn = feature_map.kernel.to_dict(), None
+        kernel, drawn, design = feature_map.kernel.to_dict(), None, None
     elif feature_map.spec is None:
         raise InvalidParameterError("the feature map has no spec to draw it from again; give a named kernel")
     else:
-        kernel, drawn = feature_map.spec.kernel.to_dict(), feature_map.spec.map
+        spec = feature_map.spec
+        kernel, drawn, design = spec.kernel.to_dict(), spec.map, spec.design.name
     return {
         "name": name,
         "kernel": kernel,
         "length_scale": kernel.get("length_scale"),
         "map": drawn,
+        "design": design,
         "feature_map": feature_map.digest(),
     }
 
@@ -297,18 +377,10 @@ def broadcast_features(job: Job, candidate: Mapping[str, Any]) -> Summary:
     BroadcastError
         If a worker's features differ.
     """
-    moments = _read_moments(job)
-    feature_map = _redraw(job, candidate, moments.standardizer)
-    spec = pipeline.statistics_spec(
-        job.dataset,
-        feature_map,
-        target_offset=moments.target_offset,
-        engine=job.engine,
-        **moments.grid,
-    )
+    member = _member(job, candidate, _read_moments(job))
     job.on_workers.clear()  # one feature map at a time: a wide one is large
-    job.on_workers[candidate["name"]] = pipeline.broadcast(feature_map, spec, engine=job.engine)
-    return {"feature_map": feature_map.digest(), "n_workers": job.engine.n_workers}
+    job.on_workers[candidate["name"]] = pipeline.broadcast(member.feature_map, member.spec, engine=job.engine)
+    return {"feature_map": member.feature_map.digest(), "n_workers": job.engine.n_workers}
 
 
 def accumulate_statistics(job: Job, candidate: Mapping[str, Any]) -> Summary:
@@ -331,15 +403,8 @@ def accumulate_statistics(job: Job, candidate: Mapping[str, Any]) -> Summary:
         job.dataset, job.on_workers[candidate["name"]], engine=job.engine
     )
     seconds = time.perf_counter() - start
-    metadata, arrays = statistics.to_arrays()
-    write_record(
-        job.place(f"{candidate['name']}-statistics"),
-        kind="ridge statistics",
-        metadata=metadata,
-        arrays=arrays,
-        overwrite=True,
-    )
-    return {"digest": metadata["digest"], "n_samples": statistics.n_samples, "seconds": round(seconds, 3)}
+    digest = _write_statistics(job, candidate["name"], statistics)
+    return {"digest": digest, "n_samples": statistics.n_samples, "seconds": round(seconds, 3)}
 
 
 def solve_ridge(job: Job, candidate: Mapping[str, Any]) -> Summary:
@@ -387,6 +452,98 @@ def solve_ridge(job: Job, candidate: Mapping[str, Any]) -> Summary:
         summary["score"] = float(shares.mean()) if varying.any() else 0.0
         summary["degrees_of_freedom"] = float(selection.degrees_of_freedom[selection.best_index])
     return summary
+
+
+def plan_readings(job: Job, candidates: Sequence[Summary]) -> list[list[Summary]]:
+    """Share out candidates among as few readings of the data as memory allows.
+
+    Raises
+    ------
+    PlanError
+        If memory would not do for a single one.
+    """
+    readings = search.plan_readings(
+        job.dataset,
+        job.n_components,
+        len(candidates),
+        engine=job.engine,
+        n_folds=_folds(job).n_folds,
+        features=job.features,
+    )
+    return [[candidates[i] for i in reading] for reading in readings]
+
+
+def accumulate_candidates(job: Job, candidates: Sequence[Summary]) -> Summary:
+    """Accumulate each fold's exact statistics of several candidates in one pass, and hold them in memory.
+
+    Returns
+    -------
+    summary : dict
+        The candidates' names, the rows that were counted and the seconds of the pass.
+
+    Raises
+    ------
+    BroadcastError
+        If a worker's features differ.
+    DataError
+        If a value cannot be used.
+    StatisticsError
+        If a row is missing or was counted twice.
+    """
+    moments, folds = _read_moments(job), _folds(job)
+    members = [_member(job, candidate, moments) for candidate in candidates]
+    start = time.perf_counter()
+    found = pipeline.accumulate_folds(job.dataset, members, folds=folds, engine=job.engine)
+    seconds = time.perf_counter() - start
+    names = [candidate["name"] for candidate in candidates]
+    job.sums.update(zip(names, found, strict=True))
+    return {"candidates": names, "n_samples": found[0].n_samples, "seconds": round(seconds, 3)}
+
+
+def validate_candidate(job: Job, candidate: Mapping[str, Any]) -> Summary:
+    """Cross-validate a candidate, and keep its model and sums as records if it is the best so far.
+
+    Lets its folds' sums go.
+
+    Returns
+    -------
+    summary : dict
+        Its name, what `search.describe_candidate` says, and the solver's status.
+
+    Raises
+    ------
+    StatisticsError
+        If a fold has no rows.
+    """
+    name = candidate["name"]
+    feature_map, statistics, solved = pipeline.solve_folds(
+        job.sums.pop(name),
+        _redraw(job, candidate, _read_moments(job).standardizer),
+        alpha="cv" if isinstance(job.alpha, str) and job.alpha == "auto" else job.alpha,
+        alphas=job.alphas,
+        n_components=job.widths,
+        fit_intercept=job.fit_intercept,
+    )
+    row = search.describe_candidate(feature_map, solved)
+    if all(row["score"] < score for score in job.best.values()):
+        facts = search.describe_search([], job.alpha, job.fit_intercept, _folds(job), solved)
+        card = {**pipeline.describe_dataset(job.dataset), **facts}
+        model = RidgeModel.from_solution(feature_map, statistics, solved.solution, solved.path(), card)
+        write_model(model.without_statistics(), job.place(f"{name}-model"), overwrite=True)
+        _write_statistics(job, name, statistics)
+        for beaten in job.best:
+            for record in ("model", "statistics"):
+                discard(job.folder.child(f"{beaten}-{record}"))
+        job.best.clear()
+        job.best[name] = row["score"]
+    status = solved.solution.status
+    return {
+        "name": name,
+        **row,
+        "status": status.value,
+        "causes": list(status.causes),
+        "remedies": list(status.remedies),
+    }
 
 
 def choose_candidate(solved: Sequence[Summary]) -> Summary:
@@ -449,10 +606,12 @@ def publish_model(
 ) -> Summary:
     """Write a candidate's model with its statistics to the output; a reader sees it whole or not at all.
 
+    Where it cannot be written there, the run's folder stays with the trained model, and the error says where.
+
     Parameters
     ----------
     compared : sequence of dict
-        What `solve_ridge` returned of all candidates, kept on the model's card.
+        What `solve_ridge` or `validate_candidate` returned of all candidates, kept on the model's card.
     metrics : dict, optional
         What `evaluate_model` returned, kept likewise.
 
@@ -461,14 +620,22 @@ def publish_model(
     summary : dict
         Where the model is, and its digest.
     """
-    model = read_model(job.place(f"{candidate['name']}-model"))
-    model = replace(model, statistics=_read_statistics(job, candidate))
-    if len(compared) > 1:
+    place = job.place(f"{candidate['name']}-model")
+    model = replace(read_model(place), statistics=_read_statistics(job, candidate))
+    if job.folds is not None:
+        model = model.with_card(candidates=[_without_status(one) for one in compared])
+    elif len(compared) > 1:
         kept = ("length_scale", "alpha", "score")
         model = model.with_card(length_scales=[{key: one[key] for key in kept} for one in compared])
     if metrics is not None:
         model = model.with_card(metrics=dict(metrics))
-    write_model(model, job.output.url, overwrite=job.overwrite)
+    try:
+        write_model(model, job.output.url, overwrite=job.overwrite)
+    except Exception as error:
+        job.kept.append(place)  # what was trained for hours is not lost with it
+        error.add_note(f"the trained model is kept at {redact(place)}, without its exact sums")
+        logger.warning("the model was not published; it is kept at %s", redact(place))
+        raise
     return {
         "model": redact(job.output.url),
         "digest": model.digest(),
@@ -512,6 +679,37 @@ def _read_moments(job: Job) -> _Kept:
     )
 
 
+def _without_status(row: Summary) -> Summary:
+    return {key: value for key, value in row.items() if key not in ("name", "status", "causes", "remedies")}
+
+
+def _folds(job: Job) -> Folds:
+    if job.folds is None:
+        raise InvalidParameterError("the job has no folds to compare candidates by; open it with `folds`")
+    return job.folds
+
+
+def _member(job: Job, candidate: Mapping[str, Any], moments: _Kept) -> Accumulation:
+    """Return a candidate's feature map and what its statistics are about."""
+    feature_map = _redraw(job, candidate, moments.standardizer)
+    spec = pipeline.statistics_spec(
+        job.dataset, feature_map, target_offset=moments.target_offset, engine=job.engine, **moments.grid
+    )
+    return Accumulation(feature_map, spec)
+
+
+def _write_statistics(job: Job, name: str, statistics: RidgeStatistics) -> str:
+    metadata, arrays = statistics.to_arrays()
+    write_record(
+        job.place(f"{name}-statistics"),
+        kind="ridge statistics",
+        metadata=metadata,
+        arrays=arrays,
+        overwrite=True,
+    )
+    return str(metadata["digest"])
+
+
 def _read_statistics(job: Job, candidate: Mapping[str, Any]) -> RidgeStatistics:
     record = read_record(job.place(f"{candidate['name']}-statistics"), kind="ridge statistics")
     return RidgeStatistics.from_arrays(record.metadata, record.arrays)
@@ -527,7 +725,7 @@ def _redraw(job: Job, candidate: Mapping[str, Any], standardizer: Standardizer |
         kernel_from_dict(candidate["kernel"]),
         n_features=job.dataset.n_features,
         n_components=job.n_components,
-        design=job.design,
+        design=candidate["design"],
         map=candidate["map"],
         random_state=job.seed,
         standardizer=standardizer,

@@ -72,7 +72,7 @@ class PassClock:
         self.add(event.label, event.seconds)
         if self._solving is not None:
             self._solving += event.seconds  # passes after the first solution are not part of it
-        if event.label == "accumulate" and self._solver is not None:
+        if event.label == "accumulate" and self._solver is not None and self._solving is None:
             self._solving = time.perf_counter()
             err.print(f"solve: {self._solver}", soft_wrap=True)
 

@@ -1,0 +1,163 @@
+"""The tuning flow on Prefect's temporary server, which starts once for all tests of the session."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from prefect.artifacts import Artifact
+from prefect.exceptions import ParameterTypeError
+from prefect.logging import disable_run_logger
+from prefect.utilities.callables import parameter_schema
+from pydantic import ValidationError
+
+from flows.common import lend_engine
+from flows.tune import TuneParameters, tune
+from rff_dist import GroupFolds, pipeline, training
+from rff_dist.engines.serial import SerialEngine
+from rff_dist.errors import OutputExistsError, StorageError
+from rff_dist.model import read_model
+from rff_dist.search import make_candidates, search
+from rff_dist.storage import open_dataset, write_dataset
+from rff_dist.storage.columns import column_of
+from rff_dist.storage.labelled import GroupedDataset
+from tests.flows.test_train import task_runs
+from tests.prefect_server import prefect_server  # noqa: F401  # a fixture
+
+pytestmark = [pytest.mark.flows, pytest.mark.distributed, pytest.mark.usefixtures("prefect_server")]
+
+KERNELS, LENGTH_SCALES = ["gaussian", "laplacian"], ["0.5x", 0.1]
+
+
+def write_problem(folder: Path, name: str, n_samples: int, seed: int) -> str:
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((n_samples, 3))
+    y = np.sin(X[:, 0]) + X[:, 1] + 0.1 * rng.standard_normal(n_samples)
+    write_dataset(folder / name, X, y, groups=np.arange(n_samples) % 31, chunk_rows=200)
+    return str(folder / name)
+
+
+@pytest.fixture(scope="module")
+def problem(tmp_path_factory: pytest.TempPathFactory) -> TuneParameters:
+    folder = tmp_path_factory.mktemp("tune")
+    return TuneParameters(
+        data=write_problem(folder, "data.zarr", 900, 0),
+        test=write_problem(folder, "test.zarr", 200, 1),
+        model=str(folder / "model"),
+        kernels=KERNELS,
+        length_scales=LENGTH_SCALES,
+        n_components=[32, 64],
+        group_by="groups",
+        folds=3,
+        seed=7,
+    )
+
+
+def search_serially(parameters: TuneParameters) -> Any:
+    dataset = open_dataset(parameters.data)
+    return search(
+        GroupedDataset(dataset, column_of(dataset, "groups")),
+        make_candidates(KERNELS, LENGTH_SCALES),
+        engine=SerialEngine(1),
+        n_components=[32, 64],
+        cv=GroupFolds(3),
+        seed=7,
+    )
+
+
+def test_flow_publishes_the_best_of_the_search_from_one_reading(problem):
+    with lend_engine(SerialEngine(1)):
+        state = tune(problem, return_state=True)
+    result, expected = state.result(), search_serially(problem)
+    assert len(json.dumps(result)) < 8_000
+    names = [task.name for task in task_runs(state)]
+    validated = [f"validate candidate-{i}" for i in range(1, 5)]
+    assert names == ["inspect", "draw", "accumulate 1 of 1", *validated, "evaluate", "publish"]
+
+    published = read_model(problem.model)
+    assert published.digest() == result["digest"] == expected.model.digest()
+    assert published.statistics == expected.model.statistics
+    assert published.card["candidates"] == list(expected.rows)
+    assert published.card["folds"] == expected.model.card["folds"]
+    for name, values in expected.model.selection.items():
+        np.testing.assert_array_equal(published.selection[name], values)
+    errors = pipeline.evaluate(open_dataset(problem.test), published, engine=SerialEngine(1))
+    np.testing.assert_allclose(result["metrics"]["mse"], errors.mean_squared_error, rtol=1e-12)
+    assert sorted(path.name for path in Path(problem.model).parent.iterdir()) == [
+        "data.zarr",
+        "model",
+        "test.zarr",
+    ]
+
+    rows = json.loads(Artifact.get("rff-tune-candidates").data)
+    assert [row["kernel"] for row in rows] == ["gaussian", "gaussian", "laplacian", "laplacian"]
+    assert [row["chosen"] for row in rows].index("yes") == expected.best_index
+    summary = Artifact.get("rff-tune-summary").data
+    assert result["digest"] in summary
+    assert "200 rows" in summary
+    with disable_run_logger(), pytest.raises(OutputExistsError, match="exists already"):
+        tune.fn(problem)
+
+
+def test_what_was_trained_outlives_a_failing_publication(problem, tmp_path, monkeypatch):
+    write_model = training.write_model
+
+    def fail_at_the_output(model, url, **options):
+        if str(url).endswith("/elsewhere"):
+            raise StorageError("the disk is full")
+        write_model(model, url, **options)
+
+    monkeypatch.setattr(training, "write_model", fail_at_the_output)
+    update = {"model": str(tmp_path / "elsewhere"), "test": None, "kernels": ["gaussian"]}
+    with lend_engine(SerialEngine(1)):
+        state = tune(problem.model_copy(update=update), return_state=True)
+    with pytest.raises(StorageError, match="disk is full") as failed:
+        state.result()
+    [note] = [note for note in failed.value.__notes__ if "is kept at" in note]
+    [place] = tmp_path.glob(".elsewhere.run-*/candidate-*-model")
+    assert place.name in note
+    kept = read_model(place)
+    predictions = pipeline.predict_in_memory(open_dataset(problem.data), kept, engine=SerialEngine(1))
+    assert np.isfinite(predictions).all()
+
+
+GOOD = {"data": "data.zarr", "model": "model"}
+
+
+@pytest.mark.parametrize(
+    ("bad", "words"),
+    [
+        ({"kernels": []}, "at least 1 item"),
+        ({"kernels": ["gausian"]}, "'gaussian'"),
+        ({"length_scales": ["wide"]}, "'0.5x'"),
+        ({"length_scales": [0.0]}, "greater than 0"),
+        ({"n_components": 9}, "take 10"),
+        ({"n_components": [8, 0]}, "greater than or equal to 1"),
+        ({"alpha": "gcv"}, "'cv-1se'"),
+        ({"alpha": 1.0, "alphas": [1.0, 2.0]}, "give one of them"),
+        ({"folds": 1}, "greater than or equal to 2"),
+        ({"folds": 2, "time": True, "n_components": [8, 16]}, "no standard error"),
+        ({"group_by": "g", "time": True}, "folds are of one of them"),
+        ({"centres": "k-means++"}, "features='nystrom'"),
+        ({"kernel": "gaussian"}, "Extra inputs are not permitted"),
+    ],
+)
+def test_bad_parameters_are_refused_before_a_run(bad, words):
+    with pytest.raises(ValidationError) as direct:
+        TuneParameters(**{**GOOD, **bad})
+    assert words in str(direct.value)
+    with pytest.raises(ParameterTypeError):
+        tune.validate_parameters({"parameters": {**GOOD, **bad}})
+
+
+def test_every_parameter_has_a_description_and_unknown_ones_are_closed_out():
+    schema = json.loads(json.dumps(parameter_schema(tune).model_dump()))["definitions"]["TuneParameters"]
+    assert schema["additionalProperties"] is False
+    assert all(len(entry["description"]) > 20 for entry in schema["properties"].values())
+
+
+def test_parameters_as_json_are_the_same_parameters():
+    parameters = TuneParameters(**GOOD, length_scales=["0.5x", 2.0, [1.0, 2.0]], n_components="auto")
+    json_values = json.loads(parameters.model_dump_json())
+    assert tune.validate_parameters({"parameters": json_values})["parameters"] == parameters
