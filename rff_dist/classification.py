@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import logging
 import operator
+import os
+from collections.abc import Mapping
 from dataclasses import asdict, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -26,12 +29,13 @@ from rff_dist.blocks import (
     using_threads,
 )
 from rff_dist.calibration import ScoreCalibration, fit_calibration, leave_one_out_scores
+from rff_dist.confusion import Confusion, count_classes
 from rff_dist.drawing import sample_rows
 from rff_dist.engines import Engine
-from rff_dist.errors import DataError, InvalidParameterError, SolveError
-from rff_dist.exact import ExactSum
+from rff_dist.errors import DataError, IntegrityError, InvalidParameterError, SolveError
 from rff_dist.feature_map import FeatureMap
 from rff_dist.kernels import Kernel
+from rff_dist.labelling import count_labels
 from rff_dist.losses import LOSSES, Logistic, Loss, LossState, LossSums, sum_loss
 from rff_dist.model import RidgeModel
 from rff_dist.pipeline import Solved
@@ -39,6 +43,9 @@ from rff_dist.runs import expand
 from rff_dist.solvers import RidgeSolution
 from rff_dist.solvers.minimize import Minimum, minimize_loss
 from rff_dist.statistics import RidgeStatistics
+from rff_dist.storage import LabelledDataset, create_output
+from rff_dist.storage.columns import Column
+from rff_dist.storage.labelled import LabelCounts, class_weights
 from rff_dist.triangular import available_cores, solve_transposed, tile_pool
 from rff_dist.uncertainty import predictive_model
 
@@ -269,7 +276,7 @@ def fit(
     -------
     model : RidgeModel
         Its statistics are ridge's. Its card has under "classifier" the loss, its calibration (None where
-        it has no probabilities) and how its minimum was reached (None for "squared").
+        it has no probabilities), how its minimum was reached (None for "squared") and ridge's alpha.
     solved : Solved
         Of ridge.
 
@@ -282,7 +289,7 @@ def fit(
     model, solved = pipeline.fit(dataset, kernel, engine=engine, **options)
     if loss == SQUARED:
         found = calibrate(dataset, model, class_weight=class_weight, seed=options.get("seed", 0))
-        return _described(model, loss, found, None), solved
+        return _described(model, loss, found, None, ridge_alpha=model.alpha), solved
     logistic = loss == Logistic.name
     curvature = HINGE_CURVATURE
     alpha = model.alpha
@@ -301,8 +308,69 @@ def fit(
         max_iter=max_iter,
     )
     own = ScoreCalibration(1.0, (0.0,) * model.n_targets) if logistic else None
+    ridge_alpha = model.alpha
     model = replace(model, coefficients=minimum.coefficients, intercept=minimum.intercept, alpha=alpha)
-    return _described(model, loss, own, minimum), solved
+    return _described(model, loss, own, minimum, ridge_alpha=ridge_alpha), solved
+
+
+def fit_labels(
+    source: Dataset,
+    labels: Column,
+    kernel: Kernel,
+    *,
+    engine: Engine,
+    class_weight: str | Mapping[Any, float] | None = None,
+    tol: float = TOL,
+    max_iter: int = MAX_ITER,
+    **options: Any,
+) -> tuple[RidgeModel, Solved]:
+    """Train a classifier on labels of any type: a pass that counts them, and then `fit`.
+
+    Parameters
+    ----------
+    source : Dataset
+        The rows; targets of its own are not used.
+    labels : Column
+        The label of each row.
+    kernel : Kernel
+    engine : Engine
+    class_weight : "balanced", mapping of label to float, or None
+        What the weights of each class's rows are multiplied by; see `class_weights`.
+    tol, max_iter : float, int
+        As in `fit`.
+    **options
+        Of `fit` and of `pipeline.fit`.
+
+    Returns
+    -------
+    model : RidgeModel
+        With its classes on its card; see `read_classes`.
+    solved : Solved
+        Of ridge.
+
+    Raises
+    ------
+    DataError
+        If there are not two classes with weight.
+    """
+    counts = count_labels(labels, source=source, engine=engine)
+    factors = class_weights(class_weight, counts)
+    dataset = LabelledDataset(source, labels, counts.classes, factors)
+    _check_weighted(counts, factors)
+    model, solved = fit(
+        dataset, kernel, engine=engine, class_weight=factors, tol=tol, max_iter=max_iter, **options
+    )
+    return with_classes(model, counts.classes, class_weight, tol=tol, max_iter=max_iter), solved
+
+
+def _check_weighted(counts: LabelCounts, factors: NDArray[np.float64] | None) -> None:
+    weight = counts.weight.value() * (1.0 if factors is None else factors)
+    if (weight > 0).sum() < 2:
+        counted = counts.classes[weight > 0].tolist()
+        raise DataError(
+            f"rows of {len(counted)} class have a weight above 0 ({counted}); a classifier needs at least 2 "
+            "classes"
+        )
 
 
 def check_loss(loss: object) -> None:
@@ -318,7 +386,12 @@ def check_loss(loss: object) -> None:
 
 
 def _described(
-    model: RidgeModel, loss: str, calibration: ScoreCalibration | None, minimum: Minimum | None
+    model: RidgeModel,
+    loss: str,
+    calibration: ScoreCalibration | None,
+    minimum: Minimum | None,
+    *,
+    ridge_alpha: float,
 ) -> RidgeModel:
     facts = None
     if minimum is not None:
@@ -330,7 +403,9 @@ def _described(
             "converged": minimum.converged,
         }
     own = None if calibration is None else asdict(calibration)
-    return model.with_card(classifier={"loss": loss, "calibration": own, "minimum": facts})
+    return model.with_card(
+        classifier={"loss": loss, "calibration": own, "minimum": facts, "ridge_alpha": ridge_alpha}
+    )
 
 
 def calibration_of(model: RidgeModel) -> ScoreCalibration | None:
@@ -342,39 +417,45 @@ def calibration_of(model: RidgeModel) -> ScoreCalibration | None:
 # -- evaluate --------------------------------------------------------------------------------------
 
 
-def accuracy(dataset: Dataset, model: RidgeModel, *, engine: Engine) -> float:
-    """Return the weighted share of rows whose class is predicted, in one pass.
+def evaluate(dataset: Dataset, model: RidgeModel, *, engine: Engine) -> Confusion:
+    """Count which classes a classifier predicts for the rows of each class, in one pass.
+
+    Parameters
+    ----------
+    dataset : Dataset
+        With codes as targets: a `LabelledDataset` of the model's classes.
+    model : RidgeModel
+        Of a classifier; where it has probabilities, they are judged too.
+    engine : Engine
 
     Raises
     ------
     DataError
-        If the dataset does not fit the model, or all weights are zero.
+        If the dataset does not fit the model, or a label is not among the classes.
     """
     pipeline.check_dataset(dataset, model)
-    right, total = engine.map_reduce(
-        BlockTask(dataset, _count_right),
+    found: Confusion = engine.map_reduce(
+        BlockTask(dataset, partial(judge_rows, calibration=calibration_of(model))),
         pipeline.blocks_of(dataset),
         model.linear,
-        combine=_add_pairs,
+        combine=operator.add,
         label="evaluate",
     )
-    if not total.value() > 0:
-        raise DataError("all sample weights are zero; at least one row must count")
-    return float(right.value() / total.value())
+    return found
 
 
-def _count_right(rows: Rows, model: LinearModel) -> tuple[ExactSum, ExactSum]:
+def judge_rows(rows: Rows, model: LinearModel, *, calibration: ScoreCalibration | None) -> Confusion:
+    """Count one block of rows, whose targets are codes."""
     assert rows.y is not None
     check_targets(rows)
-    weights = np.ones(len(rows.y)) if rows.sample_weight is None else rows.sample_weight
-    right = class_of(predict_rows(rows, model)) == class_of(rows.y)
-    return ExactSum.of(np.asarray(weights @ right)), ExactSum.of(np.asarray(weights.sum()))
-
-
-def _add_pairs(
-    left: tuple[ExactSum, ExactSum], right: tuple[ExactSum, ExactSum]
-) -> tuple[ExactSum, ExactSum]:
-    return left[0] + right[0], left[1] + right[1]
+    scores = predict_rows(rows, model)
+    return count_classes(
+        class_of(rows.y),
+        class_of(scores),
+        max(2, rows.y.shape[1]),
+        sample_weight=rows.sample_weight,
+        log_probabilities=None if calibration is None else calibration.log_probabilities(scores),
+    )
 
 
 def class_of(scores: FloatArray) -> NDArray[np.intp]:
@@ -383,3 +464,121 @@ def class_of(scores: FloatArray) -> NDArray[np.intp]:
     The second of two classes where the score is above 0; else the first column with the largest score.
     """
     return (scores[:, 0] > 0).astype(np.intp) if scores.shape[1] == 1 else np.argmax(scores, axis=1)
+
+
+# -- predict ---------------------------------------------------------------------------------------
+
+
+def predict(
+    dataset: Dataset,
+    model: RidgeModel,
+    url: str | os.PathLike[str],
+    *,
+    engine: Engine,
+    probabilities: bool = False,
+    overwrite: bool = False,
+) -> int:
+    """Write the class of every row to a new Zarr group, as the array `labels` of the labels' own type.
+
+    With `probabilities` the array of that name beside it, of shape (n_samples, n_classes), holds those of
+    each class, and the group's attribute `feature_names` the classes. The pass is idempotent, and the output
+    appears at `url` when it is complete.
+
+    Returns
+    -------
+    n_samples : int
+        Rows written.
+
+    Raises
+    ------
+    DataError
+        If the dataset does not fit the model.
+    SolveError
+        If there are no probabilities.
+    StorageError
+        If the output exists and `overwrite` is False, or cannot be written.
+    """
+    pipeline.check_dataset(dataset, model)
+    calibration = calibration_of(model) if probabilities else None
+    if probabilities and calibration is None:
+        raise no_probabilities(model)
+    classes = read_classes(model)
+    plain = classes.astype(str) if classes.dtype.kind in "OU" else classes
+    fields: list[tuple[Any, ...]] = [("labels", plain.dtype)]
+    if probabilities:
+        fields.append(("probabilities", np.float64, (len(classes),)))
+    blocks = pipeline.blocks_of(dataset)
+    output = create_output(
+        url,
+        n_samples=dataset.n_samples,
+        n_columns=None,
+        dtype=np.dtype(fields),
+        chunk_rows=blocks[0].n_samples,
+        column_names=[str(label) for label in classes.tolist()] if probabilities else None,
+        inputs=[] if dataset.url is None else [dataset.url],
+        overwrite=overwrite,
+    )
+    try:
+        compute = partial(_predict_block, classes=plain, calibration=calibration)
+        written = engine.map_write(BlockTask(dataset, compute), blocks, model.linear, output, label="predict")
+        output.finish({"model_digest": model.digest()})
+    except BaseException:
+        output.discard()
+        raise
+    return written
+
+
+def _predict_block(
+    rows: Rows, model: LinearModel, *, classes: NDArray[Any], calibration: ScoreCalibration | None
+) -> NDArray[Any]:
+    """Return labels, and probabilities where a calibration is given, as fields of one row for each row."""
+    scores = predict_rows(rows, model)
+    columns: dict[str, NDArray[Any]] = {"labels": classes[class_of(scores)]}
+    if calibration is not None:
+        columns["probabilities"] = np.exp(calibration.log_probabilities(scores))
+    dtype = np.dtype([(name, column.dtype, column.shape[1:]) for name, column in columns.items()])
+    values = np.empty(len(scores), dtype)
+    for name, column in columns.items():
+        values[name] = column
+    return values
+
+
+def no_probabilities(model: RidgeModel) -> SolveError:
+    """Return an error that says why a classifier has no probabilities."""
+    if model.card["classifier"]["loss"] == SQUARED:
+        return SolveError(
+            f"no probabilities: with alpha={model.alpha:.3g} the scores of the training rows without their "
+            "own influence are not determined; fit with a larger alpha, or loss='logistic'"
+        )
+    return SolveError(
+        "no probabilities: the squared hinge has none; fit with loss='logistic' or loss='squared'"
+    )
+
+
+# -- what a stored model says of its classes -------------------------------------------------------
+
+
+def with_classes(model: RidgeModel, classes: NDArray[Any], class_weight: Any, **facts: Any) -> RidgeModel:
+    """Return a classifier's model with its labels on its card, as JSON has them."""
+    weight = class_weight
+    if isinstance(weight, Mapping):
+        weight = [float(weight.get(label, 1.0)) for label in classes.tolist()]
+    about = {"classes": classes.tolist(), "dtype": classes.dtype.str, "class_weight": weight, **facts}
+    return model.with_card(classifier={**model.card["classifier"], **about})
+
+
+def read_classes(model: RidgeModel) -> NDArray[Any]:
+    """Return the labels of a classifier's model in the type they were given in.
+
+    Raises
+    ------
+    IntegrityError
+        If they are no labels.
+    """
+    facts = model.card["classifier"]
+    dtype = np.dtype(facts["dtype"])
+    if dtype.kind not in "biufUO":
+        raise IntegrityError(f"the model's classes have dtype {dtype}; expected numbers, booleans or text")
+    classes = np.empty(len(facts["classes"]), dtype)
+    classes[:] = facts["classes"]
+    return classes

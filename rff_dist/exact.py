@@ -77,6 +77,22 @@ class ExactSum:
         """Return sums of nothing."""
         return cls(0, np.zeros((1, *shape), np.int64))
 
+    @classmethod
+    def by_group(cls, values: FloatArray, groups: NDArray[Any], n_groups: int) -> Self:
+        """Return the sums of `values` of each group 0, 1, …, which `groups` gives of each, shape (n_groups,).
+
+        Raises
+        ------
+        DataError
+            If a value is NaN or infinite.
+        """
+        each = cls.of(values)
+        # digit by digit: each is below 2**32, and there are fewer than 2**31 values
+        digits = np.zeros((len(each.digits) + 1, n_groups), np.int64)
+        for k, row in enumerate(each.digits):
+            np.add.at(digits[k], groups, row)
+        return cls(*_canonical(each.lowest, digits))
+
     @property
     def shape(self) -> tuple[int, ...]:
         """Shape of the sums."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from numbers import Integral, Real
 from typing import Any, Self
@@ -19,7 +19,7 @@ from rff_dist import classification
 from rff_dist.blocks import LinearModel
 from rff_dist.calibration import ScoreCalibration
 from rff_dist.engines import Engine
-from rff_dist.errors import DataError, IntegrityError, InvalidParameterError, SolveError
+from rff_dist.errors import InvalidParameterError
 from rff_dist.estimators.base import PredictRows, RandomFeatureEstimator
 from rff_dist.estimators.folds import as_folds
 from rff_dist.estimators.inputs import (
@@ -33,11 +33,9 @@ from rff_dist.estimators.inputs import (
 from rff_dist.feature_map import Nystrom
 from rff_dist.frequencies import Design
 from rff_dist.kernels import Kernel
-from rff_dist.labelling import count_labels
 from rff_dist.model import RidgeModel
 from rff_dist.statistics import RidgeStatistics
 from rff_dist.storage import LabelledDataset
-from rff_dist.storage.labelled import LabelCounts, class_weights
 
 type _Finish = Callable[[NDArray[np.float64]], NDArray[Any]]
 
@@ -190,26 +188,20 @@ class RFFClassifier(ClassifierMixin, RandomFeatureEstimator):
         self._check_loss()
         source, labels = as_labelled(self, X, y, sample_weight, reset=True)
         with suitable_engine(self.engine, source) as engine:
-            counts = count_labels(labels, source=source, engine=engine)
-            factors = class_weights(self.class_weight, counts)
-            labelled = LabelledDataset(source, labels, counts.classes, factors)
-            _check_weighted(counts, factors)
-            cv, dataset = as_folds(self.cv, labelled, y, groups)
-            model, _ = classification.fit(
-                dataset,
+            cv, rows = as_folds(self.cv, source, y, groups)
+            model, _ = classification.fit_labels(
+                rows,
+                labels,
                 kernel,
                 engine=engine,
                 loss=self.loss,
-                class_weight=factors,
+                class_weight=self.class_weight,
                 tol=float(self.tol),
                 max_iter=int(self.max_iter),
                 length_scale=length_scale,
                 cv=cv,
                 **self._fit_options(),
             )
-        model = with_classes(
-            model, counts.classes, self.class_weight, tol=float(self.tol), max_iter=int(self.max_iter)
-        )
         self._keep(self._with_names(model))
         self._warn_of_early_stop()
         return self
@@ -285,7 +277,7 @@ class RFFClassifier(ClassifierMixin, RandomFeatureEstimator):
         source, labels = as_labelled(self, X, y, sample_weight, reset=False)
         with suitable_engine(self.engine, source) as engine:
             dataset = LabelledDataset(source, labels, self.classes_)
-            return classification.accuracy(dataset, self.model_, engine=engine)
+            return classification.evaluate(dataset, self.model_, engine=engine).accuracy
 
     @property
     def model_(self) -> RidgeModel:
@@ -332,10 +324,7 @@ class RFFClassifier(ClassifierMixin, RandomFeatureEstimator):
         check_is_fitted(self, "_fitted")
         calibration = classification.calibration_of(self.model_)
         if calibration is None:
-            raise SolveError(
-                f"no probabilities: with alpha={self.alpha_:.3g} the scores of the training rows without "
-                "their own influence are not determined; fit with a larger alpha, or loss='logistic'"
-            )
+            raise classification.no_probabilities(self.model_)
         finish = partial(function, calibration)
         return self._of_scores(X, finish, width=len(self.classes_), dtype=np.float64)
 
@@ -350,7 +339,7 @@ class RFFClassifier(ClassifierMixin, RandomFeatureEstimator):
 
     def _keep(self, model: RidgeModel) -> None:
         self._fitted = model
-        self.classes_ = read_classes(model)
+        self.classes_ = classification.read_classes(model)
 
     def _warn_of_early_stop(self) -> None:
         minimum = self._fitted.card["classifier"]["minimum"]
@@ -362,16 +351,6 @@ class RFFClassifier(ClassifierMixin, RandomFeatureEstimator):
                 ConvergenceWarning,
                 stacklevel=3,
             )
-
-
-def _check_weighted(counts: LabelCounts, factors: NDArray[np.float64] | None) -> None:
-    weight = counts.weight.value() * (1.0 if factors is None else factors)
-    if (weight > 0).sum() < 2:
-        counted = counts.classes[weight > 0].tolist()
-        raise DataError(
-            f"rows of {len(counted)} class have a weight above 0 ({counted}); a classifier needs at least 2 "
-            "classes"
-        )
 
 
 def _labels(classes: NDArray[Any], scores: NDArray[np.float64]) -> NDArray[Any]:
@@ -400,38 +379,12 @@ class _PredictRows:
 # -- what a stored model says of its classes -------------------------------------------------------
 
 
-def with_classes(model: RidgeModel, classes: NDArray[Any], class_weight: Any, **facts: Any) -> RidgeModel:
-    """Return a classifier's model with its labels on its card, as JSON has them."""
-    weight = class_weight
-    if isinstance(weight, Mapping):
-        weight = [float(weight.get(label, 1.0)) for label in classes.tolist()]
-    about = {"classes": classes.tolist(), "dtype": classes.dtype.str, "class_weight": weight, **facts}
-    return model.with_card(classifier={**model.card["classifier"], **about})
-
-
-def read_classes(model: RidgeModel) -> NDArray[Any]:
-    """Return the labels of a classifier's model in the type they were given in.
-
-    Raises
-    ------
-    IntegrityError
-        If they are no labels.
-    """
-    facts = model.card["classifier"]
-    dtype = np.dtype(facts["dtype"])
-    if dtype.kind not in "biufUO":
-        raise IntegrityError(f"the model's classes have dtype {dtype}; expected numbers, booleans or text")
-    classes = np.empty(len(facts["classes"]), dtype)
-    classes[:] = facts["classes"]
-    return classes
-
-
 def estimator_of(model: RidgeModel, **parameters: Any) -> RFFClassifier:
     """Return a fitted estimator for a classifier's model, with the parameters that its card keeps."""
     facts = model.card["classifier"]
     weight = facts["class_weight"]
     if isinstance(weight, list):
-        weight = dict(zip(read_classes(model).tolist(), weight, strict=True))
+        weight = dict(zip(classification.read_classes(model).tolist(), weight, strict=True))
     options = {name: facts[name] for name in ("loss", "tol", "max_iter")}
     estimator = RFFClassifier(class_weight=weight, **options, **parameters)
     estimator._keep(model)

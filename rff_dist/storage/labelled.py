@@ -374,12 +374,7 @@ def count_block(labels: NDArray[Any], sample_weight: FloatArray | None, first_ro
             f"sample_weight is {sample_weight[at]} in row {first_row + at:_}; weights must be finite and not "
             "negative"
         )
-    # digit by digit: each is below 2**32, and a block has fewer than 2**31 rows
-    each = ExactSum.of(sample_weight)
-    digits = np.zeros((len(each.digits), len(found)), np.int64)
-    for k in range(len(digits)):
-        np.add.at(digits[k], codes, each.digits[k])
-    return LabelCounts(found, n_samples, ExactSum(each.lowest, digits) + ExactSum.zeros((len(found),)))
+    return LabelCounts(found, n_samples, ExactSum.by_group(sample_weight, codes, len(found)))
 
 
 def read_weight(dataset: Dataset, block: Block) -> FloatArray | None:

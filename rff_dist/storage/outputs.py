@@ -14,6 +14,7 @@ import zarr
 from rff_dist.blocks import Block
 from rff_dist.errors import DataError, InvalidParameterError, OutputExistsError, StorageError
 from rff_dist.storage.arrays import create_array, describe
+from rff_dist.storage.columns import TEXT
 from rff_dist.storage.datasets import FORMAT_VERSION, MARK
 from rff_dist.storage.locations import (
     Location,
@@ -38,7 +39,7 @@ class Output:
     location, staged : Location
         Where the output will be, and where it is written until then.
     arrays : tuple of str
-        Names of the arrays in the group, all of one shape.
+        Names of the arrays in the group, all of one shape unless they are fields.
     n_samples : int
         Rows of each array.
     n_columns : int or None
@@ -47,6 +48,8 @@ class Output:
         Rows of a chunk; blocks begin and end on multiples of it.
     overwrite : bool
         Whether `finish` may replace a dataset.
+    fields : structured dtype, or None
+        Of the values, where the arrays are its fields.
     """
 
     location: Location
@@ -56,13 +59,14 @@ class Output:
     n_columns: int | None
     chunk_rows: int
     overwrite: bool
+    fields: np.dtype[Any] | None = None
 
     @property
     def url(self) -> str:
         return self.location.url
 
     def write(self, block: Block, values: np.ndarray, /) -> None:
-        """Write the rows of one block; where there are several arrays, theirs are along the last axis.
+        """Write the rows of one block; those of several arrays are along the last axis, or fields.
 
         Raises
         ------
@@ -79,14 +83,7 @@ class Output:
                 f"({self.n_samples:_} rows in "
                 f"chunks of {self.chunk_rows}); cut blocks with cut_blocks(n_samples, chunk_rows=…)"
             )
-        expected = (block.n_samples,) if self.n_columns is None else (block.n_samples, self.n_columns)
-        if len(self.arrays) > 1:
-            expected = (*expected, len(self.arrays))
-        if np.shape(values) != expected:
-            raise DataError(
-                f"values of shape {np.shape(values)} for rows {block.start}:{block.stop}; expected {expected}"
-            )
-        parts = [values] if len(self.arrays) == 1 else np.moveaxis(values, -1, 0)
+        parts = self._parts(block, values)
         try:
             for name, part in zip(self.arrays, parts, strict=True):
                 self._open(name)[block.start : block.stop] = part
@@ -96,6 +93,21 @@ class Output:
             raise StorageError(
                 f"rows {block.start}:{block.stop} of {self.location} cannot be written: {describe(error)}"
             ) from error
+
+    def _parts(self, block: Block, values: np.ndarray) -> Sequence[np.ndarray]:
+        """Return the values of each array."""
+        expected = (block.n_samples,) if self.n_columns is None else (block.n_samples, self.n_columns)
+        if self.fields is None and len(self.arrays) > 1:
+            expected = (*expected, len(self.arrays))
+        if np.shape(values) != expected:
+            raise DataError(
+                f"values of shape {np.shape(values)} for rows {block.start}:{block.stop}; expected {expected}"
+            )
+        if self.fields is None:
+            return [values] if len(self.arrays) == 1 else list(np.moveaxis(values, -1, 0))
+        if values.dtype != self.fields:
+            raise DataError(f"values of dtype {values.dtype}; expected the fields {self.fields}")
+        return [_as_stored(values[name]) for name in self.arrays]
 
     def finish(self, attributes: Mapping[str, Any] | None = None) -> None:
         """Check that every chunk is there, write the manifest and move the output to its place.
@@ -168,12 +180,13 @@ def create_output(
     n_columns : int or None
         Columns; None makes an array of one axis (labels).
     dtype : dtype
-        Of the values; float or integer.
+        Of the values; float or integer. The fields of a structured one make an array each, of one axis or
+        two, of text among others.
     chunk_rows : int
         Rows of a chunk: those of the dataset that is read, so that its blocks fit.
     array : str or sequence of str, default="predictions"
         Name of the array in the group; `open_dataset(url, x=array)` reads it back. Several names make
-        arrays of one shape, which a block's values hold along a last axis.
+        arrays of one shape, which a block's values hold along a last axis. Fields have their own names.
     column_names : sequence of str, optional
         Names of the columns, stored as the attribute `feature_names`.
     inputs : sequence of str or Path, optional
@@ -190,23 +203,29 @@ def create_output(
     InvalidParameterError
         If a size is below 1, the dtype is no number or the names do not fit.
     """
-    kind = np.dtype(dtype)
-    if min(n_samples, chunk_rows, 1 if n_columns is None else n_columns) < 1 or kind.kind not in "biuf":
+    kind: np.dtype[Any] = np.dtype(dtype)
+    tail = () if n_columns is None else (n_columns,)
+    if kind.names is None:
+        names = (array,) if isinstance(array, str) else tuple(array)
+        parts = dict.fromkeys(names, (kind, tail))
+    else:
+        names = kind.names
+        parts = {name: (kind[name].base, kind[name].shape) for name in names}
+    kinds = "biuf" if kind.names is None else "biufU"
+    bad = any(base.kind not in kinds for base, _ in parts.values()) or (kind.names and tail)
+    if bad or min(n_samples, chunk_rows, *(length for _, more in parts.values() for length in more)) < 1:
         raise InvalidParameterError(
             f"an output of `n_samples`={n_samples}, `n_columns`={n_columns}, `chunk_rows`={chunk_rows} and "
             f"`dtype`={kind}; expected sizes of at least 1 and integers or floats"
         )
-    if column_names is not None and len(column_names) != (n_columns or 1):
-        raise InvalidParameterError(
-            f"`column_names` has {len(column_names)} names; expected {n_columns or 1}"
-        )
-    names = (array,) if isinstance(array, str) else tuple(array)
+    n_names = max((more[0] for _, more in parts.values() if more), default=1)
+    if column_names is not None and len(column_names) != n_names:
+        raise InvalidParameterError(f"`column_names` has {len(column_names)} names; expected {n_names}")
     if not names or len(set(names)) < len(names):
         raise InvalidParameterError(f"`array` is {array!r}; expected a name, or several different ones")
     location = parse_location(url)
     check_output(location, overwrite=overwrite, inputs=[parse_location(source) for source in inputs])
     staged = stage(location)
-    tail = () if n_columns is None else (n_columns,)
     attributes: dict[str, Any] = {MARK: {"state": "writing"}}
     if column_names is not None:
         attributes["feature_names"] = list(column_names)
@@ -215,11 +234,18 @@ def create_output(
             Path(staged.path).parent.mkdir(parents=True, exist_ok=True)
         store = open_store(staged, read_only=False)
         group = zarr.create_group(store, attributes=attributes, overwrite=not staged.is_local)
-        for name in names:
-            create_array(group, name, shape=(n_samples, *tail), dtype=kind, chunks=(chunk_rows, *tail))
+        for name, (base, more) in parts.items():
+            stored = TEXT if base.kind == "U" else base
+            create_array(group, name, shape=(n_samples, *more), dtype=stored, chunks=(chunk_rows, *more))
     except OSError as error:
         discard(staged)
         if isinstance(error, StorageError):
             raise
         raise StorageError(f"{location} cannot be written: {describe(error)}") from error
-    return Output(location, staged, names, n_samples, n_columns, chunk_rows, overwrite)
+    fields = None if kind.names is None else kind
+    return Output(location, staged, names, n_samples, n_columns, chunk_rows, overwrite, fields)
+
+
+def _as_stored(values: np.ndarray) -> np.ndarray:
+    """Return text with variable width, and all else as it is."""
+    return values.astype(TEXT) if values.dtype.kind == "U" else values

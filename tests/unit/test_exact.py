@@ -99,6 +99,16 @@ class TestLaws:
         np.testing.assert_array_equal(by_detour.digits, direct.digits)
         assert digest(by_detour) == digest(direct)
 
+    @given(TERMS, st.integers(1, 4))
+    def test_sums_by_group_are_the_groups_sums_to_the_bit(self, terms, n_groups):
+        values = np.concatenate(terms)
+        groups = np.arange(len(values)) ** 2 % n_groups
+        found = ExactSum.by_group(values, groups, n_groups)
+        one_by_one = ExactSum.zeros((n_groups,))
+        for value, group in zip(values, groups, strict=True):
+            one_by_one += ExactSum.of(np.where(np.arange(n_groups) == group, value, 0.0))
+        assert found == one_by_one
+
     @given(TERMS)
     def test_the_form_is_canonical(self, terms):
         digits = summed(terms).digits

@@ -170,3 +170,31 @@ def test_sizes_are_checked(tmp_path, change):
     with pytest.raises(InvalidParameterError):
         create_output(tmp_path / "p", **{**SIZES, **change})
     assert list(tmp_path.iterdir()) == []
+
+
+def test_fields_are_arrays_of_their_own_types_and_shapes(tmp_path):
+    fields = np.dtype([("labels", "<U5"), ("probabilities", "f8", (2,))])
+    sizes = {"n_samples": 5, "n_columns": None, "chunk_rows": 3}
+    output = create_output(tmp_path / "p", **sizes, dtype=fields, column_names=["no", "yes"])
+    values = np.zeros(5, fields)
+    values["labels"] = ["yes", "", "näyes", "no", "no"]
+    values["probabilities"] = np.arange(10.0).reshape(5, 2)
+    output.write(Block(0, 0, 3), values[:3])
+    with pytest.raises(StorageError, match="1 of 2 chunks"):
+        output.finish()
+    with pytest.raises(DataError, match="expected the fields"):
+        output.write(Block(1, 3, 5), np.zeros(2))
+    output.write(Block(1, 3, 5), values[3:])
+    output.finish()
+    group = zarr.open_group(tmp_path / "p", mode="r")
+    assert group["labels"][:].tolist() == values["labels"].tolist()
+    np.testing.assert_array_equal(group["probabilities"][:], values["probabilities"])
+    assert open_dataset(tmp_path / "p", x="probabilities").feature_names == ("no", "yes")
+
+
+@pytest.mark.parametrize(
+    ("dtype", "n_columns"), [([("a", "f8")], 2), ([("a", "O")], None), ([("a", "f8", (0,))], None)]
+)
+def test_fields_that_no_array_holds_are_refused(tmp_path, dtype, n_columns):
+    with pytest.raises(InvalidParameterError, match="expected sizes"):
+        create_output(tmp_path / "p", n_samples=5, n_columns=n_columns, dtype=np.dtype(dtype), chunk_rows=3)
