@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
-from rff_dist import Matern, RFFRidge, SerialEngine, open_dataset, pipeline, write_dataset
+from rff_dist import Matern, RFFClassifier, RFFRidge, SerialEngine, open_dataset, pipeline, write_dataset
 from rff_dist.blocks import Accumulation, Block, BlockTask, Rows, accumulate_rows, cut_blocks
 from rff_dist.engines.dask import DaskEngine
 from rff_dist.engines.serial import PairwiseTree
@@ -41,7 +41,7 @@ def expected(dataset: ZarrDataset) -> RFFRidge:
     return fit(dataset, SerialEngine(n_threads=1))
 
 
-def assert_same_bits(model: RFFRidge, expected: RFFRidge) -> None:
+def assert_same_bits(model: RFFRidge | RFFClassifier, expected: RFFRidge | RFFClassifier) -> None:
     assert model.statistics_.digest() == expected.statistics_.digest()
     assert model.statistics_ == expected.statistics_
     assert_array_equal(model.coef_, expected.coef_)
@@ -95,6 +95,29 @@ def test_dask_fits_have_the_bits_of_the_serial_engine_with_any_number_of_workers
     assert_same_bits(model, expected)
     rows = open_dataset(dataset.url).read(Block(0, 0, 1_000)).X
     assert_array_equal(model.predict(rows), expected.predict(rows))
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize("loss", ["logistic", "squared_hinge"])
+def test_classifiers_have_the_same_bits_on_dask(dataset, cluster, loss):
+    """Every pass of a minimisation starts from the bits of the one before: one that differs shows in all."""
+    rows = open_dataset(dataset.url, y=None)
+    labels = np.array(["no", "perhaps", "yes"])[np.random.default_rng(1).integers(0, 3, N_ROWS)]
+    models = [
+        RFFClassifier(
+            n_components=64,
+            alpha=0.1,
+            loss=loss,
+            tol=1e-3,
+            class_weight="balanced",
+            random_state=0,
+            engine=engine,
+        ).fit(rows, labels)
+        for engine in (SerialEngine(n_threads=1), SerialEngine(n_threads=2), scaled(cluster, 2))
+    ]
+    for model in models[1:]:
+        assert_same_bits(model, models[0])
+        assert model.model_.card["classifier"] == models[0].model_.card["classifier"]
 
 
 @dataclass(frozen=True)
