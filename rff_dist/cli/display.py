@@ -162,6 +162,33 @@ def chosen_by(card: Mapping[str, Any], *, any_path: bool) -> str:
     return "given" if not any_path else "evidence" if given == "evidence" else "gcv"  # of older releases
 
 
+def classifier_facts(found: Mapping[str, Any]) -> dict[str, str]:
+    """Return in words what the card of a classifier says of its classes, loss and probabilities."""
+    facts = {"classes": some(found["classes"])}
+    if found["class_weight"] is not None:
+        balanced = found["class_weight"] == "balanced"
+        facts["class weights"] = "balanced" if balanced else some(found["class_weight"])
+    loss, minimum = found["loss"].replace("_", " "), found["minimum"]
+    if minimum is None:
+        facts["loss"] = f"{loss}, of codes -1 and +1"
+    elif minimum["converged"]:
+        facts["loss"] = f"{loss}, at its minimum after {minimum['n_passes']} passes"
+    else:
+        above = minimum["excess"] / minimum["objective"]
+        facts["loss"] = f"{loss}, [yellow]stopped[/] about {above:.1e} of itself above its minimum"
+    fitted = "of the loss itself" if minimum is not None else "fitted to leave-one-out scores"
+    facts["probabilities"] = "none" if found["calibration"] is None else fitted
+    return facts
+
+
+def alpha_words(alpha: float, by: str, classifier: Mapping[str, Any] | None) -> str:
+    """Return alpha and what it was chosen by; a loss of its own has one made of ridge's."""
+    ridge = alpha if classifier is None else classifier["ridge_alpha"]
+    if ridge == alpha:
+        return f"{alpha:.3g}, {CHOSEN_BY[by]}"
+    return f"{alpha:.3g}, made of ridge's {ridge:.3g}, {CHOSEN_BY[by]}"
+
+
 def widths_words(widths: Sequence[int]) -> str:
     """Return one number of components, or several."""
     return ", ".join(f"{width:,}" for width in widths)
@@ -181,7 +208,7 @@ def folds_words(found: Mapping[str, Any]) -> str:
 def rmse_words(found: Mapping[str, Any]) -> str:
     """Return what `describe_cross_validation` found as roots of mean squared errors, one for each target."""
     pairs = zip(found["rmse"], found["rmse_standard_error"], strict=True)
-    return f"RMSE {some([_plus_minus(value, deviation) for value, deviation in pairs])} on new rows"
+    return f"RMSE {some([_plus_minus(value, deviation) for value, deviation in pairs])}"
 
 
 def _plus_minus(value: float, deviation: float) -> str:
@@ -257,8 +284,10 @@ def dataset_facts(dataset: ZarrDataset) -> dict[str, str]:
 
 
 def target_names(model: RidgeModel, n_targets: int) -> list[str]:
-    """Return the targets' names, or y0, y1, … where the data had none."""
+    """Return the targets' names, a classifier's classes, or y0, y1, … where the data had no names."""
     names = model.card.get("target_names")
+    if "classifier" in model.card:
+        names = [str(label) for label in model.card["classifier"]["classes"]][-n_targets:]
     return list(names) if names else ["y"] if n_targets == 1 else [f"y{i}" for i in range(n_targets)]
 
 
@@ -303,6 +332,11 @@ def features_and_targets(n_features: int, n_targets: int) -> str:
     return f"{plural(n_features, 'feature')}, {plural(n_targets, 'target')}"
 
 
+def features_and_classes(n_features: int, classes: Sequence[Any]) -> str:
+    """Return "8 features, 2 classes" and the like."""
+    return f"{plural(n_features, 'feature')}, {plural(len(classes), 'class', 'classes')}"
+
+
 def titled_table(
     title: str, *columns: str, header: bool = True, numbers: bool = True
 ) -> tuple[RenderableType, Table]:
@@ -318,9 +352,9 @@ def seconds_words(seconds: float) -> str:
     return f"{seconds:.2f}" if seconds < 1 else f"{seconds:.1f}"
 
 
-def plural(number: int, noun: str) -> str:
+def plural(number: int, noun: str, several: str | None = None) -> str:
     """Return a number and its noun, in the plural unless it is one."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+    return f"{number:,} {noun if number == 1 else several or noun + 's'}"
 
 
 def some(values: Sequence[Any]) -> str:

@@ -10,10 +10,12 @@ import typer
 from rich.console import Group, RenderableType
 
 from rff_dist.cli.display import (
-    CHOSEN_BY,
+    alpha_words,
     chosen_by,
+    classifier_facts,
     describe_cross_validation,
     facts_view,
+    features_and_classes,
     features_and_targets,
     folds_words,
     kernel_words,
@@ -54,7 +56,8 @@ def info(
     shown = {name: value for name, value in attributes.items() if name != "rff_dist"}
     mark = attributes.get("rff_dist")
     names = [array.name for array in arrays]
-    kind = "predictions" if "predictions" in names else "dataset" if "X" in names else "Zarr group"
+    written = {"predictions", "labels"} & set(names)
+    kind = "dataset" if "X" in names else "predictions" if written else "Zarr group"
     document: dict[str, Any] = {
         "path": path,
         "kind": kind,
@@ -131,7 +134,11 @@ def _describe_record(path: str, record: Record) -> Report:
         spec = features.get("spec")
         dimension, n_targets = record.arrays["coefficients"].shape
         n_features = features["n_features"]
-        facts["trained on"] = f"{card['n_samples']:,} rows, {features_and_targets(n_features, n_targets)}"
+        classifier = card.get("classifier")
+        outputs = features_and_targets(n_features, n_targets)
+        if classifier is not None:
+            outputs = features_and_classes(n_features, classifier["classes"])
+        facts["trained on"] = f"{card['n_samples']:,} rows, {outputs}"
         for role in ("feature", "target"):
             if f"{role}_names" in card:
                 facts[f"{role}s"] = some(card[f"{role}_names"])
@@ -143,10 +150,14 @@ def _describe_record(path: str, record: Record) -> Report:
             facts["features"] += f", jitter {features['jitter']:.3g}"
             facts["kernel"] = kernel_words(features["kernel"])
         any_path = any(name.startswith("selection_") for name in record.arrays)
-        facts["alpha"] = f"{metadata['alpha']:.3g}, {CHOSEN_BY[chosen_by(card, any_path=any_path)]}"
+        by = chosen_by(card, any_path=any_path)
+        facts["alpha"] = alpha_words(metadata["alpha"], by, classifier)
         if (table := _cross_validation(record)) is not None:
             document["cross_validation"] = table
-            facts["CV estimate"] = f"{rmse_words(table)}, {folds_words(table['folds'])}"
+            on = "on new rows" if classifier is None else "of the codes of new rows"
+            facts["CV estimate"] = f"{rmse_words(table)} {on}, {folds_words(table['folds'])}"
+        if classifier is not None:
+            facts |= classifier_facts(classifier)
         facts["solver"] = card["solver"]["status"].replace("_", " ")
         facts["statistics"] = "kept" if "statistics" in metadata else "left out"
         packages = ", ".join(f"{name} {found}" for name, found in card["environment"]["packages"].items())
@@ -171,4 +182,5 @@ def _cross_validation(record: Record) -> dict[str, Any] | None:
         return None
     arrays = {name.removeprefix(prefix): array for name, array in record.arrays.items()}
     table = CrossValidation.from_arrays(folds_from_dict(metadata["card"]["folds"]), arrays)
-    return describe_cross_validation(table, len(record.arrays["coefficients"]), metadata["alpha"])
+    chosen = metadata["card"].get("classifier", {}).get("ridge_alpha", metadata["alpha"])
+    return describe_cross_validation(table, len(record.arrays["coefficients"]), chosen)

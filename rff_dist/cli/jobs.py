@@ -11,12 +11,14 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from rff_dist.cli.display import (
-    CHOSEN_BY,
+    alpha_words,
     chosen_by,
+    classifier_facts,
     describe_cross_validation,
     describe_engine,
     engine_words,
     facts_view,
+    features_and_classes,
     features_and_targets,
     folds_words,
     kernel_words,
@@ -35,6 +37,8 @@ from rff_dist.cli.options import (
     AlphasText,
     AlphaText,
     CentresName,
+    Classify,
+    ClassWeight,
     Components,
     DataArgument,
     DesignName,
@@ -44,6 +48,7 @@ from rff_dist.cli.options import (
     Insecure,
     KernelName,
     LengthScaleText,
+    LossName,
     MapName,
     MissingChunks,
     ModelArgument,
@@ -66,6 +71,7 @@ from rff_dist.cli.options import (
     make_kernel,
     read_alpha,
     read_bytes,
+    read_classification,
     read_components,
     read_cv,
     read_features,
@@ -180,6 +186,7 @@ def plan(
 @command(
     "rff-dist fit data.zarr model --kernel matern --nu 1.5 --components 4096",
     "rff-dist fit data.zarr model --length-scale 0.5,1,2 --alpha 1e-6,1e-4,1e-2 --serial",
+    "rff-dist fit data.zarr model --classify --loss logistic",
     "rff-dist fit data.zarr model --select cv --folds 5 --alphas 1e-6:1e3:30 --components auto --plot cv.png",
 )
 def fit(
@@ -196,6 +203,9 @@ def fit(
     groups: GroupByName = None,
     time: TimeOrder = False,
     plot: PlotPath = None,
+    classify: Classify = False,
+    loss: LossName = None,
+    class_weight: ClassWeight = None,
     features: FeaturesName = "fourier",
     centres: CentresName = None,
     design: DesignName = None,
@@ -220,7 +230,9 @@ def fit(
 ) -> Report:
     """Train kernel ridge regression on random features: two passes over the data and one solve."""
     where = Where(scheduler, n_workers, n_threads, serial, insecure)
-    from rff_dist import drawing, pipeline, storage
+    from functools import partial
+
+    from rff_dist import classification, drawing, pipeline, storage
     from rff_dist.feature_map import check_map
     from rff_dist.kernels import check_design, default_design
     from rff_dist.model import write_model
@@ -244,14 +256,17 @@ def fit(
     fourier = drawing.find_features(kind) is None
     widths = pipeline.read_widths(components, map, kind)
     chosen = make_kernel(kernel, nu, width)
+    loss_name = read_classification(classify, loss, class_weight)
     if design is not None and not fourier:
         raise typer.BadParameter("only --features fourier has one", param_hint="--design")
     arranged = design or default_design(chosen)
     check_output(
         parse_location(output), overwrite=overwrite, inputs=[parse_location(data)], marker=("model.json",)
     )
-    dataset = storage.open_dataset(data, x=x, y=y, sample_weight=sample_weight, missing_chunks=missing_chunks)
-    if dataset.n_targets < 1:
+    dataset = storage.open_dataset(
+        data, x=x, y=None if classify else y, sample_weight=sample_weight, missing_chunks=missing_chunks
+    )
+    if dataset.n_targets < 1 and not classify:
         raise DataError(
             f"{data} has no y, and training needs targets; write them with the data (`ingest` has --target), "
             "or name their array with --y"
@@ -262,11 +277,15 @@ def fit(
     rows = dataset if groups is None else GroupedDataset(dataset, column_of(dataset, groups))
     if folds is not None:
         pipeline.check_folds(rows, folds)
+    train: Any = partial(pipeline.fit, rows, chosen)
+    if loss_name is not None:
+        labels = column_of(dataset, y)
+        train = partial(
+            classification.fit_labels, rows, labels, chosen, loss=loss_name, class_weight=class_weight
+        )
     solver = f"D = {widths_words(widths)}" + ("" if folds is None else f", {folds.n_folds} folds")
     with passes(where, solver=solver) as (engine, clock):
-        model, solved = pipeline.fit(
-            rows,
-            chosen,
+        model, solved = train(
             engine=engine,
             length_scale=width,
             n_components=components,
@@ -322,7 +341,8 @@ def _draw_choice(plot: Path, model: RidgeModel, solved: Solved, data: str) -> No
                 AlphaPath("log evidence", selection.alphas, selection.log_evidences, logarithmic=False)
             )
     subtitle = f"{kernel}, D = {model.feature_map.n_components:,}"
-    save_alpha_paths(plot, panels, chosen=model.alpha, labels=names, title=data, subtitle=subtitle)
+    chosen = float(solved.solution.alpha[0])
+    save_alpha_paths(plot, panels, chosen=chosen, labels=names, title=data, subtitle=subtitle)
 
 
 def _describe_features(feature_map: FeatureMap, seed: int) -> dict[str, Any]:
@@ -349,18 +369,19 @@ def _describe_fit(model: RidgeModel, solved: Solved, dataset: ZarrDataset, seed:
     return {
         "n_samples": dataset.n_samples,
         "n_features": dataset.n_features,
-        "n_targets": dataset.n_targets,
+        "n_targets": model.n_targets,
+        "classifier": model.card.get("classifier"),
         "n_components": feature_map.n_components,
         **_describe_features(feature_map, seed),
         "alpha": model.alpha,
         "alpha_chosen_by": chosen_by(model.card, any_path=bool(model.selection)),
-        "alpha_at_end_of_path": _end_of_path(model, solved),
+        "alpha_at_end_of_path": _end_of_path(solved),
         "alpha_path": _ends_of_path(solved),
         "gcv": None if selection is None else selection.score,
-        "leave_one_out_rmse": _leave_one_out_rmse(model, solved),
+        "leave_one_out_rmse": _leave_one_out_rmse(solved),
         "cross_validation": None
         if table is None
-        else describe_cross_validation(table, feature_map.n_components, model.alpha),
+        else describe_cross_validation(table, feature_map.n_components, float(solution.alpha[0])),
         "status": solution.status.value,
         "causes": solution.status.causes,
         "remedies": solution.status.remedies,
@@ -371,7 +392,7 @@ def _describe_fit(model: RidgeModel, solved: Solved, dataset: ZarrDataset, seed:
     }
 
 
-def _end_of_path(model: RidgeModel, solved: Solved) -> str | None:
+def _end_of_path(solved: Solved) -> str | None:
     """Say which end of the values looked at alpha is at, if any: a better one may lie beyond it."""
     from rff_dist.selection import end_of_grid
 
@@ -379,7 +400,7 @@ def _end_of_path(model: RidgeModel, solved: Solved) -> str | None:
     if table is not None and solved.choice is not None:
         return solved.choice.at_end if len(table.alphas) > 1 else None
     if path is not None:
-        return end_of_grid(path.alphas.tolist().index(model.alpha), len(path.alphas))
+        return end_of_grid(path.alphas.tolist().index(solved.solution.alpha[0]), len(path.alphas))
     return None if solved.selection is None else solved.selection.at_end
 
 
@@ -388,10 +409,10 @@ def _ends_of_path(solved: Solved) -> tuple[float, float] | None:
     return None if found is None else (float(found.alphas[0]), float(found.alphas[-1]))
 
 
-def _leave_one_out_rmse(model: RidgeModel, solved: Solved) -> list[float] | None:
+def _leave_one_out_rmse(solved: Solved) -> list[float] | None:
     if (path := solved.leave_one_out) is None:
         return None
-    errors = path.mean_squared_error[path.alphas.tolist().index(model.alpha)]
+    errors = path.mean_squared_error[path.alphas.tolist().index(solved.solution.alpha[0])]
     return [math.sqrt(error) for error in errors]
 
 
@@ -402,22 +423,29 @@ def _feature_words(found: Mapping[str, Any]) -> str:
 
 
 def _fit_facts(found: Mapping[str, Any]) -> RenderableType:
+    classifier = found["classifier"]
+    outputs, on = features_and_targets(found["n_features"], found["n_targets"]), "on new rows"
+    if classifier is not None:
+        outputs = features_and_classes(found["n_features"], classifier["classes"])
+        on = "of the codes of new rows"
     facts = {
-        "rows": f"{found['n_samples']:,}, {features_and_targets(found['n_features'], found['n_targets'])}",
+        "rows": f"{found['n_samples']:,}, {outputs}",
         "features": f"D = {found['n_components']:,}, {_feature_words(found)}, seed {found['seed']}",
         "kernel": kernel_words(found["kernel"]),
-        "alpha": f"{found['alpha']:.3g}, {CHOSEN_BY[found['alpha_chosen_by']]}",
+        "alpha": alpha_words(found["alpha"], found["alpha_chosen_by"], classifier),
     }
     if (end := found["alpha_at_end_of_path"]) is not None:
         low, high = found["alpha_path"]
         facts["alpha"] += f", [yellow]at the {end} end[/] of {low:.3g} to {high:.3g}"
     if (table := found["cross_validation"]) is not None:
-        facts["CV estimate"] = f"{rmse_words(table)}, {folds_words(table['folds'])}"
+        facts["CV estimate"] = f"{rmse_words(table)} {on}, {folds_words(table['folds'])}"
     if found["leave_one_out_rmse"] is not None:
-        facts["leave-one-out"] = f"RMSE {some(found['leave_one_out_rmse'])} on new rows"
+        facts["leave-one-out"] = f"RMSE {some(found['leave_one_out_rmse'])} {on}"
     if found["gcv"] is not None:
         roots = [math.sqrt(score) for score in found["gcv"]]
-        facts["GCV estimate"] = f"RMSE {some(roots)} on new rows"
+        facts["GCV estimate"] = f"RMSE {some(roots)} {on}"
+    if classifier is not None:
+        facts |= classifier_facts(classifier)
     status = found["status"].replace("_", " ")
     facts["solver"] = status if found["status"] == "ok" else f"[yellow]{status}[/]: {found['causes'][0]}"
     if found["remedies"]:
@@ -448,7 +476,7 @@ def evaluate(
     serial: Serial = False,
     insecure: Insecure = False,
 ) -> Report:
-    """Measure a model's errors on a dataset, per target."""
+    """Measure a model's errors on a dataset: per target, or of a classifier per class."""
     where = Where(scheduler, n_workers, n_threads, serial, insecure)
     import numpy as np
 
@@ -458,6 +486,9 @@ def evaluate(
     trained, dataset = _open_model_and_data(
         model, data, x=x, y=y, sample_weight=sample_weight, missing_chunks=missing_chunks
     )
+    if "classifier" in trained.card:
+        _refuse_std(std)
+        return _evaluate_classifier(trained, dataset, where, model=model, data=data, y=y)
     if dataset.n_targets < 1:
         raise DataError(f"{data} has no y to compare predictions with; name its array with --y")
     with passes(where) as (engine, clock):
@@ -507,6 +538,64 @@ def evaluate(
     return Report(document, Group(*parts))
 
 
+def _refuse_std(std: bool) -> None:
+    if std:
+        raise typer.BadParameter(
+            "a classifier has no standard deviations; leave it out (predict has --probabilities)",
+            param_hint="--std",
+        )
+
+
+def _evaluate_classifier(
+    trained: RidgeModel, dataset: ZarrDataset, where: Where, *, model: str, data: str, y: str
+) -> Report:
+    from rff_dist import classification
+    from rff_dist.storage.columns import column_of
+    from rff_dist.storage.labelled import LabelledDataset
+
+    classes = classification.read_classes(trained)
+    rows = LabelledDataset(dataset, column_of(dataset, y), classes)
+    with passes(where) as (engine, clock):
+        found = classification.evaluate(rows, trained, engine=engine)
+        seconds = clock.seconds()["total"]
+        ran_on = describe_engine(engine, where)
+    columns = {"precision": found.precision, "recall": found.recall}
+    per_class = [
+        {
+            "label": label,
+            "n_samples": int(found.counts[i].sum()),
+            "n_predicted": int(found.counts[:, i].sum()),
+            **{name: float(values[i]) for name, values in columns.items()},
+        }
+        for i, label in enumerate(classes.tolist())
+    ]
+    document = {
+        "model": model,
+        "data": data,
+        "n_samples": found.n_samples,
+        "accuracy": found.accuracy,
+        "balanced_accuracy": found.balanced_accuracy,
+        "log_loss": found.log_loss,
+        "classes": per_class,
+        "confusion_matrix": found.counts,
+        "engine": ran_on,
+        "seconds": seconds,
+    }
+    facts = facts_view(
+        f"{model} on {data}: {found.n_samples:,} rows, {seconds_words(seconds)} s",
+        accuracy=f"{found.accuracy:.4g}",
+        balanced_accuracy=f"{found.balanced_accuracy:.4g}, the mean recall of classes",
+        log_loss="none: the model has no probabilities"
+        if found.log_loss is None
+        else f"{found.log_loss:.4g} nats",
+    )
+    view, table = titled_table("", "class", "rows", "predicted", *columns)
+    for row in per_class:
+        shares = [f"{row[name]:.4g}" for name in columns]
+        table.add_row(str(row["label"]), f"{row['n_samples']:,}", f"{row['n_predicted']:,}", *shares)
+    return Report(document, Group(facts, view))
+
+
 def _describe_calibration(calibration: Calibration, target: int) -> dict[str, Any]:
     from rff_dist.uncertainty import LEVELS
 
@@ -546,6 +635,8 @@ def _open_model_and_data(model: str, data: str, **names: Any) -> tuple[RidgeMode
     from rff_dist.model import read_model
 
     trained = read_model(model)
+    if "classifier" in trained.card:
+        names["y"] = None  # its labels are no targets
     dataset = storage.open_dataset(data, **names)
     try:
         pipeline.check_dataset(dataset, trained)
@@ -557,13 +648,22 @@ def _open_model_and_data(model: str, data: str, **names: Any) -> tuple[RidgeMode
     return trained, dataset
 
 
-@command("rff-dist predict model new.zarr predictions.zarr")
+@command(
+    "rff-dist predict model new.zarr predictions.zarr",
+    "rff-dist predict classifier new.zarr labels.zarr --probabilities",
+)
 def predict(
     model: ModelArgument,
     data: DataArgument,
     output: Annotated[str, typer.Argument(metavar="OUT", help="Where to write the predictions.")],
     std: Annotated[
         bool, typer.Option("--std", help="Write their standard deviations too, as `standard_deviations`.")
+    ] = False,
+    probabilities: Annotated[
+        bool,
+        typer.Option(
+            "--probabilities", help="Of a classifier: write those of each class too, as `probabilities`."
+        ),
     ] = False,
     overwrite: Overwrite = False,
     x: XName = "X",
@@ -574,9 +674,9 @@ def predict(
     serial: Serial = False,
     insecure: Insecure = False,
 ) -> Report:
-    """Write a model's predictions for every row of a dataset, as the Zarr array `predictions`."""
+    """Write a model's predictions for every row of a dataset, as the Zarr array `predictions` or `labels`."""
     where = Where(scheduler, n_workers, n_threads, serial, insecure)
-    from rff_dist import pipeline
+    from rff_dist import classification, pipeline
     from rff_dist.storage.locations import check_output, parse_location
 
     check_output(
@@ -585,22 +685,42 @@ def predict(
         inputs=[parse_location(data), parse_location(model)],
     )
     trained, dataset = _open_model_and_data(model, data, x=x, y=None, missing_chunks=missing_chunks)
+    classifier = trained.card.get("classifier")
+    if classifier is None and probabilities:
+        raise typer.BadParameter(f"{model} is no classifier; leave it out", param_hint="--probabilities")
+    if classifier is not None:
+        _refuse_std(std)
+        if probabilities and classifier["calibration"] is None:
+            raise classification.no_probabilities(trained)
     with passes(where) as (engine, clock):
-        written = pipeline.predict(
-            dataset,
-            trained,
-            output,
-            engine=engine,
-            std=std,
-            column_names=trained.card.get("target_names"),
-            overwrite=overwrite,
-        )
+        if classifier is None:
+            written = pipeline.predict(
+                dataset,
+                trained,
+                output,
+                engine=engine,
+                std=std,
+                column_names=trained.card.get("target_names"),
+                overwrite=overwrite,
+            )
+        else:
+            written = classification.predict(
+                dataset, trained, output, engine=engine, probabilities=probabilities, overwrite=overwrite
+            )
         seconds = clock.seconds()["total"]
         ran_on = describe_engine(engine, where)
+    array = "predictions" if classifier is None else "labels"
+    more = "standard_deviations" if std else "probabilities" if probabilities else None
+    outputs = (
+        plural(trained.n_targets, "target")
+        if classifier is None
+        else plural(len(classifier["classes"]), "class", "classes")
+    )
     document = {
         "output": output,
-        "array": "predictions",
+        "array": array,
         "std_array": "standard_deviations" if std else None,
+        "probabilities_array": "probabilities" if probabilities else None,
         "n_samples": written,
         "n_targets": trained.n_targets,
         "model_digest": trained.digest(),
@@ -609,8 +729,8 @@ def predict(
     }
     view = facts_view(
         f"wrote {output}",
-        rows=f"{written:,}, {plural(trained.n_targets, 'target')}",
-        array="predictions, standard_deviations" if std else "predictions",
+        rows=f"{written:,}, {outputs}",
+        array=array if more is None else f"{array}, {more}",
         model=f"{model} ({trained.digest()[:16]})",
         ran_on=engine_words(ran_on),
         seconds=seconds_words(seconds),

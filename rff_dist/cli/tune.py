@@ -258,7 +258,7 @@ def _scale_words(scale: float | Sequence[float] | None) -> str:
 def _table(found: Search, data: str) -> RenderableType:
     view, table = titled_table(
         f"{plural(len(found.rows), 'candidate')} on {data}",
-        *("kernel", "length scale", "D", "alpha", "error", "RMSE", ""),
+        *("kernel", "width", "D", "alpha", "error", "RMSE", ""),
     )
     for i, row in enumerate(found.rows):
         best = i == found.best_index
@@ -273,7 +273,7 @@ def _table(found: Search, data: str) -> RenderableType:
             "← best" if best else "as good" if row["within_one_standard_error"] else "",
             style="bold" if best else None,
         )
-    note = "error: of the variance, the least over alpha and D; as good: within its standard error"
+    note = "error: share of the variance, least over alpha and D; as good: within its standard error"
     return Group(view, Text(note, "dim"))
 
 

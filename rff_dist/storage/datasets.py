@@ -407,8 +407,8 @@ def _open(
         header = None if name is None else read_header(store, prefix + name, label=label, text=role == "y")
         if header is not None and header.dtype.kind in "UT":
             raise StorageError(
-                f"{label} holds labels (text); expected numbers to regress on. Train a classifier on it, or "
-                "leave it out with y=None"
+                f"{label} holds labels (text); expected numbers to regress on. Train a classifier on it "
+                "(RFFClassifier, or `rff-dist fit --classify`), or leave it out with y=None"
             )
         if name is not None and header is None and not (role == "y" and name == "y"):
             raise StorageError(
