@@ -21,6 +21,9 @@ CLAIMS = (
     "blocked_cholesky_keeps_up_with_lapack",
     "structured_features_beat_dense",
     "nystrom_pass_keeps_near_the_dsyrk_limit",
+    "one_pass_beats_grid_search",
+    "a_table_costs_less_than_three_fits",
+    "lecture_kernel_svm",
 )
 
 
@@ -29,7 +32,11 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("claims", nargs="*", metavar="NAME", help=f"any of {', '.join(CLAIMS)}")
-    chosen = parser.parse_args().claims or CLAIMS
+    parser.add_argument(
+        "--keep", metavar="FOLDER", type=Path, help="where data and pictures are written, and stay"
+    )
+    arguments = parser.parse_args()
+    chosen = arguments.claims or CLAIMS
     unknown = set(chosen) - set(CLAIMS)
     if unknown:
         parser.error(f"unknown benchmark {', '.join(sorted(unknown))}; expected any of {', '.join(CLAIMS)}")
@@ -49,8 +56,10 @@ def main() -> None:
     )
     for claim in chosen:
         console.rule(claim.replace("_", " "))
-        with tempfile.TemporaryDirectory(prefix="rff_dist-bench-") as folder:
-            import_module(f"tests.benchmarks.{claim}").run(console, Path(folder))
+        with tempfile.TemporaryDirectory(prefix="rff_dist-bench-") as temporary:
+            folder = Path(temporary) if arguments.keep is None else arguments.keep
+            folder.mkdir(parents=True, exist_ok=True)
+            import_module(f"tests.benchmarks.{claim}").run(console, folder)
 
 
 if __name__ == "__main__":
