@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from rff_dist.approximation import approximation_error
     from rff_dist.engines.dask import DaskEngine
     from rff_dist.engines.serial import SerialEngine
-    from rff_dist.estimators import RFFClassifier, RFFRidge, RFFSampler, load_model, save_model
+    from rff_dist.estimators import RFFPCA, RFFClassifier, RFFRidge, RFFSampler, load_model, save_model
     from rff_dist.feature_map import FeatureMap, Nystrom, draw_feature_map
     from rff_dist.folds import GroupFolds, HashFolds, PredefinedFolds, TimeFolds
     from rff_dist.kernels import (
@@ -60,6 +60,7 @@ _HOMES = {
     "Polynomial": "rff_dist.kernels",
     "PredefinedFolds": "rff_dist.folds",
     "RFFClassifier": "rff_dist.estimators",
+    "RFFPCA": "rff_dist.estimators",
     "RFFRidge": "rff_dist.estimators",
     "RFFSampler": "rff_dist.estimators",
     "RationalQuadratic": "rff_dist.kernels",
@@ -80,7 +81,7 @@ _HOMES = {
     "write_dataset": "rff_dist.storage",
 }
 
-__all__ = [
+__all__ = [  # noqa: RUF022  plain alphabetical order
     "Cauchy",
     "DaskEngine",
     "FeatureMap",
@@ -95,6 +96,7 @@ __all__ = [
     "Polynomial",
     "PredefinedFolds",
     "RFFClassifier",
+    "RFFPCA",
     "RFFRidge",
     "RFFSampler",
     "RationalQuadratic",

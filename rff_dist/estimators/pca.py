@@ -1,0 +1,270 @@
+"""Kernel principal components through random features, for data of any size."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.utils.validation import check_is_fitted
+
+from rff_dist import pca, pipeline
+from rff_dist.blocks import Block, Rows
+from rff_dist.components import Projection, project_rows
+from rff_dist.engines import Engine
+from rff_dist.errors import InvalidParameterError
+from rff_dist.estimators.inputs import (
+    as_dataset,
+    choose_kernel,
+    is_dask,
+    map_for,
+    map_rows,
+    suitable_engine,
+)
+from rff_dist.feature_map import FeatureMap, Nystrom, seed_from_random_state
+from rff_dist.frequencies import Design
+from rff_dist.kernels import Kernel
+from rff_dist.statistics import RidgeStatistics
+
+
+class RFFPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+    """Kernel PCA through random Fourier or Nyström features, by exact streamed statistics.
+
+    The components are eigenvectors of the centred Z'Z that one pass accumulates, the scores of new rows one
+    product: memory does not grow with the rows, and no Gram matrix of rows is made. The scores approach
+    those of scikit-learn's `KernelPCA`, up to signs, as `n_random_features` grows.
+
+    Parameters
+    ----------
+    n_components : int, default=2
+        Principal components to keep, as in scikit-learn's PCA and KernelPCA; not the width of Z.
+    kernel : str or Kernel, default="gaussian"
+        What is approximated: a name, or a text such as "matern:nu=2.5" or "gaussian:length_scale=2 + linear",
+        see `rff_dist.kernels.find_kernel`. A kernel object brings its own length scale.
+    length_scale : "auto", float or array of shape (n_features,), default="auto"
+        The kernel's width, in units of the (standardised) inputs; "auto" is the median distance between
+        rows of a seeded sample.
+    n_random_features : int, default=2048
+        D, the width of Z (`n_components` of `RFFRidge` and `RFFSampler`): the error of the kernel falls as
+        1/√D, cost grows with its square. Of Nyström features the number of centres; fewer where
+        all distinct rows, which make the kernel exact, are fewer.
+    features : {"fourier", "nystrom"} or Nystrom, default="fourier"
+        Fourier features know nothing of the data; Nyström features are kernel values at rows of the data,
+        and any kernel has them.
+    design : {"orthogonal", "iid", "quasi-monte-carlo", "structured"} or Design, default="orthogonal"
+        Of Fourier features: how frequencies are arranged; see `RFFSampler`.
+    standardize : bool, default=True
+        Whether the inputs' means and standard deviations are taken out first.
+    normalize : {None, "degree"}, default=None
+        "degree" divides each row's features by its degree, the sum of its similarities to all rows: the
+        scores are then those of spectral clustering, nearly constant on clusters, and the variances the
+        eigenvalues of D^(−1/2) K D^(−1/2) below the trivial one. It needs a kernel that is not negative and
+        one more cheap pass. Fourier features blur degrees by about n/√D, more than a narrow kernel's own
+        degrees: take Nyström features there. Degrees below a hundredth of the mean count as that, see
+        `n_floored_`.
+    whiten : bool, default=False
+        Whether scores are divided by their standard deviations, to have variance 1.
+    random_state : int, RandomState, Generator or None, default=None
+        The seed of frequencies and samples.
+    engine : Engine or None, default=None
+        None runs data in memory in this process, and other data on the current Dask client where there
+        is one.
+
+    Attributes
+    ----------
+    components_ : float64 array of shape (n_components_, D)
+        Directions in the space of Z; the coefficient of largest absolute value of each is positive.
+    eigenvalues_ : float64 array of shape (n_components_,)
+        Of the centred Z'Z, the greatest first.
+    explained_variance_ : float64 array of shape (n_components_,)
+        Variance of each score, with the divisor n − 1 as of scikit-learn's PCA of Z. With `normalize` the
+        eigenvalue itself: the variance of the score where rows count by their degree.
+    explained_variance_ratio_ : float64 array of shape (n_components_,)
+        Shares of the variance in all D directions.
+    mean_ : float64 array of shape (D,)
+        What is subtracted from the (normalised) features.
+    n_components_ : int
+        Components kept: fewer than asked, with a warning, where the rows have fewer directions.
+    noise_floor_ : float
+        A variance up to it is rounding.
+    n_floored_ : int
+        Rows whose degree was below the floor; 0 without `normalize`.
+    statistics_ : RidgeStatistics
+        The exact sums, without targets, that all the rest was computed from.
+    feature_map_ : FeatureMap
+        With the standardizer of the inputs.
+    length_scale_ : float, tuple of float or None
+        The kernel's width in use.
+    projection_ : Projection
+        What scores are made with: `rff_dist.pca.project` writes those of a large dataset to Zarr with it.
+    n_features_in_ : int
+        Columns of the inputs.
+
+    References
+    ----------
+    Schölkopf, Smola & Müller (1998), Nonlinear component analysis as a kernel eigenvalue problem;
+    Lopez-Paz et al. (2014), Randomized nonlinear component analysis, Sec. 3; von Luxburg (2007), A tutorial
+    on spectral clustering, for `normalize`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from rff_dist import RFFPCA
+    >>> angle = np.linspace(0, 2 * np.pi, 200, endpoint=False)
+    >>> ring = np.column_stack([np.cos(angle), np.sin(angle)])
+    >>> X = np.concatenate([ring, 3 * ring])  # two rings, which no straight line parts
+    >>> pca = RFFPCA(1, length_scale=0.4, features="nystrom", n_random_features=100, normalize="degree")
+    >>> scores = pca.set_params(random_state=0).fit_transform(X)[:, 0]
+    >>> bool(np.ptp(scores[:200]) < 0.01 and np.ptp(scores[200:]) < 0.01 and np.ptp(scores) > 2)
+    True
+    """
+
+    feature_map_: FeatureMap
+    statistics_: RidgeStatistics
+    projection_: Projection
+    components_: NDArray[np.float64]
+
+    def __init__(
+        self,
+        n_components: int = 2,
+        *,
+        kernel: str | Kernel = "gaussian",
+        length_scale: Any = "auto",
+        n_random_features: int = 2048,
+        features: str | Nystrom = "fourier",
+        design: str | Design = "orthogonal",
+        standardize: bool = True,
+        normalize: str | None = None,
+        whiten: bool = False,
+        random_state: Any = None,
+        engine: Engine | None = None,
+    ) -> None:
+        self.n_components = n_components
+        self.kernel = kernel
+        self.length_scale = length_scale
+        self.n_random_features = n_random_features
+        self.features = features
+        self.design = design
+        self.standardize = standardize
+        self.normalize = normalize
+        self.whiten = whiten
+        self.random_state = random_state
+        self.engine = engine
+
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
+        """Compute the components.
+
+        Parameters
+        ----------
+        X : array-like, frame, sparse matrix, Dask or Zarr array, dataset, path or URL
+            Of shape (n_samples, n_features).
+        y : ignored
+            For scikit-learn's pipelines.
+        sample_weight : array-like of shape (n_samples,), optional
+            Not negative; whole numbers count as repetitions of their rows. Left out for a dataset.
+
+        Raises
+        ------
+        InvalidParameterError
+            If a parameter is out of range.
+        DataError
+            If values are not finite, or all rows have the same features.
+        StatisticsError
+            If there is one row.
+        PlanError
+            If the job needs more memory than there is.
+        """
+        for name in ("standardize", "whiten"):
+            if not isinstance(getattr(self, name), bool | np.bool_):
+                raise InvalidParameterError(f"`{name}` is {getattr(self, name)!r}; expected True or False")
+        if isinstance(self.length_scale, str) and self.length_scale == "evidence":
+            raise InvalidParameterError(
+                "`length_scale` is 'evidence', which needs targets, and RFFPCA looks at none; expected "
+                "'auto' or numbers above 0"
+            )
+        kernel, length_scale = choose_kernel(self.kernel, self.length_scale)
+        dataset = as_dataset(self, X, None, sample_weight, reset=True, supervised=False)
+        with suitable_engine(self.engine, dataset) as engine:
+            found = pca.fit_components(
+                dataset,
+                kernel,
+                engine=engine,
+                n_components=self.n_components,
+                length_scale=length_scale,
+                n_random_features=self.n_random_features,
+                features=self.features,
+                design=self.design,
+                map=map_for(self.n_random_features),
+                standardize=bool(self.standardize),
+                normalize=self.normalize,
+                seed=seed_from_random_state(self.random_state),
+            )
+        self._keep(found)
+        return self
+
+    def _keep(self, found: pca.KernelComponents) -> None:
+        principal = found.principal
+        self.feature_map_ = found.feature_map
+        self.statistics_ = found.statistics
+        self.components_ = principal.components
+        self.eigenvalues_ = principal.eigenvalues
+        self.explained_variance_ = principal.explained_variance
+        self.explained_variance_ratio_ = principal.explained_variance_ratio
+        self.mean_ = principal.means
+        self.noise_floor_ = principal.noise_floor
+        self.n_floored_ = found.n_floored
+        self.length_scale_ = pipeline.length_scale_of(found.feature_map)
+        self.projection_ = found.projection(whiten=bool(self.whiten))
+
+    def transform(self, X: Any) -> Any:
+        """Return the scores of rows, old or new, O(n_samples · D · n_features).
+
+        Parameters
+        ----------
+        X : array-like, frame, sparse matrix, Dask or Zarr array, dataset, path or URL
+            Of shape (n_samples, n_features).
+
+        Returns
+        -------
+        scores : float64 array of shape (n_samples, n_components_)
+            A lazy Dask array for a Dask collection, else a NumPy array in memory. To write the
+            scores of a large dataset to Zarr, use `rff_dist.pca.project`.
+
+        Raises
+        ------
+        NotFittedError
+            Before `fit`.
+        DataError
+            If values are not finite, or columns are missing.
+        """
+        check_is_fitted(self)
+        dataset = as_dataset(self, X, reset=False, supervised=False)
+        if is_dask(X):
+            return map_rows(X, _Project(self.projection_), width=self.n_components_, dtype=np.float64)
+        with suitable_engine(self.engine, dataset) as engine:
+            return pca.project_in_memory(dataset, self.projection_, engine=engine)
+
+    @property
+    def n_components_(self) -> int:
+        """Components kept."""
+        return len(self.components_)
+
+    @property
+    def _n_features_out(self) -> int:
+        return self.n_components_
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
+
+
+class _Project:
+    """Projects one chunk of a Dask array; a class so that it pickles small."""
+
+    def __init__(self, projection: Projection) -> None:
+        self.projection = projection
+
+    def __call__(self, X: NDArray[Any]) -> NDArray[np.float64]:
+        return project_rows(Rows(Block(0, 0, len(X)), X), self.projection)

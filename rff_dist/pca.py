@@ -1,0 +1,327 @@
+"""Kernel PCA as plain functions: inspect → draw → accumulate without targets → eigenvectors → project."""
+
+from __future__ import annotations
+
+import logging
+import operator
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rff_dist import pipeline
+from rff_dist.blocks import Accumulation, BlockTask, Dataset, LinearModel, Moments, Rows
+from rff_dist.components import (
+    DegreeAccumulation,
+    Degrees,
+    DegreeStatistics,
+    FeatureSums,
+    PrincipalComponents,
+    Projection,
+    accumulate_normalized_rows,
+    degrees_from,
+    principal_components,
+    project_rows,
+    projection_of,
+    spectral_components,
+    sum_features,
+)
+from rff_dist.drawing import check_width, draw
+from rff_dist.engines import Engine
+from rff_dist.errors import DataError, InvalidParameterError
+from rff_dist.feature_map import FeatureMap, Nystrom
+from rff_dist.frequencies import Design
+from rff_dist.kernels import Kernel, LengthScale
+from rff_dist.kernels.base import check_count
+from rff_dist.statistics import RidgeStatistics
+from rff_dist.storage import create_output
+
+logger = logging.getLogger(__name__)
+
+type FloatArray = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KernelComponents:
+    """Kernel principal components of a dataset: all that rows are projected with.
+
+    Attributes
+    ----------
+    feature_map : FeatureMap
+        With the standardizer of the inputs.
+    statistics : RidgeStatistics
+        The exact sums, without targets; of rows of weight w/degree where features were normalised.
+    principal : PrincipalComponents
+    degrees : Degrees, or None
+        Of degree-normalised features.
+    volume : float
+        Sum of the degrees.
+    n_floored : int
+        Rows whose degree was below the floor, and counts as the floor.
+    """
+
+    feature_map: FeatureMap
+    statistics: RidgeStatistics
+    principal: PrincipalComponents
+    degrees: Degrees | None = None
+    volume: float = 1.0
+    n_floored: int = 0
+
+    def projection(self, *, whiten: bool = False) -> Projection:
+        """Return what gives rows their scores; with `whiten` of variance 1."""
+        return projection_of(
+            self.principal, self.feature_map, degrees=self.degrees, volume=self.volume, whiten=whiten
+        )
+
+
+def fit_components(
+    dataset: Dataset,
+    kernel: Kernel,
+    *,
+    engine: Engine,
+    n_components: int = 2,
+    length_scale: str | LengthScale | None = "auto",
+    n_random_features: int = 2048,
+    features: str | Nystrom = "fourier",
+    design: str | Design = "orthogonal",
+    map: str = "pairs",
+    standardize: bool = True,
+    normalize: str | None = None,
+    seed: int = 0,
+) -> KernelComponents:
+    """Compute kernel principal components: a cheap pass, one of O(n_samples · D²), and O(D³).
+
+    Parameters
+    ----------
+    dataset : Dataset
+        Targets are not looked at.
+    kernel : Kernel
+    engine : Engine
+    n_components : int
+        Principal components to keep.
+    length_scale : "auto", number(s) or None
+        See `drawing.draw`.
+    n_random_features : int
+        D, the width of Z.
+    features, design, map
+        See `drawing.draw`.
+    standardize : bool
+        Whether the inputs' means and standard deviations are taken out first.
+    normalize : {None, "degree"}
+        Whether features are divided by their rows' degrees, as in spectral clustering; another cheap pass.
+    seed : int
+        Of frequencies and samples.
+
+    Raises
+    ------
+    InvalidParameterError
+        If a parameter is out of range.
+    DataError
+        If values are not finite, or all rows have the same features.
+    PlanError
+        If the job needs more memory than there is.
+    """
+    if check_count(n_components, "n_components") > check_width(n_random_features, map, features):
+        raise InvalidParameterError(
+            f"`n_components` is {n_components}, above `n_random_features`={n_random_features}, of which "
+            "principal components are made; lower it, or draw more features"
+        )
+    if normalize not in (None, "degree"):
+        raise InvalidParameterError(f"`normalize` is {normalize!r}; expected None or 'degree'")
+    source = without_targets(dataset)
+    pipeline.check_plan(source, n_random_features, engine=engine, features=features)
+    moments = pipeline.inspect(source, engine=engine)
+    if not standardize:
+        pipeline.warn_of_lost_digits(moments)
+    standardizer = pipeline.standardizer_from(moments) if standardize else None
+    feature_map = draw(
+        source,
+        kernel,
+        length_scale=length_scale,
+        n_components=n_random_features,
+        design=design,
+        map=map,
+        seed=seed,
+        standardizer=standardizer,
+        ranges=pipeline.input_range(moments, standardizer),
+        features=features,
+    )
+    kept = min(n_components, feature_map.n_components)  # fewer centres than asked explain the kernel
+    if normalize == "degree":
+        return _fit_normalized(source, feature_map, moments, kept, engine=engine)
+    statistics = _accumulate(source, feature_map, moments, engine=engine)
+    return KernelComponents(feature_map, statistics, principal_components(statistics, kept))
+
+
+def without_targets(dataset: Dataset) -> Dataset:
+    """Return the same rows without y, where the dataset can leave it out; else the dataset itself."""
+    if dataset.n_targets and hasattr(dataset, "without_targets"):
+        found: Dataset = dataset.without_targets()
+        return found
+    return dataset
+
+
+def _accumulation(
+    dataset: Dataset, feature_map: FeatureMap, moments: Moments, *, engine: Engine
+) -> Accumulation:
+    spec = pipeline.statistics_spec(
+        dataset,
+        feature_map,
+        fraction_bits=pipeline.fraction_bits_for(dataset.n_samples),
+        with_targets=False,
+        engine=engine,
+        **pipeline.weight_grid(moments),
+    )
+    return Accumulation(feature_map, spec)
+
+
+def _accumulate(
+    dataset: Dataset, feature_map: FeatureMap, moments: Moments, *, engine: Engine
+) -> RidgeStatistics:
+    state = _accumulation(dataset, feature_map, moments, engine=engine)
+    return pipeline.accumulate(dataset, feature_map, engine=engine, spec=state.spec)
+
+
+def _fit_normalized(
+    dataset: Dataset, feature_map: FeatureMap, moments: Moments, n_components: int, *, engine: Engine
+) -> KernelComponents:
+    sums: FeatureSums = engine.map_reduce(
+        BlockTask(dataset, sum_features),
+        pipeline.blocks_of(dataset),
+        engine.broadcast(feature_map),
+        combine=operator.add,
+        label="degrees",
+    )
+    degrees = degrees_from(sums, feature_map)
+    largest = replace(moments, largest_weight=moments.largest_weight / degrees.floor, frequency_weights=False)
+    accumulation = _accumulation(dataset, feature_map, largest, engine=engine)
+    degree = LinearModel(feature_map, degrees.sums[:, np.newaxis], np.zeros(1))
+    found: DegreeStatistics = engine.map_reduce(
+        BlockTask(dataset, accumulate_normalized_rows),
+        pipeline.blocks_of(dataset, max_rows=accumulation.spec.limb_rows),
+        engine.broadcast(DegreeAccumulation(accumulation, degree, degrees.floor)),
+        combine=operator.add,
+        label="accumulate",
+    )
+    found.statistics.check_complete(dataset.n_samples, feature_map.squared_norm)
+    if found.n_floored:
+        logger.warning(
+            "%d of %d rows have a degree below %.3g, a hundredth of the mean, and count as if they had it: "
+            "they are far from all others, and more features or a larger length scale would tell them better",
+            found.n_floored,
+            dataset.n_samples,
+            degrees.floor,
+        )
+    found = replace(found, statistics=found.statistics.with_whitener(feature_map.whitener))
+    principal, volume = spectral_components(found, degrees, n_components)
+    if principal.eigenvalues[0] > 1.01:  # of no Markov chain
+        logger.warning(
+            "the greatest eigenvalue of the degree-normalised kernel is %.3g, and 1 is the most that an "
+            "exact one has: the features are too few for a kernel so narrow; take Nyström features, more of "
+            "them, or a larger length scale",
+            principal.eigenvalues[0],
+        )
+    return KernelComponents(feature_map, found.statistics, principal, degrees, volume, found.n_floored)
+
+
+# -- project ---------------------------------------------------------------------------------------
+
+
+def project(
+    dataset: Dataset,
+    projection: Projection,
+    url: str | os.PathLike[str],
+    *,
+    engine: Engine,
+    column_names: Sequence[str] | None = None,
+    overwrite: bool = False,
+) -> int:
+    """Write the scores of every row to a new Zarr group, as the array `X`: it opens as a dataset again.
+
+    The pass is idempotent: a block written twice holds the same numbers, and the output appears at
+    `url` when it is complete.
+
+    Parameters
+    ----------
+    dataset : Dataset
+        Of the columns that the components were computed from.
+    projection : Projection
+        `KernelComponents.projection()`.
+    url : str or Path
+        Where the scores are to appear.
+    engine : Engine
+    column_names : sequence of str, optional
+        One for each component.
+    overwrite : bool
+        Whether a Zarr group that is there may be replaced.
+
+    Returns
+    -------
+    n_samples : int
+        Rows written.
+
+    Raises
+    ------
+    DataError
+        If the dataset has other columns, or values that are not finite.
+    StorageError
+        If the output exists and `overwrite` is False, or cannot be written.
+    """
+    source = _checked(dataset, projection)
+    blocks = pipeline.blocks_of(source)
+    output = create_output(
+        url,
+        n_samples=source.n_samples,
+        n_columns=projection.n_components,
+        dtype=np.float64,
+        chunk_rows=blocks[0].n_samples,  # no two tasks write to one chunk
+        array="X",
+        column_names=column_names,
+        inputs=[] if source.url is None else [source.url],
+        overwrite=overwrite,
+    )
+    try:
+        written = engine.map_write(
+            BlockTask(source, project_rows), blocks, projection, output, label="project"
+        )
+        output.finish({"projection_digest": projection.digest()})
+    except BaseException:
+        output.discard()
+        raise
+    return written
+
+
+def project_in_memory(dataset: Dataset, projection: Projection, *, engine: Engine) -> FloatArray:
+    """Return the scores of every row, of shape (n_samples, n_kept), as one array.
+
+    Raises
+    ------
+    DataError
+        If the dataset has other columns, or values that are not finite.
+    """
+    source = _checked(dataset, projection)
+    parts: list[FloatArray] = engine.map_reduce(
+        BlockTask(source, _project_part),
+        pipeline.blocks_of(source),
+        projection,
+        combine=operator.add,
+        label="project",
+    )
+    return np.concatenate(parts)
+
+
+def _project_part(rows: Rows, projection: Projection) -> list[FloatArray]:
+    return [project_rows(rows, projection)]
+
+
+def _checked(dataset: Dataset, projection: Projection) -> Dataset:
+    expected: Any = projection.linear.feature_map.n_features
+    if dataset.n_features != expected:
+        raise DataError(
+            f"X has {dataset.n_features} features, but the components were computed from {expected}; give "
+            "the same columns"
+        )
+    return without_targets(dataset)
