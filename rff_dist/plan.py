@@ -29,6 +29,7 @@ MIN_BLOCK_ROWS = (
 MAX_BLOCK_ROWS = 262_144
 MAX_BLOCK_BYTES = 2**27  # of inputs, so that reading ahead stays small beside the statistics
 BLOCKS_WANTED = 64  # enough to share out evenly among tens of workers
+FEW_BLOCKS = 16  # enough for a few
 ASSUMED_ALPHAS = 64  # of a cross-validation, where the data decide how many there are
 PROCESS_BYTES = (
     400 * 2**20
@@ -60,8 +61,8 @@ def plan_blocks(
     max_rows : int
         Rows that a block may have at the most.
     n_folds : int
-        Folds whose rows are summed apart: blocks are that many times larger, so that sending and merging
-        all folds' sums costs no greater share of making them.
+        Folds whose rows are summed apart: blocks are up to that many times larger, as long as 16 are left to
+        share out, so that sending and merging all folds' sums costs no greater share of making them.
 
     Raises
     ------
@@ -70,7 +71,8 @@ def plan_blocks(
     """
     if n_samples < 1:
         raise PlanError(f"there are {n_samples} rows; a pass needs at least 1")
-    wanted = min(max(n_samples // BLOCKS_WANTED, MIN_BLOCK_ROWS * n_folds), MAX_BLOCK_ROWS)
+    enlarged = MIN_BLOCK_ROWS * max(1, min(n_folds, n_samples // (FEW_BLOCKS * MIN_BLOCK_ROWS)))
+    wanted = min(max(n_samples // BLOCKS_WANTED, enlarged), MAX_BLOCK_ROWS)
     wanted = max(1, min(wanted, MAX_BLOCK_BYTES // max(1, n_features * itemsize), max_rows))
     pieces = chunk_rows // wanted
     unit = chunk_rows if pieces < 2 else -(-chunk_rows // pieces)

@@ -171,8 +171,12 @@ def test_folds_and_feature_maps_have_sums_of_their_own_and_share_a_reading():
     assert maps.statistics_bytes == 3 * plain.statistics_bytes
     assert folds.bytes_read == maps.bytes_read == plain.bytes_read
     assert (folds.flops, maps.flops) == (plain.flops, 3 * plain.flops)
-    # merging five sums costs no greater share of making them
-    assert folds.rows_per_block == 5 * plain.rows_per_block
+    assert folds.rows_per_block == plain.rows_per_block  # few rows: as many blocks to share out
+    # many rows: merging five sums costs no greater share of making them
+    many = {**JOB, "n_samples": 10**6}
+    assert plan_fit(**many).rows_per_block == 16_384
+    assert plan_fit(**many, n_folds=2).rows_per_block == 32_768
+    assert plan_fit(**many, n_folds=5).rows_per_block == 49_152
     assert folds.client_bytes > plain.client_bytes + 5 * plain.statistics_bytes
 
 
