@@ -284,13 +284,13 @@ def read_count(text: str, option: str) -> int:
     return int(value)
 
 
-def read_numbers(text: str, option: str) -> list[float]:
-    """Read numbers with commas between them."""
+def read_numbers(text: str, option: str, else_expected: str = "auto, a number") -> list[float]:
+    """Read numbers with commas between them; errors say what else is expected."""
     try:
         return [float(part) for part in text.split(",")]
     except ValueError:
         raise typer.BadParameter(
-            f"{text!r}; expected auto, a number, or numbers with commas between them", param_hint=option
+            f"{text!r}; expected {else_expected}, or numbers with commas between them", param_hint=option
         ) from None
 
 
@@ -311,7 +311,7 @@ def read_alphas(text: str) -> list[float]:
     from rff_dist.pipeline import check_alpha
 
     if ":" not in text:
-        values = read_numbers(text, "--alphas")
+        values = read_numbers(text, "--alphas", "LOW:HIGH:N")
     else:
         import numpy as np
 

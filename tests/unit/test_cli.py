@@ -152,6 +152,7 @@ BAD_VALUES = [
     (["--alphas", "1:2"], "--alphas", "LOW:HIGH:N"),
     (["--alphas", "2:1:5"], "--alphas", "LOW < HIGH"),
     (["--alphas", "1:2:1"], "--alphas", "N from 2"),
+    (["--alphas", "small"], "--alphas", "'small'; expected LOW:HIGH:N, or numbers"),
     (["--alphas", "1,-2"], "--alpha", "above 0"),
     (["--folds", "1"], "--folds", "2, not '1'"),
     (["--folds", "5", "--select", "gcv"], "--folds", "cv or cv-1se, not gcv"),
