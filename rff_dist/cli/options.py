@@ -139,10 +139,10 @@ SelectName = Annotated[
     str | None,
     typer.Option(
         "--select",
-        metavar="cv|cv-1se|gcv|evidence|press",
-        help="What chooses alpha: k-fold errors (cv, or cv-1se for the largest alpha within one standard "
-        "error of the best), GCV, the evidence, or press: leave-one-out errors, in one more pass. If left "
-        "out: cv with folds, evidence with --length-scale evidence, else gcv.",
+        metavar="NAME",
+        help="What chooses alpha: cv, the k-fold error; cv-1se, the largest alpha within one standard error "
+        "of its best; gcv; evidence; or press, leave-one-out errors, in one more pass. If left out: cv with "
+        "folds, evidence with --length-scale evidence, else gcv.",
         rich_help_panel=REGRESSION,
     ),
 ]
