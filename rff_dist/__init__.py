@@ -24,7 +24,15 @@ if TYPE_CHECKING:
     from rff_dist.approximation import approximation_error
     from rff_dist.engines.dask import DaskEngine
     from rff_dist.engines.serial import SerialEngine
-    from rff_dist.estimators import RFFPCA, RFFClassifier, RFFRidge, RFFSampler, load_model, save_model
+    from rff_dist.estimators import (
+        RFFPCA,
+        RFFClassifier,
+        RFFKMeans,
+        RFFRidge,
+        RFFSampler,
+        load_model,
+        save_model,
+    )
     from rff_dist.feature_map import FeatureMap, Nystrom, draw_feature_map
     from rff_dist.folds import GroupFolds, HashFolds, PredefinedFolds, TimeFolds
     from rff_dist.kernels import (
@@ -60,6 +68,7 @@ _HOMES = {
     "Polynomial": "rff_dist.kernels",
     "PredefinedFolds": "rff_dist.folds",
     "RFFClassifier": "rff_dist.estimators",
+    "RFFKMeans": "rff_dist.estimators",
     "RFFPCA": "rff_dist.estimators",
     "RFFRidge": "rff_dist.estimators",
     "RFFSampler": "rff_dist.estimators",
@@ -96,6 +105,7 @@ __all__ = [  # noqa: RUF022  plain alphabetical order
     "Polynomial",
     "PredefinedFolds",
     "RFFClassifier",
+    "RFFKMeans",
     "RFFPCA",
     "RFFRidge",
     "RFFSampler",

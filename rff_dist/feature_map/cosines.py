@@ -92,21 +92,24 @@ class CosineFeatureMap(FeatureMap):
         """Return the same features of inputs that are standardised first."""
         return replace(self, standardizer=standardizer)  # type: ignore[type-var]  # all are dataclasses
 
-    def fill(self, inputs: Float32Array, out: FloatArray, start: int, stop: int) -> None:
+    def fill(self, inputs: Float32Array, out: FloatArray | Float32Array, start: int, stop: int) -> None:
         """Write unnormalised components `start:stop` to `out`.
 
         Parameters
         ----------
         inputs : float32 array of shape (n_samples, n_features)
             From `prepare`.
-        out : float64 array of shape (stop - start, n_samples)
+        out : float64 or float32 array of shape (stop - start, n_samples)
             Overwritten; its values are float32 cosines and sines.
         start, stop : int
             Even for pairs.
         """
         each = self.per_frequency
         first, last = start // each, stop // each
-        for frequencies, rows, angles in self.angles(inputs, first, last, out[: last - first]):
+        scratch: Any = (
+            out[: last - first] if out.dtype == np.float64 else np.empty((last - first, len(inputs)))
+        )
+        for frequencies, rows, angles in self.angles(inputs, first, last, scratch):
             lines = out[each * frequencies.start : each * frequencies.stop, rows]
             if self.phases is None:
                 np.cos(angles, out=lines[0::2], dtype=np.float32)

@@ -1,0 +1,363 @@
+"""Kernel k-means in random features, for data of any size."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils.validation import check_is_fitted
+
+from rff_dist import drawing, kmeans, pipeline
+from rff_dist.blocks import Block, Rows
+from rff_dist.clustering import Centres, centre_distances, label_rows
+from rff_dist.engines import Engine
+from rff_dist.errors import InvalidParameterError
+from rff_dist.estimators.inputs import (
+    as_dataset,
+    choose_kernel,
+    is_dask,
+    is_in_memory,
+    map_for,
+    map_rows,
+    suitable_engine,
+)
+from rff_dist.feature_map import FeatureMap, Nystrom, seed_from_random_state
+from rff_dist.frequencies import Design
+from rff_dist.kernels import Kernel, LengthScale, find_design
+from rff_dist.kmeans import Clusters
+
+type FloatArray = NDArray[np.float64]
+
+
+class RFFKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, BaseEstimator):
+    """Kernel k-means through random Fourier or Nyström features, in passes that never store them.
+
+    Minimises Σ w·‖z(x) − c‖² over `n_clusters` centres c, which approaches kernel k-means as `n_components`
+    grows and finds clusters that no plane separates, rings say. Each Lloyd pass costs
+    O(n_samples · n_components · (n_features + n_clusters)) for each start, and memory does not grow with the
+    rows. Sums are exact, so labels and centres have the same bits on one thread, many threads or a cluster.
+
+    Parameters
+    ----------
+    n_clusters : int, default=8
+    kernel : str or Kernel, default="gaussian"
+        What is approximated: a name, or a text such as "matern:nu=2.5" or "gaussian:length_scale=2 + linear",
+        see `rff_dist.kernels.find_kernel`. A kernel object brings its own length scale.
+    length_scale : "auto", float or array of shape (n_features,), default="auto"
+        The kernel's width, in units of the (standardised) inputs; "auto" is the median distance between
+        rows of a seeded sample. Clusters that are not convex want less: about the width of a cluster.
+    n_components : int, default=1024
+        D, the width of Z: the error of the kernel falls as 1/√D, cost grows with it. An even number makes
+        cos/sin pairs; an odd one cosines with random phases, which have more variance. Of Nyström features
+        the number of centres; fewer where all distinct rows, which make the kernel exact, are fewer.
+    n_init : int or "auto", default="auto"
+        Starts, which share each pass; the one of least inertia is kept. "auto" is 1.
+    init : {"k-means||", "k-means++"} or array, default="k-means||"
+        "k-means||" draws candidates from all rows in six passes and chooses among them, "k-means++" chooses
+        from a sample of 4,096 rows; for so few rows both choose from all distinct ones. Or centres of shape
+        (n_clusters, n_features), rows of inputs, or (n_clusters, n_components), in Z.
+    max_iter : int, default=300
+        Lloyd passes, at most.
+    tol : float, default=1e-4
+        A start stops when its centres' squared shifts add up to no more than this share of the mean variance
+        of Z's columns; 0 stops when no label changes.
+    progressive : bool, default=False
+        Whether starts converge on 1/64, 1/16 and 1/4 of the blocks of rows first: fewer full passes for very
+        many rows, in no order that matters.
+    features : {"fourier", "nystrom"} or Nystrom, default="fourier"
+        Fourier features know nothing of the data; Nyström features are kernel values at rows of the data,
+        and any kernel has them. They are whitened, O(n_components²) more a row and pass.
+    design : {"orthogonal", "iid", "quasi-monte-carlo", "structured"} or Design, default="orthogonal"
+        Of Fourier features: how frequencies are arranged; see `RFFSampler`.
+    standardize : bool, default=True
+        Whether the inputs' means and standard deviations are taken out first.
+    random_state : int, RandomState, Generator or None, default=None
+        The seed of frequencies, samples and starts.
+    engine : Engine or None, default=None
+        None runs data in memory in this process, and other data on the current Dask client where there
+        is one.
+
+    Attributes
+    ----------
+    cluster_centers_ : float64 array of shape (n_clusters, n_components)
+        In Z.
+    labels_ : int32 array of shape (n_samples,)
+        Cluster of each row; only after a fit to data in memory. `predict` has those of other data.
+    inertia_ : float
+        Σ w·‖z − c‖² of the rows and their nearest centres, in units of the kernel.
+    n_iter_ : int
+        Lloyd passes.
+    length_scale_ : float or tuple of float
+        The kernel's width in use.
+    feature_map_ : FeatureMap
+        With the standardizer of the inputs.
+    clusters_ : Clusters
+        All of this, with the inertia of each pass and each start and the weight of each cluster.
+    n_features_in_ : int
+        Columns of the inputs.
+
+    Notes
+    -----
+    Ties go to the lowest cluster. An empty cluster moves to the row that is farthest from its own centre, the
+    lowest such row; several take the farthest rows in turn.
+
+    References
+    ----------
+    Dhillon, Guan & Kulis (2004), kernel k-means; Chitta, Jin & Jain (2012), in random Fourier features;
+    Bahmani et al. (2012), k-means||.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from rff_dist import RFFKMeans
+    >>> angles = np.linspace(0, 2 * np.pi, 200, endpoint=False)
+    >>> ring = np.column_stack([np.cos(angles), np.sin(angles)])
+    >>> X = np.vstack([0.2 * ring, 2 * ring])
+    >>> labels = RFFKMeans(2, length_scale=0.7, n_init=10, random_state=0).fit_predict(X)
+    >>> bool((labels[:200] == labels[0]).all() and (labels[200:] != labels[0]).all())
+    True
+    """
+
+    feature_names_in_: NDArray[Any]
+    labels_: NDArray[np.int32]
+    _fitted: Clusters
+
+    def __init__(
+        self,
+        n_clusters: int = 8,
+        *,
+        kernel: str | Kernel = "gaussian",
+        length_scale: Any = "auto",
+        n_components: int = 1024,
+        n_init: Any = "auto",
+        init: Any = "k-means||",
+        max_iter: int = kmeans.MAX_ITER,
+        tol: float = kmeans.TOL,
+        progressive: bool = False,
+        features: str | Nystrom = "fourier",
+        design: str | Design = "orthogonal",
+        standardize: bool = True,
+        random_state: Any = None,
+        engine: Engine | None = None,
+    ) -> None:
+        self.n_clusters = n_clusters
+        self.kernel = kernel
+        self.length_scale = length_scale
+        self.n_components = n_components
+        self.n_init = n_init
+        self.init = init
+        self.max_iter = max_iter
+        self.tol = tol
+        self.progressive = progressive
+        self.features = features
+        self.design = design
+        self.standardize = standardize
+        self.random_state = random_state
+        self.engine = engine
+
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
+        """Find the clusters.
+
+        Parameters
+        ----------
+        X : array-like, frame, sparse matrix, Dask or Zarr array, dataset, path or URL
+            Of shape (n_samples, n_features).
+        y : ignored
+            For scikit-learn's pipelines.
+        sample_weight : array-like of shape (n_samples,), optional
+            Not negative. A whole number counts as repetitions of its row.
+
+        Raises
+        ------
+        InvalidParameterError
+            If a parameter is out of range.
+        DataError
+            If values are not finite, or there are fewer rows than clusters.
+        """
+        kernel, length_scale = self._check_parameters()
+        dataset = as_dataset(self, X, None, sample_weight, reset=True, supervised=False)
+        with suitable_engine(self.engine, dataset) as engine:
+            found = kmeans.fit(
+                dataset,
+                kernel,
+                n_clusters=self.n_clusters,
+                engine=engine,
+                length_scale=length_scale,
+                n_components=self.n_components,
+                design=self.design,
+                map=map_for(self.n_components),
+                standardize=self.standardize,
+                seed=seed_from_random_state(self.random_state),
+                features=self.features,
+                init=self.init,
+                n_init=self._n_init(),
+                max_iter=self.max_iter,
+                tol=self.tol,
+                progressive=self.progressive,
+            )
+            if hasattr(self, "labels_"):
+                del self.labels_
+            if is_in_memory(X):
+                self.labels_ = kmeans.label_in_memory(dataset, found, engine=engine)
+        self._keep(found)
+        self._warn()
+        return self
+
+    def _check_parameters(self) -> tuple[Kernel, str | LengthScale | None]:
+        drawing.find_features(self.features)
+        for name in ("standardize", "progressive"):
+            if not isinstance(getattr(self, name), bool | np.bool_):
+                raise InvalidParameterError(f"`{name}` is {getattr(self, name)!r}; expected True or False")
+        drawing.check_width(self.n_components, "phases", self.features)
+        find_design(self.design)
+        if isinstance(self.n_init, str) and self.n_init != "auto":
+            raise InvalidParameterError(
+                f"`n_init` is {self.n_init!r}; expected 'auto' or an integer of at least 1"
+            )
+        kmeans.check_options(
+            n_clusters=self.n_clusters,
+            init=self.init,
+            n_init=self._n_init(),
+            max_iter=self.max_iter,
+            tol=self.tol,
+        )
+        return choose_kernel(self.kernel, self.length_scale)
+
+    def _n_init(self) -> Any:
+        return 1 if isinstance(self.n_init, str) else self.n_init
+
+    def _keep(self, found: Clusters) -> None:
+        self._fitted = found
+        self.cluster_centers_ = found.centres
+        self.inertia_ = found.inertia
+        self.n_iter_ = found.n_iter
+        self._n_features_out = found.n_clusters
+
+    def _warn(self) -> None:
+        found = self._fitted
+        if found.n_filled < found.n_clusters:
+            warnings.warn(
+                f"Number of distinct clusters ({found.n_filled}) found smaller than n_clusters "
+                f"({found.n_clusters}). Possibly due to duplicate points in X.",
+                ConvergenceWarning,
+                stacklevel=3,
+            )
+        if not found.converged:
+            warnings.warn(
+                f"the centres still moved after max_iter={self.max_iter} passes; raise `max_iter` or `tol`",
+                ConvergenceWarning,
+                stacklevel=3,
+            )
+
+    def fit_predict(self, X: Any, y: Any = None, sample_weight: Any = None) -> Any:
+        """Find the clusters and return each row's, as `predict` does."""
+        self.fit(X, y, sample_weight)
+        return self.labels_ if hasattr(self, "labels_") else self.predict(X)
+
+    def predict(self, X: Any) -> Any:
+        """Return the cluster of each row: that of the nearest centre, the lowest of equals.
+
+        Parameters
+        ----------
+        X : array-like, frame, sparse matrix, Dask or Zarr array, dataset, path or URL
+            Of shape (n_samples, n_features).
+
+        Returns
+        -------
+        labels : int32 array of shape (n_samples,)
+            A lazy Dask array for a Dask collection, else in memory; see `rff_dist.kmeans.write_labels` for
+            labels written to Zarr.
+
+        Raises
+        ------
+        NotFittedError
+            Before `fit`.
+        DataError
+            If values are not finite, or columns are missing.
+        """
+        check_is_fitted(self)
+        dataset = as_dataset(self, X, reset=False, supervised=False)
+        if is_dask(X):
+            return map_rows(X, _Label(self._fitted.state), width=None, dtype=np.int32)
+        with suitable_engine(self.engine, dataset) as engine:
+            return kmeans.label_in_memory(dataset, self._fitted, engine=engine)
+
+    def transform(self, X: Any) -> Any:
+        """Return the distances ‖z − c‖ of each row to all centres, shape (n_samples, n_clusters).
+
+        Inputs, laziness and errors are those of `predict`.
+        """
+        check_is_fitted(self)
+        dataset = as_dataset(self, X, reset=False, supervised=False)
+        if is_dask(X):
+            width = self._fitted.n_clusters
+            return map_rows(X, _Distances(self._fitted.state), width=width, dtype=np.float64)
+        with suitable_engine(self.engine, dataset) as engine:
+            return kmeans.distances_in_memory(dataset, self._fitted, engine=engine)
+
+    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
+        """Return −Σ w·‖z − c‖² of the rows and their nearest centres.
+
+        Parameters
+        ----------
+        X : array-like, frame, sparse matrix, Dask or Zarr array, dataset, path or URL
+            Of shape (n_samples, n_features).
+        y : ignored
+            For scikit-learn's pipelines.
+        sample_weight : array-like of shape (n_samples,), optional
+            Not negative.
+        """
+        check_is_fitted(self)
+        dataset = as_dataset(self, X, None, sample_weight, reset=False, supervised=False)
+        with suitable_engine(self.engine, dataset) as engine:
+            return -kmeans.inertia_of(dataset, self._fitted, engine=engine)
+
+    @property
+    def clusters_(self) -> Clusters:
+        """What was found, and how."""
+        self._require_fitted("clusters_")
+        return self._fitted
+
+    @property
+    def feature_map_(self) -> FeatureMap:
+        """With the standardizer of the inputs."""
+        self._require_fitted("feature_map_")
+        return self._fitted.feature_map
+
+    @property
+    def length_scale_(self) -> LengthScale | None:
+        """The kernel's width in use; None for a kernel that has several, or none."""
+        self._require_fitted("length_scale_")
+        return pipeline.length_scale_of(self.feature_map_)
+
+    def _require_fitted(self, name: str) -> None:
+        if "_fitted" not in vars(self):
+            raise AttributeError(
+                f"{type(self).__name__!r} object has no attribute {name!r} before it is fitted"
+            )
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
+
+
+class _Label:
+    """Labels one chunk of a Dask array; a class so that it pickles small."""
+
+    def __init__(self, state: Centres) -> None:
+        self.state = state
+
+    def __call__(self, X: NDArray[Any]) -> NDArray[np.int32]:
+        return label_rows(Rows(Block(0, 0, len(X)), X), self.state)
+
+
+class _Distances(_Label):
+    """Measures the distances of one chunk's rows."""
+
+    def __call__(self, X: NDArray[Any]) -> Any:
+        return centre_distances(Rows(Block(0, 0, len(X)), X), self.state)

@@ -1,0 +1,728 @@
+"""Kernel k-means in features as plain functions: inspect → draw → start → Lloyd passes → label.
+
+All starts share each pass, features are made anew in each and never stored, and what the passes return are
+exact sums: the same bits on any engine and for any blocks.
+"""
+
+from __future__ import annotations
+
+import logging
+import operator
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rff_dist import pipeline
+from rff_dist.blocks import Block, BlockTask, Dataset, Moments, Rows
+from rff_dist.clustering import (
+    Centres,
+    Choice,
+    ChosenRows,
+    ClusterGrid,
+    ClusterSums,
+    centre_distances,
+    choose_centres,
+    choose_rows,
+    fraction_bits_for,
+    improve_centres,
+    label_rows,
+    measure_tiles,
+    row_uniforms,
+    sum_clusters,
+)
+from rff_dist.drawing import check_width, draw, sample_rows
+from rff_dist.engines import Engine
+from rff_dist.errors import DataError, InvalidParameterError, StatisticsError
+from rff_dist.feature_map import FeatureMap, Nystrom
+from rff_dist.frequencies import Design, derived_seed
+from rff_dist.kernels import Kernel, LengthScale
+from rff_dist.kernels.base import check_count
+from rff_dist.runs import as_runs
+from rff_dist.storage import create_output
+
+logger = logging.getLogger(__name__)
+
+type FloatArray = NDArray[np.float64]
+
+INITS = ("k-means||", "k-means++")
+MAX_ITER, TOL = 300, 1e-4
+OVERSAMPLING, ROUNDS = 2, 5  # Bahmani et al. 2012, Sec. 5.3: l = 2k and five rounds
+CANDIDATE_ROWS = 4096  # all distinct rows of a dataset that small are candidates, whatever the start
+PROGRESSIVE_SHARES = (1 / 64, 1 / 16, 1 / 4)  # of the blocks
+PROGRESSIVE_PASSES = 10  # on each share, at most
+_BLOCK_STREAM = 2**35
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Clusters:
+    """Clusters of a dataset in features: all that rows are labelled with, and how they were found.
+
+    Attributes
+    ----------
+    feature_map : FeatureMap
+        With the standardizer of the inputs.
+    centres : float64 array of shape (n_clusters, n_components)
+        In Z.
+    weights : float64 array of shape (n_clusters,)
+        Sum of the weights of each cluster's rows; rows without weights count 1.
+    inertia : float
+        Σ w·‖z − c‖² of the rows and their nearest centres, in units of the kernel.
+    inertias : tuple of float
+        That of the centres before each pass, and of the last.
+    start_inertias : tuple of float
+        That of each start in the end; the smallest is this one's.
+    n_iter : int
+        Lloyd passes that moved this start's centres, not counting those on samples.
+    converged : bool
+        Whether they stopped before `max_iter`.
+    grid : ClusterGrid
+        Of the sums that the centres are means of.
+    facts : mapping
+        Of the dataset: its fingerprint and columns.
+    """
+
+    feature_map: FeatureMap
+    centres: FloatArray
+    weights: FloatArray
+    inertia: float
+    inertias: tuple[float, ...]
+    start_inertias: tuple[float, ...]
+    n_iter: int
+    converged: bool
+    grid: ClusterGrid
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def n_clusters(self) -> int:
+        """Clusters that were asked for."""
+        return len(self.centres)
+
+    @property
+    def n_filled(self) -> int:
+        """Clusters that have rows; fewer than asked for where there are fewer distinct rows."""
+        return int((self.weights > 0).sum())
+
+    @property
+    def state(self) -> Centres:
+        """What passes compare rows with."""
+        return Centres(self.feature_map, self.centres[np.newaxis], self.grid)
+
+
+# -- the whole job ---------------------------------------------------------------------------------
+
+
+def fit(
+    dataset: Dataset,
+    kernel: Kernel,
+    *,
+    n_clusters: int,
+    engine: Engine,
+    length_scale: str | LengthScale | None = "auto",
+    n_components: int = 1024,
+    design: str | Design = "orthogonal",
+    map: str = "pairs",
+    standardize: bool = True,
+    seed: int = 0,
+    features: str | Nystrom = "fourier",
+    init: str | NDArray[Any] = "k-means||",
+    n_init: int = 1,
+    max_iter: int = MAX_ITER,
+    tol: float = TOL,
+    progressive: bool = False,
+) -> Clusters:
+    """Find clusters by k-means in random or Nyström features.
+
+    A pass of moments, one of norms, those of the start, and one Lloyd pass an iteration, each of
+    O(n_samples · n_components · (n_features + n_init · n_clusters)); memory does not grow with the rows.
+
+    Parameters
+    ----------
+    dataset : Dataset
+        Targets are left alone.
+    kernel : Kernel
+    n_clusters : int
+    engine : Engine
+    length_scale : "auto", number(s) or None
+        "auto" is the median heuristic; None keeps the kernel's own.
+    n_components, design, map, standardize, seed, features
+        See `pipeline.fit`.
+    init, n_init, max_iter, tol, progressive
+        See `find_clusters`.
+
+    Raises
+    ------
+    InvalidParameterError
+        If a parameter is out of range.
+    DataError
+        If values are not finite, or there are fewer rows than clusters.
+    """
+    if isinstance(length_scale, str) and length_scale == "evidence":
+        raise InvalidParameterError(
+            "`length_scale` is 'evidence', which needs targets, and clusters have none; "
+            "give 'auto' or numbers"
+        )
+    check_width(n_components, map, features)
+    options: dict[str, Any] = {
+        "n_clusters": n_clusters,
+        "init": init,
+        "n_init": n_init,
+        "max_iter": max_iter,
+        "tol": tol,
+    }
+    check_options(**options)
+    if hasattr(dataset, "without_targets"):
+        dataset = dataset.without_targets()
+    check_rows(dataset, n_clusters)
+    moments = pipeline.inspect(dataset, engine=engine)
+    if not standardize:
+        pipeline.warn_of_lost_digits(moments)
+    standardizer = pipeline.standardizer_from(moments) if standardize else None
+    feature_map = draw(
+        dataset,
+        kernel,
+        length_scale=length_scale,
+        n_components=n_components,
+        design=design,
+        map=map,
+        seed=seed,
+        standardizer=standardizer,
+        ranges=pipeline.input_range(moments, standardizer),
+        features=features,
+    )
+    found = find_clusters(
+        dataset, feature_map, moments=moments, seed=seed, progressive=progressive, engine=engine, **options
+    )
+    return replace(found, facts=pipeline.describe_dataset(dataset))
+
+
+def check_options(*, n_clusters: object, init: object, n_init: object, max_iter: object, tol: object) -> None:
+    """Check the parameters of `find_clusters` that do not depend on the data.
+
+    Raises
+    ------
+    InvalidParameterError
+        If one is out of range.
+    """
+    for name, value in (("n_clusters", n_clusters), ("n_init", n_init), ("max_iter", max_iter)):
+        check_count(value, name)
+    number = isinstance(tol, int | float | np.integer | np.floating) and not isinstance(tol, bool)
+    if not number or not 0 <= tol < np.inf:  # type: ignore[operator]
+        raise InvalidParameterError(f"`tol` is {tol!r}; expected a number of at least 0")
+    if isinstance(init, str):
+        if init not in INITS:
+            raise InvalidParameterError(
+                f"unknown `init` {init!r}; expected one of {sorted(INITS)}, or an array of centres"
+            )
+    elif n_init != 1:
+        raise InvalidParameterError(
+            f"`n_init` is {n_init} beside given centres, which are one start; leave it out"
+        )
+
+
+def check_rows(dataset: Dataset, n_clusters: int) -> None:
+    """Check that there are as many rows as clusters.
+
+    Raises
+    ------
+    DataError
+        Otherwise.
+    """
+    pipeline.blocks_of(dataset)  # refuses a dataset without rows
+    if dataset.n_samples < n_clusters:
+        raise DataError(
+            f"n_samples={dataset.n_samples} should be >= n_clusters={n_clusters}; ask for fewer clusters"
+        )
+
+
+def find_clusters(
+    dataset: Dataset,
+    feature_map: FeatureMap,
+    *,
+    n_clusters: int,
+    engine: Engine,
+    moments: Moments | None = None,
+    init: str | NDArray[Any] = "k-means||",
+    n_init: int = 1,
+    max_iter: int = MAX_ITER,
+    tol: float = TOL,
+    seed: int = 0,
+    progressive: bool = False,
+) -> Clusters:
+    """Minimise Σ w·‖z(x) − c‖² over centres, by Lloyd passes from one or several starts.
+
+    Parameters
+    ----------
+    dataset : Dataset
+    feature_map : FeatureMap
+    n_clusters : int
+    engine : Engine
+    moments : Moments, optional
+        From `inspect`, which is run where they are not given and rows have weights.
+    init : "k-means||", "k-means++" or array
+        "k-means||" draws 2 · n_clusters candidates in each of five passes, weights them in another, and
+        chooses centres among them by k-means++. "k-means++" takes a seeded sample of 4,096 rows as
+        candidates, and so do both for a dataset that small. Or centres: rows of inputs, of shape
+        (n_clusters, n_features), or centres in Z, of shape (n_clusters, n_components).
+    n_init : int
+        Starts from other choices among the same candidates; they share each pass.
+    max_iter : int
+        Lloyd passes, at most.
+    tol : float
+        A start stops when its centres' squared shifts add up to no more than this share of the mean variance
+        of Z's columns; 0 when they are exactly where they were, so that no label changed.
+    seed : int
+        Of the start, and of the blocks that are looked at first.
+    progressive : bool
+        Whether the starts converge on 1/64, 1/16 and 1/4 of the blocks first, for very many rows. It needs
+        rows in no order that matters.
+
+    Raises
+    ------
+    InvalidParameterError
+        If a parameter is out of range.
+    DataError
+        If values are not finite, there are fewer rows than clusters, or centres have the wrong shape.
+    """
+    check_options(n_clusters=n_clusters, init=init, n_init=n_init, max_iter=max_iter, tol=tol)
+    check_rows(dataset, n_clusters)
+    if moments is None and dataset.weighted:
+        moments = pipeline.inspect(dataset, engine=engine)
+    job = _measure(dataset, feature_map, moments, engine=engine)
+    starts = (
+        _start(job, init, n_clusters=n_clusters, n_init=n_init, seed=seed)
+        if isinstance(init, str)
+        else read_centres(init, feature_map, n_clusters)[np.newaxis]
+    )
+    if progressive:
+        starts = _converge_on_samples(job, starts, tol=tol, seed=seed)
+    return _lloyd(job, starts, max_iter=max_iter, tol=tol)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Job:
+    """A dataset in features, and what all passes over it share.
+
+    Attributes
+    ----------
+    sum_of_squared_norms : float
+        Σ w·‖z‖².
+    weight : float
+        Σ w.
+    variance : float
+        Mean variance of Z's columns.
+    """
+
+    dataset: Dataset
+    feature_map: FeatureMap
+    grid: ClusterGrid
+    engine: Engine
+    sum_of_squared_norms: float = 0.0
+    weight: float = 1.0
+    variance: float = 0.0
+
+    def run[S, T](
+        self,
+        compute: Callable[[Rows, S], T],
+        state: S,
+        *,
+        label: str,
+        combine: Callable[[T, T], T] = operator.add,
+        blocks: Sequence[Block] | None = None,
+    ) -> T:
+        """Run a pass over all blocks, or some."""
+        return self.engine.map_reduce(
+            BlockTask(self.dataset, compute),
+            pipeline.blocks_of(self.dataset) if blocks is None else blocks,
+            state,
+            combine=combine,
+            label=label,
+        )
+
+    def centres(self, values: FloatArray, *, precise: bool = False) -> Centres:
+        """Return the state of a pass that compares rows with centres."""
+        return Centres(self.feature_map, values, self.grid, precise)
+
+    def sums(
+        self, values: FloatArray, *, blocks: Sequence[Block] | None = None, label: str = "lloyd"
+    ) -> ClusterSums:
+        """Run a Lloyd pass from centres of shape (n_init, n_clusters, n_components)."""
+        sums = self.run(sum_clusters, self.centres(values), label=label, blocks=blocks)
+        expected = sum(block.n_samples for block in blocks) if blocks is not None else self.dataset.n_samples
+        _check_counted(sums, expected)
+        return sums
+
+
+def _check_counted(sums: ClusterSums, expected: int) -> None:
+    if sums.n_samples != expected:
+        raise StatisticsError(f"a pass counted {sums.n_samples:_} of {expected:_} rows; run it again")
+
+
+def _measure(dataset: Dataset, feature_map: FeatureMap, moments: Moments | None, *, engine: Engine) -> _Job:
+    """Fix the grid of the sums, and measure norms and variance."""
+    weight_exponent = 0 if moments is None else pipeline.weight_grid(moments)["weight_exponent"]
+    job = _Job(
+        dataset, feature_map, ClusterGrid(fraction_bits_for(dataset.n_samples), weight_exponent), engine
+    )
+    if not feature_map.bounded or feature_map.whitener is not None:
+        largest = job.run(measure_tiles, feature_map, label="measure", combine=np.maximum)
+        exponents = np.where(largest > 0, np.frexp(largest)[1], 0)
+        job = replace(job, grid=replace(job.grid, exponents=as_runs(exponents)))
+    origin = job.centres(np.zeros((1, 1, feature_map.n_components)))
+    sums = job.run(partial(sum_clusters, squared_norms=True), origin, label="norms")
+    _check_counted(sums, dataset.n_samples)
+    squared_norms = sums.sum_of_squared_norms(origin)
+    mean = sums.means(origin)
+    weight = float(sums.cluster_weights(job.grid).sum())
+    if not weight > 0:
+        raise DataError("all sample weights are zero; at least one row must count")
+    spread = float(sums.inertias(replace(origin, values=mean), squared_norms)[0])
+    variance = spread / weight / feature_map.n_components
+    return replace(job, sum_of_squared_norms=squared_norms, weight=weight, variance=variance)
+
+
+# -- starts ----------------------------------------------------------------------------------------
+
+
+def read_centres(init: Any, feature_map: FeatureMap, n_clusters: int) -> FloatArray:
+    """Return given centres in Z, of shape (n_clusters, n_components).
+
+    Parameters
+    ----------
+    init : array-like of shape (n_clusters, n_features) or (n_clusters, n_components)
+        Rows of inputs, whose features are taken, or centres in Z; the former where both fit.
+
+    Raises
+    ------
+    DataError
+        If it has another shape, or values that are not finite.
+    """
+    try:
+        centres = np.asarray(init, np.float64)
+    except (TypeError, ValueError) as error:
+        raise InvalidParameterError(
+            f"`init` is a {type(init).__name__}; expected one of {sorted(INITS)}, or an array of centres"
+        ) from error
+    shapes = [(n_clusters, feature_map.n_features), (n_clusters, feature_map.n_components)]
+    if centres.shape not in shapes:
+        raise DataError(
+            f"The shape of the initial centers {centres.shape} does not match the number of clusters "
+            f"{n_clusters}: expected {shapes[0]} as rows of inputs, or {shapes[1]} as centres in features"
+        )
+    if not np.isfinite(centres).all():
+        raise DataError("`init` contains NaN or infinity; expected finite centres")
+    if centres.shape == shapes[0]:
+        centres = feature_map.transform(centres, dtype=np.float64)
+    return centres
+
+
+def _start(job: _Job, init: str, *, n_clusters: int, n_init: int, seed: int) -> FloatArray:
+    """Choose the centres of each start, shape (n_init, n_clusters, n_components)."""
+    size = max(CANDIDATE_ROWS, 4 * n_clusters)
+    parallel = init == "k-means||" and job.dataset.n_samples > size
+    if parallel:
+        points, weights = _draw_candidates(job, n_clusters, seed)
+    else:
+        points, weights = _sample_candidates(job, size, seed)
+    starts = []
+    for i in range(n_init):
+        chosen = choose_centres(points, weights, n_clusters, seed=derived_seed(seed, i))
+        if len(chosen) < n_clusters:
+            logger.warning("%d candidates for %d centres are distinct", len(chosen), n_clusters)
+        # a repeated centre gets no rows, since ties go to the lowest index
+        chosen = np.concatenate([chosen, np.repeat(chosen[:1], n_clusters - len(chosen))])
+        centres = points[chosen]
+        starts.append(improve_centres(points, weights, centres) if parallel else centres)
+    return np.stack(starts)
+
+
+def _sample_candidates(job: _Job, size: int, seed: int) -> tuple[FloatArray, FloatArray]:
+    """Return the distinct rows of a seeded sample in Z, sorted, and their weights."""
+    X, _, weights = sample_rows(job.dataset, seed, n_rows=size)
+    inputs = job.feature_map.prepare(X)
+    _, first, groups = np.unique(inputs, axis=0, return_index=True, return_inverse=True)
+    counts = np.bincount(groups.ravel(), weights=weights).astype(np.float64)
+    return job.feature_map.transform(X[first], dtype=np.float64), counts
+
+
+def _draw_candidates(job: _Job, n_clusters: int, seed: int) -> tuple[FloatArray, FloatArray]:
+    """Draw candidates by k-means||, and weight them by the rows that are nearest to them.
+
+    References
+    ----------
+    Bahmani et al. (2012), Alg. 2. Each round draws 2 · n_clusters rows, not that many on average.
+    """
+    X, _, _ = sample_rows(job.dataset, seed, n_rows=1)
+    candidates = job.feature_map.transform(X, dtype=np.float64)
+    # where rows are close together for float32, distances need float64
+    spread = job.variance * job.feature_map.n_components
+    precise = spread < 1e-3 * job.sum_of_squared_norms / job.weight
+    for turn in range(ROUNDS):
+        state = job.centres(candidates[np.newaxis], precise=precise)
+        drawn: ChosenRows = job.run(
+            choose_rows, Choice(state, OVERSAMPLING * n_clusters, seed, turn), label=f"candidates {turn + 1}"
+        )
+        candidates = np.concatenate([candidates, drawn.features])
+        if len(drawn.keys) < OVERSAMPLING * n_clusters:
+            break
+    weights = job.sums(candidates[np.newaxis], label="weights").cluster_weights(job.grid)[0]
+    counts = weights > 0
+    return candidates[counts], weights[counts]
+
+
+# -- Lloyd passes ----------------------------------------------------------------------------------
+
+
+def _converge_on_samples(job: _Job, starts: FloatArray, *, tol: float, seed: int) -> FloatArray:
+    """Return the starts after some passes on growing seeded samples of the blocks."""
+    blocks = pipeline.blocks_of(job.dataset)
+    order = np.argsort(row_uniforms(seed, _BLOCK_STREAM, 0, len(blocks)), kind="stable")
+    for share in PROGRESSIVE_SHARES:
+        n_blocks = int(len(blocks) * share)
+        if n_blocks < 1:
+            continue
+        sample = [blocks[i] for i in np.sort(order[:n_blocks])]
+        for _ in range(PROGRESSIVE_PASSES):
+            sums = job.sums(starts, blocks=sample, label=f"lloyd on {n_blocks} of {len(blocks)} blocks")
+            former, starts = starts, sums.means(job.centres(starts))
+            if _shift(former, starts).max() <= tol * job.variance:
+                break
+    return starts
+
+
+def _shift(former: FloatArray, centres: FloatArray) -> FloatArray:
+    """Return the sum of squared shifts of each start's centres."""
+    return np.asarray(np.square(centres - former).sum(axis=(1, 2)))
+
+
+def _lloyd(job: _Job, starts: FloatArray, *, max_iter: int, tol: float) -> Clusters:
+    """Move centres to the means of their rows until they stay; starts that have stopped leave the passes."""
+    n_init = len(starts)
+    centres = starts.copy()
+    paths: list[list[float]] = [[] for _ in range(n_init)]
+    n_iter = np.zeros(n_init, np.int64)
+    stopped, settled = np.zeros(n_init, bool), np.zeros(n_init, bool)
+    weights = np.zeros(centres.shape[:2])
+    for _ in range(max_iter):
+        active = np.flatnonzero(~stopped)
+        if not len(active):
+            break
+        found, moved = _step(job, centres[active], refill=True)
+        shifts = _shift(centres[active], moved)
+        for start, inertia in zip(active, found.inertias, strict=True):
+            paths[start].append(inertia)
+        weights[active] = found.weights
+        settled[active] = shifts == 0.0
+        stopped[active] = shifts <= tol * job.variance
+        n_iter[active] += 1
+        centres[active] = moved
+        logger.info("inertia %s, shift %s", found.inertias, shifts)
+    moving = np.flatnonzero(~settled)  # their labels and inertia are those of former centres
+    if len(moving):
+        found, _ = _step(job, centres[moving], refill=False)
+        for start, inertia in zip(moving, found.inertias, strict=True):
+            paths[start].append(inertia)
+        weights[moving] = found.weights
+    last = [path[-1] for path in paths]
+    best = int(np.argmin(last))
+    return Clusters(
+        job.feature_map,
+        centres[best],
+        weights[best],
+        last[best],
+        tuple(paths[best]),
+        tuple(last),
+        int(n_iter[best]),
+        bool(stopped[best]),
+        job.grid,
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Found:
+    """What a Lloyd pass found out about the centres it was given."""
+
+    inertias: list[float]
+    weights: FloatArray
+
+
+def _step(job: _Job, centres: FloatArray, *, refill: bool) -> tuple[_Found, FloatArray]:
+    """Run a Lloyd pass; return what it found, and the means of the clusters."""
+    state = job.centres(centres)
+    sums = job.sums(centres)
+    weights = sums.cluster_weights(job.grid)
+    moved = sums.means(state)
+    if refill:
+        for start in np.flatnonzero((sums.weights == 0).any(axis=1)):
+            empty = np.flatnonzero(sums.weights[start] == 0)
+            moved[start, empty] = _refilled(job, centres[start], empty)
+    inertias = sums.inertias(state, job.sum_of_squared_norms).tolist()
+    return _Found(inertias, weights), moved
+
+
+def _refilled(job: _Job, centres: FloatArray, empty: NDArray[np.intp]) -> FloatArray:
+    """Return new places of empty centres, in order: the rows farthest from their own centres.
+
+    The lower row number goes first of equals. Where fewer rows are off their centres, the others stay.
+    """
+    state = job.centres(centres[np.newaxis], precise=True)
+    chosen: ChosenRows = job.run(choose_rows, Choice(state, len(empty)), label="refill")
+    places = centres[empty].copy()
+    places[: len(chosen.keys)] = chosen.features
+    if len(chosen.keys):
+        logger.info("%d empty clusters move to rows %s", len(chosen.keys), chosen.row_numbers.tolist())
+    return places
+
+
+# -- labels and distances --------------------------------------------------------------------------
+
+
+def label_in_memory(dataset: Dataset, clusters: Clusters, *, engine: Engine) -> NDArray[np.int32]:
+    """Return each row's cluster, shape (n_samples,); ties go to the lowest.
+
+    Raises
+    ------
+    DataError
+        If the dataset does not fit the clusters, or values are not finite.
+    """
+    return np.concatenate(_parts(dataset, clusters, _label_part, engine=engine, label="label"))
+
+
+def distances_in_memory(dataset: Dataset, clusters: Clusters, *, engine: Engine) -> FloatArray:
+    """Return ‖z − c‖ of each row and centre, shape (n_samples, n_clusters).
+
+    Raises
+    ------
+    DataError
+        As `label_in_memory`.
+    """
+    return np.concatenate(_parts(dataset, clusters, _distance_part, engine=engine, label="distances"))
+
+
+def _parts(
+    dataset: Dataset,
+    clusters: Clusters,
+    compute: Callable[[Rows, Centres], list[NDArray[Any]]],
+    *,
+    engine: Engine,
+    label: str,
+) -> list[NDArray[Any]]:
+    check_columns(dataset, clusters)
+    return engine.map_reduce(
+        BlockTask(dataset, compute),
+        pipeline.blocks_of(dataset),
+        clusters.state,
+        combine=operator.add,
+        label=label,
+    )
+
+
+def _label_part(rows: Rows, state: Centres) -> list[NDArray[Any]]:
+    return [label_rows(rows, state)]
+
+
+def _distance_part(rows: Rows, state: Centres) -> list[NDArray[Any]]:
+    return [centre_distances(rows, state)]
+
+
+def check_columns(dataset: Dataset, clusters: Clusters) -> None:
+    """Check that a dataset has the columns that clusters were found in.
+
+    Raises
+    ------
+    DataError
+        If it has another number of columns, or other names.
+    """
+    if dataset.n_features != clusters.feature_map.n_features:
+        raise DataError(
+            f"X has {dataset.n_features} features, but the clusters are expecting "
+            f"{clusters.feature_map.n_features} features"
+        )
+    expected, names = clusters.facts.get("feature_names"), getattr(dataset, "feature_names", None)
+    if expected and names and list(names) != list(expected):
+        raise DataError(
+            f"the columns of X are {list(names)}, but the clusters were found in {list(expected)}; "
+            "give the same columns in the same order"
+        )
+
+
+def inertia_of(dataset: Dataset, clusters: Clusters, *, engine: Engine) -> float:
+    """Return Σ w·‖z − c‖² of a dataset's rows and their nearest centres, in one pass.
+
+    Raises
+    ------
+    DataError
+        As `label_in_memory`, and if a weight is negative.
+    """
+    check_columns(dataset, clusters)
+    moments = pipeline.inspect(dataset, engine=engine) if dataset.weighted else None
+    job = _measure(dataset, clusters.feature_map, moments, engine=engine)
+    values = clusters.centres[np.newaxis]
+    return float(job.sums(values, label="score").inertias(job.centres(values), job.sum_of_squared_norms)[0])
+
+
+def write_labels(
+    dataset: Dataset,
+    clusters: Clusters,
+    url: str | os.PathLike[str],
+    *,
+    engine: Engine,
+    distances: bool = False,
+    overwrite: bool = False,
+) -> int:
+    """Write each row's cluster to a new Zarr group, as the int32 array `labels`.
+
+    With `distances` the float64 array `distances` beside it holds those to all centres, of shape
+    (n_samples, n_clusters). The pass is idempotent, and the output appears at `url` when it is complete.
+
+    Returns
+    -------
+    n_samples : int
+        Rows written.
+
+    Raises
+    ------
+    DataError
+        If the dataset does not fit the clusters, or values are not finite.
+    StorageError
+        If the output exists and `overwrite` is False, or cannot be written.
+    """
+    check_columns(dataset, clusters)
+    if hasattr(dataset, "without_targets"):
+        dataset = dataset.without_targets()
+    blocks = pipeline.blocks_of(dataset)
+    fields: list[Any] = [("labels", np.int32)]
+    if distances:
+        fields.append(("distances", np.float64, (clusters.n_clusters,)))
+    dtype = np.dtype(fields)
+    output = create_output(
+        url,
+        n_samples=dataset.n_samples,
+        n_columns=None,
+        dtype=dtype,
+        chunk_rows=blocks[0].n_samples,
+        inputs=[] if dataset.url is None else [dataset.url],
+        overwrite=overwrite,
+    )
+    try:
+        compute = partial(_labelled_rows, dtype=dtype)
+        written = engine.map_write(BlockTask(dataset, compute), blocks, clusters.state, output, label="label")
+        output.finish(
+            {"feature_map_digest": clusters.feature_map.digest(), "n_clusters": clusters.n_clusters}
+        )
+    except BaseException:
+        output.discard()
+        raise
+    return written
+
+
+def _labelled_rows(rows: Rows, state: Centres, *, dtype: np.dtype[Any]) -> NDArray[Any]:
+    labelled = np.empty(rows.block.n_samples, dtype)
+    labelled["labels"] = label_rows(rows, state)
+    if "distances" in (dtype.names or ()):
+        labelled["distances"] = centre_distances(rows, state)
+    return labelled
