@@ -312,6 +312,8 @@ def check_values(values: np.ndarray, name: str, rows: np.ndarray) -> np.ndarray:
                 "Fill or drop such rows, or round the values"
             )
         return values
+    if kind == "U":
+        _check_text(values, name, rows)
     if kind in "biuUT":
         return values
     advice = {"M": "Format times as text", "m": "Format times as text", "S": "Decode the bytes to text"}
@@ -339,12 +341,40 @@ def _from_objects(values: np.ndarray, name: str, rows: np.ndarray) -> np.ndarray
                 f"{name} {what} in row {row:_}; expected labels of one type: integers, booleans or text. "
                 "Fill or drop such rows, or convert all to text"
             )
+    if dtype == TEXT:
+        return _as_text(values, name, rows)
     if dtype is not None:
         return values.astype(dtype)
     whole = np.array(values.tolist())
     if whole.dtype.kind not in "iu":
         raise DataError(f"{name} holds integers beyond 64 bits; expected smaller ones. Convert them to text")
     return whole
+
+
+def _as_text(values: np.ndarray, name: str, rows: np.ndarray) -> np.ndarray:
+    try:
+        return values.astype(TEXT)
+    except UnicodeEncodeError:
+        at = next(
+            i for i, value in enumerate(values.tolist()) if any("\ud800" <= c <= "\udfff" for c in value)
+        )
+        raise _half_a_character(values[at], name, rows[at]) from None
+
+
+def _check_text(values: np.ndarray, name: str, rows: np.ndarray) -> None:
+    """Check that text of fixed width holds no half of a surrogate pair, which nothing can store."""
+    points = np.ascontiguousarray(values).view(np.uint32).reshape(len(values), values.dtype.itemsize // 4)
+    halves = (points >= 0xD800) & (points <= 0xDFFF)
+    if halves.any():
+        at = int(np.argmax(halves.any(axis=1)))
+        raise _half_a_character(values[at], name, rows[at])
+
+
+def _half_a_character(value: str, name: str, row: int) -> DataError:
+    return DataError(
+        f"{name} is {str(value)[:50]!a} in row {row:_}, which holds half of a surrogate pair; expected text "
+        "that UTF-8 can store. Decode the bytes it came from anew"
+    )
 
 
 def _open(

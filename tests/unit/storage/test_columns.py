@@ -141,6 +141,8 @@ def test_numbers_and_booleans_in_objects_become_numbers(values, dtype):
         ([1j], r"y has dtype complex128; expected labels"),
         ([b"a"], r"Decode the bytes to text"),
         ([2**70], r"integers beyond 64 bits"),
+        (["a", "b\ud83d"], r"y is 'b\\ud83d' in row 1, which holds half of a surrogate pair"),
+        (np.array(["\udc00", "b"]), r"y is '\\udc00' in row 0, which holds half of a surrogate pair"),
         (np.ones(2, np.longdouble), r"y has dtype"),
     ],
 )
