@@ -40,6 +40,7 @@ from rff_dist.cli.options import (
     Classify,
     ClassWeight,
     Components,
+    Conformal,
     DataArgument,
     DesignName,
     FeaturesName,
@@ -202,6 +203,7 @@ def fit(
     n_folds: FoldsOption = None,
     groups: GroupByName = None,
     time: TimeOrder = False,
+    conformal: Conformal = False,
     plot: PlotPath = None,
     classify: Classify = False,
     loss: LossName = None,
@@ -245,6 +247,10 @@ def fit(
     penalty, grid = read_selection(alpha, select, alphas)
     components = read_components(n_components, alpha=penalty)
     cv = read_cv(n_folds, groups, time, alpha=penalty)
+    if conformal:
+        if classify:
+            raise typer.BadParameter("classes have no intervals; leave it out", param_hint="--conformal")
+        cv = cv or pipeline.DEFAULT_FOLDS
     folds = pipeline.folds_for(cv, alpha=penalty, n_components=components)
     if plot is not None and folds is None and grid is None and pipeline.is_one_alpha(penalty):
         raise typer.BadParameter(
@@ -277,7 +283,7 @@ def fit(
     rows = dataset if groups is None else GroupedDataset(dataset, column_of(dataset, groups))
     if folds is not None:
         pipeline.check_folds(rows, folds)
-    train: Any = partial(pipeline.fit, rows, chosen)
+    train: Any = partial(pipeline.fit, rows, chosen, conformal=conformal)
     if loss_name is not None:
         labels = column_of(dataset, y)
         train = partial(
@@ -538,6 +544,13 @@ def evaluate(
     return Report(document, Group(*parts))
 
 
+def _describe_interval(model: RidgeModel, coverage: float | None) -> dict[str, Any] | None:
+    if coverage is None:
+        return None
+    by = "normal law" if model.held_out is None else "held-out rows"
+    return {"coverage": coverage, "arrays": ["lower", "upper"], "by": by}
+
+
 def _refuse_std(std: bool) -> None:
     if std:
         raise typer.BadParameter(
@@ -659,6 +672,15 @@ def predict(
     std: Annotated[
         bool, typer.Option("--std", help="Write their standard deviations too, as `standard_deviations`.")
     ] = False,
+    coverage: Annotated[
+        float | None,
+        typer.Option(
+            "--interval",
+            metavar="C",
+            help="Write the ends of intervals that hold a share C of new values, as `lower` and `upper`: by "
+            "held-out rows where the model was fitted with --conformal, else by the normal law.",
+        ),
+    ] = None,
     probabilities: Annotated[
         bool,
         typer.Option(
@@ -688,8 +710,16 @@ def predict(
     classifier = trained.card.get("classifier")
     if classifier is None and probabilities:
         raise typer.BadParameter(f"{model} is no classifier; leave it out", param_hint="--probabilities")
+    if coverage is not None and not 0.0 < coverage < 1.0:
+        raise typer.BadParameter(
+            f"{coverage:g}; expected a number in (0, 1), such as 0.9", param_hint="--interval"
+        )
     if classifier is not None:
         _refuse_std(std)
+        if coverage is not None:
+            raise typer.BadParameter(
+                "a classifier's labels have no intervals; leave it out", param_hint="--interval"
+            )
         if probabilities and classifier["calibration"] is None:
             raise classification.no_probabilities(trained)
     with passes(where) as (engine, clock):
@@ -700,6 +730,7 @@ def predict(
                 output,
                 engine=engine,
                 std=std,
+                coverage=coverage,
                 column_names=trained.card.get("target_names"),
                 overwrite=overwrite,
             )
@@ -710,7 +741,10 @@ def predict(
         seconds = clock.seconds()["total"]
         ran_on = describe_engine(engine, where)
     array = "predictions" if classifier is None else "labels"
-    more = "standard_deviations" if std else "probabilities" if probabilities else None
+    arrays = [array]
+    arrays += ["standard_deviations"] if std else []
+    arrays += ["lower", "upper"] if coverage is not None else []
+    arrays += ["probabilities"] if probabilities else []
     outputs = (
         plural(trained.n_targets, "target")
         if classifier is None
@@ -720,6 +754,7 @@ def predict(
         "output": output,
         "array": array,
         "std_array": "standard_deviations" if std else None,
+        "interval": _describe_interval(trained, coverage),
         "probabilities_array": "probabilities" if probabilities else None,
         "n_samples": written,
         "n_targets": trained.n_targets,
@@ -730,7 +765,7 @@ def predict(
     view = facts_view(
         f"wrote {output}",
         rows=f"{written:,}, {outputs}",
-        array=array if more is None else f"{array}, {more}",
+        array=", ".join(arrays),
         model=f"{model} ({trained.digest()[:16]})",
         ran_on=engine_words(ran_on),
         seconds=seconds_words(seconds),

@@ -702,6 +702,23 @@ def test_predict_std_writes_standard_deviations_beside_the_predictions(folder, t
     assert document("info", tmp_path / "both")["kind"] == "predictions"
 
 
+def test_predict_interval_writes_ends_by_held_out_rows_or_by_the_normal_law(folder, tmp_path):
+    data = folder / "data.zarr"
+    document("fit", data, tmp_path / "model", "--serial", "--components", "16", "--conformal", "--folds", "3")
+    held_out = document("predict", tmp_path / "model", data, tmp_path / "a", "--serial", "--interval", "0.8")
+    normal = document("predict", folder / "model", data, tmp_path / "b", "--serial", "--interval", "0.8")
+    assert held_out["interval"] == {"coverage": 0.8, "arrays": ["lower", "upper"], "by": "held-out rows"}
+    assert normal["interval"]["by"] == "normal law"
+    for model, name in ((tmp_path / "model", "a"), (folder / "model", "b")):
+        group = zarr.open_group(tmp_path / name, mode="r")
+        lower, upper = load_model(model).predict_interval(data, coverage=0.8)
+        assert_allclose(group["lower"][:], lower, rtol=1e-12)
+        assert_allclose(group["upper"][:], upper, rtol=1e-12)
+    for wrong in ("0", "1", "95"):
+        message = refusal(2, "predict", folder / "model", data, tmp_path / "c", "--interval", wrong)
+        assert "expected a number in (0, 1)" in message
+
+
 def test_evaluate_std_judges_the_standard_deviations(folder):
     arguments = ("evaluate", folder / "model", folder / "data.zarr", "--serial")
     [plain], [target] = (document(*arguments, *more)["targets"] for more in ((), ("--std",)))
