@@ -4,6 +4,7 @@ import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -126,7 +127,7 @@ def run(console: Console, folder: Path) -> None:
     warm = RFFClassifier(n_components=16, loss="logistic", random_state=0)
     warm.fit(X_train[:1000], y_train[:1000])  # loads what is loaded once
     rows: list[Row] = []
-    for row in (*measure_theirs(parts), *measure_ours(parts)):
+    for row in chain(measure_theirs(parts), measure_ours(parts)):
         console.print(f"{row.train:8.2f} s  {row.accuracy:.4f}  {row.name}", highlight=False)
         rows.append(row)
     print_table(console, rows)
