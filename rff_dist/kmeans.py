@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import operator
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -179,10 +179,48 @@ def fit(
         dataset = dataset.without_targets()
     check_rows(dataset, n_clusters)
     moments = pipeline.inspect(dataset, engine=engine)
+    feature_map = draw_features(
+        dataset,
+        kernel,
+        moments,
+        length_scale=length_scale,
+        n_components=n_components,
+        design=design,
+        map=map,
+        standardize=standardize,
+        seed=seed,
+        features=features,
+    )
+    found = find_clusters(
+        dataset, feature_map, moments=moments, seed=seed, progressive=progressive, engine=engine, **options
+    )
+    return replace(found, facts=pipeline.describe_dataset(dataset))
+
+
+def draw_features(
+    dataset: Dataset,
+    kernel: Kernel,
+    moments: Moments,
+    *,
+    length_scale: str | LengthScale | None,
+    n_components: int,
+    design: str | Design,
+    map: str,
+    standardize: bool,
+    seed: int,
+    features: str | Nystrom,
+) -> FeatureMap:
+    """Draw the features to cluster in; parameters as for `fit`.
+
+    Raises
+    ------
+    InvalidParameterError
+        If a parameter is out of range.
+    """
     if not standardize:
         pipeline.warn_of_lost_digits(moments)
     standardizer = pipeline.standardizer_from(moments) if standardize else None
-    feature_map = draw(
+    return draw(
         dataset,
         kernel,
         length_scale=length_scale,
@@ -194,10 +232,6 @@ def fit(
         ranges=pipeline.input_range(moments, standardizer),
         features=features,
     )
-    found = find_clusters(
-        dataset, feature_map, moments=moments, seed=seed, progressive=progressive, engine=engine, **options
-    )
-    return replace(found, facts=pipeline.describe_dataset(dataset))
 
 
 def check_options(*, n_clusters: object, init: object, n_init: object, max_iter: object, tol: object) -> None:
@@ -292,19 +326,19 @@ def find_clusters(
     check_rows(dataset, n_clusters)
     if moments is None and dataset.weighted:
         moments = pipeline.inspect(dataset, engine=engine)
-    job = _measure(dataset, feature_map, moments, engine=engine)
-    starts = (
-        _start(job, init, n_clusters=n_clusters, n_init=n_init, seed=seed)
-        if isinstance(init, str)
-        else read_centres(init, feature_map, n_clusters)[np.newaxis]
-    )
+    job = measure(dataset, feature_map, moments, engine=engine)
+    if isinstance(init, str):
+        candidates = find_candidates(job, init, n_clusters=n_clusters, seed=seed)
+        starts = choose_starts(candidates, n_clusters, n_init=n_init, seed=seed)
+    else:
+        starts = read_centres(init, feature_map, n_clusters)[np.newaxis]
     if progressive:
-        starts = _converge_on_samples(job, starts, tol=tol, seed=seed)
-    return _lloyd(job, starts, max_iter=max_iter, tol=tol)
+        starts = converge_on_samples(job, starts, tol=tol, seed=seed)
+    return finish(iterate(job, starts, max_iter=max_iter, tol=tol))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Job:
+class Job:
     """A dataset in features, and what all passes over it share.
 
     Attributes
@@ -362,10 +396,24 @@ def _check_counted(sums: ClusterSums, expected: int) -> None:
         raise StatisticsError(f"a pass counted {sums.n_samples:_} of {expected:_} rows; run it again")
 
 
-def _measure(dataset: Dataset, feature_map: FeatureMap, moments: Moments | None, *, engine: Engine) -> _Job:
-    """Fix the grid of the sums, and measure norms and variance."""
+def measure(dataset: Dataset, feature_map: FeatureMap, moments: Moments | None, *, engine: Engine) -> Job:
+    """Fix the grid of the sums, and measure norms and variance, in a pass or two.
+
+    Parameters
+    ----------
+    dataset : Dataset
+    feature_map : FeatureMap
+    moments : Moments, or None
+        From `pipeline.inspect`; rows with weights need them.
+    engine : Engine
+
+    Raises
+    ------
+    DataError
+        If values are not finite, or all weights are zero.
+    """
     weight_exponent = 0 if moments is None else pipeline.weight_grid(moments)["weight_exponent"]
-    job = _Job(
+    job = Job(
         dataset, feature_map, ClusterGrid(fraction_bits_for(dataset.n_samples), weight_exponent), engine
     )
     if not feature_map.bounded or feature_map.whitener is not None:
@@ -403,6 +451,8 @@ def read_centres(init: Any, feature_map: FeatureMap, n_clusters: int) -> FloatAr
     """
     try:
         centres = np.asarray(init, np.float64)
+        if centres.ndim == 0:
+            raise TypeError("a single value")
     except (TypeError, ValueError) as error:
         raise InvalidParameterError(
             f"`init` is a {type(init).__name__}; expected one of {sorted(INITS)}, or an array of centres"
@@ -420,14 +470,36 @@ def read_centres(init: Any, feature_map: FeatureMap, n_clusters: int) -> FloatAr
     return centres
 
 
-def _start(job: _Job, init: str, *, n_clusters: int, n_init: int, seed: int) -> FloatArray:
-    """Choose the centres of each start, shape (n_init, n_clusters, n_components)."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Candidates:
+    """Rows that centres are chosen among.
+
+    Attributes
+    ----------
+    points : float64 array of shape (n_candidates, n_components)
+        In Z.
+    weights : float64 array of shape (n_candidates,)
+        How much of the dataset each stands for.
+    drawn : bool
+        Whether they were drawn from all rows by k-means||; else they are a sample.
+    """
+
+    points: FloatArray
+    weights: FloatArray
+    drawn: bool
+
+
+def find_candidates(job: Job, init: str, *, n_clusters: int, seed: int) -> Candidates:
+    """Find the rows that up to `n_clusters` centres are chosen among; parameters as for `find_clusters`."""
     size = max(CANDIDATE_ROWS, 4 * n_clusters)
-    parallel = init == "k-means||" and job.dataset.n_samples > size
-    if parallel:
-        points, weights = _draw_candidates(job, n_clusters, seed)
-    else:
-        points, weights = _sample_candidates(job, size, seed)
+    if init == "k-means||" and job.dataset.n_samples > size:
+        return Candidates(*_draw_candidates(job, n_clusters, seed), drawn=True)
+    return Candidates(*_sample_candidates(job, size, seed), drawn=False)
+
+
+def choose_starts(candidates: Candidates, n_clusters: int, *, n_init: int, seed: int) -> FloatArray:
+    """Choose the centres of each start, shape (n_init, n_clusters, n_components)."""
+    points, weights = candidates.points, candidates.weights
     starts = []
     for i in range(n_init):
         chosen = choose_centres(points, weights, n_clusters, seed=derived_seed(seed, i))
@@ -436,11 +508,11 @@ def _start(job: _Job, init: str, *, n_clusters: int, n_init: int, seed: int) -> 
         # a repeated centre gets no rows, since ties go to the lowest index
         chosen = np.concatenate([chosen, np.repeat(chosen[:1], n_clusters - len(chosen))])
         centres = points[chosen]
-        starts.append(improve_centres(points, weights, centres) if parallel else centres)
+        starts.append(improve_centres(points, weights, centres) if candidates.drawn else centres)
     return np.stack(starts)
 
 
-def _sample_candidates(job: _Job, size: int, seed: int) -> tuple[FloatArray, FloatArray]:
+def _sample_candidates(job: Job, size: int, seed: int) -> tuple[FloatArray, FloatArray]:
     """Return the distinct rows of a seeded sample in Z, sorted, and their weights."""
     X, _, weights = sample_rows(job.dataset, seed, n_rows=size)
     inputs = job.feature_map.prepare(X)
@@ -449,7 +521,7 @@ def _sample_candidates(job: _Job, size: int, seed: int) -> tuple[FloatArray, Flo
     return job.feature_map.transform(X[first], dtype=np.float64), counts
 
 
-def _draw_candidates(job: _Job, n_clusters: int, seed: int) -> tuple[FloatArray, FloatArray]:
+def _draw_candidates(job: Job, n_clusters: int, seed: int) -> tuple[FloatArray, FloatArray]:
     """Draw candidates by k-means||, and weight them by the rows that are nearest to them.
 
     References
@@ -477,7 +549,7 @@ def _draw_candidates(job: _Job, n_clusters: int, seed: int) -> tuple[FloatArray,
 # -- Lloyd passes ----------------------------------------------------------------------------------
 
 
-def _converge_on_samples(job: _Job, starts: FloatArray, *, tol: float, seed: int) -> FloatArray:
+def converge_on_samples(job: Job, starts: FloatArray, *, tol: float, seed: int) -> FloatArray:
     """Return the starts after some passes on growing seeded samples of the blocks."""
     blocks = pipeline.blocks_of(job.dataset)
     order = np.argsort(row_uniforms(seed, _BLOCK_STREAM, 0, len(blocks)), kind="stable")
@@ -499,18 +571,44 @@ def _shift(former: FloatArray, centres: FloatArray) -> FloatArray:
     return np.asarray(np.square(centres - former).sum(axis=(1, 2)))
 
 
-def _lloyd(job: _Job, starts: FloatArray, *, max_iter: int, tol: float) -> Clusters:
-    """Move centres to the means of their rows until they stay; starts that have stopped leave the passes."""
+@dataclass(frozen=True, slots=True, eq=False)
+class LloydPass:
+    """What a pass over all rows found out.
+
+    Attributes
+    ----------
+    number : int
+        1 for the first.
+    inertias : tuple of float
+        Of the starts that took part, before the pass moved their centres.
+    shift : float
+        Largest of their sums of squared shifts of centres; 0 for a pass that moved none.
+    clusters : Clusters, or None
+        What was found in the end; of the last pass only.
+    """
+
+    number: int
+    inertias: tuple[float, ...]
+    shift: float
+    clusters: Clusters | None = None
+
+
+def iterate(job: Job, starts: FloatArray, *, max_iter: int, tol: float) -> Iterator[LloydPass]:
+    """Move centres to the means of their rows until they stay, a pass for each `next`.
+
+    Starts that have stopped leave the passes.
+    """
     n_init = len(starts)
     centres = starts.copy()
     paths: list[list[float]] = [[] for _ in range(n_init)]
     n_iter = np.zeros(n_init, np.int64)
     stopped, settled = np.zeros(n_init, bool), np.zeros(n_init, bool)
     weights = np.zeros(centres.shape[:2])
-    for _ in range(max_iter):
+    number, done = 0, LloydPass(0, (), 0.0)
+    while number < max_iter and not stopped.all():
+        if number:
+            yield done
         active = np.flatnonzero(~stopped)
-        if not len(active):
-            break
         found, moved = _step(job, centres[active], refill=True)
         shifts = _shift(centres[active], moved)
         for start, inertia in zip(active, found.inertias, strict=True):
@@ -520,16 +618,20 @@ def _lloyd(job: _Job, starts: FloatArray, *, max_iter: int, tol: float) -> Clust
         stopped[active] = shifts <= tol * job.variance
         n_iter[active] += 1
         centres[active] = moved
+        number += 1
+        done = LloydPass(number, tuple(found.inertias), float(shifts.max()))
         logger.info("inertia %s, shift %s", found.inertias, shifts)
     moving = np.flatnonzero(~settled)  # their labels and inertia are those of former centres
     if len(moving):
+        yield done
         found, _ = _step(job, centres[moving], refill=False)
         for start, inertia in zip(moving, found.inertias, strict=True):
             paths[start].append(inertia)
         weights[moving] = found.weights
+        done = LloydPass(number + 1, tuple(found.inertias), 0.0)
     last = [path[-1] for path in paths]
     best = int(np.argmin(last))
-    return Clusters(
+    clusters = Clusters(
         job.feature_map,
         centres[best],
         weights[best],
@@ -540,6 +642,16 @@ def _lloyd(job: _Job, starts: FloatArray, *, max_iter: int, tol: float) -> Clust
         bool(stopped[best]),
         job.grid,
     )
+    yield replace(done, clusters=clusters)
+
+
+def finish(passes: Iterator[LloydPass]) -> Clusters:
+    """Run all passes that are left, and return what they found."""
+    clusters = None
+    for done in passes:
+        clusters = done.clusters
+    assert clusters is not None  # the last pass has them
+    return clusters
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -550,7 +662,7 @@ class _Found:
     weights: FloatArray
 
 
-def _step(job: _Job, centres: FloatArray, *, refill: bool) -> tuple[_Found, FloatArray]:
+def _step(job: Job, centres: FloatArray, *, refill: bool) -> tuple[_Found, FloatArray]:
     """Run a Lloyd pass; return what it found, and the means of the clusters."""
     state = job.centres(centres)
     sums = job.sums(centres)
@@ -564,7 +676,7 @@ def _step(job: _Job, centres: FloatArray, *, refill: bool) -> tuple[_Found, Floa
     return _Found(inertias, weights), moved
 
 
-def _refilled(job: _Job, centres: FloatArray, empty: NDArray[np.intp]) -> FloatArray:
+def _refilled(job: Job, centres: FloatArray, empty: NDArray[np.intp]) -> FloatArray:
     """Return new places of empty centres, in order: the rows farthest from their own centres.
 
     The lower row number goes first of equals. Where fewer rows are off their centres, the others stay.
@@ -660,7 +772,7 @@ def inertia_of(dataset: Dataset, clusters: Clusters, *, engine: Engine) -> float
     """
     check_columns(dataset, clusters)
     moments = pipeline.inspect(dataset, engine=engine) if dataset.weighted else None
-    job = _measure(dataset, clusters.feature_map, moments, engine=engine)
+    job = measure(dataset, clusters.feature_map, moments, engine=engine)
     values = clusters.centres[np.newaxis]
     return float(job.sums(values, label="score").inertias(job.centres(values), job.sum_of_squared_norms)[0])
 

@@ -10,13 +10,25 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
+from sklearn.exceptions import ConvergenceWarning
 
-from rff_dist import Matern, RFFClassifier, RFFRidge, SerialEngine, open_dataset, pipeline, write_dataset
+from rff_dist import (
+    Matern,
+    RFFClassifier,
+    RFFKMeans,
+    RFFRidge,
+    SerialEngine,
+    kmeans,
+    open_dataset,
+    pipeline,
+    write_dataset,
+)
 from rff_dist.blocks import Accumulation, Block, BlockTask, Rows, accumulate_rows, cut_blocks
 from rff_dist.engines.dask import DaskEngine
 from rff_dist.engines.serial import PairwiseTree
 from rff_dist.folds import HashFolds
 from rff_dist.storage import ArrayDataset, ZarrDataset
+from rff_dist.storage.columns import open_column
 
 N_ROWS, N_COMPONENTS = 100_000, 600  # seven blocks of 16,384 rows; three output tiles, one of them narrow
 
@@ -118,6 +130,38 @@ def test_classifiers_have_the_same_bits_on_dask(dataset, cluster, loss):
     for model in models[1:]:
         assert_same_bits(model, models[0])
         assert model.model_.card["classifier"] == models[0].model_.card["classifier"]
+
+
+def find_clusters(dataset: ZarrDataset, engine: Any, features: str) -> kmeans.Clusters:
+    model = RFFKMeans(
+        3, n_components=32, features=features, n_init=2, max_iter=2, random_state=0, engine=engine
+    )
+    with pytest.warns(ConvergenceWarning, match="max_iter=2"):
+        return model.fit(dataset).clusters_
+
+
+@pytest.fixture(scope="module")
+def expected_clusters(dataset: ZarrDataset) -> dict[str, kmeans.Clusters]:
+    engine = SerialEngine(n_threads=1)
+    return {features: find_clusters(dataset, engine, features) for features in ("fourier", "nystrom")}
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize(
+    ("features", "n_workers"), [("fourier", 1), ("fourier", 2), ("nystrom", 2), ("fourier", 3)]
+)
+def test_clusters_and_labels_have_the_same_bits_on_dask(
+    dataset, cluster, expected_clusters, features, n_workers, tmp_path
+):
+    """Each pass starts from the bits of the one before; candidates are drawn from all rows."""
+    expected = expected_clusters[features]
+    found = find_clusters(dataset, scaled(cluster, n_workers), features)
+    assert_array_equal(found.centres, expected.centres)
+    assert_array_equal(found.weights, expected.weights)
+    assert (found.inertias, found.start_inertias) == (expected.inertias, expected.start_inertias)
+    kmeans.write_labels(dataset, found, tmp_path / "labels.zarr", engine=cluster)
+    labels = open_column(tmp_path / "labels.zarr", "labels").read(Block(0, 0, N_ROWS))
+    assert_array_equal(labels, kmeans.label_in_memory(dataset, expected, engine=SerialEngine(n_threads=2)))
 
 
 @dataclass(frozen=True)
