@@ -247,6 +247,38 @@ def choose_map(
     return variances.better
 
 
+def resolve_kernel(
+    dataset: Dataset,
+    kernel: Kernel,
+    *,
+    length_scale: str | LengthScale | None,
+    standardizer: Standardizer | None,
+    ranges: tuple[FloatArray, FloatArray] | None,
+    seed: int,
+) -> Kernel:
+    """Return a kernel with all that depends on the data filled in; parameters as for `draw`.
+
+    Raises
+    ------
+    InvalidParameterError
+        If the length scale is neither a name nor numbers above 0, or the kernel has none.
+    """
+    if isinstance(length_scale, str):
+        if length_scale not in ("auto", "evidence"):
+            raise InvalidParameterError(
+                f"`length_scale` is {length_scale!r}; expected 'auto', 'evidence' or numbers above 0"
+            )
+        if length_scale == "evidence":
+            length_scale = tune(dataset, kernel, standardizer=standardizer, seed=seed).length_scale
+        elif not isinstance(kernel, Stationary):
+            length_scale = None  # it has no width to choose, or several
+        else:
+            length_scale = median_length_scale(dataset, kernel, standardizer=standardizer, seed=seed)
+    if length_scale is not None:
+        kernel = with_length_scale(kernel, length_scale)
+    return kernel if ranges is None else kernel.bind(*ranges)
+
+
 def draw(
     dataset: Dataset,
     kernel: Kernel,
@@ -280,21 +312,9 @@ def draw(
         If a parameter is out of range.
     """
     nystrom = find_features(features)
-    if isinstance(length_scale, str):
-        if length_scale not in ("auto", "evidence"):
-            raise InvalidParameterError(
-                f"`length_scale` is {length_scale!r}; expected 'auto', 'evidence' or numbers above 0"
-            )
-        if length_scale == "evidence":
-            length_scale = tune(dataset, kernel, standardizer=standardizer, seed=seed).length_scale
-        elif not isinstance(kernel, Stationary):
-            length_scale = None  # it has no width to choose, or several
-        else:
-            length_scale = median_length_scale(dataset, kernel, standardizer=standardizer, seed=seed)
-    if length_scale is not None:
-        kernel = with_length_scale(kernel, length_scale)
-    if ranges is not None:
-        kernel = kernel.bind(*ranges)
+    kernel = resolve_kernel(
+        dataset, kernel, length_scale=length_scale, standardizer=standardizer, ranges=ranges, seed=seed
+    )
     if nystrom is not None:
         sample = sample_inputs(dataset, seed, n_rows=nystrom.rows_to_sample(n_components))
         with np.errstate(over="ignore"):  # passes refuse such rows by their number
