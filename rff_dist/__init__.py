@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from rff_dist.engines.serial import SerialEngine
     from rff_dist.estimators import (
         RFFPCA,
+        KernelKMeans,
         RFFClassifier,
         RFFKMeans,
         RFFRidge,
@@ -60,6 +61,7 @@ _HOMES = {
     "Gaussian": "rff_dist.kernels",
     "GroupFolds": "rff_dist.folds",
     "HashFolds": "rff_dist.folds",
+    "KernelKMeans": "rff_dist.estimators",
     "Laplacian": "rff_dist.kernels",
     "Linear": "rff_dist.kernels",
     "Matern": "rff_dist.kernels",
@@ -97,6 +99,7 @@ __all__ = [  # noqa: RUF022  plain alphabetical order
     "Gaussian",
     "GroupFolds",
     "HashFolds",
+    "KernelKMeans",
     "Laplacian",
     "Linear",
     "Matern",

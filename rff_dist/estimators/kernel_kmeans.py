@@ -1,0 +1,386 @@
+"""Kernel k-means with the exact kernel, for few rows."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+
+from rff_dist import drawing, pipeline
+from rff_dist.blocks import Block, Dataset
+from rff_dist.engines.serial import SerialEngine
+from rff_dist.errors import DataError, InvalidParameterError, PlanError
+from rff_dist.estimators.inputs import as_dataset, choose_kernel
+from rff_dist.feature_map import Standardizer, seed_from_random_state
+from rff_dist.kernel_kmeans import Centres, Similarities, cluster, improve, labels_from_rows
+from rff_dist.kernels import Kernel
+from rff_dist.kernels.base import check_count
+from rff_dist.plan import available_memory, human_bytes
+
+type FloatArray = NDArray[np.float64]
+type IntArray = NDArray[np.intp]
+
+N_INIT = 10
+_STRIP_BYTES = 2**24  # of kernel values made at once
+
+
+class KernelKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, BaseEstimator):
+    """Kernel k-means by the whole Gram matrix: exact, for thousands of rows.
+
+    Minimises Σ w·‖φ(x) − c‖² over clusters, c the mean of a cluster's rows in the kernel's feature space, and
+    finds clusters that no plane separates, rings say. It takes 8 · n_samples² bytes and
+    O(n_samples² · n_clusters) an iteration; for more rows use `RFFKMeans`, whose reference this is.
+
+    Parameters
+    ----------
+    n_clusters : int, default=8
+    kernel : str, Kernel or "precomputed", default="gaussian"
+        A name, or a text such as "matern:nu=2.5" or "gaussian:length_scale=2 + linear", see
+        `rff_dist.kernels.find_kernel`. A kernel object brings its own length scale. "precomputed" takes Gram
+        matrices in the place of rows: (n_samples, n_samples) for `fit`, (n_rows, n_samples) for `predict`.
+    length_scale : "auto", float or array of shape (n_features,), default="auto"
+        The kernel's width, in units of the (standardised) inputs; "auto" is the median distance between
+        rows of a seeded sample. Clusters that are not convex want less: about the width of a cluster. A
+        precomputed kernel has none.
+    n_init : int or "auto", default="auto"
+        Starts; the one of least inertia is kept. "auto" is 10, and 1 where `init` gives one.
+    init : "k-means++" or int array, default="k-means++"
+        Greedy k-means++ in feature space; or the numbers of the rows to begin with, of shape (n_clusters,);
+        or labels to begin with, of shape (n_samples,).
+    max_iter : int, default=300
+        Iterations of each start, at most.
+    standardize : bool, default=True
+        Whether the inputs' means and standard deviations are taken out first; not of precomputed kernels.
+    random_state : int, RandomState, Generator or None, default=None
+        The seed of starts and of the sample.
+
+    Attributes
+    ----------
+    labels_ : int32 array of shape (n_samples,)
+        Cluster of each row: that of the nearest centre, the lowest of equals.
+    inertia_ : float
+        Σ w · squared distance of the rows to their nearest centres, in units of the kernel.
+    n_iter_ : int
+        Assignments of the start that was kept.
+    objectives_ : tuple of float
+        Inertia of each partition of that start about its own means; it never rises.
+    kernel_ : Kernel or None
+        With its length scale; None where precomputed.
+    n_features_in_ : int
+        Columns of the inputs.
+
+    Notes
+    -----
+    Iterations stop when no row changes its cluster. An empty cluster takes the row that is farthest from its
+    own centre, the lowest such row; several take the farthest rows in turn. Rows are sorted first, so that
+    neither their order nor weights in the place of repetitions change the starts.
+
+    References
+    ----------
+    Schölkopf, Smola & Müller (1998), section 5; Dhillon, Guan & Kulis (2004), Alg. 1.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from rff_dist import KernelKMeans
+    >>> angles = np.linspace(0, 2 * np.pi, 200, endpoint=False)
+    >>> ring = np.column_stack([np.cos(angles), np.sin(angles)])
+    >>> X = np.vstack([0.2 * ring, 2 * ring])
+    >>> labels = KernelKMeans(2, length_scale=0.7, random_state=0).fit_predict(X)
+    >>> bool((labels[:200] == labels[0]).all() and (labels[200:] != labels[0]).all())
+    True
+    """
+
+    labels_: NDArray[np.int32]
+    kernel_: Kernel | None
+    _centres: Centres
+    _rows: FloatArray
+    _standardizer: Standardizer | None
+
+    def __init__(
+        self,
+        n_clusters: int = 8,
+        *,
+        kernel: str | Kernel = "gaussian",
+        length_scale: Any = "auto",
+        n_init: Any = "auto",
+        init: Any = "k-means++",
+        max_iter: int = 300,
+        standardize: bool = True,
+        random_state: Any = None,
+    ) -> None:
+        self.n_clusters = n_clusters
+        self.kernel = kernel
+        self.length_scale = length_scale
+        self.n_init = n_init
+        self.init = init
+        self.max_iter = max_iter
+        self.standardize = standardize
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
+        """Find the clusters.
+
+        Parameters
+        ----------
+        X : array-like, frame, sparse matrix, Dask or Zarr array, dataset, path or URL
+            Of shape (n_samples, n_features); or a symmetric Gram matrix for kernel="precomputed".
+        y : ignored
+            For scikit-learn's pipelines.
+        sample_weight : array-like of shape (n_samples,), optional
+            Not negative. A whole number counts as repetitions of its row.
+
+        Raises
+        ------
+        InvalidParameterError
+            If a parameter is out of range.
+        DataError
+            If values are not finite, there are fewer rows than clusters, or a Gram is not symmetric.
+        PlanError
+            If the Gram matrix would need more memory than there is.
+        """
+        n_init = self._check_parameters()
+        seed = seed_from_random_state(self.random_state)
+        if _is_precomputed(self.kernel):
+            rows = self._precomputed(X, sample_weight)
+            order = np.arange(len(rows.weights))
+        else:
+            rows, order = self._compare(X, sample_weight, seed)
+        if isinstance(self.init, str):
+            found = cluster(rows, self.n_clusters, n_init=n_init, max_iter=self.max_iter, seed=seed)
+        else:
+            found = improve(
+                rows,
+                self._labels_to_begin_with(rows, order),
+                n_clusters=self.n_clusters,
+                max_iter=self.max_iter,
+            )
+        self._centres = found.centres
+        self.labels_ = np.empty(len(order), np.int32)
+        self.labels_[order] = found.labels
+        self.inertia_, self.n_iter_ = found.inertia, found.n_iter
+        self.objectives_ = found.objectives
+        self._n_features_out = self.n_clusters
+        self._warn(found.n_filled, found.converged)
+        return self
+
+    def _check_parameters(self) -> int:
+        """Check what does not depend on the data; return the number of starts."""
+        for name in ("n_clusters", "max_iter"):
+            check_count(getattr(self, name), name)
+        if not isinstance(self.standardize, bool | np.bool_):
+            raise InvalidParameterError(f"`standardize` is {self.standardize!r}; expected True or False")
+        given = not isinstance(self.init, str)
+        if not given and self.init != "k-means++":
+            raise InvalidParameterError(
+                f"unknown `init` {self.init!r}; expected 'k-means++', row numbers, or labels"
+            )
+        if isinstance(self.n_init, str):
+            if self.n_init != "auto":
+                raise InvalidParameterError(
+                    f"`n_init` is {self.n_init!r}; expected 'auto' or an integer of at least 1"
+                )
+            return 1 if given else N_INIT
+        if check_count(self.n_init, "n_init") > 1 and given:
+            raise InvalidParameterError(
+                f"`n_init` is {self.n_init} beside a given `init`, which is one start"
+            )
+        return int(self.n_init)
+
+    def _precomputed(self, X: Any, sample_weight: Any) -> Similarities:
+        gram = _as_gram(self, X, reset=True)
+        if gram.shape[0] != gram.shape[1]:
+            raise DataError(f"a precomputed Gram has shape {gram.shape}; expected a square matrix")
+        skew = np.abs(gram - gram.T).max()
+        if skew > 1e-6 * np.abs(gram).max():
+            row, column = np.unravel_index(np.abs(gram - gram.T).argmax(), gram.shape)
+            raise DataError(
+                f"a precomputed Gram is not symmetric: k[{row}, {column}] is {gram[row, column]:g} and "
+                f"k[{column}, {row}] {gram[column, row]:g}; give k(x, y) = k(y, x)"
+            )
+        self._check_size(len(gram))
+        self.kernel_ = None
+        weights = _check_sample_weight(sample_weight, gram, dtype=np.float64, ensure_non_negative=True)
+        return Similarities(gram, weights)
+
+    def _compare(self, X: Any, sample_weight: Any, seed: int) -> tuple[Similarities, IntArray]:
+        """Return the Gram of the rows in sorted order, and that order."""
+        if isinstance(self.length_scale, str) and self.length_scale == "evidence":
+            raise InvalidParameterError(
+                "`length_scale` is 'evidence', which needs targets, and clusters have none; expected "
+                "'auto' or numbers above 0"
+            )
+        kernel, length_scale = choose_kernel(self.kernel, self.length_scale)
+        dataset = as_dataset(self, X, None, sample_weight, reset=True, supervised=False)
+        if dataset.n_targets and hasattr(dataset, "without_targets"):
+            dataset = dataset.without_targets()
+        self._check_size(dataset.n_samples)
+        moments = pipeline.inspect(dataset, engine=SerialEngine())
+        self._standardizer = pipeline.standardizer_from(moments) if self.standardize else None
+        kernel.check_columns(dataset.n_features)
+        self.kernel_ = drawing.resolve_kernel(
+            dataset,
+            kernel,
+            length_scale=length_scale,
+            standardizer=self._standardizer,
+            ranges=pipeline.input_range(moments, self._standardizer),
+            seed=seed,
+        )
+        inputs, weights = _read(dataset, self._standardizer)
+        order = np.lexsort(inputs.T[::-1])
+        self._rows = inputs[order]
+        gram = np.empty((len(inputs), len(inputs)))
+        for strip, values in self._strips(self._rows):
+            gram[strip] = values
+        return Similarities(gram, weights[order]), order
+
+    def _check_size(self, n_samples: int) -> None:
+        if n_samples < self.n_clusters:
+            raise DataError(
+                f"n_samples={n_samples} should be >= n_clusters={self.n_clusters}; ask for fewer clusters"
+            )
+        needed, limit = 8 * n_samples**2, available_memory()
+        if needed > limit:
+            raise PlanError(
+                f"the Gram matrix of {n_samples:_} rows needs {human_bytes(needed)} and there are "
+                f"{human_bytes(limit)}; use RFFKMeans, which needs none"
+            )
+
+    def _strips(self, inputs: FloatArray) -> Any:
+        """Yield slices of rows and their kernel values with the rows clustered, 16 MiB at a time."""
+        assert self.kernel_ is not None
+        step = max(1, _STRIP_BYTES // (8 * len(self._rows)))
+        for first in range(0, len(inputs), step):
+            strip = slice(first, first + step)
+            values = self.kernel_.gram(inputs[strip], self._rows)
+            if not np.isfinite(values).all():
+                raise DataError(
+                    f"{self.kernel_} overflows on these rows; standardise them, or scale them down"
+                )
+            yield strip, values
+
+    def _labels_to_begin_with(self, rows: Similarities, order: IntArray) -> IntArray:
+        given = np.asarray(self.init)
+        n_samples = len(order)
+        as_rows = given.shape == (self.n_clusters,)
+        if not (as_rows or given.shape == (n_samples,)) or given.dtype.kind not in "iu":
+            raise InvalidParameterError(
+                f"`init` has shape {given.shape} and dtype {given.dtype}; expected 'k-means++', the numbers "
+                f"of n_clusters={self.n_clusters} rows, or labels of all {n_samples} rows"
+            )
+        limit = n_samples if as_rows else self.n_clusters
+        if given.min() < 0 or given.max() >= limit or (as_rows and len(np.unique(given)) < len(given)):
+            what = "row numbers, each once," if as_rows else "labels"
+            raise InvalidParameterError(
+                f"`init` has values from {given.min()} to {given.max()}; expected {what} from 0 to "
+                f"{limit - 1}"
+            )
+        if not as_rows:
+            return given.astype(np.intp)[order]
+        places = np.empty(n_samples, np.intp)
+        places[order] = np.arange(n_samples)
+        return labels_from_rows(rows, places[given])
+
+    def _warn(self, n_filled: int, converged: bool) -> None:
+        if n_filled < self.n_clusters:
+            warnings.warn(
+                f"Number of distinct clusters ({n_filled}) found smaller than n_clusters "
+                f"({self.n_clusters}). Possibly due to duplicate points in X.",
+                ConvergenceWarning,
+                stacklevel=3,
+            )
+        if not converged:
+            warnings.warn(
+                f"rows still changed clusters after max_iter={self.max_iter} iterations; raise `max_iter`",
+                ConvergenceWarning,
+                stacklevel=3,
+            )
+
+    def predict(self, X: Any) -> NDArray[np.int32]:
+        """Return the cluster of each row, O(n_rows · n_samples · (n_features + n_clusters)).
+
+        Parameters
+        ----------
+        X : array-like, frame, sparse matrix, Dask or Zarr array, dataset, path or URL
+            Of shape (n_rows, n_features); or k of the rows and those clustered, of shape
+            (n_rows, n_samples), for kernel="precomputed".
+
+        Returns
+        -------
+        labels : int32 array of shape (n_rows,)
+            Of the nearest centre, the lowest of equals.
+
+        Raises
+        ------
+        NotFittedError
+            Before `fit`.
+        DataError
+            If values are not finite, or columns are missing.
+        """
+        check_is_fitted(self)
+        if self.kernel_ is None:
+            return self._centres.nearest(_as_gram(self, X, reset=False)).astype(np.int32)
+        inputs = self._new_rows(X)
+        labels = np.empty(len(inputs), np.int32)
+        for strip, values in self._strips(inputs):
+            labels[strip] = self._centres.nearest(values)
+        return labels
+
+    def transform(self, X: Any) -> FloatArray:
+        """Return the distances of each row to all centres, shape (n_rows, n_clusters).
+
+        Infinite for a cluster that found no rows. Inputs and errors are those of `predict`.
+
+        Raises
+        ------
+        InvalidParameterError
+            Of a precomputed kernel.
+        """
+        check_is_fitted(self)
+        if self.kernel_ is None:
+            raise InvalidParameterError(
+                "`kernel` is 'precomputed', and distances need k(x, x) of the rows, which kernel values with "
+                "the rows clustered do not tell; use `predict`"
+            )
+        inputs = self._new_rows(X)
+        distances = np.empty((len(inputs), self.n_clusters))
+        for strip, values in self._strips(inputs):
+            squared = self._centres.distances(values, self.kernel_.diagonal(inputs[strip]))
+            distances[strip] = np.sqrt(squared)
+        return distances
+
+    def _new_rows(self, X: Any) -> FloatArray:
+        dataset = as_dataset(self, X, reset=False, supervised=False)
+        return _read(dataset, self._standardizer)[0]
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        tags.input_tags.pairwise = _is_precomputed(self.kernel)
+        return tags
+
+
+def _is_precomputed(kernel: object) -> bool:
+    return isinstance(kernel, str) and kernel == "precomputed"
+
+
+def _as_gram(estimator: KernelKMeans, X: Any, *, reset: bool) -> FloatArray:
+    found = validate_data(estimator, X, reset=reset, accept_sparse="csr", dtype=np.float64)
+    return np.asarray(found.toarray() if hasattr(found, "toarray") else found)
+
+
+def _read(dataset: Dataset, standardizer: Standardizer | None) -> tuple[FloatArray, FloatArray]:
+    """Return all rows, standardised, and their weights."""
+    rows = dataset.read(Block(0, 0, dataset.n_samples))
+    inputs = np.asarray(rows.X, np.float64) if standardizer is None else standardizer(rows.X)
+    if not np.isfinite(inputs).all():
+        row, column = np.argwhere(~np.isfinite(inputs))[0]
+        raise DataError(
+            f"Input X contains NaN or infinity: row {row:_}, column {column}; drop such rows first"
+        )
+    return inputs, np.ones(len(inputs)) if rows.sample_weight is None else rows.sample_weight
