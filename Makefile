@@ -7,6 +7,9 @@ SHELL := /bin/sh
 # Nothing that is started here reports to anybody.
 export DO_NOT_TRACK := 1
 export PREFECT_SERVER_ANALYTICS_ENABLED := false
+# Bytecode is kept in .venv and beside the code: without it each process that a test starts compiles all that it
+# imports (5.6 s instead of 2.0 s for the command line with Dask), and pytest rewrites all tests anew.
+unexport PYTHONDONTWRITEBYTECODE
 ifdef PYTHON
 export PYTHON
 endif
@@ -14,6 +17,8 @@ endif
 bin := .venv/bin
 # Extra words for the tool behind a verb: make test ARGS="-k statistics -x"
 ARGS ?=
+# Processes that `make test` runs tests in: make test WORKERS=0 stays in one, where output can be seen (-s).
+WORKERS ?= auto
 
 .PHONY: help setup demo test test-slow test-all lint format bench constraints clean
 
@@ -27,7 +32,7 @@ demo: setup  ## Train on a photograph through the Prefect flow and save the pict
 	$(bin)/rff-dist demo $(ARGS)
 
 test: setup  ## Run the default tests and the doctests.
-	$(bin)/python -m pytest $(ARGS)
+	$(bin)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-slow: setup  ## Run the tests that take minutes.
 	$(bin)/python -m pytest -m slow $(ARGS)

@@ -3,9 +3,12 @@
 import os
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
+
+WITH_PREFECT = ("tests/flows/", "tests/integration/test_demo.py")
 
 # Set before anything imports Prefect, and inherited by every process that a test starts.
 os.environ["DO_NOT_TRACK"] = "1"
@@ -27,6 +30,32 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ["PREFECT_HOME"] = prefect_home.name
     for name in ("PREFECT_API_URL", "PREFECT_API_KEY", "PREFECT_PROFILE"):
         os.environ.pop(name, None)
+    if config.getoption("numprocesses", None):
+        # A core each: BLAS threads that wait for one another would take the other process's.
+        os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """Return what `-n auto` means: two processes; none beside this one on one core or for a single file."""
+    files = {Path(argument.partition("::")[0]) for argument in config.args}
+    single_file = len(files) == 1 and files.pop().is_file()
+    return 0 if single_file or len(os.sched_getaffinity(0)) == 1 else 2
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Keep a file's tests in one process, for its fixtures, and all flows in one, for Prefect's server."""
+    if config.getoption("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file: str = super()._split_scope(nodeid)
+            return "flows" if file.startswith(WITH_PREFECT) else file
+
+    return Scheduling(config, log)
 
 
 @pytest.fixture(scope="session")

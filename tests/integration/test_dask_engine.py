@@ -287,7 +287,10 @@ def test_other_versions_on_workers_are_refused_with_a_table(
 # -- starting, finding and losing a cluster ------------------------------------------------------------
 
 
-def test_embedded_cluster_leaves_no_process_and_no_environment_behind() -> None:
+def test_embedded_cluster_leaves_no_process_and_no_environment_behind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)  # one of those that Dask sets
     environment = {k: v for k, v in os.environ.items() if k != "__DASK_PARENT_PID"}
     before = {process.pid for process in psutil.Process().children(recursive=True)}
     with DaskEngine(n_workers=1, threads_per_worker=2) as engine:

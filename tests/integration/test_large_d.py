@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+from tests.processes import environment_of_all_cores
+
 # In a process of its own, so that a crash (numpy issue 19685) is a failed test and not the end of all tests.
 SCRIPT = """
 import json, time
@@ -57,7 +59,8 @@ print(json.dumps({
 
 @pytest.mark.timeout(900)  # 4.7e12 operations: 50 s on two free cores, two minutes on busy ones
 def test_16_384_components_and_all_threads_fit_and_predict_within_the_plan():
-    run = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=False)
+    command, environment = [sys.executable, "-c", SCRIPT], environment_of_all_cores()
+    run = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr
     result = json.loads(run.stdout)
     assert result["finite"]

@@ -4,6 +4,8 @@ import json
 import subprocess
 import sys
 
+from tests.processes import environment_of_all_cores
+
 # In a process of its own, so that a crash is a failed test and not the end of all tests. The Gram is
 # d·I + VV', whose inverse is known in closed form (Woodbury), and it is factored in place: 2 GiB.
 SCRIPT = """
@@ -35,7 +37,8 @@ print(json.dumps({"error": error, "seconds": seconds, "status": solution.status}
 
 
 def test_a_solve_with_16_384_components_and_two_threads_survives_and_is_right():
-    run = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=False)
+    command, environment = [sys.executable, "-c", SCRIPT], environment_of_all_cores()
+    run = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr
     result = json.loads(run.stdout)
     assert result["status"] == "ok"

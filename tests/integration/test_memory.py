@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from rff_dist.storage import generate_dataset
+from tests.processes import environment_of_all_cores
 
 MIB = 2**20
 SCRIPT = """
@@ -42,7 +43,8 @@ print(json.dumps({
 def run_job(url, output, n_components, alpha, length_scale="auto", cv=None):
     arguments = [json.dumps(value) for value in (n_components, alpha, length_scale, cv)]
     command = [sys.executable, "-c", SCRIPT, str(url), str(output), *arguments]
-    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    environment = environment_of_all_cores()
+    run = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr
     return json.loads(run.stdout)
 

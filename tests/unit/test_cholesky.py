@@ -78,7 +78,8 @@ def test_tiled_factorisation_equals_scipys_solve(n_components, n_targets):
 
 def test_bits_do_not_depend_on_threads_or_on_the_environments_limit():
     equations = spd_equations(1_100, 300)
-    one = solve_cholesky(equations, 0.5, n_threads=1)
+    with threadpool_limits(2):
+        one = solve_cholesky(equations, 0.5, n_threads=1)
     for _ in range(3):
         several = solve_cholesky(equations, 0.5, n_threads=3)
         assert several.coefficients.tobytes() == one.coefficients.tobytes()
@@ -88,9 +89,11 @@ def test_bits_do_not_depend_on_threads_or_on_the_environments_limit():
 
 
 def test_the_callers_thread_limits_are_restored():
-    before = threadpool_info()
-    solve_cholesky(spd_equations(300, 1), 0.5)
-    assert threadpool_info() == before
+    equations = spd_equations(300, 1)
+    with threadpool_limits(2):
+        before = threadpool_info()
+        solve_cholesky(equations, 0.5)
+        assert threadpool_info() == before
 
 
 def test_only_the_upper_triangle_is_read():

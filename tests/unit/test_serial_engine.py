@@ -54,7 +54,8 @@ def test_blocks_see_the_threads_of_the_engine_and_blas_sees_one() -> None:
         return blocks_module._n_threads.get(), blas
 
     before = blocks_module._n_threads.get()
-    assert SerialEngine(3).map_reduce(threads, unit_blocks(1), None, combine=nest) == (3, {1})
+    with threadpoolctl.threadpool_limits(2):
+        assert SerialEngine(3).map_reduce(threads, unit_blocks(1), None, combine=nest) == (3, {1})
     assert blocks_module._n_threads.get() == before
 
 
