@@ -30,7 +30,7 @@ SETTINGS = {"n_informative": 10, "n_redundant": 5, "class_sep": 0.5, "flip_y": 0
 N_COMPONENTS = 800  # the lecture's
 LOSSES = ("squared", "squared_hinge", "logistic")
 # what one reading chooses from; length scales in multiples of the median distance between rows
-LENGTH_SCALES = ("0.5x", "0.7x", "1x", "1.4x")
+LENGTH_SCALES = ("0.35x", "0.5x", "0.7x", "1x")
 CHOOSE_FROM = (256, 512, 1024)
 LARGER = (2048, 4096)
 EXACT, THEIRS = "SVC", "RBFSampler"
