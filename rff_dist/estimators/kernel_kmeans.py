@@ -26,7 +26,7 @@ type FloatArray = NDArray[np.float64]
 type IntArray = NDArray[np.intp]
 
 N_INIT = 10
-_STRIP_BYTES = 2**24  # of kernel values made at once
+_STRIP_BYTES = 2**22  # of kernel values made at once
 
 
 class KernelKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, BaseEstimator):
@@ -196,13 +196,7 @@ class KernelKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMix
         gram = _as_gram(self, X, reset=True)
         if gram.shape[0] != gram.shape[1]:
             raise DataError(f"a precomputed Gram has shape {gram.shape}; expected a square matrix")
-        skew = np.abs(gram - gram.T).max()
-        if skew > 1e-6 * np.abs(gram).max():
-            row, column = np.unravel_index(np.abs(gram - gram.T).argmax(), gram.shape)
-            raise DataError(
-                f"a precomputed Gram is not symmetric: k[{row}, {column}] is {gram[row, column]:g} and "
-                f"k[{column}, {row}] {gram[column, row]:g}; give k(x, y) = k(y, x)"
-            )
+        _check_symmetric(gram)
         self._check_size(len(gram))
         self.kernel_ = None
         weights = _check_sample_weight(sample_weight, gram, dtype=np.float64, ensure_non_negative=True)
@@ -252,7 +246,7 @@ class KernelKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMix
             )
 
     def _strips(self, inputs: FloatArray) -> Any:
-        """Yield slices of rows and their kernel values with the rows clustered, 16 MiB at a time."""
+        """Yield slices of rows and their kernel values with the rows clustered, 4 MiB at a time."""
         assert self.kernel_ is not None
         step = max(1, _STRIP_BYTES // (8 * len(self._rows)))
         for first in range(0, len(inputs), step):
@@ -372,6 +366,21 @@ def _is_precomputed(kernel: object) -> bool:
 def _as_gram(estimator: KernelKMeans, X: Any, *, reset: bool) -> FloatArray:
     found = validate_data(estimator, X, reset=reset, accept_sparse="csr", dtype=np.float64)
     return np.asarray(found.toarray() if hasattr(found, "toarray") else found)
+
+
+def _check_symmetric(gram: FloatArray) -> None:
+    """Refuse a Gram that is not symmetric up to float32 rounding, a strip of rows at a time."""
+    allowed = 1e-6 * float(max(gram.max(), -gram.min()))
+    step = max(1, _STRIP_BYTES // (8 * len(gram)))
+    for first in range(0, len(gram), step):
+        skew = np.abs(gram[first : first + step] - gram[:, first : first + step].T)
+        if skew.max() > allowed:
+            row, column = np.unravel_index(skew.argmax(), skew.shape)
+            row += first
+            raise DataError(
+                f"a precomputed Gram is not symmetric: k[{row}, {column}] is {gram[row, column]:g} and "
+                f"k[{column}, {row}] {gram[column, row]:g}; give k(x, y) = k(y, x)"
+            )
 
 
 def _read(dataset: Dataset, standardizer: Standardizer | None) -> tuple[FloatArray, FloatArray]:
