@@ -6,6 +6,9 @@ those of ridge are known without refitting,
 
     f₋ᵢ(xᵢ) = yᵢ − (yᵢ − f(xᵢ)) / (1 − hᵢ),  hᵢ = wᵢ·(1/Σw + (zᵢ − z̄)'(A + alpha·I)⁻¹(zᵢ − z̄)).
 
+Rows count by their full weights, those of their classes included, as they do for ridge: probabilities, and
+the classes that are decided by them, are of the reweighted rows.
+
 Targets are smoothed: a row of a class of N rows counts (N + 1)/(N + K) for its class and 1/(N + K) for each
 of the K − 1 others, which for K = 2 is Platt's own rule, and keeps probabilities off 0 and 1.
 
@@ -30,6 +33,9 @@ logger = logging.getLogger(__name__)
 
 type FloatArray = NDArray[np.float64]
 
+# scores of no worth have a slope of 0 or less, as each row pulls the mean of the others from itself: this
+# leaves the decision to the classes' weights, and rows in the order of their scores
+SMALLEST_SLOPE = 1e-3
 SMALLEST_REMAINDER = 1e-6  # of 1 − h: a row that alone decides its prediction says nothing of new rows
 
 
@@ -48,6 +54,20 @@ class ScoreCalibration:
     slope: float
     intercepts: tuple[float, ...]
 
+    def logits(self, scores: FloatArray) -> FloatArray:
+        """Return a·f + b: log odds for two classes, else log probabilities up to a shift of each row.
+
+        Parameters
+        ----------
+        scores : float64 array of shape (n_samples, n_columns)
+            One column for two classes.
+
+        Returns
+        -------
+        float64 array of shape (n_samples, n_columns)
+        """
+        return np.asarray(self.slope * scores + np.array(self.intercepts))
+
     def log_probabilities(self, scores: FloatArray) -> FloatArray:
         """Return the log probability of each class, shape (n_samples, n_classes).
 
@@ -56,8 +76,7 @@ class ScoreCalibration:
         scores : float64 array of shape (n_samples, n_columns)
             One column for two classes.
         """
-        logits = _two_sided(self.slope * scores + np.array(self.intercepts))
-        return np.asarray(log_softmax(logits, axis=1))
+        return np.asarray(log_softmax(_two_sided(self.logits(scores)), axis=1))
 
 
 def _two_sided(columns: FloatArray) -> FloatArray:
@@ -101,6 +120,8 @@ def fit_calibration(
 ) -> ScoreCalibration:
     """Fit a slope and intercepts by maximum likelihood: a convex problem, solved by Newton's method.
 
+    A slope below 1e-3 is taken as that, and this is logged: the scores say nothing of the classes.
+
     Parameters
     ----------
     scores : float64 array of shape (n_samples, n_columns)
@@ -119,15 +140,30 @@ def fit_calibration(
     likelihood = _Likelihood(_two_sided(scores), _smoothed_targets(codes, weights), weights)
     n_columns = scores.shape[1]
     # without the shift that softmax does not see: the first intercept is 0
-    start = np.append(2.0, np.zeros(max(1, n_columns - 1)))
-    found = minimize(
-        likelihood, start, jac=True, hess=likelihood.hessian, method="trust-exact", options={"gtol": 1e-10}
-    )
-    logger.info("calibrated on %d rows in %d steps: slope %.3g", len(scores), found.nit, found.x[0])
+    slope, *intercepts = _maximize(likelihood, np.append(2.0, np.zeros(max(1, n_columns - 1))), fixed=0)
+    if slope < SMALLEST_SLOPE:
+        logger.warning("scores say nothing of the classes: slope %.3g, taken as %g", slope, SMALLEST_SLOPE)
+        slope, *intercepts = _maximize(likelihood, np.append(SMALLEST_SLOPE, intercepts), fixed=1)
+    logger.info("calibrated on %d rows: slope %.3g", len(scores), slope)
     if n_columns == 1:
-        return ScoreCalibration(float(found.x[0]), (float(found.x[1]),))
-    intercepts = np.append(0.0, found.x[1:])
-    return ScoreCalibration(float(found.x[0]), tuple((intercepts - intercepts.mean()).tolist()))
+        return ScoreCalibration(slope, tuple(intercepts))
+    centred = np.append(0.0, intercepts)
+    return ScoreCalibration(slope, tuple((centred - centred.mean()).tolist()))
+
+
+def _maximize(likelihood: _Likelihood, start: FloatArray, *, fixed: int) -> list[float]:
+    """Return the best parameters, the first `fixed` of which stay as they are."""
+
+    def of(rest: FloatArray) -> tuple[float, FloatArray]:
+        value, gradient = likelihood(np.append(start[:fixed], rest))
+        return value, gradient[fixed:]
+
+    def hessian(rest: FloatArray) -> FloatArray:
+        return likelihood.hessian(np.append(start[:fixed], rest))[fixed:, fixed:]
+
+    options = {"gtol": 1e-10}
+    found = minimize(of, start[fixed:], jac=True, hess=hessian, method="trust-exact", options=options)
+    return [*start[:fixed].tolist(), *found.x.tolist()]
 
 
 def _smoothed_targets(codes: FloatArray, weights: FloatArray) -> FloatArray:

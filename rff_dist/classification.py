@@ -195,9 +195,9 @@ def calibrate(
 ) -> ScoreCalibration | None:
     """Fit probabilities to the leave-one-out scores of a seeded sample of the training rows.
 
-    O(n_components³ / 3 + n_rows · n_components²), in this process. Rows count by their own weights, so that
-    probabilities match the classes' frequencies whatever the class weights; whole weights repeat rows, of
-    which one is left out.
+    O(n_components³ / 3 + n_rows · n_components²), in this process. Rows count by their full weights, those of
+    their classes included, so that class weights move probabilities, and the decisions made by them; whole
+    weights besides those of classes repeat rows, of which one is left out.
 
     Parameters
     ----------
@@ -221,7 +221,7 @@ def calibrate(
     assert codes is not None
     weights = np.ones(len(codes)) if weights is None else weights
     factors = np.ones(len(codes)) if class_weight is None else class_weight[class_of(codes)]
-    own = weights / factors
+    own = np.divide(weights, factors, out=np.zeros(len(codes)), where=factors > 0)
     counts = np.rint(own)
     repeated = bool((np.abs(own - counts) <= 1e-12 * counts).all())
     try:
@@ -237,7 +237,7 @@ def calibrate(
     rows = Rows(Block(0, 0, len(codes)), X, codes)
     with using_threads(available_cores()):
         scores = leave_one_out_scores(rows, predictive, factors if repeated else weights)
-    return fit_calibration(scores, codes, counts if repeated else own)
+    return fit_calibration(scores, codes, weights)
 
 
 # -- the whole job ---------------------------------------------------------------------------------
@@ -451,7 +451,7 @@ def judge_rows(rows: Rows, model: LinearModel, *, calibration: ScoreCalibration 
     scores = predict_rows(rows, model)
     return count_classes(
         class_of(rows.y),
-        class_of(scores),
+        decide(scores, calibration),
         max(2, rows.y.shape[1]),
         sample_weight=rows.sample_weight,
         log_probabilities=None if calibration is None else calibration.log_probabilities(scores),
@@ -459,11 +459,25 @@ def judge_rows(rows: Rows, model: LinearModel, *, calibration: ScoreCalibration 
 
 
 def class_of(scores: FloatArray) -> NDArray[np.intp]:
-    """Return the position of each row's class, of scores or codes of shape (n_samples, n_columns).
+    """Return the position of each row's class, of decisions or codes of shape (n_samples, n_columns).
 
-    The second of two classes where the score is above 0; else the first column with the largest score.
+    The second of two classes where the value is above 0; else the first column with the largest.
     """
     return (scores[:, 0] > 0).astype(np.intp) if scores.shape[1] == 1 else np.argmax(scores, axis=1)
+
+
+def decisions(scores: FloatArray, calibration: ScoreCalibration | None) -> FloatArray:
+    """Return what a classifier decides by, of its scores of shape (n_samples, n_columns).
+
+    Log odds for two classes, else log probabilities up to a shift of each row; the scores themselves where
+    there is no calibration.
+    """
+    return scores if calibration is None else calibration.logits(scores)
+
+
+def decide(scores: FloatArray, calibration: ScoreCalibration | None) -> NDArray[np.intp]:
+    """Return the position of each row's predicted class, which is that of its largest probability."""
+    return class_of(decisions(scores, calibration))
 
 
 # -- predict ---------------------------------------------------------------------------------------
@@ -499,7 +513,7 @@ def predict(
         If the output exists and `overwrite` is False, or cannot be written.
     """
     pipeline.check_dataset(dataset, model)
-    calibration = calibration_of(model) if probabilities else None
+    calibration = calibration_of(model)
     if probabilities and calibration is None:
         raise no_probabilities(model)
     classes = read_classes(model)
@@ -519,7 +533,7 @@ def predict(
         overwrite=overwrite,
     )
     try:
-        compute = partial(_predict_block, classes=plain, calibration=calibration)
+        compute = partial(_predict_block, classes=plain, calibration=calibration, probabilities=probabilities)
         written = engine.map_write(BlockTask(dataset, compute), blocks, model.linear, output, label="predict")
         output.finish({"model_digest": model.digest()})
     except BaseException:
@@ -529,12 +543,17 @@ def predict(
 
 
 def _predict_block(
-    rows: Rows, model: LinearModel, *, classes: NDArray[Any], calibration: ScoreCalibration | None
+    rows: Rows,
+    model: LinearModel,
+    *,
+    classes: NDArray[Any],
+    calibration: ScoreCalibration | None,
+    probabilities: bool,
 ) -> NDArray[Any]:
-    """Return labels, and probabilities where a calibration is given, as fields of one row for each row."""
+    """Return labels, and probabilities where they are asked for, as fields of one row for each row."""
     scores = predict_rows(rows, model)
-    columns: dict[str, NDArray[Any]] = {"labels": classes[class_of(scores)]}
-    if calibration is not None:
+    columns: dict[str, NDArray[Any]] = {"labels": classes[decide(scores, calibration)]}
+    if probabilities and calibration is not None:
         columns["probabilities"] = np.exp(calibration.log_probabilities(scores))
     dtype = np.dtype([(name, column.dtype, column.shape[1:]) for name, column in columns.items()])
     values = np.empty(len(scores), dtype)

@@ -1041,6 +1041,7 @@ def _wanted(model: RidgeModel, *, std: bool, coverage: float | None) -> _Wanted:
         return _Wanted(arrays, 0.0, None)
     if not 0.0 < coverage < 1.0:
         raise InvalidParameterError(f"`coverage` is {coverage!r}; expected a number in (0, 1), such as 0.9")
+    _refuse_classifier(model, "intervals")
     arrays += ["lower", "upper"]
     if model.held_out is not None:
         return _Wanted(arrays, 0.0, model.held_out.quantile(coverage))
@@ -1146,7 +1147,18 @@ def _predictive_state(dataset: Dataset, model: RidgeModel, *, engine: Engine) ->
     return _predictive_model(model)
 
 
+def _refuse_classifier(model: RidgeModel, what: str) -> None:
+    """Refuse what is made of ridge's statistics or residuals: a classifier's scores are no observations."""
+    if "classifier" in model.card:
+        raise StatisticsError(
+            f"no {what}: this model is a classifier (loss={model.card['classifier']['loss']!r}), whose "
+            "statistics are those of ridge on class codes; expected a regression. Take its probabilities: "
+            "`predict_proba`, or `rff-dist predict --probabilities`"
+        )
+
+
 def _predictive_model(model: RidgeModel) -> PredictiveModel:
+    _refuse_classifier(model, "standard deviations")
     if model.statistics is None:
         raise StatisticsError(
             "no standard deviations: this model was stored without its statistics, which they are made of; "

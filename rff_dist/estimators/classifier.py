@@ -58,20 +58,19 @@ class RFFClassifier(ClassifierMixin, RandomFeatureEstimator):
     ----------
     kernel, length_scale, n_components, cv, features, design, standardize, fit_intercept, random_state, engine
         As in `RFFRidge`.
-    alpha : "auto", "gcv", "evidence", "cv", "cv-1se", float or sequence of float, default="auto"
+    alpha : "auto", "gcv", "evidence", "press", "cv", "cv-1se", float or sequence of float, default="auto"
         The penalty, chosen as in `RFFRidge` for ridge on the codes. Of the objectives Σ w·(y − f)² +
         alpha‖W‖², Σ w·max(0, 1 − y·f)² + alpha‖W‖² and −Σ w·log p + ½·alpha‖W‖². The squared hinge takes
         ridge's choice as it is; the logistic loss takes it times the mean of p·(1 − p), so that it has as
         many degrees of freedom, and at least times 1/8. One number is taken as it is: 1/alpha is the C of
         scikit-learn's LogisticRegression, 1/(2·alpha) that of LinearSVC.
     loss : {"squared", "logistic", "squared_hinge"}, default="squared"
-        "squared" is the fastest; its probabilities are a sigmoid, or a softmax for more than two classes, of
-        scores that were computed without their own row. "logistic" is multinomial and has probabilities of
-        its own. "squared_hinge" is the kernel support vector machine, one class against the rest, without
-        probabilities.
+        "squared" is the fastest; its probabilities are a sigmoid, or a softmax for more than two classes,
+        fitted to scores that were computed without their own row. "logistic" is multinomial and has
+        probabilities of its own. "squared_hinge" is the kernel support vector machine, one class against the
+        rest, without probabilities.
     class_weight : "balanced", dict or None, default=None
-        What the weights of each class's rows are multiplied by, as in scikit-learn. The probabilities of the
-        squared loss match the classes' frequencies all the same; those of the logistic loss are of the
+        What the weights of each class's rows are multiplied by, as in scikit-learn; probabilities are of the
         reweighted rows.
     tol : float, default=1e-6
         When "logistic" and "squared_hinge" stop: where the objective is about this near to its minimum,
@@ -84,9 +83,10 @@ class RFFClassifier(ClassifierMixin, RandomFeatureEstimator):
     classes_ : array of shape (n_classes,)
         The labels, sorted.
     coef_ : float64 array of shape (1, n_components) or (n_classes, n_components)
-        Weights of the features; a single row for two classes.
+        Weights of the features; a single row for two classes. For the squared loss they are ridge's on the
+        codes, whose scores Z·coef_' + intercept_ are calibrated before anything is decided by them.
     intercept_ : float64 array of shape (1,) or (n_classes,)
-        Added to all scores.
+        Added to all scores, before their calibration.
     n_iter_ : int
         Steps of the loss's minimisation; 1 for the squared loss, which is solved at once.
     alpha_, length_scale_, n_components_, selection_, statistics_, feature_map_, model_, n_features_in_
@@ -94,8 +94,9 @@ class RFFClassifier(ClassifierMixin, RandomFeatureEstimator):
 
     Notes
     -----
-    With the squared loss `predict` goes by the scores, and need not be the class of the largest probability
-    where classes are weighted or of very different sizes, as with Platt's probabilities of an SVC.
+    `predict` is the class of the largest probability, and of the largest decision, for every loss. With the
+    squared loss it need not be the class of the largest score: the calibration has an offset for each class,
+    by which a class between others, or a rare one, gets the rows that it should.
 
     There is no `partial_fit`: a sum of statistics would not hold the rows that probabilities and the other
     losses need.
@@ -207,7 +208,10 @@ class RFFClassifier(ClassifierMixin, RandomFeatureEstimator):
         return self
 
     def decision_function(self, X: Any) -> Any:
-        """Return the scores, O(n_samples · n_components · n_features).
+        """Return what is decided by, O(n_samples · n_components · n_features).
+
+        Log odds for two classes, else log probabilities up to a shift of each row; scores for the squared
+        hinge, and for the squared loss where alpha is so small that it has no probabilities.
 
         Parameters
         ----------
@@ -228,12 +232,14 @@ class RFFClassifier(ClassifierMixin, RandomFeatureEstimator):
             If values are not finite, or columns are missing.
         """
         check_is_fitted(self, "_fitted")
-        return self._scores(X, as_dataset(self, X, reset=False, supervised=False))
+        width = None if len(self.classes_) == 2 else len(self.classes_)
+        return self._of_scores(X, partial(_decisions, self._calibration), width=width, dtype=np.float64)
 
     def predict(self, X: Any) -> Any:
         """Return the class of each row, shape (n_samples,); see `decision_function`."""
         check_is_fitted(self, "_fitted")
-        return self._of_scores(X, partial(_labels, self.classes_), width=None, dtype=self.classes_.dtype)
+        finish = partial(_labels, self.classes_, self._calibration)
+        return self._of_scores(X, finish, width=None, dtype=self.classes_.dtype)
 
     @available_if(_has_probabilities)  # type: ignore[untyped-decorator]
     def predict_proba(self, X: Any) -> Any:
@@ -312,6 +318,10 @@ class RFFClassifier(ClassifierMixin, RandomFeatureEstimator):
         minimum = self._fitted.card["classifier"]["minimum"]
         return 1 if minimum is None else int(minimum["n_iterations"])
 
+    @property
+    def _calibration(self) -> ScoreCalibration | None:
+        return classification.calibration_of(self._fitted)
+
     def _of_scores(self, X: Any, finish: _Finish, *, width: int | None, dtype: Any) -> Any:
         """Apply a function to the scores, of shape (n_samples, n_columns), lazily for a Dask collection."""
         dataset = as_dataset(self, X, reset=False, supervised=False)
@@ -322,10 +332,9 @@ class RFFClassifier(ClassifierMixin, RandomFeatureEstimator):
 
     def _probabilities(self, X: Any, function: Callable[..., NDArray[Any]]) -> Any:
         check_is_fitted(self, "_fitted")
-        calibration = classification.calibration_of(self.model_)
-        if calibration is None:
+        if self._calibration is None:
             raise classification.no_probabilities(self.model_)
-        finish = partial(function, calibration)
+        finish = partial(function, self._calibration)
         return self._of_scores(X, finish, width=len(self.classes_), dtype=np.float64)
 
     def _check_loss(self) -> None:
@@ -353,8 +362,15 @@ class RFFClassifier(ClassifierMixin, RandomFeatureEstimator):
             )
 
 
-def _labels(classes: NDArray[Any], scores: NDArray[np.float64]) -> NDArray[Any]:
-    return np.asarray(classes[classification.class_of(scores)])
+def _labels(
+    classes: NDArray[Any], calibration: ScoreCalibration | None, scores: NDArray[np.float64]
+) -> NDArray[Any]:
+    return np.asarray(classes[classification.decide(scores, calibration)])
+
+
+def _decisions(calibration: ScoreCalibration | None, scores: NDArray[np.float64]) -> NDArray[np.float64]:
+    found = classification.decisions(scores, calibration)
+    return found[:, 0] if found.shape[1] == 1 else found
 
 
 def _log_probabilities(calibration: ScoreCalibration, scores: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -9,7 +9,7 @@ from sklearn.linear_model import Ridge
 
 from rff_dist import Gaussian, SerialEngine, pipeline
 from rff_dist.blocks import Block, Rows
-from rff_dist.calibration import ScoreCalibration, fit_calibration, leave_one_out_scores
+from rff_dist.calibration import SMALLEST_SLOPE, ScoreCalibration, fit_calibration, leave_one_out_scores
 from rff_dist.classification import calibrate
 from rff_dist.storage import ArrayDataset
 from rff_dist.uncertainty import predictive_model
@@ -128,6 +128,17 @@ def test_scores_that_say_nothing_give_the_frequencies():
     assert_allclose(P[0, 1], t, rtol=1e-6)
 
 
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_scores_that_mislead_are_not_turned_round(n_classes, caplog):
+    scores, labels, _ = scored(300, n_classes)
+    found = fit_calibration(-scores, codes_of(labels, n_classes))
+    assert found.slope == SMALLEST_SLOPE
+    assert "scores say nothing of the classes" in caplog.text
+    P = np.exp(found.log_probabilities(-scores))
+    # with hardly a slope the best intercepts give the classes' own frequencies
+    assert_allclose(P.mean(axis=0), np.bincount(labels) / 300, atol=0.01)
+
+
 # -- scores that did not see their row -----------------------------------------------------------------
 
 
@@ -192,7 +203,7 @@ def test_calibrated_ridge_is_better_calibrated_than_its_clipped_scores(n_classes
     assert np.abs(got - P[test]).mean() < 0.05
 
 
-def test_class_weights_do_not_change_the_frequencies_of_probabilities():
+def test_probabilities_are_those_of_the_reweighted_rows():
     X, labels, _ = classified(3000)
     labels[(labels == 1) & (np.random.default_rng(1).random(3000) < 0.8)] = 0
     class_weight = len(labels) / (2 * np.bincount(labels))
@@ -200,8 +211,25 @@ def test_class_weights_do_not_change_the_frequencies_of_probabilities():
     model = ridge_on(dataset)
     found = calibrate(dataset, model, class_weight=class_weight, seed=0)
     F = model.feature_map.transform(X) @ model.coefficients + model.intercept
-    assert_allclose(np.exp(found.log_probabilities(F))[:, 1].mean(), labels.mean(), atol=0.01)
-    assert (F[:, 0] > 0).mean() > labels.mean() + 0.05  # the weighted scores themselves are shifted
+    weights = class_weight[labels]
+    # balanced: both classes weigh alike
+    assert_allclose(np.average(np.exp(found.log_probabilities(F))[:, 1], weights=weights), 0.5, atol=0.02)
+    assert (found.logits(F)[:, 0] > 0).mean() > labels.mean() + 0.1  # more are decided for the rare class
+
+
+def test_a_class_of_weight_0_counts_for_nothing():
+    X, labels, _ = classified(300, n_classes=3)
+    class_weight = np.array([1.0, 2.0, 0.0])
+    found = []
+    for rows in (slice(None), labels < 2):
+        dataset = ArrayDataset(X[rows], codes_of(labels[rows], 3), class_weight[labels[rows]])
+        model = pipeline.fit(
+            dataset, Gaussian(1.0), engine=ENGINE, length_scale=None, n_components=30, alpha=0.1,
+            standardize=False,
+        )[0]  # fmt: skip
+        found.append(calibrate(dataset, model, class_weight=class_weight, seed=0))
+    assert_allclose(found[0].slope, found[1].slope, rtol=1e-6)
+    assert_allclose(found[0].intercepts, found[1].intercepts, rtol=1e-6)
 
 
 @pytest.mark.parametrize("class_weight", [None, np.array([0.7, 2.5])], ids=["plain", "class weights"])
