@@ -21,6 +21,7 @@ CLAIMS = (
     "blocked_cholesky_keeps_up_with_lapack",
     "structured_features_beat_dense",
     "nystrom_pass_keeps_near_the_dsyrk_limit",
+    "lloyd_pass_keeps_up_with_stored_features",
     "one_pass_beats_grid_search",
     "a_table_costs_less_than_three_fits",
     "lecture_kernel_svm",

@@ -1,0 +1,141 @@
+"""A Lloyd pass of RFFKMeans, from Zarr, against an iteration of scikit-learn's KMeans on Z in memory."""
+
+import os
+import statistics
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from tests.benchmarks.measure import in_subprocess, make_data
+
+ROUNDS = 3
+N_SAMPLES, N_FEATURES, N_COMPONENTS, N_CLUSTERS, N_INIT = 1_000_000, 32, 512, 100, 4
+START_SAMPLES, START_SEEDS = 30_000, 5
+
+_COMMON = """
+import json, resource, sys, time, warnings
+import numpy as np
+from rff_dist import Gaussian, draw_feature_map, open_dataset
+from rff_dist.blocks import Block, BlockTask
+from rff_dist.pipeline import blocks_of
+path, n_components, n_clusters, n_init = sys.argv[1], *map(int, sys.argv[2:5])
+dataset = open_dataset(path, y=None)
+feature_map = draw_feature_map(
+    Gaussian(6.0), n_features=dataset.n_features, n_components=n_components, random_state=0
+)
+first = feature_map.transform(dataset.read(Block(0, 0, n_init * n_clusters)).X)
+centres = first.reshape(n_init, n_clusters, n_components)
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+"""
+
+_OURS = (
+    _COMMON
+    + """
+import operator
+from rff_dist import SerialEngine
+from rff_dist.clustering import Centres, ClusterGrid, fraction_bits_for, sum_clusters
+engine, blocks = SerialEngine(), blocks_of(dataset)
+grid = ClusterGrid(fraction_bits_for(dataset.n_samples))
+def lloyd(centres):
+    state = Centres(feature_map, centres, grid)
+    start = time.perf_counter()
+    sums = engine.map_reduce(BlockTask(dataset, sum_clusters), blocks, state, combine=operator.add)
+    return time.perf_counter() - start, sums.means(state)
+def times(centres, n):
+    found = []
+    for _ in range(n):
+        seconds, centres = lloyd(centres)
+        found.append(seconds)
+    return min(found)
+one = times(centres[:1], 3)
+after_three = peak()
+several = times(centres, 2)
+several_peak = peak()
+times(centres[:1], int(sys.argv[5]))
+print(json.dumps({"one": one, "several": several, "peak_mib": after_three, "several_mib": several_peak,
+                  "later_mib": peak()}))
+"""
+)
+
+_THEIRS = (
+    _COMMON
+    + """
+from sklearn.cluster import KMeans
+Z = np.empty((dataset.n_samples, n_components), np.float32)
+for block in blocks_of(dataset):
+    Z[block.start : block.stop] = feature_map.transform(dataset.read(block).X, dtype=np.float32)
+def seconds(n_iter):
+    model = KMeans(n_clusters, init=centres[0].astype(np.float32), n_init=1, max_iter=n_iter, tol=0.0,
+                   algorithm="lloyd", copy_x=False)
+    start = time.perf_counter()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model.fit(Z)
+    return time.perf_counter() - start, model.n_iter_
+(short, a), (long, b) = seconds(2), seconds(8)
+print(json.dumps({"one": (long - short) / (b - a), "peak_mib": peak()}))
+"""
+)
+
+_STARTS = (
+    _COMMON
+    + """
+from rff_dist import SerialEngine, kmeans
+from sklearn.cluster import kmeans_plusplus
+from sklearn.metrics import pairwise_distances_argmin_min
+seed = int(sys.argv[5])
+start = time.perf_counter()
+found = kmeans.find_clusters(dataset, feature_map, n_clusters=n_clusters, max_iter=1, seed=seed,
+                             engine=SerialEngine())
+ours = time.perf_counter() - start
+Z = feature_map.transform(dataset.read(Block(0, 0, dataset.n_samples)).X, dtype=np.float32)
+start = time.perf_counter()
+chosen, _ = kmeans_plusplus(Z, n_clusters, random_state=seed)
+theirs = time.perf_counter() - start
+distances = pairwise_distances_argmin_min(Z, chosen)[1].astype(np.float64)
+print(json.dumps({"ours": found.inertias[0], "theirs": float(np.square(distances).sum()),
+                  "our_seconds": ours, "their_seconds": theirs}))
+"""
+)
+
+
+def run(console: Console, folder: Path) -> None:
+    cores = str(len(os.sched_getaffinity(0)))
+    sizes = [str(N_COMPONENTS), str(N_CLUSTERS), str(N_INIT)]
+    path = str(make_data(folder, N_SAMPLES, N_FEATURES).url)
+    ours, theirs = [], []
+    for _ in range(ROUNDS):
+        ours.append(in_subprocess(_OURS, path, *sizes, "15", OMP_NUM_THREADS=cores))
+        theirs.append(in_subprocess(_THEIRS, path, *sizes, OMP_NUM_THREADS=cores))
+    our_one, our_several = min(run["one"] for run in ours), min(run["several"] for run in ours)
+    their_one, their_peak = min(run["one"] for run in theirs), min(run["peak_mib"] for run in theirs)
+    peaks = {name: max(run[name] for run in ours) for name in ("peak_mib", "several_mib", "later_mib")}
+    table = Table("what", "seconds", "× theirs", "peak MiB", "of theirs")
+    for name, seconds, peak in (
+        ("RFFKMeans, one pass from Zarr", our_one, peaks["peak_mib"]),
+        (f"RFFKMeans, one pass of {N_INIT} starts", our_several, peaks["several_mib"]),
+        ("KMeans, one iteration on Z in memory", their_one, their_peak),
+    ):
+        table.add_row(
+            name, f"{seconds:.2f}", f"{seconds / their_one:.2f}", f"{peak:.0f}", f"{peak / their_peak:.1%}"
+        )
+    console.print(table)
+    console.print(
+        f"{N_SAMPLES:_} rows, {N_FEATURES} inputs, D = {N_COMPONENTS}, {N_CLUSTERS} clusters, "
+        f"{cores} threads; the best of {ROUNDS} rounds in turns. {N_INIT} starts take {our_several / our_one:.2f} times one. "
+        f"After 15 more passes the peak is {peaks['later_mib']:.0f} MiB, "
+        f"{peaks['later_mib'] - peaks['several_mib']:+.0f}."
+    )
+    path = str(make_data(folder, START_SAMPLES, N_FEATURES).url)
+    starts = [
+        in_subprocess(_STARTS, path, *sizes, str(seed), OMP_NUM_THREADS=cores) for seed in range(START_SEEDS)
+    ]
+    medians = {name: statistics.median(run[name] for run in starts) for name in starts[0]}
+    console.print(
+        f"Starts on {START_SAMPLES:_} rows, median of {START_SEEDS} seeds: inertia {medians['ours']:.1f} by "
+        f"k-means||, {medians['theirs']:.1f} by scikit-learn's k-means++ "
+        f"({medians['ours'] / medians['theirs']:.4f}); {medians['our_seconds']:.1f} s with two Lloyd passes "
+        f"and one of norms, theirs {medians['their_seconds']:.1f} s on Z in memory."
+    )
