@@ -124,7 +124,8 @@ def run(console: Console, folder: Path) -> None:
     console.print(table)
     console.print(
         f"{N_SAMPLES:_} rows, {N_FEATURES} inputs, D = {N_COMPONENTS}, {N_CLUSTERS} clusters, "
-        f"{cores} threads; the best of {ROUNDS} rounds in turns. {N_INIT} starts take {our_several / our_one:.2f} times one. "
+        f"{cores} threads; the best of {ROUNDS} rounds in turns. "
+        f"{N_INIT} starts take {our_several / our_one:.2f} times one. "
         f"After 15 more passes the peak is {peaks['later_mib']:.0f} MiB, "
         f"{peaks['later_mib'] - peaks['several_mib']:+.0f}."
     )
