@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rff_dist import pipeline
+from rff_dist.agreement import Contingency, count_agreement
 from rff_dist.blocks import Block, BlockTask, Dataset, Moments, Rows
 from rff_dist.clustering import (
     Centres,
@@ -43,7 +44,7 @@ from rff_dist.frequencies import Design, derived_seed
 from rff_dist.kernels import Kernel, LengthScale
 from rff_dist.kernels.base import check_count
 from rff_dist.runs import as_runs
-from rff_dist.storage import create_output
+from rff_dist.storage import Column, GroupedDataset, create_output
 
 logger = logging.getLogger(__name__)
 
@@ -175,8 +176,7 @@ def fit(
         "tol": tol,
     }
     check_options(**options)
-    if hasattr(dataset, "without_targets"):
-        dataset = dataset.without_targets()
+    dataset = without_targets(dataset)
     check_rows(dataset, n_clusters)
     moments = pipeline.inspect(dataset, engine=engine)
     feature_map = draw_features(
@@ -777,6 +777,44 @@ def inertia_of(dataset: Dataset, clusters: Clusters, *, engine: Engine) -> float
     return float(job.sums(values, label="score").inertias(job.centres(values), job.sum_of_squared_norms)[0])
 
 
+def evaluate(dataset: Dataset, labels: Column, clusters: Clusters, *, engine: Engine) -> Contingency:
+    """Count the rows of each known label in each cluster, in one pass; integers, without weights.
+
+    Parameters
+    ----------
+    dataset : Dataset
+    labels : Column
+        The known label of each row.
+    clusters : Clusters
+    engine : Engine
+
+    Raises
+    ------
+    DataError
+        If the dataset does not fit the clusters, there are more or fewer labels than rows, or values are not
+        finite.
+    """
+    check_columns(dataset, clusters)
+    found: Contingency = engine.map_reduce(
+        BlockTask(GroupedDataset(without_targets(dataset), labels), _count_rows),
+        pipeline.blocks_of(dataset),
+        clusters.state,
+        combine=operator.add,
+        label="evaluate",
+    )
+    return found
+
+
+def _count_rows(rows: Rows, state: Centres) -> Contingency:
+    assert rows.groups is not None  # a `GroupedDataset` gave them
+    return count_agreement(rows.groups, label_rows(rows, state), state.values.shape[1])
+
+
+def without_targets(dataset: Dataset) -> Dataset:
+    """Return the same rows without y, where the dataset can leave it out."""
+    return dataset.without_targets() if hasattr(dataset, "without_targets") else dataset
+
+
 def write_labels(
     dataset: Dataset,
     clusters: Clusters,
@@ -804,8 +842,7 @@ def write_labels(
         If the output exists and `overwrite` is False, or cannot be written.
     """
     check_columns(dataset, clusters)
-    if hasattr(dataset, "without_targets"):
-        dataset = dataset.without_targets()
+    dataset = without_targets(dataset)
     blocks = pipeline.blocks_of(dataset)
     fields: list[Any] = [("labels", np.int32)]
     if distances:

@@ -160,29 +160,15 @@ def write_model(model: RidgeModel, url: str | os.PathLike[str], *, overwrite: bo
     StorageError
         If it cannot be written.
     """
-    feature_map = model.feature_map
-    facts, stored = feature_map.record()
-    arrays: dict[str, NDArray[Any]] = {
-        "coefficients": model.coefficients,
-        "intercept": model.intercept,
-        **{f"features_{name}": array for name, array in stored.items()},
-    }
-    if feature_map.standardizer is not None:
-        arrays["input_mean"] = feature_map.standardizer.mean
-        arrays["input_scale"] = feature_map.standardizer.scale
+    features, stored = record_features(model.feature_map)
+    arrays = {"coefficients": model.coefficients, "intercept": model.intercept, **stored}
     arrays |= {f"selection_{name}": array for name, array in model.selection.items()}
     if model.held_out is not None:
         arrays |= {f"held_out_{name}": array for name, array in model.held_out.to_arrays().items()}
     metadata: dict[str, Any] = {
         "alpha": model.alpha,
         "one_dimensional": model.one_dimensional,
-        "feature_map": {
-            "kind": feature_map.kind,
-            "n_features": feature_map.n_features,
-            "digest": feature_map.digest(),
-            **facts,
-            **_spec_to_dict(feature_map),
-        },
+        "feature_map": features,
         "card": dict(model.card),
         "digest": model.digest(),
     }
@@ -201,7 +187,17 @@ def read_model(url: str | os.PathLike[str]) -> RidgeModel:
         If there is no model, or it is damaged (IntegrityError), unsafe (UnsafeModelError) or too new
         (VersionError).
     """
-    record = read_record(url, kind=KIND)
+    return model_from(read_record(url, kind=KIND), url)
+
+
+def model_from(record: Record, url: str | os.PathLike[str]) -> RidgeModel:
+    """Return the model of a record that was read from `url`.
+
+    Raises
+    ------
+    IntegrityError
+        If something is missing.
+    """
     try:
         return _from_record(record)
     except KeyError as error:
@@ -210,14 +206,11 @@ def read_model(url: str | os.PathLike[str]) -> RidgeModel:
 
 def _from_record(record: Record) -> RidgeModel:
     arrays, metadata = record.arrays, record.metadata
-    standardizer = None
-    if "input_mean" in arrays:
-        standardizer = Standardizer(arrays["input_mean"], arrays["input_scale"])
     statistics = None
     if "statistics" in metadata:
         packed = _with_prefix(arrays, "statistics_")
         statistics = RidgeStatistics.from_arrays(metadata["statistics"], packed)
-    feature_map = _read_feature_map(metadata["feature_map"], arrays, standardizer)
+    feature_map = read_features(metadata["feature_map"], arrays)
     held_out = _with_prefix(arrays, "held_out_")
     if statistics is not None:
         statistics = statistics.with_whitener(feature_map.whitener)
@@ -246,10 +239,28 @@ def _spec_to_dict(feature_map: FeatureMap) -> dict[str, Any]:
     return {"spec": facts}
 
 
-def _read_feature_map(
-    values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], standardizer: Standardizer | None
-) -> FeatureMap:
-    """Rebuild the features from the stored arrays, and keep the spec where it still draws the same ones."""
+def record_features(feature_map: FeatureMap) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    """Return what a record keeps of a feature map: JSON values, and arrays by their names in the record."""
+    facts, stored = feature_map.record()
+    arrays = {f"features_{name}": array for name, array in stored.items()}
+    if feature_map.standardizer is not None:
+        arrays["input_mean"] = feature_map.standardizer.mean
+        arrays["input_scale"] = feature_map.standardizer.scale
+    values = {
+        "kind": feature_map.kind,
+        "n_features": feature_map.n_features,
+        "digest": feature_map.digest(),
+        **facts,
+        **_spec_to_dict(feature_map),
+    }
+    return values, arrays
+
+
+def read_features(values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> FeatureMap:
+    """Rebuild the features from what `record_features` kept, with the spec where it still draws the same."""
+    standardizer = None
+    if "input_mean" in arrays:
+        standardizer = Standardizer(arrays["input_mean"], arrays["input_scale"])
     stored = feature_map_class(values["kind"]).from_record(
         values, _with_prefix(arrays, "features_"), standardizer
     )

@@ -165,11 +165,38 @@ def _describe_record(path: str, record: Record) -> Report:
         if "data_fingerprint" in card:  # a model of several sets of rows has none
             facts["data fingerprint"] = card["data_fingerprint"][:16]
         facts["digest"] = metadata["digest"][:16]
+    if record.kind == "k-means model":
+        facts |= _cluster_facts(record)
+        document["cluster_weights"] = record.arrays["cluster_weights"]
     facts["stored"] = f"{len(record.arrays)} arrays, all as they were written (SHA-256)"
     view = facts_view(f"{path}: {record.kind}", **facts)
     if table is None or len(table["widths"]) < 2:
         return Report(document, view)
     return Report(document, Group(view, "", widths_view(table, dimension)))
+
+
+def _cluster_facts(record: Record) -> dict[str, str]:
+    """Return in words what a model of clusters says."""
+    from rff_dist.cli.cluster import clusters_words
+
+    metadata, weights = record.metadata, record.arrays["cluster_weights"]
+    card, features = metadata["card"], metadata["feature_map"]
+    facts = {"features": f"D = {record.arrays['centres'].shape[1]:,}, {features['kind']}"}
+    if "feature_names" in card:
+        facts["columns"] = some(card["feature_names"])
+    kernel = features.get("spec", features).get("kernel")
+    if kernel is not None:
+        facts["kernel"] = kernel_words(kernel)
+    passes = {"n_filled": int((weights > 0).sum()), "n_passes": metadata["n_iter"]}
+    facts |= clusters_words({**metadata, **passes})
+    facts["sizes"] = some([float(weight) for weight in weights])
+    if "chosen_by" in card:
+        numbers = some([row["n_clusters"] for row in card["candidates"]])
+        facts["chosen from"] = f"{numbers}, by {card['chosen_by']}"
+    facts["made"] = card["created"]
+    facts["data fingerprint"] = card.get("data_fingerprint", "–")[:16]
+    facts["digest"] = metadata["digest"][:16]
+    return facts
 
 
 def _cross_validation(record: Record) -> dict[str, Any] | None:

@@ -86,6 +86,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from rff_dist.feature_map import FeatureMap
+    from rff_dist.kmeans import Clusters
     from rff_dist.model import RidgeModel
     from rff_dist.pipeline import Solved
     from rff_dist.storage import ZarrDataset
@@ -482,16 +483,25 @@ def evaluate(
     serial: Serial = False,
     insecure: Insecure = False,
 ) -> Report:
-    """Measure a model's errors on a dataset: per target, or of a classifier per class."""
+    """Measure a model's errors on a dataset: per target, per class, or clusters against labels (--y)."""
     where = Where(scheduler, n_workers, n_threads, serial, insecure)
     import numpy as np
 
     from rff_dist import pipeline
+    from rff_dist.cli import cluster
+    from rff_dist.kmeans import Clusters
+    from rff_dist.storage.columns import column_of
     from rff_dist.uncertainty import Calibration
 
     trained, dataset = _open_model_and_data(
         model, data, x=x, y=y, sample_weight=sample_weight, missing_chunks=missing_chunks
     )
+    if isinstance(trained, Clusters):
+        if std:
+            raise typer.BadParameter("clusters have no standard deviations; leave it out", param_hint="--std")
+        return cluster.evaluate_clusters(
+            trained, dataset, column_of(dataset, y), where, model=model, data=data, y=y
+        )
     if "classifier" in trained.card:
         _refuse_std(std)
         return _evaluate_classifier(trained, dataset, where, model=model, data=data, y=y)
@@ -643,16 +653,19 @@ def _calibration_view(targets: Sequence[Mapping[str, Any]]) -> list[RenderableTy
     ]
 
 
-def _open_model_and_data(model: str, data: str, **names: Any) -> tuple[RidgeModel, ZarrDataset]:
-    from rff_dist import pipeline, storage
-    from rff_dist.model import read_model
+def _open_model_and_data(model: str, data: str, **names: Any) -> tuple[RidgeModel | Clusters, ZarrDataset]:
+    from rff_dist import kmeans, pipeline, storage
+    from rff_dist.cluster_model import read_any
 
-    trained = read_model(model)
-    if "classifier" in trained.card:
+    trained = read_any(model)
+    if isinstance(trained, kmeans.Clusters) or "classifier" in trained.card:
         names["y"] = None  # its labels are no targets
     dataset = storage.open_dataset(data, **names)
     try:
-        pipeline.check_dataset(dataset, trained)
+        if isinstance(trained, kmeans.Clusters):
+            kmeans.check_columns(dataset, trained)
+        else:
+            pipeline.check_dataset(dataset, trained)
     except DataError as error:
         raise DataError(
             f"{data} does not fit {model}: {error}. Give data of the columns that the model was trained on, "
@@ -664,6 +677,7 @@ def _open_model_and_data(model: str, data: str, **names: Any) -> tuple[RidgeMode
 @command(
     "rff-dist predict model new.zarr predictions.zarr",
     "rff-dist predict classifier new.zarr labels.zarr --probabilities",
+    "rff-dist predict clusters new.zarr labels.zarr --distances",
 )
 def predict(
     model: ModelArgument,
@@ -687,6 +701,10 @@ def predict(
             "--probabilities", help="Of a classifier: write those of each class too, as `probabilities`."
         ),
     ] = False,
+    distances: Annotated[
+        bool,
+        typer.Option("--distances", help="Of clusters: write those to all centres too, as `distances`."),
+    ] = False,
     overwrite: Overwrite = False,
     x: XName = "X",
     missing_chunks: MissingChunks = "error",
@@ -699,6 +717,8 @@ def predict(
     """Write a model's predictions for every row of a dataset, as the Zarr array `predictions` or `labels`."""
     where = Where(scheduler, n_workers, n_threads, serial, insecure)
     from rff_dist import classification, pipeline
+    from rff_dist.cli import cluster
+    from rff_dist.kmeans import Clusters
     from rff_dist.storage.locations import check_output, parse_location
 
     check_output(
@@ -707,6 +727,18 @@ def predict(
         inputs=[parse_location(data), parse_location(model)],
     )
     trained, dataset = _open_model_and_data(model, data, x=x, y=None, missing_chunks=missing_chunks)
+    if isinstance(trained, Clusters):
+        given = {"--std": std, "--interval": coverage is not None, "--probabilities": probabilities}
+        if any(given.values()):
+            raise typer.BadParameter(
+                f"{model} holds clusters, whose labels have none; leave it out",
+                param_hint=next(option for option, is_given in given.items() if is_given),
+            )
+        return cluster.write_labels(
+            trained, dataset, where, model=model, output=output, distances=distances, overwrite=overwrite
+        )
+    if distances:
+        raise typer.BadParameter(f"{model} holds no clusters; leave it out", param_hint="--distances")
     classifier = trained.card.get("classifier")
     if classifier is None and probabilities:
         raise typer.BadParameter(f"{model} is no classifier; leave it out", param_hint="--probabilities")

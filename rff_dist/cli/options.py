@@ -30,7 +30,9 @@ FEATURES, REGRESSION, NAMES, CLUSTER = "Random features", "Regression", "Names i
 CLASSIFICATION = "Classification"
 
 DataArgument = Annotated[str, typer.Argument(metavar="DATA", help="Dataset: a Zarr group, path or URL.")]
-ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", help="Model that `fit` wrote.")]
+ModelArgument = Annotated[
+    str, typer.Argument(metavar="MODEL", help="Model that `fit`, `tune` or `cluster` wrote.")
+]
 
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what is there, when done.")]
 ChunkRows = Annotated[

@@ -308,7 +308,7 @@ def _report_error(error: BaseException, context: typer.Context, *, as_json: bool
     """Say what went wrong and what to do next; return the exit code."""
     if debug:
         traceback.print_exception(error, file=sys.stderr)
-    written = [context.params.get(name) for name in ("output", "plot")]
+    written = [context.params.get(name) for name in ("output", "plot", "model_output")]
     codes = [exit_code(error, output=place) for place in written]
     code = CANNOT_WRITE if CANNOT_WRITE in codes else codes[0]
     hint = ""

@@ -8,17 +8,20 @@ from typing import Any
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
+from rff_dist.cluster_model import read_any, write_clusters
 from rff_dist.errors import InvalidParameterError
 from rff_dist.estimators.classifier import RFFClassifier, estimator_of
+from rff_dist.estimators.kmeans import RFFKMeans
 from rff_dist.estimators.ridge import RFFRidge
-from rff_dist.feature_map import NystromFeatureMap
+from rff_dist.feature_map import FeatureMap, NystromFeatureMap
 from rff_dist.folds import folds_from_dict
-from rff_dist.model import RidgeModel, read_model, write_model
+from rff_dist.kmeans import Clusters
+from rff_dist.model import RidgeModel, write_model
 from rff_dist.pipeline import kernel_of
 
 
 def save_model(
-    model: RFFRidge | RFFClassifier | RidgeModel,
+    model: RFFRidge | RFFClassifier | RFFKMeans | RidgeModel | Clusters,
     url: str | os.PathLike[str],
     *,
     statistics: bool = True,
@@ -28,12 +31,13 @@ def save_model(
 
     Parameters
     ----------
-    model : RFFRidge, RFFClassifier or RidgeModel
+    model : RFFRidge, RFFClassifier, RFFKMeans, RidgeModel or Clusters
         Fitted.
     url : str or Path
         A local path, `memory://name` or a URL of an object store.
     statistics : bool
         Whether to store the exact sums too, about 4 · n_components² bytes, so that the model can be updated.
+        Clusters have none.
     overwrite : bool
         Whether a model that is there may be replaced.
 
@@ -57,6 +61,12 @@ def save_model(
     >>> bool((loaded.predict(X) == model.predict(X)).all())
     True
     """
+    if isinstance(model, RFFKMeans):
+        check_is_fitted(model, "_fitted")
+        model = model.clusters_
+    if isinstance(model, Clusters):
+        write_clusters(model, url, overwrite=overwrite)
+        return
     if isinstance(model, RFFRidge | RFFClassifier):
         check_is_fitted(model, "_fitted")
         fitted = model.model_
@@ -64,13 +74,13 @@ def save_model(
         fitted = model
     else:
         raise InvalidParameterError(
-            f"cannot store a {type(model).__name__}; expected a fitted RFFRidge or RFFClassifier"
+            f"cannot store a {type(model).__name__}; expected a fitted RFFRidge, RFFClassifier or RFFKMeans"
         )
     write_model(fitted if statistics else fitted.without_statistics(), url, overwrite=overwrite)
 
 
-def load_model(url: str | os.PathLike[str]) -> RFFRidge | RFFClassifier:
-    """Load a model that `save_model`, `rff-dist fit` or a flow stored, as a fitted estimator.
+def load_model(url: str | os.PathLike[str]) -> RFFRidge | RFFClassifier | RFFKMeans:
+    """Load a model that `save_model`, `rff-dist` or a flow stored, as a fitted estimator.
 
     Parameters
     ----------
@@ -82,16 +92,20 @@ def load_model(url: str | os.PathLike[str]) -> RFFRidge | RFFClassifier:
         If there is no model; IntegrityError if it is damaged, UnsafeModelError for a pickle, VersionError
         for the format of a newer release.
     """
-    model = read_model(url)
-    parameters = _parameters_of(model)
-    estimator: RFFRidge | RFFClassifier
-    if "classifier" in model.card:
-        estimator = estimator_of(model, **parameters)
-    else:
-        estimator = RFFRidge(**parameters)
+    model = read_any(url)
+    estimator: RFFRidge | RFFClassifier | RFFKMeans
+    if isinstance(model, Clusters):
+        estimator, card = RFFKMeans(model.n_clusters, **_features_of(model.feature_map)), model.facts
         estimator._keep(model)
-    estimator.n_features_in_ = model.n_features
-    names = model.card.get("feature_names")
+    else:
+        parameters, card = _parameters_of(model), model.card
+        if "classifier" in card:
+            estimator = estimator_of(model, **parameters)
+        else:
+            estimator = RFFRidge(**parameters)
+            estimator._keep(model)
+    estimator.n_features_in_ = model.feature_map.n_features
+    names = card.get("feature_names")
     if names:
         estimator.feature_names_in_ = np.asarray(names, object)
     return estimator
@@ -99,15 +113,22 @@ def load_model(url: str | os.PathLike[str]) -> RFFRidge | RFFClassifier:
 
 def _parameters_of(model: RidgeModel) -> dict[str, Any]:
     """Return the parameters that a later fit of the same kind takes."""
-    spec, kernel = model.feature_map.spec, kernel_of(model.feature_map)
     return {
-        "kernel": "gaussian" if kernel is None else kernel,
-        "n_components": model.feature_map.n_components,
-        "features": "nystrom" if isinstance(model.feature_map, NystromFeatureMap) else "fourier",
+        **_features_of(model.feature_map),
         "alpha": model.card.get("alpha_given", "auto" if model.selection else model.alpha),
         "cv": folds_from_dict(model.card["folds"]) if "folds" in model.card else None,
-        "design": "orthogonal" if spec is None else spec.design.name,
-        "standardize": model.feature_map.standardizer is not None,
         "fit_intercept": bool(model.card.get("fit_intercept", True)),
+    }
+
+
+def _features_of(feature_map: FeatureMap) -> dict[str, Any]:
+    """Return the parameters that a later fit draws features of the same kind with."""
+    spec, kernel = feature_map.spec, kernel_of(feature_map)
+    return {
+        "kernel": "gaussian" if kernel is None else kernel,
+        "n_components": feature_map.n_components,
+        "features": "nystrom" if isinstance(feature_map, NystromFeatureMap) else "fourier",
+        "design": "orthogonal" if spec is None else spec.design.name,
+        "standardize": feature_map.standardizer is not None,
         "random_state": None if spec is None else spec.seed,
     }

@@ -1,0 +1,125 @@
+"""How many clusters: silhouettes as scikit-learn's, gap and stability on blobs, and the rules that choose."""
+
+import math
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.datasets import make_blobs
+from sklearn.metrics import silhouette_score
+
+from rff_dist import Gaussian, SerialEngine, choosing_k, draw_feature_map, kmeans
+from rff_dist.choosing_k import choose, gap_statistics, mean_silhouettes, stabilities
+from rff_dist.errors import DataError, InvalidParameterError
+from rff_dist.storage import ArrayDataset
+
+ENGINE = SerialEngine(n_threads=1)
+X, LABELS = make_blobs(600, 3, centers=[[0, 0, 0], [6, 0, 0], [0, 6, 0], [0, 0, 6]], random_state=0)
+SMALL = {"n_components": 64, "seed": 1}
+
+
+@settings(max_examples=25)
+@given(st.integers(0, 2**32), st.integers(2, 5), st.integers(1, 4))
+def test_silhouettes_are_those_of_scikit_learn(seed, n_clusters, n_features):
+    rng = np.random.default_rng(seed)
+    points = rng.standard_normal((40, n_features)) + 3.0
+    labelings = [rng.integers(n_clusters, size=40), np.r_[[7], np.arange(39) % 2]]  # with a row alone
+    expected = [
+        silhouette_score(points, labels) if len(set(labels)) > 1 else math.nan for labels in labelings
+    ]
+    # squared distances of rows some 1e-2 apart lose four digits
+    np.testing.assert_allclose(mean_silhouettes(points, labelings), expected, atol=1e-9)
+
+
+def test_panels_do_not_change_silhouettes(monkeypatch):
+    whole = mean_silhouettes(X, [LABELS])
+    monkeypatch.setattr(choosing_k, "_PANEL_ROWS", 7)
+    np.testing.assert_allclose(mean_silhouettes(X, [LABELS]), whole, rtol=1e-13)
+
+
+def test_one_cluster_has_no_silhouette_and_equal_rows_have_zero():
+    found = mean_silhouettes(np.ones((4, 2)), [np.zeros(4, int), np.array([0, 0, 1, 1])])
+    np.testing.assert_array_equal(found, [np.nan, 0.0])
+
+
+def test_the_gap_is_largest_at_the_number_of_blobs_and_none_is_needed_for_uniform_rows():
+    # a wide kernel: features are then nearly linear, and the box's own curvature does not count
+    feature_map = draw_feature_map(Gaussian(8.0), n_features=3, n_components=64, random_state=0)
+    numbers = [1, 2, 3, 4, 6]
+    gaps, errors = gap_statistics(X, feature_map, numbers, seed=0)
+    assert numbers[int(np.argmax(gaps))] == 4
+    uniform = np.random.default_rng(3).random((300, 3))
+    narrow, narrow_errors = gap_statistics(uniform, feature_map, [1, 2, 3], seed=0)
+    # rows of the same law as the references: within their spread, which falls as 1/sqrt(rows)
+    assert np.abs(narrow).max() < 0.1
+    assert (errors > 0).all()
+    assert (narrow_errors > 0).all()
+
+
+def test_blobs_are_stable_and_their_halves_are_not():
+    stable, halves = stabilities(X, [4, 7], seed=0)
+    assert stable == 1.0
+    assert halves < 0.9
+
+
+def candidates(**values):
+    return [
+        SimpleNamespace(**dict(zip(values, row, strict=True))) for row in zip(*values.values(), strict=True)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("criterion", "values", "place"),
+    [
+        ("silhouette", {"silhouette": [math.nan, 0.5, 0.7, 0.7]}, 2),
+        ("stability", {"stability": [1.0, 0.8, 1.0, 0.9]}, 2),
+        ("gap", {"gap": [0.1, 0.5, 0.52, 0.3], "gap_error": [0.0, 0.01, 0.03, 0.01]}, 1),
+        ("gap", {"gap": [0.1, 0.5, 0.9], "gap_error": [0.0, 0.1, 0.1]}, 2),
+    ],
+)
+def test_the_rules_take(criterion, values, place):
+    assert choose(candidates(**values), criterion) == place
+
+
+def test_several_numbers_find_what_each_finds_alone_and_the_blobs_are_taken():
+    found = choosing_k.fit(
+        ArrayDataset(X), Gaussian(), n_clusters=[6, 2, 4], engine=ENGINE, n_init=4, **SMALL
+    )
+    assert [one.clusters.n_clusters for one in found.candidates] == [2, 4, 6]
+    for one in found.candidates:
+        number = one.clusters.n_clusters
+        alone = kmeans.fit(ArrayDataset(X), Gaussian(), n_clusters=number, engine=ENGINE, n_init=4, **SMALL)
+        np.testing.assert_array_equal(one.clusters.centres, alone.centres)
+        assert one.clusters.inertias == alone.inertias
+        assert one.clusters.facts == alone.facts
+        Z = alone.feature_map.transform(X, dtype=np.float64)
+        labels = kmeans.label_in_memory(ArrayDataset(X), alone, engine=ENGINE)
+        assert one.silhouette == pytest.approx(silhouette_score(Z, labels), abs=1e-9)
+    assert (found.best.n_clusters, found.best_index, found.n_sampled) == (4, 1, 600)
+    assert [row["n_clusters"] for row in found.rows] == [2, 4, 6]
+
+
+def test_as_many_clusters_as_rows_leave_nothing_over():
+    found = choosing_k.fit(
+        ArrayDataset(X[:5]), Gaussian(), n_clusters=[1, 5], engine=ENGINE, criterion="gap", **SMALL
+    )
+    assert found.rows[0]["silhouette"] is None
+    assert found.rows[1]["gap"] is None
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "words"),
+    [
+        ({"n_clusters": []}, InvalidParameterError, "different whole numbers"),
+        ({"n_clusters": [2, 2]}, InvalidParameterError, "different whole numbers"),
+        ({"n_clusters": [0, 2]}, InvalidParameterError, "at least 1"),
+        ({"n_clusters": [2, 3], "criterion": "elbow"}, InvalidParameterError, "'silhouette'"),
+        ({"n_clusters": [2, 700]}, DataError, "n_clusters=700"),
+        ({"n_clusters": [2], "init": "random"}, InvalidParameterError, "k-means"),
+    ],
+)
+def test_bad_input_is_refused(options, error, words):
+    with pytest.raises(error, match=words):
+        choosing_k.fit(ArrayDataset(X), Gaussian(), engine=ENGINE, **options)
