@@ -174,8 +174,10 @@ def classifier_facts(found: Mapping[str, Any]) -> dict[str, str]:
     elif minimum["converged"]:
         facts["loss"] = f"{loss}, at its minimum after {minimum['n_passes']} passes"
     else:
-        above = minimum["excess"] / minimum["objective"]
-        facts["loss"] = f"{loss}, [yellow]stopped[/] about {above:.1e} of itself above its minimum"
+        above = minimum["excess"] / minimum["reference"]
+        facts["loss"] = (
+            f"{loss}, [yellow]stopped[/] above its minimum by about {above:.1e} of the loss of scores of 0"
+        )
     fitted = "of the loss itself" if minimum is not None else "fitted to leave-one-out scores"
     facts["probabilities"] = "none" if found["calibration"] is None else fitted
     return facts

@@ -74,7 +74,7 @@ class RFFClassifier(ClassifierMixin, RandomFeatureEstimator):
         reweighted rows.
     tol : float, default=1e-6
         When "logistic" and "squared_hinge" stop: where the objective is about this near to its minimum,
-        relative to itself.
+        relative to the loss of scores of 0.
     max_iter : int, default=100
         Steps of these losses, at most; each is one pass, rarely two.
 
@@ -354,9 +354,9 @@ class RFFClassifier(ClassifierMixin, RandomFeatureEstimator):
         minimum = self._fitted.card["classifier"]["minimum"]
         if minimum is not None and not minimum["converged"]:
             warnings.warn(
-                f"loss={self.loss!r} stopped after {minimum['n_iterations']} steps about "
-                f"{minimum['excess'] / minimum['objective']:.1e} of the objective above its minimum; "
-                f"expected tol={self.tol:g}. Raise `max_iter` ({self.max_iter}), `tol` or `alpha`",
+                f"loss={self.loss!r} stopped after {minimum['n_iterations']} steps above its minimum by "
+                f"about {minimum['excess'] / minimum['reference']:.1e} of the loss of scores of 0; expected "
+                f"tol={self.tol:g}. Raise `max_iter` ({self.max_iter}), `tol` or `alpha`",
                 ConvergenceWarning,
                 stacklevel=3,
             )

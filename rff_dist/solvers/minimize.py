@@ -6,7 +6,14 @@ centred features is near h·A + 2·penalty·I = R'R. In V = R·W it is near the 
 to 30 passes where it would take hundreds in W, and far fewer than Newton's method with conjugate gradients,
 of which every step of the inner iteration is a pass too.
 
-Nocedal & Wright (2006), Numerical Optimization, ch. 7.2; Byrd, Lu, Nocedal & Zhu (1995).
+Where alpha is tiny or classes are separable it takes more, and nothing dearer was found to pay. A Gram of
+the rows weighted by their curvature costs as much as 5 to 13 passes at D = 512. Made anew every 12 passes,
+it left 8,000 separable rows (alpha = 3e-9) short of the minimum after 197 passes and 5 Grams, and took the
+digits' logistic loss, with one Gram for all classes, 96 passes and 6 Grams for 116. L-BFGS that remembers
+160 steps for 20 saved at most a tenth.
+
+Nocedal & Wright (2006), Numerical Optimization, ch. 7.2; Byrd, Lu, Nocedal & Zhu (1995); Fan et al.
+(2008), LIBLINEAR, whose tolerance is relative to W = 0 too.
 """
 
 from __future__ import annotations
@@ -52,7 +59,9 @@ class Minimum:
     n_iterations, n_evaluations : int
         Steps taken, and evaluations of the loss: passes over the data.
     converged : bool
-        Whether `excess` is at most tol · `objective`.
+        Whether `excess` is at most tol · `reference`.
+    reference : float
+        The loss of scores of 0.
     """
 
     coefficients: FloatArray
@@ -62,6 +71,7 @@ class Minimum:
     n_iterations: int
     n_evaluations: int
     converged: bool
+    reference: float
 
 
 def minimize_loss(
@@ -73,6 +83,7 @@ def minimize_loss(
     penalty: float,
     curvature: float,
     sum_of_weights: float,
+    reference: float,
     tol: float,
     max_iter: int,
 ) -> Minimum:
@@ -97,8 +108,11 @@ def minimize_loss(
         evaluations, not the minimum.
     sum_of_weights : float
         Of the rows.
+    reference : float
+        The loss of scores of 0, which J has at W = 0. That of separable classes goes to 0 with the penalty,
+        so that a tolerance relative to J itself would hardly be met.
     tol : float
-        When to stop: ½‖∂J/∂V‖² ≤ tol·J. Scores are then right to about √tol of their spread.
+        When to stop: ½‖∂J/∂V‖² ≤ tol·reference. Scores are then right to about √tol of their spread.
     max_iter : int
         Steps, at most.
 
@@ -116,8 +130,8 @@ def minimize_loss(
         start=(coefficients, intercept),
     )
     with threadpool_limits(1):  # L-BFGS's own products would else be cut by the number of threads
-        ending = _run(search, tol=tol, max_iter=max_iter)
-    converged = search.excess <= tol * search.objective
+        ending = _run(search, goal=tol * reference, max_iter=max_iter)
+    converged = search.excess <= tol * reference
     if not converged:
         logger.warning("stopped after %d evaluations: %s", search.n_evaluations, ending.message)
     best, intercept = search.parameters(search.point)
@@ -129,10 +143,11 @@ def minimize_loss(
         n_iterations=int(ending.nit),
         n_evaluations=search.n_evaluations,
         converged=converged,
+        reference=reference,
     )
 
 
-def _run(search: _Search, *, tol: float, max_iter: int) -> OptimizeResult:
+def _run(search: _Search, *, goal: float, max_iter: int) -> OptimizeResult:
     start = search.start()
     first = search(start)
     # L-BFGS-B first steps by the gradient over its norm: in units of that norm by ∂J/∂V, near Newton's step
@@ -144,7 +159,7 @@ def _run(search: _Search, *, tol: float, max_iter: int) -> OptimizeResult:
         return objective / unit**2, gradient / unit
 
     def stop_when_close(intermediate_result: OptimizeResult) -> None:
-        if search.excess <= tol * search.objective:
+        if search.excess <= goal:
             raise StopIteration
 
     x0 = start / unit
