@@ -208,6 +208,25 @@ def _tile_rows(n_components: int, n_columns: int) -> int:
     return int(min(_MAX_TILE_ROWS, max(_MIN_TILE_ROWS, 2 ** int(math.log2(max(1, rows))))))
 
 
+def pass_bytes(n_components: int, n_columns: int, *, n_threads: int, n_blocks: int) -> int:
+    """Return the bytes that a Lloyd pass takes at its peak in one process, beside the inputs of a block.
+
+    Parameters
+    ----------
+    n_components : int
+    n_columns : int
+        Centres of all starts.
+    n_threads : int
+    n_blocks : int
+        Whose partials are merged pairwise.
+    """
+    sums = 8 * n_columns * (n_components + 1)
+    tile = _tile_rows(n_components, n_columns) * 8 * (2 * n_components + n_columns) + sums
+    held = math.ceil(math.log2(max(1, n_blocks))) + 2
+    copies_of_centres = 5  # as given, apart from their middle, as weights in float64 and float32, and pickled
+    return sums * (held + copies_of_centres) + n_threads * tile
+
+
 def _visit_tiles(
     rows: Rows,
     feature_map: FeatureMap,

@@ -33,16 +33,18 @@ from rff_dist.clustering import (
     improve_centres,
     label_rows,
     measure_tiles,
+    pass_bytes,
     row_uniforms,
     sum_clusters,
 )
 from rff_dist.drawing import check_width, draw, sample_rows
 from rff_dist.engines import Engine
-from rff_dist.errors import DataError, InvalidParameterError, StatisticsError
+from rff_dist.errors import DataError, InvalidParameterError, PlanError, StatisticsError
 from rff_dist.feature_map import FeatureMap, Nystrom
 from rff_dist.frequencies import Design, derived_seed
 from rff_dist.kernels import Kernel, LengthScale
 from rff_dist.kernels.base import check_count
+from rff_dist.plan import PROCESS_BYTES, available_memory, human_bytes
 from rff_dist.runs import as_runs
 from rff_dist.storage import Column, GroupedDataset, create_output
 
@@ -321,12 +323,15 @@ def find_clusters(
         If a parameter is out of range.
     DataError
         If values are not finite, there are fewer rows than clusters, or centres have the wrong shape.
+    PlanError
+        If a pass needs more memory than a worker has.
     """
     check_options(n_clusters=n_clusters, init=init, n_init=n_init, max_iter=max_iter, tol=tol)
     check_rows(dataset, n_clusters)
     if moments is None and dataset.weighted:
         moments = pipeline.inspect(dataset, engine=engine)
     job = measure(dataset, feature_map, moments, engine=engine)
+    job.check_memory(n_init, n_clusters)
     if isinstance(init, str):
         candidates = find_candidates(job, init, n_clusters=n_clusters, seed=seed)
         starts = choose_starts(candidates, n_clusters, n_init=n_init, seed=seed)
@@ -381,10 +386,40 @@ class Job:
         """Return the state of a pass that compares rows with centres."""
         return Centres(self.feature_map, values, self.grid, precise)
 
+    def check_memory(self, n_init: int, n_clusters: int) -> None:
+        """Check that the sums and centres of a pass fit in a worker's memory.
+
+        Raises
+        ------
+        PlanError
+            With the memory needed and the memory there is.
+        """
+        dataset, n_components = self.dataset, self.feature_map.n_components
+        blocks = pipeline.blocks_of(dataset)
+        needed = PROCESS_BYTES + pass_bytes(
+            n_components, n_init * n_clusters, n_threads=self.engine.n_threads, n_blocks=len(blocks)
+        )
+        # as read, in float64 and in float32
+        needed += blocks[0].n_samples * dataset.n_features * (dataset.dtype.itemsize + 12)
+        limit = getattr(self.engine, "worker_memory", None) or available_memory()
+        if needed > limit:
+            raise PlanError(
+                f"a worker needs {human_bytes(needed)} (n_clusters={n_clusters:_}, n_init={n_init:_}, "
+                f"n_components={n_components:_}) but has {human_bytes(limit)}; ask for fewer clusters, "
+                "starts or components, or give each process more memory"
+            )
+
     def sums(
         self, values: FloatArray, *, blocks: Sequence[Block] | None = None, label: str = "lloyd"
     ) -> ClusterSums:
-        """Run a Lloyd pass from centres of shape (n_init, n_clusters, n_components)."""
+        """Run a Lloyd pass from centres of shape (n_init, n_clusters, n_components).
+
+        Raises
+        ------
+        PlanError
+            If it needs more memory than a worker has.
+        """
+        self.check_memory(*values.shape[:2])
         sums = self.run(sum_clusters, self.centres(values), label=label, blocks=blocks)
         expected = sum(block.n_samples for block in blocks) if blocks is not None else self.dataset.n_samples
         _check_counted(sums, expected)

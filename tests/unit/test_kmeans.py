@@ -23,7 +23,7 @@ from rff_dist import (
     open_dataset,
     write_dataset,
 )
-from rff_dist.errors import DataError, InvalidParameterError, OutputExistsError
+from rff_dist.errors import DataError, InvalidParameterError, OutputExistsError, PlanError
 from rff_dist.pipeline import blocks_of
 from rff_dist.storage import ArrayDataset
 
@@ -360,6 +360,14 @@ def test_weights_must_count(blobs):
         RFFKMeans(3, n_components=32).fit(X, sample_weight=np.zeros(len(X)))
     with pytest.raises(ValueError, match="Negative values"):
         RFFKMeans(3, n_components=32).fit(X, sample_weight=-np.ones(len(X)))
+
+
+def test_more_centres_than_memory_holds_are_refused_before_the_pass(blobs, monkeypatch):
+    monkeypatch.setattr(kmeans, "available_memory", lambda: 2**30)
+    with pytest.raises(
+        PlanError, match=r"needs .* GiB \(n_clusters=1_000, n_init=10, n_components=1_024\) but has 1.0 GiB"
+    ):
+        RFFKMeans(1_000, n_init=10, random_state=0).fit(blobs[0])
 
 
 def test_fewer_distinct_rows_than_clusters_are_told_of():
