@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rff_dist import pipeline
+from rff_dist import pipeline, prediction
 from rff_dist.blocks import (
     Block,
     BlockTask,
@@ -446,7 +446,7 @@ def evaluate(dataset: Dataset, model: RidgeModel, *, engine: Engine) -> Confusio
     DataError
         If the dataset does not fit the model, or a label is not among the classes.
     """
-    pipeline.check_dataset(dataset, model)
+    prediction.check_dataset(dataset, model)
     found: Confusion = engine.map_reduce(
         BlockTask(dataset, partial(judge_rows, calibration=calibration_of(model))),
         pipeline.blocks_of(dataset),
@@ -525,7 +525,7 @@ def predict(
     StorageError
         If the output exists and `overwrite` is False, or cannot be written.
     """
-    pipeline.check_dataset(dataset, model)
+    prediction.check_dataset(dataset, model)
     calibration = calibration_of(model)
     if probabilities and calibration is None:
         raise no_probabilities(model)

@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from rff_dist import pipeline
+from rff_dist import prediction
 from rff_dist.blocks import Block
 from rff_dist.engines import Engine
 from rff_dist.engines.dask import DaskEngine
@@ -227,7 +227,7 @@ def _train(files: _Files, engine: Engine, *, n_components: int, seed: int) -> di
 def _predict(files: _Files, engine: Engine) -> FloatArray:
     """Predict every pixel into Zarr and read the result, shape (n_pixels, 3)."""
     url = files.place("predictions.zarr")
-    pipeline.predict(
+    prediction.predict(
         open_dataset(files.place("all.zarr"), y=None),
         read_model(files.place("model")),
         url,

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from rff_dist import drawing, pipeline, search
+from rff_dist import drawing, pipeline, prediction, search
 from rff_dist.blocks import Accumulation, Dataset
 from rff_dist.engines import Broadcast, Engine
 from rff_dist.errors import BroadcastError, DataError, InvalidParameterError
@@ -585,7 +585,7 @@ def evaluate_model(job: Job, candidate: Mapping[str, Any]) -> Summary:
     if test is None:
         raise InvalidParameterError("the job has no test data to evaluate on; open it with `test`")
     model = read_model(job.place(f"{candidate['name']}-model"))
-    errors = pipeline.evaluate(test, model, engine=job.engine)
+    errors = prediction.evaluate(test, model, engine=job.engine)
     return {
         "test_data": redact(test.url or "in memory"),
         "n_samples": errors.n_samples,

@@ -487,7 +487,7 @@ def evaluate(
     where = Where(scheduler, n_workers, n_threads, serial, insecure)
     import numpy as np
 
-    from rff_dist import pipeline
+    from rff_dist import prediction
     from rff_dist.cli import cluster
     from rff_dist.kmeans import Clusters
     from rff_dist.storage.columns import column_of
@@ -508,7 +508,7 @@ def evaluate(
     if dataset.n_targets < 1:
         raise DataError(f"{data} has no y to compare predictions with; name its array with --y")
     with passes(where) as (engine, clock):
-        found = pipeline.evaluate(dataset, trained, engine=engine, std=std)
+        found = prediction.evaluate(dataset, trained, engine=engine, std=std)
         seconds = clock.seconds()["total"]
         ran_on = describe_engine(engine, where)
     calibration = found if isinstance(found, Calibration) else None
@@ -654,7 +654,7 @@ def _calibration_view(targets: Sequence[Mapping[str, Any]]) -> list[RenderableTy
 
 
 def _open_model_and_data(model: str, data: str, **names: Any) -> tuple[RidgeModel | Clusters, ZarrDataset]:
-    from rff_dist import kmeans, pipeline, storage
+    from rff_dist import kmeans, prediction, storage
     from rff_dist.cluster_model import read_any
 
     trained = read_any(model)
@@ -665,7 +665,7 @@ def _open_model_and_data(model: str, data: str, **names: Any) -> tuple[RidgeMode
         if isinstance(trained, kmeans.Clusters):
             kmeans.check_columns(dataset, trained)
         else:
-            pipeline.check_dataset(dataset, trained)
+            prediction.check_dataset(dataset, trained)
     except DataError as error:
         raise DataError(
             f"{data} does not fit {model}: {error}. Give data of the columns that the model was trained on, "
@@ -716,7 +716,7 @@ def predict(
 ) -> Report:
     """Write a model's predictions for every row of a dataset, as the Zarr array `predictions` or `labels`."""
     where = Where(scheduler, n_workers, n_threads, serial, insecure)
-    from rff_dist import classification, pipeline
+    from rff_dist import classification, prediction
     from rff_dist.cli import cluster
     from rff_dist.kmeans import Clusters
     from rff_dist.storage.locations import check_output, parse_location
@@ -756,7 +756,7 @@ def predict(
             raise classification.no_probabilities(trained)
     with passes(where) as (engine, clock):
         if classifier is None:
-            written = pipeline.predict(
+            written = prediction.predict(
                 dataset,
                 trained,
                 output,

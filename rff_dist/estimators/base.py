@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 
-from rff_dist import drawing, pipeline
+from rff_dist import drawing, pipeline, prediction
 from rff_dist.blocks import Block, Dataset, LinearModel, Rows, predict_rows
 from rff_dist.engines import Engine
 from rff_dist.errors import InvalidParameterError
@@ -120,7 +120,7 @@ class RandomFeatureEstimator(BaseEstimator, ABC):
                 X, PredictRows(model.linear, model.one_dimensional), width=width, dtype=np.float64
             )
         with suitable_engine(self.engine, dataset) as engine:
-            return pipeline.predict_in_memory(dataset, model, engine=engine)
+            return prediction.predict_in_memory(dataset, model, engine=engine)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

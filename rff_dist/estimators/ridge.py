@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
-from rff_dist import pipeline
+from rff_dist import pipeline, prediction
 from rff_dist.blocks import Dataset
 from rff_dist.engines import Engine
 from rff_dist.errors import DataError, InvalidParameterError, StatisticsError
@@ -258,7 +258,7 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, RandomFeatureEstimator):
         -------
         y : float64 array of shape (n_samples,) or (n_samples, n_targets)
             A lazy Dask array for a Dask collection, else a NumPy array in memory. To write the
-            predictions of a large dataset to Zarr, use `rff_dist.pipeline.predict` or `rff-dist predict`.
+            predictions of a large dataset to Zarr, use `rff_dist.prediction.predict` or `rff-dist predict`.
         std : float64 array of the same shape
             In the targets' units; only with `return_std`.
 
@@ -282,7 +282,7 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, RandomFeatureEstimator):
         if not return_std:
             return self._scores(X, dataset)
         with suitable_engine(self.engine, dataset) as engine:
-            return pipeline.predict_with_std_in_memory(dataset, self.model_, engine=engine)
+            return prediction.predict_with_std_in_memory(dataset, self.model_, engine=engine)
 
     def predict_interval(self, X: Any, *, coverage: float = 0.95) -> tuple[Any, Any]:
         """Predict intervals that new observations are in with probability `coverage`.
@@ -295,7 +295,7 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, RandomFeatureEstimator):
         ----------
         X : array-like, frame, sparse matrix, Zarr array, dataset, path or URL
             Of shape (n_samples, n_features). To write the intervals of a large dataset to Zarr, use
-            `rff_dist.pipeline.predict` or `rff-dist predict --interval`.
+            `rff_dist.prediction.predict` or `rff-dist predict --interval`.
         coverage : float, default=0.95
             In (0, 1).
 
@@ -319,7 +319,7 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, RandomFeatureEstimator):
         _refuse_dask(X, "`predict_interval` was called")
         dataset = as_dataset(self, X, reset=False, supervised=False)
         with suitable_engine(self.engine, dataset) as engine:
-            return pipeline.predict_intervals_in_memory(
+            return prediction.predict_intervals_in_memory(
                 dataset, self.model_, coverage=coverage, engine=engine
             )
 
@@ -336,7 +336,7 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, RandomFeatureEstimator):
             return float(super().score(X, y, sample_weight))
         dataset = as_dataset(self, X, y, sample_weight, reset=False)
         with suitable_engine(self.engine, dataset) as engine:
-            errors = pipeline.evaluate(dataset, self.model_, engine=engine)
+            errors = prediction.evaluate(dataset, self.model_, engine=engine)
         # a constant target counts as in scikit-learn's r2_score: 1 where it is met, else 0
         met = np.where(errors.mean_squared_error == 0, 1.0, 0.0)
         return float(np.where(np.isnan(errors.r2), met, errors.r2).mean())

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
-from rff_dist import drawing, pipeline
+from rff_dist import drawing, pipeline, prediction
 from rff_dist.blocks import Dataset
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import InvalidParameterError
@@ -153,7 +153,7 @@ class RFFSampler(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
             return map_rows(
                 X, _Transform(self.feature_map_, dtype), width=self.feature_map_.n_components, dtype=dtype
             )
-        return pipeline.transform_in_memory(dataset, self.feature_map_, dtype=dtype)
+        return prediction.transform_in_memory(dataset, self.feature_map_, dtype=dtype)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -23,7 +23,7 @@ from pydantic import ValidationError
 
 import flows
 from flows.train import TrainParameters, lend_engine, train
-from rff_dist import pipeline
+from rff_dist import pipeline, prediction
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import DataError, InvalidParameterError, OutputExistsError
 from rff_dist.feature_map import Nystrom
@@ -129,7 +129,7 @@ def test_length_scale_with_the_smaller_test_error_is_chosen(run):
     errors = {}
     for length_scale in LENGTH_SCALES:
         model, _ = fit_serially(run, length_scale)
-        predictions = pipeline.predict_in_memory(test, model, engine=SerialEngine(1))
+        predictions = prediction.predict_in_memory(test, model, engine=SerialEngine(1))
         errors[length_scale] = np.mean((predictions - truth) ** 2, axis=0)
     assert run.result["length_scale"] == min(LENGTH_SCALES, key=lambda scale: errors[scale].mean())
     np.testing.assert_allclose(run.result["metrics"]["mse"], errors[run.result["length_scale"]], rtol=1e-12)
@@ -251,7 +251,7 @@ def test_arrays_of_other_names_and_weights_are_used_for_data_and_test_data(tmp_p
         data, Gaussian(), engine=SerialEngine(1), length_scale=1.0, n_components=8, alpha=0.1
     )
     assert result["digest"] == model.digest()
-    expected = pipeline.evaluate(test, model, engine=SerialEngine(1)).mean_squared_error
+    expected = prediction.evaluate(test, model, engine=SerialEngine(1)).mean_squared_error
     np.testing.assert_allclose(result["metrics"]["mse"], expected)
 
 

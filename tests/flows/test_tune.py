@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from flows.common import lend_engine
 from flows.tune import TuneParameters, tune
-from rff_dist import GroupFolds, pipeline, training
+from rff_dist import GroupFolds, prediction, training
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import OutputExistsError, StorageError
 from rff_dist.model import read_model
@@ -82,7 +82,7 @@ def test_flow_publishes_the_best_of_the_search_from_one_reading(problem):
     assert published.card["folds"] == expected.model.card["folds"]
     for name, values in expected.model.selection.items():
         np.testing.assert_array_equal(published.selection[name], values)
-    errors = pipeline.evaluate(open_dataset(problem.test), published, engine=SerialEngine(1))
+    errors = prediction.evaluate(open_dataset(problem.test), published, engine=SerialEngine(1))
     np.testing.assert_allclose(result["metrics"]["mse"], errors.mean_squared_error, rtol=1e-12)
     assert sorted(path.name for path in Path(problem.model).parent.iterdir()) == [
         "data.zarr",
@@ -118,7 +118,7 @@ def test_what_was_trained_outlives_a_failing_publication(problem, tmp_path, monk
     [place] = tmp_path.glob(".elsewhere.run-*/candidate-*-model")
     assert place.name in note
     kept = read_model(place)
-    predictions = pipeline.predict_in_memory(open_dataset(problem.data), kept, engine=SerialEngine(1))
+    predictions = prediction.predict_in_memory(open_dataset(problem.data), kept, engine=SerialEngine(1))
     assert np.isfinite(predictions).all()
 
 

@@ -21,6 +21,7 @@ from rff_dist import (
     kmeans,
     open_dataset,
     pipeline,
+    prediction,
     write_dataset,
 )
 from rff_dist.blocks import Accumulation, Block, BlockTask, Rows, accumulate_rows, cut_blocks
@@ -193,7 +194,7 @@ def test_dask_predictions_written_to_zarr_have_the_bits_of_the_serial_engine(
 
     urls = [tmp_path / "serial.zarr", tmp_path / "dask.zarr"]
     for url, engine in zip(urls, [SerialEngine(n_threads=1), scaled(cluster, 2)], strict=True):
-        assert pipeline.predict(dataset, expected.model_, url, engine=engine) == N_ROWS
+        assert prediction.predict(dataset, expected.model_, url, engine=engine) == N_ROWS
     serial, dask = (np.asarray(zarr.open_group(url, mode="r")["predictions"]) for url in urls)
     assert_array_equal(dask, serial)
     assert np.isfinite(serial).all()
@@ -226,7 +227,7 @@ def test_passes_that_judge_a_model_have_the_same_bits_on_dask(cluster):
         [folds] = pipeline.accumulate_folds(data, [accumulation], folds=HashFolds(3), engine=engine)
         found.append(
             (
-                pipeline.evaluate(data, model, engine=engine, std=True),
+                prediction.evaluate(data, model, engine=engine, std=True),
                 pipeline.leave_one_out(
                     data, model.statistics, model.feature_map, alphas=[0.01, 1.0], engine=engine
                 ),

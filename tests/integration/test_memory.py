@@ -30,9 +30,9 @@ model = RFFRidge(
     length_scale=length_scale, n_components=n_components, alpha=alpha, cv=cv, random_state=0, engine=engine
 ).fit(dataset)
 after_fit = peak()
-pipeline.predict(dataset, model.model_, output, engine=engine)
+prediction.predict(dataset, model.model_, output, engine=engine)
 after_predict = peak()
-errors = pipeline.evaluate(dataset, model.model_, engine=engine)
+errors = prediction.evaluate(dataset, model.model_, engine=engine)
 print(json.dumps({
     "fit": after_fit, "predict": after_predict, "evaluate": peak(), "plan": plan.peak_bytes,
     "rows": model.statistics_.n_samples, "rmse": float(errors.mean_squared_error[0]) ** 0.5,

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rff_dist import Matern, RFFRidge, SerialEngine, pipeline
+from rff_dist import Matern, RFFRidge, SerialEngine, prediction
 from rff_dist.blocks import Block, LinearModel, Rows, predict_rows
 from rff_dist.solvers import solve_cholesky
 from rff_dist.storage import ArrayDataset
@@ -67,7 +67,7 @@ def test_standard_deviations_with_2048_components_are_calibrated(folder, name, w
         alpha=published if choice == "published alpha" else "gcv",
         random_state=0,
     ).fit(train[:, :-1], train[:, -1])
-    found = pipeline.evaluate(
+    found = prediction.evaluate(
         ArrayDataset(test[:, :-1], test[:, -1]), model.model_, engine=SerialEngine(), std=True
     )
     assert found.standardized_nlpd[0] <= worst

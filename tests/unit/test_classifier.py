@@ -23,7 +23,7 @@ from rff_dist import (
     SerialEngine,
     classification,
     load_model,
-    pipeline,
+    prediction,
     save_model,
     write_dataset,
 )
@@ -194,11 +194,11 @@ def test_what_is_made_of_residuals_is_refused(tmp_path, rows, loss):
     message = rf"this model is a classifier \(loss='{loss}'\).* expected a regression"
     for options in ({"std": True}, {"coverage": 0.9}):
         with pytest.raises(StatisticsError, match=message):
-            pipeline.predict(dataset, model, tmp_path / "out", engine=ENGINE, **options)
+            prediction.predict(dataset, model, tmp_path / "out", engine=ENGINE, **options)
     with pytest.raises(StatisticsError, match=message):
-        pipeline.predict_with_std_in_memory(dataset, model, engine=ENGINE)
+        prediction.predict_with_std_in_memory(dataset, model, engine=ENGINE)
     with pytest.raises(StatisticsError, match=message):
-        pipeline.evaluate(dataset, model, engine=ENGINE, std=True)
+        prediction.evaluate(dataset, model, engine=ENGINE, std=True)
     assert not (tmp_path / "out").exists()
 
 

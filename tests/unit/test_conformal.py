@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.linear_model import Ridge
 
-from rff_dist import Gaussian, SerialEngine, draw_feature_map, pipeline
+from rff_dist import Gaussian, SerialEngine, draw_feature_map, pipeline, prediction
 from rff_dist.blocks import Accumulation, LinearModel
 from rff_dist.conformal import FoldModels, HeldOutScores, fold_models, score_rows
 from rff_dist.errors import DataError, InvalidParameterError, StatisticsError
@@ -157,7 +157,7 @@ def test_intervals_cover_new_rows_as_often_as_they_say_whatever_the_noise(noise)
     )
     scores = pipeline.hold_out_scores(train, statistics, feature_map, alpha=1.0, engine=ENGINE)
     new = ArrayDataset(dataset.X[3000:], dataset.y[3000:])
-    mean, std = pipeline.predict_with_std_in_memory(new, model, engine=ENGINE)
+    mean, std = prediction.predict_with_std_in_memory(new, model, engine=ENGINE)
     lower, upper = scores.interval(mean, 0.9)
     covered = np.mean((test >= lower[:, 0]) & (test <= upper[:, 0]))
     # a standard error of 0.7 %, 0.9·0.1·(1/5000 + 1/3000), and bins that are up to 1.1 % too wide

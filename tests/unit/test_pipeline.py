@@ -22,6 +22,7 @@ from rff_dist import (
     draw_feature_map,
     drawing,
     pipeline,
+    prediction,
     write_dataset,
 )
 from rff_dist.blocks import Block, Rows
@@ -357,8 +358,8 @@ def test_errors_are_those_of_scikit_learn(weighted):
     train = draw_dataset(300, n_targets=2)
     test = draw_dataset(20_000, n_targets=2, weighted=weighted, seed=1)
     model, _ = pipeline.fit(train, Gaussian(), engine=ENGINE, n_components=32, alpha=0.1)
-    errors = pipeline.evaluate(test, model, engine=ENGINE)
-    predicted = pipeline.predict_in_memory(test, model, engine=ENGINE)
+    errors = prediction.evaluate(test, model, engine=ENGINE)
+    predicted = prediction.predict_in_memory(test, model, engine=ENGINE)
     options = {"multioutput": "raw_values", "sample_weight": test.sample_weight}
     assert errors.n_samples == 20_000
     assert_allclose(errors.mean_squared_error, mean_squared_error(test.y, predicted, **options), rtol=1e-12)
@@ -370,15 +371,15 @@ def test_errors_are_those_of_scikit_learn(weighted):
 
 
 def test_r2_of_a_constant_target_is_not_a_number(model):
-    errors = pipeline.evaluate(ArrayDataset(np.eye(3), np.ones(3)), model, engine=ENGINE)
+    errors = prediction.evaluate(ArrayDataset(np.eye(3), np.ones(3)), model, engine=ENGINE)
     assert np.isnan(errors.r2).all()
 
 
 def test_evaluation_needs_the_models_columns_and_targets(dataset, model):
     with pytest.raises(DataError, match="X has 2 features, but the model is expecting 3 features"):
-        pipeline.evaluate(ArrayDataset(dataset.X[:, :2], dataset.y), model, engine=ENGINE)
+        prediction.evaluate(ArrayDataset(dataset.X[:, :2], dataset.y), model, engine=ENGINE)
     with pytest.raises(DataError, match="y has 0 targets, but the model predicts 1"):
-        pipeline.evaluate(ArrayDataset(dataset.X), model, engine=ENGINE)
+        prediction.evaluate(ArrayDataset(dataset.X), model, engine=ENGINE)
 
 
 # -- predict -------------------------------------------------------------------------------------------
@@ -387,7 +388,7 @@ def test_evaluation_needs_the_models_columns_and_targets(dataset, model):
 def test_predictions_are_features_times_coefficients(dataset, model):
     Z = model.feature_map.transform(dataset.X)
     expected = Z @ model.coefficients[:, 0] + model.intercept[0]
-    assert_allclose(pipeline.predict_in_memory(dataset, model, engine=ENGINE), expected, rtol=0, atol=1e-12)
+    assert_allclose(prediction.predict_in_memory(dataset, model, engine=ENGINE), expected, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("n_targets", [None, 2], ids=["vector", "two columns"])
@@ -395,26 +396,26 @@ def test_predictions_in_zarr_are_those_in_memory_to_the_bit(tmp_path, n_targets)
     data = draw_dataset(40_000, n_targets=n_targets)
     model, _ = pipeline.fit(data, Gaussian(), engine=ENGINE, n_components=16, alpha=0.1)
     url = tmp_path / "predictions.zarr"
-    assert pipeline.predict(data, model, url, engine=ENGINE) == 40_000
+    assert prediction.predict(data, model, url, engine=ENGINE) == 40_000
     written = np.asarray(zarr.open_group(url, mode="r")["predictions"])
-    assert_array_equal(written, pipeline.predict_in_memory(data, model, engine=ENGINE))
+    assert_array_equal(written, prediction.predict_in_memory(data, model, engine=ENGINE))
     with pytest.raises(OutputExistsError):
-        pipeline.predict(data, model, url, engine=ENGINE)
-    assert pipeline.predict(data, model, url, engine=ENGINE, overwrite=True) == 40_000
+        prediction.predict(data, model, url, engine=ENGINE)
+    assert prediction.predict(data, model, url, engine=ENGINE, overwrite=True) == 40_000
 
 
 def test_a_prediction_that_fails_leaves_nothing(tmp_path, model):
     X = np.ones((20_000, 3))
     X[19_999, 1] = np.nan
     with pytest.raises(DataError, match="row 19_999, column 1"):
-        pipeline.predict(ArrayDataset(X), model, tmp_path / "out.zarr", engine=ENGINE)
+        prediction.predict(ArrayDataset(X), model, tmp_path / "out.zarr", engine=ENGINE)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_predictions_are_not_written_into_their_input(tmp_path, dataset, model):
     stored = write_dataset(tmp_path / "data.zarr", dataset.X, dataset.y)
     with pytest.raises(StorageError):
-        pipeline.predict(stored, model, tmp_path / "data.zarr", engine=ENGINE, overwrite=True)
+        prediction.predict(stored, model, tmp_path / "data.zarr", engine=ENGINE, overwrite=True)
     assert_array_equal(stored.read(Block(0, 0, 300)).X, dataset.X)
 
 
@@ -424,11 +425,11 @@ def test_a_dataset_with_other_column_names_is_refused(dataset):
         for name in ("abc", "abd")
     )
     trained, _ = pipeline.fit(named, Gaussian(), engine=ENGINE, n_components=8, alpha=0.1)
-    pipeline.check_dataset(named, trained)
+    prediction.check_dataset(named, trained)
     with pytest.raises(
         DataError, match=r"columns of X are \['a', 'b', 'd'\], .* trained on \['a', 'b', 'c'\]"
     ):
-        pipeline.check_dataset(other, trained)
+        prediction.check_dataset(other, trained)
 
 
 # -- the whole job -------------------------------------------------------------------------------------
@@ -469,7 +470,7 @@ def test_given_frequencies_know_no_length_scale():
 def test_features_in_memory_are_those_of_the_map_block_by_block(dtype):
     data = draw_dataset(20_000)
     feature_map = draw_feature_map(Gaussian(3.0), n_features=3, n_components=8)
-    Z = pipeline.transform_in_memory(data, feature_map, dtype=dtype)
+    Z = prediction.transform_in_memory(data, feature_map, dtype=dtype)
     assert Z.dtype == dtype
     assert_array_equal(Z, feature_map.transform(data.X, dtype=dtype))
     assert len(pipeline.blocks_of(data)) == 2

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rff_dist import RFFRidge, SerialEngine, pipeline
+from rff_dist import RFFRidge, SerialEngine, pipeline, prediction
 from rff_dist.errors import InvalidParameterError, PlanError
 from rff_dist.plan import (
     MAX_BLOCK_BYTES,
@@ -265,10 +265,10 @@ def test_a_matrix_that_does_not_fit_is_refused_before_it_is_made(monkeypatch):
     model = RFFRidge(n_components=8, alpha=1.0, engine=SerialEngine(n_threads=1)).fit(X, y)
     data, engine = ArrayDataset(X, y), SerialEngine(n_threads=1)
     monkeypatch.setattr(pipeline, "available_memory", lambda: 2**20)
-    pipeline.evaluate(data, model.model_, engine=engine)
+    prediction.evaluate(data, model.model_, engine=engine)
     for run in (
-        lambda: pipeline.evaluate(data, model.model_, engine=engine, std=True),
-        lambda: pipeline.predict_with_std_in_memory(data, model.model_, engine=engine),
+        lambda: prediction.evaluate(data, model.model_, engine=engine, std=True),
+        lambda: prediction.predict_with_std_in_memory(data, model.model_, engine=engine),
         lambda: pipeline.leave_one_out(data, model.statistics_, model.feature_map_, engine=engine),
     ):
         with pytest.raises(PlanError, match=r"needs 4.* MiB for a pass that carries a matrix .* has 1.0 MiB"):

@@ -7,7 +7,7 @@ from scipy.stats import norm
 from sklearn.linear_model import Ridge
 from sklearn.model_selection import GroupKFold, KFold
 
-from rff_dist import RFFRidge, SerialEngine, load_model, pipeline, save_model, write_dataset
+from rff_dist import RFFRidge, SerialEngine, load_model, prediction, save_model, write_dataset
 from rff_dist.folds import GroupFolds, HashFolds, PredefinedFolds, TimeFolds
 from rff_dist.progress import PassStarted
 
@@ -200,7 +200,7 @@ def test_intervals_are_written_beside_predictions(problem, tmp_path, conformal):
     model = RFFRidge(n_components=32, conformal=conformal, random_state=0).fit(X, y)
     dataset = write_dataset(tmp_path / "data.zarr", X)
     engine = SerialEngine(1)
-    pipeline.predict(dataset, model.model_, tmp_path / "out", engine=engine, std=True, coverage=0.8)
+    prediction.predict(dataset, model.model_, tmp_path / "out", engine=engine, std=True, coverage=0.8)
     written = zarr.open_group(tmp_path / "out", mode="r")
     mean, std = model.predict(X, return_std=True)
     lower, upper = model.predict_interval(X, coverage=0.8)
@@ -211,7 +211,7 @@ def test_intervals_are_written_beside_predictions(problem, tmp_path, conformal):
         "upper": upper,
     }.items():
         np.testing.assert_allclose(written[name][:], expected, rtol=1e-12)
-    pipeline.predict(dataset, model.model_, tmp_path / "ends", engine=engine, coverage=0.8)
+    prediction.predict(dataset, model.model_, tmp_path / "ends", engine=engine, coverage=0.8)
     assert sorted(zarr.open_group(tmp_path / "ends", mode="r").array_keys()) == [
         "lower",
         "predictions",

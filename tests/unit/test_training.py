@@ -5,7 +5,7 @@ import uuid
 import numpy as np
 import pytest
 
-from rff_dist import pipeline, training
+from rff_dist import pipeline, prediction, training
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import BroadcastError, DataError, InvalidParameterError, OutputExistsError, StorageError
 from rff_dist.feature_map import Nystrom
@@ -115,7 +115,7 @@ def test_evaluation_agrees_with_numpy(problem, in_memory):
         candidate, _ = run(job, 1.0)
         metrics = training.evaluate_model(job, candidate)
         training.publish_model(job, candidate)
-    predicted = pipeline.predict_in_memory(test, read_model(in_memory), engine=SerialEngine(1))
+    predicted = prediction.predict_in_memory(test, read_model(in_memory), engine=SerialEngine(1))
     error = np.ravel(test.y) - np.ravel(predicted)
     assert metrics["mse"] == pytest.approx([np.mean(error**2)], rel=1e-12)
     assert metrics["mae"] == pytest.approx([np.mean(abs(error))], rel=1e-12)

@@ -10,7 +10,7 @@ import zarr
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.stats import norm
 
-from rff_dist import Gaussian, RFFRidge, SerialEngine, load_model, pipeline, save_model
+from rff_dist import Gaussian, RFFRidge, SerialEngine, load_model, pipeline, prediction, save_model
 from rff_dist.errors import InvalidParameterError, SolveError, StatisticsError
 from rff_dist.storage import ArrayDataset, write_dataset
 from rff_dist.triangular import multiply_upper_in_place, tile_pool
@@ -163,7 +163,7 @@ def test_standard_deviations_in_zarr_are_those_in_memory_to_the_bit(tmp_path, n_
     X, y = problem(40_000, n_targets=n_targets)
     data, url = ArrayDataset(X, y), tmp_path / "out.zarr"
     model = ridge(n_components=16).fit(X, y)
-    assert pipeline.predict(data, model.model_, url, engine=SerialEngine(n_threads=2), std=True) == 40_000
+    assert prediction.predict(data, model.model_, url, engine=SerialEngine(n_threads=2), std=True) == 40_000
     group = zarr.open_group(url, mode="r")
     mean, std = model.predict(X, return_std=True)
     assert_array_equal(group["predictions"][:], mean)
@@ -174,7 +174,7 @@ def test_a_written_pass_without_statistics_leaves_nothing(tmp_path):
     X, y = problem()
     model = ridge().fit(X, y).model_.without_statistics()
     with pytest.raises(StatisticsError, match="stored without its statistics"):
-        pipeline.predict(
+        prediction.predict(
             ArrayDataset(X), model, tmp_path / "out.zarr", engine=SerialEngine(n_threads=1), std=True
         )
     assert list(tmp_path.iterdir()) == []
@@ -262,7 +262,7 @@ def test_calibration_is_that_of_scipys_normal_distribution_and_direct_counts(wei
     model = ridge().fit(X[:500], y[:500])
     mean, std = model.predict(X[500:], return_std=True)
     test = ArrayDataset(X[500:], y[500:], sample_weight=weights)
-    found = pipeline.evaluate(test, model.model_, engine=model.engine, std=True)
+    found = prediction.evaluate(test, model.model_, engine=model.engine, std=True)
 
     def average(values):
         return np.average(values, axis=0, weights=weights)
@@ -276,7 +276,7 @@ def test_calibration_is_that_of_scipys_normal_distribution_and_direct_counts(wei
         lower, upper = norm.interval(level, mean, std)
         assert_allclose(coverage, average((y[500:] >= lower) & (y[500:] <= upper)), rtol=1e-12)
         assert_allclose(width, average(upper - lower), rtol=1e-12)
-    plain = pipeline.evaluate(test, model.model_, engine=model.engine)
+    plain = prediction.evaluate(test, model.model_, engine=model.engine)
     assert_array_equal(found.errors.mean_squared_error, plain.mean_squared_error)
 
 
@@ -286,7 +286,7 @@ def test_nlpd_of_a_standardised_target_does_not_know_its_units():
     for factor in (1.0, 1000.0):
         model = ridge().fit(X[:500], factor * y[:500])
         test = ArrayDataset(X[500:], factor * y[500:])
-        found.append(pipeline.evaluate(test, model.model_, engine=model.engine, std=True))
+        found.append(prediction.evaluate(test, model.model_, engine=model.engine, std=True))
     assert_allclose(found[0].standardized_nlpd, found[1].standardized_nlpd, rtol=1e-9)
     assert_allclose(found[1].nlpd - found[0].nlpd, np.log(1000.0), rtol=1e-9)
 
@@ -295,12 +295,12 @@ def test_calibrations_of_joined_blocks_have_the_same_bits_in_any_order_and_on_an
     X, y = problem(40_000, n_targets=2)
     model = ridge(n_components=16).fit(X[:300], y[:300]).model_
     test = ArrayDataset(X, y, sample_weight=np.random.default_rng(0).uniform(0, 1, len(X)))
-    state = pipeline._predictive_model(model)
+    state = prediction._predictive_model(model)
     parts = [calibrate_rows(test.read(block), state) for block in pipeline.blocks_of(test)]
     assert len(parts) > 1
     backwards = functools.reduce(operator.add, reversed(parts))
     for n_threads in (1, 2):
-        found = pipeline.evaluate(test, model, engine=SerialEngine(n_threads=n_threads), std=True)
+        found = prediction.evaluate(test, model, engine=SerialEngine(n_threads=n_threads), std=True)
         for name in ("log_losses", "squared_scores", "covered", "deviations"):
             assert getattr(found, name) == getattr(backwards, name)
 
@@ -309,7 +309,7 @@ def test_a_target_without_noise_has_no_density():
     X, y = problem(n_targets=2)
     y[:, 1] = 5.0
     model = ridge().fit(X, y)
-    found = pipeline.evaluate(ArrayDataset(X, y), model.model_, engine=model.engine, std=True)
+    found = prediction.evaluate(ArrayDataset(X, y), model.model_, engine=model.engine, std=True)
     for values in (found.nlpd, found.standardized_nlpd, found.mean_squared_score):
         assert np.isfinite(values[0])
         assert np.isnan(values[1])
@@ -321,6 +321,6 @@ def test_calibrations_of_different_models_do_not_add_up():
     parts = []
     for factor in (1.0, 2.0):
         model = ridge().fit(X, factor * y)
-        parts.append(pipeline.evaluate(ArrayDataset(X, y), model.model_, engine=model.engine, std=True))
+        parts.append(prediction.evaluate(ArrayDataset(X, y), model.model_, engine=model.engine, std=True))
     with pytest.raises(StatisticsError, match="different models"):
         parts[0] + parts[1]
