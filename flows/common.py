@@ -29,17 +29,20 @@ from rff_dist.storage import ZarrDataset, open_dataset, redact
 from rff_dist.storage.locations import parse_location
 
 __all__ = [
+    "DataParameters",
     "JobParameters",
     "NonNegative",
     "Positive",
     "Positives",
     "Summary",
+    "check_location",
     "code",
     "current_job",
     "evaluate",
     "inspect",
     "lend_engine",
     "number",
+    "open_engine",
     "publish",
     "step",
     "summary_markdown",
@@ -52,19 +55,14 @@ type NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 type Positives = Annotated[list[Positive], Field(min_length=1)]
 
 
-class JobParameters(BaseModel):
-    """On what, with which features and where a job runs; every value is checked before a run starts."""
+class DataParameters(BaseModel):
+    """On which rows, with which features and where a job runs; every value is checked before a run starts."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     data: str = Field(description="Path or URL of the training data: a Zarr group with X and y.")
     model: str = Field(description="Path or URL where the model is published.")
-    test: str | None = Field(
-        default=None,
-        description="Path or URL of test data to evaluate the model on; left out, it is not evaluated.",
-    )
-    x: str = Field(default="X", description="Name of the array of inputs, in the data and the test data.")
-    y: str = Field(default="y", description="Name of the array of targets.")
+    x: str = Field(default="X", description="Name of the array of inputs.")
     sample_weight: str | None = Field(
         default=None, description="Name of the array of weights; all rows weigh alike where left out."
     )
@@ -88,9 +86,6 @@ class JobParameters(BaseModel):
     standardize: bool = Field(
         default=True, description="Whether the inputs' means and standard deviations are taken out first."
     )
-    fit_intercept: bool = Field(
-        default=True, description="Whether to fit an intercept, which is not penalised."
-    )
     seed: int = Field(default=0, ge=0, lt=2**63, description="Seed of the frequencies and of samples.")
     scheduler: str | None = Field(
         default=None,
@@ -107,15 +102,10 @@ class JobParameters(BaseModel):
     )
     overwrite: bool = Field(default=False, description="Whether a model that is there may be replaced.")
 
-    @field_validator("data", "model", "test")
+    @field_validator("data", "model")
     @classmethod
-    def _is_location(cls, url: str | None) -> str | None:
-        if url is not None:
-            try:
-                parse_location(url)
-            except StorageError as error:
-                raise ValueError(str(error)) from error
-        return url
+    def _is_location(cls, url: str) -> str:
+        return check_location(url)
 
     @model_validator(mode="after")
     def _suit_each_other(self) -> Self:
@@ -129,15 +119,42 @@ class JobParameters(BaseModel):
             )
         return self
 
+    def to_features(self) -> str | Nystrom:
+        """Return the kind of features, as the pipeline takes it."""
+        return self.features if self.features == "fourier" else Nystrom(self.centres)
+
+
+def check_location(url: str) -> str:
+    """Return a path or URL, if it is one."""
+    try:
+        parse_location(url)
+    except StorageError as error:
+        raise ValueError(str(error)) from error
+    return url
+
+
+class JobParameters(DataParameters):
+    """What training takes beyond that: targets, and test data."""
+
+    test: str | None = Field(
+        default=None,
+        description="Path or URL of test data to evaluate the model on; left out, it is not evaluated.",
+    )
+    y: str = Field(default="y", description="Name of the array of targets.")
+    fit_intercept: bool = Field(
+        default=True, description="Whether to fit an intercept, which is not penalised."
+    )
+
+    @field_validator("test")
+    @classmethod
+    def _is_test_location(cls, url: str | None) -> str | None:
+        return url if url is None else check_location(url)
+
     def open_data(self, url: str) -> ZarrDataset:
         """Open the data or the test data, their arrays named as the parameters say."""
         return open_dataset(
             url, x=self.x, y=self.y, sample_weight=self.sample_weight, missing_chunks=self.missing_chunks
         )
-
-    def to_features(self) -> str | Nystrom:
-        """Return the kind of features, as the pipeline takes it."""
-        return self.features if self.features == "fourier" else Nystrom(self.centres)
 
 
 # Tasks find what they work on here: an engine and open data are neither to be hashed nor stored by Prefect.
@@ -216,7 +233,8 @@ def working(
 
 
 @contextmanager
-def open_engine(parameters: JobParameters, log: Any) -> Iterator[Engine]:
+def open_engine(parameters: DataParameters, log: Any) -> Iterator[Engine]:
+    """Open the engine that the parameters name, or the one that was lent to the flow."""
     lent = _lent_engine.get()
     if lent is not None:
         if any(v is not None for v in (parameters.scheduler, parameters.workers, parameters.threads)):

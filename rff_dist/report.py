@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import colorsys
 import contextlib
 import os
 from collections.abc import Sequence
@@ -14,6 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 from numpy.typing import NDArray
 
+from rff_dist.cluster_view import ClusterView
 from rff_dist.cross_validation import Choice, CrossValidation
 from rff_dist.errors import DataError, StorageError
 
@@ -22,6 +24,7 @@ __all__ = [
     "ErrorSeries",
     "Panel",
     "save_alpha_paths",
+    "save_clusters",
     "save_comparison",
     "save_cross_validation",
     "save_error_curve",
@@ -33,6 +36,7 @@ _COLOURS = ("#0b6e99", "#c2410c", "#4d7c0f")
 _WIDTH_INCHES = 4.3
 _DPI = 160
 _MAX_LINES = 9
+_MAX_NUMBERS = 40
 
 
 @dataclass(frozen=True, eq=False)
@@ -374,6 +378,58 @@ def save_alpha_paths(
         names[shown - 1] += f" (of {len(labels):,} targets)"
     figure.legend(handles, names, loc="outside right upper", frameon=False, fontsize=9)
     return _save(figure, Path(path))
+
+
+def save_clusters(path: str | os.PathLike[str], view: ClusterView, *, title: str, subtitle: str = "") -> Path:
+    """Save rows in two kernel principal components as a PNG, each in its cluster's colour, with the centres.
+
+    Parameters
+    ----------
+    path : str or Path
+        Where; its folder is made, and a file that is there is replaced when the new one is whole.
+    view : ClusterView
+        From `cluster_view.view_clusters`. Clusters up to a number of 40 have their numbers at their centres,
+        unless they have no rows in the view.
+    title, subtitle : str
+        Above the axes.
+
+    Returns
+    -------
+    path : Path
+
+    Raises
+    ------
+    DataError
+        If there is no row.
+    StorageError
+        If the file cannot be written.
+    """
+    if not len(view.scores):
+        raise DataError("there is nothing to draw; expected at least 1 row")
+    figure = Figure(figsize=(7.6, 6.2), layout="constrained", facecolor="white")
+    figure.get_layout_engine().set(w_pad=0.12, h_pad=0.1)  # type: ignore[union-attr, call-arg]
+    heading = {"parse_math": False, "fontweight": "bold", "fontsize": 13, "color": _INK}
+    figure.suptitle(title, x=0.12 / figure.get_figwidth(), ha="left", **heading)
+    axes = figure.subplots()
+    axes.set_title(subtitle, parse_math=False, loc="left", fontsize=9.5, color=_MUTED)
+    colours = np.array(_hues(len(view.centres)))
+    across, up = view.scores.T
+    axes.scatter(across, up, s=11, c=colours[view.labels], alpha=0.75, linewidths=0, zorder=3)
+    if len(view.centres) <= _MAX_NUMBERS:
+        for i in np.unique(view.labels):
+            box = {"boxstyle": "circle,pad=0.22", "fc": "white", "ec": colours[i], "lw": 1.6}
+            x, y = view.centres[i]
+            axes.text(x, y, str(i), ha="center", va="center", fontsize=8.5, color=_INK, bbox=box, zorder=4)
+    for which, share, place in zip(("first", "second"), view.shares, (axes.xaxis, axes.yaxis), strict=True):
+        place.set_label_text(f"{which} kernel principal component, {share:.1%} of the variance", color=_MUTED)
+    _plain_axes(axes)
+    return _save(figure, Path(path))
+
+
+def _hues(n: int) -> list[tuple[float, float, float]]:
+    """Return colours around the circle; neighbours differ in lightness too."""
+    shades = (0.36, 0.52)
+    return [colorsys.hls_to_rgb((0.55 + i / n) % 1.0, shades[i % 2], 0.72) for i in range(n)]
 
 
 def _errors_to_draw(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -145,6 +146,15 @@ def cluster(
             rich_help_panel=CLUSTERS,
         ),
     ] = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option(
+            "--plot",
+            metavar="PNG",
+            help="Draw a sample of rows in their first two kernel principal components.",
+            rich_help_panel=CLUSTERS,
+        ),
+    ] = None,
     labels: Annotated[
         str | None,
         typer.Option(
@@ -269,6 +279,7 @@ def cluster(
             "output": output,
             "arrays": ["labels", *(["distances"] if distances else [])],
             "model": model_output,
+            "plot": plot,
             "n_samples": written,
             "n_features": dataset.n_features,
             **describe_clusters(found),
@@ -279,7 +290,21 @@ def cluster(
             "engine": describe_engine(engine, where),
             "seconds": clock.seconds(),
         }
+    if plot is not None:
+        _draw(plot, found, dataset, data, seed)
     return Report(document, _view(document))
+
+
+def _draw(plot: Path, found: Clusters, dataset: ZarrDataset, data: str, seed: int) -> None:
+    """Draw a sample of the rows with their clusters."""
+    from rff_dist.cluster_view import view_clusters
+    from rff_dist.report import save_clusters
+
+    view = view_clusters(dataset, found, seed=seed)
+    words = (
+        f"{plural(found.n_clusters, 'cluster')}, {plural(len(view.labels), 'row')} of {dataset.n_samples:,}"
+    )
+    save_clusters(plot, view, title=data, subtitle=words)
 
 
 def _choice(comparison: Comparison | None) -> dict[str, Any]:

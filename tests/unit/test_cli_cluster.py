@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from matplotlib.image import imread
 from sklearn.datasets import make_blobs
 from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 from typer.testing import CliRunner
@@ -42,6 +43,7 @@ def data(tmp_path_factory):
 def written(data):
     """Cluster the data with all that can be written; return the document."""
     options = ["--distances", "--model", data.parent / "model", "--labels", "y"]
+    options += ["--plot", data.parent / "clusters.png"]
     return document("cluster", data, data.parent / "labels.zarr", *SMALL, *options)
 
 
@@ -82,6 +84,7 @@ def test_labels_distances_and_model_are_those_of_the_library(data, written):
     assert written["sizes"] == np.bincount(labels).tolist()
     assert written["inertias"] == list(expected.inertias)
     assert written["arrays"] == ["labels", "distances"]
+    assert imread(written["plot"]).shape[2] == 4
     assert (written["n_samples"], written["n_filled"], len(written["start_inertias"])) == (500, 4, 3)
 
 

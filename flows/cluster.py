@@ -1,0 +1,462 @@
+"""Cluster the rows of a dataset as a Prefect flow, and publish their labels, the centres and a picture.
+
+inspect → draw → broadcast → start → one task for each Lloyd pass → assign → compare → publish. Each task is
+a call or two into `rff_dist.kmeans`; centres stay in the process between them. Labels appear when they are
+all written, and the model last.
+
+Run it in a process of its own::
+
+    from flows.cluster import ClusterParameters, cluster
+
+    if __name__ == "__main__":  # the embedded Dask cluster starts processes that import this file
+        cluster(ClusterParameters(data="data.zarr", output="labels.zarr", model="model", n_clusters=50))
+
+or serve it as a deployment, whose parameters are validated before a run starts.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from prefect import State, flow, get_run_logger
+from prefect.artifacts import create_markdown_artifact, create_table_artifact
+from prefect.states import Completed
+from pydantic import Field, field_validator, model_validator
+
+from flows.common import (
+    DataParameters,
+    NonNegative,
+    Positive,
+    Positives,
+    Summary,
+    check_location,
+    code,
+    number,
+    open_engine,
+    step,
+)
+from rff_dist import kmeans, pipeline
+from rff_dist.blocks import Moments
+from rff_dist.cluster_model import digest_of, write_clusters
+from rff_dist.cluster_view import view_clusters
+from rff_dist.drawing import check_width
+from rff_dist.engines import Engine
+from rff_dist.errors import OutputExistsError
+from rff_dist.feature_map import FeatureMap
+from rff_dist.kernels import KERNELS, Kernel, check_design, default_design, find_kernel, with_length_scale
+from rff_dist.report import save_clusters
+from rff_dist.storage import Column, ZarrDataset, open_dataset, redact
+from rff_dist.storage.columns import column_of
+from rff_dist.storage.locations import check_output, parse_location
+
+__all__ = ["ClusterParameters", "cluster"]
+
+type Count = Annotated[int, Field(ge=1)]
+
+
+class ClusterParameters(DataParameters):
+    """What to cluster, how and where; every value is checked before a run starts."""
+
+    output: str = Field(description="Path or URL where the labels appear, as the Zarr array `labels`.")
+    n_clusters: Count = Field(description="Number of clusters.")
+    labels: str | None = Field(
+        default=None,
+        description="Name of an array of known labels to compare with; left out, nothing is compared.",
+    )
+    distances: bool = Field(
+        default=False, description="Whether each row's distances to all centres are written with its label."
+    )
+    kernel: str = Field(
+        default="gaussian",
+        description=f"One of {', '.join(KERNELS)}, with parameters as in 'matern:nu=2.5', or a sum such as "
+        "'gaussian:length_scale=2 + 0.1 * linear'.",
+    )
+    length_scale: Literal["auto"] | Positive | Positives = Field(
+        default="auto",
+        description="The kernel's width in units of the (standardised) inputs: one number, a list with one "
+        "per input column, or 'auto' for the median distance between rows of a sample.",
+    )
+    n_components: Count = Field(
+        default=1024, description="D, the number of features: cost grows with D, the error falls as 1/√D."
+    )
+    design: Literal["orthogonal", "iid", "quasi-monte-carlo", "structured"] | None = Field(
+        default=None,
+        description="How frequencies are arranged; left out, orthogonal for the kernels that allow it, else "
+        "iid.",
+    )
+    init: Literal["k-means||", "k-means++"] = Field(
+        default="k-means||",
+        description="'k-means||' draws candidates for the centres from all rows in six passes, 'k-means++' "
+        "takes a sample of 4,096 rows.",
+    )
+    n_init: Count = Field(
+        default=1, description="Starts, which share each pass; the one of least inertia is kept."
+    )
+    max_iter: Count = Field(default=kmeans.MAX_ITER, description="Lloyd passes, at most.")
+    tol: NonNegative = Field(
+        default=kmeans.TOL,
+        description="Stop when the centres' squared shifts are below this share of the mean variance of the "
+        "features; 0 when no label changes.",
+    )
+    progressive: bool = Field(
+        default=False,
+        description="Whether starts converge on 1/64, 1/16 and 1/4 of the blocks first, for very many rows "
+        "in no order that matters.",
+    )
+
+    @field_validator("output")
+    @classmethod
+    def _is_output_location(cls, url: str) -> str:
+        return check_location(url)
+
+    @model_validator(mode="after")
+    def _belong_together(self) -> Self:
+        check_width(self.n_components, self.map, self.features)
+        kernel = self.to_kernel()
+        if self.features == "fourier":
+            check_design(kernel, self.to_design(), 1)
+        elif self.design is not None:
+            raise ValueError(f"`design` is {self.design!r}, but Nyström features have none; leave it out")
+        if self.length_scale != "auto":
+            with_length_scale(kernel, self.to_length_scale())
+        return self
+
+    def to_kernel(self) -> Kernel:
+        """Return the kernel, with a unit length scale where it has a single one."""
+        return find_kernel(self.kernel)
+
+    def to_design(self) -> str:
+        """Return how frequencies are arranged."""
+        return self.design or default_design(self.to_kernel())
+
+    def to_length_scale(self) -> Any:
+        """Return the length scale as the library takes it."""
+        return tuple(self.length_scale) if isinstance(self.length_scale, list) else self.length_scale
+
+    @property
+    def picture(self) -> Path | None:
+        """Where the picture is to be: beside the labels, where they are in a folder of this machine."""
+        location = parse_location(self.output)
+        return Path(f"{location.path}.png") if location.is_local else None
+
+
+@dataclass(slots=True)
+class _Work:
+    """What the tasks of a run work on, and what they have found so far."""
+
+    parameters: ClusterParameters
+    dataset: ZarrDataset
+    known: Column | None
+    engine: Engine
+    found: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def moments(self) -> Moments:
+        moments: Moments = self.found["moments"]
+        return moments
+
+    @property
+    def feature_map(self) -> FeatureMap:
+        feature_map: FeatureMap = self.found["feature_map"]
+        return feature_map
+
+    @property
+    def passes(self) -> Iterator[kmeans.LloydPass]:
+        passes: Iterator[kmeans.LloydPass] = self.found["passes"]
+        return passes
+
+    @property
+    def clusters(self) -> kmeans.Clusters:
+        clusters: kmeans.Clusters = self.found["clusters"]
+        return clusters
+
+
+_work: ContextVar[_Work] = ContextVar("clustering")
+
+
+@contextmanager
+def _working(parameters: ClusterParameters, log: Any) -> Iterator[None]:
+    """Check all places, then open the engine for the tasks; a cluster takes seconds to start."""
+    dataset = open_dataset(
+        parameters.data,
+        x=parameters.x,
+        y=None,
+        sample_weight=parameters.sample_weight,
+        missing_chunks=parameters.missing_chunks,
+    )
+    known = None if parameters.labels is None else column_of(dataset, parameters.labels)
+    kernel = parameters.to_kernel()
+    kernel.check_columns(dataset.n_features)
+    if parameters.features == "fourier":
+        check_design(kernel, parameters.to_design(), dataset.n_features)
+    kmeans.check_rows(dataset, parameters.n_clusters)
+    data, output = parse_location(parameters.data), parse_location(parameters.output)
+    check_output(output, overwrite=parameters.overwrite, inputs=[data])
+    check_output(
+        parse_location(parameters.model),
+        overwrite=parameters.overwrite,
+        inputs=[data, output],
+        marker=("model.json",),
+    )
+    picture = parameters.picture
+    if picture is not None and picture.exists() and not parameters.overwrite:
+        raise OutputExistsError(
+            f"{picture} exists already, where the picture is to be; choose another output, or give overwrite"
+        )
+    with open_engine(parameters, log) as engine:
+        token = _work.set(_Work(parameters, dataset, known, engine))
+        try:
+            yield
+        finally:
+            _work.reset(token)
+
+
+@step("inspect")
+def inspect() -> Summary:
+    """Check every value and measure means and deviations, in one cheap pass."""
+    work = _work.get()
+    dataset = work.dataset
+    work.found["moments"] = pipeline.inspect(dataset, engine=work.engine)
+    return {
+        "data": redact(dataset.url or ""),
+        "fingerprint": dataset.fingerprint(),
+        "n_samples": dataset.n_samples,
+        "n_features": dataset.n_features,
+        "n_blocks": len(pipeline.blocks_of(dataset)),
+        "n_workers": work.engine.n_workers,
+        "n_threads": work.engine.n_threads,
+    }
+
+
+@step("draw")
+def draw() -> Summary:
+    """Draw the features to cluster in."""
+    work = _work.get()
+    given = work.parameters
+    feature_map = kmeans.draw_features(
+        work.dataset,
+        given.to_kernel(),
+        work.moments,
+        length_scale=given.to_length_scale(),
+        n_components=given.n_components,
+        design=given.to_design(),
+        map=given.map,
+        standardize=given.standardize,
+        seed=given.seed,
+        features=given.to_features(),
+    )
+    work.found["feature_map"] = feature_map
+    kernel = pipeline.kernel_of(feature_map)
+    assert kernel is not None  # the map was drawn just now
+    return {
+        "kernel": kernel.to_dict(),
+        "n_components": feature_map.n_components,
+        "feature_map": feature_map.digest(),
+    }
+
+
+@step("broadcast")
+def broadcast() -> Summary:
+    """Give the features to every worker and compare their digests."""
+    work = _work.get()
+    work.engine.broadcast(work.feature_map)
+    return {"feature_map": work.feature_map.digest(), "n_workers": work.engine.n_workers}
+
+
+@step("start")
+def start() -> Summary:
+    """Measure the features' norms, and choose the centres of each start."""
+    work = _work.get()
+    given = work.parameters
+    job = kmeans.measure(work.dataset, work.feature_map, work.moments, engine=work.engine)
+    candidates = kmeans.find_candidates(job, given.init, n_clusters=given.n_clusters, seed=given.seed)
+    starts = kmeans.choose_starts(candidates, given.n_clusters, n_init=given.n_init, seed=given.seed)
+    if given.progressive:
+        starts = kmeans.converge_on_samples(job, starts, tol=given.tol, seed=given.seed)
+    work.found["passes"] = kmeans.iterate(job, starts, max_iter=given.max_iter, tol=given.tol)
+    return {"n_candidates": len(candidates.points), "n_starts": len(starts)}
+
+
+@step("pass {number}")
+def run_pass(number: int) -> Summary:
+    """Run a Lloyd pass: the centres of all starts that still move go to the means of their rows."""
+    work, began = _work.get(), time.perf_counter()
+    done = next(work.passes)
+    if done.clusters is not None:
+        work.found["clusters"] = done.clusters
+    return {
+        "pass": done.number,
+        "inertia": min(done.inertias),
+        "n_starts": len(done.inertias),
+        "shift": done.shift,
+        "seconds": round(time.perf_counter() - began, 3),
+        "last": done.clusters is not None,
+    }
+
+
+@step("assign")
+def assign() -> Summary:
+    """Write the cluster of every row, whole or not at all."""
+    work = _work.get()
+    given = work.parameters
+    n_samples = kmeans.write_labels(
+        work.dataset,
+        work.clusters,
+        given.output,
+        engine=work.engine,
+        distances=given.distances,
+        overwrite=given.overwrite,
+    )
+    return {"output": redact(given.output), "n_labelled": n_samples}
+
+
+@step("compare")
+def compare() -> Summary | State[None]:
+    """Count the rows of each known label in each cluster; skipped where there are no known labels."""
+    work = _work.get()
+    if work.known is None:
+        return Completed(name="Skipped", message="No known labels were given to compare with.")
+    table = kmeans.evaluate(work.dataset, work.known, work.clusters, engine=work.engine)
+    return {
+        "labels": work.parameters.labels,
+        "n_labels": len(table.labels),
+        "adjusted_rand_index": table.adjusted_rand_index,
+        "normalized_mutual_information": table.normalized_mutual_information,
+    }
+
+
+@step("publish")
+def publish(agreement: Summary | None) -> Summary:
+    """Draw the picture, and write the centres where readers find them, whole or not at all."""
+    work = _work.get()
+    given, clusters = work.parameters, work.clusters
+    if given.picture is not None:
+        view = view_clusters(work.dataset, clusters, seed=given.seed)
+        words = f"{clusters.n_clusters:,} clusters, {len(view.labels):,} rows of {work.dataset.n_samples:,}"
+        save_clusters(given.picture, view, title=Path(given.output).name, subtitle=words)
+    facts = {} if agreement is None else {"agreement": agreement}
+    write_clusters(clusters, given.model, facts=facts, overwrite=given.overwrite)
+    return {
+        "model": redact(given.model),
+        "digest": digest_of(clusters),
+        "picture": None if given.picture is None else str(given.picture),
+    }
+
+
+@flow(name="cluster", persist_result=False)
+def cluster(parameters: ClusterParameters) -> Summary:
+    """Cluster rows by k-means in random features; publish their labels and the centres.
+
+    Returns
+    -------
+    dict
+        JSON-able: where labels, model and picture are, the model's digest, sizes of the data, the inertia,
+        sizes of at most 1,000 clusters, each pass, and how far known labels agree (None without any).
+
+    Raises
+    ------
+    RFFDistError
+        Of the step that failed; labels that were written by then stay.
+    """
+    log = get_run_logger()
+    with _working(parameters, log):
+        data = inspect()
+        log.info("%s rows of %s columns, %s", f"{data['n_samples']:_}", data["n_features"], data["data"])
+        drawn = draw()
+        broadcast()
+        started = start()
+        rows: list[Summary] = []
+        while not rows or not rows[-1]["last"]:
+            rows.append(run_pass(len(rows) + 1))
+            log.info(
+                "pass %d: inertia %.8g, shift %.3g", *(rows[-1][k] for k in ("pass", "inertia", "shift"))
+            )
+        clusters = _work.get().clusters
+        if not clusters.converged:
+            log.warning("the centres still moved after max_iter=%d passes", parameters.max_iter)
+        if clusters.n_filled < clusters.n_clusters:
+            log.warning("%d of %d clusters have rows", clusters.n_filled, clusters.n_clusters)
+        assigned = assign()
+        outcome = compare()
+        agreement = None if isinstance(outcome, State) else outcome
+        published = publish(agreement)
+    log.info("published %s", published["model"])
+    result = {
+        **published,
+        **assigned,
+        **data,
+        **drawn,
+        **started,
+        "n_clusters": clusters.n_clusters,
+        "n_filled": clusters.n_filled,
+        "inertia": clusters.inertia,
+        "converged": clusters.converged,
+        "n_iter": clusters.n_iter,
+        "sizes": clusters.weights[:1000].tolist(),
+        "passes": [{name: value for name, value in row.items() if name != "last"} for row in rows],
+        "agreement": agreement,
+    }
+    create_markdown_artifact(
+        _summary_markdown(result), key="rff-cluster-summary", description="What was found, and where it is."
+    )
+    create_table_artifact(
+        _pass_table(rows), key="rff-cluster-passes", description="Inertia of the centres of each pass."
+    )
+    create_table_artifact(
+        _size_table(clusters.weights.tolist()), key="rff-cluster-sizes", description="Clusters by size."
+    )
+    return result
+
+
+# -- artifacts -------------------------------------------------------------------------------------
+
+
+def _summary_markdown(result: Mapping[str, Any]) -> str:
+    facts = {
+        "labels": code(result["output"]),
+        "model": code(result["model"]),
+        "digest": code(result["digest"]),
+        "data": code(result["data"]),
+        "rows, inputs": f"{result['n_samples']:,}, {result['n_features']:,}",
+        "kernel, D": f"{result['kernel']['name']}, {result['n_components']:,}",
+        "length scale": number(result["kernel"].get("length_scale")),
+        "clusters": f"{result['n_clusters']:,}, {result['n_filled']:,} with rows",
+        "inertia": number(result["inertia"]),
+        "Lloyd passes": f"{result['n_iter']}, {'converged' if result['converged'] else 'still moving'}",
+    }
+    if (agreement := result["agreement"]) is not None:
+        index, information = agreement["adjusted_rand_index"], agreement["normalized_mutual_information"]
+        facts[f"against {code(agreement['labels'])}"] = f"ARI {number(index)}, NMI {number(information)}"
+    if result["picture"] is None:
+        facts["picture"] = "none: the labels are not in a folder of this machine"
+    else:
+        picture = Path(result["picture"])
+        facts["picture"] = f"[first two kernel principal components]({picture.absolute().as_uri()})"
+    lines = ["# Clusters", "", "| | |", "|---|---|", *(f"| {k} | {v} |" for k, v in facts.items()), ""]
+    return "\n".join(lines)
+
+
+def _pass_table(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    return [
+        {
+            "pass": row["pass"],
+            "inertia": f"{row['inertia']:.8g}",
+            "starts": row["n_starts"],
+            "largest shift": number(row["shift"]),
+            "seconds": row["seconds"],
+        }
+        for row in rows
+    ]
+
+
+def _size_table(sizes: Sequence[float]) -> list[dict[str, Any]]:
+    """Return the 100 largest clusters."""
+    total = sum(sizes) or 1.0
+    order = sorted(range(len(sizes)), key=lambda i: (-sizes[i], i))[:100]
+    return [{"cluster": i, "rows or weight": sizes[i], "share": f"{sizes[i] / total:.1%}"} for i in order]

@@ -1,0 +1,150 @@
+"""The clustering flow on Prefect's temporary server, which starts once for all tests of the session."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from matplotlib.image import imread
+from prefect.artifacts import Artifact
+from prefect.exceptions import ParameterTypeError
+from prefect.logging import disable_run_logger
+from prefect.utilities.callables import parameter_schema
+from pydantic import ValidationError
+from sklearn.datasets import make_blobs
+from sklearn.metrics import adjusted_rand_score
+
+from flows.cluster import ClusterParameters, cluster
+from flows.common import lend_engine
+from rff_dist import Gaussian, kmeans
+from rff_dist.cluster_model import digest_of, read_clusters
+from rff_dist.engines.serial import SerialEngine
+from rff_dist.errors import DataError, OutputExistsError, StorageError
+from rff_dist.storage import open_column, open_dataset, write_dataset
+from tests.flows.test_train import task_runs
+from tests.prefect_server import prefect_server  # noqa: F401  # a fixture
+
+pytestmark = [pytest.mark.flows, pytest.mark.distributed, pytest.mark.usefixtures("prefect_server")]
+
+
+@pytest.fixture(scope="module")
+def parameters(tmp_path_factory: pytest.TempPathFactory) -> ClusterParameters:
+    folder = tmp_path_factory.mktemp("cluster")
+    X, y = make_blobs(900, 3, centers=4, cluster_std=1.5, random_state=0)
+    write_dataset(folder / "data.zarr", X, y, groups=y, chunk_rows=200)
+    return ClusterParameters(
+        data=str(folder / "data.zarr"),
+        output=str(folder / "labels.zarr"),
+        model=str(folder / "model"),
+        n_clusters=4,
+        n_components=64,
+        n_init=2,
+        labels="groups",
+        distances=True,
+        seed=3,
+    )
+
+
+def test_flow_publishes_what_the_library_finds_with_a_row_for_each_pass(parameters):
+    with lend_engine(SerialEngine(1)):
+        state = cluster(parameters, return_state=True)
+    result = state.result()
+    assert len(json.dumps(result)) < 8_000
+    expected = kmeans.fit(
+        open_dataset(parameters.data, y=None),
+        Gaussian(),
+        n_clusters=4,
+        engine=SerialEngine(1),
+        n_components=64,
+        n_init=2,
+        seed=3,
+    )
+    n_passes = len(result["passes"])
+    names = [task.name for task in task_runs(state)]
+    passes = [f"pass {i}" for i in range(1, n_passes + 1)]
+    assert names == ["inspect", "draw", "broadcast", "start", *passes, "assign", "compare", "publish"]
+    assert n_passes >= len(expected.inertias) > 2
+    assert result["passes"][-1]["inertia"] >= expected.inertia  # of starts that still moved
+
+    published = read_clusters(parameters.model)
+    assert digest_of(published) == result["digest"] == digest_of(expected)
+    assert published.inertias == expected.inertias
+    labels = np.asarray(open_column(parameters.output, "labels").take(np.arange(900)))
+    in_memory = kmeans.label_in_memory(open_dataset(parameters.data), expected, engine=SerialEngine(1))
+    np.testing.assert_array_equal(labels, in_memory)
+    distances = open_dataset(parameters.output, x="distances", y=None).take(np.arange(900))[0]
+    np.testing.assert_array_equal(distances.argmin(axis=1), labels)
+    known = np.asarray(open_column(parameters.data, "groups").take(np.arange(900)))
+    index = adjusted_rand_score(known, labels)
+    assert result["agreement"]["adjusted_rand_index"] == pytest.approx(index, abs=1e-12)
+    assert published.facts["agreement"] == result["agreement"]
+
+    assert imread(result["picture"]).shape[2] == 4
+    assert sorted(path.name for path in Path(parameters.model).parent.iterdir()) == [
+        "data.zarr",
+        "labels.zarr",
+        "labels.zarr.png",
+        "model",
+    ]
+    rows = json.loads(Artifact.get("rff-cluster-passes").data)
+    assert [float(row["inertia"]) for row in rows] == pytest.approx(
+        [row["inertia"] for row in result["passes"]], rel=1e-7
+    )
+    sizes = json.loads(Artifact.get("rff-cluster-sizes").data)
+    assert {row["cluster"]: row["rows or weight"] for row in sizes} == dict(enumerate(np.bincount(labels)))
+    summary = Artifact.get("rff-cluster-summary").data
+    assert result["digest"] in summary
+    assert Path(result["picture"]).as_uri() in summary
+    with disable_run_logger(), pytest.raises(OutputExistsError, match="exists already"):
+        cluster.fn(parameters)
+
+
+def test_what_does_not_fit_the_data_is_refused_before_an_engine_starts(parameters, tmp_path):
+    elsewhere = {"output": str(tmp_path / "labels.zarr"), "model": str(tmp_path / "model")}
+    (tmp_path / "labels.zarr.png").touch()
+    for update, error, words in (
+        ({"n_clusters": 1000}, DataError, "n_samples=900"),
+        ({"labels": "kind"}, StorageError, "kind"),
+        ({}, OutputExistsError, "where the picture is to be"),
+    ):
+        with disable_run_logger(), pytest.raises(error, match=words):
+            cluster.fn(parameters.model_copy(update={**elsewhere, **update}))
+
+
+GOOD = {"data": "data.zarr", "output": "labels.zarr", "model": "model", "n_clusters": 3}
+
+
+@pytest.mark.parametrize(
+    ("bad", "words"),
+    [
+        ({"n_clusters": 0}, "greater than or equal to 1"),
+        ({"n_components": 9}, "take 10"),
+        ({"kernel": "gausian"}, "'gaussian'"),
+        ({"kernel": "laplacian", "design": "orthogonal"}, "isotropic"),
+        ({"length_scale": 0.0}, "greater than 0"),
+        ({"length_scale": "evidence"}, "'auto'"),
+        ({"init": "random"}, "'k-means++'"),
+        ({"tol": -1.0}, "greater than or equal to 0"),
+        ({"features": "nystrom", "design": "iid"}, "Nyström features have none"),
+        ({"output": ""}, "not a location"),
+        ({"y": "y"}, "Extra inputs are not permitted"),
+    ],
+)
+def test_bad_parameters_are_refused_before_a_run(bad, words):
+    with pytest.raises(ValidationError) as direct:
+        ClusterParameters(**{**GOOD, **bad})
+    assert words in str(direct.value)
+    with pytest.raises(ParameterTypeError):
+        cluster.validate_parameters({"parameters": {**GOOD, **bad}})
+
+
+def test_every_parameter_has_a_description_and_unknown_ones_are_closed_out():
+    found = json.loads(json.dumps(parameter_schema(cluster).model_dump()))["definitions"]["ClusterParameters"]
+    assert found["additionalProperties"] is False
+    assert all(len(entry["description"]) > 18 for entry in found["properties"].values())
+
+
+def test_parameters_as_json_are_the_same_parameters():
+    parameters = ClusterParameters(**GOOD, length_scale=[1.0, 2.0], n_init=3)
+    json_values = json.loads(parameters.model_dump_json())
+    assert cluster.validate_parameters({"parameters": json_values})["parameters"] == parameters
