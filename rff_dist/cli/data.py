@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 @command("rff-dist demo", "rff-dist demo --components 1024 --output /tmp/demo")
 def demo(
     output: Annotated[
-        Path, typer.Option("--output", metavar="DIR", help="Folder for data, model and picture.")
+        Path, typer.Option("--output", metavar="DIR", help="Folder for data, model and pictures.")
     ] = Path("demo-output"),
     n_components: Components = "2048",
     seed: Seed = 0,
@@ -52,7 +52,7 @@ def demo(
     n_threads: Threads = None,
     as_json: AsJson = False,
 ) -> Report:
-    """Learn a photograph from half of its pixels, through the whole pipeline, in a minute or two."""
+    """Learn a photograph from half of its pixels and cluster handwritten digits, in a minute or two."""
     from rff_dist.demo import run_demo
 
     document = run_demo(
