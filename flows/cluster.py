@@ -292,8 +292,8 @@ def run_pass(number: int) -> Summary:
         work.found["clusters"] = done.clusters
     return {
         "pass": done.number,
-        "inertia": min(done.inertias),
-        "n_starts": len(done.inertias),
+        "inertia": done.inertia,
+        "n_starts": done.n_starts,
         "shift": done.shift,
         "seconds": round(time.perf_counter() - began, 3),
         "last": done.clusters is not None,
@@ -446,8 +446,8 @@ def _pass_table(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return [
         {
             "pass": row["pass"],
-            "inertia": f"{row['inertia']:.8g}",
-            "starts": row["n_starts"],
+            "least inertia": f"{row['inertia']:.8g}",
+            "starts that moved": row["n_starts"],
             "largest shift": number(row["shift"]),
             "seconds": row["seconds"],
         }

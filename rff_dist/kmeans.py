@@ -614,8 +614,10 @@ class LloydPass:
     ----------
     number : int
         1 for the first.
-    inertias : tuple of float
-        Of the starts that took part, before the pass moved their centres.
+    inertia : float
+        Least of all starts, of the centres before the pass; of a start that had stopped its last.
+    n_starts : int
+        That took part.
     shift : float
         Largest of their sums of squared shifts of centres; 0 for a pass that moved none.
     clusters : Clusters, or None
@@ -623,7 +625,8 @@ class LloydPass:
     """
 
     number: int
-    inertias: tuple[float, ...]
+    inertia: float
+    n_starts: int
     shift: float
     clusters: Clusters | None = None
 
@@ -639,7 +642,7 @@ def iterate(job: Job, starts: FloatArray, *, max_iter: int, tol: float) -> Itera
     n_iter = np.zeros(n_init, np.int64)
     stopped, settled = np.zeros(n_init, bool), np.zeros(n_init, bool)
     weights = np.zeros(centres.shape[:2])
-    number, done = 0, LloydPass(0, (), 0.0)
+    number, done = 0, LloydPass(0, np.inf, n_init, 0.0)
     while number < max_iter and not stopped.all():
         if number:
             yield done
@@ -654,7 +657,7 @@ def iterate(job: Job, starts: FloatArray, *, max_iter: int, tol: float) -> Itera
         n_iter[active] += 1
         centres[active] = moved
         number += 1
-        done = LloydPass(number, tuple(found.inertias), float(shifts.max()))
+        done = LloydPass(number, min(path[-1] for path in paths), len(active), float(shifts.max()))
         logger.info("inertia %s, shift %s", found.inertias, shifts)
     moving = np.flatnonzero(~settled)  # their labels and inertia are those of former centres
     if len(moving):
@@ -663,7 +666,7 @@ def iterate(job: Job, starts: FloatArray, *, max_iter: int, tol: float) -> Itera
         for start, inertia in zip(moving, found.inertias, strict=True):
             paths[start].append(inertia)
         weights[moving] = found.weights
-        done = LloydPass(number + 1, tuple(found.inertias), 0.0)
+        done = LloydPass(number + 1, min(path[-1] for path in paths), len(moving), 0.0)
     last = [path[-1] for path in paths]
     best = int(np.argmin(last))
     clusters = Clusters(
