@@ -15,6 +15,7 @@ from scipy import integrate, special, stats
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 from sklearn.kernel_ridge import KernelRidge
+from sklearn.metrics.pairwise import rbf_kernel
 
 pytestmark = pytest.mark.notebooks
 
@@ -22,8 +23,10 @@ NOTEBOOKS = sorted((Path(__file__).resolve().parents[2] / "notebooks").glob("*.i
 BOCHNER = "01-bochner-in-pictures"
 KERNELS = "02-kernels-and-designs"
 UNCERTAINTY = "03-kernel-svm-and-uncertainty"
+CLUSTERS = "04-kernel-k-means"
 
-# Rows of the experiment in 03, which is stored with 100,000: an exact kernel machine takes minutes for those.
+# Rows of the experiment in 03, which is stored with 100,000: an exact kernel machine takes minutes for those;
+# and of the one out of core in 04, which is stored with a million.
 FEW_ROWS = "4000"
 
 # What is read from a notebook's variables when it has run: an expression whose value is JSON.
@@ -104,6 +107,21 @@ PROBES = {
         "cv_grid": [candidates, alphas.tolist()],
         "chosen": [int(chooser.n_components_), float(chooser.alpha_)],
         "gap": float(gap),
+    }""",
+    CLUSTERS: """{
+        "ring_ari": ring_ari,
+        "moon_ari": moon_ari,
+        "moons": [moons.tolist(), upper.tolist()],
+        "moon_labels": {name: labels.tolist() for name, labels in moon_labels.items()},
+        "inertia": {name: inertia(labels) for name, labels in moon_labels.items()},
+        "inertia_of_the_moons": inertia(upper),
+        "exact_inertia": exact_moons.inertia_,
+        "widths": widths,
+        "agreement": {name: [agreement[name, D] for D in widths] for name in ("rings", "moons")},
+        "relative": {name: [relative[name, D] for D in widths] for name in ("rings", "moons")},
+        "n_samples": N_SAMPLES,
+        "counts": counted.counts.tolist(),
+        "large_ari": large_ari,
     }""",
 }
 
@@ -528,3 +546,56 @@ def test_chosen_width_is_the_smallest_within_one_standard_error(uncertainty):
 
 def test_table_is_what_scikit_learn_finds_by_refitting(uncertainty):
     assert uncertainty["gap"] < 1e-8
+
+
+# -- 04: kernel k-means ----------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def clusters(runs):
+    return runs[CLUSTERS].values
+
+
+def test_rings_are_found_exactly_and_in_features_but_not_by_k_means(clusters):
+    assert clusters["ring_ari"] == {
+        "k-means": pytest.approx(0, abs=0.01),
+        "Kernel k-means, exact": 1,
+        "512 random features": 1,
+    }
+
+
+def test_two_halves_have_less_inertia_than_the_moons_which_a_spectral_component_parts(clusters):
+    X, upper = map(np.array, clusters["moons"])
+    gram = rbf_kernel(X, gamma=1 / (2 * 0.5**2))
+
+    def inertia(labels):
+        same = np.equal.outer(labels, labels)
+        return len(labels) - (gram * same / same.sum(axis=1)).sum()
+
+    for name, labels in clusters["moon_labels"].items():
+        assert clusters["inertia"][name] == pytest.approx(inertia(np.array(labels)), rel=1e-9)
+    exact = inertia(np.array(clusters["moon_labels"]["Kernel k-means, exact"]))
+    assert clusters["exact_inertia"] == pytest.approx(exact, rel=1e-9)
+    assert exact < 0.97 * inertia(upper) == pytest.approx(0.97 * clusters["inertia_of_the_moons"])
+    assert clusters["moon_ari"]["Kernel k-means, exact"] < 0.6
+    assert clusters["moon_ari"]["512 random features"] < 0.7
+    assert clusters["moon_ari"]["One spectral component"] == 1
+
+
+def test_features_come_nearer_to_the_exact_labels_and_objective_as_d_grows(clusters):
+    assert clusters["widths"] == [16, 64, 256, 1024]
+    for name, least in (("rings", 1.0), ("moons", 0.95)):
+        median = np.median(clusters["agreement"][name], axis=1)
+        assert median[0] < 0.8
+        assert (np.diff(median) >= 0).all()
+        assert median[-1] >= least
+        # 1/√64 of the error, and other local optima, which cost up to 3 % of the objective
+        assert clusters["relative"][name][-1] < 0.5 * clusters["relative"][name][0]
+
+
+def test_rows_out_of_core_are_parted_by_ring(clusters, runs):
+    assert np.sum(clusters["counts"]) == clusters["n_samples"] == int(FEW_ROWS)
+    assert clusters["large_ari"] > 0.999
+    (cell,) = (cell for cell in runs[CLUSTERS].stored.cells if "draw_batches" in cell.source)
+    rows, ari = re.search(r"^([\d,]+) rows(?:.|\n)*ARI (\d\.\d+)$", printed(cell), re.MULTILINE).groups()
+    assert (rows, float(ari)) == ("1,000,000", 1)
