@@ -13,7 +13,7 @@ from tests.processes import environment_of_all_cores
 MIB = 2**20
 SCRIPT = """
 import json, sys
-from rff_dist import RFFRidge, SerialEngine, open_dataset, pipeline
+from rff_dist import RFFRidge, SerialEngine, open_dataset, pipeline, prediction
 
 url, output = sys.argv[1:3]
 n_components, alpha, length_scale, cv = (json.loads(argument) for argument in sys.argv[3:])
