@@ -43,7 +43,7 @@ def test_python_prints_what_the_readme_says(blocks, tmp_path, project_root):
 def test_the_commands_and_the_flow_run_as_printed(blocks, tmp_path, project_root):
     lines = [line for kind, text in blocks if kind == "sh" for line in text.splitlines()]
     commands = [shlex.split(line, comments=True) for line in lines if line.startswith("rff-dist")]
-    assert len(commands) == 9
+    assert len(commands) == 10
     for _, *arguments in commands:
         run([sys.executable, "-m", "rff_dist.cli", *arguments], tmp_path, project_root)
     flow = next(text for kind, text in blocks if kind == "python" and "flows" in text)
