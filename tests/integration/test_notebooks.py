@@ -494,7 +494,8 @@ def test_every_machine_learns_and_candidates_share_a_reading(uncertainty):
     # 1,000 rows held out, and features that were drawn otherwise: each about 0.012
     for linear in ("RidgeClassifier", "LinearSVC"):
         assert accuracy["ours: ridge"] > accuracy[f"RBFSampler + {linear}"] - 0.04
-    assert max(accuracy, key=accuracy.__getitem__) == "SVC, exact"
+    # a length scale for each column leaves out the sixteen of noise, which the exact machine's one cannot
+    assert accuracy["chosen: ridge"] > accuracy["SVC, exact"]
 
 
 def test_stored_experiment_has_the_lectures_rows_and_accuracies(runs):
