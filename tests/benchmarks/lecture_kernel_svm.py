@@ -30,7 +30,7 @@ N_COMPONENTS = 800  # the lecture's
 LOSSES = ("squared", "squared_hinge", "logistic")
 # what one reading chooses from: multiples of the median distance between rows, and a width for each column
 LENGTH_SCALES = ("0.7x", "1x", "1.4x", "evidence")
-CHOOSE_FROM = (256, 512, 1024)
+CHOOSE_FROM = (128, 256, 512)
 LARGER = (2048, 4096)
 EXACT, THEIRS = "SVC", "RBFSampler"
 OURS, CHOICE, CHOSEN = "ours, SVC's length scale", "ours, the choice", "ours, chosen length scale"
