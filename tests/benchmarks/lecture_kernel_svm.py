@@ -254,5 +254,5 @@ def save_picture(path: Path, rows: list[Row]) -> None:
     axes.xaxis.set_major_formatter("{x:g}")
     axes.xaxis.set_minor_locator(NullLocator())
     axes.grid(True, color="#e6e8eb", lw=0.7)
-    axes.legend(frameon=False, fontsize=8, loc="lower right")
+    axes.legend(frameon=False, fontsize=8, loc="center left")
     figure.savefig(path, dpi=120)

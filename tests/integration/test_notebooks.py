@@ -489,7 +489,7 @@ def test_every_machine_learns_and_candidates_share_a_reading(uncertainty):
     assert uncertainty["n_samples"] == int(FEW_ROWS)
     assert uncertainty["n_readings"] == 1
     accuracy = {name: accuracy for name, _, _, _, accuracy in uncertainty["table"]}
-    assert len(accuracy) == 8
+    assert len(accuracy) == 9
     assert all(0.65 < share < 0.95 for share in accuracy.values())
     # 1,000 rows held out, and features that were drawn otherwise: each about 0.012
     for linear in ("RidgeClassifier", "LinearSVC"):
