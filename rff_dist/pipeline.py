@@ -1,4 +1,6 @@
-"""The main job as plain functions: inspect → draw → broadcast → accumulate → solve → evaluate → publish.
+"""The main job as plain functions: inspect → draw → broadcast → accumulate → choose → solve.
+
+`prediction` goes on with the trained model: evaluate, predict, write.
 
 Estimators, the command line and the Prefect flows are thin faces of these. Each pass goes through
 an engine; everything else is arithmetic on what the passes return.

@@ -28,9 +28,7 @@ from rff_dist.blocks import (
 )
 from rff_dist.engines import Engine
 from rff_dist.errors import DataError, InvalidParameterError, StatisticsError
-from rff_dist.feature_map import (
-    FeatureMap,
-)
+from rff_dist.feature_map import FeatureMap
 from rff_dist.model import RidgeModel
 from rff_dist.pipeline import blocks_of, check_matrix_pass
 from rff_dist.storage import create_output
