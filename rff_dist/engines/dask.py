@@ -179,16 +179,27 @@ def _unpack(pickled: bytes, expected: dict[str, str]) -> _Parcel:
 
 
 class _SayOnce(distributed.WorkerPlugin):
-    """Leave out of an embedded worker's log the failures of a pass, which the client raises anyway."""
+    """Leave out of an embedded worker's log what the client says by itself.
+
+    These are failures of a pass, which it raises, and that the scheduler cannot be reached: either the
+    client closes the cluster on purpose, or its pass ends with ClusterLostError.
+    """
 
     name = "rff_dist-say-once"
 
     def setup(self, worker: distributed.Worker) -> None:
-        logging.getLogger("distributed.worker").addFilter(_is_not_of_a_pass)
+        logging.getLogger("distributed.worker").addFilter(_is_said_here_only)
 
 
-def _is_not_of_a_pass(record: logging.LogRecord) -> bool:
+# What distributed.worker logs with a traceback where a heartbeat, or its farewell, meets a closed connection.
+_OF_A_LOST_SCHEDULER = ("Failed to communicate with scheduler", "Failed to log closing event")
+
+
+def _is_said_here_only(record: logging.LogRecord) -> bool:
     message = record.getMessage()
+    error = record.exc_info[1] if record.exc_info else None
+    if isinstance(error, OSError) and message.startswith(_OF_A_LOST_SCHEDULER):
+        return False
     return not any(f" {task.__name__}(" in message for task in _TASKS)
 
 
