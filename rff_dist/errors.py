@@ -10,9 +10,12 @@
     ├── SolveError (numpy.linalg.LinAlgError)   no solution; carries causes and remedies
     ├── StorageError (OSError)                  a dataset or model that cannot be opened or written
     │   ├── OutputExistsError (FileExistsError) the output is there already
+    │   ├── OutputBusyError (BlockingIOError)   another run is writing the output
     │   ├── IntegrityError                      stored bytes that are not the ones that were written
     │   ├── UnsafeModelError                    a file that could run code when loaded, a pickle say
-    │   └── VersionError                        written by a newer release
+    │   ├── VersionError                        written by a newer release
+    │   ├── NoSuchVersionError (LookupError)    a registered model has no such version
+    │   └── ConflictError                       somebody else changed the same thing meanwhile
     ├── BlockError (RuntimeError)               a block failed; names its rows
     ├── BroadcastError (RuntimeError)           a worker drew other frequencies than the client
     ├── ClusterError (ConnectionError)          the Dask cluster cannot be used
@@ -59,6 +62,10 @@ class OutputExistsError(StorageError, FileExistsError):
     """The output exists and overwriting was not asked for."""
 
 
+class OutputBusyError(StorageError, BlockingIOError):
+    """Another run is writing the output."""
+
+
 class IntegrityError(StorageError):
     """Stored bytes are not the ones that were written."""
 
@@ -69,6 +76,14 @@ class UnsafeModelError(StorageError):
 
 class VersionError(StorageError):
     """The model was written by a newer release."""
+
+
+class NoSuchVersionError(StorageError, LookupError):
+    """A registered model has no such version, or none to go back to."""
+
+
+class ConflictError(StorageError):
+    """Somebody else changed the same thing meanwhile."""
 
 
 class BlockError(RFFDistError, RuntimeError):

@@ -1,0 +1,329 @@
+"""A lease is one writer's at a time, whoever else tries, and a dead writer's ends."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from zarr.storage import ObjectStore
+
+from rff_dist.errors import OutputBusyError, StorageError
+from rff_dist.storage import leases
+from rff_dist.storage.leases import hold
+from rff_dist.storage.locations import parse_location
+
+
+@pytest.fixture(params=["folder", "memory", "object store"])
+def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    if request.param == "folder":
+        return str(tmp_path / "new" / "model")
+    if request.param == "memory":
+        return f"memory://{tmp_path.name}/model"
+    new = pytest.importorskip("obstore.store").MemoryStore
+    folders: dict[str, Any] = {}
+
+    def open_in_memory(location: Any, *, read_only: bool) -> ObjectStore[Any]:
+        return ObjectStore(folders.setdefault(location.url, new()), read_only=read_only)
+
+    monkeypatch.setattr(leases, "open_store", open_in_memory)
+    return "s3://bucket/model"
+
+
+def in_another_thread(action: Callable[[], Any]) -> Any:
+    """Call in a context that holds nothing, and return the result or the error."""
+    results: list[Any] = []
+
+    def run() -> None:
+        try:
+            results.append(action())
+        except Exception as error:
+            results.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    return results[0]
+
+
+def try_to_hold(place: str) -> Any:
+    def once() -> str:
+        with hold(place, holder="a rival"):
+            return "held"
+
+    return in_another_thread(once)
+
+
+def claims_at(place: str) -> dict[int, bytes]:
+    location = parse_location(place)
+    return leases._read_claims(leases.open_store(leases._folder(location), read_only=False), location)
+
+
+def put_claim(place: str, number: int = 1, **changes: Any) -> leases._Claim:
+    location = parse_location(place)
+    store = leases.open_store(leases._folder(location), read_only=False)
+    claim = replace(leases._Claim.of_this_process("an earlier run"), **changes)
+    assert leases._create(store, number, claim.to_bytes(), location)
+    return claim
+
+
+# -- one writer at a time ------------------------------------------------------------------------------
+
+
+def test_a_second_writer_is_refused_at_once_with_holder_and_age(place):
+    with hold(place, holder="flow run amber-lynx"):
+        start = time.monotonic()
+        refused = try_to_hold(place)
+        assert time.monotonic() - start < 5
+    assert isinstance(refused, OutputBusyError)
+    assert isinstance(refused, StorageError)
+    assert isinstance(refused, BlockingIOError)
+    assert str(refused).startswith(
+        f"another run is writing {place}: flow run amber-lynx, process {os.getpid()}"
+    )
+    assert "for 0 s (last sign of life 0 s ago)" in str(refused)
+
+
+def test_a_lease_ends_with_its_context_also_after_an_error(place):
+    with pytest.raises(ZeroDivisionError), hold(place, holder="one"):
+        _ = 1 // 0
+    assert claims_at(place) == {}
+    assert try_to_hold(place) == "held"
+
+
+def test_nothing_is_left_beside_a_local_output(tmp_path):
+    with hold(tmp_path / "model", holder="one"):
+        assert [path.name for path in tmp_path.iterdir()] == [".model.lease"]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_step_of_a_run_that_holds_a_lease_gets_the_same_one(place):
+    with hold(place, holder="flow") as outer, hold(place, holder="task") as inner:
+        assert inner is outer
+    assert claims_at(place) == {}
+
+
+def test_other_locations_are_free(place):
+    with hold(place, holder="one"), hold(place + "-2", holder="one"):
+        pass
+
+
+def test_a_whole_bucket_has_its_lease_inside():
+    assert leases._folder(parse_location("s3://bucket")).url == "s3://bucket/.lease"
+    assert leases._folder(parse_location("s3://bucket/a/model")).url == "s3://bucket/a/.model.lease"
+
+
+def test_a_place_that_cannot_be_written_is_an_error_of_storage(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StorageError, match=r"no lease can be kept beside .*file/model"):
+        hold(tmp_path / "file" / "model", holder="one").__enter__()
+
+
+# -- holders that died -----------------------------------------------------------------------------------
+
+
+def test_the_lease_of_a_killed_process_of_this_machine_is_taken_over_at_once(tmp_path, caplog):
+    script = (
+        "import sys, time; from rff_dist.storage.leases import hold\n"
+        "with hold(sys.argv[1], holder='to be killed'):\n"
+        "    print('held', flush=True); time.sleep(600)"
+    )
+    command = [sys.executable, "-c", script, str(tmp_path / "model")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "held\n"
+        assert "to be killed" in str(try_to_hold(str(tmp_path / "model")))
+        process.send_signal(signal.SIGKILL)
+    with hold(tmp_path / "model", holder="next"):
+        [content] = claims_at(str(tmp_path / "model")).values()
+        assert json.loads(content)["holder"] == "next"
+    assert "is taken over from a run that died: to be killed" in caplog.text
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_process_number_that_was_given_to_another_process_does_not_keep_a_lease(place):
+    put_claim(place, started=1)
+    assert try_to_hold(place) == "held"
+
+
+def test_a_process_of_another_container_is_not_taken_for_dead(place):
+    put_claim(place, machine="another boot", pid=2**22 + 1)
+    assert isinstance(try_to_hold(place), OutputBusyError)
+
+
+@pytest.mark.parametrize("beats_on", [False, True], ids=["silent", "alive, with another clock"])
+def test_an_old_lease_of_another_machine_is_taken_over_only_where_it_stays_silent(
+    place, monkeypatch, beats_on
+):
+    monkeypatch.setattr(leases, "BEAT_S", 0.2)
+    old = time.time() - leases.EXPIRES_S - 5
+    claim = put_claim(place, machine="another boot", beat=old)
+    location = parse_location(place)
+    store = leases.open_store(leases._folder(location), read_only=False)
+
+    def beat() -> None:
+        leases.write_bytes(store, "1", replace(claim, beat=old + 1).to_bytes())
+
+    timer = threading.Timer(0.1, beat)
+    if beats_on:
+        timer.start()
+    outcome = try_to_hold(place)
+    timer.cancel()
+    if beats_on:
+        assert isinstance(outcome, OutputBusyError)
+    else:
+        assert outcome == "held"
+
+
+def test_what_is_no_claim_is_taken_over_after_a_while(place, monkeypatch):
+    monkeypatch.setattr(leases, "BEAT_S", 0.01)
+    location = parse_location(place)
+    store = leases.open_store(leases._folder(location), read_only=False)
+    leases._create(store, 1, b"{not json", location)
+    assert try_to_hold(place) == "held"
+
+
+def test_a_holder_gives_signs_of_life(place, monkeypatch):
+    monkeypatch.setattr(leases, "BEAT_S", 0.05)
+    with hold(place, holder="one"):
+        first = claims_at(place)
+        deadline = time.monotonic() + 30
+        while claims_at(place) == first:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+
+
+def test_a_run_that_was_stopped_too_long_learns_that_it_was_replaced(place):
+    with hold(place, holder="sleeper") as lease:
+        lease.check()
+        lease._claim = replace(lease._claim, beat=time.time() - leases.EXPIRES_S - 5)
+        lease.check()  # late, but nobody came
+        # As another run does that found it silent.
+        leases._delete(lease._store, 1)
+        put_claim(place, 2, holder="the next run")
+        with pytest.raises(OutputBusyError, match=r"lease is gone, and taken over by the next run"):
+            lease.check()
+    assert list(claims_at(place)) == [2]
+
+
+def test_a_run_that_wakes_beside_its_successor_does_not_go_on(place):
+    with hold(place, holder="sleeper") as lease:
+        put_claim(place, 2, holder="the next run")
+        lease._claim = replace(lease._claim, beat=time.time() - leases.EXPIRES_S - 5)
+        with pytest.raises(OutputBusyError, match="taken over by the next run"):
+            lease.check()
+
+
+# -- whatever the order ----------------------------------------------------------------------------------
+
+
+class Turns:
+    """Let threads go on one at a time, in an order that a seed fixes: some run far while others wait.
+
+    Burckhardt et al. 2010, "A randomized scheduler with probabilistic guarantees of finding bugs".
+    """
+
+    def __init__(self, seed: int, n_threads: int) -> None:
+        self._random = random.Random(seed)
+        self._condition = threading.Condition()
+        self._running = n_threads
+        self._waiting: set[int] = set()
+        self._turn: int | None = None
+        self._priorities: dict[int, float] = {}
+
+    def wait(self) -> None:
+        me = threading.get_ident()
+        with self._condition:
+            self._waiting.add(me)
+            self._choose()
+            self._condition.wait_for(lambda: self._turn == me)
+            self._turn = None
+            self._waiting.discard(me)
+
+    def end(self) -> None:
+        with self._condition:
+            self._running -= 1
+            self._choose()
+
+    def _choose(self) -> None:
+        if self._waiting and len(self._waiting) == self._running:
+            if self._random.random() < 0.15:
+                self._priorities.clear()
+            draws = {me: self._random.random() for me in sorted(self._waiting)}
+            self._priorities = draws | self._priorities
+            self._turn = max(self._waiting, key=self._priorities.__getitem__)
+            self._condition.notify_all()
+
+
+def race(place: Any, seed: int, monkeypatch: pytest.MonkeyPatch) -> tuple[int, int]:
+    """Let three runs take and release a lease; return how many held it together at most, and in total."""
+    turns = Turns(seed, n_threads=3)
+    now, most, in_total = 0, 0, 0
+
+    def step[**P, R](original: Callable[P, R]) -> Callable[P, R]:
+        def wait_first(*arguments: P.args, **options: P.kwargs) -> R:
+            turns.wait()
+            return original(*arguments, **options)
+
+        return wait_first
+
+    def run() -> None:
+        nonlocal now, most, in_total
+        try:
+            lease = leases._take(place, "one")
+            now, in_total = now + 1, in_total + 1
+            most = max(most, now)
+            for _ in range(3):
+                turns.wait()
+            now -= 1
+            lease._release()
+        except OutputBusyError:
+            pass
+        finally:
+            turns.end()
+
+    with monkeypatch.context() as patch:
+        for name in ("_read_claims", "_create", "_delete"):
+            patch.setattr(leases, name, step(getattr(leases, name)))
+        threads = [threading.Thread(target=run) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+    return most, in_total
+
+
+@pytest.mark.parametrize("found", [False, True], ids=["nothing there", "a dead holder's claim there"])
+def test_exactly_one_holds_a_lease_at_a_time_whatever_the_order_of_their_steps(monkeypatch, found):
+    for seed in range(100):
+        place = parse_location(f"memory://lease-{found}-{seed}/model")
+        if found:
+            put_claim(place.url, started=1)
+        most, in_total = race(place, seed, monkeypatch)
+        assert most == 1, seed
+        assert 1 <= in_total <= 3, seed
+
+
+def test_a_run_that_looked_before_others_came_and_went_withdraws(monkeypatch):
+    """The claim that it found void is gone meanwhile, and its number free again."""
+    place = "memory://looked-too-early/model"
+    put_claim(place, started=1)
+    create = leases._create
+
+    def come_and_go_first(*arguments: Any) -> bool:
+        monkeypatch.setattr(leases, "_create", create)
+        assert try_to_hold(place) == "held"
+        leases._take(parse_location(place), "came to stay")
+        return create(*arguments)
+
+    monkeypatch.setattr(leases, "_create", come_and_go_first)
+    with pytest.raises(OutputBusyError, match="came to stay"):
+        leases._take(parse_location(place), "looked too early")
