@@ -11,6 +11,7 @@ from __future__ import annotations
 import difflib
 import errno
 import importlib.util
+import logging
 import os
 import re
 import shutil
@@ -29,11 +30,15 @@ from zarr.storage import LocalStore, MemoryStore, ObjectStore
 
 from rff_dist.errors import MissingDependencyError, OutputExistsError, StorageError
 
+logger = logging.getLogger(__name__)
+
 # Read and written through obstore, the extra `s3`: against a local server it read twice as fast as s3fs.
 REMOTE_SCHEMES = ("s3", "gs", "az", "https")
 SCHEMES = ("file", "memory", *REMOTE_SCHEMES)
 _READ_ONLY_SCHEMES = ("https",)
 _NODE_FILES = ("zarr.json", ".zgroup", ".zarray")
+# Says which version of a registered model is current; the folder that it is in holds all versions.
+POINTER_FILE = "current.json"
 
 # `memory://name` promises one dataset per name and process, which needs one table per process.
 _MEMORY: dict[str, MemoryStore] = {}
@@ -61,6 +66,11 @@ class Location:
     @property
     def is_local(self) -> bool:
         return self.scheme == "file"
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether it is in an object store."""
+        return self.scheme in REMOTE_SCHEMES
 
     def child(self, name: str) -> Location:
         """Return the folder `name` below this one."""
@@ -151,11 +161,32 @@ def open_store(location: Location, *, read_only: bool) -> Store:
     from obstore.store import from_url
 
     # Credentials and endpoints come from the environment (AWS_…, GOOGLE_…, AZURE_…), never from the URL.
-    store = from_url(
-        location.url,
-        retry_config={"max_retries": 4, "retry_timeout": timedelta(seconds=60)},
-    )
+    try:
+        store = from_url(
+            location.url,
+            retry_config={"max_retries": 4, "retry_timeout": timedelta(seconds=60)},
+        )
+    except Exception as error:
+        raise StorageError(
+            f"{location} cannot be opened ({explain(error)}). Check the address, and the settings of the store "
+            "in the environment"
+        ) from error
     return ObjectStore(store, read_only=read_only)
+
+
+def is_store_error(error: BaseException) -> bool:
+    """Tell whether an error says that a store refused or did not answer, rather than that its bytes are bad."""
+    # Errors of an object store are no OSErrors; naming their package does not import it.
+    return isinstance(error, OSError) or type(error).__module__.startswith("obstore")
+
+
+def explain(error: BaseException) -> str:
+    """One line about an error of a library, without what may not be shown."""
+    # obstore adds its internal state after "Debug source".
+    text = " ".join(str(error).partition("Debug source")[0].split())
+    text = re.sub(r"(://)[^/@\s]*@", r"\1***@", text)
+    text = re.sub(r"(://[^\s?#]*)[?#]\S*", r"\1?***", text)
+    return f"{type(error).__name__}: {text[:300]}" if text else type(error).__name__
 
 
 def exists(location: Location) -> bool:
@@ -165,7 +196,43 @@ def exists(location: Location) -> bool:
     if location.scheme == "memory":
         return location.path in _MEMORY
     store = open_store(location, read_only=True)
-    return any(read_bytes(store, name, where=location) is not None for name in (*_NODE_FILES, "model.json"))
+    names = (*_NODE_FILES, "model.json", POINTER_FILE)
+    return any(read_bytes(store, name, where=location) is not None for name in names)
+
+
+def may_hold(location: Location) -> bool:
+    """Say whether `location` is worth reading from; an object store has no folders that could be missing."""
+    return location.scheme not in ("file", "memory") or exists(location)
+
+
+def list_names(location: Location) -> list[str]:
+    """Return the names of what is stored directly below `location`, sorted; nothing there is no name.
+
+    Raises
+    ------
+    StorageError
+        If the store cannot be listed.
+    """
+    if location.scheme == "memory":
+        start = f"{location.path}/"
+        names = {name.removeprefix(start).partition("/")[0] for name in _MEMORY if name.startswith(start)}
+        if location.path not in _MEMORY:
+            return sorted(names)
+    else:
+        names = set()
+
+    async def gather(store: Store) -> list[str]:
+        return [name async for name in store.list_dir("")]
+
+    try:
+        return sorted(names.union(sync(gather(open_store(location, read_only=True)))))
+    except StorageError:
+        raise
+    except Exception as error:
+        raise StorageError(
+            f"{location} cannot be listed ({explain(error)}). "
+            "Check the address, the network and the permissions"
+        ) from error
 
 
 def _names_in_memory() -> list[str]:
@@ -182,10 +249,8 @@ def read_bytes(store: Store, key: str, *, where: Location | str) -> bytes | None
     try:
         buffer = sync(store.get(key, prototype=default_buffer_prototype()))
     except Exception as error:
-        # obstore adds its internal state after "Debug source".
-        text = redact(" ".join(str(error).partition("Debug source")[0].split()))[:300]
         raise StorageError(
-            f"{where} cannot be read ({key}: {type(error).__name__}: {text}). "
+            f"{where} cannot be read ({key}: {explain(error)}). "
             "Check the address, the network and the permissions"
         ) from error
     return None if buffer is None else buffer.to_bytes()
@@ -208,6 +273,11 @@ def write_bytes(store: Store, key: str, content: bytes) -> None:
     finally:
         temporary.unlink(missing_ok=True)
     _fsync_path(path.parent)
+
+
+def delete_bytes(store: Store, key: str) -> None:
+    """Remove what is stored under `key`; nothing there is no error."""
+    sync(store.delete(key))
 
 
 def check_output(
@@ -237,7 +307,7 @@ def check_output(
     Raises
     ------
     OutputExistsError
-        If it exists and `overwrite` is False.
+        If it exists and `overwrite` is False, or it is a registered model.
     StorageError
         In the other cases.
     """
@@ -256,8 +326,14 @@ def check_output(
                     f"the output {location} lies inside the Zarr data {parent}; write beside it"
                 )
     if not exists(location):
+        _refuse_others_objects(location)
         _try_writing(location)
         return
+    if holds_versions(location):
+        raise OutputExistsError(
+            f"{location} is a registered model, which keeps all of its versions; publish the next one with "
+            "register=True, or choose another name"
+        )
     if not overwrite:
         raise OutputExistsError(
             f"{location} exists already; choose another name, or give overwrite=True "
@@ -268,22 +344,52 @@ def check_output(
         replaceable = path.is_dir() and (
             any((path / name).is_file() for name in marker) or not any(path.iterdir())
         )
-        if not replaceable:
-            raise StorageError(
-                f"{location} is not replaced: overwriting removes what is there, and it holds none of "
-                f"{', '.join(marker)}. Remove it yourself if it is not needed"
-            )
+    elif location.is_remote:
+        store = open_store(location, read_only=True)
+        replaceable = any(read_bytes(store, name, where=location) is not None for name in marker)
+    else:
+        replaceable = True
+    if not replaceable:
+        raise StorageError(
+            f"{location} is not replaced: overwriting removes what is there, and it holds none of "
+            f"{', '.join(marker)}. Remove it yourself if it is not needed"
+        )
+    if location.is_local:
         # A model is replaced in its folder, a dataset beside it.
         _try_writing(location if marker == _NODE_FILES else location.child("model"))
 
 
-def writing_advice(error: OSError) -> str:
-    """Say what to do about an output that the operating system refused."""
+def holds_versions(location: Location) -> bool:
+    """Say whether `location` is a registered model of which a version is current."""
+    if location.is_local:
+        return Path(location.path, POINTER_FILE).is_file()
+    return (
+        may_hold(location)
+        and read_bytes(open_store(location, read_only=True), POINTER_FILE, where=location) is not None
+    )
+
+
+def writing_advice(error: BaseException) -> str:
+    """Say what to do about an output that the operating system or an object store refused."""
+    if not isinstance(error, OSError):
+        return "Check the address, the network and the permissions"
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return "Free some space or choose another place"
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return "Choose a folder that you may write to"
     return "Choose another place"
+
+
+def _refuse_others_objects(location: Location) -> None:
+    """Refuse a prefix, a whole bucket say, of what is not ours: a failed write would remove that too."""
+    if not location.is_remote:
+        return
+    names = list_names(location)
+    if names:
+        raise StorageError(
+            f"{location} holds other things ({', '.join(names[:5])}{', …' if len(names) > 5 else ''}) and no "
+            "dataset or model; expected a name of its own. Write to a name below it"
+        )
 
 
 def _try_writing(location: Location) -> None:
@@ -356,7 +462,10 @@ def discard(location: Location) -> None:
         for name in [n for n in _MEMORY if n == location.path or n.startswith(location.path + "/")]:
             del _MEMORY[name]
     else:
-        sync(open_store(location, read_only=False).delete_dir(""))
+        try:
+            sync(open_store(location, read_only=False).delete_dir(""))
+        except Exception as error:
+            logger.warning("%s could not be removed (%s); remove it yourself", location, explain(error))
 
 
 def unfinished(location: Location) -> list[str]:
@@ -374,6 +483,13 @@ def sync_to_disk(location: Location) -> None:
     """Wait until all files at a local `location` are on the disk."""
     if location.is_local:
         _fsync_tree(location.path)
+
+
+def sync_names(location: Location, n_names: int) -> None:
+    """Wait until the last `n_names` names of a local path are on the disk, as the folders above list them."""
+    if location.is_local:
+        for parent in list(Path(location.path).parents)[:n_names]:
+            _fsync_path(parent)
 
 
 def _overlap(a: Location, b: Location) -> bool:

@@ -31,6 +31,7 @@ from rff_dist.errors import (
     IntegrityError,
     InvalidParameterError,
     OutputExistsError,
+    RFFDistError,
     StorageError,
     UnsafeModelError,
     VersionError,
@@ -50,6 +51,7 @@ from rff_dist.storage.locations import (
     check_output,
     discard,
     exists,
+    is_store_error,
     open_store,
     parse_location,
     read_bytes,
@@ -57,6 +59,7 @@ from rff_dist.storage.locations import (
     write_bytes,
     writing_advice,
 )
+from rff_dist.storage.pointer import read_pointer, version_place
 
 FORMAT = "rff_dist record"
 FORMAT_VERSION = 1
@@ -152,8 +155,10 @@ def write_record(
         }
         _commit(store, document, location, overwrite=overwrite)
     except BaseException as error:
-        discard(location if not was_there and not _has_record(location) else location.child(generation))
-        if isinstance(error, OSError) and not isinstance(error, StorageError):
+        # Of an object store nothing but the arrays was written: a prefix may hold what others wrote.
+        whole = not location.is_remote and not was_there and not _has_record(location)
+        discard(location if whole else location.child(generation))
+        if is_store_error(error) and not isinstance(error, RFFDistError):
             raise StorageError(
                 f"{location} could not be written: {describe(error)}; what was there before is unchanged. "
                 f"{writing_advice(error)}"
@@ -169,7 +174,7 @@ def read_record(url: str | os.PathLike[str], *, kind: str | None = None) -> Reco
     Parameters
     ----------
     url : str or Path
-        Where it is.
+        Where it is. Of a registered model, `models/NAME`, the current version is read.
     kind : str, optional
         What it must be.
 
@@ -185,9 +190,45 @@ def read_record(url: str | os.PathLike[str], *, kind: str | None = None) -> Reco
         If there is no record, or one of another kind.
     """
     location = parse_location(url)
+    while True:
+        place = find_record(location)
+        try:
+            return _read_at(place, kind)
+        except StorageError:
+            # A version that was removed while we read it is current no more.
+            if place == location or find_record(location) == place:
+                raise
+
+
+def find_record(location: Location) -> Location:
+    """Return where the record that is meant by `location` is: of a registered model the current version."""
     _refuse_pickles(location)
     if not exists(location):
         raise StorageError(f"no model at {location}: nothing is there; expected a folder with {_FILE}")
+    if _has_record(location):
+        return location
+    pointer, _ = read_pointer(location)
+    return location if pointer is None else version_place(location, pointer.number)
+
+
+def peek_record(url: str | os.PathLike[str]) -> Record:
+    """Read a record's kind and metadata, and none of its arrays.
+
+    Raises
+    ------
+    StorageError
+        As `read_record`.
+    """
+    location = find_record(parse_location(url))
+    document = _parse_document(_read_document(open_store(location, read_only=True), location), location)
+    return Record(
+        document["kind"], document["metadata"], {}, document["format_version"], document["rff_dist_version"]
+    )
+
+
+def _read_at(location: Location, kind: str | None) -> Record:
+    """Read the record at a place, and check every byte of it."""
+    _refuse_pickles(location)
     store = open_store(location, read_only=True)
     content = _read_document(store, location)
     while True:
@@ -319,7 +360,8 @@ def _read_document(store: Store, location: Location) -> bytes:
     content = read_bytes(store, _FILE, where=location)
     if content is None:
         raise StorageError(
-            f"{location} is not a model: it has no {_FILE}. Expected a folder that save_model wrote"
+            f"{location} is not a model: it has no {_FILE}. Expected a folder that save_model wrote, or a "
+            "registered model of which a version is current"
         )
     return content
 

@@ -1,0 +1,194 @@
+"""Bytes that are written only if nobody else has written them meanwhile, in every kind of store.
+
+Object stores compare themselves: `If-None-Match` creates, `If-Match` with the ETag that was read replaces.
+Folders have a lock of the operating system, which a process that dies gives back, and stores in memory one of
+this process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import os
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from zarr.abc.store import Store
+from zarr.storage import LocalStore, MemoryStore, ObjectStore
+
+from rff_dist.errors import StorageError
+from rff_dist.storage.locations import Location, read_bytes, redact, write_bytes
+
+__all__ = ["Tagged", "create_bytes", "read_tagged", "replace_bytes"]
+
+logger = logging.getLogger(__name__)
+
+_memory_lock = threading.Lock()
+
+
+@dataclass(frozen=True, slots=True)
+class Tagged:
+    """Bytes as they were read, and how the store calls this version of them.
+
+    Attributes
+    ----------
+    content : bytes
+    tag : mapping
+        An object store's ETag and version; empty elsewhere, where the bytes themselves are compared.
+    """
+
+    content: bytes
+    tag: Mapping[str, str]
+
+
+def read_tagged(store: Store, key: str, *, where: Location | str) -> Tagged | None:
+    """Return what is stored under `key` for a later `replace_bytes`, or None where there is nothing.
+
+    Raises
+    ------
+    StorageError
+        If the store cannot be read; `where` is what the error calls it.
+    """
+    if not isinstance(store, ObjectStore):
+        content = read_bytes(store, key, where=where)
+        return None if content is None else Tagged(content, {})
+    import obstore
+
+    try:
+        found = obstore.get(store.store, key)
+        tag = {name: found.meta[name] for name in ("e_tag", "version")}
+        return Tagged(bytes(found.bytes()), {name: value for name, value in tag.items() if value})
+    except FileNotFoundError:
+        return None
+    except Exception as error:
+        raise _away("read", key, where, error) from error
+
+
+def create_bytes(store: Store, key: str, content: bytes, *, where: Location | str) -> bool:
+    """Store bytes under `key` if nothing is there, and say whether that was so.
+
+    Of any number of callers, in any process, one is told True. `content` must differ from every other
+    caller's (a token does that): a request whose answer was lost is told apart from another's by it.
+
+    In a folder a process that dies at this moment may leave a part of the bytes; what counts is that there is
+    something.
+
+    Raises
+    ------
+    StorageError
+        If the store cannot be written.
+    """
+    if isinstance(store, ObjectStore):
+        return _put(store, key, content, None, where)
+    if isinstance(store, LocalStore):
+        path = Path(store.root) / key
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with open(path, "xb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+        except FileExistsError:
+            return False
+        return True
+    return replace_bytes(store, key, content, expected=None, where=where)
+
+
+def replace_bytes(
+    store: Store, key: str, content: bytes, *, expected: Tagged | None, where: Location | str
+) -> bool:
+    """Store bytes under `key` if what is there is still what was read, and say whether it was.
+
+    Readers see the old bytes or the new ones, also after a power cut. `content` must differ from every other
+    caller's, as for `create_bytes`.
+
+    Parameters
+    ----------
+    expected : Tagged, or None
+        What `read_tagged` returned; None where there was nothing.
+
+    Raises
+    ------
+    StorageError
+        If the store cannot be written.
+    """
+    if isinstance(store, ObjectStore):
+        return _put(store, key, content, expected, where)
+    with _locked(store, key):
+        found = read_bytes(store, key, where=where)
+        if found != (None if expected is None else expected.content):
+            return False
+        write_bytes(store, key, content)
+    return True
+
+
+@contextlib.contextmanager
+def _locked(store: Store, key: str) -> Iterator[None]:
+    """Hold a key of a folder or of a store in memory against other writers."""
+    if isinstance(store, MemoryStore):
+        with _memory_lock:
+            yield
+        return
+    assert isinstance(store, LocalStore)
+    path = Path(store.root) / key
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path.with_name(f".{path.name}.lock"), "ab") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX)
+        except OSError as error:  # some network file systems are mounted without locks
+            logger.warning(
+                "%s has no locks (%s): two writers at the same moment could overwrite one another",
+                path.parent,
+                error.strerror or error,
+            )
+        yield
+
+
+def _put(store: ObjectStore[Any], key: str, content: bytes, expected: Tagged | None, where: Any) -> bool:
+    """Write to an object store under a condition."""
+    import obstore
+    from obstore.exceptions import AlreadyExistsError, NotSupportedError, PreconditionError
+
+    if expected is not None and not expected.tag:
+        return _put_unguarded(store, key, content, expected, where)
+    mode: Any = "create" if expected is None else dict(expected.tag)
+    try:
+        obstore.put(store.store, key, content, mode=mode, use_multipart=False)
+    except (AlreadyExistsError, PreconditionError, FileNotFoundError):
+        # A repeated request fails by what the first one wrote, if only the answer was lost.
+        found = read_bytes(store, key, where=where)
+        return found == content
+    except (NotSupportedError, NotImplementedError):
+        return _put_unguarded(store, key, content, expected, where)
+    except Exception as error:
+        raise _away("written", key, where, error) from error
+    return True
+
+
+def _put_unguarded(
+    store: ObjectStore[Any], key: str, content: bytes, expected: Tagged | None, where: Any
+) -> bool:
+    """Compare and then write, in a store that has no conditional writes."""
+    logger.warning(
+        "%s has no conditional writes: two writers at the same moment could overwrite one another", where
+    )
+    if read_bytes(store, key, where=where) != (None if expected is None else expected.content):
+        return False
+    try:
+        write_bytes(store, key, content)
+    except Exception as error:
+        raise _away("written", key, where, error) from error
+    return read_bytes(store, key, where=where) == content
+
+
+def _away(what: str, key: str, where: Location | str, error: Exception) -> StorageError:
+    # obstore adds its internal state after "Debug source".
+    text = redact(" ".join(str(error).partition("Debug source")[0].split()))[:300]
+    return StorageError(
+        f"{where} cannot be {what} ({key}: {type(error).__name__}: {text}). "
+        "Check the address, the network and the permissions"
+    )

@@ -1,0 +1,58 @@
+"""Small JSON documents that say of what format they are, and whether they are as they were written."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from rff_dist.errors import IntegrityError, StorageError, VersionError
+from rff_dist.storage.arrays import load_json
+
+__all__ = ["parse_document", "sign_document"]
+
+
+def sign_document(document: Mapping[str, Any], *, kind: str, version: int) -> bytes:
+    """Return a document as JSON, with its kind, the version of its format and a SHA-256 of it all."""
+    whole = {"format": f"rff_dist {kind}", "format_version": version, **document}
+    return json.dumps({**whole, "sha256": _digest(whole)}, indent=1, allow_nan=False).encode()
+
+
+def parse_document(content: bytes, *, kind: str, version: int, where: str) -> dict[str, Any]:
+    """Return the document that `sign_document` wrote.
+
+    Parameters
+    ----------
+    version : int
+        The newest version of the format that is understood.
+    where : str
+        What errors call the document.
+
+    Raises
+    ------
+    VersionError
+        If a newer release wrote it.
+    IntegrityError
+        If it is not as it was written.
+    """
+    try:
+        document = load_json(content)
+    except StorageError as error:
+        raise IntegrityError(f"{where}: {error}. Restore it from a copy") from error
+    stored = document.pop("sha256", None)
+    if document.get("format") != f"rff_dist {kind}" or stored != _digest(document):
+        raise IntegrityError(
+            f"{where} is not as it was written (SHA-256 {str(stored)[:16]}… expected); restore it from a copy"
+        )
+    found = document["format_version"]
+    if found > version:
+        raise VersionError(
+            f"{where} has format version {found}; this release reads up to version {version}. "
+            "Install the newer release"
+        )
+    return document
+
+
+def _digest(document: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(document, sort_keys=True, allow_nan=False).encode()).hexdigest()

@@ -1,0 +1,99 @@
+"""Which version of a registered model is the current one: `current.json` in the model's folder."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+
+from rff_dist.errors import ConflictError, IntegrityError
+from rff_dist.storage.conditional import Tagged, read_tagged, replace_bytes
+from rff_dist.storage.documents import parse_document, sign_document
+from rff_dist.storage.locations import POINTER_FILE, Location, may_hold, open_store
+
+__all__ = ["Pointer", "read_pointer", "swap_pointer", "version_place"]
+
+_KIND, _VERSION = "pointer", 1
+
+
+@dataclass(frozen=True, slots=True)
+class Pointer:
+    """Which version is current, and which ones were before.
+
+    Attributes
+    ----------
+    number : int
+        Of the current version.
+    previous : tuple of int
+        Of the versions that were current before, the last one last: what a rollback goes back to.
+    promoted : str
+        When it became current, as ISO 8601 in UTC.
+    reason : str
+        Why; may be empty.
+    """
+
+    number: int
+    previous: tuple[int, ...]
+    promoted: str
+    reason: str
+
+    @classmethod
+    def now(cls, number: int, previous: tuple[int, ...], reason: str) -> Pointer:
+        """Return a pointer that is set at this moment."""
+        return cls(number, previous, datetime.now(UTC).isoformat(timespec="seconds"), reason)
+
+
+def version_place(location: Location, number: int) -> Location:
+    """Return where a version of a registered model is."""
+    return location.child(f"versions/{number}")
+
+
+def read_pointer(location: Location) -> tuple[Pointer | None, Tagged | None]:
+    """Return the pointer of a registered model, None where there is none, and what `swap_pointer` compares.
+
+    Raises
+    ------
+    IntegrityError
+        If it is not as it was written.
+    VersionError
+        If a newer release wrote it.
+    StorageError
+        If it cannot be read.
+    """
+    if not may_hold(location):
+        return None, None
+    tagged = read_tagged(open_store(location, read_only=True), POINTER_FILE, where=location)
+    return None if tagged is None else _parse(tagged.content, location), tagged
+
+
+def swap_pointer(location: Location, pointer: Pointer, *, expected: Tagged | None) -> None:
+    """Put a pointer in the place of the one that was read: readers see the one or the other.
+
+    Raises
+    ------
+    ConflictError
+        If it was changed meanwhile.
+    StorageError
+        If it cannot be written.
+    """
+    # The token tells this pointer from every other one of the same number.
+    document = {**asdict(pointer), "token": uuid.uuid4().hex}
+    content = sign_document(document, kind=_KIND, version=_VERSION)
+    store = open_store(location, read_only=False)
+    if not replace_bytes(store, POINTER_FILE, content, expected=expected, where=location):
+        raise ConflictError(
+            f"another version of {location} was made current meanwhile; look at it with "
+            "`rff-dist models show`, and do the same again if it is still wanted"
+        )
+
+
+def _parse(content: bytes, location: Location) -> Pointer:
+    where = f"{POINTER_FILE} of {location}"
+    document = parse_document(content, kind=_KIND, version=_VERSION, where=where)
+    number, previous = document["number"], document["previous"]
+    # The digest guards against accidents, not against an author with bad intentions: a number is a number.
+    if not all(type(n) is int and n >= 1 for n in (number, *previous)):
+        raise IntegrityError(
+            f"{where} names the versions {number!r} and {previous!r}; expected whole numbers"
+        )
+    return Pointer(number, tuple(previous), document["promoted"], document["reason"])
