@@ -63,6 +63,7 @@ from rff_dist.runs import as_runs
 from rff_dist.selection import Selection, select_alpha
 from rff_dist.solvers import RidgeSolution, decompose, solve_cholesky
 from rff_dist.statistics import FINE_FRACTION_BITS, FRACTION_BITS, RidgeStatistics, StatisticsSpec
+from rff_dist.storage.labelled import ExtendedDataset
 
 logger = logging.getLogger(__name__)
 
@@ -1056,6 +1057,12 @@ def _solve_by_press(
 def describe_dataset(dataset: Dataset) -> Mapping[str, Any]:
     """Return the facts of a dataset that a model's card keeps."""
     facts: dict[str, Any] = {"data_fingerprint": dataset.fingerprint()}
+    rows: Any = dataset
+    while isinstance(rows, ExtendedDataset):
+        rows = rows.source
+    if hasattr(rows, "prefix_fingerprint"):  # rows that are lazy, a Dask collection, have none
+        # Of all rows now, of the first ones when more were appended: what an update compares.
+        facts["prefix_fingerprint"] = cast("Any", dataset).prefix_fingerprint(dataset.n_samples)
     for name in ("feature_names", "target_names"):
         names = getattr(dataset, name, None)
         if names is not None:

@@ -7,7 +7,7 @@ import hashlib
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -67,6 +67,14 @@ class Header:
     @property
     def chunk_bytes(self) -> int:
         return math.prod(self.chunks) * self.dtype.itemsize
+
+    def first_rows(self, n_samples: int) -> Header:
+        """Return the header of an array that has the first rows only; itself where it has no more."""
+        if not self.shape or self.shape[0] <= n_samples:
+            return self
+        shape = (n_samples, *self.shape[1:])
+        text = json.dumps({**json.loads(self.text), "shape": shape}, sort_keys=True)
+        return replace(self, shape=shape, text=text)
 
 
 def read_header(store: Store, path: str, *, label: str, text: bool = False) -> Header | None:
@@ -143,6 +151,15 @@ def open_array(store: Store, path: str, *, label: str, fill_missing: bool = Fals
 def require_chunks(array: zarr.Array[Any], *, fill_missing: bool = False) -> zarr.Array[Any]:
     """Return the array with Zarr's per-array switch for missing chunks set."""
     return array.with_config({"read_missing_chunks": fill_missing})
+
+
+def with_shape(array: zarr.Array[Any], shape: tuple[int, ...]) -> zarr.Array[Any]:
+    """Return an open array as if it had another shape; nothing is stored."""
+    if shape == array.shape:
+        return array
+    opened: Any = array.async_array
+    metadata = opened.metadata.update_shape(shape)
+    return zarr.Array(type(opened)(metadata=metadata, store_path=opened.store_path, config=opened.config))
 
 
 def read_rows(array: zarr.Array[Any], start: int, stop: int, *, label: str) -> np.ndarray:

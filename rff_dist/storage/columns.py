@@ -23,11 +23,13 @@ from rff_dist.storage.arrays import (
     require_chunks,
     sample_digest,
     stored_rows,
+    with_shape,
 )
 from rff_dist.storage.datasets import (
     ZarrDataset,
     array_names,
     check_process,
+    committed_rows,
     local_root,
     open_complete_group,
     open_existing,
@@ -392,8 +394,9 @@ def _open(
     if header is None:
         raise StorageError(f"{place} has no array {name!r}; it holds {array_names(group)}")
     _check_shape(header, label)
+    header = header.first_rows(committed_rows(dict(group.attrs), place))
     array = open_array(store, path, label=label, fill_missing=missing_chunks == "fill")
-    return StoredColumn(array, url, header, label, reopen)
+    return StoredColumn(with_shape(array, header.shape), url, header, label, reopen)
 
 
 def _of_array(array: zarr.Array[Any], name: str, missing_chunks: str) -> StoredColumn:

@@ -12,6 +12,7 @@ import zarr
 
 from rff_dist.errors import StorageError
 from rff_dist.storage.arrays import Header, describe, read_header
+from rff_dist.storage.datasets import committed_rows
 from rff_dist.storage.locations import exists, open_store, parse_location
 
 # Codecs that compare a checksum of every chunk when it is read.
@@ -57,8 +58,11 @@ def list_arrays(url: str | os.PathLike[str]) -> tuple[dict[str, Any], list[Store
     headers = {
         name: read_header(store, name, label=f"array {name!r} of {location}", text=True) for name in names
     }
+    n_samples = committed_rows(attributes, str(location))
     return attributes, [
-        StoredArray(name, header, find_checksum(header)) for name, header in headers.items() if header
+        StoredArray(name, header.first_rows(n_samples), find_checksum(header))
+        for name, header in headers.items()
+        if header
     ]
 
 

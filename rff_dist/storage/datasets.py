@@ -23,6 +23,7 @@ from zarr.storage import LocalStore
 from rff_dist.blocks import Block, Rows
 from rff_dist.errors import DataError, InvalidParameterError, StorageError
 from rff_dist.storage.arrays import (
+    MAX_ROWS,
     Header,
     describe,
     gather_rows,
@@ -32,6 +33,7 @@ from rff_dist.storage.arrays import (
     require_chunks,
     sample_digest,
     stored_rows,
+    with_shape,
 )
 from rff_dist.storage.locations import (
     Location,
@@ -398,6 +400,7 @@ def _open(
 ) -> ZarrDataset:
     group = open_complete_group(store, root, place)
     attributes = dict(group.attrs)
+    n_samples = committed_rows(attributes, place)
     prefix = f"{root}/" if root else ""
     labels: dict[str, str] = {}
     headers: dict[str, Header] = {}
@@ -417,12 +420,13 @@ def _open(
             )
         arrays[role] = None
         if header is not None:
-            labels[role], headers[role] = label, header
+            labels[role], headers[role] = label, header.first_rows(n_samples)
     _check_shapes({role: header.shape for role, header in headers.items()}, labels)
     for role, name in zip(("X", "y", "sample_weight"), names, strict=True):
         if role in headers:
             fill = missing_chunks == "fill"
-            arrays[role] = open_array(store, f"{prefix}{name}", label=labels[role], fill_missing=fill)
+            array = open_array(store, f"{prefix}{name}", label=labels[role], fill_missing=fill)
+            arrays[role] = with_shape(array, headers[role].shape)
     X = arrays["X"]
     assert X is not None
     n_targets = (headers["y"].shape[1:] or (1,))[0] if "y" in headers else 0
@@ -448,6 +452,21 @@ def open_complete_group(store: Store, root: str, place: str) -> zarr.Group:
     if isinstance(mark, Mapping) and mark.get("state") != "complete":
         raise StorageError(f"{place} is unfinished: its writer did not come to the end. Write it again")
     return group
+
+
+def committed_rows(attributes: Mapping[str, Any], place: str) -> int:
+    """Return how many rows the mark of a group says there are; without one, as many as its arrays have.
+
+    What an array holds beyond them is of an append that did not finish, and does not exist for a reader.
+    """
+    mark = attributes.get(MARK)
+    n_samples = mark.get("n_samples", MAX_ROWS) if isinstance(mark, Mapping) else MAX_ROWS
+    if type(n_samples) is not int or n_samples < 0:
+        raise StorageError(
+            f"attribute {MARK!r} of {place} says n_samples={str(n_samples)[:100]}; expected a number of "
+            "rows. Its metadata are damaged; write the dataset again"
+        )
+    return n_samples
 
 
 def _open_group(store: Store, root: str, place: str) -> zarr.Group:

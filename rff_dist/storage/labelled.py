@@ -15,7 +15,7 @@ from rff_dist.blocks import Block, Dataset, Rows
 from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.exact import ExactSum
 from rff_dist.storage.columns import TEXT, Column, check_values, is_text
-from rff_dist.storage.memory import Sample, as_bytes
+from rff_dist.storage.memory import Sample, as_bytes, prefix_digest
 
 type FloatArray = NDArray[np.float64]
 type IntArray = NDArray[np.int64]
@@ -62,6 +62,13 @@ class ExtendedDataset(ABC):
     def read(self, block: Block) -> Rows:
         """Read the rows of a block, and what belongs to them."""
         return self.addition(self.source.read(block))
+
+    def prefix_fingerprint(self, n_samples: int) -> str:
+        """Digest of the first rows and what belongs to them: see `prefix_digest`.
+
+        Weights that balance classes depend on all rows, so they change it when rows are appended.
+        """
+        return prefix_digest(cast("Dataset", self), n_samples)
 
     def _check_rows(self, name: str, column: Column) -> None:
         if column.n_samples != self.source.n_samples:

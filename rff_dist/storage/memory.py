@@ -10,8 +10,13 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from rff_dist.blocks import Block, Rows
+from rff_dist.blocks import Block, Dataset, Rows
 from rff_dist.errors import DataError, InvalidParameterError
+
+# What `prefix_digest` reads; other numbers would give another digest.
+N_SEGMENTS = 8
+SEGMENT_BYTES = 2**20
+MAX_SEGMENT_ROWS = 4096
 
 
 class Sizes:
@@ -45,6 +50,10 @@ class Sizes:
     def weighted(self) -> bool:
         """Whether rows have weights."""
         return self.sample_weight is not None
+
+    def prefix_fingerprint(self, n_samples: int) -> str:
+        """Digest of the first rows alone: see `prefix_digest`."""
+        return prefix_digest(cast("Dataset", self), n_samples)
 
 
 class Sample(NamedTuple):
@@ -257,6 +266,51 @@ def digest_array(array: np.ndarray) -> str:
     for start in range(0, len(array), rows):
         digest.update(as_bytes(array[start : start + rows]))
     return digest.hexdigest()
+
+
+def prefix_digest(dataset: Dataset, n_samples: int) -> str:
+    """Digest of the values of a dataset's first rows, the same before and after others were appended.
+
+    It covers the number of rows, the columns of X and y, the dtype of X, and the values of X, y, weights and
+    groups in up to 8 stretches of rows, each of at most 1 MiB and 4,096 rows, the first and the last of the
+    `n_samples` rows among them. Chunks and codecs do not enter it, nor where the rows are held. It does not
+    notice a change to rows outside these stretches.
+
+    Parameters
+    ----------
+    dataset : Dataset
+    n_samples : int
+        How many of its rows.
+
+    Raises
+    ------
+    InvalidParameterError
+        If the dataset has fewer rows.
+    StorageError
+        If rows cannot be read.
+    """
+    if not 0 <= n_samples <= dataset.n_samples:
+        raise InvalidParameterError(
+            f"a digest of the first {n_samples:_} rows of a dataset of {dataset.n_samples:_}; expected 0 to "
+            f"{dataset.n_samples:_}. Were rows removed?"
+        )
+    told = (n_samples, dataset.n_features, dataset.n_targets, dataset.dtype.newbyteorder("=").str)
+    digest = hashlib.sha256(repr(told).encode())
+    for start, stop in _segments(n_samples, dataset.n_features * dataset.dtype.itemsize):
+        rows = dataset.read(Block(0, start, stop))
+        for name in ("X", "y", "sample_weight", "groups"):
+            values = getattr(rows, name)
+            if values is not None:
+                digest.update(name.encode())
+                digest.update(as_bytes(values.astype("T") if values.dtype.kind == "U" else values))
+    return digest.hexdigest()
+
+
+def _segments(n_samples: int, row_bytes: int) -> list[tuple[int, int]]:
+    """Return up to `N_SEGMENTS` stretches of rows, spread evenly from the first row to the last."""
+    rows = max(1, min(n_samples, MAX_SEGMENT_ROWS, SEGMENT_BYTES // row_bytes))
+    starts = {i * (n_samples - rows) // (N_SEGMENTS - 1) for i in range(N_SEGMENTS)} if n_samples else set()
+    return [(start, start + rows) for start in sorted(starts)]
 
 
 def as_bytes(values: np.ndarray) -> bytes | np.ndarray:
