@@ -168,14 +168,14 @@ def open_store(location: Location, *, read_only: bool) -> Store:
         )
     except Exception as error:
         raise StorageError(
-            f"{location} cannot be opened ({explain(error)}). Check the address, and the settings of the store "
-            "in the environment"
+            f"{location} cannot be opened ({explain(error)}). "
+            "Check the address, and the settings of the store in the environment"
         ) from error
     return ObjectStore(store, read_only=read_only)
 
 
 def is_store_error(error: BaseException) -> bool:
-    """Tell whether an error says that a store refused or did not answer, rather than that its bytes are bad."""
+    """Tell whether an error says that a store refused or is away, rather than that its bytes are bad."""
     # Errors of an object store are no OSErrors; naming their package does not import it.
     return isinstance(error, OSError) or type(error).__module__.startswith("obstore")
 

@@ -5,25 +5,24 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import zarr
 
 from rff_dist.blocks import Block
-from rff_dist.errors import DataError, InvalidParameterError, OutputExistsError, StorageError
+from rff_dist.errors import DataError, InvalidParameterError, RFFDistError, StorageError
 from rff_dist.storage.arrays import create_array, describe
 from rff_dist.storage.columns import TEXT
-from rff_dist.storage.datasets import FORMAT_VERSION, MARK
+from rff_dist.storage.datasets import FORMAT_VERSION
+from rff_dist.storage.generations import MARK, begin, publish
 from rff_dist.storage.locations import (
     Location,
     check_output,
     discard,
+    is_store_error,
     open_store,
     parse_location,
-    publish,
-    stage,
 )
 
 
@@ -87,8 +86,8 @@ class Output:
         try:
             for name, part in zip(self.arrays, parts, strict=True):
                 self._open(name)[block.start : block.stop] = part
-        except OSError as error:
-            if isinstance(error, StorageError):
+        except Exception as error:
+            if isinstance(error, RFFDistError) or not is_store_error(error):
                 raise
             raise StorageError(
                 f"rows {block.start}:{block.stop} of {self.location} cannot be written: {describe(error)}"
@@ -120,26 +119,25 @@ class Output:
             If something has appeared at `url` and `overwrite` is False.
         """
         n_chunks = -(-self.n_samples // self.chunk_rows)
-        n_written = min(self._open(name).nchunks_initialized for name in self.arrays)
-        if n_written != n_chunks:
-            raise StorageError(
-                f"{self.location} is not complete: {n_written} of {n_chunks} chunks of {self.chunk_rows} "
-                "rows were "
-                "written. Write the missing blocks, or discard the output"
-            )
-        group = zarr.open_group(open_store(self.staged, read_only=False), mode="r+")
         mark: dict[str, Any] = {
             "state": "complete",
             "format_version": FORMAT_VERSION,
             "n_samples": self.n_samples,
             "chunk_rows": self.chunk_rows,
         }
-        group.attrs.update({**(attributes or {}), MARK: mark})
         try:
+            n_written = min(self._open(name).nchunks_initialized for name in self.arrays)
+            if n_written != n_chunks:
+                raise StorageError(
+                    f"{self.location} is not complete: {n_written} of {n_chunks} chunks of {self.chunk_rows} "
+                    "rows were written. Write the missing blocks, or discard the output"
+                )
+            group = zarr.open_group(open_store(self.staged, read_only=False), mode="r+")
+            group.attrs.update({**(attributes or {}), MARK: mark})
             publish(self.staged, self.location, overwrite=self.overwrite)
-        except OutputExistsError:
-            raise
-        except OSError as error:
+        except Exception as error:
+            if isinstance(error, RFFDistError) or not is_store_error(error):
+                raise
             raise StorageError(f"{self.location} cannot be put in place: {describe(error)}") from error
 
     def discard(self) -> None:
@@ -225,21 +223,17 @@ def create_output(
         raise InvalidParameterError(f"`array` is {array!r}; expected a name, or several different ones")
     location = parse_location(url)
     check_output(location, overwrite=overwrite, inputs=[parse_location(source) for source in inputs])
-    staged = stage(location)
     attributes: dict[str, Any] = {MARK: {"state": "writing"}}
     if column_names is not None:
         attributes["feature_names"] = list(column_names)
+    staged, group = begin(location, attributes)
     try:
-        if staged.is_local:
-            Path(staged.path).parent.mkdir(parents=True, exist_ok=True)
-        store = open_store(staged, read_only=False)
-        group = zarr.create_group(store, attributes=attributes, overwrite=not staged.is_local)
         for name, (base, more) in parts.items():
             stored = TEXT if base.kind == "U" else base
             create_array(group, name, shape=(n_samples, *more), dtype=stored, chunks=(chunk_rows, *more))
-    except OSError as error:
+    except Exception as error:
         discard(staged)
-        if isinstance(error, StorageError):
+        if isinstance(error, RFFDistError) or not is_store_error(error):
             raise
         raise StorageError(f"{location} cannot be written: {describe(error)}") from error
     fields = None if kind.names is None else kind

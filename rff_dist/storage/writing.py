@@ -7,25 +7,23 @@ import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import zarr
 from zarr.core.sync import sync
 
-from rff_dist.errors import DataError, InvalidParameterError, StorageError
+from rff_dist.errors import DataError, InvalidParameterError, RFFDistError, StorageError
 from rff_dist.storage.arrays import CHUNK_TARGET_BYTES, MAX_ROWS, create_array, describe
 from rff_dist.storage.columns import TEXT, check_values, is_text
-from rff_dist.storage.datasets import FORMAT_VERSION, MARK, ZarrDataset, open_dataset
+from rff_dist.storage.datasets import FORMAT_VERSION, ZarrDataset, open_dataset
+from rff_dist.storage.generations import MARK, begin, publish
 from rff_dist.storage.locations import (
     Location,
     check_output,
     discard,
-    open_store,
+    is_store_error,
     parse_location,
-    publish,
-    stage,
     writing_advice,
 )
 from rff_dist.storage.memory import as_bytes, require_columns, require_numbers
@@ -155,13 +153,13 @@ def write_batches(
     if chunk_rows is not None and (not hasattr(chunk_rows, "__index__") or chunk_rows < 1):
         raise InvalidParameterError(f"`chunk_rows`={chunk_rows!r}; expected an integer of at least 1")
     check_output(location, overwrite=overwrite, inputs=inputs)
-    staged = stage(location)
+    staged, group = begin(location, {MARK: {"state": "writing"}})
     try:
-        dtypes = _write(staged, batches, n_samples, chunk_rows, names, attributes, observer)
+        dtypes = _write(group, batches, n_samples, chunk_rows, names, attributes, observer)
         publish(staged, location, overwrite=overwrite)
     except BaseException as error:
         discard(staged)
-        if isinstance(error, OSError) and not isinstance(error, StorageError):
+        if is_store_error(error) and not isinstance(error, RFFDistError):
             raise StorageError(
                 f"{location} could not be written: {describe(error)}; nothing is left of it. "
                 f"{writing_advice(error)}"
@@ -175,7 +173,7 @@ def write_batches(
 
 
 def _write(
-    staged: Location,
+    group: zarr.Group,
     batches: Iterable[Batch],
     n_samples: int | None,
     chunk_rows: int | None,
@@ -183,14 +181,7 @@ def _write(
     attributes: Mapping[str, Any],
     observer: Progress | None,
 ) -> dict[str, np.dtype[Any]]:
-    """Write the group and return the dtypes of its arrays."""
-    if staged.is_local:
-        Path(staged.path).parent.mkdir(parents=True, exist_ok=True)
-    group = zarr.create_group(
-        open_store(staged, read_only=False),
-        attributes={MARK: {"state": "writing"}},
-        overwrite=not staged.is_local,
-    )
+    """Write the group's arrays and return their dtypes."""
     buffer: _RowBuffer | None = None
     for batch in batches:
         parts = _by_name(batch, 0 if buffer is None else buffer.n_samples)

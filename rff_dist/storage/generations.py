@@ -1,0 +1,183 @@
+"""How a dataset begins, appears and is found again: the same promises in stores that cannot rename.
+
+On disk and in memory a dataset is written beside its place and moved there. In an object store the first one
+is written in its place: `zarr.json` is created on condition that nobody else did, says that the dataset is
+unfinished, and is replaced last. One that is overwritten must stay whole for its readers, so the next one is
+written to a folder in it, and `zarr.json` then names that folder in one request::
+
+    data.zarr/
+    ├── zarr.json                 {"rff_dist": {"generation": "generation-…", "previous": …}}
+    ├── generation-<token>/       the dataset
+    └── generation-<token>/       the one before, for readers that have opened it; the next one removes it
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import zarr
+
+from rff_dist.errors import OutputExistsError, StorageError
+from rff_dist.storage import locations
+from rff_dist.storage.arrays import describe, load_json
+from rff_dist.storage.conditional import create_bytes, read_tagged, replace_bytes
+from rff_dist.storage.locations import (
+    Location,
+    discard,
+    exists,
+    is_store_error,
+    list_names,
+    open_store,
+    read_bytes,
+    stage,
+    writing_advice,
+)
+
+__all__ = ["MARK", "begin", "publish", "resolve"]
+
+MARK = "rff_dist"
+_FILE = "zarr.json"
+_GENERATION = re.compile(r"generation-[0-9a-f]{32}")
+# A swap is repeated when another writer was quicker; each of them then has its turn.
+_ATTEMPTS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class _Names:
+    """What a dataset's `zarr.json` says of generations; "" is the dataset in its place.
+
+    Attributes
+    ----------
+    current : str
+        Where the dataset is.
+    previous : str or None
+        Where the one before is; None where there is none.
+    """
+
+    current: str
+    previous: str | None
+
+
+def begin(location: Location, attributes: Mapping[str, Any]) -> tuple[Location, zarr.Group]:
+    """Create the group of a dataset that is to appear at `location`; `check_output` has allowed it.
+
+    Returns
+    -------
+    staged : Location
+        Where it is written until `publish`; `discard` removes it.
+    group : zarr.Group
+
+    Raises
+    ------
+    OutputExistsError
+        If another writer began there at the same moment.
+    StorageError
+        If it cannot be written.
+    """
+    if location.is_remote and exists(location):
+        staged = location.child(f"generation-{uuid.uuid4().hex}")
+    else:
+        staged = stage(location)
+    try:
+        if staged.is_local:
+            Path(staged.path).parent.mkdir(parents=True, exist_ok=True)
+        store = open_store(staged, read_only=False)
+        if not staged.is_remote:
+            return staged, zarr.create_group(store, attributes=dict(attributes))
+        # What is compared when an answer was lost must be unlike every other writer's.
+        mark = {**attributes.get(MARK, {}), "writer": uuid.uuid4().hex}
+        claim = _document({**attributes, MARK: mark})
+        if not create_bytes(store, _FILE, claim, where=location):
+            raise OutputExistsError(
+                f"{location} is being written by another run, or was left unfinished by one; wait for it, or "
+                "give overwrite=True (--overwrite at the command line) to replace it"
+            )
+        return staged, zarr.open_group(store, mode="r+")
+    except StorageError:
+        raise
+    except Exception as error:
+        if not is_store_error(error):
+            raise
+        discard(staged)
+        raise StorageError(
+            f"{location} cannot be written: {describe(error)}. {writing_advice(error)}"
+        ) from error
+
+
+def publish(staged: Location, location: Location, *, overwrite: bool) -> None:
+    """Let a finished dataset appear at `location`; a reader finds the old one or this one.
+
+    Raises
+    ------
+    OutputExistsError
+        If something has appeared there meanwhile and `overwrite` is False.
+    StorageError
+        If the store does not answer; what was there before then stays.
+    """
+    if staged == location:
+        return
+    if not location.is_remote:
+        locations.publish(staged, location, overwrite=overwrite)
+        return
+    store = open_store(location, read_only=False)
+    name = staged.path.removeprefix(f"{location.path}/")
+    for _ in range(_ATTEMPTS):
+        found = read_tagged(store, _FILE, where=location)
+        # None where what is overwritten was removed meanwhile, or is of Zarr format 2.
+        before = None if found is None else _names(found.content)
+        after = _Names(name, None if before is None else before.current)
+        mark = {"state": "complete", "generation": after.current, "previous": after.previous}
+        if replace_bytes(store, _FILE, _document({MARK: mark}), expected=found, where=location):
+            if before is not None and before.previous is not None:
+                _remove(location, before.previous)
+            return
+    raise StorageError(f"{location} is overwritten by several runs at this moment; repeat this one later")
+
+
+def resolve(location: Location) -> Location:
+    """Return where the arrays of the dataset at `location` are.
+
+    Raises
+    ------
+    StorageError
+        If the store does not answer.
+    """
+    if not location.is_remote:
+        return location
+    content = read_bytes(open_store(location, read_only=True), _FILE, where=location)
+    current = "" if content is None else _names(content).current
+    return location.child(current) if current else location
+
+
+def _names(content: bytes) -> _Names:
+    """Read what `zarr.json` says; whatever else is wrong with it, who opens the group finds out."""
+    try:
+        mark = load_json(content).get("attributes", {}).get(MARK, {})
+        current, previous = mark.get("generation"), mark.get("previous")
+    except (StorageError, AttributeError):
+        return _Names("", None)
+    if not isinstance(current, str) or not _GENERATION.fullmatch(current):
+        return _Names("", None)
+    known = previous == "" or (isinstance(previous, str) and _GENERATION.fullmatch(previous))
+    return _Names(current, previous if known else None)
+
+
+def _remove(location: Location, name: str) -> None:
+    """Remove a generation that nobody reads any more; "" is the dataset that was written in its place."""
+    if name:
+        discard(location.child(name))
+        return
+    for found in list_names(location):
+        if found != _FILE and not _GENERATION.fullmatch(found):
+            discard(location.child(found))
+
+
+def _document(attributes: Mapping[str, Any]) -> bytes:
+    """Return the metadata of a Zarr group, as the specification of format 3 has them."""
+    return json.dumps({"zarr_format": 3, "node_type": "group", "attributes": dict(attributes)}).encode()
