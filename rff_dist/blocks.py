@@ -27,6 +27,7 @@ from rff_dist.statistics import OUTPUT_TILE, RidgeStatistics, StatisticsSpec, ti
 type FloatArray = NDArray[np.float64]
 type IntArray = NDArray[np.int64]
 
+_LARGEST_BASE = 1e40  # of a fourth power that float64 can still weight and sum
 _ROUNDING = 1e-14  # of a mean square: what rounding alone may leave as the variance of a constant
 
 _n_threads: ContextVar[int] = ContextVar("n_threads", default=1)
@@ -263,8 +264,9 @@ class Moments:
         Rows counted.
     pivot : float64 array of shape (n_columns,)
         Subtracted before anything is summed: the first row, so that large means cancel nothing.
-    sums, squares : ExactSum of shape (n_columns,)
-        Weighted sums of the shifted columns [X, y] and of their squares.
+    sums, squares, cubes, fourths : ExactSum of shape (n_columns,)
+        Weighted sums of the shifted columns [X, y] and of their powers; for the third and the fourth values
+        beyond 1e40 count as 1e40.
     weight : ExactSum of shape ()
         Sum of the weights.
     largest_weight : float
@@ -281,6 +283,8 @@ class Moments:
     pivot: FloatArray
     sums: ExactSum
     squares: ExactSum
+    cubes: ExactSum
+    fourths: ExactSum
     weight: ExactSum
     largest_weight: float
     minimum: FloatArray
@@ -299,6 +303,8 @@ class Moments:
             self.pivot,
             self.sums + other.sums,
             self.squares + other.squares,
+            self.cubes + other.cubes,
+            self.fourths + other.fourths,
             self.weight + other.weight,
             max(self.largest_weight, other.largest_weight),
             np.minimum(self.minimum, other.minimum),
@@ -353,11 +359,14 @@ def measure_moments(rows: Rows, pivot: FloatArray) -> Moments:
             f"{np.abs(columns[:, column]).max():.3g} in rows {rows.block.start:_} to {rows.block.stop:_}; "
             "scale it down"
         )
+    cubes, fourths = _higher_powers(columns, weights)
     return Moments(
         n_samples=len(columns),
         pivot=pivot,
         sums=ExactSum.of(sums),
         squares=ExactSum.of(squares),
+        cubes=ExactSum.of(cubes),
+        fourths=ExactSum.of(fourths),
         weight=ExactSum.of(np.asarray(weights.sum())),
         largest_weight=1.0 if rows.sample_weight is None else float(weights.max(initial=0.0)),
         minimum=minimum,
@@ -365,6 +374,16 @@ def measure_moments(rows: Rows, pivot: FloatArray) -> Moments:
         n_targets=0 if rows.y is None else rows.y.shape[1],
         frequency_weights=rows.sample_weight is not None and bool((weights == np.rint(weights)).all()),
     )
+
+
+def _higher_powers(columns: FloatArray, weights: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Return the weighted sums of third and fourth powers, finite in any case."""
+    bounded = np.clip(columns, -_LARGEST_BASE, _LARGEST_BASE)
+    squares = bounded * bounded
+    with np.errstate(over="ignore"):  # weights that large are refused later, with a reason
+        sums = weights @ (squares * bounded), weights @ (squares * squares)
+    limit = np.finfo(np.float64).max
+    return np.clip(sums[0], -limit, limit), np.minimum(sums[1], limit)
 
 
 def measure_features(rows: Rows, feature_map: FeatureMap) -> FloatArray:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from rff_dist.blocks import LinearModel
 from rff_dist.conformal import HeldOutScores
+from rff_dist.drift import ColumnMoments
 from rff_dist.errors import IntegrityError, RFFDistError
 from rff_dist.feature_map import FeatureMap, Standardizer, draw_feature_map, feature_map_class
 from rff_dist.frequencies import DESIGNS
@@ -56,6 +57,8 @@ class RidgeModel:
         alpha.
     held_out : HeldOutScores, or None
         How far off held-out rows were, for conformal intervals.
+    columns : ColumnMoments or None
+        Of the inputs that it was trained on, for drift checks.
     card : dict
         JSON-able facts: data fingerprint, rows, versions, processor, solver status, metrics.
     """
@@ -68,6 +71,7 @@ class RidgeModel:
     statistics: RidgeStatistics | None = None
     selection: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     held_out: HeldOutScores | None = None
+    columns: ColumnMoments | None = None
     card: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
@@ -165,6 +169,8 @@ def write_model(model: RidgeModel, url: str | os.PathLike[str], *, overwrite: bo
     arrays |= {f"selection_{name}": array for name, array in model.selection.items()}
     if model.held_out is not None:
         arrays |= {f"held_out_{name}": array for name, array in model.held_out.to_arrays().items()}
+    if model.columns is not None:
+        arrays |= {f"columns_{name}": array for name, array in model.columns.to_arrays().items()}
     metadata: dict[str, Any] = {
         "alpha": model.alpha,
         "one_dimensional": model.one_dimensional,
@@ -212,6 +218,7 @@ def _from_record(record: Record) -> RidgeModel:
         statistics = RidgeStatistics.from_arrays(metadata["statistics"], packed)
     feature_map = read_features(metadata["feature_map"], arrays)
     held_out = _with_prefix(arrays, "held_out_")
+    columns = _with_prefix(arrays, "columns_")
     if statistics is not None:
         statistics = statistics.with_whitener(feature_map.whitener)
     return RidgeModel(
@@ -223,6 +230,7 @@ def _from_record(record: Record) -> RidgeModel:
         statistics=statistics,
         selection=_with_prefix(arrays, "selection_"),
         held_out=HeldOutScores.from_arrays(held_out) if held_out else None,
+        columns=ColumnMoments.from_arrays(columns) if columns else None,
         card=metadata["card"],
     )
 

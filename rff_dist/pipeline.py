@@ -35,6 +35,7 @@ from rff_dist.blocks import (
 from rff_dist.conformal import HeldOutScores, fold_models, score_rows
 from rff_dist.cross_validation import Choice, CrossValidation, cross_validate
 from rff_dist.drawing import check_width, draw, find_features
+from rff_dist.drift import ColumnMoments
 from rff_dist.engines import Broadcast, Engine
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import DataError, InvalidParameterError, PlanError, StatisticsError
@@ -1032,10 +1033,12 @@ def fit(
         {
             **describe_dataset(dataset),
             **describe_choices(chosen_by, fit_intercept, folds),
+            **(describe_cut(dataset, statistics) if folds is None else {}),
+            **({} if alphas is None else {"alphas": [float(one) for one in alphas]}),
             "chosen_by": solved.chosen_by,
         },
     )
-    return replace(model, held_out=held_out), solved
+    return replace(model, held_out=held_out, columns=ColumnMoments.of(moments)), solved
 
 
 def _solve_by_press(
@@ -1068,6 +1071,12 @@ def describe_dataset(dataset: Dataset) -> Mapping[str, Any]:
         if names is not None:
             facts[name] = list(names)
     return facts
+
+
+def describe_cut(dataset: Dataset, statistics: RidgeStatistics) -> Mapping[str, Any]:
+    """Return what a model's card keeps of the blocks that `accumulate` cut: only the last one is shorter."""
+    blocks = blocks_of(dataset, max_rows=statistics.spec.limb_rows)
+    return {"rows_per_block": blocks[0].n_samples}
 
 
 def describe_choices(alpha: Alpha, fit_intercept: bool, folds: Folds | None = None) -> Mapping[str, Any]:

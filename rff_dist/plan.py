@@ -47,6 +47,9 @@ def plan_blocks(
 ) -> list[Block]:
     """Cut a dataset into the blocks of a pass; depends on the data alone.
 
+    Above a million rows blocks are larger, by powers of two: appended rows then seldom move the edges of the
+    blocks before them, where sums are rounded, so that an update sums only rows that are new.
+
     Blocks are whole chunks. A chunk far larger than a block is read once for each of its blocks:
     decoding it again costs little beside the products.
 
@@ -72,7 +75,8 @@ def plan_blocks(
     if n_samples < 1:
         raise PlanError(f"there are {n_samples} rows; a pass needs at least 1")
     enlarged = MIN_BLOCK_ROWS * max(1, min(n_folds, n_samples // (FEW_BLOCKS * MIN_BLOCK_ROWS)))
-    wanted = min(max(n_samples // BLOCKS_WANTED, enlarged), MAX_BLOCK_ROWS)
+    shared_out = 1 << (n_samples // BLOCKS_WANTED).bit_length() >> 1  # a power of two, or 0
+    wanted = min(max(shared_out, enlarged), MAX_BLOCK_ROWS)
     wanted = max(1, min(wanted, MAX_BLOCK_BYTES // max(1, n_features * itemsize), max_rows))
     pieces = chunk_rows // wanted
     unit = chunk_rows if pieces < 2 else -(-chunk_rows // pieces)

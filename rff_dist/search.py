@@ -11,7 +11,7 @@ import logging
 import re
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from rff_dist import drawing, pipeline
 from rff_dist.blocks import Accumulation, Dataset
 from rff_dist.cross_validation import CrossValidation
+from rff_dist.drift import ColumnMoments
 from rff_dist.engines import Engine
 from rff_dist.errors import InvalidParameterError, PlanError
 from rff_dist.evidence import check_tunable
@@ -326,6 +327,7 @@ def search(
             **describe_search(compared, alpha, fit_intercept, folds, solved),
         },
     )
+    model = replace(model, columns=ColumnMoments.of(moments))
     _say_ends(compared[best_index])
     return Search(model, solved, tuple(compared), best_index, len(readings))
 

@@ -24,6 +24,7 @@ import numpy as np
 
 from rff_dist import drawing, pipeline, prediction, search
 from rff_dist.blocks import Accumulation, Dataset
+from rff_dist.drift import ColumnMoments
 from rff_dist.engines import Broadcast, Engine
 from rff_dist.errors import BroadcastError, DataError, InvalidParameterError
 from rff_dist.feature_map import FeatureMap, Nystrom, NystromFeatureMap, Standardizer, draw_feature_map
@@ -31,9 +32,11 @@ from rff_dist.folds import Folds, FoldStatistics
 from rff_dist.kernels import Kernel, LengthScale, default_design, kernel_from_dict
 from rff_dist.model import RidgeModel, read_model, write_model
 from rff_dist.plan import human_bytes
+from rff_dist.publishing import publish
 from rff_dist.statistics import RidgeStatistics
 from rff_dist.storage import read_record, redact, write_record
 from rff_dist.storage.locations import Location, check_output, discard, parse_location
+from rff_dist.storage.registry import RegisteredModel
 
 __all__ = [
     "Job",
@@ -91,6 +94,8 @@ class Job:
         Whether several length scales compete, so that each solution needs a GCV score.
     overwrite : bool
         Whether a model at `output` may be replaced.
+    register : bool
+        Whether the model is published as the next version of a registered one.
     on_workers : dict of str to Broadcast
         The feature map that the workers hold now, by its candidate's name.
     sums : dict of str to FoldStatistics
@@ -116,6 +121,7 @@ class Job:
     seed: int
     choosing: bool
     overwrite: bool
+    register: bool = False
     features: str | Nystrom = "fourier"
     alphas: Sequence[float] | None = None
     folds: Folds | None = None
@@ -130,19 +136,25 @@ class Job:
         return self.folder.child(name).url
 
 
-def check_place(model_url: str, dataset: Dataset, *, overwrite: bool = False) -> Location:
+def check_place(
+    model_url: str, dataset: Dataset, *, overwrite: bool = False, register: bool = False
+) -> Location:
     """Return where a model is to be published, if it can be; before a cluster starts, say.
 
     Raises
     ------
     OutputExistsError
-        If there is something at `model_url` and `overwrite` is False.
+        If there is something at `model_url` and `overwrite` is False; with `register`, something else than a
+        registered model.
     StorageError
         If a model cannot be written there.
     """
     output = parse_location(model_url)
     inputs = [] if dataset.url is None else [parse_location(dataset.url)]
-    check_output(output, overwrite=overwrite, inputs=inputs, marker=_MODEL_FILES)
+    if register:
+        RegisteredModel(model_url).check(inputs=inputs)
+    else:
+        check_output(output, overwrite=overwrite, inputs=inputs, marker=_MODEL_FILES)
     return output
 
 
@@ -163,6 +175,7 @@ def open_job(
     seed: int = 0,
     choosing: bool = False,
     overwrite: bool = False,
+    register: bool = False,
     features: str | Nystrom = "fourier",
     alphas: Sequence[float] | None = None,
     folds: Folds | None = None,
@@ -180,6 +193,8 @@ def open_job(
         Whether several length scales compete; then a single `alpha` must be above 0.
     overwrite : bool
         Whether a model that is there may be replaced.
+    register : bool
+        Whether the model is published as the next version of a registered one; then nothing is replaced.
     folds, widths
         Of a run that compares candidates, see `Job`.
 
@@ -190,7 +205,7 @@ def open_job(
     StorageError
         If a model cannot be written there.
     """
-    output = check_place(model_url, dataset, overwrite=overwrite)
+    output = check_place(model_url, dataset, overwrite=overwrite, register=register)
     parent, _, name = output.path.rpartition("/")
     hidden = f"{parent}/.{name}" if parent else f".{name}"
     job = Job(
@@ -209,6 +224,7 @@ def open_job(
         seed=seed,
         choosing=choosing,
         overwrite=overwrite,
+        register=register,
         features=features,
         alphas=alphas,
         folds=folds,
@@ -254,6 +270,8 @@ def inspect_data(job: Job) -> Summary:
     targets = moments.standard_deviations[len(moments.pivot) - moments.n_targets :]
     lower, upper = pipeline.input_range(moments, standardizer)
     arrays = {"target_variance": targets**2, "input_lower": lower, "input_upper": upper}
+    columns = ColumnMoments.of(moments).to_arrays()
+    arrays |= {f"columns_{name}": array for name, array in columns.items()}
     if standardizer is not None:
         arrays |= {"input_mean": standardizer.mean, "input_scale": standardizer.scale}
     write_record(
@@ -429,8 +447,11 @@ def solve_ridge(job: Job, candidate: Mapping[str, Any]) -> Summary:
         {
             **pipeline.describe_dataset(job.dataset),
             **pipeline.describe_choices(job.alpha, job.fit_intercept),
+            **pipeline.describe_cut(job.dataset, statistics),
+            "chosen_by": solved.chosen_by,
         },
     )
+    model = replace(model, columns=moments.columns)
     write_model(model.without_statistics(), job.place(f"{candidate['name']}-model"), overwrite=True)
     status = model.card["solver"]
     summary: Summary = {
@@ -529,6 +550,7 @@ def validate_candidate(job: Job, candidate: Mapping[str, Any]) -> Summary:
         facts = search.describe_search([], job.alpha, job.fit_intercept, _folds(job), solved)
         card = {**pipeline.describe_dataset(job.dataset), **facts}
         model = RidgeModel.from_solution(feature_map, statistics, solved.solution, solved.path(), card)
+        model = replace(model, columns=_read_moments(job).columns)
         write_model(model.without_statistics(), job.place(f"{name}-model"), overwrite=True)
         _write_statistics(job, name, statistics)
         for beaten in job.best:
@@ -618,7 +640,7 @@ def publish_model(
     Returns
     -------
     summary : dict
-        Where the model is, and its digest.
+        Where the model is, its digest, and the version's number where it is registered.
     """
     place = job.place(f"{candidate['name']}-model")
     model = replace(read_model(place), statistics=_read_statistics(job, candidate))
@@ -630,7 +652,7 @@ def publish_model(
     if metrics is not None:
         model = model.with_card(metrics=dict(metrics))
     try:
-        write_model(model, job.output.url, overwrite=job.overwrite)
+        version = _publish(job, model)
     except Exception as error:
         job.kept.append(place)  # what was trained for hours is not lost with it
         error.add_note(f"the trained model is kept at {redact(place)}, without its exact sums")
@@ -638,9 +660,18 @@ def publish_model(
         raise
     return {
         "model": redact(job.output.url),
+        "version": version,
         "digest": model.digest(),
         "statistics": model.card["statistics_digest"],
     }
+
+
+def _publish(job: Job, model: RidgeModel) -> int | None:
+    """Write the model to the output, and return its version's number where it is registered."""
+    if job.register:
+        return publish(model, job.output.url, data=job.dataset.url, reason="trained").number
+    write_model(model, job.output.url, overwrite=job.overwrite)
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -652,6 +683,7 @@ class _Kept:
     target_variance: pipeline.FloatArray
     grid: Mapping[str, Any]
     input_range: tuple[pipeline.FloatArray, pipeline.FloatArray]
+    columns: ColumnMoments
 
 
 def _check_test(job: Job) -> None:
@@ -676,6 +708,7 @@ def _read_moments(job: Job) -> _Kept:
         arrays["target_variance"],
         record.metadata["grid"],
         (arrays["input_lower"], arrays["input_upper"]),
+        ColumnMoments.from_arrays({name: arrays[f"columns_{name}"] for name in ("weights", "moments")}),
     )
 
 

@@ -448,7 +448,7 @@ class TestMoments:
         X = self.columns()
         parts = [self.measured(piece, pivot=X[0]) for piece in np.array_split(X, 7)]
         forward, backward = functools.reduce(add, parts), functools.reduce(add, reversed(parts))
-        for name in ("sums", "squares", "weight", "n_samples", "largest_weight"):
+        for name in ("sums", "squares", "cubes", "fourths", "weight", "n_samples", "largest_weight"):
             assert getattr(forward, name) == getattr(backward, name)
         whole = self.measured(X)  # its float64 sums were grouped otherwise
         np.testing.assert_allclose(forward.means, whole.means, rtol=1e-13, atol=1e-15)

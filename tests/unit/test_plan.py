@@ -74,7 +74,7 @@ def test_inputs_of_a_block_stay_small_where_chunks_allow_it(n_samples, n_feature
         (10_000, 1_000, 16_000, 1),
         (100_000, 8_192, 16_384, 7),
         (1_000_000, 8_192, 16_384, 62),
-        (10_000_000, 8_192, 155_648, 65),  # 64 wanted: enough to share out among tens of workers
+        (10_000_000, 8_192, 131_072, 77),  # 64 or more: enough to share out among tens of workers
         (100_000_000, 8_192, 262_144, 382),
         (100_000, 100_000, 16_667, 6),  # one chunk, read once for each of its blocks
     ],
