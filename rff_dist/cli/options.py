@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,15 +13,12 @@ import typer
 
 if TYPE_CHECKING:
     from rff_dist.engines import Engine
+    from rff_dist.engines.connection import Cluster
     from rff_dist.feature_map import Nystrom
     from rff_dist.folds import Folds
     from rff_dist.kernels import Kernel, LengthScale
     from rff_dist.progress import Observer
 
-#: Threads of a worker process unless an option says otherwise. They share one set of statistics, so that
-#: few processes with some threads need less memory than many with one; both are as fast.
-THREADS_PER_WORKER = 4
-SCHEDULER_VARIABLE = "RFF_DIST_SCHEDULER"
 DEFAULT_FOLDS = 5
 MAX_ALPHAS = 10_000
 
@@ -35,6 +31,13 @@ ModelArgument = Annotated[
 ]
 
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what is there, when done.")]
+Register = Annotated[
+    bool,
+    typer.Option(
+        "--register",
+        help="Publish the next version of a registered model, models/NAME; see `rff-dist models`.",
+    ),
+]
 ChunkRows = Annotated[
     str | None,
     typer.Option("--chunk-rows", metavar="ROWS", help="Rows of a chunk; chosen by size if left out."),
@@ -255,8 +258,9 @@ Scheduler = Annotated[
     str | None,
     typer.Option(
         "--scheduler",
-        metavar="ADDRESS",
-        help=f"An existing Dask cluster; else that of ${SCHEDULER_VARIABLE}, else one starts here.",
+        metavar="ADDRESS|FILE.json",
+        help="An existing Dask cluster, by address or scheduler file; else that of $RFF_DIST_SCHEDULER, else "
+        "one starts here. With $RFF_DIST_TLS_CA, _CERT and _KEY: the PEM files for tls://.",
         rich_help_panel=CLUSTER,
     ),
 ]
@@ -494,29 +498,29 @@ class Where:
             )
 
     @property
+    def cluster(self) -> Cluster:
+        """What the options say, and the environment where no option says otherwise."""
+        from rff_dist.engines.connection import Cluster
+
+        return Cluster(
+            scheduler=self.scheduler,
+            n_workers=self.n_workers,
+            n_threads=self.n_threads,
+            serial=self.serial,
+            insecure=self.insecure,
+        ).in_environment()
+
+    @property
     def address(self) -> str | None:
         """The scheduler's: of the option, or of the environment where no option says otherwise."""
-        if self.serial or self.n_workers is not None or self.n_threads is not None:
-            return None
-        return self.scheduler or os.environ.get(SCHEDULER_VARIABLE) or None
+        return self.cluster.scheduler
 
     def size(self) -> tuple[int, int]:
         """Return workers and threads of each, for this process or for an embedded cluster."""
-        n_cpus = len(os.sched_getaffinity(0))
-        if self.serial:
-            return 1, self.n_threads or n_cpus
-        workers = self.n_workers or max(1, n_cpus // (self.n_threads or min(n_cpus, THREADS_PER_WORKER)))
-        return workers, self.n_threads or max(1, n_cpus // workers)
+        return self.cluster.size()
 
     def start(self, observers: Sequence[Observer]) -> Engine:
         """Start or join what runs the job."""
-        workers, threads = self.size()
-        if self.serial:
-            from rff_dist.engines.serial import SerialEngine
+        from rff_dist.engines.connection import open_engine
 
-            return SerialEngine(threads, observers=observers)
-        from rff_dist.engines.dask import DaskEngine
-
-        if self.address is not None:
-            return DaskEngine(self.address, insecure=self.insecure, observers=observers)
-        return DaskEngine(n_workers=workers, threads_per_worker=threads, observers=observers)
+        return open_engine(self.cluster, observers=observers)

@@ -35,7 +35,7 @@ from concurrent.futures import CancelledError
 from contextlib import contextmanager
 from dataclasses import dataclass, is_dataclass
 from functools import partial
-from typing import Any, NoReturn, cast
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import cloudpickle  # type: ignore[import-untyped]
 import dask.config
@@ -69,7 +69,10 @@ from rff_dist.errors import (
 )
 from rff_dist.progress import BlockDone, Observer, announce_pass
 
-__all__ = ["DaskEngine", "state_digests"]
+if TYPE_CHECKING:
+    from rff_dist.engines.connection import TLSFiles
+
+__all__ = ["DaskEngine", "WorkerFacts", "state_digests", "tls_security"]
 
 logger = logging.getLogger(__name__)
 
@@ -81,6 +84,9 @@ SLOTS = 2
 POLL_S = 1.0
 #: Seconds to wait for a scheduler's answer.
 CONNECT_S = 6.0
+
+#: Seconds without blocks after which an adaptive cluster stops workers.
+IDLE_S = 30.0
 
 # BLAS threads and the pool of the feature map belong to the process, so one block at a time may use them.
 _one_block_at_a_time = threading.Lock()
@@ -189,6 +195,9 @@ class _SayOnce(distributed.WorkerPlugin):
 
     def setup(self, worker: distributed.Worker) -> None:
         logging.getLogger("distributed.worker").addFilter(_is_said_here_only)
+        if threading.current_thread() is threading.main_thread():
+            # A worker that came later was not started with `spare_children_ctrl_c`.
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 # What distributed.worker logs with a traceback where a heartbeat, or its farewell, meets a closed connection.
@@ -317,6 +326,9 @@ class DaskEngine(SharedResource):
         A client to use; it stays open when the engine is closed.
     n_workers, threads_per_worker : int, optional
         Size of the embedded cluster; all CPUs are used by default.
+    min_workers : int, optional
+        Lets the embedded cluster have as many workers as there are blocks to work on, from `min_workers` to
+        `n_workers`; those without work for 30 s stop.
     memory_limit : int or str, optional
         Bytes ("4 GiB") per worker of the embedded cluster; equal shares of the memory by default.
     observers : iterable of callables
@@ -349,6 +361,7 @@ class DaskEngine(SharedResource):
         *,
         client: distributed.Client | None = None,
         n_workers: int | None = None,
+        min_workers: int | None = None,
         threads_per_worker: int | None = None,
         memory_limit: int | str | None = None,
         observers: Iterable[Observer] = (),
@@ -358,6 +371,7 @@ class DaskEngine(SharedResource):
     ) -> None:
         size = {
             "n_workers": n_workers,
+            "min_workers": min_workers,
             "threads_per_worker": threads_per_worker,
             "memory_limit": memory_limit,
         }
@@ -370,13 +384,21 @@ class DaskEngine(SharedResource):
         self._workers: dict[str, int] = {}
         self._looked_at = self._seen_workers_at = time.monotonic()
         self._same_versions: set[str] = set()
+        self._passes: set[_Pass] = set()
         self._owns_client = client is None
         if client is not None:
             self._client = client
         elif scheduler is not None:
             self._client = _connect(_checked_address(scheduler, insecure=insecure), security)
         else:
-            self._cluster = _start_cluster(n_workers, threads_per_worker, memory_limit, security=security)
+            self._cluster = _start_cluster(
+                n_workers,
+                threads_per_worker,
+                memory_limit,
+                security=security,
+                min_workers=min_workers,
+                n_wanted=self._n_blocks_left,
+            )
             self._client = distributed.Client(self._cluster, set_as_default=False, timeout=CONNECT_S)
             self._client.register_plugin(_SayOnce())
         self._client.subscribe_topic(self._topic, self._note_timing)
@@ -400,6 +422,32 @@ class DaskEngine(SharedResource):
     def client(self) -> distributed.Client:
         """The Dask client in use."""
         return self._client
+
+    @property
+    def address(self) -> str:
+        """The scheduler's."""
+        scheduler = self._client.scheduler
+        return str(scheduler.address) if scheduler is not None else "(closed)"
+
+    def describe_workers(self) -> list[WorkerFacts]:
+        """Ask every worker how it was started, and compare its versions with those here.
+
+        Raises
+        ------
+        ClusterError
+            With a table, if a worker has other versions.
+        """
+        if not self._look_at_workers():
+            return []
+        with self._cluster_errors():
+            workers = self._client.scheduler_info(n_workers=-1)["workers"]
+            found = self._client.run(_make_fact_reader(), on_error="return")
+        answered = {address: facts for address, facts in found.items() if isinstance(facts, dict)}
+        return [
+            WorkerFacts(address, memory_limit=int(workers[address]["memory_limit"] or 0), **facts)
+            for address, facts in answered.items()
+            if address in workers
+        ]
 
     def broadcast[S](self, state: S) -> Broadcast[S]:
         """Give `state` to every worker and compare its digests on each of them.
@@ -531,14 +579,13 @@ class DaskEngine(SharedResource):
         waited = time.monotonic() - self._seen_workers_at
         if not self._workers and waited > self._patience:
             raise ClusterLostError(
-                f"the cluster at {self._address} has had no worker for {waited:.0f} s "
-                f"(`patience`={self._patience:g}); the pass has no result. Start workers and repeat it"
+                f"the cluster at {self.address} has had no worker for {waited:.0f} s "
+                f"(`patience`={self._patience:g}); the pass has no result. Start workers "
+                f"(`dask worker {self.address}`) and repeat it"
             )
 
-    @property
-    def _address(self) -> str:
-        scheduler = self._client.scheduler
-        return str(scheduler.address) if scheduler is not None else "(closed)"
+    def _n_blocks_left(self) -> int:
+        return sum(running.n_left for running in tuple(self._passes))
 
     @contextmanager
     def _cluster_errors(self) -> Iterator[None]:
@@ -558,7 +605,7 @@ class DaskEngine(SharedResource):
 
     def _lost(self, error: BaseException) -> ClusterLostError:
         return ClusterLostError(
-            f"the scheduler at {self._address} went away: {type(error).__name__}: {error}; "
+            f"the scheduler at {self.address} went away: {type(error).__name__}: {error}; "
             "the pass has no result. Start the cluster again and repeat it"
         )
 
@@ -591,11 +638,13 @@ class DaskEngine(SharedResource):
             running = _Pass(
                 self, label=label, number=number, job=job, state=placed.future, source=source, blocks=blocks
             )
+            self._passes.add(running)
             try:
                 for block in running.finished_blocks():
                     announce(BlockDone(label, block, *timings.pop(block.index, (math.nan, "unknown"))))
                 return running.result()
             finally:
+                self._passes.discard(running)
                 # By hand, because the frames of an exception in flight would keep them.
                 running.release()
                 job.release()
@@ -605,14 +654,14 @@ class DaskEngine(SharedResource):
 
     def _check_reach(self, function: object, output: object) -> None:
         """Raise StorageError if data or output are in the memory of this process and workers are others."""
-        if self._address.startswith("inproc://"):
+        if self.address.startswith("inproc://"):
             return
         for place in (getattr(function, "source", None), output):
             url = getattr(place, "url", None)
             if isinstance(url, str) and url.startswith("memory://"):
                 raise StorageError(
                     f"{url} is in the memory of this process, which the workers of the cluster at "
-                    f"{self._address} cannot reach; expected a folder or an object store. "
+                    f"{self.address} cannot reach; expected a folder or an object store. "
                     "Write it there, or use the serial engine"
                 )
 
@@ -650,6 +699,8 @@ class _Pass:
 
         self._tree = PairwiseTree(merge)
         self._root: _Future | None = None
+        #: Blocks that are not done.
+        self.n_left = len(blocks)
 
     def finished_blocks(self) -> Iterator[Block]:
         """Submit all blocks, a few at a time, and yield each when it is done."""
@@ -665,6 +716,7 @@ class _Pass:
                 future, block, worker = self._in_flight[key]
                 self._check(future, block)
                 self._load[worker] -= 1
+                self.n_left -= 1
                 # The partial stays on its worker only while a merge still needs it.
                 del future, self._in_flight[key]
                 yield block
@@ -829,7 +881,7 @@ def _check_parameters(
         )
     if security is not None and client is not None:
         raise InvalidParameterError("`security` belongs to the `client` given; leave it out")
-    for name in ("n_workers", "threads_per_worker"):
+    for name in ("n_workers", "min_workers", "threads_per_worker"):
         check_count(name, size[name])
 
 
@@ -881,6 +933,31 @@ def _connect(address: str, security: distributed.Security | None) -> distributed
         raise ClusterError(f"cannot connect to {address}: {error}; check `security`") from error
 
 
+def tls_security(files: TLSFiles) -> distributed.Security:
+    """Return Dask's form of certificates: for a client, and for all parts of an embedded cluster."""
+    pair = {
+        f"tls_{role}_{name}": getattr(files, name)
+        for role in ("client", "scheduler", "worker")
+        for name in ("cert", "key")
+    }
+    return distributed.Security(tls_ca_file=files.ca, require_encryption=True, **pair)
+
+
+class _AsManyAsBlocks(distributed.Adaptive):
+    """Ask for a worker per block that is left.
+
+    Dask's own rule divides the tasks that wait by the workers' threads, but a block takes all of a worker's,
+    and few blocks wait at the scheduler.
+    """
+
+    def __init__(self, cluster: Any, *, n_wanted: Callable[[], int], **options: Any) -> None:
+        self._n_wanted = n_wanted
+        super().__init__(cluster, **options)
+
+    async def target(self) -> int:
+        return self._n_wanted()
+
+
 @contextlib.contextmanager
 def spare_children_ctrl_c() -> Iterator[None]:
     """Start processes that ignore Ctrl-C, which a terminal sends to all: each would die with a traceback.
@@ -914,16 +991,22 @@ def _start_cluster(
     memory_limit: int | str | None,
     *,
     security: distributed.Security | None,
+    min_workers: int | None,
+    n_wanted: Callable[[], int],
 ) -> distributed.LocalCluster:
     n_cpus = len(os.sched_getaffinity(0))
     if n_workers is None and threads_per_worker is None:
         n_workers, threads_per_worker = nprocesses_nthreads(n_cpus)
     n_workers = n_workers or max(1, n_cpus // (threads_per_worker or 1))
     threads_per_worker = threads_per_worker or max(1, n_cpus // n_workers)
+    if min_workers is not None and min_workers > n_workers:
+        raise InvalidParameterError(
+            f"`min_workers` is {min_workers} and `n_workers` {n_workers}; expected at most as many"
+        )
     try:
         with spare_children_ctrl_c(), dask.config.set(_WATCH_LESS):
-            return distributed.LocalCluster(
-                n_workers=n_workers,
+            cluster = distributed.LocalCluster(
+                n_workers=min_workers or n_workers,
                 threads_per_worker=threads_per_worker,
                 processes=True,
                 worker_class=_QuietNanny,
@@ -936,6 +1019,16 @@ def _start_cluster(
                 # Warnings tell of restarts and full memory, which a pass survives; errors stay.
                 silence_logs=logging.ERROR,
             )
+            if min_workers is not None:
+                cluster.adapt(
+                    Adaptive=_AsManyAsBlocks,
+                    n_wanted=n_wanted,
+                    minimum=min_workers,
+                    maximum=n_workers,
+                    interval="1s",
+                    wait_count=round(IDLE_S),
+                )
+            return cluster
     except Exception as error:
         raise ClusterError(
             f"an embedded cluster of {n_workers} workers with {threads_per_worker} threads did not start: "
@@ -959,6 +1052,53 @@ def _make_version_reader() -> Callable[[], dict[str, str]]:
         return found
 
     return versions
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerFacts:
+    """How a worker was started.
+
+    Attributes
+    ----------
+    address : str
+        The worker's.
+    host : str
+        Its machine's name.
+    n_threads : int
+        Threads that a block may use.
+    n_cpus : int
+        Cores that its process may use.
+    memory : int
+        Bytes of its machine, or of its container.
+    memory_limit : int
+        Bytes that it may use; 0 without a limit.
+    """
+
+    address: str
+    host: str
+    n_threads: int
+    n_cpus: int
+    memory: int
+    memory_limit: int
+
+
+def _make_fact_reader() -> Callable[..., dict[str, Any]]:
+    def facts(dask_worker: Any) -> dict[str, Any]:
+        # Nested for the reason below.
+        import socket
+
+        from dask.system import CPU_COUNT
+        from distributed.system import MEMORY_LIMIT
+
+        threads = dask_worker.state.nthreads
+        return {
+            "host": socket.gethostname(),
+            "n_threads": threads,
+            "n_cpus": CPU_COUNT,
+            "memory": MEMORY_LIMIT,
+        }
+
+    return facts
 
 
 def _versions() -> dict[str, str]:

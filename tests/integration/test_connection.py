@@ -1,0 +1,122 @@
+"""Clusters that are found by a scheduler file, speak TLS, or grow with the work."""
+
+import json
+import operator
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import distributed
+import pytest
+
+from rff_dist.blocks import Block
+from rff_dist.engines import dask as dask_engine
+from rff_dist.engines.connection import TLS_VARIABLES, Cluster, TLSFiles, open_engine
+from rff_dist.engines.dask import DaskEngine
+from rff_dist.errors import ClusterError
+from tests.engine_contract import unit_blocks
+
+pytestmark = pytest.mark.distributed
+
+
+@pytest.fixture(scope="module")
+def tls(tmp_path_factory: pytest.TempPathFactory) -> TLSFiles:
+    """Write a certificate that signs itself, and its key."""
+    pytest.importorskip("cryptography")
+    folder = tmp_path_factory.mktemp("tls")
+    made = distributed.Security.temporary()
+    (folder / "ca.pem").write_text(made.tls_ca_file)
+    (folder / "key.pem").write_text(made.tls_client_key)
+    return TLSFiles(str(folder / "ca.pem"), str(folder / "ca.pem"), str(folder / "key.pem"))
+
+
+@pytest.fixture(scope="module")
+def scheduler_file(tls: TLSFiles, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Run a scheduler that speaks TLS only, with a worker whose threads are of this process."""
+    with distributed.LocalCluster(
+        n_workers=1,
+        threads_per_worker=2,
+        processes=False,
+        protocol="tls",
+        host="127.0.0.1",
+        dashboard_address=None,
+        memory_limit=0,
+        security=dask_engine.tls_security(tls),
+    ) as cluster:
+        file = tmp_path_factory.mktemp("scheduler") / "scheduler.json"
+        file.write_text(json.dumps(cluster.scheduler.identity()))
+        yield file
+
+
+def count(block: Block, _: object) -> int:
+    return block.n_samples
+
+
+def test_a_cluster_is_found_by_its_scheduler_file_and_spoken_to_by_tls(
+    scheduler_file: Path, tls: TLSFiles, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name, path in zip(TLS_VARIABLES, (tls.ca, tls.cert, tls.key), strict=True):
+        monkeypatch.setenv(name, path)
+    monkeypatch.setenv("RFF_DIST_SCHEDULER", str(scheduler_file))
+    with open_engine() as engine:
+        assert isinstance(engine, DaskEngine)
+        assert engine.address.startswith("tls://127.0.0.1")
+        assert engine.map_reduce(count, unit_blocks(5), None, combine=operator.add) == 5
+        [worker] = engine.describe_workers()
+        assert (worker.n_threads, worker.memory_limit) == (2, 0)
+    assert "workers on" in caplog.text
+    assert "no memory limit" in caplog.text
+
+
+def test_dasks_own_configuration_of_tls_is_respected(
+    scheduler_file: Path, tls: TLSFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import dask
+
+    own = {"cert": tls.cert, "key": tls.key}
+    with (
+        dask.config.set({"distributed.comm.tls.ca-file": tls.ca, "distributed.comm.tls.client": own}),
+        open_engine(Cluster(scheduler=str(scheduler_file))) as engine,
+    ):
+        assert engine.n_workers == 1
+
+
+def test_without_certificates_a_tls_cluster_is_not_reached(scheduler_file: Path) -> None:
+    with pytest.raises(ClusterError, match="security"):
+        open_engine(Cluster(scheduler=str(scheduler_file)))
+
+
+def test_an_adaptive_cluster_grows_with_the_blocks_and_shrinks_without_and_may_speak_tls(
+    tls: TLSFiles, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(dask_engine, "IDLE_S", 1)
+    handlers: dict[str, Any] = {}
+    hurry = tmp_path / "has grown"
+
+    def count_slowly(block: Block, _: object) -> int:
+        if not hurry.exists():
+            time.sleep(0.1)
+        return block.n_samples
+
+    with open_engine(Cluster(n_workers=2, min_workers=1, n_threads=1, tls=tls)) as engine:
+        assert isinstance(engine, DaskEngine)
+        assert engine.address.startswith("tls://127.0.0.1")
+        assert engine.n_workers == 1
+
+        def look(_: object) -> None:
+            if engine.n_workers == 2 and not handlers:
+                handlers.update(engine.client.run(signal.getsignal, signal.SIGINT))
+                hurry.touch()
+
+        engine.observers = (look,)
+        assert engine.map_reduce(count_slowly, unit_blocks(300), None, combine=operator.add) == 300
+        # A terminal sends Ctrl-C to all processes.
+        assert list(handlers.values()) == [signal.SIG_IGN] * 2
+        engine.observers = ()
+        deadline = time.monotonic() + 60
+        while engine.n_workers != 1:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        assert engine.map_reduce(count, unit_blocks(5), None, combine=operator.add) == 5
