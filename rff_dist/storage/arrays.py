@@ -17,7 +17,7 @@ from zarr.codecs import Crc32cCodec
 from zarr.errors import ChunkNotFoundError
 
 from rff_dist.errors import IntegrityError, StorageError
-from rff_dist.storage.locations import read_bytes
+from rff_dist.storage.locations import explain, is_store_error, read_bytes
 from rff_dist.storage.memory import as_bytes
 
 MAX_ROWS = 2**40
@@ -220,8 +220,7 @@ def create_array(
 
 def describe(error: BaseException) -> str:
     """One line about an error of a library."""
-    text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text[:300]}" if text else type(error).__name__
+    return explain(error)
 
 
 def sample_digest(array: zarr.Array[Any], header: Header, *, label: str, n_chunks: int = 8) -> str:
@@ -383,9 +382,7 @@ def _explain(error: Exception, where: str) -> StorageError:
             'missing_chunks="fill" if the writer left out chunks that hold only the fill value '
             "(Zarr's write_empty_chunks=False, its default)"
         )
-    # Errors of an object store are no OSErrors; naming their package does not import it.
-    from_store = isinstance(error, OSError) or type(error).__module__.startswith("obstore")
-    if from_store and not isinstance(error, gzip.BadGzipFile):
+    if is_store_error(error) and not isinstance(error, gzip.BadGzipFile):
         return StorageError(f"{where} cannot be read: {describe(error)}")
     return IntegrityError(
         f"{where}: the stored bytes are damaged ({describe(error)}). Restore the dataset from a copy or "

@@ -21,7 +21,7 @@ from zarr.abc.store import Store
 from zarr.storage import LocalStore, MemoryStore, ObjectStore
 
 from rff_dist.errors import StorageError
-from rff_dist.storage.locations import Location, read_bytes, redact, write_bytes
+from rff_dist.storage.locations import Location, explain, read_bytes, write_bytes
 
 __all__ = ["Tagged", "create_bytes", "read_tagged", "replace_bytes"]
 
@@ -151,13 +151,27 @@ def _locked(store: Store, key: str) -> Iterator[None]:
 def _put(store: ObjectStore[Any], key: str, content: bytes, expected: Tagged | None, where: Any) -> bool:
     """Write to an object store under a condition."""
     import obstore
-    from obstore.exceptions import AlreadyExistsError, NotSupportedError, PreconditionError
+    from obstore.exceptions import (
+        AlreadyExistsError,
+        GenericError,
+        NotSupportedError,
+        PreconditionError,
+    )
 
     if expected is not None and not expected.tag:
         return _put_unguarded(store, key, content, expected, where)
     mode: Any = "create" if expected is None else dict(expected.tag)
-    try:
+
+    def put() -> None:
         obstore.put(store.store, key, content, mode=mode, use_multipart=False)
+
+    try:
+        try:
+            put()
+        except GenericError:
+            # A connection that broke leaves open whether the bytes arrived, so obstore does not repeat the
+            # request. Here that is safe: these bytes are nobody else's.
+            put()
     except (AlreadyExistsError, PreconditionError, FileNotFoundError):
         # A repeated request fails by what the first one wrote, if only the answer was lost.
         found = read_bytes(store, key, where=where)
@@ -186,9 +200,7 @@ def _put_unguarded(
 
 
 def _away(what: str, key: str, where: Location | str, error: Exception) -> StorageError:
-    # obstore adds its internal state after "Debug source".
-    text = redact(" ".join(str(error).partition("Debug source")[0].split()))[:300]
     return StorageError(
-        f"{where} cannot be {what} ({key}: {type(error).__name__}: {text}). "
+        f"{where} cannot be {what} ({key}: {explain(error)}). "
         "Check the address, the network and the permissions"
     )

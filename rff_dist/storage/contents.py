@@ -13,6 +13,7 @@ import zarr
 from rff_dist.errors import StorageError
 from rff_dist.storage.arrays import Header, describe, read_header
 from rff_dist.storage.datasets import committed_rows
+from rff_dist.storage.generations import resolve
 from rff_dist.storage.locations import exists, open_store, parse_location
 
 # Codecs that compare a checksum of every chunk when it is read.
@@ -49,7 +50,7 @@ def list_arrays(url: str | os.PathLike[str]) -> tuple[dict[str, Any], list[Store
     location = parse_location(url)
     if not exists(location):
         raise StorageError(f"nothing is at {location}; expected a Zarr group")
-    store = open_store(location, read_only=True)
+    store = open_store(resolve(location), read_only=True)
     try:
         group = zarr.open_group(store, mode="r")
         attributes, names = dict(group.attrs), sorted(group.array_keys())

@@ -35,6 +35,7 @@ from rff_dist.storage.arrays import (
     stored_rows,
     with_shape,
 )
+from rff_dist.storage.generations import MARK, resolve
 from rff_dist.storage.locations import (
     Location,
     exists,
@@ -53,7 +54,6 @@ from rff_dist.storage.memory import (
     require_numbers,
 )
 
-MARK = "rff_dist"
 FORMAT_VERSION = 1
 _WEIGHTS = "sample_weight"  # the array's name where this package writes one
 _log = logging.getLogger(__name__)
@@ -384,9 +384,9 @@ def open_existing(location: Location) -> Store:
                 f"{path} is a file; expected a Zarr group, which is a folder. "
                 "Turn CSV, Parquet or NumPy files into one with rff_dist.storage.ingest (rff-dist ingest)"
             )
-    elif location.scheme != "memory" and not exists(location):
+    elif location.is_remote and not exists(location):
         raise StorageError(f"no dataset at {location}: expected a Zarr group")
-    return open_store(location, read_only=True)
+    return open_store(resolve(location), read_only=True)
 
 
 def _open(

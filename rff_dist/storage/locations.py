@@ -40,6 +40,12 @@ _NODE_FILES = ("zarr.json", ".zgroup", ".zarray")
 # Says which version of a registered model is current; the folder that it is in holds all versions.
 POINTER_FILE = "current.json"
 
+# What an object store's errors mean that do not say so themselves.
+_STORE_HINTS = {
+    "169.254.169.254": "the environment holds no AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
+    "builder error": "an endpoint of http:// needs AWS_ALLOW_HTTP=true in the environment",
+}
+
 # `memory://name` promises one dataset per name and process, which needs one table per process.
 _MEMORY: dict[str, MemoryStore] = {}
 
@@ -186,7 +192,8 @@ def explain(error: BaseException) -> str:
     text = " ".join(str(error).partition("Debug source")[0].split())
     text = re.sub(r"(://)[^/@\s]*@", r"\1***@", text)
     text = re.sub(r"(://[^\s?#]*)[?#]\S*", r"\1?***", text)
-    return f"{type(error).__name__}: {text[:300]}" if text else type(error).__name__
+    hint = next((f"; {hint}" for words, hint in _STORE_HINTS.items() if words in text), "")
+    return f"{type(error).__name__}: {text[:300]}{hint}" if text else type(error).__name__
 
 
 def exists(location: Location) -> bool:
@@ -256,14 +263,19 @@ def read_bytes(store: Store, key: str, *, where: Location | str) -> bytes | None
     return None if buffer is None else buffer.to_bytes()
 
 
-def write_bytes(store: Store, key: str, content: bytes) -> None:
-    """Store bytes under `key`: readers see the old bytes or the new ones, also after a power cut."""
+def write_bytes(store: Store, key: str, content: bytes, *, scratch: str | None = None) -> None:
+    """Store bytes under `key`: readers see the old bytes or the new ones, also after a power cut.
+
+    In a folder they are gathered in a file beside `key`, or in the folder `scratch` of the store.
+    """
     if not isinstance(store, LocalStore):
         sync(store.set(key, Buffer.from_bytes(content)))
         return
     path = Path(store.root) / key
+    missing = [folder for folder in path.parents if not folder.exists()]
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    gathered = path.parent if scratch is None else Path(store.root) / scratch
+    temporary = gathered / f".{path.name}.{uuid.uuid4().hex}"
     try:
         with open(temporary, "xb") as file:
             file.write(content)
@@ -272,7 +284,8 @@ def write_bytes(store: Store, key: str, content: bytes) -> None:
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
-    _fsync_path(path.parent)
+    for folder in (path.parent, *(folder.parent for folder in missing)):
+        _fsync_path(folder)
 
 
 def delete_bytes(store: Store, key: str) -> None:

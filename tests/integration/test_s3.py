@@ -1,0 +1,328 @@
+"""Data, models and outputs in an object store: every command, overwriting, refusals, and secrets."""
+
+import json
+import logging
+import pickle
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from rff_dist.cli import app
+from rff_dist.errors import OutputExistsError, StorageError
+from rff_dist.storage import (
+    create_output,
+    open_column,
+    open_dataset,
+    read_record,
+    write_dataset,
+    write_record,
+)
+from rff_dist.storage.conditional import create_bytes
+from rff_dist.storage.contents import list_arrays
+from rff_dist.storage.locations import open_store, parse_location
+from tests.s3_server import KEY_ID, SECRET_KEY, serve_s3
+
+pytest.importorskip("obstore", reason="needs the extra s3")
+pytest.importorskip("moto", reason="needs moto, of the extra dev")
+pytestmark = pytest.mark.s3
+
+X = np.arange(60.0).reshape(30, 2)
+
+
+@pytest.fixture(scope="module")
+def server():
+    with serve_s3() as running, pytest.MonkeyPatch.context() as patch:
+        for name, value in running.environment.items():
+            patch.setenv(name, value)
+        patch.delenv("RFF_DIST_SCHEDULER", raising=False)
+        yield running
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory):
+    rng = np.random.default_rng(0)
+    inputs = rng.standard_normal((300, 3)).round(4)
+    target = (np.sin(2 * inputs[:, 0]) + inputs[:, 1]).round(4)
+    path = tmp_path_factory.mktemp("s3") / "table.csv"
+    lines = ["a,b,c,price", *(",".join(map(str, row)) for row in np.column_stack([inputs, target]))]
+    path.write_text("\n".join(lines))
+    return path
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, [str(argument) for argument in arguments], prog_name="rff-dist")
+
+
+def document(*arguments):
+    result = run(*arguments, "--json")
+    assert result.exit_code == 0, result.stderr
+    return json.loads(result.stdout)
+
+
+def refusal(code, *arguments):
+    result = run(*arguments)
+    assert result.exit_code == code, result.output
+    assert "Traceback" not in result.stderr
+    return result.stderr
+
+
+# -- the commands ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def fitted(server, table, tmp_path_factory):
+    """The same table, fitted here and there; returns the folder here and what `fit` said of both."""
+    folder = tmp_path_factory.mktemp("local")
+    found = []
+    for place in (str(folder), server.url("cli")):
+        document("ingest", table, f"{place}/data.zarr", "--target", "price", "--chunk-rows", "64")
+        found.append(
+            document("fit", f"{place}/data.zarr", f"{place}/model", "--components", "64", "--serial")
+        )
+    return folder, *found
+
+
+def test_fit_in_an_object_store_has_the_digest_of_one_on_disk(fitted):
+    _, here, there = fitted
+    assert there["digest"] == here["digest"]
+    assert there["statistics_digest"] == here["statistics_digest"]
+
+
+@pytest.mark.distributed
+def test_workers_of_a_cluster_read_and_write_the_object_store(fitted, server):
+    _, here, _ = fitted
+    arguments = ("--components", "64", "--workers", "1", "--threads", "1")
+    there = document("fit", server.url("cli/data.zarr"), server.url("cli/dask"), *arguments)
+    assert there["engine"]["kind"] == "embedded dask"
+    assert there["digest"] == here["digest"]
+
+
+def predictions_at(url):
+    return open_column(url, "predictions").array[:]
+
+
+def test_evaluate_predict_info_and_cluster_say_what_they_say_on_disk(fitted, server):
+    folder, *_ = fitted
+    said = []
+    for place in (str(folder), server.url("cli")):
+        data, model = f"{place}/data.zarr", f"{place}/model"
+        evaluated = document("evaluate", model, data, "--serial")
+        document("predict", model, data, f"{place}/predictions", "--serial")
+        predicted = predictions_at(f"{place}/predictions")
+        clusters = document(
+            "cluster", data, f"{place}/clusters", "--clusters", "3", "--components", "32", "--serial"
+        )
+        about = document("info", model)
+        arrays = document("info", data)
+        said.append(
+            (evaluated["targets"], predicted.tolist(), clusters["digest"], about["digest"], arrays["arrays"])
+        )
+    assert said[0] == said[1]
+
+
+def test_what_is_there_is_not_replaced_unless_asked(fitted, server):
+    data, model = server.url("cli/data.zarr"), server.url("cli/model")
+    assert "exists already" in refusal(73, "fit", data, model, "--components", "8", "--serial")
+    assert "exists already" in refusal(73, "generate", data, "--rows", "10", "--features", "2")
+    assert "no dataset at s3://" in refusal(65, "fit", server.url("none.zarr"), server.url("m"), "--serial")
+    assert "no model at s3://" in refusal(
+        65, "predict", server.url("none"), data, server.url("p"), "--serial"
+    )
+
+
+# -- overwriting -------------------------------------------------------------------------------------------
+
+
+def rows_of(url):
+    dataset = open_dataset(url)
+    return dataset.take(range(dataset.n_samples)).X
+
+
+def test_first_dataset_lies_where_other_programs_look_for_it(server):
+    write_dataset(server.url("plain"), X, X[:, 0], chunk_rows=8)
+    assert {key.split("/")[1] for key in server.names("plain/")} == {"zarr.json", "X", "y"}
+
+
+def test_overwritten_dataset_stays_whole_for_its_readers_until_the_next_is_complete(server):
+    url = server.url("replaced")
+    write_dataset(url, X, chunk_rows=8)
+    opened_before = open_dataset(url)
+
+    def batches():
+        yield X + 100
+        np.testing.assert_array_equal(rows_of(url), X)  # half of the next one is written
+        yield X + 200
+
+    write_dataset(url, batches(), chunk_rows=8, overwrite=True)
+    np.testing.assert_array_equal(rows_of(url), np.concatenate([X + 100, X + 200]))
+    np.testing.assert_array_equal(opened_before.take(range(30)).X, X)
+    _, arrays = list_arrays(url)
+    assert [array.header.shape for array in arrays] == [(60, 2)]
+
+
+def test_two_generations_are_kept_and_no_more(server):
+    url = server.url("generations")
+    for i in range(4):
+        write_dataset(url, X + i, chunk_rows=8, overwrite=True)
+        np.testing.assert_array_equal(rows_of(url), X + i)
+    kept = {key.split("/")[1] for key in server.names("generations/")}
+    assert len(kept) == 3  # zarr.json, and two generations
+
+
+def test_failed_overwrite_leaves_the_dataset_that_was_there(server):
+    url = server.url("kept")
+    write_dataset(url, X, chunk_rows=8)
+    before = server.names("kept/")
+
+    def batches():
+        yield X
+        raise ValueError("the source broke off")
+
+    with pytest.raises(ValueError, match="broke off"):
+        write_dataset(url, batches(), chunk_rows=8, overwrite=True)
+    server.fail(10**6, status=403, method="PUT")
+    try:
+        with pytest.raises(StorageError, match="PermissionDenied"):
+            write_dataset(url, X + 1, overwrite=True)
+    finally:
+        server.fail(0, status=0)
+    np.testing.assert_array_equal(rows_of(url), X)
+    assert server.names("kept/") == before
+
+
+def test_unfinished_output_is_taken_for_complete_by_nobody(server):
+    url = server.url("unfinished")
+    output = create_output(url, n_samples=30, n_columns=2, dtype="float64", chunk_rows=30, array="X")
+    with pytest.raises(StorageError, match="unfinished"):
+        open_dataset(url)
+    with pytest.raises(OutputExistsError, match="exists already"):
+        write_dataset(url, X)
+    output.discard()
+    assert server.names("unfinished/") == []
+
+
+def test_predictions_are_overwritten_as_a_whole(fitted, server):
+    data, model, output = (server.url(f"cli/{name}") for name in ("data.zarr", "model", "again"))
+    document("predict", model, data, output, "--serial")
+    before = predictions_at(output)
+    document("predict", model, data, output, "--overwrite", "--serial")
+    np.testing.assert_array_equal(predictions_at(output), before)
+    assert len({key.split("/")[2] for key in server.names("cli/again/")}) == 3  # zarr.json and both
+
+
+def test_others_objects_survive_a_write_to_their_prefix_that_fails(server):
+    server.write("theirs/folder/notes.txt", b"not ours")
+    for url in (server.url("theirs"), server.url("theirs/folder")):
+        with pytest.raises(StorageError, match="holds other things"):
+            write_dataset(url, X)
+        with pytest.raises(StorageError, match="holds other things"):
+            write_record(url, kind="thing", metadata={}, arrays={})
+        with pytest.raises(StorageError, match="holds other things"):
+            write_dataset(url, X, overwrite=True)
+    assert server.read("theirs/folder/notes.txt") == b"not ours"
+
+
+# -- records: models, and what a run keeps -----------------------------------------------------------------
+
+
+def test_reader_of_a_record_sees_the_old_one_or_the_new_one(server):
+    url = server.url("record")
+    write_record(url, kind="thing", metadata={"n": 1}, arrays={"a": X})
+    # Whatever request of the second write fails, the first one is read back whole.
+    for after in range(12):
+        server.fail(10**6, status=403, method="PUT", after=after)
+        try:
+            write_record(url, kind="thing", metadata={"n": 2}, arrays={"a": X + 1, "b": X}, overwrite=True)
+        except StorageError:
+            found = read_record(url)
+            assert found.metadata == {"n": 1}
+            np.testing.assert_array_equal(found.arrays["a"], X)
+            assert len({key.split("/")[1] for key in server.names("record/")}) == 2
+        else:
+            break
+        finally:
+            server.fail(0, status=0)
+    assert after > 3
+    assert read_record(url).metadata == {"n": 2}
+
+
+# -- requests that fail ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("status", [503, 500, 429, 0, -1])
+def test_transient_errors_are_retried_and_change_nothing(server, status):
+    url = server.url(f"transient-{status}")
+    server.fail(2, status=status)
+    write_dataset(url, X, chunk_rows=8)
+    server.fail(2, status=status)
+    np.testing.assert_array_equal(rows_of(url), X)
+    assert sum(line.endswith(f" {status}") for line in server.requests()) == 2
+
+
+@pytest.mark.parametrize("status", [403, 404])
+def test_refusals_are_not_retried(server, status):
+    dataset = open_dataset(server.url("plain"))
+    server.fail(10**6, status=status, path="X/c/")
+    with pytest.raises(StorageError, match="missing" if status == 404 else "PermissionDenied"):
+        dataset.take([0])
+    # One of the read, one of looking which chunk it is.
+    assert server.requests() == 2 * [f"GET /bucket/plain/X/c/0/0 {status}"]
+    server.fail(0, status=0)
+
+
+def test_answer_that_was_lost_is_not_taken_for_another_writers_claim(server):
+    store = open_store(parse_location(server.url("claims")), read_only=False)
+    for status in (503, 0, -1):
+        server.fail(1, status=status, method="PUT")
+        assert create_bytes(store, str(status), b"mine", where="claims")
+        assert not create_bytes(store, str(status), b"yours", where="claims")
+        assert server.read(f"claims/{status}") == b"mine"
+
+
+def test_store_that_is_away_is_named_with_exit_code_65_and_73(monkeypatch, fitted, server):
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    folder, *_ = fitted
+    message = refusal(65, "info", server.url("cli/model"))
+    assert "cannot be read" in message
+    assert "Check the address, the network and the permissions" in message
+    message = refusal(73, "fit", folder / "data.zarr", server.url("m"), "--components", "8", "--serial")
+    assert "s3://bucket/m" in message
+
+
+def test_credentials_that_are_missing_are_named(monkeypatch, server):
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    assert "Missing SecretAccessKey" in refusal(65, "info", server.url("cli/model"))
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET_KEY)
+    monkeypatch.delenv("AWS_ALLOW_HTTP")
+    assert "needs AWS_ALLOW_HTTP=true" in refusal(65, "info", server.url("cli/model"))
+
+
+# -- secrets -----------------------------------------------------------------------------------------------
+
+
+def test_credentials_in_a_url_are_refused_and_not_repeated():
+    message = refusal(65, "info", f"s3://{KEY_ID}:{SECRET_KEY}@bucket/model")
+    assert "credentials do not belong in a URL" in message
+    assert SECRET_KEY not in message
+
+
+def test_nothing_that_is_shown_logged_or_stored_holds_the_secret_key(fitted, server, monkeypatch, caplog):
+    caplog.set_level(logging.DEBUG)
+    shown = []
+    for status in (403, 404, 400):
+        server.fail(10**6, status=status)
+        for arguments in (
+            ("info", server.url("cli/model")),
+            ("fit", server.url("cli/data.zarr"), server.url("secret-model"), "--components", "8", "--serial"),
+            ("generate", server.url("secret.zarr"), "--rows", "10", "--features", "2"),
+        ):
+            result = run(*arguments, "--debug", "--json")
+            assert result.exit_code in (65, 73), result.output
+            assert "Traceback" in result.stderr
+            shown += [result.stdout, result.stderr]
+    server.fail(0, status=0)
+    stored = [server.read(key) for key in server.names()]
+    travels = pickle.dumps((open_dataset(server.url("plain")), parse_location(server.url("plain"))))
+    assert not any(SECRET_KEY in text for text in [*shown, caplog.text])
+    assert not any(SECRET_KEY.encode() in content for content in [*stored, travels])
