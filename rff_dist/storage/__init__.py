@@ -1,5 +1,6 @@
 """Datasets, outputs and models as Zarr; the only part of the package that imports zarr."""
 
+from rff_dist.storage.appending import Appended, Source, append_dataset
 from rff_dist.storage.columns import Column, as_column, open_column
 from rff_dist.storage.datasets import (
     ZarrDataset,
@@ -16,6 +17,7 @@ from rff_dist.storage.outputs import Output, create_output
 from rff_dist.storage.writing import choose_chunk_rows, write_dataset
 
 __all__ = [
+    "Appended",
     "ArrayDataset",
     "Column",
     "GroupedDataset",
@@ -23,8 +25,10 @@ __all__ = [
     "Output",
     "Record",
     "Sample",
+    "Source",
     "SparseDataset",
     "ZarrDataset",
+    "append_dataset",
     "as_column",
     "choose_chunk_rows",
     "create_output",

@@ -184,7 +184,7 @@ def _write(
     """Write the group's arrays and return their dtypes."""
     buffer: _RowBuffer | None = None
     for batch in batches:
-        parts = _by_name(batch, 0 if buffer is None else buffer.n_samples)
+        parts = name_parts(batch, 0 if buffer is None else buffer.n_samples)
         if buffer is None:
             buffer = _RowBuffer.create(group, parts, n_samples, chunk_rows)
         buffer.add(parts)
@@ -297,7 +297,7 @@ class _RowBuffer:
         self.n_written = stop
 
 
-def _by_name(batch: Batch, first_row: int) -> dict[str, np.ndarray]:
+def name_parts(batch: Batch, first_row: int) -> dict[str, np.ndarray]:
     """Check the arrays of a batch: X of any numeric dtype, y float64 or labels, weights float64, groups."""
     parts = batch if isinstance(batch, tuple) else (batch,)
     if len(parts) > 4:

@@ -1,0 +1,274 @@
+"""Appending: the rows of before, or all of them, whatever happens in between."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+
+import numpy as np
+import pytest
+import zarr
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from zarr.codecs import Crc32cCodec
+from zarr.storage import LocalStore
+
+from rff_dist.blocks import Block
+from rff_dist.errors import (
+    ConflictError,
+    DataError,
+    IntegrityError,
+    OutputBusyError,
+    StorageError,
+    VersionError,
+)
+from rff_dist.storage import Source, append_dataset, appending, open_column, open_dataset, write_dataset
+
+DTYPES = st.sampled_from(["float32", "float64", "int8", "bool"])
+LAYOUTS = {"v2": (2, None), "v3": (3, None), "sharded": (3, 6)}
+
+
+def make_rows(n_samples, *, dtype="float32", n_features=2, seed=0):
+    rng = np.random.default_rng(seed)
+    X = (9 * rng.normal(size=(n_samples, n_features))).astype(dtype)
+    return X, rng.normal(size=n_samples)
+
+
+def read_all(url, **options):
+    dataset = open_dataset(url, **options)
+    return dataset.read(Block(0, 0, dataset.n_samples))
+
+
+def foreign(path, *, layout, n_samples=8, chunk=(3, 2)):
+    """Write a dataset as another program would; chunks may also cut the columns."""
+    zarr_format, shard = LAYOUTS[layout]
+    group = zarr.create_group(LocalStore(path), zarr_format=zarr_format)
+    X, y = make_rows(n_samples, n_features=3)
+    for name, values, chunks in (("X", X, chunk), ("y", y, (2,))):
+        shards = None if shard is None else (shard, *(4 for _ in chunks[1:]))
+        compressors = [Crc32cCodec()] if zarr_format == 3 else "auto"
+        array = group.create_array(
+            name,
+            shape=values.shape,
+            dtype=values.dtype,
+            chunks=chunks,
+            shards=shards,
+            compressors=compressors,
+            fill_value=0,
+        )
+        array[...] = values
+    return X, y
+
+
+class TestAppendedRows:
+    @settings(max_examples=20, deadline=None)
+    @given(
+        cuts=st.lists(st.integers(0, 13), min_size=1, max_size=4),
+        chunk_rows=st.integers(1, 9),
+        dtype=DTYPES,
+        one_dimensional=st.booleans(),
+    )
+    def test_are_what_writing_all_at_once_gives(self, cuts, chunk_rows, dtype, one_dimensional):
+        n = sum(cuts)
+        X, y = make_rows(n, dtype=dtype)
+        y = y if one_dimensional else np.column_stack([y, -y])
+        weight, groups = np.arange(n) / 2, np.array([f"group {i % 3}" * (i % 5) for i in range(n)], object)
+        stops = np.cumsum(cuts)
+        for start, stop in zip([0, *stops], stops, strict=False):
+            rows = slice(start, stop)
+            parts = {"sample_weight": weight[rows], "groups": groups[rows]}
+            if start == 0 and stop == stops[0]:
+                url = "memory://appended"
+                write_dataset(url, X[rows], y[rows], chunk_rows=chunk_rows, overwrite=True, **parts)
+            else:
+                found = append_dataset(url, X[rows], y[rows], **parts)
+                assert (found.n_before, found.n_after) == (start, stop)
+        read = read_all(url, sample_weight="sample_weight")
+        np.testing.assert_array_equal(read.X, X)
+        np.testing.assert_array_equal(read.y, y if y.ndim == 2 else y[:, np.newaxis])
+        np.testing.assert_array_equal(read.sample_weight, weight)
+        stored = open_column(url, "groups").read(Block(0, 0, n))
+        assert stored.tolist() == groups.tolist()
+
+    @settings(max_examples=15, deadline=None)
+    @given(n_first=st.integers(1, 14), n_more=st.integers(1, 14), chunk_rows=st.integers(1, 9))
+    def test_are_stored_in_the_bytes_that_writing_all_at_once_stores(
+        self, tmp_path_factory, n_first, n_more, chunk_rows
+    ):
+        folder = tmp_path_factory.mktemp("bytes")
+        X, y = make_rows(n_first + n_more)
+        write_dataset(folder / "once", X, y, chunk_rows=chunk_rows)
+        write_dataset(folder / "twice", X[:n_first], y[:n_first], chunk_rows=chunk_rows)
+        append_dataset(folder / "twice", X[n_first:], y[n_first:])
+        for name in ("X", "y"):
+            files = [
+                {
+                    path.relative_to(folder / one): path.read_bytes()
+                    for path in (folder / one / name).rglob("*")
+                    if path.is_file()
+                }
+                for one in ("once", "twice")
+            ]
+            assert files[0] == files[1]
+        shutil.rmtree(folder)
+
+    @pytest.mark.parametrize("layout", LAYOUTS)
+    def test_also_join_datasets_of_other_programs_whole_shards_and_columns_in_chunks(self, tmp_path, layout):
+        X, y = foreign(tmp_path / "data.zarr", layout=layout)
+        more, targets = make_rows(11, n_features=3, seed=1)
+        append_dataset(tmp_path / "data.zarr", more, targets)
+        read = read_all(tmp_path / "data.zarr")
+        np.testing.assert_array_equal(read.X, np.vstack([X, more]))
+        np.testing.assert_array_equal(read.y[:, 0], np.concatenate([y, targets]))
+        assert open_dataset(tmp_path / "data.zarr").attributes["rff_dist"]["n_samples"] == 19
+        # Zarr itself reads the same.
+        np.testing.assert_array_equal(zarr.open_array(tmp_path / "data.zarr" / "X", mode="r")[...], read.X)
+
+    def test_come_in_batches_of_any_length(self):
+        X, y = make_rows(57)
+        write_dataset("memory://batches", X[:5], y[:5], chunk_rows=4, overwrite=True)
+        cuts = [5, 6, 6, 20, 57]
+        batches = ((X[a:b], y[a:b]) for a, b in itertools.pairwise(cuts))
+        assert append_dataset("memory://batches", batches).n_after == 57
+        np.testing.assert_array_equal(read_all("memory://batches").X, X)
+
+    def test_change_the_fingerprint_and_not_that_of_the_first_rows(self):
+        X, y = make_rows(20)
+        before = write_dataset("memory://print", X[:9], y[:9], chunk_rows=4, overwrite=True)
+        fingerprint, prefix = before.fingerprint(), before.prefix_fingerprint(9)
+        append_dataset("memory://print", X[9:], y[9:])
+        after = open_dataset("memory://print")
+        assert after.fingerprint() != fingerprint
+        assert after.prefix_fingerprint(9) == prefix == before.prefix_fingerprint(9)
+        # A reader that opened the old dataset still reads the old rows.
+        np.testing.assert_array_equal(before.read(Block(0, 0, 9)).X, X[:9])
+
+    def test_differ_in_the_digest_of_all_values_whatever_was_sampled(self):
+        digests = []
+        for value in (1.0, 2.0):
+            write_dataset("memory://chain", np.zeros((5, 1)), overwrite=True)
+            append_dataset("memory://chain", np.full((3, 1), value))
+            digests.append(open_dataset("memory://chain").attributes["rff_dist"]["sha256"])
+        assert digests[0] != digests[1]
+
+
+class TestSources:
+    def test_rows_of_a_source_are_taken_once(self):
+        X, y = make_rows(12)
+        write_dataset("memory://once", X[:4], y[:4], overwrite=True)
+        first = append_dataset("memory://once", X[4:8], y[4:8], source=Source("a.csv", "aa"))
+        again = append_dataset("memory://once", X[4:8], y[4:8], source=Source("copy of a.csv", "aa"))
+        other = append_dataset("memory://once", X[8:], y[8:], source=Source("b.csv", "bb"))
+        assert [(one.n_before, one.n_after) for one in (first, again, other)] == [(4, 8), (8, 8), (8, 12)]
+        assert open_dataset("memory://once").attributes["sources"] == [
+            {"name": "a.csv", "sha256": "aa", "n_samples": 4},
+            {"name": "b.csv", "sha256": "bb", "n_samples": 4},
+        ]
+
+
+class TestRefusals:
+    @pytest.fixture
+    def url(self):
+        write_dataset("memory://refuse", *make_rows(6), feature_names=["a", "b"], overwrite=True)
+        return "memory://refuse"
+
+    @pytest.mark.parametrize(
+        ("arrays", "message"),
+        [
+            ((np.zeros((2, 3), "f4"), np.zeros(2)), r"X has shape \(2, 3\); expected \(2, 2\)"),
+            ((np.zeros((2, 2)), np.zeros(2)), "X is float64, but array 'X' of memory://refuse holds float32"),
+            (
+                (np.zeros((2, 2), "f4"), ["a", "b"]),
+                "y is text, but array 'y' of memory://refuse holds float64",
+            ),
+            ((np.zeros((2, 2), "f4"), np.zeros((2, 1))), r"y has shape \(2, 1\); expected \(2,\)"),
+            ((np.zeros((2, 2), "f4"),), "rows of X for memory://refuse, which has X, y"),
+        ],
+    )
+    def test_other_arrays_are_named_and_nothing_changes(self, url, arrays, message):
+        before = open_dataset(url).fingerprint()
+        with pytest.raises(DataError, match=message):
+            append_dataset(url, *arrays)
+        assert open_dataset(url).fingerprint() == before
+
+    def test_other_column_names_are_named(self, url):
+        pandas = pytest.importorskip("pandas")
+        X, y = make_rows(3)
+        with pytest.raises(
+            DataError, match=r"'b' where memory://refuse has 'a'; expected the columns 'a', 'b'"
+        ):
+            append_dataset(url, pandas.DataFrame(X, columns=["b", "a"]), y)
+        append_dataset(url, pandas.DataFrame(X, columns=["a", "b"]), y)
+        assert open_dataset(url).n_samples == 9
+
+    def test_integers_join_floats_that_hold_them_exactly(self, url):
+        append_dataset(url, np.ones((2, 2), "int16"), np.array([1, 2]))
+        assert open_dataset(url).n_samples == 8
+
+    def test_a_dataset_that_another_run_appends_to_is_busy(self, url):
+        batches = iter([make_rows(2), make_rows(2)])
+
+        def nested():
+            yield next(batches)
+            # A lease is of a context; a thread has one of its own.
+            import threading
+
+            errors = []
+
+            def other():
+                try:
+                    append_dataset(url, *make_rows(1))
+                except OutputBusyError as error:
+                    errors.append(str(error))
+
+            thread = threading.Thread(target=other)
+            thread.start()
+            thread.join()
+            assert "appending rows" in errors[0]
+            yield next(batches)
+
+        assert append_dataset(url, nested()).n_after == 10
+
+    def test_a_change_in_spite_of_the_lease_is_noticed_before_the_mark_is_written(self, tmp_path):
+        url = tmp_path / "data.zarr"
+        write_dataset(url, *make_rows(6), chunk_rows=4)
+
+        def batches():
+            yield make_rows(2)
+            zarr.open_group(url, mode="r+").attrs["note"] = "changed"
+
+        with pytest.raises(ConflictError, match="was changed by another program"):
+            append_dataset(url, batches())
+        assert open_dataset(url).n_samples == 6
+
+    def test_consolidated_metadata_are_refused(self, tmp_path):
+        foreign(tmp_path / "data.zarr", layout="v2")
+        zarr.consolidate_metadata(tmp_path / "data.zarr")
+        with pytest.raises(StorageError, match="consolidated metadata"):
+            append_dataset(tmp_path / "data.zarr", *make_rows(2, n_features=3))
+
+    def test_arrays_that_would_be_left_behind_are_refused(self, tmp_path):
+        write_dataset(tmp_path / "data.zarr", *make_rows(6))
+        zarr.open_group(tmp_path / "data.zarr", mode="r+").create_array("time", shape=(6,), dtype="f8")
+        with pytest.raises(StorageError, match=r"also holds 'time' of 6 rows"):
+            append_dataset(tmp_path / "data.zarr", *make_rows(2))
+
+    def test_a_newer_format_is_refused(self, url):
+        group = zarr.open_group(appending.open_store(appending.parse_location(url), read_only=False))
+        group.attrs["rff_dist"] = {**group.attrs["rff_dist"], "format_version": 99}
+        with pytest.raises(VersionError, match="format 99"):
+            append_dataset(url, *make_rows(2))
+
+    def test_nothing_there_is_said(self, tmp_path):
+        with pytest.raises(StorageError, match="no dataset at"):
+            append_dataset(tmp_path / "none.zarr", *make_rows(2))
+
+    def test_a_damaged_last_chunk_is_not_written_over(self, tmp_path):
+        write_dataset(tmp_path / "data.zarr", *make_rows(6), chunk_rows=4)
+        chunk = tmp_path / "data.zarr" / "X" / "c" / "1" / "0"
+        damaged = bytearray(chunk.read_bytes())
+        damaged[3] ^= 1
+        chunk.write_bytes(damaged)
+        with pytest.raises(IntegrityError, match=r"rows 4:6 \(chunk 1\)"):
+            append_dataset(tmp_path / "data.zarr", *make_rows(2))
+        assert chunk.read_bytes() == damaged
