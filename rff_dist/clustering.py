@@ -7,7 +7,8 @@ and labels that stay give sums that stay: centres that do not move are the same 
 References
 ----------
 Lloyd (1982); Arthur & Vassilvitskii (2007), k-means++; Bahmani, Moseley, Vattani, Kumar & Vassilvitskii
-(2012), Scalable k-means++; Efraimidis & Spirakis (2006), weighted sampling in one pass.
+(2012), Scalable k-means++; Lattanzi & Sohler (2019), local search; Efraimidis & Spirakis (2006), weighted
+sampling in one pass.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ _PAD = (
 )
 _PANEL_ROWS = 64  # rows whose ties are settled by one product, always of the same shape
 _EQUAL = 1e-12  # of the largest squared norm: squared distances up to this are none
+_GAIN = 1e-9  # a change of centres gains more than rounding
 _KMEANS_STREAM = 2**34  # the first of a seed's streams of random numbers for clusters, far above those in use
 
 
@@ -227,18 +229,20 @@ def pass_bytes(n_components: int, n_columns: int, *, n_threads: int, n_blocks: i
     return sums * (held + copies_of_centres) + n_threads * tile
 
 
-def _visit_tiles(
+def visit_tiles(
     rows: Rows,
     feature_map: FeatureMap,
     visit: Callable[[int, NDArray[Any]], None],
     *,
     dtype: type[np.floating[Any]],
     n_columns: int = 1,
+    chosen: NDArray[np.intp] | None = None,
 ) -> None:
     """Call `visit(first row, features)` with each tile of a block; threads share out the tiles.
 
     Features are of shape (n_components, n_rows), unnormalised, or Z for a whitened map. They are
-    overwritten when `visit` has returned.
+    overwritten when `visit` has returned. Of the rows `chosen` alone, where they are given; `first row` then
+    counts these. Tiles are filled up to a multiple of 64 rows, because BLAS rounds those at its edges otherwise.
 
     Raises
     ------
@@ -247,21 +251,27 @@ def _visit_tiles(
     """
     inputs = feature_map.prepare(rows.X)
     check_finite(replace(rows, y=None), inputs)
+    if chosen is not None:
+        inputs = inputs[chosen]
     D = feature_map.n_components
     height = min(_tile_rows(D, n_columns), max(1, len(inputs)))
+    columns = -(-height // _PANEL_ROWS) * _PANEL_ROWS
     whitener, scales = feature_map.whitener, expand(feature_map.scales)
     spare: list[NDArray[Any]] = []
 
     def work(first: int) -> None:
         tile = inputs[first : first + height]
-        buffer = spare.pop() if spare else np.empty((D, height + _PAD), dtype)
+        n_rows = len(tile)
+        if n_rows % _PANEL_ROWS:
+            tile = np.concatenate([tile, np.repeat(tile[-1:], -n_rows % _PANEL_ROWS, axis=0)])
+        buffer = spare.pop() if spare else np.empty((D, columns + _PAD), dtype)
         features = buffer[:, : len(tile)]
         with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is refused by the scores
             for start, stop in feature_map.stripes:
                 feature_map.fill(tile, features[start:stop], start, stop)
             if whitener is not None:
                 _whiten(features, whitener, scales)
-        visit(first, features)
+        visit(first, features[:, :n_rows])
         spare.append(buffer)
 
     share_out(work, range(0, len(inputs), height))
@@ -279,11 +289,39 @@ def _whiten(features: FloatArray, whitener: FloatArray, scales: FloatArray) -> N
         part[:] = panel[:, : part.shape[1]]
 
 
-class _Scorer:
+@dataclass(frozen=True, slots=True, eq=False)
+class Nearest:
+    """The nearest centres of a tile's rows, and how sure they are.
+
+    Attributes
+    ----------
+    labels : int array of shape (n_init, n_rows)
+        Index of the nearest centre; ties go to the lowest.
+    distances : float array of shape (n_init, n_rows)
+        No ‖z − c‖ of the nearest centre is larger; infinity where float32 did not tell it from another.
+    margins : float array of shape (n_init, n_groups, n_rows)
+        ‖z − c‖² of no other centre of a group is nearer to the least one than this.
+    """
+
+    labels: NDArray[np.intp]
+    distances: NDArray[Any]
+    margins: NDArray[Any]
+
+
+class Scorer:
     """Scores of a tile's rows for the centres of all starts: squared distances but for what a row has alone.
 
     ‖z − c‖² = ‖z‖² + ‖m‖² − 2z·m + score, where m is the mean of a start's centres and the score is
     −2z·(c − m) + ‖c‖² − ‖m‖². Centres that are close to each other then have small scores, and small errors.
+
+    Attributes
+    ----------
+    dtype : type
+        Of features and scores.
+    tolerance : float
+        Scores that differ by no more are settled in float64; two scores' errors are smaller together.
+    nothing : float
+        Squared distances up to this are none.
     """
 
     def __init__(self, state: Centres) -> None:
@@ -291,29 +329,36 @@ class _Scorer:
         single = _is_single(state.feature_map) and not state.precise
         self.dtype: type[np.floating[Any]] = np.float32 if single else np.float64
         factors = factors_of(state.feature_map)
-        self._middle = state.values.mean(axis=1, keepdims=True)
-        apart = state.values - self._middle
+        middle = state.values.mean(axis=1, keepdims=True)
+        apart = state.values - middle
         self._weights = (-2.0 * factors * apart).reshape(-1, n_components)
         # ‖c‖² − ‖m‖² without the cancellation
-        self._offsets = (apart * (apart + 2.0 * self._middle)).sum(axis=2).ravel()
-        self._narrow_weights = self._weights.astype(self.dtype)
-        self._narrow_offsets = self._offsets.astype(self.dtype)
+        self._offsets = (apart * (apart + 2.0 * middle)).sum(axis=2).ravel()
+        middle_norms = np.square(middle).sum(axis=2).ravel()
+        # those of the middles follow those of the centres, in one product
+        self._narrow_weights = np.concatenate([self._weights, -2.0 * factors * middle[:, 0]]).astype(
+            self.dtype
+        )
+        self._narrow_offsets = np.concatenate([self._offsets, middle_norms]).astype(self.dtype)
         self._squares = np.square(factors).astype(self.dtype)
-        self._centre_middle = (-2.0 * factors * self._middle[0, 0]).astype(self.dtype)
-        self._middle_norm = float(np.square(self._middle[0, 0]).sum())
         largest = largest_squared_norm(state.feature_map, state.grid)
+        self._same_norm = state.feature_map.squared_norm is not None and np.ptp(factors) == 0
+        self._largest = largest
         lengths = np.linalg.norm(apart, axis=2).max(initial=0.0)
         # sums of D rounded products: √D roundings of the largest a sum can be, for each of two scores
         # (Higham & Mary 2019 on why √D); measured errors are below a tenth of it
         reach = 2.0 * math.sqrt(n_components) * (2.0 * math.sqrt(largest) * lengths)
         reach += 4.0 * float(np.abs(self._offsets).max(initial=0.0))
-        self.tolerance = float(np.finfo(self.dtype).eps) * reach
+        eps = float(np.finfo(self.dtype).eps)
+        self.tolerance = eps * reach
         self._settled_tolerance = float(np.finfo(np.float64).eps) * reach
+        norm = math.sqrt(largest) + math.sqrt(float(middle_norms.max(initial=0.0)))
+        self._distance_tolerance = self.tolerance + 2.0 * eps * math.sqrt(n_components) * norm**2
         self.nothing = max(_EQUAL * largest, self.tolerance if single else 0.0)
         self._spare: list[NDArray[Any]] = []
 
     def scores(self, features: NDArray[Any], out: NDArray[Any] | None = None) -> NDArray[Any]:
-        """Return scores of shape (n_rows, n_init · n_clusters).
+        """Return scores of shape (n_init · n_clusters + n_init, n_rows); the last are ‖m‖² − 2z·m.
 
         Raises
         ------
@@ -321,34 +366,58 @@ class _Scorer:
             If features overflow.
         """
         with np.errstate(over="ignore", invalid="ignore"):
-            scores: NDArray[Any] = np.matmul(features.T, self._narrow_weights.T, out=out)
-            scores += self._narrow_offsets
-        if not np.isfinite(scores[:, 0]).all():
+            scores: NDArray[Any] = np.matmul(self._narrow_weights, features, out=out)
+            scores += self._narrow_offsets[:, np.newaxis]
+        if not np.isfinite(scores[0]).all() or not np.isfinite(scores[-1]).all():
             raise DataError("features of some rows are not finite: their inputs overflow; standardise them")
         return scores
 
-    def nearest(self, features: NDArray[Any]) -> NDArray[np.intp]:
-        """Return the index of each row's nearest centre, shape (n_rows, n_init); ties go to the lowest.
+    def nearest(self, features: NDArray[Any], n_groups: int = 1) -> Nearest:
+        """Return each row's nearest centres, and their margins by groups of neighbouring centres.
 
         What float32 cannot tell apart is settled in float64, and what float64 cannot is a tie.
         """
-        shape = features.shape[1], len(self._weights)
+        n_rows = features.shape[1]
+        shape = len(self._narrow_weights), n_rows
         buffer = self._spare.pop() if self._spare else np.empty(shape, self.dtype)
-        if len(buffer) < len(features.T):
+        if buffer.shape[1] < n_rows:
             buffer = np.empty(shape, self.dtype)
-        grouped = self.scores(features, buffer[: shape[0]]).reshape(-1, self.n_init, self.n_clusters)
-        labels = grouped.argmin(axis=2)
-        if self.n_clusters == 1:
-            return labels
-        index = labels[..., np.newaxis]
-        best = np.take_along_axis(grouped, index, 2)[..., 0]
-        np.put_along_axis(grouped, index, np.inf, 2)
-        close = np.flatnonzero((grouped.min(axis=2) <= best + self.tolerance).any(axis=1))
-        for first in range(0, len(close), _PANEL_ROWS):
-            some = close[first : first + _PANEL_ROWS]
-            labels[some] = self._settle(features[:, some])
+        scores = self.scores(features, buffer[:, :n_rows])
+        labels = np.zeros((self.n_init, n_rows), np.intp)
+        distances = np.empty((self.n_init, n_rows), self.dtype)
+        margins = np.empty((self.n_init, n_groups, n_rows), self.dtype)
+        norms = self._norms(features)
+        ends = group_ends(self.n_clusters, n_groups)
+        close = np.zeros(n_rows, bool)
+        for start in range(self.n_init):
+            own = scores[start * self.n_clusters : (start + 1) * self.n_clusters]
+            best = own.min(axis=0)
+            # from the last centre to the first, so that the lowest of equals stays; argmin takes five times as long
+            places = np.flatnonzero(own == best)[::-1]
+            labels[start, places % n_rows] = places // n_rows
+            own[labels[start], np.arange(n_rows)] = np.inf
+            first = 0
+            for group, end in enumerate(ends):
+                own[first:end].min(axis=0, out=margins[start, group])
+                first = end
+            margins[start] -= best
+            unsure = margins[start].min(axis=0) <= self.tolerance
+            close |= unsure
+            squared = norms + scores[start - self.n_init] + best
+            np.maximum(squared, 0.0, out=squared)
+            squared += self._distance_tolerance
+            np.sqrt(squared, out=distances[start])
+            distances[start, unsure] = np.inf
+        unsure_rows = np.flatnonzero(close)
+        for first in range(0, len(unsure_rows), _PANEL_ROWS):
+            some = unsure_rows[first : first + _PANEL_ROWS]
+            labels[:, some] = self._settle(features[:, some])
         self._spare.append(buffer)
-        return labels
+        return Nearest(labels, distances, margins)
+
+    def _norms(self, features: NDArray[Any]) -> Any:
+        """Return ‖z‖² of each row, or what it is for all."""
+        return self.dtype(self._largest) if self._same_norm else self._squares @ np.square(features)
 
     def _settle(self, features: NDArray[Any]) -> NDArray[np.intp]:
         panel = np.zeros((len(features), _PANEL_ROWS))
@@ -358,15 +427,20 @@ class _Scorer:
         )
         least = scores.min(axis=1, keepdims=True)
         labels: NDArray[np.intp] = (scores <= least + self._settled_tolerance).argmax(axis=1)
-        return labels[:, : features.shape[1]].T
+        return labels[:, : features.shape[1]]
 
     def squared_distances(self, features: NDArray[Any]) -> NDArray[Any]:
         """Return ‖z − c‖² for the first start's centres, shape (n_rows, n_clusters), not below 0."""
-        distances = self.scores(features)
-        own = self._squares @ np.square(features) + self._centre_middle @ features
-        distances += (own + self.dtype(self._middle_norm))[:, np.newaxis]
+        scores = self.scores(features)
+        distances = scores[: self.n_clusters]
+        distances += self._squares @ np.square(features) + scores[-self.n_init]
         np.maximum(distances, 0.0, out=distances)
-        return distances
+        return distances.T
+
+
+def group_ends(n_clusters: int, n_groups: int) -> list[int]:
+    """Return where groups of neighbouring centres end, as even as they can be."""
+    return [n_clusters * (i + 1) // n_groups for i in range(n_groups)]
 
 
 # -- passes ----------------------------------------------------------------------------------------
@@ -390,41 +464,105 @@ def sum_clusters(rows: Rows, state: Centres, *, squared_norms: bool = False) -> 
     DataError
         If a value is not finite or a weight negative.
     """
-    scorer, grid, feature_map = _Scorer(state), state.grid, state.feature_map
-    n_init, n_clusters, D = state.values.shape
-    weights = None if rows.sample_weight is None else np.ldexp(rows.sample_weight, -grid.weight_exponent)
-    units = 1.0 / grid.units(D) if grid.exponents else None
-    norm_factors = None
-    if squared_norms:
-        factors = factors_of(feature_map) * grid.units(D)
-        norm_factors = np.square(factors) / largest_squared_norm(feature_map, grid)
-    totals = ClusterSums(
-        rows.block.n_samples,
-        np.zeros((n_init, n_clusters, D), np.int64),
-        np.zeros((n_init, n_clusters), np.int64),
-        0,
-    )
-    flat, norms, lock = totals.features.reshape(-1, D), [0], Lock()
-    spare: list[FloatArray] = []
+    scorer, tally = Scorer(state), Tally(state, squared_norms=squared_norms)
+    weights = tally.scaled(rows.sample_weight)
 
     def add(first: int, features: NDArray[Any]) -> None:
-        n_rows = features.shape[1]
-        labels = scorer.nearest(features) + n_clusters * np.arange(n_init)
-        own = None if weights is None else weights[first : first + n_rows]
-        buffer = spare.pop() if spare else np.empty((n_rows, D))
-        lines = buffer[:n_rows] if len(buffer) >= n_rows else np.empty((n_rows, D))
-        squares = _round_lines(features, lines, grid, units=units, weights=own, norm_factors=norm_factors)
-        sums = _group_sums(labels, lines, n_init * n_clusters)
-        sums *= 2.0**grid.fraction_bits
-        counts = _round_weights(labels, own, n_init * n_clusters, grid)
-        with lock:
-            np.add(flat, sums, out=flat, casting="unsafe", dtype=np.int64)
-            totals.weights.ravel()[:] += counts
-            norms[0] += squares
-        spare.append(buffer)
+        own = None if weights is None else weights[first : first + features.shape[1]]
+        tally.add(features, own, members_of(scorer.nearest(features).labels, scorer.n_clusters))
 
-    _visit_tiles(rows, feature_map, add, dtype=scorer.dtype, n_columns=n_init * n_clusters)
-    return replace(totals, squared_norms=norms[0])
+    n_columns = scorer.n_init * scorer.n_clusters
+    visit_tiles(rows, state.feature_map, add, dtype=scorer.dtype, n_columns=n_columns)
+    return tally.sums(rows.block.n_samples)
+
+
+class Tally:
+    """Adds up the rows of a block by cluster, as integers; threads may share it.
+
+    Parameters
+    ----------
+    state : Centres
+    squared_norms : bool
+        Whether to add up ‖z‖² too.
+    """
+
+    def __init__(self, state: Centres, *, squared_norms: bool = False) -> None:
+        self._grid = grid = state.grid
+        self._shape = n_init, n_clusters, D = state.values.shape
+        self._units = 1.0 / grid.units(D) if grid.exponents else None
+        self._norm_factors: FloatArray | None = None
+        if squared_norms:
+            factors = factors_of(state.feature_map) * grid.units(D)
+            self._norm_factors = np.square(factors) / largest_squared_norm(state.feature_map, grid)
+        self._features = np.zeros((n_init * n_clusters, D), np.int64)
+        self._weights = np.zeros(n_init * n_clusters, np.int64)
+        self._squared_norms = 0
+        self._lock = Lock()
+        self._spare: list[FloatArray] = []
+
+    def scaled(self, sample_weight: FloatArray | None) -> FloatArray | None:
+        """Return weights of at most 1."""
+        return None if sample_weight is None else np.ldexp(sample_weight, -self._grid.weight_exponent)
+
+    def add(
+        self, features: NDArray[Any], weights: FloatArray | None, members: scipy.sparse.csr_array
+    ) -> None:
+        """Add a tile's rows to clusters, or take them away.
+
+        Parameters
+        ----------
+        features : float array of shape (n_components, n_rows)
+        weights : float64 array of shape (n_rows,), or None
+            From `scaled`.
+        members : sparse array of shape (n_init · n_clusters, n_rows)
+            1 where a row is to be added, −1 where it is to be taken away.
+        """
+        n_rows, bits = features.shape[1], self._grid.fraction_bits
+        buffer = self._spare.pop() if self._spare else np.empty((n_rows, len(features)))
+        lines = buffer[:n_rows] if len(buffer) >= n_rows else np.empty((n_rows, len(features)))
+        squares = _round_lines(
+            features, lines, self._grid, units=self._units, weights=weights, norm_factors=self._norm_factors
+        )
+        # quicker than a dense product: a quarter of its time at 100 clusters
+        sums = members @ lines
+        sums *= 2.0**bits
+        whole = np.ones(n_rows) if weights is None else np.rint(np.ldexp(weights, bits))
+        counts = (members @ whole).astype(np.int64)  # exact below 2**53
+        if weights is None:
+            counts <<= np.int64(bits)
+        with self._lock:
+            np.add(self._features, sums, out=self._features, casting="unsafe", dtype=np.int64)
+            self._weights += counts
+            self._squared_norms += squares
+        self._spare.append(buffer)
+
+    def sums(self, n_samples: int) -> ClusterSums:
+        """Return the sums of that many rows."""
+        features, weights = self._features.reshape(self._shape), self._weights.reshape(self._shape[:2])
+        return ClusterSums(n_samples, features, weights, self._squared_norms)
+
+
+def members_of(labels: NDArray[np.intp], n_clusters: int) -> scipy.sparse.csr_array:
+    """Return which rows belong to each cluster of each start: ones, of shape (n_init · n_clusters, n_rows)."""
+    n_init, n_rows = labels.shape
+    narrow = labels.astype(np.int16 if n_clusters < 2**15 else np.int32)  # sorted by their digits
+    order = np.concatenate([np.argsort(own, kind="stable") for own in narrow])
+    counts = np.concatenate([np.bincount(own, minlength=n_clusters) for own in labels])
+    ends = np.concatenate([[0], np.cumsum(counts)])
+    return scipy.sparse.csr_array((np.ones(len(order)), order, ends), shape=(n_init * n_clusters, n_rows))
+
+
+def moves_of(
+    former: NDArray[np.integer[Any]], labels: NDArray[np.integer[Any]], n_clusters: int
+) -> scipy.sparse.csr_array:
+    """Return 1 where a row comes to a cluster and −1 where it leaves one; shape as from `members_of`."""
+    n_init, n_rows = labels.shape
+    start, column = np.nonzero(labels != former)
+    clusters = np.concatenate([labels[start, column], former[start, column]]) + np.tile(start * n_clusters, 2)
+    signs = np.repeat([1.0, -1.0], len(start))
+    return scipy.sparse.csr_array(
+        (signs, (clusters, np.tile(column, 2))), shape=(n_init * n_clusters, n_rows)
+    )
 
 
 def _round_lines(
@@ -459,32 +597,6 @@ def _round_lines(
     return squares
 
 
-def _group_sums(labels: NDArray[np.intp], lines: FloatArray, n_groups: int) -> FloatArray:
-    """Return the sum of the lines of each label, shape (n_groups, n_components), for all starts.
-
-    A product with a sparse matrix of ones, which took a quarter of the time of a dense one at 100 clusters.
-    """
-    n_rows, n_init = labels.shape
-    narrow = labels.astype(np.int16 if n_groups < 2**15 else np.int32)  # sorted by their digits
-    order = np.concatenate([np.argsort(narrow[:, start], kind="stable") for start in range(n_init)])
-    ends = np.concatenate([[0], np.cumsum(np.bincount(labels.ravel(), minlength=n_groups))])
-    members = scipy.sparse.csr_array((np.ones(len(order)), order, ends), shape=(n_groups, n_rows))
-    sums: FloatArray = members @ lines
-    return sums
-
-
-def _round_weights(
-    labels: NDArray[np.intp], weights: FloatArray | None, n_groups: int, grid: ClusterGrid
-) -> IntArray:
-    """Return the sum of weights of each label, in units of the grid, shape (n_groups,)."""
-    if weights is None:
-        return np.bincount(labels.ravel(), minlength=n_groups) << np.int64(grid.fraction_bits)
-    whole = np.repeat(np.rint(np.ldexp(weights, grid.fraction_bits)), labels.shape[1])
-    return np.bincount(labels.ravel(), weights=whole, minlength=n_groups).astype(
-        np.int64
-    )  # exact below 2**53
-
-
 def measure_tiles(rows: Rows, feature_map: FeatureMap) -> FloatArray:
     """Return the largest absolute value of each tile feature in a block, shape (n_components,).
 
@@ -500,7 +612,7 @@ def measure_tiles(rows: Rows, feature_map: FeatureMap) -> FloatArray:
         with lock:
             np.maximum(largest, reach, out=largest)
 
-    _visit_tiles(rows, feature_map, measure, dtype=np.float64)
+    visit_tiles(rows, feature_map, measure, dtype=np.float64)
     if not np.isfinite(largest).all():
         raise DataError("features of some rows are not finite: their inputs overflow; standardise them")
     return largest
@@ -514,13 +626,13 @@ def label_rows(rows: Rows, state: Centres) -> NDArray[np.int32]:
     DataError
         If X has another number of columns, or holds NaN or infinity.
     """
-    scorer = _Scorer(state)
+    scorer = Scorer(state)
     labels = np.empty(rows.block.n_samples, np.int32)
 
     def label(first: int, features: NDArray[Any]) -> None:
-        labels[first : first + features.shape[1]] = scorer.nearest(features)[:, 0]
+        labels[first : first + features.shape[1]] = scorer.nearest(features).labels[0]
 
-    _visit_tiles(
+    visit_tiles(
         replace(rows, sample_weight=None),
         state.feature_map,
         label,
@@ -538,13 +650,13 @@ def centre_distances(rows: Rows, state: Centres) -> FloatArray:
     DataError
         As `label_rows`.
     """
-    scorer = _Scorer(replace(state, precise=True))
+    scorer = Scorer(replace(state, precise=True))
     distances = np.empty((rows.block.n_samples, state.values.shape[1]))
 
     def measure(first: int, features: NDArray[Any]) -> None:
         np.sqrt(scorer.squared_distances(features), out=distances[first : first + features.shape[1]])
 
-    _visit_tiles(
+    visit_tiles(
         replace(rows, sample_weight=None),
         state.feature_map,
         measure,
@@ -628,7 +740,7 @@ def choose_rows(rows: Rows, state: Choice) -> ChosenRows:
     DataError
         If a value is not finite or a weight negative.
     """
-    scorer, feature_map = _Scorer(state.centres), state.centres.feature_map
+    scorer, feature_map = Scorer(state.centres), state.centres.feature_map
     factors = factors_of(feature_map)
     start = rows.block.start
     waits = None
@@ -654,7 +766,7 @@ def choose_rows(rows: Rows, state: Choice) -> ChosenRows:
         with lock:
             found[0] += chosen
 
-    _visit_tiles(rows, feature_map, choose, dtype=scorer.dtype, n_columns=state.centres.values.shape[1])
+    visit_tiles(rows, feature_map, choose, dtype=scorer.dtype, n_columns=state.centres.values.shape[1])
     return found[0]
 
 
@@ -721,6 +833,77 @@ def _to_points(points: FloatArray, norms: FloatArray, chosen: NDArray[np.intp], 
     return distances
 
 
+def exchange_centres(
+    points: FloatArray, weights: FloatArray, chosen: NDArray[np.intp], *, n_steps: int, seed: int
+) -> NDArray[np.intp]:
+    """Improve centres among weighted points by local search: each step tries one point in a centre's place.
+
+    The point is drawn as in k-means++, and takes the place of the centre for which the sum of w·d² falls
+    most, if it falls for any. So a cluster with two centres gives one to two clusters with one, which Lloyd
+    steps do not do. O(n_points · D) a step; of equal places the lowest.
+
+    Parameters
+    ----------
+    points : float64 array of shape (n_points, n_components)
+    weights : float64 array of shape (n_points,)
+        Above 0.
+    chosen : int array of shape (n_clusters,)
+        Different points.
+    n_steps : int
+    seed : int
+
+    References
+    ----------
+    Lattanzi & Sohler (2019), A better k-means++ algorithm via local search, Alg. 2.
+    """
+    if len(chosen) < 2:
+        return chosen
+    chosen = chosen.copy()
+    uniforms = counter_uniforms(seed, _KMEANS_STREAM + 3, n_steps, 1)[:, 0]
+    with using_threads(1):
+        shifted = points - np.average(points, axis=0, weights=weights)
+        norms = np.einsum("ij,ij->i", shifted, shifted)
+        nothing = _EQUAL * float(norms.max())
+        own, near = _two_nearest(shifted, norms, np.arange(len(points)), chosen, nothing)
+        for uniform in uniforms:
+            potential = weights * near[0]
+            if not potential.any():
+                break
+            tried = _pick(potential, uniform)
+            distances = _to_points(shifted, norms, np.array([tried]), nothing)[0]
+            kept = np.minimum(distances, near[0])
+            without = weights * (np.minimum(distances, near[1]) - kept)
+            costs = float(weights @ kept) + np.bincount(own[0], without, minlength=len(chosen))
+            place = int(costs.argmin())
+            if not costs[place] < (1.0 - _GAIN) * float(potential.sum()):
+                continue
+            chosen[place] = tried
+            stale = np.flatnonzero((own == place).any(axis=0) | (distances < near[1]))
+            own[:, stale], near[:, stale] = _two_nearest(shifted, norms, stale, chosen, nothing)
+    return chosen
+
+
+def _two_nearest(
+    points: FloatArray,
+    norms: FloatArray,
+    which: NDArray[np.intp],
+    chosen: NDArray[np.intp],
+    nothing: float,
+) -> tuple[NDArray[np.intp], FloatArray]:
+    """Return the nearest and the second nearest of the chosen points to some, each of shape (2, n_some)."""
+    own, near = np.empty((2, len(which)), np.intp), np.empty((2, len(which)))
+    for first in range(0, len(which), _MAX_TILE_ROWS):
+        here = slice(first, first + _MAX_TILE_ROWS)
+        distances = norms[which[here], np.newaxis] - 2.0 * (points[which[here]] @ points[chosen].T)
+        distances += norms[chosen]
+        distances[distances <= nothing] = 0.0
+        for i in range(2):
+            own[i, here] = distances.argmin(axis=1)
+            near[i, here] = np.take_along_axis(distances, own[i, here, np.newaxis], 1)[:, 0]
+            np.put_along_axis(distances, own[i, here, np.newaxis], np.inf, 1)
+    return own, near
+
+
 def improve_centres(
     points: FloatArray, weights: FloatArray, centres: FloatArray, *, max_iter: int = 20
 ) -> FloatArray:
@@ -735,15 +918,35 @@ def improve_centres(
     labels = np.full(len(points), -1)
     with using_threads(1):
         for _ in range(max_iter):
-            middle = centres.mean(axis=0)
-            apart = centres - middle
-            scores = -2.0 * ((points - middle) @ apart.T) + np.square(apart).sum(axis=1)
-            former, labels = labels, scores.argmin(axis=1)
+            former, labels = labels, _scores(points, centres).argmin(axis=1)
             if np.array_equal(former, labels):
                 break
-            sums = _group_sums(labels[:, np.newaxis], points * weights[:, np.newaxis], len(centres))
+            sums = members_of(labels[np.newaxis], len(centres)) @ (points * weights[:, np.newaxis])
             totals = np.bincount(labels, weights=weights, minlength=len(centres))
             filled = totals > 0
             centres = centres.copy()
             centres[filled] = sums[filled] / totals[filled, np.newaxis]
     return centres
+
+
+def weighted_inertia(points: FloatArray, weights: FloatArray, centres: FloatArray) -> float:
+    """Return Σ w·‖z − c‖² of weighted points in memory and their nearest centres.
+
+    Parameters
+    ----------
+    points : float64 array of shape (n_points, n_components)
+    weights : float64 array of shape (n_points,)
+    centres : float64 array of shape (n_clusters, n_components)
+    """
+    with using_threads(1):
+        least = _scores(points, centres).min(axis=1)
+    apart = points - centres.mean(axis=0)
+    return float(weights @ (least + np.einsum("ij,ij->i", apart, apart)))
+
+
+def _scores(points: FloatArray, centres: FloatArray) -> FloatArray:
+    """Return ‖z − c‖² less ‖z − m‖², m the mean of the centres, shape (n_points, n_clusters)."""
+    middle = centres.mean(axis=0)
+    apart = centres - middle
+    scores: FloatArray = -2.0 * ((points - middle) @ apart.T) + np.square(apart).sum(axis=1)
+    return scores

@@ -29,6 +29,7 @@ from rff_dist.clustering import (
     centre_distances,
     choose_centres,
     choose_rows,
+    exchange_centres,
     fraction_bits_for,
     improve_centres,
     label_rows,
@@ -36,6 +37,7 @@ from rff_dist.clustering import (
     pass_bytes,
     row_uniforms,
     sum_clusters,
+    weighted_inertia,
 )
 from rff_dist.drawing import check_width, draw, sample_rows
 from rff_dist.engines import Engine
@@ -55,6 +57,8 @@ type FloatArray = NDArray[np.float64]
 INITS = ("k-means||", "k-means++")
 MAX_ITER, TOL = 300, 1e-4
 OVERSAMPLING, ROUNDS = 2, 5  # Bahmani et al. 2012, Sec. 5.3: l = 2k and five rounds
+LOCAL_SEARCH_STEPS = 20  # and one a cluster more
+START_STEPS = 10  # of Lloyd on the candidates
 CANDIDATE_ROWS = 4096  # all distinct rows of a dataset that small are candidates, whatever the start
 PROGRESSIVE_SHARES = (1 / 64, 1 / 16, 1 / 4)  # of the blocks
 PROGRESSIVE_PASSES = 10  # on each share, at most
@@ -301,9 +305,9 @@ def find_clusters(
         From `inspect`, which is run where they are not given and rows have weights.
     init : "k-means||", "k-means++" or array
         "k-means||" draws 2 · n_clusters candidates in each of five passes, weights them in another, and
-        chooses centres among them by k-means++. "k-means++" takes a seeded sample of 4,096 rows as
-        candidates, and so do both for a dataset that small. Or centres: rows of inputs, of shape
-        (n_clusters, n_features), or centres in Z, of shape (n_clusters, n_components).
+        chooses centres among them by k-means++ and local search. "k-means++" takes a seeded sample of
+        4,096 rows as candidates, and so do both for a dataset that small. Or centres: rows of inputs, of
+        shape (n_clusters, n_features), or centres in Z, of shape (n_clusters, n_components).
     n_init : int
         Starts from other choices among the same candidates; they share each pass.
     max_iter : int
@@ -533,18 +537,27 @@ def find_candidates(job: Job, init: str, *, n_clusters: int, seed: int) -> Candi
 
 
 def choose_starts(candidates: Candidates, n_clusters: int, *, n_init: int, seed: int) -> FloatArray:
-    """Choose the centres of each start, shape (n_init, n_clusters, n_components)."""
+    """Choose the centres of each start, shape (n_init, n_clusters, n_components).
+
+    Each is the best of three solutions for the weighted candidates, which cost no pass: two by greedy
+    k-means++ and one of these by local search, all after some Lloyd steps. A lone choice by k-means++ often
+    has two centres in one cluster, and one by local search at times none in a ring.
+    """
+    return np.stack([_choose_start(candidates, n_clusters, derived_seed(seed, i)) for i in range(n_init)])
+
+
+def _choose_start(candidates: Candidates, n_clusters: int, seed: int) -> FloatArray:
     points, weights = candidates.points, candidates.weights
-    starts = []
-    for i in range(n_init):
-        chosen = choose_centres(points, weights, n_clusters, seed=derived_seed(seed, i))
-        if len(chosen) < n_clusters:
-            logger.warning("%d candidates for %d centres are distinct", len(chosen), n_clusters)
+    chosen = [choose_centres(points, weights, n_clusters, seed=own) for own in (seed, derived_seed(seed, 0))]
+    if len(chosen[0]) < n_clusters:
+        logger.warning("%d candidates for %d centres are distinct", len(chosen[0]), n_clusters)
         # a repeated centre gets no rows, since ties go to the lowest index
-        chosen = np.concatenate([chosen, np.repeat(chosen[:1], n_clusters - len(chosen))])
-        centres = points[chosen]
-        starts.append(improve_centres(points, weights, centres) if candidates.drawn else centres)
-    return np.stack(starts)
+        repeated = np.repeat(chosen[0][:1], n_clusters - len(chosen[0]))
+        return np.asarray(points[np.concatenate([chosen[0], repeated])])
+    n_steps = LOCAL_SEARCH_STEPS + n_clusters
+    chosen.append(exchange_centres(points, weights, chosen[0], n_steps=n_steps, seed=seed))
+    solutions = [improve_centres(points, weights, points[some], max_iter=START_STEPS) for some in chosen]
+    return min(solutions, key=lambda centres: weighted_inertia(points, weights, centres))
 
 
 def _sample_candidates(job: Job, size: int, seed: int) -> tuple[FloatArray, FloatArray]:

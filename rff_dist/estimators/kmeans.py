@@ -57,9 +57,10 @@ class RFFKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin,
     n_init : int or "auto", default="auto"
         Starts, which share each pass; the one of least inertia is kept. "auto" is 1.
     init : {"k-means||", "k-means++"} or array, default="k-means||"
-        "k-means||" draws candidates from all rows in six passes and chooses among them, "k-means++" chooses
-        from a sample of 4,096 rows; for so few rows both choose from all distinct ones. Or centres of shape
-        (n_clusters, n_features), rows of inputs, or (n_clusters, n_components), in Z.
+        "k-means||" draws candidates from all rows in six passes, "k-means++" takes a sample of 4,096 rows;
+        for so few rows all distinct ones are candidates. Centres are chosen among them by k-means++ and
+        local search. Or centres of shape (n_clusters, n_features), rows of inputs, or
+        (n_clusters, n_components), in Z.
     max_iter : int, default=300
         Lloyd passes, at most.
     tol : float, default=1e-4
@@ -108,7 +109,7 @@ class RFFKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin,
     References
     ----------
     Dhillon, Guan & Kulis (2004), kernel k-means; Chitta, Jin & Jain (2012), in random Fourier features;
-    Bahmani et al. (2012), k-means||.
+    Bahmani et al. (2012), k-means||; Lattanzi & Sohler (2019), local search.
 
     Examples
     --------

@@ -23,12 +23,14 @@ from rff_dist.clustering import (
     centre_distances,
     choose_centres,
     choose_rows,
+    exchange_centres,
     fraction_bits_for,
     improve_centres,
     label_rows,
     measure_tiles,
     row_uniforms,
     sum_clusters,
+    weighted_inertia,
 )
 from rff_dist.errors import DataError, StatisticsError
 from rff_dist.feature_map import draw_nystrom
@@ -306,6 +308,44 @@ def test_no_more_centres_are_chosen_than_points_are_distinct():
     points = np.repeat(np.random.default_rng(3).standard_normal((3, 4)), 10, axis=0) + 100.0
     chosen = choose_centres(points, np.ones(30), 5, seed=0)
     assert len(np.unique(points[chosen], axis=0)) == len(chosen) == 3
+
+
+@given(st.integers(0, 2**32), st.integers(1, 6), st.integers(1, 30))
+@settings(max_examples=25, deadline=None)
+def test_each_exchange_is_the_best_place_for_a_point_and_never_costs(seed, n_clusters, n_steps):
+    rng = np.random.default_rng(seed)
+    points, weights = rng.standard_normal((40, 3)), rng.exponential(size=40)
+    chosen = rng.choice(40, n_clusters, replace=False)
+
+    def cost(some):
+        return weights @ squared_distances(points, points[some]).min(axis=1)
+
+    before = exchange_centres(points, weights, chosen, n_steps=n_steps - 1, seed=seed)
+    after = exchange_centres(points, weights, chosen, n_steps=n_steps, seed=seed)
+    changed = np.flatnonzero(after != before)
+    assert len(changed) <= 1
+    if len(changed):
+        point = after[changed[0]]
+        places = [np.where(np.arange(n_clusters) == i, point, before) for i in range(n_clusters)]
+        costs = [cost(place) for place in places]
+        assert cost(after) == pytest.approx(min(costs), rel=1e-12)
+        assert cost(after) < cost(before)
+    assert len(np.unique(after)) == n_clusters
+
+
+def test_exchanges_take_one_of_two_centres_from_a_cluster_to_one_without():
+    points, blobs = make_blobs(500, 2, centers=5, cluster_std=0.3, random_state=1)
+    poor = np.concatenate(
+        [np.flatnonzero(blobs == i)[:1] for i in (0, 1, 2, 3)] + [np.flatnonzero(blobs == 3)[1:2]]
+    )
+    chosen = exchange_centres(points, np.ones(500), poor, n_steps=25, seed=0)
+    assert len(np.unique(blobs[chosen])) == 5
+    stuck, found = (
+        improve_centres(points, np.ones(500), points[some], max_iter=100) for some in (poor, chosen)
+    )
+    inertia = weighted_inertia(points, np.ones(500), found)
+    assert inertia < 0.2 * weighted_inertia(points, np.ones(500), stuck)
+    assert inertia == pytest.approx(squared_distances(points, found).min(axis=1).sum(), rel=1e-12)
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")

@@ -145,7 +145,7 @@ def test_whole_weights_repeat_rows(blobs):
 
 def test_rings_are_found_that_plain_k_means_cannot():
     X, rings = make_circles(1_500, noise=0.05, factor=0.3, random_state=0)
-    model = RFFKMeans(2, length_scale=0.5, n_components=512, n_init=10, random_state=0).fit(X)
+    model = RFFKMeans(2, length_scale=0.5, n_components=512, n_init=2, random_state=0).fit(X)
     assert adjusted_rand_score(rings, model.labels_) > 0.95
     assert adjusted_rand_score(rings, KMeans(2, n_init=10, random_state=0).fit_predict(X)) < 0.1
 
@@ -220,6 +220,15 @@ def test_k_means_parallel_starts_are_no_worse_than_k_means_plus_plus(many_rows):
         centres = kmeans_plusplus(Z, 20, random_state=seed)[0]
         theirs.append(np.square(pairwise_distances(Z, centres)).min(axis=1).sum())
     assert np.median(ours) <= np.median(theirs)
+
+
+@pytest.mark.filterwarnings("ignore:the centres still moved:sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("n_samples", [1_500, 6_000], ids=["a sample", "drawn from all rows"])
+def test_a_single_start_finds_blobs_that_are_apart_whatever_the_seed(n_samples):
+    X, blobs = make_blobs(n_samples, 2, centers=15, cluster_std=0.25, random_state=5)
+    for seed in range(8):
+        found = RFFKMeans(15, length_scale=0.3, n_components=128, max_iter=3, random_state=seed).fit(X)
+        assert adjusted_rand_score(blobs, found.labels_) > 0.97
 
 
 def test_an_empty_cluster_moves_to_the_row_farthest_from_its_own_centre(blobs):
