@@ -9,8 +9,9 @@ import pytest
 from typer.testing import CliRunner
 
 from rff_dist.cli import app
-from rff_dist.errors import OutputExistsError, StorageError
+from rff_dist.errors import ConflictError, OutputExistsError, StorageError
 from rff_dist.storage import (
+    append_dataset,
     create_output,
     open_column,
     open_dataset,
@@ -221,6 +222,45 @@ def test_others_objects_survive_a_write_to_their_prefix_that_fails(server):
         with pytest.raises(StorageError, match="holds other things"):
             write_dataset(url, X, overwrite=True)
     assert server.read("theirs/folder/notes.txt") == b"not ours"
+
+
+# -- appending ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("overwritten", [False, True])
+def test_whatever_request_of_an_append_fails_the_old_rows_stay(server, overwritten):
+    url = server.url(f"appended-{overwritten}")
+    before = write_dataset(url, X[:10], chunk_rows=8)
+    if overwritten:
+        before = write_dataset(url, X[:10], chunk_rows=8, overwrite=True)
+    fingerprint = before.fingerprint()
+    for after in range(15):
+        server.fail(10**6, status=403, method="PUT", after=after)
+        try:
+            found = append_dataset(url, X[10:])
+        except StorageError:
+            assert open_dataset(url).fingerprint() == fingerprint
+        else:
+            break
+        finally:
+            server.fail(0, status=0)
+    assert after > 4  # two chunks and more, a shape, the mark
+    assert (found.n_before, found.n_after) == (10, 30)
+    np.testing.assert_array_equal(rows_of(url), X)
+    np.testing.assert_array_equal(before.take(range(10)).X, X[:10])  # who had it open
+
+
+def test_append_to_a_dataset_that_is_overwritten_meanwhile_is_refused(server):
+    url = server.url("overtaken")
+    write_dataset(url, X[:10], chunk_rows=8)
+
+    def batches():
+        yield X[10:20]
+        write_dataset(url, X + 1, chunk_rows=8, overwrite=True)
+
+    with pytest.raises(ConflictError, match="was changed by another program"):
+        append_dataset(url, batches())
+    np.testing.assert_array_equal(rows_of(url), X + 1)
 
 
 # -- records: models, and what a run keeps -----------------------------------------------------------------

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import shutil
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -23,6 +25,8 @@ from rff_dist.errors import (
     VersionError,
 )
 from rff_dist.storage import Source, append_dataset, appending, open_column, open_dataset, write_dataset
+from rff_dist.storage.arrays import with_shape
+from rff_dist.storage.contents import list_arrays
 
 DTYPES = st.sampled_from(["float32", "float64", "int8", "bool"])
 LAYOUTS = {"v2": (2, None), "v3": (3, None), "sharded": (3, 6)}
@@ -272,3 +276,117 @@ class TestRefusals:
         with pytest.raises(IntegrityError, match=r"rows 4:6 \(chunk 1\)"):
             append_dataset(tmp_path / "data.zarr", *make_rows(2))
         assert chunk.read_bytes() == damaged
+
+
+# -- faults ------------------------------------------------------------------------------------------------
+
+# In a process of its own, for forking is safe before Zarr has started its threads there. A child is killed
+# before the file of its n-th write is put in its place; what it wrote until then is left.
+KILLED = """
+import itertools, os, shutil, signal, sys
+import numpy as np
+from rff_dist.storage import append_dataset, locations
+
+folder = sys.argv[1]
+X = np.load(f"{folder}/X.npy")
+replace, n_left = os.replace, 0
+
+def replace_or_die(source, target):
+    global n_left
+    if n_left == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    n_left -= 1
+    replace(source, target)
+
+for n_left in itertools.count():
+    url = f"{folder}/killed-{n_left}.zarr"
+    shutil.copytree(f"{folder}/data.zarr", url)
+    child = os.fork()
+    if child == 0:
+        locations.os.replace = replace_or_die
+        append_dataset(url, X[7:13], X[7:13, 0].astype("f8"))
+        os._exit(0)
+    if os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0:
+        break
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("killed")
+    X, _ = make_rows(20)
+    np.save(folder / "X.npy", X)
+    write_dataset(folder / "data.zarr", X[:7], X[:7, 0].astype("f8"), chunk_rows=5)
+    subprocess.run([sys.executable, "-c", KILLED, str(folder)], check=True)
+    return folder
+
+
+@pytest.mark.faults
+class TestAKilledAppend:
+    def test_leaves_the_old_rows_at_every_write_and_all_rows_after_the_last(self, folder):
+        before, X = open_dataset(folder / "data.zarr"), np.load(folder / "X.npy")
+        urls = sorted(folder.glob("killed-*.zarr"), key=lambda path: int(path.stem.split("-")[1]))
+        sizes = [open_dataset(url).n_samples for url in urls]
+        assert sizes == [7] * (len(urls) - 1) + [13]
+        assert len(urls) >= 8  # 2 chunks and a shape of 2 arrays, the mark, and those of the lease
+        for url in urls[:-1]:
+            assert open_dataset(url).fingerprint() == before.fingerprint()
+            assert [array.header.shape[0] for array in list_arrays(url)[1]] == [7, 7]
+        np.testing.assert_array_equal(read_all(urls[-1]).X, X[:13])
+
+    @pytest.mark.parametrize("n_more", [1, 9])
+    def test_is_written_over_by_the_next_whether_shorter_or_longer(self, folder, tmp_path, n_more):
+        X = np.load(folder / "X.npy")
+        for killed in folder.glob("killed-*.zarr"):
+            url = tmp_path / killed.name
+            shutil.copytree(killed, url)
+            n = open_dataset(url).n_samples
+            rows = X[n : n + n_more] + 1
+            append_dataset(url, rows, rows[:, 0].astype("f8"))
+            read = read_all(url)
+            np.testing.assert_array_equal(read.X, np.vstack([X[:n], rows]))
+            np.testing.assert_array_equal(read.y[:, 0], read.X[:, 0])
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("url", ["memory://failing", "local"])
+def test_an_append_that_fails_leaves_no_chunk_of_new_rows(tmp_path, url):
+    X, y = make_rows(30)
+    url = tmp_path / "data.zarr" if url == "local" else url
+    before = write_dataset(url, X[:7], y[:7], chunk_rows=4, overwrite=True)
+    fingerprint, chunks = before.fingerprint(), set(before.X._iter_shard_keys())
+
+    def batches():
+        yield X[7:20], y[7:20]
+        raise DataError("row 21 is bad")
+
+    with pytest.raises(DataError, match="row 21 is bad"):
+        append_dataset(url, batches())
+    after = open_dataset(url)
+    assert after.fingerprint() == fingerprint
+    stored = zarr.open_array(after.X.store, path="X", mode="r")
+    larger = with_shape(stored, (30, 2))
+    assert larger.nchunks_initialized == len(chunks) == 2
+
+
+@pytest.mark.faults
+def test_a_full_disk_leaves_the_old_dataset(tmp_path):
+    X, y = make_rows(4000)
+    before = write_dataset(tmp_path / "data.zarr", X[:1500], y[:1500], chunk_rows=1024).fingerprint()
+    script = (
+        "import resource, signal, sys, numpy as np\n"
+        "from rff_dist.storage import append_dataset\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (7000, 7000))\n"
+        "append_dataset(sys.argv[1], np.zeros((2500, 2), 'f4'), np.zeros(2500))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path / "data.zarr")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "rows could not be appended" in done.stderr
+    assert "it has the 1_500 rows of before" in done.stderr
+    assert open_dataset(tmp_path / "data.zarr").fingerprint() == before
+    assert not [path for path in (tmp_path / "data.zarr").rglob("*") if path.name.startswith(".")]
