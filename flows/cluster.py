@@ -20,7 +20,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -39,6 +39,7 @@ from flows.common import (
     code,
     number,
     open_engine,
+    show_versions,
     step,
 )
 from rff_dist import kmeans, pipeline
@@ -50,10 +51,12 @@ from rff_dist.engines import Engine
 from rff_dist.errors import OutputExistsError
 from rff_dist.feature_map import FeatureMap
 from rff_dist.kernels import KERNELS, Kernel, check_design, default_design, find_kernel, with_length_scale
+from rff_dist.publishing import publish as publish_version
 from rff_dist.report import save_clusters
 from rff_dist.storage import Column, ZarrDataset, open_dataset, redact
 from rff_dist.storage.columns import column_of
 from rff_dist.storage.locations import check_output, parse_location
+from rff_dist.storage.registry import RegisteredModel
 
 __all__ = ["ClusterParameters", "cluster"]
 
@@ -198,12 +201,15 @@ def _working(parameters: ClusterParameters, log: Any) -> Iterator[None]:
     kmeans.check_rows(dataset, parameters.n_clusters)
     data, output = parse_location(parameters.data), parse_location(parameters.output)
     check_output(output, overwrite=parameters.overwrite, inputs=[data])
-    check_output(
-        parse_location(parameters.model),
-        overwrite=parameters.overwrite,
-        inputs=[data, output],
-        marker=("model.json",),
-    )
+    if parameters.registered:
+        RegisteredModel(parameters.model).check(inputs=[data, output])
+    else:
+        check_output(
+            parse_location(parameters.model),
+            overwrite=parameters.overwrite,
+            inputs=[data, output],
+            marker=("model.json",),
+        )
     picture = parameters.picture
     if picture is not None and picture.exists() and not parameters.overwrite:
         raise OutputExistsError(
@@ -341,9 +347,19 @@ def publish(agreement: Summary | None) -> Summary:
         words = f"{clusters.n_clusters:,} clusters, {len(view.labels):,} rows of {work.dataset.n_samples:,}"
         save_clusters(given.picture, view, title=Path(given.output).name, subtitle=words)
     facts = {} if agreement is None else {"agreement": agreement}
-    write_clusters(clusters, given.model, facts=facts, overwrite=given.overwrite)
+    version = None
+    if given.registered:
+        whole = replace(clusters, facts={**clusters.facts, **facts})
+        n_samples = work.dataset.n_samples
+        version = publish_version(
+            whole, given.model, data=given.data, reason="clustered", n_samples=n_samples
+        ).number
+        show_versions(given.model)
+    else:
+        write_clusters(clusters, given.model, facts=facts, overwrite=given.overwrite)
     return {
         "model": redact(given.model),
+        "version": version,
         "digest": digest_of(clusters),
         "picture": None if given.picture is None else str(given.picture),
     }

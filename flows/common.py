@@ -7,12 +7,14 @@ to the engine, so no task has any.
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Annotated, Any, Literal, Self, cast
 
 from prefect import State, Task
+from prefect.artifacts import create_table_artifact
 from prefect.cache_policies import NO_CACHE
 from prefect.states import Completed
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
@@ -25,8 +27,10 @@ from rff_dist.errors import InvalidParameterError, StorageError
 from rff_dist.feature_map import Nystrom
 from rff_dist.kernels import Kernel
 from rff_dist.progress import LogObserver
+from rff_dist.publishing import version_rows
 from rff_dist.storage import ZarrDataset, open_dataset, redact
 from rff_dist.storage.locations import parse_location
+from rff_dist.storage.registry import RegisteredModel
 
 __all__ = [
     "DataParameters",
@@ -44,10 +48,14 @@ __all__ = [
     "number",
     "open_engine",
     "publish",
+    "show_versions",
     "step",
     "summary_markdown",
     "working",
 ]
+
+_SHOWN_VERSIONS = 20
+_DIGEST = re.compile("[0-9a-f]{64}")
 
 type Summary = dict[str, Any]
 type Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -101,6 +109,13 @@ class DataParameters(BaseModel):
         default=None, ge=1, description="Threads of each worker process; by the number of CPUs if left out."
     )
     overwrite: bool = Field(default=False, description="Whether a model that is there may be replaced.")
+    # Every class of pydantic's has a method `register`, which a field of that name would hide.
+    registered: bool = Field(
+        default=False,
+        alias="register",
+        description="Whether the model is published as the next version of a registered one, whose folder "
+        "`model` is; versions are never replaced.",
+    )
 
     @field_validator("data", "model")
     @classmethod
@@ -207,7 +222,9 @@ def working(
     """
     test = None if parameters.test is None else parameters.open_data(parameters.test)
     # A cluster takes seconds to start, and a refusal none.
-    training.check_place(parameters.model, dataset, overwrite=parameters.overwrite)
+    training.check_place(
+        parameters.model, dataset, overwrite=parameters.overwrite, register=parameters.registered
+    )
     with (
         open_engine(parameters, log) as engine,
         training.open_job(
@@ -221,6 +238,7 @@ def working(
             fit_intercept=parameters.fit_intercept,
             seed=parameters.seed,
             overwrite=parameters.overwrite,
+            register=parameters.registered,
             features=parameters.to_features(),
             **options,
         ) as job,
@@ -271,10 +289,33 @@ def evaluate(candidate: Summary) -> Summary | State[None]:
 @step("publish")
 def publish(candidate: Summary, compared: list[Summary], metrics: Summary | None) -> Summary:
     """Write the model where readers find it, whole or not at all."""
-    return training.publish_model(_job.get(), candidate, compared=compared, metrics=metrics)
+    published = training.publish_model(_job.get(), candidate, compared=compared, metrics=metrics)
+    if published["version"] is not None:
+        show_versions(_job.get().output.url)
+    return published
 
 
 # -- artifacts -------------------------------------------------------------------------------------
+
+
+def show_versions(model: str) -> None:
+    """Make an artifact of the lineage of a registered model's newest versions."""
+    rows = version_rows(RegisteredModel(model), last=_SHOWN_VERSIONS)
+    create_table_artifact(
+        [{name.replace("_", " "): _cell(value) for name, value in row.items()} for row in rows],
+        key="rff-model-versions",
+        description=f"The newest versions of {redact(model)}: what each was made of.",
+    )
+
+
+def _cell(value: Any) -> Any:
+    """Return what a table shows of a value of `version_rows`."""
+    if isinstance(value, bool):
+        return "yes" if value else ""
+    if value is None or isinstance(value, float | list):
+        return number(value)
+    # Digests are told apart by their beginning.
+    return f"{value[:12]}…" if isinstance(value, str) and _DIGEST.fullmatch(value) else value
 
 
 def summary_markdown(title: str, facts: Mapping[str, str], metrics: Mapping[str, Any] | None) -> str:

@@ -27,6 +27,7 @@ from rff_dist.cli import tune as tune
 
 from rff_dist.cli import cluster as cluster  # isort: skip
 from rff_dist.cli import info as info  # isort: skip
+from rff_dist.cli import models as models  # isort: skip
 from rff_dist.cli.shell import app
 
 __all__ = ["app", "main"]

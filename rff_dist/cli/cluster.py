@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -35,6 +36,7 @@ from rff_dist.cli.options import (
     NoStandardize,
     Nu,
     Overwrite,
+    Register,
     Scheduler,
     Seed,
     Serial,
@@ -48,6 +50,7 @@ from rff_dist.cli.options import (
     read_features,
     read_length_scale,
 )
+from rff_dist.cli.registering import check_place, store, version_facts
 from rff_dist.cli.shell import Report, command
 
 if TYPE_CHECKING:
@@ -192,6 +195,7 @@ def cluster(
     no_standardize: NoStandardize = False,
     seed: Seed = 0,
     overwrite: Overwrite = False,
+    register: Register = False,
     x: XName = "X",
     sample_weight: WeightsName = None,
     missing_chunks: MissingChunks = "error",
@@ -204,7 +208,7 @@ def cluster(
     """Cluster rows by k-means in random features: a Lloyd pass an iteration; write their labels."""
     where = Where(scheduler, n_workers, n_threads, serial, insecure)
     from rff_dist import choosing_k, drawing, kmeans, storage
-    from rff_dist.cluster_model import digest_of, write_clusters
+    from rff_dist.cluster_model import digest_of
     from rff_dist.feature_map import check_map
     from rff_dist.kernels import check_design, default_design
     from rff_dist.storage.columns import column_of
@@ -237,7 +241,9 @@ def cluster(
     check_output(parse_location(output), overwrite=overwrite, inputs=places)
     if model_output is not None:
         places.append(parse_location(output))
-        check_output(parse_location(model_output), overwrite=overwrite, inputs=places, marker=("model.json",))
+        check_place(model_output, register=register, overwrite=overwrite, inputs=places)
+    elif register:
+        raise typer.BadParameter("needs a model to publish; give --model", param_hint="--register")
     dataset = storage.open_dataset(
         data, x=x, y=None, sample_weight=sample_weight, missing_chunks=missing_chunks
     )
@@ -273,12 +279,21 @@ def cluster(
             dataset, found, output, engine=engine, distances=distances, overwrite=overwrite
         )
         agreement = None if known is None else kmeans.evaluate(dataset, known, found, engine=engine)
+        stored: dict[str, Any] = {"model": None, "version": None}
         if model_output is not None:
-            write_clusters(found, model_output, facts=_choice(comparison), overwrite=overwrite)
+            stored = store(
+                replace(found, facts={**found.facts, **_choice(comparison)}),
+                model_output,
+                register=register,
+                overwrite=overwrite,
+                data=data,
+                reason="clustered",
+                n_samples=dataset.n_samples,
+            )
         document = {
             "output": output,
             "arrays": ["labels", *(["distances"] if distances else [])],
-            "model": model_output,
+            **stored,
             "plot": plot,
             "n_samples": written,
             "n_features": dataset.n_features,
@@ -374,6 +389,7 @@ def _facts(found: Mapping[str, Any]) -> RenderableType:
     facts["arrays"] = ", ".join(found["arrays"])
     if found["model"] is not None:
         facts["model"] = f"{found['model']} ({found['digest'][:16]})"
+        facts |= version_facts(found)
     parts = ", ".join(f"{name} {seconds_words(value)}" for name, value in seconds.items() if name != "total")
     facts["seconds"] = f"{seconds_words(seconds['total'])} ({parts})"
     facts["ran on"] = engine_words(found["engine"])

@@ -40,16 +40,17 @@ def info(
     """Describe a dataset, predictions or a model; of a model every byte is checked."""
     from rff_dist import storage
     from rff_dist.storage.contents import list_arrays
+    from rff_dist.storage.locations import POINTER_FILE
 
     try:
         record = storage.read_record(path)
     except (IntegrityError, UnsafeModelError, VersionError):
         raise
     except StorageError:
-        if Path(path, "model.json").exists():
+        if any(Path(path, name).exists() for name in ("model.json", POINTER_FILE)):
             raise
     else:
-        return _describe_record(path, record)
+        return _describe_record(path, record, version=_version_of(path))
     if "://" not in path and not Path(path).is_dir():
         storage.open_dataset(path)  # says what is there instead
     attributes, arrays = list_arrays(path)
@@ -114,11 +115,20 @@ def _contents_view(found: Mapping[str, Any]) -> RenderableType:
     return Group(view, "", facts_view("", **facts)) if facts else view
 
 
-def _describe_record(path: str, record: Record) -> Report:
+def _version_of(path: str) -> int | None:
+    """Return which version of a registered model is current; None of what is no registered model."""
+    from rff_dist.storage.registry import RegisteredModel
+
+    pointer = RegisteredModel(path).pointer()
+    return None if pointer is None else pointer.number
+
+
+def _describe_record(path: str, record: Record, *, version: int | None = None) -> Report:
     metadata = dict(record.metadata)
     document = {
         "path": path,
         "kind": record.kind,
+        "version": version,
         "format_version": record.format_version,
         "rff_dist_version": record.rff_dist_version,
         "arrays": {
@@ -128,6 +138,8 @@ def _describe_record(path: str, record: Record) -> Report:
         "has_statistics": "statistics" in metadata,
     }
     facts: dict[str, str] = {}
+    if version is not None:
+        facts["version"] = f"{version}, the current one"
     table, dimension = None, 0
     if record.kind == "ridge model":
         card, features = metadata["card"], metadata["feature_map"]

@@ -58,6 +58,7 @@ from rff_dist.cli.options import (
     Nu,
     Overwrite,
     PlotPath,
+    Register,
     Scheduler,
     Seed,
     SelectName,
@@ -79,6 +80,7 @@ from rff_dist.cli.options import (
     read_length_scale,
     read_selection,
 )
+from rff_dist.cli.registering import check_place, refuse_overwrite, store, version_facts
 from rff_dist.cli.shell import Report, command
 from rff_dist.errors import DataError
 
@@ -221,6 +223,7 @@ def fit(
     ] = False,
     seed: Seed = 0,
     overwrite: Overwrite = False,
+    register: Register = False,
     x: XName = "X",
     y: YName = "y",
     sample_weight: WeightsName = None,
@@ -238,10 +241,9 @@ def fit(
     from rff_dist import classification, drawing, pipeline, storage
     from rff_dist.feature_map import check_map
     from rff_dist.kernels import check_design, default_design
-    from rff_dist.model import write_model
     from rff_dist.storage.columns import column_of
     from rff_dist.storage.labelled import GroupedDataset
-    from rff_dist.storage.locations import check_output, parse_location
+    from rff_dist.storage.locations import parse_location
 
     # All that can be known to be wrong is found before any work starts.
     width = read_length_scale(length_scale)
@@ -267,9 +269,8 @@ def fit(
     if design is not None and not fourier:
         raise typer.BadParameter("only --features fourier has one", param_hint="--design")
     arranged = design or default_design(chosen)
-    check_output(
-        parse_location(output), overwrite=overwrite, inputs=[parse_location(data)], marker=("model.json",)
-    )
+    refuse_overwrite(register, overwrite)
+    check_place(output, register=register, overwrite=overwrite, inputs=[parse_location(data)])
     dataset = storage.open_dataset(
         data, x=x, y=None if classify else y, sample_weight=sample_weight, missing_chunks=missing_chunks
     )
@@ -307,9 +308,17 @@ def fit(
             features=kind,
         )
         seconds = clock.seconds()
-        write_model(model.without_statistics() if no_statistics else model, output, overwrite=overwrite)
+        stored = store(
+            model.without_statistics() if no_statistics else model,
+            output,
+            register=register,
+            overwrite=overwrite,
+            data=data,
+            reason="fitted",
+            n_samples=dataset.n_samples,
+        )
         document = {
-            "model": output,
+            **stored,
             **_describe_fit(model, solved, dataset, seed),
             "plot": plot,
             "engine": describe_engine(engine, where),
@@ -462,6 +471,7 @@ def _fit_facts(found: Mapping[str, Any]) -> RenderableType:
     facts["seconds"] = f"{seconds_words(seconds['total'])} ({parts})"
     facts["ran on"] = engine_words(engine)
     facts["digest"] = found["digest"][:16]
+    facts |= version_facts(found)
     return facts_view(f"wrote {found['model']}", **facts)
 
 

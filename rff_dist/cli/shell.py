@@ -28,6 +28,7 @@ from rff_dist import __version__
 from rff_dist.errors import (
     ClusterError,
     ClusterLostError,
+    ConflictError,
     DataError,
     InvalidParameterError,
     MissingDependencyError,
@@ -40,6 +41,7 @@ EXIT_CODES: tuple[tuple[type[BaseException], int], ...] = (
     (InvalidParameterError, USAGE),
     (DataError, 65),
     (OutputExistsError, 73),
+    (ConflictError, 75),
     (StorageError, 65),  # 73 where it is about the output
     (ClusterLostError, 75),
     (ClusterError, 69),
@@ -129,8 +131,24 @@ Debug = Annotated[
 ]
 
 
-def command(*examples: str) -> Callable[[Callable[..., Report]], Callable[..., Report]]:
-    """Make a command of a function: its name and options, examples for the help, `--json` and `--debug`."""
+def make_group(name: str, help: str) -> typer.Typer:
+    """Return a group of commands, `rff-dist NAME …`; the caller adds it to `app`."""
+    return typer.Typer(
+        name=name,
+        help=help,
+        add_completion=False,
+        rich_markup_mode="rich",
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+
+
+def command(
+    *examples: str, group: typer.Typer = app, name: str | None = None
+) -> Callable[[Callable[..., Report]], Callable[..., Report]]:
+    """Make a command of a function: its name and options, examples for the help, `--json` and `--debug`.
+
+    `group` is what it is a command of, and `name` its name where that is not the function's.
+    """
 
     def register(function: Callable[..., Report]) -> Callable[..., Report]:
         def run(context: typer.Context, as_json: bool, debug: bool, **options: Any) -> None:
@@ -144,7 +162,7 @@ def command(*examples: str) -> Callable[[Callable[..., Report]], Callable[..., R
             except BaseException as error:
                 code = _report_error(error, context, as_json=as_json, debug=debug)
                 raise typer.Exit(code) from None
-            show(report, function.__name__, as_json=as_json)
+            show(report, " ".join(_names(context)), as_json=as_json)
 
         # typer reads options from the signature; the shared ones are added there.
         own = dict(inspect.signature(function, eval_str=True).parameters)
@@ -167,10 +185,20 @@ def command(*examples: str) -> Callable[[Callable[..., Report]], Callable[..., R
         run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
         shown = "\n\n".join(f"[dim]$[/] {example}" for example in examples)
-        app.command(epilog=f"[bold]Example[/]\n\n{shown}")(run)
+        group.command(name, epilog=f"[bold]Example[/]\n\n{shown}")(run)
         return function
 
     return register
+
+
+def _names(context: typer.Context) -> list[str]:
+    """Return the words that a command is called by, after the program's name."""
+    words: list[str] = []
+    at: Any = context
+    while at is not None and at.parent is not None:
+        words.insert(0, str(at.info_name))
+        at = at.parent
+    return words
 
 
 def show(report: Report, command: str, *, as_json: bool) -> None:
@@ -340,8 +368,8 @@ def _is_ours(error: BaseException) -> bool:
 
 
 def _error_document(context: typer.Context | None, kind: str, message: str, code: int) -> dict[str, Any]:
-    name = None if context is None or context.parent is None else context.info_name
-    return {"command": name, "error": {"type": kind, "message": message, "exit_code": code}}
+    name = " ".join(_names(context)) if context is not None else ""
+    return {"command": name or None, "error": {"type": kind, "message": message, "exit_code": code}}
 
 
 def _with_options(message: str, context: typer.Context) -> str:

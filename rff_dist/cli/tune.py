@@ -42,6 +42,7 @@ from rff_dist.cli.options import (
     NoStandardize,
     Overwrite,
     PlotPath,
+    Register,
     Scheduler,
     Seed,
     Serial,
@@ -57,6 +58,7 @@ from rff_dist.cli.options import (
     read_features,
     read_selection,
 )
+from rff_dist.cli.registering import check_place, refuse_overwrite, store, version_facts
 from rff_dist.cli.shell import Report, command
 from rff_dist.errors import DataError
 
@@ -127,6 +129,7 @@ def tune(
     plot: PlotPath = None,
     seed: Seed = 0,
     overwrite: Overwrite = False,
+    register: Register = False,
     x: XName = "X",
     y: YName = "y",
     sample_weight: WeightsName = None,
@@ -141,11 +144,10 @@ def tune(
     where = Where(scheduler, n_workers, n_threads, serial, insecure)
     from rff_dist import pipeline, storage
     from rff_dist.feature_map import check_map
-    from rff_dist.model import write_model
     from rff_dist.search import check_candidates, check_choices, search
     from rff_dist.storage.columns import column_of
     from rff_dist.storage.labelled import GroupedDataset
-    from rff_dist.storage.locations import check_output, parse_location
+    from rff_dist.storage.locations import parse_location
 
     # All that can be known to be wrong is found before any work starts.
     if select not in ("cv", "cv-1se"):
@@ -158,9 +160,8 @@ def tune(
     kind = read_features(features, centres)
     widths = pipeline.read_widths(components, map, kind)
     candidates = read_candidates(kernels, length_scales)
-    check_output(
-        parse_location(output), overwrite=overwrite, inputs=[parse_location(data)], marker=("model.json",)
-    )
+    refuse_overwrite(register, overwrite)
+    check_place(output, register=register, overwrite=overwrite, inputs=[parse_location(data)])
     dataset = storage.open_dataset(data, x=x, y=y, sample_weight=sample_weight, missing_chunks=missing_chunks)
     if dataset.n_targets < 1:
         raise DataError(f"{data} has no y, and training needs targets; name their array with --y")
@@ -185,9 +186,17 @@ def tune(
             features=kind,
         )
         seconds = clock.seconds()
-        write_model(found.model, output, overwrite=overwrite)
+        stored = store(
+            found.model,
+            output,
+            register=register,
+            overwrite=overwrite,
+            data=data,
+            reason="tuned",
+            n_samples=dataset.n_samples,
+        )
         document = {
-            "model": output,
+            **stored,
             **_describe_search(found, dataset, seed),
             "plot": plot,
             "engine": describe_engine(engine, where),
@@ -302,4 +311,5 @@ def _facts(found: Mapping[str, Any]) -> RenderableType:
     facts["seconds"] = f"{seconds_words(seconds['total'])} ({parts})"
     facts["ran on"] = engine_words(found["engine"])
     facts["digest"] = found["digest"][:16]
+    facts |= version_facts(found)
     return facts_view(f"wrote {found['model']}", **facts)

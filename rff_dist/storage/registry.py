@@ -22,11 +22,12 @@ import os
 import platform
 import re
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, distribution
+from itertools import islice
 from typing import Any
 
 from rff_dist.errors import (
@@ -171,8 +172,13 @@ class RegisteredModel:
         """The folder's own name."""
         return self.location.path.rpartition("/")[2]
 
-    def check(self, *, inputs: tuple[str, ...] = ()) -> None:
+    def check(self, *, inputs: Sequence[Location] = ()) -> None:
         """Refuse a place where no version can be published; before hours of work, say.
+
+        Parameters
+        ----------
+        inputs : sequence of Location
+            What is read while a version is written.
 
         Raises
         ------
@@ -181,19 +187,25 @@ class RegisteredModel:
         StorageError
             If it cannot be written, or overlaps one of `inputs`.
         """
-        places = [parse_location(url) for url in inputs]
         if exists(self.location) and not self._is_ours():
             raise OutputExistsError(
                 f"{self.location} holds something else than versions of a registered model; choose another "
                 "name, or publish without register=True"
             )
         # The next version goes to a place of its own below the model.
-        check_output(version_place(self.location, self._last_number() + 1), overwrite=False, inputs=places)
+        check_output(version_place(self.location, self._last_number() + 1), overwrite=False, inputs=inputs)
 
-    def versions(self) -> list[Version]:
-        """Return all versions that were published whole, in the order of their numbers."""
-        found = (self._read_version(number) for number in self._claimed())
-        return [version for version in found if version is not None]
+    def versions(self, *, last: int | None = None) -> list[Version]:
+        """Return the versions that were published whole, in the order of their numbers.
+
+        Parameters
+        ----------
+        last : int, optional
+            How many of the newest to read; all if left out.
+        """
+        found = (self._read_version(number) for number in reversed(self._claimed()))
+        whole = (version for version in found if version is not None)
+        return list(islice(whole, last))[::-1]
 
     def version(self, number: int) -> Version:
         """Return one version.

@@ -1,0 +1,180 @@
+"""Registered models: which versions there are, what each was made of, and which one readers get."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Group
+
+from rff_dist.cli.display import facts_view, kernel_words, next_step, plural, some, titled_table
+from rff_dist.cli.shell import Report, app, command, make_group
+
+if TYPE_CHECKING:
+    from rff_dist.storage.registry import RegisteredModel, Version
+
+group = make_group("models", "List, promote and roll back the versions of registered models.")
+app.add_typer(group)
+
+RegistryArgument = Annotated[
+    str, typer.Argument(metavar="[REGISTRY]", help="Folder or URL that holds registered models.")
+]
+RegisteredArgument = Annotated[
+    str, typer.Argument(metavar="MODEL", help="A registered model's folder or URL, models/NAME.")
+]
+Reason = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; kept with the version.")]
+_DIGITS = 8
+_COLUMNS = ("version", "created", "from", "rows", "made of", "digest")
+_OF_SPEC = {"alpha": "alpha", "clusters": "n_clusters"}
+
+
+@command("rff-dist models list", "rff-dist models list s3://bucket/models --json", group=group, name="list")
+def list_models(registry: RegistryArgument = "models") -> Report:
+    """List the registered models in a folder, each with its current version."""
+    from rff_dist.publishing import version_rows
+    from rff_dist.storage.registry import Registry
+
+    found = Registry(registry)
+    models: list[dict[str, Any]] = []
+    for name in found.names():
+        model = found.model(name)
+        rows = version_rows(model)
+        current = next((row for row in rows if row["current"]), None)
+        models.append({"name": name, "url": model.url, "n_versions": len(rows), "current": current})
+    document = {"registry": registry, "models": models}
+    if not models:
+        return Report(
+            document,
+            Group(
+                f"no registered models in {registry}",
+                next_step("rff-dist", "fit", "DATA", f"{registry}/NAME", "--register"),
+            ),
+        )
+    title = f"{plural(len(models), 'registered model')} in {registry}"
+    view, table = titled_table(title, "model", *_COLUMNS, numbers=False)
+    for one in models:
+        name = f"{one['name']}\n{plural(one['n_versions'], 'version')}"
+        table.add_row(name, *_cells(one["current"]) if one["current"] else ["–"])
+    first = f"{registry.rstrip('/')}/{models[0]['name']}"
+    return Report(document, Group(view, next_step("rff-dist", "models", "show", first)))
+
+
+@command("rff-dist models show models/NAME", "rff-dist models show models/NAME --json", group=group)
+def show(model: RegisteredArgument) -> Report:
+    """Show a registered model's versions: what each was made of, and why it was published."""
+    from rff_dist.publishing import version_rows
+
+    registered = _open(model)
+    pointer = registered.pointer()
+    rows = version_rows(registered)
+    document = {
+        "model": model,
+        "current": None if pointer is None else pointer.number,
+        "previous": [] if pointer is None else list(pointer.previous),
+        "promoted": None if pointer is None else pointer.promoted,
+        "promoted_because": None if pointer is None else pointer.reason,
+        "versions": [version.to_dict() for version in registered.versions()],
+    }
+    view, table = titled_table(f"{model}: {plural(len(rows), 'version')}", *_COLUMNS, "reason", numbers=False)
+    for row in rows:
+        table.add_row(*_cells(row), row["reason"], style="bold" if row["current"] else None)
+    current = next((row for row in rows if row["current"]), None)
+    facts = {"current": "[yellow]none: promote a version[/]"}
+    if pointer is not None and current is not None:
+        because = f", {pointer.reason}" if pointer.reason else ""
+        facts = {"current": f"version {pointer.number}, since {pointer.promoted}{because}"}
+        facts["trained on"] = str(current["data"] or "rows in memory")
+        facts["code"] = f"rff_dist {current['code_version']}, seed {_cell(current['seed'])}"
+        if pointer.previous:
+            facts["before"] = f"version {pointer.previous[-1]}, which a rollback goes back to"
+    following = ["evaluate", model, "DATA"] if pointer is not None else ["models", "promote", model, "N"]
+    return Report(document, Group(view, "", facts_view("", **facts), next_step("rff-dist", *following)))
+
+
+@command("rff-dist models promote models/NAME 3 --reason 'less bias on Mondays'", group=group)
+def promote(
+    model: RegisteredArgument,
+    number: Annotated[int, typer.Argument(metavar="N", min=1, help="Which version.")],
+    reason: Reason = "",
+) -> Report:
+    """Make a version the current one: whoever reads the model from now on gets it."""
+    registered = _open(model)
+    before = registered.pointer()
+    version = registered.promote(number, reason=reason)
+    return _changed(model, version, None if before is None else before.number)
+
+
+@command("rff-dist models rollback models/NAME", group=group)
+def rollback(model: RegisteredArgument, reason: Reason = "") -> Report:
+    """Make the version current again that was so before; twice, and it is the one before that."""
+    registered = _open(model)
+    before = registered.pointer()
+    version = registered.rollback(reason=reason or None)
+    return _changed(model, version, None if before is None else before.number)
+
+
+@command("rff-dist models prune models/NAME --keep 10", group=group)
+def prune(
+    model: RegisteredArgument,
+    keep: Annotated[int, typer.Option("--keep", metavar="N", min=1, help="How many of the newest stay.")],
+) -> Report:
+    """Remove old versions; the current one and the one before it always stay."""
+    registered = _open(model)
+    removed = registered.prune(keep)
+    kept = [version.number for version in registered.versions()]
+    document = {"model": model, "removed": removed, "kept": kept}
+    words = f"removed {plural(len(removed), 'version')} of {model}"
+    facts = {"removed": some(removed)} if removed else {}
+    return Report(document, facts_view(words, **facts, kept=some(kept)))
+
+
+def _open(model: str) -> RegisteredModel:
+    """Return a registered model that exists."""
+    from rff_dist.errors import StorageError
+    from rff_dist.storage.registry import RegisteredModel
+
+    registered = RegisteredModel(model)
+    if registered.pointer() is None and not registered.versions(last=1):
+        raise StorageError(
+            f"{model} is no registered model: it has no versions. List those of a folder with "
+            "`rff-dist models list FOLDER`, or publish the first version with `rff-dist fit … --register`"
+        )
+    return registered
+
+
+def _changed(model: str, version: Version, before: int | None) -> Report:
+    document = {"model": model, "before": before, "current": version.to_dict()}
+    spec = version.lineage.get("spec") or {}
+    facts = {"before": "none" if before is None else f"version {before}", "published": version.created}
+    if spec.get("kernel"):
+        facts["kernel"] = kernel_words(spec["kernel"])
+    facts["digest"] = _cell(version.digest)
+    view = facts_view(f"{model}: version {version.number} is the current one", **facts)
+    return Report(document, Group(view, next_step("rff-dist", "models", "show", model)))
+
+
+def _cells(row: Mapping[str, Any]) -> list[str]:
+    """Return the columns `_COLUMNS` of a row of `version_rows`, of two lines each."""
+    number = f"{row['version']}{' ←' if row['current'] else ''}"
+    scale = "" if row["length_scale"] is None else f" {_cell(row['length_scale'])}"
+    sizes = [f"D = {_cell(row['n_components'])}"]
+    sizes += [f"{name} {_cell(row[key])}" for name, key in _OF_SPEC.items() if row[key] is not None]
+    made_of = f"{row['kernel'] or 'features'}{scale}\n{', '.join(sizes)}"
+    rows = f"{_cell(row['n_samples'])}\n{_cell(row['data_fingerprint'])}"
+    created = row["created"][:16].replace("T", "\n")
+    return [number, created, _cell(row["parent"]), rows, made_of, _cell(row["digest"])]
+
+
+def _cell(value: Any) -> str:
+    """Return a value as a table shows it."""
+    if value is None:
+        return "–"
+    if isinstance(value, list):
+        return some(value)
+    if isinstance(value, float):
+        return f"{value:.3g}"
+    if isinstance(value, int):
+        return f"{value:,}"
+    # Fingerprints and digests are told apart by their beginning.
+    return value[:_DIGITS] if len(value) == 64 else str(value)

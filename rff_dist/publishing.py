@@ -1,0 +1,136 @@
+"""A model published as the next version of a registered one, with what it was made of."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from rff_dist.cluster_model import write_clusters
+from rff_dist.kmeans import Clusters
+from rff_dist.model import RidgeModel, write_model
+from rff_dist.pipeline import kernel_of
+from rff_dist.storage.locations import parse_location
+from rff_dist.storage.registry import RegisteredModel, Version
+
+__all__ = ["lineage_of", "publish", "version_rows", "write"]
+
+# What a card says of the data, where it does.
+_OF_SPEC = ("length_scale", "n_components", "alpha", "n_clusters", "seed")
+_OF_DATA = ("data_fingerprint", "prefix_fingerprint", "n_samples")
+
+
+def publish(
+    model: RidgeModel | Clusters,
+    url: str | os.PathLike[str],
+    *,
+    data: str | None,
+    reason: str = "",
+    promote: bool = True,
+    **facts: Any,
+) -> Version:
+    """Store a model as the next version of the registered model at `url`.
+
+    Parameters
+    ----------
+    model : RidgeModel or Clusters
+    url : str or Path
+        The registered model's folder, such as `models/NAME`; it need not exist yet.
+    data : str or None
+        Where the rows are that it was trained on; None where they were in memory.
+    reason : str
+        Why it is published.
+    promote : bool
+        Whether readers get it from now on.
+    **facts
+        JSON values that its lineage keeps too. `parent` is the version that it was made from; the current one
+        if left out.
+
+    Returns
+    -------
+    version : Version
+
+    Raises
+    ------
+    StorageError
+        If it cannot be written; the current version stays.
+    """
+    place = None if data is None else parse_location(data).url
+    lineage = {**lineage_of(model, data=place), **facts}
+    return RegisteredModel(url).publish(
+        lambda place: write(model, place), lineage=lineage, reason=reason, promote=promote
+    )
+
+
+def write(model: RidgeModel | Clusters, url: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+    """Store a model of either kind by itself; see `write_model` and `write_clusters`."""
+    if isinstance(model, Clusters):
+        write_clusters(model, url, overwrite=overwrite)
+    else:
+        write_model(model, url, overwrite=overwrite)
+
+
+def lineage_of(model: RidgeModel | Clusters, *, data: str | None) -> dict[str, Any]:
+    """Return what a model was made of: where the rows are, their fingerprint and number, and the spec.
+
+    Returns
+    -------
+    lineage : dict
+        `data`, `data_fingerprint`, `n_samples` and, in `spec`, the features, the kernel with its length
+        scale, D, design, map, seed, and alpha or the number of clusters. None is what is not known.
+    """
+    card = model.facts if isinstance(model, Clusters) else model.card
+    feature_map = model.feature_map
+    kernel, drawn = kernel_of(feature_map), feature_map.spec
+    spec = {
+        "features": feature_map.kind,
+        "kernel": None if kernel is None else kernel.to_dict(),
+        "length_scale": getattr(kernel, "length_scale", None),
+        "n_components": feature_map.n_components,
+        "design": None if drawn is None else drawn.design.name,
+        "map": None if drawn is None else drawn.map,
+        "seed": None if drawn is None else drawn.seed,
+    }
+    if isinstance(model, Clusters):
+        spec["n_clusters"] = model.n_clusters
+    else:
+        spec["alpha"] = model.alpha
+    return {"data": data, **{name: card.get(name) for name in _OF_DATA}, "spec": spec}
+
+
+def version_rows(model: RegisteredModel, *, last: int | None = None) -> list[dict[str, Any]]:
+    """Return the lineage of a registered model's versions as a table, the newest first.
+
+    Parameters
+    ----------
+    last : int, optional
+        How many of the newest versions; all if left out.
+
+    Returns
+    -------
+    rows : list of dict
+        `version`, `current` (whether readers get it), `created`, `parent`, `n_samples`, `data`,
+        `data_fingerprint`, `kernel`, `length_scale`, `n_components`, `alpha`, `n_clusters`, `seed`,
+        `code_version`, `digest` and `reason`.
+    """
+    pointer = model.pointer()
+    return [
+        _row(version, is_current=pointer is not None and version.number == pointer.number)
+        for version in reversed(model.versions(last=last))
+    ]
+
+
+def _row(version: Version, *, is_current: bool) -> dict[str, Any]:
+    lineage = version.lineage
+    spec = lineage.get("spec") or {}
+    return {
+        "version": version.number,
+        "current": is_current,
+        "created": version.created,
+        "parent": version.parent,
+        **{name: lineage.get(name) for name in ("n_samples", "data", "data_fingerprint")},
+        "kernel": (spec.get("kernel") or {}).get("name"),
+        **{name: spec.get(name) for name in _OF_SPEC},
+        "code_version": lineage["code_version"],
+        "digest": version.digest,
+        "reason": version.reason,
+    }
