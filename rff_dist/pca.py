@@ -32,7 +32,7 @@ from rff_dist.components import (
 from rff_dist.drawing import check_width, draw
 from rff_dist.engines import Engine
 from rff_dist.errors import DataError, InvalidParameterError
-from rff_dist.feature_map import FeatureMap, Nystrom
+from rff_dist.feature_map import FeatureMap, Nystrom, PrincipalFeatureMap
 from rff_dist.frequencies import Design
 from rff_dist.kernels import Kernel, LengthScale
 from rff_dist.kernels.base import check_count
@@ -74,6 +74,18 @@ class KernelComponents:
         """Return what gives rows their scores; with `whiten` of variance 1."""
         return projection_of(
             self.principal, self.feature_map, degrees=self.degrees, volume=self.volume, whiten=whiten
+        )
+
+    def features(self) -> PrincipalFeatureMap:
+        """Return a feature map whose features are the scores: what clusters are found in."""
+        projection, feature_map = self.projection(), self.feature_map
+        return PrincipalFeatureMap(
+            feature_map.with_standardizer(None),
+            projection.linear.raw_coefficients,
+            projection.linear.intercept,
+            projection.offset,
+            projection.floor,
+            feature_map.standardizer,
         )
 
 
@@ -129,8 +141,7 @@ def fit_components(
             f"`n_components` is {n_components}, above `n_random_features`={n_random_features}, of which "
             "principal components are made; lower it, or draw more features"
         )
-    if normalize not in (None, "degree"):
-        raise InvalidParameterError(f"`normalize` is {normalize!r}; expected None or 'degree'")
+    check_normalize(normalize)
     source = without_targets(dataset)
     pipeline.check_plan(source, n_random_features, engine=engine, features=features)
     moments = pipeline.inspect(source, engine=engine)
@@ -149,6 +160,40 @@ def fit_components(
         ranges=pipeline.input_range(moments, standardizer),
         features=features,
     )
+    return components_of(
+        source, feature_map, moments, n_components=n_components, normalize=normalize, engine=engine
+    )
+
+
+def check_normalize(normalize: object) -> None:
+    """Check that it is a way of normalising features.
+
+    Raises
+    ------
+    InvalidParameterError
+        If it is none.
+    """
+    if normalize not in (None, "degree"):
+        raise InvalidParameterError(f"`normalize` is {normalize!r}; expected None or 'degree'")
+
+
+def components_of(
+    dataset: Dataset,
+    feature_map: FeatureMap,
+    moments: Moments,
+    *,
+    n_components: int,
+    normalize: str | None,
+    engine: Engine,
+) -> KernelComponents:
+    """Compute the leading principal components of drawn features; parameters as for `fit_components`.
+
+    Raises
+    ------
+    DataError
+        If values are not finite, or all rows have the same features.
+    """
+    source = without_targets(dataset)
     kept = min(n_components, feature_map.n_components)  # fewer centres than asked explain the kernel
     if normalize == "degree":
         return _fit_normalized(source, feature_map, moments, kept, engine=engine)

@@ -43,6 +43,7 @@ from rff_dist.feature_map import (
     FeatureMap,
     Nystrom,
     NystromFeatureMap,
+    PrincipalFeatureMap,
     Standardizer,
     shortened,
 )
@@ -745,13 +746,18 @@ def read_widths(n_components: Components, map: str, features: str | Nystrom) -> 
 
 
 def refit(
-    model: RidgeModel, statistics: RidgeStatistics, *, alpha: Alpha = "auto", fit_intercept: bool = True
+    model: RidgeModel,
+    statistics: RidgeStatistics,
+    *,
+    alpha: Alpha = "auto",
+    alphas: Sequence[float] | None = None,
+    fit_intercept: bool = True,
 ) -> RidgeModel:
-    """Solve a model again from changed statistics of the same features.
+    """Solve a model again from changed statistics of the same features; see `solve`.
 
     Held-out scores stay: they are of fits of fewer rows, and so err on the wide side.
     """
-    solved = solve(statistics, alpha=alpha, fit_intercept=fit_intercept)
+    solved = solve(statistics, alpha=alpha, alphas=alphas, fit_intercept=fit_intercept)
     names = ("feature_names", "target_names", "folds", "chosen_by")
     kept = {name: model.card[name] for name in names if name in model.card}
     again = RidgeModel.from_solution(
@@ -1104,6 +1110,8 @@ def length_scale_of(feature_map: FeatureMap) -> LengthScale | None:
 
 def kernel_of(feature_map: FeatureMap) -> Kernel | None:
     """Return the kernel that a feature map stands for; None where its frequencies were given."""
+    if isinstance(feature_map, PrincipalFeatureMap):
+        return kernel_of(feature_map.base)
     if isinstance(feature_map, NystromFeatureMap):
         return feature_map.kernel
     return None if feature_map.spec is None else feature_map.spec.kernel

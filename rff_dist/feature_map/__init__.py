@@ -21,6 +21,7 @@ from rff_dist.feature_map.draw import (
 from rff_dist.feature_map.explicit import LinearFeatureMap, PolynomialFeatureMap, ThresholdFeatureMap
 from rff_dist.feature_map.fourier import FourierFeatureMap
 from rff_dist.feature_map.nystrom import Nystrom, NystromFeatureMap, draw_nystrom
+from rff_dist.feature_map.principal import PrincipalFeatureMap
 from rff_dist.feature_map.protocol import STRIPE, FeatureMap, FeatureSpec, Standardizer
 from rff_dist.feature_map.reweighted import ReweightedFeatureMap
 from rff_dist.feature_map.structured import StructuredFeatureMap
@@ -37,6 +38,7 @@ __all__ = [
     "Nystrom",
     "NystromFeatureMap",
     "PolynomialFeatureMap",
+    "PrincipalFeatureMap",
     "ReweightedFeatureMap",
     "Standardizer",
     "StructuredFeatureMap",
@@ -56,7 +58,7 @@ _KINDS: dict[str, type[FeatureMap]] = {
     for kind in (
         FourierFeatureMap, StructuredFeatureMap, ConcatenatedFeatureMap, LinearFeatureMap,
         ThresholdFeatureMap, PolynomialFeatureMap, ComplexFeatureMap, NystromFeatureMap,
-        ReweightedFeatureMap,
+        ReweightedFeatureMap, PrincipalFeatureMap,
     )
 }  # fmt: skip
 
