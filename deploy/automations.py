@@ -20,7 +20,8 @@ from prefect.events.schemas.automations import AutomationCore
 
 AUTOMATIONS = Path(__file__).with_name("automations.yaml")
 BLOCK = "rff-dist-notify"
-BODY = """{{ flow.name }}, run {{ flow_run.name }}: {{ flow_run.state.name }}. {{ flow_run.state.message or "" }}
+BODY = """{{ flow.name }}, run {{ flow_run.name }}: {{ flow_run.state.name }}
+{{ flow_run.state.message or "" }}
 {{ flow_run | ui_url }}"""
 
 
