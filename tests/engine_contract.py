@@ -65,6 +65,8 @@ class FileOutput:
 class Counting:
     """A source whose row i holds i."""
 
+    n_features, n_targets, weighted, dtype = 1, 0, False, np.dtype(np.float64)
+
     def read(self, block: Block) -> Rows:
         return Rows(block, np.arange(block.start, block.stop, dtype=np.float64)[:, np.newaxis])
 

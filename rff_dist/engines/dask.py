@@ -47,6 +47,7 @@ from distributed.comm.core import CommClosedError
 from distributed.deploy.utils import nprocesses_nthreads
 from distributed.scheduler import KilledWorker
 
+from rff_dist import block_memory
 from rff_dist.blocks import Block, BlockTask, Rows, using_threads
 from rff_dist.engines import Broadcast, RegionWriter, SharedResource
 from rff_dist.engines.serial import (
@@ -64,9 +65,11 @@ from rff_dist.errors import (
     ClusterLostError,
     ClusterUnavailableError,
     InvalidParameterError,
+    MissingDependencyError,
     RFFDistError,
     StorageError,
 )
+from rff_dist.metrics import PassCounters, pass_counters
 from rff_dist.progress import BlockDone, Observer, announce_pass
 
 if TYPE_CHECKING:
@@ -160,6 +163,8 @@ class _Job:
     output: RegionWriter | None
     topic: str
     number: str
+    label: str
+    bytes_per_row: int
 
 
 class _BlockFailed(Exception):  # noqa: N818  # the carrier of an error, never seen by a caller
@@ -204,6 +209,48 @@ class _SayOnce(distributed.WorkerPlugin):
 _OF_A_LOST_SCHEDULER = ("Failed to communicate with scheduler", "Failed to log closing event")
 
 
+class _CountBlocks(distributed.SchedulerPlugin):
+    """Count blocks for Prometheus where the scheduler runs; it needs rff_dist there."""
+
+    name = "rff_dist-metrics"
+    idempotent = True
+
+    def __init__(self) -> None:
+        self._begun: set[Any] = set()
+        self._counters: PassCounters | None = None
+
+    async def start(self, scheduler: distributed.Scheduler) -> None:
+        try:
+            self._counters = pass_counters()
+        except MissingDependencyError as error:
+            logger.warning("%s", error)
+
+    def log_event(self, topic: str, msg: Any) -> None:
+        if topic.startswith(_TOPIC) and self._counters is not None:
+            number, index, seconds, _, label, n_samples, n_bytes = msg
+            self._counters.count_block(
+                label, number, index, n_samples=n_samples, n_bytes=n_bytes, seconds=seconds
+            )
+
+    def transition(self, key: Any, start: str, finish: str, *_: Any, **__: Any) -> None:
+        if finish not in ("processing", "forgotten") or not _is_block(key) or self._counters is None:
+            return
+        if finish == "forgotten":
+            self._begun.discard(key)
+        elif key in self._begun:
+            self._counters.count_retry(key[0].rpartition(_BLOCK)[0])
+        else:
+            self._begun.add(key)
+
+
+# The keys of blocks' tasks are (LABEL + _BLOCK + NUMBER, position), their events' topics _TOPIC + a name.
+_BLOCK, _TOPIC = "-rffblock-", "rff_dist-"
+
+
+def _is_block(key: Any) -> bool:
+    return isinstance(key, tuple) and len(key) == 2 and isinstance(key[0], str) and _BLOCK in key[0]
+
+
 def _is_said_here_only(record: logging.LogRecord) -> bool:
     message = record.getMessage()
     error = record.exc_info[1] if record.exc_info else None
@@ -239,7 +286,8 @@ def _run(job: _Job, state: _Parcel, block: Block, rows: Block | Rows) -> Any:
         # Out here it has no context, which would be pickled beside the cause and might not be picklable.
         raise failure
     # Sent before the task's own end on the same stream, so the client knows it when the block is done.
-    worker.log_event(job.topic, (job.number, block.index, seconds, worker.address))
+    size = (block.n_samples, block.n_samples * job.bytes_per_row)
+    worker.log_event(job.topic, (job.number, block.index, seconds, worker.address, job.label, *size))
     return result
 
 
@@ -378,8 +426,10 @@ class DaskEngine(SharedResource):
         _check_parameters(scheduler, client, size=size, security=security)
         self.observers = tuple(observers)
         self._patience = patience
-        self._topic = f"rff_dist-{uuid.uuid4().hex}"
+        self._topic = f"{_TOPIC}{uuid.uuid4().hex}"
         self._timings: dict[str, dict[int, tuple[float, str]]] = {}
+        # which worker remembers a block, by the runs that let workers remember
+        self._homes: dict[str, dict[int, str]] = {}
         self._cluster: distributed.LocalCluster | None = None
         self._workers: dict[str, int] = {}
         self._looked_at = self._seen_workers_at = time.monotonic()
@@ -402,6 +452,22 @@ class DaskEngine(SharedResource):
             self._client = distributed.Client(self._cluster, set_as_default=False, timeout=CONNECT_S)
             self._client.register_plugin(_SayOnce())
         self._client.subscribe_topic(self._topic, self._note_timing)
+        self._export_metrics()
+
+    def _export_metrics(self) -> None:
+        try:
+            with self._cluster_errors():
+                self._client.register_plugin(_CountBlocks())
+        except ClusterLostError:
+            raise
+        except Exception as error:
+            # The passes do not need them: a scheduler may lack the packages, or refuse what is pickled.
+            logger.info(
+                "the scheduler at %s exports no metrics of rff_dist: %s: %s",
+                self.address,
+                type(error).__name__,
+                error,
+            )
 
     @property
     def n_workers(self) -> int:
@@ -522,6 +588,18 @@ class DaskEngine(SharedResource):
             "int", self._run(function, blocks, state, combine=operator.add, output=output, label=label)
         )
 
+    def forget(self, run: str) -> None:
+        """Drop what every worker remembers of a run's blocks.
+
+        See `rff_dist.engines.Engine.forget` for the contract.
+        """
+        if self._homes.pop(run, None) is None or self._client.status != "running":
+            return
+        try:
+            self._client.run(block_memory.forget, run, on_error="ignore")
+        except Exception as error:  # at the end of a pass that failed too; what is left makes room for others
+            logger.warning("workers were not told to forget a run: %s: %s", type(error).__name__, error)
+
     def close(self) -> None:
         """Close what the engine started: its client, and its embedded cluster with all processes."""
         if self._client.status == "closed":
@@ -609,8 +687,8 @@ class DaskEngine(SharedResource):
             "the pass has no result. Start the cluster again and repeat it"
         )
 
-    def _note_timing(self, event: tuple[float, tuple[str, int, float, str]]) -> None:
-        number, index, seconds, worker = event[1]
+    def _note_timing(self, event: tuple[float, tuple[Any, ...]]) -> None:
+        number, index, seconds, worker, *_ = event[1]
         if number in self._timings:
             self._timings[number][index] = (seconds, worker)
 
@@ -629,19 +707,33 @@ class DaskEngine(SharedResource):
         check_blocks(blocks, label)
         self._check_reach(function, output)
         number = uuid.uuid4().hex
+        run = getattr(function, "run", None)
+        homes = None if run is None else self._homes.setdefault(run, {})
         source, compute = _take_apart(function)
-        pickled = _pickle(_Job(compute, combine, output, self._topic, number), "function")
+        pickled = _pickle(
+            _Job(compute, combine, output, self._topic, number, label, _bytes_per_row(function)), "function"
+        )
         with announce_pass(self.observers, label, blocks) as announce, self._cluster_errors():
             placed = self._place(state)
             job = self._send(pickled, {}, "function")
             timings = self._timings[number] = {}
             running = _Pass(
-                self, label=label, number=number, job=job, state=placed.future, source=source, blocks=blocks
+                self,
+                label=label,
+                number=number,
+                job=job,
+                state=placed.future,
+                source=source,
+                blocks=blocks,
+                homes=homes or {},
             )
             self._passes.add(running)
             try:
                 for block in running.finished_blocks():
-                    announce(BlockDone(label, block, *timings.pop(block.index, (math.nan, "unknown"))))
+                    seconds, worker = timings.pop(block.index, (math.nan, "unknown"))
+                    if homes is not None:
+                        homes[block.index] = worker
+                    announce(BlockDone(label, block, seconds, worker))
                 return running.result()
             finally:
                 self._passes.discard(running)
@@ -679,10 +771,12 @@ class _Pass:
         state: _Future,
         source: Any,
         blocks: Sequence[Block],
+        homes: Mapping[int, str],
     ) -> None:
         self._engine = engine
+        self._homes = homes
         self._client = engine.client
-        self._name = f"{label}-{number}"
+        self._name = f"{label}{_BLOCK}{number}"
         self._job = job
         self._state = state
         self._source = source
@@ -706,7 +800,7 @@ class _Pass:
         """Submit all blocks, a few at a time, and yield each when it is done."""
         n_submitted = 0
         while n_submitted < len(self._blocks) or self._in_flight:
-            while n_submitted < len(self._blocks) and (worker := self._free_worker()) is not None:
+            while n_submitted < len(self._blocks) and (worker := self._free_worker(n_submitted)) is not None:
                 self._tree.push(self._submit(n_submitted, worker))
                 n_submitted += 1
                 if n_submitted == len(self._blocks):
@@ -754,8 +848,11 @@ class _Pass:
         if self._root is not None:
             self._root.release()
 
-    def _free_worker(self) -> str | None:
+    def _free_worker(self, position: int) -> str | None:
         workers = self._engine._current_workers()
+        home = self._homes.get(self._blocks[position].index)
+        if home in workers and self._load[home] < SLOTS:
+            return home
         worker = min(workers, key=self._load.__getitem__, default=None)
         return worker if worker is not None and self._load[worker] < SLOTS else None
 
@@ -834,6 +931,14 @@ def _take_apart(function: Callable[[Block, Any], Any]) -> tuple[Any, Callable[[A
         compute = partial(_complete, source.addition, compute)
         source = source.source
     return (source, compute) if hasattr(source, "lazy") else (None, function)
+
+
+def _bytes_per_row(function: object) -> int:
+    """Return what a row of the data takes in memory; 0 where the blocks read none."""
+    source = getattr(function, "source", None)
+    if not isinstance(function, BlockTask) or source is None:
+        return 0
+    return int(source.n_features * source.dtype.itemsize + 8 * (source.n_targets + source.weighted))
 
 
 def _complete[S, T](

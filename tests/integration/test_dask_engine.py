@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.request
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -39,11 +40,12 @@ from rff_dist.errors import (
     ClusterUnavailableError,
     DataError,
     InvalidParameterError,
+    MissingDependencyError,
     StorageError,
 )
 from rff_dist.estimators import RFFRidge
 from rff_dist.progress import BlockDone, Event, PassTimings
-from rff_dist.storage import dataset_from_arrays
+from rff_dist.storage import dataset_from_arrays, open_dataset, write_dataset
 from tests.engine_contract import BLOCKS, Counting, EngineContract, FileOutput, nest, unit_blocks
 
 pytestmark = pytest.mark.distributed
@@ -648,6 +650,79 @@ def test_embedded_workers_leave_it_to_the_client_to_say_that_the_scheduler_is_go
     )
     assert all(names.count("_is_said_here_only") == 1 for names in filters.values())
     assert dask_engine._is_said_here_only(record_of(message, error)) is is_said
+
+
+# -- metrics -------------------------------------------------------------------------------------------
+
+
+def metrics_of(engine: DaskEngine, label: str) -> dict[str, float]:
+    """Fetch the scheduler's page for Prometheus, and return what it counts of passes of this name."""
+    page = engine.client.dashboard_link.replace("/status", "/metrics")
+    text = urllib.request.urlopen(page, timeout=30).read().decode()
+    found = re.findall(rf'^rff_dist_(\w+)_total{{pass="{label}"}} (\S+)$', text, re.MULTILINE)
+    return {name: float(value) for name, value in found}
+
+
+def test_the_schedulers_page_for_prometheus_counts_what_a_pass_did(
+    embedded: DaskEngine, tmp_path: Path
+) -> None:
+    engine = scaled(embedded, 2)
+    timings = PassTimings()
+    engine.observers = (timings,)
+    write_dataset(tmp_path / "data.zarr", X_VALUES, Y_VALUES, chunk_rows=10)
+    task = BlockTask(open_dataset(tmp_path / "data.zarr"), count_rows)
+    blocks = cut_blocks(100, 10, rows_per_block=20)
+    for n_passes in (1, 2):
+        assert engine.map_reduce(task, blocks, None, combine=operator.add, label="count-some") == 100
+        found = metrics_of(engine, "count-some")
+        assert found.pop("seconds") == pytest.approx(sum(done.seconds for done in timings.blocks))
+        # Three columns of float32 and a target of float64.
+        assert found == {
+            "blocks": 5 * n_passes,
+            "rows": 100 * n_passes,
+            "bytes": 100 * (3 * 4 + 8) * n_passes,
+            "retries": 0,
+        }
+
+
+@pytest.mark.faults
+def test_a_block_whose_worker_died_counts_once_and_its_retry_too(
+    embedded: DaskEngine, tmp_path: Path
+) -> None:
+    engine = scaled(embedded, 1)
+
+    def die_once(block: Block, _: object) -> int:
+        if block.index == 3 and not (tmp_path / "died").exists():
+            (tmp_path / "died").touch()
+            os._exit(1)
+        return 1
+
+    assert engine.map_reduce(die_once, unit_blocks(8), None, combine=operator.add, label="die once") == 8
+    found = metrics_of(engine, "die once")
+    assert (found["blocks"], found["rows"]) == (8, 8)
+    # The block that died, and at most all that the worker held and was given.
+    assert 1 <= found["retries"] <= 8
+
+
+def test_an_engine_works_where_the_scheduler_cannot_count(
+    embedded: DaskEngine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse() -> None:
+        raise MissingDependencyError("metrics need the package prometheus_client")
+
+    engine = scaled(embedded, 1)
+    engine.client.unregister_scheduler_plugin(dask_engine._CountBlocks.name)
+    monkeypatch.setattr(dask_engine, "pass_counters", refuse)
+    with DaskEngine(client=engine.client) as another:
+        assert another.map_reduce(lambda b, _: 1, unit_blocks(3), None, combine=operator.add) == 3
+    assert "metrics need the package prometheus_client" in caplog.text
+
+    # And where rff_dist cannot be imported, say.
+    engine.client.unregister_scheduler_plugin(dask_engine._CountBlocks.name)
+    monkeypatch.setattr(distributed.Client, "register_plugin", lambda *_: 1 / 0)
+    with caplog.at_level("INFO", "rff_dist"), DaskEngine(client=engine.client) as another:
+        assert another.map_reduce(lambda b, _: 1, unit_blocks(3), None, combine=operator.add) == 3
+    assert "exports no metrics of rff_dist: ZeroDivisionError" in caplog.text
 
 
 # -- Dask collections ----------------------------------------------------------------------------------
