@@ -5,6 +5,7 @@
     RFFDistError
     ├── InvalidParameterError (ValueError)      a parameter outside its range, or an unknown name
     ├── DataError (ValueError)                  values that cannot be used: NaN, wrong shape, wrong dtype
+    │   └── FingerprintMismatchError            the data's first rows are not those that a model holds
     ├── PlanError (ValueError)                  the job cannot run as asked: too much memory, bad block sizes
     ├── StatisticsError (ValueError)            statistics that do not belong together, or do not add up
     ├── SolveError (numpy.linalg.LinAlgError)   no solution; carries causes and remedies
@@ -40,6 +41,10 @@ class InvalidParameterError(RFFDistError, ValueError):
 
 class DataError(RFFDistError, ValueError):
     """The data hold values, shapes or types that cannot be used."""
+
+
+class FingerprintMismatchError(DataError):
+    """The first rows of the data are not those that a model holds."""
 
 
 class PlanError(RFFDistError, ValueError):

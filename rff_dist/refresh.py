@@ -1,0 +1,516 @@
+"""A run that brings a stored model up to date: steps that publish the next one, or keep the current one.
+
+`update` is the arithmetic; here is what becomes of it, for `rff-dist update` and `flows/refresh.py`. A
+`Refresh` takes its steps in this order: find the new rows → score them with the current model, which has not
+seen them → hold out rows → sum → test for drift → solve → judge → publish, or keep the current model with the
+reason. Before the last step nothing is written, so that a run that died is repeated as if it had not been.
+
+**What becomes of a refused batch.** Nothing is published. The document `refused.json` beside the model
+records the rows' range, a fingerprint and the reason; later runs pass over them, judge what comes after on
+its own, and leave them out of the model's statistics. A backfill from a row on has them judged again. Rows
+that were added by versions of a registered model which somebody rolled back count as refused too.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from rff_dist import pipeline, publishing
+from rff_dist.blocks import Dataset
+from rff_dist.drift import LEVEL, Batch, ColumnMoments, Drift, ErrorSums, judge_drift
+from rff_dist.engines import Engine
+from rff_dist.errors import InvalidParameterError, StatisticsError
+from rff_dist.feature_map import NystromFeatureMap
+from rff_dist.model import KIND, RidgeModel, model_from, write_model
+from rff_dist.statistics import RidgeStatistics
+from rff_dist.storage import read_record, redact
+from rff_dist.storage.documents import parse_document, sign_document
+from rff_dist.storage.leases import Lease, hold
+from rff_dist.storage.locations import (
+    Location,
+    holds_versions,
+    open_store,
+    parse_location,
+    read_bytes,
+    write_bytes,
+)
+from rff_dist.storage.registry import RegisteredModel, Version
+from rff_dist.update import (
+    TOLERANCE,
+    Gate,
+    HeldOut,
+    NewRows,
+    Refusal,
+    accumulate_new_rows,
+    check_tolerance,
+    check_updatable,
+    find_new_rows,
+    hold_out,
+    judge,
+    refuse,
+    score_new_rows,
+    solve_update,
+)
+
+__all__ = [
+    "Refresh",
+    "check_drift",
+    "find_rows",
+    "hold_out_rows",
+    "judge_model",
+    "open_refresh",
+    "publish_update",
+    "read_refusals",
+    "run_steps",
+    "score_rows",
+    "solve_model",
+    "sum_rows",
+]
+
+logger = logging.getLogger(__name__)
+
+type Summary = dict[str, Any]
+
+_REFUSED = "refused.json"
+_KIND, _VERSION = "refused rows", 1
+
+
+# -- what was refused ----------------------------------------------------------------------------------
+
+
+def read_refusals(location: Location) -> list[Refusal]:
+    """Return the rows that were kept out of the model at a location.
+
+    Raises
+    ------
+    IntegrityError
+        If the document is not as it was written.
+    StorageError
+        If it cannot be read.
+    """
+    content = read_bytes(open_store(location, read_only=True), _REFUSED, where=location)
+    if content is None:
+        return []
+    document = parse_document(content, kind=_KIND, version=_VERSION, where=f"{_REFUSED} of {location}")
+    return [Refusal(**one) for one in document["rows"]]
+
+
+def _write_refusals(location: Location, refusals: Sequence[Refusal]) -> None:
+    latest = {(one.start, one.stop): one for one in refusals}
+    rows = [asdict(latest[key]) for key in sorted(latest)]
+    content = sign_document({"rows": rows}, kind=_KIND, version=_VERSION)
+    write_bytes(open_store(location, read_only=False), _REFUSED, content)
+
+
+def _forget_refusals(location: Location, rows: NewRows) -> None:
+    """Take rows that were added off the list."""
+    refusals = read_refusals(location)
+    left = [
+        one
+        for one in refusals
+        if not any(start <= one.start and one.stop <= stop for start, stop in rows.ranges)
+    ]
+    if left != refusals:
+        _write_refusals(location, left)
+
+
+def _rolled_back(registered: RegisteredModel, current: Version) -> list[Refusal]:
+    """Return the rows that were added by versions made of the current one, which are so no longer."""
+    refusals: list[Refusal] = []
+    family = {current.number}
+    for version in registered.versions():
+        if version.parent not in family:
+            continue
+        family.add(version.number)
+        facts = version.lineage
+        if "added" in facts:  # by an update
+            why, until = f"version {version.number} was rolled back", int(facts["n_seen"])
+            fingerprint, when = str(facts["prefix_fingerprint"]), version.created
+            refusals += [Refusal(a, b, until, fingerprint, why, when) for a, b in facts["added"]]
+    return refusals
+
+
+# -- a run ---------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Refresh:
+    """What a run that updates a model is to do, and what its steps have found; see `open_refresh`.
+
+    Attributes
+    ----------
+    location : Location
+        Of the model: a folder, or that of a registered model.
+    model : RidgeModel
+        The current one.
+    version : Version or None
+        Which version it is, of a registered model.
+    dataset : Dataset
+        The data that it was trained on, perhaps with more rows.
+    test : Dataset or None
+        What models are compared on; None holds out rows that the current one was trained on.
+    tolerance : float
+        See `judge`.
+    level : float
+        Probability of a drift alarm without drift.
+    backfill : int or None
+        See `find_new_rows`.
+    force : bool
+        Whether the new model is published whatever the gate says.
+    dry_run : bool
+        Whether nothing is written.
+    refusals : list of Refusal
+    lease : Lease
+    rows, batch, held_out, statistics, drift, candidate, gate
+        What the steps have found; None before.
+    """
+
+    location: Location
+    model: RidgeModel
+    version: Version | None
+    dataset: Dataset
+    test: Dataset | None
+    tolerance: float
+    level: float
+    backfill: int | None
+    force: bool
+    dry_run: bool
+    refusals: list[Refusal]
+    lease: Lease
+    rows: NewRows | None = None
+    batch: Batch | None = None
+    held_out: HeldOut | None = None
+    statistics: RidgeStatistics | None = None
+    drift: Drift | None = None
+    candidate: RidgeModel | None = None
+    gate: Gate | None = None
+
+
+@contextmanager
+def open_refresh(
+    url: str | os.PathLike[str],
+    dataset: Dataset,
+    *,
+    test: Dataset | None = None,
+    tolerance: float = TOLERANCE,
+    level: float = LEVEL,
+    backfill: int | None = None,
+    force: bool = False,
+    dry_run: bool = False,
+    holder: str = "update",
+) -> Iterator[Refresh]:
+    """Begin an update of the model at `url`, which nobody else may write to meanwhile.
+
+    Parameters
+    ----------
+    url : str or Path
+        A model's folder, or that of a registered model, whose next version is published.
+    dataset : Dataset
+    test, tolerance, level, backfill, force, dry_run
+        See `Refresh`.
+    holder : str
+        Who updates it, for the message that others get.
+
+    Raises
+    ------
+    OutputBusyError
+        If another run writes it.
+    StorageError
+        If there is no ridge model.
+    InvalidParameterError
+        If a parameter is out of range.
+    """
+    check_tolerance(tolerance)
+    if backfill is not None and backfill < 0:
+        raise InvalidParameterError(f"`backfill` is {backfill}; expected the number of a row, from 0")
+    location = parse_location(url)
+    _read_ridge(location.url)  # refused before a lease is taken
+    with hold(location, holder=holder) as lease:
+        registered = RegisteredModel(location.url) if holds_versions(location) else None
+        version = None if registered is None else registered.current()
+        refusals = read_refusals(location)
+        if registered is not None and version is not None:
+            refusals += _rolled_back(registered, version)
+        yield Refresh(
+            location=location,
+            model=_read_ridge(location.url if version is None else version.url),
+            version=version,
+            dataset=dataset,
+            test=test,
+            tolerance=tolerance,
+            level=level,
+            backfill=backfill,
+            force=force,
+            dry_run=dry_run,
+            refusals=refusals,
+            lease=lease,
+        )
+
+
+def _read_ridge(url: str) -> RidgeModel:
+    record = read_record(url)
+    if record.kind != KIND:
+        raise StatisticsError(
+            f"{redact(url)} holds a {record.kind!r}, which keeps no statistics that rows could be added to; "
+            f"expected a {KIND!r}. Train it anew on all rows"
+        )
+    model = model_from(record, url)
+    check_updatable(model)
+    return model
+
+
+def find_rows(job: Refresh) -> Summary:
+    """Find the new rows; nothing new is an answer.
+
+    Returns
+    -------
+    summary : dict
+        `n_before`, `n_after`, `n_new`, the ranges of `new` and `left_out` rows.
+
+    Raises
+    ------
+    FingerprintMismatchError
+        If the data do not begin with the rows that the model was trained on.
+    StatisticsError, DataError
+        As `find_new_rows`.
+    """
+    job.rows = find_new_rows(job.model, job.dataset, refusals=job.refusals, backfill=job.backfill)
+    return {
+        "n_before": job.rows.n_before,
+        "n_after": job.rows.n_after,
+        "n_new": job.rows.n_samples,
+        "new": [list(one) for one in job.rows.ranges],
+        "left_out": [list(one) for one in job.rows.left_out],
+    }
+
+
+def score_rows(job: Refresh, engine: Engine) -> Summary:
+    """Plan the update, and score the new rows with the current model before they are added.
+
+    Returns
+    -------
+    summary : dict
+        Rows, and per target `rmse`, `mae`, `bias` and `r2` (None for a constant target).
+
+    Raises
+    ------
+    PlanError
+        If memory would not do.
+    DataError
+        If a value cannot be used; names row and column.
+    """
+    feature_map = job.model.feature_map
+    pipeline.check_plan(
+        job.dataset,
+        feature_map.n_components,
+        engine=engine,
+        alpha=job.model.card["alpha_given"],
+        features="nystrom" if isinstance(feature_map, NystromFeatureMap) else "fourier",
+    )
+    job.batch = score_new_rows(job.model, job.dataset, _found(job.rows), engine=engine)
+    return _describe_errors(job.batch.errors)
+
+
+def hold_out_rows(job: Refresh, engine: Engine) -> Summary:
+    """Hold out rows, and measure the current model's errors on them.
+
+    Returns
+    -------
+    summary : dict
+        What is held out in words, and as `score_rows`.
+
+    Raises
+    ------
+    DataError
+        If test data do not fit the model.
+    """
+    job.held_out = hold_out(job.model, job.dataset, engine=engine, test=job.test)
+    return {"held_out": job.held_out.words, **_describe_errors(job.held_out.errors)}
+
+
+def sum_rows(job: Refresh, engine: Engine) -> Summary:
+    """Bring the exact statistics up to date.
+
+    Returns
+    -------
+    summary : dict
+        The digest, the rows they count and the seconds.
+
+    Raises
+    ------
+    DataError, StatisticsError
+        As `accumulate_new_rows`.
+    """
+    start = time.perf_counter()
+    job.statistics = accumulate_new_rows(job.model, job.dataset, _found(job.rows), engine=engine)
+    seconds = round(time.perf_counter() - start, 3)
+    return {"digest": job.statistics.digest(), "n_samples": job.statistics.n_samples, "seconds": seconds}
+
+
+def check_drift(job: Refresh) -> Summary:
+    """Test whether the new rows follow the law of the old ones; an alarm is told, and stops nothing.
+
+    Returns
+    -------
+    summary : dict
+        See `Drift.to_dict`.
+    """
+    assert job.model.statistics is not None
+    batch, held_out, statistics = _found(job.batch), _found(job.held_out), _found(job.statistics)
+    job.drift = judge_drift(
+        job.model.statistics,
+        statistics - job.model.statistics,
+        held_columns=job.model.columns,
+        new_columns=ColumnMoments.of(batch.moments),
+        held_errors=held_out.errors,
+        new_errors=batch.errors,
+        level=job.level,
+    )
+    return job.drift.to_dict()
+
+
+def solve_model(job: Refresh) -> Summary:
+    """Solve for the new model.
+
+    Returns
+    -------
+    summary : dict
+        Alpha before and now, and the solver's status.
+    """
+    statistics, batch = _found(job.statistics), _found(job.batch)
+    rows = _found(job.rows)
+    job.candidate = solve_update(job.model, job.dataset, rows, statistics=statistics, batch=batch)
+    status = job.candidate.card["solver"]
+    return {
+        "alpha_before": job.model.alpha,
+        "alpha": job.candidate.alpha,
+        "status": status["status"],
+        "causes": status["causes"],
+        "remedies": status["remedies"],
+    }
+
+
+def judge_model(job: Refresh, engine: Engine) -> Summary:
+    """Compare the new model with the current one on the held-out rows.
+
+    Returns
+    -------
+    summary : dict
+        The fields of `Gate`.
+    """
+    job.gate = judge(_found(job.candidate), _found(job.held_out), tolerance=job.tolerance, engine=engine)
+    return {**asdict(job.gate), "ratio": job.gate.ratio if np.isfinite(job.gate.ratio) else None}
+
+
+def publish_update(job: Refresh) -> Summary:
+    """Publish the new model, or record that its rows were refused.
+
+    Returns
+    -------
+    summary : dict
+        `decision`: "published", "kept" or "nothing new", with "would be " before it in a dry run; `reason`;
+        `model`, its version's number, the digests and the rows of the one that is current now.
+
+    Raises
+    ------
+    StorageError
+        If it cannot be written; then the current model stays.
+    """
+    rows = _found(job.rows)
+    if not rows.n_samples:
+        n_out = sum(stop - start for start, stop in rows.left_out)
+        kept_out = f", but {n_out:,} that were refused" if n_out else ""
+        reason = f"the model holds all {rows.n_after:,} rows of the data{kept_out}"
+        return _outcome(job, job.model, "nothing new", reason, job.version)
+    gate, candidate = _found(job.gate), _found(job.candidate)
+    passed = gate.passed or job.force
+    reason = gate.reason + ("" if gate.passed or not job.force else "; it was forced")
+    if job.dry_run:
+        decision = f"would be {'published' if passed else 'kept'}"
+        return _outcome(job, job.model, decision, reason, job.version)
+    job.lease.check()
+    if not passed:
+        _write_refusals(job.location, [*read_refusals(job.location), *refuse(job.dataset, rows, reason)])
+        logger.warning("%s is kept: %s", job.location, reason)
+        return _outcome(job, job.model, "kept", reason, job.version)
+    candidate = candidate.with_card(update=_describe_update(job, rows, reason))
+    version = None
+    if job.version is None:
+        write_model(candidate, job.location.url, overwrite=True)
+    else:
+        facts: Summary = {"added": [list(one) for one in rows.ranges], "n_seen": rows.n_after}
+        version = publishing.publish(
+            candidate, job.location.url, data=job.dataset.url, reason=f"updated: {reason}", **facts
+        )
+    _forget_refusals(job.location, rows)
+    return _outcome(job, candidate, "published", reason, version)
+
+
+def run_steps(job: Refresh, engine: Engine) -> Summary:
+    """Take all steps after `find_rows`, which has found new rows.
+
+    Returns
+    -------
+    summary : dict
+        What each step returned, by its name: `progressive`, `held_out`, `statistics`, `drift`, `solution`,
+        `gate`; and what `publish_update` returned.
+    """
+    return {
+        "progressive": score_rows(job, engine),
+        "held_out": hold_out_rows(job, engine),
+        "statistics": sum_rows(job, engine),
+        "drift": check_drift(job),
+        "solution": solve_model(job),
+        "gate": judge_model(job, engine),
+        **publish_update(job),
+    }
+
+
+def _found[T](value: T | None) -> T:
+    if value is None:
+        raise InvalidParameterError("the steps of an update were not taken in their order; see `run_steps`")
+    return value
+
+
+def _describe_update(job: Refresh, rows: NewRows, reason: str) -> Summary:
+    """Return what a model's card says of the update that made it."""
+    drift, errors = _found(job.drift), _describe_errors(_found(job.batch).errors)
+    return {
+        "added": [list(one) for one in rows.ranges],
+        "parent_digest": job.model.digest(),
+        "progressive": errors,
+        "drift": {"drifted": drift.drifted, "parts": drift.parts, "p_values": dict(drift.p_values)},
+        "gate": reason,
+    }
+
+
+def _describe_errors(sums: ErrorSums) -> Summary:
+    errors = sums.errors
+    return {
+        "n_samples": errors.n_samples,
+        "rmse": np.sqrt(errors.mean_squared_error).tolist(),
+        "mae": errors.mean_absolute_error.tolist(),
+        "bias": errors.bias.tolist(),
+        "r2": [None if np.isnan(value) else value for value in errors.r2.tolist()],
+    }
+
+
+def _outcome(job: Refresh, model: RidgeModel, decision: str, reason: str, version: Version | None) -> Summary:
+    assert model.statistics is not None
+    return {
+        "decision": decision,
+        "reason": reason,
+        "model": redact(job.location.url),
+        "version": None if version is None else version.number,
+        "digest": model.digest(),
+        "statistics_digest": model.statistics.digest(),
+        "n_samples": model.statistics.n_samples,
+    }
