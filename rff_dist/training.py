@@ -35,7 +35,8 @@ from rff_dist.plan import human_bytes
 from rff_dist.publishing import publish
 from rff_dist.statistics import RidgeStatistics
 from rff_dist.storage import read_record, redact, write_record
-from rff_dist.storage.locations import Location, check_output, discard, parse_location
+from rff_dist.storage.leases import Lease, hold
+from rff_dist.storage.locations import Location, beside, check_output, children, discard, parse_location
 from rff_dist.storage.registry import RegisteredModel
 
 __all__ = [
@@ -50,10 +51,12 @@ __all__ = [
     "draw_features",
     "evaluate_model",
     "inspect_data",
+    "leftover_runs",
     "open_job",
     "plan_readings",
     "publish_model",
     "solve_ridge",
+    "trained_models",
     "validate_candidate",
 ]
 
@@ -104,6 +107,8 @@ class Job:
         The score of the best candidate so far, whose model and sums are kept as records, by its name.
     kept : list of str
         Where a trained model is that could not be published: the run's folder then stays.
+    lease : Lease or None
+        The right to write to `output`, which is looked at again before the model is published.
     """
 
     dataset: Dataset
@@ -130,6 +135,7 @@ class Job:
     sums: dict[str, FoldStatistics] = field(default_factory=dict)
     best: dict[str, float] = field(default_factory=dict)
     kept: list[str] = field(default_factory=list)
+    lease: Lease | None = None
 
     def place(self, name: str) -> str:
         """Return the URL of one of the run's records."""
@@ -180,8 +186,12 @@ def open_job(
     alphas: Sequence[float] | None = None,
     folds: Folds | None = None,
     widths: Sequence[int] = (),
+    holder: str = "a training run",
 ) -> Iterator[Job]:
     """Begin a run, and remove its folder at the end, unless a trained model could not be published.
+
+    No other run can begin for the same model meanwhile. What runs left that were killed is removed, but for
+    models that were trained.
 
     Parameters
     ----------
@@ -197,9 +207,13 @@ def open_job(
         Whether the model is published as the next version of a registered one; then nothing is replaced.
     folds, widths
         Of a run that compares candidates, see `Job`.
+    holder : str
+        What a second run is told of this one.
 
     Raises
     ------
+    OutputBusyError
+        If another run writes there.
     OutputExistsError
         If there is something at `model_url` and `overwrite` is False.
     StorageError
@@ -208,34 +222,61 @@ def open_job(
     output = check_place(model_url, dataset, overwrite=overwrite, register=register)
     parent, _, name = output.path.rpartition("/")
     hidden = f"{parent}/.{name}" if parent else f".{name}"
-    job = Job(
-        dataset=dataset,
-        engine=engine,
-        output=output,
-        folder=replace(output, path=f"{hidden}.run-{uuid.uuid4().hex[:12]}"),
-        test=test,
-        kernel=kernel,
-        n_components=n_components,
-        alpha=alpha,
-        design=design,
-        map=map,
-        standardize=standardize,
-        fit_intercept=fit_intercept,
-        seed=seed,
-        choosing=choosing,
-        overwrite=overwrite,
-        register=register,
-        features=features,
-        alphas=alphas,
-        folds=folds,
-        widths=tuple(widths),
-    )
-    try:
-        yield job
-    finally:
-        if not job.kept:
-            # Nothing resumes from a failed run, and its sums may be gigabytes.
-            discard(job.folder)
+    with hold(output, holder=holder) as lease:
+        _remove_leftovers(output)
+        job = Job(
+            dataset=dataset,
+            engine=engine,
+            output=output,
+            folder=replace(output, path=f"{hidden}.run-{uuid.uuid4().hex[:12]}"),
+            test=test,
+            kernel=kernel,
+            n_components=n_components,
+            alpha=alpha,
+            design=design,
+            map=map,
+            standardize=standardize,
+            fit_intercept=fit_intercept,
+            seed=seed,
+            choosing=choosing,
+            overwrite=overwrite,
+            register=register,
+            features=features,
+            alphas=alphas,
+            folds=folds,
+            widths=tuple(widths),
+            lease=lease,
+        )
+        try:
+            yield job
+        finally:
+            if not job.kept:
+                # Nothing resumes from a failed run, and its sums may be gigabytes.
+                discard(job.folder)
+
+
+def _remove_leftovers(output: Location) -> None:
+    """Remove the folders of runs that were killed: whoever holds the lease knows that none of them lives."""
+    for folder in beside(output, "run-"):
+        trained = trained_models(folder)
+        if trained:
+            logger.warning(
+                "a run that did not end left trained models, which stay: %s",
+                ", ".join(redact(model.url) for model in trained),
+            )
+        else:
+            logger.info("removing what a run left that did not end: %s", redact(folder.url))
+            discard(folder)
+
+
+def leftover_runs(model_url: str) -> list[Location]:
+    """Return the folders of runs for this model that go on, or did not end."""
+    return beside(parse_location(model_url), "run-")
+
+
+def trained_models(folder: Location) -> list[Location]:
+    """Return where trained models are in a run's folder, that were not published."""
+    return [folder.child(name) for name in children(folder) if name.endswith("-model")]
 
 
 def inspect_data(job: Job) -> Summary:
@@ -668,6 +709,8 @@ def publish_model(
 
 def _publish(job: Job, model: RidgeModel) -> int | None:
     """Write the model to the output, and return its version's number where it is registered."""
+    if job.lease is not None:
+        job.lease.check()
     if job.register:
         return publish(model, job.output.url, data=job.dataset.url, reason="trained").number
     write_model(model, job.output.url, overwrite=job.overwrite)

@@ -39,6 +39,8 @@ _READ_ONLY_SCHEMES = ("https",)
 _NODE_FILES = ("zarr.json", ".zgroup", ".zarray")
 # Says which version of a registered model is current; the folder that it is in holds all versions.
 POINTER_FILE = "current.json"
+# Says what a version was made of, and that it was published.
+LINEAGE_FILE = "lineage.json"
 
 # What an object store's errors mean that do not say so themselves.
 _STORE_HINTS = {
@@ -255,6 +257,8 @@ def read_bytes(store: Store, key: str, *, where: Location | str) -> bytes | None
     """
     try:
         buffer = sync(store.get(key, prototype=default_buffer_prototype()))
+    except FileNotFoundError:  # the folder that the store is in
+        return None
     except Exception as error:
         raise StorageError(
             f"{where} cannot be read ({key}: {explain(error)}). "
@@ -320,7 +324,7 @@ def check_output(
     Raises
     ------
     OutputExistsError
-        If it exists and `overwrite` is False, or it is a registered model.
+        If it exists and `overwrite` is False, or it is a registered model or a version of one.
     StorageError
         In the other cases.
     """
@@ -346,6 +350,11 @@ def check_output(
         raise OutputExistsError(
             f"{location} is a registered model, which keeps all of its versions; publish the next one with "
             "register=True, or choose another name"
+        )
+    if overwrite and _holds(location, LINEAGE_FILE):
+        raise OutputExistsError(
+            f"{location} is a published version of a registered model, which is never replaced; publish the "
+            "next one with register=True, or choose another name"
         )
     if not overwrite:
         raise OutputExistsError(
@@ -374,12 +383,15 @@ def check_output(
 
 def holds_versions(location: Location) -> bool:
     """Say whether `location` is a registered model of which a version is current."""
+    return _holds(location, POINTER_FILE)
+
+
+def _holds(location: Location, name: str) -> bool:
     if location.is_local:
-        return Path(location.path, POINTER_FILE).is_file()
-    return (
-        may_hold(location)
-        and read_bytes(open_store(location, read_only=True), POINTER_FILE, where=location) is not None
-    )
+        return Path(location.path, name).is_file()
+    if not may_hold(location):
+        return False
+    return read_bytes(open_store(location, read_only=True), name, where=location) is not None
 
 
 def writing_advice(error: BaseException) -> str:
@@ -490,6 +502,35 @@ def unfinished(location: Location) -> list[str]:
         return []
     start = f".{path.name}.partial-"
     return sorted(str(entry) for entry in path.parent.iterdir() if entry.name.startswith(start))
+
+
+def children(location: Location) -> list[str]:
+    """Names of what is in a folder, sorted; none where there is no folder."""
+    if location.is_local:
+        return sorted(os.listdir(location.path)) if os.path.isdir(location.path) else []
+    if location.scheme == "memory":
+        start = f"{location.path}/" if location.path else ""
+        return sorted({n.removeprefix(start).partition("/")[0] for n in _MEMORY if n.startswith(start)})
+    return sorted(sync(_list_dir(open_store(location, read_only=True), where=location)))
+
+
+def beside(location: Location, kind: str) -> list[Location]:
+    """Hidden folders `.NAME.KIND…` beside `location`, where runs keep what they need until they end."""
+    parent, separator, name = location.path.rpartition("/")
+    if not separator and location.scheme != "memory":  # a whole bucket
+        return []
+    folder = Location(location.scheme, parent or separator)
+    found = [child for child in children(folder) if child.startswith(f".{name}.{kind}")]
+    return [Location(location.scheme, f"{parent}{separator}{child}") for child in found]
+
+
+async def _list_dir(store: Store, *, where: Location) -> list[str]:
+    try:
+        return [name.rstrip("/") async for name in store.list_dir("")]
+    except Exception as error:
+        raise StorageError(
+            f"{where} cannot be listed ({explain(error)}). Check the address, the network and the permissions"
+        ) from error
 
 
 def sync_to_disk(location: Location) -> None:

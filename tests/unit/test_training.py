@@ -1,17 +1,26 @@
 """The steps of a training run without Prefect, on the serial engine."""
 
+import threading
 import uuid
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from rff_dist import pipeline, prediction, training
 from rff_dist.engines.serial import SerialEngine
-from rff_dist.errors import BroadcastError, DataError, InvalidParameterError, OutputExistsError, StorageError
+from rff_dist.errors import (
+    BroadcastError,
+    DataError,
+    InvalidParameterError,
+    OutputBusyError,
+    OutputExistsError,
+    StorageError,
+)
 from rff_dist.feature_map import Nystrom
 from rff_dist.kernels import Cauchy, Gaussian, Matern
 from rff_dist.model import read_model
-from rff_dist.storage import ArrayDataset
+from rff_dist.storage import ArrayDataset, leases
 
 
 @pytest.fixture
@@ -128,7 +137,7 @@ def test_failed_run_leaves_nothing(problem, tmp_path):
         with open_job(problem, str(tmp_path / "model")) as job:
             training.inspect_data(job)
             run(job, 1.0)
-            assert len(list(tmp_path.iterdir())) == 1  # the run's folder
+            assert len(list(tmp_path.iterdir())) == 2  # the run's folder and its lease
             raise RuntimeError("stop")
 
     with pytest.raises(RuntimeError, match="stop"):
@@ -170,3 +179,68 @@ def test_candidate_drawn_elsewhere_with_another_digest_is_refused(problem, in_me
         candidate = {**training.draw_features(job, 1.0), "feature_map": "0" * 64}
         with pytest.raises(BroadcastError, match="same packages"):
             training.broadcast_features(job, candidate)
+
+
+# -- one run at a time ---------------------------------------------------------------------------------
+
+
+def begin_elsewhere(problem, place):
+    """Begin a run in a context that holds no lease; return what it is told."""
+    told = []
+
+    def begin():
+        try:
+            with open_job(problem, place):
+                told.append("it ran")
+        except OutputBusyError as error:
+            told.append(str(error))
+
+    thread = threading.Thread(target=begin)
+    thread.start()
+    thread.join()
+    return told[0]
+
+
+def test_a_second_run_of_a_model_is_refused_with_the_first_ones_name(problem, tmp_path):
+    place = str(tmp_path / "model")
+    with open_job(problem, place, holder="run one"):
+        message = begin_elsewhere(problem, place)
+        assert f"another run is writing {place}: run one, process" in message
+        assert begin_elsewhere(problem, f"{place}-2") == "it ran"
+    assert begin_elsewhere(problem, place) == "it ran"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_a_killed_run_left_is_removed_but_for_trained_models(problem, tmp_path, caplog):
+    (tmp_path / ".model.run-killed" / "moments").mkdir(parents=True)
+    (tmp_path / ".model.run-almost" / "candidate-1-model").mkdir(parents=True)
+    (tmp_path / ".model-2.run-of-another-model").mkdir()
+    left = training.leftover_runs(str(tmp_path / "model"))
+    assert [Path(folder.path).name for folder in left] == [".model.run-almost", ".model.run-killed"]
+    with open_job(problem, str(tmp_path / "model")):
+        pass
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        ".model-2.run-of-another-model",
+        ".model.run-almost",
+    ]
+    assert f"{tmp_path}/.model.run-almost/candidate-1-model" in caplog.text
+
+
+def test_leftovers_in_memory_are_found_too(problem, in_memory):
+    with open_job(problem, in_memory) as job:
+        training.inspect_data(job)
+        assert training.leftover_runs(in_memory) == [job.folder]
+    assert training.leftover_runs(in_memory) == []
+
+
+def test_a_run_that_lost_its_lease_publishes_nothing_and_keeps_its_model(problem, tmp_path):
+    with open_job(problem, str(tmp_path / "model"), alpha=0.1) as job:
+        training.inspect_data(job)
+        _, solved = run(job, 1.0)
+        # As a successor does that finds this run without a sign of life.
+        leases._delete(job.lease._store, job.lease._number)
+        with pytest.raises(OutputBusyError, match="its lease is gone") as lost:
+            training.publish_model(job, solved)
+    assert "the trained model is kept at" in lost.value.__notes__[0]
+    assert not (tmp_path / "model").exists()
+    assert training.trained_models(job.folder)
