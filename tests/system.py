@@ -1,0 +1,402 @@
+"""The whole system as real processes on loopback: Prefect's server and a worker, Dask with TLS, S3.
+
+Every process is ended when the context is left, by its number, and by the kernel if this one dies before.
+"""
+
+import contextlib
+import ctypes
+import json
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+
+from tests.s3_server import S3Server, serve_s3
+
+PROJECT = Path(__file__).resolve().parent.parent
+POOL = "rff-dist"
+# States in which a flow run stays.
+ENDED = {"COMPLETED", "FAILED", "CRASHED", "CANCELLED"}
+DEPLOYMENTS = PROJECT / "deploy/prefect.yaml"
+_OURS = ("AWS_", "DASK_", "PREFECT_", "RFF_DIST_")
+START_S, RUN_S = 240.0, 180.0
+_PR_SET_PDEATHSIG = 1
+
+
+def missing_programs() -> list[str]:
+    """Return the names of programs and packages that the system needs and this machine lacks."""
+    import importlib.util
+
+    packages = [name for name in ("moto", "obstore", "flask") if importlib.util.find_spec(name) is None]
+    return packages + [name for name in ("openssl", "sh") if shutil.which(name) is None]
+
+
+@dataclass
+class Process:
+    """A program that runs in the background, with its output in a file.
+
+    Attributes
+    ----------
+    name : str
+    popen : subprocess.Popen
+    log : Path
+    """
+
+    name: str
+    popen: "subprocess.Popen[bytes]"
+    log: Path
+
+    @classmethod
+    def start(cls, name: str, *command: str, folder: Path, environment: Mapping[str, str]) -> "Process":
+        """Start a program in a process group of its own."""
+        log = folder / f"{name}.log"
+        with open(log, "wb") as file:
+            popen = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                cwd=folder,
+                env=dict(environment),
+                start_new_session=True,
+                preexec_fn=_end_with_parent,
+            )
+        return cls(name, popen, log)
+
+    def wait_until(self, done: Callable[[], Any], what: str, seconds: float = START_S) -> Any:
+        """Wait until `done` returns something true, and give up when the program has ended."""
+
+        def look() -> Any:
+            if self.popen.poll() is not None:
+                raise AssertionError(f"{self.name} ended with {self.popen.returncode}:\n{self.tail()}")
+            return done()
+
+        try:
+            return wait_for(look, what, seconds)
+        except TimeoutError as error:
+            raise AssertionError(f"{error}; {self.name} says:\n{self.tail()}") from error
+
+    def tail(self, n_lines: int = 40) -> str:
+        """Return the last lines of the output."""
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-n_lines:])
+
+    def stop(self) -> None:
+        """End the program and what it started."""
+        try:
+            family = psutil.Process(self.popen.pid).children(recursive=True)
+        except psutil.NoSuchProcess:
+            family = []
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.popen.pid, signal.SIGCONT)
+            os.killpg(self.popen.pid, signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.popen.wait(10)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.popen.pid, signal.SIGKILL)
+        self.popen.wait(10)
+        for child in family:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                child.kill()
+
+
+@dataclass
+class System:
+    """Addresses and credentials of all parts, and what a user does with them.
+
+    Attributes
+    ----------
+    folder : Path
+        Of the processes' logs, Prefect's home and the certificates.
+    s3 : S3Server
+    scheduler : str
+        Dask's address, tls://….
+    api : str
+        Prefect's address.
+    authentication : str
+        What Prefect's server asks for.
+    environment : dict
+        Of every process.
+    processes : list of Process
+    """
+
+    folder: Path
+    s3: S3Server
+    scheduler: str
+    api: str
+    authentication: str
+    environment: dict[str, str]
+    processes: list[Process] = field(default_factory=list)
+
+    def process(self, name: str) -> Process:
+        """Return a process by its name."""
+        return next(process for process in self.processes if process.name == name)
+
+    def run(self, *command: str, code: int = 0, **environment: str) -> str:
+        """Run a Python program to its end and return its output."""
+        result = subprocess.run(
+            [sys.executable, "-m", *command],
+            capture_output=True,
+            text=True,
+            cwd=self.folder,
+            env={**self.environment, **environment},
+            timeout=RUN_S,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
+        assert result.returncode == code, f"{command}: {result.returncode}\n{result.stdout}\n{result.stderr}"
+        return result.stdout
+
+    # -- Prefect's REST interface --------------------------------------------------------------------------
+
+    def call(self, method: str, path: str, document: Any = None) -> Any:
+        """Ask Prefect's server, and return its answer."""
+        user, _, password = self.authentication.partition(":")
+        answer = httpx.request(
+            method, f"{self.api}{path}", json=document, auth=(user, password), timeout=60, trust_env=False
+        )
+        assert answer.is_success, f"{method} {path}: {answer.status_code} {answer.text[:2000]}"
+        return answer.json() if answer.content else None
+
+    def deployment(self, name: str) -> dict[str, Any]:
+        """Return a deployment by "flow/name"."""
+        found: dict[str, Any] = self.call("GET", f"/deployments/name/{name}")
+        return found
+
+    def start(self, name: str, **parameters: Any) -> str:
+        """Start a run of a deployment with some parameters changed, and return its id."""
+        deployment = self.deployment(name)
+        given = {"parameters": {**deployment["parameters"].get("parameters", {}), **parameters}}
+        body = {"parameters": given, "state": {"type": "SCHEDULED"}}
+        return str(self.call("POST", f"/deployments/{deployment['id']}/create_flow_run", body)["id"])
+
+    def flow_run(self, run: str) -> dict[str, Any]:
+        """Return a flow run."""
+        found: dict[str, Any] = self.call("GET", f"/flow_runs/{run}")
+        return found
+
+    def flow_runs(self, name: str, *, scheduled: bool) -> list[dict[str, Any]]:
+        """Return the runs of a deployment that ended, in the order of their start."""
+        body = {
+            "flow_runs": {"deployment_id": {"any_": [self.deployment(name)["id"]]}},
+            "sort": "EXPECTED_START_TIME_ASC",
+        }
+        runs = self.call("POST", "/flow_runs/filter", body)
+        return [run for run in runs if run["state_type"] in ENDED and run["auto_scheduled"] == scheduled]
+
+    def finish(self, run: str, state: str = "COMPLETED") -> dict[str, Any]:
+        """Wait for the end of a flow run, which must be in `state`."""
+        found = self.process("worker").wait_until(
+            lambda: (one := self.flow_run(run))["state_type"] in ENDED and one, f"the end of run {run}", RUN_S
+        )
+        assert found["state_type"] == state, f"{found['name']}: {found['state']}\n{self.log_of(run)}"
+        return dict(found)
+
+    def store_secret(self, name: str, value: str) -> None:
+        """Keep a word in a Prefect block, which the server stores encrypted."""
+        kind = self.call("GET", "/block_types/slug/secret")["id"]
+        only = {"block_schemas": {"block_type_id": {"any_": [kind]}}}
+        schema = self.call("POST", "/block_schemas/filter", only)[0]["id"]
+        block = {"name": name, "data": {"value": value}, "block_type_id": kind, "block_schema_id": schema}
+        self.call("POST", "/block_documents/", block)
+
+    def set_variable(self, deployment: str, name: str, value: str) -> None:
+        """Let runs of a deployment have a variable in their environment, which may be a block's content."""
+        variables = {"job_variables": {"env": {name: value}}}
+        self.call("PATCH", f"/deployments/{self.deployment(deployment)['id']}", variables)
+
+    def log_of(self, run: str) -> str:
+        """Return what a flow run logged."""
+        body = {"logs": {"flow_run_id": {"any_": [run]}}, "sort": "TIMESTAMP_ASC", "limit": 200}
+        return "\n".join(line["message"] for line in self.call("POST", "/logs/filter", body))
+
+    def task_states(self, run: str) -> dict[str, str]:
+        """Return the states of a flow run's tasks by their names."""
+        body = {"task_runs": {"flow_run_id": {"any_": [run]}}, "sort": "EXPECTED_START_TIME_ASC"}
+        return {task["name"]: task["state_type"] for task in self.call("POST", "/task_runs/filter", body)}
+
+    def artifacts(self, run: str) -> dict[str, Any]:
+        """Return the data of a flow run's artifacts by their keys."""
+        body = {"artifacts": {"flow_run_id": {"any_": [run]}}}
+        return {one["key"]: one["data"] for one in self.call("POST", "/artifacts/filter", body)}
+
+    def kill_flow(self, run: str) -> None:
+        """Kill the process of a flow run, as the kernel does when memory is short."""
+        worker = psutil.Process(self.process("worker").popen.pid)
+        family = [child for child in worker.children(recursive=True) if _is_about(child, run)]
+        assert family, f"no process of run {run} below the worker"
+        for child in family:
+            child.send_signal(signal.SIGKILL)
+
+    @contextlib.contextmanager
+    def stopped_workers(self, when: Callable[[], Any], what: str) -> Iterator[None]:
+        """Let Dask's workers stand still from the moment when something is true: passes do not end then."""
+        workers = [process for process in self.processes if process.name.startswith("dask-worker")]
+        self.process("worker").wait_until(when, what, RUN_S)
+        for worker in workers:
+            os.killpg(worker.popen.pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            for worker in workers:
+                os.killpg(worker.popen.pid, signal.SIGCONT)
+
+
+@contextlib.contextmanager
+def run_system(folder: Path, **environment: str) -> Iterator[System]:
+    """Start all parts, and end them on leaving.
+
+    Parameters
+    ----------
+    folder : Path
+        A temporary folder.
+    **environment
+        Further variables of every process.
+    """
+    with contextlib.ExitStack() as stack:
+        s3 = stack.enter_context(serve_s3())
+        authentication = f"user:{secrets.token_urlsafe(16)}"
+        port = _free_port()
+        api = f"http://127.0.0.1:{port}/api"
+        tls = folder / "tls"
+        subprocess.run(["sh", str(PROJECT / "deploy/tls.sh"), str(tls)], check=True, capture_output=True)
+        everywhere = {
+            **{name: value for name, value in os.environ.items() if not name.startswith(_OURS)},
+            **s3.environment,
+            "DO_NOT_TRACK": "1",
+            "OMP_NUM_THREADS": "1",
+            "PYTHONUNBUFFERED": "1",
+            "PREFECT_HOME": str(folder / "prefect"),
+            "PREFECT_API_URL": api,
+            "PREFECT_API_AUTH_STRING": authentication,
+            "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+            "PREFECT_WORKER_QUERY_SECONDS": "1",
+            "RFF_DIST_TLS_CA": str(tls / "ca.pem"),
+            "RFF_DIST_TLS_CERT": str(tls / "client.pem"),
+            "RFF_DIST_TLS_KEY": str(tls / "client-key.pem"),
+            **environment,
+        }
+        system = System(folder, s3, "", api, authentication, everywhere)
+
+        def start(name: str, *command: str, **more: str) -> Process:
+            python = (sys.executable, "-m", *command)
+            process = Process.start(name, *python, folder=folder, environment={**everywhere, **more})
+            stack.callback(process.stop)
+            system.processes.append(process)
+            return process
+
+        server = start(
+            "prefect-server", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port),
+            PREFECT_SERVER_API_AUTH_STRING=authentication,
+            # Schedules that are changed are looked at soon.
+            PREFECT_SERVER_SERVICES_SCHEDULER_LOOP_SECONDS="2",
+        )  # fmt: skip
+        file = folder / "scheduler.json"
+        scheduler = start(
+            "dask-scheduler", "dask", "scheduler", "--host", "tls://127.0.0.1", "--port", "0",
+            "--no-dashboard", "--scheduler-file", str(file), *_tls_options(tls, "scheduler"),
+        )  # fmt: skip
+        scheduler.wait_until(lambda: file.exists() and _is_json(file), "Dask's scheduler")
+        system.scheduler = json.loads(file.read_text())["address"]
+        everywhere["RFF_DIST_SCHEDULER"] = system.scheduler
+        for i in (1, 2):
+            start(
+                f"dask-worker-{i}", "dask", "worker", system.scheduler, "--nthreads", "1", "--no-dashboard",
+                "--host", "127.0.0.1", "--memory-limit", "2GiB", "--name", f"worker-{i}",
+                "--local-directory", str(folder / "dask"), *_tls_options(tls, "worker"),
+            )  # fmt: skip
+        server.wait_until(lambda: _answers(f"{api}/health"), "Prefect's server")
+        workers = [process for process in system.processes if process.name.startswith("dask-worker")]
+        scheduler.wait_until(
+            lambda: all("Registered to" in worker.log.read_text() for worker in workers), "Dask's workers"
+        )
+        yield system
+
+
+def deploy(system: System, store: str, stack: contextlib.ExitStack) -> None:
+    """Create the pool, deploy all flows of deploy/prefect.yaml and start a worker, as its head says.
+
+    The worker has no secret key of the object store; the flows' processes get it from a Prefect block.
+    """
+    variables = {"RFF_DIST_STORE": store}
+    system.run("prefect", "work-pool", "create", POOL, "--type", "process", **variables)
+    system.run(
+        "prefect", "--no-prompt", "deploy", "--all", "--prefect-file", str(DEPLOYMENTS),
+        **variables,
+    )  # fmt: skip
+    system.store_secret("s3-secret-key", system.environment["AWS_SECRET_ACCESS_KEY"])
+    for deployment in system.call("POST", "/deployments/filter", {}):
+        flow = system.call("GET", f"/flows/{deployment['flow_id']}")["name"]
+        secret = "{{ prefect.blocks.secret.s3-secret-key }}"
+        system.set_variable(f"{flow}/{deployment['name']}", "AWS_SECRET_ACCESS_KEY", secret)
+    environment = {
+        name: value for name, value in system.environment.items() if name != "AWS_SECRET_ACCESS_KEY"
+    }
+    worker = Process.start(
+        "worker", sys.executable, "-m", "prefect", "worker", "start", "--pool", POOL,
+        folder=system.folder, environment=environment,
+    )  # fmt: skip
+    stack.callback(worker.stop)
+    system.processes.append(worker)
+
+
+def wait_for(done: Callable[[], Any], what: str, seconds: float) -> Any:
+    """Return what `done` returns as soon as it is true."""
+    end = time.monotonic() + seconds
+    while True:
+        found = done()
+        if found:
+            return found
+        if time.monotonic() > end:
+            raise TimeoutError(f"{what}: not within {seconds:.0f} s")
+        time.sleep(0.05)
+
+
+def _end_with_parent() -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port: int = listening.getsockname()[1]
+    return port
+
+
+def _tls_options(folder: Path, role: str) -> list[str]:
+    return [
+        "--protocol", "tls",
+        "--tls-ca-file", str(folder / "ca.pem"),
+        "--tls-cert", str(folder / f"{role}.pem"),
+        "--tls-key", str(folder / f"{role}-key.pem"),
+    ]  # fmt: skip
+
+
+def _is_json(file: Path) -> bool:
+    try:
+        json.loads(file.read_text())
+    except ValueError:
+        return False
+    return True
+
+
+def _answers(url: str) -> bool:
+    with contextlib.suppress(httpx.HTTPError):
+        return httpx.get(url, timeout=5, trust_env=False).status_code in (200, 401)
+    return False
+
+
+def _is_about(process: psutil.Process, run: str) -> bool:
+    with contextlib.suppress(psutil.Error):
+        return run in process.environ().values() or run in " ".join(process.cmdline())
+    return False
