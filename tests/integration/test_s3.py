@@ -3,13 +3,14 @@
 import json
 import logging
 import pickle
+from contextvars import Context
 
 import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 from rff_dist.cli import app
-from rff_dist.errors import ConflictError, OutputExistsError, StorageError
+from rff_dist.errors import ConflictError, OutputBusyError, OutputExistsError, StorageError
 from rff_dist.storage import (
     append_dataset,
     create_output,
@@ -21,6 +22,7 @@ from rff_dist.storage import (
 )
 from rff_dist.storage.conditional import create_bytes
 from rff_dist.storage.contents import list_arrays
+from rff_dist.storage.leases import hold
 from rff_dist.storage.locations import open_store, parse_location
 from tests.s3_server import KEY_ID, SECRET_KEY, serve_s3
 
@@ -285,6 +287,30 @@ def test_reader_of_a_record_sees_the_old_one_or_the_new_one(server):
             server.fail(0, status=0)
     assert after > 3
     assert read_record(url).metadata == {"n": 2}
+
+
+def test_versions_are_published_promoted_and_rolled_back(fitted, server):
+    data, model = server.url("cli/data.zarr"), server.url("models/main")
+    digests = [
+        document("fit", data, model, "--components", "16", "--seed", seed, "--register", "--serial")["digest"]
+        for seed in ("1", "2")
+    ]
+    [listed] = document("models", "list", server.url("models"))["models"]
+    assert (listed["name"], listed["current"]["version"]) == ("main", 2)
+    assert document("info", model)["digest"] == digests[1]
+    document("models", "rollback", model)
+    assert document("info", model)["digest"] == digests[0]
+
+
+def test_two_writers_of_one_output_are_kept_apart(server):
+    def write(holder):
+        with hold(server.url("models/leased"), holder=holder):
+            pass
+
+    refused = pytest.raises(OutputBusyError, match="the first run")
+    with hold(server.url("models/leased"), holder="the first run"), refused:
+        Context().run(write, "the second run")  # this context holds the lease already
+    Context().run(write, "the second run")
 
 
 # -- requests that fail ------------------------------------------------------------------------------------
