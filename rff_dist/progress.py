@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from rich.console import Console
 from rich.progress import (
@@ -43,6 +43,7 @@ __all__ = [
     "PassTimings",
     "RichProgress",
     "announce_pass",
+    "describe_event",
 ]
 
 logger = logging.getLogger(__name__)
@@ -134,7 +135,7 @@ def announce_pass(observers: Sequence[Observer], label: str, blocks: Sequence[Bl
 
 
 class LogObserver:
-    """Log passes at INFO and blocks at DEBUG.
+    """Log passes at INFO and blocks at DEBUG, each with its members as the record's `event`.
 
     Parameters
     ----------
@@ -146,11 +147,11 @@ class LogObserver:
         self._log = target or logger
 
     def __call__(self, event: Event) -> None:
+        extra = {"event": describe_event(event)}
         match event:
             case PassStarted():
-                self._log.info(
-                    "%s: %s rows in %d blocks", event.label, f"{event.n_samples:_}", event.n_blocks
-                )
+                rows = f"{event.n_samples:_}"
+                self._log.info("%s: %s rows in %d blocks", event.label, rows, event.n_blocks, extra=extra)
             case BlockDone(block=block):
                 self._log.debug(
                     "%s: rows %d:%d took %.3g s on %s",
@@ -159,13 +160,32 @@ class LogObserver:
                     block.stop,
                     event.seconds,
                     event.worker,
+                    extra=extra,
                 )
             case PassFinished():
-                self._log.info("%s: done after %.3g s", event.label, event.seconds)
+                self._log.info("%s: done after %.3g s", event.label, event.seconds, extra=extra)
             case PassFailed():
+                kind = type(event.error).__name__
                 self._log.info(
-                    "%s: stopped after %.3g s by %s", event.label, event.seconds, type(event.error).__name__
+                    "%s: stopped after %.3g s by %s", event.label, event.seconds, kind, extra=extra
                 )
+
+
+def describe_event(event: Event) -> dict[str, Any]:
+    """Return an event as members of a JSON object, see `rff_dist.logs`."""
+    match event:
+        case PassStarted():
+            more: dict[str, Any] = {"n_blocks": event.n_blocks, "rows": event.n_samples}
+            name = "pass started"
+        case BlockDone(block=block):
+            where = {"block": block.index, "start": block.start, "stop": block.stop, "rows": block.n_samples}
+            name, more = "block done", {**where, "seconds": event.seconds, "worker": event.worker}
+        case PassFinished():
+            name, more = "pass finished", {"seconds": event.seconds}
+        case PassFailed():
+            name = "pass failed"
+            more = {"seconds": event.seconds, "error": f"{type(event.error).__name__}: {event.error}"}
+    return {"event": name, "pass": event.label, **more}
 
 
 @dataclass(slots=True)

@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rff_dist.cli.options import Where
-from rff_dist.cli.shell import err
+from rff_dist.cli.shell import err, logs_json
 
 if TYPE_CHECKING:
     from rff_dist.cross_validation import CrossValidation
@@ -38,7 +38,7 @@ class RowCounter:
             TimeElapsedColumn(),
             console=err,
             transient=True,
-            disable=not err.is_terminal,
+            disable=logs_json() or not err.is_terminal,
         )
         self._task = self._bar.add_task(label, total=None)
 
@@ -74,7 +74,8 @@ class PassClock:
             self._solving += event.seconds  # passes after the first solution are not part of it
         if event.label == "accumulate" and self._solver is not None and self._solving is None:
             self._solving = time.perf_counter()
-            err.print(f"solve: {self._solver}", soft_wrap=True)
+            if not logs_json():
+                err.print(f"solve: {self._solver}", soft_wrap=True)
 
     def add(self, label: str, seconds: float) -> None:
         """Count seconds of a part of the job."""
@@ -92,9 +93,11 @@ def passes(where: Where, *, solver: str | None = None) -> Iterator[tuple[Engine,
     """Start what runs the passes, with progress on standard error; close it in any case."""
     from rff_dist.progress import RichProgress
 
-    with RichProgress(err) as progress:
+    with contextlib.ExitStack() as shown:
         clock = PassClock(solver)
-        with where.start((progress, clock)) as engine:
+        # Lines for machines tell of the passes by themselves.
+        observers = (clock,) if logs_json() else (shown.enter_context(RichProgress(err)), clock)
+        with where.start(observers) as engine:
             if not where.serial:
                 clock.add("cluster", clock.seconds()["total"])
             yield engine, clock

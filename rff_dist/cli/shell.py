@@ -13,8 +13,10 @@ import signal
 import sys
 import threading
 import traceback
+import uuid
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from types import FrameType
 from typing import Annotated, Any, NoReturn
@@ -32,6 +34,7 @@ from rff_dist.errors import (
     DataError,
     InvalidParameterError,
     MissingDependencyError,
+    OutputBusyError,
     OutputExistsError,
     StorageError,
 )
@@ -47,10 +50,13 @@ EXIT_CODES: tuple[tuple[type[BaseException], int], ...] = (
     (ClusterError, 69),
     (MissingDependencyError, 69),
 )
-CANNOT_WRITE, INTERRUPTED, TERMINATED = 73, 130, 143
+CANNOT_WRITE, BUSY, INTERRUPTED, TERMINATED = 73, 75, 130, 143
 
 # Releases of typer have it in different places; in each it is the base of all mistakes in the arguments.
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]
+
+LOG_FORMATS = ("text", "json")  # of `rff_dist.logs`, which is not imported until it is needed
+_log_format: ContextVar[str] = ContextVar("log_format", default="text")
 
 out, err = Console(highlight=False), Console(highlight=False, stderr=True)
 
@@ -120,8 +126,22 @@ def describe(
     version: Annotated[
         bool, typer.Option("--version", help="Show the version.", callback=_show_version, is_eager=True)
     ] = False,
+    log_format: Annotated[
+        str,
+        typer.Option(
+            "--log-format",
+            metavar="text|json",
+            envvar="RFF_DIST_LOG",
+            help="Of messages on standard error: for people, or one JSON object a line.",
+        ),
+    ] = "text",
 ) -> None:
     """Kernel methods on data of any size: random Fourier features, exact sums, Dask."""
+    if log_format not in LOG_FORMATS:
+        raise typer.BadParameter(
+            f"{log_format!r}; expected one of {', '.join(LOG_FORMATS)}", param_hint="--log-format"
+        )
+    _log_format.set(log_format)
 
 
 OUTPUT_PANEL = "What is shown"
@@ -152,16 +172,17 @@ def command(
 
     def register(function: Callable[..., Report]) -> Callable[..., Report]:
         def run(context: typer.Context, as_json: bool, debug: bool, **options: Any) -> None:
-            try:
-                if "as_json" in own:
-                    options["as_json"] = as_json
-                with _signals(), _messages(context, debug=debug), _stdout_free(as_json):
-                    report = function(**options)
-            except (UsageError, typer.Exit):
-                raise
-            except BaseException as error:
-                code = _report_error(error, context, as_json=as_json, debug=debug)
-                raise typer.Exit(code) from None
+            if "as_json" in own:
+                options["as_json"] = as_json
+            with _run_in_log():
+                try:
+                    with _signals(), _messages(context, debug=debug), _stdout_free(as_json):
+                        report = function(**options)
+                except (UsageError, typer.Exit):
+                    raise
+                except BaseException as error:
+                    code = _report_error(error, context, as_json=as_json, debug=debug)
+                    raise typer.Exit(code) from None
             show(report, " ".join(_names(context)), as_json=as_json)
 
         # typer reads options from the signature; the shared ones are added there.
@@ -252,9 +273,39 @@ def _signals() -> Iterator[None]:
             signal.signal(number, handler)
 
 
+def logs_json() -> bool:
+    """Whether standard error has one JSON object a line, in the place of words and progress bars."""
+    return _log_format.get() == "json"
+
+
+def _run_in_log() -> contextlib.AbstractContextManager[Any]:
+    """Give this run a name in lines for machines."""
+    if not logs_json():
+        return contextlib.nullcontext()
+    from rff_dist.logs import of_run
+
+    return of_run(uuid.uuid4().hex[:12])
+
+
+@contextlib.contextmanager
+def _json_messages(*, debug: bool) -> Iterator[None]:
+    from rff_dist.logs import json_lines
+
+    def show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
+        say("warning", str(message), "yellow")
+
+    with warnings.catch_warnings(), json_lines(debug=debug):
+        warnings.showwarning = show_warning
+        yield
+
+
 @contextlib.contextmanager
 def _messages(context: typer.Context, *, debug: bool) -> Iterator[None]:
     """Show warnings and the package's log on standard error, one line each."""
+    if logs_json():
+        with _json_messages(debug=debug):
+            yield
+        return
 
     def show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
         say("warning", _with_options(str(message), context), "yellow")
@@ -289,18 +340,32 @@ def _stdout_free(as_json: bool) -> contextlib.AbstractContextManager[Any]:
 
 def say(kind: str, message: str, style: str) -> None:
     """Show one line on standard error."""
+    if logs_json():
+        _write_line(kind, message)
+        return
     err.print(Text.assemble((f"{kind}: ", f"bold {style}"), message), soft_wrap=True)
 
 
 def hint_line(text: str) -> None:
     """Show a next step on standard error."""
+    if logs_json():
+        _write_line("info", text)
+        return
     err.print(Text(text, "dim"), soft_wrap=True)
+
+
+def _write_line(level: str, message: str) -> None:
+    from rff_dist.logs import json_line
+
+    sys.stderr.write(json_line(level, message) + "\n")
 
 
 def exit_code(error: BaseException, *, output: str | os.PathLike[str] | None = None) -> int:
     """Return the exit code for an error of a command that writes to `output`, if it writes."""
     if isinstance(error, KeyboardInterrupt):
         return TERMINATED if isinstance(error, Terminated) else INTERRUPTED
+    if isinstance(error, OutputBusyError):
+        return BUSY  # also where it is about the output: the same command works later
     if isinstance(error, StorageError) and output is not None and _is_about(error, output):
         return CANNOT_WRITE
     return next((code for kind, code in EXIT_CODES if isinstance(error, kind)), FAILED)

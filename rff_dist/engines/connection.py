@@ -31,8 +31,9 @@ from typing import TYPE_CHECKING, Any
 from rff_dist.engines import Engine
 from rff_dist.engines.serial import SerialEngine, check_count
 from rff_dist.errors import ClusterError, ClusterUnavailableError, InvalidParameterError
+from rff_dist.logs import are_json
 from rff_dist.plan import human_bytes
-from rff_dist.progress import Observer
+from rff_dist.progress import LogObserver, Observer
 
 if TYPE_CHECKING:
     from rff_dist.engines.dask import DaskEngine, WorkerFacts
@@ -208,7 +209,8 @@ def open_engine(cluster: Cluster | None = None, *, observers: Iterable[Observer]
     cluster : Cluster, optional
         Where; what it leaves open is as the environment says.
     observers : iterable of callables
-        Called with the events of `rff_dist.progress`.
+        Called with the events of `rff_dist.progress`. These are logged too where the log is one of JSON
+        lines, see `rff_dist.logs`.
 
     Raises
     ------
@@ -220,6 +222,8 @@ def open_engine(cluster: Cluster | None = None, *, observers: Iterable[Observer]
         If the environment does not suit.
     """
     cluster = (Cluster() if cluster is None else cluster).in_environment()
+    if are_json():
+        observers = (*observers, LogObserver())
     if cluster.serial:
         return SerialEngine(cluster.size()[1], observers=observers)
     from rff_dist.engines.dask import DaskEngine, tls_security
