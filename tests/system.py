@@ -266,7 +266,7 @@ def run_system(folder: Path, **environment: str) -> Iterator[System]:
     with contextlib.ExitStack() as stack:
         s3 = stack.enter_context(serve_s3())
         authentication = f"user:{secrets.token_urlsafe(16)}"
-        port = _free_port()
+        port = free_port()
         api = f"http://127.0.0.1:{port}/api"
         tls = folder / "tls"
         subprocess.run(["sh", str(PROJECT / "deploy/tls.sh"), str(tls)], check=True, capture_output=True)
@@ -315,7 +315,7 @@ def run_system(folder: Path, **environment: str) -> Iterator[System]:
                 "--host", "127.0.0.1", "--memory-limit", "2GiB", "--name", f"worker-{i}",
                 "--local-directory", str(folder / "dask"), *_tls_options(tls, "worker"),
             )  # fmt: skip
-        server.wait_until(lambda: _answers(f"{api}/health"), "Prefect's server")
+        server.wait_until(lambda: answers(f"{api}/health"), "Prefect's server")
         workers = [process for process in system.processes if process.name.startswith("dask-worker")]
         scheduler.wait_until(
             lambda: all("Registered to" in worker.log.read_text() for worker in workers), "Dask's workers"
@@ -367,7 +367,7 @@ def _end_with_parent() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port: int = listening.getsockname()[1]
     return port
@@ -390,7 +390,7 @@ def _is_json(file: Path) -> bool:
     return True
 
 
-def _answers(url: str) -> bool:
+def answers(url: str) -> bool:
     with contextlib.suppress(httpx.HTTPError):
         return httpx.get(url, timeout=5, trust_env=False).status_code in (200, 401)
     return False
