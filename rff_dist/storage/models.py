@@ -347,7 +347,11 @@ def _refuse_pickles(location: Location) -> None:
             )
         raise StorageError(f"{path} is a file; expected a model folder with {_FILE}")
     if path.is_dir():
-        pickles = sorted(entry.name for entry in path.iterdir() if entry.suffix.lower() in _PICKLE_SUFFIXES)
+        try:
+            names = os.listdir(path)
+        except FileNotFoundError:  # a version that was removed just now
+            return
+        pickles = sorted(name for name in names if name.lower().endswith(_PICKLE_SUFFIXES))
         if pickles:
             raise UnsafeModelError(
                 f"{path} holds {', '.join(pickles[:5])}: pickles run code when they are loaded, and no "

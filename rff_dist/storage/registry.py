@@ -25,7 +25,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from importlib.metadata import PackageNotFoundError, distribution
 from itertools import islice
 from typing import Any
@@ -39,6 +39,7 @@ from rff_dist.errors import (
 from rff_dist.storage.conditional import create_bytes
 from rff_dist.storage.documents import parse_document, sign_document
 from rff_dist.storage.locations import (
+    LINEAGE_FILE,
     Location,
     check_output,
     delete_bytes,
@@ -61,12 +62,13 @@ __all__ = ["RegisteredModel", "Registry", "Version", "code_version"]
 
 logger = logging.getLogger(__name__)
 
-_LINEAGE = "lineage.json"
 _KIND, _VERSION = "lineage", 1
 _STORED = ("kind", "digest", "created", "parent", "lineage", "reason")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _CLAIM = re.compile(r"([1-9][0-9]*)\.json")
 _ATTEMPTS = 100
+# A record is written in seconds or minutes.
+_GIVEN_UP = timedelta(days=1)
 
 
 @dataclass(frozen=True)
@@ -361,7 +363,7 @@ class RegisteredModel:
         """Remove all but the newest versions, and return the numbers of those that were removed.
 
         The current version and the one that a rollback goes back to always stay. What publishers that died
-        left behind goes too, where a newer version was published since.
+        left behind goes too, a day after they began.
 
         Parameters
         ----------
@@ -376,19 +378,27 @@ class RegisteredModel:
         if keep < 1:
             raise InvalidParameterError(f"`keep` is {keep}; expected at least 1, the newest version")
         versions = self.versions()
-        pointer = self.pointer()
-        kept = {version.number for version in versions[-keep:]}
-        if pointer is not None:
-            kept |= {pointer.number, *pointer.previous[-1:]}
-        removed = [version.number for version in versions if version.number not in kept]
-        for number in removed:
+        removed = []
+        for number in [version.number for version in versions[:-keep]]:
+            pointer = self.pointer()  # which others may have moved since the last look
+            if pointer is not None and number in (pointer.number, *pointer.previous[-1:]):
+                continue
+            removed.append(number)
             # First what makes it a version: a half-removed one is none.
-            delete_bytes(open_store(version_place(self.location, number), read_only=False), _LINEAGE)
-        newest = versions[-1].number if versions else 0
-        whole = {version.number for version in versions}
-        for number in {n for n in self._claimed() if n < newest} - whole | set(removed):
+            delete_bytes(open_store(version_place(self.location, number), read_only=False), LINEAGE_FILE)
+        left_behind = set(self._claimed()) - {version.number for version in versions}
+        for number in [*removed, *(number for number in left_behind if self._is_given_up(number))]:
             discard(version_place(self.location, number))
         return removed
+
+    def _is_given_up(self, number: int) -> bool:
+        """Tell whether whoever claimed a number so long ago is not going to publish it any more."""
+        content = read_bytes(open_store(self._claims, read_only=True), f"{number}.json", where=self._claims)
+        try:
+            claimed = datetime.fromisoformat(json.loads(content or b"")["claimed"])
+        except (ValueError, KeyError, TypeError):
+            return True  # died when it wrote the claim
+        return datetime.now(UTC) - claimed > _GIVEN_UP
 
     def _is_ours(self) -> bool:
         """Tell whether what is at the model's place is this model, or the beginning of one."""
@@ -428,17 +438,17 @@ class RegisteredModel:
         place = parse_location(version.url)
         document = {name: getattr(version, name) for name in _STORED}
         store = open_store(place, read_only=False)
-        write_bytes(store, _LINEAGE, sign_document(document, kind=_KIND, version=_VERSION))
+        write_bytes(store, LINEAGE_FILE, sign_document(document, kind=_KIND, version=_VERSION))
         sync_names(place, 3)
 
     def _read_version(self, number: int) -> Version | None:
         place = version_place(self.location, number)
         if not may_hold(place):
             return None
-        content = read_bytes(open_store(place, read_only=True), _LINEAGE, where=place)
+        content = read_bytes(open_store(place, read_only=True), LINEAGE_FILE, where=place)
         if content is None:
             return None
-        document = parse_document(content, kind=_KIND, version=_VERSION, where=f"{_LINEAGE} of {place}")
+        document = parse_document(content, kind=_KIND, version=_VERSION, where=f"{LINEAGE_FILE} of {place}")
         return Version(number, place.url, **{name: document[name] for name in _STORED})
 
 

@@ -1,0 +1,133 @@
+import logging
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from zarr.core.sync import sync
+from zarr.storage import LocalStore, MemoryStore, ObjectStore
+
+from rff_dist.errors import StorageError
+from rff_dist.storage import conditional
+from rff_dist.storage.conditional import create_bytes, read_tagged, replace_bytes
+
+
+def object_store():
+    obstore = pytest.importorskip("obstore.store", reason="needs the extra s3")
+    return ObjectStore(obstore.MemoryStore())
+
+
+def folder_as_object_store(path):
+    """Return an object store that can create under a condition, and not replace."""
+    obstore = pytest.importorskip("obstore.store", reason="needs the extra s3")
+    return ObjectStore(obstore.LocalStore(path))
+
+
+@pytest.fixture(params=["folder", "memory", "object store", "object store without If-Match"])
+def store(request, tmp_path):
+    made = {
+        "folder": lambda: LocalStore(tmp_path),
+        "memory": MemoryStore,
+        "object store": object_store,
+        "object store without If-Match": lambda: folder_as_object_store(tmp_path),
+    }
+    return made[request.param]()
+
+
+def create(store, content):
+    return create_bytes(store, "a/key", content, where="here")
+
+
+def replace(store, content, expected):
+    return replace_bytes(store, "a/key", content, expected=expected, where="here")
+
+
+def read(store):
+    return read_tagged(store, "a/key", where="here")
+
+
+def test_only_the_first_creates(store):
+    assert [create(store, content) for content in (b"1", b"2")] == [True, False]
+    assert read(store).content == b"1"
+
+
+def test_one_of_many_at_once_creates(store):
+    with ThreadPoolExecutor(8) as pool:
+        told = list(pool.map(lambda i: create(store, str(i).encode()), range(32)))
+    assert sum(told) == 1
+    assert read(store).content == str(told.index(True)).encode()
+
+
+def test_only_what_was_read_is_replaced(store):
+    assert replace(store, b"1", None)
+    assert not replace(store, b"2", None)
+    first = read(store)
+    assert replace(store, b"3", first)
+    assert not replace(store, b"4", first)
+    assert read(store).content == b"3"
+    sync(store.delete("a/key"))
+    assert not replace(store, b"5", first)
+    assert read(store) is None
+
+
+@pytest.mark.parametrize("make", [lambda _: MemoryStore(), LocalStore, lambda _: object_store()])
+def test_of_many_that_replace_at_once_each_follows_the_one_before(make, tmp_path):
+    store = make(tmp_path)
+
+    def append(i):
+        while True:
+            found = read(store)
+            before = b"" if found is None else found.content + b" "
+            if replace(store, before + str(i).encode(), found):
+                return
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(append, range(24)))
+    assert sorted(map(int, read(store).content.split())) == list(range(24))
+
+
+def test_a_store_without_conditions_is_told_of(tmp_path, caplog):
+    store = folder_as_object_store(tmp_path)
+    create(store, b"1")
+    with caplog.at_level(logging.WARNING):
+        assert replace(store, b"2", read(store))
+    assert "no conditional writes" in caplog.text
+
+
+def test_a_request_whose_answer_was_lost_is_told_from_anothers(monkeypatch):
+    obstore = pytest.importorskip("obstore", reason="needs the extra s3")
+    from obstore.exceptions import AlreadyExistsError
+
+    store, put = object_store(), obstore.put
+
+    def put_and_lose_the_answer(*arguments, **options):
+        put(*arguments, **options)
+        raise AlreadyExistsError("as a repeated request is answered")
+
+    monkeypatch.setattr(obstore, "put", put_and_lose_the_answer)
+    assert create(store, b"mine")
+    monkeypatch.undo()
+    assert not create(store, b"yours")
+
+
+def test_a_file_system_without_locks_is_told_of(tmp_path, monkeypatch, caplog):
+    def refuse(*_):
+        raise OSError(38, "Function not implemented")
+
+    monkeypatch.setattr(conditional.fcntl, "flock", refuse)
+    with caplog.at_level(logging.WARNING):
+        assert replace(LocalStore(tmp_path), b"1", None)
+    assert "has no locks (Function not implemented)" in caplog.text
+
+
+def test_a_store_that_is_away_is_named(monkeypatch):
+    obstore = pytest.importorskip("obstore", reason="needs the extra s3")
+
+    def refuse(*_, **__):
+        raise PermissionError("403 at https://user:secret@host/?token=secret")
+
+    store = object_store()
+    monkeypatch.setattr(obstore, "put", refuse)
+    monkeypatch.setattr(obstore, "get", refuse)
+    for call in (lambda: create(store, b"1"), lambda: read(store)):
+        with pytest.raises(StorageError, match=r"here cannot be .* PermissionError: 403") as caught:
+            call()
+        assert "secret" not in str(caught.value)
