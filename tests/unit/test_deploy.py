@@ -1,0 +1,461 @@
+"""What can be said of deploy/ without starting it: schemas, linters, and that its files agree."""
+
+import ast
+import json
+import os
+import re
+import shutil
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import kubernetes_validate
+import pytest
+import yaml
+
+DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
+FILES = [path for path in sorted(DEPLOY.rglob("*")) if path.is_file() and path.suffix != ".pyc"]
+KUBERNETES = "1.37"
+
+
+def load(name: str) -> Any:
+    return yaml.safe_load((DEPLOY / name).read_text(encoding="utf-8"))
+
+
+def load_all(name: str) -> list[Any]:
+    return list(yaml.safe_load_all((DEPLOY / name).read_text(encoding="utf-8")))
+
+
+def program(name: str) -> str:
+    """Return a linter of the environment that runs the tests."""
+    found = shutil.which(name, path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    assert found is not None, f"{name} is not installed; make setup installs it"
+    return found
+
+
+def names(paths: list[Path]) -> list[str]:
+    return [str(path.relative_to(DEPLOY)) for path in paths]
+
+
+# -- all files -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", names([path for path in FILES if path.suffix in (".yaml", ".yml")]))
+def test_yaml_files_can_be_read_and_say_nothing_twice(name):
+    class Strict(yaml.SafeLoader):
+        def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+            keys = [self.construct_object(key, deep=True) for key, _ in node.value if key.value != "<<"]
+            assert len(keys) == len(set(keys)), f"{name} has a key twice: {keys}"
+            return super().construct_mapping(node, deep)
+
+    assert list(yaml.load_all((DEPLOY / name).read_text(encoding="utf-8"), Strict))
+
+
+@pytest.mark.parametrize("path", FILES, ids=names(FILES))
+def test_no_file_has_a_secret_or_listens_to_everybody_or_knows_this_machine(path):
+    text = path.read_text(encoding="utf-8")
+    # Inside containers the user has a home; any other path is one of the machine that it was written on.
+    text = text.replace("/home/rff_dist", "")
+    forbidden = {
+        "a private key": r"BEGIN [A-Z ]*PRIVATE KEY",
+        "a key of Amazon's": r"\b(AKIA|ASIA)[0-9A-Z]{16}\b",
+        "a password in a URL": r"://[\w.-]+:(?![\"']?\$)[^\s/@{}\"'$]+@",
+        "an open interface": r"\b0\.0\.0\.0\b|\[::\]",
+        "a path of a machine": r"(?<![\w.$}])/(home|root|work|Users|mnt|srv|scratch)/",
+        "authentication that is off": r"PREFECT_(SERVER_)?API_AUTH_STRING[=:]\s*[\"']?\w+:\w",
+        "TLS that is off": r"RFF_DIST_INSECURE|GF_AUTH_ANONYMOUS_ENABLED",
+    }
+    found = {what: re.findall(pattern, text) for what, pattern in forbidden.items()}
+    assert {what: matches for what, matches in found.items() if matches} == {}
+
+
+def test_shell_scripts_pass_shellcheck():
+    scripts = [path for path in FILES if re.match(rb"#!/bin/(ba)?sh\b", path.read_bytes())]
+    assert set(names(scripts)) >= {"tls.sh", "check-postgres", "slurm/submit.sh", "slurm/workers.sbatch"}
+    done = subprocess.run([program("shellcheck"), *scripts], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+    jobs = [path for path in scripts if path.suffix == ".sbatch"]  # sbatch reads them, nobody runs them
+    assert [
+        path.name for path in scripts if path not in jobs and not path.stat().st_mode & stat.S_IXUSR
+    ] == []
+
+
+# -- containers ------------------------------------------------------------------------------------------
+
+DOCKERFILE = (DEPLOY / "Dockerfile").read_text(encoding="utf-8")
+STAGES = {
+    re.search(r" AS (\S+)", stage).group(1): stage for stage in re.split(r"(?m)^(?=FROM )", DOCKERFILE)[1:]
+}
+SERVICES = ["scheduler", "worker", "prefect-server", "prefect-worker"]
+
+
+def test_dockerfile_passes_hadolint():
+    done = subprocess.run(
+        [program("hadolint"), DEPLOY / "Dockerfile"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout
+
+
+def test_images_run_without_root_and_say_whether_they_are_healthy():
+    assert re.search(r"^USER 10001:10001$", STAGES["runtime"], re.M)
+    assert "PREFECT_SERVER_ANALYTICS_ENABLED=false" in STAGES["runtime"]
+    assert "DO_NOT_TRACK=1" in STAGES["runtime"]
+    assert "--constraint constraints.txt" in STAGES["build"]
+    for name in SERVICES:
+        assert STAGES[name].startswith(f"FROM runtime AS {name}")
+        assert "HEALTHCHECK" in STAGES[name]
+        assert "USER" not in STAGES[name]
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_commands_of_images_are_json_and_parse(name):
+    commands = [
+        json.loads(text) for text in re.findall(r"^ *CMD (\[.*\])$", STAGES[name], re.M)
+    ]  # of the health check, and the last one of the image
+    assert len(commands) == 2
+    ast.parse(commands[0][2])
+    if commands[1][0] == "sh":
+        subprocess.run(["sh", "-n", "-c", commands[1][2]], check=True)
+
+
+COMPOSE = load("compose.yaml")
+
+
+def test_compose_file_keeps_to_the_specification():
+    schema = files("check_jsonschema") / "builtin_schemas/vendor/compose-spec.json"
+    jsonschema.validate(COMPOSE, json.loads(schema.read_text(encoding="utf-8")))
+
+
+def test_compose_publishes_ports_on_the_loopback_interface_only():
+    ports = [port for service in COMPOSE["services"].values() for port in service.get("ports", [])]
+    assert len(ports) >= 3
+    assert all(re.fullmatch(r"127\.0\.0\.1:\d+:\d+", port) for port in ports)
+
+
+def test_compose_has_a_scheduler_two_workers_a_server_on_postgres_a_worker_and_storage():
+    services = COMPOSE["services"]
+    assert {"scheduler", "worker-1", "worker-2", "postgres", "prefect-server", "prefect-worker", "s3"} <= set(
+        services
+    )
+    server = services["prefect-server"]["environment"]
+    assert server["PREFECT_API_DATABASE_CONNECTION_URL"].startswith("postgresql+asyncpg://")
+    assert server["PREFECT_SERVER_API_AUTH_STRING"].startswith("${PREFECT_AUTH:?")
+    for name in ("scheduler", "worker-1", "worker-2", "prefect-server", "prefect-worker", "deployments"):
+        service = services[name]
+        assert service["read_only"] is True, name
+        assert service["cap_drop"] == ["ALL"], name
+        assert service["user"].startswith("${RFF_DIST_UID:?"), name
+    targets = {s["build"]["target"] for s in services.values() if "build" in s}
+    assert targets == set(SERVICES)
+    for name, service in services.items():
+        awaited = service.get("depends_on", {})
+        for other, how in awaited.items():
+            if how["condition"] == "service_healthy":
+                built = services[other].get("build", {}).get("target") in SERVICES
+                assert built or "healthcheck" in services[other], (name, other)
+
+
+def test_compose_asks_for_every_secret_and_the_example_names_them_without_values():
+    text = (DEPLOY / "compose.yaml").read_text(encoding="utf-8")
+    asked = set(re.findall(r"\$\{(\w+)", text))
+    assert {"PREFECT_AUTH", "POSTGRES_PASSWORD", "S3_SECRET_KEY", "GRAFANA_PASSWORD"} <= asked
+    example = dict(
+        line.split("=", 1)
+        for line in (DEPLOY / "env.example").read_text().splitlines()
+        if line and not line.startswith("#")
+    )
+    assert set(example) == asked
+    assert set(example.values()) == {""}
+    # Without a value nothing starts, but for the message that is optional.
+    optional = {name for name in asked if re.search(rf"\$\{{{name}:-", text)}
+    assert optional == {"RFF_DIST_NOTIFY_URL"}
+
+
+def test_compose_mounts_files_that_exist_and_certificates_that_the_script_makes(certificates):
+    mounted = [volume.split(":")[0] for s in COMPOSE["services"].values() for volume in s.get("volumes", [])]
+    assert [path for path in mounted if path.startswith("./") and not (DEPLOY / path).is_file()] == []
+    secrets = {Path(secret["file"]).name for secret in COMPOSE["secrets"].values()}
+    assert secrets <= {path.name for path in certificates.iterdir()}
+    assert "ca-key.pem" not in secrets
+
+
+# -- Kubernetes ------------------------------------------------------------------------------------------
+
+
+def kubernetes_resources() -> Iterator[dict[str, Any]]:
+    for name in load("kubernetes/kustomization.yaml")["resources"]:
+        yield from load_all(f"kubernetes/{name}")
+
+
+RESOURCES = list(kubernetes_resources())
+CLUSTER = next(resource for resource in RESOURCES if resource["kind"] == "DaskCluster")
+PREFECT_WORKER = next(resource for resource in RESOURCES if resource["kind"] == "Deployment")
+PODS = {
+    "scheduler": CLUSTER["spec"]["scheduler"]["spec"],
+    "worker": CLUSTER["spec"]["worker"]["spec"],
+    "prefect-worker": PREFECT_WORKER["spec"]["template"]["spec"],
+}
+
+
+def test_all_kubernetes_files_are_used_but_for_the_example():
+    kustomization = load("kubernetes/kustomization.yaml")
+    used = {*kustomization["resources"], *kustomization["configurations"], "kustomization.yaml"}
+    assert {path.name for path in (DEPLOY / "kubernetes").iterdir()} - used == {"secrets.example.yaml"}
+
+
+@pytest.mark.parametrize(
+    "resource",
+    [*RESOURCES, *load_all("kubernetes/secrets.example.yaml")],
+    ids=lambda resource: f"{resource['kind']} {resource['metadata']['name']}",
+)
+def test_kubernetes_resources_keep_to_their_schemas(resource):
+    if resource["apiVersion"] != "kubernetes.dask.org/v1":
+        kubernetes_validate.validate(resource, KUBERNETES, strict=True)
+
+
+def test_dask_cluster_is_made_of_valid_pods_and_what_the_operator_looks_for():
+    # The CRD's rules, by hand: dask-kubernetes 2026.3.0, whose package is not installed here.
+    assert CLUSTER["apiVersion"] == "kubernetes.dask.org/v1"
+    spec = CLUSTER["spec"]
+    assert set(spec) <= {"worker", "scheduler", "idleTimeout"}
+    assert set(spec["scheduler"]) == {"metadata", "spec", "service"}
+    assert set(spec["worker"]) == {"replicas", "metadata", "spec"}
+    for part in ("scheduler", "worker"):
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": part}, "spec": PODS[part]}
+        kubernetes_validate.validate(pod, KUBERNETES, strict=True)
+    service = spec["scheduler"]["service"]
+    whole = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "scheduler"}, "spec": service}
+    kubernetes_validate.validate(whole, KUBERNETES, strict=True)
+    assert {port["name"] for port in service["ports"]} == {"tcp-comm", "http-dashboard"}
+    assert service["type"] == "ClusterIP"
+    assert service["selector"] == {
+        "dask.org/cluster-name": CLUSTER["metadata"]["name"],
+        "dask.org/component": "scheduler",
+    }
+    autoscaler = next(resource for resource in RESOURCES if resource["kind"] == "DaskAutoscaler")
+    assert autoscaler["apiVersion"] == "kubernetes.dask.org/v1"
+    assert set(autoscaler["spec"]) == {"cluster", "minimum", "maximum"}
+    assert autoscaler["spec"]["cluster"] == CLUSTER["metadata"]["name"]
+    assert 0 < autoscaler["spec"]["minimum"] < autoscaler["spec"]["maximum"]
+
+
+@pytest.mark.parametrize("pod", PODS.values(), ids=PODS)
+def test_kubernetes_pods_are_not_root_and_have_limits(pod):
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert pod["automountServiceAccountToken"] is False
+    for container in pod["containers"]:
+        assert container["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        }
+        assert set(container["resources"]["limits"]) == {"cpu", "memory"}
+        assert container.get("livenessProbe") or container.get("readinessProbe")
+
+
+def test_kubernetes_cluster_speaks_tls_only():
+    for part in ("scheduler", "worker"):
+        (container,) = PODS[part]["containers"]
+        assert container["args"][container["args"].index("--protocol") + 1] == "tls"
+        environment = {entry["name"]: entry["value"] for entry in container["env"]}
+        assert environment["DASK_DISTRIBUTED__COMM__TLS__CA_FILE"] == "/etc/dask-tls/ca.crt"
+        assert f"DASK_DISTRIBUTED__COMM__TLS__{part.upper()}__KEY" in environment
+    (client,) = PODS["prefect-worker"]["containers"]
+    addresses = [
+        entry["value"]
+        for container in (client, PODS["worker"]["containers"][0])
+        for entry in container["env"]
+        if entry["name"] in ("RFF_DIST_SCHEDULER", "DASK_SCHEDULER_ADDRESS")
+    ]
+    name, namespace = CLUSTER["metadata"]["name"], load("kubernetes/kustomization.yaml")["namespace"]
+    assert addresses == [f"tls://{name}-scheduler.{namespace}.svc.cluster.local:8786"] * 2
+
+
+def test_network_policies_close_the_scheduler_to_all_but_workers_and_clients():
+    policies = {r["metadata"]["name"]: r["spec"] for r in RESOURCES if r["kind"] == "NetworkPolicy"}
+    assert policies["nobody"] == {"podSelector": {}, "policyTypes": ["Ingress"]}
+    rules = policies["scheduler"]["ingress"]
+    open_to = {port["port"]: rule["from"] for rule in rules for port in rule["ports"]}
+    assert set(open_to) == {8786, 8787}
+    cluster = {"dask.org/cluster-name": CLUSTER["metadata"]["name"]}
+    client = PREFECT_WORKER["spec"]["template"]["metadata"]["labels"]
+    assert open_to[8786] == [
+        {"podSelector": {"matchLabels": {**cluster, "dask.org/component": "worker"}}},
+        {"podSelector": {"matchLabels": client}},
+    ]
+    assert all(set(source) == {"namespaceSelector"} for source in open_to[8787])
+
+
+def test_example_secrets_are_those_that_pods_ask_for_and_are_empty():
+    secrets = {secret["metadata"]["name"]: secret for secret in load_all("kubernetes/secrets.example.yaml")}
+    asked = set(
+        re.findall(r"'(?:secretName|name)': '([\w-]+)'", str([*_secret_references(list(PODS.values()))]))
+    )
+    assert asked == set(secrets)
+    values = [
+        v
+        for secret in secrets.values()
+        for v in {**secret.get("data", {}), **secret.get("stringData", {})}.values()
+    ]
+    assert set(values) == {""}
+
+
+def _secret_references(value: Any) -> Iterator[Any]:
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            if key in ("secretRef", "secretKeyRef", "secret"):
+                yield inner
+            else:
+                yield from _secret_references(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _secret_references(inner)
+
+
+# -- certificates ----------------------------------------------------------------------------------------
+
+
+def make_certificates(folder: Path, *hosts: str) -> str:
+    if shutil.which("openssl") is None:
+        pytest.skip("needs openssl")
+    done = subprocess.run(
+        ["sh", DEPLOY / "tls.sh", folder, *hosts], capture_output=True, text=True, check=True
+    )
+    return done.stdout
+
+
+def openssl(*arguments: object) -> str:
+    return subprocess.run(
+        ["openssl", *map(str, arguments)], capture_output=True, text=True, check=True
+    ).stdout
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tls")
+    make_certificates(folder, "scheduler", "10.0.0.7")
+    return folder
+
+
+@pytest.mark.parametrize("role", ["scheduler", "worker", "client"])
+def test_certificates_are_signed_for_the_hosts_and_keys_are_private(certificates, role):
+    assert "OK" in openssl("verify", "-CAfile", certificates / "ca.pem", certificates / f"{role}.pem")
+    names = openssl("x509", "-in", certificates / f"{role}.pem", "-noout", "-ext", "subjectAltName")
+    for name in ("DNS:localhost", "IP Address:127.0.0.1", "DNS:scheduler", "IP Address:10.0.0.7"):
+        assert name in names
+    for key in (f"{role}-key.pem", "ca-key.pem"):
+        assert stat.S_IMODE((certificates / key).stat().st_mode) == 0o600
+
+
+def test_certificates_are_kept_while_they_are_good_and_replaced_else(certificates, tmp_path):
+    folder = tmp_path / "tls"
+    shutil.copytree(certificates, folder)
+    (folder / "worker-key.pem").unlink()
+    said = make_certificates(folder, "scheduler", "10.0.0.7").splitlines()
+    assert said == ["ca: kept", "scheduler: kept", "worker: made, for 365 days", "client: kept"]
+    assert make_certificates(folder, "another").count("made") == 3  # other names
+    (folder / "ca.pem").unlink()  # what the old authority signed is worth nothing with a new one
+    assert make_certificates(folder, "another").count("made") == 4
+    assert "OK" in openssl("verify", "-CAfile", folder / "ca.pem", folder / "client.pem")
+
+
+def test_hosts_that_are_none_are_refused(tmp_path):
+    with pytest.raises(subprocess.CalledProcessError) as failure:
+        make_certificates(tmp_path / "tls", "a,DNS:b")
+    assert "neither a host name nor an IP address" in failure.value.stderr
+
+
+# -- Slurm -----------------------------------------------------------------------------------------------
+
+SBATCH = """#!/bin/sh
+echo "$*" >> "$JOBS"
+wc -l < "$JOBS"
+"""
+
+
+@pytest.fixture
+def slurm(tmp_path, monkeypatch) -> Path:
+    """Make an `sbatch` that writes down what it is asked for, and an environment to be found."""
+    monkeypatch.setenv("JOBS", str(tmp_path / "jobs"))
+    for name, content in {"sbatch": SBATCH, "venv/bin/rff-dist": "#!/bin/sh\n"}.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content)
+        path.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("RFF_DIST_RUN", str(tmp_path / "run"))
+    monkeypatch.setenv("RFF_DIST_VENV", str(tmp_path / "venv"))
+    return tmp_path
+
+
+def submit(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [DEPLOY / "slurm/submit.sh", *arguments], capture_output=True, text=True, check=False
+    )
+
+
+def test_slurm_jobs_wait_for_the_scheduler_and_end_with_the_client(slurm, certificates):
+    shutil.copytree(certificates, slurm / "run/tls")
+    done = submit("fit", "data.zarr", "model with a space")
+    assert done.returncode == 0, done.stderr
+    scheduler, workers, client, end = (slurm / "jobs").read_text().splitlines()
+    assert scheduler.endswith("scheduler.sbatch")
+    assert "--array=1-4 --dependency=after:1 " in workers
+    assert "--dependency=after:1 " in client
+    assert client.endswith("client.sbatch fit data.zarr model with a space")
+    assert "--dependency=afterany:3 --wrap scancel --quiet 1 2;" in end
+
+
+def test_slurm_jobs_are_not_submitted_without_certificates(slurm):
+    done = submit("fit", "data.zarr", "model")
+    assert done.returncode == 69
+    assert "tls.sh" in done.stderr
+    assert not (slurm / "jobs").exists()
+
+
+# -- metrics ---------------------------------------------------------------------------------------------
+
+
+def test_dashboard_asks_only_for_metrics_that_exist():
+    import distributed.http.scheduler.prometheus.core
+    import distributed.http.scheduler.prometheus.semaphore
+    import distributed.http.worker.prometheus.core
+
+    from rff_dist.metrics import pass_counters
+
+    dashboard = json.loads((DEPLOY / "grafana/dashboard.json").read_text(encoding="utf-8"))
+    expressions = [t["expr"] for panel in dashboard["panels"] for t in panel.get("targets", [])]
+    asked = set(re.findall(r"\b(?:rff_dist|dask|process)_\w+", " ".join(expressions)))
+    ours = {metric for metric in asked if metric.startswith("rff_dist_")}
+    assert ours == _exported(pass_counters())
+    dask = {metric for metric in asked if metric.startswith("dask_")}
+    assert dask
+    for metric in dask:
+        namespace, _, name = metric.removeprefix("dask_").partition("_")
+        module = getattr(distributed.http, namespace).prometheus.core
+        # Its collectors build names of parts, so the part is looked for in their source.
+        stem = re.sub(r"(_seconds|_total)+$", "", name)
+        assert f'"{stem}' in Path(module.__file__).read_text(encoding="utf-8"), metric
+    assert asked - ours - dask == {"process_resident_memory_bytes"}
+
+
+def _exported(counters: Any) -> set[str]:
+    from prometheus_client import REGISTRY
+
+    counters.count_block("test", "1", 0, n_samples=1, n_bytes=1, seconds=1.0)
+    families = [family for family in REGISTRY.collect() if family.name.startswith("rff_dist_")]
+    return {s.name for family in families for s in family.samples if s.name.endswith("_total")}
+
+
+def test_prometheus_finds_the_services_of_compose():
+    jobs = load("grafana/prometheus.yml")["scrape_configs"]
+    targets = [target for job in jobs for group in job["static_configs"] for target in group["targets"]]
+    assert targets == ["scheduler:8787", "worker-1:8788", "worker-2:8788"]
+    for target in targets:
+        assert "monitoring" in COMPOSE["services"][target.partition(":")[0]]["networks"]
