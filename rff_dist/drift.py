@@ -54,6 +54,7 @@ __all__ = [
     "ColumnShifts",
     "Drift",
     "ErrorSums",
+    "check_level",
     "column_shifts",
     "embedding_drift",
     "error_drift",
@@ -492,6 +493,18 @@ def _finite(value: float) -> float | None:
     return float(value) if np.isfinite(value) else None
 
 
+def check_level(level: float) -> None:
+    """Check that a level is a probability that can be tested at.
+
+    Raises
+    ------
+    InvalidParameterError
+        If it is not in (0, 1).
+    """
+    if not 0.0 < level < 1.0:
+        raise InvalidParameterError(f"`level` is {level!r}; expected a number in (0, 1), such as {LEVEL}")
+
+
 def judge_drift(
     held: RidgeStatistics,
     new: RidgeStatistics,
@@ -520,8 +533,7 @@ def judge_drift(
     InvalidParameterError
         If `level` is not in (0, 1).
     """
-    if not 0.0 < level < 1.0:
-        raise InvalidParameterError(f"`level` is {level!r}; expected a number in (0, 1), such as {LEVEL}")
+    check_level(level)
     distance, p_embedding = embedding_drift(held, new)
     p_values = {"embedding": p_embedding}
     shifts = None if held_columns is None else column_shifts(held_columns, new_columns)

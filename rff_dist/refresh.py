@@ -25,7 +25,7 @@ import numpy as np
 
 from rff_dist import pipeline, publishing
 from rff_dist.blocks import Dataset
-from rff_dist.drift import LEVEL, Batch, ColumnMoments, Drift, ErrorSums, judge_drift
+from rff_dist.drift import LEVEL, Batch, ColumnMoments, Drift, ErrorSums, check_level, judge_drift
 from rff_dist.engines import Engine
 from rff_dist.errors import InvalidParameterError, StatisticsError
 from rff_dist.feature_map import NystromFeatureMap
@@ -229,6 +229,7 @@ def open_refresh(
         If a parameter is out of range.
     """
     check_tolerance(tolerance)
+    check_level(level)
     if backfill is not None and backfill < 0:
         raise InvalidParameterError(f"`backfill` is {backfill}; expected the number of a row, from 0")
     location = parse_location(url)

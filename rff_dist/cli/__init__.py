@@ -25,6 +25,7 @@ from rff_dist.cli import approximate as approximate  # isort: skip
 from rff_dist.cli import jobs as jobs
 from rff_dist.cli import tune as tune
 
+from rff_dist.cli import update as update  # isort: skip
 from rff_dist.cli import cluster as cluster  # isort: skip
 from rff_dist.cli import info as info  # isort: skip
 from rff_dist.cli import models as models  # isort: skip

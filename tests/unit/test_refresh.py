@@ -237,7 +237,8 @@ def test_what_cannot_be_updated_is_refused_before_anything_is_read(data):
 
 
 @pytest.mark.parametrize(
-    ("bad", "words"), [({"tolerance": float("nan")}, "tolerance"), ({"backfill": -1}, "backfill")]
+    ("bad", "words"),
+    [({"tolerance": float("nan")}, "tolerance"), ({"backfill": -1}, "backfill"), ({"level": 1.0}, "level")],
 )
 def test_parameters_out_of_range_are_refused(place, data, bad, words):
     with pytest.raises(InvalidParameterError, match=words):
