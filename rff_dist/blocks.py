@@ -6,16 +6,18 @@ import contextlib
 import hashlib
 import itertools
 import operator
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from threading import Lock
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from threadpoolctl import threadpool_limits
+from threadpoolctl import ThreadpoolController
 
 from rff_dist.errors import DataError, PlanError, StatisticsError
 from rff_dist.exact import ExactSum
@@ -169,10 +171,16 @@ def using_threads(n_threads: int) -> Iterator[None]:
     """
     token = _n_threads.set(n_threads)
     try:
-        with threadpool_limits(1):
+        with _blas_libraries(len(sys.modules)).limit(limits=1):
             yield
     finally:
         _n_threads.reset(token)
+
+
+@lru_cache(maxsize=1)
+def _blas_libraries(n_modules: int) -> ThreadpoolController:
+    """List the libraries with threads of their own: 8 ms, and anew when modules may have brought more."""
+    return ThreadpoolController()
 
 
 class _Inline(Executor):

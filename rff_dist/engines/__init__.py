@@ -137,6 +137,12 @@ class Engine(Protocol):
             As for `map_reduce`.
         """
 
+    def forget(self, run: str) -> None:
+        """Drop what every process remembers of a run's blocks, see `rff_dist.block_memory`.
+
+        It raises nothing where the cluster is gone, and its processes with it.
+        """
+
     def close(self) -> None:
         """Free what the engine started itself; twice does no harm."""
 

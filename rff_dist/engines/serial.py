@@ -10,6 +10,7 @@ from numbers import Integral
 
 import numpy as np
 
+from rff_dist import block_memory
 from rff_dist.blocks import Block, using_threads
 from rff_dist.engines import Broadcast, RegionWriter, SharedResource
 from rff_dist.errors import BlockError, DataError, InvalidParameterError, PlanError, RFFDistError
@@ -133,6 +134,10 @@ class SerialEngine(SharedResource):
 
         n_samples: int = self.map_reduce(write, blocks, state, combine=operator.add, label=label)
         return n_samples
+
+    def forget(self, run: str) -> None:
+        """Drop what this process remembers of a run's blocks."""
+        block_memory.forget(run)
 
     def close(self) -> None:
         """Do nothing: this engine holds no resource."""

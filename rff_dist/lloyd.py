@@ -1,0 +1,507 @@
+"""Lloyd passes of one run that know of each other: rows whose nearest centre cannot have changed are skipped.
+
+What a process remembers of a block is each row's nearest centre, how far away it is, and how much farther
+the others are (its margins, by groups of neighbouring centres), with the block's sums. When the centres have
+moved, the caller knows how much of a margin that can have taken at most. A row that still has a margin beyond
+the scores' rounding has the label that a whole pass would give it, so its features are not made; the others
+are gathered, and those that change clusters are taken from one sum and added to another. Sums are integers:
+the bits are those of whole passes. A block whose rows are all certain is not read.
+
+For a row z, its centre a, another centre j and their moves Δ since the margin was measured,
+
+    ‖z − j‖² − ‖z − a‖² changes by −2(z − a)'(Δ_j − Δ_a) + 2(j − a)'Δ_j + ‖Δ_j‖² − ‖Δ_a‖²,
+
+and the first term is at most 2‖z − a‖·‖Δ_j − Δ_a‖. The rest is exact, and the bound is of the pair of centres
+where the triangle inequality adds up the moves of both.
+
+References
+----------
+Elkan (2003) and Hamerly (2010) on bounds; Ding, Zhao, Shen, Musuvathi & Mytkowicz (2015), groups of centres;
+Newling & Fleuret (2016), Fast k-means with accurate bounds: moves since a row was last looked at.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rff_dist import block_memory
+from rff_dist.blocks import Block, Dataset, Rows, share_out, using_threads
+from rff_dist.clustering import (
+    Centres,
+    ClusterSums,
+    Scorer,
+    Tally,
+    group_ends,
+    members_of,
+    moves_of,
+    sum_clusters,
+    visit_tiles,
+)
+
+__all__ = ["Course", "LloydState", "LloydTask", "Past", "sum_remembered"]
+
+type FloatArray = NDArray[np.float64]
+
+_MAX_GROUPS = 25  # of 100 centres, say; single centres skip more rows and take four times the memory
+_MAX_WINDOW = 24  # passes; what moves take from margins older than that is taken off for good
+_WINDOW_ROWS = 160  # rows a centre and pass of the window: comparing centres then takes some 2 % of a pass
+_TABLE_SIZE = 2**20  # numbers of a table, which travels with the state
+_LARGEST_CODE = 65_535
+_RADIUS = 4.0  # of the root mean square of a cluster's distances; rows beyond are always looked at
+_ROUNDING = 1e-12  # of centres' products in float64, relative
+_CHECK_ROWS = 8192
+_NEVER = -1e30
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Past:
+    """What a pass must know of those before it in its run.
+
+    Attributes
+    ----------
+    run : str
+        What entries in the memory of blocks are kept under.
+    number : int
+        Of this pass; 0 for the first.
+    starts : tuple of int
+        Which of the run's starts take part.
+    n_starts : int
+        All starts of the run.
+    budget : int
+        Bytes that each process may remember.
+    unit : float
+        What margins are counted in.
+    n_groups : int
+        Groups of centres whose margins are remembered; 0 where none are, only labels.
+    needed : float32 array of shape (n_starts, window · n_clusters, n_groups)
+        For each start of this pass, age of a row's margins (1 first) and label: the margin that a row at its
+        centre must have had, in units.
+    slopes : float32 array of the same shape
+        What it must have had more for each unit of distance from its centre.
+    radii : float32 array of shape (n_starts, window · n_clusters)
+        The largest distance that this holds for.
+    moves : float32 array of shape (n_starts, window · n_clusters)
+        How far the centre has moved since.
+    oldest : int
+        The age that the next pass will not know any more; 0 for none.
+    """
+
+    run: str
+    number: int
+    starts: tuple[int, ...]
+    n_starts: int
+    budget: int
+    unit: float
+    n_groups: int
+    needed: NDArray[np.float32]
+    slopes: NDArray[np.float32]
+    radii: NDArray[np.float32]
+    moves: NDArray[np.float32]
+    oldest: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LloydState:
+    """The state of a pass of a run."""
+
+    centres: Centres
+    past: Past
+
+    def digest(self) -> str:
+        """Return the feature map's digest: what every worker must agree on."""
+        return self.centres.digest()
+
+
+@dataclass(frozen=True, slots=True)
+class LloydTask:
+    """Read a block where some of its rows must be looked at, and return its sums over clusters.
+
+    An engine calls it as `function(block, state)`, best where it ran the block before.
+
+    Attributes
+    ----------
+    source : Dataset
+    run : str
+        What processes remember of it is kept under.
+    """
+
+    source: Dataset
+    run: str
+
+    def __call__(self, block: Block, state: LloydState) -> ClusterSums:
+        return _sum_block(block, state, lambda: self.source.read(block))
+
+
+def sum_remembered(rows: Rows, state: LloydState) -> ClusterSums:
+    """Return the sums over clusters of a block that was read already; `LloydTask` for other sources."""
+    return _sum_block(rows.block, state, lambda: rows)
+
+
+# -- what is remembered of a block -----------------------------------------------------------------
+
+
+@dataclass(slots=True, eq=False)
+class _Remembered:
+    """A block's rows as all starts of a run last saw them; changed in place.
+
+    Attributes
+    ----------
+    block : Block
+    labels : int array of shape (n_starts, n_rows)
+    numbers : int32 array of shape (n_starts, n_rows)
+        Of the passes that the distances and margins were measured in.
+    distances : float32 array of shape (n_starts, n_rows)
+        From a row to its centre.
+    margins : uint16 array of shape (n_starts, n_rows, n_groups)
+        In the run's unit.
+    sums : ClusterSums
+        Of the labels.
+    """
+
+    block: Block
+    labels: NDArray[np.signedinteger[Any]]
+    numbers: NDArray[np.int32]
+    distances: NDArray[np.float32]
+    margins: NDArray[np.uint16]
+    sums: ClusterSums
+
+    @property
+    def n_bytes(self) -> int:
+        arrays = (self.labels, self.numbers, self.distances, self.margins)
+        return sum(array.nbytes for array in (*arrays, self.sums.features, self.sums.weights))
+
+
+def _label_type(n_clusters: int) -> type[np.signedinteger[Any]]:
+    return np.int16 if n_clusters < 2**15 else np.int32
+
+
+def block_bytes(n_rows: int, n_starts: int, n_clusters: int, n_components: int, *, n_groups: int) -> int:
+    """Return the bytes that remembering a block takes."""
+    row = np.dtype(_label_type(n_clusters)).itemsize + 4 + 4 + 2 * n_groups
+    return n_starts * (n_rows * row + 8 * n_clusters * (n_components + 1))
+
+
+def _make_entry(block: Block, state: LloydState) -> _Remembered:
+    past, centres = state.past, state.centres
+    _, n_clusters, n_components = centres.values.shape
+    shape = past.n_starts, block.n_samples
+    return _Remembered(
+        block,
+        np.zeros(shape, _label_type(n_clusters)),
+        np.full(shape, np.iinfo(np.int32).min, np.int32),
+        np.zeros(shape, np.float32),
+        np.zeros((*shape, past.n_groups), np.uint16),
+        ClusterSums(
+            block.n_samples,
+            np.zeros((past.n_starts, n_clusters, n_components), np.int64),
+            np.zeros((past.n_starts, n_clusters), np.int64),
+            0,
+        ),
+    )
+
+
+# -- a pass ----------------------------------------------------------------------------------------
+
+
+def _sum_block(block: Block, state: LloydState, read: Callable[[], Rows]) -> ClusterSums:
+    past, centres = state.past, state.centres
+    key = (block.index, block.start, block.stop)
+    entry: _Remembered | None = block_memory.take(past.run, key)
+    if entry is None:
+        if past.number and len(past.starts) < past.n_starts:
+            return sum_clusters(read(), centres)  # the other starts' sums are not known here
+        _, n_clusters, n_components = centres.values.shape
+        size = block_bytes(block.n_samples, past.n_starts, n_clusters, n_components, n_groups=past.n_groups)
+        if not block_memory.has_room(past.run, size, number=past.number, budget=past.budget):
+            return sum_clusters(read(), centres)
+        entry = _make_entry(block, state)
+        sums = _visit_all(entry, state, read())
+    else:
+        open_rows = np.flatnonzero(~_are_certain(entry, past))
+        sums = _visit_open(entry, state, open_rows, read) if len(open_rows) else _sums_of(entry, past)
+    block_memory.keep(past.run, key, entry, n_bytes=entry.n_bytes, number=past.number, budget=past.budget)
+    return sums
+
+
+def _sums_of(entry: _Remembered, past: Past) -> ClusterSums:
+    starts = list(past.starts)
+    features, weights = entry.sums.features[starts], entry.sums.weights[starts]
+    return ClusterSums(entry.block.n_samples, features, weights, 0)
+
+
+def _visit_all(entry: _Remembered, state: LloydState, rows: Rows) -> ClusterSums:
+    """Label all rows, and sum them."""
+    scorer, tally = Scorer(state.centres), Tally(state.centres)
+    weights = tally.scaled(rows.sample_weight)
+
+    def visit(first: int, features: NDArray[Any]) -> None:
+        here = slice(first, first + features.shape[1])
+        labels = _look(entry, state, scorer, features, here)
+        own = None if weights is None else weights[here]
+        tally.add(features, own, members_of(labels, scorer.n_clusters))
+
+    _visit(visit, scorer, state, rows)
+    found = tally.sums(entry.block.n_samples)
+    _put(entry, state.past, found)
+    return found
+
+
+def _visit_open(
+    entry: _Remembered, state: LloydState, chosen: NDArray[np.intp], read: Callable[[], Rows]
+) -> ClusterSums:
+    """Label some rows, and move those that change clusters from sum to sum."""
+    rows, scorer, tally = read(), Scorer(state.centres), Tally(state.centres)
+    weights, starts = tally.scaled(rows.sample_weight), np.array(state.past.starts)
+
+    def visit(first: int, features: NDArray[Any]) -> None:
+        here = chosen[first : first + features.shape[1]]
+        former = entry.labels[starts[:, np.newaxis], here]
+        labels = _look(entry, state, scorer, features, here)
+        changed = np.flatnonzero((labels != former).any(axis=0))
+        if len(changed):
+            own = None if weights is None else weights[here[changed]]
+            moves = moves_of(former[:, changed], labels[:, changed], scorer.n_clusters)
+            tally.add(features[:, changed], own, moves)
+
+    _visit(visit, scorer, state, rows, chosen)
+    found = _sums_of(entry, state.past) + tally.sums(0)
+    _put(entry, state.past, found)
+    return found
+
+
+def _visit(
+    visit: Callable[[int, NDArray[Any]], None],
+    scorer: Scorer,
+    state: LloydState,
+    rows: Rows,
+    chosen: NDArray[np.intp] | None = None,
+) -> None:
+    n_columns = scorer.n_init * scorer.n_clusters
+    feature_map = state.centres.feature_map
+    visit_tiles(rows, feature_map, visit, dtype=scorer.dtype, n_columns=n_columns, chosen=chosen)
+
+
+def _put(entry: _Remembered, past: Past, found: ClusterSums) -> None:
+    starts = list(past.starts)
+    entry.sums.features[starts] = found.features
+    entry.sums.weights[starts] = found.weights
+
+
+def _look(
+    entry: _Remembered,
+    state: LloydState,
+    scorer: Scorer,
+    features: NDArray[Any],
+    here: slice | NDArray[np.intp],
+) -> NDArray[np.intp]:
+    """Label a tile's rows, and remember what was seen; return labels of shape (n_init, n_rows)."""
+    past = state.past
+    found = scorer.nearest(features, max(1, past.n_groups))
+    for i, start in enumerate(past.starts):
+        entry.labels[start, here] = found.labels[i]
+        if past.n_groups:
+            codes = found.margins[i]
+            codes -= scorer.tolerance
+            codes *= 1.0 / past.unit
+            np.clip(codes, 0, _LARGEST_CODE, out=codes)
+            entry.margins[start, here] = codes.astype(np.uint16).T
+            entry.distances[start, here] = found.distances[i] * (1.0 + 1e-6)  # float32 may round it down
+            entry.numbers[start, here] = past.number
+    return found.labels
+
+
+def _are_certain(entry: _Remembered, past: Past) -> NDArray[np.bool_]:
+    """Return which rows cannot have changed clusters in any start of the pass."""
+    n_rows = entry.block.n_samples
+    certain = np.ones(n_rows, bool)
+    if not past.radii.shape[1]:
+        certain[:] = False
+        return certain
+    n_clusters = entry.sums.weights.shape[1]
+
+    def check(first: int) -> None:
+        here = slice(first, first + _CHECK_ROWS)
+        for i, start in enumerate(past.starts):
+            places = (past.number - 1 - entry.numbers[start, here].astype(np.int64)) * n_clusters
+            known = (places >= 0) & (places < past.radii.shape[1])
+            places[~known] = 0
+            places += entry.labels[start, here]
+            distances = entry.distances[start, here]
+            known &= distances <= past.radii[i].take(places)
+            with np.errstate(over="ignore", invalid="ignore"):  # of distances that are not known
+                needed = past.slopes[i].take(places, axis=0)
+                needed *= distances[:, np.newaxis]
+                needed += past.needed[i].take(places, axis=0)
+            known &= (entry.margins[start, here] > needed).all(axis=1)
+            certain[here] &= known
+            if past.oldest:
+                ages = past.number - entry.numbers[start, here]
+                old = np.flatnonzero(known & (ages == past.oldest))
+                _renew(entry, past, i, old + first, needed[old], past.moves[i].take(places[old]))
+
+    share_out(check, range(0, n_rows, _CHECK_ROWS))
+    return certain
+
+
+def _renew(
+    entry: _Remembered,
+    past: Past,
+    i: int,
+    rows: NDArray[np.intp],
+    needed: NDArray[np.float32],
+    moves: NDArray[np.float32],
+) -> None:
+    """Take from certain rows' margins what their age has taken at most: they are then as of this pass."""
+    start = past.starts[i]
+    left = np.clip(entry.margins[start, rows] - needed, 0, _LARGEST_CODE)
+    entry.margins[start, rows] = left.astype(np.uint16)
+    entry.distances[start, rows] += moves
+    entry.distances[start, rows] *= 1.0 + 1e-6
+    entry.numbers[start, rows] = past.number
+
+
+# -- what the caller keeps -------------------------------------------------------------------------
+
+
+@dataclass(slots=True, eq=False)
+class _Former:
+    """Centres of a former pass, and how far their rows reach, by start."""
+
+    centres: dict[int, FloatArray] = field(default_factory=dict)
+    radii: dict[int, FloatArray] = field(default_factory=dict)
+
+
+class Course:
+    """The centres of a run's passes so far, kept by the caller: from them follows what has stayed.
+
+    Parameters
+    ----------
+    n_samples : int
+    n_starts, n_clusters : int
+    spread : float
+        Mean squared distance of the rows from their mean.
+    mean_norm : float
+        Mean ‖z‖².
+    budget : int
+        Bytes that each process may remember.
+    """
+
+    def __init__(
+        self,
+        n_samples: int,
+        n_starts: int,
+        n_clusters: int,
+        *,
+        spread: float,
+        mean_norm: float,
+        budget: int,
+    ) -> None:
+        self.run = uuid.uuid4().hex
+        self._n_starts, self._n_clusters = n_starts, n_clusters
+        self._mean_norm, self._budget = mean_norm, budget
+        self._unit = spread / _LARGEST_CODE if spread > 0 else 1.0
+        groups = min(n_clusters, _MAX_GROUPS)
+        fitting = _TABLE_SIZE // (n_starts * n_clusters * groups)
+        self._window = min(_MAX_WINDOW, n_samples // (_WINDOW_ROWS * n_clusters), fitting)
+        self._n_groups = groups if self._window else 0
+        self._number = 0
+        self._former: list[_Former] = []  # the last pass first
+
+    def state(self, centres: Centres, starts: Sequence[int]) -> LloydState:
+        """Return the state of the next pass, for centres of some of the starts."""
+        shape = len(starts), len(self._former) * self._n_clusters
+        needed = np.zeros((*shape, self._n_groups), np.float32)
+        slopes, radii = np.zeros_like(needed), np.full(shape, -1.0, np.float32)
+        moves = np.zeros(shape, np.float32)
+        tolerance = Scorer(centres).tolerance
+        with using_threads(1):  # threads of BLAS go on to spin for 25 ms after such a product
+            for age, former in enumerate(self._former):
+                here = slice(age * self._n_clusters, (age + 1) * self._n_clusters)
+                for i, start in enumerate(starts):
+                    if start in former.centres:
+                        radii[i, here] = former.radii[start]
+                        moved = centres.values[i] - former.centres[start]
+                        moves[i, here] = np.sqrt(np.square(moved).sum(axis=1)) * (1.0 + 1e-6)
+                        needed[i, here], slopes[i, here] = self._compare(
+                            former.centres[start], centres.values[i], former.radii[start], tolerance
+                        )
+        past = Past(
+            self.run,
+            self._number,
+            tuple(int(start) for start in starts),
+            self._n_starts,
+            self._budget,
+            self._unit,
+            self._n_groups,
+            needed,
+            slopes,
+            radii,
+            moves,
+            self._window if len(self._former) == self._window else 0,
+        )
+        return LloydState(centres, past)
+
+    def note(self, state: LloydState, sums: ClusterSums) -> None:
+        """Note what a pass has found."""
+        former, centres = _Former(), state.centres
+        means = sums.means(centres)
+        for i, start in enumerate(state.past.starts):
+            values = centres.values[i]
+            squared = self._mean_norm + (values * (values - 2.0 * means[i])).sum(axis=1)
+            former.centres[start] = values
+            former.radii[start] = _RADIUS * np.sqrt(np.maximum(squared, 0.0))
+        self._former = [former, *self._former][: self._window]
+        self._number += 1
+
+    def _compare(
+        self, former: FloatArray, centres: FloatArray, radii: FloatArray, tolerance: float
+    ) -> tuple[FloatArray, FloatArray]:
+        """Return the margins that rows must have had, and slopes, each of shape (n_clusters, n_groups)."""
+        at_centre, per_distance = margin_losses(former, centres)
+        at_rim = at_centre + per_distance * radii[:, np.newaxis]
+        low, high = (self._by_groups(losses) for losses in (at_centre, at_rim))
+        # the largest of a group's lines is convex in the distance, and below its chord
+        slopes = (high - low) / np.maximum(radii, np.finfo(np.float64).tiny)[:, np.newaxis]
+        rounding = 1e-6 * (np.abs(low) + np.abs(high) + tolerance)
+        needed = (low + tolerance + rounding) / self._unit + 0.01  # codes are rounded in float32 too
+        alone = low <= _NEVER
+        needed[alone], slopes[alone] = -1.0, 0.0
+        return needed, slopes / self._unit
+
+    def _by_groups(self, losses: FloatArray) -> FloatArray:
+        first, found = 0, []
+        for end in group_ends(self._n_clusters, self._n_groups):
+            found.append(losses[:, first:end].max(axis=1))
+            first = end
+        return np.stack(found, axis=1)
+
+
+def margin_losses(former: FloatArray, centres: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Return how much nearer another centre can have come than a row's own: a + b · (distance from its own).
+
+    Parameters
+    ----------
+    former, centres : float64 arrays of shape (n_clusters, n_components)
+
+    Returns
+    -------
+    a, b : float64 arrays of shape (n_clusters, n_clusters)
+        By own and other centre, in squared distances; −1e30 on the diagonal of a.
+    """
+    moves = centres - former
+    products, squares = moves @ moves.T, np.square(moves).sum(axis=1)
+    pairs = squares[:, np.newaxis] + squares
+    apart = np.sqrt(np.maximum(pairs - 2.0 * products, 0.0) + _ROUNDING * pairs)
+    along = former @ moves.T
+    lengths = np.sqrt(np.square(former).sum(axis=1).max(initial=0.0) * squares)
+    gains = 2.0 * (np.diagonal(along) - along) + squares - squares[:, np.newaxis]
+    slack = _ROUNDING * (pairs + 4.0 * (lengths[:, np.newaxis] + lengths))
+    losses = slack - gains
+    np.fill_diagonal(losses, _NEVER)
+    return losses, 2.0 * apart * (1.0 + 1e-9)
