@@ -139,10 +139,16 @@ def load_json(content: bytes) -> dict[str, Any]:
     return data
 
 
-def open_array(store: Store, path: str, *, label: str, fill_missing: bool = False) -> zarr.Array[Any]:
-    """Open an array for reading; a missing chunk is an error unless `fill_missing`."""
+def open_array(
+    store: Store, path: str, *, label: str, fill_missing: bool = False, like: Header | None = None
+) -> zarr.Array[Any]:
+    """Open an array for reading; a missing chunk is an error unless `fill_missing`.
+
+    `like` is what `read_header` returned of it, which saves requests for the other format's metadata.
+    """
+    zarr_format: Any = None if like is None else like.zarr_format
     try:
-        array = zarr.open_array(store, path=path, mode="r")
+        array = zarr.open_array(store, path=path, mode="r", zarr_format=zarr_format)
     except Exception as error:
         raise StorageError(f"{label} cannot be opened: {describe(error)}") from error
     return require_chunks(array, fill_missing=fill_missing)

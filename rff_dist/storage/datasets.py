@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import numpy as np
 import zarr
@@ -425,7 +425,9 @@ def _open(
     for role, name in zip(("X", "y", "sample_weight"), names, strict=True):
         if role in headers:
             fill = missing_chunks == "fill"
-            array = open_array(store, f"{prefix}{name}", label=labels[role], fill_missing=fill)
+            array = open_array(
+                store, f"{prefix}{name}", label=labels[role], fill_missing=fill, like=headers[role]
+            )
             arrays[role] = with_shape(array, headers[role].shape)
     X = arrays["X"]
     assert X is not None
@@ -471,17 +473,17 @@ def committed_rows(attributes: Mapping[str, Any], place: str) -> int:
 
 def _open_group(store: Store, root: str, place: str) -> zarr.Group:
     prefix = f"{root}/" if root else ""
-    found = {
-        name
-        for name in ("zarr.json", ".zgroup", ".zarray")
-        if read_bytes(store, prefix + name, where=place) is not None
-    }
-    if not found:
+    # Each name that is looked for is a request to an object store.
+    kinds: dict[str, Literal[2, 3]] = {"zarr.json": 3, ".zgroup": 2, ".zarray": 2}
+    zarr_format = next(
+        (kinds[name] for name in kinds if read_bytes(store, prefix + name, where=place) is not None), None
+    )
+    if zarr_format is None:
         raise StorageError(
             f"{place} holds no Zarr metadata (zarr.json or .zgroup); expected a Zarr group with an array X"
         )
     try:
-        return zarr.open_group(store, path=root, mode="r")
+        return zarr.open_group(store, path=root, mode="r", zarr_format=zarr_format)
     except Exception as error:
         if read_header_quietly(store, root):
             parent, _, name = place.rstrip("/").rpartition("/")

@@ -438,7 +438,7 @@ def _read_array(store: Store, path: str, entry: Mapping[str, Any], label: str) -
         raise StorageError(
             f"{label} claims {n_bytes / 2**30:.0f} GiB; expected at most {MAX_ARRAY_BYTES // 2**30} GiB"
         )
-    array = open_array(store, path, label=label)
+    array = open_array(store, path, label=label, like=header)
     values = read_rows(array, 0, header.shape[0], label=label) if n_bytes else np.empty(shape, header.dtype)
     values = np.ascontiguousarray(values).reshape(shape)
     if _sha256(values) != entry["sha256"]:
