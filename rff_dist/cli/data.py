@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Group
@@ -19,6 +20,7 @@ from rff_dist.cli.display import (
     kernel_words,
     next_step,
     seconds_words,
+    some,
 )
 from rff_dist.cli.options import (
     ChunkRows,
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from rff_dist.kernels import Kernel
+    from rff_dist.storage import Ingested, Query
 
 
 @command("rff-dist demo", "rff-dist demo --components 1024 --output /tmp/demo")
@@ -69,12 +72,19 @@ def demo(
 @command(
     "rff-dist ingest bikes.csv bikes.zarr --target rentals",
     "rff-dist ingest measurements/ data.zarr --target x --target y --columns a,b,c",
+    "rff-dist ingest 'new/*.parquet' data.zarr --append",
+    "RFF_DIST_SQL=sqlite:///shop.db rff-dist ingest data.zarr --target price --sql 'SELECT * FROM sales'",
 )
 def ingest(
-    source: Annotated[
-        str,
-        typer.Argument(metavar="SOURCE", help="A .csv, .csv.gz, .parquet, .npy or .npz file, or a folder."),
-    ],
+    *,
+    sources: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="SOURCE",
+            help="Files (.csv, .csv.gz, .parquet, .npy or .npz), patterns or folders of Parquet files, here "
+            "or in an object store.",
+        ),
+    ] = None,
     output: Annotated[str, typer.Argument(metavar="OUT", help="Where to write the dataset.")],
     target: Annotated[
         list[str] | None, typer.Option("--target", metavar="NAME", help="Column to predict; may be repeated.")
@@ -89,6 +99,33 @@ def ingest(
     columns: Annotated[
         str | None, typer.Option("--columns", metavar="A,B,…", help="Columns of X; all others if left out.")
     ] = None,
+    append: Annotated[
+        bool,
+        typer.Option(
+            "--append",
+            help="Add the rows of files that are new to a dataset that may be there; the others are skipped, "
+            "and columns found by name.",
+        ),
+    ] = False,
+    sql: Annotated[
+        str | None,
+        typer.Option(
+            "--sql",
+            metavar="QUERY",
+            help="Ingest the rows that a query of a database gives. In it :n_ingested stands for the number "
+            "that the dataset has of them already: … ORDER BY id LIMIT 1000000 OFFSET :n_ingested.",
+        ),
+    ] = None,
+    connection: Annotated[
+        str | None,
+        typer.Option(
+            "--connection",
+            metavar="URL",
+            envvar="RFF_DIST_SQL",
+            help="The database, as SQLAlchemy writes it. Other users of the machine see options: give a "
+            "password by the environment.",
+        ),
+    ] = None,
     dtype: Annotated[
         str | None,
         typer.Option(metavar="float32|float64", help="Of X; keeps all digits if left out."),
@@ -99,26 +136,30 @@ def ingest(
     chunk_rows: ChunkRows = None,
     overwrite: Overwrite = False,
 ) -> Report:
-    """Turn CSV, Parquet or NumPy files into a dataset, in memory that does not grow with them."""
+    """Turn files or a query into a dataset or more rows of one, in memory that does not grow with them."""
     from rff_dist import storage
 
-    rows = None if chunk_rows is None else read_count(chunk_rows, "--chunk-rows")
+    source = _read_ingested(sources or [], output, sql, connection)
+    if append and overwrite:
+        raise typer.BadParameter("rows are added to what is there; leave it out", param_hint="--overwrite")
+    options: dict[str, Any] = {
+        "target": target[0] if target and len(target) == 1 else target,
+        "weight": weight,
+        "groups": groups,
+        "columns": None if columns is None else [name.strip() for name in columns.split(",")],
+        "dtype": dtype,
+        "on_nan": on_nan,
+        "chunk_rows": None if chunk_rows is None else read_count(chunk_rows, "--chunk-rows"),
+    }
     start = time.perf_counter()
     with RowCounter("ingest") as counter:
-        dataset = storage.ingest(
-            source,
-            output,
-            target=target[0] if target and len(target) == 1 else target,
-            weight=weight,
-            groups=groups,
-            columns=None if columns is None else [name.strip() for name in columns.split(",")],
-            dtype=dtype,
-            on_nan=on_nan,
-            chunk_rows=rows,
-            overwrite=overwrite,
-            observer=counter,
-        )
+        if append:
+            found = storage.ingest_more(source, output, **options, observer=counter)
+        else:
+            dataset = storage.ingest(source, output, **options, overwrite=overwrite, observer=counter)
     seconds = time.perf_counter() - start
+    if append:
+        return _appended_report(output, found, seconds)
     labelled = bool(target) and not dataset.n_targets
     labels = {"labels": "text, for a classifier"} if labelled else {}
     document = {**describe_dataset(dataset), "seconds": seconds}
@@ -131,6 +172,44 @@ def ingest(
     weights = ("--weights", "sample_weight") if weight else ()
     following = next_step("rff-dist", "fit", output, "MODEL", *weights)
     return Report(document, Group(view, following) if target and not labelled else view)
+
+
+def _read_ingested(
+    sources: list[str], output: str, sql: str | None, connection: str | None
+) -> list[str] | Query:
+    """Return what is ingested: files or a query, one of them."""
+    from rff_dist import storage
+
+    if sql is not None:
+        if sources:
+            raise typer.BadParameter(
+                f"{', '.join(sources[:3])}: expected files or a query, and {output} alone with one",
+                param_hint="--sql",
+            )
+        return storage.Query(sql, connection)
+    if not sources:
+        raise typer.BadParameter(f"{output}: expected files and, last, the dataset", param_hint="SOURCE")
+    return sources
+
+
+def _appended_report(output: str, found: Ingested, seconds: float) -> Report:
+    document = {"path": output, **asdict(found), "seconds": seconds}
+    n_new = found.n_after - found.n_before
+    skipped = {"skipped": f"{some(found.skipped)}, there already"} if found.skipped else {}
+    dropped = (
+        {"dropped": f"[yellow]{found.dropped_rows:,} rows[/] with missing or infinite values"}
+        if found.dropped_rows
+        else {}
+    )
+    view = facts_view(
+        f"added {n_new:,} rows to {output}" if n_new else f"nothing new for {output}",
+        rows=f"{found.n_before:,} before, {found.n_after:,} after",
+        **({"from": some(found.ingested)} if found.ingested else {}),
+        **skipped,
+        **dropped,
+        seconds=seconds_words(seconds),
+    )
+    return Report(document, view)
 
 
 @command("rff-dist generate data.zarr --rows 1e6 --features 8 --length-scale 2 --noise 0.1")

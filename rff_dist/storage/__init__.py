@@ -8,12 +8,13 @@ from rff_dist.storage.datasets import (
     open_dataset,
 )
 from rff_dist.storage.generate import generate_dataset
-from rff_dist.storage.ingest import ingest
+from rff_dist.storage.ingest import Ingested, ingest, ingest_more
 from rff_dist.storage.labelled import GroupedDataset, LabelledDataset
 from rff_dist.storage.locations import redact
 from rff_dist.storage.memory import ArrayDataset, Sample, SparseDataset
 from rff_dist.storage.models import Record, read_record, write_record
 from rff_dist.storage.outputs import Output, create_output
+from rff_dist.storage.queries import Query
 from rff_dist.storage.writing import choose_chunk_rows, write_dataset
 
 __all__ = [
@@ -21,8 +22,10 @@ __all__ = [
     "ArrayDataset",
     "Column",
     "GroupedDataset",
+    "Ingested",
     "LabelledDataset",
     "Output",
+    "Query",
     "Record",
     "Sample",
     "Source",
@@ -35,6 +38,7 @@ __all__ = [
     "dataset_from_arrays",
     "generate_dataset",
     "ingest",
+    "ingest_more",
     "open_column",
     "open_dataset",
     "read_record",

@@ -96,14 +96,17 @@ class Source:
         Such as a file's path; shown to people, compared with nothing.
     sha256 : str
         Digest of the content.
+    facts : mapping
+        What else the dataset's attribute `sources` is to keep, as JSON.
     """
 
     name: str
     sha256: str
+    facts: Mapping[str, Any] = field(default_factory=dict)
 
     def to_dict(self, n_samples: int) -> dict[str, Any]:
         """Return what the dataset's attribute `sources` holds of it."""
-        return {"name": self.name, "sha256": self.sha256, "n_samples": n_samples}
+        return {"name": self.name, "sha256": self.sha256, "n_samples": n_samples, **self.facts}
 
 
 def append_dataset(
@@ -417,7 +420,7 @@ class _ArrayWriter:
         if values.shape != expected:
             raise DataError(f"{self.name} has shape {values.shape}; expected {expected}, as {self.label} has")
         values = self._cast(values)
-        self.digest.update(_canonical_bytes(values))
+        self.digest.update(canonical_bytes(values))
         self.pending.append(values)
         self.n_pending += n_rows
         rows = self.header.stored_rows
@@ -547,7 +550,7 @@ def _refuse_other_arrays(group: zarr.Group, n_before: int, place: str) -> None:
         )
 
 
-def _canonical_bytes(values: np.ndarray) -> bytes | np.ndarray:
+def canonical_bytes(values: np.ndarray) -> bytes | np.ndarray:
     """Return values as bytes that do not depend on how rows are cut into batches."""
     if not is_text(values.dtype):
         return as_bytes(values)

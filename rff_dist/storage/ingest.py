@@ -1,56 +1,148 @@
-"""CSV, Parquet and NumPy files → a dataset, in one pass that holds a few batches at a time."""
+"""Files and queries → a dataset, or further rows of one, in one pass that holds a few batches at a time."""
 
 from __future__ import annotations
 
 import difflib
-import gzip
+import hashlib
 import logging
 import os
-import zipfile
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from rff_dist.errors import DataError, InvalidParameterError, StorageError
-from rff_dist.storage.arrays import describe
+from rff_dist.errors import DataError, InvalidParameterError
+from rff_dist.storage.appending import (
+    SOURCES,
+    Appending,
+    Source,
+    appending,
+    canonical_bytes,
+    known_sources,
+)
+from rff_dist.storage.columns import is_text
 from rff_dist.storage.datasets import ZarrDataset
-from rff_dist.storage.locations import Location, check_output, parse_location
+from rff_dist.storage.files import File, fetch, find_files, identify
+from rff_dist.storage.locations import check_output, exists, parse_location
+from rff_dist.storage.queries import Query, run_query
+from rff_dist.storage.sources import Batch
+from rff_dist.storage.tables import Table, feature_dtype, listed, open_table, read_npz, repeated
 from rff_dist.storage.writing import Progress, write_batches
 
-if TYPE_CHECKING:
-    import pyarrow
-
-BATCH_BYTES = 8 * 2**20
+# The attributes that tell which columns the weights and groups came from, for those who append.
+_WEIGHT_COLUMN, _GROUPS_COLUMN, _DROPPED = "weight_column", "groups_column", "dropped_rows"
 _log = logging.getLogger(__name__)
+
+type Path_ = str | os.PathLike[str]
+type _Parts = tuple[np.ndarray | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class _Table:
-    """A file as columns of numbers, read batch by batch.
+class Ingested:
+    """What `ingest_more` did.
 
     Attributes
     ----------
-    kinds : dict of str to dtype or str
-        Of each column its dtype, or the name of a type that is no number: "string" for text.
-    batches : callable
-        From names of columns of numbers and names of columns of labels to an iterator of tuples: an array of
-        shape (rows, n_names), missing values as NaN; then each column of labels, missing ones as None.
-    n_samples : int or None
-        Rows, where the file tells.
+    n_before, n_after : int
+        Rows of the dataset before and after.
+    ingested, skipped : tuple of str
+        Names of the files (or the query) whose rows were added, and of those that were there already.
+    dropped_rows : int
+        Rows that were left out for missing or infinite values.
     """
 
-    kinds: dict[str, np.dtype[Any] | str]
-    batches: Callable[[list[str], list[str]], Iterator[tuple[np.ndarray, ...]]]
-    n_samples: int | None
+    n_before: int
+    n_after: int
+    ingested: tuple[str, ...]
+    skipped: tuple[str, ...]
+    dropped_rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Roles:
+    """Which columns become what, and how; the parameters of `ingest`."""
+
+    target: str | Sequence[str] | None
+    weight: str | None
+    groups: str | None
+    columns: Sequence[str] | None
+    dtype: str | None
+    on_nan: str
+
+    @property
+    def targets(self) -> list[str]:
+        return [self.target] if isinstance(self.target, str) else list(self.target or [])
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """How a table's columns become arrays.
+
+    Attributes
+    ----------
+    features, targets : list of str, or None
+        Names of the columns of X and y; None where they have none.
+    dtype : dtype
+        Of X.
+    text : bool
+        Whether y is text.
+    """
+
+    features: list[str] | None
+    targets: list[str] | None
+    dtype: np.dtype[Any]
+    text: bool
+
+    def used(self, roles: _Roles) -> set[str]:
+        others = (roles.weight, roles.groups)
+        return {*(self.features or []), *(self.targets or []), *(name for name in others if name)}
+
+
+@dataclass(frozen=True, slots=True)
+class _Input:
+    """Something that rows are read from: a table of a file or of a query, or an .npz file's arrays.
+
+    Attributes
+    ----------
+    source : Source
+        What the dataset remembers it by; of a query, what its digest begins with.
+    table : Table or None
+    path : Path or None
+        None for a query.
+    """
+
+    source: Source
+    table: Table | None
+    path: Path | None
+
+    @property
+    def is_query(self) -> bool:
+        return self.path is None
+
+    @property
+    def name(self) -> str:
+        return "the query" if self.path is None else self.path.name
+
+
+@dataclass(slots=True)
+class _Journal:
+    """What was read until now: an entry of `sources` for each input that is finished."""
+
+    entries: list[Mapping[str, Any]] = field(default_factory=list)
+    n_read: int = 0
+    dropped: int = 0
+
+    @property
+    def digests(self) -> set[str]:
+        return {str(entry["sha256"]) for entry in self.entries}
 
 
 def ingest(
-    source: str | os.PathLike[str],
-    url: str | os.PathLike[str],
+    source: Path_ | Sequence[Path_] | Query,
+    url: Path_,
     *,
     target: str | Sequence[str] | None = None,
     weight: str | None = None,
@@ -62,14 +154,15 @@ def ingest(
     overwrite: bool = False,
     observer: Progress | None = None,
 ) -> ZarrDataset:
-    """Turn a table into a dataset, in memory that does not grow with it.
+    """Turn tables into a dataset, in memory that does not grow with them.
 
     Parameters
     ----------
-    source : str or Path
-        A local .csv, .csv.gz, .parquet, .npy or .npz file, or a folder of Parquet files, which are read in
-        the order of their names. The columns of an .npy file are named "0", "1", …; an .npz file holds the
-        arrays "X" and, optionally, "y".
+    source : str or Path, a sequence of them, or Query
+        A .csv, .csv.gz, .parquet, .npy or .npz file, here or in an object store, a pattern such as
+        "new/*.csv", or a folder of Parquet files, which are read in the order of their names. Several files
+        have the same columns. The columns of an .npy file are named "0", "1", …; an .npz file, which comes
+        alone, holds the arrays "X" and, optionally, "y".
     url : str or Path
         Where to write the dataset.
     target : str or sequence of str, optional
@@ -97,7 +190,8 @@ def ingest(
     Returns
     -------
     ZarrDataset
-        The dataset, opened; without y where that is text, which `open_column(url, "y")` opens.
+        The dataset, opened; without y where that is text, which `open_column(url, "y")` opens. Its attribute
+        `sources` holds name, digest and rows of each file.
 
     Raises
     ------
@@ -108,157 +202,313 @@ def ingest(
     DataError
         If a column is not numbers, or a value is missing; names the column and the row.
     """
-    if dtype not in (None, "float32", "float64"):
-        raise InvalidParameterError(f"`dtype`={dtype!r}; expected 'float32', 'float64' or None")
-    if on_nan not in ("error", "drop"):
-        raise InvalidParameterError(f"`on_nan`={on_nan!r}; expected 'error' or 'drop'")
-    path = Path(os.path.abspath(os.path.expanduser(os.fspath(source))))
-    kind = _file_kind(path)
+    roles = _check_roles(_Roles(target, weight, groups, columns, dtype, on_nan))
+    files = [] if isinstance(source, Query) else find_files(source)
+    given = [source] if isinstance(source, str | os.PathLike) else [] if isinstance(source, Query) else source
+    inputs = [*(parse_location(one) for one in given), *(file.location for file in files)]
     # Looking for a table's columns and types may take a while.
-    check_output(parse_location(url), overwrite=overwrite, inputs=[Location("file", str(path))])
-    attributes: dict[str, Any] = {}
-    names: tuple[Sequence[str] | None, Sequence[str] | None] = (None, None)
-    if kind == ".npz":
-        if columns is not None:
+    check_output(parse_location(url), overwrite=overwrite, inputs=inputs)
+    journal, attributes = _Journal(), dict[str, Any]()
+    with ExitStack() as stack:
+        opened, _ = _open_inputs(stack, source, files, [])
+        plan, n_samples, batches = _read(opened, roles, journal)
+        return write_batches(
+            parse_location(url),
+            _then(batches, lambda: attributes.update(_facts(roles, journal, {}))),
+            n_samples=n_samples,
+            chunk_rows=chunk_rows,
+            names=(plan.features, plan.targets),
+            attributes=attributes,
+            overwrite=overwrite,
+            inputs=inputs,
+            observer=observer,
+        )
+
+
+def ingest_more(
+    source: Path_ | Sequence[Path_] | Query,
+    url: Path_,
+    *,
+    target: str | Sequence[str] | None = None,
+    weight: str | None = None,
+    groups: str | None = None,
+    columns: Sequence[str] | None = None,
+    dtype: str | None = None,
+    on_nan: str = "error",
+    chunk_rows: int | None = None,
+    observer: Progress | None = None,
+) -> Ingested:
+    """Append the rows of files that are new to a dataset, or create it; run twice it does nothing more.
+
+    Columns are found by their names, which the dataset holds; a file may have others beside them. All rows of
+    all new files are added, or none.
+
+    Parameters
+    ----------
+    source : str or Path, a sequence of them, or Query
+        As `ingest` takes them, except that a folder or pattern may hold no file. Files that were ingested
+        before are skipped: they have the name, size and time of then, or the same bytes. One that has grown
+        since is refused.
+    url : str or Path
+        The dataset. Where there is none, it is created as `ingest` does.
+    target, weight, groups, columns, dtype, on_nan, observer
+        As `ingest`. Of a dataset that is there, the first four are known, and need not be given; the dtype of
+        X is the dataset's, and giving it allows to round to it.
+    chunk_rows : int, optional
+        Rows of a chunk, where the dataset is created.
+
+    Returns
+    -------
+    Ingested
+
+    Raises
+    ------
+    DataError, InvalidParameterError, StorageError
+        As `ingest`, and as `append_dataset`; then the dataset is as it was.
+    """
+    roles = _check_roles(_Roles(target, weight, groups, columns, dtype, on_nan))
+    location = parse_location(url)
+    if not exists(location):
+        created = ingest(
+            source,
+            url,
+            **{one.name: getattr(roles, one.name) for one in fields(roles)},
+            chunk_rows=chunk_rows,
+            observer=observer,
+        )
+        names = tuple(str(one["name"]) for one in known_sources(created.attributes))
+        return Ingested(0, created.n_samples, names, (), int(created.attributes.get(_DROPPED, 0)))
+    files = [] if isinstance(source, Query) else find_files(source, may_be_none=True)
+    with ExitStack() as stack:
+        dataset = stack.enter_context(appending(location))
+        opened, skipped = _open_inputs(stack, source, files, known_sources(dataset.attributes))
+        if not opened:
+            return Ingested(dataset.n_before, dataset.n_before, (), tuple(skipped), 0)
+        journal = _Journal()
+        batches = _read_onto(dataset, opened, roles, journal)
+
+        def change(attributes: Mapping[str, Any], n_new: int) -> Mapping[str, Any] | None:
+            known = opened[0].is_query and (not journal.n_read or journal.digests & dataset.digests)
+            return None if known else _facts(roles, journal, attributes)
+
+        found = dataset.append(batches, change=change, observer=observer)
+        names = tuple(one.source.name for one in opened)
+        if opened[0].is_query and found.n_after == found.n_before:
+            return Ingested(found.n_before, found.n_after, (), names, journal.dropped)
+        return Ingested(found.n_before, found.n_after, names, tuple(skipped), journal.dropped)
+
+
+# -- what is read ----------------------------------------------------------------------------------
+
+
+def _open_inputs(
+    stack: ExitStack,
+    source: Path_ | Sequence[Path_] | Query,
+    files: Sequence[File],
+    known: Sequence[Mapping[str, Any]],
+) -> tuple[list[_Input], list[str]]:
+    """Open what is not among the known sources; returns the names of the rest too."""
+    if isinstance(source, Query):
+        n_ingested = source.n_ingested(known)
+        result = stack.enter_context(run_query(source, n_ingested=n_ingested))
+        # An increment with the values of the one before is new all the same.
+        begin = str(n_ingested) if source.is_incremental else ""
+        return [_Input(Source(source.name, begin), result, None)], []
+    opened: list[_Input] = []
+    skipped: list[str] = []
+    digests = {str(one.get("sha256")) for one in known}
+    for file in files:
+        if file.is_known(known):
+            skipped.append(file.name)
+            continue
+        path = stack.enter_context(fetch(file))
+        found = identify(file, path, known)
+        if found.sha256 in digests:
+            skipped.append(file.name)
+            _log.info("%s holds rows that are there already", file.name)
+            continue
+        digests.add(found.sha256)
+        table = None if file.kind == ".npz" else open_table(path, file.kind)
+        opened.append(_Input(found, table, path))
+    if len(opened) > 1 and any(one.table is None for one in opened):
+        raise InvalidParameterError(
+            f"{listed([one.name for one in opened])}: an .npz file holds X as one array, without names of "
+            "columns; expected it alone. Ingest one after the other with append (--append)"
+        )
+    return opened, skipped
+
+
+def _read(
+    opened: Sequence[_Input], roles: _Roles, journal: _Journal
+) -> tuple[_Plan, int | None, Iterator[Batch]]:
+    """Plan how the rows of a new dataset are read; returns their number where it is known, and batches."""
+    first = opened[0]
+    if first.table is None:
+        assert first.path is not None
+        if roles.columns is not None:
             raise InvalidParameterError(
                 "`columns` names columns of a table; an .npz file holds X as one array"
             )
-        n_samples, batches = _read_npz(path, target, weight, groups, dtype)
-    else:
-        table = {".csv": _csv_table, ".parquet": _parquet_table, ".npy": _npy_table}[kind](path)
-        targets = [target] if isinstance(target, str) else list(target or [])
-        features = _choose_columns(table, path, targets, weight=weight, groups=groups, columns=columns)
-        names, n_samples = (features, targets or None), table.n_samples
-        X_dtype = _feature_dtype([table.kinds[name] for name in features], dtype)
-        batches = _split_columns(
-            table, features, targets, weight, groups, X_dtype, one_dimensional=isinstance(target, str)
+        n_samples, batches = read_npz(first.path, roles.target, roles.weight, roles.groups, roles.dtype)
+        plan = _Plan(None, None, np.dtype(np.float64), False)
+        return plan, n_samples, _check_rows(batches, first, plan, roles, journal)
+    tables = [one.table for one in opened if one.table is not None]
+    for table in tables:
+        if set(table.kinds) != set(tables[0].kinds):
+            differing = sorted(set(table.kinds) ^ set(tables[0].kinds))
+            raise DataError(f"{table.name} and {tables[0].name} differ in the columns {listed(differing)}")
+    plan = _plan_columns(tables, roles)
+    lengths = [table.n_samples for table in tables]
+    n_samples = None if None in lengths else sum(n for n in lengths if n is not None)
+    return plan, n_samples, _read_tables(opened, plan, roles, journal)
+
+
+def _read_onto(
+    dataset: Appending, opened: Sequence[_Input], roles: _Roles, journal: _Journal
+) -> Iterator[Batch]:
+    """Return batches that a dataset's arrays can hold, their columns chosen by the dataset's names."""
+    X, y = dataset.headers["X"], dataset.headers.get("y")
+    if roles.dtype not in (None, X.dtype.name):
+        raise InvalidParameterError(
+            f"`dtype` is {roles.dtype!r}, but X of {dataset.location} is {X.dtype}; expected that, or None"
         )
-    return write_batches(
-        parse_location(url),
-        _check_values(batches, path, names, on_nan, attributes),
-        n_samples=n_samples,
-        chunk_rows=chunk_rows,
-        names=names,
-        attributes=attributes,
-        overwrite=overwrite,
-        inputs=[Location("file", str(path))],
-        observer=observer,
-    )
-
-
-def _file_kind(path: Path) -> str:
-    if not path.exists():
-        raise StorageError(f"nothing to ingest at {path}: it does not exist")
-    name = path.name.lower()
-    if path.is_dir():
-        if any((path / marker).exists() for marker in ("zarr.json", ".zgroup", ".zarray")):
-            raise StorageError(f"{path} is Zarr data already; open it with open_dataset")
-        return ".parquet"
-    for suffix, kind in {
-        ".csv": ".csv",
-        ".csv.gz": ".csv",
-        ".parquet": ".parquet",
-        ".pq": ".parquet",
-    }.items():
-        if name.endswith(suffix):
-            return kind
-    if name.endswith((".npy", ".npz")):
-        return name[-4:]
-    raise StorageError(
-        f"{path} is of an unknown type; expected .csv, .csv.gz, .parquet, .npy, .npz or a folder of Parquet "
-        "files"
-    )
-
-
-def _choose_columns(
-    table: _Table,
-    path: Path,
-    targets: list[str],
-    *,
-    weight: str | None,
-    groups: str | None,
-    columns: Sequence[str] | None,
-) -> list[str]:
-    """Names of X's columns, once all names that were given are known to exist and to hold what they must."""
-    roles = [(name, "target") for name in targets]
-    roles += [(name, "columns") for name in columns or []]
-    roles += [(name, role) for name, role in ((weight, "weight"), (groups, "groups")) if name is not None]
-    for name, role in roles:
-        if name not in table.kinds:
-            near = difflib.get_close_matches(name, table.kinds, n=3)
-            known = (
-                "nearest: " + ", ".join(map(repr, near)) if near else "it has " + _listed(list(table.kinds))
+    first = opened[0]
+    if first.table is None:
+        _, _, batches = _read(opened, roles, journal)
+        return batches
+    roles = _known_roles(dataset, roles, one_dimensional=y is None or len(y.shape) == 1)
+    tables = [one.table for one in opened if one.table is not None]
+    for table in tables:
+        plan = _plan_columns([table], roles)
+        if roles.dtype is None and not np.can_cast(plan.dtype, X.dtype, "safe"):
+            raise DataError(
+                f"{table.name} has columns of {plan.dtype}, which X of {dataset.location}, {X.dtype}, does "
+                f'not hold without rounding; give dtype="{X.dtype.name}" (--dtype) to round them'
             )
-            raise InvalidParameterError(f"`{role}`: {path.name} has no column {name!r}; {known}")
-    taken = {*targets, weight, groups}
-    features = [name for name in table.kinds if name not in taken] if columns is None else list(columns)
-    used = [*features, *(name for name, role in roles if role != "columns")]
-    twice = _repeated(used)
+        others = sorted(set(table.kinds) - set(plan.used(roles)))
+        if others:
+            _log.info(
+                "%s: columns that the dataset does not have are left out: %s", table.name, listed(others)
+            )
+    plan = replace(_plan_columns(tables, roles), dtype=X.dtype, text=y is not None and is_text(y.dtype))
+    return _read_tables(opened, plan, roles, journal)
+
+
+def _known_roles(dataset: Appending, roles: _Roles, *, one_dimensional: bool) -> _Roles:
+    """Complete roles by what a dataset knows of its columns, or refuse others."""
+    features, targets = dataset.names("feature_names"), dataset.names("target_names")
+    for key, given, known in (
+        ("columns", roles.columns, features),
+        ("target", roles.targets or None, targets),
+    ):
+        if given is not None and known is not None and tuple(given) != known:
+            raise InvalidParameterError(
+                f"`{key}` is {list(given)}, but {dataset.location} has {list(known)}; leave it out, they are "
+                "found by name"
+            )
+    if features is None and roles.columns is None:
+        raise InvalidParameterError(
+            f"{dataset.location} holds no names of columns; name those of X by `columns` (--columns) in its "
+            "order"
+        )
+    targets = targets or tuple(roles.targets)
+    if "y" in dataset.headers and not targets:
+        raise InvalidParameterError(
+            f"{dataset.location} holds no names of targets; name the columns of y by `target` (--target)"
+        )
+    return replace(
+        roles,
+        target=targets[0] if targets and one_dimensional else targets or None,
+        weight=roles.weight or dataset.attributes.get(_WEIGHT_COLUMN),
+        groups=roles.groups or dataset.attributes.get(_GROUPS_COLUMN),
+        columns=features or roles.columns,
+    )
+
+
+def _plan_columns(tables: Sequence[Table], roles: _Roles) -> _Plan:
+    kinds = dict(tables[0].kinds)
+    for table in tables[1:]:
+        for name in kinds.keys() & table.kinds.keys():
+            both = (kinds[name], table.kinds[name])
+            text = [kind for kind in both if isinstance(kind, str)]
+            kinds[name] = text[0] if text else np.result_type(*both)
+    features = _choose_columns(tables[0].name, kinds, roles)
+    for column, role in ((roles.weight, "weight"), (roles.groups, "groups")):
+        if column is not None and not roles.targets:
+            raise InvalidParameterError(f"`{role}` without `target`; expected those of training rows")
+    return _Plan(
+        features,
+        roles.targets or None,
+        feature_dtype([kinds[name] for name in features], roles.dtype),
+        any(kinds[name] == "string" for name in roles.targets),
+    )
+
+
+def _choose_columns(table: str, kinds: Mapping[str, np.dtype[Any] | str], roles: _Roles) -> list[str]:
+    """Names of X's columns, once all names that were given are known to exist and to hold what they must."""
+    named = [(name, "target") for name in roles.targets]
+    named += [(name, "columns") for name in roles.columns or []]
+    others = ((roles.weight, "weight"), (roles.groups, "groups"))
+    named += [(name, role) for name, role in others if name is not None]
+    for name, role in named:
+        if name not in kinds:
+            near = difflib.get_close_matches(name, kinds, n=3)
+            known = "nearest: " + ", ".join(map(repr, near)) if near else "it has " + listed(list(kinds))
+            raise InvalidParameterError(f"`{role}`: {table} has no column {name!r}; {known}")
+    taken = {*roles.targets, roles.weight, roles.groups}
+    features = [name for name in kinds if name not in taken] if roles.columns is None else list(roles.columns)
+    used = [*features, *(name for name, role in named if role != "columns")]
+    twice = repeated(used)
     if twice:
         raise InvalidParameterError(
-            f"columns {_listed(twice)} are named twice; expected each once, in one role"
+            f"columns {listed(twice)} are named twice; expected each once, in one role"
         )
     if not features:
-        raise InvalidParameterError(f"no column of {path.name} is left for X; name some by `columns`")
-    may_be_text = {groups, *(targets if len(targets) == 1 else [])}
+        raise InvalidParameterError(f"no column of {table} is left for X; name some by `columns`")
+    may_be_text = {roles.groups, *(roles.targets if len(roles.targets) == 1 else [])}
     strange = {
         name: kind
         for name in used
-        if isinstance(kind := table.kinds[name], str) and not (kind == "string" and name in may_be_text)
+        if isinstance(kind := kinds[name], str) and not (kind == "string" and name in may_be_text)
     }
     if strange:
         numeric = [name for name in features if name not in strange]
         shown = ", ".join(f"{name!r} ({kind})" for name, kind in list(strange.items())[:10])
         raise DataError(
-            f"{path.name}: not numbers: {shown}; expected numeric columns. Leave them out with "
+            f"{table}: not numbers: {shown}; expected numeric columns. Leave them out with "
             f"columns={numeric[:10]}{' …' if len(numeric) > 10 else ''}, or convert them first: a time to a "
-            "number of "
-            "seconds, a category to 0/1 columns"
+            "number of seconds, a category to 0/1 columns"
         )
     return features
 
 
-def _feature_dtype(kinds: Sequence[np.dtype[Any] | str], dtype: str | None) -> np.dtype[Any]:
-    if dtype is not None:
-        return np.dtype(dtype)
-    return np.result_type(np.float32, *(kind for kind in kinds if isinstance(kind, np.dtype)))
+def _read_tables(opened: Sequence[_Input], plan: _Plan, roles: _Roles, journal: _Journal) -> Iterator[Batch]:
+    for one in opened:
+        assert one.table is not None
+        yield from _check_rows(_split_columns(one.table, plan, roles), one, plan, roles, journal)
 
 
-def _split_columns(
-    table: _Table,
-    features: list[str],
-    targets: list[str],
-    weight: str | None,
-    groups: str | None,
-    dtype: np.dtype[Any],
-    *,
-    one_dimensional: bool,
-) -> Iterator[tuple[np.ndarray | None, ...]]:
+def _split_columns(table: Table, plan: _Plan, roles: _Roles) -> Iterator[_Parts]:
+    features, targets = plan.features or [], roles.targets
     n_features = len(features)
-    for name, role in ((weight, "weight"), (groups, "groups")):
-        if name is not None and not targets:
-            raise InvalidParameterError(f"`{role}` without `target`; expected those of training rows")
-    text = [name for name in targets if table.kinds[name] == "string"]
-    numbers = [*features, *([] if text else targets), *([] if weight is None else [weight])]
-    for values, *labels in table.batches(numbers, [*text, *([] if groups is None else [groups])]):
+    text = targets if plan.text else []
+    numbers = [*features, *([] if text else targets), *([] if roles.weight is None else [roles.weight])]
+    for values, *labels in table.batches(numbers, [*text, *([] if roles.groups is None else [roles.groups])]):
         y = values[:, n_features : n_features + len(targets)]
         yield (
-            values[:, :n_features].astype(dtype, copy=False),
-            None if not targets else labels[0] if text else y[:, 0] if one_dimensional else y,
-            None if weight is None else values[:, -1],
-            None if groups is None else labels[-1],
+            values[:, :n_features].astype(plan.dtype, copy=False),
+            None if not targets else labels[0] if text else y[:, 0] if isinstance(roles.target, str) else y,
+            None if roles.weight is None else values[:, -1],
+            None if roles.groups is None else labels[-1],
         )
 
 
-def _check_values(
-    batches: Iterator[tuple[np.ndarray | None, ...]],
-    path: Path,
-    names: tuple[Sequence[str] | None, Sequence[str] | None],
-    on_nan: str,
-    attributes: dict[str, Any],
-) -> Iterator[tuple[np.ndarray | None, ...]]:
-    """Refuse or drop rows with values that are missing or infinite; counts what was dropped."""
+def _check_rows(
+    batches: Iterator[_Parts], one: _Input, plan: _Plan, roles: _Roles, journal: _Journal
+) -> Iterator[_Parts]:
+    """Refuse or drop rows with values that are missing or infinite; enters what was read in the journal."""
     first, dropped = 0, 0
+    digest = hashlib.sha256(one.source.sha256.encode())
     for parts in batches:
         good: np.ndarray | None = None
         for i, part in enumerate(parts):
@@ -266,27 +516,34 @@ def _check_values(
                 continue
             usable = _is_usable(part if part.ndim == 2 else part[:, np.newaxis])
             good = usable.all(axis=1) if good is None else good & usable.all(axis=1)
-            if on_nan == "error" and not usable.all():
+            if roles.on_nan == "error" and not usable.all():
                 row, column = np.argwhere(~usable)[0].tolist()
-                known = names[i] if i < 2 else None
+                known = (plan.features, plan.targets)[i] if i < 2 else None
                 where = ("X", "y", "the weights", "the groups")[i]
                 place = repr(known[column]) if known else f"{column} of {where}"
                 expected = "a number" if part.dtype.kind in "biuf" else "text"
                 raise DataError(
-                    f"{path.name}: row {first + row + 1}, column {place} is missing or not finite (rows "
+                    f"{one.name}: row {first + row + 1}, column {place} is missing or not finite (rows "
                     f"count from 1, without a header); expected {expected}. Fill it in, or drop such rows "
                     'with on_nan="drop"'
                 )
         assert good is not None  # X is never missing
         dropped += int(len(good) - good.sum())
         first += len(good)
-        yield parts if good.all() else tuple(None if part is None else part[good] for part in parts)
-    if on_nan == "drop":
-        attributes["dropped_rows"] = dropped
-        if dropped:
-            _log.warning(
-                "%s: %d of %d rows dropped for missing or infinite values", path.name, dropped, first
-            )
+        kept = parts if good.all() else tuple(None if part is None else part[good] for part in parts)
+        if one.is_query:
+            for part in kept:
+                if part is not None:
+                    digest.update(canonical_bytes(part.astype("T") if part.dtype == object else part))
+        yield kept
+    if dropped:
+        _log.warning("%s: %d of %d rows dropped for missing or infinite values", one.name, dropped, first)
+    source = one.source
+    if one.is_query:
+        source = Source(source.name, digest.hexdigest(), {"n_read": first})
+    journal.entries.append(source.to_dict(first - dropped))
+    journal.n_read += first
+    journal.dropped += dropped
 
 
 def _is_usable(values: np.ndarray) -> np.ndarray:
@@ -296,264 +553,28 @@ def _is_usable(values: np.ndarray) -> np.ndarray:
     return np.asarray((values != "") & (values != None))  # noqa: E711 - of each element
 
 
-def _csv_table(path: Path) -> _Table:
-    import pyarrow
-    from pyarrow import csv
-
-    block_size = max(2**20, 16 * _longest_line(path))
-
-    def options(types: dict[str, pyarrow.DataType] | None) -> dict[str, Any]:
-        names = None if types is None else list(types)
-        return {
-            "read_options": csv.ReadOptions(block_size=block_size, use_threads=False),
-            "convert_options": csv.ConvertOptions(column_types=types, include_columns=names),
-        }
-
-    try:
-        with csv.open_csv(str(path), **options(None)) as reader:
-            schema = reader.schema
-    except (pyarrow.ArrowException, OSError) as error:
-        raise StorageError(f"{path} cannot be read as CSV: {describe(error)}") from error
-    kinds = _arrow_kinds(schema, path)
-    inferred = {field.name: field.type for field in schema}
-
-    def number_type(name: str) -> pyarrow.DataType:
-        # All numbers as float64: a type inferred from the first block would fail on "1.5" after a block of
-        # integers.
-        kind = kinds[name]
-        return pyarrow.bool_() if isinstance(kind, np.dtype) and kind.kind == "b" else pyarrow.float64()
-
-    def batches(names: list[str], labels: list[str]) -> Iterator[tuple[np.ndarray, ...]]:
-        # Labels as they were inferred: 1.5 among whole numbers is none. An empty first block may be any text.
-        types = {name: number_type(name) for name in names}
-        for name in labels:
-            empty = pyarrow.types.is_null(inferred[name])
-            types[name] = pyarrow.string() if empty else inferred[name]
-        chosen = options(types)
-        try:
-            with csv.open_csv(str(path), **chosen) as reader:
-                for batch in reader:
-                    yield (_to_numpy(batch, names), *(_to_labels(batch, name) for name in labels))
-        except (pyarrow.ArrowException, OSError) as error:
-            raise DataError(
-                f"{path.name}: {describe(error)}; expected numbers in the columns {_listed(names)}"
-                f"{', and one type of value in ' + _listed(labels) if labels else ''}. "
-                "Correct the value, or leave the column out with `columns`"
-            ) from error
-
-    numbers = {
-        name: kind if isinstance(kind, str) or kind.kind == "b" else np.dtype(np.float64)
-        for name, kind in kinds.items()
-    }
-    return _Table(numbers, batches, None)
+# -- what is remembered ----------------------------------------------------------------------------
 
 
-def _longest_line(path: Path) -> int:
-    """Measure the longer of the first two lines: a row must fit into a block."""
-    opener = gzip.open if path.name.lower().endswith(".gz") else open
-    try:
-        with opener(path, "rb") as file:
-            return max(len(file.readline(2**26)) for _ in range(2))
-    except (OSError, EOFError) as error:
-        raise StorageError(f"{path} cannot be read as CSV: {describe(error)}") from error
+def _check_roles(roles: _Roles) -> _Roles:
+    if roles.dtype not in (None, "float32", "float64"):
+        raise InvalidParameterError(f"`dtype`={roles.dtype!r}; expected 'float32', 'float64' or None")
+    if roles.on_nan not in ("error", "drop"):
+        raise InvalidParameterError(f"`on_nan`={roles.on_nan!r}; expected 'error' or 'drop'")
+    return roles
 
 
-def _parquet_table(path: Path) -> _Table:
-    import pyarrow
-    from pyarrow import parquet
-
-    files = sorted(path.rglob("*.parquet")) if path.is_dir() else [path]
-    if not files:
-        raise StorageError(f"{path} is a folder without Parquet files; expected *.parquet in it")
-    partitions = sorted({part for file in files for part in file.relative_to(path).parts[:-1] if "=" in part})
-    if partitions:
-        raise StorageError(
-            f"{path} has partition folders such as {partitions[0]!r}, whose values are not in the files; "
-            "write the column into the files"
-        )
-    try:
-        metadata = [parquet.read_metadata(file) for file in files]
-        schemas = [data.schema.to_arrow_schema() for data in metadata]
-    except (pyarrow.ArrowException, OSError) as error:
-        raise StorageError(f"{path} cannot be read as Parquet: {describe(error)}") from error
-    for file, schema in zip(files, schemas, strict=True):
-        if set(schema.names) != set(schemas[0].names):
-            differing = sorted(set(schema.names) ^ set(schemas[0].names))
-            raise DataError(f"{file.name} and {files[0].name} differ in the columns {_listed(differing)}")
-    kinds = _arrow_kinds(schemas[0], path)
-    for schema in schemas[1:]:
-        for name, other in _arrow_kinds(schema, path).items():
-            both = (kinds[name], other)
-            text = [kind for kind in both if isinstance(kind, str)]
-            kinds[name] = text[0] if text else np.result_type(*both)
-
-    def batches(names: list[str], labels: list[str]) -> Iterator[tuple[np.ndarray, ...]]:
-        rows = max(1, BATCH_BYTES // (8 * len(names)))
-        for file in files:
-            try:
-                with parquet.ParquetFile(file, pre_buffer=False) as reader:
-                    chosen = [*names, *labels]
-                    for batch in reader.iter_batches(batch_size=rows, columns=chosen, use_threads=False):
-                        yield (_to_numpy(batch, names), *(_to_labels(batch, name) for name in labels))
-            except (pyarrow.ArrowException, OSError) as error:
-                raise StorageError(f"{file} cannot be read: {describe(error)}") from error
-
-    return _Table(kinds, batches, sum(data.num_rows for data in metadata))
+def _facts(roles: _Roles, journal: _Journal, before: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the attributes of a dataset that change with what was read."""
+    facts: dict[str, Any] = {SOURCES: [*known_sources(before), *journal.entries]}
+    for key, name in ((_WEIGHT_COLUMN, roles.weight), (_GROUPS_COLUMN, roles.groups)):
+        if name is not None and key not in before:
+            facts[key] = name
+    if roles.on_nan == "drop":
+        facts[_DROPPED] = int(before.get(_DROPPED, 0)) + journal.dropped
+    return facts
 
 
-def _arrow_kinds(schema: pyarrow.Schema, path: Path) -> dict[str, np.dtype[Any] | str]:
-    from pyarrow import types
-
-    twice = _repeated(schema.names)
-    if twice:
-        raise DataError(f"{path.name} has several columns named {_listed(twice)}; expected different names")
-    kinds: dict[str, np.dtype[Any] | str] = {}
-    for field in schema:
-        number = types.is_integer(field.type) or types.is_floating(field.type) or types.is_boolean(field.type)
-        # A column that is empty so far may hold numbers further on.
-        empty = types.is_null(field.type)
-        kinds[field.name] = np.dtype(field.type.to_pandas_dtype()) if number else str(field.type)
-        if _is_text(field.type):
-            kinds[field.name] = "string"
-        if empty:
-            kinds[field.name] = np.dtype(np.float64)
-    return kinds
-
-
-def _to_numpy(batch: pyarrow.RecordBatch, names: list[str]) -> np.ndarray:
-    values = np.empty((batch.num_rows, len(names)), dtype=np.float64)
-    for i, name in enumerate(names):
-        column = batch.column(name)
-        # Nulls of integers and booleans become NaN too; `to_numpy` does that for floats alone.
-        values[:, i] = column.cast("float64", safe=False).to_numpy(zero_copy_only=False)
-    return values
-
-
-def _is_text(kind: pyarrow.DataType) -> bool:
-    from pyarrow import types
-
-    values = kind.value_type if types.is_dictionary(kind) else kind
-    return bool(types.is_string(values) or types.is_large_string(values) or types.is_string_view(values))
-
-
-def _to_labels(batch: pyarrow.RecordBatch, name: str) -> np.ndarray:
-    """Return a column of labels: text as Python's strings, None where one is missing."""
-    column = batch.column(name)
-    if column.null_count or _is_text(column.type):
-        return np.array([*column.to_pylist(), None], object)[:-1]  # None keeps NumPy from making text
-    return np.asarray(column.to_numpy(zero_copy_only=False))
-
-
-def _npy_table(path: Path) -> _Table:
-    try:
-        array = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (ValueError, OSError, EOFError) as error:
-        raise StorageError(f"{path} cannot be read as an array of numbers: {describe(error)}") from error
-    if array.ndim != 2:
-        raise DataError(f"{path.name} has shape {array.shape}; expected 2 axes (n_samples, n_columns)")
-    kind: np.dtype[Any] | str = array.dtype if array.dtype.kind in "biuf" else str(array.dtype)
-    names = [str(i) for i in range(array.shape[1])]
-
-    def batches(chosen: list[str], labels: list[str]) -> Iterator[tuple[np.ndarray, ...]]:
-        rows = max(1, BATCH_BYTES // max(1, array.itemsize * array.shape[1]))
-        places = [int(name) for name in chosen]
-        for start in range(0, max(1, len(array)), rows):
-            # A map for each batch: pages that were read count as memory until their map is closed.
-            mapped = np.load(path, mmap_mode="r", allow_pickle=False)
-            part = mapped[start : start + rows]
-            yield (part[:, places].astype(np.float64), *(part[:, int(name)].copy() for name in labels))
-
-    return _Table(dict.fromkeys(names, kind), batches, len(array))
-
-
-def _read_npz(
-    path: Path,
-    target: str | Sequence[str] | None,
-    weight: str | None,
-    groups: str | None,
-    dtype: str | None,
-) -> tuple[int | None, Iterator[tuple[np.ndarray | None, ...]]]:
-    if target is not None and not isinstance(target, str):
-        raise InvalidParameterError(f"`target`={target!r}; expected the name of one array of the .npz file")
-    try:
-        with zipfile.ZipFile(path) as archive:
-            members = {name.removesuffix(".npy") for name in archive.namelist()}
-    except (zipfile.BadZipFile, OSError) as error:
-        raise StorageError(f"{path} cannot be read as .npz: {describe(error)}") from error
-    if target is None and "y" in members:
-        target = "y"
-    wanted = ["X", target, weight, groups]
-    for name, role in ((weight, "weight"), (groups, "groups")):
-        if name is not None and target is None:
-            raise InvalidParameterError(f"`{role}` without targets; expected those of training rows")
-    for name in filter(None, wanted):
-        if name not in members:
-            raise InvalidParameterError(
-                f"{path.name} has no array {name!r}; it has {_listed(sorted(members))}"
-            )
-    headers = {name: _npz_header(path, name, text=name in (target, groups)) for name in wanted if name}
-    lengths = {name: shape[0] for name, (shape, _) in headers.items()}
-    if len(headers["X"][0]) != 2 or len(set(lengths.values())) > 1:
-        shapes = {name: shape for name, (shape, _) in headers.items()}
-        raise DataError(f"{path.name} has shapes {shapes}; expected X of 2 axes and as many rows in all")
-    X_dtype = _feature_dtype([headers["X"][1]], dtype)
-    row_bytes = sum(int(np.prod(shape[1:])) * kind.itemsize for shape, kind in headers.values())
-    rows = max(1, BATCH_BYTES // max(1, row_bytes))
-
-    def batches() -> Iterator[tuple[np.ndarray | None, ...]]:
-        for parts in zip(*(_npz_rows(path, name, rows) for name in headers), strict=True):
-            read = dict(zip(headers, parts, strict=True))
-            read["X"] = read["X"].astype(X_dtype, copy=False)
-            yield tuple(None if name is None else read[name] for name in wanted)
-
-    return lengths["X"], batches()
-
-
-def _npz_header(path: Path, name: str, *, text: bool) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    with zipfile.ZipFile(path) as archive, archive.open(f"{name}.npy") as file:
-        shape, fortran, dtype = _read_array_header(file, path, name)
-    if dtype.kind not in ("biufU" if text else "biuf") or not shape or (fortran and len(shape) > 1):
-        raise DataError(
-            f"array {name!r} of {path.name} is {dtype} of shape "
-            f"{shape}{' in Fortran order' if fortran else ''}; "
-            "expected numbers in C order. Save numpy.ascontiguousarray(array)"
-        )
-    return shape, dtype
-
-
-def _npz_rows(path: Path, name: str, rows: int) -> Iterator[np.ndarray]:
-    """Rows of one array of the archive, decompressed as they are read: NumPy would load it whole."""
-    with zipfile.ZipFile(path) as archive, archive.open(f"{name}.npy") as file:
-        shape, _, dtype = _read_array_header(file, path, name)
-        row_bytes = int(np.prod(shape[1:])) * dtype.itemsize
-        for start in range(0, max(1, shape[0]), rows):
-            count = min(rows, shape[0] - start)
-            try:
-                content = file.read(count * row_bytes)
-            except (zipfile.BadZipFile, OSError, EOFError) as error:
-                raise StorageError(f"array {name!r} of {path} is damaged: {describe(error)}") from error
-            if len(content) != count * row_bytes:
-                raise StorageError(
-                    f"array {name!r} of {path} ends at row {start + len(content) // max(1, row_bytes)}"
-                )
-            yield np.frombuffer(content, dtype=dtype).reshape(count, *shape[1:])
-
-
-def _read_array_header(file: Any, path: Path, name: str) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    try:
-        version = np.lib.format.read_magic(file)
-        reader = (
-            np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        )
-        shape, fortran, dtype = reader(file)
-    except (ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise StorageError(f"array {name!r} of {path} cannot be read: {describe(error)}") from error
-    return shape, fortran, dtype
-
-
-def _repeated(names: Sequence[str]) -> list[str]:
-    return sorted(name for name, count in Counter(names).items() if count > 1)
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(repr(name) for name in names[:10]) + (" …" if len(names) > 10 else "")
+def _then(batches: Iterator[Batch], finish: Callable[[], None]) -> Iterator[Batch]:
+    yield from batches
+    finish()

@@ -265,6 +265,26 @@ def test_append_to_a_dataset_that_is_overwritten_meanwhile_is_refused(server):
     np.testing.assert_array_equal(rows_of(url), X + 1)
 
 
+def test_new_files_of_a_pattern_are_appended_once_and_the_others_not_read(server, table, tmp_path):
+    url, pattern = server.url("nightly.zarr"), server.url("incoming/*.csv")
+    lines = table.read_bytes().splitlines(keepends=True)
+    server.write("incoming/1.csv", lines[0] + b"".join(lines[1:101]))
+    server.write("incoming/deeper/3.csv", lines[0] + lines[1])
+    first = document("ingest", pattern, url, "--append", "--target", "price")
+    server.write("incoming/2.csv", lines[0] + b"".join(lines[101:]))
+    server.requests()
+    second = document("ingest", pattern, url, "--append")
+    assert not [one for one in server.requests() if one.startswith("GET /bucket/incoming/1.csv")]
+    third = document("ingest", pattern, url, "--append")
+    assert [one["n_after"] for one in (first, second, third)] == [100, 300, 300]
+    assert third["skipped"] == [server.url("incoming/1.csv"), server.url("incoming/2.csv")]
+    whole = document("ingest", table, tmp_path / "here.zarr", "--target", "price")
+    np.testing.assert_array_equal(rows_of(url), rows_of(whole["path"]))
+    assert "nothing to ingest at" in refusal(65, "ingest", server.url("incoming/none.csv"), server.url("new"))
+    folder = document("ingest", server.url("incoming/deeper/3.csv"), server.url("one.zarr"))
+    assert folder["n_samples"] == 1
+
+
 # -- records: models, and what a run keeps -----------------------------------------------------------------
 
 

@@ -1231,3 +1231,35 @@ def test_children_ignore_a_ctrl_c_that_is_not_lost_for_this_process():
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def test_rows_are_ingested_once_and_both_counts_are_shown(folder, tmp_path):
+    ingest_it = ("ingest", folder / "table.csv", tmp_path / "d.zarr", "--append", "--target", "price")
+    first, again = document(*ingest_it), document(*ingest_it)
+    assert (first["n_before"], again["n_before"], again["n_after"]) == (0, first["n_after"], first["n_after"])
+    assert (first["ingested"], again["skipped"]) == (2 * ([str(folder / "table.csv")],))
+    shown = run(*ingest_it).stdout
+    assert "nothing new" in shown
+    assert "there already" in shown
+
+
+def test_a_query_is_ingested_and_the_password_of_its_database_not_told(tmp_path, monkeypatch):
+    monkeypatch.setenv("RFF_DIST_SQL", "sqlite://")
+    made = document("ingest", tmp_path / "d", "--target", "y", "--sql", "SELECT 1 AS x, 2 AS y")
+    assert (made["n_samples"], made["feature_names"], made["target_names"]) == (1, ["x"], ["y"])
+    monkeypatch.setenv("RFF_DIST_SQL", "nothing://me:geheim@host/x")
+    result = run("ingest", tmp_path / "e", "--sql", "SELECT 1 AS x", "--debug")
+    assert result.exit_code == 2
+    assert "geheim" not in result.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["a.csv", "d", "--append", "--overwrite"], "leave it out"),
+        (["a.csv", "d", "--sql", "SELECT 1"], "a.csv: expected files or a query"),
+        (["d"], "expected files and, last, the dataset"),
+    ],
+)
+def test_sources_that_do_not_go_together_exit_2(arguments, message):
+    assert message in refusal(2, "ingest", *arguments)
