@@ -22,8 +22,8 @@ import os
 import platform
 import re
 import uuid
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from importlib.metadata import PackageNotFoundError, distribution
@@ -35,6 +35,8 @@ from rff_dist.errors import (
     InvalidParameterError,
     NoSuchVersionError,
     OutputExistsError,
+    RFFDistError,
+    StorageError,
 )
 from rff_dist.storage.conditional import create_bytes
 from rff_dist.storage.documents import parse_document, sign_document
@@ -45,7 +47,9 @@ from rff_dist.storage.locations import (
     delete_bytes,
     discard,
     exists,
+    explain,
     holds_versions,
+    is_store_error,
     list_names,
     may_hold,
     open_store,
@@ -54,6 +58,7 @@ from rff_dist.storage.locations import (
     redact,
     sync_names,
     write_bytes,
+    writing_advice,
 )
 from rff_dist.storage.models import peek_record
 from rff_dist.storage.pointer import Pointer, read_pointer, swap_pointer, version_place
@@ -321,7 +326,7 @@ class RegisteredModel:
             previous: tuple[int, ...] = ()
             if before is not None:
                 previous = before.previous + (() if before.number == number else (before.number,))
-            with suppress(ConflictError):
+            with suppress(ConflictError), _explained(self.location):
                 swap_pointer(self.location, Pointer.now(number, previous, reason), expected=tagged)
                 return version
         raise ConflictError(f"{self.location} is promoted to by others all the time; stop them and try again")
@@ -352,7 +357,8 @@ class RegisteredModel:
             number, previous = previous[-1], previous[:-1]
             # A version that was removed since is passed over.
             if (version := self._read_version(number)) is not None:
-                swap_pointer(self.location, Pointer.now(number, previous, why), expected=tagged)
+                with _explained(self.location):
+                    swap_pointer(self.location, Pointer.now(number, previous, why), expected=tagged)
                 return version
         raise NoSuchVersionError(
             f"nothing to roll back to: no version of {self.location} was current before version "
@@ -429,8 +435,9 @@ class RegisteredModel:
         open_store(self.location, read_only=False)  # a name in memory is there from now on
         store = open_store(self._claims, read_only=False)
         number = self._last_number() + 1
-        while not create_bytes(store, f"{number}.json", content, where=self._claims):
-            number += 1
+        with _explained(self._claims):
+            while not create_bytes(store, f"{number}.json", content, where=self._claims):
+                number += 1
         return number
 
     def _write_lineage(self, version: Version) -> None:
@@ -438,8 +445,9 @@ class RegisteredModel:
         place = parse_location(version.url)
         document = {name: getattr(version, name) for name in _STORED}
         store = open_store(place, read_only=False)
-        write_bytes(store, LINEAGE_FILE, sign_document(document, kind=_KIND, version=_VERSION))
-        sync_names(place, 3)
+        with _explained(place):
+            write_bytes(store, LINEAGE_FILE, sign_document(document, kind=_KIND, version=_VERSION))
+            sync_names(place, 3)
 
     def _read_version(self, number: int) -> Version | None:
         place = version_place(self.location, number)
@@ -468,6 +476,20 @@ def code_version() -> dict[str, str]:
             json.loads(package.read_text("direct_url.json") or "")["vcs_info"]["commit_id"]
         )
     return found
+
+
+@contextmanager
+def _explained(location: Location) -> Iterator[None]:
+    """Say of an error of the system or of an object store what could not be written."""
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, RFFDistError) or not is_store_error(error):
+            raise
+        raise StorageError(
+            f"{location} could not be written: {explain(error)}; the current version is unchanged. "
+            f"{writing_advice(error)}"
+        ) from error
 
 
 def _checked_lineage(lineage: Mapping[str, Any]) -> dict[str, Any]:
