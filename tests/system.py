@@ -185,14 +185,34 @@ class System:
         found: dict[str, Any] = self.call("GET", f"/flow_runs/{run}")
         return found
 
-    def flow_runs(self, name: str, *, scheduled: bool) -> list[dict[str, Any]]:
-        """Return the runs of a deployment that ended, in the order of their start."""
+    @contextlib.contextmanager
+    def schedule_every(self, name: str, *, seconds: int) -> Iterator[None]:
+        """Let a deployment run by a schedule of its own for a while; at the end none of its runs is left."""
+        path = f"/deployments/{self.deployment(name)['id']}/schedules"
+        schedule = {"schedule": {"interval": seconds}, "active": True}
+        [made] = self.call("POST", path, [schedule])
+        try:
+            yield
+        finally:
+            self.call("DELETE", f"{path}/{made['id']}")
+        self.process("worker").wait_until(
+            lambda: not self.flow_runs(name, scheduled=True, state="PENDING|RUNNING|CANCELLING"),
+            f"the last scheduled run of {name}",
+            RUN_S,
+        )
+
+    def flow_runs(self, name: str, *, scheduled: bool, state: str) -> list[dict[str, Any]]:
+        """Return the runs of a deployment in one of some states ("A|B"), in the order of their start."""
         body = {
             "flow_runs": {"deployment_id": {"any_": [self.deployment(name)["id"]]}},
             "sort": "EXPECTED_START_TIME_ASC",
         }
         runs = self.call("POST", "/flow_runs/filter", body)
-        return [run for run in runs if run["state_type"] in ENDED and run["auto_scheduled"] == scheduled]
+        return [
+            run
+            for run in runs
+            if run["state_type"] in state.split("|") and run["auto_scheduled"] == scheduled
+        ]
 
     def finish(self, run: str, state: str = "COMPLETED") -> dict[str, Any]:
         """Wait for the end of a flow run, which must be in `state`."""

@@ -9,14 +9,19 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pyarrow
 import pytest
+from pyarrow import parquet
 
-from rff_dist import load_model
+from rff_dist import load_model, pipeline
+from rff_dist.engines.serial import SerialEngine
 from rff_dist.model import read_model
-from rff_dist.storage import open_column, open_dataset, write_dataset
+from rff_dist.refresh import read_refusals
+from rff_dist.storage import append_dataset, open_column, open_dataset, write_dataset
+from rff_dist.storage.locations import parse_location
 from rff_dist.storage.registry import RegisteredModel
 from tests.s3_server import SECRET_KEY
-from tests.system import System, deploy, missing_programs, run_system
+from tests.system import RUN_S, System, deploy, missing_programs, run_system
 
 pytestmark = [
     pytest.mark.flows,
@@ -27,13 +32,14 @@ pytestmark = [
     pytest.mark.skipif(bool(missing_programs()), reason=f"not here: {', '.join(missing_programs())}"),
 ]
 
+COLUMNS = ["a", "b", "c", "d"]
 N_SAMPLES, N_NEW = 20_000, 3_000
 TRAINING = {"n_components": 256, "seed": 3, "register": True}
 
 
-def draw_rows(n_samples: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+def draw_rows(n_samples: int, seed: int, *, shift: float = 0.0) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(seed)
-    X = rng.standard_normal((n_samples, 4))
+    X = rng.standard_normal((n_samples, 4)) + shift
     return X, np.sin(X[:, 0]) + X[:, 1] + 0.1 * rng.standard_normal(n_samples)
 
 
@@ -42,9 +48,6 @@ class Place:
     """Where data and models are."""
 
     root: str
-
-    def __getattr__(self, name: str) -> str:
-        return f"{self.root}/{name}"
 
     @property
     def data(self) -> str:
@@ -63,8 +66,9 @@ def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
         for name, value in running.s3.environment.items():
             patch.setenv(name, value)
         store = running.s3.url("rff_dist")
-        write_dataset(f"{store}/data.zarr", *draw_rows(N_SAMPLES, 0), chunk_rows=2048)
-        write_dataset(f"{store}/test.zarr", *draw_rows(2000, 1), chunk_rows=2048)
+        names = {"feature_names": COLUMNS, "target_names": ["y"], "chunk_rows": 2048}
+        write_dataset(f"{store}/data.zarr", *draw_rows(N_SAMPLES, 0), **names)
+        write_dataset(f"{store}/test.zarr", *draw_rows(2000, 1), **names)
         deploy(running, store, stack)
         yield running
 
@@ -127,6 +131,110 @@ def test_next_run_after_a_kill_has_the_digest_of_an_undisturbed_one(killed, plac
     after = read_model(f"{place.root}/models/killed")
     assert after.digest() == undisturbed.digest()
     assert after.statistics.digest() == undisturbed.statistics.digest()
+
+
+# -- new rows, and refreshes that fire by themselves -------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def ingested(system: System, killed: dict[str, Any], place: Place, tmp_path_factory: Any) -> dict[str, Any]:
+    """New rows arrive as a Parquet file in the object store, and the nightly flow appends them."""
+    X, y = draw_rows(N_NEW, 10)
+    columns = {name: X[:, i] for i, name in enumerate(COLUMNS)}
+    file = tmp_path_factory.mktemp("new") / "new.parquet"
+    parquet.write_table(pyarrow.table({**columns, "y": y}), file)
+    system.s3.write("rff_dist/incoming/new.parquet", file.read_bytes())
+    first = system.finish(system.start("ingest/nightly", target="y"))
+    again = system.finish(system.start("ingest/nightly", target="y"))
+    return {"first": first, "again": again}
+
+
+def test_new_file_is_appended_once(ingested, place):
+    dataset = open_dataset(place.data)
+    assert dataset.n_samples == N_SAMPLES + N_NEW
+    np.testing.assert_array_equal(
+        dataset.take(range(N_SAMPLES, N_SAMPLES + N_NEW)).X, draw_rows(N_NEW, 10)[0]
+    )
+
+
+@pytest.fixture(scope="module")
+def refreshed(system: System, ingested: dict[str, Any]) -> list[dict[str, Any]]:
+    """Two runs of the nightly refresh that nobody starts, the schedule being one of seconds."""
+    with system.schedule_every("refresh/nightly", seconds=15):
+        system.process("worker").wait_until(
+            lambda: len(system.flow_runs("refresh/nightly", scheduled=True, state="COMPLETED")) >= 2,
+            "two scheduled refreshes",
+            RUN_S,
+        )
+    return system.flow_runs("refresh/nightly", scheduled=True, state="COMPLETED")
+
+
+def test_scheduled_refresh_adds_the_new_rows_and_the_next_one_finds_nothing_to_do(refreshed, place, system):
+    versions = RegisteredModel(place.model).versions()
+    assert [version.number for version in versions] == [1, 2]
+    assert versions[1].lineage["added"] == [[N_SAMPLES, N_SAMPLES + N_NEW]]
+    first, second = (system.log_of(run["id"]) for run in refreshed[:2])
+    assert "published" in first
+    assert "nothing new" in second
+
+
+def test_refreshed_model_has_the_bits_of_one_trained_on_all_rows_at_once(refreshed, place):
+    first, second = (read_model(version.url) for version in RegisteredModel(place.model).versions()[:2])
+    engine = SerialEngine(1)
+    at_once = pipeline.accumulate(
+        open_dataset(place.data), first.feature_map, engine=engine, spec=first.statistics.spec
+    )
+    assert at_once.n_samples == N_SAMPLES + N_NEW
+    assert second.feature_map.digest() == first.feature_map.digest()
+    assert second.statistics.digest() == at_once.digest()
+    solved = pipeline.solve(at_once, alpha="auto", fit_intercept=True)
+    np.testing.assert_array_equal(second.coefficients, solved.solution.coefficients)
+
+
+@pytest.fixture(scope="module")
+def drifted(system: System, refreshed: Any, place: Place) -> dict[str, Any]:
+    """Rows of the same function of other inputs."""
+    X, y = draw_rows(N_NEW, 11, shift=0.5)
+    append_dataset(place.data, X, y)
+    return system.finish(system.start("refresh/nightly"))
+
+
+def test_drifted_rows_raise_the_flag_and_are_added(drifted, refreshed, place, system):
+    second, third = (read_model(version.url) for version in RegisteredModel(place.model).versions()[1:3])
+    assert third.card["update"]["drift"]["drifted"]
+    assert not second.card["update"]["drift"]["drifted"]
+    assert "drift" in str(system.artifacts(drifted["id"])).lower()
+
+
+@pytest.fixture(scope="module")
+def gated(system: System, drifted: dict[str, Any], place: Place) -> dict[str, Any]:
+    """Rows whose targets are wrong."""
+    X, y = draw_rows(N_NEW, 12)
+    append_dataset(place.data, X, 20 * y[::-1])
+    before = RegisteredModel(place.model).current()
+    run = system.finish(system.start("refresh/nightly"))
+    return {"before": before, "run": run, "again": system.finish(system.start("refresh/nightly"))}
+
+
+def test_bad_batch_is_kept_out_by_the_gate_with_the_reason(gated, place, system):
+    after = RegisteredModel(place.model).current()
+    assert after.number == gated["before"].number == 3
+    [refusal] = read_refusals(parse_location(place.model))
+    n_samples = open_dataset(place.data).n_samples
+    assert (refusal.start, refusal.stop) == (n_samples - N_NEW, n_samples)
+    assert "kept" in system.log_of(gated["run"]["id"])
+    assert "nothing new" in system.log_of(gated["again"]["id"])
+
+
+@pytest.fixture(scope="module")
+def rolled_back(system: System, gated: dict[str, Any], place: Place) -> str:
+    return system.run("rff_dist.cli", "models", "rollback", place.model, "--reason", "the mean has moved")
+
+
+def test_rollback_gives_readers_the_version_before(rolled_back, place):
+    second = RegisteredModel(place.model).version(2)
+    assert RegisteredModel(place.model).current() == second
+    assert read_model(place.model).digest() == second.digest
 
 
 # -- clusters ----------------------------------------------------------------------------------------------
