@@ -381,6 +381,7 @@ def test_a_publisher_killed_at_any_moment_leaves_the_old_version_or_the_new_one(
             code = int(killer.stdout.readline())
             current = whole(read_record(url))
             outcomes.append((code, tuple(numbers(url)), current))
+            assert [whole(read_record(f"{url}/versions/{i}")) for i in numbers(url)] == numbers(url)
             taken = [int(Path(name).stem) for name in os.listdir(f"{url}/claims")]
             assert publish(url, 3).number == max(taken) + 1
             assert RegisteredModel(url).rollback().number == current
