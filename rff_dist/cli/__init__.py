@@ -11,7 +11,7 @@ standard error, and an exit code that a script can act on:
 65    bad data: an input that is missing, damaged or unfit
 69    unavailable: no scheduler answers, the cluster must not be used, or a package is missing
 73    the output exists or cannot be written
-75    the cluster was lost on the way: the same command may succeed later
+75    the cluster was lost on the way, or another run holds or changed it: try again later
 130   stopped by Ctrl-C; 143 by SIGTERM
 ====  ====================================================================================
 
