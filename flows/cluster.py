@@ -24,7 +24,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from prefect import State, flow, get_run_logger
+from prefect import State, get_run_logger
 from prefect.artifacts import create_markdown_artifact, create_table_artifact
 from prefect.states import Completed
 from pydantic import Field, field_validator, model_validator
@@ -37,8 +37,11 @@ from flows.common import (
     Summary,
     check_location,
     code,
+    holding,
+    job_flow,
     number,
     open_engine,
+    place_of,
     show_versions,
     step,
 )
@@ -55,6 +58,7 @@ from rff_dist.publishing import publish as publish_version
 from rff_dist.report import save_clusters
 from rff_dist.storage import Column, ZarrDataset, open_dataset, redact
 from rff_dist.storage.columns import column_of
+from rff_dist.storage.leases import Lease
 from rff_dist.storage.locations import check_output, parse_location
 from rff_dist.storage.registry import RegisteredModel
 
@@ -157,6 +161,7 @@ class _Work:
     dataset: ZarrDataset
     known: Column | None
     engine: Engine
+    lease: Lease
     found: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -215,15 +220,19 @@ def _working(parameters: ClusterParameters, log: Any) -> Iterator[None]:
         raise OutputExistsError(
             f"{picture} exists already, where the picture is to be; choose another output, or give overwrite"
         )
-    with open_engine(parameters, log) as engine:
-        token = _work.set(_Work(parameters, dataset, known, engine))
+    with (
+        holding(parameters.output),
+        holding(parameters.model) as lease,
+        open_engine(parameters, log) as engine,
+    ):
+        token = _work.set(_Work(parameters, dataset, known, engine, lease))
         try:
             yield
         finally:
             _work.reset(token)
 
 
-@step("inspect")
+@step("inspect", retried=True)
 def inspect() -> Summary:
     """Check every value and measure means and deviations, in one cheap pass."""
     work = _work.get()
@@ -240,7 +249,7 @@ def inspect() -> Summary:
     }
 
 
-@step("draw")
+@step("draw", retried=True)
 def draw() -> Summary:
     """Draw the features to cluster in."""
     work = _work.get()
@@ -267,7 +276,7 @@ def draw() -> Summary:
     }
 
 
-@step("broadcast")
+@step("broadcast", retried=True)
 def broadcast() -> Summary:
     """Give the features to every worker and compare their digests."""
     work = _work.get()
@@ -275,7 +284,7 @@ def broadcast() -> Summary:
     return {"feature_map": work.feature_map.digest(), "n_workers": work.engine.n_workers}
 
 
-@step("start")
+@step("start", retried=True)
 def start() -> Summary:
     """Measure the features' norms, and choose the centres of each start."""
     work = _work.get()
@@ -322,7 +331,7 @@ def assign() -> Summary:
     return {"output": redact(given.output), "n_labelled": n_samples}
 
 
-@step("compare")
+@step("compare", retried=True)
 def compare() -> Summary | State[None]:
     """Count the rows of each known label in each cluster; skipped where there are no known labels."""
     work = _work.get()
@@ -348,6 +357,7 @@ def publish(agreement: Summary | None) -> Summary:
         save_clusters(given.picture, view, title=Path(given.output).name, subtitle=words)
     facts = {} if agreement is None else {"agreement": agreement}
     version = None
+    work.lease.check()
     if given.registered:
         whole = replace(clusters, facts={**clusters.facts, **facts})
         n_samples = work.dataset.n_samples
@@ -365,7 +375,7 @@ def publish(agreement: Summary | None) -> Summary:
     }
 
 
-@flow(name="cluster", persist_result=False)
+@job_flow("cluster")
 def cluster(parameters: ClusterParameters) -> Summary:
     """Cluster rows by k-means in random features; publish their labels and the centres.
 
@@ -436,7 +446,7 @@ def cluster(parameters: ClusterParameters) -> Summary:
 def _summary_markdown(result: Mapping[str, Any]) -> str:
     facts = {
         "labels": code(result["output"]),
-        "model": code(result["model"]),
+        "model": place_of(result),
         "digest": code(result["digest"]),
         "data": code(result["data"]),
         "rows, inputs": f"{result['n_samples']:,}, {result['n_features']:,}",

@@ -1,35 +1,39 @@
 """What the flows share: parameters of every job, its engine and folder, and tasks that begin and end it.
 
-A task is one call into `rff_dist.training` and hands on a small JSON-able summary. Retries of blocks belong
-to the engine, so no task has any.
+A task is one call into `rff_dist.training` and hands on a small JSON-able summary. How flows run, stop and
+are retried is in `flows.running`.
 """
 
 from __future__ import annotations
 
-import logging
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Annotated, Any, Literal, Self, cast
+from typing import Annotated, Any, Literal, Self
 
-from prefect import State, Task
+from prefect import State
 from prefect.artifacts import create_table_artifact
-from prefect.cache_policies import NO_CACHE
 from prefect.states import Completed
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
+from flows.running import (
+    RunParameters,
+    check_location,
+    code,
+    holding,
+    is_transient,
+    job_flow,
+    lend_engine,
+    open_engine,
+    step,
+)
 from rff_dist import training
 from rff_dist.blocks import Dataset
-from rff_dist.engines import Engine
-from rff_dist.engines.dask import DaskEngine
-from rff_dist.errors import InvalidParameterError, StorageError
 from rff_dist.feature_map import Nystrom
 from rff_dist.kernels import Kernel
-from rff_dist.progress import LogObserver
 from rff_dist.publishing import version_rows
 from rff_dist.storage import ZarrDataset, open_dataset, redact
-from rff_dist.storage.locations import parse_location
 from rff_dist.storage.registry import RegisteredModel
 
 __all__ = [
@@ -38,15 +42,21 @@ __all__ = [
     "NonNegative",
     "Positive",
     "Positives",
+    "RunParameters",
     "Summary",
     "check_location",
     "code",
     "current_job",
     "evaluate",
+    "facts_markdown",
+    "holding",
     "inspect",
+    "is_transient",
+    "job_flow",
     "lend_engine",
     "number",
     "open_engine",
+    "place_of",
     "publish",
     "show_versions",
     "step",
@@ -63,10 +73,8 @@ type NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 type Positives = Annotated[list[Positive], Field(min_length=1)]
 
 
-class DataParameters(BaseModel):
+class DataParameters(RunParameters):
     """On which rows, with which features and where a job runs; every value is checked before a run starts."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     data: str = Field(description="Path or URL of the training data: a Zarr group with X and y.")
     model: str = Field(description="Path or URL where the model is published.")
@@ -95,19 +103,6 @@ class DataParameters(BaseModel):
         default=True, description="Whether the inputs' means and standard deviations are taken out first."
     )
     seed: int = Field(default=0, ge=0, lt=2**63, description="Seed of the frequencies and of samples.")
-    scheduler: str | None = Field(
-        default=None,
-        description="Address of a Dask scheduler, tcp://127.0.0.1:8786 say; left out, an embedded local "
-        "cluster starts and ends with the flow.",
-    )
-    workers: int | None = Field(
-        default=None,
-        ge=1,
-        description="Worker processes of the embedded cluster; by the number of CPUs if left out.",
-    )
-    threads: int | None = Field(
-        default=None, ge=1, description="Threads of each worker process; by the number of CPUs if left out."
-    )
     overwrite: bool = Field(default=False, description="Whether a model that is there may be replaced.")
     # Every class of pydantic's has a method `register`, which a field of that name would hide.
     registered: bool = Field(
@@ -128,24 +123,11 @@ class DataParameters(BaseModel):
             raise ValueError(
                 f"`centres` is {self.centres!r}, but Fourier features have none; give features='nystrom'"
             )
-        if self.scheduler is not None and (self.workers is not None or self.threads is not None):
-            raise ValueError(
-                "`workers` and `threads` size the embedded cluster, but `scheduler` names an existing one"
-            )
         return self
 
     def to_features(self) -> str | Nystrom:
         """Return the kind of features, as the pipeline takes it."""
         return self.features if self.features == "fourier" else Nystrom(self.centres)
-
-
-def check_location(url: str) -> str:
-    """Return a path or URL, if it is one."""
-    try:
-        parse_location(url)
-    except StorageError as error:
-        raise ValueError(str(error)) from error
-    return url
 
 
 class JobParameters(DataParameters):
@@ -159,6 +141,12 @@ class JobParameters(DataParameters):
     fit_intercept: bool = Field(
         default=True, description="Whether to fit an intercept, which is not penalised."
     )
+
+    @model_validator(mode="after")
+    def _keep_versions(self) -> Self:
+        if self.registered and self.overwrite:
+            raise ValueError("`overwrite` is true, but versions of a registered model are never replaced")
+        return self
 
     @field_validator("test")
     @classmethod
@@ -174,34 +162,11 @@ class JobParameters(DataParameters):
 
 # Tasks find what they work on here: an engine and open data are neither to be hashed nor stored by Prefect.
 _job: ContextVar[training.Job] = ContextVar("job")
-_lent_engine: ContextVar[Engine | None] = ContextVar("lent_engine", default=None)
 
 
 def current_job() -> training.Job:
     """Return the job of the flow that runs."""
     return _job.get()
-
-
-@contextmanager
-def lend_engine(engine: Engine) -> Iterator[None]:
-    """Let flows that this context calls use `engine`, and leave it open, in the place of one of their own.
-
-    For a process that has a cluster already, or observers to show the passes with.
-    """
-    token = _lent_engine.set(engine)
-    try:
-        yield
-    finally:
-        _lent_engine.reset(token)
-
-
-def step[**P, R](run_name: str) -> Callable[[Callable[P, R]], Task[P, R]]:
-    """Make a task of a function, which Prefect neither caches nor stores the result of."""
-
-    def make(function: Callable[P, R]) -> Task[P, R]:
-        return Task(function, task_run_name=run_name, cache_policy=NO_CACHE, persist_result=False)
-
-    return make
 
 
 @contextmanager
@@ -226,6 +191,7 @@ def working(
         parameters.model, dataset, overwrite=parameters.overwrite, register=parameters.registered
     )
     with (
+        holding(parameters.model),
         open_engine(parameters, log) as engine,
         training.open_job(
             dataset,
@@ -250,35 +216,13 @@ def working(
             _job.reset(token)
 
 
-@contextmanager
-def open_engine(parameters: DataParameters, log: Any) -> Iterator[Engine]:
-    """Open the engine that the parameters name, or the one that was lent to the flow."""
-    lent = _lent_engine.get()
-    if lent is not None:
-        if any(v is not None for v in (parameters.scheduler, parameters.workers, parameters.threads)):
-            raise InvalidParameterError(
-                "an engine was lent to the flow, which `scheduler`, `workers` and `threads` do not change; "
-                "leave them out"
-            )
-        yield lent
-        return
-    observer = LogObserver(cast("logging.Logger", log))  # an adapter, with the same methods
-    with DaskEngine(
-        parameters.scheduler,
-        n_workers=parameters.workers,
-        threads_per_worker=parameters.threads,
-        observers=(observer,),
-    ) as engine:
-        yield engine
-
-
-@step("inspect")
+@step("inspect", retried=True)
 def inspect() -> Summary:
     """Plan the fit, check every value and measure means and deviations."""
     return training.inspect_data(_job.get())
 
 
-@step("evaluate")
+@step("evaluate", retried=True)
 def evaluate(candidate: Summary) -> Summary | State[None]:
     """Measure the errors on test data; skipped where there are none."""
     if _job.get().test is None:
@@ -318,9 +262,22 @@ def _cell(value: Any) -> Any:
     return f"{value[:12]}…" if isinstance(value, str) and _DIGEST.fullmatch(value) else value
 
 
+def place_of(published: Mapping[str, Any]) -> str:
+    """Show where a model is, and as which version it was registered there."""
+    version = published["version"]
+    return code(published["model"]) + ("" if version is None else f", version {version}")
+
+
+def facts_markdown(title: str, facts: Mapping[str, str]) -> str:
+    """Return facts as a table below a title."""
+    return "\n".join(
+        [f"# {title}", "", "| | |", "|---|---|", *(f"| {k} | {v} |" for k, v in facts.items()), ""]
+    )
+
+
 def summary_markdown(title: str, facts: Mapping[str, str], metrics: Mapping[str, Any] | None) -> str:
     """Return facts as a table, and below it the errors on test data where there are some."""
-    lines = [f"# {title}", "", "| | |", "|---|---|", *(f"| {k} | {v} |" for k, v in facts.items()), ""]
+    lines = facts_markdown(title, facts).split("\n")
     if metrics is None:
         return "\n".join([*lines, "Not evaluated: no test data were given.", ""])
     lines += [f"## Errors on {metrics['n_samples']:,} rows of {code(metrics['test_data'])}", ""]
@@ -337,8 +294,3 @@ def number(value: Any) -> str:
     if isinstance(value, list):
         return ", ".join(map(number, value[:8])) + (f" … ({len(value)})" if len(value) > 8 else "")
     return f"{value:.4g}"
-
-
-def code(text: str) -> str:
-    """Show a name as it is, whatever it holds: it must not become markup."""
-    return "`" + redact(text).replace("`", "'").replace("|", "\\|").replace("\n", " ") + "`"

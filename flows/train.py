@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Self
 
-from prefect import State, flow, get_run_logger
+from prefect import State, get_run_logger
 from prefect.artifacts import create_markdown_artifact, create_table_artifact
 from pydantic import Field, model_validator
 
@@ -32,8 +32,10 @@ from flows.common import (
     current_job,
     evaluate,
     inspect,
+    job_flow,
     lend_engine,
     number,
+    place_of,
     publish,
     step,
     summary_markdown,
@@ -115,31 +117,31 @@ class TrainParameters(JobParameters):
         return self.length_scale_candidates or [self.length_scale]
 
 
-@step("draw {name}")
+@step("draw {name}", retried=True)
 def draw(name: str, length_scale: Any) -> Summary:
     """Draw the frequencies of one length scale."""
     return training.draw_features(current_job(), length_scale, name=name)
 
 
-@step("broadcast {candidate[name]}")
+@step("broadcast {candidate[name]}", retried=True)
 def broadcast(candidate: Summary) -> Summary:
     """Give the frequencies to every worker and compare their digests."""
     return training.broadcast_features(current_job(), candidate)
 
 
-@step("accumulate {candidate[name]}")
+@step("accumulate {candidate[name]}", retried=True)
 def accumulate(candidate: Summary) -> Summary:
     """Accumulate the exact statistics."""
     return training.accumulate_statistics(current_job(), candidate)
 
 
-@step("solve {candidate[name]}")
+@step("solve {candidate[name]}", retried=True)
 def solve(candidate: Summary) -> Summary:
     """Solve for the coefficients."""
     return training.solve_ridge(current_job(), candidate)
 
 
-@flow(name="train", persist_result=False)
+@job_flow("train")
 def train(parameters: TrainParameters) -> Summary:
     """Train a ridge regression on random Fourier features and publish the model.
 
@@ -214,7 +216,7 @@ def _log_solution(log: Any, solved: Mapping[str, Any]) -> None:
 
 def _summary_markdown(result: Mapping[str, Any]) -> str:
     facts = {
-        "model": code(result["model"]),
+        "model": place_of(result),
         "digest": code(result["digest"]),
         "training data": code(result["data"]),
         "rows": f"{result['n_samples']:,}",

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, Self
 
-from prefect import State, flow, get_run_logger
+from prefect import State, get_run_logger
 from prefect.artifacts import create_markdown_artifact, create_table_artifact
 from pydantic import Field, model_validator
 
@@ -33,7 +33,9 @@ from flows.common import (
     current_job,
     evaluate,
     inspect,
+    job_flow,
     number,
+    place_of,
     publish,
     step,
     summary_markdown,
@@ -120,13 +122,13 @@ class TuneParameters(JobParameters):
         return GroupedDataset(dataset, column_of(dataset, self.group_by))
 
 
-@step("draw")
+@step("draw", retried=True)
 def draw(candidates: list[search.Candidate]) -> list[Summary]:
     """Draw the frequencies of all candidates."""
     return training.draw_candidates(current_job(), candidates)
 
 
-@step("accumulate {number} of {total}")
+@step("accumulate {number} of {total}", retried=True)
 def accumulate(candidates: list[Summary], number: int, total: int) -> Summary:
     """Give some candidates' frequencies to every worker, and accumulate all their folds in one reading."""
     return training.accumulate_candidates(current_job(), candidates)
@@ -138,7 +140,7 @@ def validate(candidate: Summary) -> Summary:
     return training.validate_candidate(current_job(), candidate)
 
 
-@flow(name="tune", persist_result=False)
+@job_flow("tune")
 def tune(parameters: TuneParameters) -> Summary:
     """Compare kernels, length scales, alphas and D by k-fold cross-validation; publish the best model.
 
@@ -225,7 +227,7 @@ def _log_candidate(log: Any, row: Mapping[str, Any]) -> None:
 def _summary_markdown(result: Mapping[str, Any], parameters: TuneParameters) -> str:
     best = result["best"]
     facts = {
-        "model": code(result["model"]),
+        "model": place_of(result),
         "digest": code(result["digest"]),
         "training data": code(result["data"]),
         "rows": f"{result['n_samples']:,}",

@@ -22,6 +22,7 @@
     ├── ClusterError (ConnectionError)          the Dask cluster cannot be used
     │   ├── ClusterUnavailableError             no scheduler answers
     │   └── ClusterLostError                    the scheduler or all workers went away during a pass
+    ├── JobTimeoutError (TimeoutError)          a run took longer than it was given
     └── MissingDependencyError (ImportError)    an optional package is needed
 
 Each error is also the built-in that a caller would catch without knowing rff_dist.
@@ -109,6 +110,10 @@ class ClusterUnavailableError(ClusterError):
 
 class ClusterLostError(ClusterError):
     """The scheduler, or every worker, went away during a pass."""
+
+
+class JobTimeoutError(RFFDistError, TimeoutError):
+    """A run took longer than it was given."""
 
 
 class MissingDependencyError(RFFDistError, ImportError):

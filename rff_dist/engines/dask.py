@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib.util
 import ipaddress
 import logging
 import math
@@ -515,6 +516,32 @@ class DaskEngine(SharedResource):
             if address in workers
         ]
 
+    @contextmanager
+    def performance_report(self, path: str | os.PathLike[str]) -> Iterator[None]:
+        """Write Dask's performance report of what runs inside to a local HTML file, also of what fails.
+
+        Raises
+        ------
+        MissingDependencyError
+            Before anything runs, if bokeh is not installed here.
+        """
+        if importlib.util.find_spec("bokeh") is None:
+            raise MissingDependencyError(
+                "Dask's performance report needs the package bokeh, which is not installed: pip install "
+                "rff_dist[report], here and where the scheduler runs"
+            )
+        with self._client.as_current():
+            report = distributed.performance_report(filename=os.fspath(path))
+            report.__enter__()
+            try:
+                yield
+            finally:
+                try:
+                    report.__exit__(None, None, None)
+                except Exception as error:
+                    # The work is done, or failed by itself.
+                    logger.warning("there is no performance report: %s: %s", type(error).__name__, error)
+
     def broadcast[S](self, state: S) -> Broadcast[S]:
         """Give `state` to every worker and compare its digests on each of them.
 
@@ -614,8 +641,8 @@ class DaskEngine(SharedResource):
     # -- state and functions ---------------------------------------------------------------------------
 
     def _place[S](self, state: S | Broadcast[S]) -> _Placed[S]:
-        if isinstance(state, _Placed) and state.engine is self:
-            return state
+        if isinstance(state, _Placed) and state.engine is self and state.future.status != "cancelled":
+            return state  # a scheduler that came back knows nothing of it
         value: S = state.state if isinstance(state, Broadcast) else state
         return _Placed(value, self._send(_pickle(value, "state"), state_digests(value), "state"), self)
 

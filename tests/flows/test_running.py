@@ -1,0 +1,318 @@
+"""How flows stop, wait and are retried; on Prefect's temporary server where one is needed."""
+
+import errno
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from prefect import Task, flow
+from prefect.artifacts import Artifact
+from prefect.logging import disable_run_logger
+from prefect.states import Cancelled, Crashed, Failed
+from pydantic import ValidationError
+
+from flows import running
+from flows.cluster import cluster
+from flows.common import lend_engine
+from flows.running import RunParameters, describe_stop, holding, is_transient, open_engine, step
+from flows.train import TrainParameters, train
+from flows.tune import tune
+from rff_dist.blocks import cut_blocks
+from rff_dist.engines.connection import Cluster
+from rff_dist.engines.serial import SerialEngine
+from rff_dist.errors import (
+    BlockError,
+    ClusterError,
+    ClusterLostError,
+    ClusterUnavailableError,
+    DataError,
+    InvalidParameterError,
+    JobTimeoutError,
+    OutputBusyError,
+    OutputExistsError,
+    StorageError,
+)
+from rff_dist.progress import BlockDone
+from rff_dist.storage import write_dataset
+from rff_dist.storage.leases import hold
+from tests.flows.test_train import flow_run, task_runs
+from tests.prefect_server import prefect_server  # noqa: F401  # a fixture
+
+pytestmark = pytest.mark.flows
+
+
+def write_problem(folder: Path) -> TrainParameters:
+    X = np.random.default_rng(0).normal(size=(600, 2))
+    write_dataset(folder / "data.zarr", X, X[:, 0], chunk_rows=100)
+    return TrainParameters(
+        data=str(folder / "data.zarr"),
+        model=str(folder / "model"),
+        n_components=8,
+        alpha=0.1,
+        length_scale=1.0,
+    )
+
+
+# -- parameters ------------------------------------------------------------------------------------------
+
+
+def test_parameters_name_every_kind_of_cluster():
+    assert RunParameters().to_cluster() == Cluster()
+    sized = RunParameters(workers=4, min_workers=1, threads=2, worker_memory="2 GiB").to_cluster()
+    assert sized == Cluster(n_workers=4, min_workers=1, n_threads=2, memory="2 GiB")
+    assert sized.kind == "adaptive"
+    found = RunParameters(scheduler="/shared/scheduler.json", insecure_cluster=True).to_cluster()
+    assert (found.kind, found.insecure) == ("scheduler file", True)
+
+
+@pytest.mark.parametrize(
+    ("bad", "words"),
+    [
+        ({"scheduler": "127.0.0.1", "min_workers": 1}, "names an existing one"),
+        ({"scheduler": "127.0.0.1", "worker_memory": "1 GiB"}, "names an existing one"),
+        ({"workers": 1, "min_workers": 2}, "`min_workers` is 2, but there are at most 1"),
+        ({"timeout_minutes": 0.0}, "greater than 0"),
+        ({"timeout_minutes": float("inf")}, "finite"),
+        ({"performance_report": "ftp://host/folder"}, "ftp"),
+    ],
+)
+def test_parameters_that_do_not_fit_are_refused(bad, words):
+    with pytest.raises(ValidationError) as refused:
+        RunParameters(**bad)
+    assert words in str(refused.value)
+
+
+# -- what is worth another try ---------------------------------------------------------------------------
+
+
+def caused(error: Exception, cause: Exception) -> Exception:
+    error.__cause__ = cause
+    return error
+
+
+class GenericError(Exception):
+    __module__ = "obstore.exceptions"
+
+
+@pytest.mark.parametrize(
+    ("error", "transient"),
+    [
+        (ClusterLostError("gone"), True),
+        (ClusterUnavailableError("nobody"), True),
+        (ClusterError("other versions"), False),
+        (caused(StorageError("cannot be read"), GenericError("503")), True),
+        (caused(StorageError("cannot be read"), ConnectionResetError()), True),
+        (caused(StorageError("cannot be read"), OSError(errno.ESTALE, "stale")), True),
+        (caused(StorageError("cannot be written"), OSError(errno.ENOSPC, "full")), False),
+        (StorageError("no dataset"), False),
+        (caused(OutputExistsError("is there"), ConnectionResetError()), False),
+        (OutputBusyError("another run"), False),
+        (DataError("NaN"), False),
+        (BlockError("failed"), False),
+        (ConnectionResetError(), True),
+        (ValueError(), False),
+    ],
+)
+def test_only_what_may_be_gone_a_minute_later_is_tried_again(error, transient):
+    assert is_transient(error) is transient
+
+
+@pytest.mark.usefixtures("prefect_server")
+def test_steps_that_do_no_harm_are_retried_and_others_are_not(monkeypatch):
+    monkeypatch.setattr(running, "RETRY_DELAYS_S", (0.0, 0.0))
+    calls: list[str] = []
+
+    def fails(name: str, error: Exception, n_times: int) -> str:
+        calls.append(name)
+        if calls.count(name) <= n_times:
+            raise error
+        return name
+
+    def tried(retried: bool) -> Task[Any, Any]:
+        return step("try {name}", retried=retried)(fails)
+
+    @flow
+    def some() -> None:
+        assert tried(True)("lost, twice", ClusterLostError("gone"), 2) == "lost, twice"
+        for name, error, retried in (
+            ("lost for good", ClusterLostError("gone"), True),
+            ("bad data", DataError("NaN"), True),
+            ("writes", ClusterLostError("gone"), False),
+        ):
+            with pytest.raises(type(error)):
+                tried(retried)(name, error, 9)
+
+    some()
+    assert {name: calls.count(name) for name in calls} == {
+        "lost, twice": 3,
+        "lost for good": 3,
+        "bad data": 1,
+        "writes": 1,
+    }
+
+
+# -- when a run stops ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("one", [train, tune, cluster])
+def test_every_flow_says_what_is_left_however_it_stops(one):
+    for hooks in (one.on_failure_hooks, one.on_crashed_hooks, one.on_cancellation_hooks):
+        assert [hook.__name__ for hook in hooks] == ["tell_what_is_left"]
+    assert one.persist_result is False
+
+
+@pytest.mark.parametrize("state", [Failed, Crashed, Cancelled])
+def test_what_is_left_and_how_to_go_on_is_told_of_every_place(tmp_path, state):
+    given = {"parameters": {"model": str(tmp_path / "model"), "output": "memory://labels", "seed": 1}}
+    (tmp_path / ".model.run-abc").mkdir()
+    stopped = state(message="at s3://user:word@bucket/x: it\nended")
+    with hold(tmp_path / "model", holder="a run"):
+        text = describe_stop("train", given, stopped, resume="It starts over.")
+    assert f"# train: {stopped.name}" in text
+    assert "> at s3://***@bucket/x: it\n> ended" in text
+    assert "Run it again with the same parameters" in text
+    assert "It starts over." in text
+    assert f"`{tmp_path}/.model.run-abc`: unfinished" in text
+    assert f"`{tmp_path}/.model.lease`: the lease of the run" in text
+    assert "word" not in text
+
+
+def test_a_store_that_is_away_does_not_keep_the_rest_from_being_told(tmp_path):
+    text = describe_stop(
+        "predict", {"output": "ftp://host/file"}, Failed(message="it ended"), resume="It starts over."
+    )
+    assert "> it ended" in text
+    assert "cannot be looked at" in text
+
+
+@pytest.mark.usefixtures("prefect_server")
+def test_a_failed_run_leaves_an_artifact_that_says_how_to_go_on(tmp_path):
+    parameters = write_problem(tmp_path).model_copy(update={"data": str(tmp_path / "none.zarr")})
+    with lend_engine(SerialEngine(1)):
+        state = train(parameters, return_state=True)
+    assert state.is_failed()
+    told = Artifact.get("rff-train-stopped")
+    assert told.type == "markdown"
+    assert told.flow_run_id == flow_run(state).id
+    assert "none.zarr" in told.data
+    assert "Run it again with the same parameters" in told.data
+
+
+@pytest.mark.usefixtures("prefect_server")
+def test_a_run_that_takes_too_long_fails_and_leaves_nothing(tmp_path):
+    parameters = write_problem(tmp_path).model_copy(update={"timeout_minutes": 0.5 / 60})
+    engine = SerialEngine(
+        1, observers=[lambda event: time.sleep(1) if isinstance(event, BlockDone) else None]
+    )
+    start = time.monotonic()
+    with lend_engine(engine):
+        state = train(parameters, return_state=True)
+    assert state.is_failed()
+    assert time.monotonic() - start < 60
+    with pytest.raises(JobTimeoutError, match=r"longer than `timeout_minutes`=0\.00833"):
+        state.result()
+    assert [path.name for path in tmp_path.iterdir()] == ["data.zarr"]
+    assert "took longer" in Artifact.get("rff-train-stopped").data
+
+
+def test_time_that_is_enough_changes_nothing():
+    with lend_engine(SerialEngine(1)), open_engine(RunParameters(timeout_minutes=1.0), None) as engine:
+        assert engine.n_workers == 1
+
+
+def test_errors_of_the_work_stay_what_they_are_under_a_time_limit():
+    limited = RunParameters(timeout_minutes=1.0)
+    expected = pytest.raises(TimeoutError, match="of its own")
+    with expected, lend_engine(SerialEngine(1)), open_engine(limited, None):
+        raise TimeoutError("of its own")
+
+
+# -- one run of a model ----------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("prefect_server")
+def test_two_runs_of_a_model_never_overlap_and_the_second_is_refused_at_once(tmp_path):
+    parameters = write_problem(tmp_path)
+    first_is_at_work, outcome = threading.Event(), []
+
+    def wait(event: object) -> None:
+        if isinstance(event, BlockDone) and not first_is_at_work.is_set():
+            first_is_at_work.set()
+            second.join(60)
+
+    def run_second() -> None:
+        first_is_at_work.wait(60)
+        with lend_engine(SerialEngine(1)):
+            outcome.append(train(parameters, return_state=True))
+
+    second = threading.Thread(target=run_second)
+    second.start()
+    with lend_engine(SerialEngine(1, observers=[wait])):
+        first = train(parameters, return_state=True)
+    second.join()
+    assert first.is_completed()
+    [refused] = outcome
+    assert refused.is_failed()
+    assert f"flow run {flow_run(first).name} of train, process" in refused.message
+    with pytest.raises(OutputBusyError):
+        refused.result()
+    assert task_runs(refused) == []
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["data.zarr", "model"]
+
+
+def test_a_second_run_is_refused_before_a_cluster_starts(tmp_path, monkeypatch):
+    monkeypatch.setattr("rff_dist.engines.connection.open_engine", None)
+    parameters = write_problem(tmp_path)
+    refused: list[Exception] = []
+
+    def run() -> None:
+        try:
+            with disable_run_logger():
+                train.fn(parameters)
+        except Exception as error:
+            refused.append(error)
+
+    with holding(parameters.model):
+        thread = threading.Thread(target=run)
+        thread.start()
+        thread.join()
+    assert isinstance(refused[0], OutputBusyError)
+
+
+# -- what is shown while it runs ---------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("prefect_server")
+def test_long_passes_show_their_progress_and_short_ones_cost_nothing(monkeypatch):
+    monkeypatch.setattr(running, "SHOW_EVERY_S", 0.0)
+    values: list[float] = []
+    original = running.update_progress_artifact
+    monkeypatch.setattr(running, "update_progress_artifact", lambda i, v: (values.append(v), original(i, v)))
+
+    def count(block: Any, _: object) -> int:
+        return block.n_samples
+
+    blocks = cut_blocks(100, 10, rows_per_block=20)
+
+    @flow
+    def some() -> None:
+        engine = SerialEngine(1, observers=[running.PassProgress()])
+        assert engine.map_reduce(count, blocks, None, combine=int.__add__, label="Short one") == 100
+        monkeypatch.setattr(running, "SHOW_AFTER_S", 0.0)
+        assert engine.map_reduce(count, blocks, None, combine=int.__add__, label="Long one") == 100
+
+    some()
+    assert Artifact.get("rff-short-one-progress") is None
+    told = Artifact.get("rff-long-one-progress")
+    assert told.type == "progress"
+    assert values[-1] == 100.0
+    assert values == sorted(values)
+
+
+def test_a_performance_report_of_no_cluster_is_refused(tmp_path):
+    wanted = RunParameters(performance_report=str(tmp_path))
+    with lend_engine(SerialEngine(1)), pytest.raises(InvalidParameterError, match="SerialEngine has none"):
+        open_engine(wanted, None).__enter__()
