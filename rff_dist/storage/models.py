@@ -52,6 +52,7 @@ from rff_dist.storage.locations import (
     discard,
     exists,
     is_store_error,
+    may_hold,
     open_store,
     parse_location,
     read_bytes,
@@ -203,12 +204,15 @@ def read_record(url: str | os.PathLike[str], *, kind: str | None = None) -> Reco
 def find_record(location: Location) -> Location:
     """Return where the record that is meant by `location` is: of a registered model the current version."""
     _refuse_pickles(location)
+    if may_hold(location):
+        if read_bytes(open_store(location, read_only=True), _FILE, where=location) is not None:
+            return location
+        pointer, _ = read_pointer(location)
+        if pointer is not None:
+            return version_place(location, pointer.number)
     if not exists(location):
         raise StorageError(f"no model at {location}: nothing is there; expected a folder with {_FILE}")
-    if _has_record(location):
-        return location
-    pointer, _ = read_pointer(location)
-    return location if pointer is None else version_place(location, pointer.number)
+    return location
 
 
 def peek_record(url: str | os.PathLike[str]) -> Record:
