@@ -447,7 +447,11 @@ def publish_update(job: Refresh) -> Summary:
     if job.version is None:
         write_model(candidate, job.location.url, overwrite=True)
     else:
-        facts: Summary = {"added": [list(one) for one in rows.ranges], "n_seen": rows.n_after}
+        facts: Summary = {
+            "added": [list(one) for one in rows.ranges],
+            "n_seen": rows.n_after,
+            "drifted": _found(job.drift).drifted,
+        }
         version = publishing.publish(
             candidate, job.location.url, data=job.dataset.url, reason=f"updated: {reason}", **facts
         )

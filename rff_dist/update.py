@@ -510,7 +510,10 @@ def _linear_without(model: RidgeModel, part: RidgeStatistics | None) -> LinearMo
     if part is None:
         return model.linear
     assert model.statistics is not None
-    equations = (model.statistics - part).normal_equations(fit_intercept=model.card["fit_intercept"])
+    # The part was cut into other tiles than in the whole: their roundings add up, and none cancels.
+    n_tiles = model.statistics.n_tiles + part.n_tiles
+    rest = replace(model.statistics - part, n_tiles=n_tiles)
+    equations = rest.normal_equations(fit_intercept=model.card["fit_intercept"])
     solution = solve_cholesky(equations, np.asarray(model.alpha), overwrite_gram=True)
     return LinearModel(model.feature_map, solution.coefficients, solution.intercept)
 

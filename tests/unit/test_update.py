@@ -383,3 +383,20 @@ def test_errors_below_a_thousandth_of_the_targets_spread_are_not_told_apart():
     gate = judge(worse, hold_out(model, dataset, engine=ENGINE), engine=ENGINE)
     assert gate.new[0] > 10 * gate.current[0]
     assert gate.passed
+
+
+def test_a_part_that_was_cut_into_other_tiles_is_held_out_too():
+    """Ten one-row updates: their rows are one tile of the whole, and many of the part."""
+    n_samples = 30
+    model = fit(first_rows(n_samples))
+    rows = NewRows(
+        n_samples,
+        60,
+        tuple((i, i + 1) for i in range(31, 60, 2)),
+        tuple((i, i + 1) for i in range(30, 60, 2)),
+    )
+    model = with_rows(model, first_rows(60), rows)
+    whole = update.replace(model, statistics=update.replace(model.statistics, n_tiles=1))
+    held_out = hold_out(whole, first_rows(60), engine=ENGINE)
+    assert held_out.statistics.n_tiles > 1
+    assert judge(whole, held_out, engine=ENGINE).ratio == 1.0

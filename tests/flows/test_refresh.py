@@ -1,0 +1,186 @@
+"""The nightly flow on Prefect's temporary server, by the serial engine: what it publishes and keeps out."""
+
+import contextvars
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from prefect.artifacts import Artifact
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
+from prefect.exceptions import ParameterTypeError
+from prefect.logging import disable_run_logger
+from prefect.utilities.callables import parameter_schema
+from pydantic import ValidationError
+
+from flows.refresh import RefreshParameters, refresh
+from flows.running import lend_engine
+from rff_dist import pipeline
+from rff_dist import refresh as steps
+from rff_dist.engines.serial import SerialEngine
+from rff_dist.errors import FingerprintMismatchError, OutputBusyError
+from rff_dist.kernels import Gaussian
+from rff_dist.model import read_model
+from rff_dist.publishing import publish
+from rff_dist.storage import open_dataset, write_dataset
+from rff_dist.storage.appending import append_dataset
+from rff_dist.storage.leases import hold
+from rff_dist.storage.registry import RegisteredModel
+from tests.prefect_server import prefect_server  # noqa: F401  # a fixture
+
+pytestmark = [pytest.mark.flows, pytest.mark.usefixtures("prefect_server")]
+
+ENGINE = SerialEngine(1)
+STEPS = ["find new rows", "score", "hold out", "sum", "drift", "solve", "gate", "publish"]
+
+
+def batch(seed, n_samples, *, bad=False, shift=0.0):
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((n_samples, 3)) + np.array([0.0, shift, 0.0])
+    y = np.sin(X[:, 0]) + X[:, 1] + 0.1 * rng.standard_normal(n_samples)
+    return X, 4.0 * rng.permutation(y) if bad else y
+
+
+@pytest.fixture
+def parameters(tmp_path: Path) -> RefreshParameters:
+    """Return the parameters of a refresh of a registered model of 900 rows."""
+    data, model = str(tmp_path / "data.zarr"), str(tmp_path / "models" / "main")
+    write_dataset(data, *batch(0, 900), chunk_rows=200)
+    trained, _ = pipeline.fit(
+        open_dataset(data), Gaussian(), engine=ENGINE, length_scale=2.0, n_components=32, alpha=0.1
+    )
+    publish(trained, model, data=data, reason="trained")
+    return RefreshParameters(data=data, model=model)
+
+
+def run(parameters, **changes):
+    with lend_engine(ENGINE):
+        return refresh(parameters.model_copy(update=changes), return_state=True)
+
+
+def task_names(state):
+    only = FlowRunFilter(id=FlowRunFilterId(any_=[state.state_details.flow_run_id]))
+    with get_client(sync_client=True) as client:
+        found = client.read_task_runs(flow_run_filter=only)
+    return [one.name for one in sorted(found, key=lambda one: one.start_time)]
+
+
+def at_once(parameters):
+    """Return the digest of one pass over all rows with the first version's features and grids."""
+    first = read_model(RegisteredModel(parameters.model).version(1).url)
+    dataset = open_dataset(parameters.data)
+    return pipeline.accumulate(dataset, first.feature_map, engine=ENGINE, spec=first.statistics.spec).digest()
+
+
+def test_nights_with_drifted_rows_with_none_with_bad_ones_and_the_one_after(parameters):
+    append_dataset(parameters.data, *batch(1, 300, shift=0.5))
+    state = run(parameters)
+    assert state.is_completed()
+    first = state.result()
+    assert task_names(state) == STEPS
+    assert (first["decision"], first["version"], first["n_new"]) == ("published", 2, 300)
+    assert first["statistics_digest"] == at_once(parameters)
+    assert read_model(parameters.model).digest() == first["digest"]
+    assert len(json.dumps(first, allow_nan=False)) < 5_000
+    assert RegisteredModel(parameters.model).current().lineage["drifted"]
+    report = Artifact.get("rff-refresh-report").data
+    assert first["digest"] in report
+    assert "**in embedding, columns" in report
+    assert len(json.loads(Artifact.get("rff-refresh-columns").data)) == 3
+    assert len(json.loads(Artifact.get("rff-model-versions").data)) == 2
+
+    state = run(parameters)
+    assert state.is_completed()
+    assert task_names(state) == [STEPS[0], STEPS[-1]]
+    assert state.result()["decision"] == "nothing new"
+    assert "holds all 1,200 rows" in Artifact.get("rff-refresh-report").data
+
+    append_dataset(parameters.data, *batch(3, 300, bad=True))
+    state = run(parameters)
+    assert state.is_completed()
+    assert state.result()["decision"] == "kept"
+    assert state.result()["digest"] == read_model(parameters.model).digest() == first["digest"]
+    report = Artifact.get("rff-refresh-report").data
+    assert "**kept**" in report
+    assert state.result()["reason"] in report
+
+    append_dataset(parameters.data, *batch(4, 300))
+    good = run(parameters).result()
+    assert (good["decision"], good["new"], good["left_out"]) == ("published", [[1500, 1800]], [[1200, 1500]])
+
+
+def test_a_run_that_died_in_the_middle_is_repeated_to_the_digest_of_an_undisturbed_one(
+    parameters, monkeypatch
+):
+    append_dataset(parameters.data, *batch(1, 300))
+    undisturbed = run(parameters, dry_run=True).result()
+
+    class Killed(BaseException):
+        pass
+
+    def die(job):
+        raise Killed
+
+    with monkeypatch.context() as patched:
+        patched.setattr(steps, "publish_update", die)
+        with pytest.raises(Killed):
+            run(parameters)
+    assert RegisteredModel(parameters.model).current().number == 1
+    result = run(parameters).result()
+    assert result["statistics"]["digest"] == undisturbed["statistics"]["digest"] == at_once(parameters)
+    assert result["version"] == 2
+
+
+def test_a_model_in_a_folder_is_replaced_and_test_data_decide(parameters, tmp_path):
+    folder = tmp_path / "model"
+    steps.write_model(read_model(parameters.model), folder)
+    append_dataset(parameters.data, *batch(1, 300))
+    write_dataset(tmp_path / "test.zarr", *batch(9, 200))
+    result = run(parameters, model=str(folder), test=str(tmp_path / "test.zarr")).result()
+    assert (result["decision"], result["version"]) == ("published", None)
+    assert result["gate"]["held_out"] == "200 rows of test data"
+    assert read_model(folder).digest() == result["digest"]
+
+
+def test_what_is_refused_fails_before_a_cluster_starts(parameters, tmp_path, monkeypatch):
+    monkeypatch.setattr("flows.refresh.open_engine", None)
+    write_dataset(tmp_path / "other.zarr", *batch(5, 1000))
+    others = parameters.model_copy(update={"data": str(tmp_path / "other.zarr")})
+    with disable_run_logger(), pytest.raises(FingerprintMismatchError, match="begins with others"):
+        refresh.fn(others)
+    busy = pytest.raises(OutputBusyError, match="another run")
+    with disable_run_logger(), hold(parameters.model, holder="another run"), busy:
+        contextvars.Context().run(refresh.fn, parameters)
+
+
+GOOD = {"data": "data.zarr", "model": "model"}
+
+
+@pytest.mark.parametrize(
+    ("bad", "words"),
+    [
+        ({"tolerance": -0.1}, "greater than or equal to 0"),
+        ({"tolerance": float("nan")}, "finite number"),
+        ({"drift_level": 1.0}, "less than 1"),
+        ({"backfill": -1}, "greater than or equal to 0"),
+        ({"backfill": "all"}, "valid integer"),
+        ({"data": "ftp://host/data.zarr"}, "ftp"),
+        ({"test": "s3://key:secret@bucket/test"}, "credentials do not belong in a URL"),
+        ({"workers": 2, "scheduler": "tcp://127.0.0.1:8786"}, "names an existing one"),
+        ({"overwrite": True}, "Extra inputs are not permitted"),
+    ],
+)
+def test_bad_parameters_are_refused_before_a_run(bad, words):
+    with pytest.raises(ValidationError) as direct:
+        RefreshParameters(**{**GOOD, **bad})
+    assert words in str(direct.value)
+    with pytest.raises(ParameterTypeError):
+        refresh.validate_parameters({"parameters": {**GOOD, **bad}})
+
+
+def test_every_parameter_has_a_description_and_unknown_ones_are_closed_out_in_the_deployment_schema():
+    found = json.loads(json.dumps(parameter_schema(refresh).model_dump()))
+    schema = found["definitions"]["RefreshParameters"]
+    assert schema["additionalProperties"] is False
+    assert all(len(entry["description"]) > 20 for entry in schema["properties"].values())
