@@ -286,6 +286,7 @@ GOOD = {"data": "data.zarr", "model": "model"}
 @pytest.mark.parametrize(
     ("bad", "words"),
     [
+        ({"register": True, "overwrite": True}, "never replaced"),
         ({"n_components": 0}, "greater than or equal to 1"),
         ({"n_components": 2.5}, "valid integer"),
         ({"n_components": "8"}, "valid integer"),
