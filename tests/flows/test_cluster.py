@@ -21,6 +21,7 @@ from rff_dist.cluster_model import digest_of, read_clusters
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import DataError, OutputExistsError, StorageError
 from rff_dist.storage import open_column, open_dataset, write_dataset
+from rff_dist.storage.registry import RegisteredModel
 from tests.flows.test_train import task_runs
 from tests.prefect_server import prefect_server  # noqa: F401  # a fixture
 
@@ -97,6 +98,18 @@ def test_flow_publishes_what_the_library_finds_with_a_row_for_each_pass(paramete
     assert Path(result["picture"]).as_uri() in summary
     with disable_run_logger(), pytest.raises(OutputExistsError, match="exists already"):
         cluster.fn(parameters)
+
+
+def test_registered_clusters_are_a_version_with_what_they_were_made_of(parameters, tmp_path):
+    url = str(tmp_path / "models" / "m")
+    places = {"output": str(tmp_path / "labels.zarr"), "model": url, "registered": True}
+    with lend_engine(SerialEngine(1)):
+        result = cluster(parameters.model_copy(update=places))
+    version = RegisteredModel(url).current()
+    assert (result["version"], version.number, version.digest) == (1, 1, result["digest"])
+    assert digest_of(read_clusters(url)) == result["digest"]
+    assert read_clusters(url).facts["agreement"] == result["agreement"]
+    assert (version.lineage["n_samples"], version.lineage["spec"]["n_clusters"]) == (900, 4)
 
 
 def test_what_does_not_fit_the_data_is_refused_before_an_engine_starts(parameters, tmp_path):
