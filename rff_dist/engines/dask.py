@@ -1147,6 +1147,8 @@ def _start_cluster(
                 # None would mean port 8787, and a warning where that is taken.
                 dashboard_address="127.0.0.1:0",
                 worker_dashboard_address=None,
+                # Pictures of bokeh's, where it is installed, take a second and 20 MiB; /metrics stays.
+                scheduler_kwargs={"dashboard": False},
                 security=security,
                 # Warnings tell of restarts and full memory, which a pass survives; errors stay.
                 silence_logs=logging.ERROR,

@@ -725,6 +725,31 @@ def test_an_engine_works_where_the_scheduler_cannot_count(
     assert "exports no metrics of rff_dist: ZeroDivisionError" in caplog.text
 
 
+# -- performance reports -------------------------------------------------------------------------------
+
+
+def test_a_performance_report_is_written_of_passes_that_end_and_that_fail(
+    embedded: DaskEngine, tmp_path: Path
+) -> None:
+    pytest.importorskip("bokeh")
+    engine = scaled(embedded, 1)
+    with engine.performance_report(tmp_path / "good.html"):
+        engine.map_reduce(slow_power, unit_blocks(5), None, combine=operator.add, label="reported")
+    with pytest.raises(BlockError), engine.performance_report(tmp_path / "bad.html"):
+        engine.map_reduce(lambda b, _: 1 // 0, unit_blocks(5), None, combine=operator.add, label="failed")
+    assert "reported" in (tmp_path / "good.html").read_text()
+    assert "Dask Performance Report" in (tmp_path / "bad.html").read_text()
+
+
+def test_without_bokeh_a_performance_report_is_refused_before_work(
+    embedded: DaskEngine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    with pytest.raises(MissingDependencyError, match=r"pip install rff_dist\[report\]"):
+        embedded.performance_report(tmp_path / "report.html").__enter__()
+    assert list(tmp_path.iterdir()) == []
+
+
 # -- Dask collections ----------------------------------------------------------------------------------
 
 RNG = np.random.default_rng(0)
