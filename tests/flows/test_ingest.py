@@ -1,0 +1,190 @@
+"""The flows that append rows and that score them, on Prefect's temporary server."""
+
+import json
+import sqlite3
+
+import numpy as np
+import pytest
+from prefect.artifacts import Artifact
+from prefect.blocks.system import Secret
+from prefect.client.orchestration import get_client
+from prefect.logging import disable_run_logger
+from pydantic import SecretStr, ValidationError
+
+from flows.ingest import IngestParameters, ingest
+from flows.predict import PredictParameters, lend_engine, predict
+from rff_dist import pipeline, prediction
+from rff_dist.engines.serial import SerialEngine
+from rff_dist.errors import (
+    DataError,
+    InvalidParameterError,
+    OutputExistsError,
+)
+from rff_dist.kernels import Gaussian
+from rff_dist.model import read_model, write_model
+from rff_dist.storage import open_column, open_dataset, write_dataset
+from rff_dist.storage.registry import RegisteredModel
+from tests.prefect_server import prefect_server  # noqa: F401  # a fixture
+
+pytestmark = [pytest.mark.flows, pytest.mark.usefixtures("prefect_server")]
+
+
+def write_table(path, n_rows, *, seed=0):
+    rows = np.random.default_rng(seed).normal(size=(n_rows, 3))
+    lines = ["a,b,price", *(",".join(map(repr, row)) for row in rows.tolist())]
+    path.write_text("\n".join(lines))
+    return rows
+
+
+# -- what is refused before a run starts -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({}, "expected either `sources`, files, or `sql`"),
+        ({"sources": ["a.csv"], "sql": "SELECT 1"}, "expected either `sources`, files, or `sql`"),
+        ({"sources": ["a.csv"], "connection_block": "db"}, "without `sql`"),
+        ({"sql": "SELECT 1", "connection_block": "db", "connection_variable": "DB"}, "give one of them"),
+        ({"sources": ["ftp://host/a.csv"]}, "unknown scheme"),
+        ({"sources": ["a.csv"], "on_nan": "fill"}, "'error' or 'drop'"),
+        ({"sources": ["a.csv"], "append": True}, "Extra inputs"),
+    ],
+)
+def test_parameters_of_ingest_that_do_not_go_together_are_refused(given, message):
+    with pytest.raises(ValidationError, match=message):
+        IngestParameters(data="data.zarr", **given)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"interval": 1.0}, "less than 1"),
+        ({"output": "ftp://host/a"}, "unknown scheme"),
+        ({"std": 1}, "bool"),
+    ],
+)
+def test_parameters_of_predict_that_are_no_values_are_refused(given, message):
+    with pytest.raises(ValidationError, match=message):
+        PredictParameters(**{"model": "m", "data": "d", "output": "o", **given})
+
+
+# -- ingest ------------------------------------------------------------------------------------------------
+
+
+def test_new_files_are_appended_once_night_after_night(tmp_path):
+    rows = [write_table(tmp_path / "1.csv", 30)]
+    parameters = IngestParameters(
+        data=str(tmp_path / "data.zarr"), sources=[str(tmp_path / "*.csv")], targets=["price"]
+    )
+    nights = [ingest(parameters)]
+    rows.append(write_table(tmp_path / "2.csv", 20, seed=1))
+    nights += [ingest(parameters), ingest(parameters)]
+    assert [(night["n_before"], night["n_after"]) for night in nights] == [(0, 30), (30, 50), (50, 50)]
+    assert [(night["n_ingested"], night["n_skipped"]) for night in nights] == [(1, 0), (1, 1), (0, 2)]
+    dataset = open_dataset(tmp_path / "data.zarr")
+    found = dataset.take(range(50))
+    np.testing.assert_array_equal(np.column_stack([found.X, found.y]), np.vstack(rows))
+    assert dataset.one_dimensional
+    assert len(json.dumps(nights)) < 3_000
+    summary = Artifact.get("rff-ingest-summary")
+    assert "2 sources that were ingested before" in summary.data
+
+
+@pytest.mark.slow
+def test_a_query_is_run_with_a_secret_that_prefect_shows_nowhere(tmp_path, monkeypatch):
+    with sqlite3.connect(tmp_path / "geheim.db") as database:
+        database.execute("CREATE TABLE t (a REAL, price REAL)")
+        database.executemany("INSERT INTO t VALUES (?, ?)", [(1, 2), (3, 4)])
+    database.close()
+    monkeypatch.delenv("RFF_DIST_SQL", raising=False)
+    Secret(value=SecretStr(f"sqlite:///{tmp_path / 'geheim.db'}")).save("shop-database")
+    given = {"data": str(tmp_path / "data"), "targets": ["price"]}
+    query = "SELECT a, price FROM t ORDER BY a LIMIT 99 OFFSET :n_ingested"
+    parameters = IngestParameters(**given, sql=query, connection_block="shop-database")
+    state = ingest(parameters, return_state=True)
+    assert (state.result()["n_after"], ingest(parameters)["n_new"]) == (2, 0)
+    with get_client(sync_client=True) as client:
+        run = client.read_flow_run(state.state_details.flow_run_id)
+        said = [log.message for log in client.read_logs()]
+    assert "geheim.db" not in json.dumps([run.parameters, state.result(), said])
+    with disable_run_logger(), pytest.raises(InvalidParameterError, match="no Secret block 'no-such-block'"):
+        ingest.fn(IngestParameters(**given, sql=query, connection_block="no-such-block"))
+    with disable_run_logger(), pytest.raises(InvalidParameterError, match="RFF_DIST_SQL is not set"):
+        ingest.fn(IngestParameters(**given, sql=query))
+
+
+@pytest.mark.slow
+def test_rows_that_do_not_fit_leave_the_dataset_and_say_why(tmp_path):
+    write_table(tmp_path / "1.csv", 30)
+    given = {"data": str(tmp_path / "data.zarr"), "targets": ["price"]}
+    ingest(IngestParameters(**given, sources=[str(tmp_path / "1.csv")]))
+    (tmp_path / "2.csv").write_text("a,b,price\n1,,3\n")
+    parameters = IngestParameters(**given, sources=[str(tmp_path / "2.csv")])
+    state = ingest(parameters, return_state=True)
+    assert state.is_failed()
+    with pytest.raises(DataError, match=r"2\.csv: row 1, column 'b' is missing"):
+        state.result()
+    assert open_dataset(tmp_path / "data.zarr").n_samples == 30
+    assert "skipped" in Artifact.get("rff-ingest-stopped").data
+
+
+# -- predict -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A folder with rows and two models of them, which are also the versions of a registered one."""
+    folder = tmp_path_factory.mktemp("predict")
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(500, 2))
+    write_dataset(folder / "data.zarr", X, np.sin(X[:, 0]), chunk_rows=128)
+    registered = RegisteredModel(folder / "models" / "m")
+    for i in (1, 2):
+        model, _ = pipeline.fit(
+            open_dataset(folder / "data.zarr"), Gaussian(), engine=SerialEngine(1), n_components=32, seed=i
+        )
+        write_model(model, folder / f"model-{i}")
+        registered.publish(lambda url, model=model: write_model(model, url), lineage={})
+    return folder
+
+
+def run_predict(folder, output, **given):
+    parameters = {"model": str(folder / "models" / "m"), "data": str(folder / "data.zarr"), **given}
+    with lend_engine(SerialEngine(1)):
+        return predict(PredictParameters(**parameters, output=str(output)))
+
+
+def test_all_rows_are_scored_by_the_current_version(trained, tmp_path):
+    result = run_predict(trained, tmp_path / "p.zarr", std=True, interval=0.9)
+    dataset = open_dataset(trained / "data.zarr")
+    model = read_model(trained / "model-2")
+    assert (result["version"], result["model_digest"], result["n_samples"]) == (2, model.digest(), 500)
+    assert result["arrays"] == ["predictions", "standard_deviations", "lower", "upper"]
+    expected = prediction.predict_in_memory(dataset, model, engine=SerialEngine(1))
+    found = open_column(tmp_path / "p.zarr", "predictions").array[:]
+    np.testing.assert_array_equal(found, expected)
+    assert len(json.dumps(result)) < 1_500
+    assert ", version 2 (regression)" in Artifact.get("rff-predict-summary").data
+    rolled_back = RegisteredModel(trained / "models" / "m").rollback()
+    try:
+        again = run_predict(trained, tmp_path / "p.zarr", overwrite=True)
+    finally:
+        RegisteredModel(trained / "models" / "m").promote(2)
+    assert (again["version"], rolled_back.number) == (1, 1)
+    assert again["model_digest"] == read_model(trained / "model-1").digest()
+
+
+@pytest.mark.slow
+def test_what_is_there_or_not_to_be_had_is_refused_before_a_pass(trained, tmp_path):
+    run_predict(trained, tmp_path / "p.zarr", model=str(trained / "model-1"))
+    with pytest.raises(OutputExistsError):
+        run_predict(trained, tmp_path / "p.zarr")
+    with pytest.raises(
+        InvalidParameterError, match="`probabilities` is wanted of a model that is no classifier"
+    ):
+        run_predict(trained, tmp_path / "q.zarr", probabilities=True)
+    write_dataset(tmp_path / "wide.zarr", np.zeros((4, 5)))
+    with pytest.raises(DataError, match="X has 5 features, but the model is expecting 2"):
+        run_predict(trained, tmp_path / "q.zarr", data=str(tmp_path / "wide.zarr"))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["p.zarr", "wide.zarr"]
