@@ -27,11 +27,12 @@ from rff_dist import pipeline, publishing
 from rff_dist.blocks import Dataset
 from rff_dist.drift import LEVEL, Batch, ColumnMoments, Drift, ErrorSums, check_level, judge_drift
 from rff_dist.engines import Engine
-from rff_dist.errors import InvalidParameterError, StatisticsError
+from rff_dist.errors import InvalidParameterError, PlanError, StatisticsError
 from rff_dist.feature_map import NystromFeatureMap
 from rff_dist.model import KIND, RidgeModel, model_from, write_model
+from rff_dist.plan import human_bytes
 from rff_dist.statistics import RidgeStatistics
-from rff_dist.storage import read_record, redact
+from rff_dist.storage import Record, read_record, redact
 from rff_dist.storage.documents import parse_document, sign_document
 from rff_dist.storage.leases import Lease, hold
 from rff_dist.storage.locations import (
@@ -42,6 +43,7 @@ from rff_dist.storage.locations import (
     read_bytes,
     write_bytes,
 )
+from rff_dist.storage.models import peek_record
 from rff_dist.storage.registry import RegisteredModel, Version
 from rff_dist.update import (
     TOLERANCE,
@@ -233,7 +235,7 @@ def open_refresh(
     if backfill is not None and backfill < 0:
         raise InvalidParameterError(f"`backfill` is {backfill}; expected the number of a row, from 0")
     location = parse_location(url)
-    _read_ridge(location.url)  # refused before a lease is taken
+    _check_kind(peek_record(location.url), location.url)  # refused before a lease is taken
     with hold(location, holder=holder) as lease:
         registered = RegisteredModel(location.url) if holds_versions(location) else None
         version = None if registered is None else registered.current()
@@ -258,14 +260,18 @@ def open_refresh(
 
 def _read_ridge(url: str) -> RidgeModel:
     record = read_record(url)
+    _check_kind(record, url)
+    model = model_from(record, url)
+    check_updatable(model)
+    return model
+
+
+def _check_kind(record: Record, url: str) -> None:
     if record.kind != KIND:
         raise StatisticsError(
             f"{redact(url)} holds a {record.kind!r}, which keeps no statistics that rows could be added to; "
             f"expected a {KIND!r}. Train it anew on all rows"
         )
-    model = model_from(record, url)
-    check_updatable(model)
-    return model
 
 
 def find_rows(job: Refresh) -> Summary:
@@ -309,13 +315,20 @@ def score_rows(job: Refresh, engine: Engine) -> Summary:
         If a value cannot be used; names row and column.
     """
     feature_map = job.model.feature_map
-    pipeline.check_plan(
+    plan = pipeline.check_plan(
         job.dataset,
         feature_map.n_components,
         engine=engine,
         alpha=job.model.card["alpha_given"],
         features="nystrom" if isinstance(feature_map, NystromFeatureMap) else "fourier",
     )
+    # beside a fit's: the current model's sums, and those of the held-out rows
+    needed, limit = plan.client_bytes + 2 * plan.statistics_bytes, plan.client_memory_limit
+    if limit is not None and needed > limit:
+        raise PlanError(
+            f"an update of n_components={feature_map.n_components:_} needs {human_bytes(needed)} in this "
+            f"process, which has {human_bytes(limit)}; give it more memory, or fit fewer components"
+        )
     job.batch = score_new_rows(job.model, job.dataset, _found(job.rows), engine=engine)
     return _describe_errors(job.batch.errors)
 

@@ -85,6 +85,17 @@ def test_blocks_of_ordinary_datasets(n_samples, chunk_rows, rows_per_block, n_bl
     assert blocks[0].n_samples == min(rows_per_block, n_samples)
 
 
+@given(st.integers(1, 10**8), st.integers(1, 10**7), st.sampled_from([100, 1000, 4096, 8192]))
+def test_appended_rows_move_no_edge_of_former_blocks_until_they_double(
+    n_samples, n_new, chunk_rows
+):
+    """An update sums again what lies in blocks with other edges: seldom more than the last one."""
+    before = plan_blocks(n_samples, 8, 4, chunk_rows)
+    after = plan_blocks(n_samples + n_new, 8, 4, chunk_rows)
+    if (n_samples + n_new).bit_length() == n_samples.bit_length():
+        assert [block.start for block in after[: len(before)]] == [block.start for block in before]
+
+
 @pytest.mark.parametrize(
     ("n_samples", "chunk_rows", "message"),
     [(0, 10, r"there are 0 rows; a pass needs at least 1"), (10, 0, r"`chunk_rows`=0 .*at least 1")],

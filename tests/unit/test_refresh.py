@@ -10,7 +10,13 @@ import pytest
 
 from rff_dist import pipeline, refresh
 from rff_dist.engines.serial import SerialEngine
-from rff_dist.errors import InvalidParameterError, OutputBusyError, StatisticsError, StorageError
+from rff_dist.errors import (
+    InvalidParameterError,
+    OutputBusyError,
+    PlanError,
+    StatisticsError,
+    StorageError,
+)
 from rff_dist.kernels import Gaussian
 from rff_dist.model import read_model, write_model
 from rff_dist.publishing import publish
@@ -249,3 +255,12 @@ def test_steps_out_of_order_are_refused(place, data):
     data.append(1)
     with refresh.open_refresh(place, data.now) as job, pytest.raises(InvalidParameterError, match="order"):
         refresh.check_drift(job)
+
+
+def test_an_update_that_does_not_fit_into_memory_is_refused_with_both_numbers(place, data, monkeypatch):
+    """An update holds two more sets of sums than a fit."""
+    data.append(1)
+    enough_for_a_fit = pipeline.check_plan(data.now, 32, engine=ENGINE, alpha=0.1).client_bytes
+    monkeypatch.setattr(pipeline, "available_memory", lambda: enough_for_a_fit)
+    with pytest.raises(PlanError, match=r"needs \d+\.\d MiB .* has \d+\.\d MiB"):
+        run(place, data.now)

@@ -79,6 +79,8 @@ def test_steps_give_the_bits_of_the_job_in_one_call(problem, in_memory, options)
     assert published.digest() == model.digest()
     assert published.statistics == model.statistics
     same = ("statistics_digest", "feature_map_digest", "data_fingerprint", "solver", "fit_intercept")
+    same += ("rows_per_block", "prefix_fingerprint", "chosen_by")  # what an update goes by
+    assert (published.columns.to_arrays()["moments"] == model.columns.to_arrays()["moments"]).all()
     assert {key: published.card[key] for key in same} == {key: model.card[key] for key in same}
 
 
