@@ -45,7 +45,7 @@ from flows.common import (
     show_versions,
     step,
 )
-from rff_dist import kmeans, pipeline
+from rff_dist import choosing_k, kmeans, pipeline
 from rff_dist.blocks import Moments
 from rff_dist.cluster_model import digest_of, write_clusters
 from rff_dist.cluster_view import view_clusters
@@ -71,7 +71,14 @@ class ClusterParameters(DataParameters):
     """What to cluster, how and where; every value is checked before a run starts."""
 
     output: str = Field(description="Path or URL where the labels appear, as the Zarr array `labels`.")
-    n_clusters: Count = Field(description="Number of clusters.")
+    n_clusters: Count | Annotated[list[Count], Field(min_length=1)] = Field(
+        description="Number of clusters; of a list the best by `choose`, all found in the same passes."
+    )
+    choose: Literal["silhouette", "gap", "stability"] = Field(
+        default="silhouette",
+        description="What takes one of several numbers: the largest silhouette, the least number whose gap "
+        "statistic the next does not beat by a standard error, or the largest stability under resampling.",
+    )
     labels: str | None = Field(
         default=None,
         description="Name of an array of known labels to compare with; left out, nothing is compared.",
@@ -111,10 +118,26 @@ class ClusterParameters(DataParameters):
         description="Stop when the centres' squared shifts are below this share of the mean variance of the "
         "features; 0 when no label changes.",
     )
-    progressive: bool = Field(
-        default=False,
-        description="Whether starts converge on 1/64, 1/16 and 1/4 of the blocks first, for very many rows "
-        "in no order that matters.",
+    algorithm: Literal["lloyd", "minibatch", "progressive"] = Field(
+        default="lloyd",
+        description="'lloyd' passes over all rows; for very many rows in no order that matters 'minibatch' "
+        "takes up to 100 steps on few rows before, and 'progressive' passes over 1/64, 1/16 and 1/4 of the "
+        "blocks.",
+    )
+    cache: Literal["labels", "none"] = Field(
+        default="labels",
+        description="'labels' remembers in spare memory of the workers which rows cannot have changed "
+        "clusters, with the same result to the bit; 'none' looks at all rows in each pass.",
+    )
+    n_principal: Count | None = Field(
+        default=None,
+        description="Cluster in the scores on that many leading kernel principal components; left out, in "
+        "the features themselves.",
+    )
+    normalize: Literal["degree"] | None = Field(
+        default=None,
+        description="'degree' takes components of degree-normalised features, which is spectral clustering, "
+        "with `n_principal` of one less than the number of clusters.",
     )
 
     @field_validator("output")
@@ -124,7 +147,9 @@ class ClusterParameters(DataParameters):
 
     @model_validator(mode="after")
     def _belong_together(self) -> Self:
-        check_width(self.n_components, self.map, self.features)
+        width = check_width(self.n_components, self.map, self.features)
+        kmeans.check_principal(self.n_principal, self.normalize, width)
+        choosing_k.check_numbers(self.numbers, self.choose)
         kernel = self.to_kernel()
         if self.features == "fourier":
             check_design(kernel, self.to_design(), 1)
@@ -145,6 +170,11 @@ class ClusterParameters(DataParameters):
     def to_length_scale(self) -> Any:
         """Return the length scale as the library takes it."""
         return tuple(self.length_scale) if isinstance(self.length_scale, list) else self.length_scale
+
+    @property
+    def numbers(self) -> list[int]:
+        """Numbers of clusters to be found, in ascending order."""
+        return sorted(self.n_clusters) if isinstance(self.n_clusters, list) else [self.n_clusters]
 
     @property
     def picture(self) -> Path | None:
@@ -181,8 +211,19 @@ class _Work:
 
     @property
     def clusters(self) -> kmeans.Clusters:
+        """Those that were taken."""
         clusters: kmeans.Clusters = self.found["clusters"]
         return clusters
+
+    @property
+    def comparison(self) -> choosing_k.Comparison | None:
+        comparison: choosing_k.Comparison | None = self.found.get("comparison")
+        return comparison
+
+    def discard(self) -> None:
+        """Throw away labels that were written and not published."""
+        if (staged := self.found.get("staged")) is not None:
+            staged.discard()
 
 
 _work: ContextVar[_Work] = ContextVar("clustering")
@@ -203,7 +244,7 @@ def _working(parameters: ClusterParameters, log: Any) -> Iterator[None]:
     kernel.check_columns(dataset.n_features)
     if parameters.features == "fourier":
         check_design(kernel, parameters.to_design(), dataset.n_features)
-    kmeans.check_rows(dataset, parameters.n_clusters)
+    kmeans.check_rows(dataset, parameters.numbers[-1])
     data, output = parse_location(parameters.data), parse_location(parameters.output)
     check_output(output, overwrite=parameters.overwrite, inputs=[data])
     if parameters.registered:
@@ -225,11 +266,27 @@ def _working(parameters: ClusterParameters, log: Any) -> Iterator[None]:
         holding(parameters.model) as lease,
         open_engine(parameters, log) as engine,
     ):
-        token = _work.set(_Work(parameters, dataset, known, engine, lease))
+        _check_memory(parameters, dataset, engine)
+        work = _Work(parameters, dataset, known, engine, lease)
+        token = _work.set(work)
         try:
             yield
         finally:
             _work.reset(token)
+            work.discard()
+
+
+def _check_memory(parameters: ClusterParameters, dataset: ZarrDataset, engine: Engine) -> None:
+    """Refuse what does not fit in a worker's memory before any pass."""
+    numbers, principal = parameters.numbers, parameters.n_principal
+    width = parameters.n_components if principal is None else principal
+    kmeans.check_fits(dataset, width, numbers, n_init=parameters.n_init, init=parameters.init, engine=engine)
+    if principal is not None:
+        pipeline.check_plan(
+            dataset, parameters.n_components, engine=engine, features=parameters.to_features()
+        )
+    if len(numbers) > 1:
+        choosing_k.check_samples(dataset, width)
 
 
 @step("inspect", retried=True)
@@ -251,7 +308,7 @@ def inspect() -> Summary:
 
 @step("draw", retried=True)
 def draw() -> Summary:
-    """Draw the features to cluster in."""
+    """Draw the features to cluster in; with principal components there is a pass that finds them."""
     work = _work.get()
     given = work.parameters
     feature_map = kmeans.draw_features(
@@ -265,13 +322,17 @@ def draw() -> Summary:
         standardize=given.standardize,
         seed=given.seed,
         features=given.to_features(),
+        n_principal=given.n_principal,
+        normalize=given.normalize,
+        engine=work.engine,
     )
     work.found["feature_map"] = feature_map
     kernel = pipeline.kernel_of(feature_map)
     assert kernel is not None  # the map was drawn just now
     return {
         "kernel": kernel.to_dict(),
-        "n_components": feature_map.n_components,
+        "n_components": given.n_components,
+        "n_principal": None if given.n_principal is None else feature_map.n_components,
         "feature_map": feature_map.digest(),
     }
 
@@ -290,11 +351,12 @@ def start() -> Summary:
     work = _work.get()
     given = work.parameters
     job = kmeans.measure(work.dataset, work.feature_map, work.moments, engine=work.engine)
-    candidates = kmeans.find_candidates(job, given.init, n_clusters=given.n_clusters, seed=given.seed)
-    starts = kmeans.choose_starts(candidates, given.n_clusters, n_init=given.n_init, seed=given.seed)
-    if given.progressive:
-        starts = kmeans.converge_on_samples(job, starts, tol=given.tol, seed=given.seed)
-    work.found["passes"] = kmeans.iterate(job, starts, max_iter=given.max_iter, tol=given.tol)
+    candidates = kmeans.find_candidates(job, given.init, n_clusters=given.numbers[-1], seed=given.seed)
+    starts = kmeans.choose_starts(candidates, given.numbers, n_init=given.n_init, seed=given.seed)
+    starts = kmeans.approach(job, starts, algorithm=given.algorithm, tol=given.tol, seed=given.seed)
+    work.found["passes"] = kmeans.iterate(
+        job, starts, max_iter=given.max_iter, tol=given.tol, cache=given.cache
+    )
     return {"n_candidates": len(candidates.points), "n_starts": len(starts)}
 
 
@@ -303,24 +365,37 @@ def run_pass(number: int) -> Summary:
     """Run a Lloyd pass: the centres of all starts that still move go to the means of their rows."""
     work, began = _work.get(), time.perf_counter()
     done = next(work.passes)
-    if done.clusters is not None:
-        work.found["clusters"] = done.clusters
+    if done.clusters:
+        facts = pipeline.describe_dataset(work.dataset)
+        work.found["all"] = [replace(clusters, facts=facts) for clusters in done.clusters]
+        work.found["clusters"] = work.found["all"][0]
     return {
         "pass": done.number,
         "inertia": done.inertia,
+        "inertias": list(done.inertias),
         "n_starts": done.n_starts,
         "shift": done.shift,
         "seconds": round(time.perf_counter() - began, 3),
-        "last": done.clusters is not None,
+        "last": bool(done.clusters),
     }
+
+
+@step("choose", retried=True)
+def choose() -> list[Summary]:
+    """Judge the numbers of clusters on samples of the rows, and take the best."""
+    work = _work.get()
+    given = work.parameters
+    comparison = choosing_k.compare(work.dataset, work.found["all"], criterion=given.choose, seed=given.seed)
+    work.found["comparison"], work.found["clusters"] = comparison, comparison.best
+    return comparison.rows
 
 
 @step("assign")
 def assign() -> Summary:
-    """Write the cluster of every row, whole or not at all."""
+    """Write the cluster of every row; the labels appear when the centres are published."""
     work = _work.get()
     given = work.parameters
-    n_samples = kmeans.write_labels(
+    work.found["staged"] = staged = kmeans.stage_labels(
         work.dataset,
         work.clusters,
         given.output,
@@ -328,7 +403,7 @@ def assign() -> Summary:
         distances=given.distances,
         overwrite=given.overwrite,
     )
-    return {"output": redact(given.output), "n_labelled": n_samples}
+    return {"output": redact(given.output), "n_labelled": staged.n_samples}
 
 
 @step("compare", retried=True)
@@ -348,14 +423,20 @@ def compare() -> Summary | State[None]:
 
 @step("publish")
 def publish(agreement: Summary | None) -> Summary:
-    """Draw the picture, and write the centres where readers find them, whole or not at all."""
+    """Draw the picture, publish the centres, and let the labels appear.
+
+    A failure before the centres are published leaves neither them nor labels; one between the two says what
+    is left and what to do.
+    """
     work = _work.get()
     given, clusters = work.parameters, work.clusters
     if given.picture is not None:
         view = view_clusters(work.dataset, clusters, seed=given.seed)
         words = f"{clusters.n_clusters:,} clusters, {len(view.labels):,} rows of {work.dataset.n_samples:,}"
         save_clusters(given.picture, view, title=Path(given.output).name, subtitle=words)
-    facts = {} if agreement is None else {"agreement": agreement}
+    facts: dict[str, Any] = {} if agreement is None else {"agreement": agreement}
+    if (comparison := work.comparison) is not None:
+        facts |= {"chosen_by": comparison.criterion, "candidates": comparison.rows}
     version = None
     work.lease.check()
     if given.registered:
@@ -367,6 +448,15 @@ def publish(agreement: Summary | None) -> Summary:
         show_versions(given.model)
     else:
         write_clusters(clusters, given.model, facts=facts, overwrite=given.overwrite)
+    try:
+        work.found["staged"].publish()
+    except Exception as error:
+        model, data, output = (redact(url) for url in (given.model, given.data, given.output))
+        error.add_note(
+            f"the centres are published at {model}, the labels are not: write them by `rff-dist predict "
+            f"{model} {data} {output}`"
+        )
+        raise
     return {
         "model": redact(given.model),
         "version": version,
@@ -383,12 +473,13 @@ def cluster(parameters: ClusterParameters) -> Summary:
     -------
     dict
         JSON-able: where labels, model and picture are, the model's digest, sizes of the data, the inertia,
-        sizes of at most 1,000 clusters, each pass, and how far known labels agree (None without any).
+        sizes of at most 1,000 clusters, each pass, the numbers of clusters that were compared (None for
+        one), and how far known labels agree (None without any).
 
     Raises
     ------
     RFFDistError
-        Of the step that failed; labels that were written by then stay.
+        Of the step that failed. Labels and centres are then not published, but where the error notes it.
     """
     log = get_run_logger()
     with _working(parameters, log):
@@ -403,6 +494,7 @@ def cluster(parameters: ClusterParameters) -> Summary:
             log.info(
                 "pass %d: inertia %.8g, shift %.3g", *(rows[-1][k] for k in ("pass", "inertia", "shift"))
             )
+        candidates = choose() if len(parameters.numbers) > 1 else None
         clusters = _work.get().clusters
         if not clusters.converged:
             log.warning("the centres still moved after max_iter=%d passes", parameters.max_iter)
@@ -425,19 +517,32 @@ def cluster(parameters: ClusterParameters) -> Summary:
         "converged": clusters.converged,
         "n_iter": clusters.n_iter,
         "sizes": clusters.weights[:1000].tolist(),
-        "passes": [{name: value for name, value in row.items() if name != "last"} for row in rows],
+        "passes": [_without(row, "last", "inertias") for row in rows],
+        "candidates": candidates,
         "agreement": agreement,
     }
     create_markdown_artifact(
         _summary_markdown(result), key="rff-cluster-summary", description="What was found, and where it is."
     )
     create_table_artifact(
-        _pass_table(rows), key="rff-cluster-passes", description="Inertia of the centres of each pass."
+        _pass_table(rows, parameters.numbers),
+        key="rff-cluster-passes",
+        description="Inertia of the centres of each pass.",
     )
     create_table_artifact(
         _size_table(clusters.weights.tolist()), key="rff-cluster-sizes", description="Clusters by size."
     )
+    if candidates is not None:
+        create_table_artifact(
+            _number_table(candidates, clusters.n_clusters),
+            key="rff-cluster-numbers",
+            description=f"Numbers of clusters, by {parameters.choose}.",
+        )
     return result
+
+
+def _without(row: Summary, *names: str) -> Summary:
+    return {name: value for name, value in row.items() if name not in names}
 
 
 # -- artifacts -------------------------------------------------------------------------------------
@@ -450,7 +555,7 @@ def _summary_markdown(result: Mapping[str, Any]) -> str:
         "digest": code(result["digest"]),
         "data": code(result["data"]),
         "rows, inputs": f"{result['n_samples']:,}, {result['n_features']:,}",
-        "kernel, D": f"{result['kernel']['name']}, {result['n_components']:,}",
+        "kernel, D": f"{result['kernel']['name']}, {result['n_components']:,}{_principal_words(result)}",
         "length scale": number(result["kernel"].get("length_scale")),
         "clusters": f"{result['n_clusters']:,}, {result['n_filled']:,} with rows",
         "inertia": number(result["inertia"]),
@@ -468,11 +573,31 @@ def _summary_markdown(result: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _pass_table(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def _principal_words(result: Mapping[str, Any]) -> str:
+    n_principal = result["n_principal"]
+    return "" if n_principal is None else f", in {n_principal:,} leading principal components"
+
+
+def _number_table(candidates: Sequence[Mapping[str, Any]], taken: int) -> list[dict[str, Any]]:
+    return [
+        {
+            "clusters": row["n_clusters"],
+            **{
+                name: number(row[name]) for name in ("inertia", "silhouette", "gap", "gap_error", "stability")
+            },
+            "passes": row["n_iter"],
+            "": "taken" if row["n_clusters"] == taken else "",
+        }
+        for row in candidates
+    ]
+
+
+def _pass_table(rows: Sequence[Mapping[str, Any]], numbers: Sequence[int]) -> list[dict[str, Any]]:
+    names = [f"least inertia, {k} clusters" for k in numbers] if len(numbers) > 1 else ["least inertia"]
     return [
         {
             "pass": row["pass"],
-            "least inertia": f"{row['inertia']:.8g}",
+            **{name: f"{value:.8g}" for name, value in zip(names, row["inertias"], strict=True)},
             "starts that moved": row["n_starts"],
             "largest shift": number(row["shift"]),
             "seconds": row["seconds"],

@@ -1,8 +1,7 @@
 """How many clusters: several numbers of them compared on one dataset, and the best by a stated rule.
 
-The numbers share the features, the pass of norms and the passes that draw the candidates of the starts; then
-each runs its own Lloyd passes, one number after another. They are judged on seeded samples, in the features,
-where each sampled row counts alike.
+The numbers share all passes, from those that draw the candidates of the starts to Lloyd's. They are judged on
+seeded samples, in the features, where each sampled row counts alike.
 
 References
 ----------
@@ -28,11 +27,12 @@ from rff_dist.blocks import Block, Dataset, Rows, using_threads
 from rff_dist.clustering import choose_centres, improve_centres, label_rows
 from rff_dist.drawing import check_width, sample_inputs
 from rff_dist.engines import Engine
-from rff_dist.errors import InvalidParameterError
+from rff_dist.errors import InvalidParameterError, PlanError
 from rff_dist.feature_map import FeatureMap, Nystrom
 from rff_dist.frequencies import Design, derived_seed
 from rff_dist.kernels import Kernel, LengthScale
 from rff_dist.kmeans import Clusters
+from rff_dist.plan import PROCESS_BYTES, available_memory, human_bytes
 
 logger = logging.getLogger(__name__)
 
@@ -126,16 +126,22 @@ def fit(
     standardize: bool = True,
     seed: int = 0,
     features: str | Nystrom = "fourier",
+    n_principal: int | None = None,
+    normalize: str | None = None,
     init: str = "k-means||",
     n_init: int = 1,
     max_iter: int = kmeans.MAX_ITER,
     tol: float = kmeans.TOL,
-    progressive: bool = False,
+    algorithm: str = "lloyd",
+    cache: str = "labels",
+    cache_bytes: int | None = None,
 ) -> Comparison:
     """Find clusters for several numbers of them, and take the best number.
 
-    Beyond the passes of `kmeans.fit`, of which the start's are shared, samples of 5,000 and 1,000 rows are
-    looked at in memory: O(5,000² · n_components), and k-means of 1,000 rows 21 times for each number.
+    All numbers and their starts share each reading and each pass's features, as many passes as the slowest
+    needs; each number takes the memory and products of the largest. Beyond these passes samples of 5,000 and
+    1,000 rows are looked at in memory: O(5,000² · n_components), and k-means of 1,000 rows 21 times for each
+    number.
 
     Parameters
     ----------
@@ -148,9 +154,9 @@ def fit(
         "silhouette" takes the number with the largest, of equals the least. "gap" takes the least number
         whose gap is no less than that of the next one less its standard error. "stability" takes the largest,
         of equals the most clusters; few clusters are often stable without being the right ones.
-    length_scale, n_components, design, map, standardize, seed, features
+    length_scale, n_components, design, map, standardize, seed, features, n_principal, normalize
         See `kmeans.fit`.
-    init, n_init, max_iter, tol, progressive
+    init, n_init, max_iter, tol, algorithm, cache, cache_bytes
         See `kmeans.find_clusters`.
 
     Raises
@@ -159,12 +165,20 @@ def fit(
         If a parameter is out of range.
     DataError
         If values are not finite, or there are fewer rows than clusters.
+    PlanError
+        If a pass needs more memory than a worker has, or the samples more than this process.
     """
     numbers = check_numbers(n_clusters, criterion)
-    check_width(n_components, map, features)
-    kmeans.check_options(n_clusters=numbers[-1], init=init, n_init=n_init, max_iter=max_iter, tol=tol)
+    kmeans.check_principal(n_principal, normalize, check_width(n_components, map, features))
+    kmeans.check_options(
+        n_clusters=numbers[-1], init=init, n_init=n_init, max_iter=max_iter, tol=tol, algorithm=algorithm
+    )
+    kmeans.check_cache(cache, cache_bytes)
     dataset = kmeans.without_targets(dataset)
     kmeans.check_rows(dataset, numbers[-1])
+    width = n_components if n_principal is None else n_principal
+    kmeans.check_fits(dataset, width, numbers, n_init=n_init, init=init, engine=engine)
+    check_samples(dataset, width)
     moments = pipeline.inspect(dataset, engine=engine)
     feature_map = kmeans.draw_features(
         dataset,
@@ -177,18 +191,17 @@ def fit(
         standardize=standardize,
         seed=seed,
         features=features,
+        n_principal=n_principal,
+        normalize=normalize,
+        engine=engine,
     )
     job = kmeans.measure(dataset, feature_map, moments, engine=engine)
     among = kmeans.find_candidates(job, init, n_clusters=numbers[-1], seed=seed)
     facts = pipeline.describe_dataset(dataset)
-    found = []
-    for number in numbers:
-        starts = kmeans.choose_starts(among, number, n_init=n_init, seed=seed)
-        if progressive:
-            starts = kmeans.converge_on_samples(job, starts, tol=tol, seed=seed)
-        clusters = kmeans.finish(kmeans.iterate(job, starts, max_iter=max_iter, tol=tol))
-        found.append(replace(clusters, facts=facts))
-        logger.info("%d clusters: inertia %.6g after %d passes", number, clusters.inertia, clusters.n_iter)
+    starts = kmeans.choose_starts(among, numbers, n_init=n_init, seed=seed)
+    starts = kmeans.approach(job, starts, algorithm=algorithm, tol=tol, seed=seed)
+    passes = kmeans.iterate(job, starts, max_iter=max_iter, tol=tol, cache=cache, cache_bytes=cache_bytes)
+    found = [replace(clusters, facts=facts) for clusters in kmeans.finish(passes)]
     return compare(dataset, found, criterion=criterion, seed=seed)
 
 
@@ -210,6 +223,30 @@ def check_numbers(n_clusters: Sequence[int], criterion: str) -> list[int]:
     return numbers
 
 
+def check_samples(dataset: Dataset, n_components: int) -> None:
+    """Check that the samples that numbers are judged on fit in this process.
+
+    Raises
+    ------
+    PlanError
+        With the memory needed and the memory there is.
+    """
+    n_rows = min(_silhouette_rows(n_components), dataset.n_samples)
+    # features, centred and in their panels; of the references besides
+    needed = PROCESS_BYTES + 8 * (3 * n_rows + 4 * SAMPLE_ROWS) * n_components
+    needed += 8 * n_rows * (dataset.n_features + _PANEL_ROWS)
+    if needed > (limit := available_memory()):
+        raise PlanError(
+            f"the samples that numbers of clusters are judged on need {human_bytes(needed)} "
+            f"(n_components={n_components:_}) but this process has {human_bytes(limit)}; ask for fewer "
+            "components, or for one number of clusters"
+        )
+
+
+def _silhouette_rows(n_components: int) -> int:
+    return max(2, min(SILHOUETTE_ROWS, _SAMPLE_BYTES // (8 * n_components)))
+
+
 def compare(dataset: Dataset, found: Sequence[Clusters], *, criterion: str, seed: int) -> Comparison:
     """Judge clusterings of a dataset in the same features, by ascending number of clusters.
 
@@ -223,8 +260,7 @@ def compare(dataset: Dataset, found: Sequence[Clusters], *, criterion: str, seed
         Of the samples.
     """
     feature_map, numbers = found[0].feature_map, [clusters.n_clusters for clusters in found]
-    n_rows = max(2, min(SILHOUETTE_ROWS, _SAMPLE_BYTES // (8 * feature_map.n_components)))
-    X = sample_inputs(dataset, seed, n_rows=n_rows)
+    X = sample_inputs(dataset, seed, n_rows=_silhouette_rows(feature_map.n_components))
     Z = feature_map.transform(X, dtype=np.float64)
     rows = Rows(Block(0, 0, len(X)), X)
     labelings = [label_rows(rows, clusters.state) for clusters in found]

@@ -44,6 +44,7 @@ _PAD = (
 _PANEL_ROWS = 64  # rows whose ties are settled by one product, always of the same shape
 _EQUAL = 1e-12  # of the largest squared norm: squared distances up to this are none
 _GAIN = 1e-9  # a change of centres gains more than rounding
+_BATCH_STREAM = 2**35 + 2**30
 _KMEANS_STREAM = 2**34  # the first of a seed's streams of random numbers for clusters, far above those in use
 
 
@@ -93,12 +94,23 @@ class Centres:
     grid : ClusterGrid
     precise : bool
         Whether distances are made in float64 even where features are float32.
+    counts : tuple of int
+        Centres of each start, where they have different numbers of them; rows of `values` beyond are 0 and
+        nearest to no row. () says that all count.
     """
 
     feature_map: FeatureMap
     values: FloatArray
     grid: ClusterGrid
     precise: bool = False
+    counts: tuple[int, ...] = ()
+
+    @property
+    def present(self) -> NDArray[np.bool_]:
+        """Return which centres there are, shape (n_init, n_clusters)."""
+        n_init, n_clusters, _ = self.values.shape
+        counts = np.array(self.counts or (n_clusters,) * n_init)
+        return np.asarray(np.arange(n_clusters) < counts[:, np.newaxis])
 
     def digest(self) -> str:
         """Return the feature map's digest: what every worker must agree on."""
@@ -241,8 +253,9 @@ def visit_tiles(
     """Call `visit(first row, features)` with each tile of a block; threads share out the tiles.
 
     Features are of shape (n_components, n_rows), unnormalised, or Z for a whitened map. They are
-    overwritten when `visit` has returned. Of the rows `chosen` alone, where they are given; `first row` then
-    counts these. Tiles are filled up to a multiple of 64 rows, because BLAS rounds those at its edges otherwise.
+    overwritten when `visit` has returned. With `chosen` they are of these rows of the block alone, and
+    `first row` counts these. Tiles are filled up to multiples of 64 rows: BLAS rounds others at their edges,
+    and features would depend on the company.
 
     Raises
     ------
@@ -329,8 +342,9 @@ class Scorer:
         single = _is_single(state.feature_map) and not state.precise
         self.dtype: type[np.floating[Any]] = np.float32 if single else np.float64
         factors = factors_of(state.feature_map)
-        middle = state.values.mean(axis=1, keepdims=True)
-        apart = state.values - middle
+        present = state.present
+        middle = state.values.sum(axis=1, keepdims=True) / present.sum(axis=1)[:, np.newaxis, np.newaxis]
+        apart = np.where(present[..., np.newaxis], state.values - middle, 0.0)
         self._weights = (-2.0 * factors * apart).reshape(-1, n_components)
         # ‖c‖² − ‖m‖² without the cancellation
         self._offsets = (apart * (apart + 2.0 * middle)).sum(axis=2).ravel()
@@ -355,6 +369,8 @@ class Scorer:
         norm = math.sqrt(largest) + math.sqrt(float(middle_norms.max(initial=0.0)))
         self._distance_tolerance = self.tolerance + 2.0 * eps * math.sqrt(n_components) * norm**2
         self.nothing = max(_EQUAL * largest, self.tolerance if single else 0.0)
+        for offsets in (self._offsets, self._narrow_offsets[: present.size]):
+            offsets[~present.ravel()] = np.inf
         self._spare: list[NDArray[Any]] = []
 
     def scores(self, features: NDArray[Any], out: NDArray[Any] | None = None) -> NDArray[Any]:
@@ -368,8 +384,7 @@ class Scorer:
         with np.errstate(over="ignore", invalid="ignore"):
             scores: NDArray[Any] = np.matmul(self._narrow_weights, features, out=out)
             scores += self._narrow_offsets[:, np.newaxis]
-        if not np.isfinite(scores[0]).all() or not np.isfinite(scores[-1]).all():
-            raise DataError("features of some rows are not finite: their inputs overflow; standardise them")
+        _check_scores(scores)
         return scores
 
     def nearest(self, features: NDArray[Any], n_groups: int = 1) -> Nearest:
@@ -392,7 +407,7 @@ class Scorer:
         for start in range(self.n_init):
             own = scores[start * self.n_clusters : (start + 1) * self.n_clusters]
             best = own.min(axis=0)
-            # from the last centre to the first, so that the lowest of equals stays; argmin takes five times as long
+            # the last centre first, so that the lowest of equals stays; argmin takes five times as long
             places = np.flatnonzero(own == best)[::-1]
             labels[start, places % n_rows] = places // n_rows
             own[labels[start], np.arange(n_rows)] = np.inf
@@ -431,11 +446,19 @@ class Scorer:
 
     def squared_distances(self, features: NDArray[Any]) -> NDArray[Any]:
         """Return ‖z − c‖² for the first start's centres, shape (n_rows, n_clusters), not below 0."""
-        scores = self.scores(features)
-        distances = scores[: self.n_clusters]
-        distances += self._squares @ np.square(features) + scores[-self.n_init]
+        with np.errstate(over="ignore", invalid="ignore"):
+            # rows first: a row's bits then hardly depend on how many there are
+            scores = features.T @ self._narrow_weights.T + self._narrow_offsets
+        _check_scores(scores.T)
+        distances: NDArray[Any] = scores[:, : self.n_clusters]
+        distances += (self._squares @ np.square(features) + scores[:, -self.n_init])[:, np.newaxis]
         np.maximum(distances, 0.0, out=distances)
-        return distances.T
+        return distances
+
+
+def _check_scores(scores: NDArray[Any]) -> None:
+    if not np.isfinite(scores[0]).all() or not np.isfinite(scores[-1]).all():
+        raise DataError("features of some rows are not finite: their inputs overflow; standardise them")
 
 
 def group_ends(n_clusters: int, n_groups: int) -> list[int]:
@@ -543,7 +566,7 @@ class Tally:
 
 
 def members_of(labels: NDArray[np.intp], n_clusters: int) -> scipy.sparse.csr_array:
-    """Return which rows belong to each cluster of each start: ones, of shape (n_init · n_clusters, n_rows)."""
+    """Return which rows belong to each cluster of each start: ones, shape (n_init · n_clusters, n_rows)."""
     n_init, n_rows = labels.shape
     narrow = labels.astype(np.int16 if n_clusters < 2**15 else np.int32)  # sorted by their digits
     order = np.concatenate([np.argsort(own, kind="stable") for own in narrow])
@@ -664,6 +687,48 @@ def centre_distances(rows: Rows, state: Centres) -> FloatArray:
         n_columns=state.values.shape[1],
     )
     return distances
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Batch:
+    """The state of a step on a few rows of some blocks.
+
+    Attributes
+    ----------
+    centres : Centres
+    n_rows : int
+        Of each block; all of one that has no more.
+    seed, step : int
+        They decide which rows, with the rows' numbers.
+    """
+
+    centres: Centres
+    n_rows: int
+    seed: int
+    step: int
+
+    def digest(self) -> str:
+        """Return the feature map's digest: what every worker must agree on."""
+        return self.centres.digest()
+
+
+def sum_batch(rows: Rows, state: Batch) -> ClusterSums:
+    """Sum some seeded rows of a block by their nearest centres, as `sum_clusters` does.
+
+    Raises
+    ------
+    DataError
+        If a value is not finite or a weight negative.
+    """
+    block = rows.block
+    if state.n_rows < block.n_samples:
+        stream = _BATCH_STREAM + state.step
+        uniforms = row_uniforms(state.seed, stream, block.start, block.stop)
+        chosen = np.sort(np.argsort(uniforms, kind="stable")[: state.n_rows])
+        weights = None if rows.sample_weight is None else rows.sample_weight[chosen]
+        few = replace(block, stop=block.start + len(chosen))
+        rows = Rows(few, rows.X[chosen], sample_weight=weights)
+    return sum_clusters(rows, state.centres)
 
 
 # -- rows chosen in a pass -------------------------------------------------------------------------

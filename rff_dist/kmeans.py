@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,7 @@ from rff_dist import pipeline
 from rff_dist.agreement import Contingency, count_agreement
 from rff_dist.blocks import Block, BlockTask, Dataset, Moments, Rows
 from rff_dist.clustering import (
+    Batch,
     Centres,
     Choice,
     ChosenRows,
@@ -36,6 +37,7 @@ from rff_dist.clustering import (
     measure_tiles,
     pass_bytes,
     row_uniforms,
+    sum_batch,
     sum_clusters,
     weighted_inertia,
 )
@@ -46,23 +48,30 @@ from rff_dist.feature_map import FeatureMap, Nystrom
 from rff_dist.frequencies import Design, derived_seed
 from rff_dist.kernels import Kernel, LengthScale
 from rff_dist.kernels.base import check_count
+from rff_dist.lloyd import Course, LloydTask, sum_remembered
+from rff_dist.pca import check_normalize, components_of
 from rff_dist.plan import PROCESS_BYTES, available_memory, human_bytes
 from rff_dist.runs import as_runs
 from rff_dist.storage import Column, GroupedDataset, create_output
+from rff_dist.storage.outputs import Output
 
 logger = logging.getLogger(__name__)
 
 type FloatArray = NDArray[np.float64]
 
 INITS = ("k-means||", "k-means++")
+CACHES = ("labels", "none")
+CACHE_BYTES = 2**30  # that a process remembers of its blocks, at most, and half of what it has left
 MAX_ITER, TOL = 300, 1e-4
 OVERSAMPLING, ROUNDS = 2, 5  # Bahmani et al. 2012, Sec. 5.3: l = 2k and five rounds
 LOCAL_SEARCH_STEPS = 20  # and one a cluster more
 START_STEPS = 10  # of Lloyd on the candidates
 CANDIDATE_ROWS = 4096  # all distinct rows of a dataset that small are candidates, whatever the start
+ALGORITHMS = ("lloyd", "minibatch", "progressive")
+BATCH_ROWS, BATCH_BLOCKS, BATCH_STEPS = 16_384, 8, 100
 PROGRESSIVE_SHARES = (1 / 64, 1 / 16, 1 / 4)  # of the blocks
 PROGRESSIVE_PASSES = 10  # on each share, at most
-_BLOCK_STREAM = 2**35
+_BLOCK_STREAM, _STEP_STREAM = 2**35, 2**35 + 2**20
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -136,11 +145,15 @@ def fit(
     standardize: bool = True,
     seed: int = 0,
     features: str | Nystrom = "fourier",
+    n_principal: int | None = None,
+    normalize: str | None = None,
     init: str | NDArray[Any] = "k-means||",
     n_init: int = 1,
     max_iter: int = MAX_ITER,
     tol: float = TOL,
-    progressive: bool = False,
+    algorithm: str = "lloyd",
+    cache: str = "labels",
+    cache_bytes: int | None = None,
 ) -> Clusters:
     """Find clusters by k-means in random or Nyström features.
 
@@ -158,7 +171,9 @@ def fit(
         "auto" is the median heuristic; None keeps the kernel's own.
     n_components, design, map, standardize, seed, features
         See `pipeline.fit`.
-    init, n_init, max_iter, tol, progressive
+    n_principal, normalize
+        See `draw_features`.
+    init, n_init, max_iter, tol, algorithm, cache, cache_bytes
         See `find_clusters`.
 
     Raises
@@ -167,23 +182,29 @@ def fit(
         If a parameter is out of range.
     DataError
         If values are not finite, or there are fewer rows than clusters.
+    PlanError
+        If a pass needs more memory than a worker has.
     """
     if isinstance(length_scale, str) and length_scale == "evidence":
         raise InvalidParameterError(
             "`length_scale` is 'evidence', which needs targets, and clusters have none; "
             "give 'auto' or numbers"
         )
-    check_width(n_components, map, features)
+    check_principal(n_principal, normalize, check_width(n_components, map, features))
     options: dict[str, Any] = {
         "n_clusters": n_clusters,
         "init": init,
         "n_init": n_init,
         "max_iter": max_iter,
         "tol": tol,
+        "algorithm": algorithm,
     }
     check_options(**options)
+    check_cache(cache, cache_bytes)
     dataset = without_targets(dataset)
     check_rows(dataset, n_clusters)
+    width = n_components if n_principal is None else n_principal
+    check_fits(dataset, width, (n_clusters,), n_init=n_init, init=init, engine=engine)
     moments = pipeline.inspect(dataset, engine=engine)
     feature_map = draw_features(
         dataset,
@@ -196,9 +217,19 @@ def fit(
         standardize=standardize,
         seed=seed,
         features=features,
+        n_principal=n_principal,
+        normalize=normalize,
+        engine=engine,
     )
     found = find_clusters(
-        dataset, feature_map, moments=moments, seed=seed, progressive=progressive, engine=engine, **options
+        dataset,
+        feature_map,
+        moments=moments,
+        seed=seed,
+        cache=cache,
+        cache_bytes=cache_bytes,
+        engine=engine,
+        **options,
     )
     return replace(found, facts=pipeline.describe_dataset(dataset))
 
@@ -215,18 +246,42 @@ def draw_features(
     standardize: bool,
     seed: int,
     features: str | Nystrom,
+    n_principal: int | None = None,
+    normalize: str | None = None,
+    engine: Engine,
 ) -> FeatureMap:
-    """Draw the features to cluster in; parameters as for `fit`.
+    """Draw the features to cluster in.
+
+    Parameters
+    ----------
+    dataset, kernel, moments, engine
+    length_scale, n_components, design, map, standardize, seed, features
+        See `fit`.
+    n_principal : int, optional
+        Cluster in the scores on that many leading principal components of the features, which takes a pass
+        of O(n_samples · n_components²); left out, in the features themselves.
+    normalize : {None, "degree"}
+        Whether these are components of degree-normalised features: then this is spectral clustering by the
+        random walk's leading eigenfunctions, each times the root of its eigenvalue.
 
     Raises
     ------
     InvalidParameterError
         If a parameter is out of range.
+    PlanError
+        If components need more memory than there is.
+
+    References
+    ----------
+    Schölkopf, Smola & Müller (1998), Sec. 4; von Luxburg (2007), A tutorial on spectral clustering, Sec. 4;
+    Shi & Malik (2000).
     """
+    if n_principal is not None:
+        pipeline.check_plan(dataset, n_components, engine=engine, features=features)
     if not standardize:
         pipeline.warn_of_lost_digits(moments)
     standardizer = pipeline.standardizer_from(moments) if standardize else None
-    return draw(
+    feature_map = draw(
         dataset,
         kernel,
         length_scale=length_scale,
@@ -238,9 +293,46 @@ def draw_features(
         ranges=pipeline.input_range(moments, standardizer),
         features=features,
     )
+    if n_principal is None:
+        return feature_map
+    found = components_of(
+        dataset, feature_map, moments, n_components=n_principal, normalize=normalize, engine=engine
+    )
+    return found.features()
 
 
-def check_options(*, n_clusters: object, init: object, n_init: object, max_iter: object, tol: object) -> None:
+def check_principal(n_principal: int | None, normalize: str | None, n_components: int) -> None:
+    """Check the parameters of clusters in leading principal components.
+
+    Raises
+    ------
+    InvalidParameterError
+        If there are not so many components, or there is something to normalise for none.
+    """
+    check_normalize(normalize)
+    if n_principal is None:
+        if normalize is not None:
+            raise InvalidParameterError(
+                f"`normalize` is {normalize!r} without `n_principal`; it is of principal components: say how "
+                "many, such as one less than clusters"
+            )
+        return
+    if check_count(n_principal, "n_principal") > n_components:
+        raise InvalidParameterError(
+            f"`n_principal` is {n_principal}, above `n_components`={n_components}, of which principal "
+            "components are made; lower it, or draw more features"
+        )
+
+
+def check_options(
+    *,
+    n_clusters: object,
+    init: object,
+    n_init: object,
+    max_iter: object,
+    tol: object,
+    algorithm: object = "lloyd",
+) -> None:
     """Check the parameters of `find_clusters` that do not depend on the data.
 
     Raises
@@ -253,6 +345,8 @@ def check_options(*, n_clusters: object, init: object, n_init: object, max_iter:
     number = isinstance(tol, int | float | np.integer | np.floating) and not isinstance(tol, bool)
     if not number or not 0 <= tol < np.inf:  # type: ignore[operator]
         raise InvalidParameterError(f"`tol` is {tol!r}; expected a number of at least 0")
+    if algorithm not in ALGORITHMS:
+        raise InvalidParameterError(f"unknown `algorithm` {algorithm!r}; expected one of {list(ALGORITHMS)}")
     if isinstance(init, str):
         if init not in INITS:
             raise InvalidParameterError(
@@ -261,6 +355,23 @@ def check_options(*, n_clusters: object, init: object, n_init: object, max_iter:
     elif n_init != 1:
         raise InvalidParameterError(
             f"`n_init` is {n_init} beside given centres, which are one start; leave it out"
+        )
+
+
+def check_cache(cache: object, cache_bytes: object) -> None:
+    """Check what `iterate` may remember.
+
+    Raises
+    ------
+    InvalidParameterError
+        If a parameter is out of range.
+    """
+    if cache not in CACHES:
+        raise InvalidParameterError(f"unknown `cache` {cache!r}; expected one of {sorted(CACHES)}")
+    number = isinstance(cache_bytes, int | np.integer) and not isinstance(cache_bytes, bool)
+    if cache_bytes is not None and (not number or cache_bytes < 0):  # type: ignore[operator]
+        raise InvalidParameterError(
+            f"`cache_bytes` is {cache_bytes!r}; expected None or a number of bytes of at least 0"
         )
 
 
@@ -291,7 +402,9 @@ def find_clusters(
     max_iter: int = MAX_ITER,
     tol: float = TOL,
     seed: int = 0,
-    progressive: bool = False,
+    algorithm: str = "lloyd",
+    cache: str = "labels",
+    cache_bytes: int | None = None,
 ) -> Clusters:
     """Minimise Σ w·‖z(x) − c‖² over centres, by Lloyd passes from one or several starts.
 
@@ -316,10 +429,13 @@ def find_clusters(
         A start stops when its centres' squared shifts add up to no more than this share of the mean variance
         of Z's columns; 0 when they are exactly where they were, so that no label changed.
     seed : int
-        Of the start, and of the blocks that are looked at first.
-    progressive : bool
-        Whether the starts converge on 1/64, 1/16 and 1/4 of the blocks first, for very many rows. It needs
-        rows in no order that matters.
+        Of the start, and of the rows that are looked at first.
+    algorithm : {"lloyd", "minibatch", "progressive"}
+        What comes before the Lloyd passes over all rows, so that few are left of them: nothing; steps on
+        small samples, see `learn_from_batches`; or passes over 1/64, 1/16 and 1/4 of the blocks. The latter
+        two are for very many rows, in no order that matters.
+    cache, cache_bytes
+        See `iterate`.
 
     Raises
     ------
@@ -330,20 +446,72 @@ def find_clusters(
     PlanError
         If a pass needs more memory than a worker has.
     """
-    check_options(n_clusters=n_clusters, init=init, n_init=n_init, max_iter=max_iter, tol=tol)
+    check_options(
+        n_clusters=n_clusters, init=init, n_init=n_init, max_iter=max_iter, tol=tol, algorithm=algorithm
+    )
+    check_cache(cache, cache_bytes)
     check_rows(dataset, n_clusters)
     if moments is None and dataset.weighted:
         moments = pipeline.inspect(dataset, engine=engine)
+    check_fits(dataset, feature_map.n_components, (n_clusters,), n_init=n_init, init=init, engine=engine)
     job = measure(dataset, feature_map, moments, engine=engine)
-    job.check_memory(n_init, n_clusters)
     if isinstance(init, str):
         candidates = find_candidates(job, init, n_clusters=n_clusters, seed=seed)
-        starts = choose_starts(candidates, n_clusters, n_init=n_init, seed=seed)
+        starts = choose_starts(candidates, (n_clusters,), n_init=n_init, seed=seed)
     else:
-        starts = read_centres(init, feature_map, n_clusters)[np.newaxis]
-    if progressive:
-        starts = converge_on_samples(job, starts, tol=tol, seed=seed)
-    return finish(iterate(job, starts, max_iter=max_iter, tol=tol))
+        starts = Starts(read_centres(init, feature_map, n_clusters)[np.newaxis], (n_clusters,))
+    starts = approach(job, starts, algorithm=algorithm, tol=tol, seed=seed)
+    passes = iterate(job, starts, max_iter=max_iter, tol=tol, cache=cache, cache_bytes=cache_bytes)
+    return finish(passes)[0]
+
+
+def check_fits(
+    dataset: Dataset,
+    n_components: int,
+    numbers: Sequence[int],
+    *,
+    n_init: int,
+    init: object,
+    engine: Engine,
+) -> None:
+    """Check that the passes of some numbers of clusters fit in a worker's memory, before any of them.
+
+    Raises
+    ------
+    PlanError
+        With the memory needed and the memory there is.
+    """
+    largest = max(numbers)
+    check_memory(dataset, n_components, n_init * len(numbers), largest, engine=engine)
+    if isinstance(init, str) and _draws(init, dataset, largest):
+        check_memory(dataset, n_components, 1, 1 + ROUNDS * OVERSAMPLING * largest, engine=engine)
+
+
+def check_memory(
+    dataset: Dataset, n_components: int, n_starts: int, n_clusters: int, *, engine: Engine
+) -> int:
+    """Check that the sums and centres of a pass fit in a worker's memory; return the bytes left.
+
+    Raises
+    ------
+    PlanError
+        With the memory needed and the memory there is.
+    """
+    blocks = pipeline.blocks_of(dataset)
+    needed = PROCESS_BYTES + pass_bytes(
+        n_components, n_starts * n_clusters, n_threads=engine.n_threads, n_blocks=len(blocks)
+    )
+    # as read, in float64 and in float32
+    needed += blocks[0].n_samples * dataset.n_features * (dataset.dtype.itemsize + 12)
+    limit = getattr(engine, "worker_memory", None) or available_memory()
+    if needed > limit:
+        raise PlanError(
+            f"a worker needs {human_bytes(needed)} for {n_starts * n_clusters:_} centres "
+            f"(n_clusters={n_clusters:_}, starts={n_starts:_}, n_components={n_components:_}) but has "
+            f"{human_bytes(limit)}; ask for fewer clusters, starts or components, or give each process more "
+            "memory"
+        )
+    return int(limit - needed)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -386,35 +554,29 @@ class Job:
             label=label,
         )
 
-    def centres(self, values: FloatArray, *, precise: bool = False) -> Centres:
+    def centres(self, values: FloatArray, *, precise: bool = False, counts: tuple[int, ...] = ()) -> Centres:
         """Return the state of a pass that compares rows with centres."""
-        return Centres(self.feature_map, values, self.grid, precise)
+        return Centres(self.feature_map, values, self.grid, precise, counts)
 
-    def check_memory(self, n_init: int, n_clusters: int) -> None:
-        """Check that the sums and centres of a pass fit in a worker's memory.
+    def check_memory(self, n_init: int, n_clusters: int) -> int:
+        """Check that the sums and centres of a pass fit in a worker's memory; return the bytes left.
 
         Raises
         ------
         PlanError
             With the memory needed and the memory there is.
         """
-        dataset, n_components = self.dataset, self.feature_map.n_components
-        blocks = pipeline.blocks_of(dataset)
-        needed = PROCESS_BYTES + pass_bytes(
-            n_components, n_init * n_clusters, n_threads=self.engine.n_threads, n_blocks=len(blocks)
+        return check_memory(
+            self.dataset, self.feature_map.n_components, n_init, n_clusters, engine=self.engine
         )
-        # as read, in float64 and in float32
-        needed += blocks[0].n_samples * dataset.n_features * (dataset.dtype.itemsize + 12)
-        limit = getattr(self.engine, "worker_memory", None) or available_memory()
-        if needed > limit:
-            raise PlanError(
-                f"a worker needs {human_bytes(needed)} (n_clusters={n_clusters:_}, n_init={n_init:_}, "
-                f"n_components={n_components:_}) but has {human_bytes(limit)}; ask for fewer clusters, "
-                "starts or components, or give each process more memory"
-            )
 
     def sums(
-        self, values: FloatArray, *, blocks: Sequence[Block] | None = None, label: str = "lloyd"
+        self,
+        values: FloatArray,
+        *,
+        counts: tuple[int, ...] = (),
+        blocks: Sequence[Block] | None = None,
+        label: str = "lloyd",
     ) -> ClusterSums:
         """Run a Lloyd pass from centres of shape (n_init, n_clusters, n_components).
 
@@ -424,9 +586,42 @@ class Job:
             If it needs more memory than a worker has.
         """
         self.check_memory(*values.shape[:2])
-        sums = self.run(sum_clusters, self.centres(values), label=label, blocks=blocks)
+        state = self.centres(values, counts=counts)
+        sums = self.run(sum_clusters, state, label=label, blocks=blocks)
         expected = sum(block.n_samples for block in blocks) if blocks is not None else self.dataset.n_samples
         _check_counted(sums, expected)
+        return sums
+
+    def course(self, n_init: int, n_clusters: int, *, cache: str, cache_bytes: int | None) -> Course:
+        """Return what the passes of a run of Lloyd's algorithm know of each other.
+
+        Raises
+        ------
+        PlanError
+            If a pass needs more memory than a worker has.
+        """
+        left = self.check_memory(n_init, n_clusters)
+        most = min(CACHE_BYTES, left // 2) if cache_bytes is None else int(cache_bytes)
+        return Course(
+            self.dataset.n_samples,
+            n_init,
+            n_clusters,
+            spread=self.variance * self.feature_map.n_components,
+            mean_norm=self.sum_of_squared_norms / self.weight,
+            budget=0 if cache == "none" else most,
+        )
+
+    def next_sums(self, course: Course, centres: Centres, starts: Sequence[int]) -> ClusterSums:
+        """Run a Lloyd pass that knows of those before it, from centres of some starts."""
+        state = course.state(centres, starts)
+        task: Any = LloydTask(self.dataset, course.run)
+        if hasattr(self.dataset, "lazy"):  # the cluster reads the rows, whether they are needed or not
+            task = BlockTask(self.dataset, sum_remembered)
+        sums: ClusterSums = self.engine.map_reduce(
+            task, pipeline.blocks_of(self.dataset), state, combine=operator.add, label="lloyd"
+        )
+        _check_counted(sums, self.dataset.n_samples)
+        course.note(state, sums)
         return sums
 
 
@@ -528,22 +723,53 @@ class Candidates:
     drawn: bool
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Starts:
+    """Centres to begin with, of one number of clusters or several.
+
+    Attributes
+    ----------
+    values : float64 array of shape (n_starts, n_clusters, n_components)
+        In Z; 0 where a start has fewer centres than the largest.
+    counts : tuple of int
+        Centres of each start.
+    """
+
+    values: FloatArray
+    counts: tuple[int, ...]
+
+    def __len__(self) -> int:
+        return len(self.counts)
+
+
+def _draws(init: str, dataset: Dataset, n_clusters: int) -> bool:
+    """Return whether candidates are drawn from all rows, in passes."""
+    return init == "k-means||" and dataset.n_samples > _sample_size(n_clusters)
+
+
+def _sample_size(n_clusters: int) -> int:
+    return max(CANDIDATE_ROWS, 4 * n_clusters)
+
+
 def find_candidates(job: Job, init: str, *, n_clusters: int, seed: int) -> Candidates:
     """Find the rows that up to `n_clusters` centres are chosen among; parameters as for `find_clusters`."""
-    size = max(CANDIDATE_ROWS, 4 * n_clusters)
-    if init == "k-means||" and job.dataset.n_samples > size:
+    if _draws(init, job.dataset, n_clusters):
         return Candidates(*_draw_candidates(job, n_clusters, seed), drawn=True)
-    return Candidates(*_sample_candidates(job, size, seed), drawn=False)
+    return Candidates(*_sample_candidates(job, _sample_size(n_clusters), seed), drawn=False)
 
 
-def choose_starts(candidates: Candidates, n_clusters: int, *, n_init: int, seed: int) -> FloatArray:
-    """Choose the centres of each start, shape (n_init, n_clusters, n_components).
+def choose_starts(candidates: Candidates, numbers: Sequence[int], *, n_init: int, seed: int) -> Starts:
+    """Choose the centres of `n_init` starts for each number of clusters.
 
     Each is the best of three solutions for the weighted candidates, which cost no pass: two by greedy
     k-means++ and one of these by local search, all after some Lloyd steps. A lone choice by k-means++ often
     has two centres in one cluster, and one by local search at times none in a ring.
     """
-    return np.stack([_choose_start(candidates, n_clusters, derived_seed(seed, i)) for i in range(n_init)])
+    counts = tuple(number for number in numbers for _ in range(n_init))
+    values = np.zeros((len(counts), max(numbers), candidates.points.shape[1]))
+    for i, number in enumerate(counts):
+        values[i, :number] = _choose_start(candidates, number, derived_seed(seed, i % n_init))
+    return Starts(values, counts)
 
 
 def _choose_start(candidates: Candidates, n_clusters: int, seed: int) -> FloatArray:
@@ -597,7 +823,45 @@ def _draw_candidates(job: Job, n_clusters: int, seed: int) -> tuple[FloatArray, 
 # -- Lloyd passes ----------------------------------------------------------------------------------
 
 
-def converge_on_samples(job: Job, starts: FloatArray, *, tol: float, seed: int) -> FloatArray:
+def approach(job: Job, starts: Starts, *, algorithm: str, tol: float, seed: int) -> Starts:
+    """Bring starts near to where full passes take them; "lloyd" leaves them where they are."""
+    if algorithm == "minibatch":
+        return learn_from_batches(job, starts, seed=seed)
+    if algorithm == "progressive":
+        return converge_on_samples(job, starts, tol=tol, seed=seed)
+    return starts
+
+
+def learn_from_batches(job: Job, starts: Starts, *, seed: int) -> Starts:
+    """Return the starts after steps on seeded batches of rows, each with the centres of the one before.
+
+    A centre is the mean of all rows so far that were nearest to it when they were drawn, so that each row
+    moves it by one over their number, the learning rate of stochastic gradient descent on the inertia. The
+    sums are exact: the same bits on any engine. A step takes up to 16,384 rows, an eighth of all at most,
+    from up to eight blocks; the seed and the step decide which. There are 100 steps, or fewer: no more rows
+    are drawn than there are.
+
+    References
+    ----------
+    Bottou & Bengio (1995), Convergence properties of the k-means algorithms, Sec. 3; Sculley (2010),
+    Web-scale k-means clustering, Alg. 1.
+    """
+    blocks, n_samples = pipeline.blocks_of(job.dataset), job.dataset.n_samples
+    n_rows = max(1, min(BATCH_ROWS, n_samples // 8) // min(BATCH_BLOCKS, len(blocks)))
+    seen: ClusterSums | None = None
+    for step in range(min(BATCH_STEPS, n_samples // (n_rows * min(BATCH_BLOCKS, len(blocks))))):
+        order = np.argsort(row_uniforms(seed, _STEP_STREAM + step, 0, len(blocks)), kind="stable")
+        sample = [blocks[i] for i in np.sort(order[:BATCH_BLOCKS])]
+        state = job.centres(starts.values, counts=starts.counts)
+        sums = job.run(
+            sum_batch, Batch(state, n_rows, seed, step), label=f"mini-batch {step + 1}", blocks=sample
+        )
+        seen = sums if seen is None else seen + sums
+        starts = replace(starts, values=seen.means(state))
+    return starts
+
+
+def converge_on_samples(job: Job, starts: Starts, *, tol: float, seed: int) -> Starts:
     """Return the starts after some passes on growing seeded samples of the blocks."""
     blocks = pipeline.blocks_of(job.dataset)
     order = np.argsort(row_uniforms(seed, _BLOCK_STREAM, 0, len(blocks)), kind="stable")
@@ -607,9 +871,11 @@ def converge_on_samples(job: Job, starts: FloatArray, *, tol: float, seed: int) 
             continue
         sample = [blocks[i] for i in np.sort(order[:n_blocks])]
         for _ in range(PROGRESSIVE_PASSES):
-            sums = job.sums(starts, blocks=sample, label=f"lloyd on {n_blocks} of {len(blocks)} blocks")
-            former, starts = starts, sums.means(job.centres(starts))
-            if _shift(former, starts).max() <= tol * job.variance:
+            label = f"lloyd on {n_blocks} of {len(blocks)} blocks"
+            former = starts.values
+            sums = job.sums(former, counts=starts.counts, blocks=sample, label=label)
+            starts = replace(starts, values=sums.means(job.centres(former, counts=starts.counts)))
+            if _shift(former, starts.values).max() <= tol * job.variance:
                 break
     return starts
 
@@ -627,81 +893,135 @@ class LloydPass:
     ----------
     number : int
         1 for the first.
-    inertia : float
-        Least of all starts, of the centres before the pass; of a start that had stopped its last.
+    inertias : tuple of float
+        For each number of clusters the least of its starts, of the centres before the pass; of a start that
+        had stopped its last.
     n_starts : int
         That took part.
     shift : float
         Largest of their sums of squared shifts of centres; 0 for a pass that moved none.
-    clusters : Clusters, or None
-        What was found in the end; of the last pass only.
+    clusters : tuple of Clusters
+        What was found in the end for each number of clusters; () before the last pass.
     """
 
     number: int
-    inertia: float
+    inertias: tuple[float, ...]
     n_starts: int
     shift: float
-    clusters: Clusters | None = None
+    clusters: tuple[Clusters, ...] = ()
+
+    @property
+    def inertia(self) -> float:
+        """Least inertia of all starts."""
+        return min(self.inertias)
 
 
-def iterate(job: Job, starts: FloatArray, *, max_iter: int, tol: float) -> Iterator[LloydPass]:
+def iterate(
+    job: Job,
+    starts: Starts | FloatArray,
+    *,
+    max_iter: int,
+    tol: float,
+    cache: str = "labels",
+    cache_bytes: int | None = None,
+) -> Iterator[LloydPass]:
     """Move centres to the means of their rows until they stay, a pass for each `next`.
 
-    Starts that have stopped leave the passes.
+    Starts of all numbers of clusters share the passes, each of which makes a row's features once. Those that
+    have stopped leave.
+
+    Parameters
+    ----------
+    job : Job
+    starts : Starts, or float64 array of shape (n_init, n_clusters, n_components)
+    max_iter : int
+    tol : float
+    cache : "labels" or "none"
+        "labels" lets each process remember the labels of the blocks that it runs, how sure they are, and
+        their sums: later passes look only at rows whose label can have changed. The bits are those of "none".
+    cache_bytes : int, optional
+        That a process may remember; blocks beyond are looked at in full. By default half of what the plan
+        leaves it, and a gigabyte at most.
+
+    Raises
+    ------
+    PlanError
+        If a pass needs more memory than a worker has.
     """
-    n_init = len(starts)
-    centres = starts.copy()
-    paths: list[list[float]] = [[] for _ in range(n_init)]
-    n_iter = np.zeros(n_init, np.int64)
-    stopped, settled = np.zeros(n_init, bool), np.zeros(n_init, bool)
+    if not isinstance(starts, Starts):
+        starts = Starts(starts, (starts.shape[1],) * len(starts))
+    course = job.course(*starts.values.shape[:2], cache=cache, cache_bytes=cache_bytes)
+    try:
+        yield from _iterate(job, course, starts, max_iter=max_iter, tol=tol)
+    finally:
+        job.engine.forget(course.run)
+
+
+def _iterate(job: Job, course: Course, starts: Starts, *, max_iter: int, tol: float) -> Iterator[LloydPass]:
+    centres, counts = starts.values.copy(), np.array(starts.counts)
+    numbers = sorted(set(starts.counts))
+    paths: list[list[float]] = [[] for _ in counts]
+    n_iter = np.zeros(len(counts), np.int64)
+    stopped, settled = np.zeros(len(counts), bool), np.zeros(len(counts), bool)
     weights = np.zeros(centres.shape[:2])
-    number, done = 0, LloydPass(0, np.inf, n_init, 0.0)
+
+    def best(number: int) -> int:
+        return min(np.flatnonzero(counts == number).tolist(), key=lambda start: paths[start][-1])
+
+    def step(some: NDArray[np.intp], *, refill: bool) -> FloatArray:
+        state = job.centres(centres[some], counts=tuple(counts[some].tolist()))
+        found, moved = _step(job, course, state, some, refill=refill)
+        for start, inertia in zip(some, found.inertias, strict=True):
+            paths[start].append(inertia)
+        weights[some] = found.weights
+        return moved
+
+    def told(number: int, n_starts: int, shift: float) -> LloydPass:
+        return LloydPass(number, tuple(paths[best(k)][-1] for k in numbers), n_starts, shift)
+
+    number, done = 0, LloydPass(0, (), len(counts), 0.0)
     while number < max_iter and not stopped.all():
         if number:
             yield done
         active = np.flatnonzero(~stopped)
-        found, moved = _step(job, centres[active], refill=True)
+        moved = step(active, refill=True)
         shifts = _shift(centres[active], moved)
-        for start, inertia in zip(active, found.inertias, strict=True):
-            paths[start].append(inertia)
-        weights[active] = found.weights
         settled[active] = shifts == 0.0
         stopped[active] = shifts <= tol * job.variance
         n_iter[active] += 1
         centres[active] = moved
         number += 1
-        done = LloydPass(number, min(path[-1] for path in paths), len(active), float(shifts.max()))
-        logger.info("inertia %s, shift %s", found.inertias, shifts)
+        done = told(number, len(active), float(shifts.max()))
+        logger.info("inertia %s, shift %s", [path[-1] for path in paths], shifts)
     moving = np.flatnonzero(~settled)  # their labels and inertia are those of former centres
     if len(moving):
         yield done
-        found, _ = _step(job, centres[moving], refill=False)
-        for start, inertia in zip(moving, found.inertias, strict=True):
-            paths[start].append(inertia)
-        weights[moving] = found.weights
-        done = LloydPass(number + 1, min(path[-1] for path in paths), len(moving), 0.0)
-    last = [path[-1] for path in paths]
-    best = int(np.argmin(last))
-    clusters = Clusters(
-        job.feature_map,
-        centres[best],
-        weights[best],
-        last[best],
-        tuple(paths[best]),
-        tuple(last),
-        int(n_iter[best]),
-        bool(stopped[best]),
-        job.grid,
+        step(moving, refill=False)
+        done = told(number + 1, len(moving), 0.0)
+    yield replace(
+        done,
+        clusters=tuple(
+            Clusters(
+                job.feature_map,
+                centres[start, :k],
+                weights[start, :k],
+                paths[start][-1],
+                tuple(paths[start]),
+                tuple(path[-1] for path, count in zip(paths, starts.counts, strict=True) if count == k),
+                int(n_iter[start]),
+                bool(stopped[start]),
+                job.grid,
+            )
+            for k, start in ((k, best(k)) for k in numbers)
+        ),
     )
-    yield replace(done, clusters=clusters)
 
 
-def finish(passes: Iterator[LloydPass]) -> Clusters:
-    """Run all passes that are left, and return what they found."""
-    clusters = None
+def finish(passes: Iterator[LloydPass]) -> tuple[Clusters, ...]:
+    """Run all passes that are left, and return what they found for each number of clusters."""
+    clusters: tuple[Clusters, ...] = ()
     for done in passes:
         clusters = done.clusters
-    assert clusters is not None  # the last pass has them
     return clusters
 
 
@@ -713,16 +1033,19 @@ class _Found:
     weights: FloatArray
 
 
-def _step(job: Job, centres: FloatArray, *, refill: bool) -> tuple[_Found, FloatArray]:
-    """Run a Lloyd pass; return what it found, and the means of the clusters."""
-    state = job.centres(centres)
-    sums = job.sums(centres)
+def _step(
+    job: Job, course: Course, state: Centres, starts: NDArray[np.intp], *, refill: bool
+) -> tuple[_Found, FloatArray]:
+    """Run a Lloyd pass of some starts; return what it found, and the means of the clusters."""
+    sums = job.next_sums(course, state, starts.tolist())
     weights = sums.cluster_weights(job.grid)
     moved = sums.means(state)
     if refill:
-        for start in np.flatnonzero((sums.weights == 0).any(axis=1)):
-            empty = np.flatnonzero(sums.weights[start] == 0)
-            moved[start, empty] = _refilled(job, centres[start], empty)
+        without_rows = (sums.weights == 0) & state.present
+        for start in np.flatnonzero(without_rows.any(axis=1)):
+            own = state.values[start][state.present[start]]
+            empty = np.flatnonzero(without_rows[start])
+            moved[start, empty] = _refilled(job, own, empty)
     inertias = sums.inertias(state, job.sum_of_squared_norms).tolist()
     return _Found(inertias, weights), moved
 
@@ -892,6 +1215,65 @@ def write_labels(
     StorageError
         If the output exists and `overwrite` is False, or cannot be written.
     """
+    with stage_labels(
+        dataset, clusters, url, engine=engine, distances=distances, overwrite=overwrite
+    ) as staged:
+        staged.publish()
+    return staged.n_samples
+
+
+class StagedLabels:
+    """Labels that are all written, and appear when they are published; as a context, else thrown away.
+
+    Attributes
+    ----------
+    n_samples : int
+        Rows written.
+    """
+
+    def __init__(self, output: Output, n_samples: int, attributes: Mapping[str, Any]) -> None:
+        self.n_samples = n_samples
+        self._output: Output | None = output
+        self._attributes = attributes
+
+    def publish(self) -> None:
+        """Let the labels appear at their URL.
+
+        Raises
+        ------
+        StorageError
+            If they cannot.
+        """
+        if self._output is not None:
+            self._output.finish(dict(self._attributes))
+            self._output = None
+
+    def discard(self) -> None:
+        """Throw away labels that were not published."""
+        if self._output is not None:
+            self._output.discard()
+            self._output = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.discard()
+
+
+def stage_labels(
+    dataset: Dataset,
+    clusters: Clusters,
+    url: str | os.PathLike[str],
+    *,
+    engine: Engine,
+    distances: bool = False,
+    overwrite: bool = False,
+) -> StagedLabels:
+    """Write labels as `write_labels` does, but let them appear only when they are published.
+
+    What belongs to them, such as a model, can be stored in between: a reader finds all or none.
+    """
     check_columns(dataset, clusters)
     dataset = without_targets(dataset)
     blocks = pipeline.blocks_of(dataset)
@@ -911,13 +1293,11 @@ def write_labels(
     try:
         compute = partial(_labelled_rows, dtype=dtype)
         written = engine.map_write(BlockTask(dataset, compute), blocks, clusters.state, output, label="label")
-        output.finish(
-            {"feature_map_digest": clusters.feature_map.digest(), "n_clusters": clusters.n_clusters}
-        )
     except BaseException:
         output.discard()
         raise
-    return written
+    attributes = {"feature_map_digest": clusters.feature_map.digest(), "n_clusters": clusters.n_clusters}
+    return StagedLabels(output, written, attributes)
 
 
 def _labelled_rows(rows: Rows, state: Centres, *, dtype: np.dtype[Any]) -> NDArray[Any]:

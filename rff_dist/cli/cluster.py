@@ -124,14 +124,44 @@ def cluster(
             rich_help_panel=CLUSTERS,
         ),
     ] = 1e-4,
-    progressive: Annotated[
-        bool,
+    algorithm: Annotated[
+        str,
         typer.Option(
-            "--progressive",
-            help="Converge on 1/64, 1/16 and 1/4 of the blocks first, for very many rows in no order.",
+            "--algorithm",
+            metavar="NAME",
+            help="lloyd passes over all rows; before these minibatch takes steps on few rows, progressive "
+            "passes over 1/64, 1/16 and 1/4 of the blocks: for very many rows in no order.",
             rich_help_panel=CLUSTERS,
         ),
-    ] = False,
+    ] = "lloyd",
+    cache: Annotated[
+        str,
+        typer.Option(
+            "--cache",
+            metavar="NAME",
+            help="labels remembers in spare memory which rows cannot change clusters; none looks at all.",
+            rich_help_panel=CLUSTERS,
+        ),
+    ] = "labels",
+    n_principal: Annotated[
+        int | None,
+        typer.Option(
+            "--principal",
+            metavar="M",
+            min=1,
+            help="Cluster in that many leading kernel principal components, not in the features themselves.",
+            rich_help_panel=CLUSTERS,
+        ),
+    ] = None,
+    normalize: Annotated[
+        str | None,
+        typer.Option(
+            "--normalize",
+            metavar="NAME",
+            help="degree: components of degree-normalised features, spectral clustering; with --principal.",
+            rich_help_panel=CLUSTERS,
+        ),
+    ] = None,
     distances: Annotated[
         bool,
         typer.Option(
@@ -222,7 +252,10 @@ def cluster(
             param_hint="--choose",
         )
     choosing_k.check_numbers(numbers, criterion or choosing_k.CRITERIA[0])
-    kmeans.check_options(n_clusters=max(numbers), init=init, n_init=n_init, max_iter=max_iter, tol=tol)
+    kmeans.check_options(
+        n_clusters=max(numbers), init=init, n_init=n_init, max_iter=max_iter, tol=tol, algorithm=algorithm
+    )
+    kmeans.check_cache(cache, None)
     width = read_length_scale(length_scale)
     if width == "evidence":
         raise typer.BadParameter(
@@ -233,6 +266,7 @@ def cluster(
     kind = read_features(features, centres)
     fourier = drawing.find_features(kind) is None
     n_features = drawing.check_width(read_count(n_components, "--components"), map, kind)
+    kmeans.check_principal(n_principal, normalize, n_features)
     chosen = make_kernel(kernel, nu, width)
     if design is not None and not fourier:
         raise typer.BadParameter("only --features fourier has one", param_hint="--design")
@@ -263,7 +297,10 @@ def cluster(
         "n_init": n_init,
         "max_iter": max_iter,
         "tol": tol,
-        "progressive": progressive,
+        "algorithm": algorithm,
+        "cache": cache,
+        "n_principal": n_principal,
+        "normalize": normalize,
     }
     with passes(where) as (engine, clock):
         comparison = None
@@ -275,27 +312,28 @@ def cluster(
             found = comparison.best
         else:
             found = kmeans.fit(dataset, chosen, n_clusters=numbers[0], engine=engine, **options)
-        written = kmeans.write_labels(
+        with kmeans.stage_labels(
             dataset, found, output, engine=engine, distances=distances, overwrite=overwrite
-        )
-        agreement = None if known is None else kmeans.evaluate(dataset, known, found, engine=engine)
-        stored: dict[str, Any] = {"model": None, "version": None}
-        if model_output is not None:
-            stored = store(
-                replace(found, facts={**found.facts, **_choice(comparison)}),
-                model_output,
-                register=register,
-                overwrite=overwrite,
-                data=data,
-                reason="clustered",
-                n_samples=dataset.n_samples,
-            )
+        ) as staged:
+            agreement = None if known is None else kmeans.evaluate(dataset, known, found, engine=engine)
+            stored: dict[str, Any] = {"model": None, "version": None}
+            if model_output is not None:
+                stored = store(
+                    replace(found, facts={**found.facts, **_choice(comparison)}),
+                    model_output,
+                    register=register,
+                    overwrite=overwrite,
+                    data=data,
+                    reason="clustered",
+                    n_samples=dataset.n_samples,
+                )
+            staged.publish()
         document = {
             "output": output,
             "arrays": ["labels", *(["distances"] if distances else [])],
             **stored,
             "plot": plot,
-            "n_samples": written,
+            "n_samples": staged.n_samples,
             "n_features": dataset.n_features,
             **describe_clusters(found),
             "seed": seed,

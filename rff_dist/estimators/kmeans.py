@@ -60,15 +60,27 @@ class RFFKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin,
         "k-means||" draws candidates from all rows in six passes, "k-means++" takes a sample of 4,096 rows;
         for so few rows all distinct ones are candidates. Centres are chosen among them by k-means++ and
         local search. Or centres of shape (n_clusters, n_features), rows of inputs, or
-        (n_clusters, n_components), in Z.
+        (n_clusters, n_components), in Z; with `n_principal`, of that many columns.
     max_iter : int, default=300
         Lloyd passes, at most.
     tol : float, default=1e-4
         A start stops when its centres' squared shifts add up to no more than this share of the mean variance
         of Z's columns; 0 stops when no label changes.
-    progressive : bool, default=False
-        Whether starts converge on 1/64, 1/16 and 1/4 of the blocks of rows first: fewer full passes for very
-        many rows, in no order that matters.
+    algorithm : {"lloyd", "minibatch", "progressive"}, default="lloyd"
+        "lloyd" passes over all rows until centres stay. For very many rows, in no order that matters, few of
+        these passes are left after up to 100 steps on batches of up to 16,384 rows ("minibatch"), or after
+        passes over 1/64, 1/16 and 1/4 of the blocks of rows ("progressive").
+    cache : {"labels", "none"}, default="labels"
+        "labels" lets each process remember the labels of its rows and how sure they are between passes, in
+        memory that the plan leaves: later passes look only at rows whose label can have changed, with the
+        same result to the bit.
+    n_principal : int or None, default=None
+        Cluster in the scores on that many leading kernel principal components, those of `RFFPCA`, in the
+        place of all features: one more pass of O(n_samples · n_components²), and cheaper ones after it.
+    normalize : {None, "degree"}, default=None
+        "degree" takes the components of degree-normalised features, see `RFFPCA`: spectral clustering, for
+        `n_principal` of one less than the number of clusters and a `length_scale` below the gaps between
+        them. Fourier features blur a narrow kernel's degrees; take Nyström features there.
     features : {"fourier", "nystrom"} or Nystrom, default="fourier"
         Fourier features know nothing of the data; Nyström features are kernel values at rows of the data,
         and any kernel has them. They are whitened, O(n_components²) more a row and pass.
@@ -85,7 +97,7 @@ class RFFKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin,
     Attributes
     ----------
     cluster_centers_ : float64 array of shape (n_clusters, n_components)
-        In Z.
+        In Z; of `n_principal` columns where it is given.
     labels_ : int32 array of shape (n_samples,)
         Cluster of each row; only after a fit to data in memory. `predict` has those of other data.
     inertia_ : float
@@ -109,7 +121,8 @@ class RFFKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin,
     References
     ----------
     Dhillon, Guan & Kulis (2004), kernel k-means; Chitta, Jin & Jain (2012), in random Fourier features;
-    Bahmani et al. (2012), k-means||; Lattanzi & Sohler (2019), local search.
+    Bahmani et al. (2012), k-means||; Lattanzi & Sohler (2019), local search; Sculley (2010), mini-batches;
+    von Luxburg (2007), spectral clustering.
 
     Examples
     --------
@@ -138,7 +151,10 @@ class RFFKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin,
         init: Any = "k-means||",
         max_iter: int = kmeans.MAX_ITER,
         tol: float = kmeans.TOL,
-        progressive: bool = False,
+        algorithm: str = "lloyd",
+        cache: str = "labels",
+        n_principal: int | None = None,
+        normalize: str | None = None,
         features: str | Nystrom = "fourier",
         design: str | Design = "orthogonal",
         standardize: bool = True,
@@ -153,7 +169,10 @@ class RFFKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin,
         self.init = init
         self.max_iter = max_iter
         self.tol = tol
-        self.progressive = progressive
+        self.algorithm = algorithm
+        self.cache = cache
+        self.n_principal = n_principal
+        self.normalize = normalize
         self.features = features
         self.design = design
         self.standardize = standardize
@@ -198,7 +217,10 @@ class RFFKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin,
                 n_init=self._n_init(),
                 max_iter=self.max_iter,
                 tol=self.tol,
-                progressive=self.progressive,
+                algorithm=self.algorithm,
+                cache=self.cache,
+                n_principal=self.n_principal,
+                normalize=self.normalize,
             )
             if hasattr(self, "labels_"):
                 del self.labels_
@@ -210,10 +232,10 @@ class RFFKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin,
 
     def _check_parameters(self) -> tuple[Kernel, str | LengthScale | None]:
         drawing.find_features(self.features)
-        for name in ("standardize", "progressive"):
-            if not isinstance(getattr(self, name), bool | np.bool_):
-                raise InvalidParameterError(f"`{name}` is {getattr(self, name)!r}; expected True or False")
-        drawing.check_width(self.n_components, "phases", self.features)
+        if not isinstance(self.standardize, bool | np.bool_):
+            raise InvalidParameterError(f"`standardize` is {self.standardize!r}; expected True or False")
+        width = drawing.check_width(self.n_components, "phases", self.features)
+        kmeans.check_principal(self.n_principal, self.normalize, width)
         find_design(self.design)
         if isinstance(self.n_init, str) and self.n_init != "auto":
             raise InvalidParameterError(
@@ -225,7 +247,9 @@ class RFFKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin,
             n_init=self._n_init(),
             max_iter=self.max_iter,
             tol=self.tol,
+            algorithm=self.algorithm,
         )
+        kmeans.check_cache(self.cache, None)
         return choose_kernel(self.kernel, self.length_scale)
 
     def _n_init(self) -> Any:

@@ -14,12 +14,13 @@ from pydantic import ValidationError
 from sklearn.datasets import make_blobs
 from sklearn.metrics import adjusted_rand_score
 
+import flows.cluster
 from flows.cluster import ClusterParameters, cluster
 from flows.common import lend_engine
-from rff_dist import Gaussian, kmeans
+from rff_dist import Gaussian, choosing_k, kmeans, pipeline
 from rff_dist.cluster_model import digest_of, read_clusters
 from rff_dist.engines.serial import SerialEngine
-from rff_dist.errors import DataError, OutputExistsError, StorageError
+from rff_dist.errors import DataError, OutputExistsError, PlanError, StorageError
 from rff_dist.storage import open_column, open_dataset, write_dataset
 from rff_dist.storage.registry import RegisteredModel
 from tests.flows.test_train import task_runs
@@ -31,7 +32,7 @@ pytestmark = [pytest.mark.flows, pytest.mark.distributed, pytest.mark.usefixture
 @pytest.fixture(scope="module")
 def parameters(tmp_path_factory: pytest.TempPathFactory) -> ClusterParameters:
     folder = tmp_path_factory.mktemp("cluster")
-    X, y = make_blobs(900, 3, centers=4, cluster_std=1.5, random_state=0)
+    X, y = make_blobs(900, 3, centers=4, cluster_std=3.0, random_state=0)
     write_dataset(folder / "data.zarr", X, y, groups=y, chunk_rows=200)
     return ClusterParameters(
         data=str(folder / "data.zarr"),
@@ -112,6 +113,93 @@ def test_registered_clusters_are_a_version_with_what_they_were_made_of(parameter
     assert (version.lineage["n_samples"], version.lineage["spec"]["n_clusters"]) == (900, 4)
 
 
+def test_several_numbers_share_the_passes_and_the_best_is_published_with_their_table(parameters, tmp_path):
+    places = {"output": str(tmp_path / "labels.zarr"), "model": str(tmp_path / "model")}
+    options = {
+        "n_clusters": [6, 2, 4],
+        "choose": "gap",
+        "n_init": 1,
+        "algorithm": "minibatch",
+        "labels": None,
+    }
+    with lend_engine(SerialEngine(1)):
+        state = cluster(parameters.model_copy(update={**places, **options}), return_state=True)
+    result = state.result()
+    expected = choosing_k.fit(
+        open_dataset(parameters.data, y=None),
+        Gaussian(),
+        n_clusters=[2, 4, 6],
+        criterion="gap",
+        algorithm="minibatch",
+        engine=SerialEngine(1),
+        n_components=64,
+        seed=3,
+    )
+    assert result["candidates"] == expected.rows
+    assert result["digest"] == digest_of(expected.best) == digest_of(read_clusters(places["model"]))
+    assert read_clusters(places["model"]).facts["candidates"] == expected.rows
+    assert [task.name for task in task_runs(state)].count("choose") == 1
+    table = json.loads(Artifact.get("rff-cluster-numbers").data)
+    assert [row["clusters"] for row in table] == [2, 4, 6]
+    assert [row["clusters"] for row in table if row[""] == "taken"] == [expected.best.n_clusters]
+    passes = json.loads(Artifact.get("rff-cluster-passes").data)
+    assert {"least inertia, 2 clusters", "least inertia, 6 clusters"} <= set(passes[0])
+    assert len(passes) == len(result["passes"]) == max(len(c.clusters.inertias) for c in expected.candidates)
+
+
+def test_clusters_in_principal_components_are_those_of_the_library(parameters, tmp_path):
+    places = {"output": str(tmp_path / "labels.zarr"), "model": str(tmp_path / "model")}
+    options = {"features": "nystrom", "n_principal": 3, "normalize": "degree", "n_init": 1}
+    with lend_engine(SerialEngine(1)):
+        result = cluster(parameters.model_copy(update={**places, **options}))
+    expected = kmeans.fit(
+        open_dataset(parameters.data, y=None),
+        Gaussian(),
+        n_clusters=4,
+        engine=SerialEngine(1),
+        n_components=64,
+        seed=3,
+        features="nystrom",
+        n_principal=3,
+        normalize="degree",
+    )
+    assert result["digest"] == digest_of(expected)
+    assert (result["n_components"], result["n_principal"]) == (64, 3)
+    assert digest_of(read_clusters(places["model"])) == result["digest"]
+
+
+@pytest.mark.parametrize("breaks", ["write_clusters", "publish"])
+def test_a_failing_publication_leaves_nothing_half_done_or_says_what_is_left(
+    parameters, tmp_path, monkeypatch, breaks
+):
+    places = {"output": str(tmp_path / "labels.zarr"), "model": str(tmp_path / "model")}
+
+    def fail(*_, **__):
+        raise StorageError("the disk is full")
+
+    monkeypatch.setattr(
+        *((flows.cluster, breaks) if breaks == "write_clusters" else (kmeans.StagedLabels, breaks)), fail
+    )
+    with lend_engine(SerialEngine(1)), pytest.raises(StorageError, match="the disk is full") as failure:
+        cluster(parameters.model_copy(update=places))
+    left = sorted(path.name for path in tmp_path.iterdir())
+    if breaks == "write_clusters":
+        assert left == ["labels.zarr.png"]
+    else:
+        assert left == ["labels.zarr.png", "model"]
+        assert read_clusters(places["model"]).n_clusters == 4
+        note = f"published at {places['model']}, the labels are not: write them by `rff-dist predict"
+        assert any(note in words for words in failure.value.__notes__)
+
+
+def test_what_does_not_fit_in_memory_is_refused_before_a_pass(parameters, tmp_path, monkeypatch):
+    places = {"output": str(tmp_path / "labels.zarr"), "model": str(tmp_path / "model")}
+    monkeypatch.setattr(kmeans, "available_memory", lambda: 2**20)
+    monkeypatch.setattr(pipeline, "inspect", lambda *_, **__: pytest.fail("a pass ran"))
+    with disable_run_logger(), lend_engine(SerialEngine(1)), pytest.raises(PlanError, match="a worker needs"):
+        cluster.fn(parameters.model_copy(update={**places, "n_clusters": [2, 3]}))
+
+
 def test_what_does_not_fit_the_data_is_refused_before_an_engine_starts(parameters, tmp_path):
     elsewhere = {"output": str(tmp_path / "labels.zarr"), "model": str(tmp_path / "model")}
     (tmp_path / "labels.zarr.png").touch()
@@ -131,6 +219,13 @@ GOOD = {"data": "data.zarr", "output": "labels.zarr", "model": "model", "n_clust
     ("bad", "words"),
     [
         ({"n_clusters": 0}, "greater than or equal to 1"),
+        ({"n_clusters": []}, "at least 1 item"),
+        ({"n_clusters": [3, 3]}, "expected different whole numbers"),
+        ({"choose": "elbow"}, "'silhouette', 'gap' or 'stability'"),
+        ({"algorithm": "elkan"}, "'lloyd', 'minibatch' or 'progressive'"),
+        ({"cache": "all"}, "'labels' or 'none'"),
+        ({"normalize": "degree"}, "without `n_principal`"),
+        ({"n_principal": 2000}, "above `n_components`=1024"),
         ({"n_components": 9}, "take 10"),
         ({"kernel": "gausian"}, "'gaussian'"),
         ({"kernel": "laplacian", "design": "orthogonal"}, "isotropic"),

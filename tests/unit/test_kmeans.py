@@ -259,10 +259,10 @@ def test_growing_samples_save_full_passes():
             n_clusters=5,
             init=X[:5],
             tol=3e-3,
-            progressive=progressive,
+            algorithm=algorithm,
             engine=ENGINE,
         )
-        for progressive in (False, True)
+        for algorithm in ("lloyd", "progressive")
     ]
     assert found[1].n_iter < found[0].n_iter
     assert found[1].inertias[0] < 1.01 * found[1].inertia < found[0].inertias[0]
@@ -326,7 +326,14 @@ def test_a_dask_array_is_labelled_lazily(blobs):
         ({"features": "fast"}, r"unknown `features` 'fast'"),
         ({"design": "iit"}, r"unknown `design` 'iit' \(did you mean 'iid'\?\)"),
         ({"standardize": 1}, r"`standardize` is 1; expected True or False"),
-        ({"progressive": "yes"}, r"`progressive` is 'yes'; expected True or False"),
+        (
+            {"algorithm": "elkan"},
+            r"unknown `algorithm` 'elkan'; expected one of \['lloyd', 'minibatch', 'pro",
+        ),
+        ({"n_principal": 0}, r"`n_principal` is 0; expected an integer of at least 1"),
+        ({"n_principal": 33}, r"`n_principal` is 33, above `n_components`=32"),
+        ({"normalize": "degree"}, r"`normalize` is 'degree' without `n_principal`"),
+        ({"normalize": "rows", "n_principal": 2}, r"`normalize` is 'rows'; expected None or 'degree'"),
         ({"engine": "dask"}, r"`engine` is 'dask'"),
     ],
     ids=lambda value: str(value) if isinstance(value, dict) else "",
@@ -374,7 +381,7 @@ def test_weights_must_count(blobs):
 def test_more_centres_than_memory_holds_are_refused_before_the_pass(blobs, monkeypatch):
     monkeypatch.setattr(kmeans, "available_memory", lambda: 2**30)
     with pytest.raises(
-        PlanError, match=r"needs .* GiB \(n_clusters=1_000, n_init=10, n_components=1_024\) but has 1.0 GiB"
+        PlanError, match=r"needs .* GiB for 10_000 centres \(n_clusters=1_000, starts=10, .* but has 1.0 GiB"
     ):
         RFFKMeans(1_000, n_init=10, random_state=0).fit(blobs[0])
 

@@ -75,7 +75,7 @@ def starts_of(feature_map, n_init, inputs=X):
 def run(job, starts, **options):
     """What each pass found, and the clusters in the end."""
     passes = list(kmeans.iterate(job, starts, **{"max_iter": 25, "tol": 0.0, **options}))
-    return passes, passes[-1].clusters
+    return passes, passes[-1].clusters[0]
 
 
 def assert_same_bits(found, expected):
@@ -123,7 +123,7 @@ def test_half_the_blocks_are_remembered_where_the_budget_is_for_half_of_them(mon
     for done in kmeans.iterate(job, starts, max_iter=25, tol=0.0, cache_bytes=budget):
         passes.append(done)
         held.append(block_memory.remembered_bytes())
-    assert_same_bits((passes, passes[-1].clusters), expected)
+    assert_same_bits((passes, passes[-1].clusters[0]), expected)
     assert 0.7 * budget < max(held[:-1]) <= budget
     assert block_memory.remembered_bytes() == 0
 
@@ -142,7 +142,7 @@ def test_entries_that_are_lost_between_passes_change_nothing(lost, seed):
         for place in list(block_memory._entries):
             if rng.integers(0, 9) in lost:
                 del block_memory._entries[place]
-    assert_same_bits((passes, passes[-1].clusters), expected)
+    assert_same_bits((passes, passes[-1].clusters[0]), expected)
 
 
 def test_centres_that_jump_have_the_same_bits():
