@@ -162,9 +162,15 @@ class System:
     def call(self, method: str, path: str, document: Any = None) -> Any:
         """Ask Prefect's server, and return its answer."""
         user, _, password = self.authentication.partition(":")
-        answer = httpx.request(
-            method, f"{self.api}{path}", json=document, auth=(user, password), timeout=60, trust_env=False
-        )
+
+        def ask() -> Any:
+            got = httpx.request(
+                method, f"{self.api}{path}", json=document, auth=(user, password), timeout=60, trust_env=False
+            )
+            # What it says where SQLite is locked; Prefect's own client asks again, too.
+            return None if got.status_code == 503 else got
+
+        answer = wait_for(ask, f"an answer of Prefect's server to {path}", 60)
         assert answer.is_success, f"{method} {path}: {answer.status_code} {answer.text[:2000]}"
         return answer.json() if answer.content else None
 
@@ -319,7 +325,7 @@ def run_system(folder: Path, **environment: str) -> Iterator[System]:
             "prefect-server", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port),
             PREFECT_SERVER_API_AUTH_STRING=authentication,
             # Schedules that are changed are looked at soon.
-            PREFECT_SERVER_SERVICES_SCHEDULER_LOOP_SECONDS="2",
+            PREFECT_SERVER_SERVICES_SCHEDULER_LOOP_SECONDS="5",
         )  # fmt: skip
         file = folder / "scheduler.json"
         scheduler = start(
@@ -371,15 +377,13 @@ def deploy(system: System, store: str, stack: contextlib.ExitStack) -> None:
 
 
 def wait_for(done: Callable[[], Any], what: str, seconds: float) -> Any:
-    """Return what `done` returns as soon as it is true."""
+    """Return what `done` returns as soon as it is something."""
     end = time.monotonic() + seconds
-    while True:
-        found = done()
-        if found:
-            return found
+    while (found := done()) in (None, False, [], ""):
         if time.monotonic() > end:
             raise TimeoutError(f"{what}: not within {seconds:.0f} s")
         time.sleep(0.05)
+    return found
 
 
 def _end_with_parent() -> None:
