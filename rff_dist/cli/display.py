@@ -194,6 +194,11 @@ def alpha_words(alpha: float, by: str, classifier: Mapping[str, Any] | None) -> 
     return f"{alpha:.3g}, made of ridge's {ridge:.3g}, {CHOSEN_BY[by]}"
 
 
+def ranges_words(ranges: Sequence[Sequence[int]]) -> str:
+    """Return ranges of rows, given as start and stop."""
+    return ", ".join(f"rows {start:,} to {stop - 1:,}" for start, stop in ranges)
+
+
 def widths_words(widths: Sequence[int]) -> str:
     """Return one number of components, or several."""
     return ", ".join(f"{width:,}" for width in widths)

@@ -19,6 +19,7 @@ from rff_dist.cli.display import (
     features_and_targets,
     folds_words,
     kernel_words,
+    ranges_words,
     rmse_words,
     shape_words,
     short,
@@ -88,6 +89,8 @@ def info(
 
 
 def _contents_view(found: Mapping[str, Any]) -> RenderableType:
+    from rff_dist.storage.appending import known_sources
+
     view, table = titled_table(
         f"{found['path']}: {found['kind']}",
         *("array", "shape", "dtype", "chunks", "codecs", "damage is"),
@@ -108,6 +111,9 @@ def _contents_view(found: Mapping[str, Any]) -> RenderableType:
         name: short(value)[: 16 if name.endswith("digest") else None]
         for name, value in found["attributes"].items()
     }
+    if sources := known_sources(found["attributes"]):
+        last = f"{short(sources[-1].get('name'))}, {sources[-1].get('n_samples', 0):,} rows"
+        facts["sources"] = last if len(sources) == 1 else f"{len(sources):,}, the last is {last}"
     if found["complete"] is False:
         facts["state"] = "[yellow]unfinished: its writer did not come to the end[/]"
     if "fingerprint" in found:
@@ -151,6 +157,8 @@ def _describe_record(path: str, record: Record, *, version: int | None = None) -
         if classifier is not None:
             outputs = features_and_classes(n_features, classifier["classes"])
         facts["trained on"] = f"{card['n_samples']:,} rows, {outputs}"
+        if card.get("left_out"):
+            facts["left out"] = f"{ranges_words(card['left_out'])}, which updates refused"
         for role in ("feature", "target"):
             if f"{role}_names" in card:
                 facts[f"{role}s"] = some(card[f"{role}_names"])

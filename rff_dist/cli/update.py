@@ -14,6 +14,7 @@ from rff_dist.cli.display import (
     facts_view,
     passes,
     plural,
+    ranges_words,
     seconds_words,
     some,
     target_names,
@@ -136,7 +137,7 @@ def _view(found: Mapping[str, Any], job: Refresh) -> RenderableType:
     title = f"{found['decision']}: {found['model']}{version}"
     facts = {"because": found["reason"]}
     if found["left_out"]:
-        facts["left out"] = ", ".join(f"rows {start:,} to {stop - 1:,}" for start, stop in found["left_out"])
+        facts["left out"] = ranges_words(found["left_out"])
     facts["holds"] = plural(found["n_samples"], "row")
     if not found["n_new"]:
         return facts_view(title, **facts, digest=found["digest"][:16])

@@ -66,6 +66,10 @@ def test_a_bad_batch_is_kept_out_and_listed(job):
     assert "kept:" in shown.stdout
     again = " ".join(run(model, data).stdout.split())
     assert "rows 800 to 1,099" in again
+    append_dataset(data, *batch(2, 300))
+    assert run(model, data).exit_code == 0
+    described = CliRunner().invoke(app, ["info", model]).stdout
+    assert "rows 800 to 1,099, which updates refused" in " ".join(described.split())
     forced = json.loads(run(model, data, "--backfill", "0", "--force", "--json").stdout)
     assert (forced["decision"], forced["n_new"]) == ("published", 300)
 
