@@ -26,3 +26,11 @@ def whole(record: Record) -> int:
     assert len(found) == 1, found
     number: int = found.pop()
     return number
+
+
+def keep_publishing(url: str, n_versions: int) -> None:
+    """Publish versions, and remove old ones now and then."""
+    for i in range(n_versions):
+        publish(url, i)
+        if i % 4 == 0:
+            RegisteredModel(url).prune(2)

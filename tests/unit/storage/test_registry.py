@@ -1,4 +1,3 @@
-import contextlib
 import json
 import os
 import shutil
@@ -26,7 +25,7 @@ from rff_dist.storage import read_record, write_record
 from rff_dist.storage.locations import parse_location
 from rff_dist.storage.pointer import Pointer, read_pointer, swap_pointer
 from rff_dist.storage.registry import RegisteredModel, Registry, code_version
-from tests.versions import publish, whole
+from tests.versions import keep_publishing, publish, whole
 
 
 @pytest.fixture(params=["file", "memory"])
@@ -308,27 +307,24 @@ def test_a_pointer_that_was_changed_meanwhile_is_not_replaced(url):
     assert whole(read_record(url)) == 3
 
 
-def test_a_reader_always_gets_a_whole_version_while_others_publish_promote_and_prune(tmp_path, project_root):
+@pytest.mark.parametrize("n_versions", [10, pytest.param(50, marks=pytest.mark.slow)])
+def test_a_reader_always_gets_a_whole_version_while_others_publish_promote_and_prune(
+    tmp_path, project_root, n_versions
+):
     url = str(tmp_path / "m")
     publish(url, 0)
-    script = (
-        "import sys\n"
-        "from rff_dist.storage.registry import RegisteredModel\n"
-        "from tests.versions import publish\n"
-        "for i in range(15):\n"
-        "    number = publish(sys.argv[1], i).number\n"
-        "    if i % 4 == 0:\n"
-        "        RegisteredModel(sys.argv[1]).prune(2)\n"
-    )
-    command = [sys.executable, "-c", script, url]
+    script = f"import sys; from tests.versions import *; keep_publishing(sys.argv[1], {n_versions})"
     seen = []
-    with contextlib.ExitStack() as stack:
-        publishers = [stack.enter_context(subprocess.Popen(command, cwd=project_root)) for _ in range(2)]
-        while any(process.poll() is None for process in publishers):
+    with (
+        ThreadPoolExecutor(1) as pool,
+        subprocess.Popen([sys.executable, "-c", script, url], cwd=project_root) as process,
+    ):
+        here = pool.submit(keep_publishing, url, n_versions)
+        while process.poll() is None or not here.done():
             seen.append(whole(read_record(url)))
-    assert [process.returncode for process in publishers] == [0, 0]
+    assert (process.returncode, here.exception()) == (0, None)
     assert len(set(seen)) > 5
-    assert numbers(url)[-1] == 31
+    assert numbers(url)[-1] == 1 + 2 * n_versions
 
 
 KILLER = """
