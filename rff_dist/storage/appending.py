@@ -18,11 +18,13 @@ import itertools
 import json
 import logging
 import os
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import zarr
@@ -67,6 +69,8 @@ from rff_dist.storage.writing import Progress, name_parts
 ROLES = ("X", "y", "sample_weight", "groups")
 SOURCES = "sources"  # the attribute that lists what was ingested
 _CHECK_LEASE_S = 5.0
+# As `write_bytes` names what it gathers.
+_LEFTOVER = re.compile(r"\..+\.[0-9a-f]{32}")
 _log = logging.getLogger(__name__)
 
 type Change = Callable[[Mapping[str, Any], int], Mapping[str, Any] | None]
@@ -409,6 +413,7 @@ class _ArrayWriter:
             store, path=name, mode="r+", config={"write_empty_chunks": True, "read_missing_chunks": False}
         )
         rows, start = header.stored_rows, n_before // header.stored_rows * header.stored_rows
+        _remove_leftovers(array, start // rows)
         tail = read_rows(with_shape(array, (n_before, *header.shape[1:])), start, n_before, label=label)
         pieces = header.shards or header.chunks
         columns = (-(-n // piece) * piece for n, piece in zip(header.shape[1:], pieces[1:], strict=True))
@@ -487,6 +492,24 @@ class _DurableStore(LocalStore):
 
     def set_sync(self, key: str, value: Buffer) -> None:
         write_bytes(self, key, value.to_bytes())
+
+
+def _remove_leftovers(array: zarr.Array[Any], band: int) -> None:
+    """Remove the half-written files that killed appends left in an array's folders, from a chunk on."""
+    if not isinstance(array.store, LocalStore):
+        return
+    root, metadata = Path(array.store.root) / array.path, cast("Any", array.async_array.metadata)
+    columns = [0 for _ in array.shape[1:]]
+    folders = [root]
+    for place in itertools.count(band):
+        folder = (root / metadata.encode_chunk_key((place, *columns))).parent
+        if folder in folders or not folder.is_dir():
+            break
+        folders.append(folder)
+    for folder in folders:
+        for path in folder.iterdir():
+            if _LEFTOVER.fullmatch(path.name):
+                path.unlink(missing_ok=True)
 
 
 def _discard(writers: Sequence[_ArrayWriter]) -> None:

@@ -184,8 +184,9 @@ class ZarrDataset(Sizes):
 
         It covers shapes, dtypes, chunks and codecs, and the values of up to 8 chunks of each array, the first
         and the last among them; for datasets written by this package also the digest of all values as they
-        were written. It therefore notices other data, appended rows and a rewritten dataset; it does not
-        notice a change that another program makes in place to a chunk outside the sample.
+        were written, at once or one append after the other. It therefore notices other data, appended rows
+        and a rewritten dataset; it does not notice a change that another program makes in place to a chunk
+        outside the sample.
         """
         digest = hashlib.sha256()
         for name in ("X", "y", "sample_weight"):

@@ -346,6 +346,7 @@ class TestAKilledAppend:
             read = read_all(url)
             np.testing.assert_array_equal(read.X, np.vstack([X[:n], rows]))
             np.testing.assert_array_equal(read.y[:, 0], read.X[:, 0])
+            assert not [path for path in url.rglob(".*") if path.is_file()]
 
 
 @pytest.mark.faults
