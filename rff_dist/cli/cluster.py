@@ -302,7 +302,7 @@ def cluster(
         "n_principal": n_principal,
         "normalize": normalize,
     }
-    with passes(where) as (engine, clock):
+    with passes(where, writes=[output, model_output]) as (engine, clock):
         comparison = None
         if len(numbers) > 1:
             by = criterion or choosing_k.CRITERIA[0]
@@ -529,7 +529,7 @@ def write_labels(
     from rff_dist import kmeans
     from rff_dist.cluster_model import digest_of
 
-    with passes(where) as (engine, clock):
+    with passes(where, writes=[output]) as (engine, clock):
         written = kmeans.write_labels(
             dataset, found, output, engine=engine, distances=distances, overwrite=overwrite
         )

@@ -89,11 +89,20 @@ class PassClock:
 
 
 @contextlib.contextmanager
-def passes(where: Where, *, solver: str | None = None) -> Iterator[tuple[Engine, PassClock]]:
-    """Start what runs the passes, with progress on standard error; close it in any case."""
+def passes(
+    where: Where, *, solver: str | None = None, writes: Sequence[str | None] = ()
+) -> Iterator[tuple[Engine, PassClock]]:
+    """Start what runs the passes, with progress on standard error; close it in any case.
+
+    Nobody else writes the outputs in `writes` meanwhile; a run that finds another at work is refused first.
+    """
     from rff_dist.progress import RichProgress
+    from rff_dist.storage.leases import hold
 
     with contextlib.ExitStack() as shown:
+        for output in writes:
+            if output is not None:
+                shown.enter_context(hold(output, holder="rff-dist"))
         clock = PassClock(solver)
         # Lines for machines tell of the passes by themselves.
         observers = (clock,) if logs_json() else (shown.enter_context(RichProgress(err)), clock)

@@ -292,7 +292,7 @@ def fit(
             classification.fit_labels, rows, labels, chosen, loss=loss_name, class_weight=class_weight
         )
     solver = f"D = {widths_words(widths)}" + ("" if folds is None else f", {folds.n_folds} folds")
-    with passes(where, solver=solver) as (engine, clock):
+    with passes(where, solver=solver, writes=[output]) as (engine, clock):
         model, solved = train(
             engine=engine,
             length_scale=width,
@@ -764,7 +764,7 @@ def predict(
             )
         if probabilities and classifier["calibration"] is None:
             raise classification.no_probabilities(trained)
-    with passes(where) as (engine, clock):
+    with passes(where, writes=[output]) as (engine, clock):
         if classifier is None:
             written = prediction.predict(
                 dataset,

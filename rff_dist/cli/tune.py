@@ -169,7 +169,7 @@ def tune(
     pipeline.check_folds(rows, folds)
     check_candidates(candidates, rows, design=design, features=kind)
     tables = f"{plural(len(candidates), 'candidate')}, D = {widths_words(widths)}, {folds.n_folds} folds"
-    with passes(where, solver=tables) as (engine, clock):
+    with passes(where, solver=tables, writes=[output]) as (engine, clock):
         found = search(
             rows,
             candidates,

@@ -1,5 +1,6 @@
 import json
 import math
+import os
 import shlex
 import signal
 import subprocess
@@ -32,6 +33,7 @@ from rff_dist.pipeline import ALPHA_NAMES
 from rff_dist.plan import plan_fit
 from rff_dist.storage import ingest, open_dataset, write_dataset
 from rff_dist.storage.columns import open_column
+from rff_dist.storage.leases import hold
 from rff_dist.tuning import tune_length_scales
 
 COMMANDS = [
@@ -424,6 +426,30 @@ def test_a_scheduler_that_does_not_answer_exits_69(folder, tmp_path, monkeypatch
 def test_a_scheduler_on_the_network_without_tls_exits_69_and_names_the_option(folder, tmp_path):
     message = refusal(69, "evaluate", folder / "model", folder / "data.zarr", "--scheduler", "192.0.2.1:8786")
     assert "--insecure-cluster" in message
+
+
+@pytest.mark.parametrize("command", ["fit", "tune", "cluster", "predict"])
+def test_an_output_that_another_run_writes_exits_75_before_any_work(folder, tmp_path, command):
+    inputs = [folder / "model"] if command == "predict" else []
+    more = {"cluster": ["--clusters", "2"], "predict": []}.get(command, ["--components", "8"])
+    arguments = [command, *inputs, folder / "data.zarr", tmp_path / "out", *more, "--serial"]
+    held, done = threading.Event(), threading.Event()
+
+    def write() -> None:
+        with hold(tmp_path / "out", holder="another run"):
+            held.set()
+            done.wait(60)
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    held.wait(60)
+    try:
+        message = refusal(75, *arguments)
+    finally:
+        done.set()
+        thread.join()
+    assert f"another run is writing {tmp_path}/out: another run, process {os.getpid()}" in message
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(("n_workers", "serial"), [(None, True), (1, False)])
