@@ -214,7 +214,7 @@ def ingest(
         plan, n_samples, batches = _read(opened, roles, journal)
         return write_batches(
             parse_location(url),
-            _then(batches, lambda: attributes.update(_facts(roles, journal, {}))),
+            _then(batches, opened, lambda: attributes.update(_facts(roles, journal, {}))),
             n_samples=n_samples,
             chunk_rows=chunk_rows,
             names=(plan.features, plan.targets),
@@ -575,6 +575,12 @@ def _facts(roles: _Roles, journal: _Journal, before: Mapping[str, Any]) -> dict[
     return facts
 
 
-def _then(batches: Iterator[Batch], finish: Callable[[], None]) -> Iterator[Batch]:
-    yield from batches
+def _then(batches: Iterator[Batch], opened: Sequence[_Input], finish: Callable[[], None]) -> Iterator[Batch]:
+    """Hand batches on, of which there is at least one, and call `finish` after the last."""
+    n_batches = 0
+    for batch in batches:
+        n_batches += 1
+        yield batch
+    if not n_batches:
+        raise DataError(f"{', '.join(one.name for one in opened[:10])}: no rows; expected some to begin with")
     finish()

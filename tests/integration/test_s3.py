@@ -245,7 +245,7 @@ def test_others_objects_survive_a_write_to_their_prefix_that_fails(server):
 # -- appending ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("overwritten", [False, True])
+@pytest.mark.parametrize("overwritten", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_whatever_request_of_an_append_fails_the_old_rows_stay(server, overwritten):
     url = server.url(f"appended-{overwritten}")
     before = write_dataset(url, X[:10], chunk_rows=8)

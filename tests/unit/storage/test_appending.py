@@ -65,7 +65,7 @@ def foreign(path, *, layout, n_samples=8, chunk=(3, 2)):
 
 
 class TestAppendedRows:
-    @settings(max_examples=20, deadline=None)
+    @settings(max_examples=12, deadline=None)
     @given(
         cuts=st.lists(st.integers(0, 13), min_size=1, max_size=4),
         chunk_rows=st.integers(1, 9),
@@ -332,6 +332,7 @@ class TestAKilledAppend:
         for url in urls[:-1]:
             assert open_dataset(url).fingerprint() == before.fingerprint()
             assert [array.header.shape[0] for array in list_arrays(url)[1]] == [7, 7]
+            assert open_column(url, "y").n_samples == 7
         np.testing.assert_array_equal(read_all(urls[-1]).X, X[:13])
 
     @pytest.mark.parametrize("n_more", [1, 9])

@@ -50,7 +50,7 @@ def rows_of(found: Ingested):
     return found.n_before, found.n_after
 
 
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(cuts=st.tuples(st.integers(1, 40), st.integers(0, 40), st.integers(1, 40)), kinds=st.data())
 def test_files_one_after_the_other_are_the_table_at_once(tmp_path_factory, cuts, kinds):
     folder = tmp_path_factory.mktemp("files")
@@ -245,6 +245,7 @@ class TestQueries:
         ("sql", "error", "message"),
         [
             ("SELECT nope FROM sales", StorageError, "no such column: nope"),
+            ("SELECT a, price FROM sales WHERE id < 0", DataError, "the query: no rows"),
             ("SELECT a, a FROM sales", DataError, "several columns named 'a'"),
             ("SELECT t, price FROM sales", DataError, r"the query: not numbers: 't' \(string\)"),
             ("SELECT a, NULL AS price FROM sales", DataError, r"row 1, column 'price' is missing"),
