@@ -41,6 +41,7 @@ from flows.common import (
     summary_markdown,
     working,
 )
+from flows.pictures import show_choice
 from rff_dist import training
 from rff_dist.drawing import check_width
 from rff_dist.kernels import KERNELS, Kernel, Matern, check_design, find_kernel, with_length_scale
@@ -181,6 +182,9 @@ def train(parameters: TrainParameters) -> Summary:
         if metrics is None:
             log.info("no test data were given, so the model is not evaluated")
         published = publish(best, solved, metrics)
+        show_choice(
+            training.read_candidate(current_job(), best), key="rff-train-errors", title=data["data"], log=log
+        )
     log.info("published %s", published["model"])
     result = {
         **published,

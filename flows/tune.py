@@ -41,6 +41,7 @@ from flows.common import (
     summary_markdown,
     working,
 )
+from flows.pictures import show_choice
 from rff_dist import search, training
 from rff_dist.blocks import Dataset
 from rff_dist.folds import Folds, GroupFolds, HashFolds, TimeFolds
@@ -186,6 +187,9 @@ def tune(parameters: TuneParameters) -> Summary:
         if metrics is None:
             log.info("no test data were given, so the model is not evaluated")
         published = publish(best, compared, metrics)
+        show_choice(
+            training.read_candidate(current_job(), best), key="rff-tune-errors", title=data["data"], log=log
+        )
     log.info("published %s", published["model"])
     result = {
         **published,

@@ -55,6 +55,7 @@ __all__ = [
     "open_job",
     "plan_readings",
     "publish_model",
+    "read_candidate",
     "solve_ridge",
     "trained_models",
     "validate_candidate",
@@ -660,6 +661,11 @@ def evaluate_model(job: Job, candidate: Mapping[str, Any]) -> Summary:
     }
 
 
+def read_candidate(job: Job, candidate: Mapping[str, Any]) -> RidgeModel:
+    """Return the model of a candidate that was solved, without its sums."""
+    return read_model(job.place(f"{candidate['name']}-model"))
+
+
 def publish_model(
     job: Job,
     candidate: Mapping[str, Any],
@@ -684,7 +690,7 @@ def publish_model(
         Where the model is, its digest, and the version's number where it is registered.
     """
     place = job.place(f"{candidate['name']}-model")
-    model = replace(read_model(place), statistics=_read_statistics(job, candidate))
+    model = replace(read_candidate(job, candidate), statistics=_read_statistics(job, candidate))
     if job.folds is not None:
         model = model.with_card(candidates=[_without_status(one) for one in compared])
     elif len(compared) > 1:

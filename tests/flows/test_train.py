@@ -1,5 +1,6 @@
 """The training flow on Prefect's temporary server, which starts once for all tests here (about 10 s)."""
 
+import base64
 import importlib
 import json
 import os
@@ -146,6 +147,15 @@ def test_artifacts_tell_what_was_trained(run):
     assert candidates.type == "table"
     rows = json.loads(candidates.data)
     assert [(row["length scale"], row["chosen"]) for row in rows] == [("0.1", ""), ("2", "yes")]
+
+
+def test_the_errors_that_alpha_was_chosen_by_are_a_picture(run):
+    picture = Artifact.get("rff-train-errors")
+    assert picture.type == "image"
+    head, _, content = picture.data.partition(",")
+    assert head == "data:image/png;base64"
+    assert base64.b64decode(content).startswith(b"\x89PNG\r\n")
+    assert len(content) < 200_000
 
 
 def test_no_array_reaches_prefect(run):

@@ -93,6 +93,7 @@ def test_flow_publishes_the_best_of_the_search_from_one_reading(problem):
     rows = json.loads(Artifact.get("rff-tune-candidates").data)
     assert [row["kernel"] for row in rows] == ["gaussian", "gaussian", "laplacian", "laplacian"]
     assert [row["chosen"] for row in rows].index("yes") == expected.best_index
+    assert Artifact.get("rff-tune-errors").type == "image"
     summary = Artifact.get("rff-tune-summary").data
     assert result["digest"] in summary
     assert "200 rows" in summary

@@ -1,0 +1,55 @@
+"""What a run chose alpha from can be drawn, whatever it was."""
+
+import logging
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from flows.pictures import draw_choice, show_choice
+from rff_dist import pipeline
+from rff_dist.engines.serial import SerialEngine
+from rff_dist.kernels import Gaussian
+from rff_dist.model import RidgeModel
+from rff_dist.storage import ArrayDataset
+
+pytestmark = pytest.mark.flows
+
+
+def fit(y: Callable[[np.ndarray], np.ndarray], **options: object) -> RidgeModel:
+    X = np.random.default_rng(0).normal(size=(300, 2))
+    dataset = ArrayDataset(X, y(X), chunk_rows=100)
+    model, _ = pipeline.fit(dataset, Gaussian(1.0), engine=SerialEngine(1), n_components=8, **options)
+    return model.without_statistics()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"alpha": "gcv"},
+        {"alpha": "evidence"},
+        {"alpha": "press"},
+        {"alpha": "cv", "cv": 3},
+        {"alpha": [0.1, 1.0]},
+    ],
+    ids=["gcv", "evidence", "press", "cv", "a list"],
+)
+def test_the_errors_of_every_way_to_choose_are_drawn(tmp_path, options):
+    model = fit(lambda X: X + 0.1, **options)
+    picture = draw_choice(model, tmp_path / "errors.png", title="data")
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_where_alpha_was_given_there_is_no_picture(tmp_path):
+    model = fit(lambda X: X[:, 0], alpha=0.1)
+    assert draw_choice(model, tmp_path / "errors.png", title="data") is None
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_errors_that_cannot_be_drawn_are_said_and_do_no_harm(caplog):
+    log = logging.getLogger("a flow")
+    with caplog.at_level("INFO"):
+        show_choice(fit(lambda X: X[:, 0], alpha=0.1), key="key", title="data", log=log)
+        show_choice(fit(lambda X: np.zeros(len(X)), alpha="gcv"), key="key", title="data", log=log)
+    assert "alpha was given" in caplog.text
+    assert "the errors are not drawn: " in caplog.text
