@@ -30,17 +30,22 @@ class Pointer:
         When it became current, as ISO 8601 in UTC.
     reason : str
         Why; may be empty.
+    removing : tuple of int
+        Of versions that are being removed, and must not become current any more.
     """
 
     number: int
     previous: tuple[int, ...]
     promoted: str
     reason: str
+    removing: tuple[int, ...] = ()
 
     @classmethod
-    def now(cls, number: int, previous: tuple[int, ...], reason: str) -> Pointer:
+    def now(
+        cls, number: int, previous: tuple[int, ...], reason: str, removing: tuple[int, ...] = ()
+    ) -> Pointer:
         """Return a pointer that is set at this moment."""
-        return cls(number, previous, datetime.now(UTC).isoformat(timespec="seconds"), reason)
+        return cls(number, previous, datetime.now(UTC).isoformat(timespec="seconds"), reason, removing)
 
 
 def version_place(location: Location, number: int) -> Location:
@@ -90,10 +95,10 @@ def swap_pointer(location: Location, pointer: Pointer, *, expected: Tagged | Non
 def _parse(content: bytes, location: Location) -> Pointer:
     where = f"{POINTER_FILE} of {location}"
     document = parse_document(content, kind=_KIND, version=_VERSION, where=where)
-    number, previous = document["number"], document["previous"]
+    number, previous, removing = document["number"], document["previous"], document["removing"]
     # The digest guards against accidents, not against an author with bad intentions: a number is a number.
-    if not all(type(n) is int and n >= 1 for n in (number, *previous)):
+    if not all(type(n) is int and n >= 1 for n in (number, *previous, *removing)):
         raise IntegrityError(
             f"{where} names the versions {number!r} and {previous!r}; expected whole numbers"
         )
-    return Pointer(number, tuple(previous), document["promoted"], document["reason"])
+    return Pointer(number, tuple(previous), document["promoted"], document["reason"], tuple(removing))

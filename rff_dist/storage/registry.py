@@ -24,7 +24,7 @@ import re
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from importlib.metadata import PackageNotFoundError, distribution
 from itertools import islice
@@ -74,6 +74,7 @@ _CLAIM = re.compile(r"([1-9][0-9]*)\.json")
 _ATTEMPTS = 100
 # A record is written in seconds or minutes.
 _GIVEN_UP = timedelta(days=1)
+_YOUNG = timedelta(hours=1)
 
 
 @dataclass(frozen=True)
@@ -320,14 +321,17 @@ class RegisteredModel:
         StorageError
             If the pointer cannot be written.
         """
-        version = self.version(number)
         for _ in range(_ATTEMPTS):
             before, tagged = read_pointer(self.location)
-            previous: tuple[int, ...] = ()
-            if before is not None:
-                previous = before.previous + (() if before.number == number else (before.number,))
+            # Looked for after the pointer was read: whoever removes it meanwhile changes the pointer first.
+            version = self.version(number)
+            previous, removing = ((), ()) if before is None else (before.previous, before.removing)
+            if number in removing:
+                raise NoSuchVersionError(f"version {number} of {self.location} is being removed")
+            if before is not None and before.number != number:
+                previous = (*previous, before.number)
             with suppress(ConflictError), _explained(self.location):
-                swap_pointer(self.location, Pointer.now(number, previous, reason), expected=tagged)
+                swap_pointer(self.location, Pointer.now(number, previous, reason, removing), expected=tagged)
                 return version
         raise ConflictError(f"{self.location} is promoted to by others all the time; stop them and try again")
 
@@ -356,9 +360,10 @@ class RegisteredModel:
         while previous:
             number, previous = previous[-1], previous[:-1]
             # A version that was removed since is passed over.
-            if (version := self._read_version(number)) is not None:
+            if number not in before.removing and (version := self._read_version(number)) is not None:
+                pointer = Pointer.now(number, previous, why, before.removing)
                 with _explained(self.location):
-                    swap_pointer(self.location, Pointer.now(number, previous, why), expected=tagged)
+                    swap_pointer(self.location, pointer, expected=tagged)
                 return version
         raise NoSuchVersionError(
             f"nothing to roll back to: no version of {self.location} was current before version "
@@ -368,7 +373,8 @@ class RegisteredModel:
     def prune(self, keep: int) -> list[int]:
         """Remove all but the newest versions, and return the numbers of those that were removed.
 
-        The current version and the one that a rollback goes back to always stay. What publishers that died
+        The current version and the one that a rollback goes back to always stay, and for an hour those that
+        were never current. What publishers that died
         left behind goes too, a day after they began.
 
         Parameters
@@ -380,22 +386,51 @@ class RegisteredModel:
         ------
         InvalidParameterError
             If `keep` is below 1.
+        NoSuchVersionError
+            If no version is current.
         """
         if keep < 1:
             raise InvalidParameterError(f"`keep` is {keep}; expected at least 1, the newest version")
-        versions = self.versions()
-        removed = []
-        for number in [version.number for version in versions[:-keep]]:
-            pointer = self.pointer()  # which others may have moved since the last look
-            if pointer is not None and number in (pointer.number, *pointer.previous[-1:]):
-                continue
-            removed.append(number)
+        marked, removed = self._mark_old(keep)
+        for number in marked:
             # First what makes it a version: a half-removed one is none.
             delete_bytes(open_store(version_place(self.location, number), read_only=False), LINEAGE_FILE)
-        left_behind = set(self._claimed()) - {version.number for version in versions}
-        for number in [*removed, *(number for number in left_behind if self._is_given_up(number))]:
+        left_behind = set(self._claimed()) - {version.number for version in self.versions()} - set(marked)
+        for number in [*marked, *(number for number in left_behind if self._is_given_up(number))]:
             discard(version_place(self.location, number))
+        self._swap(lambda now: replace(now, removing=tuple(n for n in now.removing if n not in marked)))
         return removed
+
+    def _mark_old(self, keep: int) -> tuple[tuple[int, ...], list[int]]:
+        """Keep old versions from becoming current; return all to be removed, and those marked now."""
+        old: list[int] = []
+
+        def mark(now: Pointer) -> Pointer:
+            young = datetime.now(UTC) - _YOUNG
+            kept = {now.number, *now.previous[-1:]}
+            candidates = [version for version in self.versions()[:-keep] if version.number not in kept]
+            # One that was published just now and never current is perhaps about to be promoted.
+            old[:] = [
+                version.number
+                for version in candidates
+                if version.number in now.previous or datetime.fromisoformat(version.created) < young
+            ]
+            return replace(now, removing=tuple(sorted({*now.removing, *old})))
+
+        return self._swap(mark).removing, old
+
+    def _swap(self, change: Callable[[Pointer], Pointer]) -> Pointer:
+        """Change the pointer, however often others change it meanwhile."""
+        for _ in range(_ATTEMPTS):
+            before, tagged = read_pointer(self.location)
+            if before is None:
+                raise NoSuchVersionError(f"{self.location} has no current version; promote one first")
+            after = change(before)
+            with suppress(ConflictError), _explained(self.location):
+                if after != before:
+                    swap_pointer(self.location, after, expected=tagged)
+                return after
+        raise ConflictError(f"{self.location} is changed by others all the time; stop them and try again")
 
     def _is_given_up(self, number: int) -> bool:
         """Tell whether whoever claimed a number so long ago is not going to publish it any more."""

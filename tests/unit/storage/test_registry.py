@@ -1,9 +1,11 @@
+import dataclasses
 import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
@@ -213,12 +215,14 @@ def test_a_full_disk_is_told_of_and_leaves_the_current_version(tmp_path, monkeyp
 # -- removing -----------------------------------------------------------------------------------------------
 
 
-def test_pruning_keeps_the_newest_the_current_and_the_one_before(url):
+def test_pruning_keeps_the_newest_the_current_and_the_one_before(url, monkeypatch):
     for i in range(1, 7):
         publish(url, i, promote=False)
     model = RegisteredModel(url)
     for number in (1, 3, 2):
         model.promote(number)
+    monkeypatch.setattr("rff_dist.storage.registry._YOUNG", timedelta(0))
+    time.sleep(1)  # times are stored in seconds
     assert model.prune(2) == [1, 4]
     assert numbers(url) == [2, 3, 5, 6]
     assert whole(read_record(url)) == 2
@@ -228,6 +232,27 @@ def test_pruning_keeps_the_newest_the_current_and_the_one_before(url):
     assert publish(url, 7).number == 7  # a number is never used again
     with pytest.raises(InvalidParameterError, match="`keep` is 0"):
         model.prune(0)
+
+
+def test_a_version_that_waits_to_be_promoted_is_not_removed_at_once(url):
+    for i in (1, 2, 3):
+        publish(url, i, promote=i != 1)
+    assert RegisteredModel(url).prune(1) == []
+    assert RegisteredModel(url).promote(1).number == 1
+
+
+def test_a_version_that_is_being_removed_cannot_become_current(url):
+    for i in (1, 2, 3):
+        publish(url, i)
+    model, location = RegisteredModel(url), parse_location(url)
+    pointer, tagged = read_pointer(location)
+    swap_pointer(location, dataclasses.replace(pointer, removing=(1, 2)), expected=tagged)
+    with pytest.raises(NoSuchVersionError, match=r"version 2 .* is being removed"):
+        model.promote(2)
+    with pytest.raises(NoSuchVersionError, match="nothing to roll back to"):
+        model.rollback()
+    assert model.prune(9) == []  # ends what another one, who died, began
+    assert (numbers(url), model.pointer().removing) == ([3], ())
 
 
 def test_pruning_removes_what_publishers_left_who_died_a_day_ago(tmp_path):
