@@ -60,8 +60,8 @@ logger = logging.getLogger(__name__)
 type FloatArray = NDArray[np.float64]
 
 INITS = ("k-means||", "k-means++")
-CACHES = ("labels", "none")
-CACHE_BYTES = 2**30  # that a process remembers of its blocks, at most, and half of what it has left
+CACHES = ("labels", "features", "none")
+CACHE_BYTES = 2**30  # that a process remembers of labels, at most, and half of what it has left
 MAX_ITER, TOL = 300, 1e-4
 OVERSAMPLING, ROUNDS = 2, 5  # Bahmani et al. 2012, Sec. 5.3: l = 2k and five rounds
 LOCAL_SEARCH_STEPS = 20  # and one a cluster more
@@ -600,15 +600,19 @@ class Job:
         PlanError
             If a pass needs more memory than a worker has.
         """
-        left = self.check_memory(n_init, n_clusters)
-        most = min(CACHE_BYTES, left // 2) if cache_bytes is None else int(cache_bytes)
+        left = self.check_memory(n_init, n_clusters) // 2
+        if cache != "features":
+            left = min(CACHE_BYTES, left)
+        most = left if cache_bytes is None else int(cache_bytes)
         return Course(
-            self.dataset.n_samples,
+            pipeline.blocks_of(self.dataset),
             n_init,
             n_clusters,
             spread=self.variance * self.feature_map.n_components,
             mean_norm=self.sum_of_squared_norms / self.weight,
+            n_components=self.feature_map.n_components,
             budget=0 if cache == "none" else most,
+            features=cache == "features",
         )
 
     def next_sums(self, course: Course, centres: Centres, starts: Sequence[int]) -> ClusterSums:
@@ -936,12 +940,14 @@ def iterate(
     starts : Starts, or float64 array of shape (n_init, n_clusters, n_components)
     max_iter : int
     tol : float
-    cache : "labels" or "none"
+    cache : "labels", "features" or "none"
         "labels" lets each process remember the labels of the blocks that it runs, how sure they are, and
-        their sums: later passes look only at rows whose label can have changed. The bits are those of "none".
+        their sums: later passes look only at rows whose label can have changed. "features" lets it keep the
+        features of as many blocks beside as fit, 4 · n_components bytes a row, which are then not made again.
+        The bits are those of "none".
     cache_bytes : int, optional
         That a process may remember; blocks beyond are looked at in full. By default half of what the plan
-        leaves it, and a gigabyte at most.
+        leaves it, and a gigabyte at most of labels.
 
     Raises
     ------

@@ -23,7 +23,8 @@ Newling & Fleuret (2016), Fast k-means with accurate bounds: moves since a row w
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -48,7 +49,7 @@ __all__ = ["Course", "LloydState", "LloydTask", "Past", "sum_remembered"]
 
 type FloatArray = NDArray[np.float64]
 
-_MAX_GROUPS = 25  # of 100 centres, say; single centres skip more rows and take four times the memory
+_MAX_GROUPS = 16  # of 100 centres, say; more skip a few rows more and take two bytes a row each
 _MAX_WINDOW = 24  # passes; what moves take from margins older than that is taken off for good
 _WINDOW_ROWS = 160  # rows a centre and pass of the window: comparing centres then takes some 2 % of a pass
 _TABLE_SIZE = 2**20  # numbers of a table, which travels with the state
@@ -56,6 +57,8 @@ _LARGEST_CODE = 65_535
 _RADIUS = 4.0  # of the root mean square of a cluster's distances; rows beyond are always looked at
 _ROUNDING = 1e-12  # of centres' products in float64, relative
 _CHECK_ROWS = 8192
+_KEPT_ROWS = 2048  # of a tile of features that were kept
+_TRANSPOSED_ROWS = 64  # at a time, which a cache holds
 _NEVER = -1e30
 
 
@@ -75,6 +78,8 @@ class Past:
         All starts of the run.
     budget : int
         Bytes that each process may remember.
+    feature_budget : int
+        Bytes up to which it may keep features too; 0 for none.
     unit : float
         What margins are counted in.
     n_groups : int
@@ -97,6 +102,7 @@ class Past:
     starts: tuple[int, ...]
     n_starts: int
     budget: int
+    feature_budget: int
     unit: float
     n_groups: int
     needed: NDArray[np.float32]
@@ -221,7 +227,7 @@ def _sum_block(block: Block, state: LloydState, read: Callable[[], Rows]) -> Clu
         if not block_memory.has_room(past.run, size, number=past.number, budget=past.budget):
             return sum_clusters(read(), centres)
         entry = _make_entry(block, state)
-        sums = _visit_all(entry, state, read())
+        sums = _visit_all(entry, state, read)
     else:
         open_rows = np.flatnonzero(~_are_certain(entry, past))
         sums = _visit_open(entry, state, open_rows, read) if len(open_rows) else _sums_of(entry, past)
@@ -235,18 +241,19 @@ def _sums_of(entry: _Remembered, past: Past) -> ClusterSums:
     return ClusterSums(entry.block.n_samples, features, weights, 0)
 
 
-def _visit_all(entry: _Remembered, state: LloydState, rows: Rows) -> ClusterSums:
+def _visit_all(entry: _Remembered, state: LloydState, read: Callable[[], Rows]) -> ClusterSums:
     """Label all rows, and sum them."""
     scorer, tally = Scorer(state.centres), Tally(state.centres)
-    weights = tally.scaled(rows.sample_weight)
+    with _tiles_of(entry.block, state, scorer, read, keep=True) as tiles:
+        weights = tally.scaled(tiles.sample_weight)
 
-    def visit(first: int, features: NDArray[Any]) -> None:
-        here = slice(first, first + features.shape[1])
-        labels = _look(entry, state, scorer, features, here)
-        own = None if weights is None else weights[here]
-        tally.add(features, own, members_of(labels, scorer.n_clusters))
+        def visit(first: int, features: NDArray[Any]) -> None:
+            here = slice(first, first + features.shape[1])
+            labels = _look(entry, state, scorer, features, here)
+            own = None if weights is None else weights[here]
+            tally.add(features, own, members_of(labels, scorer.n_clusters))
 
-    _visit(visit, scorer, state, rows)
+        tiles.visit(visit)
     found = tally.sums(entry.block.n_samples)
     _put(entry, state.past, found)
     return found
@@ -256,35 +263,100 @@ def _visit_open(
     entry: _Remembered, state: LloydState, chosen: NDArray[np.intp], read: Callable[[], Rows]
 ) -> ClusterSums:
     """Label some rows, and move those that change clusters from sum to sum."""
-    rows, scorer, tally = read(), Scorer(state.centres), Tally(state.centres)
-    weights, starts = tally.scaled(rows.sample_weight), np.array(state.past.starts)
+    scorer, tally = Scorer(state.centres), Tally(state.centres)
+    starts = np.array(state.past.starts)
+    with _tiles_of(entry.block, state, scorer, read, keep=False) as tiles:
+        weights = tally.scaled(tiles.sample_weight)
 
-    def visit(first: int, features: NDArray[Any]) -> None:
-        here = chosen[first : first + features.shape[1]]
-        former = entry.labels[starts[:, np.newaxis], here]
-        labels = _look(entry, state, scorer, features, here)
-        changed = np.flatnonzero((labels != former).any(axis=0))
-        if len(changed):
-            own = None if weights is None else weights[here[changed]]
-            moves = moves_of(former[:, changed], labels[:, changed], scorer.n_clusters)
-            tally.add(features[:, changed], own, moves)
+        def visit(first: int, features: NDArray[Any]) -> None:
+            here = chosen[first : first + features.shape[1]]
+            former = entry.labels[starts[:, np.newaxis], here]
+            labels = _look(entry, state, scorer, features, here)
+            changed = np.flatnonzero((labels != former).any(axis=0))
+            if len(changed):
+                own = None if weights is None else weights[here[changed]]
+                moves = moves_of(former[:, changed], labels[:, changed], scorer.n_clusters)
+                tally.add(features[:, changed], own, moves)
 
-    _visit(visit, scorer, state, rows, chosen)
+        tiles.visit(visit, chosen)
     found = _sums_of(entry, state.past) + tally.sums(0)
     _put(entry, state.past, found)
     return found
 
 
-def _visit(
-    visit: Callable[[int, NDArray[Any]], None],
-    scorer: Scorer,
-    state: LloydState,
-    rows: Rows,
-    chosen: NDArray[np.intp] | None = None,
-) -> None:
-    n_columns = scorer.n_init * scorer.n_clusters
-    feature_map = state.centres.feature_map
-    visit_tiles(rows, feature_map, visit, dtype=scorer.dtype, n_columns=n_columns, chosen=chosen)
+type _Visit = Callable[[int, NDArray[Any]], None]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _MadeTiles:
+    """Features made of a block's rows; those of all rows are written to `kept` too, where it is given."""
+
+    rows: Rows
+    state: LloydState
+    scorer: Scorer
+    kept: NDArray[Any] | None
+
+    @property
+    def sample_weight(self) -> FloatArray | None:
+        return self.rows.sample_weight
+
+    def visit(self, visit: _Visit, chosen: NDArray[np.intp] | None = None) -> None:
+        def keep(first: int, features: NDArray[Any]) -> None:
+            if self.kept is not None:
+                for i in range(0, features.shape[1], _TRANSPOSED_ROWS):
+                    part = features[:, i : i + _TRANSPOSED_ROWS].T
+                    self.kept[first + i : first + i + len(part)] = part
+            visit(first, features)
+
+        scorer, feature_map = self.scorer, self.state.centres.feature_map
+        n_columns = scorer.n_init * scorer.n_clusters
+        visit_tiles(self.rows, feature_map, keep, dtype=scorer.dtype, n_columns=n_columns, chosen=chosen)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _KeptTiles:
+    """Features of a block's rows that were kept, shape (n_rows, n_components): rows are gathered quickly."""
+
+    features: NDArray[Any]
+    sample_weight: FloatArray | None
+
+    def visit(self, visit: _Visit, chosen: NDArray[np.intp] | None = None) -> None:
+        def work(first: int) -> None:
+            here = slice(first, first + _KEPT_ROWS)
+            lines = self.features[here] if chosen is None else self.features.take(chosen[here], axis=0)
+            visit(first, lines.T)
+
+        n_rows = len(self.features) if chosen is None else len(chosen)
+        share_out(work, range(0, n_rows, _KEPT_ROWS))
+
+    @property
+    def n_bytes(self) -> int:
+        return self.features.nbytes + (0 if self.sample_weight is None else self.sample_weight.nbytes)
+
+
+@contextmanager
+def _tiles_of(
+    block: Block, state: LloydState, scorer: Scorer, read: Callable[[], Rows], *, keep: bool
+) -> Iterator[_MadeTiles | _KeptTiles]:
+    """Give a block's features as they were kept, or make them, and keep them where all are made and fit."""
+    past, key = state.past, ("features", block.index, block.start, block.stop)
+    tiles: _KeptTiles | None = block_memory.take(past.run, key)
+    if tiles is not None:
+        yield tiles
+    else:
+        rows = read()
+        shape = block.n_samples, state.centres.feature_map.n_components
+        size = shape[0] * shape[1] * np.dtype(scorer.dtype).itemsize + 8 * block.n_samples
+        kept = None
+        if keep and block_memory.has_room(past.run, size, number=past.number, budget=past.feature_budget):
+            kept = np.empty(shape, scorer.dtype)
+        yield _MadeTiles(rows, state, scorer, kept)
+        if kept is not None:
+            tiles = _KeptTiles(kept, rows.sample_weight)
+    if tiles is not None:
+        block_memory.keep(
+            past.run, key, tiles, n_bytes=tiles.n_bytes, number=past.number, budget=past.feature_budget
+        )
 
 
 def _put(entry: _Remembered, past: Past, found: ClusterSums) -> None:
@@ -382,34 +454,45 @@ class Course:
 
     Parameters
     ----------
-    n_samples : int
-    n_starts, n_clusters : int
+    blocks : sequence of Block
+        Of all rows.
+    n_starts, n_clusters, n_components : int
     spread : float
         Mean squared distance of the rows from their mean.
     mean_norm : float
         Mean ‖z‖².
     budget : int
         Bytes that each process may remember.
+    features : bool
+        Whether it may keep features in what labels leave of these.
     """
 
     def __init__(
         self,
-        n_samples: int,
+        blocks: Sequence[Block],
         n_starts: int,
         n_clusters: int,
         *,
         spread: float,
         mean_norm: float,
+        n_components: int,
         budget: int,
+        features: bool = False,
     ) -> None:
         self.run = uuid.uuid4().hex
         self._n_starts, self._n_clusters = n_starts, n_clusters
         self._mean_norm, self._budget = mean_norm, budget
         self._unit = spread / _LARGEST_CODE if spread > 0 else 1.0
         groups = min(n_clusters, _MAX_GROUPS)
+        n_samples = sum(block.n_samples for block in blocks)
         fitting = _TABLE_SIZE // (n_starts * n_clusters * groups)
         self._window = min(_MAX_WINDOW, n_samples // (_WINDOW_ROWS * n_clusters), fitting)
         self._n_groups = groups if self._window else 0
+        labels = sum(
+            block_bytes(block.n_samples, n_starts, n_clusters, n_components, n_groups=self._n_groups)
+            for block in blocks
+        )
+        self._feature_budget = max(0, budget - labels) if features else 0
         self._number = 0
         self._former: list[_Former] = []  # the last pass first
 
@@ -437,6 +520,7 @@ class Course:
             tuple(int(start) for start in starts),
             self._n_starts,
             self._budget,
+            self._feature_budget,
             self._unit,
             self._n_groups,
             needed,

@@ -29,7 +29,7 @@ from rff_dist.feature_map import draw_nystrom
 from rff_dist.lloyd import Course, margin_losses, sum_remembered
 from rff_dist.storage import ArrayDataset
 
-N_ROWS, BLOCK_ROWS, N_CLUSTERS = 6_000, 700, 6
+N_ROWS, BLOCK_ROWS, N_CLUSTERS = 4_000, 450, 6
 RNG = np.random.default_rng(0)
 X = (RNG.standard_normal((N_ROWS, 3)) + 2 * RNG.integers(0, 2, (N_ROWS, 3))).astype(np.float32)
 WEIGHTS = np.random.default_rng(1).exponential(size=N_ROWS)
@@ -74,7 +74,7 @@ def starts_of(feature_map, n_init, inputs=X):
 
 def run(job, starts, **options):
     """What each pass found, and the clusters in the end."""
-    passes = list(kmeans.iterate(job, starts, **{"max_iter": 25, "tol": 0.0, **options}))
+    passes = list(kmeans.iterate(job, starts, **{"max_iter": 14, "tol": 0.0, **options}))
     return passes, passes[-1].clusters[0]
 
 
@@ -100,16 +100,17 @@ def test_passes_that_remember_have_the_bits_of_whole_ones(name, weighted):
     expected = run(job, starts, cache="none")
     assert len(expected[0]) > 10
     assert_same_bits(run(job, starts), expected)
+    assert_same_bits(run(job, starts, cache="features"), expected)
 
 
 @pytest.mark.parametrize("n_threads", [1, 3])
 def test_starts_that_leave_passes_and_come_back_for_the_last_have_the_same_bits(n_threads):
     feature_map = MAPS["pairs"]
     job, starts = job_of(feature_map, n_threads=n_threads), starts_of(feature_map, 3)
-    expected = run(job, starts, cache="none", tol=1e-3)
+    expected = run(job, starts, cache="none", tol=3e-2, max_iter=40)
     n_starts = [p.n_starts for p in expected[0]]
     assert min(n_starts[:-1]) < 3 == n_starts[-1]
-    assert_same_bits(run(job, starts, tol=1e-3), expected)
+    assert_same_bits(run(job, starts, tol=3e-2, max_iter=40), expected)
 
 
 def test_half_the_blocks_are_remembered_where_the_budget_is_for_half_of_them(monkeypatch):
@@ -120,7 +121,7 @@ def test_half_the_blocks_are_remembered_where_the_budget_is_for_half_of_them(mon
     budget = n_blocks * lloyd.block_bytes(BLOCK_ROWS, 1, N_CLUSTERS, 64, n_groups=N_CLUSTERS) // 2
     held = []
     passes = []
-    for done in kmeans.iterate(job, starts, max_iter=25, tol=0.0, cache_bytes=budget):
+    for done in kmeans.iterate(job, starts, max_iter=14, tol=0.0, cache_bytes=budget):
         passes.append(done)
         held.append(block_memory.remembered_bytes())
     assert_same_bits((passes, passes[-1].clusters[0]), expected)
@@ -128,7 +129,7 @@ def test_half_the_blocks_are_remembered_where_the_budget_is_for_half_of_them(mon
     assert block_memory.remembered_bytes() == 0
 
 
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(lost=st.lists(st.integers(0, 8), max_size=6), seed=st.integers(0, 99))
 def test_entries_that_are_lost_between_passes_change_nothing(lost, seed):
     feature_map = MAPS["pairs"]
@@ -160,7 +161,7 @@ def test_a_block_that_runs_twice_in_a_pass_gives_the_same_sums_twice():
     feature_map = MAPS["pairs"]
     rows = Rows(cut_blocks(N_ROWS, N_ROWS, rows_per_block=N_ROWS)[0], X)
     values = starts_of(feature_map, 1)
-    course = Course(N_ROWS, 1, N_CLUSTERS, spread=1.0, mean_norm=1.0, budget=2**30)
+    course = Course([rows.block], 1, N_CLUSTERS, spread=1.0, mean_norm=1.0, n_components=64, budget=2**30)
     for _ in range(4):
         state = course.state(Centres(feature_map, values, ClusterGrid(39)), [0])
         found = [sum_remembered(rows, state) for _ in range(3)]
@@ -186,6 +187,22 @@ def test_passes_that_cannot_change_a_label_read_no_block():
         job.dataset.n_read = 0
     assert n_read[0] >= len(pipeline.blocks_of(job.dataset))
     assert n_read[-1] == 0
+
+
+def test_features_are_kept_of_as_many_blocks_as_fit():
+    feature_map = MAPS["pairs"]
+    job, starts = job_of(feature_map, dataset=CountingDataset), starts_of(feature_map, 1)
+    expected = run(job, starts, cache="none")
+    n_blocks = len(pipeline.blocks_of(job.dataset))
+    labels = n_blocks * lloyd.block_bytes(BLOCK_ROWS, 1, N_CLUSTERS, 64, n_groups=N_CLUSTERS)
+    each = BLOCK_ROWS * (64 * 4 + 8)
+    n_read = {}
+    for n_kept in (n_blocks, n_blocks // 2, 0):
+        job.dataset.n_read = 0
+        found = run(job, starts, cache="features", cache_bytes=2 * labels + n_kept * each)
+        n_read[n_kept] = job.dataset.n_read
+        assert_same_bits(found, expected)
+    assert n_read[n_blocks] == n_blocks < n_read[n_blocks // 2] < n_read[0]
 
 
 def test_later_passes_look_at_few_rows(monkeypatch):
@@ -271,7 +288,7 @@ def test_entries_of_other_runs_and_old_ones_make_room():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"cache": "rows"}, r"unknown `cache` 'rows'; expected one of \['labels', 'none'\]"),
+        ({"cache": "rows"}, r"unknown `cache` 'rows'; expected one of \['features', 'labels', 'none'\]"),
         ({"cache_bytes": -1}, "`cache_bytes` is -1; expected None or a number of bytes"),
         ({"cache_bytes": 1.5}, "`cache_bytes` is 1.5"),
     ],
