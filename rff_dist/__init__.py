@@ -8,8 +8,8 @@ that add up exactly; everything else is arithmetic on those statistics::
     model = RFFRidge("matern", n_components=4096).fit("data.zarr")   # or NumPy, Dask and Zarr arrays
     model.predict("new.zarr")
 
-The pieces, for when the estimators are not enough: `open_dataset` and `write_dataset`, kernels such as
-`Gaussian`, `draw_feature_map`, `accumulate` on a `SerialEngine` or a `DaskEngine`, and the
+The pieces, for when the estimators are not enough: `open_dataset`, `write_dataset` and `append_dataset`,
+kernels such as `Gaussian`, `draw_feature_map`, `accumulate` on a `SerialEngine` or a `DaskEngine`, and the
 `RidgeStatistics` that come out, which `+` and `-` without rounding.
 
 Importing the package is cheap: what needs Dask, Zarr or scikit-learn is imported when it is first used.
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     )
     from rff_dist.pipeline import accumulate
     from rff_dist.statistics import RidgeStatistics
-    from rff_dist.storage import open_dataset, write_dataset
+    from rff_dist.storage import append_dataset, open_dataset, write_dataset
     from rff_dist.tuning import tune_kernels, tune_length_scales
 
 _HOMES = {
@@ -81,6 +81,7 @@ _HOMES = {
     "SpectralKernel": "rff_dist.kernels",
     "TimeFolds": "rff_dist.folds",
     "accumulate": "rff_dist.pipeline",
+    "append_dataset": "rff_dist.storage",
     "approximation_error": "rff_dist.approximation",
     "check_positive_definite": "rff_dist.kernels",
     "draw_feature_map": "rff_dist.feature_map",
@@ -120,6 +121,7 @@ __all__ = [  # noqa: RUF022  plain alphabetical order
     "TimeFolds",
     "__version__",
     "accumulate",
+    "append_dataset",
     "approximation_error",
     "check_positive_definite",
     "draw_feature_map",
