@@ -4,6 +4,7 @@ import base64
 import importlib
 import json
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -83,6 +84,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
         seed=7,
         workers=2,
         threads=1,
+        performance_report=str(folder / "reports"),
     )
     state = train(parameters, return_state=True)
     return Run(folder, parameters, state, state.result())
@@ -158,6 +160,16 @@ def test_the_errors_that_alpha_was_chosen_by_are_a_picture(run):
     assert len(content) < 200_000
 
 
+def test_dasks_performance_report_is_kept_where_the_parameters_say(run):
+    [report] = (run.folder / "reports").iterdir()
+    name = flow_run(run.state).name
+    assert re.fullmatch(rf"train-\d{{8}}-\d{{6}}-{name}\.html", report.name)
+    assert "accumulate" in report.read_text()
+    link = Artifact.get("rff-performance-report")
+    assert link.type == "markdown"
+    assert report.as_uri() in link.data
+
+
 def test_no_array_reaches_prefect(run):
     home = Path(get_current_settings().home)
     assert home == Path(os.environ["PREFECT_HOME"])
@@ -169,7 +181,12 @@ def test_no_array_reaches_prefect(run):
 
 
 def test_nothing_but_the_model_is_left_beside_the_data(run):
-    assert sorted(path.name for path in run.folder.iterdir()) == ["data.zarr", "model", "test.zarr"]
+    assert sorted(path.name for path in run.folder.iterdir()) == [
+        "data.zarr",
+        "model",
+        "reports",
+        "test.zarr",
+    ]
 
 
 def test_without_test_data_evaluation_is_skipped_with_a_note(run, tmp_path):

@@ -88,6 +88,7 @@ def test_without_certificates_a_tls_cluster_is_not_reached(scheduler_file: Path)
         open_engine(Cluster(scheduler=str(scheduler_file)))
 
 
+@pytest.mark.slow
 def test_an_adaptive_cluster_grows_with_the_blocks_and_shrinks_without_and_may_speak_tls(
     tls: TLSFiles, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -666,7 +666,7 @@ def metrics_of(engine: DaskEngine, label: str) -> dict[str, float]:
 def test_the_schedulers_page_for_prometheus_counts_what_a_pass_did(
     embedded: DaskEngine, tmp_path: Path
 ) -> None:
-    engine = scaled(embedded, 2)
+    engine = scaled(embedded, 1)
     timings = PassTimings()
     engine.observers = (timings,)
     write_dataset(tmp_path / "data.zarr", X_VALUES, Y_VALUES, chunk_rows=10)
@@ -685,6 +685,7 @@ def test_the_schedulers_page_for_prometheus_counts_what_a_pass_did(
         }
 
 
+@pytest.mark.slow
 @pytest.mark.faults
 def test_a_block_whose_worker_died_counts_once_and_its_retry_too(
     embedded: DaskEngine, tmp_path: Path
@@ -728,6 +729,7 @@ def test_an_engine_works_where_the_scheduler_cannot_count(
 # -- performance reports -------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_performance_report_is_written_of_passes_that_end_and_that_fail(
     embedded: DaskEngine, tmp_path: Path
 ) -> None:
