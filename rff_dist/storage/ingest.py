@@ -26,7 +26,7 @@ from rff_dist.storage.appending import (
 from rff_dist.storage.columns import is_text
 from rff_dist.storage.datasets import ZarrDataset
 from rff_dist.storage.files import File, fetch, find_files, identify
-from rff_dist.storage.locations import check_output, exists, parse_location
+from rff_dist.storage.locations import Location, check_output, exists, parse_location
 from rff_dist.storage.queries import Query, run_query
 from rff_dist.storage.sources import Batch
 from rff_dist.storage.tables import Table, feature_dtype, listed, open_table, read_npz, repeated
@@ -250,7 +250,7 @@ def ingest_more(
         before are skipped: they have the name, size and time of then, or the same bytes. One that has grown
         since is refused.
     url : str or Path
-        The dataset. Where there is none, it is created as `ingest` does.
+        The dataset. Where there is none, it is created as by `ingest`, if `target` or `columns` say of what.
     target, weight, groups, columns, dtype, on_nan, observer
         As `ingest`. Of a dataset that is there, the first four are known, and need not be given; the dtype of
         X is the dataset's, and giving it allows to round to it.
@@ -269,6 +269,7 @@ def ingest_more(
     roles = _check_roles(_Roles(target, weight, groups, columns, dtype, on_nan))
     location = parse_location(url)
     if not exists(location):
+        _refuse_to_guess(source, location, roles)
         created = ingest(
             source,
             url,
@@ -562,6 +563,16 @@ def _check_roles(roles: _Roles) -> _Roles:
     if roles.on_nan not in ("error", "drop"):
         raise InvalidParameterError(f"`on_nan`={roles.on_nan!r}; expected 'error' or 'drop'")
     return roles
+
+
+def _refuse_to_guess(source: Path_ | Sequence[Path_] | Query, location: Location, roles: _Roles) -> None:
+    """Refuse to create a dataset whose targets nobody named: its name may be a mistake."""
+    arrays = not isinstance(source, Query) and all(file.kind == ".npz" for file in find_files(source))
+    if not arrays and not roles.targets and roles.columns is None:
+        raise InvalidParameterError(
+            f"there is no dataset at {location} to append to; to create it, name the columns to predict by "
+            "`target` (--target), or those of X by `columns` (--columns) where there are none"
+        )
 
 
 def _facts(roles: _Roles, journal: _Journal, before: Mapping[str, Any]) -> dict[str, Any]:

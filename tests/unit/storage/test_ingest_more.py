@@ -103,6 +103,14 @@ class TestASecondRun:
         with pytest.raises(StorageError, match="nothing to ingest"):
             ingest(folder / "new-*.csv", folder / "other.zarr")
 
+    def test_of_a_dataset_that_is_not_there_does_not_guess_what_it_is_to_hold(self, folder):
+        with pytest.raises(
+            InvalidParameterError, match=r"no dataset at .*dta\.zarr to append to; to create it"
+        ):
+            ingest_more(folder / "1.csv", folder / "dta.zarr")
+        assert not (folder / "dta.zarr").exists()
+        assert rows_of(ingest_more(folder / "1.csv", folder / "inputs", columns=["a", "b"])) == (0, 30)
+
     def test_adds_all_files_or_none(self, folder):
         save(make_frame(5, seed=3), folder / "3.csv")
         save(make_frame(5, seed=4).assign(b=np.nan), folder / "4.csv")
