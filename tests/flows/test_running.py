@@ -1,6 +1,8 @@
 """How flows stop, wait and are retried; on Prefect's temporary server where one is needed."""
 
 import errno
+import json
+import logging
 import threading
 import time
 from pathlib import Path
@@ -228,6 +230,14 @@ def test_errors_of_the_work_stay_what_they_are_under_a_time_limit():
     expected = pytest.raises(TimeoutError, match="of its own")
     with expected, lend_engine(SerialEngine(1)), open_engine(limited, None):
         raise TimeoutError("of its own")
+
+
+def test_the_environment_turns_on_logs_for_machines_while_a_flow_works(monkeypatch, capsys):
+    monkeypatch.setenv("RFF_DIST_LOG", "json")
+    with lend_engine(SerialEngine(1)), open_engine(RunParameters(), None):
+        logging.getLogger("rff_dist.some").warning("see s3://user:word@bucket")
+    line = json.loads(capsys.readouterr().err)
+    assert (line["level"], line["message"]) == ("warning", "see s3://***@bucket")
 
 
 # -- one run of a model ----------------------------------------------------------------------------------

@@ -225,7 +225,8 @@ def test_registered_runs_publish_versions_and_a_table_of_their_lineage(run, tmp_
 
 def test_length_scales_by_evidence_are_those_of_the_fit_in_one_call(run, tmp_path):
     update = {"model": str(tmp_path / "model"), "length_scale": "evidence", "length_scale_candidates": None}
-    parameters = run.parameters.model_copy(update={**update, "workers": None, "threads": None})
+    update |= {"workers": None, "threads": None, "performance_report": None}
+    parameters = run.parameters.model_copy(update=update)
     with lend_engine(SerialEngine(1)):
         result = train(parameters)
     expected, _ = fit_serially(run, "evidence")
