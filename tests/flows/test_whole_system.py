@@ -35,6 +35,8 @@ pytestmark = [
 
 COLUMNS = ["a", "b", "c", "d"]
 N_SAMPLES, N_NEW = 20_000, 3_000
+# Seeds of rows. One in 20 draws without drift raises the flag; these of new rows do not.
+OLD, TEST, NEW, DRIFTED, WRONG, UNSEEN = 0, 1, 11, 12, 14, 13
 TRAINING = {"n_components": 256, "seed": 3, "register": True}
 
 
@@ -42,6 +44,10 @@ def draw_rows(n_samples: int, seed: int, *, shift: float = 0.0) -> tuple[np.ndar
     rng = np.random.default_rng(seed)
     X = rng.standard_normal((n_samples, 4)) + shift
     return X, np.sin(X[:, 0]) + X[:, 1] + 0.1 * rng.standard_normal(n_samples)
+
+
+def report_of(system: System, run: dict[str, Any]) -> str:
+    return str(system.artifacts(run["id"])["rff-refresh-report"])
 
 
 @dataclass(frozen=True)
@@ -68,8 +74,8 @@ def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
             patch.setenv(name, value)
         store = running.s3.url("rff_dist")
         names = {"feature_names": COLUMNS, "target_names": ["y"], "chunk_rows": 2048}
-        write_dataset(f"{store}/data.zarr", *draw_rows(N_SAMPLES, 0), **names)
-        write_dataset(f"{store}/test.zarr", *draw_rows(2000, 1), **names)
+        write_dataset(f"{store}/data.zarr", *draw_rows(N_SAMPLES, OLD), **names)
+        write_dataset(f"{store}/test.zarr", *draw_rows(2000, TEST), **names)
         deploy(running, store, stack)
         yield running
 
@@ -83,7 +89,13 @@ def place(system: System) -> Place:
 
 
 @pytest.fixture(scope="module")
-def trained(system: System) -> dict[str, Any]:
+def clustering(system: System) -> str:
+    """The weekly clustering, which runs beside the training."""
+    return system.start("cluster/weekly", n_clusters=3, n_components=64, max_iter=5)
+
+
+@pytest.fixture(scope="module")
+def trained(system: System, clustering: str) -> dict[str, Any]:
     """The monthly training, from scratch, as version 1."""
     return system.finish(system.start("train/monthly", **TRAINING))
 
@@ -92,7 +104,7 @@ def test_training_completes_and_publishes_the_first_version(trained, place):
     version = RegisteredModel(place.model).current()
     assert version.number == 1
     assert version.lineage["n_samples"] == N_SAMPLES
-    X, y = draw_rows(500, 2)
+    X, y = draw_rows(500, UNSEEN)
     predicted = load_model(place.model).predict(pandas.DataFrame(X, columns=COLUMNS))
     error = np.sqrt(np.mean((predicted - y) ** 2))
     assert error < 0.15  # the noise is 0.1
@@ -141,21 +153,19 @@ def test_next_run_after_a_kill_has_the_digest_of_an_undisturbed_one(killed, plac
 @pytest.fixture(scope="module")
 def ingested(system: System, killed: dict[str, Any], place: Place, tmp_path_factory: Any) -> dict[str, Any]:
     """New rows arrive as a Parquet file in the object store, and the nightly flow appends them."""
-    X, y = draw_rows(N_NEW, 10)
+    X, y = draw_rows(N_NEW, NEW)
     columns = {name: X[:, i] for i, name in enumerate(COLUMNS)}
     file = tmp_path_factory.mktemp("new") / "new.parquet"
     parquet.write_table(pyarrow.table({**columns, "y": y}), file)
     system.s3.write("rff_dist/incoming/new.parquet", file.read_bytes())
-    first = system.finish(system.start("ingest/nightly"))
-    again = system.finish(system.start("ingest/nightly"))
-    return {"first": first, "again": again}
+    return system.finish(system.start("ingest/nightly"))
 
 
-def test_new_file_is_appended_once(ingested, place):
+def test_new_file_is_appended(ingested, place):
     dataset = open_dataset(place.data)
     assert dataset.n_samples == N_SAMPLES + N_NEW
     np.testing.assert_array_equal(
-        dataset.take(range(N_SAMPLES, N_SAMPLES + N_NEW)).X, draw_rows(N_NEW, 10)[0]
+        dataset.take(range(N_SAMPLES, N_SAMPLES + N_NEW)).X, draw_rows(N_NEW, NEW)[0]
     )
 
 
@@ -175,9 +185,9 @@ def test_scheduled_refresh_adds_the_new_rows_and_the_next_one_finds_nothing_to_d
     versions = RegisteredModel(place.model).versions()
     assert [version.number for version in versions] == [1, 2]
     assert versions[1].lineage["added"] == [[N_SAMPLES, N_SAMPLES + N_NEW]]
-    first, second = (system.log_of(run["id"]) for run in refreshed[:2])
-    assert "published" in first
-    assert "nothing new" in second
+    first, second = (report_of(system, run) for run in refreshed[:2])
+    assert "**published**" in first
+    assert "**nothing new**" in second
 
 
 def test_refreshed_model_has_the_bits_of_one_trained_on_all_rows_at_once(refreshed, place):
@@ -196,22 +206,31 @@ def test_refreshed_model_has_the_bits_of_one_trained_on_all_rows_at_once(refresh
 @pytest.fixture(scope="module")
 def drifted(system: System, refreshed: Any, place: Place) -> dict[str, Any]:
     """Rows of the same function of other inputs."""
-    X, y = draw_rows(N_NEW, 11, shift=0.5)
+    X, y = draw_rows(N_NEW, DRIFTED, shift=0.5)
     append_dataset(place.data, X, y)
-    return system.finish(system.start("refresh/nightly"))
+    refresh, ingest = system.start("refresh/nightly"), system.start("ingest/nightly")
+    return {"refresh": system.finish(refresh), "ingest": system.finish(ingest)}
+
+
+def test_file_that_was_ingested_is_passed_over(drifted, place, system):
+    summary = system.artifacts(drifted["ingest"]["id"])["rff-ingest-summary"]
+    assert "| new | 0 rows" in summary
+    assert "| skipped | 1 sources" in summary
+    sources = open_dataset(place.data).attributes["sources"]
+    assert [source["n_samples"] for source in sources] == [N_NEW]
 
 
 def test_drifted_rows_raise_the_flag_and_are_added(drifted, refreshed, place, system):
     second, third = (read_model(version.url) for version in RegisteredModel(place.model).versions()[1:3])
     assert third.card["update"]["drift"]["drifted"]
     assert not second.card["update"]["drift"]["drifted"]
-    assert "drift" in str(system.artifacts(drifted["id"])).lower()
+    assert "| drift | **in " in report_of(system, drifted["refresh"])
 
 
 @pytest.fixture(scope="module")
 def gated(system: System, drifted: dict[str, Any], place: Place) -> dict[str, Any]:
     """Rows whose targets are wrong."""
-    X, y = draw_rows(N_NEW, 12)
+    X, y = draw_rows(N_NEW, WRONG)
     append_dataset(place.data, X, 20 * y[::-1])
     before = RegisteredModel(place.model).current()
     run = system.finish(system.start("refresh/nightly"))
@@ -224,8 +243,9 @@ def test_bad_batch_is_kept_out_by_the_gate_with_the_reason(gated, place, system)
     [refusal] = read_refusals(parse_location(place.model))
     n_samples = open_dataset(place.data).n_samples
     assert (refusal.start, refusal.stop) == (n_samples - N_NEW, n_samples)
-    assert "kept" in system.log_of(gated["run"]["id"])
-    assert "nothing new" in system.log_of(gated["again"]["id"])
+    assert "**kept**" in report_of(system, gated["run"])
+    assert refusal.reason in report_of(system, gated["run"])
+    assert "**nothing new**" in report_of(system, gated["again"])
 
 
 @pytest.fixture(scope="module")
@@ -241,14 +261,14 @@ def test_rollback_gives_readers_the_version_before(rolled_back, place):
 
 @pytest.fixture(scope="module")
 def predicted(system: System, rolled_back: str, place: Place) -> dict[str, Any]:
-    X, _ = draw_rows(500, 13)
+    X, _ = draw_rows(500, UNSEEN)
     write_dataset(f"{place.root}/score.zarr", X, feature_names=COLUMNS)
     return system.finish(system.start("predict/nightly"))
 
 
 def test_predictions_are_those_of_the_current_version(predicted, place):
     found = open_column(f"{place.root}/predictions.zarr", "predictions").array[:]
-    expected = load_model(place.model).predict(pandas.DataFrame(draw_rows(500, 13)[0], columns=COLUMNS))
+    expected = load_model(place.model).predict(pandas.DataFrame(draw_rows(500, UNSEEN)[0], columns=COLUMNS))
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12)  # sums of other shapes round otherwise
 
 
@@ -256,13 +276,13 @@ def test_predictions_are_those_of_the_current_version(predicted, place):
 
 
 @pytest.fixture(scope="module")
-def clustered(system: System, rolled_back: str) -> dict[str, Any]:
-    return system.finish(system.start("cluster/weekly", n_clusters=3, n_components=64, max_iter=5))
+def clustered(system: System, clustering: str) -> dict[str, Any]:
+    return system.finish(clustering)
 
 
 def test_clustering_completes_and_labels_every_row(clustered, place):
     labels = open_column(f"{place.root}/labels.zarr", "labels").array[:]
-    assert len(labels) == open_dataset(place.data).n_samples
+    assert len(labels) == N_SAMPLES
     assert set(np.unique(labels)) == {0, 1, 2}
 
 
