@@ -208,6 +208,14 @@ def test_all_kubernetes_files_are_used_but_for_the_example():
     assert {path.name for path in (DEPLOY / "kubernetes").iterdir()} - used == {"secrets.example.yaml"}
 
 
+def test_kustomization_names_the_registry_of_every_image():
+    images = load("kubernetes/kustomization.yaml")["images"]
+    assert all(set(image) == {"name", "newName", "newTag"} for image in images)
+    used = [container["image"] for pod in PODS.values() for container in pod["containers"]]
+    assert sorted(used) == sorted(image["name"] for image in images)
+    assert {f"rff_dist-{name}" for name in SERVICES} >= set(used)
+
+
 @pytest.mark.parametrize(
     "resource",
     [*RESOURCES, *load_all("kubernetes/secrets.example.yaml")],

@@ -1,0 +1,129 @@
+"""The deployments and automations of deploy/ against the flows that they run and Prefect's own models."""
+
+import importlib.util
+import json
+import re
+import subprocess
+import typing
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+from zoneinfo import ZoneInfo
+
+import pytest
+import yaml
+from prefect.events.schemas.automations import AutomationCore
+from prefect.flows import load_flow_from_entrypoint
+from pydantic import BaseModel, ValidationError
+
+import flows
+
+DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
+
+
+def load(name: str) -> Any:
+    return yaml.safe_load((DEPLOY / name).read_text(encoding="utf-8"))
+
+
+DEPLOYMENTS = {entry["entrypoint"]: entry for entry in load("prefect.yaml")["deployments"]}
+
+
+def parameters_of(entry: dict[str, Any], store: str) -> dict[str, Any]:
+    """Return a deployment's parameters as `prefect deploy` fills them in."""
+    text = json.dumps(entry["parameters"]["parameters"]).replace("{{ $RFF_DIST_STORE }}", store)
+    assert "{{" not in text
+    filled: dict[str, Any] = json.loads(text)
+    return filled
+
+
+def model_of(entrypoint: str) -> type[BaseModel]:
+    flow = load_flow_from_entrypoint(entrypoint, use_placeholder_flow=False)
+    model: type[BaseModel] = typing.get_type_hints(flow.fn)["parameters"]
+    return model
+
+
+def test_each_flow_has_a_deployment():
+    folder = Path(flows.__file__).parent
+    names = {path.stem for path in folder.glob("*.py") if re.search(r"^@job_flow\(", path.read_text(), re.M)}
+    assert names == {"train", "tune", "cluster", "predict", "ingest", "refresh"}
+    assert set(DEPLOYMENTS) == {f"flows.{name}.{name}" for name in names}
+
+
+@pytest.mark.parametrize("store", ["s3://bucket/rff_dist", "shared/rff_dist"])
+@pytest.mark.parametrize("entrypoint", DEPLOYMENTS)
+def test_parameters_of_deployments_are_what_the_flows_take(entrypoint, store):
+    values = parameters_of(DEPLOYMENTS[entrypoint], store)
+    model = model_of(entrypoint)
+    model.model_validate(values)
+    with pytest.raises(ValidationError, match="nonsense"):
+        model.model_validate({**values, "nonsense": 1})
+    urls = [value for value in values.values() if isinstance(value, str) and "/" in value]
+    assert urls
+    assert all(url.startswith(store) for url in urls)
+
+
+@pytest.mark.parametrize("entry", DEPLOYMENTS.values(), ids=DEPLOYMENTS)
+def test_deployments_are_scheduled_one_at_a_time_in_a_named_time_zone(entry):
+    (schedule,) = entry["schedules"]
+    assert re.fullmatch(r"(\S+ ){4}\S+", schedule["cron"])
+    assert str(ZoneInfo(schedule["timezone"])) == "Etc/UTC"  # no hour of it is skipped or comes twice
+    assert schedule.get("active", True)
+    assert entry["concurrency_limit"] == {"limit": 1, "collision_strategy": "CANCEL_NEW"}
+    assert entry["work_pool"]["name"] == "rff-dist"
+    assert "rff_dist" in entry["tags"]
+    assert entry["description"]
+
+
+def test_deploying_pulls_and_pushes_nothing_and_stops_without_a_store():
+    config = load("prefect.yaml")
+    assert config["push"] == []
+    assert config["pull"] == []
+    (step,) = config["build"]
+    script = step["prefect.deployments.steps.run_shell_script"]["script"]
+    command = re.fullmatch(r"sh -c '([^']+)'", script).group(1)  # Prefect splits words as a shell does
+
+    def run(**environment: str) -> int:
+        return subprocess.run(
+            ["sh", "-c", command], env=environment, capture_output=True, check=False
+        ).returncode
+
+    assert run(RFF_DIST_STORE="s3://bucket") == 0
+    assert run() == 1
+    assert run(RFF_DIST_STORE="") == 1
+
+
+AUTOMATIONS = load("automations.yaml")["automations"]
+
+
+@pytest.mark.parametrize("entry", AUTOMATIONS, ids=lambda entry: entry["name"])
+def test_automations_are_valid_and_about_our_runs_only(entry):
+    automation = AutomationCore.model_validate(entry)
+    assert automation.enabled
+    trigger = entry["trigger"]
+    assert trigger["match_related"]["prefect.resource.id"] == "prefect.tag.rff_dist"
+    assert trigger["for_each"]
+    states = {"Failed", "Crashed", "TimedOut", "Cancelled", "Completed", "Late", "Pending", "Running"}
+    events = {name.rpartition(".")[2] for name in [*trigger["expect"], *trigger.get("after", [])]}
+    assert events <= {*states, "heartbeat"}
+
+
+def test_automations_see_to_crashed_silent_and_late_runs():
+    by_after = {(*entry["trigger"].get("after", []),): entry for entry in AUTOMATIONS}
+    silent = by_after[("prefect.flow-run.heartbeat",)]
+    assert silent["actions"][0]["state"] == "CRASHED"
+    # Three beats of 180 s, Prefect's default: a shorter time would take living runs for dead.
+    assert silent["trigger"]["within"] > 3 * 180
+    assert by_after[("prefect.flow-run.Late",)]["actions"][0]["state"] == "CANCELLED"
+    crashed = [entry for entry in AUTOMATIONS if "prefect.flow-run.Crashed" in entry["trigger"]["expect"]]
+    assert "pause-deployment" in {action["type"] for entry in crashed for action in entry["actions"]}
+
+
+def test_each_automation_can_send_a_message_beside_what_it_does():
+    spec = importlib.util.spec_from_file_location("automations", DEPLOY / "automations.py")
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    assert script.AUTOMATIONS == DEPLOY / "automations.yaml"
+    for entry in AUTOMATIONS:
+        actions = AutomationCore.model_validate(script.with_message(entry, uuid4())).actions
+        acting = [action["type"] for action in entry["actions"] if action["type"] != "do-nothing"]
+        assert [action.type for action in actions] == [*acting, "send-notification"]
