@@ -124,10 +124,11 @@ class ClusterParameters(DataParameters):
         "takes up to 100 steps on few rows before, and 'progressive' passes over 1/64, 1/16 and 1/4 of the "
         "blocks.",
     )
-    cache: Literal["labels", "none"] = Field(
+    cache: str = Field(
         default="labels",
-        description="'labels' remembers in spare memory of the workers which rows cannot have changed "
-        "clusters, with the same result to the bit; 'none' looks at all rows in each pass.",
+        description="What workers remember between passes in spare memory, one of "
+        f"{', '.join(kmeans.CACHES)}: with 'labels' which rows cannot have changed clusters, with "
+        "'features' those of as many blocks as fit too; the result is the same to the bit.",
     )
     n_principal: Count | None = Field(
         default=None,
@@ -149,6 +150,7 @@ class ClusterParameters(DataParameters):
     def _belong_together(self) -> Self:
         width = check_width(self.n_components, self.map, self.features)
         kmeans.check_principal(self.n_principal, self.normalize, width)
+        kmeans.check_cache(self.cache, None)
         choosing_k.check_numbers(self.numbers, self.choose)
         kernel = self.to_kernel()
         if self.features == "fourier":

@@ -139,7 +139,8 @@ def cluster(
         typer.Option(
             "--cache",
             metavar="NAME",
-            help="labels remembers in spare memory which rows cannot change clusters; none looks at all.",
+            help="labels remembers in spare memory which rows cannot change clusters, features those of as "
+            "many blocks as fit too; none looks at all.",
             rich_help_panel=CLUSTERS,
         ),
     ] = "labels",

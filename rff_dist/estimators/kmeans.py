@@ -70,10 +70,11 @@ class RFFKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin,
         "lloyd" passes over all rows until centres stay. For very many rows, in no order that matters, few of
         these passes are left after up to 100 steps on batches of up to 16,384 rows ("minibatch"), or after
         passes over 1/64, 1/16 and 1/4 of the blocks of rows ("progressive").
-    cache : {"labels", "none"}, default="labels"
+    cache : {"labels", "features", "none"}, default="labels"
         "labels" lets each process remember the labels of its rows and how sure they are between passes, in
-        memory that the plan leaves: later passes look only at rows whose label can have changed, with the
-        same result to the bit.
+        memory that the plan leaves: later passes look only at rows whose label can have changed. "features"
+        keeps the features of as many blocks as fit too, 4 · n_components bytes a row. The result is the same
+        to the bit.
     n_principal : int or None, default=None
         Cluster in the scores on that many leading kernel principal components, those of `RFFPCA`, in the
         place of all features: one more pass of O(n_samples · n_components²), and cheaper ones after it.

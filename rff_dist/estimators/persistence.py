@@ -13,7 +13,7 @@ from rff_dist.errors import InvalidParameterError
 from rff_dist.estimators.classifier import RFFClassifier, estimator_of
 from rff_dist.estimators.kmeans import RFFKMeans
 from rff_dist.estimators.ridge import RFFRidge
-from rff_dist.feature_map import FeatureMap, NystromFeatureMap
+from rff_dist.feature_map import FeatureMap, NystromFeatureMap, PrincipalFeatureMap
 from rff_dist.folds import folds_from_dict
 from rff_dist.kmeans import Clusters
 from rff_dist.model import RidgeModel, write_model
@@ -123,6 +123,10 @@ def _parameters_of(model: RidgeModel) -> dict[str, Any]:
 
 def _features_of(feature_map: FeatureMap) -> dict[str, Any]:
     """Return the parameters that a later fit draws features of the same kind with."""
+    if isinstance(feature_map, PrincipalFeatureMap):
+        given = _features_of(feature_map.base.with_standardizer(feature_map.standardizer))
+        normalize = None if feature_map.floor is None else "degree"
+        return {**given, "n_principal": feature_map.n_components, "normalize": normalize}
     spec, kernel = feature_map.spec, kernel_of(feature_map)
     return {
         "kernel": "gaussian" if kernel is None else kernel,

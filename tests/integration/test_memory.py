@@ -106,3 +106,46 @@ def test_a_table_of_folds_stays_below_the_plans_figure(tmp_path):
     assert result["rows"] == 40_000
     # not so far below it that the plan would refuse what fits: measured 60 % of it
     assert result["plan"] / 2 < result["evaluate"] <= result["plan"]
+
+
+LLOYD = """
+import json, sys
+from rff_dist import Gaussian, SerialEngine, draw_feature_map, kmeans, open_dataset
+
+def peak():
+    status = dict(line.split(":", 1) for line in open("/proc/self/status"))
+    return int(status["VmHWM"].split()[0]) * 1024
+
+dataset, engine = open_dataset(sys.argv[1]).without_targets(), SerialEngine(n_threads=2)
+feature_map = draw_feature_map(Gaussian(1.0), n_features=4, n_components=16, random_state=0)
+job = kmeans.measure(dataset, feature_map, None, engine=engine)
+candidates = kmeans.find_candidates(job, "k-means++", n_clusters=5, seed=0)
+starts = kmeans.choose_starts(candidates, (5,), n_init=1, seed=0)
+starts = kmeans.approach(job, starts, algorithm=sys.argv[3], tol=0.0, seed=0)
+peaks = [peak() for done in kmeans.iterate(job, starts, max_iter=20, tol=0.0, cache=sys.argv[2])]
+print(json.dumps({"second": peaks[1], "last": peaks[-1], "passes": len(peaks)}))
+"""
+
+
+def run_passes(url, cache, algorithm="lloyd"):
+    command = [sys.executable, "-c", LLOYD, str(url), cache, algorithm]
+    environment = {**environment_of_all_cores(), "MALLOC_ARENA_MAX": "1"}
+    run = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    return json.loads(run.stdout)
+
+
+def test_lloyd_passes_take_no_more_memory_one_after_another_nor_for_ten_times_the_rows(tmp_path):
+    for n_samples in (20_000, 200_000):
+        generate(tmp_path / f"{n_samples}.zarr", n_samples)
+    few, many = (run_passes(tmp_path / f"{n}.zarr", "none", "minibatch") for n in (20_000, 200_000))
+    remembered = run_passes(tmp_path / "200000.zarr", "labels")
+    for found in (few, many, remembered):
+        assert found["passes"] >= 20
+        grown = found["last"] - found["second"]
+        assert grown < MIB, f"{grown / MIB:.1f} MiB"
+    grown = many["last"] - few["last"]
+    # 180,000 rows are 3 MB of inputs and 23 MB of features
+    assert grown < 4 * MIB, f"{grown / MIB:.1f} MiB"
+    # what is remembered grows with the rows, as far as the budget goes
+    assert 200_000 * 10 < remembered["last"] - many["last"] < 200_000 * 100

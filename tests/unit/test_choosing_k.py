@@ -12,7 +12,7 @@ from sklearn.metrics import silhouette_score
 
 from rff_dist import Gaussian, SerialEngine, choosing_k, draw_feature_map, kmeans
 from rff_dist.choosing_k import choose, gap_statistics, mean_silhouettes, stabilities
-from rff_dist.errors import DataError, InvalidParameterError
+from rff_dist.errors import DataError, InvalidParameterError, PlanError
 from rff_dist.storage import ArrayDataset
 
 ENGINE = SerialEngine(n_threads=1)
@@ -101,6 +101,79 @@ def test_several_numbers_find_what_each_finds_alone_and_the_blobs_are_taken():
     assert [row["n_clusters"] for row in found.rows] == [2, 4, 6]
 
 
+class CountingEngine(SerialEngine):
+    """Counts passes by label, and the rows that they read."""
+
+    def __init__(self):
+        super().__init__(1)
+        self.labels = []
+
+    def map_reduce(self, function, blocks, state, **options):
+        self.labels.append(options["label"])
+        return super().map_reduce(function, blocks, state, **options)
+
+
+@pytest.mark.parametrize("algorithm", ["lloyd", "minibatch", "progressive"])
+def test_all_numbers_and_their_starts_share_the_passes(algorithm):
+    n_samples = 70_000 if algorithm == "progressive" else 20_000  # a quarter of the blocks is one at least
+    rows = np.random.default_rng(2).standard_normal((n_samples, 2)).astype(np.float32)
+    feature_map = draw_feature_map(Gaussian(1.0), n_features=2, n_components=8, random_state=0)
+
+    def found_with(*numbers):
+        engine = CountingEngine()
+        job = kmeans.measure(ArrayDataset(rows), feature_map, None, engine=engine)
+        candidates = kmeans.find_candidates(job, "k-means++", n_clusters=7, seed=0)
+        starts = kmeans.choose_starts(candidates, numbers, n_init=2, seed=0)
+        starts = kmeans.approach(job, starts, algorithm=algorithm, tol=1e-3, seed=0)
+        found = kmeans.finish(kmeans.iterate(job, starts, max_iter=4, tol=0.0))
+        return found, engine.labels
+
+    together, labels = found_with(2, 4, 7)
+    alone = [found_with(number) for number in (2, 4, 7)]
+    for one, ((expected,), _) in zip(together, alone, strict=True):
+        np.testing.assert_array_equal(one.centres, expected.centres)
+        np.testing.assert_array_equal(one.weights, expected.weights)
+        assert (one.inertias, one.start_inertias) == (expected.inertias, expected.start_inertias)
+        assert (one.n_iter, one.converged) == (expected.n_iter, expected.converged)
+    assert labels.count("lloyd") == max(found.count("lloyd") for _, found in alone)
+    assert len(labels) <= max(len(found) for _, found in alone)
+    assert (algorithm == "minibatch") == ("mini-batch 1" in labels)
+
+
+def test_an_empty_cluster_of_a_smaller_number_is_refilled_and_its_absent_ones_are_not():
+    points = X[:200]
+    feature_map = draw_feature_map(Gaussian(1.0), n_features=3, n_components=16, random_state=0)
+    job = kmeans.measure(ArrayDataset(points), feature_map, None, engine=ENGINE)
+    values = np.zeros((2, 5, 16))
+    values[0] = feature_map.transform(points[:5])
+    values[1, :3] = [*feature_map.transform(points[:2]), np.full(16, 50.0)]
+    together = kmeans.finish(kmeans.iterate(job, kmeans.Starts(values, (5, 3)), max_iter=4, tol=0.0))
+    alone = [
+        kmeans.finish(kmeans.iterate(job, start[np.newaxis], max_iter=4, tol=0.0))[0]
+        for start in (values[1, :3], values[0])
+    ]
+    for one, expected in zip(together, alone, strict=True):
+        np.testing.assert_array_equal(one.centres, expected.centres)
+        assert one.inertias == expected.inertias
+    assert together[0].n_filled == together[0].n_clusters == 3
+
+
+def test_what_does_not_fit_in_memory_is_refused_before_a_row_is_read(monkeypatch):
+    unread = ArrayDataset(X)
+    monkeypatch.setattr(ArrayDataset, "read", lambda *_: pytest.fail("a row was read"))
+    monkeypatch.setattr(kmeans, "available_memory", lambda: 2**29)
+    with pytest.raises(
+        PlanError, match=r"for 30_000 centres \(n_clusters=500, starts=60, n_components=1_024\)"
+    ):
+        choosing_k.fit(unread, Gaussian(), n_clusters=[400, 450, 500], n_init=20, engine=ENGINE)
+    with pytest.raises(PlanError, match=r"a worker needs .* n_components=30_000\) but has 512.0 MiB"):
+        kmeans.fit(unread, Gaussian(), n_clusters=500, n_components=30_000, engine=ENGINE)
+    monkeypatch.setattr(kmeans, "available_memory", lambda: 2**34)
+    monkeypatch.setattr(choosing_k, "available_memory", lambda: 2**28)
+    with pytest.raises(PlanError, match="the samples that numbers of clusters are judged on need"):
+        choosing_k.fit(unread, Gaussian(), n_clusters=[2, 3], n_components=8_192, engine=ENGINE)
+
+
 def test_as_many_clusters_as_rows_leave_nothing_over():
     found = choosing_k.fit(
         ArrayDataset(X[:5]), Gaussian(), n_clusters=[1, 5], engine=ENGINE, criterion="gap", **SMALL
@@ -118,6 +191,10 @@ def test_as_many_clusters_as_rows_leave_nothing_over():
         ({"n_clusters": [2, 3], "criterion": "elbow"}, InvalidParameterError, "'silhouette'"),
         ({"n_clusters": [2, 700]}, DataError, "n_clusters=700"),
         ({"n_clusters": [2], "init": "random"}, InvalidParameterError, "k-means"),
+        ({"n_clusters": [2, 3], "algorithm": "elkan"}, InvalidParameterError, "unknown `algorithm` 'elkan'"),
+        ({"n_clusters": [2, 3], "cache": "all"}, InvalidParameterError, "unknown `cache` 'all'"),
+        ({"n_clusters": [2, 3], "normalize": "degree"}, InvalidParameterError, "without `n_principal`"),
+        ({"n_clusters": [2, 3], "max_iter": 0}, InvalidParameterError, "`max_iter` is 0"),
     ],
 )
 def test_bad_input_is_refused(options, error, words):

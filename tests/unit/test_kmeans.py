@@ -1,6 +1,7 @@
 """Kernel k-means in features: against scikit-learn's KMeans on an explicit Z, and its own promises."""
 
 import pickle
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -8,22 +9,28 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
 from sklearn.cluster import KMeans, kmeans_plusplus
-from sklearn.datasets import make_blobs, make_circles
+from sklearn.datasets import make_blobs, make_circles, make_moons
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.metrics import adjusted_rand_score, pairwise_distances
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from rff_dist import (
+    RFFPCA,
     Gaussian,
     Linear,
+    Nystrom,
     RFFKMeans,
     SerialEngine,
+    clustering,
     draw_feature_map,
     kmeans,
+    load_model,
     open_dataset,
+    save_model,
     write_dataset,
 )
 from rff_dist.errors import DataError, InvalidParameterError, OutputExistsError, PlanError
+from rff_dist.feature_map import draw_nystrom
 from rff_dist.pipeline import blocks_of
 from rff_dist.storage import ArrayDataset
 
@@ -62,7 +69,12 @@ def assert_same_clusters(ours, theirs, X):
 # -- scikit-learn's conventions ------------------------------------------------------------------------
 
 
-@parametrize_with_checks([RFFKMeans(n_components=32), RFFKMeans(3, n_components=33, init="k-means++")])
+@parametrize_with_checks(
+    [
+        RFFKMeans(n_components=32),
+        RFFKMeans(3, n_components=33, init="k-means++", cache="none"),
+    ]
+)
 @pytest.mark.filterwarnings("ignore:Number of distinct clusters:sklearn.exceptions.ConvergenceWarning")
 def test_scikit_learns_check(estimator, check):
     check(estimator)
@@ -268,6 +280,130 @@ def test_growing_samples_save_full_passes():
     assert found[1].inertias[0] < 1.01 * found[1].inertia < found[0].inertias[0]
 
 
+@pytest.fixture(scope="module")
+def shuffled():
+    return np.random.default_rng(4).normal(size=(100_000, 2)).astype(np.float32)
+
+
+def test_centres_of_mini_batches_are_the_means_of_the_rows_drawn_while_they_were_nearest(shuffled):
+    """Written out on an explicit Z."""
+    dataset = write_dataset("memory://mini-batches", shuffled, chunk_rows=20_000)
+    feature_map = draw_feature_map(Gaussian(1.0), n_features=2, n_components=16, random_state=0)
+    Z, drawn = feature_map.transform(shuffled), []
+
+    class Watching(SerialEngine):
+        def map_reduce(self, function, blocks, state, **options):
+            compute = function.compute
+
+            def watch(rows, state):
+                drawn[-1] += [rows.X[_drawn_rows(rows.block, state)]]
+                return compute(rows, state)
+
+            drawn.append([])
+            return super().map_reduce(replace(function, compute=watch), blocks, state, **options)
+
+    def _drawn_rows(block, state):
+        stream = clustering._BATCH_STREAM + state.step
+        uniforms = clustering.row_uniforms(state.seed, stream, block.start, block.stop)
+        return np.sort(np.argsort(uniforms, kind="stable")[: state.n_rows])
+
+    job = kmeans.measure(dataset, feature_map, None, engine=ENGINE)
+    job = replace(job, engine=Watching(n_threads=1))
+    starts = kmeans.Starts(Z[np.newaxis, :5], (5,))
+    found = kmeans.learn_from_batches(job, starts, seed=2)
+    centres, sums, counts = Z[:5].copy(), np.zeros((5, 16)), np.zeros(5)
+    for step, batch in enumerate(drawn):
+        if step in (1, 2, 4):  # rows of early centres are forgotten
+            sums, counts = np.zeros((5, 16)), np.zeros(5)
+        rows = feature_map.transform(np.concatenate(batch))
+        labels = pairwise_distances(rows, centres).argmin(axis=1)
+        np.add.at(sums, labels, rows)
+        counts += np.bincount(labels, minlength=5)
+        centres = sums / counts[:, np.newaxis]
+    assert len(drawn) == 8
+    assert {len(batch) for batch in drawn} == {5}
+    assert counts.sum() == 4 * 5 * len(drawn[0][0])
+    assert 0.9 * 100_000 < 2 * counts.sum() <= 100_000
+    assert_allclose(found.values[0], centres, rtol=0, atol=1e-6)  # the sums' grid, and ties
+
+
+def test_batches_save_full_passes_with_the_same_bits_for_any_threads(shuffled):
+    feature_map = draw_feature_map(Gaussian(1.0), n_features=2, n_components=16, random_state=0)
+    plain, *found = [
+        kmeans.find_clusters(
+            ArrayDataset(shuffled),
+            feature_map,
+            n_clusters=5,
+            init=shuffled[:5],
+            tol=1e-2,
+            algorithm=algorithm,
+            engine=SerialEngine(n_threads=n_threads),
+        )
+        for algorithm, n_threads in (("lloyd", 1), ("minibatch", 1), ("minibatch", 3))
+    ]
+    assert_same_bits(*found)
+    assert found[0].n_iter < plain.n_iter
+    # eight steps of an eighth of the rows leave 2 %, of the 50 % that the first rows are above
+    assert found[0].inertias[0] < 1.03 * found[0].inertia < plain.inertias[0]
+
+
+def test_another_chunking_changes_at_most_labels_of_rows_between_centres(shuffled):
+    """Of Nyström features, which round; the sums of others are the same to the bit."""
+    X = shuffled[:10_000]
+    datasets = [write_dataset(f"memory://ties-{rows}", X, chunk_rows=rows) for rows in (1_000, 777)]
+    sample = np.unique(X[:500], axis=0)
+    feature_map = draw_nystrom(Gaussian(1.0), sample, n_components=30, nystrom=Nystrom(), seed=0)
+    start = feature_map.transform(X[:6])
+    found = [
+        kmeans.find_clusters(dataset, feature_map, n_clusters=6, init=start, max_iter=9, engine=ENGINE)
+        for dataset in datasets
+    ]
+    labels = [kmeans.label_in_memory(*pair, engine=ENGINE) for pair in zip(datasets, found, strict=True)]
+    distances = np.sort(kmeans.distances_in_memory(datasets[0], found[0], engine=ENGINE), axis=1)
+    ties = np.square(distances[:, 1]) - np.square(distances[:, 0]) <= np.finfo(np.float32).eps
+    changed = labels[0] != labels[1]
+    assert not (changed & ~ties).any()
+    assert changed.sum() <= ties.sum() < 10
+
+
+# -- principal components ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("normalize", [None, "degree"])
+def test_clusters_in_principal_components_are_k_means_of_the_scores(blobs, normalize):
+    X, _ = blobs
+    parameters = {"length_scale": 1.0, "features": "nystrom", "normalize": normalize, "random_state": 0}
+    scores = RFFPCA(5, n_random_features=60, **parameters).fit_transform(X)
+    ours = RFFKMeans(6, init=scores[:6], n_principal=5, n_components=60, tol=0.0, **parameters).fit(X)
+    assert ours.feature_map_.n_components == 5
+    assert ours.length_scale_ == 1.0
+    assert_same_clusters(ours, theirs_from(scores, scores[:6]), X)
+
+
+@pytest.mark.parametrize("make", [make_circles, make_moons])
+def test_spectral_clusters_part_rings_and_moons(make):
+    """Where neither k-means nor kernel k-means of the same width does."""
+    options = {"factor": 0.5} if make is make_circles else {}
+    X, known = make(1_500, noise=0.05, random_state=0, **options)
+    parameters = {"length_scale": 0.2, "features": "nystrom", "n_components": 200, "random_state": 0}
+    spectral = RFFKMeans(2, n_principal=1, normalize="degree", **parameters).fit(X)
+    assert adjusted_rand_score(known, spectral.labels_) > 0.99
+    assert_array_equal(spectral.predict(X), spectral.labels_)
+    assert adjusted_rand_score(known, RFFKMeans(2, **parameters).fit_predict(X)) < 0.9
+    assert adjusted_rand_score(known, KMeans(2, random_state=0).fit_predict(X)) < 0.6
+
+
+def test_clusters_in_principal_components_are_stored_and_loaded(blobs):
+    X, _ = blobs
+    model = RFFKMeans(4, n_principal=3, n_components=64, random_state=0).fit(X)
+    save_model(model, "memory://principal-clusters")
+    loaded = load_model("memory://principal-clusters")
+    assert_array_equal(loaded.predict(X), model.labels_)
+    parameters = {"n_principal": 3, "normalize": None, "n_components": 64, "features": "fourier"}
+    assert {name: loaded.get_params()[name] for name in parameters} == parameters
+    assert loaded.length_scale_ == model.length_scale_
+
+
 # -- storage -------------------------------------------------------------------------------------------
 
 
@@ -326,6 +462,7 @@ def test_a_dask_array_is_labelled_lazily(blobs):
         ({"features": "fast"}, r"unknown `features` 'fast'"),
         ({"design": "iit"}, r"unknown `design` 'iit' \(did you mean 'iid'\?\)"),
         ({"standardize": 1}, r"`standardize` is 1; expected True or False"),
+        ({"cache": "all"}, r"unknown `cache` 'all'; expected one of .*'labels', 'none'\]"),
         (
             {"algorithm": "elkan"},
             r"unknown `algorithm` 'elkan'; expected one of \['lloyd', 'minibatch', 'pro",
