@@ -200,6 +200,23 @@ def share_out[A](function: Callable[[A], None], items: Iterable[A]) -> None:
         list(pool.map(function, items))
 
 
+def even_height(n_rows: int, most: int, *, multiple: int) -> int:
+    """Return the rows of tiles of which each thread of `using_threads` gets equally many.
+
+    Parameters
+    ----------
+    n_rows : int
+        To be cut.
+    most : int
+        Rows that a tile may have, a multiple of `multiple`.
+    multiple : int
+        What the result is a multiple of.
+    """
+    n_threads = _n_threads.get()
+    n_tiles = -(-max(1, n_rows) // (most * n_threads)) * n_threads
+    return -(-max(1, n_rows) // (n_tiles * multiple)) * multiple
+
+
 # -- checks ----------------------------------------------------------------------------------------
 
 

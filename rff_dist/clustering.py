@@ -23,7 +23,7 @@ import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
 
-from rff_dist.blocks import Rows, check_finite, share_out, using_threads
+from rff_dist.blocks import Rows, check_finite, even_height, share_out, using_threads
 from rff_dist.errors import DataError, StatisticsError
 from rff_dist.feature_map import ConcatenatedFeatureMap, FeatureMap
 from rff_dist.feature_map.cosines import CosineFeatureMap
@@ -268,6 +268,8 @@ def visit_tiles(
         inputs = inputs[chosen]
     D = feature_map.n_components
     height = min(_tile_rows(D, n_columns), max(1, len(inputs)))
+    if chosen is not None:  # few tiles, whose last would leave threads idle
+        height = even_height(len(inputs), _tile_rows(D, n_columns), multiple=_PANEL_ROWS)
     columns = -(-height // _PANEL_ROWS) * _PANEL_ROWS
     whitener, scales = feature_map.whitener, expand(feature_map.scales)
     spare: list[NDArray[Any]] = []

@@ -26,13 +26,14 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rff_dist import block_memory
-from rff_dist.blocks import Block, Dataset, Rows, share_out, using_threads
+from rff_dist.blocks import Block, Dataset, Rows, even_height, share_out, using_threads
 from rff_dist.clustering import (
     Centres,
     ClusterSums,
@@ -243,7 +244,7 @@ def _sums_of(entry: _Remembered, past: Past) -> ClusterSums:
 
 def _visit_all(entry: _Remembered, state: LloydState, read: Callable[[], Rows]) -> ClusterSums:
     """Label all rows, and sum them."""
-    scorer, tally = Scorer(state.centres), Tally(state.centres)
+    scorer, tally = _scorer_of(state.centres), Tally(state.centres)
     with _tiles_of(entry.block, state, scorer, read, keep=True) as tiles:
         weights = tally.scaled(tiles.sample_weight)
 
@@ -263,7 +264,7 @@ def _visit_open(
     entry: _Remembered, state: LloydState, chosen: NDArray[np.intp], read: Callable[[], Rows]
 ) -> ClusterSums:
     """Label some rows, and move those that change clusters from sum to sum."""
-    scorer, tally = Scorer(state.centres), Tally(state.centres)
+    scorer, tally = _scorer_of(state.centres), Tally(state.centres)
     starts = np.array(state.past.starts)
     with _tiles_of(entry.block, state, scorer, read, keep=False) as tiles:
         weights = tally.scaled(tiles.sample_weight)
@@ -282,6 +283,12 @@ def _visit_open(
     found = _sums_of(entry, state.past) + tally.sums(0)
     _put(entry, state.past, found)
     return found
+
+
+@lru_cache(maxsize=1)
+def _scorer_of(centres: Centres) -> Scorer:
+    """Return the scorer that all blocks of a pass share in a process."""
+    return Scorer(centres)
 
 
 type _Visit = Callable[[int, NDArray[Any]], None]
@@ -321,13 +328,15 @@ class _KeptTiles:
     sample_weight: FloatArray | None
 
     def visit(self, visit: _Visit, chosen: NDArray[np.intp] | None = None) -> None:
+        n_rows = len(self.features) if chosen is None else len(chosen)
+        height = even_height(n_rows, _KEPT_ROWS, multiple=64)
+
         def work(first: int) -> None:
-            here = slice(first, first + _KEPT_ROWS)
+            here = slice(first, first + height)
             lines = self.features[here] if chosen is None else self.features.take(chosen[here], axis=0)
             visit(first, lines.T)
 
-        n_rows = len(self.features) if chosen is None else len(chosen)
-        share_out(work, range(0, n_rows, _KEPT_ROWS))
+        share_out(work, range(0, n_rows, height))
 
     @property
     def n_bytes(self) -> int:
@@ -396,9 +405,10 @@ def _are_certain(entry: _Remembered, past: Past) -> NDArray[np.bool_]:
         certain[:] = False
         return certain
     n_clusters = entry.sums.weights.shape[1]
+    height = even_height(n_rows, _CHECK_ROWS, multiple=64)
 
     def check(first: int) -> None:
-        here = slice(first, first + _CHECK_ROWS)
+        here = slice(first, first + height)
         for i, start in enumerate(past.starts):
             places = (past.number - 1 - entry.numbers[start, here].astype(np.int64)) * n_clusters
             known = (places >= 0) & (places < past.radii.shape[1])
@@ -417,7 +427,7 @@ def _are_certain(entry: _Remembered, past: Past) -> NDArray[np.bool_]:
                 old = np.flatnonzero(known & (ages == past.oldest))
                 _renew(entry, past, i, old + first, needed[old], past.moves[i].take(places[old]))
 
-    share_out(check, range(0, n_rows, _CHECK_ROWS))
+    share_out(check, range(0, n_rows, height))
     return certain
 
 
