@@ -18,6 +18,9 @@ from rff_dist import (
     RFFKMeans,
     RFFRidge,
     SerialEngine,
+    block_memory,
+    choosing_k,
+    draw_feature_map,
     kmeans,
     open_dataset,
     pipeline,
@@ -29,7 +32,9 @@ from rff_dist.engines.dask import DaskEngine
 from rff_dist.engines.serial import PairwiseTree
 from rff_dist.folds import HashFolds
 from rff_dist.storage import ArrayDataset, ZarrDataset
+from rff_dist.storage.appending import append_dataset
 from rff_dist.storage.columns import open_column
+from rff_dist.update import update_model
 
 N_ROWS, N_COMPONENTS = 100_000, 600  # seven blocks of 16,384 rows; three output tiles, one of them narrow
 
@@ -111,6 +116,22 @@ def test_dask_fits_have_the_bits_of_the_serial_engine_with_any_number_of_workers
 
 
 @pytest.mark.distributed
+def test_an_update_on_dask_has_the_bits_of_a_serial_pass_over_all_rows(dataset, cluster, tmp_path):
+    """Blocks of 16,384 rows: two whole ones of the first rows stay, a begun one is read again."""
+    serial, rows = SerialEngine(n_threads=2), dataset.read(Block(0, 0, 60_000))
+    first, last = slice(0, 40_000), slice(40_000, 60_000)
+    url = tmp_path / "data.zarr"
+    given = write_dataset(url, rows.X[first], rows.y[first], chunk_rows=4096)
+    model, _ = pipeline.fit(given, Matern(1.5), engine=serial, n_components=64)
+    append_dataset(url, rows.X[last], rows.y[last])
+    whole = open_dataset(url)
+    found = update_model(model, whole, engine=scaled(cluster, 2))
+    expected = pipeline.accumulate(whole, model.feature_map, engine=serial, spec=model.statistics.spec)
+    assert found.statistics == expected
+    assert found.digest() == pipeline.refit(model, expected).digest()
+
+
+@pytest.mark.distributed
 @pytest.mark.parametrize("loss", ["logistic", "squared_hinge"])
 def test_classifiers_have_the_same_bits_on_dask(dataset, cluster, loss):
     """Every pass of a minimisation starts from the bits of the one before: one that differs shows in all."""
@@ -163,6 +184,53 @@ def test_clusters_and_labels_have_the_same_bits_on_dask(
     kmeans.write_labels(dataset, found, tmp_path / "labels.zarr", engine=cluster)
     labels = open_column(tmp_path / "labels.zarr", "labels").read(Block(0, 0, N_ROWS))
     assert_array_equal(labels, kmeans.label_in_memory(dataset, expected, engine=SerialEngine(n_threads=2)))
+
+
+@pytest.mark.distributed
+def test_passes_that_remember_blocks_have_the_bits_of_whole_ones_on_dask(dataset, cluster):
+    """Some blocks find their worker again and some do not, and half of them have no room."""
+    feature_map = draw_feature_map(Matern(length_scale=10.0), n_features=5, n_components=32, random_state=0)
+    on_dask = scaled(cluster, 2)
+    engines = [SerialEngine(n_threads=2), on_dask, on_dask]
+    options = [{"cache": "none"}, {}, {"cache_bytes": 400_000, "cache": "features"}]
+    inits = feature_map.transform(dataset.read(Block(0, 0, 4)).X)
+    expected, *found = [
+        kmeans.find_clusters(
+            dataset, feature_map, n_clusters=4, init=inits, max_iter=5, tol=0.0, engine=engine, **option
+        )
+        for engine, option in zip(engines, options, strict=True)
+    ]
+    for clusters in found:
+        assert_array_equal(clusters.centres, expected.centres)
+        assert_array_equal(clusters.weights, expected.weights)
+        assert clusters.inertias == expected.inertias
+    assert set(cluster.client.run(block_memory.remembered_bytes).values()) == {0}
+
+
+@pytest.mark.distributed
+def test_batches_several_numbers_and_principal_components_have_the_same_bits_on_dask(dataset, cluster):
+    found = [
+        choosing_k.fit(
+            dataset,
+            Matern(),
+            n_clusters=[2, 4],
+            n_init=2,
+            n_components=32,
+            n_principal=5,
+            normalize="degree",
+            features="nystrom",
+            algorithm="minibatch",
+            max_iter=2,
+            seed=1,
+            engine=engine,
+        )
+        for engine in (SerialEngine(n_threads=1), scaled(cluster, 2), scaled(cluster, 3))
+    ]
+    for other in found[1:]:
+        assert other.rows == found[0].rows
+        for one, expected in zip(other.candidates, found[0].candidates, strict=True):
+            assert_array_equal(one.clusters.centres, expected.clusters.centres)
+            assert one.clusters.feature_map.digest() == expected.clusters.feature_map.digest()
 
 
 @dataclass(frozen=True)

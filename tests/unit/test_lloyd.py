@@ -2,6 +2,8 @@
 
 import functools
 import operator
+from collections import Counter
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -22,8 +24,9 @@ from rff_dist import (
     lloyd,
     pipeline,
 )
-from rff_dist.blocks import Rows, cut_blocks, using_threads
+from rff_dist.blocks import Block, Rows, cut_blocks, using_threads
 from rff_dist.clustering import Centres, ClusterGrid, sum_clusters
+from rff_dist.engines.dask import SLOTS, _Pass
 from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.feature_map import draw_nystrom
 from rff_dist.lloyd import Course, margin_losses, sum_remembered
@@ -298,6 +301,19 @@ def test_bad_parameters_are_refused(options, message):
         kmeans.find_clusters(
             ArrayDataset(X), MAPS["pairs"], n_clusters=2, engine=SerialEngine(n_threads=1), **options
         )
+
+
+def test_a_block_goes_to_the_worker_that_remembers_it_unless_that_is_busy_or_gone():
+    running = object.__new__(_Pass)
+    running._blocks, running._homes, running._load = [Block(7, 0, 1)], {7: "b"}, Counter()
+    running._engine = SimpleNamespace(_current_workers=lambda: {"a": 1, "b": 1})
+    assert running._free_worker(0) == "b"
+    running._load["b"] = SLOTS
+    assert running._free_worker(0) == "a"
+    running._load["a"] = SLOTS
+    assert running._free_worker(0) is None
+    running._engine, running._load = SimpleNamespace(_current_workers=lambda: {"a": 1, "c": 1}), Counter(a=1)
+    assert running._free_worker(0) == "c"
 
 
 def test_sums_add_up_over_threads():
