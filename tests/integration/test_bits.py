@@ -19,7 +19,6 @@ from rff_dist import (
     RFFRidge,
     SerialEngine,
     block_memory,
-    choosing_k,
     draw_feature_map,
     kmeans,
     open_dataset,
@@ -209,28 +208,35 @@ def test_passes_that_remember_blocks_have_the_bits_of_whole_ones_on_dask(dataset
 
 @pytest.mark.distributed
 def test_batches_several_numbers_and_principal_components_have_the_same_bits_on_dask(dataset, cluster):
-    found = [
-        choosing_k.fit(
+    def cluster_with(engine: Any) -> tuple[kmeans.Clusters, ...]:
+        moments = pipeline.inspect(dataset, engine=engine)
+        feature_map = kmeans.draw_features(
             dataset,
             Matern(),
-            n_clusters=[2, 4],
-            n_init=2,
+            moments,
+            length_scale="auto",
             n_components=32,
+            design="orthogonal",
+            map="pairs",
+            standardize=True,
+            seed=1,
+            features="nystrom",
             n_principal=5,
             normalize="degree",
-            features="nystrom",
-            algorithm="minibatch",
-            max_iter=2,
-            seed=1,
             engine=engine,
         )
-        for engine in (SerialEngine(n_threads=1), scaled(cluster, 2), scaled(cluster, 3))
-    ]
-    for other in found[1:]:
-        assert other.rows == found[0].rows
-        for one, expected in zip(other.candidates, found[0].candidates, strict=True):
-            assert_array_equal(one.clusters.centres, expected.clusters.centres)
-            assert one.clusters.feature_map.digest() == expected.clusters.feature_map.digest()
+        job = kmeans.measure(dataset, feature_map, moments, engine=engine)
+        candidates = kmeans.find_candidates(job, "k-means||", n_clusters=4, seed=1)
+        starts = kmeans.choose_starts(candidates, (2, 4), n_init=2, seed=1)
+        starts = kmeans.approach(job, starts, algorithm="minibatch", tol=0.0, seed=1)
+        return kmeans.finish(kmeans.iterate(job, starts, max_iter=2, tol=0.0))
+
+    expected, *found = map(cluster_with, [SerialEngine(n_threads=1), scaled(cluster, 2), scaled(cluster, 3)])
+    for several in found:
+        for one, other in zip(several, expected, strict=True):
+            assert_array_equal(one.centres, other.centres)
+            assert one.start_inertias == other.start_inertias
+            assert one.feature_map.digest() == other.feature_map.digest()
 
 
 @dataclass(frozen=True)
