@@ -236,10 +236,11 @@ class System:
         block = {"name": name, "data": {"value": value}, "block_type_id": kind, "block_schema_id": schema}
         self.call("POST", "/block_documents/", block)
 
-    def set_variable(self, deployment: str, name: str, value: str) -> None:
-        """Let runs of a deployment have a variable in their environment, which may be a block's content."""
-        variables = {"job_variables": {"env": {name: value}}}
-        self.call("PATCH", f"/deployments/{self.deployment(deployment)['id']}", variables)
+    def set_variable(self, name: str, value: str) -> None:
+        """Let all flows' processes have a variable in their environment, which may be a block's content."""
+        template = self.call("GET", f"/work_pools/{POOL}")["base_job_template"]
+        template["variables"]["properties"]["env"]["default"] = {name: value}
+        self.call("PATCH", f"/work_pools/{POOL}", {"base_job_template": template})
 
     def log_of(self, run: str) -> str:
         """Return what a flow run logged."""
@@ -361,10 +362,8 @@ def deploy(system: System, store: str, stack: contextlib.ExitStack) -> None:
         **variables,
     )  # fmt: skip
     system.store_secret("s3-secret-key", system.environment["AWS_SECRET_ACCESS_KEY"])
-    for deployment in system.call("POST", "/deployments/filter", {}):
-        flow = system.call("GET", f"/flows/{deployment['flow_id']}")["name"]
-        secret = "{{ prefect.blocks.secret.s3-secret-key }}"
-        system.set_variable(f"{flow}/{deployment['name']}", "AWS_SECRET_ACCESS_KEY", secret)
+    # In prefect.yaml it would be resolved when flows are deployed, and stored readably with each of them.
+    system.set_variable("AWS_SECRET_ACCESS_KEY", "{{ prefect.blocks.secret.s3-secret-key }}")
     environment = {
         name: value for name, value in system.environment.items() if name != "AWS_SECRET_ACCESS_KEY"
     }
