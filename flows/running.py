@@ -162,7 +162,7 @@ _SAME_BITS = (
 )
 
 
-def job_flow(name: str, *, resume: str = _SAME_BITS) -> Callable[[Callable[..., Any]], Flow[..., Any]]:
+def job_flow[**P, R](name: str, *, resume: str = _SAME_BITS) -> Callable[[Callable[P, R]], Flow[P, R]]:
     """Make a flow that stores no result, and that says what is left and how to go on when it stops.
 
     Parameters
@@ -178,8 +178,7 @@ def job_flow(name: str, *, resume: str = _SAME_BITS) -> Callable[[Callable[..., 
         _tell_what_is_left(stopped, run, state, resume=resume)
 
     hooks: Any = [tell_what_is_left]
-    made = flow(name=name, persist_result=False, on_failure=hooks, on_crashed=hooks, on_cancellation=hooks)
-    return cast("Callable[[Callable[..., Any]], Flow[..., Any]]", made)
+    return flow(name=name, persist_result=False, on_failure=hooks, on_crashed=hooks, on_cancellation=hooks)
 
 
 def step[**P, R](run_name: str, *, retried: bool = False) -> Callable[[Callable[P, R]], Task[P, R]]:
