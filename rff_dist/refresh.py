@@ -421,7 +421,12 @@ def judge_model(job: Refresh, engine: Engine) -> Summary:
         The fields of `Gate`.
     """
     job.gate = judge(_found(job.candidate), _found(job.held_out), tolerance=job.tolerance, engine=engine)
-    return {**asdict(job.gate), "ratio": job.gate.ratio if np.isfinite(job.gate.ratio) else None}
+    finite = {name: value if np.isfinite(value) else None for name, value in _ratios(job.gate).items()}
+    return {**asdict(job.gate), **finite}
+
+
+def _ratios(gate: Gate) -> dict[str, float]:
+    return {"ratio": gate.ratio, "at_least": gate.at_least}
 
 
 def publish_update(job: Refresh) -> Summary:

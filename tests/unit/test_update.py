@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import stats
 
 from rff_dist import classification, pipeline, plan, prediction, update
 from rff_dist.blocks import Accumulation, Block, accumulate_rows, using_threads
@@ -334,6 +335,37 @@ def test_the_gate_compares_models_that_have_not_seen_the_held_out_rows():
     np.testing.assert_allclose([gate.current, gate.new], expected, rtol=1e-7)
     assert gate.ratio == pytest.approx((expected[1] ** 2 / expected[0] ** 2).max(), rel=1e-6)
     assert "newest 200 rows" in gate.reason
+
+
+def test_the_gate_allows_for_what_chance_may_add():
+    """The standard error of the paired differences, against NumPy's."""
+    model, dataset = fit(first_rows(1000)), first_rows(1400)
+    worse = pipeline.refit(model, model.statistics, alpha=30.0)
+    gate = judge(worse, hold_out(model, dataset, engine=ENGINE, test=first_rows(300)), engine=ENGINE)
+    X, y, *_ = arrays()
+    old, new = (
+        (y[:300] - prediction.predict_in_memory(ArrayDataset(X[:300]), one, engine=ENGINE)) ** 2
+        for one in (model, worse)
+    )
+    rise = (new - old).mean(axis=0) - stats.norm.ppf(0.995) * (new - old).std(axis=0) / np.sqrt(300)
+    assert gate.at_least == pytest.approx(
+        1 + (rise / old.mean(axis=0)).max(), rel=1e-3
+    )  # 1e-6 of the variance
+    assert gate.at_least < gate.ratio
+
+
+def test_good_batches_pass_the_gate():
+    """At most 1 of 100 fails by chance, however few rows with large errors decide the means."""
+    rng = np.random.default_rng(0)
+    passed = []
+    for _ in range(20):
+        X = rng.standard_normal((600, 4))
+        y = np.sin(2 * X[:, 0]) + X[:, 1] * X[:, 2] + 0.3 * rng.standard_normal(600)
+        model = fit(ArrayDataset(X[:500], y[:500]), n_components=64, alpha=1e-3, length_scale=3.0)
+        dataset = ArrayDataset(X, y)
+        candidate = update_model(model, dataset, engine=ENGINE)
+        passed.append(judge(candidate, hold_out(model, dataset, engine=ENGINE), engine=ENGINE).passed)
+    assert np.mean(passed) >= 0.95
 
 
 def test_test_data_are_held_out_where_there_are_some():
