@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -39,12 +40,40 @@ def test_python_prints_what_the_readme_says(blocks, tmp_path, project_root):
     assert run([sys.executable, "story.py"], tmp_path, project_root) == "".join(said)
 
 
+def commands_of(text: str) -> list[list[str]]:
+    commands = [shlex.split(line, comments=True) for line in text.splitlines()]
+    return [command[1:] for command in commands if command and command[0] == "rff-dist"]
+
+
+def test_every_night_goes_as_printed(blocks, tmp_path, project_root):
+    [text] = [text for kind, text in blocks if kind == "sh" and "rff-dist update" in text]
+    commands = commands_of(text)
+    assert len(commands) == 6
+    nights = iter(["monday", "tuesday"])
+    (tmp_path / "sales").mkdir()
+    said = []
+    for arguments in commands:
+        if arguments[0] == "ingest":
+            write_sales(tmp_path / f"sales/{next(nights)}.csv")
+        said.append(run([sys.executable, "-m", "rff_dist.cli", *arguments], tmp_path, project_root))
+    assert "1,000 before, 2,000 after" in said[2]
+    assert "published" in said[3]
+    assert "version 2" in said[3]
+    assert "version 1 is the current one" in said[5]
+
+
+def write_sales(path: Path) -> None:
+    inputs = np.random.default_rng(len(path.name)).normal(size=(1000, 2))
+    table = np.c_[inputs, inputs @ [1.0, 2.0]]
+    np.savetxt(path, table, delimiter=",", header="area,rooms,price", comments="")
+
+
 @pytest.mark.flows
 def test_the_commands_and_the_flow_run_as_printed(blocks, tmp_path, project_root):
-    lines = [line for kind, text in blocks if kind == "sh" for line in text.splitlines()]
-    commands = [shlex.split(line, comments=True) for line in lines if line.startswith("rff-dist")]
+    [text] = [text for kind, text in blocks if kind == "sh" and "rff-dist generate" in text]
+    commands = commands_of(text)
     assert len(commands) == 10
-    for _, *arguments in commands:
+    for arguments in commands:
         run([sys.executable, "-m", "rff_dist.cli", *arguments], tmp_path, project_root)
     flow = next(text for kind, text in blocks if kind == "python" and "flows" in text)
     (tmp_path / "nightly.py").write_text(flow)
