@@ -105,11 +105,12 @@ def imported_by(path: Path) -> set[str]:
 @pytest.mark.parametrize("package", ["rff_dist", "flows"])
 def test_every_package_that_is_imported_is_a_declared_dependency(project_root, package):
     project = tomllib.loads((project_root / "pyproject.toml").read_text())["project"]
-    requirements = [*project["dependencies"], *project["optional-dependencies"]["s3"]]
-    declared = {re.split(r"[^\w.-]", requirement)[0] for requirement in requirements}
+    extras = project["optional-dependencies"]
+    requirements = [*project["dependencies"], *extras["s3"], *extras["metrics"], *extras["report"]]
+    declared = {re.split(r"[^\w.-]", requirement)[0].replace("-", "_") for requirement in requirements}
     own = set(sys.stdlib_module_names) | {"rff_dist", "flows"}
     imported = {name for path in (project_root / package).rglob("*.py") for name in imported_by(path)}
-    assert {name.replace("sklearn", "scikit-learn") for name in imported - own} - declared == set()
+    assert {name.replace("sklearn", "scikit_learn") for name in imported - own} - declared == set()
 
 
 def test_the_installed_version_is_the_one_in_pyproject(project_root):
