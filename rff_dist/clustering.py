@@ -314,12 +314,18 @@ class Nearest:
         Index of the nearest centre; ties go to the lowest.
     distances : float array of shape (n_init, n_rows)
         No ‖z − c‖ of the nearest centre is larger; infinity where float32 did not tell it from another.
+    rivals : int array of shape (n_init, n_rows)
+        Index of the second nearest centre.
+    rival_margins : float array of shape (n_init, n_rows)
+        By how much its ‖z − c‖² is larger than the least.
     margins : float array of shape (n_init, n_groups, n_rows)
-        ‖z − c‖² of no other centre of a group is nearer to the least one than this.
+        ‖z − c‖² of none of the other centres of a group is nearer to the least one than this.
     """
 
     labels: NDArray[np.intp]
     distances: NDArray[Any]
+    rivals: NDArray[np.intp]
+    rival_margins: NDArray[Any]
     margins: NDArray[Any]
 
 
@@ -389,8 +395,10 @@ class Scorer:
         _check_scores(scores)
         return scores
 
-    def nearest(self, features: NDArray[Any], n_groups: int = 1) -> Nearest:
+    def nearest(self, features: NDArray[Any], n_groups: int = 0) -> Nearest:
         """Return each row's nearest centres, and their margins by groups of neighbouring centres.
+
+        Without groups nobody asks for rivals, and these are all 0.
 
         What float32 cannot tell apart is settled in float64, and what float64 cannot is a tie.
         """
@@ -401,7 +409,9 @@ class Scorer:
             buffer = np.empty(shape, self.dtype)
         scores = self.scores(features, buffer[:, :n_rows])
         labels = np.zeros((self.n_init, n_rows), np.intp)
+        rivals = np.zeros_like(labels)
         distances = np.empty((self.n_init, n_rows), self.dtype)
+        rival_margins = np.empty_like(distances)
         margins = np.empty((self.n_init, n_groups, n_rows), self.dtype)
         norms = self._norms(features)
         ends = group_ends(self.n_clusters, n_groups)
@@ -409,16 +419,19 @@ class Scorer:
         for start in range(self.n_init):
             own = scores[start * self.n_clusters : (start + 1) * self.n_clusters]
             best = own.min(axis=0)
-            # the last centre first, so that the lowest of equals stays; argmin takes five times as long
-            places = np.flatnonzero(own == best)[::-1]
-            labels[start, places % n_rows] = places // n_rows
+            _set_places(labels[start], own, best)
             own[labels[start], np.arange(n_rows)] = np.inf
+            second = own.min(axis=0)
+            np.subtract(second, best, out=rival_margins[start])
+            if n_groups:
+                _set_places(rivals[start], own, second)
+                own[rivals[start], np.arange(n_rows)] = np.inf
             first = 0
             for group, end in enumerate(ends):
                 own[first:end].min(axis=0, out=margins[start, group])
                 first = end
             margins[start] -= best
-            unsure = margins[start].min(axis=0) <= self.tolerance
+            unsure = rival_margins[start] <= self.tolerance
             close |= unsure
             squared = norms + scores[start - self.n_init] + best
             np.maximum(squared, 0.0, out=squared)
@@ -430,7 +443,7 @@ class Scorer:
             some = unsure_rows[first : first + _PANEL_ROWS]
             labels[:, some] = self._settle(features[:, some])
         self._spare.append(buffer)
-        return Nearest(labels, distances, margins)
+        return Nearest(labels, distances, rivals, rival_margins, margins)
 
     def _norms(self, features: NDArray[Any]) -> Any:
         """Return ‖z‖² of each row, or what it is for all."""
@@ -456,6 +469,13 @@ class Scorer:
         distances += (self._squares @ np.square(features) + scores[:, -self.n_init])[:, np.newaxis]
         np.maximum(distances, 0.0, out=distances)
         return distances
+
+
+def _set_places(places: NDArray[np.intp], scores: NDArray[Any], least: NDArray[Any]) -> None:
+    """Write the line of each column's least score, the lowest of equals; argmin takes five times as long."""
+    n_rows = scores.shape[1]
+    found = np.flatnonzero(scores == least)[::-1]  # the lowest last, so that it stays
+    places[found % n_rows] = found // n_rows
 
 
 def _check_scores(scores: NDArray[Any]) -> None:

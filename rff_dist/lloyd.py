@@ -53,7 +53,7 @@ type FloatArray = NDArray[np.float64]
 _MAX_GROUPS = 16  # of 100 centres, say; more skip a few rows more and take two bytes a row each
 _MAX_WINDOW = 24  # passes; what moves take from margins older than that is taken off for good
 _WINDOW_ROWS = 160  # rows a centre and pass of the window: comparing centres then takes some 2 % of a pass
-_TABLE_SIZE = 2**20  # numbers of a table, which travels with the state
+_TABLE_SIZE = 2**21  # numbers of a table, which travels with the state
 _LARGEST_CODE = 65_535
 _RADIUS = 4.0  # of the root mean square of a cluster's distances; rows beyond are always looked at
 _ROUNDING = 1e-12  # of centres' products in float64, relative
@@ -90,6 +90,8 @@ class Past:
         centre must have had, in units.
     slopes : float32 array of the same shape
         What it must have had more for each unit of distance from its centre.
+    rival_needed, rival_slopes : float32 arrays of shape (n_starts, window · n_clusters, n_clusters)
+        The same for the second nearest centre alone.
     radii : float32 array of shape (n_starts, window · n_clusters)
         The largest distance that this holds for.
     moves : float32 array of shape (n_starts, window · n_clusters)
@@ -108,6 +110,8 @@ class Past:
     n_groups: int
     needed: NDArray[np.float32]
     slopes: NDArray[np.float32]
+    rival_needed: NDArray[np.float32]
+    rival_slopes: NDArray[np.float32]
     radii: NDArray[np.float32]
     moves: NDArray[np.float32]
     oldest: int
@@ -165,8 +169,12 @@ class _Remembered:
         Of the passes that the distances and margins were measured in.
     distances : float32 array of shape (n_starts, n_rows)
         From a row to its centre.
+    rivals : int array of shape (n_starts, n_rows)
+        Labels of the second nearest centres then.
+    rival_margins : uint16 array of shape (n_starts, n_rows)
+        Theirs, in the run's unit.
     margins : uint16 array of shape (n_starts, n_rows, n_groups)
-        In the run's unit.
+        Of the centres that are neither.
     sums : ClusterSums
         Of the labels.
     """
@@ -175,13 +183,15 @@ class _Remembered:
     labels: NDArray[np.signedinteger[Any]]
     numbers: NDArray[np.int32]
     distances: NDArray[np.float32]
+    rivals: NDArray[np.signedinteger[Any]]
+    rival_margins: NDArray[np.uint16]
     margins: NDArray[np.uint16]
     sums: ClusterSums
 
     @property
     def n_bytes(self) -> int:
-        arrays = (self.labels, self.numbers, self.distances, self.margins)
-        return sum(array.nbytes for array in (*arrays, self.sums.features, self.sums.weights))
+        rows = (self.labels, self.numbers, self.distances, self.rivals, self.rival_margins, self.margins)
+        return sum(array.nbytes for array in (*rows, self.sums.features, self.sums.weights))
 
 
 def _label_type(n_clusters: int) -> type[np.signedinteger[Any]]:
@@ -190,7 +200,7 @@ def _label_type(n_clusters: int) -> type[np.signedinteger[Any]]:
 
 def block_bytes(n_rows: int, n_starts: int, n_clusters: int, n_components: int, *, n_groups: int) -> int:
     """Return the bytes that remembering a block takes."""
-    row = np.dtype(_label_type(n_clusters)).itemsize + 4 + 4 + 2 * n_groups
+    row = 2 * np.dtype(_label_type(n_clusters)).itemsize + 4 + 4 + 2 + 2 * n_groups
     return n_starts * (n_rows * row + 8 * n_clusters * (n_components + 1))
 
 
@@ -203,6 +213,8 @@ def _make_entry(block: Block, state: LloydState) -> _Remembered:
         np.zeros(shape, _label_type(n_clusters)),
         np.full(shape, np.iinfo(np.int32).min, np.int32),
         np.zeros(shape, np.float32),
+        np.zeros(shape, _label_type(n_clusters)),
+        np.zeros(shape, np.uint16),
         np.zeros((*shape, past.n_groups), np.uint16),
         ClusterSums(
             block.n_samples,
@@ -383,18 +395,24 @@ def _look(
 ) -> NDArray[np.intp]:
     """Label a tile's rows, and remember what was seen; return labels of shape (n_init, n_rows)."""
     past = state.past
-    found = scorer.nearest(features, max(1, past.n_groups))
+    found = scorer.nearest(features, past.n_groups)
     for i, start in enumerate(past.starts):
         entry.labels[start, here] = found.labels[i]
         if past.n_groups:
-            codes = found.margins[i]
-            codes -= scorer.tolerance
-            codes *= 1.0 / past.unit
-            np.clip(codes, 0, _LARGEST_CODE, out=codes)
-            entry.margins[start, here] = codes.astype(np.uint16).T
+            entry.rivals[start, here] = found.rivals[i]
+            entry.rival_margins[start, here] = _codes(found.rival_margins[i], scorer, past)
+            entry.margins[start, here] = _codes(found.margins[i], scorer, past).T
             entry.distances[start, here] = found.distances[i] * (1.0 + 1e-6)  # float32 may round it down
             entry.numbers[start, here] = past.number
     return found.labels
+
+
+def _codes(margins: NDArray[Any], scorer: Scorer, past: Past) -> NDArray[np.uint16]:
+    """Return margins in units, less what scores may err; they are overwritten."""
+    margins -= scorer.tolerance
+    margins *= 1.0 / past.unit
+    np.clip(margins, 0, _LARGEST_CODE, out=margins)
+    return margins.astype(np.uint16)
 
 
 def _are_certain(entry: _Remembered, past: Past) -> NDArray[np.bool_]:
@@ -414,18 +432,25 @@ def _are_certain(entry: _Remembered, past: Past) -> NDArray[np.bool_]:
             known = (places >= 0) & (places < past.radii.shape[1])
             places[~known] = 0
             places += entry.labels[start, here]
-            distances = entry.distances[start, here]
-            known &= distances <= past.radii[i].take(places)
-            with np.errstate(over="ignore", invalid="ignore"):  # of distances that are not known
-                needed = past.slopes[i].take(places, axis=0)
-                needed *= distances[:, np.newaxis]
-                needed += past.needed[i].take(places, axis=0)
-            known &= (entry.margins[start, here] > needed).all(axis=1)
+            known &= entry.distances[start, here] <= past.radii[i].take(places)
+            rows = np.flatnonzero(known)
+            pairs = places[rows] * n_clusters + entry.rivals[start, rows + first]
+            distances = entry.distances[start, rows + first]
+            rival_needed = past.rival_slopes[i].take(pairs) * distances + past.rival_needed[i].take(pairs)
+            sure = entry.rival_margins[start, rows + first] > rival_needed
+            rows, rival_needed, distances = rows[sure], rival_needed[sure], distances[sure]
+            needed = past.slopes[i].take(places[rows], axis=0)
+            needed *= distances[:, np.newaxis]
+            needed += past.needed[i].take(places[rows], axis=0)
+            sure = (entry.margins[start, rows + first] > needed).all(axis=1)
+            rows, rival_needed, needed = rows[sure], rival_needed[sure], needed[sure]
+            known[:] = False
+            known[rows] = True
             certain[here] &= known
             if past.oldest:
-                ages = past.number - entry.numbers[start, here]
-                old = np.flatnonzero(known & (ages == past.oldest))
-                _renew(entry, past, i, old + first, needed[old], past.moves[i].take(places[old]))
+                old = past.number - entry.numbers[start, rows + first] == past.oldest
+                moves = past.moves[i].take(places[rows[old]])
+                _renew(entry, past, start, rows[old] + first, (rival_needed[old], needed[old], moves))
 
     share_out(check, range(0, n_rows, height))
     return certain
@@ -434,15 +459,14 @@ def _are_certain(entry: _Remembered, past: Past) -> NDArray[np.bool_]:
 def _renew(
     entry: _Remembered,
     past: Past,
-    i: int,
+    start: int,
     rows: NDArray[np.intp],
-    needed: NDArray[np.float32],
-    moves: NDArray[np.float32],
+    taken: tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]],
 ) -> None:
     """Take from certain rows' margins what their age has taken at most: they are then as of this pass."""
-    start = past.starts[i]
-    left = np.clip(entry.margins[start, rows] - needed, 0, _LARGEST_CODE)
-    entry.margins[start, rows] = left.astype(np.uint16)
+    rival_needed, needed, moves = taken
+    for margins, lost in ((entry.rival_margins, rival_needed), (entry.margins, needed)):
+        margins[start, rows] = np.clip(margins[start, rows] - lost, 0, _LARGEST_CODE).astype(np.uint16)
     entry.distances[start, rows] += moves
     entry.distances[start, rows] *= 1.0 + 1e-6
     entry.numbers[start, rows] = past.number
@@ -495,7 +519,7 @@ class Course:
         self._unit = spread / _LARGEST_CODE if spread > 0 else 1.0
         groups = min(n_clusters, _MAX_GROUPS)
         n_samples = sum(block.n_samples for block in blocks)
-        fitting = _TABLE_SIZE // (n_starts * n_clusters * groups)
+        fitting = _TABLE_SIZE // (n_starts * n_clusters**2)
         self._window = min(_MAX_WINDOW, n_samples // (_WINDOW_ROWS * n_clusters), fitting)
         self._n_groups = groups if self._window else 0
         labels = sum(
@@ -511,6 +535,8 @@ class Course:
         shape = len(starts), len(self._former) * self._n_clusters
         needed = np.zeros((*shape, self._n_groups), np.float32)
         slopes, radii = np.zeros_like(needed), np.full(shape, -1.0, np.float32)
+        rival_needed = np.zeros((*shape, self._n_clusters), np.float32)
+        rival_slopes = np.zeros_like(rival_needed)
         moves = np.zeros(shape, np.float32)
         tolerance = Scorer(centres).tolerance
         with using_threads(1):  # threads of BLAS go on to spin for 25 ms after such a product
@@ -521,9 +547,11 @@ class Course:
                         radii[i, here] = former.radii[start]
                         moved = centres.values[i] - former.centres[start]
                         moves[i, here] = np.sqrt(np.square(moved).sum(axis=1)) * (1.0 + 1e-6)
-                        needed[i, here], slopes[i, here] = self._compare(
+                        tables = self._compare(
                             former.centres[start], centres.values[i], former.radii[start], tolerance
                         )
+                        rival_needed[i, here], rival_slopes[i, here] = tables[:2]
+                        needed[i, here], slopes[i, here] = tables[2:]
         past = Past(
             self.run,
             self._number,
@@ -535,6 +563,8 @@ class Course:
             self._n_groups,
             needed,
             slopes,
+            rival_needed,
+            rival_slopes,
             radii,
             moves,
             self._window if len(self._former) == self._window else 0,
@@ -555,18 +585,22 @@ class Course:
 
     def _compare(
         self, former: FloatArray, centres: FloatArray, radii: FloatArray, tolerance: float
-    ) -> tuple[FloatArray, FloatArray]:
-        """Return the margins that rows must have had, and slopes, each of shape (n_clusters, n_groups)."""
+    ) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
+        """Return the margins that rows must have had, and slopes, of single centres and then of groups."""
         at_centre, per_distance = margin_losses(former, centres)
         at_rim = at_centre + per_distance * radii[:, np.newaxis]
         low, high = (self._by_groups(losses) for losses in (at_centre, at_rim))
         # the largest of a group's lines is convex in the distance, and below its chord
         slopes = (high - low) / np.maximum(radii, np.finfo(np.float64).tiny)[:, np.newaxis]
-        rounding = 1e-6 * (np.abs(low) + np.abs(high) + tolerance)
-        needed = (low + tolerance + rounding) / self._unit + 0.01  # codes are rounded in float32 too
+        needed = self._in_units(low, high, tolerance)
         alone = low <= _NEVER
         needed[alone], slopes[alone] = -1.0, 0.0
-        return needed, slopes / self._unit
+        single = self._in_units(at_centre, at_rim, tolerance)
+        return single, per_distance / self._unit, needed, slopes / self._unit
+
+    def _in_units(self, low: FloatArray, high: FloatArray, tolerance: float) -> FloatArray:
+        rounding = 1e-6 * (np.abs(low) + np.abs(high) + tolerance)
+        return (low + tolerance + rounding) / self._unit + 0.01  # codes are rounded in float32 too
 
     def _by_groups(self, losses: FloatArray) -> FloatArray:
         first, found = 0, []
