@@ -71,7 +71,8 @@ def update(
         typer.Option(
             "--tolerance",
             metavar="SHARE",
-            help="By how much a target's mean squared error may rise there; else the current model is kept.",
+            help="By how much a target's mean squared error may rise there, chance allowed for; else the "
+            "current model is kept.",
         ),
     ] = 0.05,
     level: Annotated[
