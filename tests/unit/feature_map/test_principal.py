@@ -13,7 +13,7 @@ from rff_dist.model import read_features, record_features
 from rff_dist.pipeline import kernel_of
 from rff_dist.storage import ArrayDataset
 
-X = np.random.default_rng(0).standard_normal((1_000, 3)) + [5.0, 0.0, -2.0]
+X = np.random.default_rng(0).normal([5.0, 0.0, -2.0], size=(1_000, 3))
 ENGINE = SerialEngine(1)
 
 
