@@ -229,6 +229,12 @@ def generate(
         str, typer.Option("--components", metavar="D", help="Random features that the function is made of.")
     ] = "1024",
     seed: Seed = 0,
+    first_row: Annotated[
+        int,
+        typer.Option(
+            "--first-row", metavar="N", min=0, help="Number of the first row: test data follow the others."
+        ),
+    ] = 0,
     chunk_rows: ChunkRows = None,
     overwrite: Overwrite = False,
 ) -> Report:
@@ -257,6 +263,7 @@ def generate(
             n_features=n_features,
             noise=noise,
             seed=seed,
+            first_row=first_row,
             chunk_rows=chunk,
             overwrite=overwrite,
             observer=counter,

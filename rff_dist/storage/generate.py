@@ -26,6 +26,7 @@ def generate_dataset(
     n_features: int,
     noise: float,
     seed: int,
+    first_row: int = 0,
     chunk_rows: int | None = None,
     overwrite: bool = False,
     observer: Progress | None = None,
@@ -49,6 +50,8 @@ def generate_dataset(
         Standard deviation of the noise, in units of y.
     seed : int
         From 0 to 2^64 − 1.
+    first_row : int
+        Number of the first row; test data begin where the training data end.
     chunk_rows, overwrite
         As in `write_dataset`.
     observer : callable, optional
@@ -65,28 +68,31 @@ def generate_dataset(
     ----------
     Salmon et al. (2011), "Parallel random numbers: as easy as 1, 2, 3": Philox, a generator with a counter.
     """
-    if min(n_samples, n_features) < 1 or not 0 <= noise < np.inf or not 0 <= seed < 2**64:
+    sizes = min(n_samples, n_features) >= 1 and first_row >= 0
+    if not sizes or not 0 <= noise < np.inf or not 0 <= seed < 2**64:
         raise InvalidParameterError(
-            f"`n_samples`={n_samples}, `n_features`={n_features}, `noise`={noise}, `seed`={seed}; expected "
-            "sizes of at "
-            "least 1, noise of at least 0 and a seed from 0 to 2^64 - 1"
+            f"`n_samples`={n_samples}, `n_features`={n_features}, `noise`={noise}, `seed`={seed}, "
+            f"`first_row`={first_row}; expected sizes of at least 1, noise and a first row of at least 0 and a "
+            "seed from 0 to 2^64 - 1"
         )
 
     def batches() -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        for start in range(0, n_samples, TILE_ROWS):
-            tile, rows = start // TILE_ROWS, min(TILE_ROWS, n_samples - start)
-            X = _normals(seed, _INPUTS, tile, n_features)[:rows].astype(np.float32)
+        stop = first_row + n_samples
+        for tile in range(first_row // TILE_ROWS, -(-stop // TILE_ROWS)):
+            start = tile * TILE_ROWS
+            own = slice(max(0, first_row - start), min(TILE_ROWS, stop - start))
+            X = _normals(seed, _INPUTS, tile, n_features)[own].astype(np.float32)
             y = np.asarray(function(X.astype(np.float64)), dtype=np.float64)
-            if y.shape[:1] != (rows,) or y.ndim > 2 or not np.isfinite(y).all():
+            if y.shape[:1] != (len(X),) or y.ndim > 2 or not np.isfinite(y).all():
                 raise DataError(
-                    f"`function` gave shape {y.shape} for {rows} rows (from row {start}); expected finite "
-                    "values of "
-                    f"shape ({rows},) or ({rows}, n_targets)"
+                    f"`function` gave shape {y.shape} for {len(X)} rows (from row {start + own.start}); expected "
+                    f"finite values of shape ({len(X)},) or ({len(X)}, n_targets)"
                 )
             n_targets = y.shape[1] if y.ndim == 2 else 1
-            yield X, y + noise * _normals(seed, _NOISE, tile, n_targets)[:rows].reshape(y.shape)
+            yield X, y + noise * _normals(seed, _NOISE, tile, n_targets)[own].reshape(y.shape)
 
-    attributes: dict[str, Any] = {"generated": {"seed": seed, "noise": noise}, "best_rmse": float(noise)}
+    facts = {"seed": seed, "noise": noise, **({"first_row": first_row} if first_row else {})}
+    attributes: dict[str, Any] = {"generated": facts, "best_rmse": float(noise)}
     return write_batches(
         parse_location(url),
         batches(),

@@ -46,13 +46,23 @@ def test_rows_depend_on_the_seed_and_their_number_alone():
     assert not np.any(np.all(other.X == short.X, axis=1))
 
 
+@pytest.mark.parametrize("first_row", [1, 4_095, 4_096, 10_000])
+def test_a_later_first_row_gives_the_rows_that_follow(first_row):
+    _, long = generate("memory://long")
+    _, later = generate("memory://later", n_samples=9_001, first_row=first_row)
+    own = slice(first_row, first_row + 9_001)
+    np.testing.assert_array_equal(later.X, long.X[own])
+    # the function's own product rounds by the rows that it gets at a time
+    np.testing.assert_allclose(later.y, long.y[own], rtol=0, atol=1e-14)
+
+
 def test_without_noise_y_is_the_function():
     _, rows = generate("memory://g", noise=0.0)
     np.testing.assert_array_equal(rows.y[:, 0], np.sin(rows.X.astype(np.float64)) @ [1.0, 2.0, 3.0])
 
 
 @pytest.mark.parametrize(
-    "change", [{"noise": -1.0}, {"noise": float("nan")}, {"seed": -1}, {"n_features": 0}]
+    "change", [{"noise": -1.0}, {"noise": float("nan")}, {"seed": -1}, {"n_features": 0}, {"first_row": -1}]
 )
 def test_parameters_are_checked(change):
     with pytest.raises(InvalidParameterError, match="expected"):
