@@ -72,8 +72,8 @@ def generate_dataset(
     if not sizes or not 0 <= noise < np.inf or not 0 <= seed < 2**64:
         raise InvalidParameterError(
             f"`n_samples`={n_samples}, `n_features`={n_features}, `noise`={noise}, `seed`={seed}, "
-            f"`first_row`={first_row}; expected sizes of at least 1, noise and a first row of at least 0 and a "
-            "seed from 0 to 2^64 - 1"
+            f"`first_row`={first_row}; expected sizes of at least 1, noise and a first row of at least 0 and "
+            "a seed from 0 to 2^64 - 1"
         )
 
     def batches() -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -85,8 +85,8 @@ def generate_dataset(
             y = np.asarray(function(X.astype(np.float64)), dtype=np.float64)
             if y.shape[:1] != (len(X),) or y.ndim > 2 or not np.isfinite(y).all():
                 raise DataError(
-                    f"`function` gave shape {y.shape} for {len(X)} rows (from row {start + own.start}); expected "
-                    f"finite values of shape ({len(X)},) or ({len(X)}, n_targets)"
+                    f"`function` gave shape {y.shape} for {len(X)} rows (from row {start + own.start}); "
+                    f"expected finite values of shape ({len(X)},) or ({len(X)}, n_targets)"
                 )
             n_targets = y.shape[1] if y.ndim == 2 else 1
             yield X, y + noise * _normals(seed, _NOISE, tile, n_targets)[own].reshape(y.shape)
