@@ -34,7 +34,7 @@ from rff_dist.storage.datasets import (
     open_complete_group,
     open_existing,
 )
-from rff_dist.storage.locations import parse_location
+from rff_dist.storage.locations import Location, parse_location
 from rff_dist.storage.memory import check_indices, digest_array
 
 TEXT = np.dtypes.StringDType()
@@ -216,11 +216,7 @@ def open_column(
         place = root or f"the group {url.path or '/'} in a {type(url.store).__name__}"
         reopen: _Recipe | None = None if root is None else (_reopen_url, (root, name, missing_chunks, None))
         return _open(url.store, url.path, place, root, name, missing_chunks, reopen)
-    location = parse_location(url)
-    process = os.getpid() if location.scheme == "memory" else None
-    reopen = (_reopen_url, (location.url, name, missing_chunks, process))
-    store = open_existing(location)
-    return _open(store, "", str(location), location.url, name, missing_chunks, reopen)
+    return _open_location(parse_location(url), name, missing_chunks)
 
 
 def column_of(dataset: ZarrDataset, name: str) -> StoredColumn:
@@ -417,9 +413,21 @@ def _check_shape(header: Header, label: str) -> None:
         raise StorageError(f"{label} has shape {header.shape}; expected one value a row, shape (n_samples,)")
 
 
-def _reopen_url(url: str, name: str, missing_chunks: str, process: int | None) -> StoredColumn:
+def _open_location(
+    location: Location, name: str, missing_chunks: str, place: Location | None = None
+) -> StoredColumn:
+    store, generation = open_existing(location, place)
+    process = os.getpid() if location.scheme == "memory" else None
+    reopen = (_reopen_url, (location.url, name, missing_chunks, process, generation))
+    return _open(store, "", str(location), location.url, name, missing_chunks, reopen)
+
+
+def _reopen_url(
+    url: str, name: str, missing_chunks: str, process: int | None, generation: str | None = None
+) -> StoredColumn:
     check_process(url, process)
-    return open_column(url, name, missing_chunks=missing_chunks)
+    place = None if generation is None else parse_location(generation)
+    return _open_location(parse_location(url), name, missing_chunks, place)
 
 
 def _reopen_array(root: str, path: str, missing_chunks: str) -> StoredColumn:

@@ -363,16 +363,25 @@ def dataset_from_arrays(
 
 
 def _open_location(
-    location: Location, names: tuple[str, str | None, str | None], missing_chunks: str
+    location: Location,
+    names: tuple[str, str | None, str | None],
+    missing_chunks: str,
+    place: Location | None = None,
 ) -> ZarrDataset:
-    store = open_existing(location)
+    store, generation = open_existing(location, place)
     process = os.getpid() if location.scheme == "memory" else None
-    reopen = (_reopen_url, (location.url, names, missing_chunks, process))
+    reopen = (_reopen_url, (location.url, names, missing_chunks, process, generation))
     return _open(store, "", str(location), location.url, names, missing_chunks, reopen)
 
 
-def open_existing(location: Location) -> Store:
-    """Open the store at a location for reading, or say what is there instead."""
+def open_existing(location: Location, place: Location | None = None) -> tuple[Store, str | None]:
+    """Open the store at a location for reading, or say what is there instead.
+
+    `place` is where another process found its arrays, and is returned for the next one: a dataset in an
+    object store that is overwritten during a pass is read by all workers as it was.
+    """
+    if place is not None:
+        return open_store(place, read_only=True), place.url
     if location.is_local:
         path = Path(location.path)
         begun = unfinished(location)
@@ -387,7 +396,8 @@ def open_existing(location: Location) -> Store:
             )
     elif location.is_remote and not exists(location):
         raise StorageError(f"no dataset at {location}: expected a Zarr group")
-    return open_store(resolve(location), read_only=True)
+    found = resolve(location)
+    return open_store(found, read_only=True), found.url if location.is_remote else None
 
 
 def _open(
@@ -566,9 +576,11 @@ def _reopen_url(
     names: tuple[str, str | None, str | None],
     missing_chunks: str,
     process: int | None,
+    generation: str | None = None,
 ) -> ZarrDataset:
     check_process(url, process)
-    return _open_location(parse_location(url), names, missing_chunks)
+    place = None if generation is None else parse_location(generation)
+    return _open_location(parse_location(url), names, missing_chunks, place)
 
 
 def check_process(url: str, process: int | None) -> None:

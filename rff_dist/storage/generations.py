@@ -58,10 +58,13 @@ class _Names:
         Where the dataset is.
     previous : str or None
         Where the one before is; None where there is none.
+    n_samples : int or None
+        Rows of the dataset in its place, for those who still read it; None where that is unknown.
     """
 
     current: str
     previous: str | None
+    n_samples: int | None = None
 
 
 def begin(location: Location, attributes: Mapping[str, Any]) -> tuple[Location, zarr.Group]:
@@ -131,8 +134,10 @@ def publish(staged: Location, location: Location, *, overwrite: bool) -> None:
         found = read_tagged(store, _FILE, where=location)
         # None where what is overwritten was removed meanwhile, or is of Zarr format 2.
         before = None if found is None else _names(found.content)
-        after = _Names(name, None if before is None else before.current)
-        mark = {"state": "complete", "generation": after.current, "previous": after.previous}
+        previous = None if before is None else before.current
+        mark: dict[str, Any] = {"state": "complete", "generation": name, "previous": previous}
+        if before is not None and before.n_samples is not None:
+            mark["n_samples"] = before.n_samples
         if replace_bytes(store, _FILE, _document({MARK: mark}), expected=found, where=location):
             if before is not None and before.previous is not None:
                 _remove(location, before.previous)
@@ -159,11 +164,11 @@ def _names(content: bytes) -> _Names:
     """Read what `zarr.json` says; whatever else is wrong with it, who opens the group finds out."""
     try:
         mark = load_json(content).get("attributes", {}).get(MARK, {})
-        current, previous = mark.get("generation"), mark.get("previous")
+        current, previous, n_samples = (mark.get(key) for key in ("generation", "previous", "n_samples"))
     except (StorageError, AttributeError):
         return _Names("", None)
     if not isinstance(current, str) or not _GENERATION.fullmatch(current):
-        return _Names("", None)
+        return _Names("", None, n_samples if type(n_samples) is int else None)
     known = previous == "" or (isinstance(previous, str) and _GENERATION.fullmatch(previous))
     return _Names(current, previous if known else None)
 

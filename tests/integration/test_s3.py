@@ -180,6 +180,18 @@ def test_overwritten_dataset_stays_whole_for_its_readers_until_the_next_is_compl
     assert [array.header.shape for array in arrays] == [(60, 2)]
 
 
+def test_dataset_that_travelled_is_read_as_it_was_when_it_is_overwritten_meanwhile(server):
+    url = server.url("travelled")
+    write_dataset(url, X, X[:, 0].astype(int), chunk_rows=8)
+    for i in range(2):
+        before = [pickle.dumps(open_dataset(url)), pickle.dumps(open_column(url, "y"))]
+        write_dataset(url, X[:20] + 1 + i, X[:20, 0].astype(int), chunk_rows=8, overwrite=True)
+        dataset, labels = map(pickle.loads, before)
+        np.testing.assert_array_equal(dataset.take(range(dataset.n_samples)).X, X if i == 0 else X[:20] + 1)
+        assert labels.n_samples == dataset.n_samples == (30 if i == 0 else 20)
+        assert dataset.url == url
+
+
 def test_two_generations_are_kept_and_no_more(server):
     url = server.url("generations")
     for i in range(4):
