@@ -261,15 +261,24 @@ def test_rollback_gives_readers_the_version_before(rolled_back, place):
 
 @pytest.fixture(scope="module")
 def predicted(system: System, rolled_back: str, place: Place) -> dict[str, Any]:
+    """The nightly predictions, and the quarterly tuning beside them."""
     X, _ = draw_rows(500, UNSEEN)
     write_dataset(f"{place.root}/score.zarr", X, feature_names=COLUMNS)
-    return system.finish(system.start("predict/nightly"))
+    few = {"kernels": ["gaussian"], "length_scales": ["1x", "2x"], "n_components": 64, "folds": 2}
+    predict, tune = system.start("predict/nightly"), system.start("tune/quarterly", **few)
+    return {"predict": system.finish(predict), "tune": system.finish(tune)}
 
 
 def test_predictions_are_those_of_the_current_version(predicted, place):
     found = open_column(f"{place.root}/predictions.zarr", "predictions").array[:]
     expected = load_model(place.model).predict(pandas.DataFrame(draw_rows(500, UNSEEN)[0], columns=COLUMNS))
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12)  # sums of other shapes round otherwise
+
+
+def test_tuning_completes_and_publishes_a_model_of_its_own(predicted, place):
+    tuned = RegisteredModel(f"{place.root}/models/tuned").current()
+    assert tuned.number == 1
+    assert tuned.lineage["n_samples"] == open_dataset(place.data).n_samples
 
 
 # -- clusters ----------------------------------------------------------------------------------------------
