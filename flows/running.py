@@ -178,7 +178,14 @@ def job_flow[**P, R](name: str, *, resume: str = _SAME_BITS) -> Callable[[Callab
         _tell_what_is_left(stopped, run, state, resume=resume)
 
     hooks: Any = [tell_what_is_left]
-    return flow(name=name, persist_result=False, on_failure=hooks, on_crashed=hooks, on_cancellation=hooks)
+    return flow(
+        name=name,
+        persist_result=False,
+        result_serializer="json",  # of an error that ends a run, which Prefect stores all the same
+        on_failure=hooks,
+        on_crashed=hooks,
+        on_cancellation=hooks,
+    )
 
 
 def step[**P, R](run_name: str, *, retried: bool = False) -> Callable[[Callable[P, R]], Task[P, R]]:

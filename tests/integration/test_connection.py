@@ -41,7 +41,7 @@ def scheduler_file(tls: TLSFiles, tmp_path_factory: pytest.TempPathFactory) -> I
         processes=False,
         protocol="tls",
         host="127.0.0.1",
-        dashboard_address=None,
+        dashboard_address="127.0.0.1:0",
         memory_limit=0,
         security=dask_engine.tls_security(tls),
     ) as cluster:

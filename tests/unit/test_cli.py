@@ -1264,7 +1264,7 @@ def test_rows_are_ingested_once_and_both_counts_are_shown(folder, tmp_path):
     first, again = document(*ingest_it), document(*ingest_it)
     assert (first["n_before"], again["n_before"], again["n_after"]) == (0, first["n_after"], first["n_after"])
     assert (first["ingested"], again["skipped"]) == (2 * ([str(folder / "table.csv")],))
-    shown = run(*ingest_it).stdout
+    shown = " ".join(run(*ingest_it).stdout.split())  # lines end where the path is long
     assert "nothing new" in shown
     assert "there already" in shown
 

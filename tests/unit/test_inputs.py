@@ -216,7 +216,7 @@ def run_by(engine, dataset):
 @pytest.fixture
 def client():
     with distributed.Client(
-        processes=False, n_workers=1, threads_per_worker=1, dashboard_address=None, memory_limit=0
+        processes=False, n_workers=1, threads_per_worker=1, dashboard_address="127.0.0.1:0", memory_limit=0
     ) as client:
         yield client
 

@@ -274,7 +274,7 @@ def cluster():
     """A cluster in this process: what travels is pickled there too."""
     with (
         distributed.Client(
-            processes=False, n_workers=1, threads_per_worker=1, dashboard_address=None
+            processes=False, n_workers=1, threads_per_worker=1, dashboard_address="127.0.0.1:0"
         ) as client,
         DaskEngine(client=client) as engine,
     ):
