@@ -409,13 +409,12 @@ def _known_roles(dataset: Appending, roles: _Roles, *, one_dimensional: bool) ->
             )
     if features is None and roles.columns is None:
         raise InvalidParameterError(
-            f"{dataset.location} holds no names of columns; name those of X by `columns` (--columns) in its "
-            "order"
+            f"{dataset.location} holds no names of columns; name those of X by `columns` in its order"
         )
     targets = targets or tuple(roles.targets)
     if "y" in dataset.headers and not targets:
         raise InvalidParameterError(
-            f"{dataset.location} holds no names of targets; name the columns of y by `target` (--target)"
+            f"{dataset.location} holds no names of targets; name the columns of y by `target`"
         )
     return replace(
         roles,
@@ -571,7 +570,7 @@ def _refuse_to_guess(source: Path_ | Sequence[Path_] | Query, location: Location
     if not arrays and not roles.targets and roles.columns is None:
         raise InvalidParameterError(
             f"there is no dataset at {location} to append to; to create it, name the columns to predict by "
-            "`target` (--target), or those of X by `columns` (--columns) where there are none"
+            "`target`, or those of X by `columns` where there are none"
         )
 
 
