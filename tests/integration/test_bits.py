@@ -231,12 +231,11 @@ def test_batches_several_numbers_and_principal_components_have_the_same_bits_on_
         starts = kmeans.approach(job, starts, algorithm="minibatch", tol=0.0, seed=1)
         return kmeans.finish(kmeans.iterate(job, starts, max_iter=2, tol=0.0))
 
-    expected, *found = map(cluster_with, [SerialEngine(n_threads=1), scaled(cluster, 2), scaled(cluster, 3)])
-    for several in found:
-        for one, other in zip(several, expected, strict=True):
-            assert_array_equal(one.centres, other.centres)
-            assert one.start_inertias == other.start_inertias
-            assert one.feature_map.digest() == other.feature_map.digest()
+    found, expected = map(cluster_with, [scaled(cluster, 3), SerialEngine(n_threads=1)])
+    for one, other in zip(found, expected, strict=True):
+        assert_array_equal(one.centres, other.centres)
+        assert one.start_inertias == other.start_inertias
+        assert one.feature_map.digest() == other.feature_map.digest()
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from rff_dist.engines.connection import SCHEDULER_VARIABLE
+from rff_dist.engines.dask import DaskEngine
+
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
@@ -18,8 +21,15 @@ def blocks(project_root):
     return BLOCK.findall((project_root / "README.md").read_text())
 
 
-def run(command: list[str], folder: Path, project_root: Path) -> str:
-    environment = {**os.environ, "PYTHONPATH": str(project_root), "OMP_NUM_THREADS": "1"}
+@pytest.fixture
+def scheduler():
+    """A cluster for many commands, so that not each of them starts one: `RFF_DIST_SCHEDULER` names it."""
+    with DaskEngine(n_workers=1, threads_per_worker=2) as engine:
+        yield engine.address
+
+
+def run(command: list[str], folder: Path, project_root: Path, **variables: str) -> str:
+    environment = {**os.environ, "PYTHONPATH": str(project_root), "OMP_NUM_THREADS": "1", **variables}
     result = subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, text=True, timeout=240, check=False
     )
@@ -69,15 +79,16 @@ def write_sales(path: Path) -> None:
 
 
 @pytest.mark.flows
-def test_the_commands_and_the_flow_run_as_printed(blocks, tmp_path, project_root):
+def test_the_commands_and_the_flow_run_as_printed(blocks, tmp_path, project_root, scheduler):
+    places = {"folder": tmp_path, "project_root": project_root, SCHEDULER_VARIABLE: scheduler}
     [text] = [text for kind, text in blocks if kind == "sh" and "rff-dist generate" in text]
     commands = commands_of(text)
     assert len(commands) == 10
     for arguments in commands:
-        run([sys.executable, "-m", "rff_dist.cli", *arguments], tmp_path, project_root)
+        run([sys.executable, "-m", "rff_dist.cli", *arguments], **places)
     flow = next(text for kind, text in blocks if kind == "python" and "flows" in text)
     (tmp_path / "nightly.py").write_text(flow)
-    run([sys.executable, "nightly.py"], tmp_path, project_root)
+    run([sys.executable, "nightly.py"], **places)
     assert (tmp_path / "nightly" / "model.json").exists()
 
 
