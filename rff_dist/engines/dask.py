@@ -1054,6 +1054,13 @@ def _is_loopback(host: str) -> bool:
 
 
 def _connect(address: str, security: distributed.Security | None) -> distributed.Client:
+    # A client without certificates would try for 12 s more to close what it never opened.
+    certificates = (security or distributed.Security()).get_connection_args("client")["ssl_context"]
+    if certificates is None and address.startswith(("tls://", "wss://")):
+        raise ClusterError(
+            f"{address} is spoken to with certificates, and there are none; set RFF_DIST_TLS_CA, "
+            "RFF_DIST_TLS_CERT and RFF_DIST_TLS_KEY to PEM files, or give `security`"
+        )
     try:
         return distributed.Client(address, security=security, timeout=CONNECT_S, set_as_default=False)
     except OSError as error:

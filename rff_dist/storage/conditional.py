@@ -176,7 +176,7 @@ def _put(store: ObjectStore[Any], key: str, content: bytes, expected: Tagged | N
         # A repeated request fails by what the first one wrote, if only the answer was lost.
         found = read_bytes(store, key, where=where)
         return found == content
-    except (NotSupportedError, NotImplementedError):
+    except (NotSupportedError, NotImplementedError):  # which of the two depends on the kind of store
         return _put_unguarded(store, key, content, expected, where)
     except Exception as error:
         raise _away("written", key, where, error) from error

@@ -186,7 +186,7 @@ def test_dataset_that_travelled_is_read_as_it_was_when_it_is_overwritten_meanwhi
     for i in range(2):
         before = [pickle.dumps(open_dataset(url)), pickle.dumps(open_column(url, "y"))]
         write_dataset(url, X[:20] + 1 + i, X[:20, 0].astype(int), chunk_rows=8, overwrite=True)
-        dataset, labels = map(pickle.loads, before)
+        dataset, labels = map(pickle.loads, before)  # as workers get them
         np.testing.assert_array_equal(dataset.take(range(dataset.n_samples)).X, X if i == 0 else X[:20] + 1)
         assert labels.n_samples == dataset.n_samples == (30 if i == 0 else 20)
         assert dataset.url == url

@@ -98,6 +98,14 @@ def test_a_tls_file_that_is_not_there_is_named_before_anything_starts(tmp_path, 
         open_engine(Cluster(scheduler="tls://127.0.0.1:1"))
 
 
+def test_tls_without_certificates_is_refused_before_anything_is_tried(monkeypatch):
+    for name in TLS_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("distributed.Client", None)
+    with pytest.raises(ClusterError, match="there are none; set RFF_DIST_TLS_CA"):
+        open_engine(Cluster(scheduler="tls://127.0.0.1:1"))
+
+
 def test_serial_needs_no_dask_and_gets_the_observers():
     events: list[Any] = []
     with open_engine(Cluster(serial=True, n_threads=2), observers=[events.append]) as engine:

@@ -53,6 +53,7 @@ def test_a_row_has_the_same_scores_in_whatever_company(found):
 def test_what_is_stored_or_pickled_gives_the_same_scores_and_knows_its_kernel(found):
     features = found.features()
     facts, arrays = record_features(features)
+    # stored without pickle, and sent to workers with it
     for other in (read_features(facts, arrays), pickle.loads(pickle.dumps(features))):
         assert isinstance(other, PrincipalFeatureMap)
         assert other.digest() == features.digest()
