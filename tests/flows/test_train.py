@@ -5,6 +5,7 @@ import importlib
 import json
 import os
 import re
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -63,6 +64,10 @@ def task_runs(state: State[Any]) -> list[TaskRun]:
     only = FlowRunFilter(id=FlowRunFilterId(any_=[state.state_details.flow_run_id]))
     with get_client(sync_client=True) as client:
         found = client.read_task_runs(flow_run_filter=only)
+        deadline = time.monotonic() + 30  # Prefect records task runs from events, a moment later
+        while any(run.start_time is None for run in found) and time.monotonic() < deadline:
+            time.sleep(0.1)
+            found = client.read_task_runs(flow_run_filter=only)
     return sorted(found, key=lambda run: run.start_time)
 
 
