@@ -7,16 +7,17 @@ import hashlib
 import itertools
 import operator
 import sys
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from threading import Lock
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 from threadpoolctl import ThreadpoolController
 
 from rff_dist.errors import DataError, PlanError, StatisticsError
@@ -149,7 +150,7 @@ class BlockTask[S, T]:
     """Read a block, then compute on its rows: one fused task.
 
     An engine calls it as `function(block, state)`; one that has a better way to the rows
-    (a Dask collection's own tasks) may take `source` and `compute` apart.
+    (a Dask collection's own tasks) may take `source` and `compute` apart, one that reads ahead calls `begin`.
     """
 
     source: Dataset
@@ -157,6 +158,10 @@ class BlockTask[S, T]:
 
     def __call__(self, block: Block, state: S) -> T:
         return self.compute(self.source.read(block), state)
+
+    def begin(self, block: Block, state: S) -> Callable[[], T]:
+        """Read a block, and return what is left to do."""
+        return partial(self.compute, self.source.read(block), state)
 
 
 # -- threads ---------------------------------------------------------------------------------------
@@ -194,10 +199,50 @@ def _executor(n_threads: int) -> Executor:
     return _Inline() if n_threads == 1 else ThreadPoolExecutor(n_threads)
 
 
+class SpareMemory:
+    """Memory that threads hand on: fresh pages of the system take longer than what is written there."""
+
+    def __init__(self) -> None:
+        self._arrays: deque[NDArray[Any]] = deque()
+
+    def take(self, size: int, dtype: DTypeLike) -> NDArray[Any]:
+        """Return an array of one dimension with at least `size` numbers, of any value."""
+        try:
+            array = self._arrays.popleft()
+        except IndexError:
+            return np.empty(size, dtype)
+        return array if len(array) >= size and array.dtype == dtype else np.empty(size, dtype)
+
+    def give(self, array: NDArray[Any]) -> None:
+        """Hand on an array that is no longer used."""
+        self._arrays.append(array)
+
+
 def share_out[A](function: Callable[[A], None], items: Iterable[A]) -> None:
-    """Call a function with each item, shared out among the threads of `using_threads`."""
-    with _executor(_n_threads.get()) as pool:
-        list(pool.map(function, items))
+    """Call a function with each item, shared out among the threads of `using_threads`, this one included."""
+    left = deque(items)
+
+    def work() -> None:
+        while True:
+            try:
+                item = left.popleft()
+            except IndexError:
+                return
+            function(item)
+
+    n_others = min(_n_threads.get(), len(left)) - 1
+    if n_others < 1:
+        work()
+        return
+    with ThreadPoolExecutor(n_others) as pool:
+        others = [pool.submit(work) for _ in range(n_others)]
+        try:
+            work()
+        except BaseException:
+            left.clear()
+            raise
+        for other in others:
+            other.result()
 
 
 def even_height(n_rows: int, most: int, *, multiple: int) -> int:
@@ -235,7 +280,9 @@ def check_finite(rows: Rows, inputs: NDArray[np.floating[Any]]) -> None:
     DataError
         With the first offending row and column.
     """
-    if not np.isfinite(inputs).all():
+    with np.errstate(over="ignore", invalid="ignore"):
+        overflows = not np.isfinite(inputs.sum())  # as finite numbers may too; a tenth of the time
+    if overflows and not np.isfinite(inputs).all():
         raise _not_finite(rows, "X", inputs)
     check_targets(rows)
 

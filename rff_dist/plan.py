@@ -205,7 +205,8 @@ def plan_fit(
     together = 1 if n_threads == 1 else min(-(-rows // height), -(-2 * n_threads // len(layout.tiles())))
     row_bytes = n_features * itemsize + 8 * (n_targets + 1)
     chunk_bytes = max(rows, min(chunk_rows, n_samples)) * row_bytes
-    block_bytes = 2 * chunk_bytes + rows * (24 * n_features + 24 * (n_targets + 1))
+    # as stored and as read, and one more that is read ahead
+    block_bytes = 3 * chunk_bytes + rows * (24 * n_features + 24 * (n_targets + 1))
     tile_bytes = 8 * n_components * height * together + n_threads * (
         8 * OUTPUT_TILE**2 + 4 * OUTPUT_TILE * height
     )

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import operator
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import copy_context
+from dataclasses import dataclass
+from functools import partial
 from numbers import Integral
 
 import numpy as np
@@ -109,10 +115,14 @@ class SerialEngine(SharedResource):
         check_blocks(blocks, label)
         shared: S = state.state if isinstance(state, Broadcast) else state
         tree = PairwiseTree(combine)
-        with announce_pass(self.observers, label, blocks) as announce, using_threads(self.n_threads):
-            for block in blocks:
+        with (
+            announce_pass(self.observers, label, blocks) as announce,
+            using_threads(self.n_threads),
+            contextlib.closing(_begin_ahead(function, blocks, shared)) as begun,
+        ):
+            for block, finish in begun:
                 # Nothing here may keep a name for the partial: it would outlive its merge.
-                tree.push(_run_block(function, block, shared, announce=announce, label=label))
+                tree.push(_finish_block(block, finish, announce=announce, label=label))
             return tree.finish()
 
     def map_write[S](
@@ -128,11 +138,9 @@ class SerialEngine(SharedResource):
 
         See `rff_dist.engines.Engine.map_write` for the contract.
         """
-
-        def write(block: Block, shared: S) -> int:
-            return write_rows(output, block, function(block, shared))
-
-        n_samples: int = self.map_reduce(write, blocks, state, combine=operator.add, label=label)
+        n_samples: int = self.map_reduce(
+            _WriteTask(function, output), blocks, state, combine=operator.add, label=label
+        )
         return n_samples
 
     def forget(self, run: str) -> None:
@@ -143,19 +151,56 @@ class SerialEngine(SharedResource):
         """Do nothing: this engine holds no resource."""
 
 
-def _run_block[S, T](
-    function: Callable[[Block, S], T], block: Block, state: S, *, announce: Announcer, label: str
-) -> T:
+@dataclass(frozen=True, slots=True)
+class _WriteTask[S]:
+    """Write what a function makes of a block; return the rows written."""
+
+    function: Callable[[Block, S], np.ndarray]
+    output: RegionWriter
+
+    def __call__(self, block: Block, state: S) -> int:
+        return self.begin(block, state)()
+
+    def begin(self, block: Block, state: S) -> Callable[[], int]:
+        finish = _begin(self.function, block, state)
+        return lambda: write_rows(self.output, block, finish())
+
+
+def _begin[S, T](function: Callable[[Block, S], T], block: Block, state: S) -> Callable[[], T]:
+    """Begin a block, which reads it where the function can be called in two parts; return what is left."""
+    begin: Callable[[Block, S], Callable[[], T]] | None = getattr(function, "begin", None)
+    return partial(function, block, state) if begin is None else begin(block, state)
+
+
+def _begin_ahead[S, T](
+    function: Callable[[Block, S], T], blocks: Sequence[Block], state: S
+) -> Generator[tuple[Block, Callable[[], T]]]:
+    """Give the blocks with what is left to do for each; the next one is read meanwhile, in another thread."""
+    context = copy_context()
+    with ThreadPoolExecutor(1, "rff-dist-reader") as reader:
+        coming = reader.submit(context.run, _begin, function, blocks[0], state)
+        for block, following in itertools.zip_longest(blocks, blocks[1:]):
+            begun = coming
+            if following is not None:
+                coming = reader.submit(context.run, _begin, function, following, state)
+            yield block, partial(_finish, begun)
+
+
+def _finish[T](begun: Future[Callable[[], T]]) -> T:
+    return begun.result()()
+
+
+def _finish_block[T](block: Block, finish: Callable[[], T], *, announce: Announcer, label: str) -> T:
     start = time.perf_counter()
     try:
-        partial = function(block, state)
+        made = finish()
     except RFFDistError as error:
         error.add_note(f"raised in {name_block(block)}")
         raise
     except Exception as error:
         raise block_error(block, error) from error
     announce(BlockDone(label, block, time.perf_counter() - start, "serial"))
-    return partial
+    return made
 
 
 def name_block(block: Block) -> str:

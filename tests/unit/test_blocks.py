@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import threading
 from dataclasses import replace
 from operator import add
 
@@ -21,10 +22,12 @@ from rff_dist.blocks import (
     LinearModel,
     Rows,
     accumulate_rows,
+    check_finite,
     cut_blocks,
     evaluate_rows,
     measure_moments,
     predict_rows,
+    share_out,
     using_threads,
 )
 from rff_dist.errors import DataError, PlanError, StatisticsError
@@ -474,3 +477,45 @@ class TestMoments:
         moments = self.measured(np.zeros((3, 1)), weights=weights)
         assert moments.frequency_weights == whole
         assert (moments + moments).frequency_weights == whole
+
+
+# -- threads -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n_threads", [1, 2, 5])
+def test_each_item_is_worked_on_once_whichever_thread_takes_it(n_threads):
+    seen = []
+    with using_threads(n_threads):
+        share_out(seen.append, range(500))
+        share_out(seen.append, [])
+    assert sorted(seen) == list(range(500))
+
+
+def test_items_are_worked_on_at_once_by_as_many_threads_as_there_are():
+    together = threading.Barrier(3, timeout=30)
+    with using_threads(3):
+        share_out(lambda _: together.wait(), range(6))
+    assert together.n_waiting == 0
+
+
+@pytest.mark.parametrize("failing", ["caller", "other"])
+def test_an_item_that_fails_fails_them_all(failing):
+    caller, other_waits = threading.current_thread(), threading.Event()
+
+    def work(item):
+        here = "caller" if threading.current_thread() is caller else "other"
+        if here == failing:
+            other_waits.set()
+            raise KeyError(item)
+        assert other_waits.wait(30)
+
+    with using_threads(2), pytest.raises(KeyError):
+        share_out(work, range(10))
+
+
+def test_finite_numbers_whose_sum_is_not_are_let_through():
+    X = np.full((3, 2), 3e38, np.float32)
+    check_finite(Rows(Block(0, 0, 3), X), X)
+    X[2, 1] = np.inf
+    with pytest.raises(DataError, match="row 2, column 1"):
+        check_finite(Rows(Block(0, 0, 3), X), X)

@@ -1,6 +1,8 @@
 import os
 import re
+import threading
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rff_dist import blocks as blocks_module
+from rff_dist.blocks import Block
 from rff_dist.engines.serial import PairwiseTree, SerialEngine
-from rff_dist.errors import InvalidParameterError
+from rff_dist.errors import BlockError, InvalidParameterError
 from tests.engine_contract import EngineContract, merge_level_by_level, nest, unit_blocks
 
 
@@ -73,3 +76,75 @@ def test_what_is_no_number_of_threads_is_refused(n_threads: Any) -> None:
 
 def test_threads_may_be_an_integer_of_numpy() -> None:
     assert SerialEngine(np.int64(3)).n_threads == 3  # type: ignore[arg-type]
+
+
+# -- reading ahead -------------------------------------------------------------------------------------
+
+
+class InTwoParts:
+    """A task that notes when a block is begun and finished, and by which thread."""
+
+    def __init__(self, *, failing: int | None = None) -> None:
+        self.events: list[tuple[str, int]] = []
+        self.threads: set[threading.Thread] = set()
+        self.begun = [threading.Event() for _ in range(100)]
+        self.failing = failing
+
+    def __call__(self, block: Block, state: None) -> int:
+        raise AssertionError("an engine that can read ahead does")
+
+    def begin(self, block: Block, state: None) -> Callable[[], int]:
+        self.events.append(("begin", block.index))
+        self.threads.add(threading.current_thread())
+        self.begun[block.index].set()
+        if block.index == self.failing:
+            raise OSError("the disk is gone")
+
+        def finish() -> int:
+            if block.index + 1 < 8:
+                assert self.begun[block.index + 1].wait(30)
+            self.events.append(("finish", block.index))
+            return block.index
+
+        return finish
+
+
+def test_the_next_block_is_read_while_one_is_worked_on_and_no_other() -> None:
+    task = InTwoParts()
+    found = SerialEngine(2).map_reduce(task, unit_blocks(8), None, combine=nest)
+    assert found == merge_level_by_level(list(range(8)), nest)
+    assert [index for kind, index in task.events if kind == "begin"] == list(range(8))
+    assert [index for kind, index in task.events if kind == "finish"] == list(range(8))
+    open_blocks = 0
+    for kind, _ in task.events:
+        open_blocks += 1 if kind == "begin" else -1
+        assert open_blocks <= 2
+    assert len(task.threads) == 1
+    assert not any(thread.is_alive() for thread in task.threads)
+
+
+def test_a_block_that_cannot_be_read_is_named_and_the_reader_is_gone() -> None:
+    task = InTwoParts(failing=3)
+    with pytest.raises(BlockError, match=r"block 3 \(rows 3:4\) failed with OSError: the disk is gone"):
+        SerialEngine().map_reduce(task, unit_blocks(8), None, combine=nest)
+    assert ("finish", 2) in task.events
+    assert ("begin", 5) not in task.events
+    assert not any(thread.is_alive() for thread in task.threads)
+
+
+def test_rows_are_read_ahead_for_outputs_too() -> None:
+    written = []
+
+    class Output:
+        def write(self, block: Block, array: np.ndarray[Any, Any]) -> None:
+            written.append((block.index, array.tolist()))
+
+    class Task(InTwoParts):
+        def begin(self, block: Block, state: None) -> Callable[[], Any]:
+            finish = super().begin(block, state)
+            return lambda: np.array([finish()])
+
+    task = Task()
+    assert SerialEngine().map_write(task, unit_blocks(8), None, Output()) == 8
+    assert written == [(i, [i]) for i in range(8)]
+    assert task.events[:2] == [("begin", 0), ("begin", 1)]
