@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import qmc
 
 from rff_dist.errors import InvalidParameterError
 from rff_dist.frequencies.counter import SCRAMBLE_STREAM, FloatArray
@@ -54,6 +53,8 @@ def scrambled_sobol(seed: int, first: int, n_points: int, n_dimensions: int) -> 
             f"dimensions; the Sobol sequence has 2**{_DIGITS} points in {N_DIMENSIONS:_}: use "
             "design='orthogonal', or 'iid'"
         )
+    from scipy.stats import qmc  # takes 50 MiB, which no other design needs
+
     log2_points = (n_points - 1).bit_length()
     sobol = qmc.Sobol(first + n_dimensions, scramble=False, bits=_DIGITS)
     points = sobol.random_base2(log2_points)[:n_points, first:]
