@@ -262,6 +262,29 @@ def even_height(n_rows: int, most: int, *, multiple: int) -> int:
     return -(-max(1, n_rows) // (n_tiles * multiple)) * multiple
 
 
+def falling_tiles(n_rows: int, most: int, *, multiple: int, least: int) -> list[slice]:
+    """Cut rows into tiles that become smaller towards the end: threads that share them out end together.
+
+    Each is half of what is left for a thread of `using_threads` (Polychronopoulos & Kuck 1987, guided
+    self-scheduling). With one thread all are as large as they may be.
+
+    Parameters
+    ----------
+    n_rows : int
+    most, least : int
+        Rows of the largest and the smallest tiles, multiples of `multiple`.
+    multiple : int
+        What all but the last one are multiples of.
+    """
+    n_threads, tiles, first = _n_threads.get(), [], 0
+    while first < n_rows:
+        share = most if n_threads == 1 else (n_rows - first) // (2 * n_threads * multiple) * multiple
+        last = min(n_rows, first + min(most, max(least, share)))
+        tiles.append(slice(first, last))
+        first = last
+    return tiles
+
+
 # -- checks ----------------------------------------------------------------------------------------
 
 

@@ -14,19 +14,20 @@ sampling in one pass.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from threading import Lock
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
 
-from rff_dist.blocks import Rows, check_finite, even_height, share_out, using_threads
+from rff_dist.blocks import Rows, SpareMemory, check_finite, falling_tiles, share_out, using_threads
 from rff_dist.errors import DataError, StatisticsError
-from rff_dist.feature_map import ConcatenatedFeatureMap, FeatureMap
-from rff_dist.feature_map.cosines import CosineFeatureMap
+from rff_dist.feature_map import FeatureMap
 from rff_dist.frequencies import counter_uniforms
 from rff_dist.runs import Runs, expand
 from rff_dist.triangular import solve_transposed
@@ -38,10 +39,9 @@ FINEST_FRACTION_BITS = 39  # a float64 sum of a tile's rows is exact on this gri
 _LIMB_BITS = 62
 _TILE_BYTES = 2**23  # of float64 features, and of scores
 _MIN_TILE_ROWS, _MAX_TILE_ROWS = 64, 2048
-_PAD = (
-    16  # columns beyond a tile: lines a power of two apart share cache sets, a transpose took 3 times longer
-)
-_PANEL_ROWS = 64  # rows whose ties are settled by one product, always of the same shape
+_LEAST_ROWS = 256  # of a tile, unless features are very many
+_PANEL_ROWS = 64  # tiles are multiples of
+_COMPILER_BYTES = 128 * 2**20  # Numba and its machine code, measured 110 to 126 MiB
 _EQUAL = 1e-12  # of the largest squared norm: squared distances up to this are none
 _GAIN = 1e-9  # a change of centres gains more than rounding
 _BATCH_STREAM = 2**35 + 2**30
@@ -209,13 +209,6 @@ def largest_squared_norm(feature_map: FeatureMap, grid: ClusterGrid) -> float:
 # -- tiles -----------------------------------------------------------------------------------------
 
 
-def _is_single(feature_map: FeatureMap) -> bool:
-    """Return whether features are float32 numbers: cosines and sines."""
-    if isinstance(feature_map, ConcatenatedFeatureMap):
-        return all(map(_is_single, feature_map.parts))
-    return isinstance(feature_map, CosineFeatureMap)
-
-
 def _tile_rows(n_components: int, n_columns: int) -> int:
     """Return the rows of a tile, a power of two: fixed by D and the number of centres."""
     rows = _TILE_BYTES // (8 * max(n_components, n_columns))
@@ -238,7 +231,7 @@ def pass_bytes(n_components: int, n_columns: int, *, n_threads: int, n_blocks: i
     tile = _tile_rows(n_components, n_columns) * 8 * (2 * n_components + n_columns) + sums
     held = math.ceil(math.log2(max(1, n_blocks))) + 2
     copies_of_centres = 5  # as given, apart from their middle, as weights in float64 and float32, and pickled
-    return sums * (held + copies_of_centres) + n_threads * tile
+    return _COMPILER_BYTES + sums * (held + copies_of_centres) + n_threads * tile
 
 
 def visit_tiles(
@@ -246,16 +239,15 @@ def visit_tiles(
     feature_map: FeatureMap,
     visit: Callable[[int, NDArray[Any]], None],
     *,
-    dtype: type[np.floating[Any]],
     n_columns: int = 1,
     chosen: NDArray[np.intp] | None = None,
 ) -> None:
     """Call `visit(first row, features)` with each tile of a block; threads share out the tiles.
 
-    Features are of shape (n_components, n_rows), unnormalised, or Z for a whitened map. They are
-    overwritten when `visit` has returned. With `chosen` they are of these rows of the block alone, and
-    `first row` counts these. Tiles are filled up to multiples of 64 rows: BLAS rounds others at their edges,
-    and features would depend on the company.
+    Features are of shape (n_rows, n_components), unnormalised, or Z for a whitened map: float32 where the map
+    is in single precision, else float64. They are overwritten when `visit` has returned. With `chosen` they
+    are of these rows of the block alone, and `first row` counts these. Tiles are filled up to multiples of 64
+    rows: BLAS rounds others at their edges, and features would depend on the company.
 
     Raises
     ------
@@ -267,41 +259,39 @@ def visit_tiles(
     if chosen is not None:
         inputs = inputs[chosen]
     D = feature_map.n_components
-    height = min(_tile_rows(D, n_columns), max(1, len(inputs)))
-    if chosen is not None:  # few tiles, whose last would leave threads idle
-        height = even_height(len(inputs), _tile_rows(D, n_columns), multiple=_PANEL_ROWS)
-    columns = -(-height // _PANEL_ROWS) * _PANEL_ROWS
+    most = _tile_rows(D, n_columns)
+    tiles = falling_tiles(len(inputs), most, multiple=_PANEL_ROWS, least=min(most, _LEAST_ROWS))
+    dtype = np.float32 if feature_map.single_precision else np.float64
     whitener, scales = feature_map.whitener, expand(feature_map.scales)
-    spare: list[NDArray[Any]] = []
+    spare = SpareMemory()
 
-    def work(first: int) -> None:
-        tile = inputs[first : first + height]
+    def work(here: slice) -> None:
+        tile = inputs[here]
         n_rows = len(tile)
         if n_rows % _PANEL_ROWS:
             tile = np.concatenate([tile, np.repeat(tile[-1:], -n_rows % _PANEL_ROWS, axis=0)])
-        buffer = spare.pop() if spare else np.empty((D, columns + _PAD), dtype)
-        features = buffer[:, : len(tile)]
+        buffer = spare.take(len(tile) * D, dtype)
+        features = buffer[: len(tile) * D].reshape(len(tile), D)
         with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is refused by the scores
-            for start, stop in feature_map.stripes:
-                feature_map.fill(tile, features[start:stop], start, stop)
+            feature_map.fill_lines(tile, features)
             if whitener is not None:
                 _whiten(features, whitener, scales)
-        visit(first, features[:, :n_rows])
-        spare.append(buffer)
+        visit(here.start, features[:n_rows])
+        spare.give(buffer)
 
-    share_out(work, range(0, len(inputs), height))
+    share_out(work, tiles)
 
 
 def _whiten(features: FloatArray, whitener: FloatArray, scales: FloatArray) -> None:
     """Overwrite unnormalised features by Z, O(n_components²) a row; a row's bits are its own."""
-    panel = np.zeros((len(features), _PANEL_ROWS))
-    for first in range(0, features.shape[1], _PANEL_ROWS):
-        part = features[:, first : first + _PANEL_ROWS]
-        panel[:, : part.shape[1]] = part
-        panel[:, part.shape[1] :] = 0.0
+    panel = np.zeros((features.shape[1], _PANEL_ROWS))
+    for first in range(0, len(features), _PANEL_ROWS):
+        part = features[first : first + _PANEL_ROWS]
+        panel[:, : len(part)] = part.T
+        panel[:, len(part) :] = 0.0
         panel *= scales[:, np.newaxis]
         solve_transposed(whitener, panel)
-        part[:] = panel[:, : part.shape[1]]
+        part[:] = panel[:, : len(part)].T
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -322,11 +312,46 @@ class Nearest:
         ‖z − c‖² of none of the other centres of a group is nearer to the least one than this.
     """
 
-    labels: NDArray[np.intp]
+    labels: NDArray[np.int32]
     distances: NDArray[Any]
-    rivals: NDArray[np.intp]
+    rivals: NDArray[np.int32]
     rival_margins: NDArray[Any]
     margins: NDArray[Any]
+
+
+class Addition(NamedTuple):
+    """What rows are added to; from `Tally.adding`.
+
+    Attributes
+    ----------
+    weights : float64 array of shape (n_rows,)
+        At most 1.
+    units : float64 array of shape (n_components,)
+        What brings features to at most 1.
+    shift : float
+        1.5 times the power of two whose last bit is the grid's unit.
+    former : int32 array of shape (n_init, n_rows)
+        Clusters that rows are taken from; −1 for none.
+    features, totals : int64 arrays
+        The sums, changed.
+    """
+
+    weights: FloatArray
+    units: FloatArray
+    shift: float
+    former: NDArray[np.int32]
+    features: IntArray
+    totals: IntArray
+
+
+_NOTHING = Addition(
+    np.empty(0),
+    np.empty(0),
+    0.0,
+    np.empty((0, 0), np.int32),
+    np.empty((0, 0, 0), np.int64),
+    np.empty((0, 0), np.int64),
+)
 
 
 class Scorer:
@@ -347,7 +372,7 @@ class Scorer:
 
     def __init__(self, state: Centres) -> None:
         self.n_init, self.n_clusters, n_components = state.values.shape
-        single = _is_single(state.feature_map) and not state.precise
+        single = state.feature_map.single_precision and not state.precise
         self.dtype: type[np.floating[Any]] = np.float32 if single else np.float64
         factors = factors_of(state.feature_map)
         present = state.present
@@ -362,7 +387,7 @@ class Scorer:
             self.dtype
         )
         self._narrow_offsets = np.concatenate([self._offsets, middle_norms]).astype(self.dtype)
-        self._squares = np.square(factors).astype(self.dtype)
+        self._squares: NDArray[Any] = np.square(factors).astype(self.dtype)
         largest = largest_squared_norm(state.feature_map, state.grid)
         self._same_norm = state.feature_map.squared_norm is not None and np.ptp(factors) == 0
         self._largest = largest
@@ -379,113 +404,115 @@ class Scorer:
         self.nothing = max(_EQUAL * largest, self.tolerance if single else 0.0)
         for offsets in (self._offsets, self._narrow_offsets[: present.size]):
             offsets[~present.ravel()] = np.inf
-        self._spare: list[NDArray[Any]] = []
+        self._spare = SpareMemory()
 
-    def scores(self, features: NDArray[Any], out: NDArray[Any] | None = None) -> NDArray[Any]:
-        """Return scores of shape (n_init · n_clusters + n_init, n_rows); the last are ‖m‖² − 2z·m.
+    def labels(self, features: NDArray[Any], addition: Addition | None = None) -> NDArray[np.int32]:
+        """Return the index of each row's nearest centre of each start, shape (n_init, n_rows).
+
+        What float32 cannot tell apart is settled in float64; of what float64 cannot, the lowest is taken.
+
+        Parameters
+        ----------
+        features : array of shape (n_rows, n_components)
+        addition : Addition, optional
+            What the rows are added to, with their labels.
 
         Raises
         ------
         DataError
             If features overflow.
         """
-        with np.errstate(over="ignore", invalid="ignore"):
-            scores: NDArray[Any] = np.matmul(self._narrow_weights, features, out=out)
-            scores += self._narrow_offsets[:, np.newaxis]
-        _check_scores(scores)
-        return scores
+        found, _ = self._search(features, 0, addition, middles=False)
+        return found.labels
 
-    def nearest(self, features: NDArray[Any], n_groups: int = 0) -> Nearest:
-        """Return each row's nearest centres, and their margins by groups of neighbouring centres.
+    def nearest(self, features: NDArray[Any], n_groups: int, addition: Addition | None = None) -> Nearest:
+        """Do what `labels` does, and say how sure it is: margins by groups of neighbouring centres."""
+        found, middles = self._search(features, n_groups, addition, middles=True)
+        distances = found.distances
+        distances += middles
+        distances += self._norms(features)
+        np.maximum(distances, 0.0, out=distances)
+        distances += self._distance_tolerance
+        np.sqrt(distances, out=distances)
+        distances[found.rival_margins <= self.tolerance] = np.inf
+        return found
 
-        Without groups nobody asks for rivals, and these are all 0.
+    def _search(
+        self, features: NDArray[Any], n_groups: int, addition: Addition | None, *, middles: bool
+    ) -> tuple[Nearest, NDArray[Any]]:
+        """Find the nearest centres; return the least scores as `distances`, and ‖m‖² − 2z·m if asked."""
+        from rff_dist import compiled
 
-        What float32 cannot tell apart is settled in float64, and what float64 cannot is a tie.
-        """
-        n_rows = features.shape[1]
-        shape = len(self._narrow_weights), n_rows
-        buffer = self._spare.pop() if self._spare else np.empty(shape, self.dtype)
-        if buffer.shape[1] < n_rows:
-            buffer = np.empty(shape, self.dtype)
-        scores = self.scores(features, buffer[:, :n_rows])
-        labels = np.zeros((self.n_init, n_rows), np.intp)
-        rivals = np.zeros_like(labels)
-        distances = np.empty((self.n_init, n_rows), self.dtype)
-        rival_margins = np.empty_like(distances)
+        features = features.astype(self.dtype, copy=False)
+        n_rows, n_centres = len(features), self.n_init * self.n_clusters
+        n_lines = n_centres + (self.n_init if middles else 0)
+        buffer = self._spare.take(n_lines * n_rows, self.dtype)
+        products = buffer[: n_lines * n_rows].reshape(n_lines, n_rows)
+        with np.errstate(over="ignore", invalid="ignore"):  # reported below
+            np.matmul(self._narrow_weights[:n_lines], features.T, out=products)
+            from_middles = products[n_centres:] + self._narrow_offsets[n_centres:n_lines, np.newaxis]
+        labels, rivals = np.empty((2, self.n_init, n_rows), np.int32)
+        best, gaps = np.empty((2, self.n_init, n_rows), self.dtype)
         margins = np.empty((self.n_init, n_groups, n_rows), self.dtype)
-        norms = self._norms(features)
-        ends = group_ends(self.n_clusters, n_groups)
-        close = np.zeros(n_rows, bool)
-        for start in range(self.n_init):
-            own = scores[start * self.n_clusters : (start + 1) * self.n_clusters]
-            best = own.min(axis=0)
-            _set_places(labels[start], own, best)
-            own[labels[start], np.arange(n_rows)] = np.inf
-            second = own.min(axis=0)
-            np.subtract(second, best, out=rival_margins[start])
-            if n_groups:
-                _set_places(rivals[start], own, second)
-                own[rivals[start], np.arange(n_rows)] = np.inf
-            first = 0
-            for group, end in enumerate(ends):
-                own[first:end].min(axis=0, out=margins[start, group])
-                first = end
-            margins[start] -= best
-            unsure = rival_margins[start] <= self.tolerance
-            close |= unsure
-            squared = norms + scores[start - self.n_init] + best
-            np.maximum(squared, 0.0, out=squared)
-            squared += self._distance_tolerance
-            np.sqrt(squared, out=distances[start])
-            distances[start, unsure] = np.inf
-        unsure_rows = np.flatnonzero(close)
-        for first in range(0, len(unsure_rows), _PANEL_ROWS):
-            some = unsure_rows[first : first + _PANEL_ROWS]
-            labels[:, some] = self._settle(features[:, some])
-        self._spare.append(buffer)
-        return Nearest(labels, distances, rivals, rival_margins, margins)
+        compiled.label_rows(
+            features,
+            products[:n_centres],
+            self._narrow_offsets[:n_centres],
+            self._weights,
+            self._offsets,
+            self.tolerance,
+            self._settled_tolerance,
+            group_ends(self.n_clusters, n_groups),
+            best,
+            gaps,
+            labels,
+            rivals,
+            margins,
+            *(addition or _NOTHING),
+        )
+        self._spare.give(buffer)
+        if not np.isfinite(best).all():  # what is not finite in a row's features is in all its scores
+            raise _not_finite()
+        return Nearest(labels, best, rivals, gaps, margins), from_middles
 
     def _norms(self, features: NDArray[Any]) -> Any:
         """Return ‖z‖² of each row, or what it is for all."""
-        return self.dtype(self._largest) if self._same_norm else self._squares @ np.square(features)
-
-    def _settle(self, features: NDArray[Any]) -> NDArray[np.intp]:
-        panel = np.zeros((len(features), _PANEL_ROWS))
-        panel[:, : features.shape[1]] = features
-        scores = (self._weights @ panel + self._offsets[:, np.newaxis]).reshape(
-            self.n_init, self.n_clusters, _PANEL_ROWS
-        )
-        least = scores.min(axis=1, keepdims=True)
-        labels: NDArray[np.intp] = (scores <= least + self._settled_tolerance).argmax(axis=1)
-        return labels[:, : features.shape[1]]
+        return self.dtype(self._largest) if self._same_norm else np.square(features) @ self._squares
 
     def squared_distances(self, features: NDArray[Any]) -> NDArray[Any]:
-        """Return ‖z − c‖² for the first start's centres, shape (n_rows, n_clusters), not below 0."""
+        """Return ‖z − c‖² for the first start's centres, shape (n_rows, n_clusters), not below 0.
+
+        Products are made in panels of 64 rows, the last one padded, so that a row's bits are its own.
+        """
+        n_rows, n_components = features.shape
+        padding = np.zeros((-n_rows % _PANEL_ROWS, n_components), self.dtype)
+        features = np.concatenate([features, padding], dtype=self.dtype)
+        panels = features.reshape(-1, _PANEL_ROWS, n_components)
         with np.errstate(over="ignore", invalid="ignore"):
-            # rows first: a row's bits then hardly depend on how many there are
-            scores = features.T @ self._narrow_weights.T + self._narrow_offsets
-        _check_scores(scores.T)
-        distances: NDArray[Any] = scores[:, : self.n_clusters]
-        distances += (self._squares @ np.square(features) + scores[:, -self.n_init])[:, np.newaxis]
+            scores = (panels @ self._narrow_weights.T).reshape(len(features), -1) + self._narrow_offsets
+        if not np.isfinite(scores[:, -1]).all():
+            raise _not_finite()
+        distances: NDArray[Any] = scores[:n_rows, : self.n_clusters]
+        norms = np.einsum("ij,ij,j->i", features[:n_rows], features[:n_rows], self._squares)
+        distances += (norms + scores[:n_rows, -self.n_init])[:, np.newaxis]
         np.maximum(distances, 0.0, out=distances)
         return distances
 
 
-def _set_places(places: NDArray[np.intp], scores: NDArray[Any], least: NDArray[Any]) -> None:
-    """Write the line of each column's least score, the lowest of equals; argmin takes five times as long."""
-    n_rows = scores.shape[1]
-    found = np.flatnonzero(scores == least)[::-1]  # the lowest last, so that it stays
-    places[found % n_rows] = found // n_rows
+def _not_finite() -> DataError:
+    return DataError("features of some rows are not finite: their inputs overflow; standardise them")
 
 
-def _check_scores(scores: NDArray[Any]) -> None:
-    if not np.isfinite(scores[0]).all() or not np.isfinite(scores[-1]).all():
-        raise DataError("features of some rows are not finite: their inputs overflow; standardise them")
+@lru_cache(maxsize=1)
+def scorer_of(state: Centres) -> Scorer:
+    """Return the scorer that all blocks of a pass share in a process."""
+    return Scorer(state)
 
 
-def group_ends(n_clusters: int, n_groups: int) -> list[int]:
+@lru_cache
+def group_ends(n_clusters: int, n_groups: int) -> IntArray:
     """Return where groups of neighbouring centres end, as even as they can be."""
-    return [n_clusters * (i + 1) // n_groups for i in range(n_groups)]
+    return n_clusters * np.arange(1, n_groups + 1, dtype=np.int64) // max(1, n_groups)
 
 
 # -- passes ----------------------------------------------------------------------------------------
@@ -509,15 +536,17 @@ def sum_clusters(rows: Rows, state: Centres, *, squared_norms: bool = False) -> 
     DataError
         If a value is not finite or a weight negative.
     """
-    scorer, tally = Scorer(state), Tally(state, squared_norms=squared_norms)
-    weights = tally.scaled(rows.sample_weight)
+    scorer, tally = scorer_of(state), Tally(state, squared_norms=squared_norms)
+    weights = tally.scaled(rows.sample_weight, rows.block.n_samples)
 
     def add(first: int, features: NDArray[Any]) -> None:
-        own = None if weights is None else weights[first : first + features.shape[1]]
-        tally.add(features, own, members_of(scorer.nearest(features).labels, scorer.n_clusters))
+        own = weights[first : first + len(features)]
+        with tally.adding(own) as addition:
+            scorer.labels(features, addition)
+        tally.add_squares(features, own)
 
     n_columns = scorer.n_init * scorer.n_clusters
-    visit_tiles(rows, state.feature_map, add, dtype=scorer.dtype, n_columns=n_columns)
+    visit_tiles(rows, state.feature_map, add, n_columns=n_columns)
     return tally.sums(rows.block.n_samples)
 
 
@@ -533,113 +562,66 @@ class Tally:
 
     def __init__(self, state: Centres, *, squared_norms: bool = False) -> None:
         self._grid = grid = state.grid
-        self._shape = n_init, n_clusters, D = state.values.shape
-        self._units = 1.0 / grid.units(D) if grid.exponents else None
+        self._shape = state.values.shape
+        D = self._shape[2]
+        self._units = 1.0 / grid.units(D)
         self._norm_factors: FloatArray | None = None
         if squared_norms:
             factors = factors_of(state.feature_map) * grid.units(D)
             self._norm_factors = np.square(factors) / largest_squared_norm(state.feature_map, grid)
-        self._features = np.zeros((n_init * n_clusters, D), np.int64)
-        self._weights = np.zeros(n_init * n_clusters, np.int64)
         self._squared_norms = 0
         self._lock = Lock()
-        self._spare: list[FloatArray] = []
+        self._parts: list[tuple[IntArray, IntArray]] = []  # sums so far, as many as threads add at once
 
-    def scaled(self, sample_weight: FloatArray | None) -> FloatArray | None:
-        """Return weights of at most 1."""
-        return None if sample_weight is None else np.ldexp(sample_weight, -self._grid.weight_exponent)
+    def scaled(self, sample_weight: FloatArray | None, n_samples: int) -> FloatArray:
+        """Return weights of at most 1; 1 for rows without."""
+        if sample_weight is None:
+            return np.ones(n_samples)
+        return np.ldexp(sample_weight, -self._grid.weight_exponent)
 
-    def add(
-        self, features: NDArray[Any], weights: FloatArray | None, members: scipy.sparse.csr_array
-    ) -> None:
-        """Add a tile's rows to clusters, or take them away.
+    @contextmanager
+    def adding(self, weights: FloatArray, former: NDArray[np.int32] | None = None) -> Iterator[Addition]:
+        """Give what some rows are to be added to.
 
         Parameters
         ----------
-        features : float array of shape (n_components, n_rows)
-        weights : float64 array of shape (n_rows,), or None
+        weights : float64 array of shape (n_rows,)
             From `scaled`.
-        members : sparse array of shape (n_init · n_clusters, n_rows)
-            1 where a row is to be added, −1 where it is to be taken away.
+        former : int32 array of shape (n_init, n_rows), optional
+            Clusters that rows are taken from.
         """
-        n_rows, bits = features.shape[1], self._grid.fraction_bits
-        buffer = self._spare.pop() if self._spare else np.empty((n_rows, len(features)))
-        lines = buffer[:n_rows] if len(buffer) >= n_rows else np.empty((n_rows, len(features)))
-        squares = _round_lines(
-            features, lines, self._grid, units=self._units, weights=weights, norm_factors=self._norm_factors
-        )
-        # quicker than a dense product: a quarter of its time at 100 clusters
-        sums = members @ lines
-        sums *= 2.0**bits
-        whole = np.ones(n_rows) if weights is None else np.rint(np.ldexp(weights, bits))
-        counts = (members @ whole).astype(np.int64)  # exact below 2**53
-        if weights is None:
-            counts <<= np.int64(bits)
+        shift = 1.5 * 2.0 ** (52 - self._grid.fraction_bits)
+        nowhere = np.full((self._shape[0], len(weights)), -1, np.int32) if former is None else former
+        part = self._take()
+        try:
+            yield Addition(weights, self._units, shift, nowhere, *part)
+        finally:
+            with self._lock:
+                self._parts.append(part)
+
+    def _take(self) -> tuple[IntArray, IntArray]:
         with self._lock:
-            np.add(self._features, sums, out=self._features, casting="unsafe", dtype=np.int64)
-            self._weights += counts
+            if self._parts:
+                return self._parts.pop()
+        return np.zeros(self._shape, np.int64), np.zeros(self._shape[:2], np.int64)
+
+    def add_squares(self, features: NDArray[Any], weights: FloatArray) -> None:
+        """Add a tile's rows to the sum of ‖z‖², where it was asked for."""
+        if self._norm_factors is None:
+            return
+        lines = features * self._units
+        ratios = np.einsum("ij,ij,j->i", lines, lines, self._norm_factors)  # a row's sum is its own
+        squares = int(np.rint(np.ldexp(ratios * weights, self._grid.fraction_bits)).astype(np.int64).sum())
+        with self._lock:
             self._squared_norms += squares
-        self._spare.append(buffer)
 
     def sums(self, n_samples: int) -> ClusterSums:
         """Return the sums of that many rows."""
-        features, weights = self._features.reshape(self._shape), self._weights.reshape(self._shape[:2])
-        return ClusterSums(n_samples, features, weights, self._squared_norms)
-
-
-def members_of(labels: NDArray[np.intp], n_clusters: int) -> scipy.sparse.csr_array:
-    """Return which rows belong to each cluster of each start: ones, shape (n_init · n_clusters, n_rows)."""
-    n_init, n_rows = labels.shape
-    narrow = labels.astype(np.int16 if n_clusters < 2**15 else np.int32)  # sorted by their digits
-    order = np.concatenate([np.argsort(own, kind="stable") for own in narrow])
-    counts = np.concatenate([np.bincount(own, minlength=n_clusters) for own in labels])
-    ends = np.concatenate([[0], np.cumsum(counts)])
-    return scipy.sparse.csr_array((np.ones(len(order)), order, ends), shape=(n_init * n_clusters, n_rows))
-
-
-def moves_of(
-    former: NDArray[np.integer[Any]], labels: NDArray[np.integer[Any]], n_clusters: int
-) -> scipy.sparse.csr_array:
-    """Return 1 where a row comes to a cluster and −1 where it leaves one; shape as from `members_of`."""
-    n_init, n_rows = labels.shape
-    start, column = np.nonzero(labels != former)
-    clusters = np.concatenate([labels[start, column], former[start, column]]) + np.tile(start * n_clusters, 2)
-    signs = np.repeat([1.0, -1.0], len(start))
-    return scipy.sparse.csr_array(
-        (signs, (clusters, np.tile(column, 2))), shape=(n_init * n_clusters, n_rows)
-    )
-
-
-def _round_lines(
-    features: NDArray[Any],
-    lines: FloatArray,
-    grid: ClusterGrid,
-    *,
-    units: FloatArray | None,
-    weights: FloatArray | None,
-    norm_factors: FloatArray | None,
-) -> int:
-    """Write weighted features, rounded to the grid, to `lines`, one row per line; return Σ w·‖z‖².
-
-    Adding and taking away 1.5 · 2**(52 − b) leaves a multiple of 2**-b: float64 has no finer bits there.
-    """
-    shift = 1.5 * 2.0 ** (52 - grid.fraction_bits)
-    squares = 0
-    for i in range(0, len(lines), 64):  # 256 KiB at D = 512, which a core's own cache holds
-        part = lines[i : i + 64]
-        part[:] = features[:, i : i + 64].T
-        if units is not None:
-            part *= units
-        own = None if weights is None else weights[i : i + 64]
-        if norm_factors is not None:
-            ratios = np.einsum("ij,ij,j->i", part, part, norm_factors)  # a row's sum is its own
-            ratios = ratios if own is None else ratios * own
-            squares += int(np.rint(np.ldexp(ratios, grid.fraction_bits)).astype(np.int64).sum())
-        if own is not None:
-            part *= own[:, np.newaxis]
-        part += shift
-        part -= shift
-    return squares
+        features, totals = self._take()
+        for part in self._parts:
+            features += part[0]
+            totals += part[1]
+        return ClusterSums(n_samples, features, totals, self._squared_norms)
 
 
 def measure_tiles(rows: Rows, feature_map: FeatureMap) -> FloatArray:
@@ -653,13 +635,13 @@ def measure_tiles(rows: Rows, feature_map: FeatureMap) -> FloatArray:
     largest, lock = np.zeros(feature_map.n_components), Lock()
 
     def measure(_: int, features: NDArray[Any]) -> None:
-        reach = np.abs(features).max(axis=1)
+        reach = np.abs(features).max(axis=0)
         with lock:
             np.maximum(largest, reach, out=largest)
 
-    visit_tiles(rows, feature_map, measure, dtype=np.float64)
+    visit_tiles(rows, feature_map, measure)
     if not np.isfinite(largest).all():
-        raise DataError("features of some rows are not finite: their inputs overflow; standardise them")
+        raise _not_finite()
     return largest
 
 
@@ -675,13 +657,12 @@ def label_rows(rows: Rows, state: Centres) -> NDArray[np.int32]:
     labels = np.empty(rows.block.n_samples, np.int32)
 
     def label(first: int, features: NDArray[Any]) -> None:
-        labels[first : first + features.shape[1]] = scorer.nearest(features).labels[0]
+        labels[first : first + len(features)] = scorer.labels(features)[0]
 
     visit_tiles(
         replace(rows, sample_weight=None),
         state.feature_map,
         label,
-        dtype=scorer.dtype,
         n_columns=state.values.shape[1],
     )
     return labels
@@ -699,13 +680,12 @@ def centre_distances(rows: Rows, state: Centres) -> FloatArray:
     distances = np.empty((rows.block.n_samples, state.values.shape[1]))
 
     def measure(first: int, features: NDArray[Any]) -> None:
-        np.sqrt(scorer.squared_distances(features), out=distances[first : first + features.shape[1]])
+        np.sqrt(scorer.squared_distances(features), out=distances[first : first + len(features)])
 
     visit_tiles(
         replace(rows, sample_weight=None),
         state.feature_map,
         measure,
-        dtype=scorer.dtype,
         n_columns=state.values.shape[1],
     )
     return distances
@@ -840,7 +820,7 @@ def choose_rows(rows: Rows, state: Choice) -> ChosenRows:
     )
 
     def choose(first: int, features: NDArray[Any]) -> None:
-        here = slice(first, first + features.shape[1])
+        here = slice(first, first + len(features))
         distances = scorer.squared_distances(features).min(axis=1).astype(np.float64)
         weights = 1.0 if rows.sample_weight is None else rows.sample_weight[here]
         counts = np.flatnonzero((distances > scorer.nothing) & (np.asarray(weights) > 0))
@@ -849,11 +829,11 @@ def choose_rows(rows: Rows, state: Choice) -> ChosenRows:
             keys = np.full(len(distances), -np.inf)
             keys[counts] = -waits[here][counts] / (distances * weights)[counts]
         best = counts[np.lexsort((counts, -keys[counts]))[: state.size]]
-        chosen = ChosenRows(state.size, keys[best], start + first + best, features[:, best].T * factors)
+        chosen = ChosenRows(state.size, keys[best], start + first + best, features[best] * factors)
         with lock:
             found[0] += chosen
 
-    visit_tiles(rows, feature_map, choose, dtype=scorer.dtype, n_columns=state.centres.values.shape[1])
+    visit_tiles(rows, feature_map, choose, n_columns=state.centres.values.shape[1])
     return found[0]
 
 
@@ -991,6 +971,13 @@ def _two_nearest(
     return own, near
 
 
+def _members_of(labels: NDArray[np.intp], n_clusters: int) -> scipy.sparse.csr_array:
+    """Return which points belong to each cluster: ones, shape (n_clusters, n_points)."""
+    order = np.argsort(labels, kind="stable")
+    ends = np.concatenate([[0], np.cumsum(np.bincount(labels, minlength=n_clusters))])
+    return scipy.sparse.csr_array((np.ones(len(order)), order, ends), shape=(n_clusters, len(labels)))
+
+
 def improve_centres(
     points: FloatArray, weights: FloatArray, centres: FloatArray, *, max_iter: int = 20
 ) -> FloatArray:
@@ -1008,7 +995,7 @@ def improve_centres(
             former, labels = labels, _scores(points, centres).argmin(axis=1)
             if np.array_equal(former, labels):
                 break
-            sums = members_of(labels[np.newaxis], len(centres)) @ (points * weights[:, np.newaxis])
+            sums = _members_of(labels, len(centres)) @ (points * weights[:, np.newaxis])
             totals = np.bincount(labels, weights=weights, minlength=len(centres))
             filled = totals > 0
             centres = centres.copy()

@@ -501,8 +501,8 @@ def check_memory(
     needed = PROCESS_BYTES + pass_bytes(
         n_components, n_starts * n_clusters, n_threads=engine.n_threads, n_blocks=len(blocks)
     )
-    # as read, in float64 and in float32
-    needed += blocks[0].n_samples * dataset.n_features * (dataset.dtype.itemsize + 12)
+    # as read, in float64 and in float32; and another one that is read ahead
+    needed += blocks[0].n_samples * dataset.n_features * (2 * dataset.dtype.itemsize + 12)
     limit = getattr(engine, "worker_memory", None) or available_memory()
     if needed > limit:
         raise PlanError(

@@ -23,10 +23,9 @@ Newling & Fleuret (2016), Fast k-means with accurate bounds: moves since a row w
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -35,13 +34,13 @@ from numpy.typing import NDArray
 from rff_dist import block_memory
 from rff_dist.blocks import Block, Dataset, Rows, even_height, share_out, using_threads
 from rff_dist.clustering import (
+    Addition,
     Centres,
     ClusterSums,
     Scorer,
     Tally,
     group_ends,
-    members_of,
-    moves_of,
+    scorer_of,
     sum_clusters,
     visit_tiles,
 )
@@ -59,7 +58,6 @@ _RADIUS = 4.0  # of the root mean square of a cluster's distances; rows beyond a
 _ROUNDING = 1e-12  # of centres' products in float64, relative
 _CHECK_ROWS = 8192
 _KEPT_ROWS = 2048  # of a tile of features that were kept
-_TRANSPOSED_ROWS = 64  # at a time, which a cache holds
 _NEVER = -1e30
 
 
@@ -146,12 +144,16 @@ class LloydTask:
     run: str
 
     def __call__(self, block: Block, state: LloydState) -> ClusterSums:
-        return _sum_block(block, state, lambda: self.source.read(block))
+        return self.begin(block, state)()
+
+    def begin(self, block: Block, state: LloydState) -> Callable[[], ClusterSums]:
+        """Read a block where some of its rows must be looked at, and return what is left to do."""
+        return _begin_block(block, state, lambda: self.source.read(block))
 
 
 def sum_remembered(rows: Rows, state: LloydState) -> ClusterSums:
     """Return the sums over clusters of a block that was read already; `LloydTask` for other sources."""
-    return _sum_block(rows.block, state, lambda: rows)
+    return _begin_block(rows.block, state, lambda: rows)()
 
 
 # -- what is remembered of a block -----------------------------------------------------------------
@@ -228,108 +230,76 @@ def _make_entry(block: Block, state: LloydState) -> _Remembered:
 # -- a pass ----------------------------------------------------------------------------------------
 
 
-def _sum_block(block: Block, state: LloydState, read: Callable[[], Rows]) -> ClusterSums:
-    past, centres = state.past, state.centres
-    key = (block.index, block.start, block.stop)
-    entry: _Remembered | None = block_memory.take(past.run, key)
+def _begin_block(block: Block, state: LloydState, read: Callable[[], Rows]) -> Callable[[], ClusterSums]:
+    """Find out which rows must be looked at, and read the block for these; return what is left to do."""
+    past = state.past
+    entry: _Remembered | None = block_memory.take(past.run, _key_of(block))
+    kept: _KeptTiles | None = block_memory.take(past.run, ("features", *_key_of(block)))
     if entry is None:
-        if past.number and len(past.starts) < past.n_starts:
-            return sum_clusters(read(), centres)  # the other starts' sums are not known here
-        _, n_clusters, n_components = centres.values.shape
-        size = block_bytes(block.n_samples, past.n_starts, n_clusters, n_components, n_groups=past.n_groups)
-        if not block_memory.has_room(past.run, size, number=past.number, budget=past.budget):
-            return sum_clusters(read(), centres)
-        entry = _make_entry(block, state)
-        sums = _visit_all(entry, state, read)
+        return partial(_sum_anew, read(), state)
+    open_rows = np.flatnonzero(~_are_certain(entry, past))
+    if not len(open_rows):
+        return partial(_remember, entry, past, _sums_of(entry, past), kept)
+    return partial(_sum_open, entry, state, open_rows, read() if kept is None else kept)
+
+
+def _key_of(block: Block) -> tuple[int, int, int]:
+    return block.index, block.start, block.stop
+
+
+def _sum_anew(rows: Rows, state: LloydState) -> ClusterSums:
+    """Label all rows of a block, and sum them; remember them where there is room."""
+    past, centres, block = state.past, state.centres, rows.block
+    if past.number and len(past.starts) < past.n_starts:
+        return sum_clusters(rows, centres)  # the other starts' sums are not known here
+    _, n_clusters, n_components = centres.values.shape
+    size = block_bytes(block.n_samples, past.n_starts, n_clusters, n_components, n_groups=past.n_groups)
+    if not block_memory.has_room(past.run, size, number=past.number, budget=past.budget):
+        return sum_clusters(rows, centres)
+    entry, scorer, tally = _make_entry(block, state), scorer_of(centres), Tally(centres)
+    kept = _room_for_features(rows, state)
+    weights = tally.scaled(rows.sample_weight, block.n_samples)
+
+    def visit(first: int, features: NDArray[Any]) -> None:
+        here = slice(first, first + len(features))
+        if kept is not None:
+            kept.features[here] = features
+        with tally.adding(weights[here]) as addition:
+            _look(entry, state, scorer, features, here, addition)
+
+    visit_tiles(rows, centres.feature_map, visit, n_columns=past.n_starts * n_clusters)
+    return _remember(entry, past, tally.sums(block.n_samples), kept)
+
+
+def _sum_open(
+    entry: _Remembered, state: LloydState, chosen: NDArray[np.intp], source: Rows | _KeptTiles
+) -> ClusterSums:
+    """Label some rows of a block, and move those that change clusters from sum to sum."""
+    past, centres = state.past, state.centres
+    scorer, tally = scorer_of(centres), Tally(centres)
+    starts = np.array(past.starts)[:, np.newaxis]
+    weights = tally.scaled(source.sample_weight, entry.block.n_samples)
+
+    def visit(first: int, features: NDArray[Any]) -> None:
+        here = chosen[first : first + len(features)]
+        former = entry.labels[starts, here].astype(np.int32)
+        with tally.adding(weights[here], former) as addition:
+            _look(entry, state, scorer, features, here, addition)
+
+    if isinstance(source, Rows):
+        n_columns = scorer.n_init * scorer.n_clusters
+        visit_tiles(source, centres.feature_map, visit, n_columns=n_columns, chosen=chosen)
+        kept = None
     else:
-        open_rows = np.flatnonzero(~_are_certain(entry, past))
-        sums = _visit_open(entry, state, open_rows, read) if len(open_rows) else _sums_of(entry, past)
-    block_memory.keep(past.run, key, entry, n_bytes=entry.n_bytes, number=past.number, budget=past.budget)
-    return sums
+        source.visit(visit, chosen)
+        kept = source
+    return _remember(entry, past, _sums_of(entry, past) + tally.sums(0), kept)
 
 
 def _sums_of(entry: _Remembered, past: Past) -> ClusterSums:
     starts = list(past.starts)
     features, weights = entry.sums.features[starts], entry.sums.weights[starts]
     return ClusterSums(entry.block.n_samples, features, weights, 0)
-
-
-def _visit_all(entry: _Remembered, state: LloydState, read: Callable[[], Rows]) -> ClusterSums:
-    """Label all rows, and sum them."""
-    scorer, tally = _scorer_of(state.centres), Tally(state.centres)
-    with _tiles_of(entry.block, state, scorer, read, keep=True) as tiles:
-        weights = tally.scaled(tiles.sample_weight)
-
-        def visit(first: int, features: NDArray[Any]) -> None:
-            here = slice(first, first + features.shape[1])
-            labels = _look(entry, state, scorer, features, here)
-            own = None if weights is None else weights[here]
-            tally.add(features, own, members_of(labels, scorer.n_clusters))
-
-        tiles.visit(visit)
-    found = tally.sums(entry.block.n_samples)
-    _put(entry, state.past, found)
-    return found
-
-
-def _visit_open(
-    entry: _Remembered, state: LloydState, chosen: NDArray[np.intp], read: Callable[[], Rows]
-) -> ClusterSums:
-    """Label some rows, and move those that change clusters from sum to sum."""
-    scorer, tally = _scorer_of(state.centres), Tally(state.centres)
-    starts = np.array(state.past.starts)
-    with _tiles_of(entry.block, state, scorer, read, keep=False) as tiles:
-        weights = tally.scaled(tiles.sample_weight)
-
-        def visit(first: int, features: NDArray[Any]) -> None:
-            here = chosen[first : first + features.shape[1]]
-            former = entry.labels[starts[:, np.newaxis], here]
-            labels = _look(entry, state, scorer, features, here)
-            changed = np.flatnonzero((labels != former).any(axis=0))
-            if len(changed):
-                own = None if weights is None else weights[here[changed]]
-                moves = moves_of(former[:, changed], labels[:, changed], scorer.n_clusters)
-                tally.add(features[:, changed], own, moves)
-
-        tiles.visit(visit, chosen)
-    found = _sums_of(entry, state.past) + tally.sums(0)
-    _put(entry, state.past, found)
-    return found
-
-
-@lru_cache(maxsize=1)
-def _scorer_of(centres: Centres) -> Scorer:
-    """Return the scorer that all blocks of a pass share in a process."""
-    return Scorer(centres)
-
-
-type _Visit = Callable[[int, NDArray[Any]], None]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _MadeTiles:
-    """Features made of a block's rows; those of all rows are written to `kept` too, where it is given."""
-
-    rows: Rows
-    state: LloydState
-    scorer: Scorer
-    kept: NDArray[Any] | None
-
-    @property
-    def sample_weight(self) -> FloatArray | None:
-        return self.rows.sample_weight
-
-    def visit(self, visit: _Visit, chosen: NDArray[np.intp] | None = None) -> None:
-        def keep(first: int, features: NDArray[Any]) -> None:
-            if self.kept is not None:
-                for i in range(0, features.shape[1], _TRANSPOSED_ROWS):
-                    part = features[:, i : i + _TRANSPOSED_ROWS].T
-                    self.kept[first + i : first + i + len(part)] = part
-            visit(first, features)
-
-        scorer, feature_map = self.scorer, self.state.centres.feature_map
-        n_columns = scorer.n_init * scorer.n_clusters
-        visit_tiles(self.rows, feature_map, keep, dtype=scorer.dtype, n_columns=n_columns, chosen=chosen)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -339,51 +309,41 @@ class _KeptTiles:
     features: NDArray[Any]
     sample_weight: FloatArray | None
 
-    def visit(self, visit: _Visit, chosen: NDArray[np.intp] | None = None) -> None:
-        n_rows = len(self.features) if chosen is None else len(chosen)
-        height = even_height(n_rows, _KEPT_ROWS, multiple=64)
+    def visit(self, visit: Callable[[int, NDArray[Any]], None], chosen: NDArray[np.intp]) -> None:
+        """Call `visit(first row, features)` with tiles of some rows, as `visit_tiles` does."""
+        height = even_height(len(chosen), _KEPT_ROWS, multiple=64)
 
         def work(first: int) -> None:
-            here = slice(first, first + height)
-            lines = self.features[here] if chosen is None else self.features.take(chosen[here], axis=0)
-            visit(first, lines.T)
+            visit(first, self.features.take(chosen[first : first + height], axis=0))
 
-        share_out(work, range(0, n_rows, height))
+        share_out(work, range(0, len(chosen), height))
 
     @property
     def n_bytes(self) -> int:
         return self.features.nbytes + (0 if self.sample_weight is None else self.sample_weight.nbytes)
 
 
-@contextmanager
-def _tiles_of(
-    block: Block, state: LloydState, scorer: Scorer, read: Callable[[], Rows], *, keep: bool
-) -> Iterator[_MadeTiles | _KeptTiles]:
-    """Give a block's features as they were kept, or make them, and keep them where all are made and fit."""
-    past, key = state.past, ("features", block.index, block.start, block.stop)
-    tiles: _KeptTiles | None = block_memory.take(past.run, key)
-    if tiles is not None:
-        yield tiles
-    else:
-        rows = read()
-        shape = block.n_samples, state.centres.feature_map.n_components
-        size = shape[0] * shape[1] * np.dtype(scorer.dtype).itemsize + 8 * block.n_samples
-        kept = None
-        if keep and block_memory.has_room(past.run, size, number=past.number, budget=past.feature_budget):
-            kept = np.empty(shape, scorer.dtype)
-        yield _MadeTiles(rows, state, scorer, kept)
-        if kept is not None:
-            tiles = _KeptTiles(kept, rows.sample_weight)
-    if tiles is not None:
-        block_memory.keep(
-            past.run, key, tiles, n_bytes=tiles.n_bytes, number=past.number, budget=past.feature_budget
-        )
+def _room_for_features(rows: Rows, state: LloydState) -> _KeptTiles | None:
+    """Return where to keep a block's features; None where they are not to be kept, or do not fit."""
+    past, feature_map = state.past, state.centres.feature_map
+    dtype = np.dtype(np.float32 if feature_map.single_precision else np.float64)
+    shape = rows.block.n_samples, feature_map.n_components
+    size = shape[0] * (shape[1] * dtype.itemsize + 8)
+    if not block_memory.has_room(past.run, size, number=past.number, budget=past.feature_budget):
+        return None
+    return _KeptTiles(np.empty(shape, dtype), rows.sample_weight)
 
 
-def _put(entry: _Remembered, past: Past, found: ClusterSums) -> None:
-    starts = list(past.starts)
+def _remember(entry: _Remembered, past: Past, found: ClusterSums, kept: _KeptTiles | None) -> ClusterSums:
+    """Return the sums of a block's labels; keep them, and what is known of it, for the next pass."""
+    starts, key = list(past.starts), _key_of(entry.block)
     entry.sums.features[starts] = found.features
     entry.sums.weights[starts] = found.weights
+    keep = partial(block_memory.keep, past.run, number=past.number)
+    keep(key, entry, n_bytes=entry.n_bytes, budget=past.budget)
+    if kept is not None:
+        keep(("features", *key), kept, n_bytes=kept.n_bytes, budget=past.feature_budget)
+    return found
 
 
 def _look(
@@ -392,19 +352,23 @@ def _look(
     scorer: Scorer,
     features: NDArray[Any],
     here: slice | NDArray[np.intp],
-) -> NDArray[np.intp]:
-    """Label a tile's rows, and remember what was seen; return labels of shape (n_init, n_rows)."""
+    addition: Addition,
+) -> None:
+    """Label a tile's rows, add them up, and remember what was seen."""
     past = state.past
-    found = scorer.nearest(features, past.n_groups)
+    if not past.n_groups:
+        labels = scorer.labels(features, addition)
+        for i, start in enumerate(past.starts):
+            entry.labels[start, here] = labels[i]
+        return
+    found = scorer.nearest(features, past.n_groups, addition)
     for i, start in enumerate(past.starts):
         entry.labels[start, here] = found.labels[i]
-        if past.n_groups:
-            entry.rivals[start, here] = found.rivals[i]
-            entry.rival_margins[start, here] = _codes(found.rival_margins[i], scorer, past)
-            entry.margins[start, here] = _codes(found.margins[i], scorer, past).T
-            entry.distances[start, here] = found.distances[i] * (1.0 + 1e-6)  # float32 may round it down
-            entry.numbers[start, here] = past.number
-    return found.labels
+        entry.rivals[start, here] = found.rivals[i]
+        entry.rival_margins[start, here] = _codes(found.rival_margins[i], scorer, past)
+        entry.margins[start, here] = _codes(found.margins[i], scorer, past).T
+        entry.distances[start, here] = found.distances[i] * (1.0 + 1e-6)  # float32 may round it down
+        entry.numbers[start, here] = past.number
 
 
 def _codes(margins: NDArray[Any], scorer: Scorer, past: Past) -> NDArray[np.uint16]:

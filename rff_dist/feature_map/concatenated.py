@@ -96,6 +96,19 @@ class ConcatenatedFeatureMap(FeatureMap):
             if a < b:
                 part.fill(inputs, out[a - start : b - start], a - first, b - first)
 
+    @property
+    def single_precision(self) -> bool:
+        """Whether all parts are."""
+        return all(part.single_precision for part in self.parts)
+
+    def fill_lines(self, inputs: Float32Array, out: NDArray[Any], first: int = 0) -> None:
+        """Write all unnormalised components, rows first, to columns from `first` on."""
+        if not self.single_precision:
+            super().fill_lines(inputs, out, first)
+            return
+        for start, part in zip(self._firsts, self.parts, strict=True):
+            part.fill_lines(inputs, out, first + start)
+
     def digest(self) -> str:
         """Return the SHA-256 of the parts, their weights and the standardizer."""
         label = " ".join([self.kind, *(part.digest() for part in self.parts), repr(self.weights)])

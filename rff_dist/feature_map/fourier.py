@@ -73,6 +73,15 @@ class FourierFeatureMap(CosineFeatureMap):
         np.matmul(frequencies.T.astype(np.float64), inputs.T.astype(np.float64), out=scratch)
         yield slice(0, stop - start), slice(0, len(inputs)), scratch.astype(np.float32)
 
+    def fill_lines(self, inputs: Float32Array, out: NDArray[Any], first: int = 0) -> None:
+        """Write all unnormalised components in single precision, rows first, to columns from `first` on."""
+        from rff_dist import compiled  # imports Numba
+
+        if self.phases is None:
+            compiled.project_pairs(inputs, self.frequencies, out, first)
+        else:
+            compiled.project_cosines(inputs, self.frequencies, self.phases, out, first)
+
     def digest(self) -> str:
         """Return the SHA-256 of map, frequencies, phases and standardizer."""
         label = f"{self.map} {self.frequencies.shape}"

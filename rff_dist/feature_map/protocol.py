@@ -133,6 +133,11 @@ class FeatureMap(ABC):
         return True
 
     @property
+    def single_precision(self) -> bool:
+        """Whether `fill_lines` writes float32 numbers."""
+        return False
+
+    @property
     def whitener(self) -> FloatArray | None:
         """The triangular T of Z = V·T⁻¹, V the scaled features; None where Z is V."""
         return None
@@ -142,6 +147,20 @@ class FeatureMap(ABC):
         """Ranges of components that `fill` makes well, in order: all components once."""
         D = self.n_components
         return [(start, min(start + STRIPE, D)) for start in range(0, D, STRIPE)]
+
+    def fill_lines(self, inputs: Float32Array, out: NDArray[Any], first: int = 0) -> None:
+        """Write all unnormalised components, rows first, to columns from `first` on.
+
+        Parameters
+        ----------
+        inputs : float32 array of shape (n_samples, n_features)
+            From `prepare`.
+        out : array of shape (n_samples, first + n_components or more), in C order
+            Of float32 where the map is in `single_precision`, else of float64.
+        first : int
+        """
+        for start, stop in self.stripes:
+            self.fill(inputs, out[:, first + start : first + stop].T, start, stop)
 
     def prepare(self, X: NDArray[Any]) -> Float32Array:
         """Return standardised float32 inputs of shape (n_samples, n_features).

@@ -78,6 +78,18 @@ class StructuredFeatureMap(CosineFeatureMap):
         for frequencies, rows, products in self.blocks.products(inputs, start, stop):
             yield frequencies, rows, products.astype(np.float32)
 
+    def fill_lines(self, inputs: Float32Array, out: NDArray[Any], first: int = 0) -> None:
+        """Write all unnormalised components in single precision, rows first, to columns from `first` on."""
+        from rff_dist import compiled  # imports Numba
+
+        for frequencies, rows, products in self.blocks.products(inputs, 0, self.n_frequencies):
+            angles = np.ascontiguousarray(products.T, np.float32)
+            column = first + self.per_frequency * frequencies.start
+            if self.phases is None:
+                compiled.fill_pairs(angles, out[rows], column)
+            else:
+                compiled.fill_cosines(angles, self.phases[frequencies], out[rows], column)
+
     def digest(self) -> str:
         """Return the SHA-256 of map, blocks, phases and standardizer."""
         blocks = self.blocks

@@ -25,6 +25,7 @@ from rff_dist.blocks import (
     check_finite,
     cut_blocks,
     evaluate_rows,
+    falling_tiles,
     measure_moments,
     predict_rows,
     share_out,
@@ -519,3 +520,21 @@ def test_finite_numbers_whose_sum_is_not_are_let_through():
     X[2, 1] = np.inf
     with pytest.raises(DataError, match="row 2, column 1"):
         check_finite(Rows(Block(0, 0, 3), X), X)
+
+
+@given(
+    n_rows=st.integers(0, 9_000),
+    n_threads=st.integers(1, 9),
+    least=st.integers(1, 4),
+    most=st.integers(4, 40),
+)
+def test_tiles_fall_cover_all_rows_once_and_the_last_are_small(n_rows, n_threads, least, most):
+    with using_threads(n_threads):
+        tiles = falling_tiles(n_rows, 64 * most, multiple=64, least=64 * least)
+    sizes = [tile.stop - tile.start for tile in tiles]
+    assert [tile.start for tile in tiles] == [0, *itertools.accumulate(sizes)][: len(tiles)]
+    assert sum(sizes) == n_rows
+    assert all(size % 64 == 0 and 64 * least <= size <= 64 * most for size in sizes[:-1])
+    assert sizes == sorted(sizes, reverse=True)
+    if n_threads > 1 and n_rows > 64 * least:
+        assert sizes[-1] <= 64 * least

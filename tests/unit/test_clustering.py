@@ -35,6 +35,7 @@ from rff_dist.clustering import (
 from rff_dist.errors import DataError, StatisticsError
 from rff_dist.feature_map import draw_nystrom
 from rff_dist.runs import as_runs
+from tests.explicit import explicit_Z
 
 N_ROWS, N_FEATURES, N_CLUSTERS = 3_000, 3, 7
 RNG = np.random.default_rng(0)
@@ -102,7 +103,7 @@ def nearest(distances):
 def test_a_pass_finds_the_means_weights_and_inertia_of_k_means_on_an_explicit_Z(feature_map, weighted):
     state = centres_of(feature_map, n_init=2, weighted=weighted)
     sums = sum_clusters(rows_of(weighted=weighted), state, squared_norms=True)
-    Z, w = feature_map.transform(X), WEIGHTS if weighted else np.ones(N_ROWS)
+    Z, w = explicit_Z(feature_map, X), WEIGHTS if weighted else np.ones(N_ROWS)
     squared_norms = sums.sum_of_squared_norms(state)
     assert squared_norms == pytest.approx(w @ np.square(Z).sum(axis=1), rel=1e-10)
     for start, centres in enumerate(state.values):
@@ -158,7 +159,7 @@ def test_the_sum_of_all_rows_fits_in_an_integer(n_samples):
 
 def test_labels_and_distances_are_those_of_an_explicit_Z(feature_map):
     state = centres_of(feature_map)
-    expected = squared_distances(feature_map.transform(X), state.values[0])
+    expected = squared_distances(explicit_Z(feature_map, X), state.values[0])
     assert_array_equal(label_rows(rows_of(), state), nearest(expected))
     # a distance is the root of a difference: half the digits near 0, all of them far away
     scale = np.sqrt(expected.max())
@@ -176,7 +177,7 @@ def test_ties_go_to_the_lowest_index(feature_map):
 
 def test_centres_that_float32_cannot_tell_apart_get_the_rows_nearest_to_them():
     feature_map = MAPS["pairs"]
-    Z = feature_map.transform(X)
+    Z = explicit_Z(feature_map, X)
     direction = np.random.default_rng(2).standard_normal(64)
     values = np.stack([Z[0] + 1e-9 * direction, Z[0] - 1e-9 * direction])
     state = Centres(feature_map, values[np.newaxis], ClusterGrid(39))
@@ -195,13 +196,21 @@ def test_scores_err_by_less_than_the_tolerance_that_settles_them():
     feature_map = draw(Gaussian(1.0), n_components=512)
     state = centres_of(feature_map, n_clusters=50)
     scorer = Scorer(state)
-    features = np.empty((512, N_ROWS), np.float32)
-    feature_map.fill(feature_map.prepare(X), features, 0, 512)
-    Z = feature_map.transform(X)
-    middle = state.values[0].mean(axis=0)
-    exact = -2 * Z @ (state.values[0] - middle).T + np.square(state.values[0]).sum(axis=1) - middle @ middle
+    features = np.empty((N_ROWS, 512), np.float32)
+    feature_map.fill_lines(feature_map.prepare(X), features)
+    exact = squared_distances(explicit_Z(feature_map, X), state.values[0])
+    least, second = np.sort(exact, axis=1)[:, :2].T
+    found = scorer.nearest(features, n_groups=50)  # a group for each centre
+    margins = found.margins[0].T
+    others = np.isfinite(margins)
+    assert (others.sum(axis=1) == 48).all()  # all but the nearest and its rival
     assert scorer.dtype is np.float32
-    assert 2 * np.abs(scorer.scores(features)[:-1].T - exact).max() < scorer.tolerance < 1e-4
+    assert np.abs(margins - (exact - least[:, np.newaxis]))[others].max() < scorer.tolerance < 1e-4
+    assert np.abs(found.rival_margins[0] - (second - least)).max() < scorer.tolerance
+    distances, sure = found.distances[0], np.isfinite(found.distances[0])
+    assert sure.mean() > 0.9
+    assert (distances[sure] >= np.sqrt(least)[sure]).all()
+    assert_allclose(distances[sure], np.sqrt(least)[sure], atol=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -234,7 +243,7 @@ def test_the_farthest_rows_are_found_and_the_lower_goes_first_of_equals(feature_
     state = centres_of(feature_map)
     twice = Rows(Block(0, 100, 100 + 2 * N_ROWS), np.concatenate([X, X]))
     found = choose_rows(twice, Choice(Centres(feature_map, state.values, state.grid, precise=True), 6))
-    Z = feature_map.transform(X)
+    Z = explicit_Z(feature_map, X)
     farthest = np.argsort(-squared_distances(Z, state.values[0]).min(axis=1))[:3]
     expected = [row for first in farthest for row in (100 + first, 100 + first + N_ROWS)]
     assert_array_equal(np.sort(found.row_numbers), np.sort(expected))
@@ -244,7 +253,7 @@ def test_the_farthest_rows_are_found_and_the_lower_goes_first_of_equals(feature_
 
 def test_rows_at_a_centre_or_without_weight_are_not_chosen():
     feature_map = MAPS["pairs"]
-    state = Centres(feature_map, feature_map.transform(X[:2])[np.newaxis], ClusterGrid(39))
+    state = Centres(feature_map, explicit_Z(feature_map, X[:2])[np.newaxis], ClusterGrid(39))
     rows = Rows(Block(0, 0, 4), X[[0, 1, 2, 3]], None, np.array([1.0, 1.0, 0.0, 2.0]))
     for seed in (None, 5):
         assert choose_rows(rows, Choice(state, 4, seed)).row_numbers.tolist() == [3]
@@ -358,3 +367,12 @@ def test_candidates_centres_improve_as_scikit_learns_do():
     assert_allclose(improved, model.cluster_centers_, rtol=1e-12)
     alone = improve_centres(points, weights, np.concatenate([start, np.full((1, 6), 1e3)]), max_iter=5)
     assert_array_equal(alone[8], np.full(6, 1e3))  # an empty one stays
+
+
+@pytest.mark.parametrize("n_threads", [1, 3])
+def test_a_rows_distances_are_its_own_whatever_rows_are_beside_it(feature_map, n_threads):
+    state = centres_of(feature_map)
+    whole = centre_distances(rows_of(), state)
+    with using_threads(n_threads):
+        for start, stop in ((0, 1), (7, 650), (1, N_ROWS)):
+            assert_array_equal(centre_distances(rows_of(start, stop), state), whole[start:stop])

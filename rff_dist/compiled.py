@@ -1,0 +1,405 @@
+"""Loops over a tile's rows that NumPy needs several sweeps for, compiled by Numba.
+
+Nothing here decides anything: each function is a few lines of NumPy, written out in the tests, in one sweep.
+All release the GIL. The module alone imports Numba and is imported where it is first used: that takes 0.2 s
+and 125 MiB. Machine code is kept in `__pycache__`, or in `NUMBA_CACHE_DIR`; it is compiled anew, in seconds,
+for another processor.
+
+No operation is reordered, and what is fused says so (`_fma`): a row has the same bits in whatever company, on
+any processor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numba import njit
+from numba.core import types
+from numba.extending import intrinsic
+from numpy.typing import NDArray
+
+__all__ = [
+    "add_rows",
+    "fill_cosines",
+    "fill_pairs",
+    "find_margins",
+    "find_nearest",
+    "label_rows",
+    "project_cosines",
+    "project_pairs",
+]
+
+type Float32Array = NDArray[np.float32]
+type FloatArray = NDArray[np.float64]
+type IntArray = NDArray[np.int64]
+
+_PANEL_ROWS = 64  # whose angles one product makes, always of the same shape
+_STRIP = 64  # rows that are compared with all centres at once: their lanes
+
+# Chebyshev interpolation in x = t² on [0, 1/4] of sin(πt)/t and cos(πt), off by at most 7e-9 and 3e-10
+_SINE = tuple(map(np.float32, (3.14159264, -5.167710077, 2.550077387, -0.5982904113, 0.07765591224)))
+_COSINE = tuple(map(np.float32, (1.0, -4.934802137, 4.058709155, -1.335211949, 0.2349370685, -0.02439593196)))
+_TURNS = 0.15915494309189535  # 1/2π
+
+
+def _compiled[F: Callable[..., Any]](function: F) -> F:
+    try:
+        return njit(nogil=True, cache=True)(function)  # type: ignore[no-any-return]
+    except RuntimeError:  # nowhere to keep machine code, as for a user without a home: it is made anew
+        return njit(nogil=True)(function)  # type: ignore[no-any-return]
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def _fma(_: Any, a: Any, b: Any, c: Any) -> Any:
+    """Return a · b + c, rounded once."""
+
+    def generate(_: Any, builder: Any, __: Any, arguments: Any) -> Any:
+        return builder.fma(*arguments)
+
+    return a(a, b, c), generate
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def _bits(_: Any, value: Any) -> Any:
+    """Return the bits of a float64 as an int64."""
+
+    def generate(context: Any, builder: Any, __: Any, arguments: Any) -> Any:
+        return builder.bitcast(arguments[0], context.get_value_type(types.int64))
+
+    return types.int64(types.float64), generate
+
+
+@_compiled
+def _panel_of(inputs: Float32Array, frequencies: Float32Array) -> tuple[Float32Array, Float32Array]:
+    n_features, n_frequencies = frequencies.shape
+    panel = np.zeros((_PANEL_ROWS, n_features), np.float32)
+    return panel, np.empty((_PANEL_ROWS, n_frequencies), np.float32)
+
+
+@_compiled
+def _project_panel(
+    inputs: Float32Array, start: int, frequencies: Float32Array, panel: Float32Array, angles: Float32Array
+) -> int:
+    """Write the products of rows from `start` on to `angles`, and return of how many."""
+    n_rows = min(_PANEL_ROWS, len(inputs) - start)
+    if n_rows == _PANEL_ROWS:
+        np.dot(inputs[start : start + _PANEL_ROWS], frequencies, angles)
+    else:
+        panel[:n_rows] = inputs[start:]
+        np.dot(panel, frequencies, angles)
+    return n_rows
+
+
+# -- features --------------------------------------------------------------------------------------
+
+
+@_compiled
+def fill_pairs(angles: Float32Array, out: Float32Array, first: int) -> None:
+    """Write cosines and sines in turns, within 2.5e-7 of those of the angles, however large.
+
+    Parameters
+    ----------
+    angles : float32 array of shape (n_rows, n_frequencies)
+        In radians; overwritten.
+    out : float32 array of shape (n_rows, first + 2 · n_frequencies or more)
+        Columns from `first` on are overwritten.
+    first : int
+    """
+    s0, s1, s2, s3, s4 = _SINE
+    c0, c1, c2, c3, c4, c5 = _COSINE
+    one, two = np.float32(1.0), np.float32(2.0)
+    n_rows, n_frequencies = angles.shape
+    for i in range(n_rows):
+        line = out[i, first : first + 2 * n_frequencies]
+        for j in range(n_frequencies):  # in turns of [-1/2, 1/2]: two loops of one width each are vectors
+            turns = np.float64(angles[i, j]) * _TURNS
+            angles[i, j] = np.float32(turns - np.rint(turns))
+        for j in range(n_frequencies):
+            halves = two * angles[i, j]
+            nearest = np.rint(halves)
+            t = halves - nearest
+            sign = one - two * abs(nearest)
+            x = t * t
+            sine = _fma(_fma(_fma(_fma(s4, x, s3), x, s2), x, s1), x, s0) * t
+            cosine = _fma(_fma(_fma(_fma(_fma(c5, x, c4), x, c3), x, c2), x, c1), x, c0)
+            line[2 * j] = cosine * sign
+            line[2 * j + 1] = sine * sign
+
+
+@_compiled
+def fill_cosines(angles: Float32Array, phases: Float32Array, out: Float32Array, first: int) -> None:
+    """Write cosines of angles and phases together, as `fill_pairs` makes them.
+
+    Parameters
+    ----------
+    angles : float32 array of shape (n_rows, n_frequencies)
+        In radians; overwritten.
+    phases : float32 array of shape (n_frequencies,)
+    out : float32 array of shape (n_rows, first + n_frequencies or more)
+        Columns from `first` on are overwritten.
+    first : int
+    """
+    c0, c1, c2, c3, c4, c5 = _COSINE
+    one, two = np.float32(1.0), np.float32(2.0)
+    n_rows, n_frequencies = angles.shape
+    for i in range(n_rows):
+        line = out[i, first : first + n_frequencies]
+        for j in range(n_frequencies):
+            turns = (np.float64(angles[i, j]) + np.float64(phases[j])) * _TURNS
+            angles[i, j] = np.float32(turns - np.rint(turns))
+        for j in range(n_frequencies):
+            halves = two * angles[i, j]
+            nearest = np.rint(halves)
+            t = halves - nearest
+            x = t * t
+            cosine = _fma(_fma(_fma(_fma(_fma(c5, x, c4), x, c3), x, c2), x, c1), x, c0)
+            line[j] = cosine * (one - two * abs(nearest))
+
+
+@_compiled
+def project_pairs(inputs: Float32Array, frequencies: Float32Array, out: Float32Array, first: int) -> None:
+    """Write cosines and sines of products with frequencies in turns; products are made in float32.
+
+    They are made in panels of 64 rows, the last one padded: a product's rounding depends on its shape.
+
+    Parameters
+    ----------
+    inputs : float32 array of shape (n_rows, n_features)
+    frequencies : float32 array of shape (n_features, n_frequencies)
+    out, first
+        As for `fill_pairs`.
+    """
+    panel, angles = _panel_of(inputs, frequencies)
+    for start in range(0, len(inputs), _PANEL_ROWS):
+        n_rows = _project_panel(inputs, start, frequencies, panel, angles)
+        fill_pairs(angles[:n_rows], out[start : start + n_rows], first)
+
+
+@_compiled
+def project_cosines(
+    inputs: Float32Array, frequencies: Float32Array, phases: Float32Array, out: Float32Array, first: int
+) -> None:
+    """Write cosines of products with frequencies and phases together, as `project_pairs` does."""
+    panel, angles = _panel_of(inputs, frequencies)
+    for start in range(0, len(inputs), _PANEL_ROWS):
+        n_rows = _project_panel(inputs, start, frequencies, panel, angles)
+        fill_cosines(angles[:n_rows], phases, out[start : start + n_rows], first)
+
+
+# -- nearest centres -------------------------------------------------------------------------------
+
+
+@_compiled
+def find_nearest(
+    scores: NDArray[Any],
+    offsets: NDArray[Any],
+    best: NDArray[Any],
+    second: NDArray[Any],
+    labels: NDArray[np.int32],
+    rivals: NDArray[np.int32],
+) -> None:
+    """Find the least score of each row and the least of the others; of equals the lowest centre's.
+
+    Parameters
+    ----------
+    scores : float array of shape (n_clusters, n_rows)
+        Without their offsets, which are added.
+    offsets : float array of shape (n_clusters,)
+    best, second : float arrays of shape (n_rows,)
+        The two least scores; infinity where there is none, or it is NaN.
+    labels, rivals : int32 arrays of shape (n_rows,)
+        The centres that have them.
+    """
+    n_clusters, n_rows = scores.shape
+    for first in range(0, n_rows, _STRIP):
+        last = min(first + _STRIP, n_rows)
+        low, next_low = best[first:last], second[first:last]
+        label, rival = labels[first:last], rivals[first:last]
+        low[:], next_low[:], label[:], rival[:] = np.inf, np.inf, 0, 0
+        for k in range(n_clusters):
+            line, offset = scores[k, first:last], offsets[k]
+            for i in range(last - first):
+                value = line[i] + offset
+                line[i] = value
+                is_best, is_second = value < low[i], value < next_low[i]
+                next_low[i] = low[i] if is_best else (value if is_second else next_low[i])
+                rival[i] = label[i] if is_best else (k if is_second else rival[i])
+                low[i] = value if is_best else low[i]
+                label[i] = k if is_best else label[i]
+
+
+@_compiled
+def find_margins(
+    scores: NDArray[Any],
+    ends: IntArray,
+    best: NDArray[Any],
+    labels: NDArray[np.int32],
+    rivals: NDArray[np.int32],
+    margins: NDArray[Any],
+) -> None:
+    """Find how far the least score of each group of centres is above the least of all.
+
+    Parameters
+    ----------
+    scores : float array of shape (n_clusters, n_rows)
+    ends : int64 array of shape (n_groups,)
+        Where groups of neighbouring centres end.
+    best, labels, rivals
+        From `find_nearest`; the two nearest centres count in no group.
+    margins : float array of shape (n_groups, n_rows)
+        Overwritten; infinity for a group without other centres.
+    """
+    n_rows = scores.shape[1]
+    for first in range(0, n_rows, _STRIP):
+        last = min(first + _STRIP, n_rows)
+        low, label, rival = best[first:last], labels[first:last], rivals[first:last]
+        start = 0
+        for group in range(len(ends)):
+            least = margins[group, first:last]
+            least[:] = np.inf
+            for k in range(start, ends[group]):
+                line = scores[k, first:last]
+                for i in range(last - first):
+                    other = (line[i] < least[i]) & (label[i] != k) & (rival[i] != k)
+                    least[i] = line[i] if other else least[i]
+            for i in range(last - first):
+                least[i] -= low[i]
+            start = ends[group]
+
+
+# -- sums over clusters ----------------------------------------------------------------------------
+
+
+@_compiled
+def add_rows(
+    lines: NDArray[Any],
+    weights: FloatArray,
+    units: FloatArray,
+    shift: float,
+    added: NDArray[np.int32],
+    taken: NDArray[np.int32],
+    features: IntArray,
+    totals: IntArray,
+) -> None:
+    """Add weighted rows to the sums of one cluster each, and take them from another's, as integers.
+
+    Numbers count multiples of the last bit of `shift`, 1.5 times a power of two: a number below half of it,
+    added to it, is rounded to such a multiple, which is the difference of the bits.
+
+    Parameters
+    ----------
+    lines : float array of shape (n_rows, n_components)
+    weights : float64 array of shape (n_rows,)
+        At most 1.
+    units : float64 array of shape (n_components,)
+        What brings each component to at most 1.
+    shift : float
+    added, taken : int32 arrays of shape (n_init, n_rows)
+        Clusters; rows with the same in both are left out, −1 takes from none.
+    features : int64 array of shape (n_init, n_clusters, n_components)
+        Changed.
+    totals : int64 array of shape (n_init, n_clusters)
+        Of weights; changed.
+    """
+    n_rows, n_components = lines.shape
+    zero, one = _bits(shift), _bits(1.0 + shift) - _bits(shift)
+    plain = (units == 1.0).all()
+    for start in range(len(added)):
+        for i in range(n_rows):
+            new, old, weight, line = added[start, i], taken[start, i], weights[i], lines[i]
+            if new == old:
+                continue
+            total = features[start, new]
+            if plain and weight == 1.0:
+                count = one
+                for j in range(n_components):
+                    total[j] += _bits(np.float64(line[j]) + shift) - zero
+            else:
+                count = _bits(weight + shift) - zero
+                for j in range(n_components):
+                    total[j] += _bits(np.float64(line[j]) * units[j] * weight + shift) - zero
+            totals[start, new] += count
+            if old >= 0:
+                total = features[start, old]
+                for j in range(n_components):
+                    total[j] -= _bits(np.float64(line[j]) * units[j] * weight + shift) - zero
+                totals[start, old] -= count
+
+
+# -- both ------------------------------------------------------------------------------------------
+
+
+@_compiled
+def label_rows(
+    lines: NDArray[Any],
+    products: NDArray[Any],
+    offsets: NDArray[Any],
+    exact_weights: FloatArray,
+    exact_offsets: FloatArray,
+    tolerance: float,
+    exact_tolerance: float,
+    ends: IntArray,
+    best: NDArray[Any],
+    gaps: NDArray[Any],
+    labels: NDArray[np.int32],
+    rivals: NDArray[np.int32],
+    margins: NDArray[Any],
+    row_weights: FloatArray,
+    units: FloatArray,
+    shift: float,
+    former: NDArray[np.int32],
+    features: IntArray,
+    totals: IntArray,
+) -> None:
+    """Find the nearest centres of each start, and add the rows to their sums.
+
+    Parameters
+    ----------
+    lines : float array of shape (n_rows, n_components)
+    products : float array of shape (n_init · n_clusters, n_rows)
+        Of weights and lines; overwritten by scores.
+    offsets : float array of shape (n_init · n_clusters,)
+        A score is a product and its offset.
+    exact_weights : float64 array of shape (n_init · n_clusters, n_components)
+    exact_offsets : float64 array of shape (n_init · n_clusters,)
+        What scores are made of, in float64.
+    tolerance, exact_tolerance : float
+        Centres whose scores are no farther from the least are compared in float64; of those that are no
+        farther from the least then, the lowest is taken.
+    ends : int64 array of shape (n_groups,)
+        Where groups of neighbouring centres end.
+    best, gaps : float arrays of shape (n_init, n_rows)
+        The least score, and by how much the second one is larger.
+    labels, rivals : int32 arrays of shape (n_init, n_rows)
+        The nearest centre, and the one with the second score.
+    margins : float array of shape (n_init, n_groups, n_rows)
+        As `find_margins` has them.
+    row_weights, units, shift, features, totals
+        As for `add_rows`; where no row has a weight, nothing is added up.
+    former : int32 array of shape (n_init, n_rows)
+        What `add_rows` calls `taken`.
+    """
+    n_init, n_rows = labels.shape
+    n_clusters, n_components = len(offsets) // n_init, lines.shape[1]
+    values = np.empty(n_clusters)
+    for start in range(n_init):
+        first, last = start * n_clusters, (start + 1) * n_clusters
+        scores, least, gap, label = products[first:last], best[start], gaps[start], labels[start]
+        find_nearest(scores, offsets[first:last], least, gap, label, rivals[start])
+        if len(ends) > 0:
+            find_margins(scores, ends, least, label, rivals[start], margins[start])
+        for i in range(n_rows):
+            gap[i] -= least[i]
+            if gap[i] <= tolerance:
+                for k in range(n_clusters):
+                    values[k] = np.inf
+                    if scores[k, i] - least[i] <= tolerance:
+                        value = exact_offsets[first + k]
+                        for j in range(n_components):
+                            value = _fma(np.float64(lines[i, j]), exact_weights[first + k, j], value)
+                        values[k] = value
+                label[i] = np.argmax(values <= values.min() + exact_tolerance)
+    if len(row_weights) > 0:
+        add_rows(lines, row_weights, units, shift, labels, former, features, totals)
