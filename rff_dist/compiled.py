@@ -24,9 +24,11 @@ __all__ = [
     "add_rows",
     "fill_cosines",
     "fill_pairs",
+    "find_certain",
     "find_margins",
     "find_nearest",
     "label_rows",
+    "note_margins",
     "project_cosines",
     "project_pairs",
 ]
@@ -36,6 +38,7 @@ type FloatArray = NDArray[np.float64]
 type IntArray = NDArray[np.int64]
 
 _PANEL_ROWS = 64  # whose angles one product makes, always of the same shape
+_LARGEST_CODE = 65_535  # of a margin
 _STRIP = 64  # rows that are compared with all centres at once: their lanes
 
 # Chebyshev interpolation in x = t² on [0, 1/4] of sin(πt)/t and cos(πt), off by at most 7e-9 and 3e-10
@@ -403,3 +406,123 @@ def label_rows(
                 label[i] = np.argmax(values <= values.min() + exact_tolerance)
     if len(row_weights) > 0:
         add_rows(lines, row_weights, units, shift, labels, former, features, totals)
+
+
+# -- what is remembered of rows, see lloyd.py ------------------------------------------------------
+
+
+@_compiled
+def _code_of(margin: float) -> np.uint16:
+    """Return the largest code that stands for no more than a margin in units."""
+    return np.uint16(min(max(margin, 0.0), _LARGEST_CODE))
+
+
+@_compiled
+def note_margins(
+    rows: NDArray[np.intp],
+    number: int,
+    found_labels: NDArray[np.int32],
+    found_rivals: NDArray[np.int32],
+    found_distances: NDArray[Any],
+    found_gaps: NDArray[Any],
+    found_margins: NDArray[Any],
+    tolerance: float,
+    scale: float,
+    labels: NDArray[Any],
+    numbers: NDArray[np.int32],
+    distances: NDArray[np.float32],
+    rivals: NDArray[Any],
+    rival_margins: NDArray[np.uint16],
+    margins: NDArray[np.uint16],
+) -> None:
+    """Note what a pass found of some rows: margins in units, less what scores may err.
+
+    Parameters
+    ----------
+    rows : int array of shape (n_found,)
+        Where the found ones are noted.
+    number : int
+        Of the pass.
+    found_labels, found_rivals : int32 arrays of shape (n_found,)
+    found_distances, found_gaps : float arrays of shape (n_found,)
+    found_margins : float array of shape (n_groups, n_found)
+    tolerance : float
+        What two scores may err together.
+    scale : float
+        Units for 1.
+    labels, numbers, distances, rivals, rival_margins : arrays of shape (n_rows,)
+    margins : array of shape (n_rows, n_groups)
+        Overwritten for the rows.
+    """
+    for i in range(len(rows)):
+        row = rows[i]
+        labels[row], rivals[row], numbers[row] = found_labels[i], found_rivals[i], number
+        distances[row] = np.float32(found_distances[i] * (1.0 + 1e-6))  # float32 may round it down
+        rival_margins[row] = _code_of((found_gaps[i] - tolerance) * scale)
+        for group in range(len(found_margins)):
+            margins[row, group] = _code_of((found_margins[group, i] - tolerance) * scale)
+
+
+@_compiled
+def find_certain(
+    number: int,
+    oldest: int,
+    n_clusters: int,
+    radii: Float32Array,
+    moves: Float32Array,
+    rival_needed: Float32Array,
+    rival_slopes: Float32Array,
+    needed: Float32Array,
+    slopes: Float32Array,
+    labels: NDArray[Any],
+    numbers: NDArray[np.int32],
+    distances: NDArray[np.float32],
+    rivals: NDArray[Any],
+    rival_margins: NDArray[np.uint16],
+    margins: NDArray[np.uint16],
+    certain: NDArray[np.bool_],
+) -> None:
+    """Find the rows whose label a start's pass cannot change; of the oldest, take the loss off their margins.
+
+    Parameters
+    ----------
+    number, oldest : int
+        Of the pass, and the age whose margins it is the last to know; 0 for none.
+    n_clusters : int
+    radii, moves : float32 arrays of shape (n_ages · n_clusters,)
+        By age, 1 first, and label: the largest distance that what follows holds for, and how far the centre
+        has moved since.
+    rival_needed, rival_slopes : float32 arrays of shape (n_ages · n_clusters, n_clusters)
+        The margin, in units, that the second centre must have had for a row at its centre, and for each unit
+        of distance from there.
+    needed, slopes : float32 arrays of shape (n_ages · n_clusters, n_groups)
+        The same for groups of the others.
+    labels, numbers, distances, rivals, rival_margins, margins
+        As noted by `note_margins`; changed for certain rows of the oldest age.
+    certain : bool array of shape (n_rows,)
+        Becomes False for rows that are not.
+    """
+    for row in range(len(certain)):
+        if not certain[row]:  # another start's pass looks at it
+            continue
+        place = (number - 1 - numbers[row]) * n_clusters + labels[row]
+        distance = distances[row]
+        # a row that was never seen is of an age that no table has
+        if numbers[row] < 0 or place >= len(radii) or not distance <= radii[place]:
+            certain[row] = False
+            continue
+        loss = rival_slopes[place, rivals[row]] * distance + rival_needed[place, rivals[row]]
+        stays = rival_margins[row] > loss
+        for group in range(margins.shape[1]):
+            if not stays:
+                break
+            stays = margins[row, group] > slopes[place, group] * distance + needed[place, group]
+        if not stays:
+            certain[row] = False
+        elif oldest > 0 and number - numbers[row] == oldest:
+            rival_margins[row] = _code_of(rival_margins[row] - loss)
+            for group in range(margins.shape[1]):
+                lost = slopes[place, group] * distance + needed[place, group]
+                margins[row, group] = _code_of(margins[row, group] - lost)
+            distances[row] = np.float32((distance + moves[place]) * (1.0 + 1e-6))
+            numbers[row] = number

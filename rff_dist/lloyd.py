@@ -56,7 +56,6 @@ _TABLE_SIZE = 2**21  # numbers of a table, which travels with the state
 _LARGEST_CODE = 65_535
 _RADIUS = 4.0  # of the root mean square of a cluster's distances; rows beyond are always looked at
 _ROUNDING = 1e-12  # of centres' products in float64, relative
-_CHECK_ROWS = 8192
 _KEPT_ROWS = 2048  # of a tile of features that were kept
 _NEVER = -1e30
 
@@ -159,6 +158,11 @@ def sum_remembered(rows: Rows, state: LloydState) -> ClusterSums:
 # -- what is remembered of a block -----------------------------------------------------------------
 
 
+type _OfStart = tuple[
+    NDArray[Any], NDArray[np.int32], NDArray[np.float32], NDArray[Any], NDArray[np.uint16], NDArray[np.uint16]
+]
+
+
 @dataclass(slots=True, eq=False)
 class _Remembered:
     """A block's rows as all starts of a run last saw them; changed in place.
@@ -189,6 +193,11 @@ class _Remembered:
     rival_margins: NDArray[np.uint16]
     margins: NDArray[np.uint16]
     sums: ClusterSums
+
+    def of_start(self, start: int) -> _OfStart:
+        """Return the labels, numbers, distances, rivals, their margins and the others' of a start's rows."""
+        seen = self.labels[start], self.numbers[start], self.distances[start]
+        return *seen, self.rivals[start], self.rival_margins[start], self.margins[start]
 
     @property
     def n_bytes(self) -> int:
@@ -361,79 +370,47 @@ def _look(
         for i, start in enumerate(past.starts):
             entry.labels[start, here] = labels[i]
         return
+    from rff_dist import compiled
+
     found = scorer.nearest(features, past.n_groups, addition)
+    rows = np.arange(here.start, here.stop) if isinstance(here, slice) else here
     for i, start in enumerate(past.starts):
-        entry.labels[start, here] = found.labels[i]
-        entry.rivals[start, here] = found.rivals[i]
-        entry.rival_margins[start, here] = _codes(found.rival_margins[i], scorer, past)
-        entry.margins[start, here] = _codes(found.margins[i], scorer, past).T
-        entry.distances[start, here] = found.distances[i] * (1.0 + 1e-6)  # float32 may round it down
-        entry.numbers[start, here] = past.number
-
-
-def _codes(margins: NDArray[Any], scorer: Scorer, past: Past) -> NDArray[np.uint16]:
-    """Return margins in units, less what scores may err; they are overwritten."""
-    margins -= scorer.tolerance
-    margins *= 1.0 / past.unit
-    np.clip(margins, 0, _LARGEST_CODE, out=margins)
-    return margins.astype(np.uint16)
+        compiled.note_margins(
+            rows,
+            past.number,
+            found.labels[i],
+            found.rivals[i],
+            found.distances[i],
+            found.rival_margins[i],
+            found.margins[i],
+            scorer.tolerance,
+            1.0 / past.unit,
+            *entry.of_start(start),
+        )
 
 
 def _are_certain(entry: _Remembered, past: Past) -> NDArray[np.bool_]:
     """Return which rows cannot have changed clusters in any start of the pass."""
-    n_rows = entry.block.n_samples
-    certain = np.ones(n_rows, bool)
-    if not past.radii.shape[1]:
-        certain[:] = False
-        return certain
-    n_clusters = entry.sums.weights.shape[1]
-    height = even_height(n_rows, _CHECK_ROWS, multiple=64)
+    certain = np.full(entry.block.n_samples, bool(past.radii.shape[1]))
+    if certain.any():
+        from rff_dist import compiled
 
-    def check(first: int) -> None:
-        here = slice(first, first + height)
+        n_clusters = entry.sums.weights.shape[1]
         for i, start in enumerate(past.starts):
-            places = (past.number - 1 - entry.numbers[start, here].astype(np.int64)) * n_clusters
-            known = (places >= 0) & (places < past.radii.shape[1])
-            places[~known] = 0
-            places += entry.labels[start, here]
-            known &= entry.distances[start, here] <= past.radii[i].take(places)
-            rows = np.flatnonzero(known)
-            pairs = places[rows] * n_clusters + entry.rivals[start, rows + first]
-            distances = entry.distances[start, rows + first]
-            rival_needed = past.rival_slopes[i].take(pairs) * distances + past.rival_needed[i].take(pairs)
-            sure = entry.rival_margins[start, rows + first] > rival_needed
-            rows, rival_needed, distances = rows[sure], rival_needed[sure], distances[sure]
-            needed = past.slopes[i].take(places[rows], axis=0)
-            needed *= distances[:, np.newaxis]
-            needed += past.needed[i].take(places[rows], axis=0)
-            sure = (entry.margins[start, rows + first] > needed).all(axis=1)
-            rows, rival_needed, needed = rows[sure], rival_needed[sure], needed[sure]
-            known[:] = False
-            known[rows] = True
-            certain[here] &= known
-            if past.oldest:
-                old = past.number - entry.numbers[start, rows + first] == past.oldest
-                moves = past.moves[i].take(places[rows[old]])
-                _renew(entry, past, start, rows[old] + first, (rival_needed[old], needed[old], moves))
-
-    share_out(check, range(0, n_rows, height))
+            compiled.find_certain(
+                past.number,
+                past.oldest,
+                n_clusters,
+                past.radii[i],
+                past.moves[i],
+                past.rival_needed[i],
+                past.rival_slopes[i],
+                past.needed[i],
+                past.slopes[i],
+                *entry.of_start(start),
+                certain,
+            )
     return certain
-
-
-def _renew(
-    entry: _Remembered,
-    past: Past,
-    start: int,
-    rows: NDArray[np.intp],
-    taken: tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]],
-) -> None:
-    """Take from certain rows' margins what their age has taken at most: they are then as of this pass."""
-    rival_needed, needed, moves = taken
-    for margins, lost in ((entry.rival_margins, rival_needed), (entry.margins, needed)):
-        margins[start, rows] = np.clip(margins[start, rows] - lost, 0, _LARGEST_CODE).astype(np.uint16)
-    entry.distances[start, rows] += moves
-    entry.distances[start, rows] *= 1.0 + 1e-6
-    entry.numbers[start, rows] = past.number
 
 
 # -- what the caller keeps -------------------------------------------------------------------------
