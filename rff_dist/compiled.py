@@ -38,7 +38,7 @@ type FloatArray = NDArray[np.float64]
 type IntArray = NDArray[np.int64]
 
 _PANEL_ROWS = 64  # whose angles one product makes, always of the same shape
-_LARGEST_CODE = 65_535  # of a margin
+_LARGEST_CODE = int(np.iinfo(np.uint16).max)  # of a margin
 _STRIP = 64  # rows that are compared with all centres at once: their lanes
 
 # Chebyshev interpolation in x = t² on [0, 1/4] of sin(πt)/t and cos(πt), off by at most 7e-9 and 3e-10
@@ -75,7 +75,8 @@ def _bits(_: Any, value: Any) -> Any:
 
 
 @_compiled
-def _panel_of(inputs: Float32Array, frequencies: Float32Array) -> tuple[Float32Array, Float32Array]:
+def _panel_of(frequencies: Float32Array) -> tuple[Float32Array, Float32Array]:
+    """Return a panel of zeros, shape (64, n_features), and room for its angles, (64, n_frequencies)."""
     n_features, n_frequencies = frequencies.shape
     panel = np.zeros((_PANEL_ROWS, n_features), np.float32)
     return panel, np.empty((_PANEL_ROWS, n_frequencies), np.float32)
@@ -174,7 +175,7 @@ def project_pairs(inputs: Float32Array, frequencies: Float32Array, out: Float32A
     out, first
         As for `fill_pairs`.
     """
-    panel, angles = _panel_of(inputs, frequencies)
+    panel, angles = _panel_of(frequencies)
     for start in range(0, len(inputs), _PANEL_ROWS):
         n_rows = _project_panel(inputs, start, frequencies, panel, angles)
         fill_pairs(angles[:n_rows], out[start : start + n_rows], first)
@@ -185,7 +186,7 @@ def project_cosines(
     inputs: Float32Array, frequencies: Float32Array, phases: Float32Array, out: Float32Array, first: int
 ) -> None:
     """Write cosines of products with frequencies and phases together, as `project_pairs` does."""
-    panel, angles = _panel_of(inputs, frequencies)
+    panel, angles = _panel_of(frequencies)
     for start in range(0, len(inputs), _PANEL_ROWS):
         n_rows = _project_panel(inputs, start, frequencies, panel, angles)
         fill_cosines(angles[:n_rows], phases, out[start : start + n_rows], first)
