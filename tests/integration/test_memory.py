@@ -11,6 +11,10 @@ from rff_dist.storage import generate_dataset
 from tests.processes import environment_of_all_cores
 
 MIB = 2**20
+# What is held is measured, not what glibc keeps of what was freed: -2 to 8 MiB, by which of Zarr's up to 20
+# threads happened to read (one arena for all of them: 1 to 5) and what was freed in between (large arrays go
+# back to the system at once; by default glibc raises its threshold for that as it runs: 0.1 to 0.5).
+MALLOC = {"MALLOC_ARENA_MAX": "1", "MALLOC_MMAP_THRESHOLD_": "131072"}
 SCRIPT = """
 import json, sys
 from rff_dist import RFFRidge, SerialEngine, open_dataset, pipeline, prediction
@@ -70,9 +74,7 @@ def peaks(tmp_path_factory):
         # The sample for a length scale of "auto" reads up to ten chunks at a time: 5 to 8 MiB more where
         # there are that many
         place, output = folder / f"{n_samples}.zarr", folder / f"{n_samples}-out.zarr"
-        # Zarr reads in up to 20 threads, and glibc gives each an arena of its own, which keeps what it
-        # held once: -2 to 8 MiB, by which threads happened to read. With one arena it is 0.1 to 0.2.
-        result = run_job(place, output, 64, 1.0, 2.0, MALLOC_ARENA_MAX="1")
+        result = run_job(place, output, 64, 1.0, 2.0, **MALLOC)
         assert result["rows"] == n_samples
         assert result["rmse"] == pytest.approx(0.5, rel=0.05)  # the noise: no model does better
         results[n_samples] = result
@@ -129,9 +131,7 @@ print(json.dumps({"second": peaks[1], "last": peaks[-1], "passes": len(peaks)}))
 
 def run_passes(url, cache, algorithm="lloyd"):
     command = [sys.executable, "-c", LLOYD, str(url), cache, algorithm]
-    # Large arrays go back to the system at once: by default glibc raises its threshold for that as it runs.
-    malloc = {"MALLOC_ARENA_MAX": "1", "MALLOC_MMAP_THRESHOLD_": "131072"}
-    environment = {**environment_of_all_cores(), **malloc}
+    environment = {**environment_of_all_cores(), **MALLOC}
     run = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr
     return json.loads(run.stdout)
