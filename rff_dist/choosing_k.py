@@ -24,7 +24,8 @@ from numpy.typing import NDArray
 from rff_dist import kmeans, pipeline
 from rff_dist.agreement import count_agreement
 from rff_dist.blocks import Block, Dataset, Rows, using_threads
-from rff_dist.clustering import choose_centres, improve_centres, label_rows
+from rff_dist.candidates import choose_centres, improve_centres
+from rff_dist.clustering import label_rows
 from rff_dist.drawing import check_width, sample_inputs
 from rff_dist.engines import Engine
 from rff_dist.errors import InvalidParameterError, PlanError

@@ -20,26 +20,28 @@ from numpy.typing import NDArray
 from rff_dist import pipeline
 from rff_dist.agreement import Contingency, count_agreement
 from rff_dist.blocks import Block, BlockTask, Dataset, Moments, Rows
-from rff_dist.clustering import (
-    Batch,
-    Centres,
+from rff_dist.candidates import (
     Choice,
     ChosenRows,
-    ClusterGrid,
-    ClusterSums,
-    centre_distances,
     choose_centres,
     choose_rows,
     exchange_centres,
-    fraction_bits_for,
     improve_centres,
+    weighted_inertia,
+)
+from rff_dist.clustering import (
+    Batch,
+    Centres,
+    ClusterGrid,
+    ClusterSums,
+    centre_distances,
+    fraction_bits_for,
     label_rows,
     measure_tiles,
     pass_bytes,
     row_uniforms,
     sum_batch,
     sum_clusters,
-    weighted_inertia,
 )
 from rff_dist.drawing import check_width, draw, sample_rows
 from rff_dist.engines import Engine
