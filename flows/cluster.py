@@ -353,7 +353,9 @@ def start() -> Summary:
     work = _work.get()
     given = work.parameters
     job = kmeans.measure(work.dataset, work.feature_map, work.moments, engine=work.engine)
-    candidates = kmeans.find_candidates(job, given.init, n_clusters=given.numbers[-1], seed=given.seed)
+    candidates = kmeans.find_candidates(
+        job, given.init, n_clusters=given.numbers[-1], seed=given.seed, cache=given.cache
+    )
     starts = kmeans.choose_starts(candidates, given.numbers, n_init=given.n_init, seed=given.seed)
     starts = kmeans.approach(job, starts, algorithm=given.algorithm, tol=given.tol, seed=given.seed)
     work.found["passes"] = kmeans.iterate(

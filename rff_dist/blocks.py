@@ -151,10 +151,18 @@ class BlockTask[S, T]:
 
     An engine calls it as `function(block, state)`; one that has a better way to the rows
     (a Dask collection's own tasks) may take `source` and `compute` apart, one that reads ahead calls `begin`.
+
+    Attributes
+    ----------
+    source : Dataset
+    compute : callable
+    run : str, optional
+        What processes remember of the blocks is kept under: each is then best computed where it was before.
     """
 
     source: Dataset
     compute: Callable[[Rows, S], T]
+    run: str | None = None
 
     def __call__(self, block: Block, state: S) -> T:
         return self.compute(self.source.read(block), state)

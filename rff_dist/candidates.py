@@ -14,24 +14,28 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from threading import Lock
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
 
+from rff_dist import block_memory
 from rff_dist.blocks import Rows, using_threads
-from rff_dist.clustering import EQUAL, Centres, Scorer, factors_of, row_uniforms, visit_tiles
+from rff_dist.clustering import EQUAL, Centres, ClusterSums, Scorer, factors_of, row_uniforms, visit_tiles
+from rff_dist.feature_map import FeatureMap
 from rff_dist.frequencies import counter_uniforms
 
 __all__ = [
     "Choice",
     "ChosenRows",
+    "Points",
     "choose_centres",
     "choose_rows",
     "exchange_centres",
     "improve_centres",
+    "weigh_points",
     "weighted_inertia",
 ]
 
@@ -46,30 +50,56 @@ _COMPARED_ROWS = 2048  # with all centres at once
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Choice:
-    """The state of a pass that chooses rows far from their nearest centres.
+class Points:
+    """Points in features that rows are compared with; the state of a pass that weights them.
 
     Attributes
     ----------
-    centres : Centres
-        Of one start.
-    size : int
-        Rows to choose; fewer where fewer are off their centres.
-    seed : int, or None
-        None chooses the farthest rows. Else rows are drawn without replacement with probabilities in
-        proportion to w·d², which is what Bahmani et al. (2012), Alg. 2, step 4, draw on average.
-    round : int
-        Which of the seed's drawings this is.
+    groups : tuple of Centres
+        Each of one start. Those of the passes before come first, in their order: what a process remembers of
+        a block's rows then lets it compare them with the new ones alone. Nothing but time depends on that.
+    run : str
+        What is remembered is kept under; "" for nothing.
+    budget : int
+        Bytes that each process may remember.
     """
 
-    centres: Centres
-    size: int
-    seed: int | None = None
-    round: int = 0
+    groups: tuple[Centres, ...]
+    run: str = ""
+    budget: int = 0
+
+    @property
+    def feature_map(self) -> FeatureMap:
+        """Return what makes the features."""
+        return self.groups[0].feature_map
 
     def digest(self) -> str:
         """Return the feature map's digest: what every worker must agree on."""
-        return self.centres.digest()
+        return self.groups[0].digest()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Choice:
+    """The state of a pass that chooses rows far from their nearest points.
+
+    Attributes
+    ----------
+    points : Points
+    size : int
+        Rows to choose; fewer where fewer are off the points.
+    seed : int, or None
+        None chooses the farthest rows. Else rows are drawn without replacement with probabilities in
+        proportion to w·d², which is what Bahmani et al. (2012), Alg. 2, step 4, draw on average. Each number
+        of groups of points is another drawing.
+    """
+
+    points: Points
+    size: int
+    seed: int | None = None
+
+    def digest(self) -> str:
+        """Return the feature map's digest: what every worker must agree on."""
+        return self.points.digest()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -101,10 +131,10 @@ class ChosenRows:
 
 
 def choose_rows(rows: Rows, state: Choice) -> ChosenRows:
-    """Choose rows of a block: the farthest from their nearest centres, or drawn by their squared distances.
+    """Choose rows of a block: the farthest from their nearest points, or drawn by their squared distances.
 
-    Rows without weight, or at a centre, are never chosen. A row's draw depends on the seed, the round and its
-    number in the dataset alone.
+    Rows without weight, or at a point, are never chosen. A row's draw depends on the seed, the number of
+    groups of points and its number in the dataset alone.
 
     References
     ----------
@@ -116,34 +146,93 @@ def choose_rows(rows: Rows, state: Choice) -> ChosenRows:
     DataError
         If a value is not finite or a weight negative.
     """
-    scorer, feature_map = Scorer(state.centres), state.centres.feature_map
-    factors = factors_of(feature_map)
-    start = rows.block.start
-    waits = None
+    block, points = rows.block, state.points
+    keys = _find_nearest(rows, points).distances.astype(np.float64)
+    weights = np.ones(len(keys)) if rows.sample_weight is None else rows.sample_weight
+    counts = np.flatnonzero((keys > 0) & (weights > 0))
+    keys = keys[counts]
     if state.seed is not None:
-        stream = _KMEANS_STREAM + 2 * state.round
-        waits = -np.log(row_uniforms(state.seed, stream, start, rows.block.stop))
-    found, lock = (
-        [ChosenRows(state.size, np.empty(0), np.empty(0, np.int64), np.empty((0, len(factors))))],
-        Lock(),
-    )
+        stream = _KMEANS_STREAM + 2 * (len(points.groups) - 1)
+        waits = -np.log(row_uniforms(state.seed, stream, block.start, block.stop)[counts])
+        keys = -waits / (keys * weights[counts])
+    best = np.lexsort((counts, -keys))[: state.size]
+    chosen = counts[best]
+    features = np.empty((len(chosen), points.feature_map.n_components))
 
-    def choose(first: int, features: NDArray[Any]) -> None:
+    def gather(first: int, tile: NDArray[Any]) -> None:
+        features[first : first + len(tile)] = tile
+
+    visit_tiles(rows, points.feature_map, gather, chosen=chosen)
+    return ChosenRows(state.size, keys[best], block.start + chosen, features * factors_of(points.feature_map))
+
+
+def weigh_points(rows: Rows, state: Points) -> ClusterSums:
+    """Sum the weights of a block's rows by their nearest points, without their features.
+
+    Raises
+    ------
+    DataError
+        If a value is not finite or a weight negative.
+    """
+    n_samples, grid = rows.block.n_samples, state.groups[0].grid
+    labels = _find_nearest(rows, state).labels
+    n_points = sum(group.values.shape[1] for group in state.groups)
+    totals = np.zeros((1, n_points), np.int64)
+    np.add.at(totals[0], labels, grid.counts_of(rows.sample_weight, n_samples))
+    return ClusterSums(n_samples, np.zeros((1, n_points, 0), np.int64), totals, 0)
+
+
+@dataclass(slots=True, eq=False)
+class _Nearest:
+    """The nearest points of a block's rows.
+
+    Attributes
+    ----------
+    n_groups : int
+        Groups of points that the rows were compared with.
+    labels : int32 array of shape (n_rows,)
+        The nearest one; of those that rounding cannot tell apart any, but always the same.
+    distances : float array of shape (n_rows,)
+        Its ‖z − c‖².
+    """
+
+    n_groups: int
+    labels: NDArray[np.int32]
+    distances: NDArray[Any]
+
+
+def _find_nearest(rows: Rows, points: Points) -> _Nearest:
+    """Compare a block's rows with the points that they were not compared with yet."""
+    block, scorers = rows.block, _scorers_of(points)
+    key, n_rows = (block.index, block.start, block.stop), block.n_samples
+    found: _Nearest | None = block_memory.take(points.run, key)
+    if found is None:
+        found = _Nearest(0, np.zeros(n_rows, np.int32), np.full(n_rows, np.inf, scorers[0].dtype))
+    n_known, all_labels, all_distances = found.n_groups, found.labels, found.distances
+    ends = np.cumsum([scorer.n_clusters for scorer in scorers])
+
+    def compare(first: int, features: NDArray[Any]) -> None:
         here = slice(first, first + len(features))
-        distances = scorer.squared_distances(features).min(axis=1).astype(np.float64)
-        weights = 1.0 if rows.sample_weight is None else rows.sample_weight[here]
-        counts = np.flatnonzero((distances > scorer.nothing) & (np.asarray(weights) > 0))
-        keys = distances
-        if waits is not None:
-            keys = np.full(len(distances), -np.inf)
-            keys[counts] = -waits[here][counts] / (distances * weights)[counts]
-        best = counts[np.lexsort((counts, -keys[counts]))[: state.size]]
-        chosen = ChosenRows(state.size, keys[best], start + first + best, features[best] * factors)
-        with lock:
-            found[0] += chosen
+        for scorer, end in list(zip(scorers, ends, strict=True))[n_known:]:
+            labels, distances = scorer.least(features)
+            nearer = distances < all_distances[here]
+            all_labels[here][nearer] = end - scorer.n_clusters + labels[nearer]
+            all_distances[here][nearer] = distances[nearer]
 
-    visit_tiles(rows, feature_map, choose, n_columns=state.centres.values.shape[1])
-    return found[0]
+    if n_known < len(scorers):
+        n_columns = max(scorer.n_clusters for scorer in scorers[n_known:])
+        visit_tiles(rows, points.feature_map, compare, n_columns=n_columns)
+    found.n_groups = len(scorers)
+    if points.run:
+        n_bytes = all_labels.nbytes + all_distances.nbytes
+        block_memory.keep(points.run, key, found, n_bytes=n_bytes, number=len(scorers), budget=points.budget)
+    return found
+
+
+@lru_cache(maxsize=1)
+def _scorers_of(points: Points) -> list[Scorer]:
+    """Return the scorers that all blocks of a pass share in a process."""
+    return [Scorer(group) for group in points.groups]
 
 
 # -- starts, from candidates in memory -------------------------------------------------------------

@@ -197,7 +197,9 @@ def fit(
         engine=engine,
     )
     job = kmeans.measure(dataset, feature_map, moments, engine=engine)
-    among = kmeans.find_candidates(job, init, n_clusters=numbers[-1], seed=seed)
+    among = kmeans.find_candidates(
+        job, init, n_clusters=numbers[-1], seed=seed, cache=cache, cache_bytes=cache_bytes
+    )
     facts = pipeline.describe_dataset(dataset)
     starts = kmeans.choose_starts(among, numbers, n_init=n_init, seed=seed)
     starts = kmeans.approach(job, starts, algorithm=algorithm, tol=tol, seed=seed)

@@ -67,6 +67,17 @@ class ClusterGrid:
         """Return the power of two that bounds each component, shape (n_components,)."""
         return np.exp2(expand(self.exponents)) if self.exponents else np.ones(n_components)
 
+    def counts_of(self, sample_weight: FloatArray | None, n_samples: int) -> IntArray:
+        """Return what the weights of rows count, shape (n_samples,); those of rows without weight are 1."""
+        weights = self.scaled(sample_weight, n_samples)
+        return np.rint(np.ldexp(weights, self.fraction_bits)).astype(np.int64)
+
+    def scaled(self, sample_weight: FloatArray | None, n_samples: int) -> FloatArray:
+        """Return weights of at most 1; 1 for rows without."""
+        if sample_weight is None:
+            return np.ones(n_samples)
+        return np.ldexp(sample_weight, -self.weight_exponent)
+
 
 def fraction_bits_for(n_samples: int) -> int:
     """Return the finest grid on which the sum of that many rows fits in an int64: 39 bits up to 2**23 rows.
@@ -192,12 +203,20 @@ def factors_of(feature_map: FeatureMap) -> FloatArray:
     return expand(feature_map.scales)
 
 
+def same_squared_norm(feature_map: FeatureMap) -> float | None:
+    """Return the ‖z‖² that all rows have but for rounding; None where they differ."""
+    factors = factors_of(feature_map)
+    if feature_map.squared_norm is None or np.ptp(factors) > 0:
+        return None
+    return float(feature_map.squared_norm * factors[0] ** 2)
+
+
 def largest_squared_norm(feature_map: FeatureMap, grid: ClusterGrid) -> float:
     """Return what no ‖z‖² is above."""
-    factors = factors_of(feature_map)
-    if feature_map.squared_norm is not None and np.ptp(factors) == 0:
-        return float(feature_map.squared_norm * factors[0] ** 2) * (1.0 + 1e-6)  # features are rounded
-    return float(np.square(factors * grid.units(len(factors))).sum())
+    norm = same_squared_norm(feature_map)
+    if norm is not None:
+        return norm * (1.0 + 1e-6)  # features are rounded
+    return float(np.square(factors_of(feature_map) * grid.units(feature_map.n_components)).sum())
 
 
 # -- tiles -----------------------------------------------------------------------------------------
@@ -360,8 +379,6 @@ class Scorer:
         Of features and scores.
     tolerance : float
         Scores that differ by no more are settled in float64; two scores' errors are smaller together.
-    nothing : float
-        Squared distances up to this are none.
     """
 
     def __init__(self, state: Centres) -> None:
@@ -382,9 +399,8 @@ class Scorer:
         )
         self._narrow_offsets = np.concatenate([self._offsets, middle_norms]).astype(self.dtype)
         self._squares: NDArray[Any] = np.square(factors).astype(self.dtype)
-        largest = largest_squared_norm(state.feature_map, state.grid)
-        self._same_norm = state.feature_map.squared_norm is not None and np.ptp(factors) == 0
-        self._largest = largest
+        self._norm = same_squared_norm(state.feature_map) if single else None  # float64 tells them apart
+        self._largest = largest = largest_squared_norm(state.feature_map, state.grid)
         lengths = np.linalg.norm(apart, axis=2).max(initial=0.0)
         # sums of D rounded products: √D roundings of the largest a sum can be, for each of two scores
         # (Higham & Mary 2019 on why √D); measured errors are below a tenth of it
@@ -395,7 +411,8 @@ class Scorer:
         self._settled_tolerance = float(np.finfo(np.float64).eps) * reach
         norm = math.sqrt(largest) + math.sqrt(float(middle_norms.max(initial=0.0)))
         self._distance_tolerance = self.tolerance + 2.0 * eps * math.sqrt(n_components) * norm**2
-        self.nothing = max(EQUAL * largest, self.tolerance if single else 0.0)
+        if self._norm is not None:
+            self._distance_tolerance += largest - self._norm
         for offsets in (self._offsets, self._narrow_offsets[: present.size]):
             offsets[~present.ravel()] = np.inf
         self._spare = SpareMemory()
@@ -470,27 +487,62 @@ class Scorer:
         return Nearest(labels, best, rivals, gaps, margins), from_middles
 
     def _norms(self, features: NDArray[Any]) -> Any:
-        """Return ‖z‖² of each row, or what it is for all."""
-        return self.dtype(self._largest) if self._same_norm else np.square(features) @ self._squares
+        """Return ‖z‖² of each row, whose bits are its own, or what it is for all."""
+        if self._norm is not None:
+            return self.dtype(self._norm)
+        features = features.astype(self.dtype, copy=False)
+        return np.einsum("ij,ij,j->i", features, features, self._squares)
+
+    def least(self, features: NDArray[Any]) -> tuple[NDArray[np.int32], NDArray[Any]]:
+        """Return the first start's nearest centre of each row, the lowest of equals, and its ‖z − c‖².
+
+        Both of shape (n_rows,). What rounding can make of 0 is 0. A row's bits are its own.
+        """
+        from rff_dist import compiled
+
+        n_rows = len(features)
+        products = self._products_of_panels(features)
+        best = np.empty_like(products[:, 0])
+        labels = np.empty(best.shape, np.int32)
+        compiled.find_least(products, self._narrow_offsets[: self.n_clusters], best, labels)
+        distances = (best + products[:, -self.n_init]).ravel()[:n_rows]
+        distances += self._narrow_offsets[-self.n_init] + self._norms(features)
+        distances[distances <= max(EQUAL * self._largest, self._distance_tolerance)] = 0.0
+        return labels.ravel()[:n_rows], distances
 
     def squared_distances(self, features: NDArray[Any]) -> NDArray[Any]:
         """Return ‖z − c‖² for the first start's centres, shape (n_rows, n_clusters), not below 0.
 
-        Products are made in panels of 64 rows, the last one padded, so that a row's bits are its own.
+        A row's bits are its own.
         """
-        n_rows, n_components = features.shape
-        padding = np.zeros((-n_rows % _PANEL_ROWS, n_components), self.dtype)
-        features = np.concatenate([features, padding], dtype=self.dtype)
-        panels = features.reshape(-1, _PANEL_ROWS, n_components)
-        with np.errstate(over="ignore", invalid="ignore"):
-            scores = (panels @ self._narrow_weights.T).reshape(len(features), -1) + self._narrow_offsets
-        if not np.isfinite(scores[:, -1]).all():
-            raise _not_finite()
-        distances: NDArray[Any] = scores[:n_rows, : self.n_clusters]
-        norms = np.einsum("ij,ij,j->i", features[:n_rows], features[:n_rows], self._squares)
-        distances += (norms + scores[:n_rows, -self.n_init])[:, np.newaxis]
+        products = self._products_of_panels(features) + self._narrow_offsets[:, np.newaxis]
+        scores = products.transpose(0, 2, 1).reshape(-1, products.shape[1])[: len(features)]
+        distances: NDArray[Any] = scores[:, : self.n_clusters]
+        distances += (self._norms(features) + scores[:, -self.n_init])[:, np.newaxis]
         np.maximum(distances, 0.0, out=distances)
         return distances
+
+    def _products_of_panels(self, features: NDArray[Any]) -> NDArray[Any]:
+        """Return scores without offsets, shape (n_panels, n_lines, height), those of the middles last.
+
+        Panels have the same height, the last one is padded: a product's rounding depends on its shape.
+
+        Raises
+        ------
+        DataError
+            If features overflow.
+        """
+        n_rows, n_components = features.shape
+        features = features.astype(self.dtype, copy=False)
+        height = min(_LEAST_ROWS, _tile_rows(n_components, self.n_clusters))  # 64 are a fifth slower than 256
+        if n_rows % height:
+            features = np.concatenate([features, np.zeros((-n_rows % height, n_components), self.dtype)])
+        panels = features.reshape(-1, height, n_components)
+        with np.errstate(over="ignore", invalid="ignore"):
+            products: NDArray[Any] = self._narrow_weights @ panels.transpose(0, 2, 1)
+        if not np.isfinite(products[:, -1]).all():
+            raise _not_finite()
+        return products
 
 
 def _not_finite() -> DataError:
@@ -531,7 +583,7 @@ def sum_clusters(rows: Rows, state: Centres, *, squared_norms: bool = False) -> 
         If a value is not finite or a weight negative.
     """
     scorer, tally = scorer_of(state), Tally(state, squared_norms=squared_norms)
-    weights = tally.scaled(rows.sample_weight, rows.block.n_samples)
+    weights = state.grid.scaled(rows.sample_weight, rows.block.n_samples)
 
     def add(first: int, features: NDArray[Any]) -> None:
         own = weights[first : first + len(features)]
@@ -567,12 +619,6 @@ class Tally:
         self._lock = Lock()
         self._parts: list[tuple[IntArray, IntArray]] = []  # sums so far, as many as threads add at once
 
-    def scaled(self, sample_weight: FloatArray | None, n_samples: int) -> FloatArray:
-        """Return weights of at most 1; 1 for rows without."""
-        if sample_weight is None:
-            return np.ones(n_samples)
-        return np.ldexp(sample_weight, -self._grid.weight_exponent)
-
     @contextmanager
     def adding(self, weights: FloatArray, former: NDArray[np.int32] | None = None) -> Iterator[Addition]:
         """Give what some rows are to be added to.
@@ -580,7 +626,7 @@ class Tally:
         Parameters
         ----------
         weights : float64 array of shape (n_rows,)
-            From `scaled`.
+            From the grid's `scaled`.
         former : int32 array of shape (n_init, n_rows), optional
             Clusters that rows are taken from.
         """

@@ -25,6 +25,7 @@ __all__ = [
     "fill_cosines",
     "fill_pairs",
     "find_certain",
+    "find_least",
     "find_margins",
     "find_nearest",
     "label_rows",
@@ -230,6 +231,35 @@ def find_nearest(
                 is_best, is_second = value < low[i], value < next_low[i]
                 next_low[i] = low[i] if is_best else (value if is_second else next_low[i])
                 rival[i] = label[i] if is_best else (k if is_second else rival[i])
+                low[i] = value if is_best else low[i]
+                label[i] = k if is_best else label[i]
+
+
+@_compiled
+def find_least(
+    products: NDArray[Any], offsets: NDArray[Any], best: NDArray[Any], labels: NDArray[np.int32]
+) -> None:
+    """Find the least score of each row, and whose it is; of equals the lowest centre's.
+
+    Parameters
+    ----------
+    products : float array of shape (n_panels, n_clusters or more, n_rows)
+        Scores without their offsets.
+    offsets : float array of shape (n_clusters,)
+    best : float array of shape (n_panels, n_rows)
+        Overwritten; infinity where no score is a number.
+    labels : int32 array of shape (n_panels, n_rows)
+        Overwritten.
+    """
+    n_rows = products.shape[2]
+    for panel in range(len(products)):
+        low, label = best[panel], labels[panel]
+        low[:], label[:] = np.inf, 0
+        for k in range(len(offsets)):
+            line, offset = products[panel, k], offsets[k]
+            for i in range(n_rows):
+                value = line[i] + offset
+                is_best = value < low[i]
                 low[i] = value if is_best else low[i]
                 label[i] = k if is_best else label[i]
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import operator
 import os
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -23,10 +24,12 @@ from rff_dist.blocks import Block, BlockTask, Dataset, Moments, Rows
 from rff_dist.candidates import (
     Choice,
     ChosenRows,
+    Points,
     choose_centres,
     choose_rows,
     exchange_centres,
     improve_centres,
+    weigh_points,
     weighted_inertia,
 )
 from rff_dist.clustering import (
@@ -458,7 +461,9 @@ def find_clusters(
     check_fits(dataset, feature_map.n_components, (n_clusters,), n_init=n_init, init=init, engine=engine)
     job = measure(dataset, feature_map, moments, engine=engine)
     if isinstance(init, str):
-        candidates = find_candidates(job, init, n_clusters=n_clusters, seed=seed)
+        candidates = find_candidates(
+            job, init, n_clusters=n_clusters, seed=seed, cache=cache, cache_bytes=cache_bytes
+        )
         starts = choose_starts(candidates, (n_clusters,), n_init=n_init, seed=seed)
     else:
         starts = Starts(read_centres(init, feature_map, n_clusters)[np.newaxis], (n_clusters,))
@@ -486,7 +491,7 @@ def check_fits(
     largest = max(numbers)
     check_memory(dataset, n_components, n_init * len(numbers), largest, engine=engine)
     if isinstance(init, str) and _draws(init, dataset, largest):
-        check_memory(dataset, n_components, 1, 1 + ROUNDS * OVERSAMPLING * largest, engine=engine)
+        check_memory(dataset, n_components, 1, _most_candidates(largest), engine=engine)
 
 
 def check_memory(
@@ -546,10 +551,11 @@ class Job:
         label: str,
         combine: Callable[[T, T], T] = operator.add,
         blocks: Sequence[Block] | None = None,
+        run: str | None = None,
     ) -> T:
-        """Run a pass over all blocks, or some."""
+        """Run a pass over all blocks, or some; `run` is what processes remember of them is kept under."""
         return self.engine.map_reduce(
-            BlockTask(self.dataset, compute),
+            BlockTask(self.dataset, compute, run),
             pipeline.blocks_of(self.dataset) if blocks is None else blocks,
             state,
             combine=combine,
@@ -594,6 +600,21 @@ class Job:
         _check_counted(sums, expected)
         return sums
 
+    def budget(self, n_init: int, n_clusters: int, *, cache: str, cache_bytes: int | None) -> int:
+        """Return the bytes that each process may remember beside such passes; parameters as for `iterate`.
+
+        Raises
+        ------
+        PlanError
+            If a pass needs more memory than a worker has.
+        """
+        left = self.check_memory(n_init, n_clusters) // 2
+        if cache == "none":
+            return 0
+        if cache_bytes is not None:
+            return int(cache_bytes)
+        return left if cache == "features" else min(CACHE_BYTES, left)
+
     def course(self, n_init: int, n_clusters: int, *, cache: str, cache_bytes: int | None) -> Course:
         """Return what the passes of a run of Lloyd's algorithm know of each other.
 
@@ -602,10 +623,6 @@ class Job:
         PlanError
             If a pass needs more memory than a worker has.
         """
-        left = self.check_memory(n_init, n_clusters) // 2
-        if cache != "features":
-            left = min(CACHE_BYTES, left)
-        most = left if cache_bytes is None else int(cache_bytes)
         return Course(
             pipeline.blocks_of(self.dataset),
             n_init,
@@ -613,7 +630,7 @@ class Job:
             spread=self.variance * self.feature_map.n_components,
             mean_norm=self.sum_of_squared_norms / self.weight,
             n_components=self.feature_map.n_components,
-            budget=0 if cache == "none" else most,
+            budget=self.budget(n_init, n_clusters, cache=cache, cache_bytes=cache_bytes),
             features=cache == "features",
         )
 
@@ -622,7 +639,7 @@ class Job:
         state = course.state(centres, starts)
         task: Any = LloydTask(self.dataset, course.run)
         if hasattr(self.dataset, "lazy"):  # the cluster reads the rows, whether they are needed or not
-            task = BlockTask(self.dataset, sum_remembered)
+            task = BlockTask(self.dataset, sum_remembered, course.run)
         sums: ClusterSums = self.engine.map_reduce(
             task, pipeline.blocks_of(self.dataset), state, combine=operator.add, label="lloyd"
         )
@@ -753,14 +770,21 @@ def _draws(init: str, dataset: Dataset, n_clusters: int) -> bool:
     return init == "k-means||" and dataset.n_samples > _sample_size(n_clusters)
 
 
+def _most_candidates(n_clusters: int) -> int:
+    return 1 + ROUNDS * OVERSAMPLING * n_clusters
+
+
 def _sample_size(n_clusters: int) -> int:
     return max(CANDIDATE_ROWS, 4 * n_clusters)
 
 
-def find_candidates(job: Job, init: str, *, n_clusters: int, seed: int) -> Candidates:
+def find_candidates(
+    job: Job, init: str, *, n_clusters: int, seed: int, cache: str = "labels", cache_bytes: int | None = None
+) -> Candidates:
     """Find the rows that up to `n_clusters` centres are chosen among; parameters as for `find_clusters`."""
     if _draws(init, job.dataset, n_clusters):
-        return Candidates(*_draw_candidates(job, n_clusters, seed), drawn=True)
+        budget = job.budget(1, _most_candidates(n_clusters), cache=cache, cache_bytes=cache_bytes)
+        return Candidates(*_draw_candidates(job, n_clusters, seed, budget), drawn=True)
     return Candidates(*_sample_candidates(job, _sample_size(n_clusters), seed), drawn=False)
 
 
@@ -801,29 +825,40 @@ def _sample_candidates(job: Job, size: int, seed: int) -> tuple[FloatArray, Floa
     return job.feature_map.transform(X[first], dtype=np.float64), counts
 
 
-def _draw_candidates(job: Job, n_clusters: int, seed: int) -> tuple[FloatArray, FloatArray]:
+def _draw_candidates(job: Job, n_clusters: int, seed: int, budget: int) -> tuple[FloatArray, FloatArray]:
     """Draw candidates by k-means||, and weight them by the rows that are nearest to them.
+
+    Processes remember how far each row is from the candidates so far, 8 or 12 bytes a row within the budget:
+    a pass then compares it with those alone that the last one drew.
 
     References
     ----------
     Bahmani et al. (2012), Alg. 2. Each round draws 2 · n_clusters rows, not that many on average.
     """
     X, _, _ = sample_rows(job.dataset, seed, n_rows=1)
-    candidates = job.feature_map.transform(X, dtype=np.float64)
     # where rows are close together for float32, distances need float64
     spread = job.variance * job.feature_map.n_components
     precise = spread < 1e-3 * job.sum_of_squared_norms / job.weight
-    for turn in range(ROUNDS):
-        state = job.centres(candidates[np.newaxis], precise=precise)
-        drawn: ChosenRows = job.run(
-            choose_rows, Choice(state, OVERSAMPLING * n_clusters, seed, turn), label=f"candidates {turn + 1}"
-        )
-        candidates = np.concatenate([candidates, drawn.features])
-        if len(drawn.keys) < OVERSAMPLING * n_clusters:
-            break
-    weights = job.sums(candidates[np.newaxis], label="weights").cluster_weights(job.grid)[0]
+    drawn = job.feature_map.transform(X, dtype=np.float64)
+    points, size = Points((), uuid.uuid4().hex, budget), OVERSAMPLING * n_clusters
+    try:
+        for turn in range(ROUNDS):
+            points = replace(points, groups=(*points.groups, job.centres(drawn[np.newaxis], precise=precise)))
+            chosen: ChosenRows = job.run(
+                choose_rows, Choice(points, size, seed), label=f"candidates {turn + 1}", run=points.run
+            )
+            drawn = chosen.features
+            if len(drawn) < size:
+                break
+        if len(drawn):
+            points = replace(points, groups=(*points.groups, job.centres(drawn[np.newaxis], precise=precise)))
+        sums: ClusterSums = job.run(weigh_points, points, label="weights", run=points.run)
+    finally:
+        job.engine.forget(points.run)
+    _check_counted(sums, job.dataset.n_samples)
+    weights = sums.cluster_weights(job.grid)[0]
     counts = weights > 0
-    return candidates[counts], weights[counts]
+    return np.concatenate([group.values[0] for group in points.groups])[counts], weights[counts]
 
 
 # -- Lloyd passes ----------------------------------------------------------------------------------
@@ -1067,8 +1102,8 @@ def _refilled(job: Job, centres: FloatArray, empty: NDArray[np.intp]) -> FloatAr
 
     The lower row number goes first of equals. Where fewer rows are off their centres, the others stay.
     """
-    state = job.centres(centres[np.newaxis], precise=True)
-    chosen: ChosenRows = job.run(choose_rows, Choice(state, len(empty)), label="refill")
+    points = Points((job.centres(centres[np.newaxis], precise=True),))
+    chosen: ChosenRows = job.run(choose_rows, Choice(points, len(empty)), label="refill")
     places = centres[empty].copy()
     places[: len(chosen.keys)] = chosen.features
     if len(chosen.keys):

@@ -267,7 +267,7 @@ def _sum_anew(rows: Rows, state: LloydState) -> ClusterSums:
         return sum_clusters(rows, centres)
     entry, scorer, tally = _make_entry(block, state), scorer_of(centres), Tally(centres)
     kept = _room_for_features(rows, state)
-    weights = tally.scaled(rows.sample_weight, block.n_samples)
+    weights = centres.grid.scaled(rows.sample_weight, block.n_samples)
 
     def visit(first: int, features: NDArray[Any]) -> None:
         here = slice(first, first + len(features))
@@ -287,7 +287,7 @@ def _sum_open(
     past, centres = state.past, state.centres
     scorer, tally = scorer_of(centres), Tally(centres)
     starts = np.array(past.starts)[:, np.newaxis]
-    weights = tally.scaled(source.sample_weight, entry.block.n_samples)
+    weights = centres.grid.scaled(source.sample_weight, entry.block.n_samples)
 
     def visit(first: int, features: NDArray[Any]) -> None:
         here = chosen[first : first + len(features)]

@@ -3,6 +3,7 @@
 import functools
 import itertools
 import operator
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,17 +14,20 @@ from scipy.stats import chisquare
 from sklearn.cluster import KMeans, kmeans_plusplus
 from sklearn.datasets import make_blobs
 
-from rff_dist.blocks import Block, Rows
+from rff_dist import block_memory
+from rff_dist.blocks import Block, Rows, using_threads
 from rff_dist.candidates import (
     Choice,
+    Points,
     choose_centres,
     choose_rows,
     exchange_centres,
     improve_centres,
+    weigh_points,
     weighted_inertia,
 )
-from rff_dist.clustering import Centres, ClusterGrid
-from tests.clustered_rows import MAPS, N_ROWS, X, centres_of, rows_of, squared_distances
+from rff_dist.clustering import Centres, ClusterGrid, Scorer
+from tests.clustered_rows import MAPS, N_ROWS, X, centres_of, nearest, rows_of, squared_distances
 from tests.explicit import explicit_Z
 
 
@@ -38,7 +42,7 @@ def feature_map(request):
 def test_the_farthest_rows_are_found_and_the_lower_goes_first_of_equals(feature_map):
     state = centres_of(feature_map)
     twice = Rows(Block(0, 100, 100 + 2 * N_ROWS), np.concatenate([X, X]))
-    found = choose_rows(twice, Choice(Centres(feature_map, state.values, state.grid, precise=True), 6))
+    found = choose_rows(twice, Choice(Points((replace(state, precise=True),)), 6))
     Z = explicit_Z(feature_map, X)
     farthest = np.argsort(-squared_distances(Z, state.values[0]).min(axis=1))[:3]
     expected = [row for first in farthest for row in (100 + first, 100 + first + N_ROWS)]
@@ -52,16 +56,17 @@ def test_rows_at_a_centre_or_without_weight_are_not_chosen():
     state = Centres(feature_map, explicit_Z(feature_map, X[:2])[np.newaxis], ClusterGrid(39))
     rows = Rows(Block(0, 0, 4), X[[0, 1, 2, 3]], None, np.array([1.0, 1.0, 0.0, 2.0]))
     for seed in (None, 5):
-        assert choose_rows(rows, Choice(state, 4, seed)).row_numbers.tolist() == [3]
+        assert choose_rows(rows, Choice(Points((state,)), 4, seed)).row_numbers.tolist() == [3]
 
 
 @given(cuts=st.sets(st.integers(1, N_ROWS - 1), max_size=4), seed=st.integers(0, 2**64 - 1))
 @settings(max_examples=10)
 def test_the_same_rows_are_drawn_from_any_blocks(cuts, seed):
     state = centres_of(MAPS["pairs"])
+    choice = Choice(Points((state,)), 20, seed)
     ends = [0, *sorted(cuts), N_ROWS]
-    parts = [choose_rows(rows_of(a, b), Choice(state, 20, seed, 3)) for a, b in itertools.pairwise(ends)]
-    found, whole = functools.reduce(operator.add, parts), choose_rows(rows_of(), Choice(state, 20, seed, 3))
+    parts = [choose_rows(rows_of(a, b), choice) for a, b in itertools.pairwise(ends)]
+    found, whole = functools.reduce(operator.add, parts), choose_rows(rows_of(), choice)
     assert_array_equal(found.row_numbers, whole.row_numbers)
     assert_array_equal(found.features, whole.features)
 
@@ -74,9 +79,81 @@ def test_rows_are_drawn_with_probabilities_in_proportion_to_weight_and_squared_d
     )
     state = Centres(feature_map, np.zeros((1, 1, 3)), ClusterGrid(39, 4, ((3, 2),)))
     rows = Rows(Block(0, 0, 4), inputs, None, weights)
-    drawn = [choose_rows(rows, Choice(state, 1, seed)).row_numbers[0] for seed in range(1500)]
+    drawn = [choose_rows(rows, Choice(Points((state,)), 1, seed)).row_numbers[0] for seed in range(1500)]
     expected = 1500 * np.array([9.0, 4.0, 9.0]) / 22
     assert chisquare(np.bincount(drawn, minlength=3), expected).pvalue > 1e-3
+
+
+def groups_of(state, sizes):
+    """The centres of a start in groups, as k-means|| draws them."""
+    ends = np.cumsum((0, *sizes))
+    return [replace(state, values=state.values[:, a:b]) for a, b in itertools.pairwise(ends)]
+
+
+@pytest.fixture
+def compared(monkeypatch):
+    """Numbers of centres that tiles were compared with."""
+    numbers = []
+
+    def least(scorer, features, *, ours=Scorer.least):
+        numbers.append(scorer.n_clusters)
+        return ours(scorer, features)
+
+    monkeypatch.setattr(Scorer, "least", least)
+    return numbers
+
+
+@pytest.mark.parametrize("n_threads", [1, 3])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_rows_that_are_remembered_are_compared_with_new_points_only_and_give_the_same(
+    feature_map, weighted, n_threads, compared
+):
+    state = centres_of(feature_map, n_clusters=60, weighted=weighted)
+    groups, rows = groups_of(state, (1, 20, 39)), rows_of(weighted=weighted)
+
+    def draw(budget):
+        memory = {"run": f"run {budget}", "budget": budget}
+        points = [Points(tuple(groups[: i + 1]), **memory) for i in range(len(groups))]
+        with using_threads(n_threads):
+            choices = [choose_rows(rows, Choice(some, 15, 3)) for some in points[:-1]]
+            return choices, weigh_points(rows, points[-1])
+
+    choices, sums = draw(0)
+    assert compared.count(1) > compared.count(20) > compared.count(39) > 0
+    compared.clear()
+    remembered = draw(N_ROWS * 12)
+    assert compared.count(1) == compared.count(20) == compared.count(39)
+    block_memory.forget(f"run {N_ROWS * 12}")
+    assert remembered[1] == sums
+    for one, other in zip(choices, remembered[0], strict=True):
+        assert_array_equal(one.keys, other.keys)
+        assert_array_equal(one.row_numbers, other.row_numbers)
+        assert_array_equal(one.features, other.features)
+
+
+def test_what_was_remembered_of_a_pass_that_runs_again_is_not_counted_twice():
+    state = centres_of(MAPS["pairs"], n_clusters=5)
+    points = Points(tuple(groups_of(state, (2, 3))), "again", 10**6)
+    first, again = (weigh_points(rows_of(), points) for _ in range(2))
+    assert first == again
+    block_memory.forget("again")
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_points_weigh_what_the_rows_nearest_to_them_weigh(feature_map, weighted):
+    state = replace(centres_of(feature_map, n_clusters=60, weighted=weighted), precise=True)
+    rows = rows_of(weighted=weighted)
+    distances = squared_distances(explicit_Z(feature_map, X), state.values[0])
+    expected = np.bincount(nearest(distances), rows.sample_weight, minlength=60)
+    lowest, second = np.sort(distances, axis=1)[:, :2].T
+    tied = second <= lowest * (1 + 1e-12)  # features of 0 and 1 have many
+    expected_of_tied = np.sum(tied if rows.sample_weight is None else rows.sample_weight[tied])
+    for sizes in ((60,), (1, 59), (7, 20, 33)):
+        sums = weigh_points(rows, Points(tuple(groups_of(state, sizes))))
+        weights = sums.cluster_weights(state.grid)[0]
+        assert sums.n_samples == N_ROWS
+        assert weights.sum() == pytest.approx(expected.sum(), rel=1e-9)
+        assert np.abs(weights - expected).sum() <= 2 * expected_of_tied + 1e-6
 
 
 # -- starts --------------------------------------------------------------------------------------------

@@ -127,8 +127,11 @@ def test_the_nearest_centres_and_margins_are_those_of_sorted_scores(data):
     best, second = np.empty((2, n_rows), dtype)
     labels, rivals = np.empty((2, n_rows), np.int32)
     margins = np.empty((n_groups, n_rows), dtype)
+    compiled.find_least(products[np.newaxis], offsets, best[np.newaxis], labels[np.newaxis])
+    found = best.copy(), labels.copy()
     scores = products.copy()
     compiled.find_nearest(scores, offsets, best, second, labels, rivals)
+    assert_array_equal(found, (best, labels))
     compiled.find_margins(scores, ends, best, labels, rivals, margins)
     expected = products + offsets[:, np.newaxis]
     assert_array_equal(scores, expected)
