@@ -16,7 +16,7 @@ from tests.benchmarks.measure import in_subprocess, make_data
 
 ROUNDS = 3
 N_SAMPLES, N_FEATURES, N_COMPONENTS, N_CLUSTERS, N_INIT = 1_000_000, 32, 512, 100, 4
-N_PASSES = 20
+N_PASSES, N_FIT_PASSES = 20, 10
 START_SAMPLES, START_SEEDS = 30_000, 5
 
 _COMMON = """
@@ -99,6 +99,36 @@ def seconds(n_iter):
 (short, a), (long, b) = seconds(2), seconds(8)
 whole, n_iter = seconds(int(sys.argv[5]))
 print(json.dumps({"one": (long - short) / (b - a), "whole": whole, "n_iter": n_iter, "peak_mib": peak()}))
+"""
+)
+
+_FITS = (
+    _COMMON
+    + """
+from rff_dist import SerialEngine, kmeans
+def fit(n_init):
+    start = time.perf_counter()
+    found = kmeans.find_clusters(dataset, feature_map, n_clusters=n_clusters, n_init=n_init, seed=0,
+                                 max_iter=int(sys.argv[5]), tol=0.0, engine=SerialEngine())
+    return time.perf_counter() - start, found.inertias[-1]
+(one, inertia), (several, least) = fit(1), fit(n_init)
+print(json.dumps({"one": one, "several": several, "inertia": inertia, "least": least, "peak_mib": peak()}))
+"""
+)
+
+_THEIR_FIT = (
+    _COMMON
+    + """
+from sklearn.cluster import KMeans
+Z = np.empty((dataset.n_samples, n_components), np.float32)
+for block in blocks_of(dataset):
+    Z[block.start : block.stop] = feature_map.transform(dataset.read(block).X, dtype=np.float32)
+model = KMeans(n_clusters, n_init=1, max_iter=int(sys.argv[5]), tol=0.0, random_state=0, copy_x=False)
+start = time.perf_counter()
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    model.fit(Z)
+print(json.dumps({"one": time.perf_counter() - start, "inertia": float(model.inertia_), "peak_mib": peak()}))
 """
 )
 
@@ -191,6 +221,15 @@ def run(console: Console, folder: Path) -> None:
         f"After 15 more whole passes the peak is {peaks['later_mib']:.0f} MiB, "
         f"{peaks['later_mib'] - peaks['several_mib']:+.0f}. "
         f"The run remembers {max(run['remembered_mib'] for run in runs):.0f} MiB."
+    )
+    fits = in_subprocess(_FITS, path, *sizes, str(N_FIT_PASSES), OMP_NUM_THREADS=cores)
+    their_fit = in_subprocess(_THEIR_FIT, path, *sizes, str(N_FIT_PASSES), OMP_NUM_THREADS=cores)
+    console.print(
+        f"A whole fit of {N_FIT_PASSES} passes, starts by k-means|| included: one start {fits['one']:.1f} s, "
+        f"{N_INIT} starts {fits['several']:.1f} s, {fits['several'] / fits['one']:.2f} times one; "
+        f"{fits['peak_mib']:.0f} MiB; inertia {fits['inertia']:.0f} and {fits['least']:.0f}. Theirs of one "
+        f"start by k-means++, on Z in memory: {their_fit['one']:.1f} s, "
+        f"{their_fit['peak_mib']:.0f} MiB, {their_fit['inertia']:.0f}."
     )
     dask_ml = in_subprocess(_DASK_ML, path, *sizes, OMP_NUM_THREADS="1")
     if "missing" in dask_ml:
