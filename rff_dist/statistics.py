@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
@@ -450,19 +451,23 @@ class RidgeStatistics:
         """Spectral norm of D x D roundings, one a tile: 2·√D/√12 of the grid, doubled to be safe.
 
         T⁻ᵀET⁻¹ of independent roundings E of the size s has the norm 2·s·‖T⁻¹‖·‖T⁻¹‖_F (Chevet's
-        inequality), and there the rounding of the sums themselves to float64 counts too.
+        inequality), and there the rounding of the sums themselves to float64 counts too, and that of the
+        products with T⁻¹: 0.2 to 0.4 times ε·√(largest sum · ‖V'V‖)·‖T⁻¹‖·‖T⁻¹‖_F, measured against long
+        doubles for 200 to 1,024 centres of condition 1e3 to 1e4.
         """
         spacing = 2.0**self.spec.grid_exponent * self.spec.factors.max() ** 2
         of_grid = float(np.sqrt(self.n_tiles / 12) * spacing)
         if (whitener := self._whitener) is None:
             return 4 * float(np.sqrt(self.n_components)) * of_grid
-        of_sums = float(np.finfo(np.float64).eps * self._largest_sum())
+        eps = float(np.finfo(np.float64).eps)
+        largest, trace = self._sums_of_squares()
+        of_sums, of_products = eps * largest, eps * math.sqrt(largest * trace)  # ‖V'V‖ is at most its trace
         spectral, frobenius = _inverse_norms(whitener)
-        return 4 * float(np.hypot(of_grid, of_sums)) * spectral * frobenius
+        return math.hypot(4 * of_grid, 4 * of_sums, 0.5 * of_products) * spectral * frobenius
 
-    def _largest_sum(self) -> float:
-        """Return the largest entry of V'V, which is on its diagonal."""
-        layout, largest = self.spec.layout, 0.0
+    def _sums_of_squares(self) -> tuple[float, float]:
+        """Return the largest entry of V'V, which is on its diagonal, and the sum of the diagonal."""
+        layout, largest, trace = self.spec.layout, 0.0, 0.0
         for row, column, offset in layout.tiles():
             if row == column:
                 diagonal = np.diagonal(layout.view(self.low, row, column, offset)).astype(np.float64)
@@ -470,8 +475,9 @@ class RidgeStatistics:
                     high = np.diagonal(layout.view(self.high, row, column, offset)).astype(np.float64)
                     diagonal = diagonal + high * 2.0**_LIMB_BITS
                 factors = self.spec.factors[row : row + len(diagonal)]
-                largest = max(largest, float((np.abs(diagonal) * factors**2).max()))
-        return float(np.ldexp(largest, self.spec.grid_exponent))
+                squares = np.ldexp(np.abs(diagonal) * factors**2, self.spec.grid_exponent)
+                largest, trace = max(largest, float(squares.max())), trace + float(squares.sum())
+        return largest, trace
 
     @property
     def _n_observations(self) -> int:
