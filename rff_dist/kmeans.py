@@ -440,7 +440,7 @@ def find_clusters(
         small samples, see `learn_from_batches`; or passes over 1/64, 1/16 and 1/4 of the blocks. The latter
         two are for very many rows, in no order that matters.
     cache, cache_bytes
-        See `iterate`.
+        See `iterate`; "labels" and "features" let processes remember how far candidates are too.
 
     Raises
     ------

@@ -72,9 +72,9 @@ class RFFKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin,
         passes over 1/64, 1/16 and 1/4 of the blocks of rows ("progressive").
     cache : {"labels", "features", "none"}, default="labels"
         "labels" lets each process remember the labels of its rows and how sure they are between passes, in
-        memory that the plan leaves: later passes look only at rows whose label can have changed. "features"
-        keeps the features of as many blocks as fit too, 4 · n_components bytes a row. The result is the same
-        to the bit.
+        memory that the plan leaves: later passes look only at rows whose label can have changed, and those of
+        k-means|| only at new candidates. "features" keeps the features of as many blocks as fit too,
+        4 · n_components bytes a row. The result is the same to the bit.
     n_principal : int or None, default=None
         Cluster in the scores on that many leading kernel principal components, those of `RFFPCA`, in the
         place of all features: one more pass of O(n_samples · n_components²), and cheaper ones after it.
