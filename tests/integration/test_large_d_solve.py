@@ -4,6 +4,8 @@ import json
 import subprocess
 import sys
 
+import pytest
+
 from tests.processes import environment_of_all_cores
 
 # In a process of its own, so that a crash is a failed test and not the end of all tests. The Gram is
@@ -36,6 +38,7 @@ print(json.dumps({"error": error, "seconds": seconds, "status": solution.status}
 """
 
 
+@pytest.mark.slow  # most of a minute of both cores, and 2 GiB
 def test_a_solve_with_16_384_components_and_two_threads_survives_and_is_right():
     command, environment = [sys.executable, "-c", SCRIPT], environment_of_all_cores()
     run = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
