@@ -472,15 +472,6 @@ def find_clusters(
     return finish(passes)[0]
 
 
-def blocks_of(dataset: Dataset) -> list[Block]:
-    """Return the blocks of passes over all rows, from half a million rows on twice as large as others.
-
-    Threads wait for each other at the end of each block: with half as many a pass of 10⁶ rows takes a tenth
-    less (32 inputs, D = 512, 100 clusters).
-    """
-    return pipeline.blocks_of(dataset, enlarged=2)
-
-
 def check_fits(
     dataset: Dataset,
     n_components: int,
@@ -513,7 +504,7 @@ def check_memory(
     PlanError
         With the memory needed and the memory there is.
     """
-    blocks = blocks_of(dataset)
+    blocks = pipeline.blocks_of(dataset)
     needed = PROCESS_BYTES + pass_bytes(
         n_components, n_starts * n_clusters, n_threads=engine.n_threads, n_blocks=len(blocks)
     )
@@ -565,7 +556,7 @@ class Job:
         """Run a pass over all blocks, or some; `run` is what processes remember of them is kept under."""
         return self.engine.map_reduce(
             BlockTask(self.dataset, compute, run),
-            blocks_of(self.dataset) if blocks is None else blocks,
+            pipeline.blocks_of(self.dataset) if blocks is None else blocks,
             state,
             combine=combine,
             label=label,
@@ -633,7 +624,7 @@ class Job:
             If a pass needs more memory than a worker has.
         """
         return Course(
-            blocks_of(self.dataset),
+            pipeline.blocks_of(self.dataset),
             n_init,
             n_clusters,
             spread=self.variance * self.feature_map.n_components,
@@ -650,7 +641,7 @@ class Job:
         if hasattr(self.dataset, "lazy"):  # the cluster reads the rows, whether they are needed or not
             task = BlockTask(self.dataset, sum_remembered, course.run)
         sums: ClusterSums = self.engine.map_reduce(
-            task, blocks_of(self.dataset), state, combine=operator.add, label="lloyd"
+            task, pipeline.blocks_of(self.dataset), state, combine=operator.add, label="lloyd"
         )
         _check_counted(sums, self.dataset.n_samples)
         course.note(state, sums)

@@ -82,10 +82,10 @@ AUTO_COMPONENTS = 2048  # the widest that `n_components="auto"` looks at
 MIN_AUTO_COMPONENTS = 32
 
 
-def blocks_of(dataset: Dataset, *, max_rows: int = MAX_BLOCK_ROWS, enlarged: int = 1) -> list[Block]:
+def blocks_of(dataset: Dataset, *, max_rows: int = MAX_BLOCK_ROWS, n_folds: int = 1) -> list[Block]:
     """Return the blocks that passes over the dataset use, of at most `max_rows` rows.
 
-    They may be `enlarged` times larger than others, see `plan_blocks`.
+    Blocks whose folds are summed apart are larger, see `plan_blocks`.
 
     Raises
     ------
@@ -100,7 +100,7 @@ def blocks_of(dataset: Dataset, *, max_rows: int = MAX_BLOCK_ROWS, enlarged: int
         dataset.dtype.itemsize,
         dataset.chunk_rows,
         max_rows=max_rows,
-        enlarged=enlarged,
+        n_folds=n_folds,
     )
 
 
@@ -470,7 +470,7 @@ def accumulate_folds(
         blocks_of(
             dataset,
             max_rows=min(member.spec.limb_rows for member in members),
-            enlarged=folds.n_folds,
+            n_folds=folds.n_folds,
         ),
         state,
         combine=add_each,

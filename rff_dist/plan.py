@@ -43,7 +43,7 @@ def plan_blocks(
     chunk_rows: int,
     *,
     max_rows: int = MAX_BLOCK_ROWS,
-    enlarged: int = 1,
+    n_folds: int = 1,
 ) -> list[Block]:
     """Cut a dataset into the blocks of a pass; depends on the data alone.
 
@@ -63,10 +63,9 @@ def plan_blocks(
         Rows that are worth reading together.
     max_rows : int
         Rows that a block may have at the most.
-    enlarged : int
-        How many times larger blocks may be, as long as 16 are left to share out: as many as there are folds
-        whose rows are summed apart, say, so that sending and merging all folds' sums costs no greater share
-        of making them.
+    n_folds : int
+        Folds whose rows are summed apart: blocks are up to that many times larger, as long as 16 are left to
+        share out, so that sending and merging all folds' sums costs no greater share of making them.
 
     Raises
     ------
@@ -75,9 +74,9 @@ def plan_blocks(
     """
     if n_samples < 1:
         raise PlanError(f"there are {n_samples} rows; a pass needs at least 1")
-    least = MIN_BLOCK_ROWS * max(1, min(enlarged, n_samples // (FEW_BLOCKS * MIN_BLOCK_ROWS)))
+    enlarged = MIN_BLOCK_ROWS * max(1, min(n_folds, n_samples // (FEW_BLOCKS * MIN_BLOCK_ROWS)))
     shared_out = 1 << (n_samples // BLOCKS_WANTED).bit_length() >> 1  # a power of two, or 0
-    wanted = min(max(shared_out, least), MAX_BLOCK_ROWS)
+    wanted = min(max(shared_out, enlarged), MAX_BLOCK_ROWS)
     wanted = max(1, min(wanted, MAX_BLOCK_BYTES // max(1, n_features * itemsize), max_rows))
     pieces = chunk_rows // wanted
     unit = chunk_rows if pieces < 2 else -(-chunk_rows // pieces)
@@ -196,7 +195,7 @@ def plan_fit(
         If a worker or the client needs more memory than `memory_limit`; the message has both numbers.
     """
     check_n_components(n_components, "phases")
-    blocks = plan_blocks(n_samples, n_features, itemsize, chunk_rows, enlarged=n_folds)
+    blocks = plan_blocks(n_samples, n_features, itemsize, chunk_rows, n_folds=n_folds)
     rows = max(block.n_samples for block in blocks)
     height = min(tile_rows(n_components), rows)
     layout = TileLayout(n_components)

@@ -49,7 +49,7 @@ MAPS = {
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch):
     monkeypatch.setattr(
-        pipeline, "blocks_of", lambda data, **_: cut_blocks(data.n_samples, 100, rows_per_block=BLOCK_ROWS)
+        pipeline, "blocks_of", lambda data: cut_blocks(data.n_samples, 100, rows_per_block=BLOCK_ROWS)
     )
 
 
