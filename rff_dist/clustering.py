@@ -15,7 +15,7 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from threading import Lock
 from typing import Any, NamedTuple
 
@@ -26,6 +26,7 @@ from rff_dist.blocks import Rows, SpareMemory, check_finite, falling_tiles, shar
 from rff_dist.errors import DataError, StatisticsError
 from rff_dist.feature_map import FeatureMap
 from rff_dist.runs import Runs, expand
+from rff_dist.screening import Screen, screen_of
 from rff_dist.triangular import solve_transposed
 
 type FloatArray = NDArray[np.float64]
@@ -37,6 +38,7 @@ _LIMB_BITS = 62
 _TILE_BYTES = 2**23  # of float64 features, and of scores
 _MIN_TILE_ROWS, _MAX_TILE_ROWS = 64, 2048
 _LEAST_ROWS = 256  # of a tile, unless features are very many
+_SCREENED_SHARE = 1 / 12  # of centres; to compare as many again takes what bytes save
 _PANEL_ROWS = 64  # tiles are multiples of
 _COMPILER_BYTES = 128 * 2**20  # Numba and its machine code, measured 110 to 126 MiB
 _BATCH_STREAM = 2**35 + 2**30
@@ -401,6 +403,9 @@ class Scorer:
         self._squares: NDArray[Any] = np.square(factors).astype(self.dtype)
         self._norm = same_squared_norm(state.feature_map) if single else None  # float64 tells them apart
         self._largest = largest = largest_squared_norm(state.feature_map, state.grid)
+        self._units = state.grid.units(n_components)
+        same = state.feature_map.squared_norm if not state.grid.exponents else None
+        self._reach = math.sqrt(n_components if same is None else same)
         lengths = np.linalg.norm(apart, axis=2).max(initial=0.0)
         # sums of D rounded products: √D roundings of the largest a sum can be, for each of two scores
         # (Higham & Mary 2019 on why √D); measured errors are below a tenth of it
@@ -416,11 +421,29 @@ class Scorer:
         for offsets in (self._offsets, self._narrow_offsets[: present.size]):
             offsets[~present.ravel()] = np.inf
         self._spare = SpareMemory()
+        self._screened = True  # as long as it leaves few centres
+
+    @cached_property
+    def _screen(self) -> Screen | None:
+        """Return what most centres are told apart with, where the processor is made for it."""
+        from rff_dist import compiled
+
+        if not compiled.has_byte_products():
+            return None
+        shape = self.n_init, self.n_clusters
+        return screen_of(
+            self._weights.reshape(*shape, -1),
+            self._offsets.reshape(shape),
+            largest=self._units,
+            reach=self._reach,
+            tolerance=self._settled_tolerance,
+        )
 
     def labels(self, features: NDArray[Any], addition: Addition | None = None) -> NDArray[np.int32]:
         """Return the index of each row's nearest centre of each start, shape (n_init, n_rows).
 
-        What float32 cannot tell apart is settled in float64; of what float64 cannot, the lowest is taken.
+        What bytes or float32 cannot tell apart is settled in float64; of what float64 cannot, the lowest is
+        taken.
 
         Parameters
         ----------
@@ -433,8 +456,29 @@ class Scorer:
         DataError
             If features overflow.
         """
-        found, _ = self._search(features, 0, addition, middles=False)
-        return found.labels
+        labels = self._labels_by_bytes(features) if self._screened else None
+        if labels is None:
+            found, _ = self._search(features, 0, addition, middles=False)
+            return found.labels
+        if addition is not None:
+            from rff_dist import compiled
+
+            compiled.add_rows(features, *addition[:3], labels, *addition[3:])
+        return labels
+
+    def _labels_by_bytes(self, features: NDArray[Any]) -> NDArray[np.int32] | None:
+        """Find the nearest centres as `_search` does; return None where bytes cannot hold what is needed."""
+        if self._screen is None:
+            return None
+        from rff_dist import compiled
+
+        labels = np.empty((self.n_init, len(features)), np.int32)
+        n_compared = compiled.label_rows_by_bytes(
+            features, self._screen, self._weights, self._offsets, self._settled_tolerance, labels
+        )
+        if n_compared > _SCREENED_SHARE * labels.size * self.n_clusters:
+            self._screened = False
+        return labels if n_compared >= 0 else None
 
     def nearest(self, features: NDArray[Any], n_groups: int, addition: Addition | None = None) -> Nearest:
         """Do what `labels` does, and say how sure it is: margins by groups of neighbouring centres."""

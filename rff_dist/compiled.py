@@ -5,7 +5,7 @@ All release the GIL. The module alone imports Numba and is imported where it is 
 and 125 MiB. Machine code is kept in `__pycache__`, or in `NUMBA_CACHE_DIR`; it is compiled anew, in seconds,
 for another processor.
 
-No operation is reordered, and what is fused says so (`_fma`): a row has the same bits in whatever company, on
+No operation is reordered, and what is fused says so (`fma`): a row has the same bits in whatever company, on
 any processor.
 """
 
@@ -16,9 +16,24 @@ from typing import Any
 
 import numpy as np
 from numba import njit
-from numba.core import types
-from numba.extending import intrinsic
 from numpy.typing import NDArray
+
+from rff_dist.screening import FRACTION, GROUP, LANES, LARGEST, Screen
+from rff_dist.vector_code import (
+    ROWS,
+    bits_of,
+    find_near,
+    fma,
+    four_vectors_of_products,
+    has_byte_products,
+    lowest_bit,
+    one_vector_of_products,
+    round_to_bytes,
+    sum_byte_products,
+    sum_products,
+    three_vectors_of_products,
+    two_vectors_of_products,
+)
 
 __all__ = [
     "add_rows",
@@ -28,7 +43,9 @@ __all__ = [
     "find_least",
     "find_margins",
     "find_nearest",
+    "has_byte_products",
     "label_rows",
+    "label_rows_by_bytes",
     "note_margins",
     "project_cosines",
     "project_pairs",
@@ -40,6 +57,7 @@ type IntArray = NDArray[np.int64]
 
 _PANEL_ROWS = 64  # whose angles one product makes, always of the same shape
 _LARGEST_CODE = int(np.iinfo(np.uint16).max)  # of a margin
+_BYTE_ROWS = 8 * ROWS  # whose scores of bytes stay in the nearest cache
 _STRIP = 64  # rows that are compared with all centres at once: their lanes
 
 # Chebyshev interpolation in x = t² on [0, 1/4] of sin(πt)/t and cos(πt), off by at most 7e-9 and 3e-10
@@ -53,26 +71,6 @@ def _compiled[F: Callable[..., Any]](function: F) -> F:
         return njit(nogil=True, cache=True)(function)  # type: ignore[no-any-return]
     except RuntimeError:  # nowhere to keep machine code, as for a user without a home: it is made anew
         return njit(nogil=True)(function)  # type: ignore[no-any-return]
-
-
-@intrinsic  # type: ignore[untyped-decorator]
-def _fma(_: Any, a: Any, b: Any, c: Any) -> Any:
-    """Return a · b + c, rounded once."""
-
-    def generate(_: Any, builder: Any, __: Any, arguments: Any) -> Any:
-        return builder.fma(*arguments)
-
-    return a(a, b, c), generate
-
-
-@intrinsic  # type: ignore[untyped-decorator]
-def _bits(_: Any, value: Any) -> Any:
-    """Return the bits of a float64 as an int64."""
-
-    def generate(context: Any, builder: Any, __: Any, arguments: Any) -> Any:
-        return builder.bitcast(arguments[0], context.get_value_type(types.int64))
-
-    return types.int64(types.float64), generate
 
 
 @_compiled
@@ -127,8 +125,8 @@ def fill_pairs(angles: Float32Array, out: Float32Array, first: int) -> None:
             t = halves - nearest
             sign = one - two * abs(nearest)
             x = t * t
-            sine = _fma(_fma(_fma(_fma(s4, x, s3), x, s2), x, s1), x, s0) * t
-            cosine = _fma(_fma(_fma(_fma(_fma(c5, x, c4), x, c3), x, c2), x, c1), x, c0)
+            sine = fma(fma(fma(fma(s4, x, s3), x, s2), x, s1), x, s0) * t
+            cosine = fma(fma(fma(fma(fma(c5, x, c4), x, c3), x, c2), x, c1), x, c0)
             line[2 * j] = cosine * sign
             line[2 * j + 1] = sine * sign
 
@@ -159,7 +157,7 @@ def fill_cosines(angles: Float32Array, phases: Float32Array, out: Float32Array, 
             nearest = np.rint(halves)
             t = halves - nearest
             x = t * t
-            cosine = _fma(_fma(_fma(_fma(_fma(c5, x, c4), x, c3), x, c2), x, c1), x, c0)
+            cosine = fma(fma(fma(fma(fma(c5, x, c4), x, c3), x, c2), x, c1), x, c0)
             line[j] = cosine * (one - two * abs(nearest))
 
 
@@ -338,7 +336,7 @@ def add_rows(
         Of weights; changed.
     """
     n_rows, n_components = lines.shape
-    zero, one = _bits(shift), _bits(1.0 + shift) - _bits(shift)
+    zero, one = bits_of(shift), bits_of(1.0 + shift) - bits_of(shift)
     plain = (units == 1.0).all()
     for start in range(len(added)):
         for i in range(n_rows):
@@ -349,20 +347,29 @@ def add_rows(
             if plain and weight == 1.0:
                 count = one
                 for j in range(n_components):
-                    total[j] += _bits(np.float64(line[j]) + shift) - zero
+                    total[j] += bits_of(np.float64(line[j]) + shift) - zero
             else:
-                count = _bits(weight + shift) - zero
+                count = bits_of(weight + shift) - zero
                 for j in range(n_components):
-                    total[j] += _bits(np.float64(line[j]) * units[j] * weight + shift) - zero
+                    total[j] += bits_of(np.float64(line[j]) * units[j] * weight + shift) - zero
             totals[start, new] += count
             if old >= 0:
                 total = features[start, old]
                 for j in range(n_components):
-                    total[j] -= _bits(np.float64(line[j]) * units[j] * weight + shift) - zero
+                    total[j] -= bits_of(np.float64(line[j]) * units[j] * weight + shift) - zero
                 totals[start, old] -= count
 
 
 # -- both ------------------------------------------------------------------------------------------
+
+
+@_compiled
+def _score_exactly(line: NDArray[Any], weights: FloatArray, offset: float) -> float:
+    """Return line · weights + offset in float64."""
+    score: float = sum_products(line, weights)
+    for j in range(len(line) - len(line) % LANES, len(line)):
+        score = fma(np.float64(line[j]), weights[j], score)
+    return score + offset
 
 
 @_compiled
@@ -416,7 +423,7 @@ def label_rows(
         What `add_rows` calls `taken`.
     """
     n_init, n_rows = labels.shape
-    n_clusters, n_components = len(offsets) // n_init, lines.shape[1]
+    n_clusters = len(offsets) // n_init
     values = np.empty(n_clusters)
     for start in range(n_init):
         first, last = start * n_clusters, (start + 1) * n_clusters
@@ -430,13 +437,162 @@ def label_rows(
                 for k in range(n_clusters):
                     values[k] = np.inf
                     if scores[k, i] - least[i] <= tolerance:
-                        value = exact_offsets[first + k]
-                        for j in range(n_components):
-                            value = _fma(np.float64(lines[i, j]), exact_weights[first + k, j], value)
-                        values[k] = value
+                        values[k] = _score_exactly(
+                            lines[i], exact_weights[first + k], exact_offsets[first + k]
+                        )
                 label[i] = np.argmax(values <= values.min() + exact_tolerance)
     if len(row_weights) > 0:
         add_rows(lines, row_weights, units, shift, labels, former, features, totals)
+
+
+# -- the same, where bytes tell most centres apart --------------------------------------------------
+
+
+@_compiled
+def _to_bytes(line: NDArray[Any], units: Float32Array, out: NDArray[np.int8], rest: NDArray[np.int8]) -> bool:
+    """Write numbers in units as whole ones and 254ths; return whether none is beyond 127 or NaN."""
+    fits: bool = round_to_bytes(line, units, out, rest)
+    for j in range(len(line) - len(line) % LANES, len(line)):
+        value = np.float32(line[j]) * units[j]
+        if not abs(value) < np.float32(LARGEST):
+            return False
+        whole = np.rint(value)
+        out[j], rest[j] = np.int8(whole), np.int8(np.rint((value - whole) * np.float32(FRACTION)))
+    return fits
+
+
+@_compiled
+def _multiply_bytes(
+    lines: NDArray[np.int8],
+    weights: NDArray[np.uint8],
+    offsets: NDArray[np.int32],
+    out: NDArray[np.int32],
+    n_rows: int,
+) -> None:
+    """Write scores of rows, up to the next multiple of six, for all columns."""
+    column, n_columns = 0, out.shape[1]
+    while column + 4 * LANES <= n_columns:
+        for row in range(0, n_rows, ROWS):
+            four_vectors_of_products(lines, weights, offsets, out, row, column)
+        column += 4 * LANES
+    for row in range(0, n_rows, ROWS):
+        if n_columns - column == 3 * LANES:
+            three_vectors_of_products(lines, weights, offsets, out, row, column)
+        elif n_columns - column == 2 * LANES:
+            two_vectors_of_products(lines, weights, offsets, out, row, column)
+        elif n_columns - column == LANES:
+            one_vector_of_products(lines, weights, offsets, out, row, column)
+
+
+@_compiled
+def label_rows_by_bytes(
+    lines: NDArray[Any],
+    screen: Screen,
+    exact_weights: FloatArray,
+    exact_offsets: FloatArray,
+    exact_tolerance: float,
+    labels: NDArray[np.int32],
+) -> int:
+    """Find the nearest centres of each start as `label_rows` does, by exact scores of those that bytes leave.
+
+    Parameters
+    ----------
+    lines : float array of shape (n_rows, n_components)
+    screen : Screen
+    exact_weights, exact_offsets, exact_tolerance
+        As for `label_rows`.
+    labels : int32 array of shape (n_init, n_rows)
+        Overwritten.
+
+    Returns
+    -------
+    int
+        How many centres were compared once more; −1 where a feature is beyond its unit or NaN, and labels
+        are not to be used.
+    """
+    n_init, n_rows = labels.shape
+    n_clusters, n_columns = len(exact_offsets) // n_init, len(screen.offsets) // n_init
+    n_groups = len(screen.weights)
+    panel = np.zeros((_BYTE_ROWS, n_groups, GROUP), np.int8)
+    whole, rest = panel.reshape(_BYTE_ROWS, -1), np.zeros((_BYTE_ROWS, n_groups * GROUP), np.int8)
+    scores = np.empty((_BYTE_ROWS, len(screen.offsets)), np.int32)
+    masks = np.empty(n_columns // LANES, np.uint16)
+    near, values = np.empty(n_columns, np.int64), np.empty(n_columns, np.int64)
+    n_compared = 0
+    for start in range(0, n_rows, _BYTE_ROWS):
+        height = min(_BYTE_ROWS, n_rows - start)
+        for i in range(height):
+            if not _to_bytes(lines[start + i], screen.units, whole[i], rest[i]):
+                return -1
+        _multiply_bytes(panel, screen.weights, screen.offsets, scores, height)
+        for init in range(n_init):
+            first, of_start = init * n_columns, slice(init * n_clusters, (init + 1) * n_clusters)
+            weights, offsets = exact_weights[of_start], exact_offsets[of_start]
+            slack = screen.slack[first : first + n_columns]
+            for i in range(height):
+                here = scores[i, first : first + n_columns]
+                found = find_near(here, slack, masks)
+                n_near, label = found >> 32, found & 0xFFFFFFFF
+                if n_near > 1:
+                    n_compared += n_near
+                    _score_finely(masks, here, whole[i], rest[i], screen, first, near, values)
+                    n_near = _leave_near(near[:n_near], values, screen.fine_slack[first : first + n_columns])
+                    label = near[0]
+                    if n_near > 1:
+                        line = lines[start + i]
+                        label = _nearest_of(near[:n_near], line, weights, offsets, exact_tolerance)
+                labels[init, start + i] = label
+    return n_compared
+
+
+@_compiled
+def _score_finely(
+    masks: NDArray[np.uint16],
+    scores: NDArray[np.int32],
+    whole: NDArray[np.int8],
+    rest: NDArray[np.int8],
+    screen: Screen,
+    first: int,
+    near: IntArray,
+    values: IntArray,
+) -> None:
+    """Write which centres' bits are set, and their scores in 254ths, raised by what these may be too low."""
+    count = 0
+    for part in range(len(masks)):
+        mask = np.int64(masks[part])
+        while mask != 0:
+            k = LANES * part + lowest_bit(mask)
+            mask &= mask - 1
+            fine = np.int64(sum_byte_products(whole, screen.fine_weights[1, first + k]))
+            fine += sum_byte_products(rest, screen.fine_weights[0, first + k])
+            near[count], values[count] = k, fine + FRACTION * scores[k] + screen.fine_offsets[first + k]
+            count += 1
+
+
+@_compiled
+def _leave_near(near: IntArray, values: IntArray, slack: IntArray) -> int:
+    """Move those that may be the least to the front, and return how many they are."""
+    least = values[0]
+    for j in range(1, len(near)):
+        least = min(least, values[j])
+    n_left = 0
+    for j in range(len(near)):
+        if values[j] - slack[near[j]] <= least:
+            near[n_left] = near[j]
+            n_left += 1
+    return n_left
+
+
+@_compiled
+def _nearest_of(
+    near: IntArray, line: NDArray[Any], weights: FloatArray, offsets: FloatArray, tolerance: float
+) -> int:
+    """Return the centre with the least exact score, of those no farther than `tolerance` the lowest."""
+    values = np.empty(len(near))
+    for j in range(len(near)):
+        values[j] = _score_exactly(line, weights[near[j]], offsets[near[j]])
+    nearest: int = near[np.argmax(values <= values.min() + tolerance)]
+    return nearest
 
 
 # -- what is remembered of rows, see lloyd.py ------------------------------------------------------
