@@ -26,7 +26,7 @@ from rff_dist.blocks import Rows, SpareMemory, check_finite, falling_tiles, shar
 from rff_dist.errors import DataError, StatisticsError
 from rff_dist.feature_map import FeatureMap
 from rff_dist.runs import Runs, expand
-from rff_dist.screening import Screen, screen_of
+from rff_dist.screening import LANES, Screen, screen_of
 from rff_dist.triangular import solve_transposed
 
 type FloatArray = NDArray[np.float64]
@@ -325,6 +325,8 @@ class Nearest:
         By how much its ‖z − c‖² is larger than the least.
     margins : float array of shape (n_init, n_groups, n_rows)
         ‖z − c‖² of none of the other centres of a group is nearer to the least one than this.
+
+    Of bytes, both margins are lower bounds, and rivals the second by these.
     """
 
     labels: NDArray[np.int32]
@@ -396,9 +398,8 @@ class Scorer:
         self._offsets = (apart * (apart + 2.0 * middle)).sum(axis=2).ravel()
         middle_norms = np.square(middle).sum(axis=2).ravel()
         # those of the middles follow those of the centres, in one product
-        self._narrow_weights = np.concatenate([self._weights, -2.0 * factors * middle[:, 0]]).astype(
-            self.dtype
-        )
+        self._middles = -2.0 * factors * middle[:, 0], middle_norms
+        self._narrow_weights = np.concatenate([self._weights, self._middles[0]]).astype(self.dtype)
         self._narrow_offsets = np.concatenate([self._offsets, middle_norms]).astype(self.dtype)
         self._squares: NDArray[Any] = np.square(factors).astype(self.dtype)
         self._norm = same_squared_norm(state.feature_map) if single else None  # float64 tells them apart
@@ -434,6 +435,7 @@ class Scorer:
         return screen_of(
             self._weights.reshape(*shape, -1),
             self._offsets.reshape(shape),
+            *self._middles,
             largest=self._units,
             reach=self._reach,
             tolerance=self._settled_tolerance,
@@ -461,9 +463,7 @@ class Scorer:
             found, _ = self._search(features, 0, addition, middles=False)
             return found.labels
         if addition is not None:
-            from rff_dist import compiled
-
-            compiled.add_rows(features, *addition[:3], labels, *addition[3:])
+            self._add(features, labels, addition)
         return labels
 
     def _labels_by_bytes(self, features: NDArray[Any]) -> NDArray[np.int32] | None:
@@ -476,21 +476,51 @@ class Scorer:
         n_compared = compiled.label_rows_by_bytes(
             features, self._screen, self._weights, self._offsets, self._settled_tolerance, labels
         )
-        if n_compared > _SCREENED_SHARE * labels.size * self.n_clusters:
-            self._screened = False
+        self._judge(n_compared, labels.size)
         return labels if n_compared >= 0 else None
 
+    def _judge(self, n_compared: int, n_labels: int) -> None:
+        """Give bytes up for the pass where they leave too many centres."""
+        if n_compared > _SCREENED_SHARE * n_labels * self.n_clusters:
+            self._screened = False
+
+    def _add(self, features: NDArray[Any], labels: NDArray[np.int32], addition: Addition) -> None:
+        from rff_dist import compiled
+
+        compiled.add_rows(features, *addition[:3], labels, *addition[3:])
+
     def nearest(self, features: NDArray[Any], n_groups: int, addition: Addition | None = None) -> Nearest:
-        """Do what `labels` does, and say how sure it is: margins by groups of neighbouring centres."""
-        found, middles = self._search(features, n_groups, addition, middles=True)
+        """Do what `labels` does, and say how sure it is; centre k is of group k modulo `n_groups`."""
+        found = self._nearest_by_bytes(features, n_groups) if self._screened else None
+        if found is None:
+            found, middles = self._search(features, n_groups, addition, middles=True)
+            found.distances[...] += middles
+            found.distances[found.rival_margins <= self.tolerance] = np.inf
+        elif addition is not None:
+            self._add(features, found.labels, addition)
         distances = found.distances
-        distances += middles
         distances += self._norms(features)
         np.maximum(distances, 0.0, out=distances)
         distances += self._distance_tolerance
         np.sqrt(distances, out=distances)
-        distances[found.rival_margins <= self.tolerance] = np.inf
         return found
+
+    def _nearest_by_bytes(self, features: NDArray[Any], n_groups: int) -> Nearest | None:
+        """Do what `_labels_by_bytes` does, with margins; `distances` are squared, without the norms."""
+        if self._screen is None or n_groups != min(self.n_clusters, LANES):
+            return None
+        from rff_dist import compiled
+
+        shape = self.n_init, len(features)
+        labels, rivals = np.empty((2, *shape), np.int32)
+        best, gaps = np.empty((2, *shape), self.dtype)
+        margins = np.empty((*shape, n_groups), self.dtype)
+        exact = self._weights, self._offsets, self._settled_tolerance
+        n_compared = compiled.find_nearest_by_bytes(
+            features, self._screen, *exact, best, gaps, labels, rivals, margins
+        )
+        self._judge(n_compared, labels.size)
+        return Nearest(labels, best, rivals, gaps, margins.transpose(0, 2, 1)) if n_compared >= 0 else None
 
     def _search(
         self, features: NDArray[Any], n_groups: int, addition: Addition | None, *, middles: bool
@@ -517,7 +547,6 @@ class Scorer:
             self._offsets,
             self.tolerance,
             self._settled_tolerance,
-            group_ends(self.n_clusters, n_groups),
             best,
             gaps,
             labels,
@@ -597,12 +626,6 @@ def _not_finite() -> DataError:
 def scorer_of(state: Centres) -> Scorer:
     """Return the scorer that all blocks of a pass share in a process."""
     return Scorer(state)
-
-
-@lru_cache
-def group_ends(n_clusters: int, n_groups: int) -> IntArray:
-    """Return where groups of neighbouring centres end, as even as they can be."""
-    return n_clusters * np.arange(1, n_groups + 1, dtype=np.int64) // max(1, n_groups)
 
 
 # -- passes ----------------------------------------------------------------------------------------

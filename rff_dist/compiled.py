@@ -18,10 +18,11 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from rff_dist.screening import FRACTION, GROUP, LANES, LARGEST, Screen
+from rff_dist.screening import FRACTION, GROUP, LANES, LARGEST, ZERO, Screen
 from rff_dist.vector_code import (
     ROWS,
     bits_of,
+    find_least_others,
     find_near,
     fma,
     four_vectors_of_products,
@@ -43,6 +44,7 @@ __all__ = [
     "find_least",
     "find_margins",
     "find_nearest",
+    "find_nearest_by_bytes",
     "has_byte_products",
     "label_rows",
     "label_rows_by_bytes",
@@ -265,7 +267,6 @@ def find_least(
 @_compiled
 def find_margins(
     scores: NDArray[Any],
-    ends: IntArray,
     best: NDArray[Any],
     labels: NDArray[np.int32],
     rivals: NDArray[np.int32],
@@ -276,29 +277,25 @@ def find_margins(
     Parameters
     ----------
     scores : float array of shape (n_clusters, n_rows)
-    ends : int64 array of shape (n_groups,)
-        Where groups of neighbouring centres end.
     best, labels, rivals
         From `find_nearest`; the two nearest centres count in no group.
     margins : float array of shape (n_groups, n_rows)
-        Overwritten; infinity for a group without other centres.
+        Overwritten; infinity for a group without other centres. Centre k is of group k modulo n_groups.
     """
     n_rows = scores.shape[1]
     for first in range(0, n_rows, _STRIP):
         last = min(first + _STRIP, n_rows)
         low, label, rival = best[first:last], labels[first:last], rivals[first:last]
-        start = 0
-        for group in range(len(ends)):
+        for group in range(len(margins)):
             least = margins[group, first:last]
             least[:] = np.inf
-            for k in range(start, ends[group]):
+            for k in range(group, len(scores), len(margins)):
                 line = scores[k, first:last]
                 for i in range(last - first):
                     other = (line[i] < least[i]) & (label[i] != k) & (rival[i] != k)
                     least[i] = line[i] if other else least[i]
             for i in range(last - first):
                 least[i] -= low[i]
-            start = ends[group]
 
 
 # -- sums over clusters ----------------------------------------------------------------------------
@@ -381,7 +378,6 @@ def label_rows(
     exact_offsets: FloatArray,
     tolerance: float,
     exact_tolerance: float,
-    ends: IntArray,
     best: NDArray[Any],
     gaps: NDArray[Any],
     labels: NDArray[np.int32],
@@ -409,8 +405,6 @@ def label_rows(
     tolerance, exact_tolerance : float
         Centres whose scores are no farther from the least are compared in float64; of those that are no
         farther from the least then, the lowest is taken.
-    ends : int64 array of shape (n_groups,)
-        Where groups of neighbouring centres end.
     best, gaps : float arrays of shape (n_init, n_rows)
         The least score, and by how much the second one is larger.
     labels, rivals : int32 arrays of shape (n_init, n_rows)
@@ -429,8 +423,7 @@ def label_rows(
         first, last = start * n_clusters, (start + 1) * n_clusters
         scores, least, gap, label = products[first:last], best[start], gaps[start], labels[start]
         find_nearest(scores, offsets[first:last], least, gap, label, rivals[start])
-        if len(ends) > 0:
-            find_margins(scores, ends, least, label, rivals[start], margins[start])
+        find_margins(scores, least, label, rivals[start], margins[start])
         for i in range(n_rows):
             gap[i] -= least[i]
             if gap[i] <= tolerance:
@@ -512,45 +505,150 @@ def label_rows_by_bytes(
     """
     n_init, n_rows = labels.shape
     n_clusters, n_columns = len(exact_offsets) // n_init, len(screen.offsets) // n_init
-    n_groups = len(screen.weights)
-    panel = np.zeros((_BYTE_ROWS, n_groups, GROUP), np.int8)
-    whole, rest = panel.reshape(_BYTE_ROWS, -1), np.zeros((_BYTE_ROWS, n_groups * GROUP), np.int8)
-    scores = np.empty((_BYTE_ROWS, len(screen.offsets)), np.int32)
-    masks = np.empty(n_columns // LANES, np.uint16)
+    panel, scores = _panel_for(screen)
+    masks, left = np.empty(n_columns // LANES, np.uint16), np.empty(n_columns, np.int64)
     near, values = np.empty(n_columns, np.int64), np.empty(n_columns, np.int64)
     n_compared = 0
     for start in range(0, n_rows, _BYTE_ROWS):
-        height = min(_BYTE_ROWS, n_rows - start)
-        for i in range(height):
-            if not _to_bytes(lines[start + i], screen.units, whole[i], rest[i]):
-                return -1
-        _multiply_bytes(panel, screen.weights, screen.offsets, scores, height)
+        tile = lines[start : start + _BYTE_ROWS]
+        if not _score_panel(tile, screen, panel, scores):
+            return -1
         for init in range(n_init):
-            first, of_start = init * n_columns, slice(init * n_clusters, (init + 1) * n_clusters)
+            columns = slice(init * n_columns, (init + 1) * n_columns)
+            of_start = slice(init * n_clusters, (init + 1) * n_clusters)
             weights, offsets = exact_weights[of_start], exact_offsets[of_start]
-            slack = screen.slack[first : first + n_columns]
-            for i in range(height):
-                here = scores[i, first : first + n_columns]
+            slack, fine_slack = screen.slack[columns], screen.fine_slack[columns]
+            for i in range(len(tile)):
+                here = scores[i, columns]
                 found = find_near(here, slack, masks)
                 n_near, label = found >> 32, found & 0xFFFFFFFF
                 if n_near > 1:
                     n_compared += n_near
-                    _score_finely(masks, here, whole[i], rest[i], screen, first, near, values)
-                    n_near = _leave_near(near[:n_near], values, screen.fine_slack[first : first + n_columns])
-                    label = near[0]
-                    if n_near > 1:
-                        line = lines[start + i]
-                        label = _nearest_of(near[:n_near], line, weights, offsets, exact_tolerance)
+                    _score_finely(masks, here, panel[i], screen, columns.start, near, values)
+                    n_left = _leave_near(near[:n_near], values, fine_slack, left)
+                    label = _nearest_of(left[:n_left], tile[i], weights, offsets, exact_tolerance)
                 labels[init, start + i] = label
     return n_compared
+
+
+@_compiled
+def find_nearest_by_bytes(
+    lines: NDArray[Any],
+    screen: Screen,
+    exact_weights: FloatArray,
+    exact_offsets: FloatArray,
+    exact_tolerance: float,
+    best: NDArray[Any],
+    gaps: NDArray[Any],
+    labels: NDArray[np.int32],
+    rivals: NDArray[np.int32],
+    margins: NDArray[Any],
+) -> int:
+    """Find what `label_rows_by_bytes` does and what is known of the other centres, as bounds.
+
+    Parameters
+    ----------
+    lines, screen, exact_weights, exact_offsets, exact_tolerance, labels
+        As for `label_rows_by_bytes`.
+    best : float array of shape (n_init, n_rows)
+        No score of the nearest centre is larger, with what is added to all of a row.
+    gaps : float array of shape (n_init, n_rows)
+        By how much the rival's score is larger at least.
+    rivals : int32 array of shape (n_init, n_rows)
+        The second centre by scores of bytes.
+    margins : float array of shape (n_init, n_rows, n_groups)
+        The same of the others of each group; of 16 groups, or as many as centres where these are fewer.
+
+    Returns
+    -------
+    int
+        As `label_rows_by_bytes`.
+    """
+    n_init, n_rows = labels.shape
+    n_clusters, n_columns = len(exact_offsets) // n_init, len(screen.offsets) // n_init
+    n_groups = margins.shape[2]
+    panel, scores = _panel_for(screen)
+    masks, left = np.empty(n_columns // LANES, np.uint16), np.empty(n_columns, np.int64)
+    near, values = np.empty(n_columns, np.int64), np.empty(n_columns, np.int64)
+    others, ones = np.empty(LANES, np.int32), np.ones((2, *panel.shape[1:]), np.uint8)
+    ones[1, 1] = 0
+    shifts, all_shifts = np.empty((2, _BYTE_ROWS), np.int64)
+    n_compared = 0
+    for start in range(0, n_rows, _BYTE_ROWS):
+        tile = lines[start : start + _BYTE_ROWS]
+        if not _score_panel(tile, screen, panel, scores):
+            return -1
+        for i in range(len(tile)):  # scores are of weights that are 128 more than centres'
+            shifts[i] = ZERO * sum_byte_products(panel[i], ones[0])
+            all_shifts[i] = shifts[i] + FRACTION * ZERO * sum_byte_products(panel[i], ones[1])
+        for init in range(n_init):
+            columns = slice(init * n_columns, (init + 1) * n_columns)
+            of_start = slice(init * n_clusters, (init + 1) * n_clusters)
+            weights, offsets = exact_weights[of_start], exact_offsets[of_start]
+            slack, fine_slack = screen.slack[columns], screen.fine_slack[columns]
+            fraction = screen.fractions[init]
+            for i in range(len(tile)):
+                here = scores[i, columns]
+                n_near = find_near(here, slack, masks) >> 32
+                if n_near == 1:  # the next one is the rival
+                    other = find_least_others(here, slack, masks, others)
+                    masks[other // LANES] |= np.uint16(1 << other % LANES)
+                    n_near = 2
+                else:
+                    n_compared += n_near
+                find_least_others(here, slack, masks, others)
+                _score_finely(masks, here, panel[i], screen, columns.start, near, values)
+                n_left = _leave_near(near[:n_near], values, fine_slack, left)
+                label = _nearest_of(left[:n_left], tile[i], weights, offsets, exact_tolerance)
+                own, rival, rival_low = np.int64(0), label, np.int64(2**62)
+                for j in range(n_near):
+                    low = values[j] - fine_slack[near[j]]
+                    if near[j] == label:
+                        own = values[j]
+                    elif low < rival_low:
+                        rival, rival_low = near[j], low
+                row = start + i
+                for group in range(n_groups):
+                    margins[init, row, group] = (FRACTION * others[group] + shifts[i] - own) * fraction
+                for j in range(n_near):
+                    if near[j] != label and near[j] != rival:
+                        margin = (values[j] - fine_slack[near[j]] - own) * fraction
+                        group = near[j] % n_groups
+                        margins[init, row, group] = min(margins[init, row, group], margin)
+                labels[init, row], rivals[init, row] = label, rival
+                gaps[init, row] = (rival_low - own) * fraction
+                middle = sum_byte_products(panel[i], screen.middle_weights[init, 0]) - all_shifts[i]
+                middle += FRACTION * np.int64(sum_byte_products(panel[i], screen.middle_weights[init, 1]))
+                from_middle = middle * screen.middle_fractions[init] + screen.middle_offsets[init]
+                best[init, row] = (own - all_shifts[i]) * fraction + from_middle
+    return n_compared
+
+
+@_compiled
+def _panel_for(screen: Screen) -> tuple[NDArray[np.int8], NDArray[np.int32]]:
+    """Return room for some rows' bytes and second bytes, and for their scores."""
+    panel = np.zeros((_BYTE_ROWS, *screen.fine_weights.shape[1:]), np.int8)
+    return panel, np.empty((_BYTE_ROWS, len(screen.offsets)), np.int32)
+
+
+@_compiled
+def _score_panel(
+    lines: NDArray[Any], screen: Screen, panel: NDArray[np.int8], scores: NDArray[np.int32]
+) -> bool:
+    """Write the bytes and scores of up to as many rows as have room; return whether bytes can hold them."""
+    for i in range(len(lines)):
+        if not _to_bytes(lines[i], screen.units, panel[i, 0], panel[i, 1]):
+            return False
+    groups = panel.reshape(_BYTE_ROWS, -1, GROUP)
+    _multiply_bytes(groups, screen.weights, screen.offsets, scores, len(lines))
+    return True
 
 
 @_compiled
 def _score_finely(
     masks: NDArray[np.uint16],
     scores: NDArray[np.int32],
-    whole: NDArray[np.int8],
-    rest: NDArray[np.int8],
+    line: NDArray[np.int8],
     screen: Screen,
     first: int,
     near: IntArray,
@@ -563,22 +661,21 @@ def _score_finely(
         while mask != 0:
             k = LANES * part + lowest_bit(mask)
             mask &= mask - 1
-            fine = np.int64(sum_byte_products(whole, screen.fine_weights[1, first + k]))
-            fine += sum_byte_products(rest, screen.fine_weights[0, first + k])
-            near[count], values[count] = k, fine + FRACTION * scores[k] + screen.fine_offsets[first + k]
+            fine = sum_byte_products(line, screen.fine_weights[first + k]) + screen.fine_offsets[first + k]
+            near[count], values[count] = k, FRACTION * np.int64(scores[k]) + fine
             count += 1
 
 
 @_compiled
-def _leave_near(near: IntArray, values: IntArray, slack: IntArray) -> int:
-    """Move those that may be the least to the front, and return how many they are."""
+def _leave_near(near: IntArray, values: IntArray, slack: IntArray, left: IntArray) -> int:
+    """Write those that may be the least by their fine scores, and return how many they are."""
     least = values[0]
     for j in range(1, len(near)):
         least = min(least, values[j])
     n_left = 0
     for j in range(len(near)):
         if values[j] - slack[near[j]] <= least:
-            near[n_left] = near[j]
+            left[n_left] = near[j]
             n_left += 1
     return n_left
 
@@ -588,11 +685,13 @@ def _nearest_of(
     near: IntArray, line: NDArray[Any], weights: FloatArray, offsets: FloatArray, tolerance: float
 ) -> int:
     """Return the centre with the least exact score, of those no farther than `tolerance` the lowest."""
-    values = np.empty(len(near))
-    for j in range(len(near)):
-        values[j] = _score_exactly(line, weights[near[j]], offsets[near[j]])
-    nearest: int = near[np.argmax(values <= values.min() + tolerance)]
-    return nearest
+    place = np.intp(0)
+    if len(near) > 1:
+        values = np.empty(len(near))
+        for j in range(len(near)):
+            values[j] = _score_exactly(line, weights[near[j]], offsets[near[j]])
+        place = np.argmax(values <= values.min() + tolerance)
+    return int(near[place])
 
 
 # -- what is remembered of rows, see lloyd.py ------------------------------------------------------

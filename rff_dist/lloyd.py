@@ -1,7 +1,7 @@
 """Lloyd passes of one run that know of each other: rows whose nearest centre cannot have changed are skipped.
 
 What a process remembers of a block is each row's nearest centre, how far away it is, and how much farther
-the others are (its margins, by groups of neighbouring centres), with the block's sums. When the centres have
+the others are (its margins, by groups of centres), with the block's sums. When the centres have
 moved, the caller knows how much of a margin that can have taken at most. A row that still has a margin beyond
 the scores' rounding has the label that a whole pass would give it, so its features are not made; the others
 are gathered, and those that change clusters are taken from one sum and added to another. Sums are integers:
@@ -39,7 +39,6 @@ from rff_dist.clustering import (
     ClusterSums,
     Scorer,
     Tally,
-    group_ends,
     scorer_of,
     sum_clusters,
     visit_tiles,
@@ -544,11 +543,8 @@ class Course:
         return (low + tolerance + rounding) / self._unit + 0.01  # codes are rounded in float32 too
 
     def _by_groups(self, losses: FloatArray) -> FloatArray:
-        first, found = 0, []
-        for end in group_ends(self._n_clusters, self._n_groups):
-            found.append(losses[:, first:end].max(axis=1))
-            first = end
-        return np.stack(found, axis=1)
+        groups = [losses[:, group :: self._n_groups].max(axis=1) for group in range(self._n_groups)]
+        return np.stack(groups, axis=1)
 
 
 def margin_losses(former: FloatArray, centres: FloatArray) -> tuple[FloatArray, FloatArray]:

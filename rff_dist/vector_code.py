@@ -23,6 +23,7 @@ from rff_dist.screening import FRACTION, GROUP, LANES, LARGEST
 __all__ = [
     "ROWS",
     "bits_of",
+    "find_least_others",
     "find_near",
     "fma",
     "four_vectors_of_products",
@@ -95,7 +96,7 @@ def _multiplying(n_vectors: int) -> Callable[..., None]:
 
         Parameters
         ----------
-        lines : contiguous int8 array of shape (n_rows, n_groups, 4)
+        lines : contiguous int8 array of shape (n_rows, n_groups or more, 4)
         weights : contiguous uint8 array of shape (n_groups, n_columns, 4)
         offsets : contiguous int32 array of shape (n_columns,)
         out : contiguous int32 array of shape (n_rows, n_columns)
@@ -108,10 +109,11 @@ def _multiplying(n_vectors: int) -> Callable[..., None]:
                 context.make_array(kind)(context, builder, value)
                 for kind, value in zip(signature.args[:4], arguments[:4], strict=True)
             ]
+            stride = cgutils.unpack_tuple(builder, arrays[0].shape, 3)[1]
             n_groups, n_columns, _ = cgutils.unpack_tuple(builder, arrays[1].shape, 3)
             data = [builder.bitcast(array.data, _INT32.as_pointer()) for array in arrays]
             row, column = arguments[4:]
-            _multiply_block(builder, data, (n_groups, n_columns), (row, column), n_vectors)
+            _multiply_block(builder, data, (n_groups, n_columns, stride), (row, column), n_vectors)
             return context.get_dummy_value()
 
         return types.void(lines, weights, offsets, out, types.intp, types.intp), generate
@@ -125,11 +127,11 @@ one_vector_of_products, two_vectors_of_products, three_vectors_of_products, four
 
 
 def _multiply_block(
-    builder: Any, data: Sequence[Any], shape: tuple[Any, Any], corner: tuple[Any, Any], n_vectors: int
+    builder: Any, data: Sequence[Any], shape: tuple[Any, ...], corner: tuple[Any, Any], n_vectors: int
 ) -> None:
     """Generate the loop over groups of bytes, whose sums are in registers."""
     lines, weights, offsets, out = data
-    (n_groups, n_columns), (row, column) = shape, corner
+    (n_groups, n_columns, stride), (row, column) = shape, corner
 
     def vectors_at(data: Any, number: Any) -> list[Any]:
         first = builder.add(builder.mul(number, n_columns), column)
@@ -142,7 +144,7 @@ def _multiply_block(
         columns = [builder.load(place, align=4) for place in vectors_at(weights, loop.number)]
         ends = []
         for i, number in enumerate(rows):
-            group = builder.gep(lines, [builder.add(builder.mul(number, n_groups), loop.number)])
+            group = builder.gep(lines, [builder.add(builder.mul(number, stride), loop.number)])
             signed = _spread(builder, builder.load(group, align=1))
             sums = loop.values[i * n_vectors : (i + 1) * n_vectors]
             ends += [_dot(builder, *pair, signed) for pair in zip(sums, columns, strict=True)]
@@ -212,13 +214,13 @@ def round_to_bytes(_: Any, line: Any, units: Any, out: Any, rest: Any) -> Any:
 
 @intrinsic  # type: ignore[untyped-decorator]
 def sum_byte_products(_: Any, signed: Any, unsigned: Any) -> Any:
-    """Return the sum of products of bytes.
+    """Return the sum of products of bytes of both pairs of rows.
 
     Parameters
     ----------
-    signed : contiguous int8 array of shape (n,)
-        As many as fill vectors of 64.
-    unsigned : contiguous uint8 array of shape (n,)
+    signed : contiguous int8 array of shape (2, n)
+        As many columns as fill vectors of 64.
+    unsigned : contiguous uint8 array of shape (2, n)
     """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -226,15 +228,19 @@ def sum_byte_products(_: Any, signed: Any, unsigned: Any) -> Any:
             context.make_array(kind)(context, builder, value)
             for kind, value in zip(signature.args, arguments, strict=True)
         )
-        n_bytes = GROUP * LANES
-        n_vectors = builder.udiv(cgutils.unpack_tuple(builder, signed.shape, 1)[0], _INT64(n_bytes))
-        with _Loop(builder, n_vectors, [ir.Constant(_VECTOR, [0] * LANES)]) as loop:
-            first = builder.mul(loop.number, _INT64(n_bytes))
-            left, right = (
-                builder.load(_vector_at(builder, array.data, first), align=1) for array in (unsigned, signed)
-            )
-            loop.values = [_dot(builder, loop.values[0], left, right)]
-        return _call(builder, f"llvm.vector.reduce.add.v{LANES}i32", _INT32, loop.values[0])
+        n_bytes = _INT64(GROUP * LANES)
+        n_columns = cgutils.unpack_tuple(builder, signed.shape, 2)[1]
+        nothing = ir.Constant(_VECTOR, [0] * LANES)
+        with _Loop(builder, builder.udiv(n_columns, n_bytes), [nothing, nothing]) as loop:
+            first = builder.mul(loop.number, n_bytes)
+            for i, place in enumerate((first, builder.add(first, n_columns))):
+                left, right = (
+                    builder.load(_vector_at(builder, array.data, place), align=1)
+                    for array in (unsigned, signed)
+                )
+                loop.values[i] = _dot(builder, loop.values[i], left, right)
+        total = builder.add(*loop.values)
+        return _call(builder, f"llvm.vector.reduce.add.v{LANES}i32", _INT32, total)
 
     return types.int32(signed, unsigned), generate
 
@@ -275,19 +281,56 @@ def find_near(_: Any, scores: Any, slack: Any, masks: Any) -> Any:
                 builder.load(_vector_at(builder, data, first), align=4) for data in (scores.data, slack.data)
             )
             near = builder.icmp_signed("<=", builder.sub(here, room), least)
-            mask = builder.bitcast(near, ir.IntType(LANES))
-            builder.store(mask, builder.gep(masks.data, [loop.number]))
-            mask = builder.zext(mask, _INT64)
-            highest = builder.sub(_INT64(63), builder.ctlz(mask, ir.IntType(1)(0)))
-            found = builder.icmp_unsigned("!=", mask, _INT64(0))
-            loop.values = [
-                builder.add(count, builder.ctpop(mask)),
-                builder.select(found, builder.add(first, highest), last),
-            ]
+            mask, last = _last_set(builder, near, loop.number, last)
+            builder.store(builder.trunc(mask, ir.IntType(LANES)), builder.gep(masks.data, [loop.number]))
+            loop.values = [builder.add(count, builder.ctpop(mask)), last]
         count, last = loop.values
         return builder.add(builder.shl(count, _INT64(32)), last)
 
     return types.int64(scores, slack, masks), generate
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def find_least_others(_: Any, scores: Any, slack: Any, masks: Any, least: Any) -> Any:
+    """Return the last of the centres with the least score less slack, of those whose bits are not set.
+
+    Parameters
+    ----------
+    scores, slack, masks
+        As for `find_near`.
+    least : contiguous int32 array of shape (16,)
+        The least of every sixteenth column; 2**31 - 1 where there is none.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        scores, slack, masks, least = (
+            context.make_array(kind)(context, builder, value)
+            for kind, value in zip(signature.args, arguments, strict=True)
+        )
+        n_vectors = cgutils.unpack_tuple(builder, masks.shape, 1)[0]
+        largest = ir.Constant(_VECTOR, [2**31 - 1] * LANES)
+        lanes = ir.VectorType(ir.IntType(1), LANES)
+
+        def others_at(number: Any) -> Any:
+            first = builder.mul(number, _INT64(LANES))
+            here, room = (
+                builder.load(_vector_at(builder, data, first), align=4) for data in (scores.data, slack.data)
+            )
+            set_ = builder.bitcast(builder.load(builder.gep(masks.data, [number])), lanes)
+            return builder.select(set_, largest, builder.sub(here, room))
+
+        with _Loop(builder, n_vectors, [largest]) as loop:
+            others = others_at(loop.number)
+            loop.values = [_call(builder, f"llvm.smin.v{LANES}i32", _VECTOR, others, loop.values[0])]
+        builder.store(loop.values[0], _vector_at(builder, least.data, _INT64(0)), align=4)
+        lowest = _call(builder, f"llvm.vector.reduce.smin.v{LANES}i32", _INT32, loop.values[0])
+        lowest = _spread(builder, lowest)
+        with _Loop(builder, n_vectors, [_INT64(0)]) as loop:
+            found = builder.icmp_signed("==", others_at(loop.number), lowest)
+            loop.values = [_last_set(builder, found, loop.number, loop.values[0])[1]]
+        return loop.values[0]
+
+    return types.int64(scores, slack, masks, least), generate
 
 
 @intrinsic  # type: ignore[untyped-decorator]
@@ -372,6 +415,14 @@ class _Loop:
 
 def _vector_at(builder: Any, data: Any, place: Any, kind: Any = _VECTOR) -> Any:
     return builder.bitcast(builder.gep(data, [place]), kind.as_pointer())
+
+
+def _last_set(builder: Any, lanes: Any, number: Any, last: Any) -> tuple[Any, Any]:
+    """Return the bits of a vector, and the column of the last that is set, or what was the last before."""
+    mask = builder.zext(builder.bitcast(lanes, ir.IntType(LANES)), _INT64)
+    highest = builder.sub(_INT64(63), builder.ctlz(mask, ir.IntType(1)(0)))
+    column = builder.add(builder.mul(number, _INT64(LANES)), highest)
+    return mask, builder.select(builder.icmp_unsigned("!=", mask, _INT64(0)), column, last)
 
 
 def _spread(builder: Any, value: Any) -> Any:

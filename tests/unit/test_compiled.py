@@ -123,7 +123,6 @@ def test_the_nearest_centres_and_margins_are_those_of_sorted_scores(data):
     offsets = rng.integers(0, n_values, n_clusters).astype(dtype)
     offsets[rng.random(n_clusters) < 0.2] = np.inf  # centres that are not there
     offsets[0] = 0.0
-    ends = np.array([n_clusters * (i + 1) // n_groups for i in range(n_groups)])
     best, second = np.empty((2, n_rows), dtype)
     labels, rivals = np.empty((2, n_rows), np.int32)
     margins = np.empty((n_groups, n_rows), dtype)
@@ -132,7 +131,7 @@ def test_the_nearest_centres_and_margins_are_those_of_sorted_scores(data):
     scores = products.copy()
     compiled.find_nearest(scores, offsets, best, second, labels, rivals)
     assert_array_equal(found, (best, labels))
-    compiled.find_margins(scores, ends, best, labels, rivals, margins)
+    compiled.find_margins(scores, best, labels, rivals, margins)
     expected = products + offsets[:, np.newaxis]
     assert_array_equal(scores, expected)
     for i in range(n_rows):
@@ -142,8 +141,9 @@ def test_the_nearest_centres_and_margins_are_those_of_sorted_scores(data):
         assert second[i] == (expected[order[1], i] if n_clusters > 1 else np.inf)
         if np.isfinite(second[i]):
             assert rivals[i] == order[1]
-        for group, (first, end) in enumerate(zip([0, *ends[:-1]], ends, strict=True)):
-            others = [expected[k, i] for k in range(first, end) if k not in {labels[i], rivals[i]}]
+        for group in range(n_groups):
+            members = range(group, n_clusters, n_groups)
+            others = [expected[k, i] for k in members if k not in {labels[i], rivals[i]}]
             assert margins[group, i] == min(others, default=np.inf) - best[i]
 
 
@@ -170,7 +170,6 @@ def test_labels_are_settled_in_float64_where_float32_leaves_them_open_and_rows_a
     best, gaps = np.empty((2, n_init, 70), np.float32)
     labels, rivals = np.empty((2, n_init, 70), np.int32)
     margins = np.empty((n_init, n_groups, 70), np.float32)
-    ends = np.array([5 * (i + 1) // n_groups for i in range(n_groups)], np.int64)
     narrow = weights.astype(np.float32), offsets.astype(np.float32)
     products = narrow[0] @ lines.T
     scores = (products.T.astype(np.float64) + narrow[1]).astype(np.float32)
@@ -178,7 +177,7 @@ def test_labels_are_settled_in_float64_where_float32_leaves_them_open_and_rows_a
     sums, totals = np.zeros((n_init, 5, 12), np.int64), np.zeros((n_init, 5), np.int64)
     addition = rng.random(70), np.full(12, 0.125), 1.5 * 2.0**13, former, sums, totals
     found = best, gaps, labels, rivals, margins
-    compiled.label_rows(lines, products, narrow[1], weights, offsets, 1e-3, 1e-12, ends, *found, *addition)
+    compiled.label_rows(lines, products, narrow[1], weights, offsets, 1e-3, 1e-12, *found, *addition)
     expected = np.zeros_like(sums), np.zeros_like(totals)
     compiled.add_rows(lines, *addition[:3], labels, former, *expected)
     assert_array_equal(sums, expected[0])

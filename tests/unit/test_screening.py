@@ -5,16 +5,26 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from numba import njit
-from numpy.testing import assert_array_equal
+from numpy.testing import assert_allclose, assert_array_equal
 
 from rff_dist import Gaussian, compiled, draw_feature_map, vector_code
 from rff_dist.blocks import Block, Rows
-from rff_dist.clustering import Centres, ClusterGrid, Scorer, label_rows, sum_clusters
+from rff_dist.clustering import Centres, ClusterGrid, Scorer, Tally, label_rows, sum_clusters
 from rff_dist.errors import DataError
 from rff_dist.screening import FRACTION, GROUP, LANES, screen_of
-from tests.clustered_rows import MAPS, X, centres_of, rows_of
+from tests.clustered_rows import MAPS, N_CLUSTERS, X, centres_of, nearest, rows_of, squared_distances
+from tests.explicit import explicit_Z
 
 SEEDS = st.integers(0, 2**32 - 1)
+
+
+def screened(weights, offsets, middle_weights=None, middle_offsets=None, **given):
+    """Return what scores are screened with, of features in [-1, 1] unless it is given otherwise."""
+    n_init, _, D = weights.shape
+    middles = np.zeros((n_init, D)) if middle_weights is None else middle_weights
+    added = np.zeros(n_init) if middle_offsets is None else middle_offsets
+    defaults = {"largest": np.ones(D), "reach": np.sqrt(D), "tolerance": 0.0}
+    return screen_of(weights, offsets, middles, added, **{**defaults, **given})
 
 
 @pytest.fixture
@@ -48,16 +58,21 @@ def test_products_of_bytes_are_those_of_integers(monkeypatch, anywhere):
     multiply, sum_bytes = kernels()
     rng = np.random.default_rng(0)
     for n_groups, n_columns in ((16, 64), (48, 192)):
-        lines = rng.integers(-128, 128, (6, n_groups, GROUP)).astype(np.int8)
+        room = 3  # groups that are not multiplied
+        lines = rng.integers(-128, 128, (6, n_groups + room, GROUP)).astype(np.int8)
         weights = rng.integers(0, 256, (n_groups, n_columns, GROUP)).astype(np.uint8)
         lines[0], weights[:, 0] = -128, 255  # the largest of all
         offsets = rng.integers(-(2**20), 2**20, n_columns).astype(np.int32)
         out = np.full((6, n_columns), 7, np.int32)
         multiply(lines, weights, offsets, out)
+        lines = np.ascontiguousarray(lines[:, :n_groups])
         expected = np.einsum("rgb,gcb->rc", lines.astype(np.int64), weights.astype(np.int64)) + offsets
         assert_array_equal(out, expected)
-        one, other = lines[1].ravel(), weights[:, 1].ravel()
-        assert sum_bytes(one, other) == one.astype(np.int64) @ other
+        pair = (
+            lines[1:3].reshape(2, -1),
+            np.ascontiguousarray(weights[:, 1:3].transpose(1, 0, 2)).reshape(2, -1),
+        )
+        assert sum_bytes(*pair) == (pair[0].astype(np.int64) * pair[1]).sum()
 
 
 @given(n_vectors=st.integers(1, 7), n_values=st.sampled_from([3, 2**28]), seed=SEEDS)
@@ -76,6 +91,26 @@ def test_scores_near_the_least_are_found(n_vectors, n_values, seed):
 @njit
 def _find_near(scores, slack, masks):
     return vector_code.find_near(scores, slack, masks)
+
+
+@given(n_vectors=st.integers(1, 7), n_values=st.sampled_from([3, 2**28]), seed=SEEDS)
+def test_the_least_of_the_others_is_found(n_vectors, n_values, seed):
+    rng = np.random.default_rng(seed)
+    scores, slack = rng.integers(-n_values, n_values, (2, n_vectors * LANES)).astype(np.int32)
+    marked = rng.random((n_vectors, LANES)) < rng.random()
+    masks = (marked << np.arange(LANES)).sum(axis=1).astype(np.uint16)
+    least = np.empty(LANES, np.int32)
+    found = _find_least_others(scores, slack, masks, least)
+    others = np.where(marked, 2**31 - 1, (scores - slack).reshape(-1, LANES))
+    assert_array_equal(least, others.min(axis=0))
+    if not marked.all():
+        assert others.ravel()[found] == others.min()
+        assert not (others.ravel()[found + 1 :] == others.min()).any()
+
+
+@njit
+def _find_least_others(scores, slack, masks, least):
+    return vector_code.find_least_others(scores, slack, masks, least)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -128,7 +163,7 @@ def test_exact_scores_are_within_their_bounds(data):
         features = np.clip((rng.integers(-127, 127, features.shape) + 0.5 - 1e-6) / 127, -1, 1)
     reach = np.linalg.norm(features, axis=1).max() if kind == "sphere" else np.sqrt(D)
     features = (features * largest).astype(np.float32)
-    screen = screen_of(weights, offsets, largest=largest, reach=reach, tolerance=0.0)
+    screen = screened(weights, offsets, largest=largest, reach=reach)
     assume(screen is not None)
     scores = np.einsum("nj,ikj->nik", features.astype(np.float64), weights) + offsets
     n_columns = len(screen.offsets) // n_init
@@ -136,10 +171,13 @@ def test_exact_scores_are_within_their_bounds(data):
     whole, rest = np.zeros((2, len(features), n_bytes), np.int8)
     for i, line in enumerate(features):
         assert compiled._to_bytes(line, screen.units, whole[i], rest[i])
-    wide = whole.astype(np.int64), rest.astype(np.int64), screen.fine_weights.astype(np.int64) - 128
-    assert_array_equal(screen.weights.transpose(1, 0, 2).reshape(-1, n_bytes), screen.fine_weights[0])
-    coarse = wide[0] @ wide[2][0].T + screen.offsets
-    fine = FRACTION * coarse + wide[0] @ wide[2][1].T + wide[1] @ wide[2][0].T + screen.fine_offsets
+    whole, rest = whole.astype(np.int64), rest.astype(np.int64)
+    fine_weights, coarse_weights = screen.fine_weights.astype(np.int64).transpose(1, 2, 0) - 128
+    assert_array_equal(
+        screen.weights.astype(np.int64).transpose(0, 2, 1).reshape(n_bytes, -1) - 128, coarse_weights
+    )
+    coarse = whole @ coarse_weights + screen.offsets
+    fine = FRACTION * coarse + whole @ fine_weights + rest @ coarse_weights + screen.fine_offsets
     for start in range(n_init):
         unit = np.abs(weights[start] * largest).max() / 127**2
         here = slice(start * n_columns, start * n_columns + n_clusters)
@@ -158,15 +196,15 @@ def test_what_second_bytes_leave_out_is_in_the_bounds():
     weights[0, :, 0], weights[0, 1] = 1.0, -weights[0, 1]
     line = np.full(D, 126.7 / FRACTION / 127, np.float32)
     line[0] = 0.0
-    screen = screen_of(weights, np.zeros((1, 2)), largest=np.ones(D), reach=np.sqrt(D), tolerance=0.0)
+    screen = screened(weights, np.zeros((1, 2)))
     labels = np.empty((1, 1), np.int32)
     centres = (weights[0], np.zeros(2), 0.0)
-    whole, rest = np.zeros((2, screen.fine_weights.shape[2]), np.int8)
+    whole, rest = np.zeros(screen.fine_weights.shape[1:], np.int8)
     assert compiled._to_bytes(line, screen.units, whole, rest)
     assert not whole.any()
     own = weights[0] @ line.astype(np.float64) * 127**2 * FRACTION
     found = FRACTION * screen.offsets[:2].astype(np.int64) + screen.fine_offsets[:2]
-    found += (screen.fine_weights[0, :2].astype(np.int64) - 128) @ rest
+    found += (screen.fine_weights[:2, 1].astype(np.int64) - 128) @ rest
     assert (found - screen.fine_slack[:2] <= own).all()
     assert (own <= found).all()
     assert np.abs(own - found + screen.fine_slack[:2] / 2).max() > 0.2 * D * FRACTION
@@ -176,14 +214,12 @@ def test_what_second_bytes_leave_out_is_in_the_bounds():
 
 def test_scores_that_bytes_cannot_hold_have_no_screen():
     weights, offsets = np.ones((1, 2, 8)), np.zeros((1, 2))
-    given = {"largest": np.ones(8), "reach": 3.0, "tolerance": 0.0}
-    assert screen_of(weights, offsets, **given) is not None
-    assert screen_of(0.0 * weights, offsets, **given) is None  # nothing tells centres apart
-    assert screen_of(weights, offsets + 1e9, **given) is None
-    assert screen_of(weights, offsets + 1e300, **given) is None
-    assert screen_of(weights, offsets, **{**given, "tolerance": 1e9}) is None
-    wide = np.ones((1, 2, 20_000))
-    assert screen_of(wide, offsets, largest=np.ones(20_000), reach=142.0, tolerance=0.0) is None
+    assert screened(weights, offsets) is not None
+    assert screened(0.0 * weights, offsets) is None  # nothing tells centres apart
+    assert screened(weights, offsets + 1e9) is None
+    assert screened(weights, offsets + 1e300) is None
+    assert screened(weights, offsets, tolerance=1e9) is None
+    assert screened(np.ones((1, 2, 20_000)), offsets) is None
 
 
 # -- labels --------------------------------------------------------------------------------------------
@@ -206,13 +242,54 @@ def test_labels_are_the_lowest_of_the_nearest_by_float64(data):
         offsets = offsets[:, :1] + 1e-6 * offsets
     offsets[:, 1:][rng.random((n_init, n_clusters - 1)) < 0.2] = np.inf  # centres that are not there
     tolerance = 1e-12
-    screen = screen_of(weights, offsets, largest=np.ones(D), reach=np.sqrt(D), tolerance=tolerance)
+    screen = screened(weights, offsets, tolerance=tolerance)
     labels = np.full((n_init, n_rows), -1, np.int32)
     flat = weights.reshape(-1, D), offsets.ravel()
     n_compared = compiled.label_rows_by_bytes(lines, screen, *flat, tolerance, labels)
     scores = np.einsum("nj,ikj->ink", lines.astype(np.float64), weights) + offsets[:, np.newaxis]
     assert_array_equal(labels, (scores <= scores.min(axis=2, keepdims=True) + tolerance).argmax(axis=2))
     assert 0 <= n_compared <= scores.size
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_what_is_found_of_other_centres_are_bounds(data):
+    rng = np.random.default_rng(data.draw(SEEDS))
+    D, n_rows = data.draw(st.integers(1, 140)), data.draw(st.integers(1, 110))
+    n_init, n_clusters = data.draw(st.integers(1, 3)), data.draw(st.integers(2, 70))
+    dtype = data.draw(st.sampled_from([np.float32, np.float64]))
+    lines = rng.uniform(-1, 1, (n_rows, D)).astype(dtype)
+    weights, middles = rng.standard_normal((n_init, n_clusters, D)), 3.0 * rng.standard_normal((n_init, D))
+    offsets, added = rng.standard_normal((n_init, n_clusters)), rng.standard_normal(n_init)
+    weights[:, -1], offsets[:, -1] = weights[:, 0], offsets[:, 0]
+    if data.draw(st.booleans()):
+        weights, offsets = weights[:, :1] + 1e-4 * weights, offsets[:, :1] + 1e-4 * offsets
+    offsets[:, 1:-1][rng.random((n_init, n_clusters - 2)) < 0.2] = np.inf  # centres that are not there
+    screen = screened(weights, offsets, middles, added)
+    labels, rivals = np.full((2, n_init, n_rows), -1, np.int32)
+    best, gaps = np.full((2, n_init, n_rows), np.nan, dtype)
+    n_groups = min(n_clusters, LANES)
+    margins = np.full((n_init, n_rows, n_groups), np.nan, dtype)
+    exact = weights.reshape(-1, D), offsets.ravel(), 1e-12
+    compiled.find_nearest_by_bytes(lines, screen, *exact, best, gaps, labels, rivals, margins)
+    again = np.empty_like(labels)
+    compiled.label_rows_by_bytes(lines, screen, *exact, again)
+    assert_array_equal(labels, again)
+    wide = lines.astype(np.float64)
+    scores = np.einsum("nj,ikj->ink", wide, weights) + offsets[:, np.newaxis]
+    room = (
+        4 * np.finfo(dtype).eps * (np.abs(weights).sum(axis=2).max() + np.abs(middles).sum(axis=1).max() + 9)
+    )
+    for start, row in np.ndindex(n_init, n_rows):
+        own, label, rival = scores[start, row], labels[start, row], rivals[start, row]
+        assert rival != label
+        true = own[label] + wide[row] @ middles[start] + added[start]
+        assert true - room <= best[start, row]
+        assert best[start, row] <= true + 0.01 * (np.abs(weights).max() + np.abs(middles).max()) * D + room
+        assert gaps[start, row] <= own[rival] - own[label] + room
+        for group in range(n_groups):
+            others = [own[k] for k in range(group, n_clusters, n_groups) if k not in {label, rival}]
+            assert margins[start, row, group] <= min(others, default=np.inf) - own[label] + room
 
 
 @pytest.mark.parametrize("name", MAPS)
@@ -232,6 +309,46 @@ def features_of(feature_map):
     lines = np.empty((len(X), feature_map.n_components), np.float32)
     feature_map.fill_lines(feature_map.prepare(X), lines)
     return lines
+
+
+def test_margins_and_distances_by_bytes_are_nearly_those_of_all_centres(by_bytes):
+    """Of rows in 512 components: all bounds, and most of what there is to bound."""
+    by_bytes(True)
+    feature_map = draw_feature_map(Gaussian(1.0), n_features=X.shape[1], n_components=512, random_state=0)
+    state = centres_of(feature_map, n_clusters=50)
+    scorer, features = Scorer(state), features_of(feature_map)
+    exact = squared_distances(explicit_Z(feature_map, X), state.values[0])
+    least, second = np.sort(exact, axis=1)[:, :2].T
+    found, rows = scorer.nearest(features, n_groups=LANES), np.arange(len(X))
+    assert_array_equal(found.labels[0], nearest(exact))
+    others = exact.copy()
+    others[rows, found.labels[0]] = others[rows, found.rivals[0]] = np.inf
+    margins = np.stack([others[:, group::LANES].min(axis=1) for group in range(LANES)]) - least
+    assert (found.margins[0] <= margins + scorer.tolerance).all()
+    assert (found.rival_margins[0] <= exact[rows, found.rivals[0]] - least + scorer.tolerance).all()
+    distances = found.distances[0]
+    assert (distances >= np.sqrt(least)).all()
+    assert_allclose(distances, np.sqrt(least), atol=3e-3)
+    assert (found.rivals[0] == exact.argsort(axis=1)[:, 1]).mean() > 0.97
+    assert np.median(found.rival_margins[0] / (second - least)) > 0.95
+    assert np.median(found.margins[0] / margins) > 0.85
+    by_bytes(False)
+    assert_array_equal(Scorer(state).nearest(features, n_groups=LANES).labels, found.labels)
+
+
+def test_rows_are_added_with_margins_or_without(by_bytes):
+    by_bytes(True)
+    state = centres_of(MAPS["pairs"], n_init=2)
+    features, found = features_of(state.feature_map), []
+    for find in (
+        lambda *given: Scorer(state).labels(*given),
+        lambda *given: Scorer(state).nearest(features, N_CLUSTERS, given[1]),
+    ):
+        tally = Tally(state)
+        with tally.adding(np.ones(len(features))) as addition:
+            find(features, addition)
+        found.append(tally.sums(len(features)))
+    assert found[0] == found[1] == sum_clusters(rows_of(), state)
 
 
 def test_bytes_are_used_where_the_processor_is_made_for_them(by_bytes):
