@@ -18,7 +18,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from rff_dist.screening import FRACTION, GROUP, LANES, LARGEST, ZERO, Screen
+from rff_dist.screening import FRACTION, LANES, LARGEST, ZERO, Screen
 from rff_dist.vector_code import (
     ROWS,
     bits_of,
@@ -92,7 +92,9 @@ def _project_panel(
     if n_rows == _PANEL_ROWS:
         np.dot(inputs[start : start + _PANEL_ROWS], frequencies, angles)
     else:
-        panel[:n_rows] = inputs[start:]
+        for i in range(n_rows):  # assigning a slice compiles its error messages too, which takes seconds
+            for j in range(panel.shape[1]):
+                panel[i, j] = inputs[start + i, j]
         np.dot(panel, frequencies, angles)
     return n_rows
 
@@ -370,6 +372,18 @@ def _score_exactly(line: NDArray[Any], weights: FloatArray, offset: float) -> fl
 
 
 @_compiled
+def _lowest_within(values: FloatArray, tolerance: float) -> int:
+    """Return the first value that is no more than `tolerance` above the least."""
+    least = np.inf
+    for value in values:
+        least = min(least, value)
+    for j in range(len(values)):
+        if values[j] <= least + tolerance:
+            return j
+    return 0
+
+
+@_compiled
 def label_rows(
     lines: NDArray[Any],
     products: NDArray[Any],
@@ -433,7 +447,7 @@ def label_rows(
                         values[k] = _score_exactly(
                             lines[i], exact_weights[first + k], exact_offsets[first + k]
                         )
-                label[i] = np.argmax(values <= values.min() + exact_tolerance)
+                label[i] = _lowest_within(values, exact_tolerance)
     if len(row_weights) > 0:
         add_rows(lines, row_weights, units, shift, labels, former, features, totals)
 
@@ -570,7 +584,7 @@ def find_nearest_by_bytes(
     panel, scores = _panel_for(screen)
     masks, left = np.empty(n_columns // LANES, np.uint16), np.empty(n_columns, np.int64)
     near, values = np.empty(n_columns, np.int64), np.empty(n_columns, np.int64)
-    others, ones = np.empty(LANES, np.int32), np.ones((2, *panel.shape[1:]), np.uint8)
+    others, ones = np.empty(LANES, np.int32), np.ones((2, 2, panel.shape[2]), np.uint8)
     ones[1, 1] = 0
     shifts, all_shifts = np.empty((2, _BYTE_ROWS), np.int64)
     n_compared = 0
@@ -627,7 +641,7 @@ def find_nearest_by_bytes(
 @_compiled
 def _panel_for(screen: Screen) -> tuple[NDArray[np.int8], NDArray[np.int32]]:
     """Return room for some rows' bytes and second bytes, and for their scores."""
-    panel = np.zeros((_BYTE_ROWS, *screen.fine_weights.shape[1:]), np.int8)
+    panel = np.zeros((_BYTE_ROWS, 2, screen.fine_weights.shape[2]), np.int8)
     return panel, np.empty((_BYTE_ROWS, len(screen.offsets)), np.int32)
 
 
@@ -639,8 +653,7 @@ def _score_panel(
     for i in range(len(lines)):
         if not _to_bytes(lines[i], screen.units, panel[i, 0], panel[i, 1]):
             return False
-    groups = panel.reshape(_BYTE_ROWS, -1, GROUP)
-    _multiply_bytes(groups, screen.weights, screen.offsets, scores, len(lines))
+    _multiply_bytes(panel, screen.weights, screen.offsets, scores, len(lines))
     return True
 
 
@@ -685,13 +698,12 @@ def _nearest_of(
     near: IntArray, line: NDArray[Any], weights: FloatArray, offsets: FloatArray, tolerance: float
 ) -> int:
     """Return the centre with the least exact score, of those no farther than `tolerance` the lowest."""
-    place = np.intp(0)
-    if len(near) > 1:
-        values = np.empty(len(near))
-        for j in range(len(near)):
-            values[j] = _score_exactly(line, weights[near[j]], offsets[near[j]])
-        place = np.argmax(values <= values.min() + tolerance)
-    return int(near[place])
+    if len(near) == 1:
+        return int(near[0])
+    values = np.empty(len(near))
+    for j in range(len(near)):
+        values[j] = _score_exactly(line, weights[near[j]], offsets[near[j]])
+    return int(near[_lowest_within(values, tolerance)])
 
 
 # -- what is remembered of rows, see lloyd.py ------------------------------------------------------

@@ -96,7 +96,8 @@ def _multiplying(n_vectors: int) -> Callable[..., None]:
 
         Parameters
         ----------
-        lines : contiguous int8 array of shape (n_rows, n_groups or more, 4)
+        lines : contiguous int8 array of shape (n_rows, 2, n_bytes)
+            The first half of a row is multiplied.
         weights : contiguous uint8 array of shape (n_groups, n_columns, 4)
         offsets : contiguous int32 array of shape (n_columns,)
         out : contiguous int32 array of shape (n_rows, n_columns)
@@ -109,11 +110,10 @@ def _multiplying(n_vectors: int) -> Callable[..., None]:
                 context.make_array(kind)(context, builder, value)
                 for kind, value in zip(signature.args[:4], arguments[:4], strict=True)
             ]
-            stride = cgutils.unpack_tuple(builder, arrays[0].shape, 3)[1]
             n_groups, n_columns, _ = cgutils.unpack_tuple(builder, arrays[1].shape, 3)
             data = [builder.bitcast(array.data, _INT32.as_pointer()) for array in arrays]
             row, column = arguments[4:]
-            _multiply_block(builder, data, (n_groups, n_columns, stride), (row, column), n_vectors)
+            _multiply_block(builder, data, (n_groups, n_columns), (row, column), n_vectors)
             return context.get_dummy_value()
 
         return types.void(lines, weights, offsets, out, types.intp, types.intp), generate
@@ -127,11 +127,12 @@ one_vector_of_products, two_vectors_of_products, three_vectors_of_products, four
 
 
 def _multiply_block(
-    builder: Any, data: Sequence[Any], shape: tuple[Any, ...], corner: tuple[Any, Any], n_vectors: int
+    builder: Any, data: Sequence[Any], shape: tuple[Any, Any], corner: tuple[Any, Any], n_vectors: int
 ) -> None:
     """Generate the loop over groups of bytes, whose sums are in registers."""
     lines, weights, offsets, out = data
-    (n_groups, n_columns, stride), (row, column) = shape, corner
+    (n_groups, n_columns), (row, column) = shape, corner
+    row_groups = builder.mul(n_groups, _INT64(2))
 
     def vectors_at(data: Any, number: Any) -> list[Any]:
         first = builder.add(builder.mul(number, n_columns), column)
@@ -144,7 +145,7 @@ def _multiply_block(
         columns = [builder.load(place, align=4) for place in vectors_at(weights, loop.number)]
         ends = []
         for i, number in enumerate(rows):
-            group = builder.gep(lines, [builder.add(builder.mul(number, stride), loop.number)])
+            group = builder.gep(lines, [builder.add(builder.mul(number, row_groups), loop.number)])
             signed = _spread(builder, builder.load(group, align=1))
             sums = loop.values[i * n_vectors : (i + 1) * n_vectors]
             ends += [_dot(builder, *pair, signed) for pair in zip(sums, columns, strict=True)]
