@@ -208,23 +208,54 @@ def test_features_are_kept_of_as_many_blocks_as_fit():
     assert n_read[n_blocks] == n_blocks < n_read[n_blocks // 2] < n_read[0]
 
 
-def test_later_passes_look_at_few_rows(monkeypatch):
+@pytest.fixture
+def looked(monkeypatch):
+    """Return the rows that scorers look at from now on, by whether their margins are noted."""
+    rows = Counter()
+
+    def counting(name, find):
+        def count(self, features, *arguments):
+            rows[name] += len(features)
+            return find(self, features, *arguments)
+
+        return count
+
+    for name in ("nearest", "labels"):
+        monkeypatch.setattr(clustering.Scorer, name, counting(name, getattr(clustering.Scorer, name)))
+    return rows
+
+
+def test_later_passes_look_at_few_rows(looked):
     job = job_of(MAPS["pairs"])
-    looked = []
-    nearest = clustering.Scorer.nearest
-
-    def count(self, features, *arguments):
-        looked.append(len(features))
-        return nearest(self, features, *arguments)
-
-    monkeypatch.setattr(clustering.Scorer, "nearest", count)
+    looked.clear()
     n_looked = []
     for _ in kmeans.iterate(job, starts_of(MAPS["pairs"], 1), max_iter=25, tol=0.0):
-        n_looked.append(sum(looked))
+        n_looked.append(looked.total())
         looked.clear()
     assert len(n_looked) > 20
     assert n_looked[0] == N_ROWS
     assert np.median(n_looked) < 0.5 * N_ROWS
+
+
+def test_margins_that_are_of_no_use_are_noted_ever_more_rarely(looked):
+    """Of centres that jump in each pass, and then stay: hardly a row is looked at any more."""
+    feature_map = MAPS["pairs"]
+    rows = Rows(cut_blocks(N_ROWS, N_ROWS, rows_per_block=N_ROWS)[0], X)
+    course = Course([rows.block], 2, N_CLUSTERS, spread=1.0, mean_norm=1.0, n_components=64, budget=2**30)
+    noted = []
+    for number in range(14):
+        seed = min(number, 11)
+        values = feature_map.transform(X[np.random.default_rng(seed).choice(N_ROWS, 2 * N_CLUSTERS)])
+        centres = Centres(feature_map, values.reshape(2, N_CLUSTERS, -1), ClusterGrid(39))
+        state = course.state(centres, [0, 1])
+        looked.clear()
+        found = sum_remembered(rows, state)
+        assert looked.total() == N_ROWS if number < 12 else looked.total() < 0.01 * N_ROWS
+        noted += [number] * (looked["nearest"] == N_ROWS)
+        assert found == sum_clusters(rows, centres)
+        course.note(state, found)
+    assert noted == [0, 1, 3, 6, 11]
+    block_memory.forget(course.run)
 
 
 @settings(max_examples=30)
