@@ -186,12 +186,16 @@ def run(console: Console, folder: Path) -> None:
     sizes = [str(N_COMPONENTS), str(N_CLUSTERS), str(N_INIT)]
     path = str(make_data(folder, N_SAMPLES, N_FEATURES).url)
     # machine code is compiled once for a processor, which takes seconds and memory
-    settings = {"OMP_NUM_THREADS": cores, "NUMBA_CACHE_DIR": str(folder / "machine-code")}
-    compiling = [in_subprocess(script, path, *sizes, "1", **settings) for script in (_OURS, _RUN)]
+    settings = {"OMP_NUM_THREADS": cores, "NUMBA_CACHE_DIR": str(folder / "code")}
+    for_runs = {**settings, "NUMBA_CACHE_DIR": str(folder / "code of runs")}
+    compiling = [
+        in_subprocess(_OURS, path, *sizes, "1", **settings),
+        in_subprocess(_RUN, path, *sizes, "1", **for_runs),
+    ]
     ours, runs, theirs = [], [], []
     for _ in range(ROUNDS):
         ours.append(in_subprocess(_OURS, path, *sizes, "15", **settings))
-        runs.append(in_subprocess(_RUN, path, *sizes, str(N_PASSES), **settings))
+        runs.append(in_subprocess(_RUN, path, *sizes, str(N_PASSES), **for_runs))
         theirs.append(in_subprocess(_THEIRS, path, *sizes, str(N_PASSES), **settings))
     our_one, our_several = min(run["one"] for run in ours), min(run["several"] for run in ours)
     best = {name: min(run[name] for run in theirs) for name in ("short", "long", "whole", "peak_mib")}
@@ -249,9 +253,7 @@ def run(console: Console, folder: Path) -> None:
         )
     console.print("Seconds of the run's passes: " + " ".join(f"{seconds:.2f}" for seconds in passes))
     path = str(make_data(folder, START_SAMPLES, N_FEATURES).url)
-    starts = [
-        in_subprocess(_STARTS, path, *sizes, str(seed), **settings) for seed in range(START_SEEDS)
-    ]
+    starts = [in_subprocess(_STARTS, path, *sizes, str(seed), **settings) for seed in range(START_SEEDS)]
     medians = {name: statistics.median(run[name] for run in starts) for name in starts[0]}
     console.print(
         f"Starts on {START_SAMPLES:_} rows, median of {START_SEEDS} seeds: inertia {medians['ours']:.1f} by "
