@@ -40,7 +40,7 @@ _MIN_TILE_ROWS, _MAX_TILE_ROWS = 64, 2048
 _LEAST_ROWS = 256  # of a tile, unless features are very many
 _SCREENED_SHARE = 1 / 12  # of centres; to compare as many again takes what bytes save
 _PANEL_ROWS = 64  # tiles are multiples of
-_COMPILER_BYTES = 128 * 2**20  # Numba and its machine code, measured 110 to 126 MiB
+_COMPILER_BYTES = 160 * 2**20  # Numba and its machine code, measured 105 MiB and, while it compiles, 160
 _BATCH_STREAM = 2**35 + 2**30
 
 

@@ -1,9 +1,9 @@
 """Loops over a tile's rows that NumPy needs several sweeps for, compiled by Numba.
 
 Nothing here decides anything: each function is a few lines of NumPy, written out in the tests, in one sweep.
-All release the GIL. The module alone imports Numba and is imported where it is first used: that takes 0.2 s
-and 125 MiB. Machine code is kept in `__pycache__`, or in `NUMBA_CACHE_DIR`; it is compiled anew, in seconds,
-for another processor.
+All release the GIL. The module is imported where it is first used, since Numba takes 0.2 s and 105 MiB.
+Machine code is kept in `__pycache__`, or in `NUMBA_CACHE_DIR`; it is compiled anew, in some ten seconds, for
+another processor.
 
 No operation is reordered, and what is fused says so (`fma`): a row has the same bits in whatever company, on
 any processor.

@@ -190,7 +190,7 @@ def run(console: Console, folder: Path) -> None:
     for_runs = {**settings, "NUMBA_CACHE_DIR": str(folder / "code of runs")}
     compiling = [
         in_subprocess(_OURS, path, *sizes, "1", **settings),
-        in_subprocess(_RUN, path, *sizes, "1", **for_runs),
+        in_subprocess(_RUN, path, *sizes, "4", **for_runs),
     ]
     ours, runs, theirs = [], [], []
     for _ in range(ROUNDS):
