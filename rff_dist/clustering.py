@@ -474,7 +474,12 @@ class Scorer:
 
         labels = np.empty((self.n_init, len(features)), np.int32)
         n_compared = compiled.label_rows_by_bytes(
-            features, self._screen, self._weights, self._offsets, self._settled_tolerance, labels
+            np.ascontiguousarray(features),
+            self._screen,
+            self._weights,
+            self._offsets,
+            self._settled_tolerance,
+            labels,
         )
         self._judge(n_compared, labels.size)
         return labels if n_compared >= 0 else None
@@ -517,7 +522,7 @@ class Scorer:
         margins = np.empty((*shape, n_groups), self.dtype)
         exact = self._weights, self._offsets, self._settled_tolerance
         n_compared = compiled.find_nearest_by_bytes(
-            features, self._screen, *exact, best, gaps, labels, rivals, margins
+            np.ascontiguousarray(features), self._screen, *exact, best, gaps, labels, rivals, margins
         )
         self._judge(n_compared, labels.size)
         return Nearest(labels, best, rivals, gaps, margins.transpose(0, 2, 1)) if n_compared >= 0 else None

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 from numba.core import cgutils, types
+from numba.core.errors import TypingError
 from numba.core.registry import cpu_target
 from numba.extending import intrinsic
 
@@ -106,10 +107,7 @@ def _multiplying(n_vectors: int) -> Callable[..., None]:
         """
 
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            arrays = [
-                context.make_array(kind)(context, builder, value)
-                for kind, value in zip(signature.args[:4], arguments[:4], strict=True)
-            ]
+            arrays = _arrays_of(context, builder, signature.args[:4], arguments[:4])
             n_groups, n_columns, _ = cgutils.unpack_tuple(builder, arrays[1].shape, 3)
             data = [builder.bitcast(array.data, _INT32.as_pointer()) for array in arrays]
             row, column = arguments[4:]
@@ -181,10 +179,7 @@ def round_to_bytes(_: Any, line: Any, units: Any, out: Any, rest: Any) -> Any:
     """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        line, units, *targets = (
-            context.make_array(kind)(context, builder, value)
-            for kind, value in zip(signature.args, arguments, strict=True)
-        )
+        line, units, *targets = _arrays_of(context, builder, signature.args, arguments)
         narrow, bytes_ = ir.VectorType(ir.FloatType(), LANES), ir.VectorType(ir.IntType(8), LANES)
         double = signature.args[0].dtype == types.float64
         kind = ir.VectorType(ir.DoubleType(), LANES) if double else narrow
@@ -225,10 +220,7 @@ def sum_byte_products(_: Any, signed: Any, unsigned: Any) -> Any:
     """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        signed, unsigned = (
-            context.make_array(kind)(context, builder, value)
-            for kind, value in zip(signature.args, arguments, strict=True)
-        )
+        signed, unsigned = _arrays_of(context, builder, signature.args, arguments)
         n_bytes = _INT64(GROUP * LANES)
         n_columns = cgutils.unpack_tuple(builder, signed.shape, 2)[1]
         nothing = ir.Constant(_VECTOR, [0] * LANES)
@@ -262,10 +254,7 @@ def find_near(_: Any, scores: Any, slack: Any, masks: Any) -> Any:
     """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        scores, slack, masks = (
-            context.make_array(kind)(context, builder, value)
-            for kind, value in zip(signature.args, arguments, strict=True)
-        )
+        scores, slack, masks = _arrays_of(context, builder, signature.args, arguments)
         n_columns = cgutils.unpack_tuple(builder, scores.shape, 1)[0]
         n_vectors = builder.udiv(n_columns, _INT64(LANES))
         largest = ir.Constant(_VECTOR, [2**31 - 1] * LANES)
@@ -304,10 +293,7 @@ def find_least_others(_: Any, scores: Any, slack: Any, masks: Any, least: Any) -
     """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        scores, slack, masks, least = (
-            context.make_array(kind)(context, builder, value)
-            for kind, value in zip(signature.args, arguments, strict=True)
-        )
+        scores, slack, masks, least = _arrays_of(context, builder, signature.args, arguments)
         n_vectors = cgutils.unpack_tuple(builder, masks.shape, 1)[0]
         largest = ir.Constant(_VECTOR, [2**31 - 1] * LANES)
         lanes = ir.VectorType(ir.IntType(1), LANES)
@@ -345,10 +331,7 @@ def sum_products(_: Any, line: Any, weights: Any) -> Any:
     """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        line, weights = (
-            context.make_array(kind)(context, builder, value)
-            for kind, value in zip(signature.args, arguments, strict=True)
-        )
+        line, weights = _arrays_of(context, builder, signature.args, arguments)
         wide = ir.VectorType(ir.DoubleType(), _CHAINS)
         single = signature.args[0].dtype == types.float32
         narrow = ir.VectorType(ir.FloatType(), _CHAINS) if single else wide
@@ -412,6 +395,16 @@ class _Loop:
         builder.branch(self._check)
         builder.position_at_end(self._after)
         self.values = list(self._found)
+
+
+def _arrays_of(context: Any, builder: Any, kinds: Sequence[Any], values: Sequence[Any]) -> list[Any]:
+    """Return the structures of arrays, whose numbers lie side by side."""
+    for kind in kinds:
+        if kind.layout != "C":
+            raise TypingError(f"expected a contiguous array, got {kind}")
+    return [
+        context.make_array(kind)(context, builder, value) for kind, value in zip(kinds, values, strict=True)
+    ]
 
 
 def _vector_at(builder: Any, data: Any, place: Any, kind: Any = _VECTOR) -> Any:

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from numba import njit
+from numba.core.errors import NumbaError
 from numpy.testing import assert_allclose, assert_array_equal
 
 from rff_dist import Gaussian, compiled, draw_feature_map, vector_code
@@ -87,6 +88,12 @@ def test_scores_near_the_least_are_found(n_vectors, n_values, seed):
 @njit
 def _find_near(scores, slack, masks):
     return vector_code.find_near(scores, slack, masks)
+
+
+def test_arrays_whose_numbers_do_not_lie_side_by_side_are_refused():
+    scores = np.zeros(4 * LANES, np.int32)
+    with pytest.raises(NumbaError, match="expected a contiguous array"):
+        _find_near(scores[::2], scores[::2], np.empty(2, np.uint16))
 
 
 @given(n_vectors=st.integers(1, 7), n_values=st.sampled_from([3, 2**28]), seed=SEEDS)
