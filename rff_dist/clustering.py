@@ -361,16 +361,6 @@ class Addition(NamedTuple):
     totals: IntArray
 
 
-_NOTHING = Addition(
-    np.empty(0),
-    np.empty(0),
-    0.0,
-    np.empty((0, 0), np.int32),
-    np.empty((0, 0, 0), np.int64),
-    np.empty((0, 0), np.int64),
-)
-
-
 class Scorer:
     """Scores of a tile's rows for the centres of all starts: squared distances but for what a row has alone.
 
@@ -460,10 +450,9 @@ class Scorer:
         """
         labels = self._labels_by_bytes(features) if self._screened else None
         if labels is None:
-            found, _ = self._search(features, 0, addition, middles=False)
-            return found.labels
+            labels = self._search(features, 0, middles=False)[0].labels
         if addition is not None:
-            self._add(features, labels, addition)
+            _add(features, labels, addition)
         return labels
 
     def _labels_by_bytes(self, features: NDArray[Any]) -> NDArray[np.int32] | None:
@@ -489,20 +478,15 @@ class Scorer:
         if n_compared > _SCREENED_SHARE * n_labels * self.n_clusters:
             self._screened = False
 
-    def _add(self, features: NDArray[Any], labels: NDArray[np.int32], addition: Addition) -> None:
-        from rff_dist import compiled
-
-        compiled.add_rows(features, *addition[:3], labels, *addition[3:])
-
     def nearest(self, features: NDArray[Any], n_groups: int, addition: Addition | None = None) -> Nearest:
         """Do what `labels` does, and say how sure it is; centre k is of group k modulo `n_groups`."""
         found = self._nearest_by_bytes(features, n_groups) if self._screened else None
         if found is None:
-            found, middles = self._search(features, n_groups, addition, middles=True)
+            found, middles = self._search(features, n_groups, middles=True)
             found.distances[...] += middles
             found.distances[found.rival_margins <= self.tolerance] = np.inf
-        elif addition is not None:
-            self._add(features, found.labels, addition)
+        if addition is not None:
+            _add(features, found.labels, addition)
         distances = found.distances
         distances += self._norms(features)
         np.maximum(distances, 0.0, out=distances)
@@ -528,7 +512,7 @@ class Scorer:
         return Nearest(labels, best, rivals, gaps, margins.transpose(0, 2, 1)) if n_compared >= 0 else None
 
     def _search(
-        self, features: NDArray[Any], n_groups: int, addition: Addition | None, *, middles: bool
+        self, features: NDArray[Any], n_groups: int, *, middles: bool
     ) -> tuple[Nearest, NDArray[Any]]:
         """Find the nearest centres; return the least scores as `distances`, and ‖m‖² − 2z·m if asked."""
         from rff_dist import compiled
@@ -557,7 +541,6 @@ class Scorer:
             labels,
             rivals,
             margins,
-            *(addition or _NOTHING),
         )
         self._spare.give(buffer)
         if not np.isfinite(best).all():  # what is not finite in a row's features is in all its scores
@@ -621,6 +604,12 @@ class Scorer:
         if not np.isfinite(products[:, -1]).all():
             raise _not_finite()
         return products
+
+
+def _add(features: NDArray[Any], labels: NDArray[np.int32], addition: Addition) -> None:
+    from rff_dist import compiled
+
+    compiled.add_rows(features, *addition[:3], labels, *addition[3:])
 
 
 def _not_finite() -> DataError:

@@ -359,7 +359,7 @@ def add_rows(
                 totals[start, old] -= count
 
 
-# -- both ------------------------------------------------------------------------------------------
+# -- labels ----------------------------------------------------------------------------------------
 
 
 @_compiled
@@ -397,14 +397,8 @@ def label_rows(
     labels: NDArray[np.int32],
     rivals: NDArray[np.int32],
     margins: NDArray[Any],
-    row_weights: FloatArray,
-    units: FloatArray,
-    shift: float,
-    former: NDArray[np.int32],
-    features: IntArray,
-    totals: IntArray,
 ) -> None:
-    """Find the nearest centres of each start, and add the rows to their sums.
+    """Find the nearest centres of each start, and how far away the others are.
 
     Parameters
     ----------
@@ -425,10 +419,6 @@ def label_rows(
         The nearest centre, and the one with the second score.
     margins : float array of shape (n_init, n_groups, n_rows)
         As `find_margins` has them.
-    row_weights, units, shift, features, totals
-        As for `add_rows`; where no row has a weight, nothing is added up.
-    former : int32 array of shape (n_init, n_rows)
-        What `add_rows` calls `taken`.
     """
     n_init, n_rows = labels.shape
     n_clusters = len(offsets) // n_init
@@ -448,8 +438,6 @@ def label_rows(
                             lines[i], exact_weights[first + k], exact_offsets[first + k]
                         )
                 label[i] = _lowest_within(values, exact_tolerance)
-    if len(row_weights) > 0:
-        add_rows(lines, row_weights, units, shift, labels, former, features, totals)
 
 
 # -- the same, where bytes tell most centres apart --------------------------------------------------

@@ -157,9 +157,7 @@ def test_a_row_with_nan_has_no_least_score():
 
 @settings(max_examples=40)
 @given(seed=st.integers(0, 2**32 - 1), n_init=st.integers(1, 3), n_groups=st.integers(0, 4))
-def test_labels_are_settled_in_float64_where_float32_leaves_them_open_and_rows_added_with_them(
-    seed, n_init, n_groups
-):
+def test_labels_are_settled_in_float64_where_float32_leaves_them_open(seed, n_init, n_groups):
     rng = np.random.default_rng(seed)
     lines = rng.standard_normal((70, 12)).astype(np.float32)
     centres = rng.standard_normal((n_init, 5, 12))
@@ -173,15 +171,8 @@ def test_labels_are_settled_in_float64_where_float32_leaves_them_open_and_rows_a
     narrow = weights.astype(np.float32), offsets.astype(np.float32)
     products = narrow[0] @ lines.T
     scores = (products.T.astype(np.float64) + narrow[1]).astype(np.float32)
-    former = rng.integers(-1, 5, (n_init, 70)).astype(np.int32)
-    sums, totals = np.zeros((n_init, 5, 12), np.int64), np.zeros((n_init, 5), np.int64)
-    addition = rng.random(70), np.full(12, 0.125), 1.5 * 2.0**13, former, sums, totals
     found = best, gaps, labels, rivals, margins
-    compiled.label_rows(lines, products, narrow[1], weights, offsets, 1e-3, 1e-12, *found, *addition)
-    expected = np.zeros_like(sums), np.zeros_like(totals)
-    compiled.add_rows(lines, *addition[:3], labels, former, *expected)
-    assert_array_equal(sums, expected[0])
-    assert_array_equal(totals, expected[1])
+    compiled.label_rows(lines, products, narrow[1], weights, offsets, 1e-3, 1e-12, *found)
     for start in range(n_init):
         own = exact[:, 5 * start : 5 * start + 5]
         tied = own <= own.min(axis=1, keepdims=True) + 1e-12
