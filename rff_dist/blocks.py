@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
-from functools import lru_cache, partial
+from functools import lru_cache, partial, reduce
 from threading import Lock
 from typing import Any, Protocol
 
@@ -520,10 +520,20 @@ def measure_features(rows: Rows, feature_map: FeatureMap) -> FloatArray:
 
 @dataclass(frozen=True, slots=True)
 class Accumulation:
-    """The state of an accumulating pass: features, and what their statistics are about."""
+    """The state of an accumulating pass: features, and what their statistics are about.
+
+    Attributes
+    ----------
+    feature_map : FeatureMap
+    spec : StatisticsSpec
+    folds : Folds, or None
+        Sums are rounded tile by tile: with folds each tile holds the rows of one fold only, so that the
+        sum of all rows has the bits of the sum of the folds.
+    """
 
     feature_map: FeatureMap
     spec: StatisticsSpec
+    folds: Folds | None = None
 
     def digest(self) -> str:
         """Return the feature map's digest: what every worker must agree on."""
@@ -563,12 +573,8 @@ def accumulate_fold_rows(rows: Rows, state: Accumulations) -> tuple[FoldStatisti
     DataError, StatisticsError, PlanError
         As `accumulate_rows`, and if folds of groups find no groups.
     """
-    block, folds = rows.block, state.folds
-    fold_of_row = folds.assign(block.start, block.stop, n_samples=state.n_samples, groups=rows.groups)
-    order = np.argsort(fold_of_row, kind="stable")
-    ends = np.cumsum(np.bincount(fold_of_row, minlength=folds.n_folds))
-    present = np.flatnonzero(np.diff(ends, prepend=0))
-    pieces = _Pieces(order, tuple(int(end) for end in ends[present]))
+    folds = state.folds
+    present, pieces = _cut_by_folds(rows, folds, state.n_samples)
     found = []
     for member in state.members:
         parts: list[RidgeStatistics | None] = [None] * folds.n_folds
@@ -576,6 +582,16 @@ def accumulate_fold_rows(rows: Rows, state: Accumulations) -> tuple[FoldStatisti
             parts[fold] = part
         found.append(FoldStatistics(folds, tuple(parts)))
     return tuple(found)
+
+
+def _cut_by_folds(rows: Rows, folds: Folds, n_samples: int) -> tuple[NDArray[np.intp], _Pieces]:
+    """Return the folds that a block has rows of, and these rows sorted by fold."""
+    block = rows.block
+    fold_of_row = folds.assign(block.start, block.stop, n_samples=n_samples, groups=rows.groups)
+    order = np.argsort(fold_of_row, kind="stable")
+    ends = np.cumsum(np.bincount(fold_of_row, minlength=folds.n_folds))
+    present = np.flatnonzero(np.diff(ends, prepend=0))
+    return present, _Pieces(order, tuple(int(end) for end in ends[present]))
 
 
 def add_each[T](left: tuple[T, ...], right: tuple[T, ...]) -> tuple[T, ...]:
@@ -601,7 +617,10 @@ def accumulate_rows(rows: Rows, state: Accumulation) -> RidgeStatistics:
     PlanError
         If the block has more rows than an integer sum holds.
     """
-    return _accumulate(rows, state, None)[0]
+    if state.folds is None:
+        return _accumulate(rows, state, None)[0]
+    _, pieces = _cut_by_folds(rows, state.folds, rows.block.stop)
+    return reduce(operator.add, _accumulate(rows, state, pieces))
 
 
 @dataclass(frozen=True, slots=True)

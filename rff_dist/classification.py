@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rff_dist import pipeline, prediction
+from rff_dist import automatic, pipeline, prediction
+from rff_dist.automatic import RidgeOptions
 from rff_dist.blocks import (
     Block,
     BlockTask,
@@ -34,7 +35,6 @@ from rff_dist.drawing import sample_rows
 from rff_dist.engines import Engine
 from rff_dist.errors import DataError, IntegrityError, InvalidParameterError, SolveError
 from rff_dist.feature_map import FeatureMap
-from rff_dist.kernels import Kernel
 from rff_dist.labelling import count_labels
 from rff_dist.losses import LOSSES, Logistic, Loss, LossState, LossSums, sum_loss
 from rff_dist.model import RidgeModel
@@ -257,14 +257,13 @@ def calibrate(
 
 def fit(
     dataset: Dataset,
-    kernel: Kernel,
+    options: RidgeOptions,
     *,
     engine: Engine,
     loss: str = "squared",
     class_weight: FloatArray | None = None,
     tol: float = TOL,
     max_iter: int = MAX_ITER,
-    **options: Any,
 ) -> tuple[RidgeModel, Solved]:
     """Train a classifier: ridge on class codes, and then probabilities or passes of another loss.
 
@@ -272,17 +271,16 @@ def fit(
     ----------
     dataset : Dataset
         With codes as targets, see `LabelledDataset`.
-    kernel : Kernel
+    options : RidgeOptions
+        Of ridge on the codes. One alpha given is the loss's own. An alpha that is chosen is chosen for ridge:
+        it is the squared hinge's too, and the logistic loss's times `logistic_curvature`, by which both have
+        as many degrees of freedom, and at least 1/8.
     engine : Engine
     loss : "squared", "logistic" or "squared_hinge"
     class_weight : float64 array of shape (n_classes,), or None
         What the dataset multiplied the weights of each class's rows by.
     tol, max_iter : float, int
         See `minimize_loss`; not for "squared".
-    **options
-        Of `pipeline.fit`. One alpha given is the loss's own. An alpha that is chosen is chosen for ridge: it
-        is the squared hinge's too, and the logistic loss's times `logistic_curvature`, by which both have as
-        many degrees of freedom, and at least 1/8.
 
     Returns
     -------
@@ -298,16 +296,17 @@ def fit(
         If there is no such loss.
     """
     check_loss(loss)
-    model, solved = pipeline.fit(dataset, kernel, engine=engine, **options)
+    trained = automatic.fit(dataset, options, engine=engine)
+    model, solved = trained.model, trained.best
     if loss == SQUARED:
-        found = calibrate(dataset, model, class_weight=class_weight, seed=options.get("seed", 0))
+        found = calibrate(dataset, model, class_weight=class_weight, seed=options.seed)
         return _described(model, loss, found, None, ridge_alpha=model.alpha), solved
     logistic = loss == Logistic.name
     curvature = HINGE_CURVATURE
     alpha = model.alpha
     if logistic:
         curvature = logistic_curvature(solved.solution, _statistics(model).sum_of_weights)
-        given = pipeline.is_one_alpha(options.get("alpha", "auto"))
+        given = pipeline.is_one_alpha(options.alpha)
         alpha *= 1.0 if given else max(curvature, SMALLEST_ALPHA_FACTOR)
     minimum = fit_loss(
         dataset,
@@ -328,13 +327,13 @@ def fit(
 def fit_labels(
     source: Dataset,
     labels: Column,
-    kernel: Kernel,
+    options: RidgeOptions,
     *,
     engine: Engine,
+    loss: str = "squared",
     class_weight: str | Mapping[Any, float] | None = None,
     tol: float = TOL,
     max_iter: int = MAX_ITER,
-    **options: Any,
 ) -> tuple[RidgeModel, Solved]:
     """Train a classifier on labels of any type: a pass that counts them, and then `fit`.
 
@@ -344,14 +343,13 @@ def fit_labels(
         The rows; targets of its own are not used.
     labels : Column
         The label of each row.
-    kernel : Kernel
+    options : RidgeOptions
     engine : Engine
+    loss : "squared", "logistic" or "squared_hinge"
     class_weight : "balanced", mapping of label to float, or None
         What the weights of each class's rows are multiplied by; see `class_weights`.
     tol, max_iter : float, int
         As in `fit`.
-    **options
-        Of `fit` and of `pipeline.fit`.
 
     Returns
     -------
@@ -370,7 +368,13 @@ def fit_labels(
     dataset = LabelledDataset(source, labels, counts.classes, factors)
     _check_weighted(counts, factors)
     model, solved = fit(
-        dataset, kernel, engine=engine, class_weight=factors, tol=tol, max_iter=max_iter, **options
+        dataset,
+        options,
+        engine=engine,
+        loss=loss,
+        class_weight=factors,
+        tol=tol,
+        max_iter=max_iter,
     )
     return with_classes(model, counts.classes, class_weight, tol=tol, max_iter=max_iter), solved
 

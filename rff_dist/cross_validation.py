@@ -81,6 +81,9 @@ class CrossValidation:
         Sums of weights of the rows validated on.
     target_variance : float64 array of shape (n_targets,)
         Of all rows, 0 for constants; the mean square where no intercept is fitted.
+    leverages : float64 array of shape (n_splits, n_widths, n_alphas), or None
+        Mean leverage of the rows trained on: degrees of freedom over rows, 1 where they are interpolated.
+        None in tables that older releases stored.
     """
 
     folds: Folds
@@ -89,6 +92,7 @@ class CrossValidation:
     errors: FloatArray
     weights: FloatArray
     target_variance: FloatArray
+    leverages: FloatArray | None = None
 
     @property
     def mean(self) -> FloatArray:
@@ -110,12 +114,12 @@ class CrossValidation:
 
         Units of targets do not matter and constant ones have no say; the sum of errors where all are.
         """
-        return _mean(self._split_scores(), self.weights)
+        return _mean(self.split_scores(), self.weights)
 
     @property
     def score_standard_errors(self) -> FloatArray:
         """Standard errors of `scores`, shape (n_widths, n_alphas)."""
-        return _standard_error(self._split_scores(), self.weights)
+        return _standard_error(self.split_scores(), self.weights)
 
     @property
     def best(self) -> Choice:
@@ -162,7 +166,9 @@ class CrossValidation:
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         """Return the table as arrays by name, to store or to look at."""
+        leverages = {} if self.leverages is None else {"cv_leverages": self.leverages}
         return {
+            **leverages,
             "cv_alphas": self.alphas,
             "cv_n_components": self.n_components,
             "cv_errors": self.errors,
@@ -176,9 +182,11 @@ class CrossValidation:
     def from_arrays(cls, folds: Folds, arrays: Mapping[str, NDArray[Any]]) -> Self:
         """Build a table from what `to_arrays` returned."""
         names = ("n_components", "alphas", "errors", "weights", "target_variance")
-        return cls(folds, **{name: np.asarray(arrays[f"cv_{name}"]) for name in names})
+        leverages = arrays.get("cv_leverages")
+        return cls(folds, **{name: np.asarray(arrays[f"cv_{name}"]) for name in names}, leverages=leverages)
 
-    def _split_scores(self) -> FloatArray:
+    def split_scores(self) -> FloatArray:
+        """Return what `scores` are the means of, shape (n_splits, n_widths, n_alphas)."""
         varying = self.target_variance > 0.0
         if not varying.any():
             return np.asarray(self.errors.sum(axis=-1))
@@ -262,6 +270,7 @@ def cross_validate(
         else check_grid(alphas)
     )
     errors = np.empty((len(splits), len(widths), len(grid), total.spec.n_targets))
+    leverages = np.empty(errors.shape[:-1])
     weights = np.array([statistics.fold(validation).sum_of_weights for _, validation in splits])
     problems, lock = _problems(statistics, total, widths), Lock()
 
@@ -271,7 +280,8 @@ def cross_validate(
                 problem = next(problems, None)
             if problem is None:
                 return
-            errors[problem.split, problem.width] = _validate(problem, grid, fit_intercept=fit_intercept)
+            at = problem.split, problem.width
+            errors[at], leverages[at] = _validate(problem, grid, fit_intercept=fit_intercept)
 
     threads = min(threads, len(splits) * len(widths))
     with tile_pool(threads) as pool:
@@ -283,6 +293,7 @@ def cross_validate(
         errors=errors / weights[:, np.newaxis, np.newaxis, np.newaxis],
         weights=weights,
         target_variance=variance,
+        leverages=leverages,
     )
 
 
@@ -432,8 +443,11 @@ def _largest_eigenvalue(gram: FloatArray) -> float:
 # -- errors ----------------------------------------------------------------------------------------
 
 
-def _validate(problem: _Problem, alphas: FloatArray, *, fit_intercept: bool) -> FloatArray:
-    """Return the sums of squared errors of one split at one width, shape (n_alphas, n_targets)."""
+def _validate(problem: _Problem, alphas: FloatArray, *, fit_intercept: bool) -> tuple[FloatArray, FloatArray]:
+    """Return the sums of squared errors of one split at one width, and the mean leverages.
+
+    Their shapes are (n_alphas, n_targets) and (n_alphas,).
+    """
     assert problem.training is not None
     equations = problem.training.normal_equations(fit_intercept=fit_intercept)
     problem.training = None  # the decomposition is the peak of memory: hold nothing for it that is done with
@@ -453,7 +467,8 @@ def _validate(problem: _Problem, alphas: FloatArray, *, fit_intercept: bool) -> 
             - spectrum.target_means[targets]
             - (fold.feature_means - spectrum.feature_means) @ coefficients
         )
-    return errors.reshape(len(alphas), n_targets)
+    leverages = spectrum.degrees_of_freedom(alphas) / equations.n_samples
+    return errors.reshape(len(alphas), n_targets), leverages
 
 
 def _coefficients(

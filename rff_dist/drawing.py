@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rff_dist.blocks import Dataset
+from rff_dist.blocks import Block, Dataset
 from rff_dist.bounds import better_map
 from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.evidence import TunedKernel, check_tunable, maximize_evidence, median_distance
@@ -20,9 +21,11 @@ from rff_dist.feature_map import (
     draw_feature_map,
     draw_nystrom,
 )
+from rff_dist.folds import MANY_ROWS, STRETCHES, Folds, HeldInFolds
 from rff_dist.frequencies import Design
 from rff_dist.kernels import Kernel, LengthScale, Stationary, with_length_scale
 from rff_dist.kernels.base import check_count
+from rff_dist.storage.labelled import read_groups
 
 logger = logging.getLogger(__name__)
 
@@ -104,6 +107,7 @@ def tune(
     n_samples: int = TUNING_ROWS,
     n_components: int = 256,
     n_starts: int = 4,
+    folds: HeldInFolds | None = None,
 ) -> TunedKernel:
     """Choose a kernel's length scales by the evidence of a seeded sample of rows, in this process.
 
@@ -125,6 +129,8 @@ def tune(
         Rows of the sample, at most.
     n_components, n_starts : int
         See `rff_dist.evidence.maximize_evidence`.
+    folds : HeldInFolds, optional
+        Only rows that these folds never validate on are sampled.
 
     Raises
     ------
@@ -136,7 +142,10 @@ def tune(
     found, n_rows = check_tunable(kernel), check_count(n_samples, "n_samples")
     if dataset.n_targets < 1:
         raise DataError("the data have no y: the evidence of length scales needs targets")
-    X, y, weights = sample_rows(dataset, seed, n_rows=n_rows)
+    if folds is None:
+        X, y, weights = sample_rows(dataset, seed, n_rows=n_rows)
+    else:
+        X, y, weights = sample_folds(dataset, folds, n_rows=2 * n_rows).held_in(n_rows)
     assert y is not None  # there are targets
     with np.errstate(over="ignore"):
         inputs = np.asarray(X, np.float64) if standardizer is None else standardizer(X)
@@ -189,14 +198,18 @@ def sample_rows(
         counts = np.sort(rng.choice(counts, n_rows, replace=False))
     sample = sample[counts]
     y, weights = (None if part is None else part[counts] for part in (y, weights))
-    for name, values in (("X", sample), ("y", y)):
-        finite = np.ones(1) if values is None else np.isfinite(values).reshape(len(counts), -1).all(axis=1)
+    _check_sampled(indices[counts], sample, y)
+    return sample, y, weights
+
+
+def _check_sampled(indices: NDArray[Any], X: NDArray[Any], y: FloatArray | None) -> None:
+    for name, values in (("X", X), ("y", y)):
+        finite = np.ones(1) if values is None else np.isfinite(values).reshape(len(values), -1).all(axis=1)
         if not finite.all():
-            row = indices[counts[np.argmin(finite)]]
+            row = indices[np.argmin(finite)]
             raise DataError(
                 f"Input {name} contains NaN or infinity: row {row:_}; fill or drop such rows first"
             )
-    return sample, y, weights
 
 
 def _sample_indices(dataset: Dataset, rng: np.random.Generator, n_rows: int) -> NDArray[np.intp]:
@@ -209,6 +222,80 @@ def _sample_indices(dataset: Dataset, rng: np.random.Generator, n_rows: int) -> 
     rows = (starts[:, np.newaxis] + np.arange(dataset.chunk_rows)).ravel()
     rows = rows[rows < dataset.n_samples]
     return np.sort(rng.choice(rows, min(n_rows, len(rows)), replace=False))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FoldSample:
+    """Rows of a dataset that have weight, and the fold of each.
+
+    Attributes
+    ----------
+    folds : Folds
+    fold_of_row : int64 array of shape (n_sampled,)
+    X : array of shape (n_sampled, n_features)
+    y : float64 array of shape (n_sampled, n_targets)
+    weights : float64 array of shape (n_sampled,), or None
+    """
+
+    folds: Folds
+    fold_of_row: NDArray[np.int64]
+    X: NDArray[Any]
+    y: FloatArray
+    weights: FloatArray | None
+
+    def held_in(self, n_rows: int) -> tuple[NDArray[Any], FloatArray, FloatArray | None]:
+        """Return X, y and weights of up to `n_rows` rows that the folds never validate on."""
+        assert isinstance(self.folds, HeldInFolds)
+        rows = np.flatnonzero(self.folds.is_held_in(self.fold_of_row))
+        rows = rows[:: max(1, -(-len(rows) // n_rows))]
+        if not len(rows):
+            raise DataError(
+                "none of the sampled rows that folds are not validated on has a weight above 0, so there is "
+                "nothing to tune length scales by; give rows that count, or a `length_scale`"
+            )
+        return self.X[rows], self.y[rows], None if self.weights is None else self.weights[rows]
+
+
+def sample_folds(dataset: Dataset, folds: Folds, *, n_rows: int) -> FoldSample:
+    """Return about `n_rows` rows with their folds, those that are held in among them; all of few rows.
+
+    Rows without weight are left out.
+
+    Raises
+    ------
+    DataError
+        If a sampled value is NaN or infinite, or folds are of groups and there are none.
+    """
+    n_samples = dataset.n_samples
+    whole = n_samples <= MANY_ROWS
+    if n_samples <= n_rows:
+        starts, width = np.zeros(1, np.int64), n_samples
+    elif isinstance(folds, HeldInFolds) and folds.n_stretches:
+        starts = folds.stretch_starts(np.arange(folds.n_stretches))
+        width = max(folds.width, n_rows // folds.n_stretches)
+    else:
+        n_stretches = n_rows if whole else STRETCHES
+        starts, width = np.arange(n_stretches) * n_samples // n_stretches, n_rows // n_stretches
+    indices = np.unique(np.minimum(starts[:, np.newaxis] + np.arange(width), n_samples - 1))
+    # the folds of runs of consecutive rows, each read at once
+    cuts = [0] if whole else [0, *(np.flatnonzero(np.diff(indices) > 1) + 1)]
+    fold_of_row = np.empty(len(indices), np.int64)
+    for run in np.split(np.arange(len(indices)), cuts[1:]):
+        first, stop = int(indices[run[0]]), int(indices[run[-1]]) + 1
+        groups = read_groups(dataset, Block(0, first, stop))
+        assigned = folds.assign(first, stop, n_samples=n_samples, groups=groups)
+        fold_of_row[run] = assigned[indices[run] - first]
+    X, y, weights = dataset.take(indices)
+    assert y is not None  # folds are of rows with targets
+    counts = np.arange(len(X)) if weights is None else np.flatnonzero(weights > 0)
+    _check_sampled(indices[counts], X[counts], y[counts])
+    return FoldSample(
+        folds,
+        fold_of_row[counts],
+        X[counts],
+        y[counts],
+        None if weights is None else weights[counts],
+    )
 
 
 def choose_map(
@@ -255,6 +342,7 @@ def resolve_kernel(
     standardizer: Standardizer | None,
     ranges: tuple[FloatArray, FloatArray] | None,
     seed: int,
+    tuned_on: HeldInFolds | None = None,
 ) -> Kernel:
     """Return a kernel with all that depends on the data filled in; parameters as for `draw`.
 
@@ -264,12 +352,14 @@ def resolve_kernel(
         If the length scale is neither a name nor numbers above 0, or the kernel has none.
     """
     if isinstance(length_scale, str):
-        if length_scale not in ("auto", "evidence"):
+        if length_scale not in ("auto", "median", "evidence"):
             raise InvalidParameterError(
-                f"`length_scale` is {length_scale!r}; expected 'auto', 'evidence' or numbers above 0"
+                f"`length_scale` is {length_scale!r}; expected 'median', 'evidence' or numbers above 0"
             )
         if length_scale == "evidence":
-            length_scale = tune(dataset, kernel, standardizer=standardizer, seed=seed).length_scale
+            length_scale = tune(
+                dataset, kernel, standardizer=standardizer, seed=seed, folds=tuned_on
+            ).length_scale
         elif not isinstance(kernel, Stationary):
             length_scale = None  # it has no width to choose, or several
         else:
@@ -291,13 +381,15 @@ def draw(
     standardizer: Standardizer | None,
     ranges: tuple[FloatArray, FloatArray] | None = None,
     features: str | Nystrom = "fourier",
+    tuned_on: HeldInFolds | None = None,
 ) -> FeatureMap:
     """Draw the feature map of a kernel for a dataset.
 
     Parameters
     ----------
-    length_scale : "auto", "evidence", number(s) or None
-        "auto" is the median heuristic, "evidence" is `tune`; None keeps the kernel's own.
+    length_scale : "median", "evidence", number(s) or None
+        "median" is the median heuristic, and so is "auto" where there is nothing to choose by; "evidence" is
+        `tune`; None keeps the kernel's own.
     map : {"auto", "pairs", "phases", "complex"}
         "auto" is `choose_map`; the map's spec says what it chose.
     ranges : pair of float64 arrays of shape (n_features,), optional
@@ -305,6 +397,8 @@ def draw(
     features : "fourier", "nystrom" or Nystrom
         Random Fourier features, to which `design` and `map` belong; or Nyström features, whose centres
         are chosen among the distinct rows of a seeded sample.
+    tuned_on : HeldInFolds, optional
+        Folds on whose held-in rows "evidence" tunes; all rows by default.
 
     Raises
     ------
@@ -313,7 +407,13 @@ def draw(
     """
     nystrom = find_features(features)
     kernel = resolve_kernel(
-        dataset, kernel, length_scale=length_scale, standardizer=standardizer, ranges=ranges, seed=seed
+        dataset,
+        kernel,
+        length_scale=length_scale,
+        standardizer=standardizer,
+        ranges=ranges,
+        seed=seed,
+        tuned_on=tuned_on,
     )
     if nystrom is not None:
         sample = sample_inputs(dataset, seed, n_rows=nystrom.rows_to_sample(n_components))

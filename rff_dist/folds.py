@@ -23,6 +23,8 @@ from rff_dist.statistics import RidgeStatistics
 type IntArray = NDArray[np.int64]
 
 MAX_FOLDS = 1000
+MANY_ROWS = 2**18  # above which samples are read in stretches of rows
+STRETCHES = 256
 
 
 @dataclass(frozen=True)
@@ -165,9 +167,115 @@ class PredefinedFolds(Folds):
         return folds.astype(np.int64)
 
 
+@dataclass(frozen=True)
+class HeldInFolds(Folds):
+    """Folds of which some rows are only trained on: those that length scales are tuned by.
+
+    Length scales that were tuned by a row's targets predict this row too well: its error says too little
+    of new rows. So it is never validated on. `hold_in` makes these folds.
+
+    Attributes
+    ----------
+    n_folds : int
+        One more than `base` has, the last of the rows that are held in; as many as `base` where its first
+        fold is held in.
+    base : Folds
+        How the other rows are cut.
+    n_samples, n_stretches, width : int
+        Of each of `n_stretches` equal parts of `n_samples` rows, `width` consecutive rows are held in, from
+        a random place on. Rows beyond `n_samples`, which were appended later, are not. 0 stretches: the
+        first fold of `base` is held in.
+    seed : int
+        Of the random places.
+    """
+
+    base: Folds = HashFolds()
+    n_samples: int = 0
+    n_stretches: int = 0
+    width: int = 0
+    seed: int = 0
+
+    def assign(self, start: int, stop: int, *, n_samples: int, groups: NDArray[Any] | None) -> IntArray:
+        """Return the fold of `base`, or the last fold for rows of the stretches that are held in."""
+        folds = self.base.assign(start, stop, n_samples=n_samples, groups=groups)
+        if not self.n_stretches:
+            return folds
+        rows = np.arange(start, stop, dtype=np.int64)
+        inside = np.minimum(rows, self.n_samples - 1)
+        # the part that a row lies in: the last whose first row, part · n_samples // n_stretches, is not later
+        parts = ((inside + 1) * self.n_stretches - 1) // self.n_samples
+        first = self.stretch_starts(parts)
+        held = (rows >= first) & (rows < first + self.width) & (rows < self.n_samples)
+        return np.where(held, self.n_folds - 1, folds)
+
+    def stretch_starts(self, parts: IntArray) -> IntArray:
+        """Return the first row that is held in of each of these parts of the rows."""
+        begin = parts * self.n_samples // self.n_stretches
+        end = (parts + 1) * self.n_samples // self.n_stretches
+        hashes = _mixed(parts.astype(np.uint64), self.seed + 1) >> np.uint64(32)
+        room = (end - begin - self.width + 1).astype(np.uint64)
+        return begin + (hashes * room >> np.uint64(32)).astype(np.int64)
+
+    def is_held_in(self, fold_of_row: IntArray) -> NDArray[np.bool_]:
+        """Return which rows are never validated on, given the fold of each."""
+        return np.asarray(fold_of_row == (self.n_folds - 1 if self.n_stretches else 0))
+
+    @property
+    def splits(self) -> list[tuple[tuple[int, ...], int]]:
+        """Return the splits of `base`, which train on the rows held in and never validate on them."""
+        if self.n_stretches:
+            return [((*trained, self.n_folds - 1), held_out) for trained, held_out in self.base.splits]
+        return [(trained, held_out) for trained, held_out in self.base.splits if held_out != 0]
+
+
+@dataclass(frozen=True)
+class SampledFolds(PredefinedFolds):
+    """Folds of a sample of rows, trained and validated on as those of the whole dataset are.
+
+    Attributes
+    ----------
+    n_folds : int
+        As many as `whole` has; the fold of each sampled row is its group.
+    whole : Folds
+        Of the dataset.
+    """
+
+    whole: Folds = HashFolds()
+
+    @property
+    def splits(self) -> list[tuple[tuple[int, ...], int]]:
+        """Return the splits of the whole dataset."""
+        return self.whole.splits
+
+
+def hold_in(folds: Folds, n_samples: int, n_held_in: int) -> HeldInFolds:
+    """Return folds that are never validated on some rows, by which length scales can be tuned.
+
+    Parameters
+    ----------
+    folds : Folds
+        Of folds by hash, rows are held in at random. Of groups, times and given folds, the first fold is, so
+        that no group or time is both tuned by and validated on.
+    n_samples : int
+        Rows of the dataset.
+    n_held_in : int
+        How many rows are wanted. At most half of the rows are held in.
+    """
+    if isinstance(folds, HeldInFolds):
+        return folds
+    if not isinstance(folds, HashFolds):
+        return HeldInFolds(folds.n_folds, folds)
+    wanted = max(1, min(n_held_in, n_samples // 2))
+    # of many rows stretches are held in rather than single rows, since each may lie in another chunk
+    n_stretches = wanted if n_samples <= MANY_ROWS else STRETCHES
+    width = -(-wanted // n_stretches)
+    return HeldInFolds(folds.n_folds + 1, folds, n_samples, n_stretches, width, folds.seed)
+
+
 def folds_to_dict(folds: Folds) -> dict[str, Any]:
     """Return folds as JSON-able facts; `folds_from_dict` is the way back."""
-    return {"kind": type(folds).__name__, **asdict(folds)}
+    facts = {"kind": type(folds).__name__, **asdict(folds)}
+    return {**facts, "base": folds_to_dict(folds.base)} if isinstance(folds, HeldInFolds) else facts
 
 
 def folds_from_dict(facts: Mapping[str, Any]) -> Folds:
@@ -178,11 +286,12 @@ def folds_from_dict(facts: Mapping[str, Any]) -> Folds:
     InvalidParameterError
         If there are no such folds here.
     """
-    kinds = {kind.__name__: kind for kind in (HashFolds, GroupFolds, TimeFolds, PredefinedFolds)}
+    kinds = {kind.__name__: kind for kind in (HashFolds, GroupFolds, TimeFolds, PredefinedFolds, HeldInFolds)}
     kind = kinds.get(facts["kind"])
     if kind is None:
         raise InvalidParameterError(f"unknown folds {facts['kind']!r}; expected one of {sorted(kinds)}")
-    return kind(**{name: value for name, value in facts.items() if name != "kind"})
+    values = {name: value for name, value in facts.items() if name != "kind"}
+    return kind(**values | ({"base": folds_from_dict(values["base"])} if "base" in values else {}))
 
 
 def find_folds(cv: int | Folds, seed: int = 0) -> Folds:

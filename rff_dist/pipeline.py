@@ -12,7 +12,8 @@ import logging
 import math
 import operator
 import warnings
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -34,7 +35,7 @@ from rff_dist.blocks import (
 )
 from rff_dist.conformal import HeldOutScores, fold_models, score_rows
 from rff_dist.cross_validation import Choice, CrossValidation, cross_validate
-from rff_dist.drawing import check_width, draw, find_features
+from rff_dist.drawing import TUNING_ROWS, check_width, draw, find_features
 from rff_dist.drift import ColumnMoments
 from rff_dist.engines import Broadcast, Engine
 from rff_dist.engines.serial import SerialEngine
@@ -47,7 +48,7 @@ from rff_dist.feature_map import (
     Standardizer,
     shortened,
 )
-from rff_dist.folds import Folds, FoldStatistics, HashFolds, find_folds, folds_to_dict
+from rff_dist.folds import Folds, FoldStatistics, HashFolds, HeldInFolds, find_folds, folds_to_dict, hold_in
 from rff_dist.frequencies import Design
 from rff_dist.kernels import Kernel, LengthScale
 from rff_dist.leave_one_out import LeaveOneOut, hat_matrix, leave_out_rows, select_by_press
@@ -61,8 +62,9 @@ from rff_dist.plan import (
     plan_fit,
     plan_matrix_pass,
 )
+from rff_dist.progress import Announcer, Remark
 from rff_dist.runs import as_runs
-from rff_dist.selection import Selection, select_alpha
+from rff_dist.selection import Selection, end_of_grid, select_alpha
 from rff_dist.solvers import RidgeSolution, decompose, solve_cholesky
 from rff_dist.statistics import FINE_FRACTION_BITS, FRACTION_BITS, RidgeStatistics, StatisticsSpec
 from rff_dist.storage.labelled import ExtendedDataset
@@ -74,12 +76,13 @@ type Components = int | str | Sequence[int]
 type FloatArray = NDArray[np.float64]
 
 MAX_WEIGHT_EXPONENT = 400
+MAX_LEVERAGE = 0.95  # mean of the rows', above which they are as good as interpolated
 MAX_DEFAULT_ALPHAS = 48  # three a decade, over the sixteen of float64
 ALPHA_NAMES = ("auto", "gcv", "evidence", "cv", "cv-1se", "press")
 CV_NAMES = ("auto", "cv", "cv-1se")  # of those, what k-fold cross-validation can stand for
 DEFAULT_FOLDS = HashFolds(5)
-AUTO_COMPONENTS = 2048  # the widest that `n_components="auto"` looks at
-MIN_AUTO_COMPONENTS = 32
+AUTO_COMPONENTS = 2048  # what `n_components="auto"` takes, if rows and memory allow
+MIN_AUTO_COMPONENTS = 256
 
 
 def blocks_of(dataset: Dataset, *, max_rows: int = MAX_BLOCK_ROWS, n_folds: int = 1) -> list[Block]:
@@ -290,6 +293,56 @@ def weight_grid(moments: Moments) -> dict[str, Any]:
             f"{2.0**-MAX_WEIGHT_EXPONENT:.0e} and {2.0**MAX_WEIGHT_EXPONENT:.0e}"
         )
     return {"weight_exponent": exponent, "frequency_weights": moments.frequency_weights}
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A dataset that was looked at once: what every fit of it begins with.
+
+    Attributes
+    ----------
+    dataset : Dataset
+    moments : Moments
+        Of its columns.
+    standardizer : Standardizer, or None
+        What is done to the inputs first.
+    engine : Engine
+        Runs the passes.
+    """
+
+    dataset: Dataset
+    moments: Moments
+    standardizer: Standardizer | None
+    engine: Engine
+
+    def draw(self, kernel: Kernel, **options: Any) -> FeatureMap:
+        """Draw the feature map of a kernel for the dataset; see `drawing.draw` for the options."""
+        ranges = input_range(self.moments, self.standardizer)
+        return draw(self.dataset, kernel, standardizer=self.standardizer, ranges=ranges, **options)
+
+    def say(self, label: str, text: str) -> None:
+        """Tell those who watch the engine what happens between its passes."""
+        Announcer(self.engine.observers)(Remark(label, text))
+
+    def accumulation(self, feature_map: FeatureMap) -> Accumulation:
+        """Return what a pass over the dataset sums up in a feature map."""
+        spec = statistics_spec(
+            self.dataset,
+            feature_map,
+            target_offset=target_offset_from(self.moments),
+            fraction_bits=fraction_bits_for(self.dataset.n_samples),
+            engine=self.engine,
+            **weight_grid(self.moments),
+        )
+        return Accumulation(feature_map, spec)
+
+
+def prepare(dataset: Dataset, *, standardize: bool, engine: Engine) -> Prepared:
+    """Check all values of a dataset, and measure what features and sums need of it; see `inspect`."""
+    moments = inspect(dataset, engine=engine)
+    if not standardize:
+        warn_of_lost_digits(moments)
+    return Prepared(dataset, moments, standardizer_from(moments) if standardize else None, engine)
 
 
 # -- accumulate ------------------------------------------------------------------------------------
@@ -596,7 +649,7 @@ def solve_folds(
 def solve(
     statistics: RidgeStatistics,
     *,
-    alpha: Alpha = "auto",
+    alpha: Alpha = "gcv",
     alphas: Sequence[float] | None = None,
     fit_intercept: bool = True,
 ) -> Solved:
@@ -605,9 +658,9 @@ def solve(
     Parameters
     ----------
     statistics : RidgeStatistics
-    alpha : "auto", "gcv", "evidence", float or sequence of float
+    alpha : "gcv", "evidence", float or sequence of float
         The penalty; of a sequence the one with the least GCV; "gcv" and "evidence" search from the
-        rounding floor to the largest eigenvalue, and "auto" is "gcv".
+        rounding floor to the largest eigenvalue.
     alphas : sequence of float, optional
         What "gcv" and "evidence" search instead.
     fit_intercept : bool
@@ -621,7 +674,7 @@ def solve(
         If the statistics are not finite.
     """
     check_alpha(alpha)
-    if isinstance(alpha, str) and alpha not in ("auto", "gcv", "evidence"):
+    if isinstance(alpha, str) and alpha not in ("gcv", "evidence"):
         raise InvalidParameterError(
             f"`alpha` is {alpha!r}, which needs more than the sums of all rows: those of each fold, see "
             "`solve_folds`, or another pass, see `leave_one_out`"
@@ -637,16 +690,6 @@ def solve(
         criterion="evidence" if isinstance(alpha, str) and alpha == "evidence" else "gcv",
     )
     return Solved(spectrum.solve(selection.alpha), selection)
-
-
-def resolve_alpha(alpha: Alpha, length_scale: object) -> Alpha:
-    """Return "evidence" for "auto" where the evidence chose the length scales too, else `alpha` itself.
-
-    GCV is wrong for length scales that were tuned on some of the same rows: it took an error of 0.23 for
-    0.15 on one low-noise data set.
-    """
-    by_evidence = isinstance(length_scale, str) and length_scale == "evidence"
-    return "evidence" if by_evidence and isinstance(alpha, str) and alpha == "auto" else alpha
 
 
 def check_alpha(alpha: Any) -> None:
@@ -668,17 +711,21 @@ def check_alpha(alpha: Any) -> None:
         )
 
 
-def folds_for(cv: int | Folds | None, *, alpha: Alpha, n_components: Components) -> Folds | None:
+def folds_for(
+    cv: int | Folds | None, *, alpha: Alpha, n_components: Components, conformal: bool = False
+) -> Folds | None:
     """Return the folds that a fit sums apart; None where nothing is chosen by cross-validation.
 
     Parameters
     ----------
     cv : int, Folds or None
-        None is 5 folds by hash where `alpha` or `n_components` ask for some.
+        None is 5 folds by hash where anything asks for some.
     alpha : Alpha
-        "cv" and "cv-1se" do.
+        All do but a single number, "gcv", "evidence" and "press".
     n_components : int, "auto" or sequence of int
-        "auto" and several do.
+        Several do.
+    conformal : bool
+        Whether rows are held out for intervals, which asks for some.
 
     Raises
     ------
@@ -686,14 +733,16 @@ def folds_for(cv: int | Folds | None, *, alpha: Alpha, n_components: Components)
         If `cv` is no number of folds, or `alpha` is chosen by something else, or 0.
     """
     named = isinstance(alpha, str)
-    several = not is_one_width(n_components)
-    if cv is None and not several and not (named and str(alpha).startswith("cv")):
+    several = not isinstance(n_components, str) and not is_one_width(n_components)
+    by_folds = str(alpha) in CV_NAMES if named else not is_one_alpha(alpha)
+    if cv is None and not several and not by_folds and not conformal:
         return None
-    if named and alpha not in CV_NAMES:
-        asked = f"`cv` is {cv!r}" if cv is not None else f"`n_components` is {n_components!r}"
+    if named and not by_folds:
+        asked = {f"`cv` is {cv!r}": cv is not None, f"`n_components` is {n_components!r}": several}
+        reason = next((words for words, is_so in asked.items() if is_so), "`conformal` is True")
         raise InvalidParameterError(
-            f"{asked}, which chooses by k-fold cross-validation, and `alpha` is {alpha!r}; expected "
-            f"one of {list(CV_NAMES)} or numbers. Leave one of them out"
+            f"{reason}, which takes k-fold cross-validation, and `alpha` is {alpha!r}; expected one of "
+            f"{list(CV_NAMES)} or numbers. Leave one of them out"
         )
     if not named and not np.all(np.asarray(alpha) > 0):
         raise InvalidParameterError(f"`alpha` is {alpha!r}; cross-validation needs numbers above 0")
@@ -723,9 +772,7 @@ def is_one_width(n_components: Components) -> bool:
 
 
 def read_widths(n_components: Components, map: str, features: str | Nystrom) -> list[int]:
-    """Return the widths that a fit looks at, ascending: one, unless several or "auto" are given.
-
-    "auto" is 2,048 and its halves down to 32.
+    """Return the widths that a fit looks at, ascending: one, unless several are given.
 
     Raises
     ------
@@ -733,23 +780,52 @@ def read_widths(n_components: Components, map: str, features: str | Nystrom) -> 
         If there is none, or one is no integer of at least 1, or odd for Fourier features in pairs.
     """
     if isinstance(n_components, str):
-        if n_components != "auto":
-            raise InvalidParameterError(
-                f"`n_components` is {n_components!r}; expected 'auto', an integer, or several"
-            )
-        halvings = int(math.log2(AUTO_COMPONENTS // MIN_AUTO_COMPONENTS))
-        return [MIN_AUTO_COMPONENTS << i for i in range(halvings + 1)]
+        raise InvalidParameterError(
+            f"`n_components` is {n_components!r}; expected 'auto', an integer, or several"
+        )
     given = [n_components] if np.ndim(n_components) == 0 else list(cast("Sequence[int]", n_components))
     if not given:
         raise InvalidParameterError("`n_components` is empty; expected at least one width")
     return sorted({check_width(width, map, features) for width in given})
 
 
+def automatic_components(n_samples: int, fits: Callable[[int], object]) -> int:
+    """Return how many components a fit takes by default: 2,048, or fewer for few rows or little memory.
+
+    More components than rows seldom help: below 1,024 rows as many are taken as there are rows, rounded up
+    to a power of two, and at least 256. A pass takes time in proportion to rows and the square of this, so
+    that 2,048 components of 200,000 rows take some ten seconds of two cores.
+
+    Parameters
+    ----------
+    n_samples : int
+        Rows.
+    fits : callable
+        Plans a fit of so many components, and raises a PlanError where memory would not do.
+
+    Raises
+    ------
+    PlanError
+        If memory does not do for 256 components either.
+    """
+    wanted = min(AUTO_COMPONENTS, max(MIN_AUTO_COMPONENTS, 1 << (n_samples - 1).bit_length()))
+    while True:
+        try:
+            fits(wanted)
+        except PlanError:
+            if wanted == MIN_AUTO_COMPONENTS:
+                raise
+            logger.warning("memory does not hold the sums of %d components: taking half as many", wanted)
+            wanted //= 2
+        else:
+            return wanted
+
+
 def refit(
     model: RidgeModel,
     statistics: RidgeStatistics,
     *,
-    alpha: Alpha = "auto",
+    alpha: Alpha,
     alphas: Sequence[float] | None = None,
     fit_intercept: bool = True,
 ) -> RidgeModel:
@@ -896,12 +972,112 @@ def hold_out_scores(
 # -- the whole job ---------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True)
+class Penalty:
+    """How the penalty is found, and whether an intercept is fitted beside it; see `fit`.
+
+    Raises
+    ------
+    InvalidParameterError
+        If a number is out of range, or `alphas` are given beside numbers.
+    """
+
+    alpha: Alpha = "auto"
+    alphas: Sequence[float] | None = None
+    fit_intercept: bool = True
+
+    def __post_init__(self) -> None:
+        check_alpha(self.alpha)
+        if self.alphas is not None:
+            check_alpha(self.alphas)
+            if not isinstance(self.alpha, str):
+                raise InvalidParameterError(f"`alpha` is {self.alpha!r} beside `alphas`; give one of them")
+
+
+def plan_choices(
+    dataset: Dataset,
+    penalty: Penalty,
+    *,
+    cv: int | Folds | None,
+    n_components: Components,
+    map: str,
+    features: str | Nystrom,
+    conformal: bool = False,
+    n_tuned_on: int = 0,
+    engine: Engine,
+) -> tuple[Penalty, Folds | None, list[int]]:
+    """Return the penalty, folds and numbers of components of a fit that memory allows.
+
+    Where `cv` is left out and memory does not hold the sums of five folds, three or two take their place.
+    Where it does not hold those either, "auto" alpha is chosen by leave-one-out errors in another pass. What
+    was asked for by name is kept. Where `n_tuned_on` rows are to tune length scales by the evidence, the
+    folds are never validated on these.
+
+    Raises
+    ------
+    InvalidParameterError
+        If parameters do not go together.
+    PlanError
+        With the memory needed and the memory there is.
+    """
+    folds = folds_for(cv, alpha=penalty.alpha, n_components=n_components, conformal=conformal)
+    automatic = isinstance(penalty.alpha, str) and penalty.alpha == "auto"
+    several = not isinstance(n_components, str) and not is_one_width(n_components)
+
+    def honest(folds: Folds | None) -> Folds | None:
+        return folds if folds is None or not n_tuned_on else hold_in(folds, dataset.n_samples, n_tuned_on)
+
+    def plan(n_components: int, folds: Folds | None) -> Plan:
+        return check_plan(
+            dataset,
+            n_components,
+            engine=engine,
+            alpha=penalty.alpha,
+            features=features,
+            n_folds=1 if folds is None else folds.n_folds,
+        )
+
+    folds = honest(folds)
+    if isinstance(n_components, str) and n_components == "auto":
+        widths = [automatic_components(dataset.n_samples, lambda wanted: plan(wanted, folds))]
+    else:
+        widths = read_widths(n_components, map, features)
+        choices: list[Folds | None] = [folds]
+        if folds is not None and cv is None and automatic:
+            choices += [honest(HashFolds(3)), honest(HashFolds(2))]
+            choices += [] if conformal or several else [None]
+        folds = _first_that_fits(choices, lambda choice: plan(widths[-1], choice))
+    if not automatic:
+        return penalty, folds, widths
+    return replace(penalty, alpha="press" if folds is None else "cv"), folds, widths
+
+
+def _first_that_fits(choices: Sequence[Folds | None], plan: Callable[[Folds | None], Plan]) -> Folds | None:
+    for i, choice in enumerate(choices):
+        try:
+            plan(choice)
+        except PlanError:
+            if i == len(choices) - 1:
+                raise
+            following = choices[i + 1]
+            logger.warning(
+                "memory does not hold the sums of %d folds: %s",
+                choice.n_folds if choice is not None else 0,
+                "alpha is chosen by leave-one-out errors, in another pass"
+                if following is None
+                else f"taking {following.n_folds}",
+            )
+        else:
+            return choice
+    raise AssertionError("unreachable: the last choice fits, or its plan is refused")
+
+
 def fit(
     dataset: Dataset,
     kernel: Kernel,
     *,
     engine: Engine,
-    length_scale: str | LengthScale | None = "auto",
+    length_scale: str | LengthScale | None = "median",
     n_components: Components = 2048,
     alpha: Alpha = "auto",
     design: str | Design = "orthogonal",
@@ -922,15 +1098,19 @@ def fit(
         With targets.
     kernel : Kernel
     engine : Engine
-    length_scale : "auto", "evidence", number(s) or None
-        "auto" is the median heuristic, "evidence" is `tune`; None keeps the kernel's own.
+    length_scale : "median", "evidence", number(s) or None
+        "median" is the median distance between rows of a sample, "evidence" is `drawing.tune`, on rows that
+        no fold validates on; None keeps the kernel's own.
     n_components : int, "auto" or sequence of int
-        D: cost grows with its square, error falls as 1/√D. Of several, cross-validation takes the smallest
-        within one standard error of the best, from the same pass; see `solve_folds` and `read_widths`.
-    alpha : "auto", "gcv", "evidence", "cv", "cv-1se", "press", float or sequence of float
-        See `solve` and, for the cross-validated, `solve_folds`; "press" is the least leave-one-out error at
-        the cost of another pass, see `leave_one_out`. "auto" is "cv" where `cv` or several widths
-        are given, else "evidence" where the length scale is, see `resolve_alpha`, else "gcv".
+        D: cost grows with its square, error falls as 1/√D. "auto" is `automatic_components`. Of several,
+        cross-validation takes the smallest within one standard error of the best, from the same pass; see
+        `solve_folds`.
+    alpha : "auto", "cv", "cv-1se", "gcv", "evidence", "press", float or sequence of float
+        "cv" is the alpha of the least k-fold error, from the same pass, and "cv-1se" the largest within one
+        standard error of it; see `solve_folds`. "auto" is "cv", with fewer folds, or "press", where memory
+        does not hold the sums of the folds. "gcv" and "evidence" are generalised cross-validation and the
+        marginal likelihood, see `solve`; "press" is the least leave-one-out error, at the cost of another
+        pass, see `leave_one_out`. Of several numbers the folds choose.
     design, map : str
         See `draw_feature_map`; map="auto" takes the real map of lower variance, see `choose_map`.
     standardize : bool
@@ -942,7 +1122,7 @@ def fit(
     features : "fourier", "nystrom" or Nystrom
         See `draw`.
     cv : int, Folds or None
-        Folds to choose by; see `folds_for`. Each fold is summed apart in the same pass.
+        Folds to choose by, 5 by default; see `folds_for`. Each fold is summed apart in the same pass.
     alphas : sequence of float, optional
         What a named `alpha` searches, in the place of the whole range.
     conformal : bool
@@ -955,96 +1135,249 @@ def fit(
     solved : Solved
         Solver status, and what alpha was chosen from.
     """
-    widths = read_widths(n_components, map, features)
-    check_alpha(alpha)
-    if alphas is not None:
-        check_alpha(alphas)
-        if not isinstance(alpha, str):
-            raise InvalidParameterError(f"`alpha` is {alpha!r} beside `alphas`; give one of them")
-    folds = folds_for(
-        DEFAULT_FOLDS if cv is None and conformal else cv, alpha=alpha, n_components=n_components
+    penalty = Penalty(alpha, alphas, fit_intercept)
+    penalty, folds, widths = plan_choices(
+        dataset,
+        penalty,
+        cv=cv,
+        n_components=n_components,
+        map=map,
+        features=features,
+        conformal=conformal,
+        n_tuned_on=TUNING_ROWS if isinstance(length_scale, str) and length_scale == "evidence" else 0,
+        engine=engine,
     )
     if folds is not None:
         check_folds(dataset, folds)
-    check_plan(
-        dataset,
-        widths[-1],
-        engine=engine,
-        alpha=alpha,
-        features=features,
-        n_folds=1 if folds is None else folds.n_folds,
-    )
-    moments = inspect(dataset, engine=engine)
-    if not standardize:
-        warn_of_lost_digits(moments)
-    standardizer = standardizer_from(moments) if standardize else None
-    feature_map = draw(
-        dataset,
+    prepared = prepare(dataset, standardize=standardize, engine=engine)
+    feature_map = prepared.draw(
         kernel,
         length_scale=length_scale,
         n_components=widths[-1],
         design=design,
         map=map,
         seed=seed,
-        standardizer=standardizer,
-        ranges=input_range(moments, standardizer),
         features=features,
+        tuned_on=folds if isinstance(folds, HeldInFolds) else None,
     )
-    spec = statistics_spec(
-        dataset,
-        feature_map,
-        target_offset=target_offset_from(moments),
-        fraction_bits=fraction_bits_for(dataset.n_samples),
-        engine=engine,
-        **weight_grid(moments),
-    )
-    held_out = None
     if folds is None:
-        chosen_by = resolve_alpha(alpha, length_scale)
-        statistics = accumulate(dataset, feature_map, engine=engine, spec=spec)
-        if isinstance(chosen_by, str) and chosen_by == "press":
-            solved = _solve_by_press(
-                dataset, statistics, feature_map, alphas=alphas, fit_intercept=fit_intercept, engine=engine
-            )
-        else:
-            solved = solve(statistics, alpha=chosen_by, alphas=alphas, fit_intercept=fit_intercept)
+        trained = train(prepared, feature_map, penalty=penalty)
     else:
-        chosen_by = "cv" if isinstance(alpha, str) and alpha == "auto" else alpha
-        member = Accumulation(feature_map, spec)
-        (parts,) = accumulate_folds(dataset, [member], folds=folds, engine=engine)
-        feature_map, statistics, solved = solve_folds(
+        trained = train_folds(
+            prepared, [[feature_map]], penalty=penalty, folds=folds, widths=widths, conformal=conformal
+        )
+    return trained.model, trained.best
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """The best of the models that were compared.
+
+    Attributes
+    ----------
+    model : RidgeModel
+    compared : tuple of (FeatureMap, Solved)
+        Every feature map that was trained, in the width that was chosen for it.
+    best_index : int
+        Which of them the model is.
+    parts : FoldStatistics, or None
+        The model's statistics fold by fold; None where no folds were summed apart.
+    """
+
+    model: RidgeModel
+    compared: tuple[tuple[FeatureMap, Solved], ...]
+    best_index: int = 0
+    parts: FoldStatistics | None = None
+
+    @property
+    def best(self) -> Solved:
+        """How the model was solved."""
+        return self.compared[self.best_index][1]
+
+
+def train(prepared: Prepared, feature_map: FeatureMap, *, penalty: Penalty) -> Trained:
+    """Accumulate the statistics of all rows in one pass, and solve; see `solve` and `leave_one_out`."""
+    dataset, engine = prepared.dataset, prepared.engine
+    member = prepared.accumulation(feature_map)
+    statistics = accumulate(dataset, feature_map, engine=engine, spec=member.spec)
+    alphas, fit_intercept = penalty.alphas, penalty.fit_intercept
+    if isinstance(penalty.alpha, str) and penalty.alpha == "press":
+        solved = _solve_by_press(
+            dataset, statistics, feature_map, alphas=alphas, fit_intercept=fit_intercept, engine=engine
+        )
+    else:
+        solved = solve(statistics, alpha=penalty.alpha, alphas=alphas, fit_intercept=fit_intercept)
+    facts = describe_cut(dataset, statistics)
+    model = _model_of(prepared, feature_map, statistics, solved, penalty, facts)
+    return Trained(model, ((feature_map, solved),))
+
+
+def train_folds(
+    prepared: Prepared,
+    readings: Sequence[Sequence[FeatureMap]],
+    *,
+    penalty: Penalty,
+    folds: Folds,
+    widths: Sequence[int] = (),
+    conformal: bool = False,
+) -> Trained:
+    """Accumulate each fold's statistics, cross-validate, and return the model of the least error.
+
+    Parameters
+    ----------
+    prepared : Prepared
+    readings : sequence of sequence of FeatureMap
+        The feature maps to compare. Those of one reading share a pass over the data.
+    penalty : Penalty
+    folds : Folds
+    widths : sequence of int
+        Numbers of components that each map chooses from; see `solve_folds`.
+    conformal : bool
+        Whether one more pass counts how far off held-out rows are; see `hold_out_scores`.
+    """
+    dataset, engine = prepared.dataset, prepared.engine
+    compared: list[tuple[FeatureMap, Solved]] = []
+    best: tuple[int, RidgeStatistics, FoldStatistics] | None = None
+    least = math.inf
+    for reading in readings:
+        members = [prepared.accumulation(feature_map) for feature_map in reading]
+        summed = deque(accumulate_folds(dataset, members, folds=folds, engine=engine))
+        for feature_map in reading:  # folds' sums are let go before the next table is made
+            parts = summed.popleft()
+            chosen, statistics, solved = solve_folds(
+                parts,
+                feature_map,
+                alpha=penalty.alpha,
+                alphas=penalty.alphas,
+                n_components=[width for width in widths if width < feature_map.n_components],
+                fit_intercept=penalty.fit_intercept,
+            )
+            assert solved.cross_validation is not None
+            score = solved.cross_validation.best.score
+            if best is None or score < least:
+                best, least = (len(compared), statistics, parts), score
+            compared.append((chosen, solved))
+            del parts, statistics
+    assert best is not None  # there are maps
+    best_index, statistics, parts = best
+    feature_map, solved = compared[best_index]
+    facts = {"folds": folds_to_dict(folds), **describe_cut(dataset, statistics, folds)}
+    model = _model_of(prepared, feature_map, statistics, solved, penalty, facts)
+    parts = parts.leading(
+        feature_map.n_components, feature_digest=feature_map.digest(), scales=feature_map.scales
+    )
+    if conformal:
+        held_out = hold_out_scores(
+            dataset,
             parts,
             feature_map,
-            alpha=chosen_by,
-            alphas=alphas,
-            n_components=widths,
-            fit_intercept=fit_intercept,
+            alpha=solved.solution.alpha,
+            fit_intercept=penalty.fit_intercept,
+            engine=engine,
         )
-        if conformal:
-            held_out = hold_out_scores(
-                dataset,
-                parts.leading(
-                    feature_map.n_components, feature_digest=feature_map.digest(), scales=feature_map.scales
-                ),
-                feature_map,
-                alpha=solved.solution.alpha,
-                fit_intercept=fit_intercept,
-                engine=engine,
-            )
+        model = replace(model, held_out=held_out)
+    return Trained(model, tuple(compared), best_index, parts)
+
+
+def _model_of(
+    prepared: Prepared,
+    feature_map: FeatureMap,
+    statistics: RidgeStatistics,
+    solved: Solved,
+    penalty: Penalty,
+    facts: Mapping[str, Any],
+) -> RidgeModel:
     model = RidgeModel.from_solution(
         feature_map,
         statistics,
         solved.solution,
         solved.path(),
         {
-            **describe_dataset(dataset),
-            **describe_choices(chosen_by, fit_intercept, folds),
-            **(describe_cut(dataset, statistics) if folds is None else {}),
-            **({} if alphas is None else {"alphas": [float(one) for one in alphas]}),
+            **describe_dataset(prepared.dataset),
+            **describe_choices(penalty.alpha, penalty.fit_intercept),
+            **facts,
+            **({} if penalty.alphas is None else {"alphas": [float(one) for one in penalty.alphas]}),
             "chosen_by": solved.chosen_by,
+            "estimate": describe_estimate(solved),
         },
     )
-    return replace(model, held_out=held_out, columns=ColumnMoments.of(moments)), solved
+    warn_of_alpha(solved)
+    return replace(model, columns=ColumnMoments.of(prepared.moments))
+
+
+def describe_estimate(solved: Solved) -> dict[str, Any] | None:
+    """Return what errors on new rows are estimated to be, by rows that were held out; None without any.
+
+    Returns
+    -------
+    estimate : dict
+        `by`, "cv" or "press"; for each target `rmse` in its units, its `rmse_standard_error` and `r2`, None
+        where they are not determined: one split has no standard error, a constant target no R².
+    """
+    table, path = solved.cross_validation, solved.leave_one_out
+    if table is not None and solved.choice is not None:
+        width = int(np.flatnonzero(table.n_components == solved.choice.n_components)[0])
+        at = width, int(np.flatnonzero(table.alphas == solved.choice.alpha)[0])
+        errors, deviations, variance = table.mean[at], table.standard_error[at], table.target_variance
+    elif path is not None:
+        errors = path.mean_squared_error[path.alphas.tolist().index(float(solved.solution.alpha[0]))]
+        deviations, variance = np.full(len(errors), np.nan), path.target_variance
+    else:
+        return None
+    rmse = np.sqrt(errors)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        figures = {
+            "rmse": rmse,
+            "rmse_standard_error": np.where(rmse > 0, deviations / (2 * rmse), 0.0),  # by the derivative
+            "r2": np.where(variance > 0, 1 - errors / variance, np.nan),
+        }
+    found = {name: [v if math.isfinite(v) else None for v in values] for name, values in figures.items()}
+    return {"by": "press" if path is not None else "cv", **found}
+
+
+def warn_of_alpha(solved: Solved) -> None:
+    """Warn where alpha was chosen but what it was chosen by hardly tells of new rows.
+
+    At the lower end of its range, or near the rounding error of Z'Z, rounding has a say in the
+    coefficients. Where the mean leverage is near 1 the rows are interpolated: errors on them mean nothing.
+    """
+    if solved.chosen_by == "given":
+        return
+    floor, alpha = solved.solution.floor, float(solved.solution.alpha.min())
+    leverage, at_end = _mean_leverage(solved)
+    reasons = {
+        "it is the smallest that was tried": at_end == "lower",
+        f"it is near {floor:.2g}, the rounding error of Z'Z": alpha < 3 * floor,
+        f"the model has {leverage:.0%} as many degrees of freedom as rows": leverage > MAX_LEVERAGE,
+    }
+    found = [reason for reason, holds in reasons.items() if holds]
+    if found:
+        warnings.warn(
+            f"alpha={alpha:.3g} was chosen by {solved.chosen_by}, but {' and '.join(found)}: the model "
+            "follows single rows. Look at its errors on held-out rows; a larger `alpha`, fewer components, a "
+            "longer length scale or more rows are safer. If y has no noise, this is as it should be",
+            UserWarning,
+            stacklevel=2,
+        )
+
+
+def _mean_leverage(solved: Solved) -> tuple[float, str | None]:
+    """Return degrees of freedom over rows, and which end of its range alpha is at."""
+    table, choice, selection = solved.cross_validation, solved.choice, solved.selection
+    if table is not None and choice is not None:
+        width = int(np.flatnonzero(table.n_components == choice.n_components)[0])
+        at = int(np.flatnonzero(table.alphas == choice.alpha)[0])
+        leverages = table.leverages
+        mean = 0.0 if leverages is None else float(np.average(leverages[:, width, at]))
+        return mean, choice.at_end if len(table.alphas) > 1 else None
+    if selection is not None:
+        degrees = selection.degrees_of_freedom[selection.best_index]
+        return float(degrees) / selection.n_samples, selection.at_end
+    path = solved.leave_one_out
+    if path is None:
+        return 0.0, None
+    at = path.alphas.tolist().index(float(solved.solution.alpha[0]))
+    return 0.0, end_of_grid(at, len(path.alphas))
 
 
 def _solve_by_press(
@@ -1079,17 +1412,20 @@ def describe_dataset(dataset: Dataset) -> Mapping[str, Any]:
     return facts
 
 
-def describe_cut(dataset: Dataset, statistics: RidgeStatistics) -> Mapping[str, Any]:
-    """Return what a model's card keeps of the blocks that `accumulate` cut: only the last one is shorter."""
-    blocks = blocks_of(dataset, max_rows=statistics.spec.limb_rows)
-    return {"rows_per_block": blocks[0].n_samples}
+def describe_cut(
+    dataset: Dataset, statistics: RidgeStatistics, folds: Folds | None = None
+) -> Mapping[str, Any]:
+    """Return what a model's card keeps of the blocks that were summed: only the last one is shorter."""
+    blocks = blocks_of(
+        dataset, max_rows=statistics.spec.limb_rows, n_folds=1 if folds is None else folds.n_folds
+    )
+    return {"rows_per_block": blocks[0].n_samples, "summed_by_folds": folds is not None}
 
 
-def describe_choices(alpha: Alpha, fit_intercept: bool, folds: Folds | None = None) -> Mapping[str, Any]:
+def describe_choices(alpha: Alpha, fit_intercept: bool) -> Mapping[str, Any]:
     """Return the facts of a model's card by which later fits choose as this one did."""
     given = alpha if isinstance(alpha, str) else np.asarray(alpha, np.float64).tolist()
-    cut = {} if folds is None else {"folds": folds_to_dict(folds)}
-    return {"alpha_given": given, "fit_intercept": bool(fit_intercept), **cut}
+    return {"alpha_given": given, "fit_intercept": bool(fit_intercept)}
 
 
 def length_scale_of(feature_map: FeatureMap) -> LengthScale | None:
@@ -1106,6 +1442,12 @@ def length_scale_of(feature_map: FeatureMap) -> LengthScale | None:
             "this feature map was made of given frequencies; it knows no length scale"
         )
     return cast("LengthScale | None", getattr(kernel, "length_scale", None))
+
+
+def kind_of(feature_map: FeatureMap) -> str:
+    """Return "nystrom" or "fourier", as parameters name the kinds of features."""
+    inner = feature_map.base if isinstance(feature_map, PrincipalFeatureMap) else feature_map
+    return "nystrom" if isinstance(inner, NystromFeatureMap) else "fourier"
 
 
 def kernel_of(feature_map: FeatureMap) -> Kernel | None:

@@ -41,6 +41,7 @@ __all__ = [
     "PassFinished",
     "PassStarted",
     "PassTimings",
+    "Remark",
     "RichProgress",
     "announce_pass",
     "describe_event",
@@ -97,7 +98,15 @@ class PassFailed:
     error: BaseException
 
 
-type Event = PassStarted | BlockDone | PassFinished | PassFailed
+@dataclass(frozen=True, slots=True)
+class Remark:
+    """What a job does or found between its passes, in words."""
+
+    label: str
+    text: str
+
+
+type Event = PassStarted | BlockDone | PassFinished | PassFailed | Remark
 type Observer = Callable[[Event], object]
 
 
@@ -169,6 +178,8 @@ class LogObserver:
                 self._log.info(
                     "%s: stopped after %.3g s by %s", event.label, event.seconds, kind, extra=extra
                 )
+            case Remark():
+                self._log.info("%s: %s", event.label, event.text, extra=extra)
 
 
 def describe_event(event: Event) -> dict[str, Any]:
@@ -185,6 +196,8 @@ def describe_event(event: Event) -> dict[str, Any]:
         case PassFailed():
             name = "pass failed"
             more = {"seconds": event.seconds, "error": f"{type(event.error).__name__}: {event.error}"}
+        case Remark():
+            name, more = "remark", {"text": event.text}
     return {"event": name, "pass": event.label, **more}
 
 
@@ -284,6 +297,10 @@ class RichProgress:
                 self._bars.update(bar, description=f"[red]{event.label} (stopped)")
                 self._line(
                     f"{event.label}: stopped after {event.seconds:.1f} s ({type(event.error).__name__})"
+                )
+            case Remark():
+                self._console.print(
+                    f"{event.label}: {event.text}", markup=False, highlight=False, soft_wrap=True
                 )
 
     def _advance(self, event: BlockDone) -> None:

@@ -9,23 +9,21 @@ from __future__ import annotations
 
 import logging
 import re
-from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rff_dist import drawing, pipeline
-from rff_dist.blocks import Accumulation, Dataset
+from rff_dist.blocks import Dataset
 from rff_dist.cross_validation import CrossValidation
-from rff_dist.drift import ColumnMoments
 from rff_dist.engines import Engine
 from rff_dist.errors import InvalidParameterError, PlanError
 from rff_dist.evidence import check_tunable
-from rff_dist.feature_map import FeatureMap, Nystrom, Standardizer, shortened
-from rff_dist.folds import Folds, FoldStatistics, find_folds
+from rff_dist.feature_map import FeatureMap, Nystrom, shortened
+from rff_dist.folds import Folds, HeldInFolds, find_folds
 from rff_dist.frequencies import Design
 from rff_dist.kernels import (
     Kernel,
@@ -40,20 +38,19 @@ from rff_dist.kernels import (
 )
 from rff_dist.model import RidgeModel
 from rff_dist.selection import RESOLUTION
-from rff_dist.statistics import RidgeStatistics
 
 __all__ = [
     "DEFAULT_COMPONENTS",
     "DEFAULT_KERNELS",
     "DEFAULT_LENGTH_SCALES",
     "Candidate",
+    "Draws",
     "Search",
     "TimesMedian",
     "check_candidates",
     "check_choices",
     "choose",
     "describe_candidate",
-    "describe_search",
     "draw_candidates",
     "kernel_text",
     "make_candidates",
@@ -95,17 +92,20 @@ DEFAULT_COMPONENTS = 1024  # of a search, whose candidates each take a pass and 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A kernel and its length scale.
+    """A kernel, its length scale and the kind of its features.
 
     Attributes
     ----------
     kernel : Kernel
     length_scale : TimesMedian, "evidence", number(s) or None
         None keeps the kernel's own, of which sums and products may have several.
+    features : "fourier", "nystrom", Nystrom or None
+        None is what the search is told.
     """
 
     kernel: Kernel
     length_scale: Width = TimesMedian(1.0)
+    features: str | Nystrom | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.length_scale, TimesMedian):
@@ -127,7 +127,7 @@ def read_length_scale(value: Any) -> Width:
     Parameters
     ----------
     value : number(s), str, TimesMedian or None
-        A multiple of the median distance as text: "0.5x"; "auto" is "1x". "evidence" tunes one length scale
+        A multiple of the median distance as text: "0.5x"; "median" is "1x". "evidence" tunes one length scale
         per column; None keeps the kernel's own.
 
     Raises
@@ -140,13 +140,13 @@ def read_length_scale(value: Any) -> Width:
     if isinstance(value, str):
         if value == "evidence":
             return value
-        match = re.fullmatch(r"\s*([0-9.eE+-]+)\s*x\s*", "1x" if value == "auto" else value)
+        match = re.fullmatch(r"\s*([0-9.eE+-]+)\s*x\s*", "1x" if value == "median" else value)
         try:
             return TimesMedian(float(match[1] if match else ""))
         except ValueError:
             raise InvalidParameterError(
                 f"`length_scales` has {value!r}; expected numbers above 0, multiples of the median distance "
-                "such as '0.5x', 'auto' or 'evidence'"
+                "such as '0.5x', 'median' or 'evidence'"
             ) from None
     return as_length_scale(value)
 
@@ -267,69 +267,45 @@ def search(
     StatisticsError
         If a fold has no rows.
     """
-    widths = pipeline.read_widths(n_components, map, features)
-    folds = check_choices(alpha, alphas, cv=cv, n_components=n_components)
-    pipeline.check_folds(dataset, folds)
+    check_choices(alpha, alphas, cv=cv, n_components=n_components)
     check_candidates(candidates, dataset, design=design, features=features)
+    penalty, folds, widths = pipeline.plan_choices(
+        dataset,
+        pipeline.Penalty(alpha, alphas, fit_intercept),
+        cv=cv,
+        n_components=n_components,
+        map=map,
+        features=features,
+        n_tuned_on=drawing.TUNING_ROWS if any(one.length_scale == "evidence" for one in candidates) else 0,
+        engine=engine,
+    )
+    assert folds is not None  # `cv` was given
+    pipeline.check_folds(dataset, folds)
     readings = plan_readings(
         dataset, widths[-1], len(candidates), engine=engine, n_folds=folds.n_folds, features=features
     )
-    moments = pipeline.inspect(dataset, engine=engine)
-    if not standardize:
-        pipeline.warn_of_lost_digits(moments)
-    standardizer = pipeline.standardizer_from(moments) if standardize else None
+    prepared = pipeline.prepare(dataset, standardize=standardize, engine=engine)
     maps = draw_candidates(
-        dataset,
+        prepared,
         candidates,
         widths=widths,
         design=design,
         map=map,
         seed=seed,
-        standardizer=standardizer,
-        ranges=pipeline.input_range(moments, standardizer),
         features=features,
+        folds=folds,
     )
-    grid = {"fraction_bits": pipeline.fraction_bits_for(dataset.n_samples), **pipeline.weight_grid(moments)}
-    offset = pipeline.target_offset_from(moments)
-    specs = [
-        pipeline.statistics_spec(dataset, one, target_offset=offset, engine=engine, **grid) for one in maps
-    ]
-    rows: list[Row] = []
-    best: tuple[FeatureMap, RidgeStatistics, pipeline.Solved] | None = None
-    for reading in readings:
-        members = [Accumulation(maps[i], specs[i]) for i in reading]
-        parts: deque[FoldStatistics] = deque(
-            pipeline.accumulate_folds(dataset, members, folds=folds, engine=engine)
-        )
-        while parts:  # a candidate's folds are let go before the next one's table is made
-            found = pipeline.solve_folds(
-                parts.popleft(),
-                maps[len(rows)],
-                alpha="cv" if isinstance(alpha, str) and alpha == "auto" else alpha,
-                alphas=alphas,
-                n_components=widths,
-                fit_intercept=fit_intercept,
-            )
-            rows.append(describe_candidate(found[0], found[2]))
-            if choose(rows)[1] == len(rows) - 1:
-                best = found
-            del found
-    assert best is not None  # there are candidates
-    compared, best_index = choose(rows)
-    feature_map, statistics, solved = best
-    model = RidgeModel.from_solution(
-        feature_map,
-        statistics,
-        solved.solution,
-        solved.path(),
-        {
-            **pipeline.describe_dataset(dataset),
-            **describe_search(compared, alpha, fit_intercept, folds, solved),
-        },
+    trained = pipeline.train_folds(
+        prepared,
+        [[maps[i] for i in reading] for reading in readings],
+        penalty=penalty,
+        folds=folds,
+        widths=widths,
     )
-    model = replace(model, columns=ColumnMoments.of(moments))
-    _say_ends(compared[best_index])
-    return Search(model, solved, tuple(compared), best_index, len(readings))
+    rows, best_index = choose([describe_candidate(*one) for one in trained.compared])
+    _say_ends(rows[best_index])
+    model = trained.model.with_card(candidates=list(rows))
+    return Search(model, trained.best, tuple(rows), best_index, len(readings))
 
 
 # -- before the data are read ----------------------------------------------------------------------
@@ -432,57 +408,96 @@ def plan_readings(
 
 
 def draw_candidates(
-    dataset: Dataset,
+    prepared: pipeline.Prepared,
     candidates: Sequence[Candidate],
     *,
     widths: Sequence[int],
     design: str | Design | None,
     map: str,
     seed: int,
-    standardizer: Standardizer | None,
-    ranges: tuple[FloatArray, FloatArray],
     features: str | Nystrom = "fourier",
+    folds: Folds | None = None,
 ) -> list[FeatureMap]:
     """Draw every candidate's feature map at the largest of `widths`, all with one seed.
+
+    Length scales are tuned by rows that `folds` never validate on.
 
     Raises
     ------
     InvalidParameterError
         If a parameter is out of range, or a map has no smaller draws for the other widths.
     """
-    medians: dict[str, float] = {}
-
-    def length_scale_of(candidate: Candidate) -> str | LengthScale | None:
-        width, kernel = candidate.length_scale, candidate.kernel
-        if not isinstance(width, TimesMedian):
-            return width
-        assert isinstance(kernel, Stationary)  # or a candidate would not have taken the width
-        if kernel.metric not in medians:
-            medians[kernel.metric] = drawing.median_length_scale(
-                dataset, kernel, standardizer=standardizer, seed=seed
-            )
-        return width.factor * medians[kernel.metric]
-
-    maps = [
-        drawing.draw(
-            dataset,
-            candidate.kernel,
-            length_scale=length_scale_of(candidate),
-            n_components=widths[-1],
-            design=design or default_design(candidate.kernel),
-            map=map,
-            seed=seed,
-            standardizer=standardizer,
-            ranges=ranges,
-            features=features,
-        )
-        for candidate in candidates
-    ]
+    draws = Draws(prepared, design=design, map=map, seed=seed, folds=folds)
+    maps = [draws.feature_map(candidate, widths[-1], features=features) for candidate in candidates]
     for one in maps:
         for width in widths:
             if width < one.n_components:
                 shortened(one, width)  # refuses what has no smaller draws before the data are read
     return maps
+
+
+class Draws:
+    """Draws candidates' feature maps for one dataset; what several of them need is found once.
+
+    Parameters
+    ----------
+    prepared : Prepared
+    design, map, seed
+        As in `search`.
+    folds : Folds, or None
+        Length scales are tuned by rows that these never validate on.
+    **tuning
+        Options of `drawing.tune`.
+    """
+
+    def __init__(
+        self,
+        prepared: pipeline.Prepared,
+        *,
+        design: str | Design | None,
+        map: str,
+        seed: int,
+        folds: Folds | None,
+        **tuning: int,
+    ) -> None:
+        self._prepared, self._folds, self._tuning = prepared, folds, tuning
+        self._design, self._map, self._seed = design, map, seed
+        self._medians: dict[str, float] = {}
+        self._tuned: dict[Kernel, LengthScale] = {}
+
+    def feature_map(
+        self, candidate: Candidate, n_components: int, *, features: str | Nystrom = "fourier"
+    ) -> FeatureMap:
+        """Draw the feature map of a candidate; `features` are those of one that says nothing of them."""
+        return self._prepared.draw(
+            candidate.kernel,
+            length_scale=self.length_scale(candidate),
+            n_components=n_components,
+            design=self._design or default_design(candidate.kernel),
+            map=self._map,
+            seed=self._seed,
+            features=candidate.features or features,
+        )
+
+    def length_scale(self, candidate: Candidate) -> LengthScale | None:
+        """Return a candidate's length scale in numbers; None where it keeps the kernel's own."""
+        kernel, given = candidate.kernel, candidate.length_scale
+        if not isinstance(given, str | TimesMedian):
+            return given
+        assert isinstance(kernel, Stationary)  # or the candidate would not have taken it
+        shared = {"standardizer": self._prepared.standardizer, "seed": self._seed}
+        dataset = self._prepared.dataset
+        if isinstance(given, TimesMedian):
+            if kernel.metric not in self._medians:
+                self._medians[kernel.metric] = drawing.median_length_scale(dataset, kernel, **shared)
+            return given.factor * self._medians[kernel.metric]
+        if kernel not in self._tuned:
+            self._prepared.say("tune", f"length scales of the {kernel_text(kernel)} kernel")
+            folds = self._folds if isinstance(self._folds, HeldInFolds) else None
+            self._tuned[kernel] = drawing.tune(
+                dataset, kernel, folds=folds, **shared, **self._tuning
+            ).length_scale
+        return self._tuned[kernel]
 
 
 # -- what candidates are compared by ---------------------------------------------------------------
@@ -495,10 +510,10 @@ def describe_candidate(feature_map: FeatureMap, solved: pipeline.Solved) -> Row:
     -------
     row : dict
         `kernel` and `length_scale` (one number, a list, or None where the kernel has no single one);
-        `score`, the least error of its table as a share of the targets' variance, by which candidates are
-        compared, and its `standard_error` (None for one split); `n_components` and `alpha` that were chosen,
-        the end of the grid that alpha is at, if any, as `alpha_at_end`; and their root mean squared error
-        for each target, `rmse`, in its units.
+        `features`, "fourier" or "nystrom"; `score`, the least error of its table as a share of the targets'
+        variance, by which candidates are compared, and its `standard_error` (None for one split);
+        `n_components` and `alpha` that were chosen, the end of the grid that alpha is at, if any, as
+        `alpha_at_end`; and their root mean squared error for each target, `rmse`, in its units.
     """
     table, choice = solved.cross_validation, solved.choice
     assert table is not None
@@ -509,6 +524,7 @@ def describe_candidate(feature_map: FeatureMap, solved: pipeline.Solved) -> Row:
     return {
         "kernel": "given" if kernel is None else kernel_text(kernel),
         "length_scale": list(length_scale) if isinstance(length_scale, tuple) else length_scale,
+        "features": pipeline.kind_of(feature_map),
         "n_components": choice.n_components,
         "alpha": choice.alpha,
         "alpha_at_end": choice.at_end if len(table.alphas) > 1 else None,
@@ -546,22 +562,6 @@ def choose(rows: Sequence[Mapping[str, Any]]) -> tuple[list[Row], int]:
     return compared, best_index
 
 
-def describe_search(
-    rows: Sequence[Row],
-    alpha: pipeline.Alpha,
-    fit_intercept: bool,
-    folds: Folds,
-    solved: pipeline.Solved,
-) -> Mapping[str, Any]:
-    """Return the facts of a search that the best model's card keeps."""
-    named = "cv" if isinstance(alpha, str) and alpha == "auto" else alpha
-    return {
-        **pipeline.describe_choices(named, fit_intercept, folds),
-        "chosen_by": solved.chosen_by,
-        "candidates": list(rows),
-    }
-
-
 def kernel_text(kernel: Kernel) -> str:
     """Return a kernel of one width as `find_kernel` reads it, without the width; others as they show.
 
@@ -589,7 +589,8 @@ def _length_scale_at_end(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any
     tried = {
         other["length_scale"]
         for other in rows
-        if other["kernel"] == row["kernel"] and isinstance(other["length_scale"], float)
+        if (other["kernel"], other["features"]) == (row["kernel"], row["features"])
+        and isinstance(other["length_scale"], float)
     }
     if not isinstance(own, float) or len(tried) < 2:
         return None

@@ -46,6 +46,8 @@ class Selection:
         Which end of the grid the minimum is at, if any: the true minimum may lie beyond it.
     criterion : {"gcv", "evidence"}
         What alpha was chosen by.
+    n_samples : int
+        Observations that it was chosen on.
     """
 
     alphas: FloatArray
@@ -57,6 +59,7 @@ class Selection:
     at_end: Literal["lower", "upper"] | None
     log_evidences: FloatArray
     criterion: Criterion
+    n_samples: int
 
     def to_arrays(self) -> dict[str, FloatArray]:
         """Return the path as named arrays, for a model's store."""
@@ -177,6 +180,7 @@ def select_alpha(
         at_end=end_of_grid(best, len(grid)),
         log_evidences=log_evidences,
         criterion=criterion,
+        n_samples=spectrum.n_samples,
     )
     if selection.at_end is not None:
         logger.info(

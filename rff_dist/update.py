@@ -4,9 +4,9 @@ A ridge model keeps its exact statistics and a fingerprint of the rows that they
 the data begin with these rows, sums what is new, and solves again; `update_model` is that in one call. The
 sums are rounded tile by tile, and tiles are cut from blocks: of the old rows those of the last, unfinished
 block are read again, subtracted as they were cut then and added as they are cut now. `-` is exact, so that
-the result has the bits of one pass over all rows. Where the model does not say how its rows were cut, as
-after a cross-validation, whose folds are summed apart, or where most blocks have become larger, all rows are
-summed anew.
+the result has the bits of one pass over all rows. Where the model does not say how its rows were cut, where
+they were cut by folds of groups or of time, or where most blocks have become larger, all rows are summed
+anew.
 
 **What is held out** to compare the new model with the current one: test data if there are any, else the
 newest fifth of the rows that the current model holds, at most 10,000. These were accepted before, so that a
@@ -51,6 +51,7 @@ from rff_dist.drift import (
 from rff_dist.engines import Broadcast, Engine
 from rff_dist.errors import DataError, FingerprintMismatchError, InvalidParameterError, StatisticsError
 from rff_dist.exact import ExactSum
+from rff_dist.folds import Folds, HashFolds, HeldInFolds, folds_from_dict
 from rff_dist.model import RidgeModel
 from rff_dist.plan import MIN_BLOCK_ROWS
 from rff_dist.solvers import decompose, solve_cholesky
@@ -385,8 +386,11 @@ def accumulate_new_rows(
     """
     assert model.statistics is not None
     spec, whitener = model.statistics.spec, model.feature_map.whitener
-    state = pipeline.broadcast(model.feature_map, spec, engine=engine)
-    blocks = pipeline.blocks_of(dataset, max_rows=spec.limb_rows)
+    folds = _folds(model)
+    state = engine.broadcast(Accumulation(model.feature_map, spec, folds))
+    blocks = pipeline.blocks_of(
+        dataset, max_rows=spec.limb_rows, n_folds=1 if folds is None else folds.n_folds
+    )
     wanted = set(_without([(block.start, block.stop) for block in blocks], rows.left_out))
     gone, come = _changed(model, wanted)
     if gone is None:
@@ -403,11 +407,24 @@ def accumulate_new_rows(
 def _changed(model: RidgeModel, wanted: set[Range]) -> tuple[set[Range] | None, set[Range]]:
     """Return the pieces to subtract, and those to add; None to begin with nothing."""
     per_block = model.card.get("rows_per_block")
-    if per_block is None:
+    if per_block is None or (model.card.get("summed_by_folds", False) and _folds(model) is None):
         return None, wanted
     held = set(_without(_cut([(0, _n_seen(model))], int(per_block)), _left_out(model)))
     gone, come = held - wanted, wanted - held
     return (gone, come) if _count(gone) + _count(come) < _count(wanted) else (None, wanted)
+
+
+def _folds(model: RidgeModel) -> Folds | None:
+    """Return the folds that a model's rows were summed by, where they say of new rows too where they belong.
+
+    Folds by hash do. Folds of time would be others with more rows, and groups are not known here: such sums
+    are made anew.
+    """
+    if not model.card.get("summed_by_folds", False):
+        return None
+    folds = folds_from_dict(model.card["folds"])
+    base = folds.base if isinstance(folds, HeldInFolds) else folds
+    return folds if isinstance(base, HashFolds) else None
 
 
 def _sum(
@@ -446,7 +463,7 @@ def solve_update(
     again = again.with_card(
         **kept,
         **pipeline.describe_dataset(dataset),
-        **pipeline.describe_cut(dataset, statistics),
+        **pipeline.describe_cut(dataset, statistics, _folds(model)),
         n_seen=rows.n_after,
         left_out=[list(one) for one in rows.left_out],
     )

@@ -10,14 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 
-from rff_dist import drawing, pipeline, prediction
+from rff_dist import pipeline, prediction
+from rff_dist.automatic import RidgeOptions
 from rff_dist.blocks import Block, Dataset, LinearModel, Rows, predict_rows
 from rff_dist.engines import Engine
 from rff_dist.errors import InvalidParameterError
 from rff_dist.estimators.folds import check_cv
 from rff_dist.estimators.inputs import choose_kernel, is_dask, map_for, map_rows, suitable_engine
 from rff_dist.feature_map import FeatureMap, seed_from_random_state
-from rff_dist.kernels import Kernel, LengthScale, find_design
+from rff_dist.kernels import Kernel, LengthScale
 from rff_dist.model import RidgeModel
 
 
@@ -79,31 +80,27 @@ class RandomFeatureEstimator(BaseEstimator, ABC):
                 f"{type(self).__name__!r} object has no attribute {name!r} before it is fitted"
             )
 
-    def _check_features(self) -> tuple[Kernel, str | LengthScale | None]:
-        """Check the parameters that all have; return the kernel and the length scale to draw with."""
-        drawing.find_features(self.features)
+    def _options(self) -> RidgeOptions:
+        """Check the parameters that all have, and return them as options of a fit."""
         for name in ("standardize", "fit_intercept"):
             if not isinstance(getattr(self, name), bool | np.bool_):
                 raise InvalidParameterError(f"`{name}` is {getattr(self, name)!r}; expected True or False")
-        pipeline.read_widths(self.n_components, "phases", self.features)
-        find_design(self.design)
-        pipeline.check_alpha(self.alpha)
         check_cv(self.cv)
-        kernel, length_scale = choose_kernel(self.kernel, self.length_scale)
-        return kernel, length_scale
-
-    def _fit_options(self) -> dict[str, Any]:
-        """Return the parameters that `pipeline.fit` takes as they are."""
-        return {
-            "n_components": self.n_components,
-            "alpha": self.alpha,
-            "design": self.design,
-            "map": map_for(self.n_components),
-            "standardize": self.standardize,
-            "fit_intercept": self.fit_intercept,
-            "seed": seed_from_random_state(self.random_state),
-            "features": self.features,
-        }
+        kernel, length_scale = self.kernel, self.length_scale
+        if not isinstance(kernel, str) or kernel != "auto":
+            kernel, length_scale = choose_kernel(kernel, length_scale)
+        return RidgeOptions(
+            kernel=kernel,
+            length_scale=length_scale,
+            features=self.features,
+            n_components=self.n_components,
+            alpha=self.alpha,
+            design=self.design,
+            map=map_for(self.n_components),
+            standardize=bool(self.standardize),
+            fit_intercept=bool(self.fit_intercept),
+            seed=seed_from_random_state(self.random_state),
+        )
 
     def _with_names(self, model: RidgeModel) -> RidgeModel:
         """Return the model with a frame's column names, which the dataset made of it does not have."""

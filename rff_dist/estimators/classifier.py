@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from numbers import Integral, Real
 from typing import Any, Self
@@ -123,13 +124,13 @@ class RFFClassifier(ClassifierMixin, RandomFeatureEstimator):
 
     def __init__(
         self,
-        kernel: str | Kernel = "gaussian",
+        kernel: str | Kernel = "auto",
         *,
         length_scale: Any = "auto",
-        n_components: Any = 2048,
+        n_components: Any = "auto",
         alpha: Any = "auto",
         cv: Any = None,
-        features: str | Nystrom = "fourier",
+        features: str | Nystrom = "auto",
         design: str | Design = "orthogonal",
         standardize: bool = True,
         fit_intercept: bool = True,
@@ -185,7 +186,7 @@ class RFFClassifier(ClassifierMixin, RandomFeatureEstimator):
         ConvergenceWarning
             If `max_iter` steps did not do.
         """
-        kernel, length_scale = self._check_features()
+        options = self._options()
         self._check_loss()
         source, labels = as_labelled(self, X, y, sample_weight, reset=True)
         with suitable_engine(self.engine, source) as engine:
@@ -193,15 +194,12 @@ class RFFClassifier(ClassifierMixin, RandomFeatureEstimator):
             model, _ = classification.fit_labels(
                 rows,
                 labels,
-                kernel,
+                replace(options, cv=cv),
                 engine=engine,
                 loss=self.loss,
                 class_weight=self.class_weight,
                 tol=float(self.tol),
                 max_iter=int(self.max_iter),
-                length_scale=length_scale,
-                cv=cv,
-                **self._fit_options(),
             )
         self._keep(self._with_names(model))
         self._warn_of_early_stop()

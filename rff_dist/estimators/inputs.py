@@ -316,7 +316,7 @@ def _current_dask_client() -> Any:
 def choose_kernel(kernel: str | Kernel, length_scale: Any) -> tuple[Kernel, str | LengthScale | None]:
     """Return the kernel and the length scale to draw with; None keeps the kernel's own.
 
-    "evidence" replaces the length scale of a kernel object.
+    "evidence" and "median" replace the length scale of a kernel object.
 
     Raises
     ------
@@ -325,8 +325,8 @@ def choose_kernel(kernel: str | Kernel, length_scale: Any) -> tuple[Kernel, str 
     """
     found = find_kernel(kernel)
     automatic = isinstance(length_scale, str) and length_scale == "auto"
-    tuned = isinstance(length_scale, str) and length_scale == "evidence"
-    if tuned:
+    tuned = isinstance(length_scale, str) and length_scale in ("evidence", "median")
+    if tuned and length_scale == "evidence":
         check_tunable(found)
     if isinstance(kernel, Kernel) and not tuned:
         if not automatic:
@@ -335,7 +335,9 @@ def choose_kernel(kernel: str | Kernel, length_scale: Any) -> tuple[Kernel, str 
             )
         return found, None
     if length_scale is None:
-        raise InvalidParameterError("`length_scale` is None; expected 'auto', 'evidence' or numbers above 0")
+        raise InvalidParameterError(
+            "`length_scale` is None; expected 'auto', 'median', 'evidence' or numbers above 0"
+        )
     if not isinstance(length_scale, str):
         with_length_scale(found, length_scale)
     return found, length_scale

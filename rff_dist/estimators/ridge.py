@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
@@ -9,7 +10,7 @@ from numpy.typing import NDArray
 from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
-from rff_dist import pipeline, prediction
+from rff_dist import automatic, pipeline, prediction
 from rff_dist.blocks import Dataset
 from rff_dist.engines import Engine
 from rff_dist.errors import DataError, InvalidParameterError, StatisticsError
@@ -136,14 +137,14 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, RandomFeatureEstimator):
 
     def __init__(
         self,
-        kernel: str | Kernel = "gaussian",
+        kernel: str | Kernel = "auto",
         *,
         length_scale: Any = "auto",
-        n_components: Any = 2048,
+        n_components: Any = "auto",
         alpha: Any = "auto",
         cv: Any = None,
         conformal: bool = False,
-        features: str | Nystrom = "fourier",
+        features: str | Nystrom = "auto",
         design: str | Design = "orthogonal",
         standardize: bool = True,
         fit_intercept: bool = True,
@@ -186,20 +187,13 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, RandomFeatureEstimator):
         PlanError
             If the job needs more memory than there is.
         """
-        kernel, length_scale = self._check_features()
+        options = self._options()
         if not isinstance(self.conformal, bool | np.bool_):
             raise InvalidParameterError(f"`conformal` is {self.conformal!r}; expected True or False")
         cv, dataset = as_folds(self.cv, as_dataset(self, X, y, sample_weight, reset=True), y, groups)
         with suitable_engine(self.engine, dataset) as engine:
-            model, _ = pipeline.fit(
-                dataset,
-                kernel,
-                engine=engine,
-                length_scale=length_scale,
-                cv=cv,
-                conformal=bool(self.conformal),
-                **self._fit_options(),
-            )
+            options = replace(options, cv=cv, conformal=bool(self.conformal))
+            model = automatic.fit(dataset, options, engine=engine).model
         self._keep(self._with_names(model))
         return self
 
@@ -231,7 +225,7 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, RandomFeatureEstimator):
                 "no rows can be added: this model was stored without its statistics; store it with "
                 "`statistics=True`, or fit anew"
             )
-        self._check_features()
+        self._options()
         dataset = as_dataset(self, X, y, sample_weight, reset=False)
         self._check_targets(dataset)
         with suitable_engine(self.engine, dataset) as engine:
@@ -381,9 +375,9 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, RandomFeatureEstimator):
 
     def _alpha_to_refit(self) -> pipeline.Alpha:
         """Return what alpha is chosen by when rows were added; folds and former rows are not at hand."""
-        if self._fitted.card.get("chosen_by") in ("cv", "press"):
-            return self._fitted.alpha
-        return pipeline.resolve_alpha(self.alpha, self.length_scale)
+        alpha: pipeline.Alpha = self.alpha
+        chosen_anew = isinstance(alpha, str) and alpha in ("gcv", "evidence")
+        return alpha if chosen_anew or pipeline.is_one_alpha(alpha) else self._fitted.alpha
 
     def _keep(self, model: RidgeModel) -> None:
         self._fitted = model

@@ -267,7 +267,7 @@ def draw_nystrom(
     wanted = min(n_components, len(points))
     chosen = RULES[nystrom.centres](points.astype(np.float64), kernel, wanted, seed)
     if len(chosen) < n_components:
-        logger.warning(
+        logger.info(
             "%d centres in the place of %d: they explain the kernel on all %d distinct rows of the sample",
             len(chosen),
             n_components,

@@ -150,6 +150,15 @@ class GroupedDataset(ExtendedDataset):
         return hashlib.sha256("|".join(parts).encode()).hexdigest()
 
 
+def read_groups(dataset: Any, block: Block) -> NDArray[Any] | None:
+    """Read the groups of one block alone; None where rows have none."""
+    while isinstance(dataset, ExtendedDataset):
+        if isinstance(dataset, GroupedDataset):
+            return dataset.groups.read(block)
+        dataset = dataset.source
+    return None
+
+
 # -- labels ----------------------------------------------------------------------------------------
 
 
