@@ -260,9 +260,18 @@ def _finalists(tries: Sequence[_Try], *, n_samples: int, n_components: int) -> l
     if n_samples <= ROUND_ROWS and n_components <= ROUND_COMPONENTS:
         return [best.candidate]
     found = [best]
-    for name in ("features", "kernel"):
-        found += [one for one in others if one.row[name] != best.row[name] and one not in found][:1]
+    for differs in (_other_features, _other_kernel):
+        found += [one for one in others if differs(one, best) and one not in found][:1]
     return [one.candidate for one in found]
+
+
+def _other_features(one: _Try, best: _Try) -> bool:
+    return bool(one.row["features"] != best.row["features"])
+
+
+def _other_kernel(one: _Try, best: _Try) -> bool:
+    """Return whether a candidate has another kernel, and is no sum that was tried and was not better."""
+    return bool(one.row["kernel"] != best.row["kernel"]) and isinstance(one.candidate.kernel, Stationary)
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,17 +333,25 @@ class _FirstRound:
 
 
 def _best_first(tries: Sequence[_Try]) -> list[_Try]:
-    """Sort by error; first comes the best whose length scales were tuned, where it may be as good.
+    """Sort by error, but let the first be what is preferred among those that may be as good.
 
-    Errors of the same folds are compared fold by fold. What lies within one standard error of the least may
-    be chance, and then the rows that length scales were tuned by, which no fold validates on, have a say.
+    What lies within one standard error of the least error may be chance: errors of the same folds are compared
+    fold by fold. Then a linear model is preferred, as the simplest; then tuned length scales, since the rows
+    that they were tuned by, which no fold validates on, speak for them too; and sums of kernels come last.
     """
     ranked = sorted(tries, key=lambda one: float(one.row["score"]))
-    tuned = [one for one in ranked if one.candidate.length_scale == "evidence"]
-    if tuned and _within_one_standard_error(tuned[0], ranked[0]):
-        ranked.remove(tuned[0])
-        ranked.insert(0, tuned[0])
-    return ranked
+    as_good = [one for one in ranked if _within_one_standard_error(one, ranked[0])]
+    favourite = min(as_good, key=_preference)
+    return [favourite, *(one for one in ranked if one is not favourite)]
+
+
+def _preference(one: _Try) -> int:
+    candidate = one.candidate
+    if isinstance(candidate.kernel, Linear):
+        return 0
+    if candidate.length_scale == "evidence":
+        return 1
+    return 2 if isinstance(candidate.kernel, Stationary) else 3
 
 
 def _within_one_standard_error(one: _Try, best: _Try) -> bool:
