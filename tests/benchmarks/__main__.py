@@ -25,6 +25,8 @@ CLAIMS = (
     "one_pass_beats_grid_search",
     "a_table_costs_less_than_three_fits",
     "a_flow_takes_seconds_beyond_its_passes",
+    "defaults_against_scikit_learn",
+    "no_absurd_models",
     "lecture_kernel_svm",
 )
 
