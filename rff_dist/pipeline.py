@@ -14,6 +14,7 @@ import operator
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -32,7 +33,14 @@ from rff_dist.blocks import (
     measure_features,
     measure_moments,
 )
-from rff_dist.conformal import HeldOutScores, fold_models, score_rows
+from rff_dist.conformal import (
+    HeldOutScores,
+    fold_models,
+    root_residual_statistics,
+    score_rows,
+    sum_root_residuals,
+    with_deviations,
+)
 from rff_dist.cross_validation import Choice, CrossValidation, cross_validate
 from rff_dist.drawing import check_width, draw, find_features
 from rff_dist.drift import ColumnMoments
@@ -851,12 +859,14 @@ def hold_out_scores(
     *,
     alpha: ArrayLike,
     fit_intercept: bool = True,
+    normalized: bool = False,
     engine: Engine,
 ) -> HeldOutScores:
     """Count how far off each row is from the model that was trained without its fold, in one more pass.
 
     A pass of predictions, after n_splits Cholesky factorisations; see `rff_dist.conformal` for the intervals
-    that `quantile` of the scores gives.
+    that `quantile` of the scores gives. With `normalized` another such pass and a cross-validation, of
+    O(n_splits · n_components³), come before it.
 
     Parameters
     ----------
@@ -869,28 +879,64 @@ def hold_out_scores(
         The penalty of the model of all rows.
     fit_intercept : bool
         Whether it has an intercept.
+    normalized : bool
+        Whether scores are counted in predicted deviations of their rows, so that intervals are wider where
+        rows are farther off.
     engine : Engine
 
     Raises
     ------
+    InvalidParameterError
+        If `normalized` is asked for with folds that are not each held out, such as `TimeFolds`.
     DataError
         If values are not finite, or targets or groups are missing.
     StatisticsError
-        If the statistics are of other rows, or no fold that is held out has any.
+        If the statistics are of other rows, or no fold that is held out has any; with `normalized` also
+        where any has none.
     """
+    if normalized:
+        check_conformal("normalized", statistics.folds)
     if statistics.n_samples != dataset.n_samples:
         raise StatisticsError(
             f"the folds' statistics count {statistics.n_samples:_} rows, the data have "
             f"{dataset.n_samples:_}; scores are of the rows cut into folds: give the same data"
         )
+    models, deviations = fold_models(statistics, feature_map, alpha=alpha, fit_intercept=fit_intercept), None
+    if normalized:
+        sums = engine.map_reduce(
+            BlockTask(dataset, partial(sum_root_residuals, exponents=statistics.total().spec.exponents)),
+            blocks_of(dataset),
+            models,
+            combine=add_each,
+            label="residuals",
+        )
+        roots = root_residual_statistics(statistics, models, sums)
+        chosen = cross_validate(roots).best
+        models, deviations = with_deviations(models, roots, alpha=chosen.alpha)
     scores: HeldOutScores = engine.map_reduce(
-        BlockTask(dataset, score_rows),
-        blocks_of(dataset),
-        fold_models(statistics, feature_map, alpha=alpha, fit_intercept=fit_intercept),
-        combine=operator.add,
-        label="hold out",
+        BlockTask(dataset, score_rows), blocks_of(dataset), models, combine=operator.add, label="hold out"
     )
-    return scores
+    return replace(scores, deviations=deviations)
+
+
+def check_conformal(conformal: bool | str, folds: Folds | None) -> None:
+    """Check that intervals of a kind can be made, before a pass over the data.
+
+    Raises
+    ------
+    InvalidParameterError
+        If `conformal` is neither a bool nor "normalized", or the latter with folds that are not each held
+        out: residuals of some rows are then missing where deviations are to be fitted.
+    """
+    if not isinstance(conformal, str) and np.asarray(conformal).dtype == bool:
+        return
+    if conformal != "normalized":
+        raise InvalidParameterError(f"`conformal` is {conformal!r}; expected True, False or 'normalized'")
+    if folds is not None and len(folds.splits) < folds.n_folds:
+        raise InvalidParameterError(
+            f"`conformal` is 'normalized', and {folds} hold out {len(folds.splits)} of {folds.n_folds} "
+            "folds; expected folds that are each held out. Take HashFolds or GroupFolds, or conformal=True"
+        )
 
 
 # -- the whole job ---------------------------------------------------------------------------------
@@ -912,7 +958,7 @@ def fit(
     features: str | Nystrom = "fourier",
     cv: int | Folds | None = None,
     alphas: Sequence[float] | None = None,
-    conformal: bool = False,
+    conformal: bool | str = False,
 ) -> tuple[RidgeModel, Solved]:
     """Train a ridge regression on random or Nyström features: two passes over the data and one solve.
 
@@ -945,9 +991,10 @@ def fit(
         Folds to choose by; see `folds_for`. Each fold is summed apart in the same pass.
     alphas : sequence of float, optional
         What a named `alpha` searches, in the place of the whole range.
-    conformal : bool
+    conformal : bool or "normalized"
         Whether a third pass counts how far off held-out rows are, for intervals; see `hold_out_scores`. It
-        needs folds, 5 by hash unless `cv` says otherwise.
+        needs folds, 5 by hash unless `cv` says otherwise. With "normalized" a fourth pass makes their width
+        follow the row.
 
     Returns
     -------
@@ -964,6 +1011,7 @@ def fit(
     folds = folds_for(
         DEFAULT_FOLDS if cv is None and conformal else cv, alpha=alpha, n_components=n_components
     )
+    check_conformal(conformal, folds)
     if folds is not None:
         check_folds(dataset, folds)
     check_plan(
@@ -1029,6 +1077,7 @@ def fit(
                 feature_map,
                 alpha=solved.solution.alpha,
                 fit_intercept=fit_intercept,
+                normalized=isinstance(conformal, str),
                 engine=engine,
             )
     model = RidgeModel.from_solution(
