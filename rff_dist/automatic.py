@@ -97,7 +97,7 @@ class RidgeOptions:
     alpha: pipeline.Alpha = "auto"
     alphas: Sequence[float] | None = None
     cv: int | Folds | None = None
-    conformal: bool = False
+    conformal: bool | str = False
     design: str | Design | None = None
     map: str = "pairs"
     standardize: bool = True
@@ -335,8 +335,8 @@ class _FirstRound:
 def _best_first(tries: Sequence[_Try]) -> list[_Try]:
     """Sort by error, but let the first be what is preferred among those that may be as good.
 
-    What lies within one standard error of the least error may be chance: errors of the same folds are compared
-    fold by fold. Then a linear model is preferred, as the simplest; then tuned length scales, since the rows
+    What lies within one standard error of the least error may be chance; errors of the same folds are
+    compared fold by fold. Then a linear model is preferred, as the simplest; then tuned length scales, since the rows
     that they were tuned by, which no fold validates on, speak for them too; and sums of kernels come last.
     """
     ranked = sorted(tries, key=lambda one: float(one.row["score"]))

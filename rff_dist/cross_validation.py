@@ -140,6 +140,24 @@ class CrossValidation:
         scores = self.scores[width]
         return self._choice(width, _last_within(scores, scores.min() + RESOLUTION))
 
+    def safest(self, n_components: int) -> Choice:
+        """Return the largest alpha of one width whose score is as good as the least, as far as folds tell.
+
+        Scores within a tenth of a standard error of the least count as that: where a path is flat down to
+        rounding errors, as without noise, nothing is gained by the alphas at its end.
+
+        Raises
+        ------
+        InvalidParameterError
+            If the width is not in the table.
+        """
+        best = self.best_of(n_components)
+        if not np.isfinite(best.standard_error):
+            return best  # one split
+        width = self._width(n_components)
+        limit = best.score + max(0.1 * best.standard_error, RESOLUTION)
+        return self._choice(width, _last_within(self.scores[width], limit))
+
     def one_standard_error(self, n_components: int) -> Choice:
         """Return the largest alpha of one width within one standard error of that width's best.
 

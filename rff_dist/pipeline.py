@@ -15,6 +15,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -33,7 +34,14 @@ from rff_dist.blocks import (
     measure_features,
     measure_moments,
 )
-from rff_dist.conformal import HeldOutScores, fold_models, score_rows
+from rff_dist.conformal import (
+    HeldOutScores,
+    fold_models,
+    root_residual_statistics,
+    score_rows,
+    sum_root_residuals,
+    with_deviations,
+)
 from rff_dist.cross_validation import Choice, CrossValidation, cross_validate
 from rff_dist.drawing import TUNING_ROWS, check_width, draw, find_features
 from rff_dist.drift import ColumnMoments
@@ -600,8 +608,9 @@ def solve_folds(
         In `feature_map`.
     feature_map : FeatureMap
     alpha : "cv", "cv-1se", float or sequence of float
-        "cv" searches from the rounding floor to the largest eigenvalue for the least error; "cv-1se" takes
-        the largest alpha within one standard error of it.
+        "cv" searches from the rounding floor to the largest eigenvalue for the least error, and takes the
+        largest alpha that is as good, see `CrossValidation.safest`; "cv-1se" takes the largest within one
+        standard error of the least.
     alphas : sequence of float, optional
         What "cv" and "cv-1se" search instead.
     n_components : sequence of int
@@ -635,8 +644,8 @@ def solve_folds(
         fit_intercept=fit_intercept,
     )
     choice = table.smallest_width() if len(widths) > 1 else table.best
-    if isinstance(alpha, str) and alpha == "cv-1se":
-        choice = table.one_standard_error(choice.n_components)
+    find = table.one_standard_error if isinstance(alpha, str) and alpha == "cv-1se" else table.safest
+    choice = find(choice.n_components)
     chosen = maps[widths.index(choice.n_components)]
     total = statistics.total()
     if chosen is not feature_map:
@@ -927,12 +936,14 @@ def hold_out_scores(
     *,
     alpha: ArrayLike,
     fit_intercept: bool = True,
+    normalized: bool = False,
     engine: Engine,
 ) -> HeldOutScores:
     """Count how far off each row is from the model that was trained without its fold, in one more pass.
 
     A pass of predictions, after n_splits Cholesky factorisations; see `rff_dist.conformal` for the intervals
-    that `quantile` of the scores gives.
+    that `quantile` of the scores gives. With `normalized` another such pass and a cross-validation, of
+    O(n_splits · n_components³), come before it.
 
     Parameters
     ----------
@@ -945,28 +956,67 @@ def hold_out_scores(
         The penalty of the model of all rows.
     fit_intercept : bool
         Whether it has an intercept.
+    normalized : bool
+        Whether scores are counted in predicted deviations of their rows, so that intervals are wider where
+        rows are farther off.
     engine : Engine
 
     Raises
     ------
+    InvalidParameterError
+        If `normalized` is asked for with folds that are not each held out, such as `TimeFolds`.
     DataError
         If values are not finite, or targets or groups are missing.
     StatisticsError
-        If the statistics are of other rows, or no fold that is held out has any.
+        If the statistics are of other rows, or no fold that is held out has any; with `normalized` also
+        where any has none.
     """
+    if normalized:
+        check_conformal("normalized", statistics.folds)
     if statistics.n_samples != dataset.n_samples:
         raise StatisticsError(
             f"the folds' statistics count {statistics.n_samples:_} rows, the data have "
             f"{dataset.n_samples:_}; scores are of the rows cut into folds: give the same data"
         )
+    models, deviations = fold_models(statistics, feature_map, alpha=alpha, fit_intercept=fit_intercept), None
+    if normalized:
+        sums = engine.map_reduce(
+            BlockTask(dataset, partial(sum_root_residuals, exponents=statistics.total().spec.exponents)),
+            blocks_of(dataset),
+            models,
+            combine=add_each,
+            label="residuals",
+        )
+        roots = root_residual_statistics(statistics, models, sums)
+        chosen = cross_validate(roots).best
+        models, deviations = with_deviations(models, roots, alpha=chosen.alpha)
     scores: HeldOutScores = engine.map_reduce(
-        BlockTask(dataset, score_rows),
-        blocks_of(dataset),
-        fold_models(statistics, feature_map, alpha=alpha, fit_intercept=fit_intercept),
-        combine=operator.add,
-        label="hold out",
+        BlockTask(dataset, score_rows), blocks_of(dataset), models, combine=operator.add, label="hold out"
     )
-    return scores
+    return replace(scores, deviations=deviations)
+
+
+def check_conformal(conformal: bool | str, folds: Folds | None) -> None:
+    """Check that intervals of a kind can be made, before a pass over the data.
+
+    Raises
+    ------
+    InvalidParameterError
+        If `conformal` is neither a bool nor "normalized", or the latter with folds of which a split trains
+        on none that is held out: there are then no residuals to fit its deviations by.
+    """
+    if not isinstance(conformal, str) and np.asarray(conformal).dtype == bool:
+        return
+    if conformal != "normalized":
+        raise InvalidParameterError(f"`conformal` is {conformal!r}; expected True, False or 'normalized'")
+    if folds is None:
+        return
+    held_out = {fold for _, fold in folds.splits}
+    if not all(held_out & set(trained) for trained, _ in folds.splits):
+        raise InvalidParameterError(
+            f"`conformal` is 'normalized', but a split of {folds} trains on rows that are never held out; "
+            "take HashFolds or GroupFolds, or conformal=True"
+        )
 
 
 # -- the whole job ---------------------------------------------------------------------------------
@@ -1002,7 +1052,7 @@ def plan_choices(
     n_components: Components,
     map: str,
     features: str | Nystrom,
-    conformal: bool = False,
+    conformal: bool | str = False,
     n_tuned_on: int = 0,
     engine: Engine,
 ) -> tuple[Penalty, Folds | None, list[int]]:
@@ -1020,7 +1070,8 @@ def plan_choices(
     PlanError
         With the memory needed and the memory there is.
     """
-    folds = folds_for(cv, alpha=penalty.alpha, n_components=n_components, conformal=conformal)
+    folds = folds_for(cv, alpha=penalty.alpha, n_components=n_components, conformal=bool(conformal))
+    check_conformal(conformal, folds)
     automatic = isinstance(penalty.alpha, str) and penalty.alpha == "auto"
     several = not isinstance(n_components, str) and not is_one_width(n_components)
 
@@ -1088,7 +1139,7 @@ def fit(
     features: str | Nystrom = "fourier",
     cv: int | Folds | None = None,
     alphas: Sequence[float] | None = None,
-    conformal: bool = False,
+    conformal: bool | str = False,
 ) -> tuple[RidgeModel, Solved]:
     """Train a ridge regression on random or Nyström features: two passes over the data and one solve.
 
@@ -1125,9 +1176,10 @@ def fit(
         Folds to choose by, 5 by default; see `folds_for`. Each fold is summed apart in the same pass.
     alphas : sequence of float, optional
         What a named `alpha` searches, in the place of the whole range.
-    conformal : bool
+    conformal : bool or "normalized"
         Whether a third pass counts how far off held-out rows are, for intervals; see `hold_out_scores`. It
-        needs folds, 5 by hash unless `cv` says otherwise.
+        needs folds, 5 by hash unless `cv` says otherwise. With "normalized" a fourth pass makes their width
+        follow the row.
 
     Returns
     -------
@@ -1219,7 +1271,7 @@ def train_folds(
     penalty: Penalty,
     folds: Folds,
     widths: Sequence[int] = (),
-    conformal: bool = False,
+    conformal: bool | str = False,
 ) -> Trained:
     """Accumulate each fold's statistics, cross-validate, and return the model of the least error.
 
@@ -1232,7 +1284,7 @@ def train_folds(
     folds : Folds
     widths : sequence of int
         Numbers of components that each map chooses from; see `solve_folds`.
-    conformal : bool
+    conformal : bool or "normalized"
         Whether one more pass counts how far off held-out rows are; see `hold_out_scores`.
     """
     dataset, engine = prepared.dataset, prepared.engine
@@ -1273,6 +1325,7 @@ def train_folds(
             feature_map,
             alpha=solved.solution.alpha,
             fit_intercept=penalty.fit_intercept,
+            normalized=isinstance(conformal, str),
             engine=engine,
         )
         model = replace(model, held_out=held_out)

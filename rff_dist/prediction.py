@@ -26,6 +26,7 @@ from rff_dist.blocks import (
     evaluate_rows,
     predict_rows,
 )
+from rff_dist.conformal import deviations_of_rows
 from rff_dist.engines import Engine
 from rff_dist.errors import DataError, InvalidParameterError, StatisticsError
 from rff_dist.feature_map import FeatureMap
@@ -128,8 +129,7 @@ def predict(
     check_dataset(dataset, model)
     blocks = blocks_of(dataset)
     wanted = _wanted(model, std=std, coverage=coverage)
-    needs_std = std or wanted.deviations > 0
-    state = _predictive_state(dataset, model, engine=engine) if needs_std else model.linear
+    state = _state(dataset, model, wanted, engine=engine)
     # the output's chunks follow the blocks, so that no two tasks write to one chunk
     chunk_rows = blocks[0].n_samples
     output = create_output(
@@ -170,7 +170,7 @@ class _Wanted:
     deviations : float
         Half width of intervals in standard deviations; 0 where they have another, or none are wanted.
     half_width : float64 array of shape (n_targets,), or None
-        Half width of conformal intervals.
+        Half width of conformal intervals; over s(x) where the model's scores are normalised.
     """
 
     arrays: list[str]
@@ -191,15 +191,36 @@ def _wanted(model: RidgeModel, *, std: bool, coverage: float | None) -> _Wanted:
     return _Wanted(arrays, float(ndtri((1.0 + coverage) / 2.0)), None)
 
 
-def _predict_arrays(
-    rows: Rows, model: LinearModel | PredictiveModel, *, wanted: _Wanted, one_dimensional: bool
-) -> FloatArray:
+@dataclass(frozen=True, slots=True, eq=False)
+class _State:
+    """What a predicting pass needs: the model, and what predicts √s where widths follow the row."""
+
+    model: LinearModel | PredictiveModel
+    root_deviations: LinearModel | None
+    bounds: FloatArray | None
+
+    def digest(self) -> str:
+        return self.model.digest()
+
+
+def _state(dataset: Dataset, model: RidgeModel, wanted: _Wanted, *, engine: Engine) -> _State:
+    needs_std = "standard_deviations" in wanted.arrays or wanted.deviations > 0
+    predicts = _predictive_state(dataset, model, engine=engine) if needs_std else model.linear
+    deviations = None if model.held_out is None else model.held_out.deviations
+    if wanted.half_width is None or deviations is None:
+        return _State(predicts, None, None)
+    return _State(predicts, deviations.root_deviations(model.feature_map), deviations.bounds)
+
+
+def _predict_arrays(rows: Rows, state: _State, *, wanted: _Wanted, one_dimensional: bool) -> FloatArray:
     """Return the wanted arrays of a block, along the last axis where they are several."""
-    if isinstance(model, PredictiveModel):
-        mean, deviation = predict_rows_with_std(rows, model)
+    if isinstance(state.model, PredictiveModel):
+        mean, deviation = predict_rows_with_std(rows, state.model)
     else:
-        mean, deviation = predict_rows(rows, model), np.zeros(1)
+        mean, deviation = predict_rows(rows, state.model), np.zeros(1)
     half_width = deviation * wanted.deviations if wanted.half_width is None else wanted.half_width
+    if state.root_deviations is not None and state.bounds is not None:
+        half_width = half_width * deviations_of_rows(rows, state.root_deviations, state.bounds)
     found = {"predictions": mean, "standard_deviations": deviation}
     found |= {"lower": mean - half_width, "upper": mean + half_width}
     made = [found[name][:, 0] if one_dimensional else found[name] for name in wanted.arrays]
@@ -227,7 +248,7 @@ def predict_intervals_in_memory(
             dataset, partial(_predict_arrays_part, wanted=wanted, one_dimensional=model.one_dimensional)
         ),
         blocks_of(dataset),
-        model.linear if model.held_out is not None else _predictive_state(dataset, model, engine=engine),
+        _state(dataset, model, wanted, engine=engine),
         combine=operator.add,
         label="predict",
     )
@@ -236,9 +257,9 @@ def predict_intervals_in_memory(
 
 
 def _predict_arrays_part(
-    rows: Rows, model: LinearModel | PredictiveModel, *, wanted: _Wanted, one_dimensional: bool
+    rows: Rows, state: _State, *, wanted: _Wanted, one_dimensional: bool
 ) -> list[FloatArray]:
-    return [_predict_arrays(rows, model, wanted=wanted, one_dimensional=one_dimensional)]
+    return [_predict_arrays(rows, state, wanted=wanted, one_dimensional=one_dimensional)]
 
 
 def predict_in_memory(dataset: Dataset, model: RidgeModel, *, engine: Engine) -> FloatArray:

@@ -62,9 +62,11 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, RandomFeatureEstimator):
         same pass, so that every fold, alpha, width and target is validated without fitting again; it takes as
         many times the memory of the sums. None is 5 folds where `alpha` or `n_components` ask for some. Of a
         sequence of alphas it takes the place of GCV.
-    conformal : bool, default=False
+    conformal : bool or "normalized", default=False
         Whether one more pass counts how far off the rows of held-out folds are, so that `predict_interval`
-        needs no law of the noise; see `rff_dist.conformal`. It takes 5 folds where `cv` is None.
+        needs no law of the noise; see `rff_dist.conformal`. It takes 5 folds where `cv` is None. True makes
+        all intervals equally wide; "normalized" makes them as wide as the residuals near each row say, by
+        a second regression and one more pass, for noise that differs from row to row.
     features : {"fourier", "nystrom"} or Nystrom, default="fourier"
         Random Fourier features know nothing of the data and need a spectral measure. Nyström features are
         kernel values at rows of the data, the centres: any kernel has them, products such as
@@ -143,7 +145,7 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, RandomFeatureEstimator):
         n_components: Any = "auto",
         alpha: Any = "auto",
         cv: Any = None,
-        conformal: bool = False,
+        conformal: bool | str = False,
         features: str | Nystrom = "auto",
         design: str | Design = "orthogonal",
         standardize: bool = True,
@@ -188,11 +190,9 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, RandomFeatureEstimator):
             If the job needs more memory than there is.
         """
         options = self._options()
-        if not isinstance(self.conformal, bool | np.bool_):
-            raise InvalidParameterError(f"`conformal` is {self.conformal!r}; expected True or False")
         cv, dataset = as_folds(self.cv, as_dataset(self, X, y, sample_weight, reset=True), y, groups)
         with suitable_engine(self.engine, dataset) as engine:
-            options = replace(options, cv=cv, conformal=bool(self.conformal))
+            options = replace(options, cv=cv, conformal=self.conformal)
             model = automatic.fit(dataset, options, engine=engine).model
         self._keep(self._with_names(model))
         return self
@@ -282,7 +282,8 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, RandomFeatureEstimator):
         """Predict intervals that new observations are in with probability `coverage`.
 
         Of a model that was fitted with `conformal=True` they are as wide as the residuals on held-out folds
-        say, the same for all rows, whatever the law of the noise; else ± the normal law's quantile times
+        say, the same for all rows, whatever the law of the noise; with "normalized" they are wider where
+        residuals are larger; else ± the normal law's quantile times
         the standard deviations of `predict`, at the cost of these.
 
         Parameters

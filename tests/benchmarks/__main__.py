@@ -22,6 +22,7 @@ CLAIMS = (
     "structured_features_beat_dense",
     "nystrom_pass_keeps_near_the_dsyrk_limit",
     "lloyd_pass_keeps_up_with_stored_features",
+    "pairs_or_phases",
     "one_pass_beats_grid_search",
     "a_table_costs_less_than_three_fits",
     "a_flow_takes_seconds_beyond_its_passes",
