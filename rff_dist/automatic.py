@@ -336,8 +336,9 @@ def _best_first(tries: Sequence[_Try]) -> list[_Try]:
     """Sort by error, but let the first be what is preferred among those that may be as good.
 
     What lies within one standard error of the least error may be chance; errors of the same folds are
-    compared fold by fold. Then a linear model is preferred, as the simplest; then tuned length scales, since the rows
-    that they were tuned by, which no fold validates on, speak for them too; and sums of kernels come last.
+    compared fold by fold. Then a linear model is preferred, as the simplest. Next come tuned length scales,
+    since the rows that they were tuned by, which no fold validates on, speak for them too, and sums of
+    kernels last.
     """
     ranked = sorted(tries, key=lambda one: float(one.row["score"]))
     as_good = [one for one in ranked if _within_one_standard_error(one, ranked[0])]
