@@ -109,7 +109,7 @@ class TrainParameters(JobParameters):
         return self
 
     def to_kernel(self) -> Kernel:
-        """Return the kernel, with a unit length scale where it has a single one."""
+        """Return the kernel; parts that the text gives no length scale have none."""
         return find_kernel(self.kernel) if self.nu is None else Matern(nu=self.nu)
 
     @property

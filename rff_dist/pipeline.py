@@ -923,7 +923,7 @@ def fit(
     kernel : Kernel
     engine : Engine
     length_scale : "auto", "evidence", number(s) or None
-        "auto" is the median heuristic, "evidence" is `tune`; None keeps the kernel's own.
+        See `draw`.
     n_components : int, "auto" or sequence of int
         D: cost grows with its square, error falls as 1/√D. Of several, cross-validation takes the smallest
         within one standard error of the best, from the same pass; see `solve_folds` and `read_widths`.

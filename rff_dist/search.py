@@ -36,6 +36,7 @@ from rff_dist.kernels import (
     check_positive,
     default_design,
     find_kernel,
+    parts_without_length_scale,
     with_length_scale,
 )
 from rff_dist.model import RidgeModel
@@ -101,7 +102,9 @@ class Candidate:
     ----------
     kernel : Kernel
     length_scale : TimesMedian, "evidence", number(s) or None
-        None keeps the kernel's own, of which sums and products may have several.
+        In the place of a kernel's own. Of a sum or product, `TimesMedian` and numbers are those of its parts
+        without one, a multiple of the median in each part's own columns. None keeps the kernel's own; parts
+        without one get the median.
     """
 
     kernel: Kernel
@@ -154,12 +157,12 @@ def read_length_scale(value: Any) -> Width:
 def make_candidates(
     kernels: Sequence[str | Kernel], length_scales: Sequence[Any] | None = None
 ) -> list[Candidate]:
-    """Return every kernel with every length scale; a kernel without a single one as it is.
+    """Return every kernel with every length scale; a kernel that can take none as it is.
 
     Parameters
     ----------
     kernels : sequence of str or Kernel
-        See `find_kernel`. Length scales of their own are replaced.
+        See `find_kernel`. A kernel's own length scale is replaced; in sums and products, parts keep theirs.
     length_scales : sequence, optional
         See `read_length_scale`. By default ¼, ½, 1, 2 and 4 times the median distance: of six sets of the
         UCI repository with Gaussian, Matérn-3/2 and Matérn-1/2 kernels (6,000 rows, D = 384) the best of a
@@ -179,7 +182,10 @@ def make_candidates(
         )
     candidates: list[Candidate] = []
     for kernel in found:
-        several = widths if isinstance(kernel, Stationary) else [None]
+        several: Sequence[Width] = widths
+        if not isinstance(kernel, Stationary):  # the evidence tunes one kernel, not several together
+            own = parts_without_length_scale(kernel)
+            several = [width for width in widths if own and width != "evidence"] or [None]
         candidates += [Candidate(kernel, width) for width in several]
     return [one for i, one in enumerate(candidates) if one not in candidates[:i]]
 
@@ -450,24 +456,21 @@ def draw_candidates(
     InvalidParameterError
         If a parameter is out of range, or a map has no smaller draws for the other widths.
     """
-    medians: dict[str, float] = {}
+    medians = drawing.MedianDistances(dataset, standardizer=standardizer, seed=seed)
 
-    def length_scale_of(candidate: Candidate) -> str | LengthScale | None:
+    def kernel_of(candidate: Candidate) -> Kernel:
         width, kernel = candidate.length_scale, candidate.kernel
         if not isinstance(width, TimesMedian):
-            return width
-        assert isinstance(kernel, Stationary)  # or a candidate would not have taken the width
-        if kernel.metric not in medians:
-            medians[kernel.metric] = drawing.median_length_scale(
-                dataset, kernel, standardizer=standardizer, seed=seed
-            )
-        return width.factor * medians[kernel.metric]
+            return kernel
+        if isinstance(kernel, Stationary):
+            kernel = kernel.with_length_scale(None)
+        return kernel.with_default_length_scales(lambda part, columns: width.factor * medians(part, columns))
 
     maps = [
         drawing.draw(
             dataset,
-            candidate.kernel,
-            length_scale=length_scale_of(candidate),
+            kernel_of(candidate),
+            length_scale=None if isinstance(candidate.length_scale, TimesMedian) else candidate.length_scale,
             n_components=widths[-1],
             design=design or default_design(candidate.kernel),
             map=map,

@@ -39,7 +39,8 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, RandomFeatureEstimator):
     ----------
     kernel : str or Kernel, default="gaussian"
         What is approximated: a name, or a text such as "matern:nu=2.5" or "gaussian:length_scale=2 + linear",
-        see `rff_dist.kernels.find_kernel`. A kernel object brings its own length scale.
+        see `rff_dist.kernels.find_kernel`. A length scale that
+        a kernel object or a part of it was made with is kept.
     length_scale : "auto", "evidence", float or array of shape (n_features,), default="auto"
         The kernel's width, in units of the (standardised) inputs; "auto" is the median distance between
         rows of a seeded sample, a first guess. "evidence" tunes one width per column on up to 4,000 rows,

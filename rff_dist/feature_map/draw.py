@@ -80,7 +80,7 @@ def draw_feature_map(
     Parameters
     ----------
     kernel : name or Kernel
-        What Z @ Z.T approximates; see `rff_dist.kernels`.
+        What Z @ Z.T approximates; see `rff_dist.kernels`. Parts without a length scale have width 1.
     n_features : int
         Columns of the inputs.
     n_components : int
@@ -124,7 +124,7 @@ def draw_feature_map(
     True
     """
     check_map(map)
-    found = find_kernel(kernel)
+    found = find_kernel(kernel).with_default_length_scales(lambda part, columns: 1.0)
     spec = FeatureSpec(
         kernel=found,
         design=find_design(design),

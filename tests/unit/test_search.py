@@ -14,12 +14,14 @@ from rff_dist.errors import DataError, InvalidParameterError, PlanError
 from rff_dist.feature_map import Nystrom
 from rff_dist.kernels import Gaussian, Linear, Sinc, find_kernel
 from rff_dist.model import read_model, write_model
+from rff_dist.pipeline import kernel_of
 from rff_dist.plan import Plan
 from rff_dist.progress import PassStarted
 from rff_dist.search import (
     Candidate,
     TimesMedian,
     choose,
+    draw_candidates,
     kernel_text,
     make_candidates,
     read_length_scale,
@@ -315,3 +317,26 @@ def test_the_default_candidates_are_two_kernels_of_five_widths():
         Gaussian(),
         Matern(nu=1.5),
     }
+
+
+def test_sums_compete_with_multiples_of_the_median_for_their_parts_without_a_width():
+    dataset = ArrayDataset(np.random.default_rng(0).standard_normal((200, 3)), np.ones(200))
+    kernels = ["gaussian + 0.1 * linear", Gaussian(2.0) + Linear()]
+    candidates = make_candidates(kernels, ["0.5x", "2x", "evidence"])
+    assert [one.length_scale for one in candidates] == [TimesMedian(0.5), TimesMedian(2.0), None]
+    maps = draw_candidates(
+        dataset,
+        candidates,
+        widths=[16],
+        design=None,
+        map="pairs",
+        seed=0,
+        standardizer=None,
+        ranges=(dataset.X.min(axis=0), dataset.X.max(axis=0)),
+    )
+    median = median_length_scale(dataset, Gaussian(), standardizer=None, seed=0)
+    assert [kernel_of(one) for one in maps] == [
+        Gaussian(0.5 * median) + 0.1 * Linear(),
+        Gaussian(2.0 * median) + 0.1 * Linear(),
+        Gaussian(2.0) + Linear(),
+    ]
