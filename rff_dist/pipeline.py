@@ -47,9 +47,18 @@ from rff_dist.feature_map import (
     Standardizer,
     shortened,
 )
-from rff_dist.folds import Folds, FoldStatistics, HashFolds, find_folds, folds_to_dict
+from rff_dist.folds import (
+    MAX_BALANCED_GROUPS,
+    Folds,
+    FoldStatistics,
+    GroupFolds,
+    HashFolds,
+    find_folds,
+    folds_to_dict,
+)
 from rff_dist.frequencies import Design
 from rff_dist.kernels import Kernel, LengthScale
+from rff_dist.labelling import count_groups
 from rff_dist.leave_one_out import LeaveOneOut, hat_matrix, leave_out_rows, select_by_press
 from rff_dist.model import RidgeModel
 from rff_dist.plan import (
@@ -705,6 +714,28 @@ def folds_for(cv: int | Folds | None, *, alpha: Alpha, n_components: Components)
     return folds
 
 
+def prepare_folds(dataset: Dataset, folds: Folds, *, engine: Engine) -> Folds:
+    """Return the folds that passes over a dataset cut its rows by: of groups, those balanced by their sizes.
+
+    Groups are counted in a pass that reads no X. Above `MAX_BALANCED_GROUPS` their hashes cut the folds.
+
+    Raises
+    ------
+    DataError
+        If the folds are of groups and there are none, or fewer than folds.
+    """
+    check_folds(dataset, folds)
+    if not isinstance(folds, GroupFolds):
+        return folds
+    folds = replace(folds, table=None)
+    counts = count_groups(dataset, at_most=MAX_BALANCED_GROUPS, engine=engine)
+    if counts is None:
+        logger.info("more than %d groups: their hashes say which folds they are in", MAX_BALANCED_GROUPS)
+        return folds
+    counted = counts.weight.value() > 0
+    return folds.balanced(counts.labels[counted], counts.n_samples[counted])
+
+
 def check_folds(dataset: Dataset, folds: Folds) -> None:
     """Check that a dataset's rows know what the folds go by, before a pass over them.
 
@@ -965,7 +996,7 @@ def fit(
         DEFAULT_FOLDS if cv is None and conformal else cv, alpha=alpha, n_components=n_components
     )
     if folds is not None:
-        check_folds(dataset, folds)
+        folds = prepare_folds(dataset, folds, engine=engine)
     check_plan(
         dataset,
         widths[-1],

@@ -275,7 +275,7 @@ def search(
     """
     widths = pipeline.read_widths(n_components, map, features)
     folds = check_choices(alpha, alphas, cv=cv, n_components=n_components)
-    pipeline.check_folds(dataset, folds)
+    folds = pipeline.prepare_folds(dataset, folds, engine=engine)
     check_candidates(candidates, dataset, design=design, features=features)
     readings = plan_readings(
         dataset, widths[-1], len(candidates), engine=engine, n_folds=folds.n_folds, features=features

@@ -553,7 +553,8 @@ def accumulate_candidates(job: Job, candidates: Sequence[Summary]) -> Summary:
     StatisticsError
         If a row is missing or was counted twice.
     """
-    moments, folds = _read_moments(job), _folds(job)
+    moments = _read_moments(job)
+    folds = pipeline.prepare_folds(job.dataset, _folds(job), engine=job.engine)
     members = [_member(job, candidate, moments) for candidate in candidates]
     start = time.perf_counter()
     found = pipeline.accumulate_folds(job.dataset, members, folds=folds, engine=job.engine)

@@ -8,8 +8,13 @@ from sklearn.linear_model import Ridge
 from sklearn.model_selection import GroupKFold, KFold
 
 from rff_dist import RFFRidge, SerialEngine, load_model, prediction, save_model, write_dataset
+from rff_dist.errors import DataError
 from rff_dist.folds import GroupFolds, HashFolds, PredefinedFolds, TimeFolds
+from rff_dist.pipeline import prepare_folds
 from rff_dist.progress import PassStarted
+from rff_dist.storage import ArrayDataset
+from rff_dist.storage.columns import as_column
+from rff_dist.storage.labelled import GroupedDataset
 
 ALPHAS = np.logspace(-4, 2, 7)
 
@@ -42,12 +47,61 @@ def test_the_whole_table_is_what_refitting_gives(problem, cv):
     model = RFFRidge(n_components=[64, 90], alpha=ALPHAS, cv=cv, random_state=0)
     model.fit(X, y, sample_weight=weight, groups=groups)
     wide = RFFRidge(n_components=90, alpha=1.0, random_state=0).fit(X, y, sample_weight=weight)
+    if isinstance(cv, GroupFolds):
+        cv = cv.balanced(*np.unique(groups, return_counts=True))
     fold_of_row = cv.assign(0, 1500, n_samples=1500, groups=groups)
     table = model.selection_
     assert table["cv_n_components"].tolist() == [64, 90]
     for place, width in enumerate([64, 90]):
         expected = brute_force(wide, X, y, weight, fold_of_row, cv.splits, width)
         np.testing.assert_allclose(table["cv_errors"][:, place], expected, rtol=1e-8)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_ten_groups_make_five_folds_in_memory_and_stored_with_their_held_out_rows(problem, seed):
+    X, y, weight = problem
+    groups = np.random.default_rng(seed).integers(0, 10, 1500).astype(float)
+    stored = write_dataset(
+        "memory://ten-groups", X, y, sample_weight=weight, groups=groups, chunk_rows=97, overwrite=True
+    )
+    options = {"n_components": 16, "cv": GroupFolds(5, seed), "conformal": True, "random_state": 0}
+    here = RFFRidge(**options).fit(X, y, sample_weight=weight, groups=groups)
+    there = RFFRidge(**options).fit(stored, groups="groups")
+    np.testing.assert_array_equal(here.selection_["cv_errors"], there.selection_["cv_errors"])
+    assert here.selection_["cv_errors"].shape[0] == 5
+    assert here.model_.card["folds"] == {"kind": "GroupFolds", "n_folds": 5, "seed": seed}
+    sizes = np.bincount(groups.astype(int))
+    split = GroupFolds(5, seed).balanced(np.arange(10), sizes)
+    rows = Ridge(here.alpha_, solver="cholesky")
+    Z, fold = here.feature_map_.transform(X), split.assign(0, 1500, n_samples=1500, groups=groups.astype(int))
+    off = np.empty(y.shape)
+    for held_out in range(5):
+        train = fold != held_out
+        fitted = rows.fit(Z[train], y[train], sample_weight=weight[train])
+        off[~train] = np.abs(y[~train] - fitted.predict(Z[~train]))
+    wide = here.model_.held_out.quantile(0.9)
+    np.testing.assert_allclose(wide, np.sort(off, axis=0)[int(np.ceil(1501 * 0.9)) - 1], rtol=0.012)  # bins
+
+
+def test_groups_without_weight_fill_no_fold(problem):
+    X, y, _ = problem
+    groups = np.arange(1500) % 8
+    weight = (groups < 4).astype(float)
+    fitted = RFFRidge(n_components=16, cv=GroupFolds(4), random_state=0)
+    assert np.isfinite(fitted.fit(X, y, sample_weight=weight, groups=groups).selection_["cv_errors"]).all()
+    with pytest.raises(DataError, match="4 groups of rows with weight"):
+        fitted.set_params(cv=GroupFolds(5)).fit(X, y, sample_weight=weight, groups=groups)
+
+
+def test_more_groups_than_are_balanced_are_cut_by_their_hashes(problem, monkeypatch):
+    X, y, _ = problem
+    groups = np.arange(1500) % 40
+    monkeypatch.setattr("rff_dist.pipeline.MAX_BALANCED_GROUPS", 39)
+    dataset = GroupedDataset(ArrayDataset(X, y), as_column(groups))
+    assert prepare_folds(dataset, GroupFolds(3), engine=SerialEngine(1)) == GroupFolds(3)
+    monkeypatch.setattr("rff_dist.pipeline.MAX_BALANCED_GROUPS", 40)
+    expected = GroupFolds(3).balanced(*np.unique(groups, return_counts=True))
+    assert prepare_folds(dataset, GroupFolds(3), engine=SerialEngine(1)) == expected
 
 
 def test_the_fit_is_the_one_at_the_chosen_width_and_alpha(problem):
@@ -221,5 +275,5 @@ def test_intervals_are_written_beside_predictions(problem, tmp_path, conformal):
 
 def test_a_fold_without_rows_is_named(problem):
     X, y, _ = problem
-    with pytest.raises(ValueError, match=r"fold \d of GroupFolds.* has no rows"):
-        RFFRidge(n_components=16, cv=GroupFolds(5), random_state=0).fit(X, y, groups=np.zeros(1500, int))
+    with pytest.raises(ValueError, match=r"fold \d of PredefinedFolds.* has no rows"):
+        RFFRidge(n_components=16, cv=PredefinedFolds(5), random_state=0).fit(X, y, groups=np.zeros(1500, int))
