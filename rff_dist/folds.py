@@ -293,7 +293,9 @@ def _mixed(keys: NDArray[np.uint64], seed: int) -> NDArray[np.uint64]:
     The stream starts at a number that is mixed from the seed: one at the seed itself would be another seed's,
     some rows on.
     """
-    return _finished(keys * np.uint64(_GOLDEN) + _finished(np.uint64([(2 * seed + 1) * _GOLDEN % 2**64])))
+    return _finished(
+        keys * np.uint64(_GOLDEN) + _finished(np.array([(2 * seed + 1) * _GOLDEN % 2**64], np.uint64))
+    )
 
 
 def _finished(mixed: NDArray[np.uint64]) -> NDArray[np.uint64]:
