@@ -210,7 +210,7 @@ def train(parameters: TrainParameters) -> Summary:
 
 def _log_solution(log: Any, solved: Mapping[str, Any]) -> None:
     score = "" if solved["score"] is None else f", GCV error {solved['score']:.4g} of the variance"
-    log.info("length scale %s: alpha %.3g%s", number(solved["length_scale"]), solved["alpha"], score)
+    log.info("length scale %s: alpha %s%s", number(solved["length_scale"]), number(solved["alpha"]), score)
     for cause in solved["causes"]:
         log.warning("%s: %s", solved["status"], cause)
 

@@ -298,7 +298,9 @@ def fit(
         If there is no such loss.
     """
     check_loss(loss)
-    model, solved = pipeline.fit(dataset, kernel, engine=engine, **options)
+    # classes are compared by their scores, which one penalty keeps alike
+    model, solved = pipeline.fit(dataset, kernel, engine=engine, alpha_per_target=False, **options)
+    assert isinstance(model.alpha, float)
     if loss == SQUARED:
         found = calibrate(dataset, model, class_weight=class_weight, seed=options.get("seed", 0))
         return _described(model, loss, found, None, ridge_alpha=model.alpha), solved

@@ -40,7 +40,7 @@ from rff_dist.kernels import (
     with_length_scale,
 )
 from rff_dist.model import RidgeModel
-from rff_dist.selection import RESOLUTION
+from rff_dist.selection import RESOLUTION, PerTarget, check_per_target
 from rff_dist.statistics import RidgeStatistics
 
 __all__ = [
@@ -236,6 +236,7 @@ def search(
     fit_intercept: bool = True,
     seed: int = 0,
     features: str | Nystrom = "fourier",
+    alpha_per_target: PerTarget = "auto",
 ) -> Search:
     """Cross-validate candidates from one reading of the data, and train the best on all rows.
 
@@ -259,7 +260,7 @@ def search(
     cv : int or Folds
     design : str, Design or None
         None is each kernel's own, see `default_design`.
-    map, standardize, fit_intercept, seed, features
+    map, standardize, fit_intercept, seed, features, alpha_per_target
         As in `pipeline.fit`. All candidates have one seed.
 
     Raises
@@ -275,6 +276,7 @@ def search(
     """
     widths = pipeline.read_widths(n_components, map, features)
     folds = check_choices(alpha, alphas, cv=cv, n_components=n_components)
+    check_per_target(alpha_per_target)
     folds = pipeline.prepare_folds(dataset, folds, engine=engine)
     check_candidates(candidates, dataset, design=design, features=features)
     readings = plan_readings(
@@ -315,6 +317,7 @@ def search(
                 alphas=alphas,
                 n_components=widths,
                 fit_intercept=fit_intercept,
+                alpha_per_target=alpha_per_target,
             )
             rows.append(describe_candidate(found[0], found[2]))
             if choose(rows)[1] == len(rows) - 1:
@@ -330,7 +333,9 @@ def search(
         solved.path(),
         {
             **pipeline.describe_dataset(dataset),
-            **describe_search(compared, alpha, fit_intercept, folds, solved),
+            **describe_search(
+                compared, alpha, fit_intercept, folds, solved, alpha_per_target=alpha_per_target
+            ),
         },
     )
     model = replace(model, columns=ColumnMoments.of(moments))
@@ -513,11 +518,11 @@ def describe_candidate(feature_map: FeatureMap, solved: pipeline.Solved) -> Row:
         "kernel": "given" if kernel is None else kernel_text(kernel),
         "length_scale": list(length_scale) if isinstance(length_scale, tuple) else length_scale,
         "n_components": choice.n_components,
-        "alpha": choice.alpha,
+        "alpha": choice.alpha if choice.own_alphas is None else list(choice.own_alphas),
         "alpha_at_end": choice.at_end if len(table.alphas) > 1 else None,
         "score": least.score,
         "standard_error": None if np.isnan(least.standard_error) else least.standard_error,
-        "rmse": _root_mean_squared_error(table, choice.n_components, choice.alpha),
+        "rmse": _root_mean_squared_error(table, choice.n_components, solved.solution.alpha),
     }
 
 
@@ -555,11 +560,13 @@ def describe_search(
     fit_intercept: bool,
     folds: Folds,
     solved: pipeline.Solved,
+    *,
+    alpha_per_target: PerTarget = False,
 ) -> Mapping[str, Any]:
     """Return the facts of a search that the best model's card keeps."""
     named = "cv" if isinstance(alpha, str) and alpha == "auto" else alpha
     return {
-        **pipeline.describe_choices(named, fit_intercept, folds),
+        **pipeline.describe_choices(named, fit_intercept, folds, alpha_per_target=alpha_per_target),
         "chosen_by": solved.chosen_by,
         "candidates": list(rows),
     }
@@ -581,10 +588,10 @@ def kernel_text(kernel: Kernel) -> str:
     return f"{kernel.name}:{parameters}" if parameters else kernel.name
 
 
-def _root_mean_squared_error(table: CrossValidation, n_components: int, alpha: float) -> list[float]:
+def _root_mean_squared_error(table: CrossValidation, n_components: int, alphas: FloatArray) -> list[float]:
     width = int(np.flatnonzero(table.n_components == n_components)[0])
-    place = int(np.flatnonzero(table.alphas == alpha)[0])
-    return list(np.sqrt(table.mean[width, place]).tolist())
+    places = np.searchsorted(table.alphas, alphas)
+    return list(np.sqrt(table.mean[width, places, np.arange(len(places))]).tolist())
 
 
 def _length_scale_at_end(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> str | None:

@@ -62,6 +62,10 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, RandomFeatureEstimator):
         same pass, so that every fold, alpha, width and target is validated without fitting again; it takes as
         many times the memory of the sums. None is 5 folds where `alpha` or `n_components` ask for some. Of a
         sequence of alphas it takes the place of GCV.
+    alpha_per_target : bool or "auto", default="auto"
+        Of several targets, whether an alpha that is chosen is chosen for each by its own errors, as
+        scikit-learn's RidgeCV can. "auto" gives an alpha of its own to each target for which it saves more
+        than 1 % of the error, and more than its standard error over the folds; the others share one.
     conformal : bool, default=False
         Whether one more pass counts how far off the rows of held-out folds are, so that `predict_interval`
         needs no law of the noise; see `rff_dist.conformal`. It takes 5 folds where `cv` is None.
@@ -90,8 +94,8 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, RandomFeatureEstimator):
         Weights of the features.
     intercept_ : float or float64 array of shape (n_targets,)
         Added to all predictions.
-    alpha_ : float
-        The penalty in use.
+    alpha_ : float, or float64 array of shape (n_targets,)
+        The penalty in use; an array where targets have different ones.
     n_components_ : int
         D in use.
     length_scale_ : float or tuple of float
@@ -143,6 +147,7 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, RandomFeatureEstimator):
         n_components: Any = 2048,
         alpha: Any = "auto",
         cv: Any = None,
+        alpha_per_target: Any = "auto",
         conformal: bool = False,
         features: str | Nystrom = "fourier",
         design: str | Design = "orthogonal",
@@ -156,6 +161,7 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, RandomFeatureEstimator):
         self.n_components = n_components
         self.alpha = alpha
         self.cv = cv
+        self.alpha_per_target = alpha_per_target
         self.conformal = conformal
         self.features = features
         self.design = design
@@ -199,6 +205,7 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, RandomFeatureEstimator):
                 length_scale=length_scale,
                 cv=cv,
                 conformal=bool(self.conformal),
+                alpha_per_target=self.alpha_per_target,
                 **self._fit_options(),
             )
         self._keep(self._with_names(model))
@@ -380,10 +387,10 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, RandomFeatureEstimator):
         intercept = self.model_.intercept
         return float(intercept[0]) if self._fitted.one_dimensional else intercept
 
-    def _alpha_to_refit(self) -> pipeline.Alpha:
+    def _alpha_to_refit(self) -> pipeline.Alpha | None:
         """Return what alpha is chosen by when rows were added; folds and former rows are not at hand."""
         if self._fitted.card.get("chosen_by") in ("cv", "press"):
-            return self._fitted.alpha
+            return None
         return pipeline.resolve_alpha(self.alpha, self.length_scale)
 
     def _keep(self, model: RidgeModel) -> None:

@@ -184,7 +184,11 @@ BAD_VALUES = [
     (["--kernel", "matern:mu=2"], "--kernel", "nu"),
     (["--kernel", "gaussian +"], "--kernel", "nothing beside an operator"),
     (["--kernel", "gaussian:length_scale=2"], "--length-scale", "one kernel with a width"),
-    (["--kernel", "gaussian + linear", "--length-scale", "2"], "--length-scale", "no single width"),
+    (
+        ["--kernel", "gaussian:length_scale=1 + linear", "--length-scale", "2"],
+        "--length-scale",
+        "no part without",
+    ),
     (["--seed", "-1"], "--seed", "'-1'"),
     (["--seed", "18446744073709551616"], "--seed", "18446744073709551615, not '18446744073709551616'"),
     (["--workers", "0"], "--workers", "1, not '0'"),

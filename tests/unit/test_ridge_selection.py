@@ -277,3 +277,79 @@ def test_a_fold_without_rows_is_named(problem):
     X, y, _ = problem
     with pytest.raises(ValueError, match=r"fold \d of PredefinedFolds.* has no rows"):
         RFFRidge(n_components=16, cv=PredefinedFolds(5), random_state=0).fit(X, y, groups=np.zeros(1500, int))
+
+
+@pytest.fixture(scope="module")
+def unlike():
+    """Two targets of noise 0.01 and 3, and a constant one."""
+    rng = np.random.default_rng(3)
+    X = rng.uniform(-2, 2, (1000, 2))
+    clean = np.c_[np.sin(3 * X[:, 0]) * X[:, 1], np.cos(2 * X[:, 1]), np.full(1000, 4.0)]
+    return X, clean + rng.standard_normal((1000, 3)) * [0.01, 3.0, 0.0], clean
+
+
+@pytest.mark.parametrize("alpha", ["cv", "cv-1se", "gcv", "evidence", "press", ALPHAS], ids=str)
+def test_each_target_has_the_alpha_and_the_deviation_of_a_fit_of_it_alone(unlike, alpha, tmp_path):
+    X, y, _ = unlike
+    options = {"n_components": 64, "alpha": alpha, "random_state": 0}
+    both = RFFRidge(**options, alpha_per_target=True).fit(X, y[:, :2])
+    alone = [RFFRidge(**options).fit(X, y[:, target]) for target in range(2)]
+    # the bounded search ends within 1e-3 of log alpha of the same minimum
+    np.testing.assert_allclose(both.alpha_, [one.alpha_ for one in alone], rtol=1e-6)
+    assert both.alpha_[1] > 3 * both.alpha_[0]
+    expected = [one.predict(X, return_std=True) for one in alone]
+    for found, column in zip(both.predict(X, return_std=True), zip(*expected, strict=True), strict=True):
+        np.testing.assert_allclose(found, np.column_stack(column), rtol=1e-6, atol=1e-8)
+    save_model(both, tmp_path / "model")
+    loaded = load_model(tmp_path / "model")
+    np.testing.assert_array_equal(loaded.alpha_, both.alpha_)
+    np.testing.assert_array_equal(loaded.predict(X, return_std=True)[1], both.predict(X, return_std=True)[1])
+
+
+def test_targets_of_unlike_noise_get_their_own_alphas_by_default(unlike):
+    X, y, clean = unlike
+    fits = {
+        kind: RFFRidge(n_components=128, cv=5, alpha_per_target=kind, random_state=0).fit(X, y)
+        for kind in ("auto", True, False)
+    }
+    errors = {kind: np.sqrt(np.mean((fit.predict(X) - clean) ** 2, axis=0)) for kind, fit in fits.items()}
+    assert isinstance(fits[False].alpha_, float)
+    assert fits["auto"].alpha_.shape == (3,)
+    assert errors["auto"][1] < 0.8 * errors[False][1]  # measured: 0.42 for 0.64
+    assert errors["auto"][0] < 1.1 * errors[False][0]
+    table = fits[True].selection_
+    np.testing.assert_array_equal(
+        fits[True].alpha_[:2], table["cv_alphas"][table["cv_mean"][0, :, :2].argmin(axis=0)]
+    )
+
+
+@pytest.mark.parametrize("alpha", ["cv", "gcv", "press"])
+def test_targets_that_are_alike_share_one_alpha(unlike, alpha):
+    X, _, clean = unlike
+    noise = np.random.default_rng(4).standard_normal((1000, 3))
+    alike = clean[:, [0, 0, 0]] + 0.3 * noise
+    assert isinstance(RFFRidge(n_components=64, alpha=alpha, random_state=0).fit(X, alike).alpha_, float)
+
+
+def test_own_alphas_stay_when_rows_are_added_and_are_those_of_the_held_out_models(unlike):
+    X, y, _ = unlike
+    model = RFFRidge(n_components=64, cv=4, alpha=ALPHAS, conformal=True, random_state=0).fit(X, y)
+    fold = HashFolds(4).assign(0, 1000, n_samples=1000, groups=None)
+    Z, off = model.feature_map_.transform(X), np.empty(y.shape)
+    for held_out in range(4):
+        train = fold != held_out
+        ridge = Ridge(model.alpha_, solver="cholesky").fit(Z[train], y[train])
+        off[~train] = np.abs(y[~train] - ridge.predict(Z[~train]))
+    quantile = np.sort(off[:, :2], axis=0)[int(np.ceil(1001 * 0.9)) - 1]
+    np.testing.assert_allclose(model.model_.held_out.quantile(0.9)[:2], quantile, rtol=0.012)  # the bins
+    before = model.alpha_
+    model.partial_fit(X[:100], y[:100])
+    np.testing.assert_array_equal(model.alpha_, before)
+    twice = np.r_[np.arange(1000), np.arange(100)]
+    expected = Ridge(before, solver="cholesky").fit(Z[twice], y[twice])
+    np.testing.assert_allclose(model.predict(X), expected.predict(Z), rtol=1e-8, atol=1e-8)
+
+
+def test_what_is_no_truth_value_is_refused(unlike):
+    with pytest.raises(ValueError, match="`alpha_per_target` is 'each'; expected True, False or 'auto'"):
+        RFFRidge(n_components=8, alpha_per_target="each").fit(*unlike[:2])
