@@ -254,8 +254,9 @@ def _spec_to_dict(feature_map: FeatureMap) -> dict[str, Any]:
     spec = feature_map.spec
     if spec is None or DESIGNS.get(spec.design.name) != spec.design:
         return {}
-    facts = {"kernel": spec.kernel.to_dict(), "design": spec.design.name, "map": spec.map, "seed": spec.seed}
-    return {"spec": facts}
+    names = {"design": spec.design.name, "map": spec.map, "seed": spec.seed}
+    # exact features may be fewer than were asked for
+    return {"spec": {"kernel": spec.kernel.to_dict(), "n_components": spec.n_components, **names}}
 
 
 def record_features(feature_map: FeatureMap) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
@@ -290,7 +291,7 @@ def read_features(values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]])
         drawn = draw_feature_map(
             kernel_from_dict(spec["kernel"]),
             n_features=stored.n_features,
-            n_components=stored.n_components,
+            n_components=spec.get("n_components", stored.n_components),
             design=spec["design"],
             map=spec["map"],
             random_state=spec["seed"],
