@@ -504,7 +504,8 @@ def describe_candidate(feature_map: FeatureMap, solved: pipeline.Solved) -> Row:
     row : dict
         `kernel` and `length_scale` (one number, a list, or None where the kernel has no single one);
         `score`, the least error of its table as a share of the targets' variance, by which candidates are
-        compared, and its `standard_error` (None for one split); `n_components` and `alpha` that were chosen,
+        compared, and its `standard_error` (None for one split); `n_components` and `alpha` that were chosen
+        (a list where targets have their own),
         the end of the grid that alpha is at, if any, as `alpha_at_end`; and their root mean squared error
         for each target, `rmse`, in its units.
     """
@@ -514,6 +515,8 @@ def describe_candidate(feature_map: FeatureMap, solved: pipeline.Solved) -> Row:
     kernel = pipeline.kernel_of(feature_map)
     length_scale = getattr(kernel, "length_scale", None)
     least = table.best
+    if choice.own_alphas is not None:
+        least = table.with_own_alphas(least, always=True)
     return {
         "kernel": "given" if kernel is None else kernel_text(kernel),
         "length_scale": list(length_scale) if isinstance(length_scale, tuple) else length_scale,
