@@ -162,7 +162,7 @@ class ClusterParameters(DataParameters):
         return self
 
     def to_kernel(self) -> Kernel:
-        """Return the kernel, with a unit length scale where it has a single one."""
+        """Return the kernel; parts that the text gives no length scale have none."""
         return find_kernel(self.kernel)
 
     def to_design(self) -> str:

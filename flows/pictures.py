@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from prefect.artifacts import create_image_artifact
 
+from flows.common import number
 from rff_dist.cross_validation import CrossValidation
 from rff_dist.errors import DataError, RFFDistError
 from rff_dist.folds import folds_from_dict
@@ -46,7 +47,7 @@ def show_choice(model: RidgeModel, *, key: str, title: str, log: Any) -> None:
     create_image_artifact(
         f"data:image/png;base64,{content}",
         key=key,
-        description=f"The error that alpha={model.alpha:.4g} was chosen by, against alpha.",
+        description=f"The error that alpha={number(model.plain_alpha)} was chosen by, against alpha.",
     )
 
 

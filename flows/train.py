@@ -109,7 +109,7 @@ class TrainParameters(JobParameters):
         return self
 
     def to_kernel(self) -> Kernel:
-        """Return the kernel, with a unit length scale where it has a single one."""
+        """Return the kernel; parts that the text gives no length scale have none."""
         return find_kernel(self.kernel) if self.nu is None else Matern(nu=self.nu)
 
     @property
@@ -210,7 +210,7 @@ def train(parameters: TrainParameters) -> Summary:
 
 def _log_solution(log: Any, solved: Mapping[str, Any]) -> None:
     score = "" if solved["score"] is None else f", GCV error {solved['score']:.4g} of the variance"
-    log.info("length scale %s: alpha %.3g%s", number(solved["length_scale"]), solved["alpha"], score)
+    log.info("length scale %s: alpha %s%s", number(solved["length_scale"]), number(solved["alpha"]), score)
     for cause in solved["causes"]:
         log.warning("%s: %s", solved["status"], cause)
 

@@ -214,11 +214,11 @@ def tune(parameters: TuneParameters) -> Summary:
 
 def _log_candidate(log: Any, row: Mapping[str, Any]) -> None:
     log.info(
-        "%s, length scale %s: D = %s, alpha %.3g, error %.4g of the variance",
+        "%s, length scale %s: D = %s, alpha %s, error %.4g of the variance",
         row["kernel"],
         number(row["length_scale"]),
         row["n_components"],
-        row["alpha"],
+        number(row["alpha"]),
         row["score"],
     )
     for cause in row["causes"]:

@@ -41,7 +41,7 @@ from rff_dist.kernels import (
     Stationary,
     find_design,
     find_kernel,
-    with_length_scale,
+    parts_without_length_scale,
 )
 from rff_dist.search import (
     Candidate,
@@ -52,6 +52,7 @@ from rff_dist.search import (
     kernel_text,
     plan_readings,
 )
+from rff_dist.selection import PerTarget
 from rff_dist.storage import ArrayDataset
 from rff_dist.storage.columns import as_column
 from rff_dist.storage.labelled import GroupedDataset
@@ -84,7 +85,7 @@ class RidgeOptions:
         distance between rows. None keeps the kernel's own.
     features : "auto", "fourier", "nystrom" or Nystrom
         "auto" compares Fourier and Nyström features.
-    n_components, alpha, alphas, cv, conformal, map, standardize, fit_intercept, seed
+    n_components, alpha, alphas, cv, conformal, alpha_per_target, map, standardize, fit_intercept, seed
         As in `pipeline.fit`.
     design : str, Design or None
         None is each kernel's own; see `default_design`.
@@ -98,6 +99,7 @@ class RidgeOptions:
     alphas: Sequence[float] | None = None
     cv: int | Folds | None = None
     conformal: bool | str = False
+    alpha_per_target: PerTarget = "auto"
     design: str | Design | None = None
     map: str = "pairs"
     standardize: bool = True
@@ -116,7 +118,7 @@ class RidgeOptions:
     @property
     def penalty(self) -> pipeline.Penalty:
         """How alpha is found."""
-        return pipeline.Penalty(self.alpha, self.alphas, self.fit_intercept)
+        return pipeline.Penalty(self.alpha, self.alphas, self.fit_intercept, self.alpha_per_target)
 
     @property
     def kinds(self) -> list[str | Nystrom]:
@@ -151,12 +153,12 @@ class RidgeOptions:
             raise InvalidParameterError(
                 f"`length_scale` is {given!r}; expected 'auto', 'median', 'evidence' or numbers above 0"
             )
-        if not isinstance(kernel, Stationary):
-            return [None]
         if given == "median":
             return [TimesMedian(1.0)]
-        tuned = ["evidence"] if dataset.n_samples >= MIN_TUNED_SAMPLES else []
-        return [*tuned, *map(TimesMedian, MULTIPLES)]
+        if not parts_without_length_scale(kernel):
+            return [None]  # it brings its own, or has none
+        tunable = isinstance(kernel, Stationary) and dataset.n_samples >= MIN_TUNED_SAMPLES
+        return [*(["evidence"] if tunable else []), *map(TimesMedian, MULTIPLES)]
 
 
 def fit(dataset: Dataset, options: RidgeOptions, *, engine: Engine) -> pipeline.Trained:
@@ -202,7 +204,8 @@ def fit(dataset: Dataset, options: RidgeOptions, *, engine: Engine) -> pipeline.
         by = pipeline.DEFAULT_FOLDS
         by = hold_in(by, dataset.n_samples, TUNED_ON) if tuned else by
     if by is not None:
-        pipeline.check_folds(dataset, by)
+        by = pipeline.prepare_folds(dataset, by, engine=engine)
+        folds = None if folds is None else by
     prepared = pipeline.prepare(dataset, standardize=options.standardize, engine=engine)
     draws = Draws(
         prepared,
@@ -304,8 +307,8 @@ class _FirstRound:
                 tries.append(self._try(replace(one.candidate, features=options.kinds[1]), sample))
         best = _best_first(tries)[0].candidate
         if options.kernel == "auto" and self._may_add_linear(best):
-            kernel = with_length_scale(best.kernel, self.draws.length_scale(best) or 1.0)
-            tries.append(self._try(Candidate(kernel + Linear(), None, best.features), sample))
+            kernel = self.draws.kernel(best) + Linear()
+            tries.append(self._try(Candidate(kernel, None, best.features), sample))
         return _best_first(tries)
 
     def _may_add_linear(self, best: Candidate) -> bool:

@@ -296,8 +296,10 @@ def fit(
         If there is no such loss.
     """
     check_loss(loss)
-    trained = automatic.fit(dataset, options, engine=engine)
+    # classes are compared by their scores, which one penalty keeps alike
+    trained = automatic.fit(dataset, replace(options, alpha_per_target=False), engine=engine)
     model, solved = trained.model, trained.best
+    assert isinstance(model.alpha, float)
     if loss == SQUARED:
         found = calibrate(dataset, model, class_weight=class_weight, seed=options.seed)
         return _described(model, loss, found, None, ridge_alpha=model.alpha), solved

@@ -14,7 +14,7 @@ Hastie, Tibshirani & Friedman (2009), The Elements of Statistical Learning, sect
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from threading import Lock
 from typing import Any, Literal, Self
 
@@ -26,7 +26,7 @@ from rff_dist.errors import InvalidParameterError
 from rff_dist.feature_map import FeatureMap
 from rff_dist.folds import Folds, FoldStatistics
 from rff_dist.runs import expand
-from rff_dist.selection import RESOLUTION, alpha_grid, check_grid, end_of_grid
+from rff_dist.selection import MATERIAL_GAIN, RESOLUTION, alpha_grid, check_grid, end_of_grid, worst_end
 from rff_dist.solvers import decompose
 from rff_dist.solvers.cholesky import rounding_floor
 from rff_dist.solvers.eigen import RidgeSpectrum
@@ -48,11 +48,13 @@ class Choice:
     n_components : int
         D'.
     alpha : float
-        Of the grid.
+        Of the grid, the best for all targets together.
     score, standard_error : float
         Validation error as a share of the targets' variance, and its standard error.
     at_end : {"lower", "upper"} or None
-        Which end of the grid alpha is at, if any: a better one may lie beyond it.
+        Which end of the grid an alpha is at, if any: a better one may lie beyond it.
+    own_alphas : tuple of float, or None
+        The alpha of each target, where they are not all one.
     """
 
     n_components: int
@@ -60,6 +62,12 @@ class Choice:
     score: float
     standard_error: float
     at_end: Literal["lower", "upper"] | None
+    own_alphas: tuple[float, ...] | None = None
+
+    @property
+    def penalty(self) -> float | tuple[float, ...]:
+        """The alpha in use: one number, or one for each target."""
+        return self.alpha if self.own_alphas is None else self.own_alphas
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -181,6 +189,54 @@ class CrossValidation:
         limit = self._limit(self.best)
         width = int(np.argmax(self.scores.min(axis=1) <= limit))
         return self.best_of(int(self.n_components[width]))
+
+    def with_own_alphas(self, choice: Choice, *, always: bool, one_standard_error: bool = False) -> Choice:
+        """Return a choice with an alpha for each target, by that target's own errors.
+
+        Parameters
+        ----------
+        choice : Choice
+            Of this table, with one alpha for all targets.
+        always : bool
+            Whether each target has its own. Otherwise those alone for which it saves more than 1 % of the
+            error, and more than a standard error of what it saves, which the splits tell.
+        one_standard_error : bool
+            Whether a target's own is the largest within one standard error of its least error, rather than
+            that of the least.
+        """
+        width, shared = self._width(choice.n_components), int(np.argmin(np.abs(self.alphas - choice.alpha)))
+        places = np.full(len(self.target_variance), shared)
+        for target in np.flatnonzero(self.target_variance > 0.0):
+            errors = self.errors[:, width, :, target] / self.target_variance[target]
+            mean, deviation = _mean(errors, self.weights), _standard_error(errors, self.weights)
+            best = int(np.argmin(mean))
+            slack = np.nan_to_num(deviation[best]) if one_standard_error else 0.0
+            own = _last_within(mean, mean[best] + max(slack, RESOLUTION))
+            saved = errors[:, shared] - errors[:, own]
+            noise = np.nan_to_num(_standard_error(saved, self.weights))
+            if always or _mean(saved, self.weights) > max(MATERIAL_GAIN * mean[shared], noise):
+                places[target] = own
+        if (places == shared).all():
+            return choice
+        score, standard_error = self.score_of(width, places)
+        return replace(
+            choice,
+            own_alphas=tuple(self.alphas[places].tolist()),
+            score=score,
+            standard_error=standard_error,
+            at_end=worst_end([end_of_grid(int(place), len(self.alphas)) for place in places]),
+        )
+
+    def score_of(self, width: int, places: NDArray[np.intp]) -> tuple[float, float]:
+        """Return the score, and its standard error, of one width and each target's place among the alphas."""
+        errors = self.errors[:, width, places, np.arange(len(places))]
+        varying = self.target_variance > 0.0
+        shares = (
+            (errors[:, varying] / self.target_variance[varying]).mean(axis=1)
+            if varying.any()
+            else errors.sum(axis=1)
+        )
+        return float(_mean(shares, self.weights)), float(_standard_error(shares, self.weights))
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         """Return the table as arrays by name, to store or to look at."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -68,33 +69,49 @@ def check_width(n_components: object, map: str, features: str | Nystrom) -> int:
 def median_length_scale(
     dataset: Dataset, kernel: Stationary, *, standardizer: Standardizer | None, seed: int
 ) -> float:
-    """Return the median distance, in the kernel's metric, between distinct rows of a seeded sample.
+    """Return the median distance, in the kernel's metric, between distinct rows; see `MedianDistances`."""
+    return MedianDistances(dataset, standardizer=standardizer, seed=seed)(kernel)
 
-    A first guess that is right within a factor of a few for smooth targets; selection by GCV or
-    evidence is better and dearer.
+
+class MedianDistances:
+    """Length scales: the median distance between distinct rows of a seeded sample, in a kernel's metric.
+
+    A first guess that is right within a factor of a few for smooth targets; cross-validation or the
+    evidence are better and dearer. The sample is read once, where it is first needed.
 
     Parameters
     ----------
     dataset : Dataset
-    kernel : Stationary
-        Whose metric counts.
     standardizer : Standardizer, optional
         Applied to the rows first.
     seed : int
         Of the sample of up to 1,000 rows.
-
-    Returns
-    -------
-    length_scale : float
-        In units of the (standardised) inputs; 1 where all sampled rows are equal.
     """
-    sample = sample_inputs(dataset, seed)
-    points = np.asarray(sample, np.float64) if standardizer is None else standardizer(sample)
-    median = median_distance(points, kernel)
-    if median is None:
-        logger.warning("all sampled rows are equal, so the median heuristic gives a length scale of 1")
-        return 1.0
-    return median
+
+    def __init__(self, dataset: Dataset, *, standardizer: Standardizer | None, seed: int) -> None:
+        self._dataset, self._standardizer, self._seed = dataset, standardizer, seed
+        self._medians: dict[tuple[str, tuple[int, ...] | None], float] = {}
+
+    @cached_property
+    def _points(self) -> FloatArray:
+        sample = sample_inputs(self._dataset, self._seed)
+        return np.asarray(sample, np.float64) if self._standardizer is None else self._standardizer(sample)
+
+    def __call__(self, kernel: Stationary, columns: tuple[int, ...] | None = None) -> float:
+        """Return the length scale of a kernel that looks at these input columns; all by default.
+
+        It is in units of the (standardised) inputs, and 1 where all sampled rows are equal.
+        """
+        key = kernel.metric, columns
+        if key not in self._medians:
+            points = self._points if columns is None else self._points[:, list(columns)]
+            median = median_distance(points, kernel)
+            if median is None:
+                logger.warning(
+                    "all sampled rows are equal, so the median heuristic gives a length scale of 1"
+                )
+            self._medians[key] = 1.0 if median is None else median
+        return self._medians[key]
 
 
 def tune(
@@ -349,23 +366,22 @@ def resolve_kernel(
     Raises
     ------
     InvalidParameterError
-        If the length scale is neither a name nor numbers above 0, or the kernel has none.
+        If the length scale is neither a name nor numbers above 0, or the kernel takes none.
     """
-    if isinstance(length_scale, str):
-        if length_scale not in ("auto", "median", "evidence"):
-            raise InvalidParameterError(
-                f"`length_scale` is {length_scale!r}; expected 'median', 'evidence' or numbers above 0"
-            )
-        if length_scale == "evidence":
-            length_scale = tune(
-                dataset, kernel, standardizer=standardizer, seed=seed, folds=tuned_on
-            ).length_scale
-        elif not isinstance(kernel, Stationary):
-            length_scale = None  # it has no width to choose, or several
-        else:
-            length_scale = median_length_scale(dataset, kernel, standardizer=standardizer, seed=seed)
-    if length_scale is not None:
+    kernel.check_columns(dataset.n_features)
+    if length_scale == "median" and isinstance(kernel, Stationary):
+        kernel = kernel.with_length_scale(None)
+    if length_scale is None or (isinstance(length_scale, str) and length_scale in ("auto", "median")):
+        medians = MedianDistances(dataset, standardizer=standardizer, seed=seed)
+        kernel = kernel.with_default_length_scales(medians)
+    elif not isinstance(length_scale, str):
         kernel = with_length_scale(kernel, length_scale)
+    elif length_scale == "evidence":
+        kernel = tune(dataset, kernel, standardizer=standardizer, seed=seed, folds=tuned_on).kernel
+    else:
+        raise InvalidParameterError(
+            f"`length_scale` is {length_scale!r}; expected 'auto', 'median', 'evidence' or numbers above 0"
+        )
     return kernel if ranges is None else kernel.bind(*ranges)
 
 
@@ -387,9 +403,11 @@ def draw(
 
     Parameters
     ----------
-    length_scale : "median", "evidence", number(s) or None
-        "median" is the median heuristic, and so is "auto" where there is nothing to choose by; "evidence" is
-        `tune`; None keeps the kernel's own.
+    length_scale : "auto", "median", "evidence", number(s) or None
+        "auto" and None give each part of the kernel that has no length scale the median distance between
+        rows, in its own columns and metric; "median" replaces the length scale of a kernel that has one.
+        Numbers replace a kernel's length scale; of a sum or product they are that of the parts without one.
+        "evidence" is `tune`, which replaces the length scale.
     map : {"auto", "pairs", "phases", "complex"}
         "auto" is `choose_map`; the map's spec says what it chose.
     ranges : pair of float64 arrays of shape (n_features,), optional

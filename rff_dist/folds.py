@@ -7,9 +7,10 @@ cross-validation: the sums of all rows less those of the fold that is held out.
 from __future__ import annotations
 
 import hashlib
+import heapq
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import reduce
 from typing import Any, Self
 
@@ -25,6 +26,8 @@ type IntArray = NDArray[np.int64]
 MAX_FOLDS = 1000
 MANY_ROWS = 2**18  # above which samples are read in stretches of rows
 STRETCHES = 256
+_GOLDEN = 0x9E3779B97F4A7C15
+MAX_BALANCED_GROUPS = 2**16  # each takes 10 bytes of the folds; more are even enough by their hashes
 
 
 @dataclass(frozen=True)
@@ -70,12 +73,14 @@ class Folds(ABC):
 
 @dataclass(frozen=True)
 class HashFolds(Folds):
-    """Folds by a hash of the row's number: as good as random, and the same on every machine.
+    """Folds dealt in hands: each `n_folds` consecutive rows go to all folds, in an order that hashes give.
+
+    As good as random, and the same on every machine, whatever rows are appended.
 
     Attributes
     ----------
     n_folds : int
-        At least 2; they differ in size by about the square root of it.
+        At least 2; they differ in size by at most one row.
     seed : int
         Another seed cuts other folds.
     """
@@ -83,35 +88,115 @@ class HashFolds(Folds):
     seed: int = 0
 
     def assign(self, start: int, stop: int, *, n_samples: int, groups: NDArray[Any] | None) -> IntArray:
-        """Return the hash of each row's number, modulo `n_folds`."""
-        return _to_folds(_mixed(np.arange(start, stop, dtype=np.uint64), self.seed), self.n_folds)
+        """Return the rank of each row's hash among those of its hand."""
+        first, last = start // self.n_folds, -(-stop // self.n_folds)  # hands
+        rows = np.arange(first * self.n_folds, last * self.n_folds, dtype=np.uint64)
+        order = np.argsort(_mixed(rows, self.seed).reshape(-1, self.n_folds), axis=1, kind="stable")
+        fold_of_row = np.empty(order.shape, np.int64)
+        np.put_along_axis(fold_of_row, order, np.arange(self.n_folds)[np.newaxis], axis=1)
+        return fold_of_row.ravel()[start - first * self.n_folds : stop - first * self.n_folds]
+
+
+@dataclass(frozen=True, eq=False)
+class GroupTable:
+    """The fold of each group.
+
+    Attributes
+    ----------
+    keys : uint64 array of shape (n_groups,)
+        The groups as numbers or hashes, ascending.
+    folds : int16 array of shape (n_groups,)
+    """
+
+    keys: NDArray[np.uint64]
+    folds: NDArray[np.int16]
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, GroupTable):
+            return NotImplemented
+        return np.array_equal(self.keys, other.keys) and np.array_equal(self.folds, other.folds)
+
+    __hash__ = None  # type: ignore[assignment]
 
 
 @dataclass(frozen=True)
 class GroupFolds(Folds):
-    """Folds by a hash of the row's group: rows of one group (patient, site, day) are held out together.
+    """Folds of groups: rows of one group (patient, site, day) are held out together.
+
+    Up to 65,536 groups are shared out by their sizes, so that folds are as even as groups allow, once they
+    were counted; a pass over a dataset does so first. The hash of more groups, or of groups that were not
+    counted, says their fold.
 
     Attributes
     ----------
     n_folds : int
-        At least 2; with few groups they are uneven.
+        At least 2.
     seed : int
         Another seed cuts other folds.
+    table : GroupTable or None
+        The fold of each group that was counted; see `balanced`. It belongs to one dataset, and models' cards
+        leave it out.
+
+    References
+    ----------
+    Graham (1969): largest group first, each to the fold with the fewest rows, as scikit-learn's `GroupKFold`.
     """
 
     seed: int = 0
+    table: GroupTable | None = field(default=None, repr=False)
 
     def assign(self, start: int, stop: int, *, n_samples: int, groups: NDArray[Any] | None) -> IntArray:
-        """Return the hash of each row's group, modulo `n_folds`."""
+        """Return the fold of each row's group: that of the table, or else its hash modulo `n_folds`."""
         if groups is None:
             raise DataError("the data have no groups to cut folds by; name their array, or give `groups`")
         values, inverse = np.unique(np.asarray(groups), return_inverse=True)
-        if values.dtype.kind in "biu":
-            keys = values.astype(np.int64).view(np.uint64)
-        else:
-            digests = [hashlib.blake2b(str(value).encode(), digest_size=8).digest() for value in values]
-            keys = np.frombuffer(b"".join(digests), "<u8").astype(np.uint64)
-        return _to_folds(_mixed(keys, self.seed), self.n_folds)[inverse]
+        keys = _keys(values)
+        fold_of_group = _to_folds(_mixed(keys, self.seed), self.n_folds)
+        if self.table is not None:
+            places = np.minimum(np.searchsorted(self.table.keys, keys), len(self.table.keys) - 1)
+            known = self.table.keys[places] == keys
+            fold_of_group = np.where(known, self.table.folds[places], fold_of_group)
+        return fold_of_group[inverse]
+
+    def balanced(self, groups: NDArray[Any], n_rows: IntArray) -> Self:
+        """Return the same folds with groups shared out by their sizes.
+
+        Parameters
+        ----------
+        groups : int, bool or str array of shape (n_groups,)
+            Each once.
+        n_rows : int array of shape (n_groups,)
+            Rows of each.
+
+        Raises
+        ------
+        DataError
+            If there are fewer groups than folds.
+        """
+        if len(groups) < self.n_folds:
+            raise DataError(
+                f"the data have {len(groups)} groups of rows with weight, and {self} hold out "
+                f"{self.n_folds} sets of them; use at most {len(groups)} folds"
+                if len(groups) > 1
+                else "all rows with weight are of one group, which cannot be held out; leave out the groups"
+            )
+        keys = _keys(groups)
+        fold_of_group = np.empty(len(keys), np.int16)
+        filled = [(0, fold) for fold in range(self.n_folds)]
+        for group in np.lexsort((keys, _mixed(keys, self.seed), -n_rows)):
+            rows, fold = filled[0]
+            fold_of_group[group] = fold
+            heapq.heapreplace(filled, (rows + int(n_rows[group]), fold))
+        order = np.argsort(keys)
+        return replace(self, table=GroupTable(keys[order], fold_of_group[order]))
+
+
+def _keys(groups: NDArray[Any]) -> NDArray[np.uint64]:
+    """Return integers as they are, and hashes of texts."""
+    if groups.dtype.kind in "biu":
+        return groups.astype(np.int64).view(np.uint64)
+    digests = [hashlib.blake2b(str(group).encode(), digest_size=8).digest() for group in groups]
+    return np.frombuffer(b"".join(digests), "<u8").astype(np.uint64)
 
 
 @dataclass(frozen=True)
@@ -273,8 +358,11 @@ def hold_in(folds: Folds, n_samples: int, n_held_in: int) -> HeldInFolds:
 
 
 def folds_to_dict(folds: Folds) -> dict[str, Any]:
-    """Return folds as JSON-able facts; `folds_from_dict` is the way back."""
-    facts = {"kind": type(folds).__name__, **asdict(folds)}
+    """Return folds as JSON-able facts, without a table of groups; `folds_from_dict` is the way back."""
+    facts = {
+        "kind": type(folds).__name__,
+        **{f.name: getattr(folds, f.name) for f in fields(folds) if f.repr},
+    }
     return {**facts, "base": folds_to_dict(folds.base)} if isinstance(folds, HeldInFolds) else facts
 
 
@@ -312,9 +400,17 @@ def find_folds(cv: int | Folds, seed: int = 0) -> Folds:
 
 
 def _mixed(keys: NDArray[np.uint64], seed: int) -> NDArray[np.uint64]:
-    """Return the SplitMix64 numbers of keys (Steele, Lea & Flood 2014, fig. 17)."""
-    golden = 0x9E3779B97F4A7C15
-    mixed = keys * np.uint64(golden) + np.uint64((2 * seed + 1) * golden % 2**64)
+    """Return the SplitMix64 numbers of keys (Steele, Lea & Flood 2014, fig. 17).
+
+    The stream starts at a number that is mixed from the seed: one at the seed itself would be another seed's,
+    some rows on.
+    """
+    return _finished(
+        keys * np.uint64(_GOLDEN) + _finished(np.array([(2 * seed + 1) * _GOLDEN % 2**64], np.uint64))
+    )
+
+
+def _finished(mixed: NDArray[np.uint64]) -> NDArray[np.uint64]:
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return np.asarray(mixed ^ (mixed >> np.uint64(31)))

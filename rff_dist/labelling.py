@@ -1,15 +1,18 @@
-"""What a classifier learns of its labels first: which classes there are, in one pass that reads no X."""
+"""What is learnt of labels and groups first: which there are and of how many rows, in a pass without X."""
 
 from __future__ import annotations
 
 import operator
-from functools import reduce
+from dataclasses import dataclass, replace
+from functools import partial, reduce
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from rff_dist.blocks import Block, Dataset, cut_blocks
 from rff_dist.errors import DataError
 from rff_dist.storage.columns import Column
-from rff_dist.storage.labelled import ExtendedDataset, LabelCounts, LabelReader
+from rff_dist.storage.labelled import ExtendedDataset, GroupedDataset, LabelCounts, LabelReader
 
 if TYPE_CHECKING:
     from rff_dist.engines import Engine
@@ -55,6 +58,69 @@ def count_labels(labels: Column, *, source: Dataset | None = None, engine: Engin
         return reduce(operator.add, (count(block, None) for block in blocks))
     counts: LabelCounts = engine.map_reduce(count, blocks, None, combine=operator.add, label="labels")
     return counts
+
+
+def count_groups(dataset: Dataset, *, at_most: int, engine: Engine) -> LabelCounts | None:
+    """Count the rows and the weight of each group of a dataset's rows, as `count_labels` does.
+
+    Returns
+    -------
+    LabelCounts or None
+        With whole floats as integers; None where there are more than `at_most` groups.
+
+    Raises
+    ------
+    DataError
+        If a weight is negative or not finite.
+    """
+    groups = _groups_of(dataset)
+    count = partial(_count_up_to, at_most, LabelReader(groups, dataset if dataset.weighted else None))
+    add = partial(_add_up_to, at_most)
+    blocks = cut_blocks(dataset.n_samples, groups.chunk_rows, rows_per_block=ROWS_PER_BLOCK)
+    if groups.in_memory or _is_lazy(dataset):
+        found = reduce(add, (count(block, None) for block in blocks))
+    else:
+        found = engine.map_reduce(count, blocks, None, combine=add, label="groups")
+    if found is None or found.labels.dtype.kind != "f":
+        return found
+    return replace(found, labels=found.labels.astype(np.int64))
+
+
+def _count_up_to(at_most: int, count: LabelReader, block: Block, _: None) -> LabelCounts | None:
+    counts = count(block, None)
+    return counts if len(counts.labels) <= at_most else None
+
+
+def _add_up_to(at_most: int, left: LabelCounts | None, right: LabelCounts | None) -> LabelCounts | None:
+    if left is None or right is None:
+        return None
+    counts = left + right
+    return counts if len(counts.labels) <= at_most else None
+
+
+def _groups_of(dataset: Dataset) -> Any:
+    rows: Any = dataset
+    while isinstance(rows, ExtendedDataset):
+        if isinstance(rows, GroupedDataset):
+            return rows.groups
+        rows = rows.source
+    return _GroupsOfRows(dataset)
+
+
+@dataclass(frozen=True, eq=False)
+class _GroupsOfRows:
+    """The groups of a dataset that reads them with its rows."""
+
+    dataset: Dataset
+
+    in_memory = False
+
+    @property
+    def chunk_rows(self) -> int:
+        return self.dataset.chunk_rows
+
+    def read(self, block: Block) -> Any:
+        return self.dataset.read(block).groups
 
 
 def _is_lazy(source: Dataset | None) -> bool:

@@ -27,7 +27,7 @@ from rff_dist.errors import DataError, SolveError, StatisticsError
 from rff_dist.exact import ExactSum
 from rff_dist.feature_map import FeatureMap
 from rff_dist.runs import expand
-from rff_dist.selection import RESOLUTION, check_grid, default_alphas
+from rff_dist.selection import MATERIAL_GAIN, RESOLUTION, PerTarget, check_grid, default_alphas
 from rff_dist.solvers import decompose
 from rff_dist.statistics import RidgeStatistics
 from rff_dist.triangular import STRIP_COLUMNS, solve_upper, tile_pool
@@ -249,11 +249,22 @@ def leave_out_rows(rows: Rows, state: HatMatrix) -> LeaveOneOut:
     )
 
 
-def select_by_press(found: LeaveOneOut) -> float:
-    """Return the alpha of the least leave-one-out error, one for all targets.
+def select_by_press(found: LeaveOneOut, *, per_target: PerTarget = False) -> float | FloatArray:
+    """Return the alpha of the least leave-one-out error, for all targets or for each.
 
     Targets share it by the mean of error / variance, so that their units do not matter; constant targets
     have no say. Of scores within 1e-10 of the variance the larger alpha is taken.
+
+    Parameters
+    ----------
+    found : LeaveOneOut
+    per_target : bool or "auto"
+        Whether each target has an alpha of its own; "auto" gives one to targets whose error it lowers by more
+        than 1 %.
+
+    Returns
+    -------
+    alpha : float, or float64 array of shape (n_targets,) where targets have different ones
 
     Raises
     ------
@@ -275,4 +286,10 @@ def select_by_press(found: LeaveOneOut) -> float:
     if best in (0, len(scores) - 1):
         end = "lower" if best == 0 else "upper"
         logger.info("the best alpha %.3g is at the %s end of the path", found.alphas[best], end)
-    return float(found.alphas[best])
+    places = np.full(errors.shape[1], best)
+    for target in np.flatnonzero(varying) if per_target is not False else ():
+        shares = errors[:, target] / found.target_variance[target]
+        own = int(np.flatnonzero(shares <= shares.min() + RESOLUTION)[-1])
+        if per_target is True or shares[own] < (1.0 - MATERIAL_GAIN) * shares[best]:
+            places[target] = own
+    return float(found.alphas[best]) if (places == best).all() else found.alphas[places]

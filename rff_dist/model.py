@@ -14,7 +14,7 @@ from typing import Any, Self
 
 import numpy as np
 import threadpoolctl
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from rff_dist.blocks import LinearModel
 from rff_dist.conformal import HeldOutScores
@@ -46,8 +46,8 @@ class RidgeModel:
         Weights of Z's columns.
     intercept : float64 array of shape (n_targets,)
         Added to all predictions.
-    alpha : float
-        Ridge penalty of ‖y − Zw‖² + alpha‖w‖².
+    alpha : float, or float64 array of shape (n_targets,)
+        Ridge penalty of ‖y − Zw‖² + alpha‖w‖²; an array where targets have different ones.
     one_dimensional : bool
         Whether predictions drop the target axis, as the training targets did.
     statistics : RidgeStatistics, or None
@@ -66,7 +66,7 @@ class RidgeModel:
     feature_map: FeatureMap
     coefficients: FloatArray
     intercept: FloatArray
-    alpha: float
+    alpha: float | FloatArray
     one_dimensional: bool
     statistics: RidgeStatistics | None = None
     selection: Mapping[str, NDArray[Any]] = field(default_factory=dict)
@@ -103,12 +103,17 @@ class RidgeModel:
             feature_map=feature_map,
             coefficients=solution.coefficients,
             intercept=solution.intercept,
-            alpha=float(solution.alpha[0]),
+            alpha=one_or_several(solution.alpha),
             one_dimensional=statistics.spec.one_dimensional,
             statistics=statistics,
             selection=selection,
             card={**facts, **card},
         )
+
+    @property
+    def plain_alpha(self) -> float | list[float]:
+        """The penalty as JSON has it: a number, or a list with one for each target."""
+        return self.alpha if isinstance(self.alpha, float) else np.asarray(self.alpha).tolist()
 
     @property
     def n_features(self) -> int:
@@ -139,6 +144,12 @@ class RidgeModel:
         for array in (self.coefficients, self.intercept):
             hasher.update(np.ascontiguousarray(array).astype("<f8", copy=False).tobytes())
         return hasher.hexdigest()
+
+
+def one_or_several(alpha: ArrayLike) -> float | FloatArray:
+    """Return one number where all are the same, else an array with one for each target."""
+    values = np.atleast_1d(np.asarray(alpha, np.float64))
+    return float(values[0]) if (values == values[0]).all() else values
 
 
 def describe_environment() -> dict[str, Any]:
@@ -172,7 +183,7 @@ def write_model(model: RidgeModel, url: str | os.PathLike[str], *, overwrite: bo
     if model.columns is not None:
         arrays |= {f"columns_{name}": array for name, array in model.columns.to_arrays().items()}
     metadata: dict[str, Any] = {
-        "alpha": model.alpha,
+        "alpha": model.plain_alpha,
         "one_dimensional": model.one_dimensional,
         "feature_map": features,
         "card": dict(model.card),
@@ -225,7 +236,7 @@ def _from_record(record: Record) -> RidgeModel:
         feature_map=feature_map,
         coefficients=arrays["coefficients"],
         intercept=arrays["intercept"],
-        alpha=metadata["alpha"],
+        alpha=one_or_several(metadata["alpha"]),
         one_dimensional=metadata["one_dimensional"],
         statistics=statistics,
         selection=_with_prefix(arrays, "selection_"),
@@ -243,8 +254,9 @@ def _spec_to_dict(feature_map: FeatureMap) -> dict[str, Any]:
     spec = feature_map.spec
     if spec is None or DESIGNS.get(spec.design.name) != spec.design:
         return {}
-    facts = {"kernel": spec.kernel.to_dict(), "design": spec.design.name, "map": spec.map, "seed": spec.seed}
-    return {"spec": facts}
+    names = {"design": spec.design.name, "map": spec.map, "seed": spec.seed}
+    # exact features may be fewer than were asked for
+    return {"spec": {"kernel": spec.kernel.to_dict(), "n_components": spec.n_components, **names}}
 
 
 def record_features(feature_map: FeatureMap) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
@@ -279,7 +291,7 @@ def read_features(values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]])
         drawn = draw_feature_map(
             kernel_from_dict(spec["kernel"]),
             n_features=stored.n_features,
-            n_components=stored.n_components,
+            n_components=spec.get("n_components", stored.n_components),
             design=spec["design"],
             map=spec["map"],
             random_state=spec["seed"],

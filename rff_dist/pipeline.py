@@ -56,9 +56,20 @@ from rff_dist.feature_map import (
     Standardizer,
     shortened,
 )
-from rff_dist.folds import Folds, FoldStatistics, HashFolds, HeldInFolds, find_folds, folds_to_dict, hold_in
+from rff_dist.folds import (
+    MAX_BALANCED_GROUPS,
+    Folds,
+    FoldStatistics,
+    GroupFolds,
+    HashFolds,
+    HeldInFolds,
+    find_folds,
+    folds_to_dict,
+    hold_in,
+)
 from rff_dist.frequencies import Design
 from rff_dist.kernels import Kernel, LengthScale
+from rff_dist.labelling import count_groups
 from rff_dist.leave_one_out import LeaveOneOut, hat_matrix, leave_out_rows, select_by_press
 from rff_dist.model import RidgeModel
 from rff_dist.plan import (
@@ -72,7 +83,7 @@ from rff_dist.plan import (
 )
 from rff_dist.progress import Announcer, Remark
 from rff_dist.runs import as_runs
-from rff_dist.selection import Selection, end_of_grid, select_alpha
+from rff_dist.selection import PerTarget, Selection, check_per_target, end_of_grid, select_alpha
 from rff_dist.solvers import RidgeSolution, decompose, solve_cholesky
 from rff_dist.statistics import FINE_FRACTION_BITS, FRACTION_BITS, RidgeStatistics, StatisticsSpec
 from rff_dist.storage.labelled import ExtendedDataset
@@ -163,9 +174,10 @@ def check_matrix_pass(
     engine: Engine,
     n_targets: int,
     n_columns: int = 0,
+    n_matrices: int = 1,
     spectral: bool = False,
 ) -> None:
-    """Refuse a pass that carries a D x D matrix where memory would not do; see `plan_matrix_pass`.
+    """Refuse a pass that carries D x D matrices where memory would not do; see `plan_matrix_pass`.
 
     Raises
     ------
@@ -183,6 +195,7 @@ def check_matrix_pass(
         itemsize=dataset.dtype.itemsize,
         n_threads=engine.n_threads,
         n_columns=n_columns,
+        n_matrices=n_matrices,
         spectral=spectral,
         whitened=feature_map.whitener is not None,
         separate_client=not isinstance(engine, SerialEngine),
@@ -597,6 +610,7 @@ def solve_folds(
     alphas: Sequence[float] | None = None,
     n_components: Sequence[int] = (),
     fit_intercept: bool = True,
+    alpha_per_target: PerTarget = False,
 ) -> tuple[FeatureMap, RidgeStatistics, Solved]:
     """Choose alpha and the number of components by k-fold cross-validation, and solve on all rows.
 
@@ -617,6 +631,9 @@ def solve_folds(
         Widths to look at, at most the map's own, which they are completed by. Of several, the smallest is
         taken whose least error lies within one standard error of the least of all.
     fit_intercept : bool
+    alpha_per_target : bool or "auto"
+        Whether each target has the alpha that its own errors choose; "auto" gives one to those alone for
+        which it saves more than noise, see `CrossValidation.with_own_alphas`.
 
     Returns
     -------
@@ -646,12 +663,18 @@ def solve_folds(
     choice = table.smallest_width() if len(widths) > 1 else table.best
     find = table.one_standard_error if isinstance(alpha, str) and alpha == "cv-1se" else table.safest
     choice = find(choice.n_components)
+    if alpha_per_target is not False and not is_one_alpha(alpha):
+        choice = table.with_own_alphas(
+            choice,
+            always=alpha_per_target is True,
+            one_standard_error=isinstance(alpha, str) and alpha == "cv-1se",
+        )
     chosen = maps[widths.index(choice.n_components)]
     total = statistics.total()
     if chosen is not feature_map:
         total = total.leading(chosen.n_components, feature_digest=chosen.digest(), scales=chosen.scales)
     equations = total.normal_equations(fit_intercept=fit_intercept)
-    solution = solve_cholesky(equations, np.asarray(choice.alpha), overwrite_gram=True)
+    solution = solve_cholesky(equations, np.asarray(choice.penalty), overwrite_gram=True)
     return chosen, total, Solved(solution, None, table, choice)
 
 
@@ -661,6 +684,7 @@ def solve(
     alpha: Alpha = "gcv",
     alphas: Sequence[float] | None = None,
     fit_intercept: bool = True,
+    alpha_per_target: PerTarget = False,
 ) -> Solved:
     """Solve ridge regression from its statistics alone, O(n_components³).
 
@@ -674,6 +698,8 @@ def solve(
         What "gcv" and "evidence" search instead.
     fit_intercept : bool
         Whether to fit an intercept, which is not penalised.
+    alpha_per_target : bool or "auto"
+        Whether an alpha is chosen for each target; see `select_alpha`.
 
     Raises
     ------
@@ -688,17 +714,17 @@ def solve(
             f"`alpha` is {alpha!r}, which needs more than the sums of all rows: those of each fold, see "
             "`solve_folds`, or another pass, see `leave_one_out`"
         )
-    equations = statistics.normal_equations(fit_intercept=fit_intercept)
     if is_one_alpha(alpha):
-        return Solved(solve_cholesky(equations, np.asarray(alpha), overwrite_gram=True), None)
-    spectrum = decompose(equations)
+        return _solve_with(statistics, cast("float", alpha), fit_intercept=fit_intercept)
+    spectrum = decompose(statistics.normal_equations(fit_intercept=fit_intercept))
     grid = alphas if isinstance(alpha, str) else alpha
     selection = select_alpha(
         spectrum,
         None if grid is None else np.asarray(grid, np.float64),
         criterion="evidence" if isinstance(alpha, str) and alpha == "evidence" else "gcv",
+        per_target=alpha_per_target,
     )
-    return Solved(spectrum.solve(selection.alpha), selection)
+    return Solved(spectrum.solve(selection.penalty), selection)
 
 
 def check_alpha(alpha: Any) -> None:
@@ -761,6 +787,30 @@ def folds_for(
             f"{folds} give one split, whose error has no standard error; use more folds"
         )
     return folds
+
+
+def prepare_folds(dataset: Dataset, folds: Folds, *, engine: Engine) -> Folds:
+    """Return the folds that passes over a dataset cut its rows by: of groups, those balanced by their sizes.
+
+    Groups are counted in a pass that reads no X. Above `MAX_BALANCED_GROUPS` their hashes cut the folds.
+
+    Raises
+    ------
+    DataError
+        If the folds are of groups and there are none, or fewer than folds.
+    """
+    if isinstance(folds, HeldInFolds):
+        return replace(folds, base=prepare_folds(dataset, folds.base, engine=engine))
+    check_folds(dataset, folds)
+    if not isinstance(folds, GroupFolds):
+        return folds
+    folds = replace(folds, table=None)
+    counts = count_groups(dataset, at_most=MAX_BALANCED_GROUPS, engine=engine)
+    if counts is None:
+        logger.info("more than %d groups: their hashes say which folds they are in", MAX_BALANCED_GROUPS)
+        return folds
+    counted = counts.weight.value() > 0
+    return folds.balanced(counts.labels[counted], counts.n_samples[counted])
 
 
 def check_folds(dataset: Dataset, folds: Folds) -> None:
@@ -834,15 +884,29 @@ def refit(
     model: RidgeModel,
     statistics: RidgeStatistics,
     *,
-    alpha: Alpha,
+    alpha: Alpha | None,
     alphas: Sequence[float] | None = None,
     fit_intercept: bool = True,
 ) -> RidgeModel:
     """Solve a model again from changed statistics of the same features; see `solve`.
 
-    Held-out scores stay: they are of fits of fewer rows, and so err on the wide side.
+    None keeps the model's own alpha, or alphas. Held-out scores stay: they are of fits of fewer rows, and so
+    err on the wide side.
     """
-    solved = solve(statistics, alpha=alpha, alphas=alphas, fit_intercept=fit_intercept)
+    per_target: PerTarget = model.card.get("alpha_per_target", False)
+    given: Alpha = "cv" if alpha is None else alpha
+    if alpha is None:
+        # several would read as values to choose from
+        given = model.alpha if isinstance(model.alpha, float) else model.card.get("alpha_given", "cv")
+        solved = _solve_with(statistics, model.alpha, fit_intercept=fit_intercept)
+    else:
+        solved = solve(
+            statistics,
+            alpha=alpha,
+            alphas=alphas,
+            fit_intercept=fit_intercept,
+            alpha_per_target=per_target,
+        )
     names = ("feature_names", "target_names", "folds", "chosen_by")
     kept = {name: model.card[name] for name in names if name in model.card}
     again = RidgeModel.from_solution(
@@ -850,9 +914,15 @@ def refit(
         statistics,
         solved.solution,
         solved.path() or model.selection,
-        {**kept, **describe_choices(alpha, fit_intercept)},
+        {**kept, **describe_choices(given, fit_intercept, alpha_per_target=per_target)},
     )
     return replace(again, held_out=model.held_out)
+
+
+def _solve_with(statistics: RidgeStatistics, alpha: ArrayLike, *, fit_intercept: bool) -> Solved:
+    """Solve for one alpha, or one for each target."""
+    equations = statistics.normal_equations(fit_intercept=fit_intercept)
+    return Solved(solve_cholesky(equations, np.asarray(alpha), overwrite_gram=True), None)
 
 
 # -- errors of rows that were held out -------------------------------------------------------------
@@ -1035,9 +1105,11 @@ class Penalty:
     alpha: Alpha = "auto"
     alphas: Sequence[float] | None = None
     fit_intercept: bool = True
+    per_target: PerTarget = "auto"
 
     def __post_init__(self) -> None:
         check_alpha(self.alpha)
+        check_per_target(self.per_target)
         if self.alphas is not None:
             check_alpha(self.alphas)
             if not isinstance(self.alpha, str):
@@ -1140,6 +1212,7 @@ def fit(
     cv: int | Folds | None = None,
     alphas: Sequence[float] | None = None,
     conformal: bool | str = False,
+    alpha_per_target: PerTarget = "auto",
 ) -> tuple[RidgeModel, Solved]:
     """Train a ridge regression on random or Nyström features: two passes over the data and one solve.
 
@@ -1150,8 +1223,7 @@ def fit(
     kernel : Kernel
     engine : Engine
     length_scale : "median", "evidence", number(s) or None
-        "median" is the median distance between rows of a sample, "evidence" is `drawing.tune`, on rows that
-        no fold validates on; None keeps the kernel's own.
+        See `draw`. "evidence" tunes on rows that no fold validates on.
     n_components : int, "auto" or sequence of int
         D: cost grows with its square, error falls as 1/√D. "auto" is `automatic_components`. Of several,
         cross-validation takes the smallest within one standard error of the best, from the same pass; see
@@ -1180,6 +1252,10 @@ def fit(
         Whether a third pass counts how far off held-out rows are, for intervals; see `hold_out_scores`. It
         needs folds, 5 by hash unless `cv` says otherwise. With "normalized" a fourth pass makes their width
         follow the row.
+    alpha_per_target : bool or "auto"
+        Whether an alpha that is chosen is chosen for each target by its own errors. "auto" gives targets an
+        alpha of their own for which it saves more than 1 % of the error, and more than its standard error
+        where there are folds; the others share one, which costs less.
 
     Returns
     -------
@@ -1187,7 +1263,7 @@ def fit(
     solved : Solved
         Solver status, and what alpha was chosen from.
     """
-    penalty = Penalty(alpha, alphas, fit_intercept)
+    penalty = Penalty(alpha, alphas, fit_intercept, alpha_per_target)
     penalty, folds, widths = plan_choices(
         dataset,
         penalty,
@@ -1200,7 +1276,7 @@ def fit(
         engine=engine,
     )
     if folds is not None:
-        check_folds(dataset, folds)
+        folds = prepare_folds(dataset, folds, engine=engine)
     prepared = prepare(dataset, standardize=standardize, engine=engine)
     feature_map = prepared.draw(
         kernel,
@@ -1252,13 +1328,24 @@ def train(prepared: Prepared, feature_map: FeatureMap, *, penalty: Penalty) -> T
     dataset, engine = prepared.dataset, prepared.engine
     member = prepared.accumulation(feature_map)
     statistics = accumulate(dataset, feature_map, engine=engine, spec=member.spec)
-    alphas, fit_intercept = penalty.alphas, penalty.fit_intercept
     if isinstance(penalty.alpha, str) and penalty.alpha == "press":
         solved = _solve_by_press(
-            dataset, statistics, feature_map, alphas=alphas, fit_intercept=fit_intercept, engine=engine
+            dataset,
+            statistics,
+            feature_map,
+            alphas=penalty.alphas,
+            fit_intercept=penalty.fit_intercept,
+            alpha_per_target=penalty.per_target,
+            engine=engine,
         )
     else:
-        solved = solve(statistics, alpha=penalty.alpha, alphas=alphas, fit_intercept=fit_intercept)
+        solved = solve(
+            statistics,
+            alpha=penalty.alpha,
+            alphas=penalty.alphas,
+            fit_intercept=penalty.fit_intercept,
+            alpha_per_target=penalty.per_target,
+        )
     facts = describe_cut(dataset, statistics)
     model = _model_of(prepared, feature_map, statistics, solved, penalty, facts)
     return Trained(model, ((feature_map, solved),))
@@ -1303,6 +1390,7 @@ def train_folds(
                 alphas=penalty.alphas,
                 n_components=[width for width in widths if width < feature_map.n_components],
                 fit_intercept=penalty.fit_intercept,
+                alpha_per_target=penalty.per_target,
             )
             assert solved.cross_validation is not None
             score = solved.cross_validation.best.score
@@ -1347,7 +1435,7 @@ def _model_of(
         solved.path(),
         {
             **describe_dataset(prepared.dataset),
-            **describe_choices(penalty.alpha, penalty.fit_intercept),
+            **describe_choices(penalty.alpha, penalty.fit_intercept, alpha_per_target=penalty.per_target),
             **facts,
             **({} if penalty.alphas is None else {"alphas": [float(one) for one in penalty.alphas]}),
             "chosen_by": solved.chosen_by,
@@ -1370,11 +1458,13 @@ def describe_estimate(solved: Solved) -> dict[str, Any] | None:
     table, path = solved.cross_validation, solved.leave_one_out
     if table is not None and solved.choice is not None:
         width = int(np.flatnonzero(table.n_components == solved.choice.n_components)[0])
-        at = width, int(np.flatnonzero(table.alphas == solved.choice.alpha)[0])
-        errors, deviations, variance = table.mean[at], table.standard_error[at], table.target_variance
+        places = np.searchsorted(table.alphas, solved.solution.alpha), np.arange(len(solved.solution.alpha))
+        errors, deviations = table.mean[width][places], table.standard_error[width][places]
+        variance = table.target_variance
     elif path is not None:
-        errors = path.mean_squared_error[path.alphas.tolist().index(float(solved.solution.alpha[0]))]
-        deviations, variance = np.full(len(errors), np.nan), path.target_variance
+        places = np.searchsorted(path.alphas, solved.solution.alpha), np.arange(len(solved.solution.alpha))
+        errors, variance = path.mean_squared_error[places], path.target_variance
+        deviations = np.full(len(errors), np.nan)
     else:
         return None
     rmse = np.sqrt(errors)
@@ -1384,7 +1474,10 @@ def describe_estimate(solved: Solved) -> dict[str, Any] | None:
             "rmse_standard_error": np.where(rmse > 0, deviations / (2 * rmse), 0.0),  # by the derivative
             "r2": np.where(variance > 0, 1 - errors / variance, np.nan),
         }
-    found = {name: [v if math.isfinite(v) else None for v in values] for name, values in figures.items()}
+    found = {
+        name: [value if math.isfinite(value) else None for value in values.tolist()]
+        for name, values in figures.items()
+    }
     return {"by": "press" if path is not None else "cv", **found}
 
 
@@ -1419,7 +1512,7 @@ def _mean_leverage(solved: Solved) -> tuple[float, str | None]:
     table, choice, selection = solved.cross_validation, solved.choice, solved.selection
     if table is not None and choice is not None:
         width = int(np.flatnonzero(table.n_components == choice.n_components)[0])
-        at = int(np.flatnonzero(table.alphas == choice.alpha)[0])
+        at = int(np.searchsorted(table.alphas, solved.solution.alpha.min()))
         leverages = table.leverages
         mean = 0.0 if leverages is None else float(np.average(leverages[:, width, at]))
         return mean, choice.at_end if len(table.alphas) > 1 else None
@@ -1429,7 +1522,7 @@ def _mean_leverage(solved: Solved) -> tuple[float, str | None]:
     path = solved.leave_one_out
     if path is None:
         return 0.0, None
-    at = path.alphas.tolist().index(float(solved.solution.alpha[0]))
+    at = int(np.searchsorted(path.alphas, solved.solution.alpha.min()))
     return 0.0, end_of_grid(at, len(path.alphas))
 
 
@@ -1440,12 +1533,14 @@ def _solve_by_press(
     *,
     alphas: Sequence[float] | None,
     fit_intercept: bool,
+    alpha_per_target: PerTarget,
     engine: Engine,
 ) -> Solved:
     path = leave_one_out(
         dataset, statistics, feature_map, alphas=alphas, fit_intercept=fit_intercept, engine=engine
     )
-    solved = solve(statistics, alpha=select_by_press(path), fit_intercept=fit_intercept)
+    alpha = select_by_press(path, per_target=alpha_per_target)
+    solved = _solve_with(statistics, alpha, fit_intercept=fit_intercept)
     return replace(solved, leave_one_out=path)
 
 
@@ -1475,10 +1570,13 @@ def describe_cut(
     return {"rows_per_block": blocks[0].n_samples, "summed_by_folds": folds is not None}
 
 
-def describe_choices(alpha: Alpha, fit_intercept: bool) -> Mapping[str, Any]:
+def describe_choices(
+    alpha: Alpha, fit_intercept: bool, *, alpha_per_target: PerTarget = False
+) -> Mapping[str, Any]:
     """Return the facts of a model's card by which later fits choose as this one did."""
     given = alpha if isinstance(alpha, str) else np.asarray(alpha, np.float64).tolist()
-    return {"alpha_given": given, "fit_intercept": bool(fit_intercept)}
+    apart = alpha_per_target if isinstance(alpha_per_target, str) else bool(alpha_per_target)
+    return {"alpha_given": given, "alpha_per_target": apart, "fit_intercept": bool(fit_intercept)}
 
 
 def length_scale_of(feature_map: FeatureMap) -> LengthScale | None:

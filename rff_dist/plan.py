@@ -277,6 +277,7 @@ def plan_matrix_pass(
     itemsize: int = 4,
     n_threads: int = 1,
     n_columns: int = 0,
+    n_matrices: int = 1,
     spectral: bool = False,
     whitened: bool = False,
     separate_client: bool = False,
@@ -291,6 +292,8 @@ def plan_matrix_pass(
         As in `plan_fit`.
     n_columns : int
         Columns of n_components numbers that the pass carries too.
+    n_matrices : int
+        How many such matrices it carries.
     spectral : bool
         Whether the matrix comes of an eigendecomposition rather than a Cholesky factorisation.
     """
@@ -301,11 +304,14 @@ def plan_matrix_pass(
     block_bytes = 2 * max(rows, min(chunk_rows, n_samples)) * row_bytes
     block_bytes += rows * 24 * (n_features + 4 * (n_targets + 1))
     # features, what they become and its squares, of 256 rows; a stripe of a tile for the predictions
-    strip_bytes = n_threads * (3 * 8 * STRIP_COLUMNS * (n_components + n_columns) + 8 * OUTPUT_TILE * height)
-    matrix_bytes, column_bytes = 8 * n_components**2, 8 * n_components * n_columns
+    copies = 3 + (n_matrices > 1)
+    strip_bytes = n_threads * (copies * 8 * STRIP_COLUMNS * (n_components + n_columns))
+    strip_bytes += n_threads * 8 * OUTPUT_TILE * height
+    whitener_bytes = whitened * 8 * n_components**2
+    matrix_bytes, column_bytes = n_matrices * 8 * n_components**2, 8 * n_components * n_columns
     here = PROCESS_BYTES + block_bytes + strip_bytes + matrix_bytes + column_bytes
     limbs = 1 if n_samples <= 1 << (62 - FRACTION_BITS) else 2
-    kept = 8 * limbs * TileLayout(n_components).size + whitened * matrix_bytes  # with the model
+    kept = 8 * limbs * TileLayout(n_components).size + whitener_bytes  # with the model
     # the eigensolver needs what it does in a fit; the triangle is made in the Gram's own memory
     making = PROCESS_BYTES + kept + matrix_bytes * (5 if spectral else 1) + 2 * column_bytes
     if separate_client:

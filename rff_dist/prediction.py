@@ -307,7 +307,13 @@ def predict_with_std_in_memory(
 
 
 def _predictive_state(dataset: Dataset, model: RidgeModel, *, engine: Engine) -> PredictiveModel:
-    check_matrix_pass(dataset, model.feature_map, engine=engine, n_targets=model.n_targets)
+    check_matrix_pass(
+        dataset,
+        model.feature_map,
+        engine=engine,
+        n_targets=model.n_targets,
+        n_matrices=len(np.unique(model.alpha)),
+    )
     return _predictive_model(model)
 
 

@@ -93,7 +93,7 @@ def lineage_of(model: RidgeModel | Clusters, *, data: str | None) -> dict[str, A
     if isinstance(model, Clusters):
         spec["n_clusters"] = model.n_clusters
     else:
-        spec["alpha"] = model.alpha
+        spec["alpha"] = model.plain_alpha
     return {"data": data, **{name: card.get(name) for name in _OF_DATA}, "spec": spec}
 
 

@@ -404,8 +404,8 @@ def solve_model(job: Refresh) -> Summary:
     job.candidate = solve_update(job.model, job.dataset, rows, statistics=statistics, batch=batch)
     status = job.candidate.card["solver"]
     return {
-        "alpha_before": job.model.alpha,
-        "alpha": job.candidate.alpha,
+        "alpha_before": job.model.plain_alpha,
+        "alpha": job.candidate.plain_alpha,
         "status": status["status"],
         "causes": status["causes"],
         "remedies": status["remedies"],

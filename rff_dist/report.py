@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from rff_dist.cluster_view import ClusterView
 from rff_dist.cross_validation import Choice, CrossValidation
@@ -317,7 +317,7 @@ def save_alpha_paths(
     path: str | os.PathLike[str],
     paths: Sequence[AlphaPath],
     *,
-    chosen: float,
+    chosen: ArrayLike,
     labels: Sequence[str],
     title: str,
     subtitle: str = "",
@@ -329,8 +329,8 @@ def save_alpha_paths(
     path : str or Path
         Where; its folder is made, and a file that is there is replaced when the new one is whole.
     paths : sequence of AlphaPath
-    chosen : float
-        The alpha to mark.
+    chosen : float or array of shape (n_targets,)
+        The alpha to mark, or those of the targets.
     labels : sequence of str of length n_targets
         The targets' names; of more than nine the first nine are drawn.
     title, subtitle : str
@@ -364,7 +364,8 @@ def save_alpha_paths(
         for target in range(shown):
             style = {"color": colours[target], "lw": 1.8, "marker": ".", "ms": 4}
             axes.plot(one.alphas, values[:, target], label=labels[target], **style)
-        axes.axvline(chosen, color=_COLOURS[1], lw=1.2, ls="--", label=f"chosen: {chosen:.3g}")
+        for one in np.unique(np.atleast_1d(np.asarray(chosen))[: len(_COLOURS)]):
+            axes.axvline(one, color=_COLOURS[1], lw=1.2, ls="--", label=f"chosen: {one:.3g}")
         axes.set(xscale="log", yscale="log" if one.logarithmic else "linear")
         axes.set_xlabel("alpha", color=_MUTED)
         axes.set_ylabel(one.label, color=_MUTED)

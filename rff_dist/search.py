@@ -34,10 +34,11 @@ from rff_dist.kernels import (
     check_positive,
     default_design,
     find_kernel,
+    parts_without_length_scale,
     with_length_scale,
 )
 from rff_dist.model import RidgeModel
-from rff_dist.selection import RESOLUTION
+from rff_dist.selection import RESOLUTION, PerTarget
 
 __all__ = [
     "DEFAULT_COMPONENTS",
@@ -98,7 +99,9 @@ class Candidate:
     ----------
     kernel : Kernel
     length_scale : TimesMedian, "evidence", number(s) or None
-        None keeps the kernel's own, of which sums and products may have several.
+        In the place of a kernel's own. Of a sum or product, `TimesMedian` and numbers are those of its parts
+        without one, a multiple of the median in each part's own columns. None keeps the kernel's own; parts
+        without one get the median.
     features : "fourier", "nystrom", Nystrom or None
         None is what the search is told.
     """
@@ -154,12 +157,12 @@ def read_length_scale(value: Any) -> Width:
 def make_candidates(
     kernels: Sequence[str | Kernel], length_scales: Sequence[Any] | None = None
 ) -> list[Candidate]:
-    """Return every kernel with every length scale; a kernel without a single one as it is.
+    """Return every kernel with every length scale; a kernel that can take none as it is.
 
     Parameters
     ----------
     kernels : sequence of str or Kernel
-        See `find_kernel`. Length scales of their own are replaced.
+        See `find_kernel`. A kernel's own length scale is replaced; in sums and products, parts keep theirs.
     length_scales : sequence, optional
         See `read_length_scale`. By default ¼, ½, 1, 2 and 4 times the median distance: of six sets of the
         UCI repository with Gaussian, Matérn-3/2 and Matérn-1/2 kernels (6,000 rows, D = 384) the best of a
@@ -179,7 +182,10 @@ def make_candidates(
         )
     candidates: list[Candidate] = []
     for kernel in found:
-        several = widths if isinstance(kernel, Stationary) else [None]
+        several: Sequence[Width] = widths
+        if not isinstance(kernel, Stationary):  # the evidence tunes one kernel, not several together
+            own = parts_without_length_scale(kernel)
+            several = [width for width in widths if own and width != "evidence"] or [None]
         candidates += [Candidate(kernel, width) for width in several]
     return [one for i, one in enumerate(candidates) if one not in candidates[:i]]
 
@@ -230,6 +236,7 @@ def search(
     fit_intercept: bool = True,
     seed: int = 0,
     features: str | Nystrom = "fourier",
+    alpha_per_target: PerTarget = "auto",
 ) -> Search:
     """Cross-validate candidates from one reading of the data, and train the best on all rows.
 
@@ -253,7 +260,7 @@ def search(
     cv : int or Folds
     design : str, Design or None
         None is each kernel's own, see `default_design`.
-    map, standardize, fit_intercept, seed, features
+    map, standardize, fit_intercept, seed, features, alpha_per_target
         As in `pipeline.fit`. All candidates have one seed.
 
     Raises
@@ -271,7 +278,7 @@ def search(
     check_candidates(candidates, dataset, design=design, features=features)
     penalty, folds, widths = pipeline.plan_choices(
         dataset,
-        pipeline.Penalty(alpha, alphas, fit_intercept),
+        pipeline.Penalty(alpha, alphas, fit_intercept, alpha_per_target),
         cv=cv,
         n_components=n_components,
         map=map,
@@ -280,7 +287,7 @@ def search(
         engine=engine,
     )
     assert folds is not None  # `cv` was given
-    pipeline.check_folds(dataset, folds)
+    folds = pipeline.prepare_folds(dataset, folds, engine=engine)
     readings = plan_readings(
         dataset, widths[-1], len(candidates), engine=engine, n_folds=folds.n_folds, features=features
     )
@@ -458,45 +465,51 @@ class Draws:
         map: str,
         seed: int,
         folds: Folds | None,
-        **tuning: int,
+        **tuning: Any,
     ) -> None:
         self._prepared, self._folds, self._tuning = prepared, folds, tuning
         self._design, self._map, self._seed = design, map, seed
-        self._medians: dict[str, float] = {}
-        self._tuned: dict[Kernel, LengthScale] = {}
+        self._medians = drawing.MedianDistances(
+            prepared.dataset, standardizer=prepared.standardizer, seed=seed
+        )
+        self._tuned: dict[Kernel, Kernel] = {}
 
     def feature_map(
         self, candidate: Candidate, n_components: int, *, features: str | Nystrom = "fourier"
     ) -> FeatureMap:
         """Draw the feature map of a candidate; `features` are those of one that says nothing of them."""
+        kernel = self.kernel(candidate)
         return self._prepared.draw(
-            candidate.kernel,
-            length_scale=self.length_scale(candidate),
+            kernel,
+            length_scale=None,
             n_components=n_components,
-            design=self._design or default_design(candidate.kernel),
+            design=self._design or default_design(kernel),
             map=self._map,
             seed=self._seed,
             features=candidate.features or features,
         )
 
-    def length_scale(self, candidate: Candidate) -> LengthScale | None:
-        """Return a candidate's length scale in numbers; None where it keeps the kernel's own."""
+    def kernel(self, candidate: Candidate) -> Kernel:
+        """Return a candidate's kernel with its length scales in numbers."""
         kernel, given = candidate.kernel, candidate.length_scale
-        if not isinstance(given, str | TimesMedian):
-            return given
-        assert isinstance(kernel, Stationary)  # or the candidate would not have taken it
-        shared = {"standardizer": self._prepared.standardizer, "seed": self._seed}
-        dataset = self._prepared.dataset
         if isinstance(given, TimesMedian):
-            if kernel.metric not in self._medians:
-                self._medians[kernel.metric] = drawing.median_length_scale(dataset, kernel, **shared)
-            return given.factor * self._medians[kernel.metric]
+            if isinstance(kernel, Stationary):
+                kernel = kernel.with_length_scale(None)
+            return kernel.with_default_length_scales(
+                lambda part, columns: given.factor * self._medians(part, columns)
+            )
+        if not isinstance(given, str):
+            return kernel if given is None else with_length_scale(kernel, given)
         if kernel not in self._tuned:
             self._prepared.say("tune", f"length scales of the {kernel_text(kernel)} kernel")
-            folds = self._folds if isinstance(self._folds, HeldInFolds) else None
             self._tuned[kernel] = drawing.tune(
-                dataset, kernel, folds=folds, **shared, **self._tuning
-            ).length_scale
+                self._prepared.dataset,
+                kernel,
+                standardizer=self._prepared.standardizer,
+                seed=self._seed,
+                folds=self._folds if isinstance(self._folds, HeldInFolds) else None,
+                **self._tuning,
+            ).kernel
         return self._tuned[kernel]
 
 
@@ -512,8 +525,9 @@ def describe_candidate(feature_map: FeatureMap, solved: pipeline.Solved) -> Row:
         `kernel` and `length_scale` (one number, a list, or None where the kernel has no single one);
         `features`, "fourier" or "nystrom"; `score`, the least error of its table as a share of the targets'
         variance, by which candidates are compared, and its `standard_error` (None for one split);
-        `n_components` and `alpha` that were chosen, the end of the grid that alpha is at, if any, as
-        `alpha_at_end`; and their root mean squared error for each target, `rmse`, in its units.
+        `n_components` and `alpha` that were chosen (a list where targets have their own), the end of the
+        grid that alpha is at, if any, as `alpha_at_end`; and their root mean squared error for each target,
+        `rmse`, in its units.
     """
     table, choice = solved.cross_validation, solved.choice
     assert table is not None
@@ -521,16 +535,18 @@ def describe_candidate(feature_map: FeatureMap, solved: pipeline.Solved) -> Row:
     kernel = pipeline.kernel_of(feature_map)
     length_scale = getattr(kernel, "length_scale", None)
     least = table.best
+    if choice.own_alphas is not None:
+        least = table.with_own_alphas(least, always=True)
     return {
         "kernel": "given" if kernel is None else kernel_text(kernel),
         "length_scale": list(length_scale) if isinstance(length_scale, tuple) else length_scale,
         "features": pipeline.kind_of(feature_map),
         "n_components": choice.n_components,
-        "alpha": choice.alpha,
+        "alpha": choice.alpha if choice.own_alphas is None else list(choice.own_alphas),
         "alpha_at_end": choice.at_end if len(table.alphas) > 1 else None,
         "score": least.score,
         "standard_error": None if np.isnan(least.standard_error) else least.standard_error,
-        "rmse": _root_mean_squared_error(table, choice.n_components, choice.alpha),
+        "rmse": _root_mean_squared_error(table, choice.n_components, solved.solution.alpha),
     }
 
 
@@ -578,10 +594,10 @@ def kernel_text(kernel: Kernel) -> str:
     return f"{kernel.name}:{parameters}" if parameters else kernel.name
 
 
-def _root_mean_squared_error(table: CrossValidation, n_components: int, alpha: float) -> list[float]:
+def _root_mean_squared_error(table: CrossValidation, n_components: int, alphas: FloatArray) -> list[float]:
     width = int(np.flatnonzero(table.n_components == n_components)[0])
-    place = int(np.flatnonzero(table.alphas == alpha)[0])
-    return list(np.sqrt(table.mean[width, place]).tolist())
+    places = np.searchsorted(table.alphas, alphas)
+    return list(np.sqrt(table.mean[width, places, np.arange(len(places))]).tolist())
 
 
 def _length_scale_at_end(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> str | None:

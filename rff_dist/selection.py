@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -20,6 +21,9 @@ logger = logging.getLogger(__name__)
 type Criterion = Literal["gcv", "evidence"]
 
 RESOLUTION = 1e-10
+MATERIAL_GAIN = 0.01  # share of a target's error that an alpha of its own must save to be taken
+
+type PerTarget = bool | Literal["auto"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,15 +43,17 @@ class Selection:
     best_index : int
         Row of the best alpha of the grid.
     alpha : float
-        The best alpha, refined between its neighbours on the grid.
+        The best alpha for all targets together, refined between its neighbours on the grid.
     score : float64 array of shape (n_targets,)
-        GCV at `alpha`.
+        GCV at `penalty`.
     at_end : {"lower", "upper"} or None
         Which end of the grid the minimum is at, if any: the true minimum may lie beyond it.
     criterion : {"gcv", "evidence"}
         What alpha was chosen by.
     n_samples : int
         Observations that it was chosen on.
+    own_alphas : float64 array of shape (n_targets,), or None
+        The alpha of each target, where they are not all one.
     """
 
     alphas: FloatArray
@@ -60,6 +66,12 @@ class Selection:
     log_evidences: FloatArray
     criterion: Criterion
     n_samples: int
+    own_alphas: FloatArray | None = None
+
+    @property
+    def penalty(self) -> float | FloatArray:
+        """The alpha in use: one number, or one for each target."""
+        return self.alpha if self.own_alphas is None else self.own_alphas
 
     def to_arrays(self) -> dict[str, FloatArray]:
         """Return the path as named arrays, for a model's store."""
@@ -121,10 +133,27 @@ def alpha_grid(largest: float, floor: float) -> FloatArray:
     return largest * 10.0 ** (np.arange(-steps, 1) / 3.0)
 
 
+def check_per_target(per_target: object) -> None:
+    """Check that it is a truth value or "auto".
+
+    Raises
+    ------
+    InvalidParameterError
+        Otherwise.
+    """
+    named = isinstance(per_target, str) and per_target == "auto"
+    if not named and not isinstance(per_target, bool | np.bool_):
+        raise InvalidParameterError(f"`alpha_per_target` is {per_target!r}; expected True, False or 'auto'")
+
+
 def select_alpha(
-    spectrum: RidgeSpectrum, alphas: ArrayLike | None = None, *, criterion: Criterion = "gcv"
+    spectrum: RidgeSpectrum,
+    alphas: ArrayLike | None = None,
+    *,
+    criterion: Criterion = "gcv",
+    per_target: PerTarget = False,
 ) -> Selection:
-    """Choose the alpha with the least GCV or the greatest evidence, one for all targets.
+    """Choose the alpha with the least GCV or the greatest evidence, for all targets or for each.
 
     Targets share it by the mean of GCV / variance, so that their units do not matter; constant targets have
     no say. Scores that differ by less than 1e-10 of the variance go to the larger alpha. The best of the
@@ -140,6 +169,9 @@ def select_alpha(
     criterion : {"gcv", "evidence"}
         GCV estimates the error of new rows whatever the prior; the evidence trusts it, and is the surer one
         where the length scales were chosen by it too.
+    per_target : bool or "auto"
+        Whether each target has an alpha of its own. "auto" gives one to targets whose GCV, or noise variance
+        by the evidence, it lowers by more than 1 %.
 
     Returns
     -------
@@ -182,11 +214,44 @@ def select_alpha(
         criterion=criterion,
         n_samples=spectrum.n_samples,
     )
+    if per_target is not False and scores.shape[1] > 1:
+        selection = _with_own_alphas(spectrum, selection, always=per_target is True)
     if selection.at_end is not None:
         logger.info(
             "the best alpha %.3g is at the %s end of %.3g to %.3g", alpha, selection.at_end, grid[0], grid[-1]
         )
     return selection
+
+
+def _with_own_alphas(spectrum: RidgeSpectrum, shared: Selection, *, always: bool) -> Selection:
+    own = np.full(shared.scores.shape[1], shared.alpha)
+    ends = [shared.at_end]
+    evidence = shared.criterion == "evidence"
+    for target in np.flatnonzero(spectrum.total_sum_of_squares > 0.0):
+        alone = replace(
+            spectrum,
+            projected_moments=spectrum.projected_moments[:, [target]],
+            total_sum_of_squares=spectrum.total_sum_of_squares[[target]],
+            target_means=spectrum.target_means[[target]],
+        )
+        found = select_alpha(alone, shared.alphas, criterion=shared.criterion)
+        if evidence:
+            before, after = _shared_evidence(alone, alone.log_evidences([shared.alpha, found.alpha]))
+            gain = before - after  # −2·log evidence per row is the log of a variance
+        else:
+            gain = 1.0 - found.score[0] / shared.score[target]
+        if always or gain > MATERIAL_GAIN:
+            own[target] = found.alpha
+            ends.append(found.at_end)
+    if (own == shared.alpha).all():
+        return shared
+    scores = generalized_cross_validation(spectrum, own)[np.arange(len(own)), np.arange(len(own))]
+    return replace(shared, own_alphas=own, score=scores, at_end=worst_end(ends))
+
+
+def worst_end(ends: Sequence[Literal["lower", "upper"] | None]) -> Literal["lower", "upper"] | None:
+    """Return "lower" before "upper" before None: too small an alpha does more harm."""
+    return "lower" if "lower" in ends else "upper" if "upper" in ends else None
 
 
 def check_grid(alphas: ArrayLike) -> FloatArray:

@@ -33,6 +33,7 @@ from rff_dist.kernels import Kernel, LengthScale, default_design, kernel_from_di
 from rff_dist.model import RidgeModel, read_model, write_model
 from rff_dist.plan import human_bytes
 from rff_dist.publishing import publish
+from rff_dist.selection import PerTarget
 from rff_dist.statistics import RidgeStatistics
 from rff_dist.storage import read_record, redact, write_record
 from rff_dist.storage.leases import Lease, hold
@@ -86,7 +87,7 @@ class Job:
         What the chosen model is evaluated on.
     kernel : Kernel
         Of `draw_features`; the candidates of `draw_candidates` have their own.
-    n_components, alpha, alphas, map, standardize, fit_intercept, seed, features
+    n_components, alpha, alphas, alpha_per_target, map, standardize, fit_intercept, seed, features
         As in `pipeline.fit`.
     design : str or None
         None is each kernel's own, see `default_design`.
@@ -132,6 +133,7 @@ class Job:
     alphas: Sequence[float] | None = None
     folds: Folds | None = None
     widths: tuple[int, ...] = ()
+    alpha_per_target: PerTarget = "auto"
     on_workers: dict[str, Broadcast[Accumulation]] = field(default_factory=dict)
     sums: dict[str, FoldStatistics] = field(default_factory=dict)
     best: dict[str, float] = field(default_factory=dict)
@@ -187,6 +189,7 @@ def open_job(
     alphas: Sequence[float] | None = None,
     folds: Folds | None = None,
     widths: Sequence[int] = (),
+    alpha_per_target: PerTarget = "auto",
     holder: str = "a training run",
 ) -> Iterator[Job]:
     """Begin a run, and remove its folder at the end, unless a trained model could not be published.
@@ -246,6 +249,7 @@ def open_job(
             alphas=alphas,
             folds=folds,
             widths=tuple(widths),
+            alpha_per_target=alpha_per_target,
             lease=lease,
         )
         try:
@@ -480,7 +484,12 @@ def solve_ridge(job: Job, candidate: Mapping[str, Any]) -> Summary:
     moments = _read_moments(job)
     feature_map = _redraw(job, candidate, moments.standardizer)
     statistics = _read_statistics(job, candidate).with_whitener(feature_map.whitener)
-    solved = pipeline.solve(statistics, alpha=_alphas(job), fit_intercept=job.fit_intercept)
+    solved = pipeline.solve(
+        statistics,
+        alpha=_alphas(job),
+        fit_intercept=job.fit_intercept,
+        alpha_per_target=job.alpha_per_target,
+    )
     model = RidgeModel.from_solution(
         feature_map,
         statistics,
@@ -488,7 +497,7 @@ def solve_ridge(job: Job, candidate: Mapping[str, Any]) -> Summary:
         solved.path(),
         {
             **pipeline.describe_dataset(job.dataset),
-            **pipeline.describe_choices(job.alpha, job.fit_intercept),
+            **pipeline.describe_choices(job.alpha, job.fit_intercept, alpha_per_target=job.alpha_per_target),
             **pipeline.describe_cut(job.dataset, statistics),
             "chosen_by": solved.chosen_by,
         },
@@ -499,7 +508,7 @@ def solve_ridge(job: Job, candidate: Mapping[str, Any]) -> Summary:
     summary: Summary = {
         "name": candidate["name"],
         "length_scale": candidate["length_scale"],
-        "alpha": model.alpha,
+        "alpha": model.plain_alpha,
         "gcv": None,
         "score": None,
         "degrees_of_freedom": None,
@@ -553,7 +562,8 @@ def accumulate_candidates(job: Job, candidates: Sequence[Summary]) -> Summary:
     StatisticsError
         If a row is missing or was counted twice.
     """
-    moments, folds = _read_moments(job), _folds(job)
+    moments = _read_moments(job)
+    folds = pipeline.prepare_folds(job.dataset, _folds(job), engine=job.engine)
     members = [_member(job, candidate, moments) for candidate in candidates]
     start = time.perf_counter()
     found = pipeline.accumulate_folds(job.dataset, members, folds=folds, engine=job.engine)
@@ -586,10 +596,18 @@ def validate_candidate(job: Job, candidate: Mapping[str, Any]) -> Summary:
         alphas=job.alphas,
         n_components=job.widths,
         fit_intercept=job.fit_intercept,
+        alpha_per_target=job.alpha_per_target,
     )
     row = search.describe_candidate(feature_map, solved)
     if all(row["score"] < score for score in job.best.values()):
-        facts = search.describe_search([], job.alpha, job.fit_intercept, _folds(job), solved)
+        facts = search.describe_search(
+            [],
+            job.alpha,
+            job.fit_intercept,
+            _folds(job),
+            solved,
+            alpha_per_target=job.alpha_per_target,
+        )
         card = {**pipeline.describe_dataset(job.dataset), **facts}
         model = RidgeModel.from_solution(feature_map, statistics, solved.solution, solved.path(), card)
         model = replace(model, columns=_read_moments(job).columns)

@@ -236,10 +236,14 @@ def tune_kernels(
     found = replace(found, model=estimator._with_names(found.model))
     kernel = pipeline.kernel_of(found.model.feature_map)
     assert kernel is not None  # the map was drawn just now
+    # several alphas, one for each target, are chosen again by the same folds
+    chosen = {"alpha": found.best["alpha"]}
+    if isinstance(found.best["alpha"], list):
+        chosen = {"alpha": alpha, "cv": cv}
     estimator.set_params(
         kernel=kernel,
         n_components=found.best["n_components"],
-        alpha=found.best["alpha"],
+        **chosen,
         design=design or default_design(kernel),
     )
     estimator._keep(found.model)

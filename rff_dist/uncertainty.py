@@ -20,7 +20,7 @@ import logging
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtri
 
 from rff_dist.blocks import (
@@ -36,7 +36,7 @@ from rff_dist.errors import DataError, SolveError, StatisticsError
 from rff_dist.exact import ExactSum
 from rff_dist.runs import expand
 from rff_dist.solvers.cholesky import rounding_floor, smallest_eigenvalue
-from rff_dist.solvers.solution import rss_error_bound
+from rff_dist.solvers.solution import check_alpha, rss_error_bound
 from rff_dist.statistics import NormalEquations, RidgeStatistics
 from rff_dist.triangular import (
     STRIP_COLUMNS,
@@ -62,8 +62,10 @@ class PredictiveModel:
     ----------
     linear : LinearModel
         The mean.
-    factor : float64 array of shape (n_components, n_components)
-        R in its upper triangle, for scaled features v: z'(A + alpha·I)⁻¹z = ‖R⁻ᵀv‖².
+    factors : tuple of float64 arrays of shape (n_components, n_components)
+        R in the upper triangle, for scaled features v: z'(A + alpha·I)⁻¹z = ‖R⁻ᵀv‖². One for each alpha.
+    factor_of_target : int64 array of shape (n_targets,)
+        Which of them is each target's.
     feature_means : float64 array of shape (n_components,)
         Of v; 0 without an intercept.
     noise_variance : float64 array of shape (n_targets,)
@@ -75,7 +77,8 @@ class PredictiveModel:
     """
 
     linear: LinearModel
-    factor: FloatArray
+    factors: tuple[FloatArray, ...]
+    factor_of_target: NDArray[np.int64]
     feature_means: FloatArray
     noise_variance: FloatArray
     intercept_variance: float
@@ -87,9 +90,9 @@ class PredictiveModel:
 
 
 def predictive_model(
-    linear: LinearModel, statistics: RidgeStatistics, *, alpha: float, fit_intercept: bool
+    linear: LinearModel, statistics: RidgeStatistics, *, alpha: ArrayLike, fit_intercept: bool
 ) -> PredictiveModel:
-    """Factor A + alpha·I, O(n_components³ / 3) and 8 · n_components² bytes.
+    """Factor A + alpha·I, O(n_components³ / 3) and 8 · n_components² bytes for each different alpha.
 
     A residual below its rounding error counts as that error, and is logged.
 
@@ -99,7 +102,7 @@ def predictive_model(
         Solved from the same statistics with the same alpha.
     statistics : RidgeStatistics
         Of the training rows.
-    alpha : float
+    alpha : float or array of shape (n_targets,)
         The penalty.
     fit_intercept : bool
         Whether `linear` has an intercept.
@@ -115,25 +118,36 @@ def predictive_model(
             f"no variance can be estimated from n_samples={equations.n_samples} with an intercept; fit on "
             "2 rows at least"
         )
-    factor, feature_means = equations.gram, equations.feature_means
+    feature_means, whitener = equations.feature_means, linear.feature_map.whitener
+    penalty = check_alpha(alpha, equations.moments.shape[1])
+    different, factor_of_target = np.unique(penalty, return_inverse=True)
+    explained, factors = np.empty(len(penalty)), []
     with tile_pool() as pool:
-        floor = max(rounding_floor(factor), equations.gram_error)
-        factor.flat[:: len(factor) + 1] += alpha
-        broken_at = cholesky_in_place(factor, pool)
-        if broken_at is not None or (alpha < floor and smallest_eigenvalue(factor, pool) < floor):
-            raise SolveError(
-                f"the variance is not determined: alpha={alpha:.3g} and an eigenvalue of Z'Z are both below "
-                f"{floor:.3g}, the rounding error of the eigenvalues; fit with an alpha above it"
-            )
-        explained = solve_factored(factor, equations.moments, pool)[1]
-        noise_variance = _noise_variance(equations, linear.coefficients, explained, alpha=alpha, floor=floor)
-        if (whitener := linear.feature_map.whitener) is not None:
-            # z = T⁻ᵀv, so that U⁻ᵀz = (UT)⁻ᵀv: one triangle for workers, which need not make T
-            multiply_upper_in_place(factor, whitener, pool)
-            feature_means = whitener.T @ feature_means
-    intercept_variance = 1.0 / statistics.sum_of_weights if fit_intercept else 0.0
+        floor = max(rounding_floor(equations.gram), equations.gram_error)
+        for i, one in enumerate(different):
+            last = i == len(different) - 1
+            factor, targets = equations.gram if last else equations.gram.copy(), factor_of_target == i
+            factor.flat[:: len(factor) + 1] += one
+            broken_at = cholesky_in_place(factor, pool)
+            if broken_at is not None or (one < floor and smallest_eigenvalue(factor, pool) < floor):
+                raise SolveError(
+                    f"the variance is not determined: alpha={one:.3g} and an eigenvalue of Z'Z are both "
+                    f"below {floor:.3g}, the rounding error of the eigenvalues; fit with an alpha above it"
+                )
+            explained[targets] = solve_factored(factor, equations.moments[:, targets], pool)[1]
+            if whitener is not None:
+                # z = T⁻ᵀv, so that U⁻ᵀz = (UT)⁻ᵀv: one triangle for workers, which need not make T
+                multiply_upper_in_place(factor, whitener, pool)
+            factors.append(factor)
+    noise_variance = _noise_variance(equations, linear.coefficients, explained, alpha=penalty, floor=floor)
     return PredictiveModel(
-        linear, factor, feature_means, noise_variance, intercept_variance, statistics.target_deviations()
+        linear=linear,
+        factors=tuple(factors),
+        factor_of_target=factor_of_target.astype(np.int64),
+        feature_means=feature_means if whitener is None else whitener.T @ feature_means,
+        noise_variance=noise_variance,
+        intercept_variance=1.0 / statistics.sum_of_weights if fit_intercept else 0.0,
+        target_scale=statistics.target_deviations(),
     )
 
 
@@ -142,7 +156,7 @@ def _noise_variance(
     coefficients: FloatArray,
     explained: FloatArray,
     *,
-    alpha: float,
+    alpha: FloatArray,
     floor: float,
 ) -> FloatArray:
     """Return q/n of each target, q = c − B'(A + alpha)⁻¹B = rss + alpha‖w‖²."""
@@ -164,6 +178,8 @@ def _noise_variance(
 def predict_rows_with_std(rows: Rows, model: PredictiveModel) -> tuple[FloatArray, FloatArray]:
     """Return predictions and standard deviations, each (n_samples, n_targets), O(n_samples · n_components²).
 
+    That is for each of the model's factors.
+
     Predictions have the bits of `predict_rows`. Features are made 256 rows at a time, once more than for
     predictions: 2 KiB for each component and thread.
 
@@ -176,7 +192,7 @@ def predict_rows_with_std(rows: Rows, model: PredictiveModel) -> tuple[FloatArra
     feature_map = model.linear.feature_map
     inputs = feature_map.prepare(rows.X)
     scales, means = expand(feature_map.scales)[:, np.newaxis], model.feature_means[:, np.newaxis]
-    spread = np.empty(len(inputs))
+    spread = np.empty((len(inputs), len(model.factors)))
 
     def measure(first: int) -> None:
         tile = inputs[first : first + STRIP_COLUMNS]
@@ -186,15 +202,17 @@ def predict_rows_with_std(rows: Rows, model: PredictiveModel) -> tuple[FloatArra
         with np.errstate(over="ignore", invalid="ignore"):  # reported below
             features *= scales
             features -= means
-            solve_transposed(model.factor, features)
-            spread[first : first + len(tile)] = np.square(features).sum(axis=0)
+            for i, factor in enumerate(model.factors):
+                solved = features if i == len(model.factors) - 1 else features.copy()
+                solve_transposed(factor, solved)
+                spread[first : first + len(tile), i] = np.square(solved).sum(axis=0)
 
     share_out(measure, range(0, len(inputs), STRIP_COLUMNS))
     if not np.isfinite(spread).all():
-        row = rows.block.start + int(np.argmin(np.isfinite(spread)))
+        row = rows.block.start + int(np.argmin(np.isfinite(spread).all(axis=1)))
         raise DataError(f"the variance of row {row:_} is not finite: its features overflow; scale X down")
-    relative = 1.0 + model.intercept_variance + spread
-    return predictions, np.sqrt(relative[:, np.newaxis] * model.noise_variance)
+    relative = 1.0 + model.intercept_variance + spread[:, model.factor_of_target]
+    return predictions, np.sqrt(relative * model.noise_variance)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

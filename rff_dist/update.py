@@ -455,7 +455,7 @@ def solve_update(
     again = pipeline.refit(
         model,
         statistics,
-        alpha=model.alpha if stays else card["alpha_given"],
+        alpha=None if stays else card["alpha_given"],
         alphas=None if stays else card.get("alphas"),
         fit_intercept=card["fit_intercept"],
     )

@@ -20,6 +20,9 @@ from rff_dist.cli.options import Where
 from rff_dist.cli.shell import err, logs_json
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from rff_dist.cross_validation import CrossValidation
     from rff_dist.engines import Engine
     from rff_dist.model import RidgeModel
@@ -118,7 +121,9 @@ def describe_engine(engine: Engine, where: Where) -> dict[str, Any]:
     return {"kind": kind, "n_workers": engine.n_workers, "n_threads": engine.n_threads}
 
 
-def describe_cross_validation(table: CrossValidation, n_components: int, alpha: float) -> dict[str, Any]:
+def describe_cross_validation(
+    table: CrossValidation, n_components: int, alpha: float | Sequence[float] | NDArray[np.float64]
+) -> dict[str, Any]:
     """Return what a table of k-fold errors says of one of its places, and of the best of each width.
 
     The standard error of a root is by its derivative.
@@ -128,8 +133,12 @@ def describe_cross_validation(table: CrossValidation, n_components: int, alpha: 
     from rff_dist.folds import folds_to_dict
 
     width = int(np.argmin(np.abs(table.n_components - n_components)))
-    at = width, int(np.argmin(np.abs(table.alphas - alpha)))
+    targets = np.arange(len(table.target_variance))
+    wanted = np.broadcast_to(alpha, targets.shape)
+    places = np.abs(np.subtract.outer(wanted, table.alphas)).argmin(axis=1)
+    at = width, places, targets
     rmse = np.sqrt(table.mean[at])
+    score, score_standard_error = table.score_of(width, places)
     with np.errstate(divide="ignore", invalid="ignore"):
         deviation = np.where(rmse > 0, table.standard_error[at] / (2 * rmse), 0.0)
     best = [table.best_of(int(D)) for D in table.n_components]
@@ -140,8 +149,8 @@ def describe_cross_validation(table: CrossValidation, n_components: int, alpha: 
         "alphas": {"n": len(table.alphas), "lowest": table.alphas[0], "highest": table.alphas[-1]},
         "rmse": rmse.tolist(),
         "rmse_standard_error": deviation.tolist(),
-        "score": float(table.scores[at]),
-        "score_standard_error": float(table.score_standard_errors[at]),
+        "score": score,
+        "score_standard_error": score_standard_error,
         "widths": [
             {
                 "n_components": choice.n_components,
@@ -195,11 +204,16 @@ def classifier_facts(found: Mapping[str, Any]) -> dict[str, str]:
     return facts
 
 
-def alpha_words(alpha: float, by: str, classifier: Mapping[str, Any] | None) -> str:
+def alpha_number(alpha: float | Sequence[float]) -> str:
+    """Return one alpha, or those of several targets."""
+    return some(alpha) if isinstance(alpha, Sequence) else f"{alpha:.3g}"
+
+
+def alpha_words(alpha: float | Sequence[float], by: str, classifier: Mapping[str, Any] | None) -> str:
     """Return alpha and what it was chosen by; a loss of its own has one made of ridge's."""
     ridge = alpha if classifier is None else classifier["ridge_alpha"]
     if ridge == alpha:
-        return f"{alpha:.3g}, {CHOSEN_BY[by]}"
+        return f"{alpha_number(alpha)}, {CHOSEN_BY[by]}"
     return f"{alpha:.3g}, made of ridge's {ridge:.3g}, {CHOSEN_BY[by]}"
 
 

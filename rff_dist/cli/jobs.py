@@ -357,8 +357,7 @@ def _draw_choice(plot: Path, model: RidgeModel, solved: Solved, data: str) -> No
                 AlphaPath("log evidence", selection.alphas, selection.log_evidences, logarithmic=False)
             )
     subtitle = f"{kernel}, D = {model.feature_map.n_components:,}"
-    chosen = float(solved.solution.alpha[0])
-    save_alpha_paths(plot, panels, chosen=chosen, labels=names, title=data, subtitle=subtitle)
+    save_alpha_paths(plot, panels, chosen=solved.solution.alpha, labels=names, title=data, subtitle=subtitle)
 
 
 def _describe_features(feature_map: FeatureMap, seed: int) -> dict[str, Any]:
@@ -389,7 +388,7 @@ def _describe_fit(model: RidgeModel, solved: Solved, dataset: ZarrDataset, seed:
         "classifier": model.card.get("classifier"),
         "n_components": feature_map.n_components,
         **_describe_features(feature_map, seed),
-        "alpha": model.alpha,
+        "alpha": model.plain_alpha,
         "alpha_chosen_by": chosen_by(model.card, any_path=bool(model.selection)),
         "alpha_at_end_of_path": _end_of_path(solved),
         "alpha_path": _ends_of_path(solved),
@@ -397,7 +396,7 @@ def _describe_fit(model: RidgeModel, solved: Solved, dataset: ZarrDataset, seed:
         "leave_one_out_rmse": _leave_one_out_rmse(solved),
         "cross_validation": None
         if table is None
-        else describe_cross_validation(table, feature_map.n_components, float(solution.alpha[0])),
+        else describe_cross_validation(table, feature_map.n_components, solution.alpha),
         "status": solution.status.value,
         "causes": solution.status.causes,
         "remedies": solution.status.remedies,
@@ -410,13 +409,16 @@ def _describe_fit(model: RidgeModel, solved: Solved, dataset: ZarrDataset, seed:
 
 def _end_of_path(solved: Solved) -> str | None:
     """Say which end of the values looked at alpha is at, if any: a better one may lie beyond it."""
-    from rff_dist.selection import end_of_grid
+    import numpy as np
+
+    from rff_dist.selection import end_of_grid, worst_end
 
     table, path = solved.cross_validation, solved.leave_one_out
     if table is not None and solved.choice is not None:
         return solved.choice.at_end if len(table.alphas) > 1 else None
     if path is not None:
-        return end_of_grid(path.alphas.tolist().index(solved.solution.alpha[0]), len(path.alphas))
+        places = np.searchsorted(path.alphas, solved.solution.alpha)
+        return worst_end([end_of_grid(int(place), len(path.alphas)) for place in places])
     return None if solved.selection is None else solved.selection.at_end
 
 
@@ -428,7 +430,10 @@ def _ends_of_path(solved: Solved) -> tuple[float, float] | None:
 def _leave_one_out_rmse(solved: Solved) -> list[float] | None:
     if (path := solved.leave_one_out) is None:
         return None
-    errors = path.mean_squared_error[path.alphas.tolist().index(solved.solution.alpha[0])]
+    import numpy as np
+
+    alphas = solved.solution.alpha
+    errors = path.mean_squared_error[np.searchsorted(path.alphas, alphas), np.arange(len(alphas))]
     return [math.sqrt(error) for error in errors]
 
 

@@ -455,7 +455,7 @@ def read_bytes(text: str, option: str) -> int:
 
 
 def make_kernel(name: str, nu: float | None, length_scale: str | LengthScale) -> Kernel:
-    """Return the kernel that the options name; "auto" and "evidence" leave its length scale at 1."""
+    """Return the kernel that the options name; "auto" and "evidence" leave its length scale open."""
     from rff_dist.kernels import Matern, find_kernel
 
     kernel = find_kernel(name)

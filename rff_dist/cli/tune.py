@@ -11,6 +11,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from rff_dist.cli.display import (
+    alpha_number,
     describe_engine,
     engine_words,
     facts_view,
@@ -276,7 +277,7 @@ def _table(found: Search, data: str) -> RenderableType:
             row["kernel"],
             _scale_words(row["length_scale"]),
             f"{row['n_components']:,}",
-            f"{row['alpha']:.3g}",
+            alpha_number(row["alpha"]),
             f"{row['score']:.4g}" + ("" if deviation is None else f" ± {deviation:.2g}"),
             some(row["rmse"]),
             "← best" if best else "as good" if row["within_one_standard_error"] else "",
@@ -289,7 +290,7 @@ def _table(found: Search, data: str) -> RenderableType:
 def _facts(found: Mapping[str, Any]) -> RenderableType:
     best, seconds = found["best"], found["seconds"]
     facts = {
-        "best": f"{_kernel_words(best)}, D = {best['n_components']:,}, alpha {best['alpha']:.3g}",
+        "best": f"{_kernel_words(best)}, D = {best['n_components']:,}, alpha {alpha_number(best['alpha'])}",
         "rows": f"{found['n_samples']:,}, {features_and_targets(found['n_features'], found['n_targets'])}",
         "compared by": f"{folds_words(found['folds'])}, from {plural(found['n_readings'], 'reading')}",
     }

@@ -9,6 +9,7 @@ import typer
 from rich.console import Group, RenderableType
 
 from rff_dist.cli.display import (
+    alpha_number,
     describe_engine,
     engine_words,
     facts_view,
@@ -145,7 +146,7 @@ def _view(found: Mapping[str, Any], job: Refresh) -> RenderableType:
     facts["new rows"] = f"{found['n_new']:,}, of {found['n_after'] - found['n_before']:,} appended"
     facts["drift"] = _drift_words(found["drift"])
     solution = found["solution"]
-    facts["alpha"] = f"{solution['alpha']:.3g}, before {solution['alpha_before']:.3g}"
+    facts["alpha"] = f"{alpha_number(solution['alpha'])}, before {alpha_number(solution['alpha_before'])}"
     status = solution["status"].replace("_", " ")
     facts["solver"] = status if status == "ok" else f"[yellow]{status}[/]: {solution['causes'][0]}"
     seconds = found["seconds"]

@@ -45,8 +45,8 @@ class RandomFeatureEstimator(BaseEstimator, ABC):
         """The trained model, ready to be stored."""
 
     @property
-    def alpha_(self) -> float:
-        """The penalty in use."""
+    def alpha_(self) -> float | NDArray[np.float64]:
+        """The penalty in use; one for each target where they have different ones."""
         self._require_fitted("alpha_")
         return self.model_.alpha
 

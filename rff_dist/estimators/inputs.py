@@ -21,7 +21,7 @@ from rff_dist.engines import Engine
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import DataError, InvalidParameterError, StorageError
 from rff_dist.evidence import check_tunable
-from rff_dist.kernels import Kernel, LengthScale, find_kernel, with_length_scale
+from rff_dist.kernels import Kernel, LengthScale, Stationary, find_kernel, with_length_scale
 from rff_dist.storage import ArrayDataset, SparseDataset, ZarrDataset, dataset_from_arrays, open_dataset
 from rff_dist.storage.columns import Column, MemoryColumn, StoredColumn, as_column, open_column
 from rff_dist.storage.labelled import ExtendedDataset, GroupedDataset
@@ -313,32 +313,29 @@ def _current_dask_client() -> Any:
         return None
 
 
-def choose_kernel(kernel: str | Kernel, length_scale: Any) -> tuple[Kernel, str | LengthScale | None]:
-    """Return the kernel and the length scale to draw with; None keeps the kernel's own.
+def choose_kernel(kernel: str | Kernel, length_scale: Any) -> tuple[Kernel, str | LengthScale]:
+    """Return the kernel and the length scale to draw with, see `drawing.draw`.
 
     "evidence" and "median" replace the length scale of a kernel object.
 
     Raises
     ------
     InvalidParameterError
-        If the kernel is unknown, or a kernel object comes with a second length scale.
+        If the kernel is unknown, or one that has its own length scale comes with a second one.
     """
     found = find_kernel(kernel)
-    automatic = isinstance(length_scale, str) and length_scale == "auto"
-    tuned = isinstance(length_scale, str) and length_scale in ("evidence", "median")
-    if tuned and length_scale == "evidence":
-        check_tunable(found)
-    if isinstance(kernel, Kernel) and not tuned:
-        if not automatic:
-            raise InvalidParameterError(
-                f"`length_scale` is {length_scale!r} beside {kernel!r}, which has its own; give one of them"
-            )
-        return found, None
     if length_scale is None:
         raise InvalidParameterError(
             "`length_scale` is None; expected 'auto', 'median', 'evidence' or numbers above 0"
         )
-    if not isinstance(length_scale, str):
+    if isinstance(length_scale, str):
+        if length_scale == "evidence":
+            check_tunable(found)
+    elif isinstance(found, Stationary) and found.length_scale is not None:
+        raise InvalidParameterError(
+            f"`length_scale` is {length_scale!r} beside {kernel!r}, which has its own; give one of them"
+        )
+    else:
         with_length_scale(found, length_scale)
     return found, length_scale
 

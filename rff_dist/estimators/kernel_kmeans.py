@@ -41,7 +41,8 @@ class KernelKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMix
     n_clusters : int, default=8
     kernel : str, Kernel or "precomputed", default="gaussian"
         A name, or a text such as "matern:nu=2.5" or "gaussian:length_scale=2 + linear", see
-        `rff_dist.kernels.find_kernel`. A kernel object brings its own length scale. "precomputed" takes Gram
+        `rff_dist.kernels.find_kernel`. A length scale that
+        a kernel object or a part of it was made with is kept. "precomputed" takes Gram
         matrices in the place of rows: (n_samples, n_samples) for `fit`, (n_rows, n_samples) for `predict`.
     length_scale : "auto", float or array of shape (n_features,), default="auto"
         The kernel's width, in units of the (standardised) inputs; "auto" is the median distance between

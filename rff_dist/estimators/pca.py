@@ -41,7 +41,8 @@ class RFFPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         Principal components to keep, as in scikit-learn's PCA and KernelPCA; not the width of Z.
     kernel : str or Kernel, default="gaussian"
         What is approximated: a name, or a text such as "matern:nu=2.5" or "gaussian:length_scale=2 + linear",
-        see `rff_dist.kernels.find_kernel`. A kernel object brings its own length scale.
+        see `rff_dist.kernels.find_kernel`. A length scale that
+        a kernel object or a part of it was made with is kept.
     length_scale : "auto", float or array of shape (n_features,), default="auto"
         The kernel's width, in units of the (standardised) inputs; "auto" is the median distance between
         rows of a seeded sample.

@@ -102,7 +102,7 @@ def load_model(url: str | os.PathLike[str]) -> RFFRidge | RFFClassifier | RFFKMe
         if "classifier" in card:
             estimator = estimator_of(model, **parameters)
         else:
-            estimator = RFFRidge(**parameters)
+            estimator = RFFRidge(**parameters, alpha_per_target=card.get("alpha_per_target", False))
             estimator._keep(model)
     estimator.n_features_in_ = model.feature_map.n_features
     names = card.get("feature_names")

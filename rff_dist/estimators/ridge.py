@@ -40,7 +40,8 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, RandomFeatureEstimator):
     ----------
     kernel : str or Kernel, default="gaussian"
         What is approximated: a name, or a text such as "matern:nu=2.5" or "gaussian:length_scale=2 + linear",
-        see `rff_dist.kernels.find_kernel`. A kernel object brings its own length scale.
+        see `rff_dist.kernels.find_kernel`. A length scale that
+        a kernel object or a part of it was made with is kept.
     length_scale : "auto", "evidence", float or array of shape (n_features,), default="auto"
         The kernel's width, in units of the (standardised) inputs; "auto" is the median distance between
         rows of a seeded sample, a first guess. "evidence" tunes one width per column on up to 4,000 rows,
@@ -62,6 +63,10 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, RandomFeatureEstimator):
         same pass, so that every fold, alpha, width and target is validated without fitting again; it takes as
         many times the memory of the sums. None is 5 folds where `alpha` or `n_components` ask for some. Of a
         sequence of alphas it takes the place of GCV.
+    alpha_per_target : bool or "auto", default="auto"
+        Of several targets, whether an alpha that is chosen is chosen for each by its own errors, as
+        scikit-learn's RidgeCV can. "auto" gives an alpha of its own to each target for which it saves more
+        than 1 % of the error, and more than its standard error over the folds; the others share one.
     conformal : bool or "normalized", default=False
         Whether one more pass counts how far off the rows of held-out folds are, so that `predict_interval`
         needs no law of the noise; see `rff_dist.conformal`. It takes 5 folds where `cv` is None. True makes
@@ -92,8 +97,8 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, RandomFeatureEstimator):
         Weights of the features.
     intercept_ : float or float64 array of shape (n_targets,)
         Added to all predictions.
-    alpha_ : float
-        The penalty in use.
+    alpha_ : float, or float64 array of shape (n_targets,)
+        The penalty in use; an array where targets have different ones.
     n_components_ : int
         D in use.
     length_scale_ : float or tuple of float
@@ -145,6 +150,7 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, RandomFeatureEstimator):
         n_components: Any = "auto",
         alpha: Any = "auto",
         cv: Any = None,
+        alpha_per_target: Any = "auto",
         conformal: bool | str = False,
         features: str | Nystrom = "auto",
         design: str | Design = "orthogonal",
@@ -158,6 +164,7 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, RandomFeatureEstimator):
         self.n_components = n_components
         self.alpha = alpha
         self.cv = cv
+        self.alpha_per_target = alpha_per_target
         self.conformal = conformal
         self.features = features
         self.design = design
@@ -192,7 +199,9 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, RandomFeatureEstimator):
         options = self._options()
         cv, dataset = as_folds(self.cv, as_dataset(self, X, y, sample_weight, reset=True), y, groups)
         with suitable_engine(self.engine, dataset) as engine:
-            options = replace(options, cv=cv, conformal=self.conformal)
+            options = replace(
+                options, cv=cv, conformal=self.conformal, alpha_per_target=self.alpha_per_target
+            )
             model = automatic.fit(dataset, options, engine=engine).model
         self._keep(self._with_names(model))
         return self
@@ -374,11 +383,11 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, RandomFeatureEstimator):
         intercept = self.model_.intercept
         return float(intercept[0]) if self._fitted.one_dimensional else intercept
 
-    def _alpha_to_refit(self) -> pipeline.Alpha:
+    def _alpha_to_refit(self) -> pipeline.Alpha | None:
         """Return what alpha is chosen by when rows were added; folds and former rows are not at hand."""
         alpha: pipeline.Alpha = self.alpha
         chosen_anew = isinstance(alpha, str) and alpha in ("gcv", "evidence")
-        return alpha if chosen_anew or pipeline.is_one_alpha(alpha) else self._fitted.alpha
+        return alpha if chosen_anew or pipeline.is_one_alpha(alpha) else None
 
     def _keep(self, model: RidgeModel) -> None:
         self._fitted = model

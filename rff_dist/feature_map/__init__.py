@@ -18,7 +18,12 @@ from rff_dist.feature_map.draw import (
     seed_from_random_state,
     shortened,
 )
-from rff_dist.feature_map.explicit import LinearFeatureMap, PolynomialFeatureMap, ThresholdFeatureMap
+from rff_dist.feature_map.explicit import (
+    LinearFeatureMap,
+    MonomialFeatureMap,
+    PolynomialFeatureMap,
+    ThresholdFeatureMap,
+)
 from rff_dist.feature_map.fourier import FourierFeatureMap
 from rff_dist.feature_map.nystrom import Nystrom, NystromFeatureMap, draw_nystrom
 from rff_dist.feature_map.principal import PrincipalFeatureMap
@@ -35,6 +40,7 @@ __all__ = [
     "FeatureSpec",
     "FourierFeatureMap",
     "LinearFeatureMap",
+    "MonomialFeatureMap",
     "Nystrom",
     "NystromFeatureMap",
     "PolynomialFeatureMap",
@@ -57,7 +63,7 @@ _KINDS: dict[str, type[FeatureMap]] = {
     kind.kind: kind
     for kind in (
         FourierFeatureMap, StructuredFeatureMap, ConcatenatedFeatureMap, LinearFeatureMap,
-        ThresholdFeatureMap, PolynomialFeatureMap, ComplexFeatureMap, NystromFeatureMap,
+        ThresholdFeatureMap, MonomialFeatureMap, PolynomialFeatureMap, ComplexFeatureMap, NystromFeatureMap,
         ReweightedFeatureMap, PrincipalFeatureMap,
     )
 }  # fmt: skip

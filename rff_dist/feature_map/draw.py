@@ -9,7 +9,13 @@ import numpy as np
 from rff_dist.errors import InvalidParameterError
 from rff_dist.feature_map.complex import ComplexFeatureMap
 from rff_dist.feature_map.concatenated import ConcatenatedFeatureMap
-from rff_dist.feature_map.explicit import LinearFeatureMap, draw_sketch, draw_thresholds
+from rff_dist.feature_map.explicit import (
+    LinearFeatureMap,
+    draw_sketch,
+    draw_thresholds,
+    make_monomials,
+    n_monomials,
+)
 from rff_dist.feature_map.fourier import FourierFeatureMap, draw_fourier
 from rff_dist.feature_map.nystrom import NystromFeatureMap
 from rff_dist.feature_map.protocol import FeatureMap, FeatureSpec, Standardizer
@@ -76,15 +82,16 @@ def draw_feature_map(
     The approximation's error falls as 1/√n_components; cost and memory of training grow with its square.
     The features of a sum of kernels are those of its terms side by side: linear terms and constants
     take a component per column and are exact, the others share the rest in proportion to their weight.
+    A polynomial term whose share holds all its monomials takes a component for each, and is exact.
 
     Parameters
     ----------
     kernel : name or Kernel
-        What Z @ Z.T approximates; see `rff_dist.kernels`.
+        What Z @ Z.T approximates; see `rff_dist.kernels`. Parts without a length scale have width 1.
     n_features : int
         Columns of the inputs.
     n_components : int
-        D, the width of Z; even for pairs. Kernels of linear terms alone have fewer.
+        D, the width of Z; even for pairs. Kernels of exact terms alone may have fewer.
     design : name or Design
         How the frequencies are arranged, see `rff_dist.frequencies`. "orthogonal" has less variance than
         "iid" and needs an isotropic kernel; so does "structured", whose features take O(n_components ·
@@ -124,7 +131,7 @@ def draw_feature_map(
     True
     """
     check_map(map)
-    found = find_kernel(kernel)
+    found = find_kernel(kernel).with_default_length_scales(lambda part, columns: 1.0)
     spec = FeatureSpec(
         kernel=found,
         design=find_design(design),
@@ -250,7 +257,28 @@ def _draw_parts(spec: FeatureSpec, terms: list[Term]) -> list[tuple[float, Featu
 
 
 def _shares(sampled: list[tuple[float, Kernel]], n_features: int, total: int) -> list[int]:
-    """Share out components in proportion to weight · typical k(x, x), in twos, at least two for each."""
+    """Share out components in proportion to weight · typical k(x, x); no term gets more than are exact.
+
+    In twos, and at least two for each, but for exact ones.
+    """
+    shares = _proportional(sampled, n_features, total)
+    most = [_n_exact(kernel, n_features) for _, kernel in sampled]
+    exact = [number is not None and number <= share for number, share in zip(most, shares, strict=True)]
+    if not any(exact):
+        return shares
+    left = total - sum(number or 0 for number, is_exact in zip(most, exact, strict=True) if is_exact)
+    others = [part for part, is_exact in zip(sampled, exact, strict=True) if not is_exact]
+    rest = iter(_shares(others, n_features, left))
+    return [number or 0 if is_exact else next(rest) for number, is_exact in zip(most, exact, strict=True)]
+
+
+def _n_exact(kernel: Kernel, n_features: int) -> int | None:
+    """Return how many features a term has that make it exactly; None where no number does."""
+    inner, columns = _columns_of(kernel, n_features)
+    return n_monomials(inner.degree, inner.offset, len(columns)) if isinstance(inner, Polynomial) else None
+
+
+def _proportional(sampled: list[tuple[float, Kernel]], n_features: int, total: int) -> list[int]:
     if not sampled:
         return []
     sizes = np.array([weight * _typical_size(kernel, n_features) for weight, kernel in sampled])
@@ -287,6 +315,8 @@ def _draw_explicit(kernel: Kernel, n_features: int, size: int, seed: int) -> Fea
         lower, upper = inner.interval(len(columns))
         return draw_thresholds(lower, upper, columns, size, seed, width=n_features)
     if isinstance(inner, Polynomial):
+        if size == n_monomials(inner.degree, inner.offset, len(columns)):
+            return make_monomials(inner.degree, inner.offset, columns, width=n_features)
         return draw_sketch(inner.degree, inner.offset, columns, size, seed, width=n_features)
     raise InvalidParameterError(
         f"{kernel} has no random features here; take features='nystrom', which needs k(x, y) alone"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import combinations_with_replacement
 from typing import Any, Self
 
 import numpy as np
@@ -192,6 +194,100 @@ def _radical_inverse(indices: NDArray[np.int64]) -> FloatArray:
         rest >>= 1
         half /= 2
     return result
+
+
+@dataclass(frozen=True, eq=False)
+class MonomialFeatureMap(FeatureMap):
+    """All monomials of a polynomial kernel, which are its exact features.
+
+    (x·y + offset)^degree is the power of an inner product of inputs that have √offset beside them, so that
+    its features are the products of `degree` of these, times the root of how many orders each product has.
+
+    Attributes
+    ----------
+    inputs : int64 array of shape (n_components, degree)
+        The input columns that are multiplied; -1 is the constant 1.
+    factors : float64 array of shape (n_components,)
+        √(multinomial coefficient · offset^(number of constants)).
+    width : int
+        Columns of the inputs.
+    """
+
+    kind = "monomial"
+
+    inputs: NDArray[np.int64]
+    factors: FloatArray
+    width: int
+    standardizer: Standardizer | None = None
+    spec: FeatureSpec | None = None
+
+    @property
+    def n_features(self) -> int:
+        """Columns of the inputs."""
+        return self.width
+
+    @property
+    def n_components(self) -> int:
+        """One component per monomial."""
+        return len(self.inputs)
+
+    @property
+    def scales(self) -> Runs:
+        """1 for all components."""
+        return ((self.n_components, 1.0),)
+
+    @property
+    def bounded(self) -> bool:
+        """False: polynomials grow with their inputs."""
+        return False
+
+    def with_standardizer(self, standardizer: Standardizer | None) -> Self:
+        """Return the same features of inputs that are standardised first."""
+        return replace(self, standardizer=standardizer)
+
+    def fill(self, inputs: Float32Array, out: FloatArray, start: int, stop: int) -> None:
+        """Write unnormalised components `start:stop` to `out`."""
+        for line, columns, factor in zip(
+            out, self.inputs[start:stop].tolist(), self.factors[start:stop], strict=True
+        ):
+            line[:] = factor
+            for column in columns:
+                if column >= 0:
+                    line *= inputs[:, column]
+
+    def digest(self) -> str:
+        """Return the SHA-256 of the monomials, their factors and the standardizer."""
+        return arrays_digest(f"{self.kind} {self.width}", [self.inputs, self.factors], self.standardizer)
+
+    def record(self) -> Record:
+        """Return what the map is stored as."""
+        return {"width": self.width}, {"inputs": self.inputs, "factors": self.factors}
+
+    @classmethod
+    def from_record(
+        cls, facts: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], standardizer: Standardizer | None
+    ) -> MonomialFeatureMap:
+        """Rebuild the map from what `record` returned."""
+        return cls(arrays["inputs"], arrays["factors"], facts["width"], standardizer)
+
+
+def n_monomials(degree: int, offset: float, n_columns: int) -> int:
+    """Return how many exact features (x·y + offset)^degree has."""
+    return math.comb(n_columns - (offset == 0) + degree, degree)
+
+
+def make_monomials(
+    degree: int, offset: float, columns: NDArray[np.int64], *, width: int
+) -> MonomialFeatureMap:
+    """Return the exact features of (x·y + offset)^degree."""
+    choices = [*columns.tolist(), *([-1] if offset else [])]
+    products = np.array(list(combinations_with_replacement(choices, degree)), np.int64)
+    orders = [
+        math.factorial(degree) // math.prod(math.factorial(row.count(column)) for column in set(row))
+        for row in products.tolist()
+    ]
+    constants = (products < 0).sum(axis=1)
+    return MonomialFeatureMap(products, np.sqrt(np.array(orders, np.float64) * offset**constants), width)
 
 
 @dataclass(frozen=True, eq=False)

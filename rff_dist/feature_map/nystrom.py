@@ -243,7 +243,7 @@ def draw_nystrom(
     Parameters
     ----------
     kernel : Kernel
-        With nothing to be filled in from the data.
+        With nothing to be filled in from the data. Parts without a length scale have width 1.
     sample : float32 array of shape (n_sampled, n_features)
         Prepared inputs. Repetitions change nothing.
     n_components : int
@@ -262,6 +262,7 @@ def draw_nystrom(
     SolveError
         If the Gram is not positive definite with a jitter of its own size.
     """
+    kernel = kernel.with_default_length_scales(lambda part, columns: 1.0)
     kernel.check_columns(sample.shape[1])
     points = np.unique(sample, axis=0)
     wanted = min(n_components, len(points))

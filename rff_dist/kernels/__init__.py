@@ -33,6 +33,7 @@ from rff_dist.kernels.base import (
     check_positive,
     default_design,
     find_design,
+    parts_without_length_scale,
     with_length_scale,
 )
 from rff_dist.kernels.explicit import Linear, Min, Polynomial
@@ -75,6 +76,7 @@ __all__ = [
     "find_design",
     "find_kernel",
     "kernel_from_dict",
+    "parts_without_length_scale",
     "product_of",
     "with_length_scale",
 ]
@@ -91,7 +93,9 @@ _WITH_PARTS: dict[str, type[Kernel]] = {
 
 
 def find_kernel(kernel: str | Kernel) -> Kernel:
-    """Return the kernel that a text describes, with unit length scales, or the object itself.
+    """Return the kernel that a text describes, or the object itself.
+
+    Parts of a text have no length scale unless it gives them one: it then comes from the data.
 
     Parameters
     ----------
@@ -107,7 +111,7 @@ def find_kernel(kernel: str | Kernel) -> Kernel:
     Examples
     --------
     >>> find_kernel("0.5 + 2 * matern:nu=2.5")
-    0.5 + 2.0 * Matern(length_scale=1.0, nu=2.5)
+    0.5 + 2.0 * Matern(nu=2.5)
     """
     return kernel if isinstance(kernel, Kernel) else parse_kernel(kernel, KERNELS)
 

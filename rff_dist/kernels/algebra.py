@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.frequencies import Design
-from rff_dist.kernels.base import FloatArray, Kernel, ShiftInvariant, Term, is_number
+from rff_dist.kernels.base import (
+    FloatArray,
+    Kernel,
+    LengthScale,
+    ShiftInvariant,
+    Stationary,
+    Term,
+    is_number,
+)
+
+type _Fill = Callable[[Stationary, tuple[int, ...] | None], LengthScale]
 
 
 def _check_weight(value: object, what: str) -> float:
@@ -105,6 +115,10 @@ class Scaled(Kernel):
         """Return the multiple of the bound kernel."""
         return Scaled(self.weight, self.kernel.bind(lower, upper))
 
+    def with_default_length_scales(self, fill: _Fill, columns: tuple[int, ...] | None = None) -> Kernel:
+        """Return the multiple of the kernel with its missing length scales."""
+        return replace(self, kernel=self.kernel.with_default_length_scales(fill, columns))
+
     @property
     def is_bound(self) -> bool:
         """Whether no parameter waits for the range of the inputs."""
@@ -142,6 +156,10 @@ class _Several(Kernel):
     def bind(self, lower: FloatArray, upper: FloatArray) -> Kernel:
         """Return the same of the bound kernels."""
         return type(self)(tuple(kernel.bind(lower, upper) for kernel in self.kernels))
+
+    def with_default_length_scales(self, fill: _Fill, columns: tuple[int, ...] | None = None) -> Kernel:
+        """Return the same of the kernels with their missing length scales."""
+        return type(self)(tuple(k.with_default_length_scales(fill, columns) for k in self.kernels))
 
     @property
     def is_bound(self) -> bool:
@@ -333,6 +351,11 @@ class OnColumns(Kernel):
         """Return the bound kernel on the same columns."""
         chosen = list(self.columns)
         return self.kernel.bind(lower[chosen], upper[chosen]).on(self.columns)
+
+    def with_default_length_scales(self, fill: _Fill, columns: tuple[int, ...] | None = None) -> Kernel:
+        """Return the kernel with its missing length scales, which are those of the chosen columns."""
+        own = tuple(self.columns) if columns is None else tuple(columns[i] for i in self.columns)
+        return replace(self, kernel=self.kernel.with_default_length_scales(fill, own))
 
     @property
     def is_bound(self) -> bool:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, Self, TypeGuard
 
 import numpy as np
@@ -156,6 +156,22 @@ class Kernel(ABC):
         """Whether no parameter waits for the range of the inputs."""
         return True
 
+    def with_default_length_scales(
+        self,
+        fill: Callable[[Stationary, tuple[int, ...] | None], LengthScale],
+        columns: tuple[int, ...] | None = None,
+    ) -> Kernel:
+        """Return the kernel with a length scale for each part that was made without one.
+
+        Parameters
+        ----------
+        fill : callable
+            From such a part, and the input columns that it looks at (None for all), to its length scale.
+        columns : tuple of int, optional
+            The input columns that this kernel looks at; all of them by default.
+        """
+        return self
+
     @abstractmethod
     def to_dict(self) -> dict[str, Any]:
         """Return name and parameters as JSON-able values; `kernel_from_dict` is the way back."""
@@ -272,16 +288,23 @@ class Stationary(ShiftInvariant):
 
     Parameters
     ----------
-    length_scale : float or sequence of float of shape (n_features,)
-        The kernel's width, in the inputs' units; a sequence gives one width per input column.
+    length_scale : float or sequence of float of shape (n_features,), optional
+        The kernel's width, in the inputs' units; a sequence gives one width per input column. A kernel that
+        is made without one gets it from the data where an estimator, a search or a pipeline is given it, and
+        has width 1 where it is called on points or its features are drawn.
     """
 
-    length_scale: float | Sequence[float] | np.ndarray = 1.0
+    length_scale: float | Sequence[float] | np.ndarray | None = None
 
     metric: ClassVar[str] = "euclidean"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "length_scale", as_length_scale(self.length_scale))
+        if self.length_scale is not None:
+            object.__setattr__(self, "length_scale", as_length_scale(self.length_scale))
+
+    def __repr__(self) -> str:
+        given = [(f.name, getattr(self, f.name)) for f in fields(self)]
+        return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in given if v is not None)})"
 
     @abstractmethod
     def spectral_measure(self) -> SpectralMeasure:
@@ -297,14 +320,14 @@ class Stationary(ShiftInvariant):
         return self.of_scaled(left / scales, right / scales)
 
     def length_scales(self, n_features: int) -> FloatArray:
-        """Return one length scale per input column, shape (n_features,).
+        """Return one length scale per input column, shape (n_features,); ones where none was given.
 
         Raises
         ------
         InvalidParameterError
             If the kernel has another number of length scales than there are columns.
         """
-        scales = np.asarray(self.length_scale, np.float64)
+        scales = np.asarray(1.0 if self.length_scale is None else self.length_scale, np.float64)
         if scales.ndim and len(scales) != n_features:
             raise InvalidParameterError(
                 f"`length_scale` has {len(scales)} entries but the data have {n_features} columns; "
@@ -332,9 +355,17 @@ class Stationary(ShiftInvariant):
         unit = design.draw(self.spectral_measure(), n_features, n_frequencies, seed, first=first)
         return unit / self.length_scales(n_features)[:, np.newaxis]
 
-    def with_length_scale(self, length_scale: float | Sequence[float] | np.ndarray) -> Self:
-        """Return the same kernel with another width."""
+    def with_length_scale(self, length_scale: float | Sequence[float] | np.ndarray | None) -> Self:
+        """Return the same kernel with another width; None is a kernel without its own."""
         return replace(self, length_scale=length_scale)
+
+    def with_default_length_scales(
+        self,
+        fill: Callable[[Stationary, tuple[int, ...] | None], LengthScale],
+        columns: tuple[int, ...] | None = None,
+    ) -> Kernel:
+        """Return the kernel with the length scale that `fill` gives, where it was made without one."""
+        return self if self.length_scale is not None else self.with_length_scale(fill(self, columns))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the name and parameters as JSON-able values; `kernel_from_dict` is the way back."""
@@ -386,18 +417,32 @@ def find_design(design: str | Design) -> Design:
 
 
 def with_length_scale(kernel: Kernel, length_scale: LengthScale) -> Kernel:
-    """Return the kernel with another width.
+    """Return the kernel with another width; of a sum or product, the parts without one get it.
 
     Raises
     ------
     InvalidParameterError
-        If it has no width, or several, or the length scale is no number above 0.
+        If nothing of the kernel can take it, or the length scale is no number above 0.
     """
-    if not isinstance(kernel, Stationary):
+    if isinstance(kernel, Stationary):
+        return kernel.with_length_scale(length_scale)
+    if not parts_without_length_scale(kernel):
         raise InvalidParameterError(
-            f"`length_scale` is {length_scale!r}, but {kernel} has no single width; leave it out"
+            f"`length_scale` is {length_scale!r}, but {kernel} has no part without a width; leave it out"
         )
-    return kernel.with_length_scale(length_scale)
+    return kernel.with_default_length_scales(lambda part, columns: length_scale)
+
+
+def parts_without_length_scale(kernel: Kernel) -> list[Stationary]:
+    """Return the parts of a kernel that were made without a length scale."""
+    found: list[Stationary] = []
+
+    def note(part: Stationary, columns: tuple[int, ...] | None) -> LengthScale:
+        found.append(part)
+        return 1.0
+
+    kernel.with_default_length_scales(note)
+    return found
 
 
 def default_design(kernel: Kernel) -> str:

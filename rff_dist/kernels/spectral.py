@@ -31,7 +31,8 @@ class SpectralKernel(Stationary):
         whole numbers gives a kernel of period 2πℓ. Or `multivariate_normal`: the law of ω, with one
         dimension per input column. In radians per unit of the scaled inputs.
     length_scale : float or sequence of float of shape (n_features,)
-        Inputs are divided by it; a sequence gives one width per input column.
+        Inputs are divided by it; a sequence gives one width per input column. It is 1 where it is left out,
+        since the law has a scale of its own.
 
     Raises
     ------

@@ -12,7 +12,7 @@ from rff_dist.frequencies import GaussianMixture, ProductMeasure, SpectralMeasur
 from rff_dist.kernels.base import FloatArray, OfCoordinates, OfDistance, check_positive
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Gaussian(OfDistance):
     """exp(-|x - y|² / 2ℓ²): infinitely smooth functions."""
 
@@ -32,7 +32,7 @@ class Gaussian(OfDistance):
         return GaussianMixture()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Laplacian(OfDistance):
     """exp(-|x - y|₁ / ℓ), with the L1 distance (scikit-learn's); the L2 form is `Matern(nu=0.5)`."""
 
@@ -48,14 +48,15 @@ class Laplacian(OfDistance):
         return ProductMeasure(_cauchy_quantile)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Matern(OfDistance):
     """Matérn kernel: functions with derivatives up to order ceil(nu) - 1; nu → ∞ is the Gaussian.
 
     Parameters
     ----------
-    length_scale : float or sequence of float of shape (n_features,)
-        The kernel's width, in the inputs' units; a sequence gives one width per input column.
+    length_scale : float or sequence of float of shape (n_features,), optional
+        The kernel's width, in the inputs' units; a sequence gives one width per input column. Left out, it
+        comes from the data, see `Stationary`.
     nu : float
         Smoothness, any number above 0; 0.5 is exp(-r/ℓ).
 
@@ -142,14 +143,15 @@ def _cauchy_quantile(uniforms: FloatArray) -> FloatArray:
     return np.asarray(np.tan(np.pi * (uniforms - 0.5)))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class RationalQuadratic(OfDistance):
     """(1 + |x - y|²/2aℓ²)^(-a): a mixture of Gaussians of all widths; a → ∞ is the Gaussian.
 
     Parameters
     ----------
-    length_scale : float or sequence of float of shape (n_features,)
-        The kernel's width, in the inputs' units; a sequence gives one width per input column.
+    length_scale : float or sequence of float of shape (n_features,), optional
+        The kernel's width, in the inputs' units; a sequence gives one width per input column. Left out, it
+        comes from the data, see `Stationary`.
     shape : float
         a above 0; the smaller, the heavier the tails.
 
@@ -179,7 +181,7 @@ class RationalQuadratic(OfDistance):
         return {**super().to_dict(), "shape": self.shape}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Cauchy(OfCoordinates):
     """Π_d 1 / (1 + (x_d - y_d)²/ℓ²), a product over the columns; some libraries mean 1 / (1 + |x - y|²)."""
 
@@ -194,7 +196,7 @@ class Cauchy(OfCoordinates):
         return ProductMeasure(_laplace_quantile)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Sinc(OfCoordinates):
     """Π_d sin(δ_d)/δ_d with δ = (x - y)/ℓ: functions of no frequency above 1/ℓ."""
 

@@ -338,7 +338,7 @@ GOOD = {"data": "data.zarr", "model": "model"}
         ({"kernel": "gausian"}, "'gaussian'"),
         ({"kernel": "laplacian"}, "design='iid'"),
         ({"kernel": "matern:mu=1.5"}, "does not take 'mu=1.5'"),
-        ({"kernel": "gaussian + linear", "length_scale": 2.0}, "no single width"),
+        ({"kernel": "gaussian:length_scale=1 + linear", "length_scale": 2.0}, "no part without"),
         ({"nu": 1.5}, "gaussian kernel has none"),
         ({"features": "nystroem"}, "'nystrom'"),
         ({"centres": "k-means++"}, "features='nystrom'"),

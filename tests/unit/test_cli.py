@@ -184,7 +184,11 @@ BAD_VALUES = [
     (["--kernel", "matern:mu=2"], "--kernel", "nu"),
     (["--kernel", "gaussian +"], "--kernel", "nothing beside an operator"),
     (["--kernel", "gaussian:length_scale=2"], "--length-scale", "one kernel with a width"),
-    (["--kernel", "gaussian + linear", "--length-scale", "2"], "--length-scale", "no single width"),
+    (
+        ["--kernel", "gaussian:length_scale=1 + linear", "--length-scale", "2"],
+        "--length-scale",
+        "no part without",
+    ),
     (["--seed", "-1"], "--seed", "'-1'"),
     (["--seed", "18446744073709551616"], "--seed", "18446744073709551615, not '18446744073709551616'"),
     (["--workers", "0"], "--workers", "1, not '0'"),
@@ -869,7 +873,8 @@ def test_rows_of_one_group_are_held_out_together(folder, tmp_path):
     found = document(*fit, "--group-by", "groups", "--folds", "4")
     table, model = found["cross_validation"], read_model(tmp_path / "model")
     assert table["folds"]["kind"] == "GroupFolds"
-    expected = refitted(model, open_dataset(tmp_path / "data"), GroupFolds(4), found["alpha"], sites)
+    folds = GroupFolds(4).balanced(*np.unique(sites, return_counts=True))
+    expected = refitted(model, open_dataset(tmp_path / "data"), folds, found["alpha"], sites)
     assert_allclose(np.square(table["rmse"]), expected, rtol=1e-8)
     assert "'site'" in refusal(65, *fit, "--overwrite", "--group-by", "site")
 

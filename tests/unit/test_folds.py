@@ -2,12 +2,14 @@ import hashlib
 import itertools
 import json
 import operator
+import pickle
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sklearn.model_selection import GroupKFold
 
 from rff_dist import Gaussian, Laplacian, Linear, SerialEngine, draw_feature_map
 from rff_dist.blocks import (
@@ -78,7 +80,17 @@ def test_a_row_is_in_the_same_fold_however_blocks_are_cut(folds, cuts):
     assert set(whole) == set(range(4))
 
 
-def test_hash_folds_are_as_even_as_random_ones_and_another_seed_cuts_others():
+@given(n_samples=st.integers(2, 500), n_folds=st.integers(2, 40), seed=st.integers(0, 2**63 - 1))
+def test_hash_folds_differ_by_at_most_a_row_and_keep_their_rows_when_more_come(n_samples, n_folds, seed):
+    folds = HashFolds(n_folds, seed)
+    fold = folds.assign(0, n_samples, n_samples=n_samples, groups=None)
+    sizes = np.bincount(fold, minlength=n_folds)
+    assert sizes.max() - sizes.min() <= 1
+    more = folds.assign(0, 2 * n_samples, n_samples=2 * n_samples, groups=None)
+    np.testing.assert_array_equal(more[:n_samples], fold)
+
+
+def test_hash_folds_look_random_and_another_seed_cuts_others():
     n_samples = 100_000
     first, second = (
         HashFolds(5, seed).assign(0, n_samples, n_samples=n_samples, groups=None) for seed in (0, 1)
@@ -87,24 +99,29 @@ def test_hash_folds_are_as_even_as_random_ones_and_another_seed_cuts_others():
     expected = n_samples / 25
     # chi-squared of 24 degrees of freedom: above 60 with a probability of 7e-5, were both random
     assert ((joint - expected) ** 2 / expected).sum() < 60
-    neighbours = np.bincount(5 * first[:-1] + first[1:], minlength=25)
-    assert ((neighbours - expected) ** 2 / expected).sum() < 60
+    hands = first.reshape(-1, 5)  # each of the 120 orders about as often: 119 degrees of freedom, p = 1e-5
+    orders = np.unique(hands, axis=0, return_counts=True)[1]
+    assert ((orders - 20_000 / 120) ** 2).sum() / (20_000 / 120) < 190
 
 
 def split_mix(key, seed):
-    """SplitMix64 in Python's own integers: the `key`-th output of a stream."""
+    """SplitMix64 in Python's own integers: the `key`-th output of a stream that starts at the mixed seed."""
     golden, mask = 0x9E3779B97F4A7C15, 2**64 - 1
-    z = (key * golden + (2 * seed + 1) * golden) & mask
-    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & mask
-    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & mask
-    return z ^ (z >> 31)
+
+    def finished(z):
+        z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & mask
+        z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & mask
+        return z ^ (z >> 31)
+
+    return finished((key * golden + finished((2 * seed + 1) * golden & mask)) & mask)
 
 
 @given(start=st.integers(0, 2**40), seed=st.integers(0, 2**63 - 1), n_folds=st.integers(2, 1000))
-def test_hash_folds_are_split_mix_scaled_to_the_folds(start, seed, n_folds):
+def test_hash_folds_are_ranks_of_split_mix(start, seed, n_folds):
     """So that they never change: a stored model names its folds by these numbers."""
     found = HashFolds(n_folds, seed).assign(start, start + 3, n_samples=start + 3, groups=None)
-    expected = [(split_mix(row, seed) >> 32) * n_folds >> 32 for row in range(start, start + 3)]
+    hand = {row: range(row - row % n_folds, row - row % n_folds + n_folds) for row in range(start, start + 3)}
+    expected = [sum(split_mix(other, seed) < split_mix(row, seed) for other in hand[row]) for row in hand]
     assert found.tolist() == expected
 
 
@@ -181,6 +198,38 @@ def test_given_folds_are_taken_as_they_are_and_checked():
         folds.assign(5, 9, n_samples=9, groups=np.array([2, 0, 3, 1]))
     with pytest.raises(DataError, match="no fold numbers"):
         folds.assign(5, 9, n_samples=9, groups=None)
+
+
+@settings(max_examples=60, deadline=None)
+@given(sizes=st.lists(st.integers(1, 40), min_size=3, max_size=40), seed=st.integers(0, 5))
+def test_balanced_folds_of_groups_are_as_even_as_scikit_learn_s(sizes, seed):
+    groups = np.repeat(np.arange(len(sizes)), sizes)
+    np.random.default_rng(seed).shuffle(groups)
+    names, n_rows = np.unique(groups, return_counts=True)
+    folds = GroupFolds(3, seed).balanced(names, n_rows)
+    found = np.bincount(folds.assign(0, len(groups), n_samples=len(groups), groups=groups), minlength=3)
+    splits = GroupKFold(3).split(groups, groups=groups)
+    assert sorted(found) == sorted(len(test) for _, test in splits)
+
+
+def test_balanced_folds_travel_with_their_table_and_name_themselves_without_it():
+    names = np.array([f"site {i}" for i in range(2**16)])
+    folds = GroupFolds(5, 3).balanced(names, np.ones(len(names), np.int64))
+    assert folds_to_dict(folds) == folds_to_dict(GroupFolds(5, 3))
+    assert repr(folds) == repr(GroupFolds(5, 3))
+    sent = pickle.dumps(folds)
+    assert len(sent) < 11 * 2**16
+    assert pickle.loads(sent) == folds != GroupFolds(5, 3)
+    fold = folds.assign(0, 3, n_samples=3, groups=np.array(["site 7", "elsewhere", "site 7"]))
+    assert fold[1] == GroupFolds(5, 3).assign(0, 1, n_samples=1, groups=np.array(["elsewhere"]))[0]
+    assert fold[0] == fold[2]
+
+
+def test_fewer_groups_than_folds_are_refused():
+    with pytest.raises(DataError, match=r"3 groups of rows with weight.*use at most 3 folds"):
+        GroupFolds(4).balanced(np.arange(3), np.ones(3, np.int64))
+    with pytest.raises(DataError, match="all rows with weight are of one group"):
+        GroupFolds(4).balanced(np.arange(1), np.ones(1, np.int64))
 
 
 def test_folds_of_groups_without_groups_are_refused():

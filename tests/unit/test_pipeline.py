@@ -17,6 +17,7 @@ from rff_dist import (
     Gaussian,
     Laplacian,
     Linear,
+    Matern,
     RFFRidge,
     SerialEngine,
     draw_feature_map,
@@ -157,6 +158,45 @@ def test_a_bad_value_is_named_by_its_row_in_the_data(change, message):
 def test_the_median_heuristic_is_the_median_distance_in_the_kernels_metric(dataset, kernel, metric):
     found = drawing.median_length_scale(dataset, kernel, standardizer=None, seed=0)
     assert found == pytest.approx(np.median(pdist(dataset.X, metric)), rel=1e-12)
+
+
+def test_each_part_without_a_length_scale_gets_the_median_in_its_own_columns_and_metric(dataset):
+    kernel = Gaussian().on([0, 1]) * Laplacian().on([2]) + 0.5 * Matern(2.0) + Linear() + Matern(nu=2.5)
+    found = drawing.resolve_kernel(
+        dataset, kernel, length_scale="auto", standardizer=None, ranges=None, seed=0
+    )
+    near, far, whole = (
+        np.median(pdist(points, metric))
+        for points, metric in (
+            (dataset.X[:, :2], "euclidean"),
+            (dataset.X[:, 2:], "cityblock"),
+            (dataset.X, "euclidean"),
+        )
+    )
+    expected = (
+        Gaussian(near).on([0, 1]) * Laplacian(far).on([2])
+        + 0.5 * Matern(2.0)
+        + Linear()
+        + Matern(whole, nu=2.5)
+    )
+    rows = dataset.X[:50]
+    assert_allclose(found(rows), expected(rows), rtol=1e-12)  # the rows are sorted before they are compared
+
+
+def test_a_kernel_object_without_a_length_scale_fits_as_its_name_does(dataset):
+    def fit(kernel, length_scale="auto"):
+        ridge = RFFRidge(kernel, length_scale=length_scale, n_components=16, random_state=0)
+        return ridge.fit(dataset.X, dataset.y)
+
+    named = fit("matern:nu=2.5")
+    assert fit(Matern(nu=2.5)).length_scale_ == named.length_scale_ > 2
+    assert fit(Matern(1.0, nu=2.5)).length_scale_ == 1.0
+    assert fit(Matern(nu=2.5), length_scale=2.0).length_scale_ == 2.0
+    text = fit("gaussian + 0.1 * linear")
+    assert pipeline.kernel_of(text.feature_map_) == Gaussian(named.length_scale_) + 0.1 * Linear()
+    for own, message in ((Matern(1.0), "which has its own"), (Gaussian(1.0) + Linear(), "no part without")):
+        with pytest.raises(InvalidParameterError, match=message):
+            fit(own, length_scale=2.0)
 
 
 def test_the_median_heuristic_samples_many_rows_by_the_seed():

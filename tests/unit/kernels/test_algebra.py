@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.base import clone
 
-from rff_dist import RFFRidge
+from rff_dist import RFFRidge, draw_feature_map
 from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.kernels import (
     Cauchy,
@@ -30,6 +30,7 @@ from rff_dist.kernels import (
     Sinc,
     Sum,
     kernel_from_dict,
+    with_length_scale,
 )
 from tests.strategies import composite_kernels
 
@@ -115,8 +116,8 @@ class TestDescriptions:
         [
             (Gaussian(2) + 0.5 * Linear(), "Gaussian(length_scale=2.0) + 0.5 * Linear()"),
             (1 + Min(0, 1), "1.0 + Min(lower=0.0, upper=1.0)"),
-            (2 * (Linear() + 1) * Laplacian(), "2.0 * (Linear() + 1.0) * Laplacian(length_scale=1.0)"),
-            ((Linear() + Sinc()).on([0, 2]), "(Linear() + Sinc(length_scale=1.0)).on([0, 2])"),
+            (2 * (Linear() + 1) * Laplacian(), "2.0 * (Linear() + 1.0) * Laplacian()"),
+            ((Linear() + Sinc()).on([0, 2]), "(Linear() + Sinc()).on([0, 2])"),
             (Constant(1) + 2 + Linear(), "Constant(value=1.0) + 2.0 + Linear()"),
         ],
         ids=str,
@@ -200,3 +201,52 @@ class TestErrors:
 def test_kernels_with_one_column_argument_take_it_as_a_list():
     assert isinstance(Linear().on(2), Kernel)
     assert Linear().on(2) == Linear().on([2])
+
+
+class TestMissingLengthScales:
+    """Parts that were made without a length scale get it from the data, others keep theirs."""
+
+    @staticmethod
+    def filled(kernel: Kernel) -> Kernel:
+        return kernel.with_default_length_scales(
+            lambda part, columns: 100.0 if columns is None else 1.0 + sum(columns)
+        )
+
+    @pytest.mark.parametrize(
+        ("kernel", "expected"),
+        [
+            (Gaussian() + 0.5 * Matern(1.0) + Linear(), Gaussian(100) + 0.5 * Matern(1.0) + Linear()),
+            (
+                Gaussian().on([0, 1]) * Matern(nu=2.5).on([2]),
+                Gaussian(2.0).on([0, 1]) * Matern(3.0, nu=2.5).on([2]),
+            ),
+            (
+                (Gaussian().on([1]) + Cauchy() + Linear()).on([4, 7]),
+                (Gaussian(8.0).on([1]) + Cauchy(12.0) + Linear()).on([4, 7]),
+            ),
+        ],
+        ids=repr,
+    )
+    def test_each_part_is_filled_in_by_its_own_columns(self, kernel, expected):
+        assert self.filled(kernel) == expected
+        assert kernel_from_dict(json.loads(json.dumps(kernel.to_dict()))) == kernel
+        assert self.filled(expected) == expected
+
+    @given(composite_kernels(N_FEATURES))
+    def test_filling_in_changes_no_kernel_that_has_all(self, kernel):
+        assert self.filled(kernel) == kernel  # the strategy gives each part a length scale
+
+    def test_a_kernel_without_one_has_width_1_by_itself(self):
+        kernel = Gaussian() * Matern(nu=2.5).on([1])
+        unit = Gaussian(1.0) * Matern(1.0, nu=2.5).on([1])
+        np.testing.assert_array_equal(kernel(X, Y), unit(X, Y))
+        drawn = draw_feature_map(kernel, n_features=N_FEATURES, n_components=8)
+        assert drawn.spec is not None
+        assert drawn.spec.kernel == unit
+        assert repr(Matern(nu=1.5)) == "Matern(nu=1.5)"
+        assert repr(Gaussian()) == "Gaussian()"
+
+    def test_a_number_is_the_width_of_the_parts_without_one(self):
+        assert with_length_scale(Gaussian() + Matern(1.0), 3.0) == Gaussian(3.0) + Matern(1.0)
+        with pytest.raises(InvalidParameterError, match="has no part without a width"):
+            with_length_scale(Gaussian(1.0) + Linear(), 3.0)

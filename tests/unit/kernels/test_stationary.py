@@ -186,7 +186,6 @@ class TestParameters:
             True,
             np.True_,
             "1",
-            None,
             1j,
             [1.0, 0.0],
             [1.0, np.nan],
