@@ -106,9 +106,9 @@ def leave_one_out_scores(rows: Rows, model: PredictiveModel, left_out: FloatArra
     assert rows.y is not None
     predictions, deviations = predict_rows_with_std(rows, model)
     target = int(np.argmax(model.noise_variance))
-    # the variance of a prediction is σ²·(1 + h/w)
+    # the variance of a prediction is (1 + h·mean weight/w) times that of the noise
     spread = np.square(deviations[:, target]) / model.noise_variance[target] - 1.0
-    remainder = 1.0 - left_out * spread
+    remainder = 1.0 - left_out / model.mean_weight * spread
     if (decided := remainder < SMALLEST_REMAINDER).any():
         logger.warning("%d of %d rows decide their own prediction", int(decided.sum()), len(decided))
     shrunk = np.maximum(remainder, SMALLEST_REMAINDER)[:, np.newaxis]

@@ -60,6 +60,8 @@ class FoldModels:
         Rows that were cut.
     units : float64 array of shape (n_targets,)
         See `HeldOutScores`.
+    repeated : bool
+        Whether weights are whole numbers that repeat their rows.
     """
 
     linear: LinearModel
@@ -67,6 +69,7 @@ class FoldModels:
     validated: IntArray
     n_samples: int
     units: FloatArray
+    repeated: bool = False
 
     def digest(self) -> str:
         """Return the feature map's digest: what every worker must agree on."""
@@ -117,6 +120,7 @@ def fold_models(
         validated=np.array(validated, np.int64),
         n_samples=statistics.n_samples,
         units=_units(total.target_deviations()),
+        repeated=total.spec.frequency_weights,
     )
 
 
@@ -244,7 +248,7 @@ class HeldOutScores:
 def score_rows(rows: Rows, state: FoldModels) -> HeldOutScores:
     """Count the held-out scores of a block, at the cost of predictions with n_splits · n_targets columns.
 
-    A row of weight 0 does not count, any other counts once. Rows of folds that are never held out, such as
+    A row of weight 0 does not count, any other counts once, or as often as its weight repeats it. Rows of folds that are never held out, such as
     the first of `TimeFolds`, do not count either.
 
     Raises
@@ -270,5 +274,6 @@ def score_rows(rows: Rows, state: FoldModels) -> HeldOutScores:
         scores = np.abs(rows.y[counted] - held_out) / state.units
     edges = _edges()
     index = np.searchsorted(edges, scores, side="left")
-    counts = [np.bincount(column, minlength=len(edges) + 1) for column in index.T]
-    return HeldOutScores(np.column_stack(counts).astype(np.int64, copy=False), state.units)
+    times = rows.sample_weight[counted] if state.repeated and rows.sample_weight is not None else None
+    counts = [np.bincount(column, times, len(edges) + 1) for column in index.T]
+    return HeldOutScores(np.column_stack(counts).astype(np.int64), state.units)

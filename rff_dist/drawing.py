@@ -104,6 +104,7 @@ def tune(
     n_samples: int = TUNING_ROWS,
     n_components: int = 256,
     n_starts: int = 4,
+    frequency_weights: bool = False,
 ) -> TunedKernel:
     """Choose a kernel's length scales by the evidence of a seeded sample of rows, in this process.
 
@@ -123,7 +124,7 @@ def tune(
         Whether each input column has a length scale of its own.
     n_samples : int
         Rows of the sample, at most.
-    n_components, n_starts : int
+    n_components, n_starts, frequency_weights
         See `rff_dist.evidence.maximize_evidence`.
 
     Raises
@@ -149,6 +150,7 @@ def tune(
         n_components=n_components,
         n_starts=n_starts,
         seed=seed,
+        frequency_weights=frequency_weights,
     )
 
 
@@ -255,6 +257,7 @@ def resolve_kernel(
     standardizer: Standardizer | None,
     ranges: tuple[FloatArray, FloatArray] | None,
     seed: int,
+    frequency_weights: bool = False,
 ) -> Kernel:
     """Return a kernel with all that depends on the data filled in; parameters as for `draw`.
 
@@ -269,7 +272,9 @@ def resolve_kernel(
                 f"`length_scale` is {length_scale!r}; expected 'auto', 'evidence' or numbers above 0"
             )
         if length_scale == "evidence":
-            length_scale = tune(dataset, kernel, standardizer=standardizer, seed=seed).length_scale
+            length_scale = tune(
+                dataset, kernel, standardizer=standardizer, seed=seed, frequency_weights=frequency_weights
+            ).length_scale
         elif not isinstance(kernel, Stationary):
             length_scale = None  # it has no width to choose, or several
         else:
@@ -291,6 +296,7 @@ def draw(
     standardizer: Standardizer | None,
     ranges: tuple[FloatArray, FloatArray] | None = None,
     features: str | Nystrom = "fourier",
+    frequency_weights: bool = False,
 ) -> FeatureMap:
     """Draw the feature map of a kernel for a dataset.
 
@@ -305,6 +311,8 @@ def draw(
     features : "fourier", "nystrom" or Nystrom
         Random Fourier features, to which `design` and `map` belong; or Nyström features, whose centres
         are chosen among the distinct rows of a seeded sample.
+    frequency_weights : bool
+        For "evidence": whether weights repeat rows.
 
     Raises
     ------
@@ -313,7 +321,13 @@ def draw(
     """
     nystrom = find_features(features)
     kernel = resolve_kernel(
-        dataset, kernel, length_scale=length_scale, standardizer=standardizer, ranges=ranges, seed=seed
+        dataset,
+        kernel,
+        length_scale=length_scale,
+        standardizer=standardizer,
+        ranges=ranges,
+        seed=seed,
+        frequency_weights=frequency_weights,
     )
     if nystrom is not None:
         sample = sample_inputs(dataset, seed, n_rows=nystrom.rows_to_sample(n_components))

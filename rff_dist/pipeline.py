@@ -74,8 +74,10 @@ type Components = int | str | Sequence[int]
 type FloatArray = NDArray[np.float64]
 
 MAX_WEIGHT_EXPONENT = 400
+WEIGHT_BITS = 10  # of the smallest weight that are above the sums' grid, at least
 MAX_DEFAULT_ALPHAS = 48  # three a decade, over the sixteen of float64
 ALPHA_NAMES = ("auto", "gcv", "evidence", "cv", "cv-1se", "press")
+WEIGHT_KINDS = ("precision", "frequency")
 CV_NAMES = ("auto", "cv", "cv-1se")  # of those, what k-fold cross-validation can stand for
 DEFAULT_FOLDS = HashFolds(5)
 AUTO_COMPONENTS = 2048  # the widest that `n_components="auto"` looks at
@@ -272,16 +274,42 @@ def fraction_bits_for(n_samples: int) -> int:
     return FINE_FRACTION_BITS if n_samples <= 2**13 else FRACTION_BITS
 
 
-def weight_grid(moments: Moments) -> dict[str, Any]:
+def check_weight_kind(sample_weight_kind: object) -> None:
+    """Check that weights are said to mean "precision" or "frequency".
+
+    Raises
+    ------
+    InvalidParameterError
+        Otherwise.
+    """
+    if sample_weight_kind not in WEIGHT_KINDS:
+        raise InvalidParameterError(
+            f"`sample_weight_kind` is {sample_weight_kind!r}; expected one of {list(WEIGHT_KINDS)}"
+        )
+
+
+def weight_grid(moments: Moments, sample_weight_kind: str = "precision") -> dict[str, Any]:
     """Return the parts of a `StatisticsSpec` that the weights decide.
 
-    The grid's exponent is the smallest whose power of two no weight exceeds.
+    The grid's exponent is the smallest whose power of two no weight exceeds. Weights that are so far below it
+    that the sums hold fewer than three of their digits are warned of: those below 2e-12 of the largest in up
+    to 8,192 rows, below 2e-9 in more.
+
+    Parameters
+    ----------
+    moments : Moments
+        Of the rows.
+    sample_weight_kind : "precision" or "frequency"
+        See `fit`.
 
     Raises
     ------
     DataError
         If the weights are so large or small that float64 would overflow or lose them.
+    InvalidParameterError
+        If there is no such kind.
     """
+    check_weight_kind(sample_weight_kind)
     mantissa, exponent = math.frexp(moments.largest_weight)
     exponent -= mantissa == 0.5  # a power of two itself
     if abs(exponent) > MAX_WEIGHT_EXPONENT:
@@ -289,7 +317,16 @@ def weight_grid(moments: Moments) -> dict[str, Any]:
             f"sample weights are up to {moments.largest_weight:g}; scale them to lie between "
             f"{2.0**-MAX_WEIGHT_EXPONENT:.0e} and {2.0**MAX_WEIGHT_EXPONENT:.0e}"
         )
-    return {"weight_exponent": exponent, "frequency_weights": moments.frequency_weights}
+    resolved = 2.0 ** (exponent - fraction_bits_for(moments.n_samples) + WEIGHT_BITS)
+    if moments.smallest_weight < resolved:
+        warnings.warn(
+            f"sample weights go from {moments.smallest_weight:.3g} to {moments.largest_weight:.3g}: the sums "
+            f"hold fewer than three digits of weights below {resolved:.3g}. Give rows that are not to count "
+            "the weight 0, and others weights that are nearer to each other",
+            UserWarning,
+            stacklevel=4,
+        )
+    return {"weight_exponent": exponent, "frequency_weights": sample_weight_kind == "frequency"}
 
 
 # -- accumulate ------------------------------------------------------------------------------------
@@ -913,6 +950,7 @@ def fit(
     cv: int | Folds | None = None,
     alphas: Sequence[float] | None = None,
     conformal: bool = False,
+    sample_weight_kind: str = "precision",
 ) -> tuple[RidgeModel, Solved]:
     """Train a ridge regression on random or Nyström features: two passes over the data and one solve.
 
@@ -948,6 +986,9 @@ def fit(
     conformal : bool
         Whether a third pass counts how far off held-out rows are, for intervals; see `hold_out_scores`. It
         needs folds, 5 by hash unless `cv` says otherwise.
+    sample_weight_kind : "precision" or "frequency"
+        Whether weights say how precise a row is, each being one observation whatever its weight above 0, or
+        are whole numbers that say how often it is there.
 
     Returns
     -------
@@ -956,6 +997,7 @@ def fit(
         Solver status, and what alpha was chosen from.
     """
     widths = read_widths(n_components, map, features)
+    check_weight_kind(sample_weight_kind)
     check_alpha(alpha)
     if alphas is not None:
         check_alpha(alphas)
@@ -989,6 +1031,7 @@ def fit(
         standardizer=standardizer,
         ranges=input_range(moments, standardizer),
         features=features,
+        frequency_weights=sample_weight_kind == "frequency",
     )
     spec = statistics_spec(
         dataset,
@@ -996,7 +1039,7 @@ def fit(
         target_offset=target_offset_from(moments),
         fraction_bits=fraction_bits_for(dataset.n_samples),
         engine=engine,
-        **weight_grid(moments),
+        **weight_grid(moments, sample_weight_kind),
     )
     held_out = None
     if folds is None:
@@ -1044,7 +1087,8 @@ def fit(
             "chosen_by": solved.chosen_by,
         },
     )
-    return replace(model, held_out=held_out, columns=ColumnMoments.of(moments)), solved
+    columns = ColumnMoments.of(moments, frequency_weights=spec.frequency_weights)
+    return replace(model, held_out=held_out, columns=columns), solved
 
 
 def _solve_by_press(

@@ -230,6 +230,7 @@ def search(
     fit_intercept: bool = True,
     seed: int = 0,
     features: str | Nystrom = "fourier",
+    sample_weight_kind: str = "precision",
 ) -> Search:
     """Cross-validate candidates from one reading of the data, and train the best on all rows.
 
@@ -253,7 +254,7 @@ def search(
     cv : int or Folds
     design : str, Design or None
         None is each kernel's own, see `default_design`.
-    map, standardize, fit_intercept, seed, features
+    map, standardize, fit_intercept, seed, features, sample_weight_kind
         As in `pipeline.fit`. All candidates have one seed.
 
     Raises
@@ -268,6 +269,7 @@ def search(
         If a fold has no rows.
     """
     widths = pipeline.read_widths(n_components, map, features)
+    pipeline.check_weight_kind(sample_weight_kind)
     folds = check_choices(alpha, alphas, cv=cv, n_components=n_components)
     pipeline.check_folds(dataset, folds)
     check_candidates(candidates, dataset, design=design, features=features)
@@ -288,8 +290,12 @@ def search(
         standardizer=standardizer,
         ranges=pipeline.input_range(moments, standardizer),
         features=features,
+        frequency_weights=sample_weight_kind == "frequency",
     )
-    grid = {"fraction_bits": pipeline.fraction_bits_for(dataset.n_samples), **pipeline.weight_grid(moments)}
+    grid = {
+        "fraction_bits": pipeline.fraction_bits_for(dataset.n_samples),
+        **pipeline.weight_grid(moments, sample_weight_kind),
+    }
     offset = pipeline.target_offset_from(moments)
     specs = [
         pipeline.statistics_spec(dataset, one, target_offset=offset, engine=engine, **grid) for one in maps
@@ -327,7 +333,8 @@ def search(
             **describe_search(compared, alpha, fit_intercept, folds, solved),
         },
     )
-    model = replace(model, columns=ColumnMoments.of(moments))
+    columns = ColumnMoments.of(moments, frequency_weights=statistics.spec.frequency_weights)
+    model = replace(model, columns=columns)
     _say_ends(compared[best_index])
     return Search(model, solved, tuple(compared), best_index, len(readings))
 
@@ -442,6 +449,7 @@ def draw_candidates(
     standardizer: Standardizer | None,
     ranges: tuple[FloatArray, FloatArray],
     features: str | Nystrom = "fourier",
+    frequency_weights: bool = False,
 ) -> list[FeatureMap]:
     """Draw every candidate's feature map at the largest of `widths`, all with one seed.
 
@@ -475,6 +483,7 @@ def draw_candidates(
             standardizer=standardizer,
             ranges=ranges,
             features=features,
+            frequency_weights=frequency_weights,
         )
         for candidate in candidates
     ]

@@ -34,6 +34,7 @@ class RandomFeatureEstimator(BaseEstimator, ABC):
     standardize: bool
     fit_intercept: bool
     random_state: Any
+    sample_weight_kind: str
     engine: Engine | None
     feature_names_in_: NDArray[Any]
     _fitted: RidgeModel
@@ -88,6 +89,7 @@ class RandomFeatureEstimator(BaseEstimator, ABC):
         pipeline.read_widths(self.n_components, "phases", self.features)
         find_design(self.design)
         pipeline.check_alpha(self.alpha)
+        pipeline.check_weight_kind(self.sample_weight_kind)
         check_cv(self.cv)
         kernel, length_scale = choose_kernel(self.kernel, self.length_scale)
         return kernel, length_scale
@@ -103,6 +105,7 @@ class RandomFeatureEstimator(BaseEstimator, ABC):
             "fit_intercept": self.fit_intercept,
             "seed": seed_from_random_state(self.random_state),
             "features": self.features,
+            "sample_weight_kind": self.sample_weight_kind,
         }
 
     def _with_names(self, model: RidgeModel) -> RidgeModel:
