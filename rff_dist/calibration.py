@@ -6,15 +6,15 @@ those of ridge are known without refitting,
 
     f₋ᵢ(xᵢ) = yᵢ − (yᵢ − f(xᵢ)) / (1 − hᵢ),  hᵢ = wᵢ·(1/Σw + (zᵢ − z̄)'(A + alpha·I)⁻¹(zᵢ − z̄)).
 
-Rows count by their full weights over the mean of these, those of their classes included, as they do for ridge:
-probabilities, and the classes that are decided by them, are of the reweighted rows, and a factor on all
-weights changes nothing.
+Rows count by their full weights over the mean of these, those of their classes included, as they do for
+ridge: probabilities, and the classes that are decided by them, are of the reweighted rows, and a factor on
+all weights changes nothing.
 
 One observation beside the n of the sample keeps probabilities off 0 and 1: a row of class k counts
-(n·[j = k] + π_j)/(n + 1) for class j, π the classes' shares. Offsets b_k less their mean have a normal prior of
-deviation 1, which is what one more observation may say of them, for classes of which the sample has few rows.
-Platt's rule, an observation for each class of each class's rows, took 98 of 198 from each of 100 classes: log
-loss 0.987 with 99.9 % of 12,000 rows right, and 0.002 now.
+(n·[j = k] + π_j)/(n + 1) for class j, π the classes' shares. Offsets b_k less their mean have a normal prior
+of deviation 1, for classes of which the sample has few rows or none: of 100 classes, 300 rows then give a log
+loss of 0.47 for 1.01, and 10,000 the same 0.46. Platt's rule, one observation of each class beside the rows
+of each class, is for two: at 100 rows of each of 100 classes it halves all probabilities.
 
 Platt (1999), Probabilistic outputs for support vector machines; Lin, Lin & Weng (2007), A note on Platt's
 probabilistic outputs, Machine Learning 68; Golub & Van Loan, section 2.1.4 (removing one row).

@@ -248,8 +248,8 @@ class HeldOutScores:
 def score_rows(rows: Rows, state: FoldModels) -> HeldOutScores:
     """Count the held-out scores of a block, at the cost of predictions with n_splits · n_targets columns.
 
-    A row of weight 0 does not count, any other counts once, or as often as its weight repeats it. Rows of folds that are never held out, such as
-    the first of `TimeFolds`, do not count either.
+    A row of weight 0 does not count, any other counts once, or as often as its weight repeats it. Rows of
+    folds that are never held out, such as the first of `TimeFolds`, do not count either.
 
     Raises
     ------

@@ -80,8 +80,8 @@ class ColumnMoments:
     Attributes
     ----------
     n_samples : float
-        Rows that count alike: the sum of weights that repeat rows; with weights that say how precise a row is the least number that they can stand
-        for, the sum of weights in units of the largest.
+        Rows that count alike: the sum of weights that repeat rows; with weights that say how precise a row
+        is the least number that they can stand for, the sum of weights in units of the largest.
     weight : float
         Sum of the weights.
     mean, second, third, fourth : float64 arrays of shape (n_features,)

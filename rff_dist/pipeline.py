@@ -795,7 +795,7 @@ def refit(
     Held-out scores stay: they are of fits of fewer rows, and so err on the wide side.
     """
     solved = solve(statistics, alpha=alpha, alphas=alphas, fit_intercept=fit_intercept)
-    names = ("feature_names", "target_names", "folds", "chosen_by")
+    names = ("feature_names", "target_names", "folds", "chosen_by", "sample_weight_kind")
     kept = {name: model.card[name] for name in names if name in model.card}
     again = RidgeModel.from_solution(
         model.feature_map,
@@ -1085,6 +1085,7 @@ def fit(
             **(describe_cut(dataset, statistics) if folds is None else {}),
             **({} if alphas is None else {"alphas": [float(one) for one in alphas]}),
             "chosen_by": solved.chosen_by,
+            "sample_weight_kind": sample_weight_kind,
         },
     )
     columns = ColumnMoments.of(moments, frequency_weights=spec.frequency_weights)

@@ -331,6 +331,7 @@ def search(
         {
             **pipeline.describe_dataset(dataset),
             **describe_search(compared, alpha, fit_intercept, folds, solved),
+            "sample_weight_kind": sample_weight_kind,
         },
     )
     columns = ColumnMoments.of(moments, frequency_weights=statistics.spec.frequency_weights)

@@ -145,11 +145,26 @@ class TestMaximum:
         X, y = sample(300, 2)
         plain = maximize_evidence(Gaussian(), X, y)
         assert maximize_evidence(Gaussian(), X, y, 2 * np.ones(300)) == plain
+        assert maximize_evidence(Gaussian(), X, y, np.full(300, 1e-200)) == plain
         broken = np.vstack([y, 30 * np.random.default_rng(1).standard_normal((100, 1))])
         more = np.vstack([X, X[:100]])
         weights = np.r_[np.ones(300), np.full(100, 1e-9)]
         hidden = maximize_evidence(Gaussian(), more, broken, weights)
         assert hidden.length_scale[0] == pytest.approx(plain.length_scale[0], rel=0.2)
+
+    def test_whole_weights_repeat_rows_where_they_are_said_to(self):
+        X, y = sample(120, 2)
+        times = np.random.default_rng(2).integers(1, 4, 120)
+        weighted = maximize_evidence(Gaussian(), X, y, times * 1.0, n_starts=1, frequency_weights=True)
+        kish = maximize_evidence(Gaussian(), X, y, times * 1.0, n_starts=1)
+        function = objective(weighted=True)
+        assert function.n_observations > len(function.inputs)
+        # twice the observations of the same law: about twice the log evidence
+        assert weighted.log_evidence / kish.log_evidence == pytest.approx(
+            times.sum() / (times.sum() ** 2 / (times**2).sum()), rel=0.3
+        )
+        with pytest.raises(DataError, match=r"a sample weight is 1.5, .* how often a row is there"):
+            maximize_evidence(Gaussian(), X, y, times + 0.5, frequency_weights=True)
 
     def test_constant_targets_have_no_say(self):
         X, y = sample(200, 2)

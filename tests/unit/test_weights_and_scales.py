@@ -67,7 +67,7 @@ def criteria():
 
 def scaled(model, factor):
     """Return parameters that mean the same beside weights that are `factor` times as large."""
-    given = model["alpha"] if "alpha" in model else "auto"
+    given = model.get("alpha", "auto")
     return model if isinstance(given, str) else {**model, "alpha": np.multiply(given, factor)}
 
 
@@ -77,11 +77,16 @@ def test_a_factor_on_all_weights_changes_nothing_but_alpha(problem, choice, fact
     X, y = (part[:400] for part in problem)
     weights = np.random.default_rng(1).uniform(0.2, 3.0, len(X))
     plain, more = (
-        RFFRidge(n_components=40, length_scale=1.0, random_state=0, **scaled(choice, c)).fit(X, y, weights * c)
+        RFFRidge(n_components=40, length_scale=1.0, random_state=0, **scaled(choice, c)).fit(
+            X, y, weights * c
+        )
         for c in (1.0, factor)
     )
     # refined by Brent's method to 1e-3 of log alpha, whose path rounding may bend
     np.testing.assert_allclose(more.alpha_, plain.alpha_ * factor, rtol=2e-3)
+    if "scores" in plain.selection_:
+        found = [np.nanmin(model.selection_["scores"]) for model in (more, plain)]
+        np.testing.assert_allclose(*found, rtol=1e-4)
     for one, two in zip(more.predict(X, return_std=True), plain.predict(X, return_std=True), strict=True):
         np.testing.assert_allclose(one, two, rtol=1e-4, atol=1e-5)
 
