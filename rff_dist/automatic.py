@@ -85,7 +85,9 @@ class RidgeOptions:
         distance between rows. None keeps the kernel's own.
     features : "auto", "fourier", "nystrom" or Nystrom
         "auto" compares Fourier and Nyström features.
-    n_components, alpha, alphas, cv, conformal, alpha_per_target, map, standardize, fit_intercept, seed
+    n_components, alpha, alphas, cv, conformal, alpha_per_target, sample_weight_kind
+        As in `pipeline.fit`.
+    map, standardize, fit_intercept, seed
         As in `pipeline.fit`.
     design : str, Design or None
         None is each kernel's own; see `default_design`.
@@ -100,6 +102,7 @@ class RidgeOptions:
     cv: int | Folds | None = None
     conformal: bool | str = False
     alpha_per_target: PerTarget = "auto"
+    sample_weight_kind: str = "precision"
     design: str | Design | None = None
     map: str = "pairs"
     standardize: bool = True
@@ -108,6 +111,7 @@ class RidgeOptions:
 
     def __post_init__(self) -> None:
         _ = self.penalty  # checks itself
+        pipeline.check_weight_kind(self.sample_weight_kind)
         for kind in self.kinds:
             drawing.find_features(kind)
             if not isinstance(self.n_components, str) or self.n_components != "auto":
@@ -206,7 +210,12 @@ def fit(dataset: Dataset, options: RidgeOptions, *, engine: Engine) -> pipeline.
     if by is not None:
         by = pipeline.prepare_folds(dataset, by, engine=engine)
         folds = None if folds is None else by
-    prepared = pipeline.prepare(dataset, standardize=options.standardize, engine=engine)
+    prepared = pipeline.prepare(
+        dataset,
+        standardize=options.standardize,
+        sample_weight_kind=options.sample_weight_kind,
+        engine=engine,
+    )
     draws = Draws(
         prepared,
         design=options.design,

@@ -90,6 +90,8 @@ class Rows:
         Rows of a stored chunk, for messages; None where rows are not stored.
     groups : int, bool or str array of shape (n_samples,), or None
         What rows are held out together by; see `GroupFolds`.
+    own_weight : float64 array of shape (n_samples,), or None
+        Weights before they were multiplied by those of classes; None where they were not.
     """
 
     block: Block
@@ -98,6 +100,7 @@ class Rows:
     sample_weight: FloatArray | None = None
     chunk_rows: int | None = None
     groups: NDArray[Any] | None = None
+    own_weight: FloatArray | None = None
 
 
 class Dataset(Protocol):
@@ -372,14 +375,12 @@ class Moments:
         beyond 1e40 count as 1e40.
     weight : ExactSum of shape ()
         Sum of the weights.
-    largest_weight : float
-        1 without weights.
+    largest_weight, smallest_weight : float
+        Of the weights above 0; 1 without weights.
     minimum, maximum : float64 arrays of shape (n_columns,)
         Of the columns [X, y].
     n_targets : int
         How many of the columns are targets, at the end.
-    frequency_weights : bool
-        Whether all weights are whole numbers, which then count as repetitions of their rows.
     """
 
     n_samples: int
@@ -390,10 +391,10 @@ class Moments:
     fourths: ExactSum
     weight: ExactSum
     largest_weight: float
+    smallest_weight: float
     minimum: FloatArray
     maximum: FloatArray
     n_targets: int
-    frequency_weights: bool = False
 
     def __add__(self, other: Moments) -> Moments:
         if self.n_targets != other.n_targets or not np.array_equal(self.pivot, other.pivot):
@@ -410,10 +411,10 @@ class Moments:
             self.fourths + other.fourths,
             self.weight + other.weight,
             max(self.largest_weight, other.largest_weight),
+            min(self.smallest_weight, other.smallest_weight),
             np.minimum(self.minimum, other.minimum),
             np.maximum(self.maximum, other.maximum),
             self.n_targets,
-            self.frequency_weights and other.frequency_weights,
         )
 
     @property
@@ -472,10 +473,12 @@ def measure_moments(rows: Rows, pivot: FloatArray) -> Moments:
         fourths=ExactSum.of(fourths),
         weight=ExactSum.of(np.asarray(weights.sum())),
         largest_weight=1.0 if rows.sample_weight is None else float(weights.max(initial=0.0)),
+        smallest_weight=(
+            1.0 if rows.sample_weight is None else float(weights.min(initial=np.inf, where=weights > 0))
+        ),
         minimum=minimum,
         maximum=maximum,
         n_targets=0 if rows.y is None else rows.y.shape[1],
-        frequency_weights=rows.sample_weight is not None and bool((weights == np.rint(weights)).all()),
     )
 
 
@@ -655,6 +658,7 @@ def _accumulate(rows: Rows, state: Accumulation, pieces: _Pieces | None) -> list
     inputs = feature_map.prepare(rows.X)
     check_finite(rows, inputs)
     weights = _checked_weights(rows, spec)
+    counts = _observations(rows, spec)
     right = np.ones((len(inputs), 1))
     if rows.y is not None:
         right = np.column_stack([rows.y - np.asarray(spec.target_offset or 0.0), right])
@@ -663,7 +667,7 @@ def _accumulate(rows: Rows, state: Accumulation, pieces: _Pieces | None) -> list
     if pieces is not None:
         ends, order = pieces.ends, pieces.order
         inputs, right, row_numbers = inputs[order], right[order], row_numbers[order]
-        weights = None if weights is None else weights[order]
+        weights, counts = None if weights is None else weights[order], counts[order]
     weighted = right if weights is None else right * weights[:, np.newaxis]
     layout, n_components = spec.layout, spec.n_components
     sums = [np.zeros(layout.size, np.int64) for _ in ends]
@@ -733,7 +737,9 @@ def _accumulate(rows: Rows, state: Accumulation, pieces: _Pieces | None) -> list
             list(pool.map(multiply, *_pairs(output_tiles, work)))
     n_tiles = np.bincount([piece for piece, _ in tiles], minlength=len(ends))
     return [
-        RidgeStatistics(spec, end - start, low, None, cross[i], targets[i], int(n_tiles[i]))
+        RidgeStatistics(
+            spec, end - start, int(counts[start:end].sum()), low, None, cross[i], targets[i], int(n_tiles[i])
+        )
         for i, (start, end, low) in enumerate(zip(starts, ends, sums, strict=True))
     ]
 
@@ -774,11 +780,12 @@ def _checked_weights(rows: Rows, spec: StatisticsSpec) -> FloatArray | None:
             f"{2.0**spec.weight_exponent:g}, the largest that these exact sums were laid out for; scale the "
             "weights down or fit anew"
         )
-    if weights is not None and spec.frequency_weights and (weights != np.rint(weights)).any():
-        row = int(np.argmax(weights != np.rint(weights)))
+    repeats = _own_weight(rows)
+    if repeats is not None and spec.frequency_weights and (repeats != np.rint(repeats)).any():
+        row = int(np.argmax(repeats != np.rint(repeats)))
         raise DataError(
-            f"sample_weight is {weights[row]:g} in row {rows.block.start + row:_}, but the first rows' "
-            "weights were whole numbers, which count as repetitions; give whole numbers, or fit anew"
+            f"sample_weight is {repeats[row]:g} in row {rows.block.start + row:_}, and these weights say how "
+            'often a row is there; give whole numbers, or sample_weight_kind="precision"'
         )
     if weights is None and spec.weight_exponent < 0:
         raise DataError(
@@ -786,6 +793,19 @@ def _checked_weights(rows: Rows, spec: StatisticsSpec) -> FloatArray | None:
             "that these exact sums were laid out for; give weights or fit anew"
         )
     return weights
+
+
+def _own_weight(rows: Rows) -> FloatArray | None:
+    return rows.sample_weight if rows.own_weight is None else rows.own_weight
+
+
+def _observations(rows: Rows, spec: StatisticsSpec) -> IntArray:
+    """Return how many observations each row is: none, one, or as many as it is repeated."""
+    counts = np.ones(rows.block.n_samples, np.int64)
+    repeats = _own_weight(rows)
+    if spec.frequency_weights and repeats is not None:
+        counts = repeats.astype(np.int64)
+    return counts if rows.sample_weight is None else np.where(rows.sample_weight > 0, counts, 0)
 
 
 # -- predictions -----------------------------------------------------------------------------------

@@ -6,11 +6,15 @@ those of ridge are known without refitting,
 
     f₋ᵢ(xᵢ) = yᵢ − (yᵢ − f(xᵢ)) / (1 − hᵢ),  hᵢ = wᵢ·(1/Σw + (zᵢ − z̄)'(A + alpha·I)⁻¹(zᵢ − z̄)).
 
-Rows count by their full weights, those of their classes included, as they do for ridge: probabilities, and
-the classes that are decided by them, are of the reweighted rows.
+Rows count by their full weights over the mean of these, those of their classes included, as they do for
+ridge: probabilities, and the classes that are decided by them, are of the reweighted rows, and a factor on
+all weights changes nothing.
 
-Targets are smoothed: a row of a class of N rows counts (N + 1)/(N + K) for its class and 1/(N + K) for each
-of the K − 1 others, which for K = 2 is Platt's own rule, and keeps probabilities off 0 and 1.
+One observation beside the n of the sample keeps probabilities off 0 and 1: a row of class k counts
+(n·[j = k] + π_j)/(n + 1) for class j, π the classes' shares. Offsets b_k less their mean have a normal prior
+of deviation 1, for classes of which the sample has few rows or none: of 100 classes, 300 rows then give a log
+loss of 0.47 for 1.01, and 10,000 the same 0.46. Platt's rule, one observation of each class beside the rows
+of each class, is for two: at 100 rows of each of 100 classes it halves all probabilities.
 
 Platt (1999), Probabilistic outputs for support vector machines; Lin, Lin & Weng (2007), A note on Platt's
 probabilistic outputs, Machine Learning 68; Golub & Van Loan, section 2.1.4 (removing one row).
@@ -106,9 +110,9 @@ def leave_one_out_scores(rows: Rows, model: PredictiveModel, left_out: FloatArra
     assert rows.y is not None
     predictions, deviations = predict_rows_with_std(rows, model)
     target = int(np.argmax(model.noise_variance))
-    # the variance of a prediction is σ²·(1 + h/w)
+    # the variance of a prediction is (1 + h·mean weight/w) times that of the noise
     spread = np.square(deviations[:, target]) / model.noise_variance[target] - 1.0
-    remainder = 1.0 - left_out * spread
+    remainder = 1.0 - left_out / model.mean_weight * spread
     if (decided := remainder < SMALLEST_REMAINDER).any():
         logger.warning("%d of %d rows decide their own prediction", int(decided.sum()), len(decided))
     shrunk = np.maximum(remainder, SMALLEST_REMAINDER)[:, np.newaxis]
@@ -116,9 +120,12 @@ def leave_one_out_scores(rows: Rows, model: PredictiveModel, left_out: FloatArra
 
 
 def fit_calibration(
-    scores: FloatArray, codes: FloatArray, sample_weight: FloatArray | None = None
+    scores: FloatArray,
+    codes: FloatArray,
+    sample_weight: FloatArray | None = None,
+    n_observations: float | None = None,
 ) -> ScoreCalibration:
-    """Fit a slope and intercepts by maximum likelihood: a convex problem, solved by Newton's method.
+    """Fit a slope and intercepts of greatest posterior: a convex problem, solved by Newton's method.
 
     A slope below 1e-3 is taken as that, and this is logged: the scores say nothing of the classes.
 
@@ -129,7 +136,9 @@ def fit_calibration(
     codes : float64 array of shape (n_samples, n_columns)
         −1 and +1: one column for two classes, else a +1 in the column of the row's class.
     sample_weight : float64 array of shape (n_samples,), optional
-        Not negative, not all 0. The smoothing reckons with the sum of the weights of each class.
+        Not negative, not all 0; a factor on all of them changes nothing.
+    n_observations : float, optional
+        What smoothing and prior are weighed against; by default the rows of a weight above 0.
 
     Returns
     -------
@@ -137,7 +146,8 @@ def fit_calibration(
         The intercepts of several classes have mean 0.
     """
     weights = np.ones(len(scores)) if sample_weight is None else sample_weight
-    likelihood = _Likelihood(_two_sided(scores), _smoothed_targets(codes, weights), weights)
+    n = float(np.count_nonzero(weights)) if n_observations is None else n_observations
+    likelihood = _Posterior(_two_sided(scores), _smoothed_targets(codes, weights, n), weights, n)
     n_columns = scores.shape[1]
     # without the shift that softmax does not see: the first intercept is 0
     slope, *intercepts = _maximize(likelihood, np.append(2.0, np.zeros(max(1, n_columns - 1))), fixed=0)
@@ -151,7 +161,7 @@ def fit_calibration(
     return ScoreCalibration(slope, tuple((centred - centred.mean()).tolist()))
 
 
-def _maximize(likelihood: _Likelihood, start: FloatArray, *, fixed: int) -> list[float]:
+def _maximize(likelihood: _Posterior, start: FloatArray, *, fixed: int) -> list[float]:
     """Return the best parameters, the first `fixed` of which stay as they are."""
 
     def of(rest: FloatArray) -> tuple[float, FloatArray]:
@@ -166,20 +176,23 @@ def _maximize(likelihood: _Likelihood, start: FloatArray, *, fixed: int) -> list
     return [*start[:fixed].tolist(), *found.x.tolist()]
 
 
-def _smoothed_targets(codes: FloatArray, weights: FloatArray) -> FloatArray:
+def _smoothed_targets(codes: FloatArray, weights: FloatArray, n_observations: float) -> FloatArray:
     """Return what each row counts for each class, shape (n_samples, n_classes); rows add up to 1."""
     member = 0.5 * (np.hstack([-codes, codes]) if codes.shape[1] == 1 else codes) + 0.5
-    n_classes = member.shape[1]
-    size = (member @ (weights @ member))[:, np.newaxis]
-    return np.asarray((size * member + 1.0) / (size + n_classes))
+    shares = np.average(member, axis=0, weights=weights)
+    return np.asarray((n_observations * member + shares) / (n_observations + 1.0))
 
 
-class _Likelihood:
-    """Mean negative log likelihood of (slope, intercepts but the first), with gradient and Hessian."""
+class _Posterior:
+    """Negative log posterior of (slope, intercepts but the first) over n, with gradient and Hessian."""
 
-    def __init__(self, scores: FloatArray, targets: FloatArray, weights: FloatArray) -> None:
+    def __init__(
+        self, scores: FloatArray, targets: FloatArray, weights: FloatArray, n_observations: float
+    ) -> None:
         self._scores, self._targets = scores, targets
         self._weights = weights / weights.sum()
+        n_classes = targets.shape[1]
+        self._prior = (np.eye(n_classes) - 1.0 / n_classes)[1:, 1:] / n_observations  # takes the mean out
 
     def _log_probabilities(self, parameters: FloatArray) -> FloatArray:
         logits = parameters[0] * self._scores + np.append(0.0, parameters[1:])
@@ -189,7 +202,10 @@ class _Likelihood:
         logs = self._log_probabilities(parameters)
         slope = (np.exp(logs) - self._targets) * self._weights[:, np.newaxis]
         gradient = np.append((slope * self._scores).sum(), slope[:, 1:].sum(axis=0))
-        return -float(self._weights @ (self._targets * logs).sum(axis=1)), gradient
+        pull = self._prior @ parameters[1:]
+        gradient[1:] += pull
+        value = 0.5 * parameters[1:] @ pull - self._weights @ (self._targets * logs).sum(axis=1)
+        return float(value), gradient
 
     def hessian(self, parameters: FloatArray) -> FloatArray:
         p = np.exp(self._log_probabilities(parameters))
@@ -197,6 +213,7 @@ class _Likelihood:
         weighted = p * self._weights[:, np.newaxis]
         hessian = np.empty((p.shape[1], p.shape[1]))  # the slope in the place of the first intercept
         hessian[1:, 1:] = (np.diag(weighted.sum(axis=0)) - weighted.T @ p)[1:, 1:]
+        hessian[1:, 1:] += self._prior
         hessian[0, 0] = (weighted * (self._scores - mean) ** 2).sum()
         hessian[0, 1:] = hessian[1:, 0] = (weighted * (self._scores - mean)).sum(axis=0)[1:]
         return hessian

@@ -208,8 +208,8 @@ def calibrate(
     """Fit probabilities to the leave-one-out scores of a seeded sample of the training rows.
 
     O(n_components³ / 3 + n_rows · n_components²), in this process. Rows count by their full weights, those of
-    their classes included, so that class weights move probabilities, and the decisions made by them; whole
-    weights besides those of classes repeat rows, of which one is left out.
+    their classes included, so that class weights move probabilities, and the decisions made by them. Of rows
+    that weights repeat one is left out.
 
     Parameters
     ----------
@@ -234,8 +234,7 @@ def calibrate(
     weights = np.ones(len(codes)) if weights is None else weights
     factors = np.ones(len(codes)) if class_weight is None else class_weight[class_of(codes)]
     own = np.divide(weights, factors, out=np.zeros(len(codes)), where=factors > 0)
-    counts = np.rint(own)
-    repeated = bool((np.abs(own - counts) <= 1e-12 * counts).all())
+    repeated = _statistics(model).spec.frequency_weights
     try:
         predictive = predictive_model(
             model.linear,
@@ -249,7 +248,7 @@ def calibrate(
     rows = Rows(Block(0, 0, len(codes)), X, codes)
     with using_threads(available_cores()):
         scores = leave_one_out_scores(rows, predictive, factors if repeated else weights)
-    return fit_calibration(scores, codes, weights)
+    return fit_calibration(scores, codes, weights, float(own.sum()) if repeated else None)
 
 
 # -- the whole job ---------------------------------------------------------------------------------

@@ -128,8 +128,9 @@ def _decomposed(equations: NormalEquations, n_components: int, *, divisor: float
             target_means=np.zeros(1),
         )
     )
-    # Centring took n·z̄z̄' away: what it leaves of that scale is rounding too.
-    uncentred = float(spectrum.eigenvalues[-1] + n_samples * np.square(equations.feature_means).sum())
+    # Centring took Σw·z̄z̄' away: what it leaves of that scale is rounding too.
+    means = equations.feature_means
+    uncentred = float(spectrum.eigenvalues[-1] + equations.sum_of_weights * np.square(means).sum())
     rounding = width * float(np.finfo(np.float64).eps) * uncentred + equations.gram_error
     floor = max(spectrum.floor, rounding)
     n_kept = min(n_components, int((spectrum.eigenvalues > floor).sum()))
@@ -343,8 +344,8 @@ def spectral_components(
     gram = equations.gram
     for start in range(0, len(gram), 512):  # no second matrix of that size
         gram[start : start + 512] -= np.outer(mean[start : start + 512], mean)
-    # n·z̄z̄' is what centring took away, by which its rounding is measured
-    shift = mean / np.sqrt(max(1, equations.n_samples))
+    # Σw·z̄z̄' is what centring took away, by which its rounding is measured
+    shift = mean / np.sqrt(equations.sum_of_weights)
     found = _decomposed(replace(equations, feature_means=shift), n_components, divisor=1.0)
     return replace(found, means=mean), volume
 

@@ -79,6 +79,8 @@ class FoldModels:
         √s₋ of scores that are normalised, with columns as `linear` has them.
     bounds : float64 array of shape (2, n_targets), or None
         See `Deviations`; None without `root_deviations`.
+    repeated : bool
+        Whether weights are whole numbers that repeat their rows.
     """
 
     linear: LinearModel
@@ -88,6 +90,7 @@ class FoldModels:
     units: FloatArray
     root_deviations: LinearModel | None = None
     bounds: FloatArray | None = None
+    repeated: bool = False
 
     def digest(self) -> str:
         """Return the feature map's digest: what every worker must agree on."""
@@ -138,6 +141,7 @@ def fold_models(
         validated=np.array(validated, np.int64),
         n_samples=statistics.n_samples,
         units=_units(total.target_deviations()),
+        repeated=total.spec.frequency_weights,
     )
 
 
@@ -332,8 +336,8 @@ class HeldOutScores:
 def score_rows(rows: Rows, state: FoldModels) -> HeldOutScores:
     """Count the held-out scores of a block, at the cost of predictions with n_splits · n_targets columns.
 
-    A row of weight 0 does not count, any other counts once. Rows of folds that are never held out, such as
-    the first of `TimeFolds`, do not count either.
+    A row of weight 0 does not count, any other counts once, or as often as its weight repeats it. Rows of
+    folds that are never held out, such as the first of `TimeFolds`, do not count either.
 
     Raises
     ------
@@ -351,8 +355,9 @@ def score_rows(rows: Rows, state: FoldModels) -> HeldOutScores:
         scores = residuals / units
     edges = _edges()
     index = np.searchsorted(edges, scores, side="left")
-    counts = [np.bincount(column, minlength=len(edges) + 1) for column in index.T]
-    return HeldOutScores(np.column_stack(counts).astype(np.int64, copy=False), units)
+    times = rows.sample_weight[counted] if state.repeated and rows.sample_weight is not None else None
+    counts = [np.bincount(column, times, len(edges) + 1) for column in index.T]
+    return HeldOutScores(np.column_stack(counts).astype(np.int64), units)
 
 
 def _residuals(rows: Rows, state: FoldModels) -> tuple[FloatArray, IntArray, NDArray[np.bool_]]:

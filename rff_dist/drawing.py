@@ -125,6 +125,7 @@ def tune(
     n_components: int = 256,
     n_starts: int = 4,
     folds: HeldInFolds | None = None,
+    frequency_weights: bool = False,
 ) -> TunedKernel:
     """Choose a kernel's length scales by the evidence of a seeded sample of rows, in this process.
 
@@ -144,7 +145,7 @@ def tune(
         Whether each input column has a length scale of its own.
     n_samples : int
         Rows of the sample, at most.
-    n_components, n_starts : int
+    n_components, n_starts, frequency_weights
         See `rff_dist.evidence.maximize_evidence`.
     folds : HeldInFolds, optional
         Only rows that these folds never validate on are sampled.
@@ -175,6 +176,7 @@ def tune(
         n_components=n_components,
         n_starts=n_starts,
         seed=seed,
+        frequency_weights=frequency_weights,
     )
 
 
@@ -360,6 +362,7 @@ def resolve_kernel(
     ranges: tuple[FloatArray, FloatArray] | None,
     seed: int,
     tuned_on: HeldInFolds | None = None,
+    frequency_weights: bool = False,
 ) -> Kernel:
     """Return a kernel with all that depends on the data filled in; parameters as for `draw`.
 
@@ -377,7 +380,14 @@ def resolve_kernel(
     elif not isinstance(length_scale, str):
         kernel = with_length_scale(kernel, length_scale)
     elif length_scale == "evidence":
-        kernel = tune(dataset, kernel, standardizer=standardizer, seed=seed, folds=tuned_on).kernel
+        kernel = tune(
+            dataset,
+            kernel,
+            standardizer=standardizer,
+            seed=seed,
+            folds=tuned_on,
+            frequency_weights=frequency_weights,
+        ).kernel
     else:
         raise InvalidParameterError(
             f"`length_scale` is {length_scale!r}; expected 'auto', 'median', 'evidence' or numbers above 0"
@@ -398,6 +408,7 @@ def draw(
     ranges: tuple[FloatArray, FloatArray] | None = None,
     features: str | Nystrom = "fourier",
     tuned_on: HeldInFolds | None = None,
+    frequency_weights: bool = False,
 ) -> FeatureMap:
     """Draw the feature map of a kernel for a dataset.
 
@@ -417,6 +428,8 @@ def draw(
         are chosen among the distinct rows of a seeded sample.
     tuned_on : HeldInFolds, optional
         Folds on whose held-in rows "evidence" tunes; all rows by default.
+    frequency_weights : bool
+        For "evidence": whether weights repeat rows.
 
     Raises
     ------
@@ -432,6 +445,7 @@ def draw(
         ranges=ranges,
         seed=seed,
         tuned_on=tuned_on,
+        frequency_weights=frequency_weights,
     )
     if nystrom is not None:
         sample = sample_inputs(dataset, seed, n_rows=nystrom.rows_to_sample(n_components))

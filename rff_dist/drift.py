@@ -80,8 +80,8 @@ class ColumnMoments:
     Attributes
     ----------
     n_samples : float
-        Rows that count alike; with weights that say how precise a row is the least number that they can stand
-        for, the sum of weights in units of the largest.
+        Rows that count alike: the sum of weights that repeat rows; with weights that say how precise a row
+        is the least number that they can stand for, the sum of weights in units of the largest.
     weight : float
         Sum of the weights.
     mean, second, third, fourth : float64 arrays of shape (n_features,)
@@ -96,15 +96,15 @@ class ColumnMoments:
     fourth: FloatArray
 
     @classmethod
-    def of(cls, moments: Moments) -> Self:
-        """Return those of the inputs of a pass of moments."""
+    def of(cls, moments: Moments, *, frequency_weights: bool = False) -> Self:
+        """Return those of the inputs of a pass of moments, whose weights repeat rows or do not."""
         n_features = len(moments.pivot) - moments.n_targets
         weight = float(moments.weight.value())
         sums = (moments.sums, moments.squares, moments.cubes, moments.fourths)
         raw = [one.value()[:n_features] / weight for one in sums]
         second, third, fourth = _about(-raw[0], *raw)
         second = np.where(second > _ROUNDING * raw[1], second, 0.0)
-        largest = 1.0 if moments.frequency_weights else moments.largest_weight
+        largest = 1.0 if frequency_weights else moments.largest_weight
         return cls(
             weight / largest,
             weight,

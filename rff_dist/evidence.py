@@ -241,6 +241,7 @@ def maximize_evidence(
     n_starts: int = 4,
     seed: int = 0,
     n_threads: int | None = None,
+    frequency_weights: bool = False,
 ) -> TunedKernel:
     """Choose a kernel's length scales by the evidence of rows in memory.
 
@@ -258,8 +259,8 @@ def maximize_evidence(
     y : float64 array of shape (n_samples, n_targets)
         Targets share the length scales and α; their means are taken out, and constant ones have no say.
     sample_weight : float64 array of shape (n_samples,), optional
-        Above 0: how often a row counts in the likelihood. They are scaled to add up to Kish's effective
-        number of rows, (Σw)²/Σw².
+        Above 0: how often a row counts in the likelihood. Unless they repeat rows they are scaled to add up
+        to Kish's effective number of rows, (Σw)²/Σw², so that a factor on all of them changes nothing.
     per_feature : bool
         Whether each input column has a length scale of its own: those of columns that do not matter
         become large.
@@ -272,6 +273,8 @@ def maximize_evidence(
         Of frequencies and starts.
     n_threads : int, optional
         Searches that run at a time; one per CPU by default.
+    frequency_weights : bool
+        Whether weights are whole numbers that repeat rows.
 
     Returns
     -------
@@ -282,7 +285,7 @@ def maximize_evidence(
     InvalidParameterError
         If the kernel has no width, or several, or a number is out of range.
     DataError
-        If all targets are constant, or all rows of X are equal.
+        If all targets are constant, all rows of X are equal, or weights that repeat rows are not whole.
 
     References
     ----------
@@ -295,9 +298,16 @@ def maximize_evidence(
         raise InvalidParameterError(f"`n_components` is {n_components}; expected an even number")
     threads = min(check_n_threads(n_threads), n_starts)
     n_samples, n_features = X.shape
-    weights = (
-        None if sample_weight is None else sample_weight * (sample_weight.sum() / (sample_weight**2).sum())
-    )
+    weights = sample_weight
+    if weights is not None and frequency_weights:
+        if (weights != np.rint(weights)).any():
+            raise DataError(
+                f"a sample weight is {weights[weights != np.rint(weights)][0]:g}, and these weights say how "
+                "often a row is there; give whole numbers"
+            )
+    elif weights is not None:
+        relative = weights / weights.max()  # whose squares are in float64's range
+        weights = relative * (relative.sum() / (relative**2).sum())
     centred = y - np.average(y, axis=0, weights=weights)
     varying = np.abs(centred).max(axis=0) > 1e-12 * np.abs(y).max(axis=0)
     if not varying.any():

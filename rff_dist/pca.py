@@ -241,7 +241,11 @@ def _fit_normalized(
         label="degrees",
     )
     degrees = degrees_from(sums, feature_map)
-    largest = replace(moments, largest_weight=moments.largest_weight / degrees.floor, frequency_weights=False)
+    largest = replace(
+        moments,
+        largest_weight=moments.largest_weight / degrees.floor,
+        smallest_weight=moments.smallest_weight / degrees.floor,
+    )
     accumulation = _accumulation(dataset, feature_map, largest, engine=engine)
     degree = LinearModel(feature_map, degrees.sums[:, np.newaxis], np.zeros(1))
     found: DegreeStatistics = engine.map_reduce(

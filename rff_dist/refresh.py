@@ -383,7 +383,7 @@ def check_drift(job: Refresh) -> Summary:
         job.model.statistics,
         statistics - job.model.statistics,
         held_columns=job.model.columns,
-        new_columns=ColumnMoments.of(batch.moments),
+        new_columns=ColumnMoments.of(batch.moments, frequency_weights=statistics.spec.frequency_weights),
         held_errors=held_out.errors,
         new_errors=batch.errors,
         level=job.level,

@@ -237,6 +237,7 @@ def search(
     seed: int = 0,
     features: str | Nystrom = "fourier",
     alpha_per_target: PerTarget = "auto",
+    sample_weight_kind: str = "precision",
 ) -> Search:
     """Cross-validate candidates from one reading of the data, and train the best on all rows.
 
@@ -260,7 +261,7 @@ def search(
     cv : int or Folds
     design : str, Design or None
         None is each kernel's own, see `default_design`.
-    map, standardize, fit_intercept, seed, features, alpha_per_target
+    map, standardize, fit_intercept, seed, features, alpha_per_target, sample_weight_kind
         As in `pipeline.fit`. All candidates have one seed.
 
     Raises
@@ -291,7 +292,9 @@ def search(
     readings = plan_readings(
         dataset, widths[-1], len(candidates), engine=engine, n_folds=folds.n_folds, features=features
     )
-    prepared = pipeline.prepare(dataset, standardize=standardize, engine=engine)
+    prepared = pipeline.prepare(
+        dataset, standardize=standardize, sample_weight_kind=sample_weight_kind, engine=engine
+    )
     maps = draw_candidates(
         prepared,
         candidates,
@@ -508,6 +511,7 @@ class Draws:
                 standardizer=self._prepared.standardizer,
                 seed=self._seed,
                 folds=self._folds if isinstance(self._folds, HeldInFolds) else None,
+                frequency_weights=self._prepared.frequency_weights,
                 **self._tuning,
             ).kernel
         return self._tuned[kernel]

@@ -95,7 +95,7 @@ def generalized_cross_validation(spectrum: RidgeSpectrum, alphas: ArrayLike) -> 
     Returns
     -------
     float64 array of shape (n_alphas, n_targets)
-        Estimated mean squared error of a new observation, in the targets' units squared.
+        Estimated mean squared error of a new observation of average weight, in the targets' units squared.
 
     References
     ----------
@@ -106,7 +106,8 @@ def generalized_cross_validation(spectrum: RidgeSpectrum, alphas: ArrayLike) -> 
     n_samples = spectrum.n_samples
     remaining = spectrum.residual_degrees_of_freedom(alphas)[:, np.newaxis] / n_samples
     determined = remaining > 0.0
-    return np.where(determined, resolved / n_samples / np.where(determined, remaining, 1.0) ** 2, np.inf)
+    mean_square = resolved / spectrum.sum_of_weights
+    return np.where(determined, mean_square / np.where(determined, remaining, 1.0) ** 2, np.inf)
 
 
 def default_alphas(spectrum: RidgeSpectrum) -> FloatArray:
@@ -271,7 +272,7 @@ def check_grid(alphas: ArrayLike) -> FloatArray:
 
 def _shared_score(spectrum: RidgeSpectrum, scores: FloatArray) -> FloatArray:
     """Mean over targets of GCV / variance, shape (n_alphas,)."""
-    variance = spectrum.total_sum_of_squares / spectrum.n_samples
+    variance = spectrum.total_sum_of_squares / spectrum.sum_of_weights
     varying = variance > 0.0
     if not varying.any():
         return scores.sum(axis=1)

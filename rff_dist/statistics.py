@@ -59,7 +59,9 @@ class NormalEquations:
     target_means : float64 array of shape (n_targets,)
         ȳ, zero without an intercept.
     n_samples : int
-        Observations: the rows, or the sum of weights that repeat rows.
+        Observations; see `RidgeStatistics.n_observations`.
+    sum_of_weights : float
+        Of the rows. Over `n_samples` it is the mean weight of an observation.
     fit_intercept : bool
         Whether an intercept, which costs one degree of freedom, is fitted.
     gram_error : float
@@ -72,6 +74,7 @@ class NormalEquations:
     feature_means: FloatArray
     target_means: FloatArray
     n_samples: int
+    sum_of_weights: float
     fit_intercept: bool
     gram_error: float = 0.0
 
@@ -147,8 +150,8 @@ class StatisticsSpec:
     one_dimensional : bool
         Whether Y was given as a vector; then `Zty` and `yty` drop the target axis.
     frequency_weights : bool
-        Whether weights are whole numbers that repeat their rows, so that their sum is the number of
-        observations; other weights say how precise a row is, and each row is one observation.
+        Whether weights are whole numbers that repeat their rows; others say how precise a row is. See
+        `RidgeStatistics.n_observations`.
     whitened : bool
         Whether Z is V·T⁻¹ with the feature map's T, so that the sums are read with its help.
     """
@@ -200,6 +203,9 @@ class RidgeStatistics:
         What the numbers are about.
     n_samples : int
         Rows counted.
+    n_observations : int
+        Rows of a weight above 0; where weights repeat rows, the sum of these weights, without what weights
+        of classes multiply them by.
     low, high : int64 arrays, `high` None for up to 2**23 rows
         Output tiles of U'WU in multiples of 2**grid_exponent: low + high · 2**62.
     cross : ExactSum of shape (n_components, n_targets + 1)
@@ -215,6 +221,7 @@ class RidgeStatistics:
 
     spec: StatisticsSpec
     n_samples: int
+    n_observations: int
     low: IntArray
     high: IntArray | None
     cross: ExactSum
@@ -228,6 +235,7 @@ class RidgeStatistics:
         width = spec.n_targets + 1
         return cls(
             spec,
+            0,
             0,
             np.zeros(spec.layout.size, np.int64),
             None,
@@ -256,9 +264,10 @@ class RidgeStatistics:
         low, high = _combine_limbs(self, other, sign, n_samples)
         cross = self.cross + other.cross if sign > 0 else self.cross - other.cross
         targets = self.targets + other.targets if sign > 0 else self.targets - other.targets
+        n_observations = self.n_observations + sign * other.n_observations
         n_tiles = self.n_tiles + sign * other.n_tiles
         whitener = other.whitener if self.whitener is None else self.whitener
-        return type(self)(self.spec, n_samples, low, high, cross, targets, n_tiles, whitener)
+        return type(self)(self.spec, n_samples, n_observations, low, high, cross, targets, n_tiles, whitener)
 
     def with_whitener(self, whitener: FloatArray | None) -> Self:
         """Return the same sums, to be read with a feature map's `whitener`."""
@@ -305,6 +314,7 @@ class RidgeStatistics:
         return (
             self.spec == other.spec
             and self.n_samples == other.n_samples
+            and self.n_observations == other.n_observations
             and np.array_equal(self.low, other.low)
             and _same(self.high, other.high)
             and self.cross == other.cross
@@ -315,7 +325,10 @@ class RidgeStatistics:
 
     def digest(self) -> str:
         """Return the SHA-256 of spec, counts and all integers: equal for equal statistics."""
-        hasher = hashlib.sha256(json.dumps([asdict(self.spec), self.n_samples], sort_keys=True).encode())
+        facts = [asdict(self.spec), self.n_samples]
+        if self.n_observations != _n_observations(self.spec, self.n_samples, self.targets):
+            facts.append(self.n_observations)  # a number that older digests did not know of
+        hasher = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
         for limb in (self.low, self.high):
             if limb is not None:
                 hasher.update(np.ascontiguousarray(limb).astype("<i8", copy=False))
@@ -389,7 +402,8 @@ class RidgeStatistics:
                 total_sum_of_squares=np.diagonal(np.atleast_2d(self.yty())).copy(),
                 feature_means=np.zeros(self.n_components),
                 target_means=np.zeros(self.spec.n_targets),
-                n_samples=self._n_observations,
+                n_samples=self.n_observations,
+                sum_of_weights=float(total),
                 fit_intercept=False,
                 gram_error=self._gram_error,
             )
@@ -401,7 +415,8 @@ class RidgeStatistics:
             total_sum_of_squares=np.diagonal(sums)[:-1] - total * target_means**2,
             feature_means=self._of_z(cross[:, -1:])[:, 0] / total,
             target_means=self._offset + target_means,
-            n_samples=self._n_observations,
+            n_samples=self.n_observations,
+            sum_of_weights=float(total),
             fit_intercept=True,
             gram_error=self._gram_error,
         )
@@ -480,10 +495,6 @@ class RidgeStatistics:
         return largest, trace
 
     @property
-    def _n_observations(self) -> int:
-        return round(self.sum_of_weights) if self.spec.frequency_weights else self.n_samples
-
-    @property
     def _offset(self) -> FloatArray:
         return np.array(self.spec.target_offset or [0.0] * self.spec.n_targets)
 
@@ -541,8 +552,8 @@ class RidgeStatistics:
         if self.high is not None:
             arrays["gram_high"] = _packed(self.spec.layout, self.high)
         arrays |= exact_sum_arrays("cross", self.cross) | exact_sum_arrays("targets", self.targets)
-        metadata = {"n_samples": self.n_samples, "n_tiles": self.n_tiles, "digest": self.digest()}
-        return {"spec": asdict(self.spec), **metadata}, arrays
+        counts = {name: getattr(self, name) for name in ("n_samples", "n_observations", "n_tiles")}
+        return {"spec": asdict(self.spec), **counts, "digest": self.digest()}, arrays
 
     @classmethod
     def from_arrays(cls, metadata: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Self:
@@ -558,18 +569,27 @@ class RidgeStatistics:
         for name in ("scales", "exponents"):
             values[name] = tuple((count, value) for count, value in values[name])
         spec = StatisticsSpec(**values)
+        targets = exact_sum_from_arrays("targets", arrays)
+        n_samples = int(metadata["n_samples"])
+        older = _n_observations(spec, n_samples, targets)
         statistics = cls(
             spec,
-            int(metadata["n_samples"]),
+            n_samples,
+            int(metadata.get("n_observations", older)),
             _unpacked(spec.layout, arrays["gram_low"]),
             _unpacked(spec.layout, arrays["gram_high"]) if "gram_high" in arrays else None,
             exact_sum_from_arrays("cross", arrays),
-            exact_sum_from_arrays("targets", arrays),
+            targets,
             int(metadata["n_tiles"]),
         )
         if statistics.digest() != metadata["digest"]:
             raise StatisticsError("stored statistics do not have the digest they were stored with")
         return statistics
+
+
+def _n_observations(spec: StatisticsSpec, n_samples: int, targets: ExactSum) -> int:
+    """Return the observations of statistics that were stored without their number."""
+    return round(float(targets.value()[-1, -1])) if spec.frequency_weights else n_samples
 
 
 def _inverse_norms(factor: FloatArray) -> tuple[float, float]:

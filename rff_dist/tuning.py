@@ -37,6 +37,7 @@ def tune_length_scales(
     n_components: int = 256,
     n_starts: int = 4,
     random_state: int | np.random.Generator | np.random.RandomState | None = 0,
+    sample_weight_kind: str = "precision",
 ) -> TunedKernel:
     """Choose a kernel's length scales by the evidence (marginal likelihood) of a seeded sample of rows.
 
@@ -54,7 +55,7 @@ def tune_length_scales(
     y : array-like of shape (n_samples,) or (n_samples, n_targets), optional
         Left out for a dataset, which has its own. Several targets share the length scales.
     sample_weight : array-like of shape (n_samples,), optional
-        How often a row counts in the likelihood; rows of weight 0 do not.
+        How much a row counts in the likelihood; rows of weight 0 do not.
     per_feature : bool
         Whether each input column has a length scale of its own, or all have one.
     standardize : bool
@@ -70,6 +71,8 @@ def tune_length_scales(
         places.
     random_state : int, Generator, RandomState or None
         The seed; None takes one from the operating system.
+    sample_weight_kind : {"precision", "frequency"}, default="precision"
+        As in `RFFRidge`.
 
     Returns
     -------
@@ -104,6 +107,7 @@ def tune_length_scales(
     for name, value in (("per_feature", per_feature), ("standardize", standardize)):
         if not isinstance(value, bool | np.bool_):
             raise InvalidParameterError(f"`{name}` is {value!r}; expected True or False")
+    pipeline.check_weight_kind(sample_weight_kind)
     found = find_kernel(kernel)
     if hasattr(X, "read") or isinstance(X, str | os.PathLike):
         if y is not None or sample_weight is not None:
@@ -123,6 +127,7 @@ def tune_length_scales(
         n_samples=n_samples,
         n_components=n_components,
         n_starts=n_starts,
+        frequency_weights=sample_weight_kind == "frequency",
     )
 
 
@@ -142,6 +147,7 @@ def tune_kernels(
     standardize: bool = True,
     fit_intercept: bool = True,
     random_state: Any = None,
+    sample_weight_kind: str = "precision",
     engine: Engine | None = None,
 ) -> tuple[RFFRidge, search.Search]:
     """Choose kernel, length scale, alpha and number of components by exact cross-validation; fit the best.
@@ -168,7 +174,7 @@ def tune_kernels(
         As in `RFFRidge`.
     cv : int, HashFolds, GroupFolds, TimeFolds, splitter or iterable of splits
         As in `RFFRidge`.
-    features, standardize, fit_intercept, random_state, engine
+    features, standardize, fit_intercept, random_state, sample_weight_kind, engine
         As in `RFFRidge`. All candidates have the same seed.
     design : str, Design or None
         As in `RFFRidge`; None is each kernel's own: orthogonal, or "iid" for those that need it.
@@ -214,6 +220,7 @@ def tune_kernels(
         standardize=standardize,
         fit_intercept=fit_intercept,
         random_state=seed_from_random_state(random_state),
+        sample_weight_kind=sample_weight_kind,
         engine=engine,
     )
     estimator._check_features()
@@ -232,6 +239,7 @@ def tune_kernels(
             fit_intercept=fit_intercept,
             seed=estimator.random_state,
             features=features,
+            sample_weight_kind=sample_weight_kind,
         )
     found = replace(found, model=estimator._with_names(found.model))
     kernel = pipeline.kernel_of(found.model.feature_map)

@@ -1,14 +1,18 @@
 """Predictive standard deviations: ridge regression read as Bayesian linear regression.
 
-With the prior w ~ N(0, σ²/alpha·I), a flat one for the intercept and noise of variance σ² per unit of
+With the prior w ~ N(0, σ²/alpha·I), a flat one for the intercept and noise of variance σ² over the row's
 weight, the ridge solution is the posterior mean. In centred features the intercept's posterior is
-independent of that of w, with variance σ²/Σweights, so that a new observation of weight 1 has the variance
+independent of that of w, with variance σ²/Σweights, so that a new observation of weight ω has the variance
 
-    σ²·(1 + 1/Σweights + (z − z̄)'(A + alpha·I)⁻¹(z − z̄)),
+    σ²·(1/ω + 1/Σweights + (z − z̄)'(A + alpha·I)⁻¹(z − z̄)),
 
 A the centred Gram; without an intercept z̄ and 1/Σweights are 0. σ² is the value of the greatest evidence,
-q/n with q = c − B'(A + alpha·I)⁻¹B, n less 1 where an intercept is fitted. It is taken as known, and so are
-alpha and the kernel.
+q/n with q = c − B'(A + alpha·I)⁻¹B and n observations, less 1 where an intercept is fitted. It is taken as
+known, and so are alpha and the kernel.
+
+ω is the mean weight of an observation, Σweights/n: 1 for rows that weights repeat. All is computed in units
+of it, A/ω and alpha/ω, so that a factor on all weights and alpha changes nothing. Rows of weight 0 are no
+observations.
 
 Rasmussen & Williams (2006), Gaussian Processes for Machine Learning, eqs. 2.9 and 2.30; Bishop (2006),
 Pattern Recognition and Machine Learning, section 3.3.2.
@@ -63,15 +67,17 @@ class PredictiveModel:
     linear : LinearModel
         The mean.
     factors : tuple of float64 arrays of shape (n_components, n_components)
-        R in the upper triangle, for scaled features v: z'(A + alpha·I)⁻¹z = ‖R⁻ᵀv‖². One for each alpha.
+        R in the upper triangle, for scaled features v: ω·z'(A + alpha·I)⁻¹z = ‖R⁻ᵀv‖². One for each alpha.
     factor_of_target : int64 array of shape (n_targets,)
         Which of them is each target's.
     feature_means : float64 array of shape (n_components,)
         Of v; 0 without an intercept.
     noise_variance : float64 array of shape (n_targets,)
-        σ² of an observation of weight 1, in the targets' units squared.
+        σ²/ω, of an observation of the mean weight, in the targets' units squared.
     intercept_variance : float
-        Of the intercept in centred features, over σ².
+        Of the intercept in centred features, over σ²/ω: one over the number of observations.
+    mean_weight : float
+        ω.
     target_scale : float64 array of shape (n_targets,)
         (Weighted) standard deviation of each target on the training rows.
     """
@@ -82,6 +88,7 @@ class PredictiveModel:
     feature_means: FloatArray
     noise_variance: FloatArray
     intercept_variance: float
+    mean_weight: float
     target_scale: FloatArray
 
     def digest(self) -> str:
@@ -118,6 +125,7 @@ def predictive_model(
             f"no variance can be estimated from n_samples={equations.n_samples} with an intercept; fit on "
             "2 rows at least"
         )
+    mean_weight = equations.sum_of_weights / equations.n_samples
     feature_means, whitener = equations.feature_means, linear.feature_map.whitener
     penalty = check_alpha(alpha, equations.moments.shape[1])
     different, factor_of_target = np.unique(penalty, return_inverse=True)
@@ -138,6 +146,7 @@ def predictive_model(
             if whitener is not None:
                 # z = T⁻ᵀv, so that U⁻ᵀz = (UT)⁻ᵀv: one triangle for workers, which need not make T
                 multiply_upper_in_place(factor, whitener, pool)
+            factor /= np.sqrt(mean_weight)
             factors.append(factor)
     noise_variance = _noise_variance(equations, linear.coefficients, explained, alpha=penalty, floor=floor)
     return PredictiveModel(
@@ -145,8 +154,9 @@ def predictive_model(
         factors=tuple(factors),
         factor_of_target=factor_of_target.astype(np.int64),
         feature_means=feature_means if whitener is None else whitener.T @ feature_means,
-        noise_variance=noise_variance,
-        intercept_variance=1.0 / statistics.sum_of_weights if fit_intercept else 0.0,
+        noise_variance=noise_variance / mean_weight,
+        intercept_variance=1.0 / equations.n_samples if fit_intercept else 0.0,
+        mean_weight=mean_weight,
         target_scale=statistics.target_deviations(),
     )
 
@@ -159,7 +169,7 @@ def _noise_variance(
     alpha: FloatArray,
     floor: float,
 ) -> FloatArray:
-    """Return q/n of each target, q = c − B'(A + alpha)⁻¹B = rss + alpha‖w‖²."""
+    """Return σ² = q/n of each target, q = c − B'(A + alpha)⁻¹B = rss + alpha‖w‖²."""
     squared_norm = np.square(coefficients).sum(axis=0)
     total = equations.total_sum_of_squares
     rss = total - explained - alpha * squared_norm
@@ -219,7 +229,8 @@ def predict_rows_with_std(rows: Rows, model: PredictiveModel) -> tuple[FloatArra
 class Calibration:
     """Exact sums of how well standard deviations fit the errors on the rows seen so far; `+` joins two sets.
 
-    Each row is judged as one new observation of weight 1, N(f, s²), and counts by its weight. A target
+    Each row is judged as one new observation of the training rows' mean weight, N(f, s²), and counts by its
+    own weight. A target
     without noise, s = 0, has no density: its scores and densities are NaN.
 
     Attributes

@@ -467,7 +467,8 @@ def solve_update(
         n_seen=rows.n_after,
         left_out=[list(one) for one in rows.left_out],
     )
-    columns = None if model.columns is None else model.columns + ColumnMoments.of(batch.moments)
+    added = ColumnMoments.of(batch.moments, frequency_weights=statistics.spec.frequency_weights)
+    columns = None if model.columns is None else model.columns + added
     return replace(again, columns=columns)
 
 

@@ -24,6 +24,7 @@ def normal_equations(
         feature_means=feature_means,
         target_means=target_means,
         n_samples=n_samples,
+        sum_of_weights=n_samples,
         fit_intercept=fit_intercept,
     )
 

@@ -35,6 +35,7 @@ class RandomFeatureEstimator(BaseEstimator, ABC):
     standardize: bool
     fit_intercept: bool
     random_state: Any
+    sample_weight_kind: str
     engine: Engine | None
     feature_names_in_: NDArray[Any]
     _fitted: RidgeModel
@@ -99,6 +100,7 @@ class RandomFeatureEstimator(BaseEstimator, ABC):
             map=map_for(self.n_components),
             standardize=bool(self.standardize),
             fit_intercept=bool(self.fit_intercept),
+            sample_weight_kind=self.sample_weight_kind,
             seed=seed_from_random_state(self.random_state),
         )
 

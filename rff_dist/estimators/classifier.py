@@ -57,8 +57,10 @@ class RFFClassifier(ClassifierMixin, RandomFeatureEstimator):
 
     Parameters
     ----------
-    kernel, length_scale, n_components, cv, features, design, standardize, fit_intercept, random_state, engine
+    kernel, length_scale, n_components, cv, features, design, standardize, fit_intercept, random_state
         As in `RFFRidge`.
+    sample_weight_kind, engine
+        As in `RFFRidge`. Probabilities do not change with a factor on all weights either.
     alpha : "auto", "gcv", "evidence", "press", "cv", "cv-1se", float or sequence of float, default="auto"
         The penalty, chosen as in `RFFRidge` for ridge on the codes. Of the objectives Σ w·(y − f)² +
         alpha‖W‖², Σ w·max(0, 1 − y·f)² + alpha‖W‖² and −Σ w·log p + ½·alpha‖W‖². The squared hinge takes
@@ -139,6 +141,7 @@ class RFFClassifier(ClassifierMixin, RandomFeatureEstimator):
         tol: float = classification.TOL,
         max_iter: int = classification.MAX_ITER,
         random_state: Any = None,
+        sample_weight_kind: str = "precision",
         engine: Engine | None = None,
     ) -> None:
         self.kernel = kernel
@@ -155,6 +158,7 @@ class RFFClassifier(ClassifierMixin, RandomFeatureEstimator):
         self.tol = tol
         self.max_iter = max_iter
         self.random_state = random_state
+        self.sample_weight_kind = sample_weight_kind
         self.engine = engine
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None, groups: Any = None) -> Self:
@@ -168,7 +172,7 @@ class RFFClassifier(ClassifierMixin, RandomFeatureEstimator):
             Labels: integers, booleans, text or whole floats. Beside a dataset, path or URL the name of an
             array in its group, by default "y".
         sample_weight : array-like of shape (n_samples,), optional
-            Not negative; whole numbers repeat rows.
+            Not negative; 0 leaves a row out. See `sample_weight_kind`.
         groups : array-like of shape (n_samples,) or str, optional
             As in `RFFRidge.fit`.
 

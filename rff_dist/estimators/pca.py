@@ -163,7 +163,7 @@ class RFFPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         y : ignored
             For scikit-learn's pipelines.
         sample_weight : array-like of shape (n_samples,), optional
-            Not negative; whole numbers count as repetitions of their rows. Left out for a dataset.
+            Not negative: how precise a row is. Left out for a dataset.
 
         Raises
         ------

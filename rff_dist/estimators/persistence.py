@@ -113,11 +113,13 @@ def load_model(url: str | os.PathLike[str]) -> RFFRidge | RFFClassifier | RFFKMe
 
 def _parameters_of(model: RidgeModel) -> dict[str, Any]:
     """Return the parameters that a later fit of the same kind takes."""
+    repeated = model.statistics is not None and model.statistics.spec.frequency_weights
     return {
         **_features_of(model.feature_map),
         "alpha": model.card.get("alpha_given", "auto" if model.selection else model.alpha),
         "cv": folds_from_dict(model.card["folds"]) if "folds" in model.card else None,
         "fit_intercept": bool(model.card.get("fit_intercept", True)),
+        "sample_weight_kind": model.card.get("sample_weight_kind", "frequency" if repeated else "precision"),
     }
 
 

@@ -87,6 +87,11 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, RandomFeatureEstimator):
         Whether to fit an intercept, which is not penalised.
     random_state : int, RandomState, Generator or None, default=None
         The seed of frequencies and samples.
+    sample_weight_kind : {"precision", "frequency"}, default="precision"
+        What sample weights mean. Of "precision" each row of a weight above 0 is one observation, whose noise
+        has a variance of one over its weight: a factor on all weights changes no choice, no standard
+        deviation and no interval. Of "frequency" they are whole numbers, and a row of weight 3 is there three
+        times.
     engine : Engine or None, default=None
         None runs data in memory in this process, and other data on the current Dask client where there
         is one.
@@ -120,9 +125,9 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, RandomFeatureEstimator):
 
     Notes
     -----
-    Sample weights that are all whole numbers count as repetitions of their rows; others say how precise
-    a row is. Either way they weight the squared errors; they differ in the number of observations that
-    cross-validation reckons with.
+    Sample weights weight the squared errors in any case, beside a penalty that they leave as it is: an alpha
+    that is given means the same as in scikit-learn's `Ridge`, where a factor on all weights is one over it on
+    alpha, and an alpha that is chosen grows with the weights.
 
     References
     ----------
@@ -157,6 +162,7 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, RandomFeatureEstimator):
         standardize: bool = True,
         fit_intercept: bool = True,
         random_state: Any = None,
+        sample_weight_kind: str = "precision",
         engine: Engine | None = None,
     ) -> None:
         self.kernel = kernel
@@ -171,6 +177,7 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, RandomFeatureEstimator):
         self.standardize = standardize
         self.fit_intercept = fit_intercept
         self.random_state = random_state
+        self.sample_weight_kind = sample_weight_kind
         self.engine = engine
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None, groups: Any = None) -> Self:
@@ -183,7 +190,7 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, RandomFeatureEstimator):
         y : array-like, Dask or Zarr array of shape (n_samples,) or (n_samples, n_targets)
             Left out for a dataset, which has its own.
         sample_weight : array-like of shape (n_samples,), optional
-            Not negative.
+            Not negative; 0 leaves a row out. See `sample_weight_kind`.
         groups : array-like of shape (n_samples,) or str, optional
             What `GroupFolds` hold out together: integers or texts, or the name of their array in a dataset.
 
@@ -253,9 +260,10 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, RandomFeatureEstimator):
         X : array-like, frame, sparse matrix, Dask or Zarr array, dataset, path or URL
             Of shape (n_samples, n_features).
         return_std : bool, default=False
-            Whether to return the standard deviation of a new observation of weight 1 as well: of its noise,
-            the coefficients and the intercept, by Bayesian linear regression with alpha and the kernel
-            taken as known; see `rff_dist.uncertainty`. Not for Dask collections.
+            Whether to return the standard deviation of a new observation as well, whose weight is the mean
+            of the training rows' weights above 0, or 1 where weights repeat rows: of its noise, the
+            coefficients and the intercept, by Bayesian linear regression with alpha and the kernel taken as
+            known; see `rff_dist.uncertainty`. Not for Dask collections.
 
         Returns
         -------

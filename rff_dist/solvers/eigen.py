@@ -49,7 +49,7 @@ class RidgeSpectrum:
         How many eigenvalues were set to 0.
     smallest_eigenvalue : float
         The smallest eigenvalue as computed, before clipping.
-    total_sum_of_squares, feature_means, target_means, n_samples, fit_intercept
+    total_sum_of_squares, feature_means, target_means, n_samples, sum_of_weights, fit_intercept
         As in the `NormalEquations` that were decomposed.
     """
 
@@ -63,6 +63,7 @@ class RidgeSpectrum:
     feature_means: FloatArray
     target_means: FloatArray
     n_samples: int
+    sum_of_weights: float
     fit_intercept: bool
 
     @property
@@ -311,8 +312,8 @@ def _clip(
     smallest, largest = float(eigenvalues[0]), float(eigenvalues[-1])
     floor = max(rounding * largest, equations.gram_error, -smallest, 0.0)
     n_clipped = int(np.searchsorted(eigenvalues, floor, side="right"))
-    # Centring subtracts n·z̄z̄', so its rounding error is measured on that scale.
-    uncentred = largest + equations.n_samples * float(np.square(equations.feature_means).sum())
+    # Centring subtracts Σw·z̄z̄', so its rounding error is measured on that scale.
+    uncentred = largest + equations.sum_of_weights * float(np.square(equations.feature_means).sum())
     explained = rounding * uncentred + equations.gram_error
     if smallest < -explained:
         warnings.warn(
@@ -342,5 +343,6 @@ def _clip(
         feature_means=equations.feature_means,
         target_means=equations.target_means,
         n_samples=equations.n_samples,
+        sum_of_weights=equations.sum_of_weights,
         fit_intercept=equations.fit_intercept,
     )

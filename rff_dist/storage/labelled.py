@@ -175,7 +175,13 @@ class _WithLabels:
             rows,
             y=class_targets(codes, len(self.classes)),
             sample_weight=self.weighted(codes, rows.sample_weight),
+            own_weight=self.own(rows.sample_weight, len(codes)),
         )
+
+    def own(self, sample_weight: FloatArray | None, n_samples: int) -> FloatArray | None:
+        if self.class_weight is None:
+            return None
+        return np.ones(n_samples) if sample_weight is None else sample_weight
 
     def weighted(self, codes: IntArray, sample_weight: FloatArray | None) -> FloatArray | None:
         if self.class_weight is None:

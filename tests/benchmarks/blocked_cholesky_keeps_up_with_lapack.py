@@ -36,6 +36,7 @@ def run(console: Console, folder: Path) -> None:
             feature_means=np.zeros(size),
             target_means=np.zeros(1),
             n_samples=size,
+            sum_of_weights=size,
             fit_intercept=False,
         )
 

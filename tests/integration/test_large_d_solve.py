@@ -26,7 +26,7 @@ gram.flat[:: n + 1] += 100.0
 moments = rng.normal(size=(n, 3))
 equations = NormalEquations(
     gram=gram, moments=moments, total_sum_of_squares=np.full(3, 1e6), feature_means=np.zeros(n),
-    target_means=np.zeros(3), n_samples=10**6, fit_intercept=False,
+    target_means=np.zeros(3), n_samples=10**6, sum_of_weights=1e6, fit_intercept=False,
 )
 started = time.perf_counter()
 solution = solve_cholesky(equations, alpha, n_threads=2, overwrite_gram=True)

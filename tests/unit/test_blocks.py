@@ -470,14 +470,11 @@ class TestMoments:
         with pytest.raises(StatisticsError, match="0 and 1 targets"):
             self.measured(X) + self.measured(X[:, :5], y=X[:, 5:])
 
-    @pytest.mark.parametrize(
-        ("weights", "whole"), [(None, False), ([1.0, 0.0, 3.0], True), ([1.0, 0.5, 3.0], False)]
-    )
-    def test_whole_weights_are_recognised(self, weights, whole):
-        weights = None if weights is None else np.array(weights)
-        moments = self.measured(np.zeros((3, 1)), weights=weights)
-        assert moments.frequency_weights == whole
-        assert (moments + moments).frequency_weights == whole
+    def test_the_smallest_weight_is_that_of_the_rows_that_count(self):
+        X = self.columns(3)
+        parts = [self.measured(X, weights=np.array(weights)) for weights in ([0.0, 0.2, 3.0], [0.0] * 3)]
+        assert (parts[0] + parts[1]).smallest_weight == 0.2
+        assert self.measured(X).smallest_weight == 1.0
 
 
 # -- threads -------------------------------------------------------------------------------------------

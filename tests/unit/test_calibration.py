@@ -11,7 +11,8 @@ from rff_dist import Gaussian, SerialEngine, pipeline
 from rff_dist.blocks import Block, Rows
 from rff_dist.calibration import SMALLEST_SLOPE, ScoreCalibration, fit_calibration, leave_one_out_scores
 from rff_dist.classification import calibrate
-from rff_dist.storage import ArrayDataset
+from rff_dist.storage import ArrayDataset, LabelledDataset
+from rff_dist.storage.columns import as_column
 from rff_dist.uncertainty import predictive_model
 
 ENGINE = SerialEngine(n_threads=1)
@@ -51,20 +52,22 @@ def test_parameters_are_those_of_a_direct_fit_of_the_smoothed_likelihood(n_class
     scores, labels, _ = scored(400, n_classes)
     weights = np.random.default_rng(1).uniform(0.1, 2.0, 400) if weighted else np.ones(400)
     got = fit_calibration(scores, codes_of(labels, n_classes), weights if weighted else None)
-    # Platt 1999, with the smoothing written out by class
-    sizes = np.array([weights[labels == k].sum() for k in range(n_classes)])
-    T = np.stack([1 / (sizes + n_classes)] * n_classes, axis=1)[labels]
-    T[np.arange(400), labels] = ((sizes + 1) / (sizes + n_classes))[labels]
+    # one observation of the classes' shares beside the 400 rows, and a normal prior of the offsets
+    shares = np.array([weights[labels == k].sum() for k in range(n_classes)]) / weights.sum()
+    T = (400 * np.eye(n_classes)[labels] + shares) / 401
+    rows = weights * 400 / weights.sum()
     if n_classes == 2:
 
         def loss(q):
             f = q[0] * scores[:, 0] + q[1]
             t = T[:, 1]
-            return weights @ -(t * np.log(expit(f)) + (1 - t) * np.log(expit(-f)))
+            # ±b/2 about their mean
+            return rows @ -(t * np.log(expit(f)) + (1 - t) * np.log(expit(-f))) + q[1] ** 2 / 4
     else:
 
         def loss(q):
-            return weights @ -(T * log_softmax(q[0] * scores + q[1:], axis=1)).sum(axis=1)
+            prior = 0.5 * np.square(q[1:] - q[1:].mean()).sum()
+            return rows @ -(T * log_softmax(q[0] * scores + q[1:], axis=1)).sum(axis=1) + prior
 
     start = np.append(1.0, np.zeros(scores.shape[1]))
     direct = minimize(loss, start, method="BFGS", options={"gtol": 1e-6}).x
@@ -106,9 +109,8 @@ def test_separable_scores_have_finite_parameters(n_classes):
     found = fit_calibration(codes, codes)
     assert np.isfinite([found.slope, *found.intercepts]).all()
     P = np.exp(found.log_probabilities(codes))
-    # what the smoothing leaves: (N + 1) / (N + K)
-    size = 60 / n_classes
-    assert_allclose(P[np.arange(60), labels], (size + 1) / (size + n_classes), rtol=1e-6)
+    # what the smoothing leaves: (n + 1/K) / (n + 1)
+    assert_allclose(P[np.arange(60), labels], (60 + 1 / n_classes) / 61, rtol=1e-6)
 
 
 def test_a_class_that_the_sample_lacks_is_unlikely_not_impossible():
@@ -124,8 +126,37 @@ def test_scores_that_say_nothing_give_the_frequencies():
     labels = np.repeat([0, 1], [300, 100])
     found = fit_calibration(np.zeros((400, 1)), codes_of(labels, 2))
     P = np.exp(found.log_probabilities(np.zeros((1, 1))))
-    t = np.where(labels == 1, 101 / 102, 1 / 302).mean()
-    assert_allclose(P[0, 1], t, rtol=1e-6)
+    # the prior's pull of b/2 is about 1/700 of the 400 rows
+    assert_allclose(P[0, 1], 100 / 400, rtol=0.01)
+    # it is where the gradient vanishes: n·(p − share) + b/2 = 0
+    assert_allclose(400 * (P[0, 1] - 100 / 400) + found.intercepts[0] / 2, 0.0, atol=1e-6)
+
+
+@pytest.mark.parametrize("n_classes", [2, 4])
+def test_a_factor_on_all_weights_changes_no_parameter(n_classes):
+    scores, labels, _ = scored(300, n_classes)
+    weights = np.random.default_rng(1).uniform(0.1, 2.0, 300)
+    codes = codes_of(labels, n_classes)
+    one, other = (fit_calibration(scores, codes, weights * factor) for factor in (1.0, 1 / 3e5))
+    assert_allclose([one.slope, *one.intercepts], [other.slope, *other.intercepts], rtol=1e-7, atol=1e-9)
+
+
+def test_sure_scores_of_many_classes_give_sure_probabilities():
+    labels = np.arange(1000) % 100
+    codes = codes_of(labels, 100)
+    scores = codes + 0.1 * np.random.default_rng(0).standard_normal(codes.shape)
+    P = np.exp(fit_calibration(scores, codes).log_probabilities(scores))
+    # one observation in 1,000 is all that the smoothing takes; a pseudo-count for each class left 0.1
+    assert P[np.arange(1000), labels].mean() > 0.998
+
+
+def test_classes_of_few_rows_or_none_keep_the_rank_of_their_scores():
+    """Scores of all classes alike in law: a sample of 50 rows lacks most of 100 classes."""
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 100, 3000)
+    scores = codes_of(labels, 100) + 0.3 * rng.standard_normal((3000, 100))
+    found = fit_calibration(scores[:50], codes_of(labels[:50], 100))
+    assert (np.argmax(found.logits(scores), axis=1) == labels).mean() > 0.98
 
 
 @pytest.mark.parametrize("n_classes", [2, 3])
@@ -236,14 +267,13 @@ def test_a_class_of_weight_0_counts_for_nothing():
 def test_whole_weights_repeat_rows(class_weight):
     X, labels, _ = classified(300)
     counts = np.random.default_rng(1).integers(0, 4, 300)
-    factors = np.ones(2) if class_weight is None else class_weight
     found = []
-    for times, rows in ((counts, np.arange(300)), (None, np.repeat(np.arange(300), counts))):
-        own = np.ones(len(rows)) if times is None else times
-        dataset = ArrayDataset(X[rows], codes_of(labels[rows], 2), own * factors[labels[rows]])
+    for times, rows in ((counts.astype(float), np.arange(300)), (None, np.repeat(np.arange(300), counts))):
+        source = ArrayDataset(X[rows], None, times)
+        dataset = LabelledDataset(source, as_column(labels[rows]), np.arange(2), class_weight)
         model = pipeline.fit(
-            dataset, Gaussian(1.0), engine=ENGINE, length_scale=None, n_components=30, alpha=0.1,
-            standardize=False,
+            dataset, Gaussian(1.0), engine=ENGINE, length_scale=None, n_components=30,
+            alpha=0.1, standardize=False, sample_weight_kind="frequency",
         )[0]  # fmt: skip
         found.append(calibrate(dataset, model, class_weight=class_weight, seed=0))
     assert_allclose(found[0].slope, found[1].slope, rtol=1e-7)

@@ -3,6 +3,7 @@
 import functools
 import math
 import operator
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -112,6 +113,15 @@ def test_quantiles_are_those_of_refits_residuals_rounded_up_by_a_hundredth(
         ratio = scores.quantile(coverage) / expected
         assert (ratio > 1 - 1e-7).all()  # refits agree to that, and the bins round up
         assert (ratio < WIDTH * (1 + 1e-7)).all()
+
+
+def test_rows_count_as_often_as_weights_repeat_them():
+    residuals = np.abs(np.random.default_rng(0).standard_normal(60))
+    times = np.random.default_rng(1).integers(0, 4, 60)
+    weighted = ArrayDataset(np.zeros((60, 2)), residuals, times.astype(float))
+    models = replace(fold_models_of_zero(features_of(weighted, n_components=2), 60, 1.0), repeated=True)
+    found = score_rows(weighted.read(pipeline.blocks_of(weighted)[0]), models)
+    assert found == scored(np.repeat(residuals, times))
 
 
 @given(

@@ -145,11 +145,24 @@ class TestMaximum:
         X, y = sample(300, 2)
         plain = maximize_evidence(Gaussian(), X, y)
         assert maximize_evidence(Gaussian(), X, y, 2 * np.ones(300)) == plain
+        assert maximize_evidence(Gaussian(), X, y, np.full(300, 1e-200)) == plain
         broken = np.vstack([y, 30 * np.random.default_rng(1).standard_normal((100, 1))])
         more = np.vstack([X, X[:100]])
         weights = np.r_[np.ones(300), np.full(100, 1e-9)]
         hidden = maximize_evidence(Gaussian(), more, broken, weights)
         assert hidden.length_scale[0] == pytest.approx(plain.length_scale[0], rel=0.2)
+
+    def test_whole_weights_repeat_rows_where_they_are_said_to(self):
+        X, y = sample(120, 2)
+        times = np.random.default_rng(2).integers(1, 4, 120)
+        options = {"n_starts": 1, "per_feature": False}
+        weighted = maximize_evidence(Gaussian(), X, y, times * 1.0, frequency_weights=True, **options)
+        repeated = maximize_evidence(Gaussian(), X.repeat(times, axis=0), y.repeat(times, axis=0), **options)
+        # searches in float32 cosines of inputs about another mean, which stop within 1e-6 of the evidence
+        assert weighted.log_evidence == pytest.approx(repeated.log_evidence, rel=1e-4)
+        assert weighted.length_scale == pytest.approx(repeated.length_scale, rel=0.01)
+        with pytest.raises(DataError, match=r"a sample weight is \d.5, .* how often a row is there"):
+            maximize_evidence(Gaussian(), X, y, times + 0.5, frequency_weights=True)
 
     def test_constant_targets_have_no_say(self):
         X, y = sample(200, 2)

@@ -302,6 +302,7 @@ def test_the_minimiser_solves_ridge_in_one_step_where_the_curvature_is_right():
         feature_means=means,
         target_means=y.mean(axis=0),
         n_samples=50,
+        sum_of_weights=50,
         fit_intercept=True,
     )
     found = minimize_loss(

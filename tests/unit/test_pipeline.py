@@ -122,13 +122,12 @@ def test_the_grid_of_weights_is_the_least_power_of_two_that_none_exceeds(largest
     assert pipeline.weight_grid(moments)["weight_exponent"] == exponent
 
 
-def test_whole_weights_count_as_repetitions_and_others_do_not():
-    def grid(weights):
-        moments = pipeline.inspect(ArrayDataset(np.eye(3), np.ones(3), np.array(weights)), engine=ENGINE)
-        return pipeline.weight_grid(moments)["frequency_weights"]
-
-    assert grid([0.0, 1.0, 7.0])
-    assert not grid([0.5, 1.0, 7.0])
+def test_what_weights_mean_is_said_and_not_guessed():
+    moments = pipeline.inspect(ArrayDataset(np.eye(3), np.ones(3), np.array([0.0, 1.0, 7.0])), engine=ENGINE)
+    assert not pipeline.weight_grid(moments)["frequency_weights"]
+    assert pipeline.weight_grid(moments, "frequency")["frequency_weights"]
+    with pytest.raises(InvalidParameterError, match="`sample_weight_kind` is 'counts'"):
+        pipeline.weight_grid(moments, "counts")
 
 
 @pytest.mark.parametrize(

@@ -163,7 +163,8 @@ def test_a_given_alpha_leaves_no_path(fitted):
 def test_integer_weights_repeat_rows():
     X, y = draw_rows(200)
     counts = np.random.default_rng(2).integers(0, 4, len(X))
-    weighted = RFFRidge(n_components=32, length_scale=2.0, random_state=0).fit(X, y, counts)
+    kind = {"sample_weight_kind": "frequency"}
+    weighted = RFFRidge(n_components=32, length_scale=2.0, random_state=0, **kind).fit(X, y, counts)
     repeated = RFFRidge(n_components=32, length_scale=2.0, random_state=0)
     repeated.fit(np.repeat(X, counts, axis=0), np.repeat(y, counts))
     assert_allclose(weighted.alpha_, repeated.alpha_, rtol=1e-5)  # Brent's own tolerance
@@ -503,9 +504,11 @@ def test_solving_waits_until_the_coefficients_are_asked_for(rows, monkeypatch):
 
 def test_a_loaded_model_goes_on_where_it_was_stored(rows):
     X, y = rows
-    model = RFFRidge(n_components=32, random_state=0).partial_fit(X[:100], y[:100])
+    given = {"random_state": 0, "sample_weight_kind": "frequency"}
+    model = RFFRidge(n_components=32, **given).partial_fit(X[:100], y[:100])
     save_model(model, "memory://goes-on")
     loaded = load_model("memory://goes-on").partial_fit(X[100:], y[100:])
+    assert loaded.sample_weight_kind == "frequency"
     model.partial_fit(X[100:], y[100:])
     assert loaded.statistics_ == model.statistics_
     assert_array_equal(loaded.predict(X), model.predict(X))

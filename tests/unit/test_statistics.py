@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rff_dist.blocks import Accumulation, Block, Rows, accumulate_rows
-from rff_dist.errors import StatisticsError
+from rff_dist.errors import DataError, StatisticsError
 from rff_dist.exact import ExactSum
 from rff_dist.feature_map import FourierFeatureMap, draw_feature_map
 from rff_dist.statistics import FINE_FRACTION_BITS, FRACTION_BITS, RidgeStatistics, StatisticsSpec, TileLayout
@@ -172,7 +172,9 @@ def by_hand(low: list[int], n_samples: int) -> RidgeStatistics:
     """Return statistics of two components whose Gram holds the given integers."""
     spec = StatisticsSpec(2, 0, "hand-made", ((2, 1.0),))
     one = ExactSum.of(np.full((1, 1), float(n_samples)))
-    return RidgeStatistics(spec, n_samples, np.array(low, np.int64), None, ExactSum.zeros((2, 1)), one)
+    return RidgeStatistics(
+        spec, n_samples, n_samples, np.array(low, np.int64), None, ExactSum.zeros((2, 1)), one
+    )
 
 
 def integers(statistics: RidgeStatistics) -> list[int]:
@@ -399,11 +401,57 @@ class TestNormalEquations:
 class TestObservations:
     def test_weights_that_repeat_rows_count_as_observations(self):
         rows = replace(random_rows(10), sample_weight=np.arange(10.0))
-        for frequency_weights, expected in ((True, 45), (False, 10)):
+        for frequency_weights, expected in ((True, 45), (False, 9)):  # the first row's weight is 0
             state = accumulation(feature_map(), weight_exponent=4, frequency_weights=frequency_weights)
             for fit_intercept in (True, False):
                 equations = accumulate_rows(rows, state).normal_equations(fit_intercept=fit_intercept)
                 assert equations.n_samples == expected
+                assert equations.sum_of_weights == 45
+
+    @pytest.mark.parametrize("frequency_weights", [True, False])
+    def test_rows_without_weight_leave_all_but_the_count_of_rows_as_it_is(self, frequency_weights):
+        state = accumulation(feature_map(), weight_exponent=2, frequency_weights=frequency_weights)
+        weighted = replace(random_rows(40), sample_weight=np.arange(40.0) % 4)
+        counts = weighted.sample_weight > 0
+        alone = replace(
+            weighted, block=Block(0, 0, int(counts.sum())), X=weighted.X[counts], y=weighted.y[counts],
+            sample_weight=weighted.sample_weight[counts],
+        )  # fmt: skip
+        whole, part = accumulate_rows(weighted, state), accumulate_rows(alone, state)
+        assert (whole.n_samples, part.n_samples) == (40, 30)
+        assert whole.n_observations == part.n_observations == (60 if frequency_weights else 30)
+
+    def test_observations_add_up_and_are_forgotten_exactly(self):
+        state = accumulation(feature_map(), weight_exponent=2)
+        parts = [
+            accumulate_rows(replace(random_rows(20, seed=seed), sample_weight=np.arange(20.0) % 3), state)
+            for seed in range(2)
+        ]
+        together = parts[0] + parts[1]
+        assert together.n_observations == sum(part.n_observations for part in parts) == 26
+        assert together - parts[1] == parts[0]
+        assert replace(together, n_observations=25) != together
+        assert replace(together, n_observations=25).digest() != together.digest()
+
+    def test_weights_of_classes_repeat_no_row(self):
+        own = np.array([2.0, 0.0, 1.0, 3.0])
+        rows = replace(random_rows(4), sample_weight=own * [0.5, 2.0, 0.5, 0.0], own_weight=own)
+        state = accumulation(feature_map(), frequency_weights=True)
+        assert accumulate_rows(rows, state).n_observations == 3
+
+    def test_fractions_repeat_no_row(self):
+        rows = replace(random_rows(3), sample_weight=np.array([1.0, 0.5, 0.0]))
+        with pytest.raises(DataError, match=r"sample_weight is 0.5 in row 1, .* how often a row is there"):
+            accumulate_rows(rows, accumulation(feature_map(), frequency_weights=True))
+
+    @pytest.mark.parametrize("frequency_weights", [True, False])
+    def test_sums_that_were_stored_without_their_number_are_read_as_they_were_then(self, frequency_weights):
+        rows = replace(random_rows(10), sample_weight=np.arange(10.0))
+        state = accumulation(feature_map(), weight_exponent=4, frequency_weights=frequency_weights)
+        older = replace(accumulate_rows(rows, state), n_observations=45 if frequency_weights else 10)
+        metadata, arrays = older.to_arrays()
+        del metadata["n_observations"]
+        assert RidgeStatistics.from_arrays(metadata, arrays) == older
 
 
 class TestGrid:

@@ -76,14 +76,18 @@ def test_weights_that_are_precisions_scale_each_rows_noise(fit_intercept):
     weights = np.random.default_rng(1).uniform(0.2, 3.0, len(X))
     model = ridge(fit_intercept=fit_intercept).fit(X, y, sample_weight=weights)
     Z = model.feature_map_.transform(X)
-    expected = dense_std(Z, y, Z, fit_intercept=fit_intercept, weights=weights)
+    # dense_std's new observation has the weight 1, ours their mean: weights and alpha over it
+    mean = weights.mean()
+    expected = dense_std(
+        Z, y, Z, fit_intercept=fit_intercept, weights=weights / mean, alpha=model.alpha_ / mean
+    )
     assert_allclose(model.predict(X, return_std=True)[1], expected, rtol=1e-8)
 
 
 def test_whole_weights_are_repeated_rows():
     X, y = problem()
     weights = np.random.default_rng(1).integers(0, 4, len(X)).astype(float)
-    model = ridge().fit(X, y, sample_weight=weights)
+    model = ridge(sample_weight_kind="frequency").fit(X, y, sample_weight=weights)
     Z, times = model.feature_map_.transform(X), weights.astype(int)
     expected = dense_std(Z.repeat(times, axis=0), y.repeat(times), Z, fit_intercept=True)
     assert_allclose(model.predict(X, return_std=True)[1], expected, rtol=1e-8)
