@@ -185,6 +185,9 @@ def fit(dataset: Dataset, options: RidgeOptions, *, engine: Engine) -> pipeline.
     """
     candidates = options.candidates(dataset)
     tuned = any(candidate.length_scale == "evidence" for candidate in candidates)
+    choosing = len(candidates) > 1 or len(options.kinds) > 1
+    # length scales that were asked for by name are tuned with the care that `pipeline.fit` takes
+    n_tuned_on = TUNED_ON if choosing else drawing.TUNING_ROWS
     penalty, folds, widths = pipeline.plan_choices(
         dataset,
         options.penalty,
@@ -193,14 +196,13 @@ def fit(dataset: Dataset, options: RidgeOptions, *, engine: Engine) -> pipeline.
         map=options.map,
         features=options.kinds[-1],
         conformal=options.conformal,
-        n_tuned_on=TUNED_ON if tuned else 0,
+        n_tuned_on=n_tuned_on if tuned else 0,
         engine=engine,
     )
-    choosing = len(candidates) > 1 or len(options.kinds) > 1
     by = folds
     if choosing and folds is None:  # alpha is given, or chosen by something else: folds choose the rest
         by = pipeline.DEFAULT_FOLDS
-        by = hold_in(by, dataset.n_samples, TUNED_ON) if tuned else by
+        by = hold_in(by, dataset.n_samples, n_tuned_on) if tuned else by
     if by is not None:
         pipeline.check_folds(dataset, by)
     prepared = pipeline.prepare(dataset, standardize=options.standardize, engine=engine)
@@ -210,8 +212,7 @@ def fit(dataset: Dataset, options: RidgeOptions, *, engine: Engine) -> pipeline.
         map=options.map,
         seed=options.seed,
         folds=by,
-        n_samples=TUNED_ON,
-        n_starts=TUNING_STARTS,
+        **({"n_samples": n_tuned_on, "n_starts": TUNING_STARTS} if choosing else {}),
     )
     tries = []
     if choosing:

@@ -17,7 +17,6 @@ from rff_dist import (
     Gaussian,
     Laplacian,
     Linear,
-    RFFRidge,
     SerialEngine,
     draw_feature_map,
     drawing,
@@ -38,6 +37,7 @@ from rff_dist.errors import (
 from rff_dist.feature_map import FourierFeatureMap
 from rff_dist.statistics import RidgeStatistics
 from rff_dist.storage import ArrayDataset
+from tests.plain import plain_ridge
 
 ENGINE = SerialEngine(n_threads=1)
 
@@ -446,7 +446,7 @@ def test_the_steps_one_by_one_give_the_model_of_fit(n_components, standardize, s
     )  # fmt: skip
     standardizer = pipeline.standardizer_from(pipeline.inspect(dataset, engine=ENGINE))
     feature_map = drawing.draw(
-        dataset, Gaussian(), length_scale="auto", n_components=n_components, design="orthogonal",
+        dataset, Gaussian(), length_scale="median", n_components=n_components, design="orthogonal",
         map=feature_kind, seed=seed, standardizer=standardizer if standardize else None,
     )  # fmt: skip
     assert feature_map.digest() == model.feature_map.digest()
@@ -457,7 +457,7 @@ def test_the_steps_one_by_one_give_the_model_of_fit(n_components, standardize, s
 
 
 def test_fit_is_what_the_estimator_does(dataset, model):
-    estimator = RFFRidge(n_components=32, alpha=0.1, random_state=0).fit(dataset.X, dataset.y)
+    estimator = plain_ridge(n_components=32, alpha=0.1, random_state=0).fit(dataset.X, dataset.y)
     assert estimator.model_.digest() == model.digest()
 
 

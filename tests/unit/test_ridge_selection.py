@@ -7,9 +7,10 @@ from scipy.stats import norm
 from sklearn.linear_model import Ridge
 from sklearn.model_selection import GroupKFold, KFold
 
-from rff_dist import RFFRidge, SerialEngine, load_model, prediction, save_model, write_dataset
+from rff_dist import SerialEngine, load_model, prediction, save_model, write_dataset
 from rff_dist.folds import GroupFolds, HashFolds, PredefinedFolds, TimeFolds
 from rff_dist.progress import PassStarted
+from tests.plain import plain_ridge
 
 ALPHAS = np.logspace(-4, 2, 7)
 
@@ -39,9 +40,9 @@ def brute_force(model, X, y, weight, fold_of_row, splits, width):
 def test_the_whole_table_is_what_refitting_gives(problem, cv):
     X, y, weight = problem
     groups = np.arange(1500) % 31
-    model = RFFRidge(n_components=[64, 90], alpha=ALPHAS, cv=cv, random_state=0)
+    model = plain_ridge(n_components=[64, 90], alpha=ALPHAS, cv=cv, random_state=0)
     model.fit(X, y, sample_weight=weight, groups=groups)
-    wide = RFFRidge(n_components=90, alpha=1.0, random_state=0).fit(X, y, sample_weight=weight)
+    wide = plain_ridge(n_components=90, alpha=1.0, random_state=0).fit(X, y, sample_weight=weight)
     fold_of_row = cv.assign(0, 1500, n_samples=1500, groups=groups)
     table = model.selection_
     assert table["cv_n_components"].tolist() == [64, 90]
@@ -52,9 +53,9 @@ def test_the_whole_table_is_what_refitting_gives(problem, cv):
 
 def test_the_fit_is_the_one_at_the_chosen_width_and_alpha(problem):
     X, y, weight = problem
-    chosen = RFFRidge(n_components=[16, 64, 128], cv=4, random_state=0).fit(X, y, sample_weight=weight)
+    chosen = plain_ridge(n_components=[16, 64, 128], cv=4, random_state=0).fit(X, y, sample_weight=weight)
     assert chosen.n_components_ in (16, 64, 128)
-    direct = RFFRidge(n_components=chosen.n_components_, alpha=chosen.alpha_, random_state=0)
+    direct = plain_ridge(n_components=chosen.n_components_, alpha=chosen.alpha_, random_state=0)
     direct.fit(X, y, sample_weight=weight)
     assert chosen.feature_map_.digest() == direct.feature_map_.digest()
     assert chosen.statistics_.n_samples == 1500
@@ -62,12 +63,13 @@ def test_the_fit_is_the_one_at_the_chosen_width_and_alpha(problem):
     np.testing.assert_allclose(chosen.predict(X), direct.predict(X), rtol=1e-8, atol=1e-8)
 
 
-def test_auto_takes_the_smallest_width_within_a_standard_error(problem):
+def test_of_several_the_smallest_width_within_a_standard_error_is_taken(problem):
     X = problem[0][:400]
     y = np.sin(X[:, 0]) + 0.5 * np.random.default_rng(1).standard_normal(len(X))
-    model = RFFRidge(n_components="auto", random_state=0).fit(X, y)
+    widths = [32, 64, 128, 256, 512, 1024, 2048]
+    model = plain_ridge(n_components=widths, random_state=0).fit(X, y)
     table = model.selection_
-    assert table["cv_n_components"].tolist() == [32, 64, 128, 256, 512, 1024, 2048]
+    assert table["cv_n_components"].tolist() == widths
     best = table["cv_mean"][..., 0].min(axis=1)
     width, alpha = np.unravel_index(table["cv_mean"][..., 0].argmin(), table["cv_mean"].shape[:2])
     limit = best.min() + table["cv_standard_error"][width, alpha, 0]
@@ -76,11 +78,11 @@ def test_auto_takes_the_smallest_width_within_a_standard_error(problem):
 
 def test_one_standard_error_takes_a_larger_alpha(problem):
     X, y, _ = problem
-    least = RFFRidge(n_components=64, alpha="cv", random_state=0).fit(X, y)
-    careful = RFFRidge(n_components=64, alpha="cv-1se", random_state=0).fit(X, y)
+    least = plain_ridge(n_components=64, alpha="cv", random_state=0).fit(X, y)
+    careful = plain_ridge(n_components=64, alpha="cv-1se", random_state=0).fit(X, y)
     np.testing.assert_array_equal(least.selection_["cv_errors"], careful.selection_["cv_errors"])
     assert careful.alpha_ > least.alpha_
-    assert RFFRidge(n_components=64, cv=5, random_state=0).fit(X, y).alpha_ == least.alpha_
+    assert plain_ridge(n_components=64, cv=5, random_state=0).fit(X, y).alpha_ == least.alpha_
 
 
 @pytest.mark.parametrize("splitter", [KFold(3, shuffle=True, random_state=0), GroupKFold(3)])
@@ -92,7 +94,7 @@ def test_scikit_learn_s_splitters_hold_out_the_rows_they_say(problem, splitter):
     for i, (_, test) in enumerate(splits):
         fold_of_row[test] = i
     models = [
-        RFFRidge(n_components=32, alpha=ALPHAS, cv=cv, random_state=0).fit(X, y, weight, groups)
+        plain_ridge(n_components=32, alpha=ALPHAS, cv=cv, random_state=0).fit(X, y, weight, groups)
         for cv in (splitter, splits)
     ]
     expected = brute_force(models[0], X, y, weight, fold_of_row, PredefinedFolds(3).splits, 32)
@@ -106,7 +108,7 @@ def test_a_table_takes_one_reading_of_the_data_after_the_moments(problem):
     engine = SerialEngine(
         1, observers=[lambda event: isinstance(event, PassStarted) and passes.append(event)]
     )
-    RFFRidge(n_components=[16, 32, 64], cv=5, engine=engine, random_state=0).fit(X, y)
+    plain_ridge(n_components=[16, 32, 64], cv=5, engine=engine, random_state=0).fit(X, y)
     assert [event.label for event in passes] == ["inspect", "accumulate"]
 
 
@@ -115,14 +117,14 @@ def test_groups_are_found_by_name_in_a_stored_dataset(problem, tmp_path):
     groups = np.arange(1500) % 31
     write_dataset(tmp_path / "data.zarr", X, y, groups=groups)
     parameters = {"n_components": 32, "cv": GroupFolds(3), "random_state": 0}
-    stored = RFFRidge(**parameters).fit(str(tmp_path / "data.zarr"), groups="groups")
-    here = RFFRidge(**parameters).fit(X, y, groups=groups)
+    stored = plain_ridge(**parameters).fit(str(tmp_path / "data.zarr"), groups="groups")
+    here = plain_ridge(**parameters).fit(X, y, groups=groups)
     np.testing.assert_allclose(stored.selection_["cv_errors"], here.selection_["cv_errors"], rtol=1e-6)
 
 
 def test_a_stored_model_keeps_the_table_and_its_folds(problem, tmp_path):
     X, y, _ = problem
-    model = RFFRidge(n_components=[16, 32], cv=HashFolds(3, seed=2), random_state=0).fit(X, y)
+    model = plain_ridge(n_components=[16, 32], cv=HashFolds(3, seed=2), random_state=0).fit(X, y)
     save_model(model, tmp_path / "model")
     loaded = load_model(tmp_path / "model")
     assert loaded.selection_.keys() == model.selection_.keys()
@@ -135,7 +137,7 @@ def test_a_stored_model_keeps_the_table_and_its_folds(problem, tmp_path):
 
 def test_rows_added_later_keep_what_was_chosen(problem, tmp_path):
     X, y, _ = problem
-    model = RFFRidge(n_components=[16, 32], cv=3, random_state=0).fit(X[:1000], y[:1000])
+    model = plain_ridge(n_components=[16, 32], cv=3, random_state=0).fit(X[:1000], y[:1000])
     alpha, width = model.alpha_, model.n_components_
     save_model(model, tmp_path / "model")
     for one in (model, load_model(tmp_path / "model")):
@@ -158,8 +160,8 @@ def skewed():
 def test_conformal_intervals_cover_what_normal_ones_do_not(skewed, tmp_path):
     X, y = skewed
     parameters = {"n_components": 64, "random_state": 0}
-    conformal = RFFRidge(conformal=True, **parameters).fit(X[:3000], y[:3000])
-    normal = RFFRidge(**parameters).fit(X[:3000], y[:3000])
+    conformal = plain_ridge(conformal=True, **parameters).fit(X[:3000], y[:3000])
+    normal = plain_ridge(**parameters).fit(X[:3000], y[:3000])
 
     def coverage(model, asked):
         lower, upper = model.predict_interval(X[3000:], coverage=asked)
@@ -184,7 +186,7 @@ def test_conformal_intervals_cover_what_normal_ones_do_not(skewed, tmp_path):
 
 def test_intervals_without_scores_are_those_of_the_normal_law(problem):
     X, y, _ = problem
-    model = RFFRidge(n_components=32, random_state=0).fit(X, y)
+    model = plain_ridge(n_components=32, random_state=0).fit(X, y)
     mean, std = model.predict(X[:20], return_std=True)
     lower, upper = model.predict_interval(X[:20], coverage=0.9)
     np.testing.assert_allclose(lower, norm.ppf(0.05, mean, std), rtol=1e-12)
@@ -197,7 +199,7 @@ def test_intervals_without_scores_are_those_of_the_normal_law(problem):
 @pytest.mark.parametrize("conformal", [False, True])
 def test_intervals_are_written_beside_predictions(problem, tmp_path, conformal):
     X, y, _ = problem
-    model = RFFRidge(n_components=32, conformal=conformal, random_state=0).fit(X, y)
+    model = plain_ridge(n_components=32, conformal=conformal, random_state=0).fit(X, y)
     dataset = write_dataset(tmp_path / "data.zarr", X)
     engine = SerialEngine(1)
     prediction.predict(dataset, model.model_, tmp_path / "out", engine=engine, std=True, coverage=0.8)
@@ -222,4 +224,4 @@ def test_intervals_are_written_beside_predictions(problem, tmp_path, conformal):
 def test_a_fold_without_rows_is_named(problem):
     X, y, _ = problem
     with pytest.raises(ValueError, match=r"fold \d of GroupFolds.* has no rows"):
-        RFFRidge(n_components=16, cv=GroupFolds(5), random_state=0).fit(X, y, groups=np.zeros(1500, int))
+        plain_ridge(n_components=16, cv=GroupFolds(5), random_state=0).fit(X, y, groups=np.zeros(1500, int))
