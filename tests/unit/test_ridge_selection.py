@@ -36,6 +36,7 @@ def brute_force(model, X, y, weight, fold_of_row, splits, width):
     return errors
 
 
+@pytest.mark.filterwarnings("ignore:alpha=.* was chosen by cv, but it is the smallest")
 @pytest.mark.parametrize("cv", [HashFolds(3, seed=1), TimeFolds(4), GroupFolds(3)])
 def test_the_whole_table_is_what_refitting_gives(problem, cv):
     X, y, weight = problem
@@ -85,6 +86,7 @@ def test_one_standard_error_takes_a_larger_alpha(problem):
     assert plain_ridge(n_components=64, cv=5, random_state=0).fit(X, y).alpha_ == least.alpha_
 
 
+@pytest.mark.filterwarnings("ignore:alpha=.* was chosen by cv, but it is the smallest")
 @pytest.mark.parametrize("splitter", [KFold(3, shuffle=True, random_state=0), GroupKFold(3)])
 def test_scikit_learn_s_splitters_hold_out_the_rows_they_say(problem, splitter):
     X, y, weight = problem
