@@ -129,7 +129,7 @@ class RidgeOptions:
         first = self.kinds[0]
         if isinstance(self.kernel, str) and self.kernel == "auto":
             kernels: list[Kernel] = [Gaussian(), Matern(nu=1.5)]
-            linear = dataset.n_features <= pipeline.AUTO_COMPONENTS and not _several(self.n_components)
+            linear = not _several(self.n_components)
         else:
             kernels, linear = [find_kernel(self.kernel)], False
         found = [
@@ -199,6 +199,9 @@ def fit(dataset: Dataset, options: RidgeOptions, *, engine: Engine) -> pipeline.
         n_tuned_on=n_tuned_on if tuned else 0,
         engine=engine,
     )
+    if options.kernel == "auto":  # a linear kernel takes a component per column
+        fit_in = dataset.n_features <= widths[-1]
+        candidates = [one for one in candidates if fit_in or not isinstance(one.kernel, Linear)]
     by = folds
     if choosing and folds is None:  # alpha is given, or chosen by something else: folds choose the rest
         by = pipeline.DEFAULT_FOLDS
@@ -307,7 +310,10 @@ class _FirstRound:
 
     def _try(self, candidate: Candidate, sample: drawing.FoldSample) -> _Try:
         options, serial = self.options, SerialEngine()
-        width = min(ROUND_COMPONENTS, self.n_components)
+        width = ROUND_COMPONENTS
+        if not isinstance(candidate.kernel, Stationary):  # linear terms take a component per column
+            width = max(width, 2 * self.prepared.dataset.n_features)
+        width = min(width, self.n_components)
         feature_map = self.draws.feature_map(candidate, width, features=options.kinds[0])
         rows = GroupedDataset(
             ArrayDataset(sample.X, sample.y, sample.weights), as_column(sample.fold_of_row, name="folds")
