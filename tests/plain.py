@@ -1,4 +1,4 @@
-"""Estimators of one kernel, length scale and kind of features, for tests of something else than their choice."""
+"""Estimators of one kernel, length scale and kind of features, for tests that are not about their choice."""
 
 from typing import Any
 
