@@ -135,7 +135,7 @@ class RidgeOptions:
         first = self.kinds[0]
         if isinstance(self.kernel, str) and self.kernel == "auto":
             kernels: list[Kernel] = [Gaussian(), Matern(nu=1.5)]
-            linear = dataset.n_features <= pipeline.AUTO_COMPONENTS and not _several(self.n_components)
+            linear = not _several(self.n_components)
         else:
             kernels, linear = [find_kernel(self.kernel)], False
         found = [
@@ -191,6 +191,9 @@ def fit(dataset: Dataset, options: RidgeOptions, *, engine: Engine) -> pipeline.
     """
     candidates = options.candidates(dataset)
     tuned = any(candidate.length_scale == "evidence" for candidate in candidates)
+    choosing = len(candidates) > 1 or len(options.kinds) > 1
+    # length scales that were asked for by name are tuned with the care that `pipeline.fit` takes
+    n_tuned_on = TUNED_ON if choosing else drawing.TUNING_ROWS
     penalty, folds, widths = pipeline.plan_choices(
         dataset,
         options.penalty,
@@ -199,14 +202,16 @@ def fit(dataset: Dataset, options: RidgeOptions, *, engine: Engine) -> pipeline.
         map=options.map,
         features=options.kinds[-1],
         conformal=options.conformal,
-        n_tuned_on=TUNED_ON if tuned else 0,
+        n_tuned_on=n_tuned_on if tuned else 0,
         engine=engine,
     )
-    choosing = len(candidates) > 1 or len(options.kinds) > 1
+    if options.kernel == "auto":  # a linear kernel takes a component per column
+        fit_in = dataset.n_features <= widths[-1]
+        candidates = [one for one in candidates if fit_in or not isinstance(one.kernel, Linear)]
     by = folds
     if choosing and folds is None:  # alpha is given, or chosen by something else: folds choose the rest
         by = pipeline.DEFAULT_FOLDS
-        by = hold_in(by, dataset.n_samples, TUNED_ON) if tuned else by
+        by = hold_in(by, dataset.n_samples, n_tuned_on) if tuned else by
     if by is not None:
         by = pipeline.prepare_folds(dataset, by, engine=engine)
         folds = None if folds is None else by
@@ -222,8 +227,7 @@ def fit(dataset: Dataset, options: RidgeOptions, *, engine: Engine) -> pipeline.
         map=options.map,
         seed=options.seed,
         folds=by,
-        n_samples=TUNED_ON,
-        n_starts=TUNING_STARTS,
+        **({"n_samples": n_tuned_on, "n_starts": TUNING_STARTS} if choosing else {}),
     )
     tries = []
     if choosing:
@@ -327,7 +331,10 @@ class _FirstRound:
 
     def _try(self, candidate: Candidate, sample: drawing.FoldSample) -> _Try:
         options, serial = self.options, SerialEngine()
-        width = min(ROUND_COMPONENTS, self.n_components)
+        width = ROUND_COMPONENTS
+        if not isinstance(candidate.kernel, Stationary):  # linear terms take a component per column
+            width = max(width, 2 * self.prepared.dataset.n_features)
+        width = min(width, self.n_components)
         feature_map = self.draws.feature_map(candidate, width, features=options.kinds[0])
         rows = GroupedDataset(
             ArrayDataset(sample.X, sample.y, sample.weights), as_column(sample.fold_of_row, name="folds")

@@ -165,7 +165,7 @@ def tune_kernels(
         which replace its own; sums, products and linear kernels compete as they are.
     length_scales : sequence, optional
         Numbers, arrays of shape (n_features,), multiples of the median distance between rows such as "0.5x",
-        "auto" for "1x", or "evidence"; by default ¼, ½, 1, 2 and 4 times the median, see
+        "median" for "1x", or "evidence"; by default ¼, ½, 1, 2 and 4 times the median, see
         `rff_dist.search.make_candidates`.
     n_components : int, "auto" or sequence of int
         Of several, each candidate takes its smallest within one standard error of its best, at no other
@@ -223,7 +223,7 @@ def tune_kernels(
         sample_weight_kind=sample_weight_kind,
         engine=engine,
     )
-    estimator._check_features()
+    estimator._options()  # checks the parameters
     folds, dataset = as_folds(cv, as_dataset(estimator, X, y, sample_weight, reset=True), y, groups)
     with suitable_engine(engine, dataset) as running:
         found = search.search(

@@ -394,6 +394,7 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, RandomFeatureEstimator):
     def _alpha_to_refit(self) -> pipeline.Alpha | None:
         """Return what alpha is chosen by when rows were added; folds and former rows are not at hand."""
         alpha: pipeline.Alpha = self.alpha
+        pipeline.check_alpha(alpha)
         chosen_anew = isinstance(alpha, str) and alpha in ("gcv", "evidence")
         return alpha if chosen_anew or pipeline.is_one_alpha(alpha) else None
 

@@ -9,10 +9,11 @@ from scipy import stats
 from sklearn.kernel_ridge import KernelRidge
 from sklearn.linear_model import Ridge
 
-from rff_dist import RFFRidge, RFFSampler, SerialEngine, load_model, save_model, write_dataset
+from rff_dist import RFFSampler, SerialEngine, load_model, save_model, write_dataset
 from rff_dist.engines.dask import DaskEngine
 from rff_dist.errors import DataError
 from rff_dist.kernels import Gaussian, Laplacian, Linear, Matern, Min, Polynomial, SpectralKernel
+from tests.plain import plain_ridge
 
 KERNELS = {
     "with a trend": Gaussian(1.5) + Linear(),
@@ -35,7 +36,7 @@ def rows():
 
 def ridge(kernel, **options):
     parameters = {"n_components": 200, "alpha": 0.1, "design": "iid", "random_state": 0} | options
-    return RFFRidge(kernel, **parameters)
+    return plain_ridge(kernel, **parameters)
 
 
 @pytest.mark.parametrize("kernel", KERNELS.values(), ids=KERNELS)

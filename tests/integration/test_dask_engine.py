@@ -43,10 +43,10 @@ from rff_dist.errors import (
     MissingDependencyError,
     StorageError,
 )
-from rff_dist.estimators import RFFRidge
 from rff_dist.progress import BlockDone, Event, PassTimings
 from rff_dist.storage import dataset_from_arrays, open_dataset, write_dataset
 from tests.engine_contract import BLOCKS, Counting, EngineContract, FileOutput, nest, unit_blocks
+from tests.plain import plain_ridge
 
 pytestmark = pytest.mark.distributed
 
@@ -862,7 +862,7 @@ def test_columns_of_dask_frames_are_kept_as_names() -> None:
 
 @pytest.mark.parametrize("names", [("b", "a", "c"), ("a", "b", "d")], ids=["another order", "another name"])
 def test_predicting_for_other_columns_than_those_of_the_fit_is_refused(names: tuple[str, ...]) -> None:
-    model = RFFRidge(n_components=8, random_state=0)
+    model = plain_ridge(n_components=8, random_state=0)
     model.fit(frame_of_columns("a", "b", "c"), da.from_array(Y_VALUES, chunks=50))
     with pytest.raises(DataError, match="feature names should match"):
         model.predict(frame_of_columns(*names))

@@ -21,7 +21,8 @@ X = rng.standard_normal((n, 8)).astype(np.float32)
 y = np.sin(X[:, 0]) * X[:, 1] + 0.1 * rng.standard_normal(n)
 engine = SerialEngine()
 model = RFFRidge(
-    Gaussian(3.0), n_components=n_components, alpha=alpha, standardize=False, random_state=0, engine=engine
+    Gaussian(3.0), features="fourier", n_components=n_components, alpha=alpha, standardize=False,
+    random_state=0, engine=engine
 )
 started = time.perf_counter()
 model.fit(X, y)

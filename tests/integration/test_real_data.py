@@ -11,11 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rff_dist import Matern, RFFRidge, SerialEngine, prediction
+from rff_dist import Matern, SerialEngine, prediction
 from rff_dist.blocks import Block, LinearModel, Rows, predict_rows
 from rff_dist.solvers import solve_cholesky
 from rff_dist.storage import ArrayDataset
 from rff_dist.uncertainty import LEVELS
+from tests.plain import plain_ridge
 
 
 @pytest.fixture(scope="module")
@@ -44,10 +45,10 @@ def test_2048_components_reach_the_error_of_the_prototype(folder, name, worst, c
     train, test, given = read_split_0(folder, name)
     # f = Zw with w ~ N(0, signal²) and noise: the posterior mean is ridge with alpha = noise²/signal²
     published = given["noise_scale"] ** 2 / given["signal_scale"] ** 2
-    model = RFFRidge(
+    model = plain_ridge(
         Matern(given["length_scale"], nu=1.5),
         n_components=2048,
-        alpha=published if choice == "published alpha" else "auto",
+        alpha=published if choice == "published alpha" else "gcv",
         random_state=0,
     ).fit(train[:, :-1], train[:, -1])
     error = np.sqrt(np.mean((model.predict(test[:, :-1]) - test[:, -1]) ** 2))
@@ -61,7 +62,7 @@ def test_standard_deviations_with_2048_components_are_calibrated(folder, name, w
     # keggdirected -0.982 (-0.988, -0.985), 96.1 % (96.4, 96.1)
     train, test, given = read_split_0(folder, name)
     published = given["noise_scale"] ** 2 / given["signal_scale"] ** 2
-    model = RFFRidge(
+    model = plain_ridge(
         Matern(given["length_scale"], nu=1.5),
         n_components=2048,
         alpha=published if choice == "published alpha" else "gcv",
@@ -79,7 +80,9 @@ def test_standard_deviations_with_2048_components_are_calibrated(folder, name, w
 def test_length_scales_by_evidence_are_as_good_as_the_published_ones(folder, name, worst):
     # Published length scales give 0.375 on elevators and 0.168 on pol.
     train, test, _ = read_split_0(folder, name)
-    model = RFFRidge(Matern(nu=1.5), length_scale="evidence", n_components=2048, random_state=0)
+    model = plain_ridge(
+        Matern(nu=1.5), length_scale="evidence", n_components=2048, alpha="cv", random_state=0
+    )
     predicted = model.fit(train[:, :-1], train[:, -1]).predict(test[:, :-1])
     assert np.sqrt(np.mean((predicted - test[:, -1]) ** 2)) <= worst
 
@@ -95,7 +98,7 @@ def test_nystrom_features_err_no_more_than_falkon_and_nowhere_blow_up_along_alph
     n_centres, length_scale, falkon = FALKON[name]
     train, test, _ = read_split_0(folder, name)
     X, y = train[:, :-1], train[:, -1]
-    model = RFFRidge(Matern(length_scale), features="nystrom", n_components=n_centres, random_state=0).fit(
+    model = plain_ridge(Matern(length_scale), features="nystrom", n_components=n_centres, random_state=0).fit(
         X, y
     )
 

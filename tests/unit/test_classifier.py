@@ -31,6 +31,7 @@ from rff_dist.blocks import Block
 from rff_dist.errors import DataError, InvalidParameterError, SolveError, StatisticsError
 from rff_dist.storage import ArrayDataset, LabelledDataset
 from rff_dist.storage.columns import as_column, open_column
+from tests.plain import plain_classifier, plain_ridge
 
 LOSSES = ["squared", "logistic", "squared_hinge"]
 ENGINE = SerialEngine(n_threads=1)
@@ -47,7 +48,7 @@ def draw_rows(n_samples=300, n_classes=2, *, noise=0.5, seed=0):
 
 def classifier(**parameters):
     given = {"n_components": 32, "alpha": 0.3, "random_state": 0, "engine": ENGINE}
-    return RFFClassifier(**(given | parameters))
+    return plain_classifier(**(given | parameters))
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +62,7 @@ def rows():
 def scikit_learns_checks():
     """Yield all checks of the default; of the other losses, whose inputs are read alike, those of the fit."""
     for loss in LOSSES:
-        estimator = RFFClassifier(n_components=16, alpha=0.1, loss=loss, engine=ENGINE)
+        estimator = plain_classifier(n_components=16, alpha=0.1, loss=loss, engine=ENGINE)
         for model, check in estimator_checks_generator(estimator):
             name = getattr(check, "func", check).__name__
             if "sample_weight_equivalence" in name:  # with rows that are repeated, which precisions do not do
@@ -362,7 +363,7 @@ def test_a_loaded_classifier_has_its_parameters_and_fits_again(tmp_path, rows):
 
 
 def test_a_stored_ridge_is_loaded_as_a_ridge(tmp_path, rows):
-    save_model(RFFRidge(n_components=8, random_state=0).fit(*rows), tmp_path / "model")
+    save_model(plain_ridge(n_components=8, random_state=0).fit(*rows), tmp_path / "model")
     assert isinstance(load_model(tmp_path / "model"), RFFRidge)
 
 

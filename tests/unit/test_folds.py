@@ -35,6 +35,7 @@ from rff_dist.folds import (
     find_folds,
     folds_from_dict,
     folds_to_dict,
+    hold_in,
 )
 from rff_dist.runs import as_runs, expand
 from rff_dist.statistics import FINE_FRACTION_BITS, StatisticsSpec
@@ -182,7 +183,17 @@ def test_what_is_no_number_of_folds_is_refused():
         find_folds("five")
 
 
-@pytest.mark.parametrize("folds", [HashFolds(3, 7), GroupFolds(4), TimeFolds(9), PredefinedFolds(2)])
+@pytest.mark.parametrize(
+    "folds",
+    [
+        HashFolds(3, 7),
+        GroupFolds(4),
+        TimeFolds(9),
+        PredefinedFolds(2),
+        hold_in(HashFolds(3, 7), 1000, 100),
+        hold_in(TimeFolds(9), 1000, 100),
+    ],
+)
 def test_folds_are_rebuilt_from_their_facts(folds):
     facts = json.loads(json.dumps(folds_to_dict(folds)))
     assert folds_from_dict(facts) == folds
@@ -297,6 +308,88 @@ def test_statistics_of_different_folds_do_not_add_up():
     with pytest.raises(StatisticsError, match="different folds"):
         operator.add(left, right)
     assert left + left == left
+
+
+# -- rows that are held in -------------------------------------------------------------------------
+
+
+@st.composite
+def held_in_folds(draw):
+    n_samples = draw(st.integers(10, 3000))
+    seed = draw(st.integers(0, 2**32))
+    wanted = draw(st.integers(1, 4000))
+    return hold_in(HashFolds(draw(st.integers(2, 6)), seed), n_samples, wanted), n_samples, wanted
+
+
+@given(case=held_in_folds(), cuts=st.lists(st.integers(0, 3000), max_size=5))
+def test_rows_held_in_are_as_many_as_wanted_however_blocks_are_cut(case, cuts):
+    folds, n_samples, wanted = case
+    whole = folds.assign(0, n_samples, n_samples=n_samples, groups=None)
+    held_in = folds.is_held_in(whole)
+    assert held_in.sum() == min(wanted, n_samples // 2)
+    # the other rows are in their own fold
+    base = folds.base.assign(0, n_samples, n_samples=n_samples, groups=None)
+    np.testing.assert_array_equal(whole[~held_in], base[~held_in])
+    assert (whole[held_in] == folds.n_folds - 1).all()
+    edges = sorted({0, n_samples, *(cut for cut in cuts if cut < n_samples)})
+    pieces = [folds.assign(a, b, n_samples=n_samples, groups=None) for a, b in itertools.pairwise(edges)]
+    np.testing.assert_array_equal(np.concatenate(pieces), whole)
+
+
+@given(case=held_in_folds(), added=st.integers(1, 500))
+def test_rows_that_are_appended_later_are_not_held_in_and_move_no_other(case, added):
+    folds, n_samples, _ = case
+    before = folds.assign(0, n_samples, n_samples=n_samples, groups=None)
+    after = folds.assign(0, n_samples + added, n_samples=n_samples + added, groups=None)
+    np.testing.assert_array_equal(after[:n_samples], before)
+    assert not folds.is_held_in(after[n_samples:]).any()
+
+
+@given(
+    base=st.sampled_from([HashFolds(3), HashFolds(5, 9), TimeFolds(4), GroupFolds(3), PredefinedFolds(4)]),
+    n_samples=st.integers(20, 400),
+)
+def test_rows_held_in_are_trained_on_in_every_split_that_uses_their_time_and_never_validated_on(
+    base, n_samples
+):
+    folds = hold_in(base, n_samples, 10)
+    held_in = {f for f in range(folds.n_folds) if folds.is_held_in(np.array([f]))[0]}
+    assert len(held_in) == 1
+    assert folds.splits
+    for trained, validated in folds.splits:
+        assert validated not in held_in
+        assert held_in <= set(trained)
+        assert validated not in trained
+        # in time nothing is trained on that is later
+        assert not isinstance(base, TimeFolds) or max(trained) < validated
+
+
+@pytest.mark.parametrize("base", [TimeFolds(4), GroupFolds(4), PredefinedFolds(4)])
+def test_of_times_and_groups_the_first_fold_is_held_in(base):
+    groups = np.arange(100) % 4
+    folds = hold_in(base, 100, 10)
+    fold_of_row = folds.assign(0, 100, n_samples=100, groups=groups)
+    np.testing.assert_array_equal(fold_of_row, base.assign(0, 100, n_samples=100, groups=groups))
+    np.testing.assert_array_equal(folds.is_held_in(fold_of_row), fold_of_row == 0)
+    assert folds.n_folds == 4
+
+
+def test_of_many_rows_few_stretches_are_held_in_one_in_each_equal_part():
+    n_samples = 300_000
+    folds = hold_in(HashFolds(5), n_samples, 4000)
+    rows = np.flatnonzero(folds.is_held_in(folds.assign(0, n_samples, n_samples=n_samples, groups=None)))
+    assert len(rows) == 4096  # 256 stretches of 4000 / 256 rows, rounded up
+    starts = rows[np.diff(rows, prepend=-2) > 1]
+    parts = rows * 256 // n_samples
+    np.testing.assert_array_equal(np.bincount(parts, minlength=256), 16)
+    # places within parts are as good as uniform: a mean further off has a probability below 1e-4
+    places = (starts - starts * 256 // n_samples * (n_samples / 256)) / (n_samples / 256)
+    assert abs(places.mean() - 0.5) < 4 / np.sqrt(12 * 256) + 16 * 256 / n_samples
+
+
+def test_what_is_held_in_is_held_in_once():
+    folds = hold_in(HashFolds(3), 100, 10)
+    assert hold_in(folds, 50, 20) is folds
 
 
 # -- leading components ----------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from rff_dist.engines.dask_arrays import DaskArrayDataset
 from rff_dist.errors import DataError, InvalidParameterError, StorageError
 from rff_dist.estimators.inputs import as_labelled, suitable_engine, with_groups
 from rff_dist.storage import ArrayDataset, as_column, open_column
+from tests.plain import plain_ridge
 
 N, D = 300, 4
 
@@ -79,9 +80,9 @@ def as_numpy(values):
 @pytest.mark.parametrize("form", FORMS)
 def test_the_same_rows_in_any_form_give_the_same_bits(rows, form):
     X, y = rows
-    expected = RFFRidge(n_components=32, random_state=0).fit(X, y)
+    expected = plain_ridge(n_components=32, random_state=0).fit(X, y)
     given_X, given_y = FORMS[form](X, y)
-    model = RFFRidge(n_components=32, random_state=0).fit(given_X, given_y)
+    model = plain_ridge(n_components=32, random_state=0).fit(given_X, given_y)
     assert model.n_features_in_ == D
     assert model.statistics_ == expected.statistics_
     assert_array_equal(model.coef_, expected.coef_)
@@ -105,7 +106,7 @@ def test_the_sampler_transforms_any_form_alike(rows, form):
 
 def test_a_polars_frame_gives_the_same_bits(rows):
     X, y = rows
-    model = RFFRidge(n_components=32, alpha=0.1, random_state=0)
+    model = plain_ridge(n_components=32, alpha=0.1, random_state=0)
     expected = model.fit(X, y).coef_
     assert_array_equal(model.fit(polars.DataFrame(X, schema=list("abcd")), polars.Series(y)).coef_, expected)
 
@@ -114,7 +115,7 @@ def test_a_polars_frame_gives_the_same_bits(rows):
 def test_weights_and_several_targets_in_any_form_give_the_same_bits(rows, form):
     X, y = rows
     Y, weights = np.column_stack([y, -y, X[:, 0]]), np.linspace(0.0, 2.0, N)
-    expected = RFFRidge(n_components=32, random_state=0).fit(X, Y, weights)
+    expected = plain_ridge(n_components=32, random_state=0).fit(X, Y, weights)
     if form == "dataset":
         arguments = (write_dataset("memory://inputs-weighted", X, Y, sample_weight=weights, overwrite=True),)
     elif form == "Dask array":
@@ -127,7 +128,7 @@ def test_weights_and_several_targets_in_any_form_give_the_same_bits(rows, form):
         arguments = (zarr_array(X, (64, 4)), zarr_array(Y, (50, 3)), zarr_array(weights, (300,)))
     else:
         arguments = (sp.csr_array(X), Y, weights)
-    model = RFFRidge(n_components=32, random_state=0).fit(*arguments)
+    model = plain_ridge(n_components=32, random_state=0).fit(*arguments)
     assert model.statistics_ == expected.statistics_
     assert_array_equal(model.coef_, expected.coef_)
     assert_allclose(as_numpy(model.predict(arguments[0])), expected.predict(X), rtol=1e-13, atol=1e-13)
@@ -139,13 +140,13 @@ def test_several_blocks_are_read_from_each_form_alike():
     rng = np.random.default_rng(1)
     X = rng.normal(size=(20_000, 3))
     y = X[:, 0] + rng.normal(size=len(X))
-    expected = RFFRidge(n_components=16, alpha=1.0, random_state=0).fit(X, y)
+    expected = plain_ridge(n_components=16, alpha=1.0, random_state=0).fit(X, y)
     for given in (
         (da.from_array(X, chunks=(8192, 3)), da.from_array(y, chunks=8192)),
         (zarr_array(X, (8192, 3)), zarr_array(y, (8192,))),
         (sp.csr_array(X), y),
     ):
-        model = RFFRidge(n_components=16, alpha=1.0, random_state=0).fit(*given)
+        model = plain_ridge(n_components=16, alpha=1.0, random_state=0).fit(*given)
         assert model.statistics_ == expected.statistics_
         assert_array_equal(model.coef_, expected.coef_)
 
@@ -155,13 +156,13 @@ def test_several_blocks_are_read_from_each_form_alike():
 
 def test_predictions_of_a_dask_array_are_lazy_and_in_its_chunks(rows):
     X, y = rows
-    model = RFFRidge(n_components=32, alpha=0.1, random_state=0).fit(X, y)
+    model = plain_ridge(n_components=32, alpha=0.1, random_state=0).fit(X, y)
     predictions = model.predict(da.from_array(X, chunks=(70, D)))
     assert isinstance(predictions, da.Array)
     assert (predictions.shape, predictions.chunks) == ((N,), ((70, 70, 70, 70, 20),))
     Z = RFFSampler(n_components=32, random_state=0).fit(X).transform(da.from_array(X, chunks=(70, D)))
     assert (Z.shape, Z.dtype) == ((N, 32), np.float64)
-    several = RFFRidge(n_components=32, alpha=0.1, random_state=0).fit(X, np.column_stack([y, y, y]))
+    several = plain_ridge(n_components=32, alpha=0.1, random_state=0).fit(X, np.column_stack([y, y, y]))
     assert several.predict(da.from_array(X, chunks=(70, D))).chunks == ((70, 70, 70, 70, 20), (3,))
 
 
@@ -182,7 +183,7 @@ def test_unknown_chunk_sizes_are_computed_in_one_pass(rows):
 
 def test_predictions_of_unknown_chunks_have_the_right_values(rows):
     X, y = rows
-    model = RFFRidge(n_components=32, alpha=0.1, random_state=0).fit(X, y)
+    model = plain_ridge(n_components=32, alpha=0.1, random_state=0).fit(X, y)
     unknown = da.from_array(X, chunks=(100, D))
     unknown = unknown[unknown[:, 0] > 0]
     assert_allclose(model.predict(unknown).compute(), model.predict(X[X[:, 0] > 0]), rtol=1e-13)
@@ -190,9 +191,9 @@ def test_predictions_of_unknown_chunks_have_the_right_values(rows):
 
 def test_a_dask_array_split_along_columns_gets_one_warning_and_the_same_bits(rows):
     X, y = rows
-    expected = RFFRidge(n_components=32, alpha=0.1, random_state=0).fit(X, y)
+    expected = plain_ridge(n_components=32, alpha=0.1, random_state=0).fit(X, y)
     split = da.from_array(X, chunks=(100, 2))
-    model = RFFRidge(n_components=32, alpha=0.1, random_state=0)
+    model = plain_ridge(n_components=32, alpha=0.1, random_state=0)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         model.fit(split, y)
@@ -234,10 +235,10 @@ def test_with_a_current_client_stored_and_lazy_data_run_on_it_and_memory_does_no
     assert run_by(None, dataset) == "DaskEngine"
     assert run_by(None, ArrayDataset(X, y)) == "SerialEngine"
     assert run_by(SerialEngine(n_threads=1), dataset) == "SerialEngine"
-    expected = RFFRidge(n_components=32, random_state=0).fit(X, y)
+    expected = plain_ridge(n_components=32, random_state=0).fit(X, y)
     for given in ((tmp_path / "data.zarr",), (da.from_array(X, chunks=(100, D)), y)):
         before = client.run_on_scheduler(lambda dask_scheduler: dask_scheduler.transition_counter)
-        model = RFFRidge(n_components=32, random_state=0).fit(*given)
+        model = plain_ridge(n_components=32, random_state=0).fit(*given)
         after = client.run_on_scheduler(lambda dask_scheduler: dask_scheduler.transition_counter)
         assert after > before  # the cluster worked
         assert_array_equal(model.coef_, expected.coef_)
@@ -248,7 +249,7 @@ def test_with_a_current_client_stored_and_lazy_data_run_on_it_and_memory_does_no
 def test_a_given_engine_runs_the_fit(rows):
     events = []
     engine = SerialEngine(n_threads=1, observers=[events.append])
-    RFFRidge(n_components=32, alpha=0.1, engine=engine).fit(*rows)
+    plain_ridge(n_components=32, alpha=0.1, engine=engine).fit(*rows)
     assert {event.label for event in events} >= {"inspect", "accumulate"}
 
 
@@ -267,11 +268,11 @@ def test_a_value_that_is_not_finite_is_named_by_row_and_column(rows, form, value
     X, y = rows
     kind = "NaN" if np.isnan(value) else "infinity"
     with pytest.raises(ValueError, match=f"Input X contains {kind}: row 123, column 2") as caught:
-        RFFRidge(n_components=32).fit(*FORMS[form](with_value(X, value), y))
+        plain_ridge(n_components=32).fit(*FORMS[form](with_value(X, value), y))
     assert isinstance(caught.value, DataError)
     with pytest.raises(DataError, match=f"Input y contains {kind}: row 123"):
-        RFFRidge(n_components=32).fit(*FORMS[form](X, np.where(np.arange(N) == 123, value, y)))
-    model = RFFRidge(n_components=32, alpha=0.1).fit(X, y)
+        plain_ridge(n_components=32).fit(*FORMS[form](X, np.where(np.arange(N) == 123, value, y)))
+    model = plain_ridge(n_components=32, alpha=0.1).fit(X, y)
     with pytest.raises(DataError, match=f"Input X contains {kind}: row .*column 2"):
         as_numpy(model.predict(FORMS[form](with_value(X, value), y)[0]))
 
@@ -304,7 +305,7 @@ def test_a_value_that_is_not_finite_is_named_by_row_and_column(rows, form, value
 )  # fmt: skip
 def test_bad_rows_are_refused_in_any_form(rows, given, error, message):
     with pytest.raises(error, match=message):
-        RFFRidge(n_components=32).fit(*given(*rows))
+        plain_ridge(n_components=32).fit(*given(*rows))
 
 
 @pytest.mark.parametrize("form", ["Dask array", "Zarr arrays", "path", "csr_matrix"])
@@ -313,7 +314,7 @@ def test_another_number_of_columns_is_refused_in_any_form(rows, form):
     message = "X has 3 features, but {} is expecting 4 features as input"
     given = FORMS[form](X[:, :3], y)[0]
     with pytest.raises(ValueError, match=message.format("RFFRidge")):
-        RFFRidge(n_components=32, alpha=0.1).fit(X, y).predict(given)
+        plain_ridge(n_components=32, alpha=0.1).fit(X, y).predict(given)
     with pytest.raises(ValueError, match=message.format("RFFSampler")):
         RFFSampler(n_components=32).fit(X).transform(given)
 
@@ -326,7 +327,7 @@ def test_a_dataset_with_other_column_names_is_refused(rows):
             for name, columns in {"trained": list("abcd"), "other": list("abce")}.items()
         }
     )
-    model = RFFRidge(n_components=32, alpha=0.1, random_state=0).fit(names[0])
+    model = plain_ridge(n_components=32, alpha=0.1, random_state=0).fit(names[0])
     assert list(model.feature_names_in_) == list("abcd")
     with pytest.raises(DataError, match=r"feature names should match.*'e'.*expected.*'d'"):
         model.predict(names[1])

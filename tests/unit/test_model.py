@@ -24,6 +24,7 @@ from rff_dist.frequencies import Orthogonal
 from rff_dist.model import RidgeModel, read_model, write_model
 from rff_dist.pipeline import accumulate, solve
 from rff_dist.storage import ArrayDataset, read_record, write_record
+from tests.plain import plain_ridge
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +36,7 @@ def rows():
 
 @pytest.fixture(scope="module")
 def fitted(rows):
-    return RFFRidge(n_components=32, random_state=0).fit(*rows)
+    return plain_ridge(n_components=32, random_state=0).fit(*rows)
 
 
 @pytest.fixture
@@ -73,7 +74,7 @@ def edit_metadata(url, change):
         {"kernel": "matern", "length_scale": 2.0, "design": Orthogonal()},
         {"standardize": False},
         {"fit_intercept": False},
-        {"alpha": [0.1, 1.0]},
+        {"alpha": [1e-6, 1e-2, 1.0]},
     ],
     ids=str,
 )
@@ -81,7 +82,7 @@ def edit_metadata(url, change):
 def test_a_stored_model_comes_back_with_the_same_bits(rows, tmp_path, parameters, n_targets):
     X, y = rows
     Y = y if n_targets is None else np.column_stack([y, -2 * y + 1][:n_targets])
-    model = RFFRidge(**{"n_components": 32, "random_state": 0, **parameters}).fit(X, Y)
+    model = plain_ridge(**{"n_components": 32, "random_state": 0, **parameters}).fit(X, Y)
     save_model(model, tmp_path / "model")
     loaded = load_model(tmp_path / "model")
     assert_array_equal(loaded.predict(X), model.predict(X))
@@ -103,11 +104,11 @@ def test_a_stored_model_comes_back_with_the_same_bits(rows, tmp_path, parameters
         assert getattr(loaded, name) == getattr(model, name)
 
 
-@pytest.mark.parametrize("alpha", ["auto", 0.3, [0.1, 1.0]], ids=str)
+@pytest.mark.parametrize("alpha", ["auto", "gcv", 0.3, [1e-6, 1e-2, 1.0]], ids=str)
 def test_a_loaded_model_fits_again_to_the_same_bits(rows, tmp_path, alpha):
     # its parameters are those of the stored fit: the kernel with the width in use, the seed, the penalty
     X, y = rows
-    model = RFFRidge("matern", n_components=32, alpha=alpha, random_state=3).fit(X, y)
+    model = plain_ridge("matern", n_components=32, alpha=alpha, random_state=3).fit(X, y)
     save_model(model, tmp_path / "model")
     again = clone(load_model(tmp_path / "model")).fit(X, y)
     assert again.feature_map_.digest() == model.feature_map_.digest()
@@ -117,7 +118,7 @@ def test_a_loaded_model_fits_again_to_the_same_bits(rows, tmp_path, alpha):
 def test_column_names_come_back(rows, tmp_path):
     X, y = rows
     frame = pd.DataFrame(X, columns=["a", "b", "c"])
-    save_model(RFFRidge(n_components=32, alpha=0.1, random_state=0).fit(frame, y), tmp_path / "model")
+    save_model(plain_ridge(n_components=32, alpha=0.1, random_state=0).fit(frame, y), tmp_path / "model")
     loaded = load_model(tmp_path / "model")
     assert list(loaded.feature_names_in_) == ["a", "b", "c"]
     with pytest.raises(ValueError, match="feature names should match"):
@@ -168,10 +169,10 @@ def test_a_models_digest_changes_with_anything_that_predictions_depend_on(fitted
     X, y = rows
     others = [
         fitted,
-        RFFRidge(n_components=32, random_state=1).fit(X, y),
-        RFFRidge(n_components=32, random_state=0).fit(X * 2.0, y),
-        RFFRidge(n_components=32, random_state=0).fit(X, y + 1.0),
-        RFFRidge(n_components=32, random_state=0, alpha=3.0).fit(X, y),
+        plain_ridge(n_components=32, random_state=1).fit(X, y),
+        plain_ridge(n_components=32, random_state=0).fit(X * 2.0, y),
+        plain_ridge(n_components=32, random_state=0).fit(X, y + 1.0),
+        plain_ridge(n_components=32, random_state=0, alpha=3.0).fit(X, y),
     ]
     assert len({model.model_.digest() for model in others}) == 5
 
@@ -180,7 +181,7 @@ def test_a_models_digest_changes_with_anything_that_predictions_depend_on(fitted
 
 
 def test_a_model_is_not_overwritten_unless_asked(fitted, url, rows):
-    other = RFFRidge(n_components=32, alpha=5.0, random_state=0).fit(*rows)
+    other = plain_ridge(n_components=32, alpha=5.0, random_state=0).fit(*rows)
     with pytest.raises(OutputExistsError, match="model"):
         save_model(other, url)
     assert load_model(url).alpha_ == fitted.alpha_

@@ -324,7 +324,7 @@ def test_kernels_of_negative_similarity_have_no_degrees(X):
         small(
             n_components=1,
             kernel=Linear(),
-            length_scale="auto",
+            length_scale="median",
             n_random_features=3,
             design="iid",
             standardize=False,

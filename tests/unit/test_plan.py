@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rff_dist import RFFRidge, SerialEngine, pipeline, prediction
+from rff_dist import SerialEngine, pipeline, prediction
 from rff_dist.errors import InvalidParameterError, PlanError
 from rff_dist.plan import (
     MAX_BLOCK_BYTES,
@@ -20,6 +20,7 @@ from rff_dist.plan import (
     plan_matrix_pass,
 )
 from rff_dist.storage import ArrayDataset
+from tests.plain import plain_ridge
 
 sizes = {
     "n_samples": st.integers(1, 10**9),
@@ -271,7 +272,7 @@ def test_a_pass_with_a_matrix_counts_it_where_it_is():
 def test_a_matrix_that_does_not_fit_is_refused_before_it_is_made(monkeypatch):
     rng = np.random.default_rng(0)
     X, y = rng.standard_normal((50, 2)), rng.standard_normal(50)
-    model = RFFRidge(n_components=8, alpha=1.0, engine=SerialEngine(n_threads=1)).fit(X, y)
+    model = plain_ridge(n_components=8, alpha=1.0, engine=SerialEngine(n_threads=1)).fit(X, y)
     data, engine = ArrayDataset(X, y), SerialEngine(n_threads=1)
     monkeypatch.setattr(pipeline, "available_memory", lambda: 2**20)
     prediction.evaluate(data, model.model_, engine=engine)

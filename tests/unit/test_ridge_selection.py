@@ -15,6 +15,7 @@ from rff_dist.progress import PassStarted
 from rff_dist.storage import ArrayDataset
 from rff_dist.storage.columns import as_column
 from rff_dist.storage.labelled import GroupedDataset
+from tests.plain import plain_ridge
 
 ALPHAS = np.logspace(-4, 2, 7)
 
@@ -40,13 +41,14 @@ def brute_force(model, X, y, weight, fold_of_row, splits, width):
     return errors
 
 
+@pytest.mark.filterwarnings("ignore:alpha=.* was chosen by cv, but it is the smallest")
 @pytest.mark.parametrize("cv", [HashFolds(3, seed=1), TimeFolds(4), GroupFolds(3)])
 def test_the_whole_table_is_what_refitting_gives(problem, cv):
     X, y, weight = problem
     groups = np.arange(1500) % 31
-    model = RFFRidge(n_components=[64, 90], alpha=ALPHAS, cv=cv, random_state=0)
+    model = plain_ridge(n_components=[64, 90], alpha=ALPHAS, cv=cv, random_state=0)
     model.fit(X, y, sample_weight=weight, groups=groups)
-    wide = RFFRidge(n_components=90, alpha=1.0, random_state=0).fit(X, y, sample_weight=weight)
+    wide = plain_ridge(n_components=90, alpha=1.0, random_state=0).fit(X, y, sample_weight=weight)
     if isinstance(cv, GroupFolds):
         cv = cv.balanced(*np.unique(groups, return_counts=True))
     fold_of_row = cv.assign(0, 1500, n_samples=1500, groups=groups)
@@ -106,9 +108,9 @@ def test_more_groups_than_are_balanced_are_cut_by_their_hashes(problem, monkeypa
 
 def test_the_fit_is_the_one_at_the_chosen_width_and_alpha(problem):
     X, y, weight = problem
-    chosen = RFFRidge(n_components=[16, 64, 128], cv=4, random_state=0).fit(X, y, sample_weight=weight)
+    chosen = plain_ridge(n_components=[16, 64, 128], cv=4, random_state=0).fit(X, y, sample_weight=weight)
     assert chosen.n_components_ in (16, 64, 128)
-    direct = RFFRidge(n_components=chosen.n_components_, alpha=chosen.alpha_, random_state=0)
+    direct = plain_ridge(n_components=chosen.n_components_, alpha=chosen.alpha_, random_state=0)
     direct.fit(X, y, sample_weight=weight)
     assert chosen.feature_map_.digest() == direct.feature_map_.digest()
     assert chosen.statistics_.n_samples == 1500
@@ -116,12 +118,13 @@ def test_the_fit_is_the_one_at_the_chosen_width_and_alpha(problem):
     np.testing.assert_allclose(chosen.predict(X), direct.predict(X), rtol=1e-8, atol=1e-8)
 
 
-def test_auto_takes_the_smallest_width_within_a_standard_error(problem):
+def test_of_several_the_smallest_width_within_a_standard_error_is_taken(problem):
     X = problem[0][:400]
     y = np.sin(X[:, 0]) + 0.5 * np.random.default_rng(1).standard_normal(len(X))
-    model = RFFRidge(n_components="auto", random_state=0).fit(X, y)
+    widths = [32, 64, 128, 256, 512, 1024, 2048]
+    model = plain_ridge(n_components=widths, random_state=0).fit(X, y)
     table = model.selection_
-    assert table["cv_n_components"].tolist() == [32, 64, 128, 256, 512, 1024, 2048]
+    assert table["cv_n_components"].tolist() == widths
     best = table["cv_mean"][..., 0].min(axis=1)
     width, alpha = np.unravel_index(table["cv_mean"][..., 0].argmin(), table["cv_mean"].shape[:2])
     limit = best.min() + table["cv_standard_error"][width, alpha, 0]
@@ -132,13 +135,14 @@ def test_auto_takes_the_smallest_width_within_a_standard_error(problem):
 def test_one_standard_error_takes_a_larger_alpha(problem, per_target):
     X, y, _ = problem
     options = {"n_components": 64, "alpha_per_target": per_target, "random_state": 0}
-    least = RFFRidge(alpha="cv", **options).fit(X, y)
-    careful = RFFRidge(alpha="cv-1se", **options).fit(X, y)
+    least = plain_ridge(alpha="cv", **options).fit(X, y)
+    careful = plain_ridge(alpha="cv-1se", **options).fit(X, y)
     np.testing.assert_array_equal(least.selection_["cv_errors"], careful.selection_["cv_errors"])
     assert np.all(careful.alpha_ > least.alpha_)
-    np.testing.assert_array_equal(RFFRidge(cv=5, **options).fit(X, y).alpha_, least.alpha_)
+    np.testing.assert_array_equal(plain_ridge(cv=5, **options).fit(X, y).alpha_, least.alpha_)
 
 
+@pytest.mark.filterwarnings("ignore:alpha=.* was chosen by cv, but it is the smallest")
 @pytest.mark.parametrize("splitter", [KFold(3, shuffle=True, random_state=0), GroupKFold(3)])
 def test_scikit_learn_s_splitters_hold_out_the_rows_they_say(problem, splitter):
     X, y, weight = problem
@@ -148,7 +152,7 @@ def test_scikit_learn_s_splitters_hold_out_the_rows_they_say(problem, splitter):
     for i, (_, test) in enumerate(splits):
         fold_of_row[test] = i
     models = [
-        RFFRidge(n_components=32, alpha=ALPHAS, cv=cv, random_state=0).fit(X, y, weight, groups)
+        plain_ridge(n_components=32, alpha=ALPHAS, cv=cv, random_state=0).fit(X, y, weight, groups)
         for cv in (splitter, splits)
     ]
     expected = brute_force(models[0], X, y, weight, fold_of_row, PredefinedFolds(3).splits, 32)
@@ -162,7 +166,7 @@ def test_a_table_takes_one_reading_of_the_data_after_the_moments(problem):
     engine = SerialEngine(
         1, observers=[lambda event: isinstance(event, PassStarted) and passes.append(event)]
     )
-    RFFRidge(n_components=[16, 32, 64], cv=5, engine=engine, random_state=0).fit(X, y)
+    plain_ridge(n_components=[16, 32, 64], cv=5, engine=engine, random_state=0).fit(X, y)
     assert [event.label for event in passes] == ["inspect", "accumulate"]
 
 
@@ -171,14 +175,14 @@ def test_groups_are_found_by_name_in_a_stored_dataset(problem, tmp_path):
     groups = np.arange(1500) % 31
     write_dataset(tmp_path / "data.zarr", X, y, groups=groups)
     parameters = {"n_components": 32, "cv": GroupFolds(3), "random_state": 0}
-    stored = RFFRidge(**parameters).fit(str(tmp_path / "data.zarr"), groups="groups")
-    here = RFFRidge(**parameters).fit(X, y, groups=groups)
+    stored = plain_ridge(**parameters).fit(str(tmp_path / "data.zarr"), groups="groups")
+    here = plain_ridge(**parameters).fit(X, y, groups=groups)
     np.testing.assert_allclose(stored.selection_["cv_errors"], here.selection_["cv_errors"], rtol=1e-6)
 
 
 def test_a_stored_model_keeps_the_table_and_its_folds(problem, tmp_path):
     X, y, _ = problem
-    model = RFFRidge(n_components=[16, 32], cv=HashFolds(3, seed=2), random_state=0).fit(X, y)
+    model = plain_ridge(n_components=[16, 32], cv=HashFolds(3, seed=2), random_state=0).fit(X, y)
     save_model(model, tmp_path / "model")
     loaded = load_model(tmp_path / "model")
     assert loaded.selection_.keys() == model.selection_.keys()
@@ -191,7 +195,7 @@ def test_a_stored_model_keeps_the_table_and_its_folds(problem, tmp_path):
 
 def test_rows_added_later_keep_what_was_chosen(problem, tmp_path):
     X, y, _ = problem
-    model = RFFRidge(n_components=[16, 32], cv=3, random_state=0).fit(X[:1000], y[:1000])
+    model = plain_ridge(n_components=[16, 32], cv=3, random_state=0).fit(X[:1000], y[:1000])
     alpha, width = model.alpha_, model.n_components_
     save_model(model, tmp_path / "model")
     for one in (model, load_model(tmp_path / "model")):
@@ -215,8 +219,8 @@ def skewed():
 def test_conformal_intervals_cover_what_normal_ones_do_not(skewed, tmp_path):
     X, y = skewed
     parameters = {"n_components": 64, "random_state": 0}
-    conformal = RFFRidge(conformal=True, **parameters).fit(X[:3000], y[:3000])
-    normal = RFFRidge(**parameters).fit(X[:3000], y[:3000])
+    conformal = plain_ridge(conformal=True, **parameters).fit(X[:3000], y[:3000])
+    normal = plain_ridge(**parameters).fit(X[:3000], y[:3000])
 
     def coverage(model, asked):
         lower, upper = model.predict_interval(X[3000:], coverage=asked)
@@ -241,7 +245,7 @@ def test_conformal_intervals_cover_what_normal_ones_do_not(skewed, tmp_path):
 
 def test_intervals_without_scores_are_those_of_the_normal_law(problem):
     X, y, _ = problem
-    model = RFFRidge(n_components=32, random_state=0).fit(X, y)
+    model = plain_ridge(n_components=32, random_state=0).fit(X, y)
     mean, std = model.predict(X[:20], return_std=True)
     lower, upper = model.predict_interval(X[:20], coverage=0.9)
     np.testing.assert_allclose(lower, norm.ppf(0.05, mean, std), rtol=1e-12)
@@ -254,7 +258,7 @@ def test_intervals_without_scores_are_those_of_the_normal_law(problem):
 @pytest.mark.parametrize("conformal", [False, True])
 def test_intervals_are_written_beside_predictions(problem, tmp_path, conformal):
     X, y, _ = problem
-    model = RFFRidge(n_components=32, conformal=conformal, random_state=0).fit(X, y)
+    model = plain_ridge(n_components=32, conformal=conformal, random_state=0).fit(X, y)
     dataset = write_dataset(tmp_path / "data.zarr", X)
     engine = SerialEngine(1)
     prediction.predict(dataset, model.model_, tmp_path / "out", engine=engine, std=True, coverage=0.8)
@@ -279,7 +283,9 @@ def test_intervals_are_written_beside_predictions(problem, tmp_path, conformal):
 def test_a_fold_without_rows_is_named(problem):
     X, y, _ = problem
     with pytest.raises(ValueError, match=r"fold \d of PredefinedFolds.* has no rows"):
-        RFFRidge(n_components=16, cv=PredefinedFolds(5), random_state=0).fit(X, y, groups=np.zeros(1500, int))
+        plain_ridge(n_components=16, cv=PredefinedFolds(5), random_state=0).fit(
+            X, y, groups=np.zeros(1500, int)
+        )
 
 
 @pytest.fixture(scope="module")
@@ -295,8 +301,8 @@ def unlike():
 def test_each_target_has_the_alpha_and_the_deviation_of_a_fit_of_it_alone(unlike, alpha, tmp_path):
     X, y, _ = unlike
     options = {"n_components": 64, "alpha": alpha, "random_state": 0}
-    both = RFFRidge(**options, alpha_per_target=True).fit(X, y[:, :2])
-    alone = [RFFRidge(**options).fit(X, y[:, target]) for target in range(2)]
+    both = plain_ridge(**options, alpha_per_target=True).fit(X, y[:, :2])
+    alone = [plain_ridge(**options).fit(X, y[:, target]) for target in range(2)]
     # the bounded search ends within 1e-3 of log alpha of the same minimum
     np.testing.assert_allclose(both.alpha_, [one.alpha_ for one in alone], rtol=1e-6)
     assert both.alpha_[1] > 3 * both.alpha_[0]
@@ -312,7 +318,7 @@ def test_each_target_has_the_alpha_and_the_deviation_of_a_fit_of_it_alone(unlike
 def test_targets_of_unlike_noise_get_their_own_alphas_by_default(unlike):
     X, y, clean = unlike
     fits = {
-        kind: RFFRidge(n_components=128, cv=5, alpha_per_target=kind, random_state=0).fit(X, y)
+        kind: plain_ridge(n_components=128, cv=5, alpha_per_target=kind, random_state=0).fit(X, y)
         for kind in ("auto", True, False)
     }
     errors = {kind: np.sqrt(np.mean((fit.predict(X) - clean) ** 2, axis=0)) for kind, fit in fits.items()}
@@ -331,12 +337,12 @@ def test_targets_that_are_alike_share_one_alpha(unlike, alpha):
     X, _, clean = unlike
     noise = np.random.default_rng(4).standard_normal((1000, 3))
     alike = clean[:, [0, 0, 0]] + 0.3 * noise
-    assert isinstance(RFFRidge(n_components=64, alpha=alpha, random_state=0).fit(X, alike).alpha_, float)
+    assert isinstance(plain_ridge(n_components=64, alpha=alpha, random_state=0).fit(X, alike).alpha_, float)
 
 
 def test_own_alphas_stay_when_rows_are_added_and_are_those_of_the_held_out_models(unlike):
     X, y, _ = unlike
-    model = RFFRidge(n_components=64, cv=4, alpha=ALPHAS, conformal=True, random_state=0).fit(X, y)
+    model = plain_ridge(n_components=64, cv=4, alpha=ALPHAS, conformal=True, random_state=0).fit(X, y)
     fold = HashFolds(4).assign(0, 1000, n_samples=1000, groups=None)
     Z, off = model.feature_map_.transform(X), np.empty(y.shape)
     for held_out in range(4):
@@ -355,4 +361,4 @@ def test_own_alphas_stay_when_rows_are_added_and_are_those_of_the_held_out_model
 
 def test_what_is_no_truth_value_is_refused(unlike):
     with pytest.raises(ValueError, match="`alpha_per_target` is 'each'; expected True, False or 'auto'"):
-        RFFRidge(n_components=8, alpha_per_target="each").fit(*unlike[:2])
+        plain_ridge(n_components=8, alpha_per_target="each").fit(*unlike[:2])

@@ -8,8 +8,9 @@ from sklearn.linear_model import Ridge
 from sklearn.pipeline import make_pipeline
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from rff_dist import Gaussian, Laplacian, Matern, RFFRidge, RFFSampler
+from rff_dist import Gaussian, Laplacian, Matern, RFFSampler
 from rff_dist.errors import InvalidParameterError
+from tests.plain import plain_ridge
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +60,7 @@ def test_it_makes_the_features_that_ridge_uses(X):
     y = X[:, 0]
     sampler = RFFSampler(Gaussian(2.0), n_components=64, random_state=0)
     explicit = make_pipeline(sampler, Ridge(alpha=0.1)).fit(X, y)
-    ours = RFFRidge(Gaussian(2.0), n_components=64, alpha=0.1, standardize=False, random_state=0).fit(X, y)
+    ours = plain_ridge(Gaussian(2.0), n_components=64, alpha=0.1, standardize=False, random_state=0).fit(X, y)
     assert_allclose(ours.predict(X), explicit.predict(X), rtol=0, atol=1e-9)
 
 

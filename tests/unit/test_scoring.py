@@ -3,13 +3,14 @@
 import numpy as np
 import pytest
 
-from rff_dist import RFFClassifier, cluster_model, kmeans, pipeline, save_model, scoring
+from rff_dist import cluster_model, kmeans, pipeline, save_model, scoring
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import DataError, InvalidParameterError, SolveError, StorageError
 from rff_dist.kernels import Gaussian
 from rff_dist.model import write_model
 from rff_dist.scoring import Wanted
 from rff_dist.storage import open_column, write_dataset
+from tests.plain import plain_classifier
 
 ENGINE = SerialEngine(1)
 rng = np.random.default_rng(0)
@@ -25,7 +26,7 @@ def folder(tmp_path_factory):
     write_model(model, folder / "regression")
     for name, loss in (("classifier", "squared"), ("hinge", "squared_hinge")):
         save_model(
-            RFFClassifier(n_components=16, loss=loss).fit(X, np.where(y > 0, "up", "down")), folder / name
+            plain_classifier(n_components=16, loss=loss).fit(X, np.where(y > 0, "up", "down")), folder / name
         )
     clusters = kmeans.fit(data, Gaussian(), engine=ENGINE, n_clusters=2, n_components=16)
     cluster_model.write_clusters(clusters, folder / "clusters")

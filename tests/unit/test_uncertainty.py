@@ -10,11 +10,12 @@ import zarr
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.stats import norm
 
-from rff_dist import Gaussian, RFFRidge, SerialEngine, load_model, pipeline, prediction, save_model
+from rff_dist import Gaussian, SerialEngine, load_model, pipeline, prediction, save_model
 from rff_dist.errors import InvalidParameterError, SolveError, StatisticsError
 from rff_dist.storage import ArrayDataset, write_dataset
 from rff_dist.triangular import multiply_upper_in_place, tile_pool
 from rff_dist.uncertainty import LEVELS, calibrate_rows
+from tests.plain import plain_ridge
 
 ALPHA = 0.3
 
@@ -29,7 +30,7 @@ def problem(n_samples=400, *, n_targets=1, noise=0.2, seed=0):
 
 def ridge(**parameters):
     given = {"n_components": 60, "alpha": ALPHA, "random_state": 0, "engine": SerialEngine(n_threads=1)}
-    return RFFRidge(Gaussian(1.0), **(given | parameters))
+    return plain_ridge(Gaussian(1.0), **(given | parameters))
 
 
 def dense_std(Z, y, Z_new, *, fit_intercept, weights=None, alpha=ALPHA):
@@ -219,14 +220,14 @@ def test_one_row_with_an_intercept_has_no_variance():
 def test_a_singular_system_without_a_penalty_is_refused():
     X, y = problem()
     X[:, 2] = X[:, 0] - 3 * X[:, 1]
-    model = RFFRidge("linear", n_components=3, alpha=0.0).fit(X, y)
+    model = plain_ridge("linear", n_components=3, alpha=0.0).fit(X, y)
     with pytest.raises(SolveError, match=r"alpha=0 and an eigenvalue.*fit with an alpha above it"):
         model.predict(X, return_std=True)
 
 
 def test_without_a_penalty_it_is_the_prediction_interval_of_least_squares():
     X, y = problem()
-    std = RFFRidge("linear", n_components=3, alpha=0.0).fit(X, y).predict(X, return_std=True)[1]
+    std = plain_ridge("linear", n_components=3, alpha=0.0).fit(X, y).predict(X, return_std=True)[1]
     design = np.column_stack([np.ones(len(X)), X])
     hat = design @ np.linalg.pinv(design)
     noise = np.square(y - hat @ y).sum() / (len(X) - 1)

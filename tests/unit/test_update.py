@@ -11,9 +11,11 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from rff_dist import classification, pipeline, plan, prediction, update
+from rff_dist.automatic import RidgeOptions
 from rff_dist.blocks import Accumulation, Block, accumulate_rows, using_threads
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import DataError, FingerprintMismatchError, InvalidParameterError, StatisticsError
+from rff_dist.folds import HashFolds, TimeFolds, folds_from_dict, hold_in
 from rff_dist.kernels import Gaussian, Linear
 from rff_dist.storage import ArrayDataset, open_dataset, write_dataset
 from rff_dist.storage.appending import append_dataset
@@ -152,7 +154,8 @@ def test_a_copy_in_other_chunks_is_cut_as_the_copy_is_and_the_old_rows_as_they_w
     assert_same(update_model(model, again, engine=ENGINE), model, again)
 
 
-def test_only_the_last_block_and_the_new_rows_are_read_again():
+@pytest.mark.parametrize("folds", [None, HashFolds(3), hold_in(HashFolds(3), 20_000, 100)])
+def test_only_the_last_block_and_the_new_rows_are_read_again(folds):
     read = []
 
     class Watched(ArrayDataset):
@@ -161,7 +164,7 @@ def test_only_the_last_block_and_the_new_rows_are_read_again():
             return super().read(block)
 
     X, y, *_ = arrays()
-    model = fit(first_rows(20_000))
+    model = fit(first_rows(20_000), cv=folds)
     dataset = Watched(X[:21_000], y[:21_000], chunk_rows=1000)
     rows = find_new_rows(model, dataset)
     read.clear()
@@ -190,16 +193,61 @@ def test_features_with_centres_and_without_bounds_are_updated_too():
         assert found.digest() == expected.digest()
 
 
-def test_a_cross_validated_model_is_summed_anew_once_and_keeps_its_alpha():
+def test_a_cross_validated_model_keeps_its_alpha():
     model = fit(first_rows(2000), alpha="cv", cv=3, conformal=True)
-    assert "rows_per_block" not in model.card
     found = update_model(model, first_rows(2600), engine=ENGINE)
-    assert_same(found, model, first_rows(2600))
+    assert found.statistics == by_folds_at_once(model, first_rows(2600))
     assert found.alpha == model.alpha
     assert (found.card["alpha_given"], found.card["chosen_by"]) == ("cv", "cv")
     assert found.held_out == model.held_out
     again = update_model(found, first_rows(2700), engine=ENGINE)
     assert again.alpha == model.alpha
+
+
+def by_folds_at_once(model, dataset):
+    """Return the sum of each fold's statistics, from one pass over all rows."""
+    member = Accumulation(model.feature_map, model.statistics.spec)
+    folds = folds_from_dict(model.card["folds"])
+    (parts,) = pipeline.accumulate_folds(dataset, [member], folds=folds, engine=ENGINE)
+    return parts.total()
+
+
+@settings(max_examples=15)
+@given(
+    first=st.integers(200, 12_000),
+    appended=st.lists(st.sampled_from([1, 999, 1000, 5000]), min_size=1, max_size=3),
+    chunk_rows=st.sampled_from([7, 1000, 50_000]),
+    small_blocks=st.booleans(),
+    held_in=st.booleans(),
+    weights=st.sampled_from([None, "frequency", "precision"]),
+)
+def test_updates_of_what_was_summed_by_hash_folds_have_the_bits_of_one_pass_by_folds(
+    first, appended, chunk_rows, small_blocks, held_in, weights
+):
+    with pytest.MonkeyPatch.context() as patched:
+        if small_blocks:
+            patched.setattr(plan, "MIN_BLOCK_ROWS", 512)
+            patched.setattr(plan, "BLOCKS_WANTED", 8)
+        n_samples, folds = first, HashFolds(3, seed=1)
+        model = begun = fit(
+            first_rows(first, chunk_rows=chunk_rows, weights=weights),
+            cv=hold_in(folds, first, 50) if held_in else folds,
+        )
+        assert model.card["summed_by_folds"]
+        for n_new in appended:
+            n_samples += n_new
+            dataset = first_rows(n_samples, chunk_rows=chunk_rows, weights=weights)
+            model = update_model(model, dataset, engine=ENGINE)
+        assert model.statistics == by_folds_at_once(begun, dataset)
+        assert model.statistics.n_samples == n_samples
+
+
+@pytest.mark.parametrize("folds", [TimeFolds(3), hold_in(TimeFolds(3), 2000, 10)])
+def test_what_was_summed_by_folds_that_move_is_summed_anew(folds):
+    model = begun = fit(first_rows(2000), cv=folds)
+    for n_samples in (2600, 2700):
+        model = update_model(model, first_rows(n_samples), engine=ENGINE)
+        assert_same(model, begun, first_rows(n_samples))
 
 
 def test_alpha_is_chosen_again_from_the_values_that_were_given():
@@ -278,7 +326,10 @@ def test_what_cannot_be_updated_is_refused_by_name(what):
     elif what == "classifier":
         X = arrays()[0][:300]
         model, _ = classification.fit_labels(
-            ArrayDataset(X), MemoryColumn(X[:, 0] > 0), Gaussian(), engine=ENGINE, n_components=8, alpha=0.1
+            ArrayDataset(X),
+            MemoryColumn(X[:, 0] > 0),
+            RidgeOptions(kernel=Gaussian(), length_scale=None, features="fourier", n_components=8, alpha=0.1),
+            engine=ENGINE,
         )
     else:
         card = {name: value for name, value in model.card.items() if name != "prefix_fingerprint"}

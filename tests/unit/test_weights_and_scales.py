@@ -8,6 +8,7 @@ from rff_dist.blocks import Block, Rows
 from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.storage import ArrayDataset
 from rff_dist.uncertainty import predict_rows_with_std, predictive_model
+from tests.plain import plain_ridge
 
 ENGINE = SerialEngine(n_threads=1)
 
@@ -54,8 +55,8 @@ def test_the_median_heuristic_names_the_row_of_a_nan(problem):
 @pytest.mark.parametrize("weight", [1024.0000000000002, 1024.0, 0.1, 3.0, 2.0**-30, 1e-100, 1e100])
 def test_equal_weights_of_any_size_fit_the_grid(problem, weight):
     X, y = problem
-    model = RFFRidge(n_components=16, alpha=weight, random_state=0)
-    plain = RFFRidge(n_components=16, alpha=1.0, random_state=0).fit(X, y)
+    model = plain_ridge(n_components=16, alpha=weight, random_state=0)
+    plain = plain_ridge(n_components=16, alpha=1.0, random_state=0).fit(X, y)
     weighted = model.fit(X, y, sample_weight=np.full(len(X), weight))
     np.testing.assert_allclose(weighted.predict(X), plain.predict(X), rtol=1e-6, atol=1e-9)
 
@@ -161,12 +162,12 @@ def test_ordinary_weights_and_none_are_not_warned_of(problem, smallest):
 def test_weights_beyond_float64s_reach_are_refused(problem, weight):
     X, y = problem
     with pytest.raises(DataError, match=r"sample weights are up to|not finite|overflows"):
-        RFFRidge(n_components=16).fit(X, y, sample_weight=np.full(len(X), weight))
+        plain_ridge(n_components=16).fit(X, y, sample_weight=np.full(len(X), weight))
 
 
 def test_fractions_repeat_no_row(problem):
     X, y = problem
-    model = RFFRidge(n_components=16, alpha=1.0, random_state=0, sample_weight_kind="frequency")
+    model = plain_ridge(n_components=16, alpha=1.0, random_state=0, sample_weight_kind="frequency")
     model.fit(X, y, sample_weight=np.full(len(X), 2.0))
     with pytest.raises(DataError, match=r"sample_weight is 0.5 in row 0, .* whole numbers"):
         model.partial_fit(X, y, sample_weight=np.full(len(X), 0.5))
@@ -183,18 +184,18 @@ def test_columns_that_float64_cannot_square_are_named(problem, column, name, fac
     else:
         y = y * factor
     with pytest.raises(DataError, match=rf"Input {name} {problem_}"):
-        RFFRidge(n_components=16, length_scale=1.0).fit(X, y)
+        plain_ridge(n_components=16, length_scale=1.0).fit(X, y)
 
 
 def test_a_large_mean_without_standardisation_is_warned_of(problem):
     X, y = problem
     with pytest.warns(UserWarning, match="column 2 of X has mean 1e"):
-        RFFRidge(n_components=16, standardize=False).fit(X + np.array([0.0, 0.0, 1e8]), y)
+        plain_ridge(n_components=16, standardize=False).fit(X + np.array([0.0, 0.0, 1e8]), y)
 
 
 def test_a_failing_solve_keeps_the_rows_that_were_added(problem):
     X, y = problem
-    model = RFFRidge(n_components=16, alpha=1.0, random_state=0).fit(X[:2000], y[:2000])
+    model = plain_ridge(n_components=16, alpha=1.0, random_state=0).fit(X[:2000], y[:2000])
     model.partial_fit(X[2000:], y[2000:])
     model.alpha = "none"
     with pytest.raises(InvalidParameterError):
@@ -208,7 +209,7 @@ def test_a_failing_solve_keeps_the_rows_that_were_added(problem):
 @pytest.mark.parametrize("met", [True, False])
 def test_score_of_a_constant_target_follows_scikit_learn_for_datasets_too(problem, met):
     X, _ = problem
-    model = RFFRidge(n_components=16, random_state=0).fit(X, np.full(len(X), 3.0))
+    model = plain_ridge(n_components=16, random_state=0).fit(X, np.full(len(X), 3.0))
     target = np.full(len(X), 3.0 if met else 4.0)
     assert model.score(ArrayDataset(X, target)) == model.score(X, target) == float(met)
 
@@ -224,7 +225,7 @@ def test_features_of_a_nan_are_refused_with_its_place():
 )
 def test_parameters_are_refused_before_the_data_are_read(parameters):
     with pytest.raises(InvalidParameterError):
-        RFFRidge(**parameters).fit("nowhere.zarr")
+        plain_ridge(**parameters).fit("nowhere.zarr")
 
 
 def test_accumulate_wants_an_open_dataset():

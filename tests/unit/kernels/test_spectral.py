@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import special, stats
 
-from rff_dist import RFFRidge, load_model, save_model
+from rff_dist import load_model, save_model
 from rff_dist.errors import InvalidParameterError
 from rff_dist.kernels import (
     Cauchy,
@@ -26,6 +26,7 @@ from rff_dist.kernels import (
     kernel_from_dict,
 )
 from rff_dist.kernels.characteristic import Law
+from tests.plain import plain_ridge
 
 AIM = 1e-10  # what the docstring promises
 REACHED = 1e-12  # what a few hundred panels of degree 15 give in float64
@@ -287,7 +288,7 @@ class TestDescriptions:
         kernel = SpectralKernel(stats.gumbel_r(), 2.0) + SpectralKernel.mixture(
             [1], np.zeros((1, 3)), [[1, 2, 3]]
         )
-        model = RFFRidge(kernel, n_components=30, design="iid", random_state=0).fit(X, X[:, 0])
+        model = plain_ridge(kernel, n_components=30, design="iid", random_state=0).fit(X, X[:, 0])
         save_model(model, tmp_path / "model")
         loaded = load_model(tmp_path / "model")
         assert loaded.kernel == kernel

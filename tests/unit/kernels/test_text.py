@@ -4,7 +4,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rff_dist import RFFRidge
 from rff_dist.errors import InvalidParameterError
 from rff_dist.kernels import (
     KERNELS,
@@ -18,6 +17,7 @@ from rff_dist.kernels import (
     RationalQuadratic,
     find_kernel,
 )
+from tests.plain import plain_ridge
 
 FORMS = {
     "matern:nu=2.5": Matern(nu=2.5),
@@ -85,5 +85,7 @@ def test_a_text_that_means_no_kernel_is_refused_in_words(text, message):
 
 def test_estimators_take_texts_too():
     X = [[0.0], [1.0], [2.0], [3.0]]
-    model = RFFRidge("matern:nu=2.5", length_scale=2.0, n_components=8, random_state=0).fit(X, [0, 1, 4, 9])
+    model = plain_ridge("matern:nu=2.5", length_scale=2.0, n_components=8, random_state=0).fit(
+        X, [0, 1, 4, 9]
+    )
     assert model.feature_map_.spec.kernel == Matern(2.0, nu=2.5)

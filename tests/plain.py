@@ -1,0 +1,33 @@
+"""Estimators of one kernel, length scale and kind of features, for tests that are not about their choice."""
+
+from typing import Any
+
+import numpy as np
+
+from rff_dist import RFFClassifier, RFFRidge
+from rff_dist.kernels import Kernel, parts_without_length_scale
+
+
+def plain_ridge(kernel: str | Kernel = "gaussian", **parameters: Any) -> RFFRidge:
+    """Return a ridge on 2,048 Fourier features with one median distance; alpha is GCV's where it may be."""
+    by_folds = (
+        parameters.get("cv") is not None
+        or parameters.get("conformal", False)
+        or np.ndim(parameters.get("n_components", 0)) > 0
+    )
+    return RFFRidge(kernel, **_plain(kernel, alpha="cv" if by_folds else "gcv") | parameters)
+
+
+def plain_classifier(kernel: str | Kernel = "gaussian", **parameters: Any) -> RFFClassifier:
+    """Return a classifier that is as plain."""
+    return RFFClassifier(kernel, **_plain(kernel, alpha="gcv") | parameters)
+
+
+def _plain(kernel: str | Kernel, *, alpha: str) -> dict[str, Any]:
+    own = isinstance(kernel, Kernel) and not parts_without_length_scale(kernel)
+    return {
+        "length_scale": "auto" if own else "median",
+        "features": "fourier",
+        "n_components": 2048,
+        "alpha": alpha,
+    }

@@ -1,0 +1,362 @@
+"""The choice of kernel, length scales and features by the folds: honest, and right where it is obvious."""
+
+import json
+import logging
+import warnings
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.linear_model import RidgeCV
+
+from rff_dist import HashFolds, RFFRidge, SerialEngine, TimeFolds, automatic, drawing, pipeline, prediction
+from rff_dist.automatic import RidgeOptions
+from rff_dist.errors import InvalidParameterError, PlanError
+from rff_dist.folds import HeldInFolds, hold_in
+from rff_dist.kernels import Gaussian, Linear, Matern
+from rff_dist.plan import Plan
+from rff_dist.storage import ArrayDataset
+from tests.plain import plain_ridge
+
+ENGINE = SerialEngine(1)
+
+
+def additive(n_samples=500, n_features=8, *, noise=0.1, seed=0):
+    """Draw rows of which one column alone matters, and this one is far from linear."""
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((n_samples, n_features))
+    return X, np.sin(3 * X[:, 0]) + noise * rng.standard_normal(n_samples)
+
+
+@pytest.fixture(scope="module")
+def found():
+    """What the defaults find, with few components, where one column of eight matters."""
+    return automatic.fit(ArrayDataset(*additive()), RidgeOptions(n_components=128), engine=ENGINE).model
+
+
+# -- rows that tune are not validated on ---------------------------------------------------------------
+
+
+@settings(max_examples=20)
+@given(n_samples=st.integers(4, 400), n_rows=st.integers(2, 500), n_held_in=st.integers(1, 300))
+def test_rows_are_sampled_with_their_own_folds(n_samples, n_rows, n_held_in):
+    X = np.arange(n_samples, dtype=float)[:, np.newaxis]
+    dataset, folds = ArrayDataset(X, X), hold_in(HashFolds(3), n_samples, n_held_in)
+    sample = drawing.sample_folds(dataset, folds, n_rows=n_rows)
+    rows = sample.X[:, 0].astype(int)
+    whole = folds.assign(0, n_samples, n_samples=n_samples, groups=None)
+    np.testing.assert_array_equal(sample.fold_of_row, whole[rows])
+    assert len(set(rows)) == len(rows)
+    held_in = set(sample.held_in(n_rows)[0][:, 0].astype(int))
+    assert held_in <= set(np.flatnonzero(folds.is_held_in(whole)))
+
+
+@pytest.mark.parametrize("cv", [None, HashFolds(3), TimeFolds(4)])
+def test_targets_of_rows_that_are_validated_on_do_not_tune_length_scales(cv):
+    X, y = additive(300, 3)
+    options = RidgeOptions(
+        kernel="gaussian", length_scale="evidence", features="fourier", n_components=16, cv=cv
+    )
+    trained = automatic.fit(ArrayDataset(X, y), options, engine=ENGINE)
+    folds = trained.parts.folds
+    assert isinstance(folds, HeldInFolds)
+    held_in = folds.is_held_in(folds.assign(0, 300, n_samples=300, groups=None))
+    assert 50 < held_in.sum() <= 150
+    others = np.where(held_in, y, np.random.default_rng(1).permutation(y))
+    again = automatic.fit(ArrayDataset(X, others), options, engine=ENGINE)
+    assert again.model.feature_map.digest() == trained.model.feature_map.digest()
+    moved = np.where(held_in, np.random.default_rng(1).permutation(y), y)
+    moved = automatic.fit(ArrayDataset(X, moved), options, engine=ENGINE)
+    assert moved.model.feature_map.digest() != trained.model.feature_map.digest()
+
+
+def noise_fits(n_seeds, n_samples):
+    """Yield models with tuned length scales of targets that are pure noise, and new such rows."""
+    for seed in range(n_seeds):
+        rng = np.random.default_rng(seed)
+        X, y = rng.standard_normal((n_samples, 20)), rng.standard_normal(n_samples)
+        options = RidgeOptions(
+            kernel="gaussian",
+            length_scale="evidence",
+            features="fourier",
+            n_components=32,
+            conformal=True,
+            seed=seed,
+        )
+        model = automatic.fit(ArrayDataset(X, y), options, engine=ENGINE).model
+        yield model, rng.standard_normal((2000, 20)), rng.standard_normal(2000)
+
+
+@pytest.mark.parametrize(("n_samples", "n_seeds"), [(60, 12), (300, 6)])
+def test_errors_and_intervals_are_honest_where_there_is_nothing_to_learn(n_samples, n_seeds, monkeypatch):
+    """Length scales tuned on rows that are validated on too promised R² of 0.2 and more here."""
+    monkeypatch.setattr(drawing, "tune", quick_tune)
+    excess, covered = [], []
+    for model, X, y in noise_fits(n_seeds, n_samples):
+        dataset = ArrayDataset(X, y)
+        new = prediction.evaluate(dataset, model, engine=ENGINE).r2[0]
+        excess.append(model.card["estimate"]["r2"][0] - new)
+        lower, upper = prediction.predict_intervals_in_memory(
+            ArrayDataset(X), model, coverage=0.9, engine=ENGINE
+        )
+        covered.append(np.mean((lower <= y) & (y <= upper)))
+    # the best alpha of some 40 flatters by about one standard error of a mean over the validated rows
+    validated = n_samples - n_samples // 2
+    assert np.mean(excess) < 1.5 * np.sqrt(2 / validated)
+    # quantiles of so many residuals, averaged over seeds: three of their standard errors
+    error = np.sqrt(0.9 * 0.1 / (validated * n_seeds))
+    assert np.mean(covered) == pytest.approx(0.9, abs=3 * error + 0.01)
+
+
+whole_tune = drawing.tune
+
+
+def quick_tune(*arguments, **options):
+    return whole_tune(*arguments, **{**options, "n_starts": 1, "n_components": 64})
+
+
+# -- what is chosen ------------------------------------------------------------------------------------
+
+
+def test_one_length_scale_per_column_wins_where_one_column_matters(found):
+    length_scale = np.array(pipeline.length_scale_of(found.feature_map))
+    assert length_scale.shape == (8,)
+    assert (length_scale[1:] > 5 * length_scale[0]).all()
+    rows = found.card["candidates"]
+    single = [row["score"] for row in rows if isinstance(row["length_scale"], float)]
+    assert min(row["score"] for row in rows) < 0.5 * min(single)
+
+
+def test_the_card_tells_of_every_candidate(found):
+    rows = json.loads(json.dumps(found.card["candidates"]))
+    tried = [row for row in rows if row["round"] == "first"]
+    named = {(row["kernel"], row["features"], str(row["length_scale"])) for row in tried}
+    assert len(named) == len(tried)
+    # two kernels of five length scales and a linear one; three with Nyström features; the best plus linear
+    assert len(tried) == 2 * 5 + 1 + 3 + 1
+    assert sum(row["features"] == "nystrom" for row in tried) >= 3
+    assert {"gaussian", "matern:nu=1.5", "linear"} <= {row["kernel"] for row in tried}
+    for row in tried:
+        assert {"kernel", "length_scale", "features", "n_components", "alpha", "score", "n_samples"} <= set(
+            row
+        )
+        assert 0 < row["score"] < 1.5
+        assert row["standard_error"] > 0
+    assert found.card["estimate"]["by"] == "cv"
+    assert 0.8 < found.card["estimate"]["r2"][0] < 1
+
+
+def test_a_linear_problem_is_fitted_as_well_as_by_a_linear_model():
+    rng = np.random.default_rng(0)
+    X, new = rng.standard_normal((200, 5)), rng.standard_normal((2000, 5))
+    slopes = np.array([3.0, -2.0, 0.0, 0.0, 1.0])
+    y = X @ slopes + rng.standard_normal(200)
+    options = RidgeOptions(length_scale=2.0, features="fourier", n_components=64)
+    model = automatic.fit(ArrayDataset(X, y), options, engine=ENGINE).model
+    assert "linear" in str(pipeline.kernel_of(model.feature_map)).lower()
+    linear = RidgeCV(np.logspace(-3, 3, 13)).fit(X, y)
+    errors = [
+        np.mean((found - new @ slopes) ** 2)
+        for found in (
+            prediction.predict_in_memory(ArrayDataset(new), model, engine=ENGINE),
+            linear.predict(new),
+        )
+    ]
+    # of 5 slopes on 200 rows with noise 1 the error is about 6 / 200; a few more degrees of freedom may be in
+    assert errors[0] < errors[1] + 6 / 200
+
+
+@pytest.mark.parametrize("features", ["fourier", "nystrom"])
+@pytest.mark.parametrize(
+    "given", [{"length_scale": 2.0}, {"length_scale": "median", "cv": 3}, {"length_scale": 1.0, "alpha": 0.1}]
+)
+def test_what_is_given_is_kept_and_fitted_as_the_plain_job_does(features, given):
+    dataset = ArrayDataset(*additive(150, 3))
+    options = {"features": features, "n_components": 32, "seed": 3, **given}
+    model = automatic.fit(dataset, RidgeOptions(kernel="gaussian", **options), engine=ENGINE).model
+    expected, _ = pipeline.fit(dataset, Gaussian(), engine=ENGINE, **options)
+    assert model.digest() == expected.digest()
+    assert model.statistics == expected.statistics
+    assert "candidates" not in model.card
+
+
+def test_length_scales_by_evidence_are_those_of_the_plain_job():
+    dataset = ArrayDataset(*additive(100, 2))
+    options = {"length_scale": "evidence", "features": "fourier", "n_components": 32}
+    model = automatic.fit(dataset, RidgeOptions(kernel="gaussian", **options), engine=ENGINE).model
+    expected, _ = pipeline.fit(dataset, Gaussian(), engine=ENGINE, **options)
+    assert model.digest() == expected.digest()
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        ({"kernel": "matern:nu=2.5"}, lambda row: row["kernel"] == "matern:nu=2.5"),
+        ({"features": "nystrom"}, lambda row: row["features"] == "nystrom" or row["kernel"] == "linear"),
+        ({"length_scale": 1.5}, lambda row: row["length_scale"] in (1.5, None)),
+    ],
+)
+def test_what_is_given_is_kept_in_every_candidate(given, kept):
+    dataset = ArrayDataset(*additive(100, 3))  # too few rows to tune length scales by
+    model = automatic.fit(dataset, RidgeOptions(n_components=32, **given), engine=ENGINE).model
+    rows = model.card["candidates"]
+    assert len(rows) > 1
+    assert all(kept(row) for row in rows)
+
+
+def test_one_and_two_threads_choose_the_same_model():
+    dataset = ArrayDataset(*additive(120, 3))
+    options = RidgeOptions(n_components=32, seed=1)
+    first, second = (automatic.fit(dataset, options, engine=SerialEngine(n)).model for n in (1, 2))
+    assert first.digest() == second.digest()
+    assert first.card["candidates"] == second.card["candidates"]
+
+
+@pytest.mark.parametrize(("n_features", "n_components"), [(3, 1), (3, 2), (40, 32)])
+def test_columns_that_leave_no_room_for_a_linear_kernel_leave_it_out(n_features, n_components):
+    dataset = ArrayDataset(*additive(60, n_features))
+    options = RidgeOptions(n_components=n_components, length_scale="median")
+    rows = automatic.fit(dataset, options, engine=ENGINE).model.card["candidates"]
+    assert not any("linear" in row["kernel"].lower() for row in rows)
+
+
+def test_a_given_linear_kernel_of_many_columns_meets_its_nystrom_features():
+    dataset = ArrayDataset(*additive(60, 600))
+    model = automatic.fit(dataset, RidgeOptions(kernel=Linear(), n_components=700), engine=ENGINE).model
+    assert {row["features"] for row in model.card["candidates"]} == {"fourier", "nystrom"}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"length_scale": "wide"},
+        {"kernel": "linear", "length_scale": "evidence"},
+        {"features": "nystroem"},
+        {"n_components": 0},
+        {"n_components": "many"},
+        {"alpha": -1.0},
+        {"alpha": 1.0, "alphas": [1.0]},
+        {"design": "ortogonal"},
+    ],
+)
+def test_bad_options_are_refused_before_a_pass(options):
+    passes = []
+    with pytest.raises(InvalidParameterError):
+        automatic.fit(
+            ArrayDataset(*additive(50, 2)),
+            RidgeOptions(**options),
+            engine=SerialEngine(1, observers=[passes.append]),
+        )
+    assert not passes
+
+
+# -- memory --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("limit", "n_folds", "alpha", "said"),
+    [
+        (6, 5, "cv", ""),
+        (3, 3, "cv", "taking 3"),
+        (2, 2, "cv", "taking 2"),
+        (1, None, "press", "leave-one-out"),
+    ],
+)
+def test_where_memory_does_not_hold_five_folds_fewer_are_taken(
+    limit, n_folds, alpha, said, monkeypatch, caplog
+):
+    dataset = ArrayDataset(*additive(300, 3))
+    size = {n: plan_for(dataset, n) for n in (1, 2, 3, 5)}
+    fits = max((one for n, one in size.items() if n <= limit), key=lambda one: one.peak_bytes)
+    monkeypatch.setattr(pipeline, "available_memory", lambda: fits.peak_bytes)
+    with caplog.at_level(logging.WARNING, "rff_dist"):
+        model = automatic.fit(dataset, RidgeOptions(**FIXED), engine=ENGINE).model
+    assert (model.card["folds"]["n_folds"] if n_folds else None) == n_folds
+    assert model.card["chosen_by"] == alpha == model.card["estimate"]["by"]
+    assert said in caplog.text
+    assert bool(said) == bool(caplog.text)
+    # what was asked for by name is kept, or refused
+    if limit < 5:
+        for asked in ({"cv": 5}, {"conformal": True, "cv": 5}):
+            with pytest.raises(PlanError):
+                automatic.fit(dataset, RidgeOptions(**FIXED, **asked), engine=ENGINE)
+
+
+FIXED = {"kernel": "gaussian", "length_scale": 1.0, "features": "fourier", "n_components": 1024}
+
+
+def plan_for(dataset, n_folds) -> Plan:
+    return pipeline.check_plan(
+        dataset, 1024, engine=ENGINE, alpha="auto", features="fourier", n_folds=n_folds
+    )
+
+
+@pytest.mark.parametrize(
+    ("n_samples", "expected"), [(1, 256), (256, 256), (257, 512), (1025, 2048), (10**9, 2048)]
+)
+def test_components_are_as_many_as_rows_up_to_2048(n_samples, expected):
+    assert pipeline.automatic_components(n_samples, lambda wanted: None) == expected
+
+
+def test_components_are_halved_where_memory_does_not_do_but_not_below_256():
+    def fits(limit):
+        def check(wanted):
+            if wanted > limit:
+                raise PlanError("too much")
+
+        return check
+
+    assert pipeline.automatic_components(5000, fits(600)) == 512
+    with pytest.raises(PlanError):
+        pipeline.automatic_components(5000, fits(100))
+
+
+# -- warnings ------------------------------------------------------------------------------------------
+
+
+def test_alpha_at_the_lower_end_is_warned_of():
+    X, y = additive(200, 2, noise=0.0)
+    with pytest.warns(
+        UserWarning, match=r"alpha=0.1 was chosen by cv, but it is the smallest that was tried"
+    ):
+        plain_ridge(n_components=64, length_scale=1.0, alpha=[0.1, 10.0], random_state=0).fit(X, y)
+
+
+@pytest.mark.parametrize("alpha", ["gcv", "cv"])
+def test_interpolated_rows_are_warned_of(alpha):
+    # a length scale far below the distances: each row is on its own, and noise is followed wherever it leads
+    X, y = additive(60, 1, noise=0.0)
+    with pytest.warns(UserWarning, match="degrees of freedom as rows"):
+        plain_ridge(n_components=1024, length_scale=0.3, alpha=alpha, random_state=0).fit(X, y)
+
+
+@pytest.mark.parametrize("alpha", ["gcv", "evidence", "cv", "cv-1se"])
+def test_noisy_targets_are_warned_of_by_nothing(alpha):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        plain_ridge(n_components=64, alpha=alpha, random_state=0).fit(*additive(300, 2, noise=0.5))
+
+
+def test_a_given_alpha_is_warned_of_by_nothing():
+    X, y = additive(60, 1, noise=0.0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        plain_ridge(n_components=256, length_scale=0.3, alpha=1e-6, random_state=0).fit(X, y)
+
+
+# -- scikit-learn's face -------------------------------------------------------------------------------
+
+
+def test_the_estimator_s_defaults_are_the_choice_of_the_folds():
+    X, y = additive(120, 2)
+    model = RFFRidge(n_components=32, random_state=0).fit(X, y)
+    expected = automatic.fit(
+        ArrayDataset(X, y), RidgeOptions(n_components=32, design="orthogonal"), engine=ENGINE
+    ).model
+    assert model.model_.card["candidates"] == expected.card["candidates"]
+    np.testing.assert_array_equal(model.coef_, expected.coefficients[:, 0])
+    assert (
+        isinstance(pipeline.kernel_of(model.feature_map_), Gaussian | Matern | Linear)
+        or model.score(X, y) > 0.5
+    )
