@@ -61,6 +61,7 @@ from rff_dist.plan import (
     plan_fit,
     plan_matrix_pass,
 )
+from rff_dist.quantiles import RowSample, rank_map, sample_columns
 from rff_dist.runs import as_runs
 from rff_dist.selection import Selection, select_alpha
 from rff_dist.solvers import RidgeSolution, decompose, solve_cholesky
@@ -80,6 +81,17 @@ CV_NAMES = ("auto", "cv", "cv-1se")  # of those, what k-fold cross-validation ca
 DEFAULT_FOLDS = HashFolds(5)
 AUTO_COMPONENTS = 2048  # the widest that `n_components="auto"` looks at
 MIN_AUTO_COMPONENTS = 32
+# With `standardize="auto"` a column whose kurtosis is above the larger number is mapped by ranks; of few
+# rows, whose kurtosis cannot be large, above an eighth of their number, but not below the smaller one.
+# Ranks of all columns against means and deviations, R² on generated problems of 5,000 rows, one seed:
+# above a kurtosis of 170 (Student t₁.₅, log-normal of sigma 2) 0.02 to 0.36 better, -0.01 to 0.02 with
+# tuned widths. Below 60 no threshold is right: skew laws (exponential, log-normal of sigma 1) are up to
+# 0.08 worse, symmetric ones (Laplace, t₃ to t₅) up to 0.16 better for one target and 0.01 worse for
+# another; tuned widths leave -0.04 to 0.01. On two real sets 100 changed no error by more than 1 %, and
+# 20 made one 22 % larger. The eighth was chosen on 100 to 1,000 generated rows: t₁.₅ columns have n/5 and
+# were 0.17 to 0.23 better, exponential n/18.
+HEAVY_KURTOSIS = (12.0, 100.0)
+MIN_RANKED_VALUES = 16  # of a column, with "auto": ranks only shift and scale columns of two values
 
 
 def blocks_of(dataset: Dataset, *, max_rows: int = MAX_BLOCK_ROWS, n_folds: int = 1) -> list[Block]:
@@ -250,6 +262,70 @@ def standardizer_from(moments: Moments) -> Standardizer:
     n_features = len(moments.pivot) - moments.n_targets
     deviations = moments.standard_deviations[:n_features]
     return Standardizer(moments.means[:n_features], np.where(deviations > 0, deviations, 1.0))
+
+
+def check_standardize(standardize: object) -> bool | str:
+    """Return what is done to the input columns: True, False, "rank" or "auto".
+
+    Raises
+    ------
+    InvalidParameterError
+        If it is none of these.
+    """
+    if isinstance(standardize, bool | np.bool_):
+        return bool(standardize)
+    if isinstance(standardize, str) and standardize in ("rank", "auto"):
+        return standardize
+    raise InvalidParameterError(f"`standardize` is {standardize!r}; expected True, False, 'rank' or 'auto'")
+
+
+def standardizer_for(
+    dataset: Dataset, moments: Moments, standardize: bool | str, *, engine: Engine
+) -> Standardizer | None:
+    """Return what is done to the input columns before features are made of them; it never looks at y.
+
+    Parameters
+    ----------
+    dataset : Dataset
+    moments : Moments
+        From `inspect`.
+    standardize : True, False, "rank" or "auto"
+        True takes means and standard deviations out, False nothing. "rank" maps each column to a normal law
+        by the ranks of its values, see `rff_dist.quantiles`: another cheap pass. "auto" is True, but "rank"
+        for columns with heavy tails, see `HEAVY_KURTOSIS`; it takes the pass only where there are some.
+    engine : Engine
+
+    Raises
+    ------
+    InvalidParameterError
+        If `standardize` is none of these.
+    """
+    standardize = check_standardize(standardize)
+    if standardize is False:
+        return None
+    standardizer = standardizer_from(moments)
+    if standardize is True:
+        return standardizer
+    columns = np.arange(dataset.n_features)
+    if standardize == "auto":
+        central = ColumnMoments.of(moments)
+        limit = np.clip(central.n_samples / 8, *HEAVY_KURTOSIS)
+        columns = np.flatnonzero(np.sqrt(central.fourth) > np.sqrt(limit) * central.second)
+    if not len(columns):
+        return standardizer
+    sample: RowSample = engine.map_reduce(
+        BlockTask(dataset, sample_columns),
+        blocks_of(dataset),
+        columns,
+        combine=operator.add,
+        label="ranks",
+    )
+    ranks = tuple(rank_map(int(one), values) for one, values in zip(columns, sample.values.T, strict=True))
+    if standardize == "auto":
+        ranks = tuple(rank for rank in ranks if len(rank.inputs) >= MIN_RANKED_VALUES)
+    standardizer = replace(standardizer, ranks=ranks)
+    logger.info("columns mapped to a normal law by their ranks: %s", list(standardizer.ranked_columns))
+    return standardizer
 
 
 def input_range(moments: Moments, standardizer: Standardizer | None) -> tuple[FloatArray, FloatArray]:
@@ -758,7 +834,7 @@ def refit(
     Held-out scores stay: they are of fits of fewer rows, and so err on the wide side.
     """
     solved = solve(statistics, alpha=alpha, alphas=alphas, fit_intercept=fit_intercept)
-    names = ("feature_names", "target_names", "folds", "chosen_by")
+    names = ("feature_names", "target_names", "folds", "standardize", "chosen_by")
     kept = {name: model.card[name] for name in names if name in model.card}
     again = RidgeModel.from_solution(
         model.feature_map,
@@ -906,7 +982,7 @@ def fit(
     alpha: Alpha = "auto",
     design: str | Design = "orthogonal",
     map: str = "pairs",
-    standardize: bool = True,
+    standardize: bool | str = "auto",
     fit_intercept: bool = True,
     seed: int = 0,
     features: str | Nystrom = "fourier",
@@ -933,8 +1009,8 @@ def fit(
         are given, else "evidence" where the length scale is, see `resolve_alpha`, else "gcv".
     design, map : str
         See `draw_feature_map`; map="auto" takes the real map of lower variance, see `choose_map`.
-    standardize : bool
-        Whether the inputs' means and standard deviations are taken out first.
+    standardize : {"auto", "rank"} or bool
+        What is done to the input columns first, see `standardizer_for`.
     fit_intercept : bool
         Whether to fit an intercept.
     seed : int
@@ -956,6 +1032,7 @@ def fit(
         Solver status, and what alpha was chosen from.
     """
     widths = read_widths(n_components, map, features)
+    standardize = check_standardize(standardize)
     check_alpha(alpha)
     if alphas is not None:
         check_alpha(alphas)
@@ -977,7 +1054,7 @@ def fit(
     moments = inspect(dataset, engine=engine)
     if not standardize:
         warn_of_lost_digits(moments)
-    standardizer = standardizer_from(moments) if standardize else None
+    standardizer = standardizer_for(dataset, moments, standardize, engine=engine)
     feature_map = draw(
         dataset,
         kernel,
@@ -1041,6 +1118,7 @@ def fit(
             **describe_choices(chosen_by, fit_intercept, folds),
             **(describe_cut(dataset, statistics) if folds is None else {}),
             **({} if alphas is None else {"alphas": [float(one) for one in alphas]}),
+            "standardize": standardize,
             "chosen_by": solved.chosen_by,
         },
     )

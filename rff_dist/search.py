@@ -226,7 +226,7 @@ def search(
     cv: int | Folds = 5,
     design: str | Design | None = None,
     map: str = "pairs",
-    standardize: bool = True,
+    standardize: bool | str = "auto",
     fit_intercept: bool = True,
     seed: int = 0,
     features: str | Nystrom = "fourier",
@@ -268,6 +268,7 @@ def search(
         If a fold has no rows.
     """
     widths = pipeline.read_widths(n_components, map, features)
+    standardize = pipeline.check_standardize(standardize)
     folds = check_choices(alpha, alphas, cv=cv, n_components=n_components)
     pipeline.check_folds(dataset, folds)
     check_candidates(candidates, dataset, design=design, features=features)
@@ -277,7 +278,7 @@ def search(
     moments = pipeline.inspect(dataset, engine=engine)
     if not standardize:
         pipeline.warn_of_lost_digits(moments)
-    standardizer = pipeline.standardizer_from(moments) if standardize else None
+    standardizer = pipeline.standardizer_for(dataset, moments, standardize, engine=engine)
     maps = draw_candidates(
         dataset,
         candidates,
@@ -325,6 +326,7 @@ def search(
         {
             **pipeline.describe_dataset(dataset),
             **describe_search(compared, alpha, fit_intercept, folds, solved),
+            "standardize": standardize,
         },
     )
     model = replace(model, columns=ColumnMoments.of(moments))

@@ -122,7 +122,7 @@ class Job:
     alpha: pipeline.Alpha
     design: str | None
     map: str
-    standardize: bool
+    standardize: bool | str
     fit_intercept: bool
     seed: int
     choosing: bool
@@ -177,7 +177,7 @@ def open_job(
     alpha: pipeline.Alpha = "auto",
     design: str | None = "orthogonal",
     map: str = "pairs",
-    standardize: bool = True,
+    standardize: bool | str = "auto",
     fit_intercept: bool = True,
     seed: int = 0,
     choosing: bool = False,
@@ -236,7 +236,7 @@ def open_job(
             alpha=alpha,
             design=design,
             map=map,
-            standardize=standardize,
+            standardize=pipeline.check_standardize(standardize),
             fit_intercept=fit_intercept,
             seed=seed,
             choosing=choosing,
@@ -308,14 +308,14 @@ def inspect_data(job: Job) -> Summary:
     moments = pipeline.inspect(dataset, engine=job.engine)
     if not job.standardize:
         pipeline.warn_of_lost_digits(moments)
-    standardizer = pipeline.standardizer_from(moments) if job.standardize else None
+    standardizer = pipeline.standardizer_for(dataset, moments, job.standardize, engine=job.engine)
     targets = moments.standard_deviations[len(moments.pivot) - moments.n_targets :]
     lower, upper = pipeline.input_range(moments, standardizer)
     arrays = {"target_variance": targets**2, "input_lower": lower, "input_upper": upper}
     columns = ColumnMoments.of(moments).to_arrays()
     arrays |= {f"columns_{name}": array for name, array in columns.items()}
     if standardizer is not None:
-        arrays |= {"input_mean": standardizer.mean, "input_scale": standardizer.scale}
+        arrays |= standardizer.to_arrays()
     write_record(
         job.place("moments"),
         kind="moments",
@@ -490,6 +490,7 @@ def solve_ridge(job: Job, candidate: Mapping[str, Any]) -> Summary:
             **pipeline.describe_dataset(job.dataset),
             **pipeline.describe_choices(job.alpha, job.fit_intercept),
             **pipeline.describe_cut(job.dataset, statistics),
+            "standardize": job.standardize,
             "chosen_by": solved.chosen_by,
         },
     )
@@ -590,7 +591,7 @@ def validate_candidate(job: Job, candidate: Mapping[str, Any]) -> Summary:
     row = search.describe_candidate(feature_map, solved)
     if all(row["score"] < score for score in job.best.values()):
         facts = search.describe_search([], job.alpha, job.fit_intercept, _folds(job), solved)
-        card = {**pipeline.describe_dataset(job.dataset), **facts}
+        card = {**pipeline.describe_dataset(job.dataset), **facts, "standardize": job.standardize}
         model = RidgeModel.from_solution(feature_map, statistics, solved.solution, solved.path(), card)
         model = replace(model, columns=_read_moments(job).columns)
         write_model(model.without_statistics(), job.place(f"{name}-model"), overwrite=True)
@@ -752,7 +753,7 @@ def _read_moments(job: Job) -> _Kept:
     record = read_record(job.place("moments"), kind="moments")
     arrays = record.arrays
     return _Kept(
-        Standardizer(arrays["input_mean"], arrays["input_scale"]) if "input_mean" in arrays else None,
+        Standardizer.from_arrays(arrays),
         tuple(record.metadata["target_offset"]),
         arrays["target_variance"],
         record.metadata["grid"],

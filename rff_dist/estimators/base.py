@@ -31,7 +31,7 @@ class RandomFeatureEstimator(BaseEstimator, ABC):
     cv: Any
     features: Any
     design: Any
-    standardize: bool
+    standardize: bool | str
     fit_intercept: bool
     random_state: Any
     engine: Engine | None
@@ -68,6 +68,13 @@ class RandomFeatureEstimator(BaseEstimator, ABC):
         return self._fitted.feature_map
 
     @property
+    def ranked_columns_(self) -> tuple[int, ...]:
+        """The columns of the inputs that are mapped to a normal law."""
+        self._require_fitted("ranked_columns_")
+        standardizer = self.feature_map_.standardizer
+        return () if standardizer is None else standardizer.ranked_columns
+
+    @property
     def length_scale_(self) -> LengthScale | None:
         """The kernel's width in use; None for a kernel that has several, or none."""
         self._require_fitted("length_scale_")
@@ -82,9 +89,9 @@ class RandomFeatureEstimator(BaseEstimator, ABC):
     def _check_features(self) -> tuple[Kernel, str | LengthScale | None]:
         """Check the parameters that all have; return the kernel and the length scale to draw with."""
         drawing.find_features(self.features)
-        for name in ("standardize", "fit_intercept"):
-            if not isinstance(getattr(self, name), bool | np.bool_):
-                raise InvalidParameterError(f"`{name}` is {getattr(self, name)!r}; expected True or False")
+        pipeline.check_standardize(self.standardize)
+        if not isinstance(self.fit_intercept, bool | np.bool_):
+            raise InvalidParameterError(f"`fit_intercept` is {self.fit_intercept!r}; expected True or False")
         pipeline.read_widths(self.n_components, "phases", self.features)
         find_design(self.design)
         pipeline.check_alpha(self.alpha)
