@@ -99,6 +99,12 @@ class ClusterParameters(DataParameters):
     n_components: Count = Field(
         default=1024, description="D, the number of features: cost grows with D, the error falls as 1/√D."
     )
+    standardize: bool | Literal["rank", "auto"] = Field(
+        default=False,
+        description="What is done to the input columns first: false nothing, true takes means and standard "
+        "deviations out, 'rank' maps each column to a normal law by the ranks of its values, and 'auto' is "
+        "true, or 'rank' for columns with heavy tails.",
+    )
     design: Literal["orthogonal", "iid", "quasi-monte-carlo", "structured"] | None = Field(
         default=None,
         description="How frequencies are arranged; left out, orthogonal for the kernels that allow it, else "

@@ -99,8 +99,11 @@ class DataParameters(RunParameters):
         description="Cosines and sines in pairs, or cosines with random phases; 'auto' takes the one with "
         "the lower variance on a sample of the data.",
     )
-    standardize: bool = Field(
-        default=True, description="Whether the inputs' means and standard deviations are taken out first."
+    standardize: bool | Literal["rank", "auto"] = Field(
+        default=True,
+        description="What is done to the input columns first: true takes means and standard deviations out, "
+        "false nothing, 'rank' maps each column to a normal law by the ranks of its values, and 'auto' does "
+        "that to columns with heavy tails alone.",
     )
     seed: int = Field(default=0, ge=0, lt=2**63, description="Seed of the frequencies and of samples.")
     overwrite: bool = Field(default=False, description="Whether a model that is there may be replaced.")

@@ -105,12 +105,13 @@ class RidgeOptions:
     sample_weight_kind: str = "precision"
     design: str | Design | None = None
     map: str = "pairs"
-    standardize: bool = True
+    standardize: bool | str = "auto"
     fit_intercept: bool = True
     seed: int = 0
 
     def __post_init__(self) -> None:
         _ = self.penalty  # checks itself
+        pipeline.check_standardize(self.standardize)
         pipeline.check_weight_kind(self.sample_weight_kind)
         for kind in self.kinds:
             drawing.find_features(kind)

@@ -124,7 +124,7 @@ def fit(
     n_components: int = 1024,
     design: str | Design = "orthogonal",
     map: str = "pairs",
-    standardize: bool = True,
+    standardize: bool | str = False,
     seed: int = 0,
     features: str | Nystrom = "fourier",
     n_principal: int | None = None,

@@ -147,7 +147,7 @@ def fit(
     n_components: int = 1024,
     design: str | Design = "orthogonal",
     map: str = "pairs",
-    standardize: bool = True,
+    standardize: bool | str = False,
     seed: int = 0,
     features: str | Nystrom = "fourier",
     n_principal: int | None = None,
@@ -248,7 +248,7 @@ def draw_features(
     n_components: int,
     design: str | Design,
     map: str,
-    standardize: bool,
+    standardize: bool | str,
     seed: int,
     features: str | Nystrom,
     n_principal: int | None = None,
@@ -285,7 +285,7 @@ def draw_features(
         pipeline.check_plan(dataset, n_components, engine=engine, features=features)
     if not standardize:
         pipeline.warn_of_lost_digits(moments)
-    standardizer = pipeline.standardizer_from(moments) if standardize else None
+    standardizer = pipeline.standardizer_for(dataset, moments, standardize, engine=engine)
     feature_map = draw(
         dataset,
         kernel,

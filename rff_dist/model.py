@@ -96,6 +96,7 @@ class RidgeModel:
             "statistics_digest": statistics.digest(),
             "feature_map_digest": feature_map.digest(),
             "solver": status,
+            **describe_ranks(feature_map),
             "environment": describe_environment(),
             "created": datetime.now(UTC).isoformat(timespec="seconds"),
         }
@@ -259,13 +260,19 @@ def _spec_to_dict(feature_map: FeatureMap) -> dict[str, Any]:
     return {"spec": {"kernel": spec.kernel.to_dict(), "n_components": spec.n_components, **names}}
 
 
+def describe_ranks(feature_map: FeatureMap) -> dict[str, Any]:
+    """Return what a card says of the columns that are mapped to a normal law, if there are any."""
+    standardizer = feature_map.standardizer
+    columns = () if standardizer is None else standardizer.ranked_columns
+    return {"ranked_columns": list(columns)} if columns else {}
+
+
 def record_features(feature_map: FeatureMap) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
     """Return what a record keeps of a feature map: JSON values, and arrays by their names in the record."""
     facts, stored = feature_map.record()
     arrays = {f"features_{name}": array for name, array in stored.items()}
     if feature_map.standardizer is not None:
-        arrays["input_mean"] = feature_map.standardizer.mean
-        arrays["input_scale"] = feature_map.standardizer.scale
+        arrays |= feature_map.standardizer.to_arrays()
     values = {
         "kind": feature_map.kind,
         "n_features": feature_map.n_features,
@@ -278,9 +285,7 @@ def record_features(feature_map: FeatureMap) -> tuple[dict[str, Any], dict[str, 
 
 def read_features(values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> FeatureMap:
     """Rebuild the features from what `record_features` kept, with the spec where it still draws the same."""
-    standardizer = None
-    if "input_mean" in arrays:
-        standardizer = Standardizer(arrays["input_mean"], arrays["input_scale"])
+    standardizer = Standardizer.from_arrays(arrays)
     stored = feature_map_class(values["kind"]).from_record(
         values, _with_prefix(arrays, "features_"), standardizer
     )

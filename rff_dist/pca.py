@@ -100,7 +100,7 @@ def fit_components(
     features: str | Nystrom = "fourier",
     design: str | Design = "orthogonal",
     map: str = "pairs",
-    standardize: bool = True,
+    standardize: bool | str = False,
     normalize: str | None = None,
     seed: int = 0,
 ) -> KernelComponents:
@@ -120,8 +120,8 @@ def fit_components(
         D, the width of Z.
     features, design, map
         See `drawing.draw`.
-    standardize : bool
-        Whether the inputs' means and standard deviations are taken out first.
+    standardize : {"auto", "rank"} or bool
+        What is done to the input columns first, see `pipeline.standardizer_for`.
     normalize : {None, "degree"}
         Whether features are divided by their rows' degrees, as in spectral clustering; another cheap pass.
     seed : int
@@ -142,12 +142,13 @@ def fit_components(
             "principal components are made; lower it, or draw more features"
         )
     check_normalize(normalize)
+    pipeline.check_standardize(standardize)
     source = without_targets(dataset)
     pipeline.check_plan(source, n_random_features, engine=engine, features=features)
     moments = pipeline.inspect(source, engine=engine)
     if not standardize:
         pipeline.warn_of_lost_digits(moments)
-    standardizer = pipeline.standardizer_from(moments) if standardize else None
+    standardizer = pipeline.standardizer_for(source, moments, standardize, engine=engine)
     feature_map = draw(
         source,
         kernel,

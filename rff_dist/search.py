@@ -232,7 +232,7 @@ def search(
     cv: int | Folds = 5,
     design: str | Design | None = None,
     map: str = "pairs",
-    standardize: bool = True,
+    standardize: bool | str = "auto",
     fit_intercept: bool = True,
     seed: int = 0,
     features: str | Nystrom = "fourier",

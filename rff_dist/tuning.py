@@ -32,7 +32,7 @@ def tune_length_scales(
     sample_weight: Any = None,
     *,
     per_feature: bool = True,
-    standardize: bool = True,
+    standardize: bool | str = "auto",
     n_samples: int = drawing.TUNING_ROWS,
     n_components: int = 256,
     n_starts: int = 4,
@@ -58,9 +58,9 @@ def tune_length_scales(
         How much a row counts in the likelihood; rows of weight 0 do not.
     per_feature : bool
         Whether each input column has a length scale of its own, or all have one.
-    standardize : bool
-        Whether the inputs' means and standard deviations are taken out first, by one pass, as `RFFRidge`
-        does; the length scales are then in units of the standard deviations.
+    standardize : {"auto", "rank"} or bool
+        What is done to the input columns first, by a pass or two over all rows, as in `RFFRidge`; the length
+        scales are in units of the columns after that.
     n_samples : int
         Rows of the sample, at most.
     n_components : int
@@ -104,9 +104,9 @@ def tune_length_scales(
     True
     >>> model = RFFRidge(tuned.kernel, alpha=tuned.alpha, n_components=256, random_state=0).fit(X, y)
     """
-    for name, value in (("per_feature", per_feature), ("standardize", standardize)):
-        if not isinstance(value, bool | np.bool_):
-            raise InvalidParameterError(f"`{name}` is {value!r}; expected True or False")
+    if not isinstance(per_feature, bool | np.bool_):
+        raise InvalidParameterError(f"`per_feature` is {per_feature!r}; expected True or False")
+    pipeline.check_standardize(standardize)
     pipeline.check_weight_kind(sample_weight_kind)
     found = find_kernel(kernel)
     if hasattr(X, "read") or isinstance(X, str | os.PathLike):
@@ -117,7 +117,9 @@ def tune_length_scales(
         dataset = ArrayDataset(X, y, sample_weight)
     standardizer = None
     if standardize:
-        standardizer = pipeline.standardizer_from(pipeline.inspect(dataset, engine=SerialEngine()))
+        engine = SerialEngine()
+        moments = pipeline.inspect(dataset, engine=engine)
+        standardizer = pipeline.standardizer_for(dataset, moments, standardize, engine=engine)
     return drawing.tune(
         dataset,
         found,
@@ -144,7 +146,7 @@ def tune_kernels(
     cv: Any = 5,
     features: str | Nystrom = "fourier",
     design: str | Design | None = None,
-    standardize: bool = True,
+    standardize: bool | str = "auto",
     fit_intercept: bool = True,
     random_state: Any = None,
     sample_weight_kind: str = "precision",

@@ -33,13 +33,13 @@ from rff_dist.cli.options import (
     KernelName,
     MapName,
     MissingChunks,
-    NoStandardize,
     Nu,
     Overwrite,
     Register,
     Scheduler,
     Seed,
     Serial,
+    Standardize,
     Threads,
     WeightsName,
     Where,
@@ -49,6 +49,7 @@ from rff_dist.cli.options import (
     read_count,
     read_features,
     read_length_scale,
+    read_standardize,
 )
 from rff_dist.cli.registering import check_place, store, version_facts
 from rff_dist.cli.shell import Report, command
@@ -223,7 +224,7 @@ def cluster(
     centres: CentresName = None,
     design: DesignName = None,
     map: MapName = "pairs",
-    no_standardize: NoStandardize = False,
+    standardize: Standardize = "no",
     seed: Seed = 0,
     overwrite: Overwrite = False,
     register: Register = False,
@@ -264,6 +265,7 @@ def cluster(
             param_hint="--length-scale",
         )
     check_map(map)
+    prepared = read_standardize(standardize)
     kind = read_features(features, centres)
     fourier = drawing.find_features(kind) is None
     n_features = drawing.check_width(read_count(n_components, "--components"), map, kind)
@@ -291,7 +293,7 @@ def cluster(
         "n_components": n_features,
         "design": arranged,
         "map": map,
-        "standardize": not no_standardize,
+        "standardize": prepared,
         "seed": seed,
         "features": kind,
         "init": init,

@@ -125,6 +125,17 @@ MapName = Annotated[
         rich_help_panel=FEATURES,
     ),
 ]
+Standardize = Annotated[
+    str,
+    typer.Option(
+        "--standardize",
+        metavar="HOW",
+        help="What is done to the input columns first: no; yes, means and standard deviations are taken "
+        "out; rank, each is mapped to a normal law by the ranks of its values; auto is yes, but rank for "
+        "columns with heavy tails.",
+        rich_help_panel=FEATURES,
+    ),
+]
 NoStandardize = Annotated[
     bool,
     typer.Option(
@@ -297,6 +308,14 @@ def read_count(text: str, option: str) -> int:
             f"{text!r}; expected a whole number of at least 1, such as 4096 or 1e6", param_hint=option
         )
     return int(value)
+
+
+def read_standardize(text: str) -> bool | str:
+    """Read `--standardize`."""
+    named: dict[str, bool | str] = {"no": False, "yes": True, "rank": "rank", "auto": "auto"}
+    if text not in named:
+        raise typer.BadParameter(f"{text!r}; expected one of {', '.join(named)}", param_hint="--standardize")
+    return named[text]
 
 
 def read_numbers(text: str, option: str, else_expected: str = "auto, a number") -> list[float]:

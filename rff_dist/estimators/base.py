@@ -32,7 +32,7 @@ class RandomFeatureEstimator(BaseEstimator, ABC):
     cv: Any
     features: Any
     design: Any
-    standardize: bool
+    standardize: bool | str
     fit_intercept: bool
     random_state: Any
     sample_weight_kind: str
@@ -70,6 +70,13 @@ class RandomFeatureEstimator(BaseEstimator, ABC):
         return self._fitted.feature_map
 
     @property
+    def ranked_columns_(self) -> tuple[int, ...]:
+        """The columns of the inputs that are mapped to a normal law."""
+        self._require_fitted("ranked_columns_")
+        standardizer = self.feature_map_.standardizer
+        return () if standardizer is None else standardizer.ranked_columns
+
+    @property
     def length_scale_(self) -> LengthScale | None:
         """The kernel's width in use; None for a kernel that has several, or none."""
         self._require_fitted("length_scale_")
@@ -83,9 +90,8 @@ class RandomFeatureEstimator(BaseEstimator, ABC):
 
     def _options(self) -> RidgeOptions:
         """Check the parameters that all have, and return them as options of a fit."""
-        for name in ("standardize", "fit_intercept"):
-            if not isinstance(getattr(self, name), bool | np.bool_):
-                raise InvalidParameterError(f"`{name}` is {getattr(self, name)!r}; expected True or False")
+        if not isinstance(self.fit_intercept, bool | np.bool_):
+            raise InvalidParameterError(f"`fit_intercept` is {self.fit_intercept!r}; expected True or False")
         check_cv(self.cv)
         kernel, length_scale = self.kernel, self.length_scale
         if not isinstance(kernel, str) or kernel != "auto":
@@ -98,7 +104,7 @@ class RandomFeatureEstimator(BaseEstimator, ABC):
             alpha=self.alpha,
             design=self.design,
             map=map_for(self.n_components),
-            standardize=bool(self.standardize),
+            standardize=self.standardize,
             fit_intercept=bool(self.fit_intercept),
             sample_weight_kind=self.sample_weight_kind,
             seed=seed_from_random_state(self.random_state),

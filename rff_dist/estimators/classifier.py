@@ -92,7 +92,9 @@ class RFFClassifier(ClassifierMixin, RandomFeatureEstimator):
         Added to all scores, before their calibration.
     n_iter_ : int
         Steps of the loss's minimisation; 1 for the squared loss, which is solved at once.
-    alpha_, length_scale_, n_components_, selection_, statistics_, feature_map_, model_, n_features_in_
+    alpha_, length_scale_, n_components_, ranked_columns_, feature_map_, model_, n_features_in_
+        As in `RFFRidge`.
+    selection_, statistics_
         As in `RFFRidge`; `selection_` and `statistics_` are those of ridge on the codes.
 
     Notes
@@ -134,7 +136,7 @@ class RFFClassifier(ClassifierMixin, RandomFeatureEstimator):
         cv: Any = None,
         features: str | Nystrom = "auto",
         design: str | Design = "orthogonal",
-        standardize: bool = True,
+        standardize: bool | str = "auto",
         fit_intercept: bool = True,
         loss: str = "squared",
         class_weight: Any = None,

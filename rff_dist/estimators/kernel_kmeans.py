@@ -55,8 +55,8 @@ class KernelKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMix
         or labels to begin with, of shape (n_samples,).
     max_iter : int, default=300
         Iterations of each start, at most.
-    standardize : bool, default=True
-        Whether the inputs' means and standard deviations are taken out first; not of precomputed kernels.
+    standardize : {"auto", "rank"} or bool, default=False
+        What is done to the input columns first, see `RFFKMeans`; not of precomputed kernels.
     random_state : int, RandomState, Generator or None, default=None
         The seed of starts and of the sample.
 
@@ -112,7 +112,7 @@ class KernelKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMix
         n_init: Any = "auto",
         init: Any = "k-means++",
         max_iter: int = 300,
-        standardize: bool = True,
+        standardize: bool | str = False,
         random_state: Any = None,
     ) -> None:
         self.n_clusters = n_clusters
@@ -174,8 +174,7 @@ class KernelKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMix
         """Check what does not depend on the data; return the number of starts."""
         for name in ("n_clusters", "max_iter"):
             check_count(getattr(self, name), name)
-        if not isinstance(self.standardize, bool | np.bool_):
-            raise InvalidParameterError(f"`standardize` is {self.standardize!r}; expected True or False")
+        pipeline.check_standardize(self.standardize)
         given = not isinstance(self.init, str)
         if not given and self.init != "k-means++":
             raise InvalidParameterError(
@@ -215,8 +214,9 @@ class KernelKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMix
         if dataset.n_targets and hasattr(dataset, "without_targets"):
             dataset = dataset.without_targets()
         self._check_size(dataset.n_samples)
-        moments = pipeline.inspect(dataset, engine=SerialEngine())
-        self._standardizer = pipeline.standardizer_from(moments) if self.standardize else None
+        engine = SerialEngine()
+        moments = pipeline.inspect(dataset, engine=engine)
+        self._standardizer = pipeline.standardizer_for(dataset, moments, self.standardize, engine=engine)
         kernel.check_columns(dataset.n_features)
         self.kernel_ = drawing.resolve_kernel(
             dataset,

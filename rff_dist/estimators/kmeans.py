@@ -88,8 +88,10 @@ class RFFKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin,
         and any kernel has them. They are whitened, O(n_components²) more a row and pass.
     design : {"orthogonal", "iid", "quasi-monte-carlo", "structured"} or Design, default="orthogonal"
         Of Fourier features: how frequencies are arranged; see `RFFSampler`.
-    standardize : bool, default=True
-        Whether the inputs' means and standard deviations are taken out first.
+    standardize : {"auto", "rank"} or bool, default=False
+        What is done to the input columns first: nothing, as in scikit-learn, so that columns of large values
+        decide most where units differ. True takes means and standard deviations out; for "rank" and "auto"
+        see `RFFRidge`.
     random_state : int, RandomState, Generator or None, default=None
         The seed of frequencies, samples and starts.
     engine : Engine or None, default=None
@@ -159,7 +161,7 @@ class RFFKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin,
         normalize: str | None = None,
         features: str | Nystrom = "fourier",
         design: str | Design = "orthogonal",
-        standardize: bool = True,
+        standardize: bool | str = False,
         random_state: Any = None,
         engine: Engine | None = None,
     ) -> None:
@@ -234,8 +236,7 @@ class RFFKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin,
 
     def _check_parameters(self) -> tuple[Kernel, str | LengthScale | None]:
         drawing.find_features(self.features)
-        if not isinstance(self.standardize, bool | np.bool_):
-            raise InvalidParameterError(f"`standardize` is {self.standardize!r}; expected True or False")
+        pipeline.check_standardize(self.standardize)
         width = drawing.check_width(self.n_components, "phases", self.features)
         kmeans.check_principal(self.n_principal, self.normalize, width)
         find_design(self.design)

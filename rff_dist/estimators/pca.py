@@ -55,8 +55,10 @@ class RFFPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         and any kernel has them.
     design : {"orthogonal", "iid", "quasi-monte-carlo", "structured"} or Design, default="orthogonal"
         Of Fourier features: how frequencies are arranged; see `RFFSampler`.
-    standardize : bool, default=True
-        Whether the inputs' means and standard deviations are taken out first.
+    standardize : {"auto", "rank"} or bool, default=False
+        What is done to the input columns first: nothing, as in scikit-learn, so that columns of large values
+        decide most where units differ. True takes means and standard deviations out; for "rank" and "auto"
+        see `RFFRidge`.
     normalize : {None, "degree"}, default=None
         "degree" divides each row's features by its degree, the sum of its similarities to all rows: the
         scores are then those of spectral clustering, nearly constant on clusters, and the variances the
@@ -135,7 +137,7 @@ class RFFPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         n_random_features: int = 2048,
         features: str | Nystrom = "fourier",
         design: str | Design = "orthogonal",
-        standardize: bool = True,
+        standardize: bool | str = False,
         normalize: str | None = None,
         whiten: bool = False,
         random_state: Any = None,
@@ -176,9 +178,9 @@ class RFFPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         PlanError
             If the job needs more memory than there is.
         """
-        for name in ("standardize", "whiten"):
-            if not isinstance(getattr(self, name), bool | np.bool_):
-                raise InvalidParameterError(f"`{name}` is {getattr(self, name)!r}; expected True or False")
+        pipeline.check_standardize(self.standardize)
+        if not isinstance(self.whiten, bool | np.bool_):
+            raise InvalidParameterError(f"`whiten` is {self.whiten!r}; expected True or False")
         if isinstance(self.length_scale, str) and self.length_scale == "evidence":
             raise InvalidParameterError(
                 "`length_scale` is 'evidence', which needs targets, and RFFPCA looks at none; expected "
@@ -197,7 +199,7 @@ class RFFPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
                 features=self.features,
                 design=self.design,
                 map=map_for(self.n_random_features),
-                standardize=bool(self.standardize),
+                standardize=self.standardize,
                 normalize=self.normalize,
                 seed=seed_from_random_state(self.random_state),
             )

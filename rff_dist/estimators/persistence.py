@@ -116,11 +116,19 @@ def _parameters_of(model: RidgeModel) -> dict[str, Any]:
     repeated = model.statistics is not None and model.statistics.spec.frequency_weights
     return {
         **_features_of(model.feature_map),
+        **({"standardize": model.card["standardize"]} if "standardize" in model.card else {}),
         "alpha": model.card.get("alpha_given", "auto" if model.selection else model.alpha),
         "cv": folds_from_dict(model.card["folds"]) if "folds" in model.card else None,
         "fit_intercept": bool(model.card.get("fit_intercept", True)),
         "sample_weight_kind": model.card.get("sample_weight_kind", "frequency" if repeated else "precision"),
     }
+
+
+def _standardize_of(feature_map: FeatureMap) -> bool | str:
+    if feature_map.standardizer is None:
+        return False
+    n_ranked = len(feature_map.standardizer.ranks)
+    return "rank" if n_ranked == feature_map.n_features else n_ranked == 0 or "auto"
 
 
 def _features_of(feature_map: FeatureMap) -> dict[str, Any]:
@@ -135,6 +143,6 @@ def _features_of(feature_map: FeatureMap) -> dict[str, Any]:
         "n_components": feature_map.n_components,
         "features": "nystrom" if isinstance(feature_map, NystromFeatureMap) else "fourier",
         "design": "orthogonal" if spec is None else spec.design.name,
-        "standardize": feature_map.standardizer is not None,
+        "standardize": _standardize_of(feature_map),
         "random_state": None if spec is None else spec.seed,
     }

@@ -81,8 +81,13 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, RandomFeatureEstimator):
         Of Fourier features: how frequencies are arranged. Orthogonal ones have less variance than "iid" and
         need an isotropic kernel, and so do structured ones, which are fast for hundreds of columns;
         quasi-Monte Carlo is for any kernel, the Laplacian too, and best in few columns.
-    standardize : bool, default=True
-        Whether the inputs' means and standard deviations are taken out first.
+    standardize : {"auto", "rank"} or bool, default="auto"
+        What is done to the input columns before features are made of them. True takes means and standard
+        deviations out, False nothing. "rank" maps each column to a normal law by the ranks of its values, so
+        that outliers and heavy tails lie as near as other values; values beyond those seen count as the
+        least or the largest of these. It takes one more cheap pass. "auto" is True, but "rank" for columns
+        with heavy tails (a kurtosis above 100, or above an eighth of the number of rows); see
+        `ranked_columns_`.
     fit_intercept : bool, default=True
         Whether to fit an intercept, which is not penalised.
     random_state : int, RandomState, Generator or None, default=None
@@ -108,6 +113,8 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, RandomFeatureEstimator):
         D in use.
     length_scale_ : float or tuple of float
         The kernel's width in use.
+    ranked_columns_ : tuple of int
+        Columns of the inputs that are mapped to a normal law.
     selection_ : dict of str to ndarray
         What alpha was chosen from. By GCV or the evidence the path on all rows: `alphas`, `scores` (GCV, one
         column per target), `log_evidences`, `degrees_of_freedom`. By cross-validation the whole table:
@@ -159,7 +166,7 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, RandomFeatureEstimator):
         conformal: bool | str = False,
         features: str | Nystrom = "auto",
         design: str | Design = "orthogonal",
-        standardize: bool = True,
+        standardize: bool | str = "auto",
         fit_intercept: bool = True,
         random_state: Any = None,
         sample_weight_kind: str = "precision",

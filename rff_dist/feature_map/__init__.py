@@ -27,7 +27,7 @@ from rff_dist.feature_map.explicit import (
 from rff_dist.feature_map.fourier import FourierFeatureMap
 from rff_dist.feature_map.nystrom import Nystrom, NystromFeatureMap, draw_nystrom
 from rff_dist.feature_map.principal import PrincipalFeatureMap
-from rff_dist.feature_map.protocol import STRIPE, FeatureMap, FeatureSpec, Standardizer
+from rff_dist.feature_map.protocol import STRIPE, FeatureMap, FeatureSpec, RankMap, Standardizer
 from rff_dist.feature_map.reweighted import ReweightedFeatureMap
 from rff_dist.feature_map.structured import StructuredFeatureMap
 
@@ -45,6 +45,7 @@ __all__ = [
     "NystromFeatureMap",
     "PolynomialFeatureMap",
     "PrincipalFeatureMap",
+    "RankMap",
     "ReweightedFeatureMap",
     "Standardizer",
     "StructuredFeatureMap",

@@ -25,21 +25,75 @@ STRIPE = 512  # components filled at once: 4 MiB of float32 work per stripe and 
 
 
 @dataclass(frozen=True, slots=True)
+class RankMap:
+    """A column's map to a normal law: piecewise linear between knots, constant beyond them.
+
+    Attributes
+    ----------
+    column : int
+        Of the inputs.
+    inputs, scores : float64 arrays of shape (n_knots,)
+        The knots, strictly ascending: each value of the column and its normal score.
+    """
+
+    column: int
+    inputs: FloatArray
+    scores: FloatArray
+
+
+@dataclass(frozen=True, slots=True)
 class Standardizer:
-    """Shift and scale of the input columns, applied in float64 before features are float32.
+    """Map of the input columns, applied in float64 before features are float32.
 
     Attributes
     ----------
     mean, scale : float64 arrays of shape (n_features,)
         Inputs become (x - mean) / scale.
+    ranks : tuple of RankMap
+        Columns that become normal scores instead.
     """
 
     mean: FloatArray
     scale: FloatArray
+    ranks: tuple[RankMap, ...] = ()
 
     def __call__(self, X: NDArray[Any]) -> FloatArray:
-        """Return the standardised rows in float64."""
-        return (np.asarray(X, np.float64) - self.mean) / self.scale
+        """Return the standardised rows in float64; values that are not finite stay so."""
+        inputs = np.asarray(X, np.float64)
+        standardized = (inputs - self.mean) / self.scale
+        for rank in self.ranks:
+            values = inputs[..., rank.column]
+            scores = np.interp(values, rank.inputs, rank.scores)
+            standardized[..., rank.column] = np.where(np.isfinite(values), scores, values)
+        return np.asarray(standardized)
+
+    @property
+    def ranked_columns(self) -> tuple[int, ...]:
+        """The columns that become normal scores."""
+        return tuple(rank.column for rank in self.ranks)
+
+    def to_arrays(self) -> dict[str, NDArray[Any]]:
+        """Return the arrays that all of it is stored as; `from_arrays` is the way back."""
+        arrays: dict[str, NDArray[Any]] = {"input_mean": self.mean, "input_scale": self.scale}
+        if self.ranks:
+            arrays["input_rank_columns"] = np.array(self.ranked_columns, np.int64)
+            arrays["input_rank_knots"] = np.array([len(rank.inputs) for rank in self.ranks], np.int64)
+            arrays["input_rank_inputs"] = np.concatenate([rank.inputs for rank in self.ranks])
+            arrays["input_rank_scores"] = np.concatenate([rank.scores for rank in self.ranks])
+        return arrays
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Self | None:
+        """Read what `to_arrays` returned, among other arrays; None where there is nothing of it."""
+        if "input_mean" not in arrays:
+            return None
+        ranks: tuple[RankMap, ...] = ()
+        if "input_rank_columns" in arrays:
+            cuts = np.cumsum(arrays["input_rank_knots"])[:-1]
+            inputs, scores = (np.split(arrays[f"input_rank_{name}"], cuts) for name in ("inputs", "scores"))
+            columns = arrays["input_rank_columns"].tolist()
+            ranks = tuple(RankMap(*parts) for parts in zip(columns, inputs, scores, strict=True))
+        return cls(arrays["input_mean"], arrays["input_scale"], ranks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,7 +295,7 @@ def arrays_digest(label: str, arrays: list[NDArray[Any] | None], standardizer: S
     """Return the SHA-256 of a label, arrays and a standardizer."""
     hasher = hashlib.sha256(label.encode())
     if standardizer is not None:
-        arrays = [*arrays, standardizer.mean, standardizer.scale]
+        arrays = [*arrays, *standardizer.to_arrays().values()]
     for array in arrays:
         if array is not None:
             little = np.ascontiguousarray(array).astype(array.dtype.newbyteorder("<"), copy=False)

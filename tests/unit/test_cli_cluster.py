@@ -127,7 +127,7 @@ def test_a_model_loads_as_the_estimator_and_an_estimator_saves_as_a_model(data, 
     assert isinstance(model, RFFKMeans)
     np.testing.assert_array_equal(model.predict(str(data)), read_array(written["output"], "labels"))
     assert model.feature_names_in_.tolist() == ["a", "b", "c"]
-    assert (model.n_features_in_, model.n_clusters, model.standardize) == (3, 4, True)
+    assert (model.n_features_in_, model.n_clusters, model.standardize) == (3, 4, False)
     X = open_dataset(data, y=None).take(np.arange(500))[0]
     for parameters in (
         {"features": "nystrom", "n_components": 20},

@@ -285,7 +285,7 @@ def test_fewer_distinct_rows_than_clusters_are_told():
         ({"init": [0, 1, 1]}, "expected row numbers, each once, from 0 to 19"),
         ({"init": [0, 1, 20]}, "expected row numbers, each once, from 0 to 19"),
         ({"init": [3] * 20}, "expected labels from 0 to 2"),
-        ({"standardize": "no"}, "`standardize` is 'no'; expected True or False"),
+        ({"standardize": "no"}, "`standardize` is 'no'; expected True, False, 'rank' or 'auto'"),
         ({"length_scale": "evidence"}, "'evidence', which needs targets"),
         ({"kernel": Gaussian(1.0), "length_scale": 2.0}, "which has its own; give one of them"),
     ],

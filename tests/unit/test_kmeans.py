@@ -240,7 +240,8 @@ def test_k_means_parallel_starts_are_no_worse_than_k_means_plus_plus(many_rows):
 def test_a_single_start_finds_blobs_that_are_apart_whatever_the_seed(n_samples):
     X, blobs = make_blobs(n_samples, 2, centers=15, cluster_std=0.25, random_state=5)
     for seed in range(8):
-        found = RFFKMeans(15, length_scale=0.3, n_components=128, max_iter=3, random_state=seed).fit(X)
+        model = RFFKMeans(15, length_scale=0.3, n_components=128, max_iter=3, random_state=seed)
+        found = model.set_params(standardize=True).fit(X)
         assert adjusted_rand_score(blobs, found.labels_) > 0.97
 
 
@@ -387,6 +388,7 @@ def test_spectral_clusters_part_rings_and_moons(make):
     options = {"factor": 0.5} if make is make_circles else {}
     X, known = make(1_500, noise=0.05, random_state=0, **options)
     parameters = {"length_scale": 0.2, "features": "nystrom", "n_components": 200, "random_state": 0}
+    parameters["standardize"] = True
     spectral = RFFKMeans(2, n_principal=1, normalize="degree", **parameters).fit(X)
     assert adjusted_rand_score(known, spectral.labels_) > 0.99
     assert_array_equal(spectral.predict(X), spectral.labels_)
@@ -462,7 +464,7 @@ def test_a_dask_array_is_labelled_lazily(blobs):
         ({"length_scale": -1.0}, r"`length_scale`.* -1\.0"),
         ({"features": "fast"}, r"unknown `features` 'fast'"),
         ({"design": "iit"}, r"unknown `design` 'iit' \(did you mean 'iid'\?\)"),
-        ({"standardize": 1}, r"`standardize` is 1; expected True or False"),
+        ({"standardize": 1}, r"`standardize` is 1; expected True, False, 'rank' or 'auto'"),
         ({"cache": "all"}, r"unknown `cache` 'all'; expected one of .*'labels', 'none'\]"),
         (
             {"algorithm": "elkan"},
@@ -529,7 +531,7 @@ def test_fewer_distinct_rows_than_clusters_are_told_of():
     with pytest.warns(
         ConvergenceWarning, match=r"distinct clusters \(3\) found smaller than n_clusters \(5\)"
     ):
-        model = RFFKMeans(5, n_components=32, random_state=0).fit(X)
+        model = RFFKMeans(5, n_components=32, standardize=True, random_state=0).fit(X)
     assert len(np.unique(model.labels_)) == 3
     assert model.inertia_ == pytest.approx(0.0, abs=1e-12)
     assert np.isfinite(model.cluster_centers_).all()

@@ -146,7 +146,9 @@ def test_the_scale_of_graded_weights_changes_nothing(X):
 @pytest.mark.parametrize("weighted", [False, True])
 def test_degree_normalised_components_are_those_of_the_normalised_kernel(X, features, weighted):
     weights = np.random.default_rng(3).random(len(X)) if weighted else None
-    model = small(features=features, length_scale=2.5, n_random_features=256, normalize="degree")
+    model = small(
+        features=features, length_scale=2.5, n_random_features=256, normalize="degree", standardize=True
+    )
     scores = model.fit(X, sample_weight=weights).transform(X)
     w = np.ones(len(X)) if weights is None else weights
     K = model.feature_map_.transform(X) @ model.feature_map_.transform(X).T
@@ -286,7 +288,7 @@ def test_pandas_output_names_its_columns(X):
         ({"n_random_features": 0}, "is 0; expected an integer of at least 1"),
         ({"normalize": "rows"}, "`normalize` is 'rows'; expected None or 'degree'"),
         ({"whiten": "yes"}, "`whiten` is 'yes'; expected True or False"),
-        ({"standardize": 1}, "`standardize` is 1; expected True or False"),
+        ({"standardize": 1}, "`standardize` is 1; expected True, False, 'rank' or 'auto'"),
         ({"length_scale": "evidence"}, "'evidence', which needs targets"),
         ({"kernel": "gausian"}, r"did you mean 'gaussian'"),
     ],

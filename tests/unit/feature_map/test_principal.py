@@ -28,7 +28,7 @@ ENGINE = SerialEngine(1)
     ids=["pairs", "phases", "Nyström", "Nyström by degree"],
 )
 def found(request):
-    parameters = {"n_random_features": 64, "n_components": 5, **request.param}
+    parameters = {"n_random_features": 64, "n_components": 5, "standardize": True, **request.param}
     return pca.fit_components(ArrayDataset(X), Gaussian(1.5), engine=ENGINE, length_scale=None, **parameters)
 
 
