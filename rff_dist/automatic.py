@@ -27,7 +27,7 @@ from rff_dist.blocks import Dataset
 from rff_dist.cross_validation import CrossValidation, cross_validate
 from rff_dist.engines import Engine
 from rff_dist.engines.serial import SerialEngine
-from rff_dist.errors import InvalidParameterError
+from rff_dist.errors import DataError, InvalidParameterError, SolveError
 from rff_dist.evidence import check_tunable
 from rff_dist.feature_map import FeatureMap, Nystrom
 from rff_dist.folds import Folds, SampledFolds, hold_in
@@ -69,7 +69,8 @@ MULTIPLES = (0.5, 1.0, 2.0, 4.0)  # of the median distance between rows
 TRIED_WITH_NYSTROM = 3
 TUNED_ON = 2000  # rows by which length scales are tuned, and of which half at most
 TUNING_STARTS = 2
-MIN_TUNED_SAMPLES = 200  # half of fewer rows are too few to tune a length scale per column by
+MIN_TUNED_SAMPLES = 200  # half of fewer rows are too few to tune length scales by,
+ROWS_PER_LENGTH_SCALE = 10  # and so are fewer than these for each column
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,7 +163,8 @@ class RidgeOptions:
             return [TimesMedian(1.0)]
         if not parts_without_length_scale(kernel):
             return [None]  # it brings its own, or has none
-        tunable = isinstance(kernel, Stationary) and dataset.n_samples >= MIN_TUNED_SAMPLES
+        enough = dataset.n_samples >= max(MIN_TUNED_SAMPLES, 2 * ROWS_PER_LENGTH_SCALE * dataset.n_features)
+        tunable = isinstance(kernel, Stationary) and enough
         return [*(["evidence"] if tunable else []), *map(TimesMedian, MULTIPLES)]
 
 
@@ -191,6 +193,8 @@ def fit(dataset: Dataset, options: RidgeOptions, *, engine: Engine) -> pipeline.
         If memory does not do.
     """
     candidates = options.candidates(dataset)
+    if dataset.n_samples < 2:  # nothing to compare
+        candidates, options = candidates[:1], replace(options, features=options.kinds[0])
     tuned = any(candidate.length_scale == "evidence" for candidate in candidates)
     choosing = len(candidates) > 1 or len(options.kinds) > 1
     # length scales that were asked for by name are tuned with the care that `pipeline.fit` takes
@@ -211,7 +215,7 @@ def fit(dataset: Dataset, options: RidgeOptions, *, engine: Engine) -> pipeline.
         candidates = [one for one in candidates if fit_in or not isinstance(one.kernel, Linear)]
     by = folds
     if choosing and folds is None:  # alpha is given, or chosen by something else: folds choose the rest
-        by = pipeline.DEFAULT_FOLDS
+        by = pipeline.default_folds(dataset.n_samples)
         by = hold_in(by, dataset.n_samples, n_tuned_on) if tuned else by
     if by is not None:
         by = pipeline.prepare_folds(dataset, by, engine=engine)
@@ -314,7 +318,15 @@ class _FirstRound:
         """Cross-validate candidates, and more that follow from the best of them; the best comes first."""
         options = self.options
         sample = drawing.sample_folds(self.prepared.dataset, self.folds, n_rows=ROUND_ROWS)
-        tries = [self._try(candidate, sample) for candidate in candidates]
+        tries = []
+        for candidate in candidates:
+            try:
+                tries.append(self._try(candidate, sample))
+            except (DataError, SolveError) as error:
+                if candidate.length_scale != "evidence":
+                    raise
+                # constant targets say nothing of length scales, and neither do few rows that are alike
+                self.prepared.say("choose", f"length scales were not tuned: {error}")
         if len(options.kinds) > 1:
             nonlinear = [one for one in _best_first(tries) if not isinstance(one.candidate.kernel, Linear)]
             for one in nonlinear[:TRIED_WITH_NYSTROM]:
@@ -343,8 +355,9 @@ class _FirstRound:
         member = replace(self.prepared, dataset=rows, engine=serial).accumulation(feature_map)
         folds = SampledFolds(self.folds.n_folds, self.folds)
         (parts,) = pipeline.accumulate_folds(rows, [member], folds=folds, engine=serial)
-        alpha = options.alpha
-        grid = options.alphas if isinstance(alpha, str) else np.atleast_1d(np.asarray(alpha, np.float64))
+        alpha, grid = options.alpha, options.alphas
+        if not isinstance(alpha, str) and np.all(np.asarray(alpha) > 0):
+            grid = np.atleast_1d(np.asarray(alpha, np.float64))
         table = cross_validate(parts, alphas=grid, fit_intercept=options.fit_intercept)
         row = _describe(feature_map, table, len(sample.X))
         self.prepared.say("choose", _words(row))

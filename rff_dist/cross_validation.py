@@ -336,7 +336,7 @@ def cross_validate(
     threads = check_n_threads(n_threads)
     total = statistics.total()
     widths = _widths(total, feature_maps)
-    splits = statistics.folds.splits
+    splits = statistics.splits
     variance = _target_variance(total, fit_intercept)
     grid = (
         _default_alphas(widths[-1].of(total), fit_intercept, threads)
@@ -467,7 +467,7 @@ def _problems(
         whole = width.of(total)
         running: RidgeStatistics | None = None
         summed: set[int] = set()
-        for split, (folds, held_out) in enumerate(statistics.folds.splits):
+        for split, (folds, held_out) in enumerate(statistics.splits):
             validation = width.of(statistics.fold(held_out))
             if set(folds) == every - {held_out}:
                 yield _Problem(split, index, whole - validation, validation)

@@ -476,6 +476,20 @@ class FoldStatistics:
             )
         return part
 
+    @property
+    def splits(self) -> list[tuple[tuple[int, ...], int]]:
+        """The splits of `folds`, less those that would be validated on rows without any weight.
+
+        Raises
+        ------
+        StatisticsError
+            If a fold that is held out has no rows, or none of them any weight.
+        """
+        splits = [split for split in self.folds.splits if self.fold(split[1]).n_observations > 0]
+        if not splits:
+            raise StatisticsError(f"no row that {self.folds} hold out has a weight above 0; use fewer folds")
+        return splits
+
     def total(self) -> RidgeStatistics:
         """Return the statistics of all rows.
 

@@ -102,7 +102,7 @@ MAX_DEFAULT_ALPHAS = 48  # three a decade, over the sixteen of float64
 ALPHA_NAMES = ("auto", "gcv", "evidence", "cv", "cv-1se", "press")
 WEIGHT_KINDS = ("precision", "frequency")
 CV_NAMES = ("auto", "cv", "cv-1se")  # of those, what k-fold cross-validation can stand for
-DEFAULT_FOLDS = HashFolds(5)
+DEFAULT_FOLDS, FOLDS_OF_FEW, FEW_SAMPLES = 5, 10, 500
 AUTO_COMPONENTS = 2048  # what `n_components="auto"` takes, if rows and memory allow
 MIN_AUTO_COMPONENTS = 256
 # With `standardize="auto"` a column whose kurtosis is above the larger number is mapped by ranks; of few
@@ -885,21 +885,33 @@ def check_alpha(alpha: Any) -> None:
         )
 
 
+def default_folds(n_samples: int) -> HashFolds:
+    """Return 5 folds by hash; 10 for fewer than 500 rows, and of fewer than 10 rows one for each."""
+    return HashFolds(DEFAULT_FOLDS if n_samples >= FEW_SAMPLES else max(2, min(n_samples, FOLDS_OF_FEW)))
+
+
 def folds_for(
-    cv: int | Folds | None, *, alpha: Alpha, n_components: Components, conformal: bool = False
+    cv: int | Folds | None,
+    *,
+    alpha: Alpha,
+    n_components: Components,
+    conformal: bool = False,
+    n_samples: int = FEW_SAMPLES,
 ) -> Folds | None:
     """Return the folds that a fit sums apart; None where nothing is chosen by cross-validation.
 
     Parameters
     ----------
     cv : int, Folds or None
-        None is 5 folds by hash where anything asks for some.
+        None is `default_folds` where anything asks for some.
     alpha : Alpha
         All do but a single number, "gcv", "evidence" and "press".
     n_components : int, "auto" or sequence of int
         Several do.
     conformal : bool
         Whether rows are held out for intervals, which asks for some.
+    n_samples : int
+        Rows of the dataset.
 
     Raises
     ------
@@ -920,7 +932,7 @@ def folds_for(
         )
     if not named and not np.all(np.asarray(alpha) > 0):
         raise InvalidParameterError(f"`alpha` is {alpha!r}; cross-validation needs numbers above 0")
-    folds = DEFAULT_FOLDS if cv is None else find_folds(cv)
+    folds = default_folds(n_samples) if cv is None else find_folds(cv)
     if len(folds.splits) < 2 and (several or (named and alpha == "cv-1se")):
         raise InvalidParameterError(
             f"{folds} give one split, whose error has no standard error; use more folds"
@@ -1281,7 +1293,13 @@ def plan_choices(
     PlanError
         With the memory needed and the memory there is.
     """
-    folds = folds_for(cv, alpha=penalty.alpha, n_components=n_components, conformal=bool(conformal))
+    folds = folds_for(
+        cv,
+        alpha=penalty.alpha,
+        n_components=n_components,
+        conformal=bool(conformal),
+        n_samples=dataset.n_samples,
+    )
     check_conformal(conformal, folds)
     automatic = isinstance(penalty.alpha, str) and penalty.alpha == "auto"
     several = not isinstance(n_components, str) and not is_one_width(n_components)
