@@ -6,19 +6,17 @@ import contextlib
 import hashlib
 import itertools
 import operator
-import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
-from functools import lru_cache, partial, reduce
+from functools import partial, reduce
 from threading import Lock
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
-from threadpoolctl import ThreadpoolController
 
 from rff_dist.errors import DataError, PlanError, StatisticsError
 from rff_dist.exact import ExactSum
@@ -26,6 +24,7 @@ from rff_dist.feature_map import FeatureMap
 from rff_dist.folds import Folds, FoldStatistics
 from rff_dist.runs import expand
 from rff_dist.statistics import OUTPUT_TILE, RidgeStatistics, StatisticsSpec, tile_rows
+from rff_dist.triangular import limit_blas
 
 type FloatArray = NDArray[np.float64]
 type IntArray = NDArray[np.int64]
@@ -187,16 +186,10 @@ def using_threads(n_threads: int) -> Iterator[None]:
     """
     token = _n_threads.set(n_threads)
     try:
-        with _blas_libraries(len(sys.modules)).limit(limits=1):
+        with limit_blas(1):
             yield
     finally:
         _n_threads.reset(token)
-
-
-@lru_cache(maxsize=1)
-def _blas_libraries(n_modules: int) -> ThreadpoolController:
-    """List the libraries with threads of their own: 8 ms, and anew when modules may have brought more."""
-    return ThreadpoolController()
 
 
 class _Inline(Executor):

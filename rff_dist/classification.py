@@ -25,11 +25,13 @@ from rff_dist.blocks import (
     Dataset,
     LinearModel,
     Rows,
+    add_each,
     check_targets,
     predict_rows,
     using_threads,
 )
 from rff_dist.calibration import ScoreCalibration, fit_calibration, leave_one_out_scores
+from rff_dist.conformal import FoldModels, fold_models, predict_held_out
 from rff_dist.confusion import Confusion, count_classes
 from rff_dist.drawing import sample_rows
 from rff_dist.engines import Engine
@@ -299,9 +301,13 @@ def fit(
     trained = automatic.fit(dataset, replace(options, alpha_per_target=False), engine=engine)
     model, solved = trained.model, trained.best
     assert isinstance(model.alpha, float)
+    assert isinstance(model.alpha, float)
+    ridge = calibrate(dataset, model, class_weight=class_weight, seed=options.seed)
+    if trained.parts is not None:
+        estimate = estimate_by_folds(dataset, trained, ridge, engine=engine)
+        model = model.with_card(estimate={"loss": SQUARED, **estimate})
     if loss == SQUARED:
-        found = calibrate(dataset, model, class_weight=class_weight, seed=options.seed)
-        return _described(model, loss, found, None, ridge_alpha=model.alpha), solved
+        return _described(model, loss, ridge, None, ridge_alpha=model.alpha), solved
     logistic = loss == Logistic.name
     curvature = HINGE_CURVATURE
     alpha = model.alpha
@@ -430,6 +436,77 @@ def calibration_of(model: RidgeModel) -> ScoreCalibration | None:
     """Return what turns a classifier's scores into probabilities; None where it has none."""
     facts = model.card["classifier"]["calibration"]
     return None if facts is None else ScoreCalibration(facts["slope"], tuple(facts["intercepts"]))
+
+
+# -- errors of rows that were held out -------------------------------------------------------------
+
+
+def estimate_by_folds(
+    dataset: Dataset, trained: pipeline.Trained, calibration: ScoreCalibration | None, *, engine: Engine
+) -> dict[str, Any]:
+    """Estimate accuracy and log loss on new rows: each row is judged by ridge without its fold, in one pass.
+
+    Parameters
+    ----------
+    dataset : Dataset
+        With codes as targets: the rows that were trained on.
+    trained : Trained
+        With the statistics of its folds.
+    calibration : ScoreCalibration, or None
+        Of the model of all rows.
+    engine : Engine
+
+    Returns
+    -------
+    estimate : dict
+        `by`, "cv"; `accuracy` and `log_loss`, in nats, with their `…_standard_error`, by how far the splits
+        differ. None where there is one split, or no probabilities.
+    """
+    assert trained.parts is not None
+    feature_map, solved = trained.compared[trained.best_index]
+    fit_intercept = trained.model.card["fit_intercept"]
+    state = fold_models(trained.parts, feature_map, alpha=solved.solution.alpha, fit_intercept=fit_intercept)
+    found: tuple[Confusion, ...] = engine.map_reduce(
+        BlockTask(dataset, partial(judge_held_out, calibration=calibration)),
+        pipeline.blocks_of(dataset),
+        state,
+        combine=add_each,
+        label="hold out",
+    )
+    weights = np.array([one.weights.value().sum() for one in found])
+    figures = {"accuracy": [one.accuracy for one in found], "log_loss": [one.log_loss for one in found]}
+    estimate: dict[str, Any] = {"by": "cv"}
+    for name, values in figures.items():
+        known = None not in values
+        of_splits = np.array(values, np.float64) if known else np.full(len(found), np.nan)
+        mean = float(np.average(of_splits, weights=weights))
+        variance = np.average((of_splits - mean) ** 2, weights=weights) / max(1, len(found) - 1)
+        estimate[name] = mean if known else None
+        estimate[f"{name}_standard_error"] = float(np.sqrt(variance)) if known and len(found) > 1 else None
+    return estimate
+
+
+def judge_held_out(
+    rows: Rows, state: FoldModels, *, calibration: ScoreCalibration | None
+) -> tuple[Confusion, ...]:
+    """Count one block of rows, whose targets are codes, apart for each split that holds rows out."""
+    scores, split, counted = predict_held_out(rows, state)
+    assert rows.y is not None
+    weight = None if rows.sample_weight is None else rows.sample_weight[counted]
+    codes, predicted = class_of(rows.y[counted]), decide(scores, calibration)
+    logs = None if calibration is None else calibration.log_probabilities(scores)
+
+    def of_split(index: int) -> Confusion:
+        own = split[counted] == index
+        return count_classes(
+            codes[own],
+            predicted[own],
+            max(2, rows.y.shape[1]),
+            sample_weight=None if weight is None else weight[own],
+            log_probabilities=None if logs is None else logs[own],
+        )
+
+    return tuple(of_split(index) for index in range(len(state.validated)))
 
 
 # -- evaluate --------------------------------------------------------------------------------------

@@ -123,7 +123,8 @@ def fold_models(
     total = statistics.total()
     solutions, validated = [], []
     for trained_on, held_out in statistics.folds.splits:
-        if statistics.parts[held_out] is None:
+        part = statistics.parts[held_out]
+        if part is None or not part.n_observations:
             continue  # no row asks for this model
         training = _training(statistics, total, trained_on, held_out)
         equations = training.normal_equations(fit_intercept=fit_intercept)
@@ -362,8 +363,29 @@ def score_rows(rows: Rows, state: FoldModels) -> HeldOutScores:
 
 def _residuals(rows: Rows, state: FoldModels) -> tuple[FloatArray, IntArray, NDArray[np.bool_]]:
     """Return |y − f₋| of the rows that count, (n_counted, n_targets), each row's split, and which count."""
-    check_evaluation(rows)
+    held_out, split, counted = predict_held_out(rows, state)
     assert rows.y is not None
+    with np.errstate(over="ignore"):
+        return np.abs(rows.y[counted] - held_out), split, counted
+
+
+def predict_held_out(rows: Rows, state: FoldModels) -> tuple[FloatArray, IntArray, NDArray[np.bool_]]:
+    """Predict each row of a block by the model that was trained without its fold.
+
+    Returns
+    -------
+    predictions : float64 array of shape (n_counted, n_targets)
+        f₋ of the rows that count: those of weight above 0 whose fold is held out.
+    split : int64 array of shape (n_samples,)
+        The split that holds out each row, -1 for none.
+    counted : bool array of shape (n_samples,)
+
+    Raises
+    ------
+    DataError
+        As `score_rows`.
+    """
+    check_evaluation(rows)
     assigned = state.folds.assign(
         rows.block.start, rows.block.stop, n_samples=state.n_samples, groups=rows.groups
     )
@@ -374,9 +396,7 @@ def _residuals(rows: Rows, state: FoldModels) -> tuple[FloatArray, IntArray, NDA
     if rows.sample_weight is not None:
         counted &= rows.sample_weight > 0
     predictions = predict_rows(rows, state.linear).reshape(len(split), -1, len(state.units))
-    held_out = predictions[counted, split[counted]]
-    with np.errstate(over="ignore"):
-        return np.abs(rows.y[counted] - held_out), split, counted
+    return predictions[counted, split[counted]], split, counted
 
 
 # -- how far off the model is at each row ----------------------------------------------------------

@@ -18,13 +18,13 @@ from numpy.typing import NDArray
 from scipy.linalg import eigh, lapack
 from scipy.optimize import OptimizeResult, minimize, minimize_scalar
 from scipy.spatial.distance import pdist
-from threadpoolctl import threadpool_limits
 
 from rff_dist.errors import DataError, InvalidParameterError, SolveError
 from rff_dist.frequencies import derived_seed
 from rff_dist.kernels import Kernel, LengthScale, Stationary, default_design, find_design
 from rff_dist.kernels.base import check_count
 from rff_dist.solvers.solution import check_n_threads
+from rff_dist.triangular import limit_blas
 
 logger = logging.getLogger(__name__)
 
@@ -338,7 +338,7 @@ def maximize_evidence(
         return Objective(inputs, targets, roots, frequencies)
 
     starts = _starts(n_starts, n_features if per_feature else 1, n_features, seed) + np.log(median)
-    with threadpool_limits(1), ThreadPoolExecutor(threads) as pool:
+    with limit_blas(1), ThreadPoolExecutor(threads) as pool:
         objectives = [objective(i, n_components) for i in range(n_starts)]
         searches = list(pool.map(lambda i: _search(objectives[i], starts[i], median), range(n_starts)))
         referee = objective(n_starts, COMPARED_COMPONENTS * n_components)

@@ -102,7 +102,7 @@ MAX_DEFAULT_ALPHAS = 48  # three a decade, over the sixteen of float64
 ALPHA_NAMES = ("auto", "gcv", "evidence", "cv", "cv-1se", "press")
 WEIGHT_KINDS = ("precision", "frequency")
 CV_NAMES = ("auto", "cv", "cv-1se")  # of those, what k-fold cross-validation can stand for
-DEFAULT_FOLDS, FOLDS_OF_FEW, FEW_SAMPLES = 5, 10, 500
+DEFAULT_FOLDS, FOLDS_OF_FEW, FEW_SAMPLES = 5, 10, 200
 AUTO_COMPONENTS = 2048  # what `n_components="auto"` takes, if rows and memory allow
 MIN_AUTO_COMPONENTS = 256
 # With `standardize="auto"` a column whose kurtosis is above the larger number is mapped by ranks; of few
@@ -886,7 +886,7 @@ def check_alpha(alpha: Any) -> None:
 
 
 def default_folds(n_samples: int) -> HashFolds:
-    """Return 5 folds by hash; 10 for fewer than 500 rows, and of fewer than 10 rows one for each."""
+    """Return 5 folds by hash; 10 for fewer than 200 rows, and of fewer than 10 rows one for each."""
     return HashFolds(DEFAULT_FOLDS if n_samples >= FEW_SAMPLES else max(2, min(n_samples, FOLDS_OF_FEW)))
 
 
@@ -1293,6 +1293,11 @@ def plan_choices(
     PlanError
         With the memory needed and the memory there is.
     """
+    if dataset.n_samples < 2 and (cv is not None or not is_one_alpha(penalty.alpha)):
+        raise DataError(
+            f"n_samples={dataset.n_samples}: an alpha cannot be chosen by errors on held-out rows; give one "
+            "number as `alpha`, or more rows"
+        )
     folds = folds_for(
         cv,
         alpha=penalty.alpha,

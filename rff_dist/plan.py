@@ -14,14 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
 from rff_dist.blocks import Block, cut_blocks
 from rff_dist.cross_validation import cross_validation_bytes
 from rff_dist.errors import PlanError
 from rff_dist.feature_map import check_n_components
 from rff_dist.statistics import FRACTION_BITS, OUTPUT_TILE, TileLayout, tile_rows
-from rff_dist.triangular import STRIP_COLUMNS, available_cores
+from rff_dist.triangular import STRIP_COLUMNS, available_cores, limit_blas
 
 MIN_BLOCK_ROWS = (
     16_384  # sending and merging a block's statistics then costs about 2 % of making them, for any D
@@ -382,7 +381,7 @@ def measure_gflops() -> float:
     """Time a symmetric product for 0.2 s: billions of float64 operations a second of one thread."""
     matrix = np.random.Generator(np.random.Philox(0)).standard_normal((1024, 4096))
     best = math.inf
-    with threadpool_limits(1):
+    with limit_blas(1):
         for _ in range(3):
             start = time.perf_counter()
             np.matmul(matrix, matrix.T)

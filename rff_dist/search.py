@@ -28,7 +28,9 @@ from rff_dist.frequencies import Design
 from rff_dist.kernels import (
     Kernel,
     LengthScale,
+    Linear,
     Stationary,
+    Sum,
     as_length_scale,
     check_design,
     check_positive,
@@ -583,13 +585,15 @@ def choose(rows: Sequence[Mapping[str, Any]]) -> tuple[list[Row], int]:
 
 
 def kernel_text(kernel: Kernel) -> str:
-    """Return a kernel of one width as `find_kernel` reads it, without the width; others as they show.
+    """Return a kernel, or a sum of some, as `find_kernel` reads it, without widths; others as they show.
 
-    >>> from rff_dist.kernels import Matern
-    >>> kernel_text(Matern(2.0, nu=1.5))
-    'matern:nu=1.5'
+    >>> from rff_dist.kernels import Linear, Matern
+    >>> kernel_text(Matern(2.0, nu=1.5) + Linear())
+    'matern:nu=1.5 + linear'
     """
-    if not isinstance(kernel, Stationary):
+    if isinstance(kernel, Sum):
+        return " + ".join(map(kernel_text, kernel.kernels))
+    if not isinstance(kernel, Stationary | Linear):
         return str(kernel)
     own = {f.name: getattr(kernel, f.name) for f in fields(kernel) if f.name != "length_scale"}
     if not all(isinstance(value, int | float) for value in own.values()):

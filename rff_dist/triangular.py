@@ -8,14 +8,16 @@ a thread pool runs the tiles, so that the bits do not depend on the number of th
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import blas, lapack
-from threadpoolctl import threadpool_limits
+from threadpoolctl import ThreadpoolController
 
 type FloatArray = NDArray[np.float64]
 
@@ -24,10 +26,21 @@ STRIP_COLUMNS = 256
 _PANEL_ROWS = 64
 
 
+def limit_blas(n_threads: int) -> AbstractContextManager[object]:
+    """Let BLAS and OpenMP use `n_threads` threads for a while: `threadpool_limits`, without its 8 ms."""
+    return _libraries(len(sys.modules)).limit(limits=n_threads)
+
+
+@lru_cache(maxsize=1)
+def _libraries(n_modules: int) -> ThreadpoolController:
+    """List the libraries with threads of their own, anew when modules may have brought more."""
+    return ThreadpoolController()
+
+
 @contextmanager
 def tile_pool(n_threads: int | None = None) -> Iterator[Executor]:
     """Open a pool to run tiles in, all cores of the process by default, with BLAS on one thread each."""
-    with threadpool_limits(1), ThreadPoolExecutor(n_threads or available_cores()) as pool:
+    with limit_blas(1), ThreadPoolExecutor(n_threads or available_cores()) as pool:
         yield pool
 
 

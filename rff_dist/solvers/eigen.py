@@ -9,7 +9,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.linalg import LinAlgWarning, eigh, lapack
-from threadpoolctl import threadpool_limits
 
 from rff_dist.errors import SolveError
 from rff_dist.solvers.solution import (
@@ -22,6 +21,7 @@ from rff_dist.solvers.solution import (
     rss_error_bound,
 )
 from rff_dist.statistics import FloatArray, NormalEquations
+from rff_dist.triangular import limit_blas
 
 logger = logging.getLogger(__name__)
 
@@ -104,7 +104,7 @@ class RidgeSpectrum:
                 stacklevel=2,
             )
         weights = self._filter(penalty) * self.projected_moments
-        with threadpool_limits(1):  # the same bits for any thread setting that the environment holds
+        with limit_blas(1):  # the same bits for any thread setting that the environment holds
             coefficients = self.eigenvectors @ weights[len(weights) - self.eigenvectors.shape[1] :]
         return make_solution(
             self,
@@ -242,7 +242,7 @@ def decompose(equations: NormalEquations, *, n_threads: int | None = None) -> Ri
         logger.info("eigenvalues of %d components on one thread: threaded BLAS crashes there", n_components)
         threads = 1
     gram = np.asarray(equations.gram, dtype=np.float64)
-    with threadpool_limits(threads):
+    with limit_blas(threads):
         few = 2 * equations.n_samples <= n_components
         found = _eigh_of_low_rank(gram, equations.n_samples, equations.gram_error) if few else None
         eigenvalues, eigenvectors = found or _eigh(gram, threads)

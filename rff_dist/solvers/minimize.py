@@ -26,12 +26,18 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import OptimizeResult, minimize
-from threadpoolctl import threadpool_limits
 
 from rff_dist.errors import SolveError
 from rff_dist.solvers.cholesky import rounding_floor
 from rff_dist.statistics import NormalEquations
-from rff_dist.triangular import cholesky_in_place, solve_transposed, solve_upper, tile_pool, tiles_of
+from rff_dist.triangular import (
+    cholesky_in_place,
+    limit_blas,
+    solve_transposed,
+    solve_upper,
+    tile_pool,
+    tiles_of,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -129,7 +135,7 @@ def minimize_loss(
         intercept_scale=math.sqrt(curvature * sum_of_weights) if equations.fit_intercept else None,
         start=(coefficients, intercept),
     )
-    with threadpool_limits(1):  # L-BFGS's own products would else be cut by the number of threads
+    with limit_blas(1):  # L-BFGS's own products would else be cut by the number of threads
         ending = _run(search, goal=tol * reference, max_iter=max_iter)
     converged = search.excess <= tol * reference
     if not converged:
