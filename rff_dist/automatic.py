@@ -56,7 +56,7 @@ from rff_dist.storage import ArrayDataset
 from rff_dist.storage.columns import as_column
 from rff_dist.storage.labelled import GroupedDataset
 
-__all__ = ["RidgeOptions", "fit"]
+__all__ = ["Choices", "RidgeOptions", "choices_of", "fit"]
 
 logger = logging.getLogger(__name__)
 
@@ -159,6 +159,94 @@ class RidgeOptions:
         return [*tuned, *map(TimesMedian, MULTIPLES)]
 
 
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """What a fit begins with, before any pass.
+
+    Attributes
+    ----------
+    candidates : list of Candidate
+        Of the first round, before those that follow from the best of them; one where nothing is chosen.
+    kinds : list of str or Nystrom
+        The kinds of features to compare.
+    kernels : bool
+        Whether the kernel is to be chosen.
+    penalty : Penalty
+        How alpha is found, where memory has had its say.
+    folds : Folds, or None
+        Summed apart in the final, by which alpha is chosen.
+    widths : list of int
+        Numbers of components, ascending.
+    """
+
+    candidates: list[Candidate]
+    kinds: list[str | Nystrom]
+    kernels: bool
+    penalty: pipeline.Penalty
+    folds: Folds | None
+    widths: list[int]
+
+    @property
+    def tuned(self) -> bool:
+        """Whether length scales are tuned by the evidence."""
+        return any(candidate.length_scale == "evidence" for candidate in self.candidates)
+
+    @property
+    def choosing(self) -> bool:
+        """Whether there is a first round."""
+        return len(self.candidates) > 1 or len(self.kinds) > 1
+
+    @property
+    def n_tried(self) -> int:
+        """Candidates of the first round, at most."""
+        if not self.choosing:
+            return 0
+        curved = sum(not isinstance(one.kernel, Linear) for one in self.candidates)
+        more = min(curved, TRIED_WITH_NYSTROM) if len(self.kinds) > 1 else 0
+        return len(self.candidates) + more + self.kernels
+
+    def n_finalists(self, n_samples: int) -> int:
+        """Return how many candidates of the first round meet again on all rows, at most."""
+        first_is_final = n_samples <= ROUND_ROWS and self.widths[-1] <= ROUND_COMPONENTS
+        if not self.choosing or first_is_final or self.folds is None:
+            return 1
+        return 1 + (len(self.kinds) > 1) + self.kernels
+
+
+def choices_of(
+    dataset: Dataset,
+    options: RidgeOptions,
+    *,
+    engine: Engine,
+    candidates: Sequence[Candidate] | None = None,
+) -> Choices:
+    """Return what a fit begins with, if memory allows it; see `pipeline.plan_choices`.
+
+    `candidates` take the place of the kernels and length scales of the options.
+
+    Raises
+    ------
+    InvalidParameterError
+        If a parameter is out of range.
+    PlanError
+        If memory does not do.
+    """
+    found = list(candidates or options.candidates(dataset))
+    penalty, folds, widths = pipeline.plan_choices(
+        dataset,
+        options.penalty,
+        cv=options.cv,
+        n_components=options.n_components,
+        map=options.map,
+        features=options.kinds[-1],
+        conformal=options.conformal,
+        n_tuned_on=TUNED_ON if any(one.length_scale == "evidence" for one in found) else 0,
+        engine=engine,
+    )
+    by_name = candidates is not None or not isinstance(options.kernel, str) or options.kernel != "auto"
+    return Choices(found, options.kinds, not by_name, penalty, folds, widths)
+
+
 def fit(dataset: Dataset, options: RidgeOptions, *, engine: Engine) -> pipeline.Trained:
     """Choose what the options leave open by cross-validation, and train the best on all rows.
 
@@ -183,20 +271,9 @@ def fit(dataset: Dataset, options: RidgeOptions, *, engine: Engine) -> pipeline.
     PlanError
         If memory does not do.
     """
-    candidates = options.candidates(dataset)
-    tuned = any(candidate.length_scale == "evidence" for candidate in candidates)
-    penalty, folds, widths = pipeline.plan_choices(
-        dataset,
-        options.penalty,
-        cv=options.cv,
-        n_components=options.n_components,
-        map=options.map,
-        features=options.kinds[-1],
-        conformal=options.conformal,
-        n_tuned_on=TUNED_ON if tuned else 0,
-        engine=engine,
-    )
-    choosing = len(candidates) > 1 or len(options.kinds) > 1
+    choices = choices_of(dataset, options, engine=engine)
+    candidates, penalty, folds, widths = choices.candidates, choices.penalty, choices.folds, choices.widths
+    choosing, tuned = choices.choosing, choices.tuned
     by = folds
     if choosing and folds is None:  # alpha is given, or chosen by something else: folds choose the rest
         by = pipeline.DEFAULT_FOLDS

@@ -1200,6 +1200,7 @@ def train(prepared: Prepared, feature_map: FeatureMap, *, penalty: Penalty) -> T
     dataset, engine = prepared.dataset, prepared.engine
     member = prepared.accumulation(feature_map)
     statistics = accumulate(dataset, feature_map, engine=engine, spec=member.spec)
+    prepared.say("solve", f"D = {feature_map.n_components:,}")
     alphas, fit_intercept = penalty.alphas, penalty.fit_intercept
     if isinstance(penalty.alpha, str) and penalty.alpha == "press":
         solved = _solve_by_press(
@@ -1244,6 +1245,7 @@ def train_folds(
         summed = deque(accumulate_folds(dataset, members, folds=folds, engine=engine))
         for feature_map in reading:  # folds' sums are let go before the next table is made
             parts = summed.popleft()
+            prepared.say("solve", _words_of_a_table(feature_map, folds, widths))
             chosen, statistics, solved = solve_folds(
                 parts,
                 feature_map,
@@ -1277,6 +1279,11 @@ def train_folds(
         )
         model = replace(model, held_out=held_out)
     return Trained(model, tuple(compared), best_index, parts)
+
+
+def _words_of_a_table(feature_map: FeatureMap, folds: Folds, widths: Sequence[int]) -> str:
+    several = ", ".join(f"{width:,}" for width in sorted({*widths, feature_map.n_components}))
+    return f"{kind_of(feature_map)} features, D = {several}, {len(folds.splits)} folds held out"
 
 
 def _model_of(
@@ -1331,7 +1338,9 @@ def describe_estimate(solved: Solved) -> dict[str, Any] | None:
             "rmse_standard_error": np.where(rmse > 0, deviations / (2 * rmse), 0.0),  # by the derivative
             "r2": np.where(variance > 0, 1 - errors / variance, np.nan),
         }
-    found = {name: [v if math.isfinite(v) else None for v in values] for name, values in figures.items()}
+    found = {
+        name: [v if math.isfinite(v) else None for v in values.tolist()] for name, values in figures.items()
+    }
     return {"by": "press" if path is not None else "cv", **found}
 
 
