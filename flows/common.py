@@ -35,6 +35,7 @@ from rff_dist.feature_map import Nystrom
 from rff_dist.folds import Folds, GroupFolds, TimeFolds
 from rff_dist.pipeline import DEFAULT_FOLDS
 from rff_dist.publishing import version_rows
+from rff_dist.search import shortened_text
 from rff_dist.storage import redact
 from rff_dist.storage.registry import RegisteredModel
 
@@ -156,8 +157,9 @@ class JobParameters(DataParameters):
     alpha: Literal["auto", "cv", "cv-1se", "gcv", "evidence", "press"] | NonNegative | Positives = Field(
         default="auto",
         description="Ridge penalty of ‖y − Zw‖² + alpha‖w‖²: a number, a list to choose from by "
-        "cross-validation, or what chooses it: 'cv' the least k-fold error, 'cv-1se' the largest alpha within "
-        "one standard error of that, 'gcv', 'evidence', or 'press', leave-one-out errors by one more pass. "
+        "cross-validation, or what chooses it: 'cv' the least k-fold error, 'cv-1se' the largest alpha "
+        "within one standard error of that, 'gcv', 'evidence', or 'press', leave-one-out errors by one more "
+        "pass. "
         "'auto' is 'cv', or 'press' where memory does not hold the sums of the folds.",
     )
     alphas: Positives | None = Field(
@@ -392,7 +394,7 @@ def _summary_markdown(result: Mapping[str, Any]) -> str:
         "training data": code(result["data"]),
         "rows": f"{result['n_samples']:,}",
         "inputs, outputs": f"{result['n_features']:,}, {outputs}",
-        "kernel": result["kernel"],
+        "kernel": shortened_text(result["kernel"]),
         "length scale": number(result["length_scale"]),
         "features": f"{result['features']}, D = {result['n_components']:,}",
         "alpha": f"{number(result['alpha'])}, by {result['alpha_chosen_by']}",
@@ -423,7 +425,7 @@ def _candidate_table(candidates: Sequence[Mapping[str, Any]]) -> list[dict[str, 
     return [
         {
             "round": one.get("round", ""),
-            "kernel": one["kernel"],
+            "kernel": shortened_text(one["kernel"]),
             "length scale": number(one["length_scale"]),
             "features": one["features"],
             "D": one["n_components"],

@@ -1,7 +1,7 @@
 """Compare given kernels and length scales on all rows as a Prefect flow, and publish the best model.
 
-inspect → fit → evaluate → publish, as in `flows.train`. Candidates share one reading of the data, or as few as
-memory allows, and each is compared with all its components: `flows.train` compares its own on a sample first.
+inspect → fit → evaluate → publish, as in `flows.train`. Candidates share one reading of the data, or as few
+as memory allows, and each is compared with all its components: `flows.train` tries its own on a sample first.
 
 Run it in a process of its own::
 

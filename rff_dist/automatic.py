@@ -15,7 +15,7 @@ validates on; see `folds.hold_in`. What is given is kept, and where all is given
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -51,6 +51,7 @@ from rff_dist.search import (
     describe_candidate,
     kernel_text,
     plan_readings,
+    shortened_text,
 )
 from rff_dist.storage import ArrayDataset
 from rff_dist.storage.columns import as_column
@@ -217,7 +218,8 @@ def choices_of(
     dataset: Dataset,
     options: RidgeOptions,
     *,
-    engine: Engine,
+    engine: Engine | None = None,
+    plan: Callable[[int, int], object] | None = None,
     candidates: Sequence[Candidate] | None = None,
 ) -> Choices:
     """Return what a fit begins with, if memory allows it; see `pipeline.plan_choices`.
@@ -242,6 +244,7 @@ def choices_of(
         conformal=options.conformal,
         n_tuned_on=TUNED_ON if any(one.length_scale == "evidence" for one in found) else 0,
         engine=engine,
+        plan=plan,
     )
     by_name = candidates is not None or not isinstance(options.kernel, str) or options.kernel != "auto"
     return Choices(found, options.kinds, not by_name, penalty, folds, widths)
@@ -364,6 +367,11 @@ class _FirstRound:
     def run(self, candidates: Sequence[Candidate]) -> list[_Try]:
         """Cross-validate candidates, and more that follow from the best of them; the best comes first."""
         options = self.options
+        n_rows, width = (
+            min(ROUND_ROWS, self.prepared.dataset.n_samples),
+            min(ROUND_COMPONENTS, self.n_components),
+        )
+        self.prepared.say("choose", f"candidates on {n_rows:,} rows with {width:,} components")
         sample = drawing.sample_folds(self.prepared.dataset, self.folds, n_rows=ROUND_ROWS)
         tries = [self._try(candidate, sample) for candidate in candidates]
         if len(options.kinds) > 1:
@@ -445,6 +453,6 @@ def _words(row: Row) -> str:
     given = "" if scale is None else ", a length scale per column"
     given = f", length scale {scale:.3g}" if isinstance(scale, float) else given
     return (
-        f"{row['kernel']}{given}, {row['n_components']:,} {row['features']} features: "
+        f"{shortened_text(row['kernel'])}{given}, {row['n_components']:,} {row['features']} features: "
         f"error {row['score']:.4g} of the variance"
     )
