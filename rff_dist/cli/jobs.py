@@ -326,8 +326,9 @@ def fit(
     loss_name = read_classification(classify, loss, class_weight)
     job = Fit(options=options, loss=loss_name, class_weight=class_weight)
     job.check()
-    one_alpha = pipeline.is_one_alpha(options.alpha) and pipeline.is_one_width(options.n_components)
-    if plot is not None and one_alpha and options.cv is None:
+    several = isinstance(options.n_components, list)
+    one_alpha = pipeline.is_one_alpha(options.alpha) and options.cv is None and not several
+    if plot is not None and one_alpha and not conformal:
         raise typer.BadParameter(
             "nothing is chosen, so there is no error against alpha to draw; add --select cv",
             param_hint="--plot",
