@@ -157,7 +157,8 @@ class Fit:
             If the folds are of groups and there are none.
         """
         options = self.options
-        check_map(options.map)
+        if options.map != "auto":
+            check_map(options.map)
         if self.loss is not None:
             classification.check_loss(self.loss)
             if options.conformal:
