@@ -245,7 +245,7 @@ def test_a_classifier_is_that_of_the_library_and_told_by_its_accuracy(tmp_path, 
     for name, n_samples in (("data", 500), ("test", 200)):
         X = rng.uniform(-2, 2, (n_samples, 2))
         groups = np.arange(n_samples) // 4
-        y = np.where(X[:, 0] * X[:, 1] > 0, "same", "other")
+        y = np.where(X[:, 0] * X[:, 1] + 0.3 * rng.standard_normal(n_samples) > 0, "same", "other")
         write_dataset(tmp_path / name, X, y, groups=groups, chunk_rows=100)
     parameters = TrainParameters(
         data=str(tmp_path / "data"),
@@ -255,7 +255,6 @@ def test_a_classifier_is_that_of_the_library_and_told_by_its_accuracy(tmp_path, 
         classify=True,
         loss=loss,
         class_weight="balanced",
-        alphas=[1e-8, 1e-3, 1.0],
         group_by="groups",
         folds=3,
     )
@@ -265,7 +264,7 @@ def test_a_classifier_is_that_of_the_library_and_told_by_its_accuracy(tmp_path, 
     expected, _ = classification.fit_labels(
         GroupedDataset(dataset, column_of(dataset, "groups")),
         column_of(dataset, "y"),
-        RidgeOptions(**PLAIN, alphas=[1e-8, 1e-3, 1.0], cv=GroupFolds(3)),
+        RidgeOptions(**PLAIN, cv=GroupFolds(3)),
         engine=SerialEngine(1),
         loss=loss or "squared",
         class_weight="balanced",
@@ -273,7 +272,7 @@ def test_a_classifier_is_that_of_the_library_and_told_by_its_accuracy(tmp_path, 
     published = read_model(parameters.model)
     assert published.digest() == result["digest"] == expected.digest()
     assert result["classifier"]["classes"] == ["other", "same"]
-    assert result["metrics"]["accuracy"] > 0.9
+    assert result["metrics"]["accuracy"] > 0.8
     assert result["metrics"] == published.card["metrics"]
     summary = Artifact.get("rff-train-summary").data
     assert f"- accuracy: {result['metrics']['accuracy']:.4g}" in summary

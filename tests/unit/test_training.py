@@ -127,7 +127,8 @@ def test_a_classifier_is_that_of_the_library_and_is_judged_by_its_labels(problem
     assert summary["estimate"] is None  # errors of codes are none of labels
     scores = prediction.predict_in_memory(test.rows, published, engine=SerialEngine(1))
     calibration = classification.calibration_of(published)
-    predicted = classification.read_classes(published)[classification.decide(scores, calibration)]
+    decided = classification.decide(scores.reshape(-1, 1), calibration)
+    predicted = classification.read_classes(published)[decided]
     assert metrics["accuracy"] == pytest.approx(accuracy_score(labels[:50], predicted))
     assert metrics["log_loss"] > 0
     assert published.card["metrics"] == metrics
