@@ -67,7 +67,7 @@ def draw_choice(model: RidgeModel, path: Path, *, title: str) -> Path | None:
         errors = np.sqrt(arrays["press_errors"])
         panels = [AlphaPath("leave-one-out RMSE", arrays["press_alphas"], errors)]
     elif "alphas" in arrays:
-        panels = [AlphaPath("GCV estimate of RMSE", arrays["alphas"], np.sqrt(arrays["scores"]))]
+        panels = [AlphaPath("root of the GCV score", arrays["alphas"], np.sqrt(arrays["scores"]))]
         if model.card.get("alpha_given") == "evidence":
             evidences = arrays["log_evidences"]
             panels.append(AlphaPath("log evidence", arrays["alphas"], evidences, logarithmic=False))

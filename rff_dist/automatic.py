@@ -15,7 +15,7 @@ validates on; see `folds.hold_in`. What is given is kept, and where all is given
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -51,13 +51,14 @@ from rff_dist.search import (
     describe_candidate,
     kernel_text,
     plan_readings,
+    shortened_text,
 )
 from rff_dist.selection import PerTarget
 from rff_dist.storage import ArrayDataset
 from rff_dist.storage.columns import as_column
 from rff_dist.storage.labelled import GroupedDataset
 
-__all__ = ["RidgeOptions", "fit"]
+__all__ = ["Choices", "RidgeOptions", "choices_of", "fit"]
 
 logger = logging.getLogger(__name__)
 
@@ -171,6 +172,113 @@ class RidgeOptions:
         return [*(["evidence"] if tunable else []), *map(TimesMedian, MULTIPLES)]
 
 
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """What a fit begins with, before any pass.
+
+    Attributes
+    ----------
+    candidates : list of Candidate
+        Of the first round, before those that follow from the best of them; one where nothing is chosen.
+    kinds : list of str or Nystrom
+        The kinds of features to compare.
+    kernels : bool
+        Whether the kernel is to be chosen.
+    penalty : Penalty
+        How alpha is found, where memory has had its say.
+    folds : Folds, or None
+        Summed apart in the final, by which alpha is chosen.
+    widths : list of int
+        Numbers of components, ascending.
+    """
+
+    candidates: list[Candidate]
+    kinds: list[str | Nystrom]
+    kernels: bool
+    penalty: pipeline.Penalty
+    folds: Folds | None
+    widths: list[int]
+
+    @property
+    def tuned(self) -> bool:
+        """Whether length scales are tuned by the evidence."""
+        return any(candidate.length_scale == "evidence" for candidate in self.candidates)
+
+    @property
+    def n_tuned_on(self) -> int:
+        """Rows that length scales are tuned by, at most."""
+        return _n_tuned_on(self.candidates, self.kinds)
+
+    @property
+    def choosing(self) -> bool:
+        """Whether there is a first round."""
+        return len(self.candidates) > 1 or len(self.kinds) > 1
+
+    @property
+    def n_tried(self) -> int:
+        """Candidates of the first round, at most."""
+        if not self.choosing:
+            return 0
+        curved = sum(not isinstance(one.kernel, Linear) for one in self.candidates)
+        more = min(curved, TRIED_WITH_NYSTROM) if len(self.kinds) > 1 else 0
+        return len(self.candidates) + more + self.kernels
+
+    def n_finalists(self, n_samples: int) -> int:
+        """Return how many candidates of the first round meet again on all rows, at most."""
+        first_is_final = n_samples <= ROUND_ROWS and self.widths[-1] <= round_components(n_samples)
+        if not self.choosing or first_is_final or self.folds is None:
+            return 1
+        return 1 + (len(self.kinds) > 1) + self.kernels
+
+
+def choices_of(
+    dataset: Dataset,
+    options: RidgeOptions,
+    *,
+    engine: Engine | None = None,
+    plan: Callable[[int, int], object] | None = None,
+    candidates: Sequence[Candidate] | None = None,
+) -> Choices:
+    """Return what a fit begins with, if memory allows it; see `pipeline.plan_choices`.
+
+    `candidates` take the place of the kernels and length scales of the options.
+
+    Raises
+    ------
+    InvalidParameterError
+        If a parameter is out of range.
+    PlanError
+        If memory does not do.
+    """
+    found, kinds = list(candidates or options.candidates(dataset)), options.kinds
+    if dataset.n_samples < 2:  # nothing to compare
+        found, kinds = found[:1], kinds[:1]
+    penalty, folds, widths = pipeline.plan_choices(
+        dataset,
+        options.penalty,
+        cv=options.cv,
+        n_components=options.n_components,
+        map=options.map,
+        features=kinds[-1],
+        conformal=options.conformal,
+        n_tuned_on=_n_tuned_on(found, kinds),
+        engine=engine,
+        plan=plan,
+    )
+    by_name = candidates is not None or not isinstance(options.kernel, str) or options.kernel != "auto"
+    if not by_name:  # a linear kernel takes a component per column
+        fit_in = dataset.n_features <= widths[-1]
+        found = [one for one in found if fit_in or not isinstance(one.kernel, Linear)]
+    return Choices(found, kinds, not by_name, penalty, folds, widths)
+
+
+def _n_tuned_on(candidates: Sequence[Candidate], kinds: Sequence[str | Nystrom]) -> int:
+    """Return how many rows tune length scales; more where they were asked for by name."""
+    if all(candidate.length_scale != "evidence" for candidate in candidates):
+        return 0
+    return TUNED_ON if len(candidates) > 1 or len(kinds) > 1 else drawing.TUNING_ROWS
+
+
 def fit(dataset: Dataset, options: RidgeOptions, *, engine: Engine) -> pipeline.Trained:
     """Choose what the options leave open by cross-validation, and train the best on all rows.
 
@@ -195,27 +303,10 @@ def fit(dataset: Dataset, options: RidgeOptions, *, engine: Engine) -> pipeline.
     PlanError
         If memory does not do.
     """
-    candidates = options.candidates(dataset)
-    if dataset.n_samples < 2:  # nothing to compare
-        candidates, options = candidates[:1], replace(options, features=options.kinds[0])
-    tuned = any(candidate.length_scale == "evidence" for candidate in candidates)
-    choosing = len(candidates) > 1 or len(options.kinds) > 1
-    # length scales that were asked for by name are tuned with the care that `pipeline.fit` takes
-    n_tuned_on = TUNED_ON if choosing else drawing.TUNING_ROWS
-    penalty, folds, widths = pipeline.plan_choices(
-        dataset,
-        options.penalty,
-        cv=options.cv,
-        n_components=options.n_components,
-        map=options.map,
-        features=options.kinds[-1],
-        conformal=options.conformal,
-        n_tuned_on=n_tuned_on if tuned else 0,
-        engine=engine,
-    )
-    if options.kernel == "auto":  # a linear kernel takes a component per column
-        fit_in = dataset.n_features <= widths[-1]
-        candidates = [one for one in candidates if fit_in or not isinstance(one.kernel, Linear)]
+    choices = choices_of(dataset, options, engine=engine)
+    candidates, penalty, folds, widths = choices.candidates, choices.penalty, choices.folds, choices.widths
+    choosing, tuned, n_tuned_on = choices.choosing, choices.tuned, choices.n_tuned_on
+    options = replace(options, features="auto" if len(choices.kinds) > 1 else choices.kinds[0])
     by = folds
     if choosing and folds is None:  # alpha is given, or chosen by something else: folds choose the rest
         by = pipeline.default_folds(dataset.n_samples)
@@ -331,6 +422,9 @@ class _FirstRound:
     def run(self, candidates: Sequence[Candidate]) -> list[_Try]:
         """Cross-validate candidates, and more that follow from the best of them; the best comes first."""
         options = self.options
+        n_samples = self.prepared.dataset.n_samples
+        n_rows, width = min(ROUND_ROWS, n_samples), min(round_components(n_samples), self.n_components)
+        self.prepared.say("choose", f"candidates on {n_rows:,} rows with {width:,} components")
         sample = drawing.sample_folds(self.prepared.dataset, self.folds, n_rows=ROUND_ROWS)
         tries = []
         for candidate in candidates:
@@ -434,6 +528,6 @@ def _words(row: Row) -> str:
     given = "" if scale is None else ", a length scale per column"
     given = f", length scale {scale:.3g}" if isinstance(scale, float) else given
     return (
-        f"{row['kernel']}{given}, {row['n_components']:,} {row['features']} features: "
+        f"{shortened_text(row['kernel'])}{given}, {row['n_components']:,} {row['features']} features: "
         f"error {row['score']:.4g} of the variance"
     )

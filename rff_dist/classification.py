@@ -299,18 +299,17 @@ def fit(
     check_loss(loss)
     # classes are compared by their scores, which one penalty keeps alike
     trained = automatic.fit(dataset, replace(options, alpha_per_target=False), engine=engine)
-    model, solved = trained.model, trained.best
-    assert isinstance(model.alpha, float)
-    assert isinstance(model.alpha, float)
+    model, solved, ridge_alpha = trained.model, trained.best, trained.model.alpha
+    assert isinstance(ridge_alpha, float)
     ridge = calibrate(dataset, model, class_weight=class_weight, seed=options.seed)
     if trained.parts is not None:
         estimate = estimate_by_folds(dataset, trained, ridge, engine=engine)
         model = model.with_card(estimate={"loss": SQUARED, **estimate})
     if loss == SQUARED:
-        return _described(model, loss, ridge, None, ridge_alpha=model.alpha), solved
+        return _described(model, loss, ridge, None, ridge_alpha=ridge_alpha), solved
     logistic = loss == Logistic.name
     curvature = HINGE_CURVATURE
-    alpha = model.alpha
+    alpha = ridge_alpha
     if logistic:
         curvature = logistic_curvature(solved.solution, _statistics(model).sum_of_weights)
         given = pipeline.is_one_alpha(options.alpha)
@@ -326,7 +325,6 @@ def fit(
         max_iter=max_iter,
     )
     own = ScoreCalibration(1.0, (0.0,) * model.n_targets) if logistic else None
-    ridge_alpha = model.alpha
     model = replace(model, coefficients=minimum.coefficients, intercept=minimum.intercept, alpha=alpha)
     return _described(model, loss, own, minimum, ridge_alpha=ridge_alpha), solved
 
@@ -474,7 +472,10 @@ def estimate_by_folds(
         label="hold out",
     )
     weights = np.array([one.weights.value().sum() for one in found])
-    figures = {"accuracy": [one.accuracy for one in found], "log_loss": [one.log_loss for one in found]}
+    figures: dict[str, list[Any]] = {
+        "accuracy": [one.accuracy for one in found],
+        "log_loss": [one.log_loss for one in found],
+    }
     estimate: dict[str, Any] = {"by": "cv"}
     for name, values in figures.items():
         known = None not in values
@@ -492,6 +493,7 @@ def judge_held_out(
     """Count one block of rows, whose targets are codes, apart for each split that holds rows out."""
     scores, split, counted = predict_held_out(rows, state)
     assert rows.y is not None
+    n_classes = max(2, rows.y.shape[1])
     weight = None if rows.sample_weight is None else rows.sample_weight[counted]
     codes, predicted = class_of(rows.y[counted]), decide(scores, calibration)
     logs = None if calibration is None else calibration.log_probabilities(scores)
@@ -501,7 +503,7 @@ def judge_held_out(
         return count_classes(
             codes[own],
             predicted[own],
-            max(2, rows.y.shape[1]),
+            n_classes,
             sample_weight=None if weight is None else weight[own],
             log_probabilities=None if logs is None else logs[own],
         )

@@ -14,8 +14,8 @@ import logging
 import math
 import os
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,7 @@ from rff_dist.errors import InvalidParameterError
 from rff_dist.estimators.kmeans import RFFKMeans
 from rff_dist.model import read_model
 from rff_dist.plan import measure_gflops
-from rff_dist.progress import Event, Observer, PassStarted, PassTimings, RichProgress
+from rff_dist.progress import Event, Observer, PassTimings, RichProgress
 from rff_dist.report import Panel, save_comparison
 from rff_dist.storage import open_column, open_dataset, write_dataset
 
@@ -43,6 +43,7 @@ __all__ = ["LENGTH_SCALES", "run_demo"]
 #: Candidates, in units of the picture's width: 0.01 is 6.4 pixels.
 LENGTH_SCALES = (0.005, 0.0075, 0.01, 0.015, 0.02)
 
+_FOLDS = 2  # of so many rows; each takes a decomposition for every candidate
 _PICTURE = "flower.jpg"
 _DIGITS, _DIGIT_STARTS = 10, 10
 _EXAMPLES = 9  # of each cluster in the picture
@@ -108,8 +109,8 @@ def run_demo(
     gflops = measure_gflops()
     timings = PassTimings()
     with RichProgress(console) as progress:
-        named = _NameCandidates(progress, LENGTH_SCALES)
-        with DaskEngine(n_workers=workers, threads_per_worker=threads, observers=(named, timings)) as engine:
+        shown = _without_lloyd(progress)
+        with DaskEngine(n_workers=workers, threads_per_worker=threads, observers=(shown, timings)) as engine:
             trained = _train(files, engine, n_components=n_components, seed=seed)
             predicted = _predict(files, engine).reshape(height, width, 3)
             clustered = _cluster(digits, files, engine, n_components=n_components, seed=seed)
@@ -223,21 +224,23 @@ def _prepare_prefect(output: Path) -> None:
 
 def _train(files: _Files, engine: Engine, *, n_components: int, seed: int) -> dict[str, Any]:
     # Imported here: Prefect takes two seconds, and reads its settings when it is imported.
-    from flows.train import TrainParameters, lend_engine, train
+    from flows.common import lend_engine
+    from flows.tune import TuneParameters, tune
 
-    parameters = TrainParameters(
+    parameters = TuneParameters(
         data=files.place("train.zarr"),
         test=files.place("test.zarr"),
         model=files.place("model"),
-        kernel="gaussian",
-        length_scale_candidates=list(LENGTH_SCALES),
+        kernels=["gaussian"],
+        length_scales=list(LENGTH_SCALES),
         n_components=n_components,
+        folds=_FOLDS,
         standardize=False,
         seed=seed,
         overwrite=True,
     )
     with lend_engine(engine):
-        return train(parameters)
+        return tune(parameters)
 
 
 def _predict(files: _Files, engine: Engine) -> FloatArray:
@@ -389,22 +392,14 @@ def _examples(digits: _Digits, found: _Clustered) -> FloatArray:
 # -- what is shown ---------------------------------------------------------------------------------
 
 
-class _NameCandidates:
-    """Tell an observer which length scale each accumulating pass is for, and nothing of Lloyd passes."""
+def _without_lloyd(observer: Observer) -> Observer:
+    """Tell an observer nothing of Lloyd passes: tens of them, each a moment."""
 
-    def __init__(self, observer: Observer, length_scales: Sequence[float]) -> None:
-        self._observer = observer
-        self._names = iter([f"ℓ = {100 * length_scale:g} % of the width" for length_scale in length_scales])
-        self._name = ""
+    def tell(event: Event) -> None:
+        if event.label != "lloyd":
+            observer(event)
 
-    def __call__(self, event: Event) -> None:
-        if event.label == "lloyd":  # tens of them, each a moment
-            return
-        if event.label == "accumulate":
-            if isinstance(event, PassStarted):
-                self._name = next(self._names)
-            event = replace(event, label=self._name)
-        self._observer(event)
+    return tell
 
 
 def _figures(
@@ -461,11 +456,12 @@ def _show(figures: Mapping[str, Any], console: Console) -> None:
     lines = {
         "rows": f"{figures['rows']:,} to learn from, {figures['test_rows']:,} to test on",
         "features": f"D = {figures['n_components']:,}",
-        "length scale": f"{figures['length_scale']:g} of the width, the best of {len(LENGTH_SCALES)} by GCV",
+        "length scale": f"{figures['length_scale']:g} of the width, the best of {len(LENGTH_SCALES)} by "
+        "cross-validation",
         "alpha": f"{figures['alpha']:.2g}",
         "PSNR": f"[bold green]{figures['psnr']:.1f} dB[/] (linear model: {figures['psnr_linear']:.1f} dB)",
-        "seconds": f"{figures['seconds']:.0f} in all, {figures['accumulate_seconds']:.0f} of them in the "
-        f"{len(LENGTH_SCALES)} statistics passes",
+        "seconds": f"{figures['seconds']:.0f} in all, {figures['accumulate_seconds']:.0f} of them for the "
+        f"statistics of {len(LENGTH_SCALES)} length scales",
         "processor": f"{figures['share_of_limit']:.0%} of what {figures['n_cores']} cores can do "
         f"({figures['gflops_per_core']:.0f} GFLOP/s each in float64 products)",
         "digits": f"{digits['rows']:,} in {digits['n_clusters']} clusters, without a look at their names, in "

@@ -1277,7 +1277,8 @@ def plan_choices(
     features: str | Nystrom,
     conformal: bool | str = False,
     n_tuned_on: int = 0,
-    engine: Engine,
+    engine: Engine | None = None,
+    plan: Callable[[int, int], object] | None = None,
 ) -> tuple[Penalty, Folds | None, list[int]]:
     """Return the penalty, folds and numbers of components of a fit that memory allows.
 
@@ -1285,6 +1286,9 @@ def plan_choices(
     Where it does not hold those either, "auto" alpha is chosen by leave-one-out errors in another pass. What
     was asked for by name is kept. Where `n_tuned_on` rows are to tune length scales by the evidence, the
     folds are never validated on these.
+
+    Whether memory allows it says `check_plan` on `engine`, or `plan`, a function of the numbers of components
+    and folds that raises a PlanError where it does not.
 
     Raises
     ------
@@ -1312,35 +1316,37 @@ def plan_choices(
     def honest(folds: Folds | None) -> Folds | None:
         return folds if folds is None or not n_tuned_on else hold_in(folds, dataset.n_samples, n_tuned_on)
 
-    def plan(n_components: int, folds: Folds | None) -> Plan:
-        return check_plan(
-            dataset,
-            n_components,
-            engine=engine,
-            alpha=penalty.alpha,
-            features=features,
-            n_folds=1 if folds is None else folds.n_folds,
+    def check(n_components: int, folds: Folds | None) -> None:
+        n_folds = 1 if folds is None else folds.n_folds
+        if plan is not None:
+            plan(n_components, n_folds)
+            return
+        assert engine is not None  # one of them is given
+        check_plan(
+            dataset, n_components, engine=engine, alpha=penalty.alpha, features=features, n_folds=n_folds
         )
 
     folds = honest(folds)
     if isinstance(n_components, str) and n_components == "auto":
-        widths = [automatic_components(dataset.n_samples, lambda wanted: plan(wanted, folds))]
+        widths = [automatic_components(dataset.n_samples, lambda wanted: check(wanted, folds))]
     else:
         widths = read_widths(n_components, map, features)
         choices: list[Folds | None] = [folds]
         if folds is not None and cv is None and automatic:
             choices += [honest(HashFolds(3)), honest(HashFolds(2))]
             choices += [] if conformal or several else [None]
-        folds = _first_that_fits(choices, lambda choice: plan(widths[-1], choice))
+        folds = _first_that_fits(choices, lambda choice: check(widths[-1], choice))
     if not automatic:
         return penalty, folds, widths
     return replace(penalty, alpha="press" if folds is None else "cv"), folds, widths
 
 
-def _first_that_fits(choices: Sequence[Folds | None], plan: Callable[[Folds | None], Plan]) -> Folds | None:
+def _first_that_fits(
+    choices: Sequence[Folds | None], check: Callable[[Folds | None], object]
+) -> Folds | None:
     for i, choice in enumerate(choices):
         try:
-            plan(choice)
+            check(choice)
         except PlanError:
             if i == len(choices) - 1:
                 raise
@@ -1494,6 +1500,7 @@ def train(prepared: Prepared, feature_map: FeatureMap, *, penalty: Penalty) -> T
     dataset, engine = prepared.dataset, prepared.engine
     member = prepared.accumulation(feature_map)
     statistics = accumulate(dataset, feature_map, engine=engine, spec=member.spec)
+    prepared.say("solve", f"D = {feature_map.n_components:,}")
     if isinstance(penalty.alpha, str) and penalty.alpha == "press":
         solved = _solve_by_press(
             dataset,
@@ -1549,6 +1556,7 @@ def train_folds(
         summed = deque(accumulate_folds(dataset, members, folds=folds, engine=engine))
         for feature_map in reading:  # folds' sums are let go before the next table is made
             parts = summed.popleft()
+            prepared.say("solve", _words_of_a_table(feature_map, folds, widths))
             chosen, statistics, solved = solve_folds(
                 parts,
                 feature_map,
@@ -1584,6 +1592,11 @@ def train_folds(
         )
         model = replace(model, held_out=held_out)
     return Trained(model, tuple(compared), best_index, parts)
+
+
+def _words_of_a_table(feature_map: FeatureMap, folds: Folds, widths: Sequence[int]) -> str:
+    several = ", ".join(f"{width:,}" for width in sorted({*widths, feature_map.n_components}))
+    return f"{kind_of(feature_map)} features, D = {several}, {len(folds.splits)} folds held out"
 
 
 def _model_of(

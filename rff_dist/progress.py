@@ -242,7 +242,8 @@ class RichProgress:
     """Show a bar for each pass on standard error; plain lines where that is no terminal.
 
     Use as a context manager around the work. The plain lines come at the start, at every tenth of
-    the rows and at the end, so that a log file stays short.
+    the rows and at the end, so that a log file stays short. After a remark a bar without an end says that
+    the job is at work, until the next pass.
 
     Parameters
     ----------
@@ -270,6 +271,7 @@ class RichProgress:
         )
         self._running: dict[str, TaskID] = {}
         self._tenths: dict[str, int] = {}
+        self._between: TaskID | None = None
 
     def __enter__(self) -> Self:
         self._bars.start()
@@ -278,11 +280,13 @@ class RichProgress:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        self._end_remark()
         self._bars.stop()
 
     def __call__(self, event: Event) -> None:
         match event:
             case PassStarted():
+                self._end_remark()
                 self._running[event.label] = self._bars.add_task(event.label, total=event.n_samples)
                 self._tenths[event.label] = 0
                 self._line(f"{event.label}: {event.n_samples:,} rows in {event.n_blocks} blocks")
@@ -302,6 +306,13 @@ class RichProgress:
                 self._console.print(
                     f"{event.label}: {event.text}", markup=False, highlight=False, soft_wrap=True
                 )
+                self._end_remark()
+                self._between = self._bars.add_task(event.label, total=None)
+
+    def _end_remark(self) -> None:
+        if self._between is not None:
+            self._bars.remove_task(self._between)
+            self._between = None
 
     def _advance(self, event: BlockDone) -> None:
         bar = self._running[event.label]

@@ -60,6 +60,7 @@ __all__ = [
     "plan_readings",
     "read_length_scale",
     "search",
+    "shortened_text",
 ]
 
 logger = logging.getLogger(__name__)
@@ -600,6 +601,15 @@ def kernel_text(kernel: Kernel) -> str:
         return str(kernel)
     parameters = ",".join(f"{name}={value:g}" for name, value in own.items())
     return f"{kernel.name}:{parameters}" if parameters else kernel.name
+
+
+def shortened_text(text: str) -> str:
+    """Return a kernel's text for people: its numbers have three digits.
+
+    >>> shortened_text("Gaussian(length_scale=1.9087707404331382) + Linear()")
+    'Gaussian(length_scale=1.91) + Linear()'
+    """
+    return re.sub(r"\d+\.\d{3,}(e-?\d+)?", lambda number: f"{float(number[0]):.3g}", text)
 
 
 def _root_mean_squared_error(table: CrossValidation, n_components: int, alphas: FloatArray) -> list[float]:

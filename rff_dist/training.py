@@ -1,13 +1,9 @@
-"""A training run in steps, each of which leaves what the next one needs in a folder.
+"""A training run in steps that leave what the next one needs: inspect → fit → evaluate → publish.
 
-`pipeline.fit` is the same job in one call. Cut into steps it can be driven by an orchestrator: a step
-takes and returns small JSON-able summaries, and everything larger (sums, models) lies beside the
-output as checksummed records until the run has published its model. Of several length scales each
-takes one pass, and the one with the least cross-validated error is published.
-
-Candidates of `rff_dist.search` share a pass: see `draw_candidates`, `accumulate_candidates` and
-`validate_candidate`. Their folds' sums stay in memory from one step to the next: they are many times one
-model's, and nothing but the next step reads them.
+What is trained is a `Fit`: a ridge regression, a classifier, or the best of given candidates. `Fit.run` is
+the same job in one call. Cut into steps it can be driven by an orchestrator: a step takes and returns small
+JSON-able summaries, and the trained model with its exact sums lies beside the output as a checksummed record
+until the run has published it.
 """
 
 from __future__ import annotations
@@ -22,44 +18,43 @@ from typing import Any
 
 import numpy as np
 
-from rff_dist import drawing, pipeline, prediction, search
-from rff_dist.blocks import Accumulation, Dataset
-from rff_dist.drift import ColumnMoments
-from rff_dist.engines import Broadcast, Engine
-from rff_dist.errors import BroadcastError, DataError, InvalidParameterError
-from rff_dist.feature_map import FeatureMap, Nystrom, NystromFeatureMap, Standardizer, draw_feature_map
-from rff_dist.folds import Folds, FoldStatistics
-from rff_dist.kernels import Kernel, LengthScale, default_design, kernel_from_dict
+from rff_dist import automatic, classification, pipeline, prediction, search
+from rff_dist.automatic import RidgeOptions
+from rff_dist.blocks import Dataset
+from rff_dist.engines import Engine
+from rff_dist.errors import DataError, InvalidParameterError
+from rff_dist.feature_map import check_map
+from rff_dist.kernels import check_design, default_design
 from rff_dist.model import RidgeModel, read_model, write_model
+from rff_dist.pipeline import Solved
 from rff_dist.plan import human_bytes
 from rff_dist.publishing import publish
-from rff_dist.selection import PerTarget
-from rff_dist.statistics import RidgeStatistics
-from rff_dist.storage import read_record, redact, write_record
+from rff_dist.storage import ArrayDataset, Column, open_dataset, redact, write_record
+from rff_dist.storage.columns import column_of
+from rff_dist.storage.labelled import GroupedDataset, LabelledDataset
 from rff_dist.storage.leases import Lease, hold
 from rff_dist.storage.locations import Location, beside, check_output, children, discard, parse_location
 from rff_dist.storage.registry import RegisteredModel
 
 __all__ = [
+    "Fit",
     "Job",
+    "JobData",
     "Summary",
-    "accumulate_candidates",
-    "accumulate_statistics",
-    "broadcast_features",
     "check_place",
-    "choose_candidate",
-    "draw_candidates",
-    "draw_features",
+    "chosen_candidate",
+    "describe_fit",
+    "estimate_of",
     "evaluate_model",
+    "fit_model",
     "inspect_data",
     "leftover_runs",
+    "n_candidates",
     "open_job",
-    "plan_readings",
+    "open_job_data",
     "publish_model",
-    "read_candidate",
-    "solve_ridge",
+    "read_trained",
     "trained_models",
-    "validate_candidate",
 ]
 
 logger = logging.getLogger(__name__)
@@ -67,76 +62,271 @@ logger = logging.getLogger(__name__)
 type Summary = dict[str, Any]
 
 _MODEL_FILES = ("model.json",)
+_TRAINED, _PLAN = "trained-model", "plan"
+
+
+# -- what is trained -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class JobData:
+    """The rows of a job, and the labels of a classifier's, which are no targets."""
+
+    rows: Dataset
+    labels: Column | None = None
+
+
+def open_job_data(
+    url: str,
+    *,
+    x: str = "X",
+    y: str = "y",
+    sample_weight: str | None = None,
+    missing_chunks: str = "error",
+    group_by: str | None = None,
+    classify: bool = False,
+) -> JobData:
+    """Open a stored dataset to train on or to evaluate on.
+
+    Parameters
+    ----------
+    url : str
+        Path or URL of the dataset.
+    x, y, sample_weight : str
+        Names of its arrays; `y` is that of the labels, where there are classes.
+    missing_chunks : str
+        See `open_dataset`.
+    group_by : str, optional
+        Name of an array of groups whose rows are in one fold.
+    classify : bool
+        Whether `y` holds labels.
+
+    Raises
+    ------
+    DataError
+        If there are no targets.
+    StorageError
+        If it cannot be opened.
+    """
+    dataset = open_dataset(
+        url,
+        x=x,
+        y=None if classify else y,
+        sample_weight=sample_weight,
+        missing_chunks=missing_chunks,
+    )
+    if dataset.n_targets < 1 and not classify:
+        raise DataError(
+            f"{redact(url)} has no y, and training needs targets; write them with the data, or name their "
+            "array with `y`"
+        )
+    rows = dataset if group_by is None else GroupedDataset(dataset, column_of(dataset, group_by))
+    return JobData(rows, column_of(dataset, y) if classify else None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fit:
+    """What to train, and how what is left open is chosen.
+
+    Attributes
+    ----------
+    options : RidgeOptions
+        Of the regression, or of ridge on class codes.
+    loss : str or None
+        Of a classifier, see `classification.fit`; None for a regression.
+    class_weight : "balanced" or None
+        Of a classifier.
+    candidates : sequence of Candidate, or None
+        What is compared on all rows and with all components, in the place of the kernel and length scale of
+        the options; see `search.search`.
+    """
+
+    options: RidgeOptions
+    loss: str | None = None
+    class_weight: str | None = None
+    candidates: tuple[search.Candidate, ...] | None = None
+
+    def check(self, dataset: Dataset | None = None) -> None:
+        """Check what can be known to be wrong before any work starts; without a dataset all but its columns.
+
+        Raises
+        ------
+        InvalidParameterError
+            If parameters are out of range or do not go together.
+        DataError
+            If the folds are of groups and there are none.
+        """
+        options = self.options
+        if options.map != "auto":
+            check_map(options.map)
+        if self.loss is not None:
+            classification.check_loss(self.loss)
+            if options.conformal:
+                raise InvalidParameterError(
+                    "`conformal` is True, but classes have no intervals; leave it out"
+                )
+        elif self.class_weight is not None:
+            raise InvalidParameterError(
+                f"`class_weight` is {self.class_weight!r}, but a regression has no classes; leave it out"
+            )
+        folds = pipeline.folds_for(
+            options.cv,
+            alpha=options.alpha,
+            n_components=options.n_components,
+            conformal=bool(options.conformal),
+        )
+        if self.candidates is not None:
+            search.check_choices(
+                options.alpha,
+                options.alphas,
+                cv=options.cv or pipeline.DEFAULT_FOLDS,
+                n_components=options.n_components,
+            )
+        kinds = options.kinds
+        if not isinstance(options.n_components, str):
+            for kind in kinds:
+                pipeline.read_widths(options.n_components, options.map, kind)
+        if dataset is not None:
+            candidates = list(self.candidates or options.candidates(dataset))
+            search.check_candidates(candidates, dataset, design=options.design, features=kinds[0])
+            if folds is not None:
+                pipeline.check_folds(dataset, folds)
+        elif kinds[0] == "fourier":
+            # what a kernel allows does not depend on the columns that this one row has
+            for one in self.candidates or options.candidates(ArrayDataset(np.zeros((1, 1)), np.zeros(1))):
+                check_design(one.kernel, options.design or default_design(one.kernel), 1)
+        elif options.design is not None:
+            raise InvalidParameterError(
+                f"`design` is {options.design!r}, but Nyström features have none; leave it out"
+            )
+
+    def choices(self, dataset: Dataset, *, engine: Engine) -> automatic.Choices:
+        """Return what the fit begins with, if memory allows it; see `automatic.choices_of`."""
+        return automatic.choices_of(dataset, self.options, engine=engine, candidates=self.candidates)
+
+    def run(self, source: JobData, *, engine: Engine) -> tuple[RidgeModel, Solved]:
+        """Train the model, and return how it was solved beside it."""
+        options = self.options
+        if self.loss is not None:
+            assert source.labels is not None
+            return classification.fit_labels(
+                source.rows,
+                source.labels,
+                options,
+                engine=engine,
+                loss=self.loss,
+                class_weight=self.class_weight,
+            )
+        if self.candidates is None:
+            trained = automatic.fit(source.rows, options, engine=engine)
+            return trained.model, trained.best
+        found = search.search(
+            source.rows,
+            self.candidates,
+            engine=engine,
+            n_components=options.n_components,
+            alpha=options.alpha,
+            alphas=options.alphas,
+            cv=options.cv or pipeline.DEFAULT_FOLDS,
+            design=options.design,
+            map=options.map,
+            standardize=options.standardize,
+            fit_intercept=options.fit_intercept,
+            seed=options.seed,
+            features=options.features,
+        )
+        return found.model, found.solved
+
+
+# -- what a trained model says of itself -----------------------------------------------------------
+
+
+def describe_fit(model: RidgeModel, solved: Solved) -> Summary:
+    """Return JSON-able facts of a model that was trained: what was chosen, and how good it is."""
+    kernel, status = pipeline.kernel_of(model.feature_map), solved.solution.status
+    length_scale = getattr(kernel, "length_scale", None)
+    return {
+        "kernel": "given" if kernel is None else search.kernel_text(kernel),
+        "length_scale": list(length_scale) if isinstance(length_scale, tuple) else length_scale,
+        "features": pipeline.kind_of(model.feature_map),
+        "n_components": model.feature_map.n_components,
+        "alpha": model.alpha,
+        "alpha_chosen_by": model.card["chosen_by"],
+        "classifier": model.card.get("classifier"),
+        "estimate": estimate_of(model.card),
+        "candidates": model.card.get("candidates", []),
+        "status": status.value,
+        "causes": list(status.causes),
+        "remedies": list(status.remedies),
+    }
+
+
+def estimate_of(card: Mapping[str, Any]) -> Summary | None:
+    """Return what a model's card estimates errors on new rows to be; None where it does not.
+
+    Of a classifier that is accuracy and log loss: errors of the codes that ridge was fitted to say nothing.
+    """
+    found = card.get("estimate")
+    if found is None or "classifier" not in card:
+        return found
+    told = {key: value for key, value in found.items() if key.startswith(("accuracy", "log_loss"))}
+    return {"by": found["by"], **told} if told else None
+
+
+def chosen_candidate(candidates: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    """Return the best of the candidates on a model's card; None where there was no choice."""
+    if not candidates:
+        return None
+    final = [one for one in candidates if one.get("round") != "first"]
+    # without a final the best comes first, which is not always the one of the least error
+    return min(final, key=lambda one: float(one["score"])) if final else candidates[0]
+
+
+def n_candidates(candidates: Sequence[Mapping[str, Any]]) -> int:
+    """Return how many candidates were tried; finalists were tried twice."""
+    first = [one for one in candidates if one.get("round") == "first"]
+    return len(first or candidates)
+
+
+# -- the job ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What a run is to do, with which engine and where; see `pipeline.fit` for the parameters.
+    """What a run is to do, with which engine and where.
 
     Attributes
     ----------
-    dataset : Dataset
-        With targets.
+    fit : Fit
+        What is trained.
+    data : JobData
+        On which rows.
     engine : Engine
         Runs all passes.
     output : Location
         Where the model is published.
     folder : Location
         Where the run keeps its records.
-    test : Dataset, or None
-        What the chosen model is evaluated on.
-    kernel : Kernel
-        Of `draw_features`; the candidates of `draw_candidates` have their own.
-    n_components, alpha, alphas, alpha_per_target, map, standardize, fit_intercept, seed, features
-        As in `pipeline.fit`.
-    design : str or None
-        None is each kernel's own, see `default_design`.
-    folds : Folds or None
-        By which the candidates of `draw_candidates` are compared.
-    widths : tuple of int
-        Numbers of components that each of those chooses from, ascending; the last is `n_components`.
-    choosing : bool
-        Whether several length scales compete, so that each solution needs a GCV score.
+    test : JobData, or None
+        What the model is evaluated on.
     overwrite : bool
         Whether a model at `output` may be replaced.
     register : bool
         Whether the model is published as the next version of a registered one.
-    on_workers : dict of str to Broadcast
-        The feature map that the workers hold now, by its candidate's name.
-    sums : dict of str to FoldStatistics
-        Of candidates that were accumulated and not yet validated, by their names.
-    best : dict of str to float
-        The score of the best candidate so far, whose model and sums are kept as records, by its name.
     kept : list of str
         Where a trained model is that could not be published: the run's folder then stays.
     lease : Lease or None
         The right to write to `output`, which is looked at again before the model is published.
     """
 
-    dataset: Dataset
+    fit: Fit
+    data: JobData
     engine: Engine
     output: Location
     folder: Location
-    test: Dataset | None
-    kernel: Kernel
-    n_components: int
-    alpha: pipeline.Alpha
-    design: str | None
-    map: str
-    standardize: bool
-    fit_intercept: bool
-    seed: int
-    choosing: bool
-    overwrite: bool
+    test: JobData | None = None
+    overwrite: bool = False
     register: bool = False
-    features: str | Nystrom = "fourier"
-    alphas: Sequence[float] | None = None
-    folds: Folds | None = None
-    widths: tuple[int, ...] = ()
-    alpha_per_target: PerTarget = "auto"
-    on_workers: dict[str, Broadcast[Accumulation]] = field(default_factory=dict)
-    sums: dict[str, FoldStatistics] = field(default_factory=dict)
-    best: dict[str, float] = field(default_factory=dict)
     kept: list[str] = field(default_factory=list)
     lease: Lease | None = None
 
@@ -169,27 +359,14 @@ def check_place(
 
 @contextmanager
 def open_job(
-    dataset: Dataset,
-    kernel: Kernel,
+    fit: Fit,
+    data: JobData,
     model_url: str,
     *,
     engine: Engine,
-    test: Dataset | None = None,
-    n_components: int = 2048,
-    alpha: pipeline.Alpha = "auto",
-    design: str | None = "orthogonal",
-    map: str = "pairs",
-    standardize: bool = True,
-    fit_intercept: bool = True,
-    seed: int = 0,
-    choosing: bool = False,
+    test: JobData | None = None,
     overwrite: bool = False,
     register: bool = False,
-    features: str | Nystrom = "fourier",
-    alphas: Sequence[float] | None = None,
-    folds: Folds | None = None,
-    widths: Sequence[int] = (),
-    alpha_per_target: PerTarget = "auto",
     holder: str = "a training run",
 ) -> Iterator[Job]:
     """Begin a run, and remove its folder at the end, unless a trained model could not be published.
@@ -199,18 +376,17 @@ def open_job(
 
     Parameters
     ----------
+    fit : Fit
+    data : JobData
     model_url : str
         Where the model is to be published.
-    test : Dataset, optional
-        What the chosen model is to be evaluated on.
-    choosing : bool
-        Whether several length scales compete; then a single `alpha` must be above 0.
+    engine : Engine
+    test : JobData, optional
+        What the model is to be evaluated on.
     overwrite : bool
         Whether a model that is there may be replaced.
     register : bool
         Whether the model is published as the next version of a registered one; then nothing is replaced.
-    folds, widths
-        Of a run that compares candidates, see `Job`.
     holder : str
         What a second run is told of this one.
 
@@ -223,35 +399,13 @@ def open_job(
     StorageError
         If a model cannot be written there.
     """
-    output = check_place(model_url, dataset, overwrite=overwrite, register=register)
+    output = check_place(model_url, data.rows, overwrite=overwrite, register=register)
     parent, _, name = output.path.rpartition("/")
     hidden = f"{parent}/.{name}" if parent else f".{name}"
+    folder = replace(output, path=f"{hidden}.run-{uuid.uuid4().hex[:12]}")
     with hold(output, holder=holder) as lease:
         _remove_leftovers(output)
-        job = Job(
-            dataset=dataset,
-            engine=engine,
-            output=output,
-            folder=replace(output, path=f"{hidden}.run-{uuid.uuid4().hex[:12]}"),
-            test=test,
-            kernel=kernel,
-            n_components=n_components,
-            alpha=alpha,
-            design=design,
-            map=map,
-            standardize=standardize,
-            fit_intercept=fit_intercept,
-            seed=seed,
-            choosing=choosing,
-            overwrite=overwrite,
-            register=register,
-            features=features,
-            alphas=alphas,
-            folds=folds,
-            widths=tuple(widths),
-            alpha_per_target=alpha_per_target,
-            lease=lease,
-        )
+        job = Job(fit, data, engine, output, folder, test, overwrite, register, lease=lease)
         try:
             yield job
         finally:
@@ -284,8 +438,11 @@ def trained_models(folder: Location) -> list[Location]:
     return [folder.child(name) for name in children(folder) if name.endswith("-model")]
 
 
+# -- its steps -------------------------------------------------------------------------------------
+
+
 def inspect_data(job: Job) -> Summary:
-    """Plan the fit, check every value and keep the moments that later steps need; one cheap pass.
+    """Plan the fit, compare the columns of training and test data, and keep the plan as a record; no pass.
 
     Returns
     -------
@@ -294,383 +451,94 @@ def inspect_data(job: Job) -> Summary:
 
     Raises
     ------
+    InvalidParameterError
+        If the parameters do not suit the columns.
     PlanError
         If memory would not do.
     DataError
-        If a value cannot be used, naming row and column, or the test data have other columns.
+        If the test data have other columns.
     """
-    dataset = job.dataset
+    dataset, options = job.data.rows, job.fit.options
     _check_test(job)
+    job.fit.check(dataset)
+    choices = job.fit.choices(dataset, engine=job.engine)
     plan = pipeline.check_plan(
         dataset,
-        job.n_components,
+        choices.widths[-1],
         engine=job.engine,
-        alpha=_alphas(job),
-        features=job.features,
-        n_folds=1 if job.folds is None else job.folds.n_folds,
+        alpha=choices.penalty.alpha,
+        features=options.kinds[-1],
+        n_folds=1 if choices.folds is None else choices.folds.n_folds,
     )
-    moments = pipeline.inspect(dataset, engine=job.engine)
-    if not job.standardize:
-        pipeline.warn_of_lost_digits(moments)
-    standardizer = pipeline.standardizer_from(moments) if job.standardize else None
-    targets = moments.standard_deviations[len(moments.pivot) - moments.n_targets :]
-    lower, upper = pipeline.input_range(moments, standardizer)
-    arrays = {"target_variance": targets**2, "input_lower": lower, "input_upper": upper}
-    columns = ColumnMoments.of(moments).to_arrays()
-    arrays |= {f"columns_{name}": array for name, array in columns.items()}
-    if standardizer is not None:
-        arrays |= {"input_mean": standardizer.mean, "input_scale": standardizer.scale}
-    write_record(
-        job.place("moments"),
-        kind="moments",
-        metadata={
-            "target_offset": list(pipeline.target_offset_from(moments)),
-            "grid": {
-                "fraction_bits": pipeline.fraction_bits_for(dataset.n_samples),
-                **pipeline.weight_grid(moments),
-            },
-        },
-        arrays=arrays,
-        overwrite=True,
-    )
-    return {
+    summary = {
         "data": redact(dataset.url or "in memory"),
         "fingerprint": dataset.fingerprint(),
         "n_samples": dataset.n_samples,
         "n_features": dataset.n_features,
         "n_targets": dataset.n_targets,
+        "n_candidates": choices.n_tried,
         "n_blocks": plan.n_blocks,
         "n_workers": plan.n_workers,
         "n_threads": plan.n_threads,
         "flops_per_pass": plan.flops,
         "peak_memory": human_bytes(plan.peak_bytes),
     }
-
-
-def draw_features(job: Job, length_scale: str | LengthScale, *, name: str = "candidate-1") -> Summary:
-    """Draw the feature map of one length scale.
-
-    Returns
-    -------
-    candidate : dict
-        Its name, its kernel with the length scale resolved, the map (None of Nyström features, which are
-        kept as a record), and the digest of the features.
-
-    Raises
-    ------
-    InvalidParameterError
-        If a parameter is out of range.
-    """
-    kept = _read_moments(job)
-    feature_map = drawing.draw(
-        job.dataset,
-        job.kernel,
-        length_scale=length_scale,
-        n_components=job.n_components,
-        design=job.design or default_design(job.kernel),
-        map=job.map,
-        seed=job.seed,
-        standardizer=kept.standardizer,
-        ranges=kept.input_range,
-        features=job.features,
-    )
-    return _describe_features(job, name, feature_map)
-
-
-def draw_candidates(job: Job, candidates: Sequence[search.Candidate]) -> list[Summary]:
-    """Draw the feature maps of several kernels and length scales.
-
-    Returns
-    -------
-    candidates : list of dict
-        As `draw_features` returns, with the names candidate-1, candidate-2, ….
-
-    Raises
-    ------
-    InvalidParameterError
-        If a parameter is out of range, or a candidate has no smaller draws for the job's widths.
-    """
-    kept = _read_moments(job)
-    maps = search.draw_candidates(
-        job.dataset,
-        candidates,
-        widths=job.widths,
-        design=job.design,
-        map=job.map,
-        seed=job.seed,
-        standardizer=kept.standardizer,
-        ranges=kept.input_range,
-        features=job.features,
-    )
-    return [_describe_features(job, f"candidate-{i}", one) for i, one in enumerate(maps, start=1)]
-
-
-def _describe_features(job: Job, name: str, feature_map: FeatureMap) -> Summary:
-    """Return a candidate, and keep what cannot be drawn again from it as a record."""
-    if isinstance(feature_map, NystromFeatureMap):
-        facts, arrays = feature_map.record()
-        write_record(
-            job.place(f"{name}-features"), kind="feature map", metadata=facts, arrays=arrays, overwrite=True
-        )
-        kernel, drawn, design = feature_map.kernel.to_dict(), None, None
-    elif feature_map.spec is None:
-        raise InvalidParameterError("the feature map has no spec to draw it from again; give a named kernel")
-    else:
-        spec = feature_map.spec
-        kernel, drawn, design = spec.kernel.to_dict(), spec.map, spec.design.name
-    return {
-        "name": name,
-        "kernel": kernel,
-        "length_scale": kernel.get("length_scale"),
-        "map": drawn,
-        "design": design,
-        "feature_map": feature_map.digest(),
-    }
-
-
-def broadcast_features(job: Job, candidate: Mapping[str, Any]) -> Summary:
-    """Give a candidate's feature map to every worker and check that each drew the same.
-
-    Returns
-    -------
-    summary : dict
-        The digest that all workers agree on, and how many they are.
-
-    Raises
-    ------
-    BroadcastError
-        If a worker's features differ.
-    """
-    member = _member(job, candidate, _read_moments(job))
-    job.on_workers.clear()  # one feature map at a time: a wide one is large
-    job.on_workers[candidate["name"]] = pipeline.broadcast(member.feature_map, member.spec, engine=job.engine)
-    return {"feature_map": member.feature_map.digest(), "n_workers": job.engine.n_workers}
-
-
-def accumulate_statistics(job: Job, candidate: Mapping[str, Any]) -> Summary:
-    """Accumulate a candidate's exact statistics in one pass and keep them as a record.
-
-    Returns
-    -------
-    summary : dict
-        The statistics' digest, the rows they count and the seconds of the pass.
-
-    Raises
-    ------
-    DataError
-        If a value cannot be used.
-    StatisticsError
-        If a row is missing or was counted twice.
-    """
-    start = time.perf_counter()
-    statistics = pipeline.accumulate_broadcast(
-        job.dataset, job.on_workers[candidate["name"]], engine=job.engine
-    )
-    seconds = time.perf_counter() - start
-    digest = _write_statistics(job, candidate["name"], statistics)
-    return {"digest": digest, "n_samples": statistics.n_samples, "seconds": round(seconds, 3)}
-
-
-def solve_ridge(job: Job, candidate: Mapping[str, Any]) -> Summary:
-    """Solve a candidate's ridge regression from its statistics and keep the model as a record.
-
-    Returns
-    -------
-    summary : dict
-        Name, length scale, alpha, solver status, and the GCV error: `gcv` per target in its units
-        squared, and `score`, its mean share of the targets' variance, by which candidates compete
-        (both None for one candidate with a given alpha).
-    """
-    moments = _read_moments(job)
-    feature_map = _redraw(job, candidate, moments.standardizer)
-    statistics = _read_statistics(job, candidate).with_whitener(feature_map.whitener)
-    solved = pipeline.solve(
-        statistics,
-        alpha=_alphas(job),
-        fit_intercept=job.fit_intercept,
-        alpha_per_target=job.alpha_per_target,
-    )
-    model = RidgeModel.from_solution(
-        feature_map,
-        statistics,
-        solved.solution,
-        solved.path(),
-        {
-            **pipeline.describe_dataset(job.dataset),
-            **pipeline.describe_choices(job.alpha, job.fit_intercept, alpha_per_target=job.alpha_per_target),
-            **pipeline.describe_cut(job.dataset, statistics),
-            "chosen_by": solved.chosen_by,
-        },
-    )
-    model = replace(model, columns=moments.columns)
-    write_model(model.without_statistics(), job.place(f"{candidate['name']}-model"), overwrite=True)
-    status = model.card["solver"]
-    summary: Summary = {
-        "name": candidate["name"],
-        "length_scale": candidate["length_scale"],
-        "alpha": model.plain_alpha,
-        "gcv": None,
-        "score": None,
-        "degrees_of_freedom": None,
-        "status": status["status"],
-        "causes": status["causes"],
-        "remedies": status["remedies"],
-    }
-    if solved.selection is not None:
-        selection = solved.selection
-        varying = moments.target_variance > 0
-        shares = selection.score[varying] / moments.target_variance[varying]
-        summary["gcv"] = selection.score.tolist()
-        summary["score"] = float(shares.mean()) if varying.any() else 0.0
-        summary["degrees_of_freedom"] = float(selection.degrees_of_freedom[selection.best_index])
+    write_record(job.place(_PLAN), kind=_PLAN, metadata=summary, arrays={}, overwrite=True)
     return summary
 
 
-def plan_readings(job: Job, candidates: Sequence[Summary]) -> list[list[Summary]]:
-    """Share out candidates among as few readings of the data as memory allows.
-
-    Raises
-    ------
-    PlanError
-        If memory would not do for a single one.
-    """
-    readings = search.plan_readings(
-        job.dataset,
-        job.n_components,
-        len(candidates),
-        engine=job.engine,
-        n_folds=_folds(job).n_folds,
-        features=job.features,
-    )
-    return [[candidates[i] for i in reading] for reading in readings]
-
-
-def accumulate_candidates(job: Job, candidates: Sequence[Summary]) -> Summary:
-    """Accumulate each fold's exact statistics of several candidates in one pass, and hold them in memory.
+def fit_model(job: Job) -> Summary:
+    """Train the model, and keep it with its exact sums as a record in the run's folder.
 
     Returns
     -------
     summary : dict
-        The candidates' names, the rows that were counted and the seconds of the pass.
+        What `describe_fit` says, and the seconds it took.
 
     Raises
     ------
-    BroadcastError
-        If a worker's features differ.
     DataError
-        If a value cannot be used.
+        If a value cannot be used; names row and column.
     StatisticsError
         If a row is missing or was counted twice.
     """
-    moments = _read_moments(job)
-    folds = pipeline.prepare_folds(job.dataset, _folds(job), engine=job.engine)
-    members = [_member(job, candidate, moments) for candidate in candidates]
     start = time.perf_counter()
-    found = pipeline.accumulate_folds(job.dataset, members, folds=folds, engine=job.engine)
+    model, solved = job.fit.run(job.data, engine=job.engine)
     seconds = time.perf_counter() - start
-    names = [candidate["name"] for candidate in candidates]
-    job.sums.update(zip(names, found, strict=True))
-    return {"candidates": names, "n_samples": found[0].n_samples, "seconds": round(seconds, 3)}
+    write_model(model, job.place(_TRAINED), overwrite=True)
+    return {**describe_fit(model, solved), "fit_seconds": round(seconds, 3)}
 
 
-def validate_candidate(job: Job, candidate: Mapping[str, Any]) -> Summary:
-    """Cross-validate a candidate, and keep its model and sums as records if it is the best so far.
-
-    Lets its folds' sums go.
-
-    Returns
-    -------
-    summary : dict
-        Its name, what `search.describe_candidate` says, and the solver's status.
-
-    Raises
-    ------
-    StatisticsError
-        If a fold has no rows.
-    """
-    name = candidate["name"]
-    feature_map, statistics, solved = pipeline.solve_folds(
-        job.sums.pop(name),
-        _redraw(job, candidate, _read_moments(job).standardizer),
-        alpha="cv" if isinstance(job.alpha, str) and job.alpha == "auto" else job.alpha,
-        alphas=job.alphas,
-        n_components=job.widths,
-        fit_intercept=job.fit_intercept,
-        alpha_per_target=job.alpha_per_target,
-    )
-    row = search.describe_candidate(feature_map, solved)
-    if all(row["score"] < score for score in job.best.values()):
-        facts = search.describe_search(
-            [],
-            job.alpha,
-            job.fit_intercept,
-            _folds(job),
-            solved,
-            alpha_per_target=job.alpha_per_target,
-        )
-        card = {**pipeline.describe_dataset(job.dataset), **facts}
-        model = RidgeModel.from_solution(feature_map, statistics, solved.solution, solved.path(), card)
-        model = replace(model, columns=_read_moments(job).columns)
-        write_model(model.without_statistics(), job.place(f"{name}-model"), overwrite=True)
-        _write_statistics(job, name, statistics)
-        for beaten in job.best:
-            for record in ("model", "statistics"):
-                discard(job.folder.child(f"{beaten}-{record}"))
-        job.best.clear()
-        job.best[name] = row["score"]
-    status = solved.solution.status
-    return {
-        "name": name,
-        **row,
-        "status": status.value,
-        "causes": list(status.causes),
-        "remedies": list(status.remedies),
-    }
-
-
-def choose_candidate(solved: Sequence[Summary]) -> Summary:
-    """Return the candidate with the least score; of equal ones the first.
-
-    Raises
-    ------
-    InvalidParameterError
-        If there is none, or several without a score.
-    """
-    if not solved:
-        raise InvalidParameterError("there is no candidate to choose from; expected at least 1 length scale")
-    if len(solved) == 1:
-        return solved[0]
-    if any(candidate["score"] is None for candidate in solved):
-        raise InvalidParameterError(
-            f"{len(solved)} candidates without a GCV score cannot be compared; open the job with `choosing`"
-        )
-    return min(solved, key=lambda candidate: candidate["score"])
-
-
-def evaluate_model(job: Job, candidate: Mapping[str, Any]) -> Summary:
-    """Measure a candidate's errors on the job's test data in one pass.
+def evaluate_model(job: Job) -> Summary:
+    """Measure the trained model's errors on the job's test data in one pass.
 
     Returns
     -------
     metrics : dict
-        Rows, and per target mean squared, root mean squared and mean absolute error, bias (all in the
-        target's units) and R² (None for a constant target).
+        Rows, and of a classifier accuracy, balanced accuracy (the mean recall of classes) and log loss in
+        nats (None without probabilities); else per target mean squared, root mean squared and mean absolute
+        error, bias (all in the target's units) and R² (None for a constant target).
 
     Raises
     ------
     InvalidParameterError
         If the job has no test data.
     DataError
-        If a value cannot be used.
+        If a value cannot be used, or a label is of no class.
     """
     test = job.test
     if test is None:
         raise InvalidParameterError("the job has no test data to evaluate on; open it with `test`")
-    model = read_model(job.place(f"{candidate['name']}-model"))
-    errors = prediction.evaluate(test, model, engine=job.engine)
+    model = read_trained(job)
+    about = {"test_data": redact(test.rows.url or "in memory"), "n_samples": test.rows.n_samples}
+    if test.labels is not None:
+        rows = LabelledDataset(test.rows, test.labels, classification.read_classes(model))
+        found = classification.evaluate(rows, model, engine=job.engine)
+        names = ("accuracy", "balanced_accuracy", "log_loss")
+        return {**about, **{name: getattr(found, name) for name in names}}
+    errors = prediction.evaluate(test.rows, model, engine=job.engine)
     return {
-        "test_data": redact(test.url or "in memory"),
-        "n_samples": errors.n_samples,
+        **about,
         "mse": errors.mean_squared_error.tolist(),
         "rmse": np.sqrt(errors.mean_squared_error).tolist(),
         "mae": errors.mean_absolute_error.tolist(),
@@ -679,48 +547,35 @@ def evaluate_model(job: Job, candidate: Mapping[str, Any]) -> Summary:
     }
 
 
-def read_candidate(job: Job, candidate: Mapping[str, Any]) -> RidgeModel:
-    """Return the model of a candidate that was solved, without its sums."""
-    return read_model(job.place(f"{candidate['name']}-model"))
+def read_trained(job: Job) -> RidgeModel:
+    """Return the job's model, which was trained, with its sums."""
+    return read_model(job.place(_TRAINED))
 
 
-def publish_model(
-    job: Job,
-    candidate: Mapping[str, Any],
-    *,
-    compared: Sequence[Summary] = (),
-    metrics: Mapping[str, Any] | None = None,
-) -> Summary:
-    """Write a candidate's model with its statistics to the output; a reader sees it whole or not at all.
+def publish_model(job: Job, *, metrics: Mapping[str, Any] | None = None) -> Summary:
+    """Write the trained model to the output; a reader sees it whole or not at all.
 
     Where it cannot be written there, the run's folder stays with the trained model, and the error says where.
 
     Parameters
     ----------
-    compared : sequence of dict
-        What `solve_ridge` or `validate_candidate` returned of all candidates, kept on the model's card.
     metrics : dict, optional
-        What `evaluate_model` returned, kept likewise.
+        What `evaluate_model` returned, kept on the model's card.
 
     Returns
     -------
     summary : dict
         Where the model is, its digest, and the version's number where it is registered.
     """
-    place = job.place(f"{candidate['name']}-model")
-    model = replace(read_candidate(job, candidate), statistics=_read_statistics(job, candidate))
-    if job.folds is not None:
-        model = model.with_card(candidates=[_without_status(one) for one in compared])
-    elif len(compared) > 1:
-        kept = ("length_scale", "alpha", "score")
-        model = model.with_card(length_scales=[{key: one[key] for key in kept} for one in compared])
+    model = read_trained(job)
     if metrics is not None:
         model = model.with_card(metrics=dict(metrics))
     try:
         version = _publish(job, model)
     except Exception as error:
+        place = job.place(_TRAINED)
         job.kept.append(place)  # what was trained for hours is not lost with it
-        error.add_note(f"the trained model is kept at {redact(place)}, without its exact sums")
+        error.add_note(f"the trained model is kept at {redact(place)}")
         logger.warning("the model was not published; it is kept at %s", redact(place))
         raise
     return {
@@ -736,21 +591,9 @@ def _publish(job: Job, model: RidgeModel) -> int | None:
     if job.lease is not None:
         job.lease.check()
     if job.register:
-        return publish(model, job.output.url, data=job.dataset.url, reason="trained").number
+        return publish(model, job.output.url, data=job.data.rows.url, reason="trained").number
     write_model(model, job.output.url, overwrite=job.overwrite)
     return None
-
-
-@dataclass(frozen=True, slots=True)
-class _Kept:
-    """What later steps need of the moments."""
-
-    standardizer: Standardizer | None
-    target_offset: tuple[float, ...]
-    target_variance: pipeline.FloatArray
-    grid: Mapping[str, Any]
-    input_range: tuple[pipeline.FloatArray, pipeline.FloatArray]
-    columns: ColumnMoments
 
 
 def _check_test(job: Job) -> None:
@@ -758,89 +601,9 @@ def _check_test(job: Job) -> None:
     if job.test is None:
         return
     for what in ("n_features", "n_targets"):
-        here, there = getattr(job.dataset, what), getattr(job.test, what)
+        here, there = getattr(job.data.rows, what), getattr(job.test.rows, what)
         if here != there:
             raise DataError(
                 f"the test data have {what}={there} but the training data {here}; "
                 "give data of the same columns"
             )
-
-
-def _read_moments(job: Job) -> _Kept:
-    record = read_record(job.place("moments"), kind="moments")
-    arrays = record.arrays
-    return _Kept(
-        Standardizer(arrays["input_mean"], arrays["input_scale"]) if "input_mean" in arrays else None,
-        tuple(record.metadata["target_offset"]),
-        arrays["target_variance"],
-        record.metadata["grid"],
-        (arrays["input_lower"], arrays["input_upper"]),
-        ColumnMoments.from_arrays({name: arrays[f"columns_{name}"] for name in ("weights", "moments")}),
-    )
-
-
-def _without_status(row: Summary) -> Summary:
-    return {key: value for key, value in row.items() if key not in ("name", "status", "causes", "remedies")}
-
-
-def _folds(job: Job) -> Folds:
-    if job.folds is None:
-        raise InvalidParameterError("the job has no folds to compare candidates by; open it with `folds`")
-    return job.folds
-
-
-def _member(job: Job, candidate: Mapping[str, Any], moments: _Kept) -> Accumulation:
-    """Return a candidate's feature map and what its statistics are about."""
-    feature_map = _redraw(job, candidate, moments.standardizer)
-    spec = pipeline.statistics_spec(
-        job.dataset, feature_map, target_offset=moments.target_offset, engine=job.engine, **moments.grid
-    )
-    return Accumulation(feature_map, spec)
-
-
-def _write_statistics(job: Job, name: str, statistics: RidgeStatistics) -> str:
-    metadata, arrays = statistics.to_arrays()
-    write_record(
-        job.place(f"{name}-statistics"),
-        kind="ridge statistics",
-        metadata=metadata,
-        arrays=arrays,
-        overwrite=True,
-    )
-    return str(metadata["digest"])
-
-
-def _read_statistics(job: Job, candidate: Mapping[str, Any]) -> RidgeStatistics:
-    record = read_record(job.place(f"{candidate['name']}-statistics"), kind="ridge statistics")
-    return RidgeStatistics.from_arrays(record.metadata, record.arrays)
-
-
-def _redraw(job: Job, candidate: Mapping[str, Any], standardizer: Standardizer | None) -> FeatureMap:
-    """Draw a candidate's features again: they travel between steps as a few numbers and a digest."""
-    feature_map: FeatureMap
-    if candidate["map"] is None:
-        record = read_record(job.place(f"{candidate['name']}-features"), kind="feature map")
-        return NystromFeatureMap.from_record(record.metadata, record.arrays, standardizer)
-    feature_map = draw_feature_map(
-        kernel_from_dict(candidate["kernel"]),
-        n_features=job.dataset.n_features,
-        n_components=job.n_components,
-        design=candidate["design"],
-        map=candidate["map"],
-        random_state=job.seed,
-        standardizer=standardizer,
-    )
-    if feature_map.digest() != candidate["feature_map"]:
-        raise BroadcastError(
-            f"{candidate['name']} was drawn with the digest {candidate['feature_map'][:16]}… and now has "
-            f"{feature_map.digest()[:16]}…; run all steps with the same packages and processor"
-        )
-    return feature_map
-
-
-def _alphas(job: Job) -> pipeline.Alpha:
-    """Return a list where one alpha was given but candidates compete: its GCV is then computed."""
-    if job.choosing and pipeline.is_one_alpha(job.alpha):
-        pipeline.check_alpha(job.alpha)
-        return [float(job.alpha)]  # type: ignore[arg-type]
-    return job.alpha

@@ -28,7 +28,8 @@ _PANEL_ROWS = 64
 
 def limit_blas(n_threads: int) -> AbstractContextManager[object]:
     """Let BLAS and OpenMP use `n_threads` threads for a while: `threadpool_limits`, without its 8 ms."""
-    return _libraries(len(sys.modules)).limit(limits=n_threads)
+    limiter: AbstractContextManager[object] = _libraries(len(sys.modules)).limit(limits=n_threads)
+    return limiter
 
 
 @lru_cache(maxsize=1)

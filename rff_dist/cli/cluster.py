@@ -259,11 +259,6 @@ def cluster(
     )
     kmeans.check_cache(cache, None)
     width = read_length_scale(length_scale)
-    if width == "evidence":
-        raise typer.BadParameter(
-            "evidence needs targets, and clusters have none; give auto or numbers",
-            param_hint="--length-scale",
-        )
     check_map(map)
     prepared = read_standardize(standardize)
     kind = read_features(features, centres)

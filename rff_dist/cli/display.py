@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from rff_dist.cross_validation import CrossValidation
     from rff_dist.engines import Engine
     from rff_dist.model import RidgeModel
-    from rff_dist.progress import Event
+    from rff_dist.progress import Event, Observer
     from rff_dist.storage import ZarrDataset
 
 
@@ -59,26 +59,30 @@ class RowCounter:
 
 
 class PassClock:
-    """Time the passes of a job, and announce what follows the last one."""
+    """Time the passes of a job, and what is done between them."""
 
-    def __init__(self, solver: str | None) -> None:
-        self._solver = solver
+    def __init__(self) -> None:
         self._start = time.perf_counter()
         self._parts: dict[str, float] = {}
+        self._choosing: float | None = None
         self._solving: float | None = None
 
     def __call__(self, event: Event) -> None:
-        from rff_dist.progress import PassFinished
+        from rff_dist.progress import PassFinished, PassStarted, Remark
 
-        if not isinstance(event, PassFinished):
-            return
-        self.add(event.label, event.seconds)
-        if self._solving is not None:
-            self._solving += event.seconds  # passes after the first solution are not part of it
-        if event.label == "accumulate" and self._solver is not None and self._solving is None:
-            self._solving = time.perf_counter()
-            if not logs_json():
-                err.print(f"solve: {self._solver}", soft_wrap=True)
+        now = time.perf_counter()
+        match event:
+            case Remark(label="choose" | "tune") if self._solving is None and self._choosing is None:
+                self._choosing = now
+            case Remark(label="solve") if self._solving is None:
+                self._solving = now
+            case PassStarted() if self._choosing is not None:
+                self.add("choose", now - self._choosing)
+                self._choosing = None
+            case PassFinished():
+                self.add(event.label, event.seconds)
+                if self._solving is not None:
+                    self._solving += event.seconds  # passes after the first solution are not part of it
 
     def add(self, label: str, seconds: float) -> None:
         """Count seconds of a part of the job."""
@@ -92,23 +96,27 @@ class PassClock:
 
 
 @contextlib.contextmanager
-def passes(
-    where: Where, *, solver: str | None = None, writes: Sequence[str | None] = ()
-) -> Iterator[tuple[Engine, PassClock]]:
+def passes(where: Where, *, writes: Sequence[str | None] = ()) -> Iterator[tuple[Engine, PassClock]]:
     """Start what runs the passes, with progress on standard error; close it in any case.
 
     Nobody else writes the outputs in `writes` meanwhile; a run that finds another at work is refused first.
     """
-    from rff_dist.progress import RichProgress
+    from rff_dist.progress import Remark, RichProgress
     from rff_dist.storage.leases import hold
 
     with contextlib.ExitStack() as shown:
         for output in writes:
             if output is not None:
                 shown.enter_context(hold(output, holder="rff-dist"))
-        clock = PassClock(solver)
+        clock = PassClock()
         # Lines for machines tell of the passes by themselves.
-        observers = (clock,) if logs_json() else (shown.enter_context(RichProgress(err)), clock)
+        observers: tuple[Observer, ...] = (clock,)
+        if not logs_json():
+            progress = shown.enter_context(RichProgress(err))
+            observers = (progress, clock)
+            if not where.serial and where.address is None:
+                size = " × ".join(map(str, where.size()))
+                progress(Remark("cluster", f"starting here, workers × threads = {size}"))
         with where.start(observers) as engine:
             if not where.serial:
                 clock.add("cluster", clock.seconds()["total"])
@@ -124,10 +132,7 @@ def describe_engine(engine: Engine, where: Where) -> dict[str, Any]:
 def describe_cross_validation(
     table: CrossValidation, n_components: int, alpha: float | Sequence[float] | NDArray[np.float64]
 ) -> dict[str, Any]:
-    """Return what a table of k-fold errors says of one of its places, and of the best of each width.
-
-    The standard error of a root is by its derivative.
-    """
+    """Return what a table of k-fold errors says of one of its places, and of the best of each width."""
     import numpy as np
 
     from rff_dist.folds import folds_to_dict
@@ -136,19 +141,12 @@ def describe_cross_validation(
     targets = np.arange(len(table.target_variance))
     wanted = np.broadcast_to(alpha, targets.shape)
     places = np.abs(np.subtract.outer(wanted, table.alphas)).argmin(axis=1)
-    at = width, places, targets
-    rmse = np.sqrt(table.mean[at])
     score, score_standard_error = table.score_of(width, places)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        deviation = np.where(rmse > 0, table.standard_error[at] / (2 * rmse), 0.0)
     best = [table.best_of(int(D)) for D in table.n_components]
-    ends = [np.flatnonzero(table.alphas == choice.alpha)[0] for choice in best]
     return {
         "folds": folds_to_dict(table.folds),
         "n_splits": len(table.weights),
         "alphas": {"n": len(table.alphas), "lowest": table.alphas[0], "highest": table.alphas[-1]},
-        "rmse": rmse.tolist(),
-        "rmse_standard_error": deviation.tolist(),
         "score": score,
         "score_standard_error": score_standard_error,
         "widths": [
@@ -157,9 +155,8 @@ def describe_cross_validation(
                 "alpha": choice.alpha,
                 "score": choice.score,
                 "standard_error": choice.standard_error,
-                "rmse": np.sqrt(table.mean[i, end]).tolist(),
             }
-            for i, (choice, end) in enumerate(zip(best, ends, strict=True))
+            for choice in best
         ],
     }
 
@@ -229,6 +226,8 @@ def widths_words(widths: Sequence[int]) -> str:
 
 def folds_words(found: Mapping[str, Any]) -> str:
     """Return folds, given as by `folds_to_dict`, in words."""
+    if found["kind"] == "HeldInFolds":
+        return f"{folds_words(found['base'])}, without the rows that length scales were tuned on"
     how = {
         "HashFolds": "by a hash of the row",
         "GroupFolds": "by group",
@@ -238,15 +237,83 @@ def folds_words(found: Mapping[str, Any]) -> str:
     return f"{found['n_folds']} folds {how[found['kind']]}"
 
 
-def rmse_words(found: Mapping[str, Any]) -> str:
-    """Return what `describe_cross_validation` found as roots of mean squared errors, one for each target."""
-    pairs = zip(found["rmse"], found["rmse_standard_error"], strict=True)
-    return f"RMSE {some([_plus_minus(value, deviation) for value, deviation in pairs])}"
+def estimate_facts(card: Mapping[str, Any]) -> dict[str, str]:
+    """Return in words how a model was chosen, and how far off it was on rows that were held out."""
+    from rff_dist.training import chosen_candidate, estimate_of, n_candidates
+
+    facts = {}
+    candidates = card.get("candidates", [])
+    best = chosen_candidate(candidates)
+    if best is not None:
+        facts["chosen"] = f"the best of {n_candidates(candidates)} candidates: {candidate_words(best)}"
+    if (found := estimate_of(card)) is not None:
+        shown = [
+            f"{title} {_errors_words(found[name], found.get(f'{name}_standard_error'))}"
+            for name, title in _ERRORS.items()
+            if name in found
+        ]
+        by = (
+            "each left out in turn"
+            if found["by"] == "press" or "folds" not in card
+            else folds_words(card["folds"])
+        )
+        facts["on held-out rows"] = f"{', '.join(shown)}; {by}"
+    return facts
 
 
-def _plus_minus(value: float, deviation: float) -> str:
-    """Return both, to two digits of the second one; it is NaN where there was one split."""
-    if not (math.isfinite(deviation) and deviation > 0):
+_ERRORS = {"rmse": "RMSE", "r2": "R²", "accuracy": "accuracy", "log_loss": "log loss"}
+
+
+def _errors_words(values: Any, deviations: Any) -> str:
+    """Return an error with its standard error, or those of several targets; None is not determined."""
+    if not isinstance(values, list):
+        values, deviations = [values], [deviations]
+    deviations = [None] * len(values) if deviations is None else deviations
+    pairs = zip(values, deviations, strict=True)
+    return some(["–" if value is None else _plus_minus(value, deviation) for value, deviation in pairs])
+
+
+def candidate_words(row: Mapping[str, Any]) -> str:
+    """Return a candidate, as the card of a model has it, in words."""
+    scale = row["length_scale"]
+    width = (
+        "" if scale is None else ", a width per column" if isinstance(scale, list) else f", width {scale:.3g}"
+    )
+    from rff_dist.search import shortened_text
+
+    error, kernel = _plus_minus(row["score"], row["standard_error"]), shortened_text(row["kernel"])
+    return f"{kernel}{width}, {row.get('features', 'fourier')}, error {error} of the variance"
+
+
+def candidates_view(candidates: Sequence[Mapping[str, Any]], *, n_shown: int = 6) -> RenderableType:
+    """Return the best of the candidates that were tried as a table."""
+    from rff_dist.search import shortened_text
+    from rff_dist.training import chosen_candidate, n_candidates
+
+    best = chosen_candidate(candidates)
+    ranked = sorted(candidates, key=lambda one: (one is not best, one.get("round") == "first", one["score"]))
+    view, table = titled_table(
+        f"the best of {n_candidates(candidates)} candidates",
+        *("kernel", "width", "features", "rows", "D", "alpha", "error / variance"),
+    )
+    for one in ranked[:n_shown]:
+        scale, rows = one["length_scale"], one.get("n_samples")
+        table.add_row(
+            f"{shortened_text(one['kernel'])}{' ←' if one is best else ''}",
+            "–" if scale is None else "per column" if isinstance(scale, list) else f"{scale:.3g}",
+            one.get("features", "fourier"),
+            "all" if rows is None else f"{rows:,}",
+            f"{one['n_components']:,}",
+            f"{one['alpha']:.3g}",
+            _plus_minus(one["score"], one["standard_error"]),
+            style="bold" if one is best else None,
+        )
+    return view
+
+
+def _plus_minus(value: float, deviation: float | None) -> str:
+    """Return both, to two digits of the second one; it is None or NaN where there was one split."""
+    if deviation is None or not (math.isfinite(deviation) and deviation > 0):
         return f"{value:.4g}"
     digits = max(0, 1 - math.floor(math.log10(deviation)))
     if digits > 8:
@@ -256,16 +323,13 @@ def _plus_minus(value: float, deviation: float) -> str:
 
 def widths_view(found: Mapping[str, Any], n_components: int) -> RenderableType:
     """Return the best of each width as a table; the width that was taken is marked."""
-    view, table = titled_table(
-        "the widths, each with its best alpha", "D", "alpha", "error / variance", "RMSE"
-    )
+    view, table = titled_table("the widths, each with its best alpha", "D", "alpha", "error / variance")
     for width in found["widths"]:
         taken = width["n_components"] == n_components
         table.add_row(
             f"{width['n_components']:,}{' ←' if taken else ''}",
             f"{width['alpha']:.3g}",
             _plus_minus(width["score"], width["standard_error"]),
-            some(width["rmse"]),
             style="bold" if taken else None,
         )
     return view

@@ -11,16 +11,16 @@ from rich.console import Group, RenderableType
 
 from rff_dist.cli.display import (
     alpha_words,
+    candidates_view,
     chosen_by,
     classifier_facts,
     describe_cross_validation,
+    estimate_facts,
     facts_view,
     features_and_classes,
     features_and_targets,
-    folds_words,
     kernel_words,
     ranges_words,
-    rmse_words,
     shape_words,
     short,
     some,
@@ -130,6 +130,8 @@ def _version_of(path: str) -> int | None:
 
 
 def _describe_record(path: str, record: Record, *, version: int | None = None) -> Report:
+    from rff_dist.training import estimate_of
+
     metadata = dict(record.metadata)
     document = {
         "path": path,
@@ -146,7 +148,7 @@ def _describe_record(path: str, record: Record, *, version: int | None = None) -
     facts: dict[str, str] = {}
     if version is not None:
         facts["version"] = f"{version}, the current one"
-    table, dimension = None, 0
+    parts: list[RenderableType] = []
     if record.kind == "ridge model":
         card, features = metadata["card"], metadata["feature_map"]
         spec = features.get("spec")
@@ -174,8 +176,8 @@ def _describe_record(path: str, record: Record, *, version: int | None = None) -
         facts["alpha"] = alpha_words(metadata["alpha"], by, classifier)
         if (table := _cross_validation(record)) is not None:
             document["cross_validation"] = table
-            on = "on new rows" if classifier is None else "of the codes of new rows"
-            facts["CV estimate"] = f"{rmse_words(table)} {on}, {folds_words(table['folds'])}"
+        document["estimate"] = estimate_of(card)
+        facts |= estimate_facts(card)
         if classifier is not None:
             facts |= classifier_facts(classifier)
         facts["solver"] = card["solver"]["status"].replace("_", " ")
@@ -185,14 +187,15 @@ def _describe_record(path: str, record: Record, *, version: int | None = None) -
         if "data_fingerprint" in card:  # a model of several sets of rows has none
             facts["data fingerprint"] = card["data_fingerprint"][:16]
         facts["digest"] = metadata["digest"][:16]
+        if table is not None and len(table["widths"]) > 1:
+            parts += ["", widths_view(table, dimension)]
+        if len(card.get("candidates", [])) > 1:
+            parts += ["", candidates_view(card["candidates"])]
     if record.kind == "k-means model":
         facts |= _cluster_facts(record)
         document["cluster_weights"] = record.arrays["cluster_weights"]
     facts["stored"] = f"{len(record.arrays)} arrays, all as they were written (SHA-256)"
-    view = facts_view(f"{path}: {record.kind}", **facts)
-    if table is None or len(table["widths"]) < 2:
-        return Report(document, view)
-    return Report(document, Group(view, "", widths_view(table, dimension)))
+    return Report(document, Group(facts_view(f"{path}: {record.kind}", **facts), *parts))
 
 
 def _cluster_facts(record: Record) -> dict[str, str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,6 +16,7 @@ from rff_dist.cli.display import (
     describe_cross_validation,
     describe_engine,
     engine_words,
+    estimate_facts,
     facts_view,
     features_and_classes,
     features_and_targets,
@@ -25,15 +25,14 @@ from rff_dist.cli.display import (
     next_step,
     passes,
     plural,
-    rmse_words,
     seconds_words,
-    some,
     target_names,
     titled_table,
     widths_view,
     widths_words,
 )
 from rff_dist.cli.options import (
+    DEFAULT_FOLDS,
     AlphasText,
     AlphaText,
     CentresName,
@@ -43,12 +42,12 @@ from rff_dist.cli.options import (
     Conformal,
     DataArgument,
     DesignName,
-    FeaturesName,
+    FitFeaturesName,
+    FitKernelName,
+    FitLengthScaleText,
     FoldsOption,
     GroupByName,
     Insecure,
-    KernelName,
-    LengthScaleText,
     LossName,
     MapName,
     MissingChunks,
@@ -70,15 +69,9 @@ from rff_dist.cli.options import (
     Workers,
     XName,
     YName,
-    make_kernel,
-    read_alpha,
     read_bytes,
     read_classification,
-    read_components,
-    read_cv,
-    read_features,
-    read_length_scale,
-    read_selection,
+    read_options,
 )
 from rff_dist.cli.registering import check_place, refuse_overwrite, store, version_facts
 from rff_dist.cli.shell import Report, command
@@ -87,25 +80,31 @@ from rff_dist.errors import DataError
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from rff_dist.automatic import Choices
+    from rff_dist.blocks import Dataset
     from rff_dist.feature_map import FeatureMap
     from rff_dist.kmeans import Clusters
     from rff_dist.model import RidgeModel
     from rff_dist.pipeline import Solved
+    from rff_dist.plan import Plan
     from rff_dist.storage import ZarrDataset
     from rff_dist.uncertainty import Calibration
 
 
 @command(
-    "rff-dist plan data.zarr --components 4096",
+    "rff-dist plan data.zarr",
     "rff-dist plan data.zarr --components 16384 --workers 8 --threads 4 --memory 8GiB",
-    "rff-dist plan data.zarr --components 1024,2048,4096 --folds 5",
+    "rff-dist plan data.zarr --kernel gaussian --length-scale median --features fourier",
 )
 def plan(
     data: DataArgument,
-    n_components: Components = "2048",
+    kernel: FitKernelName = "auto",
+    nu: Nu = None,
+    n_components: Components = "auto",
+    length_scale: FitLengthScaleText = "auto",
     alpha: AlphaText = "auto",
     n_folds: FoldsOption = None,
-    features: FeaturesName = "fourier",
+    features: FitFeaturesName = "auto",
     memory: Annotated[
         str | None,
         typer.Option(metavar="SIZE", help="Memory of each process; what this machine has if left out."),
@@ -117,48 +116,61 @@ def plan(
     serial: Serial = False,
 ) -> Report:
     """Say what a fit would take: bytes, operations, memory and seconds. Nothing runs but a stop-watch."""
+    from functools import partial
+
     from rff_dist import drawing, pipeline, storage
+    from rff_dist.automatic import choices_of
     from rff_dist.cross_validation import cross_validation_flops
     from rff_dist.plan import available_memory, human_bytes, measure_gflops, plan_fit
+    from rff_dist.training import Fit
 
-    penalty = read_alpha(alpha)
-    given = read_components(n_components, alpha=penalty)
-    widths = pipeline.read_widths(given, "phases", features)
-    cv = read_cv(n_folds, None, time=False, alpha=penalty)
-    folds = pipeline.folds_for(cv, alpha=penalty, n_components=given)
-    whitened = drawing.find_features(features) is not None
+    options = read_options(
+        kernel=kernel,
+        nu=nu,
+        length_scale=length_scale,
+        features=features,
+        n_components=n_components,
+        alpha=alpha,
+        n_folds=n_folds,
+    )
     workers, threads = Where(None, n_workers, n_threads, serial, insecure=False).size()
     here = available_memory()
     limit = (here if serial else here // workers) if memory is None else read_bytes(memory, "--memory")
     solver_limit = here if memory is None else limit
     dataset = storage.open_dataset(data, x=x, y=y)
-    found = plan_fit(
+    Fit(options=options).check(dataset)
+    plan_with = partial(
+        plan_fit,
         n_samples=dataset.n_samples,
         n_features=dataset.n_features,
         n_targets=max(1, dataset.n_targets),
-        n_components=widths[-1],
         chunk_rows=dataset.chunk_rows,
         itemsize=dataset.dtype.itemsize,
         n_workers=workers,
         n_threads=threads,
         separate_client=not serial,
-        alpha_path=not pipeline.is_one_alpha(penalty),
-        whitened=whitened,
-        n_folds=1 if folds is None else folds.n_folds,
+        alpha_path=not pipeline.is_one_alpha(options.alpha),
+        whitened=drawing.find_features(options.kinds[-1]) is not None,
         memory_limit=limit,
         client_memory_limit=solver_limit,
     )
+    choices = choices_of(
+        dataset, options, plan=lambda width, n_folds: plan_with(n_components=width, n_folds=n_folds)
+    )
+    folds, widths = choices.folds, choices.widths
+    found = plan_with(n_components=widths[-1], n_folds=1 if folds is None else folds.n_folds)
     gflops = measure_gflops()
     seconds = found.seconds(gflops)
-    decompositions = 0 if folds is None else len(folds.splits) * len(widths)
+    splits = 0 if folds is None else len(folds.splits)
     document = {
         **found.to_dict(),
         "gflops_per_thread": gflops,
         "statistics_seconds": seconds,
         "n_folds": 1 if folds is None else folds.n_folds,
         "widths": widths,
-        "n_decompositions": decompositions,
-        "decomposition_flops": 0 if folds is None else cross_validation_flops(widths, len(folds.splits)),
+        "n_decompositions": splits * len(widths),
+        "decomposition_flops": 0 if folds is None else cross_validation_flops(widths, splits),
+        "choosing": _plan_choosing(choices, found, n_splits=splits or DEFAULT_FOLDS, gflops=gflops),
     }
     view, table = titled_table(f"a fit of {data}", "", "", header=False)
     table.add_column(style="dim")
@@ -167,7 +179,7 @@ def plan(
     table_of_folds = (
         "to cross-validate",
         f"{document['decomposition_flops']:.3g}",
-        f"{decompositions} decompositions, one for each fold and D",
+        f"{document['n_decompositions']} decompositions, one for each fold and D",
     )
     block_rows = f"{found.rows_per_block:,} rows each, in tiles of {found.tile_rows:,}"
     runs_on = "in this process" if serial else "the solver has a process of its own"
@@ -181,25 +193,75 @@ def plan(
         ("statistics", human_bytes(found.statistics_bytes), f"of one block, or of all rows{each}"),
         ("peak memory, a worker", human_bytes(found.worker_bytes), f"of {human_bytes(limit)}"),
         ("peak memory, the solver", human_bytes(found.client_bytes), f"of {human_bytes(solver_limit)}"),
+        *_choosing_rows(document["choosing"]),
         ("seconds, about", seconds_words(seconds), "for the statistics; reading and solving not counted"),
     ):
         table.add_row(*row)
     return Report(document, view)
 
 
+def _plan_choosing(choices: Choices, found: Plan, *, n_splits: int, gflops: float) -> dict[str, Any] | None:
+    """Return what choosing by folds takes beyond one fit: a first round in this process, and a final."""
+    from rff_dist import automatic
+    from rff_dist.cross_validation import cross_validation_flops
+    from rff_dist.triangular import available_cores
+
+    if not choices.choosing:
+        return None
+    rows = min(found.n_samples, automatic.ROUND_ROWS)
+    width = min(found.n_components, automatic.ROUND_COMPONENTS)
+    tuned = {one.kernel for one in choices.candidates if one.length_scale == "evidence"}
+    tuning = len(tuned) * automatic.TUNING_STARTS * _TUNING_STEPS * 4 * automatic.TUNED_ON * _TUNING_WIDTH**2
+    one = rows * width * (width + 2 * (found.n_features + 2))
+    tables = cross_validation_flops([width], n_splits)
+    flops = choices.n_tried * (one + tables) + min(1.0, rows / automatic.TUNED_ON) * tuning
+    rate = _SHARE_OF_PEAK * gflops * 1e9 * available_cores()
+    final = found.seconds(gflops) + cross_validation_flops(choices.widths, n_splits) / rate
+    n_finalists = choices.n_finalists(found.n_samples)
+    return {
+        "n_candidates": choices.n_tried,
+        "n_samples": rows,
+        "n_components": width,
+        "flops": float(flops),
+        "seconds": float(flops / rate),
+        "n_finalists": n_finalists,
+        "final_seconds": float(n_finalists * final),
+    }
+
+
+# of an estimate to a factor of two: evaluations of the evidence for each start, its components, and the share
+# of the rate of one large product that many small ones and decompositions reach
+_TUNING_STEPS, _TUNING_WIDTH, _SHARE_OF_PEAK = 50, 256, 0.25
+
+
+def _choosing_rows(found: Mapping[str, Any] | None) -> list[tuple[str, str, str]]:
+    if found is None:
+        return []
+    candidates, finalists = (plural(found[name], "candidate") for name in ("n_candidates", "n_finalists"))
+    first = f"on {found['n_samples']:,} rows, D = {found['n_components']:,}"
+    return [
+        ("choosing, first", f"up to {candidates}", f"{first}: about {found['seconds']:.0f} s"),
+        (
+            "choosing, final",
+            f"up to {finalists}",
+            f"on all rows with all components: about {found['final_seconds']:.0f} s",
+        ),
+    ]
+
+
 @command(
-    "rff-dist fit data.zarr model --kernel matern --nu 1.5 --components 4096",
-    "rff-dist fit data.zarr model --length-scale 0.5,1,2 --alpha 1e-6,1e-4,1e-2 --serial",
+    "rff-dist fit data.zarr model",
+    "rff-dist fit data.zarr model --kernel matern --nu 1.5 --length-scale median --features fourier",
     "rff-dist fit data.zarr model --classify --loss logistic",
-    "rff-dist fit data.zarr model --select cv --folds 5 --alphas 1e-6:1e3:30 --components auto --plot cv.png",
+    "rff-dist fit data.zarr model --folds 10 --alphas 1e-6:1e3:30 --components 512,1024,2048 --plot cv.png",
 )
 def fit(
     data: DataArgument,
     output: Annotated[str, typer.Argument(metavar="MODEL", help="Where to write the model.")],
-    kernel: KernelName = "gaussian",
+    kernel: FitKernelName = "auto",
     nu: Nu = None,
-    n_components: Components = "2048",
-    length_scale: LengthScaleText = "auto",
+    n_components: Components = "auto",
+    length_scale: FitLengthScaleText = "auto",
     alpha: AlphaText = "auto",
     select: SelectName = None,
     alphas: AlphasText = None,
@@ -211,7 +273,7 @@ def fit(
     classify: Classify = False,
     loss: LossName = None,
     class_weight: ClassWeight = None,
-    features: FeaturesName = "fourier",
+    features: FitFeaturesName = "auto",
     centres: CentresName = None,
     design: DesignName = None,
     map: MapName = "pairs",
@@ -234,79 +296,58 @@ def fit(
     serial: Serial = False,
     insecure: Insecure = False,
 ) -> Report:
-    """Train kernel ridge regression on random features: two passes over the data and one solve."""
+    """Train a ridge regression, or a classifier. What is left out is chosen by cross-validation."""
     where = Where(scheduler, n_workers, n_threads, serial, insecure)
-    from functools import partial
-
-    from rff_dist import classification, drawing, pipeline, storage
-    from rff_dist.feature_map import check_map
-    from rff_dist.kernels import check_design, default_design
-    from rff_dist.storage.columns import column_of
-    from rff_dist.storage.labelled import GroupedDataset
+    from rff_dist import pipeline
     from rff_dist.storage.locations import parse_location
+    from rff_dist.training import Fit, open_job_data
 
     # All that can be known to be wrong is found before any work starts.
-    width = read_length_scale(length_scale)
-    penalty, grid = read_selection(alpha, select, alphas)
-    components = read_components(n_components, alpha=penalty)
-    cv = read_cv(n_folds, groups, time, alpha=penalty)
-    if conformal:
-        if classify:
-            raise typer.BadParameter("classes have no intervals; leave it out", param_hint="--conformal")
-        cv = cv or pipeline.DEFAULT_FOLDS
-    folds = pipeline.folds_for(cv, alpha=penalty, n_components=components)
-    if plot is not None and folds is None and grid is None and pipeline.is_one_alpha(penalty):
+    options = read_options(
+        kernel=kernel,
+        nu=nu,
+        length_scale=length_scale,
+        features=features,
+        centres=centres,
+        n_components=n_components,
+        alpha=alpha,
+        select=select,
+        alphas=alphas,
+        n_folds=n_folds,
+        groups=groups,
+        time=time,
+        conformal=conformal,
+        design=design,
+        map=map,
+        standardize=not no_standardize,
+        fit_intercept=not no_intercept,
+        seed=seed,
+    )
+    loss_name = read_classification(classify, loss, class_weight)
+    job = Fit(options=options, loss=loss_name, class_weight=class_weight)
+    job.check()
+    several = isinstance(options.n_components, list)
+    one_alpha = pipeline.is_one_alpha(options.alpha) and options.cv is None and not several
+    if plot is not None and one_alpha and not conformal:
         raise typer.BadParameter(
             "nothing is chosen, so there is no error against alpha to draw; add --select cv",
             param_hint="--plot",
         )
-    check_map(map)
-    kind = read_features(features, centres)
-    fourier = drawing.find_features(kind) is None
-    widths = pipeline.read_widths(components, map, kind)
-    chosen = make_kernel(kernel, nu, width)
-    loss_name = read_classification(classify, loss, class_weight)
-    if design is not None and not fourier:
-        raise typer.BadParameter("only --features fourier has one", param_hint="--design")
-    arranged = design or default_design(chosen)
     refuse_overwrite(register, overwrite)
     check_place(output, register=register, overwrite=overwrite, inputs=[parse_location(data)])
-    dataset = storage.open_dataset(
-        data, x=x, y=None if classify else y, sample_weight=sample_weight, missing_chunks=missing_chunks
+    source = open_job_data(
+        data,
+        x=x,
+        y=y,
+        sample_weight=sample_weight,
+        missing_chunks=missing_chunks,
+        group_by=groups,
+        classify=classify,
     )
-    if dataset.n_targets < 1 and not classify:
-        raise DataError(
-            f"{data} has no y, and training needs targets; write them with the data (`ingest` has --target), "
-            "or name their array with --y"
-        )
-    chosen.check_columns(dataset.n_features)
-    if fourier:
-        check_design(chosen, arranged, dataset.n_features)
-    rows = dataset if groups is None else GroupedDataset(dataset, column_of(dataset, groups))
-    if folds is not None:
-        pipeline.check_folds(rows, folds)
-    train: Any = partial(pipeline.fit, rows, chosen, conformal=conformal)
-    if loss_name is not None:
-        labels = column_of(dataset, y)
-        train = partial(
-            classification.fit_labels, rows, labels, chosen, loss=loss_name, class_weight=class_weight
-        )
-    solver = f"D = {widths_words(widths)}" + ("" if folds is None else f", {folds.n_folds} folds")
-    with passes(where, solver=solver, writes=[output]) as (engine, clock):
-        model, solved = train(
-            engine=engine,
-            length_scale=width,
-            n_components=components,
-            alpha=penalty,
-            alphas=grid,
-            cv=cv,
-            design=arranged,
-            map=map,
-            standardize=not no_standardize,
-            fit_intercept=not no_intercept,
-            seed=seed,
-            features=kind,
-        )
+    dataset = source.rows
+    job.check(dataset)
+    with passes(where, writes=[output]) as (engine, clock):
+        model, solved = job.run(source, engine=engine)
         seconds = clock.seconds()
         stored = store(
             model.without_statistics() if no_statistics else model,
@@ -326,7 +367,7 @@ def fit(
         }
     if plot is not None:
         _draw_choice(plot, model, solved, data)
-    parts = [_fit_facts(document), next_step("rff-dist", "evaluate", output, "DATA")]
+    parts = [_fit_facts(document, model.card), next_step("rff-dist", "evaluate", output, "DATA")]
     table = document["cross_validation"]
     if table is not None and len(table["widths"]) > 1:
         parts[1:1] = ["", widths_view(table, document["n_components"])]
@@ -351,7 +392,7 @@ def _draw_choice(plot: Path, model: RidgeModel, solved: Solved, data: str) -> No
     else:
         selection = solved.selection
         assert selection is not None
-        panels = [AlphaPath("GCV estimate of RMSE", selection.alphas, np.sqrt(selection.scores))]
+        panels = [AlphaPath("root of the GCV score", selection.alphas, np.sqrt(selection.scores))]
         if selection.criterion == "evidence":
             panels.append(
                 AlphaPath("log evidence", selection.alphas, selection.log_evidences, logarithmic=False)
@@ -378,7 +419,9 @@ def _describe_features(feature_map: FeatureMap, seed: int) -> dict[str, Any]:
     return {"features": "fourier", "design": spec.design.name, "map": spec.map, **facts}
 
 
-def _describe_fit(model: RidgeModel, solved: Solved, dataset: ZarrDataset, seed: int) -> dict[str, Any]:
+def _describe_fit(model: RidgeModel, solved: Solved, dataset: Dataset, seed: int) -> dict[str, Any]:
+    from rff_dist.training import estimate_of
+
     feature_map, solution, selection = model.feature_map, solved.solution, solved.selection
     table = solved.cross_validation
     return {
@@ -393,7 +436,8 @@ def _describe_fit(model: RidgeModel, solved: Solved, dataset: ZarrDataset, seed:
         "alpha_at_end_of_path": _end_of_path(solved),
         "alpha_path": _ends_of_path(solved),
         "gcv": None if selection is None else selection.score,
-        "leave_one_out_rmse": _leave_one_out_rmse(solved),
+        "estimate": estimate_of(model.card),
+        "candidates": model.card.get("candidates", []),
         "cross_validation": None
         if table is None
         else describe_cross_validation(table, feature_map.n_components, solution.alpha),
@@ -427,28 +471,17 @@ def _ends_of_path(solved: Solved) -> tuple[float, float] | None:
     return None if found is None else (float(found.alphas[0]), float(found.alphas[-1]))
 
 
-def _leave_one_out_rmse(solved: Solved) -> list[float] | None:
-    if (path := solved.leave_one_out) is None:
-        return None
-    import numpy as np
-
-    alphas = solved.solution.alpha
-    errors = path.mean_squared_error[np.searchsorted(path.alphas, alphas), np.arange(len(alphas))]
-    return [math.sqrt(error) for error in errors]
-
-
 def _feature_words(found: Mapping[str, Any]) -> str:
     if found["features"] == "nystrom":
         return f"Nyström with jitter {found['jitter']:.3g}"
     return f"{found['design']}, {found['map']}"
 
 
-def _fit_facts(found: Mapping[str, Any]) -> RenderableType:
+def _fit_facts(found: Mapping[str, Any], card: Mapping[str, Any]) -> RenderableType:
     classifier = found["classifier"]
-    outputs, on = features_and_targets(found["n_features"], found["n_targets"]), "on new rows"
+    outputs = features_and_targets(found["n_features"], found["n_targets"])
     if classifier is not None:
         outputs = features_and_classes(found["n_features"], classifier["classes"])
-        on = "of the codes of new rows"
     facts = {
         "rows": f"{found['n_samples']:,}, {outputs}",
         "features": f"D = {found['n_components']:,}, {_feature_words(found)}, seed {found['seed']}",
@@ -458,13 +491,7 @@ def _fit_facts(found: Mapping[str, Any]) -> RenderableType:
     if (end := found["alpha_at_end_of_path"]) is not None:
         low, high = found["alpha_path"]
         facts["alpha"] += f", [yellow]at the {end} end[/] of {low:.3g} to {high:.3g}"
-    if (table := found["cross_validation"]) is not None:
-        facts["CV estimate"] = f"{rmse_words(table)} {on}, {folds_words(table['folds'])}"
-    if found["leave_one_out_rmse"] is not None:
-        facts["leave-one-out"] = f"RMSE {some(found['leave_one_out_rmse'])} {on}"
-    if found["gcv"] is not None:
-        roots = [math.sqrt(score) for score in found["gcv"]]
-        facts["GCV estimate"] = f"RMSE {some(roots)} {on}"
+    facts |= estimate_facts(card)
     if classifier is not None:
         facts |= classifier_facts(classifier)
     status = found["status"].replace("_", " ")

@@ -7,11 +7,12 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 if TYPE_CHECKING:
+    from rff_dist.automatic import RidgeOptions
     from rff_dist.engines import Engine
     from rff_dist.engines.connection import Cluster
     from rff_dist.feature_map import Nystrom
@@ -46,14 +47,21 @@ Seed = Annotated[
     int, typer.Option("--seed", metavar="N", min=0, max=2**64 - 1, help="Of all that is random.")
 ]
 
+_KERNELS = (
+    "gaussian, laplacian (the L1 form), cauchy, sinc, matern, rational_quadratic, linear, polynomial or min, "
+    "with parameters as in matern:nu=1.5 or polynomial:degree=3. In sums and products each has its own "
+    "width: 'gaussian:length_scale=2 + 0.1 * linear'."
+)
 KernelName = Annotated[
+    str, typer.Option("--kernel", metavar="KERNEL", help=f"One of {_KERNELS}", rich_help_panel=FEATURES)
+]
+FitKernelName = Annotated[
     str,
     typer.Option(
         "--kernel",
-        metavar="KERNEL",
-        help="gaussian, laplacian (the L1 form), cauchy, sinc, matern, rational_quadratic, linear, "
-        "polynomial or min, with parameters as in matern:nu=1.5 or polynomial:degree=3; in sums and products "
-        "each has its own width: 'gaussian:length_scale=2 + 0.1 * linear'.",
+        metavar="auto|KERNEL",
+        help="auto compares Gaussian, Matérn-3/2 and linear kernels and sums of them by cross-validation. "
+        f"Or one of {_KERNELS}",
         rich_help_panel=FEATURES,
     ),
 ]
@@ -70,10 +78,10 @@ Components = Annotated[
     str,
     typer.Option(
         "--components",
-        metavar="D|auto|D1,D2,…",
-        help="How many: the error falls as 1/√D, the cost grows as D². Of several, all from one pass, "
-        "cross-validation takes the smallest within one standard error of the best; auto is 2048 and its "
-        "halves.",
+        metavar="auto|D|D1,D2,…",
+        help="How many: the error falls as 1/√D, the cost grows as D². auto takes 2048, or fewer where rows "
+        "are few or memory is short. Of several, all from one pass, cross-validation takes the smallest "
+        "within one standard error of the best.",
         rich_help_panel=FEATURES,
     ),
 ]
@@ -82,8 +90,19 @@ LengthScaleText = Annotated[
     typer.Option(
         "--length-scale",
         metavar="L|L1,L2,…",
-        help="Width of the kernel, or one for each column, in units of the (standardised) inputs; auto is "
-        "their median distance, evidence tunes one for each column on a sample of rows.",
+        help="Width of the kernel, or one for each column, in units of the (standardised) inputs; auto and "
+        "median take the median distance between rows.",
+        rich_help_panel=FEATURES,
+    ),
+]
+FitLengthScaleText = Annotated[
+    str,
+    typer.Option(
+        "--length-scale",
+        metavar="auto|median|evidence|L|L1,L2,…",
+        help="Width of the kernel, or one for each column, in units of the (standardised) inputs. median "
+        "takes the median distance between rows, evidence tunes one for each column on a sample of rows, and "
+        "auto compares both by cross-validation.",
         rich_help_panel=FEATURES,
     ),
 ]
@@ -93,6 +112,16 @@ FeaturesName = Annotated[
         "--features",
         metavar="NAME",
         help="fourier, or nystrom: kernel values at rows of the data.",
+        rich_help_panel=FEATURES,
+    ),
+]
+FitFeaturesName = Annotated[
+    str,
+    typer.Option(
+        "--features",
+        metavar="auto|NAME",
+        help="fourier, or nystrom: kernel values at rows of the data. auto compares both by "
+        "cross-validation.",
         rich_help_panel=FEATURES,
     ),
 ]
@@ -157,8 +186,8 @@ SelectName = Annotated[
         "--select",
         metavar="NAME",
         help="What chooses alpha: cv, the k-fold error; cv-1se, the largest alpha within one standard error "
-        "of its best; gcv; evidence; or press, leave-one-out errors, in one more pass. If left out: cv with "
-        "folds, evidence with --length-scale evidence, else gcv.",
+        "of its best; gcv; evidence; or press, leave-one-out errors, in one more pass. If left out: cv, or "
+        "press where memory does not hold the sums of the folds.",
         rich_help_panel=REGRESSION,
     ),
 ]
@@ -196,7 +225,8 @@ FoldsOption = Annotated[
         metavar="N",
         min=2,
         max=1000,
-        help="Choose by errors on N folds of rows, summed apart in the same pass; 5 if left out.",
+        help="Choose by errors on N folds of rows, summed apart in the same pass; 5 if left out, or fewer "
+        "where memory does not hold them.",
         rich_help_panel=REGRESSION,
     ),
 ]
@@ -413,7 +443,7 @@ def read_components(text: str, *, alpha: float | str | list[float] = "auto") -> 
     from rff_dist.pipeline import CV_NAMES
 
     counts = [] if text == "auto" else [read_count(part, "--components") for part in text.split(",")]
-    if len(counts) != 1 and isinstance(alpha, str) and alpha not in CV_NAMES:
+    if len(counts) > 1 and isinstance(alpha, str) and alpha not in CV_NAMES:
         raise typer.BadParameter(
             f"{text!r} is chosen from by cross-validation, not by {alpha}; give one number, or --select cv",
             param_hint="--components",
@@ -443,18 +473,18 @@ def read_cv(
 
 def read_length_scale(text: str) -> str | LengthScale:
     """Read `--length-scale`; kernels check its range."""
-    if text in ("auto", "evidence"):
+    if text in ("auto", "median", "evidence"):
         return text
-    values = read_numbers(text, "--length-scale")
+    values = read_numbers(text, "--length-scale", "auto, median, evidence, a number")
     return tuple(values) if len(values) > 1 else values[0]
 
 
-def read_features(name: str, centres: str | None) -> str | Nystrom:
-    """Read `--features` and `--centres`."""
+def read_features(name: str, centres: str | None, *, auto: bool = False) -> str | Nystrom:
+    """Read `--features` and `--centres`; with `auto` both kinds may be compared."""
     from rff_dist.drawing import find_features
     from rff_dist.feature_map import Nystrom
 
-    if find_features(name) is None:
+    if (auto and name == "auto") or find_features(name) is None:
         if centres is not None:
             raise typer.BadParameter("only --features nystrom has them", param_hint="--centres")
         return name
@@ -473,24 +503,62 @@ def read_bytes(text: str, option: str) -> int:
     return int(number * 1024 ** " KMGT".index(match[2].upper() or " "))
 
 
-def make_kernel(name: str, nu: float | None, length_scale: str | LengthScale) -> Kernel:
-    """Return the kernel that the options name; "auto" and "evidence" leave its length scale open."""
+def read_kernel(name: str, nu: float | None) -> str | Kernel:
+    """Read `--kernel` and `--nu`; auto stays a name."""
     from rff_dist.kernels import Matern, find_kernel
 
-    kernel = find_kernel(name)
-    if nu is not None:
-        if name != Matern.name:
-            raise typer.BadParameter(f"only --kernel matern takes it, not {name}", param_hint="--nu")
-        kernel = Matern(nu=nu)
-    if length_scale == "evidence":
-        from rff_dist.evidence import check_tunable
+    if nu is not None and name != Matern.name:
+        raise typer.BadParameter(f"only --kernel matern takes it, not {name}", param_hint="--nu")
+    return name if name == "auto" else find_kernel(name) if nu is None else Matern(nu=nu)
 
-        return check_tunable(kernel)
+
+def make_kernel(name: str, nu: float | None, length_scale: str | LengthScale) -> Kernel:
+    """Return the kernel that the options name, where nothing is chosen; a name leaves its length scale."""
+    from rff_dist.kernels import find_kernel
+
+    kernel = find_kernel(read_kernel(name, nu))
     if isinstance(length_scale, str):
+        if length_scale == "evidence":
+            raise typer.BadParameter(
+                "evidence needs targets, which nothing is fitted to here; give auto or numbers",
+                param_hint="--length-scale",
+            )
         return kernel
     from rff_dist.kernels import with_length_scale
 
     return with_length_scale(kernel, length_scale)
+
+
+def read_options(
+    *,
+    kernel: str = "auto",
+    nu: float | None = None,
+    length_scale: str = "auto",
+    features: str = "auto",
+    centres: str | None = None,
+    n_components: str = "auto",
+    alpha: str = "auto",
+    select: str | None = None,
+    alphas: str | None = None,
+    n_folds: int | None = None,
+    groups: str | None = None,
+    time: bool = False,
+    **others: Any,
+) -> RidgeOptions:
+    """Read what a regression is to use from the texts of the options; `others` are given as they are."""
+    from rff_dist.automatic import RidgeOptions
+
+    penalty, grid = read_selection(alpha, select, alphas)
+    return RidgeOptions(
+        kernel=read_kernel(kernel, nu),
+        length_scale=read_length_scale(length_scale),
+        features=read_features(features, centres, auto=True),
+        n_components=read_components(n_components, alpha=penalty),
+        alpha=penalty,
+        alphas=grid,
+        cv=read_cv(n_folds, groups, time, alpha=penalty),
+        **others,
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,6 @@ from rff_dist.cli.display import (
     seconds_words,
     some,
     titled_table,
-    widths_words,
 )
 from rff_dist.cli.options import (
     DEFAULT_FOLDS,
@@ -103,8 +102,8 @@ def tune(
         typer.Option(
             "--components",
             metavar="D|D1,D2,…|auto",
-            help="How many; of several the smallest within one standard error of the best; auto is 32 to "
-            "2048.",
+            help="How many; of several the smallest within one standard error of the best; auto is 2048, or "
+            "fewer where rows are few or memory is short.",
             rich_help_panel=FEATURES,
         ),
     ] = "1024",
@@ -159,7 +158,8 @@ def tune(
     folds = check_choices(alpha, grid, cv=DEFAULT_FOLDS if cv is None else cv, n_components=components)
     check_map(map)
     kind = read_features(features, centres)
-    widths = pipeline.read_widths(components, map, kind)
+    if not isinstance(components, str):
+        pipeline.read_widths(components, map, kind)
     candidates = read_candidates(kernels, length_scales)
     refuse_overwrite(register, overwrite)
     check_place(output, register=register, overwrite=overwrite, inputs=[parse_location(data)])
@@ -169,8 +169,7 @@ def tune(
     rows = dataset if groups is None else GroupedDataset(dataset, column_of(dataset, groups))
     pipeline.check_folds(rows, folds)
     check_candidates(candidates, rows, design=design, features=kind)
-    tables = f"{plural(len(candidates), 'candidate')}, D = {widths_words(widths)}, {folds.n_folds} folds"
-    with passes(where, solver=tables, writes=[output]) as (engine, clock):
+    with passes(where, writes=[output]) as (engine, clock):
         found = search(
             rows,
             candidates,

@@ -35,7 +35,17 @@ from rff_dist.engines.serial import SerialEngine
 imported = time.time()
 data, output, n_components = sys.argv[1], sys.argv[2], int(sys.argv[3])
 with lend_engine(SerialEngine(1)):
-    train(TrainParameters(data=data, model=output, n_components=n_components, overwrite=True))
+    train(
+        TrainParameters(
+            data=data,
+            model=output,
+            kernel="gaussian",
+            length_scale="median",
+            features="fourier",
+            n_components=n_components,
+            overwrite=True,
+        )
+    )
 print(json.dumps({"imports": imported - start, "run": time.time() - imported}))
 """
 

@@ -52,6 +52,8 @@ def write_problem(folder: Path) -> TrainParameters:
     return TrainParameters(
         data=str(folder / "data.zarr"),
         model=str(folder / "model"),
+        kernel="gaussian",
+        features="fourier",
         n_components=8,
         alpha=0.1,
         length_scale=1.0,

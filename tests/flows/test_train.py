@@ -26,19 +26,25 @@ from pydantic import ValidationError
 
 import flows
 from flows.train import TrainParameters, lend_engine, train
-from rff_dist import pipeline, prediction
+from rff_dist import automatic, classification, prediction
+from rff_dist.automatic import RidgeOptions
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import DataError, InvalidParameterError, OutputExistsError
 from rff_dist.feature_map import Nystrom
-from rff_dist.kernels import KERNELS, Gaussian, Linear
-from rff_dist.model import read_model
+from rff_dist.folds import GroupFolds
+from rff_dist.kernels import KERNELS, Gaussian, Linear, find_kernel
+from rff_dist.model import RidgeModel, read_model
 from rff_dist.storage import open_dataset, write_dataset
+from rff_dist.storage.columns import column_of
+from rff_dist.storage.labelled import GroupedDataset
+from rff_dist.training import Fit
 from tests.prefect_server import prefect_server  # noqa: F401  # a fixture
 
 pytestmark = [pytest.mark.flows, pytest.mark.distributed, pytest.mark.usefixtures("prefect_server")]
 
 N_COMPONENTS = 64
-LENGTH_SCALES = [0.1, 2.0]  # far too short and about right, for inputs of standard deviation 1
+# choices that are not what a test is about
+PLAIN = {"kernel": "gaussian", "length_scale": 1.0, "features": "fourier", "n_components": N_COMPONENTS}
 
 
 def write_problem(folder: Path, *, n_samples: int = 3000, seed: int = 0, name: str = "data.zarr") -> str:
@@ -84,8 +90,11 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
         data=write_problem(folder),
         test=write_problem(folder, n_samples=400, seed=1, name="test.zarr"),
         model=str(folder / "model"),
-        length_scale_candidates=LENGTH_SCALES,
+        kernel="gaussian",
+        length_scale="auto",
+        features="auto",
         n_components=N_COMPONENTS,
+        folds=3,
         seed=7,
         workers=2,
         threads=1,
@@ -95,15 +104,10 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return Run(folder, parameters, state, state.result())
 
 
-def fit_serially(run: Run, length_scale: float | str) -> tuple[Any, Any]:
-    return pipeline.fit(
-        open_dataset(run.parameters.data),
-        Gaussian(),
-        engine=SerialEngine(1),
-        length_scale=length_scale,
-        n_components=N_COMPONENTS,
-        seed=7,
-    )
+def fit_serially(parameters: TrainParameters, **options: Any) -> RidgeModel:
+    given = {"n_components": N_COMPONENTS, "seed": parameters.seed, **options}
+    dataset = open_dataset(parameters.data)
+    return automatic.fit(dataset, RidgeOptions(**given), engine=SerialEngine(1)).model
 
 
 # -- a run that succeeds ---------------------------------------------------------------------------
@@ -111,38 +115,33 @@ def fit_serially(run: Run, length_scale: float | str) -> tuple[Any, Any]:
 
 def test_flow_completes_with_a_small_json_result(run):
     assert run.state.is_completed()
-    assert len(json.dumps(run.result)) < 5_000
+    assert len(json.dumps(run.result)) < 8_000
 
 
 def test_each_step_is_one_task_in_the_order_of_the_job(run):
-    per_candidate = [
-        f"{step} candidate-{i}" for i in (1, 2) for step in ("draw", "broadcast", "accumulate", "solve")
-    ]
     found = task_runs(run.state)
-    assert [task.name for task in found] == ["inspect", *per_candidate, "evaluate", "publish"]
+    assert [task.name for task in found] == ["inspect", "fit", "evaluate", "publish"]
     assert all(task.state.is_completed() for task in found)
     # Versions must not be published twice.
     assert [task.name for task in found if task.empirical_policy.retries in (0, None)] == ["publish"]
 
 
-def test_published_model_has_the_bits_of_a_serial_fit(run):
-    model, _ = fit_serially(run, run.result["length_scale"])
+def test_published_model_has_the_bits_of_the_fit_in_one_call(run):
+    model = fit_serially(run.parameters, kernel="gaussian", cv=3)
     published = read_model(run.parameters.model)
     assert published.digest() == run.result["digest"] == model.digest()
     assert published.statistics.digest() == run.result["statistics"] == model.statistics.digest()
-    assert published.card["fit_intercept"] == model.card["fit_intercept"]
+    for fact in ("fit_intercept", "candidates", "estimate", "folds", "chosen_by"):
+        assert published.card[fact] == model.card[fact]
 
 
-def test_length_scale_with_the_smaller_test_error_is_chosen(run):
+def test_errors_on_test_data_are_numpys_and_near_those_of_held_out_rows(run):
     test = open_dataset(run.parameters.test)
-    truth = test.y[:]
-    errors = {}
-    for length_scale in LENGTH_SCALES:
-        model, _ = fit_serially(run, length_scale)
-        predictions = prediction.predict_in_memory(test, model, engine=SerialEngine(1))
-        errors[length_scale] = np.mean((predictions - truth) ** 2, axis=0)
-    assert run.result["length_scale"] == min(LENGTH_SCALES, key=lambda scale: errors[scale].mean())
-    np.testing.assert_allclose(run.result["metrics"]["mse"], errors[run.result["length_scale"]], rtol=1e-12)
+    predictions = prediction.predict_in_memory(test, read_model(run.parameters.model), engine=SerialEngine(1))
+    expected = np.mean((predictions - test.y[:]) ** 2, axis=0)
+    np.testing.assert_allclose(run.result["metrics"]["mse"], expected, rtol=1e-12)
+    # 400 rows tell a root mean square to about 1 / sqrt(800) of itself: four standard errors
+    np.testing.assert_allclose(run.result["estimate"]["rmse"], np.sqrt(expected), rtol=0.15)
 
 
 def test_artifacts_tell_what_was_trained(run):
@@ -150,10 +149,14 @@ def test_artifacts_tell_what_was_trained(run):
     assert summary.type == "markdown"
     assert run.result["digest"] in summary.data
     assert "400 rows" in summary.data
+    assert "| on held-out rows | RMSE " in summary.data
     candidates = Artifact.get("rff-train-candidates")
     assert candidates.type == "table"
     rows = json.loads(candidates.data)
-    assert [(row["length scale"], row["chosen"]) for row in rows] == [("0.1", ""), ("2", "yes")]
+    assert len(rows) == len(run.result["candidates"])
+    [chosen] = [row for row in rows if row["chosen"] == "yes"]
+    assert (chosen["kernel"], chosen["features"]) == ("gaussian", run.result["features"])
+    assert f"{sum(row['round'] == 'first' for row in rows)} candidates" in summary.data
 
 
 def test_the_errors_that_alpha_was_chosen_by_are_a_picture(run):
@@ -197,9 +200,7 @@ def test_nothing_but_the_model_is_left_beside_the_data(run):
 
 
 def test_without_test_data_evaluation_is_skipped_with_a_note(run, tmp_path):
-    parameters = TrainParameters(
-        data=run.parameters.data, model=str(tmp_path / "model"), n_components=N_COMPONENTS, alpha=0.1
-    )
+    parameters = TrainParameters(data=run.parameters.data, model=str(tmp_path / "model"), **PLAIN, alpha=0.1)
     with lend_engine(SerialEngine(1)):
         state = train(parameters, return_state=True)
     assert state.result()["metrics"] is None
@@ -212,9 +213,7 @@ def test_without_test_data_evaluation_is_skipped_with_a_note(run, tmp_path):
 def test_registered_runs_publish_versions_and_a_table_of_their_lineage(run, tmp_path):
     url = str(tmp_path / "models" / "m")
     for alpha in (0.1, 10.0):
-        parameters = TrainParameters(
-            data=run.parameters.data, model=url, n_components=N_COMPONENTS, alpha=alpha, register=True
-        )
+        parameters = TrainParameters(data=run.parameters.data, model=url, **PLAIN, alpha=alpha, register=True)
         with lend_engine(SerialEngine(1)):
             result = train(parameters)
     assert (result["version"], result["model"]) == (2, url)
@@ -231,15 +230,53 @@ def test_registered_runs_publish_versions_and_a_table_of_their_lineage(run, tmp_
 
 
 def test_length_scales_by_evidence_are_those_of_the_fit_in_one_call(run, tmp_path):
-    update = {"model": str(tmp_path / "model"), "length_scale": "evidence", "length_scale_candidates": None}
-    update |= {"workers": None, "threads": None, "performance_report": None}
-    parameters = run.parameters.model_copy(update=update)
+    given = {**PLAIN, "length_scale": "evidence"}
+    parameters = TrainParameters(data=run.parameters.data, model=str(tmp_path / "model"), **given)
     with lend_engine(SerialEngine(1)):
         result = train(parameters)
-    expected, _ = fit_serially(run, "evidence")
-    assert result["digest"] != run.result["digest"]
-    assert result["statistics"] == expected.card["statistics_digest"]
+    expected = fit_serially(parameters, **given)
+    assert result["digest"] == expected.digest()
     assert result["length_scale"] == list(expected.feature_map.spec.kernel.length_scale)
+
+
+@pytest.mark.parametrize("loss", ["logistic", None])
+def test_a_classifier_is_that_of_the_library_and_told_by_its_accuracy(tmp_path, loss):
+    rng = np.random.default_rng(2)
+    for name, n_samples in (("data", 500), ("test", 200)):
+        X = rng.uniform(-2, 2, (n_samples, 2))
+        groups = np.arange(n_samples) // 4
+        y = np.where(X[:, 0] * X[:, 1] + 0.3 * rng.standard_normal(n_samples) > 0, "same", "other")
+        write_dataset(tmp_path / name, X, y, groups=groups, chunk_rows=100)
+    parameters = TrainParameters(
+        data=str(tmp_path / "data"),
+        test=str(tmp_path / "test"),
+        model=str(tmp_path / "model"),
+        **PLAIN,
+        classify=True,
+        loss=loss,
+        class_weight="balanced",
+        group_by="groups",
+        folds=3,
+    )
+    with lend_engine(SerialEngine(1)):
+        result = train(parameters)
+    dataset = open_dataset(parameters.data, y=None)
+    expected, _ = classification.fit_labels(
+        GroupedDataset(dataset, column_of(dataset, "groups")),
+        column_of(dataset, "y"),
+        RidgeOptions(**PLAIN, cv=GroupFolds(3)),
+        engine=SerialEngine(1),
+        loss=loss or "squared",
+        class_weight="balanced",
+    )
+    published = read_model(parameters.model)
+    assert published.digest() == result["digest"] == expected.digest()
+    assert result["classifier"]["classes"] == ["other", "same"]
+    assert result["metrics"]["accuracy"] > 0.8
+    assert result["metrics"] == published.card["metrics"]
+    summary = Artifact.get("rff-train-summary").data
+    assert f"- accuracy: {result['metrics']['accuracy']:.4g}" in summary
+    assert "RMSE" not in summary
 
 
 # -- runs that fail --------------------------------------------------------------------------------
@@ -250,7 +287,7 @@ def test_not_a_number_fails_the_flow_with_row_and_column_and_publishes_nothing(t
     X[1234, 1] = np.nan
     data = str(tmp_path / "data.zarr")
     write_dataset(data, X, np.zeros(2000))
-    parameters = TrainParameters(data=data, model=str(tmp_path / "model"), n_components=8)
+    parameters = TrainParameters(data=data, model=str(tmp_path / "model"), **PLAIN)
     with lend_engine(SerialEngine(1)):
         state = train(parameters, return_state=True)
     assert state.is_failed()
@@ -296,18 +333,15 @@ def test_arrays_of_other_names_and_weights_are_used_for_data_and_test_data(tmp_p
         data=str(tmp_path / "data"),
         test=str(tmp_path / "test"),
         model=str(tmp_path / "model"),
-        n_components=8,
+        **PLAIN,
         alpha=0.1,
-        length_scale=1.0,
         missing_chunks="fill",
         **names,
     )
     with lend_engine(SerialEngine(1)):
         result = train(parameters)
     data, test = (open_dataset(tmp_path / name, **names) for name in ("data", "test"))
-    model, _ = pipeline.fit(
-        data, Gaussian(), engine=SerialEngine(1), length_scale=1.0, n_components=8, alpha=0.1
-    )
+    model = automatic.fit(data, RidgeOptions(**PLAIN, alpha=0.1), engine=SerialEngine(1)).model
     assert result["digest"] == model.digest()
     expected = prediction.evaluate(test, model, engine=SerialEngine(1)).mean_squared_error
     np.testing.assert_allclose(result["metrics"]["mse"], expected)
@@ -330,16 +364,18 @@ GOOD = {"data": "data.zarr", "model": "model"}
         ({"length_scale": -1.0}, "greater than 0"),
         ({"length_scale": "automatic"}, "'auto'"),
         ({"length_scale": []}, "at least 1 item"),
-        ({"length_scale_candidates": [0.1, 0.0]}, "greater than 0"),
-        ({"length_scale": 1.0, "length_scale_candidates": [1.0, 2.0]}, "give one of them"),
         ({"alpha": -1.0}, "greater than or equal to 0"),
         ({"alpha": float("nan")}, "finite number"),
-        ({"alpha": 0.0, "length_scale_candidates": [1.0, 2.0]}, "cannot be compared"),
+        ({"alpha": 0.0, "folds": 3}, "above 0"),
+        ({"alpha": "gcv", "folds": 3}, "takes k-fold cross-validation"),
+        ({"group_by": "g", "time": True}, "folds are of one of them"),
+        ({"loss": "logistic"}, "give classify=True"),
+        ({"classify": True, "conformal": True}, "no intervals"),
         ({"kernel": "gausian"}, "'gaussian'"),
-        ({"kernel": "laplacian"}, "design='iid'"),
+        ({"kernel": "laplacian", "design": "orthogonal"}, "design='iid'"),
         ({"kernel": "matern:mu=1.5"}, "does not take 'mu=1.5'"),
-        ({"kernel": "gaussian:length_scale=1 + linear", "length_scale": 2.0}, "no part without"),
-        ({"nu": 1.5}, "gaussian kernel has none"),
+        ({"kernel": "gaussian + linear", "length_scale": 2.0}, "no single width"),
+        ({"nu": 1.5}, "auto kernel has none"),
         ({"features": "nystroem"}, "'nystrom'"),
         ({"centres": "k-means++"}, "features='nystrom'"),
         ({"missing_chunks": "skip"}, "'fill'"),
@@ -388,7 +424,11 @@ def test_every_parameter_has_a_description_and_unknown_ones_are_closed_out_in_th
 
 def test_kernel_is_what_its_text_says():
     parameters = TrainParameters(**GOOD, kernel="gaussian:length_scale=2 + 0.1 * linear")
-    assert parameters.to_kernel() == Gaussian(2.0) + 0.1 * Linear()
+    assert find_kernel(parameters.to_fit().options.kernel) == Gaussian(2.0) + 0.1 * Linear()
+
+
+def test_parameters_that_are_left_out_are_the_librarys_defaults():
+    assert TrainParameters(**GOOD).to_fit() == Fit(options=RidgeOptions())
 
 
 # -- Prefect's settings ----------------------------------------------------------------------------

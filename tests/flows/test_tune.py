@@ -72,8 +72,7 @@ def test_flow_publishes_the_best_of_the_search_from_one_reading(problem):
     result, expected = state.result(), search_serially(problem)
     assert len(json.dumps(result)) < 8_000
     names = [task.name for task in task_runs(state)]
-    validated = [f"validate candidate-{i}" for i in range(1, 5)]
-    assert names == ["inspect", "draw", "accumulate 1 of 1", *validated, "evaluate", "publish"]
+    assert names == ["inspect", "fit", "evaluate", "publish"]
 
     published = read_model(problem.model)
     assert published.digest() == result["digest"] == expected.model.digest()
@@ -116,7 +115,7 @@ def test_what_was_trained_outlives_a_failing_publication(problem, tmp_path, monk
     with pytest.raises(StorageError, match="disk is full") as failed:
         state.result()
     [note] = [note for note in failed.value.__notes__ if "is kept at" in note]
-    [place] = tmp_path.glob(".elsewhere.run-*/candidate-*-model")
+    [place] = tmp_path.glob(".elsewhere.run-*/trained-model")
     assert place.name in note
     kept = read_model(place)
     predictions = prediction.predict_in_memory(open_dataset(problem.data), kept, engine=SerialEngine(1))

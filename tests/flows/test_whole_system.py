@@ -126,7 +126,7 @@ def killed(system: System, trained: dict[str, Any], place: Place) -> dict[str, A
     run = system.start("train/monthly", **parameters)
 
     def has_inspected() -> bool:
-        return any("killed.run-" in name and "moments/model.json" in name for name in system.s3.names())
+        return any("killed.run-" in name and "plan/model.json" in name for name in system.s3.names())
 
     with system.stopped_workers(has_inspected, "the first record of the run that is killed"):
         system.kill_flow(run)

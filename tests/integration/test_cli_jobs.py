@@ -14,6 +14,7 @@ import pytest
 from rff_dist.storage import write_dataset
 
 RFF_DIST = [sys.executable, "-m", "rff_dist.cli"]
+PLAIN = ["--kernel", "gaussian", "--length-scale", "median", "--features", "fourier"]
 pytestmark = pytest.mark.distributed
 
 
@@ -41,7 +42,7 @@ def run(*arguments, code=0):
 
 
 def test_the_embedded_cluster_gives_the_same_model_as_this_process(folder):
-    arguments = [folder / "data.zarr", "--components", "64"]
+    arguments = [folder / "data.zarr", *PLAIN, "--components", "64"]
     serial = run("fit", *arguments[:1], folder / "serial", *arguments[1:], "--serial", "--threads", "1")
     dask = run("fit", *arguments[:1], folder / "dask", *arguments[1:], "--workers", "2", "--threads", "1")
     assert dask["engine"] == {"kind": "embedded dask", "n_workers": 2, "n_threads": 1}
@@ -52,8 +53,8 @@ def test_the_embedded_cluster_gives_the_same_model_as_this_process(folder):
 
 def start_long_fit(folder, *, until):
     """Start a fit that would take minutes, wait for a line of its progress, and find its processes."""
-    command = [*RFF_DIST, "fit", folder / "data.zarr", folder / "stopped", "--components", "8192"]
-    command += ["--workers", "1", "--threads", "1"]
+    command = [*RFF_DIST, "fit", folder / "data.zarr", folder / "stopped", *PLAIN, "--components", "8192"]
+    command += ["--alpha", "1", "--workers", "1", "--threads", "1"]
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     )

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -17,25 +18,28 @@ from sklearn import metrics
 from sklearn.linear_model import Ridge
 from typer.testing import CliRunner
 
-from rff_dist import errors, load_model
+from rff_dist import automatic, errors, load_model
 from rff_dist import plan as plan_module
+from rff_dist.automatic import RidgeOptions
 from rff_dist.blocks import Block
 from rff_dist.bounds import better_map, pairwise_components
 from rff_dist.cli import app, shell
 from rff_dist.cli.data import draw_function
 from rff_dist.cli.options import Where, read_bytes, read_count
 from rff_dist.engines.dask import spare_children_ctrl_c
+from rff_dist.engines.serial import SerialEngine
 from rff_dist.feature_map import draw_feature_map
 from rff_dist.folds import GroupFolds, HashFolds, TimeFolds
 from rff_dist.kernels import KERNELS, Gaussian, Linear, Matern, RationalQuadratic
-from rff_dist.model import read_model
+from rff_dist.model import read_model, write_model
 from rff_dist.pipeline import ALPHA_NAMES
 from rff_dist.plan import plan_fit
 from rff_dist.storage import ingest, open_dataset, write_dataset
 from rff_dist.storage.columns import open_column
 from rff_dist.storage.leases import hold
-from rff_dist.tuning import tune_length_scales
 
+# choices that are not what a test is about, and would cost a second each
+PLAIN = ["--kernel", "gaussian", "--length-scale", "median", "--features", "fourier"]
 COMMANDS = [
     "demo", "ingest", "generate", "approximate", "plan", "fit", "evaluate", "predict", "tune", "info"
 ]  # fmt: skip
@@ -51,7 +55,8 @@ def folder(tmp_path_factory):
     lines = ["a,b,c,price", *(",".join(map(str, row)) for row in np.column_stack([X, y]))]
     (path / "table.csv").write_text("\n".join(lines))
     ingest(path / "table.csv", path / "data.zarr", target="price", chunk_rows=64)
-    assert run("fit", path / "data.zarr", path / "model", "--components", "64", "--serial").exit_code == 0
+    fit = ("fit", path / "data.zarr", path / "model", *PLAIN, "--components", "64", "--serial")
+    assert run(*fit).exit_code == 0
     return path
 
 
@@ -164,7 +169,7 @@ BAD_VALUES = [
     (["--time", "--alpha", "0"], "--alpha", "above 0"),
     (["--components", "64,x"], "--components", "'x'"),
     (["--components", "64,7"], "--components", "take 8"),
-    (["--components", "auto", "--select", "press"], "--components", "not by press"),
+    (["--components", "64,128", "--select", "press"], "--components", "not by press"),
     (["--plot", "p.png", "--alpha", "1"], "--plot", "add --select cv"),
     (["--loss", "logistic"], "--loss", "add --classify"),
     (["--class-weight", "balanced"], "--class-weight", "add --classify"),
@@ -177,7 +182,9 @@ BAD_VALUES = [
     (["--features", "nystroem"], "--features", "nystrom"),
     (["--centres", "uniform"], "--centres", "nystrom"),
     (["--features", "nystrom", "--centres", "best"], "--centres", "uniform"),
-    (["--features", "nystrom", "--design", "iid"], "--design", "fourier"),
+    (["--features", "nystrom", "--design", "iid"], "--design", "leave it out"),
+    (["--features", "auto", "--centres", "uniform"], "--centres", "nystrom"),
+    (["--classify", "--conformal"], "--conformal", "no intervals"),
     (["--nu", "0", "--kernel", "matern"], "--nu", "above 0"),
     (["--nu", "1"], "--nu", "matern"),
     (["--kernel", "matern:nu=2", "--nu", "1"], "--nu", "matern:nu=2"),
@@ -305,7 +312,7 @@ def test_data_that_cannot_be_used_exit_65_and_say_what_was_found(tmp_path, write
 
 
 def refusal_of_fit(path, code):
-    result = run("fit", path / "data", path / "model", "--serial", "--components", "8")
+    result = run("fit", path / "data", path / "model", *PLAIN, "--serial", "--components", "8")
     assert result.exit_code == code, result.output
     [message] = [line for line in result.stderr.splitlines() if line.startswith("error: ")]
     assert "Traceback" not in result.stderr
@@ -344,7 +351,7 @@ def test_a_pickle_exits_65_and_is_not_loaded(folder, tmp_path):
 
 
 def test_a_damaged_model_exits_65(folder, tmp_path):
-    run("fit", folder / "data.zarr", tmp_path / "model", "--components", "8", "--serial")
+    run("fit", folder / "data.zarr", tmp_path / "model", *PLAIN, "--components", "8", "--serial")
     [chunk] = (tmp_path / "model").glob("arrays-*.zarr/coefficients/c/0/0")
     content = bytearray(chunk.read_bytes())
     content[3] ^= 1
@@ -401,7 +408,7 @@ def test_the_next_step_is_quoted_for_the_shell(folder, tmp_path):
 def test_stored_weights_that_a_fit_leaves_out_are_one_line_on_standard_error(tmp_path):
     X = np.random.default_rng(0).standard_normal((40, 2))
     write_dataset(tmp_path / "data", X, X[:, 0], sample_weight=np.ones(40))
-    arguments = ["fit", tmp_path / "data", tmp_path / "model", "--serial", "--components", "8"]
+    arguments = ["fit", tmp_path / "data", tmp_path / "model", *PLAIN, "--serial", "--components", "8"]
     result = run(*arguments)
     [warning] = [line for line in result.stderr.splitlines() if "weights" in line]
     assert warning.startswith(f"warning: {tmp_path / 'data'} holds sample weights")
@@ -415,7 +422,8 @@ def test_an_input_beside_the_output_is_not_taken_for_it(tmp_path):
 
 
 def test_a_job_that_does_not_fit_exits_1_with_both_numbers(folder):
-    message = refusal(1, "plan", folder / "data.zarr", "--components", "8192", "--memory", "1GiB")
+    size = ("--components", "8192", "--memory", "1GiB")
+    message = refusal(1, "plan", folder / "data.zarr", *PLAIN, *size, "--alpha", "gcv")
     assert "1.0 GiB" in message
     assert "needs" in message
 
@@ -531,7 +539,7 @@ def test_what_a_library_prints_does_not_reach_the_json(folder, monkeypatch):
 
 @pytest.mark.filterwarnings("default")
 def test_a_warning_is_one_line_on_standard_error(folder, tmp_path):
-    arguments = ["fit", folder / "data.zarr", tmp_path / "model", "--serial", "--components", "512"]
+    arguments = ["fit", folder / "data.zarr", tmp_path / "model", *PLAIN, "--serial", "--components", "512"]
     result = run(*arguments, "--alpha", "0", "--json")
     assert result.exit_code == 0
     [warning] = [line for line in result.stderr.splitlines() if line.startswith("warning: ")]
@@ -617,7 +625,8 @@ def test_a_drawn_function_has_other_features_than_a_fit_with_the_same_seed():
 
 
 def test_the_plan_is_the_librarys(folder):
-    found = document("plan", folder / "data.zarr", "--components", "512", "--workers", "3", "--threads", "2")
+    sizes = ("--components", "512", "--workers", "3", "--threads", "2")
+    found = document("plan", folder / "data.zarr", *PLAIN, *sizes)
     expected = plan_fit(
         n_samples=300,
         n_features=3,
@@ -628,45 +637,118 @@ def test_the_plan_is_the_librarys(folder):
         n_workers=3,
         n_threads=2,
         separate_client=True,
+        n_folds=5,
         memory_limit=found["memory_limit"],
         client_memory_limit=found["client_memory_limit"],
     )
     assert found["memory_limit"] < found["client_memory_limit"]
     assert {name: found[name] for name in expected.to_dict()} == expected.to_dict()
     assert found["statistics_seconds"] == pytest.approx(expected.seconds(found["gflops_per_thread"]))
+    assert found["choosing"] is None
+
+
+def test_the_plan_says_what_choosing_takes(folder):
+    choosing = document("plan", folder / "data.zarr")["choosing"]
+    given = {name: choosing[name] for name in ("n_candidates", "n_samples", "n_components", "n_finalists")}
+    # 300 rows and 512 components: the first round is the final
+    assert given == {"n_candidates": 15, "n_samples": 300, "n_components": 512, "n_finalists": 1}
+    more = document("plan", folder / "data.zarr", "--components", "2048", "--kernel", "gaussian")
+    assert (more["choosing"]["n_candidates"], more["choosing"]["n_finalists"]) == (8, 2)
+    shown = " ".join(run("plan", folder / "data.zarr").stdout.split())
+    assert "up to 15 candidates on 300 rows, D = 512" in shown
 
 
 def test_a_fit_is_told_and_stored_as_asked(folder, tmp_path):
     found = document(
         *("fit", folder / "data.zarr", tmp_path / "model", "--serial", "--kernel", "matern", "--nu", "2.5"),
-        *("--length-scale", "0.5,1,2", "--components", "1e2", "--alpha", "1e-3,1e-1", "--map", "phases"),
-        *("--design", "iid", "--seed", "7", "--no-standardize", "--no-intercept", "--no-statistics"),
+        *("--length-scale", "0.5,1,2", "--components", "1e2", "--alpha", "1e-9,1e-2,1", "--map", "phases"),
+        *(
+            "--features",
+            "fourier",
+            "--design",
+            "iid",
+            "--seed",
+            "7",
+            "--no-standardize",
+            "--no-intercept",
+            "--no-statistics",
+        ),
     )
     model = read_model(tmp_path / "model")
     assert found["digest"] == model.digest()
     assert found["kernel"] == Matern((0.5, 1, 2), nu=2.5).to_dict()
     assert (found["n_components"], found["map"], found["design"], found["seed"]) == (100, "phases", "iid", 7)
-    assert found["alpha_chosen_by"] == "gcv"
-    assert 1e-3 <= found["alpha"] <= 1e-1
+    assert found["alpha_chosen_by"] == "cv"
+    assert found["alpha"] in (1e-9, 1e-2, 1.0)
     assert model.feature_map.standardizer is None
     assert model.statistics is None
     assert np.array_equal(model.intercept, [0.0])
 
 
 def test_length_scales_by_evidence_are_told_and_stored(folder, tmp_path):
-    fit = ("fit", folder / "data.zarr", tmp_path / "model", "--serial", "--length-scale", "evidence")
-    found = document(*fit, "--components", "64", "--seed", "5")
-    tuned = tune_length_scales("gaussian", folder / "data.zarr", random_state=5)
-    assert found["kernel"] == read_model(tmp_path / "model").feature_map.spec.kernel.to_dict()
-    assert found["kernel"] == tuned.kernel.to_dict()
-    shown = ", ".join(f"{width:.4g}" for width in tuned.length_scale)
-    assert f"length scale {shown}" in run(*fit, "--components", "64", "--seed", "5", "--overwrite").stdout
+    given = ("--kernel", "gaussian", "--length-scale", "evidence", "--features", "fourier")
+    fit = ("fit", folder / "data.zarr", tmp_path / "model", "--serial", *given, "--components", "64")
+    found = document(*fit, "--seed", "5")
+    stored = read_model(tmp_path / "model")
+    assert found["kernel"] == stored.feature_map.spec.kernel.to_dict()
+    tuned = stored.feature_map.spec.kernel.length_scale
+    assert len(tuned) == 3
+    shown = " ".join(run("info", tmp_path / "model").stdout.split())
+    assert f"length scale {', '.join(f'{width:.4g}' for width in tuned)}" in shown
+    assert "without the rows that length scales were tuned on" in shown
+
+
+def test_a_fit_without_options_is_that_of_the_library_and_says_what_it_chose(folder, tmp_path):
+    small = ("--components", "32", "--folds", "3", "--serial")
+    result = run("fit", folder / "data.zarr", tmp_path / "model", *small)
+    assert result.exit_code == 0, result.stderr
+    expected = automatic.fit(
+        open_dataset(folder / "data.zarr"), RidgeOptions(n_components=32, cv=3), engine=SerialEngine()
+    ).model
+    found = document("info", tmp_path / "model")
+    assert found["digest"] == expected.digest()
+    assert found["card"]["candidates"] == expected.card["candidates"]
+    n_tried = sum(row["round"] == "first" for row in expected.card["candidates"])
+    for shown in (result.stdout, run("info", tmp_path / "model").stdout):
+        assert f"the best of {n_tried} candidates: " in " ".join(shown.split())
+    assert " ←" in run("info", tmp_path / "model").stdout
+    progress = result.stderr.splitlines()
+    assert sum(line.startswith("choose: ") for line in progress) == n_tried + 2
+    assert sum(line.startswith("solve: ") for line in progress) == 1
+
+
+def test_what_is_printed_after_a_fit_holds_on_new_rows(tmp_path):
+    rng = np.random.default_rng(3)
+    X = rng.standard_normal((3000, 6)).round(1)  # inputs with ties, a target with steps, as those of pol
+    steps = np.where(X[:, 0] * X[:, 1] > 0, 5.0 * np.round(np.abs(X[:, 2])), 0.0)
+    y = steps + np.sin(X[:, 3]) + 0.3 * rng.standard_normal(3000)
+    write_dataset(tmp_path / "train", X[:1000], y[:1000])
+    write_dataset(tmp_path / "test", X[1000:], y[1000:])
+    found = document("fit", tmp_path / "train", tmp_path / "model", "--components", "256", "--serial")
+    [target] = document("evaluate", tmp_path / "model", tmp_path / "test", "--serial")["targets"]
+    estimate = found["estimate"]
+    assert set(estimate) == {"by", "rmse", "rmse_standard_error", "r2"}
+    # four standard errors of the folds, and those of 2,000 new rows; the model of all rows is a little better
+    assert abs(target["rmse"] - estimate["rmse"][0]) < 4 * estimate["rmse_standard_error"][0]
+    assert abs(target["r2"] - estimate["r2"][0]) < 0.1
+    assert document("info", tmp_path / "model")["estimate"] == estimate
+    shown = " ".join(run("info", tmp_path / "model").stdout.split())
+    assert f"RMSE {estimate['rmse'][0]:.2f}"[:-1] in shown
+    assert f"R² {estimate['r2'][0]:.4g}" in shown
+
+
+def test_a_model_without_an_estimate_is_described_all_the_same(folder, tmp_path):
+    model = read_model(folder / "model")
+    write_model(replace(model, card={k: v for k, v in model.card.items() if k != "estimate"}), tmp_path / "m")
+    assert document("info", tmp_path / "m")["estimate"] is None
+    assert "held-out" not in run("info", tmp_path / "m").stdout
 
 
 def test_the_laplacian_gets_independent_frequencies_unless_told_otherwise(folder, tmp_path):
-    arguments = ["fit", folder / "data.zarr", tmp_path / "model", "--serial", "--components", "8"]
+    given = ["--length-scale", "1", "--features", "fourier", "--components", "8", "--serial", "--overwrite"]
+    arguments = ["fit", folder / "data.zarr", tmp_path / "model", *given]
     assert document(*arguments, "--kernel", "laplacian")["design"] == "iid"
-    assert document(*arguments, "--overwrite")["design"] == "orthogonal"
+    assert document(*arguments, "--kernel", "gaussian")["design"] == "orthogonal"
 
 
 def test_nystrom_features_are_told_stored_and_described(folder, tmp_path):
@@ -677,6 +759,8 @@ def test_nystrom_features_are_told_stored_and_described(folder, tmp_path):
         "--serial",
         "--components",
         "33",
+        "--kernel",
+        "gaussian",
         "--length-scale",
         "2",
     )
@@ -692,12 +776,9 @@ def test_nystrom_features_are_told_stored_and_described(folder, tmp_path):
     info = run("info", tmp_path / "model").stdout
     assert "nystrom, jitter 1e-05" in info
     assert "gaussian" in info
-    more = document("plan", folder / "data.zarr", "--components", "1000", "--features", "nystrom")[
-        "client_bytes"
-    ]
-    assert (
-        more == document("plan", folder / "data.zarr", "--components", "1000")["client_bytes"] + 8 * 1000**2
-    )
+    size = ("plan", folder / "data.zarr", "--components", "1000", "--features")
+    more, plain = (document(*size, kind)["client_bytes"] for kind in ("nystrom", "fourier"))
+    assert more == plain + 8 * 1000**2
 
 
 def test_a_job_from_table_to_predictions(folder, tmp_path):
@@ -734,7 +815,8 @@ def test_predict_std_writes_standard_deviations_beside_the_predictions(folder, t
 
 def test_predict_interval_writes_ends_by_held_out_rows_or_by_the_normal_law(folder, tmp_path):
     data = folder / "data.zarr"
-    document("fit", data, tmp_path / "model", "--serial", "--components", "16", "--conformal", "--folds", "3")
+    small = ("--serial", "--components", "16", "--folds", "3")
+    document("fit", data, tmp_path / "model", *PLAIN, *small, "--conformal")
     held_out = document("predict", tmp_path / "model", data, tmp_path / "a", "--serial", "--interval", "0.8")
     normal = document("predict", folder / "model", data, tmp_path / "b", "--serial", "--interval", "0.8")
     assert held_out["interval"] == {"coverage": 0.8, "arrays": ["lower", "upper"], "by": "held-out rows"}
@@ -809,7 +891,8 @@ def test_info_says_whether_damage_would_be_noticed(folder, tmp_path):
 def test_fit_takes_kernels_with_parameters_and_sums_of_them(folder, tmp_path):
     text = "rational_quadratic:shape=2,length_scale=1.5 + 0.1 * linear"
     found = document(
-        "fit", folder / "data.zarr", tmp_path / "model", "--kernel", text, "--components", "64", "--serial"
+        *("fit", folder / "data.zarr", tmp_path / "model", "--kernel", text, "--components", "64"),
+        *("--features", "fourier", "--serial"),
     )
     expected = RationalQuadratic(1.5, shape=2.0) + 0.1 * Linear()
     assert found["kernel"] == expected.to_dict()
@@ -836,7 +919,7 @@ def refitted(model, dataset, folds, alpha, groups=None):
 
 def test_fit_chooses_alpha_and_d_by_the_error_of_refits(folder, tmp_path):
     found = document(
-        *("fit", folder / "data.zarr", tmp_path / "model", "--serial", "--select", "cv", "--folds", "3"),
+        *("fit", folder / "data.zarr", tmp_path / "model", *PLAIN, "--serial", "--folds", "3"),
         *("--alphas", "1e-6:1e3:10", "--components", "16,32,64", "--plot", tmp_path / "new" / "cv.png"),
     )
     table, model = found["cross_validation"], read_model(tmp_path / "model")
@@ -849,49 +932,61 @@ def test_fit_chooses_alpha_and_d_by_the_error_of_refits(folder, tmp_path):
     within = [D for D, score in zip([16, 32, 64], scores, strict=True) if score <= limits[np.argmin(scores)]]
     assert found["n_components"] == model.feature_map.n_components == within[0]
     expected = refitted(model, open_dataset(folder / "data.zarr"), HashFolds(3), found["alpha"])
-    assert_allclose(np.square(table["rmse"]), expected, rtol=1e-8)  # as the table itself is held to
+    estimate = found["estimate"]
+    assert_allclose(np.square(estimate["rmse"]), expected, rtol=1e-8)  # as the table itself is held to
     assert imread(tmp_path / "new" / "cv.png").shape[2] == 4
     assert document("info", tmp_path / "model")["cross_validation"] == table
     for shown in (run("info", tmp_path / "model").stdout, run_again(folder, tmp_path)):
         words = " ".join(shown.split())
         assert "chosen by cross-validation" in words
-        assert f"RMSE {table['rmse'][0]:.3f}" in words
+        assert f"RMSE {estimate['rmse'][0]:.3f}" in words
         assert f"{found['n_components']} ←" in words
         assert "3 folds by a hash of the row" in words
 
 
 def run_again(folder, tmp_path):
     options = ["--folds", "3", "--alphas", "1e-6:1e3:10", "--components", "16,32,64", "--overwrite"]
-    return run("fit", folder / "data.zarr", tmp_path / "model", "--serial", *options).stdout
+    return run("fit", folder / "data.zarr", tmp_path / "model", *PLAIN, "--serial", *options).stdout
 
 
 def test_rows_of_one_group_are_held_out_together(folder, tmp_path):
     dataset = open_dataset(folder / "data.zarr")
     rows, sites = dataset.read(Block(0, 0, 300)), np.repeat(np.arange(30), 10)
     write_dataset(tmp_path / "data", rows.X, rows.y[:, 0], groups=sites)
-    fit = ("fit", tmp_path / "data", tmp_path / "model", "--serial", "--components", "32")
+    fit = ("fit", tmp_path / "data", tmp_path / "model", *PLAIN, "--serial", "--components", "32")
     found = document(*fit, "--group-by", "groups", "--folds", "4")
     table, model = found["cross_validation"], read_model(tmp_path / "model")
     assert table["folds"]["kind"] == "GroupFolds"
     folds = GroupFolds(4).balanced(*np.unique(sites, return_counts=True))
     expected = refitted(model, open_dataset(tmp_path / "data"), folds, found["alpha"], sites)
-    assert_allclose(np.square(table["rmse"]), expected, rtol=1e-8)
+    assert_allclose(np.square(found["estimate"]["rmse"]), expected, rtol=1e-8)
     assert "'site'" in refusal(65, *fit, "--overwrite", "--group-by", "site")
 
 
 def test_rows_in_the_order_of_time_are_predicted_from_the_past(folder, tmp_path):
-    fit = ("fit", folder / "data.zarr", tmp_path / "model", "--serial", "--components", "32", "--time")
+    fit = (
+        "fit",
+        folder / "data.zarr",
+        tmp_path / "model",
+        *PLAIN,
+        "--serial",
+        "--components",
+        "32",
+        "--time",
+    )
     found = document(*fit)
     table, model = found["cross_validation"], read_model(tmp_path / "model")
     assert (table["folds"]["kind"], table["n_splits"]) == ("TimeFolds", 4)
     expected = refitted(model, open_dataset(folder / "data.zarr"), TimeFolds(5), found["alpha"])
-    assert_allclose(np.square(table["rmse"]), expected, rtol=1e-8)
-    two = document(*fit, "--folds", "2", "--overwrite")["cross_validation"]
-    assert (two["n_splits"], two["rmse_standard_error"]) == (1, [None])
+    assert_allclose(np.square(found["estimate"]["rmse"]), expected, rtol=1e-8)
+    two = document(*fit, "--folds", "2", "--overwrite")
+    assert two["cross_validation"]["n_splits"] == 1
+    assert two["estimate"]["rmse_standard_error"] == [None]
 
 
 def test_one_standard_error_takes_a_larger_alpha_and_is_told_apart(folder, tmp_path):
-    fit = ("fit", folder / "data.zarr", tmp_path / "model", "--serial", "--components", "32", "--overwrite")
+    fit = ("fit", folder / "data.zarr", tmp_path / "model", *PLAIN, "--serial", "--components", "32")
+    fit = (*fit, "--overwrite")
     best, safer = (document(*fit, "--select", name) for name in ("cv", "cv-1se"))
     assert safer["alpha"] > best["alpha"]
     assert safer["alpha_chosen_by"] == "cv-1se"
@@ -899,17 +994,18 @@ def test_one_standard_error_takes_a_larger_alpha_and_is_told_apart(folder, tmp_p
 
 
 def test_a_given_alpha_with_folds_gets_its_error_alone(folder, tmp_path):
-    fit = ("fit", folder / "data.zarr", tmp_path / "model", "--serial", "--components", "32")
+    fit = ("fit", folder / "data.zarr", tmp_path / "model", *PLAIN, "--serial", "--components", "32")
     found = document(*fit, "--alpha", "0.1", "--folds", "3")
     assert (found["alpha"], found["alpha_chosen_by"], found["alpha_at_end_of_path"]) == (0.1, "given", None)
     expected = refitted(read_model(tmp_path / "model"), open_dataset(folder / "data.zarr"), HashFolds(3), 0.1)
-    assert_allclose(np.square(found["cross_validation"]["rmse"]), expected, rtol=1e-8)
+    assert_allclose(np.square(found["estimate"]["rmse"]), expected, rtol=1e-8)
     assert "as given" in run("info", tmp_path / "model").stdout
 
 
+@pytest.mark.filterwarnings("default:alpha=10 was chosen")  # the least of those to choose from
 @pytest.mark.parametrize("name", ["gcv", "evidence", "press"])
 def test_a_criterion_without_folds_is_told_drawn_and_described(folder, tmp_path, name):
-    fit = ("fit", folder / "data.zarr", tmp_path / "model", "--serial", "--components", "32")
+    fit = ("fit", folder / "data.zarr", tmp_path / "model", *PLAIN, "--serial", "--components", "32")
     found = document(*fit, "--select", name, "--alphas", "10:1e3:4", "--plot", tmp_path / "path.png")
     assert found["alpha_chosen_by"] == document("info", tmp_path / "model")["card"]["chosen_by"] == name
     assert (found["alpha"], found["alpha_at_end_of_path"]) == (10.0, "lower")
@@ -926,16 +1022,25 @@ def test_a_criterion_without_folds_is_told_drawn_and_described(folder, tmp_path,
         hat = Z @ np.linalg.solve(Z.T @ Z + 10.0 * np.eye(32), Z.T)
         residual = rows.y[:, 0] - rows.y.mean() - hat @ (rows.y[:, 0] - rows.y.mean())
         expected = np.sqrt(np.mean(np.square(residual / (1 - np.diag(hat) - 1 / 300))))
-        assert_allclose(found["leave_one_out_rmse"], [expected], rtol=1e-9)
+        assert_allclose(found["estimate"]["rmse"], [expected], rtol=1e-9)
+        assert "each left out in turn" in " ".join(shown.split())
+    else:
+        assert found["estimate"] is None
+        assert "RMSE" not in shown
 
 
-def test_alphas_alone_are_chosen_from_by_gcv(folder, tmp_path):
-    fit = ("fit", folder / "data.zarr", tmp_path / "model", "--serial", "--components", "32", "--overwrite")
+def test_alphas_alone_are_chosen_from_by_cross_validation(folder, tmp_path):
+    fit = ("fit", folder / "data.zarr", tmp_path / "model", *PLAIN, "--serial", "--components", "32")
+    fit = (*fit, "--overwrite")
     listed, ranged, given = (
         document(*fit, *options)
-        for options in (["--alphas", "1e-2,1,100"], ["--alphas", "1e-2:1e2:3"], ["--alpha", "1e-2,1,100"])
+        for options in (
+            ["--alphas", "1e-6,1e-2,100"],
+            ["--alphas", "1e-6:1e2:3"],
+            ["--alpha", "1e-6,1e-2,100"],
+        )
     )
-    assert listed["alpha_chosen_by"] == ranged["alpha_chosen_by"] == given["alpha_chosen_by"] == "gcv"
+    assert listed["alpha_chosen_by"] == ranged["alpha_chosen_by"] == given["alpha_chosen_by"] == "cv"
     assert listed["digest"] == ranged["digest"] == given["digest"]
 
 
@@ -946,22 +1051,22 @@ def test_the_help_names_all_that_can_choose_alpha():
 
 def test_a_plot_that_cannot_be_written_exits_73_and_the_model_is_there(folder, tmp_path):
     (tmp_path / "file").touch()
-    fit = ("fit", folder / "data.zarr", tmp_path / "model", "--serial", "--components", "8")
+    fit = ("fit", folder / "data.zarr", tmp_path / "model", *PLAIN, "--serial", "--components", "8")
     assert run(*fit, "--plot", tmp_path / "file" / "p.png").exit_code == 73
     assert read_model(tmp_path / "model").alpha > 0
 
 
 def test_the_plan_of_folds_and_widths_is_the_librarys(folder):
-    plain = document("plan", folder / "data.zarr", "--components", "64")
-    found = document("plan", folder / "data.zarr", "--components", "32,64", "--folds", "4")
+    plan = ("plan", folder / "data.zarr", *PLAIN)
+    plain = document(*plan, "--components", "64", "--alpha", "gcv")
+    found = document(*plan, "--components", "32,64", "--folds", "4")
     assert found["statistics_bytes"] == 4 * plain["statistics_bytes"]
     assert found["flops"] == plain["flops"]
     assert (found["n_folds"], found["widths"], found["n_decompositions"]) == (4, [32, 64], 8)
     assert found["decomposition_flops"] == 4 * 9 * (32**3 + 64**3)
-    assert document("plan", folder / "data.zarr", "--components", "32,64")["n_folds"] == 5
-    shown = " ".join(run("plan", folder / "data.zarr", "--components", "32,64").stdout.split())
-    assert "10 decompositions" in shown
-    assert "not gcv" in refusal(2, "plan", folder / "data.zarr", "--alpha", "gcv", "--folds", "3")
+    assert document(*plan, "--components", "64")["n_folds"] == 5
+    assert "10 decompositions" in " ".join(run(*plan, "--components", "32,64").stdout.split())
+    assert "not gcv" in refusal(2, *plan, "--alpha", "gcv", "--folds", "3")
 
 
 # -- classification ---------------------------------------------------------------------------------------
@@ -984,7 +1089,8 @@ def labelled(tmp_path_factory):
 
 
 def fit_labels(path, name, data="data"):
-    return ("fit", path / data, path / name, "--serial", "--components", "32", "--alpha", "0.1", "--classify")
+    small = (*PLAIN, "--serial", "--components", "32", "--alpha", "0.1")
+    return ("fit", path / data, path / name, *small, "--classify")
 
 
 def labels_and_scores(path, name, data="data"):
@@ -1059,8 +1165,20 @@ def test_a_classifier_is_described(labelled):
     assert "probabilities none" in " ".join(run("info", labelled / "squared_hinge").stdout.split())
 
 
+def test_of_a_classifier_only_accuracy_and_log_loss_are_estimated(labelled, tmp_path):
+    model = read_model(labelled / "squared")
+    for told in ({}, {"accuracy": 0.9, "accuracy_standard_error": 0.01, "log_loss": 0.3}):
+        codes = {"by": "cv", "rmse": [0.5], "rmse_standard_error": [0.1], "r2": [0.7]}
+        card = {"estimate": {**codes, **told}, "folds": {"kind": "HashFolds", "n_folds": 5, "seed": 0}}
+        write_model(model.with_card(**card), tmp_path / "m", overwrite=True)
+        shown = " ".join(run("info", tmp_path / "m").stdout.split())
+        assert "RMSE" not in shown
+        assert document("info", tmp_path / "m")["estimate"] == ({"by": "cv", **told} if told else None)
+    assert "accuracy 0.900 ± 0.010, log loss 0.3; 5 folds by a hash of the row" in shown
+
+
 def test_alpha_of_a_logistic_loss_is_told_beside_ridges(labelled, tmp_path):
-    fit = ("fit", labelled / "data", tmp_path / "m", "--serial", "--components", "32", "--classify")
+    fit = ("fit", labelled / "data", tmp_path / "m", *PLAIN, "--serial", "--components", "32", "--classify")
     found = document(
         *fit, "--loss", "logistic", "--select", "cv", "--group-by", "groups", "--plot", tmp_path / "p"
     )
@@ -1198,7 +1316,7 @@ def test_tables_for_people_go_to_standard_output_and_progress_does_not(folder, t
         "plan": [folder / "data.zarr"],
         "evaluate": [folder / "model", folder / "data.zarr", "--serial"],
         "info": [folder / "model"],
-        "fit": [folder / "data.zarr", tmp_path / "out", "--components", "8", "--serial"],
+        "fit": [folder / "data.zarr", tmp_path / "out", *PLAIN, "--components", "8", "--serial"],
         "ingest": [folder / "table.csv", tmp_path / "out", "--target", "price"],
         "generate": [tmp_path / "out", "--rows", "300", "--components", "8"],
         "predict": [folder / "model", folder / "data.zarr", tmp_path / "out", "--serial"],

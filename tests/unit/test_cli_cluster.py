@@ -201,7 +201,7 @@ def test_rows_that_are_not_distinct_and_centres_that_still_move_are_told(tmp_pat
         (["--clusters", "2,3", "--choose", "elbow"], 2, "--choose 'elbow'"),
         (["--init", "random"], 2, "--init 'random'"),
         (["--tol", "-1"], 2, "--tol is -1.0"),
-        (["--length-scale", "evidence"], 2, "clusters have none"),
+        (["--length-scale", "evidence"], 2, "evidence needs targets"),
         (["--labels", "kind"], 65, "kind"),
         (["--components", "7"], 2, "take 8, or --map phases"),
         (["--features", "nystrom", "--design", "iid"], 2, "only --features fourier"),

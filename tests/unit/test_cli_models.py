@@ -44,7 +44,8 @@ def refusal(code, *arguments):
 
 
 def fit(path, model, *options):
-    sizes = ("--components", 32, "--serial")
+    given = ("--kernel", "gaussian", "--length-scale", "median", "--features", "fourier")
+    sizes = (*given, "--components", 32, "--serial")
     return document("fit", path / "data.zarr", path / model, *sizes, *options)
 
 

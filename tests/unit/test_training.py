@@ -1,26 +1,27 @@
 """The steps of a training run without Prefect, on the serial engine."""
 
+import json
 import threading
 import uuid
 from pathlib import Path
 
 import numpy as np
 import pytest
+from sklearn.metrics import accuracy_score
 
-from rff_dist import pipeline, prediction, training
+from rff_dist import automatic, classification, prediction, search, training
+from rff_dist.automatic import RidgeOptions
 from rff_dist.engines.serial import SerialEngine
-from rff_dist.errors import (
-    BroadcastError,
-    DataError,
-    InvalidParameterError,
-    OutputBusyError,
-    OutputExistsError,
-    StorageError,
-)
+from rff_dist.errors import DataError, InvalidParameterError, OutputBusyError, OutputExistsError, StorageError
 from rff_dist.feature_map import Nystrom
-from rff_dist.kernels import Cauchy, Gaussian, Matern
+from rff_dist.folds import HashFolds, TimeFolds
+from rff_dist.kernels import Cauchy, Matern
 from rff_dist.model import read_model
-from rff_dist.storage import ArrayDataset, leases
+from rff_dist.search import make_candidates
+from rff_dist.storage import ArrayDataset, as_column, leases, read_record
+from rff_dist.training import Fit, JobData
+
+PLAIN = {"kernel": "gaussian", "length_scale": 1.0, "features": "fourier", "n_components": 32}
 
 
 @pytest.fixture
@@ -37,108 +38,170 @@ def in_memory():
     return f"memory://training-{uuid.uuid4().hex}"
 
 
-def open_job(dataset, place, kernel=None, **options):
-    options = {"engine": SerialEngine(1), "n_components": 32, **options}
-    return training.open_job(dataset, kernel or Gaussian(), place, **options)
+def open_job(dataset, place, fit=None, *, labels=None, test=None, **options):
+    fit = fit or Fit(options=RidgeOptions(**{**PLAIN, "alpha": 0.1}))
+    test = test if test is None or isinstance(test, JobData) else JobData(test)
+    options = {"engine": SerialEngine(1), **options}
+    return training.open_job(fit, JobData(dataset, labels), place, test=test, **options)
 
 
-def run(job, length_scale, name="candidate-1"):
-    candidate = training.draw_features(job, length_scale, name=name)
-    training.broadcast_features(job, candidate)
-    training.accumulate_statistics(job, candidate)
-    return candidate, training.solve_ridge(job, candidate)
+def run(job, metrics=None):
+    training.inspect_data(job)
+    summary = training.fit_model(job)
+    return summary, training.publish_model(job, metrics=metrics)
+
+
+def assert_same(published, model):
+    assert published.digest() == model.digest()
+    assert published.statistics == model.statistics
+    same = ("statistics_digest", "feature_map_digest", "data_fingerprint", "solver", "fit_intercept")
+    same += ("rows_per_block", "prefix_fingerprint", "chosen_by", "estimate")  # what an update goes by
+    assert (published.columns.to_arrays()["moments"] == model.columns.to_arrays()["moments"]).all()
+    assert {key: published.card[key] for key in same} == {key: model.card[key] for key in same}
+    assert published.card.get("candidates") == model.card.get("candidates")
 
 
 @pytest.mark.parametrize(
     "options",
     [
         {},
-        {"length_scale": 0.7},
+        {"length_scale": "median"},
         {"length_scale": (0.7, 2.0), "standardize": False},
         {"alpha": 0.5},
-        {"alpha": [0.1, 1.0], "fit_intercept": False},
+        {"alpha": [1e-8, 1e-2, 1.0], "fit_intercept": False},
+        {"alpha": "press"},
         {"map": "phases", "design": "iid", "seed": 3},
-        {"kernel": Matern(nu=2.5)},
+        {"kernel": Matern(nu=2.5), "cv": TimeFolds(3)},
         {"kernel": Cauchy(), "length_scale": 1e-4, "map": "auto", "design": "iid"},
-        {"features": "nystrom"},
         {"features": Nystrom("k-means++"), "alpha": 0.5},
+        {"kernel": "auto", "length_scale": "median", "features": "auto", "cv": 3},
+        {"conformal": True, "cv": 3},
     ],
 )
 def test_steps_give_the_bits_of_the_job_in_one_call(problem, in_memory, options):
-    options = dict(options)
-    length_scale = options.pop("length_scale", "auto")
-    with open_job(problem, in_memory, **options) as job:
-        training.inspect_data(job)
-        candidate, _ = run(job, length_scale)
-        training.publish_model(job, candidate)
-    published = read_model(in_memory)
-    kernel = options.pop("kernel", Gaussian())
-    model, _ = pipeline.fit(
-        problem, kernel, engine=SerialEngine(1), length_scale=length_scale, n_components=32, **options
+    options = RidgeOptions(**{**PLAIN, **options})
+    with open_job(problem, in_memory, Fit(options=options)) as job:
+        summary, _ = run(job)
+    published, model = read_model(in_memory), automatic.fit(problem, options, engine=SerialEngine(1)).model
+    assert_same(published, model)
+    assert summary["estimate"] == model.card["estimate"]
+    assert (published.held_out is None) == (model.held_out is None)
+    kernel = (
+        published.feature_map.kernel
+        if summary["features"] == "nystrom"
+        else published.feature_map.spec.kernel
     )
-    assert published.digest() == model.digest()
-    assert published.statistics == model.statistics
-    same = ("statistics_digest", "feature_map_digest", "data_fingerprint", "solver", "fit_intercept")
-    same += ("rows_per_block", "prefix_fingerprint", "chosen_by")  # what an update goes by
-    assert (published.columns.to_arrays()["moments"] == model.columns.to_arrays()["moments"]).all()
-    assert {key: published.card[key] for key in same} == {key: model.card[key] for key in same}
+    assert summary["kernel"] == search.kernel_text(kernel)
 
 
-def test_candidates_with_one_alpha_compete_by_gcv_at_that_alpha(problem, in_memory):
-    with open_job(problem, in_memory, alpha=0.5, choosing=True) as job:
+def test_given_candidates_are_those_of_a_search(problem, in_memory):
+    candidates = tuple(make_candidates(["gaussian", "matern"], [0.5, 2.0]))
+    options = RidgeOptions(n_components=[16, 32], features="fourier", alpha="cv", cv=3)
+    with open_job(problem, in_memory, Fit(options=options, candidates=candidates)) as job:
+        assert training.inspect_data(job)["n_candidates"] == 4
+        run(job)
+    found = search.search(problem, candidates, engine=SerialEngine(1), n_components=[16, 32], cv=3)
+    assert_same(read_model(in_memory), found.model)
+    assert training.chosen_candidate(found.rows) == found.best
+    assert training.n_candidates(found.rows) == 4
+
+
+@pytest.mark.parametrize("loss", ["squared", "logistic"])
+def test_a_classifier_is_that_of_the_library_and_is_judged_by_its_labels(problem, in_memory, loss):
+    rows = ArrayDataset(problem.X)
+    labels = np.where(np.ravel(problem.y) > 0, "high", "low")
+    options = RidgeOptions(**{**PLAIN, "alpha": 0.1})
+    fit = Fit(options=options, loss=loss, class_weight="balanced")
+    test = JobData(ArrayDataset(problem.X[:50]), as_column(labels[:50]))
+    with open_job(rows, in_memory, fit, labels=as_column(labels), test=test) as job:
         training.inspect_data(job)
-        solved = [run(job, scale, f"candidate-{i}")[1] for i, scale in enumerate((0.01, 1.0))]
-        assert [one["alpha"] for one in solved] == [0.5, 0.5]
-        best = training.choose_candidate(solved)
-        assert best is solved[1]
-        assert best["score"] < solved[0]["score"]
-        training.publish_model(job, best, compared=solved, metrics={"mse": [1.0]})
-    card = read_model(in_memory).card
-    assert [one["length_scale"] for one in card["length_scales"]] == [0.01, 1.0]
-    assert card["metrics"] == {"mse": [1.0]}
+        summary = training.fit_model(job)
+        metrics = training.evaluate_model(job)
+        training.publish_model(job, metrics=metrics)
+    expected, _ = classification.fit_labels(
+        rows, as_column(labels), options, engine=SerialEngine(1), loss=loss, class_weight="balanced"
+    )
+    published = read_model(in_memory)
+    assert published.digest() == expected.digest()
+    assert published.card["classifier"] == json.loads(json.dumps(expected.card["classifier"]))
+    assert summary["estimate"] is None  # errors of codes are none of labels
+    scores = prediction.predict_in_memory(test.rows, published, engine=SerialEngine(1))
+    calibration = classification.calibration_of(published)
+    decided = classification.decide(scores.reshape(-1, 1), calibration)
+    predicted = classification.read_classes(published)[decided]
+    assert metrics["accuracy"] == pytest.approx(accuracy_score(labels[:50], predicted))
+    assert metrics["log_loss"] > 0
+    assert published.card["metrics"] == metrics
 
 
-def test_score_does_not_depend_on_the_units_of_a_target(in_memory):
-    rng = np.random.default_rng(1)
-    X = rng.standard_normal((300, 2))
-    y = np.column_stack([np.sin(X[:, 0]), np.cos(X[:, 1])]) + 0.1 * rng.standard_normal((300, 2))
-    scores = []
-    for units in (np.array([1.0, 1.0]), np.array([1.0, 1024.0])):  # a power of two changes no bit
-        with open_job(ArrayDataset(X, y * units), in_memory) as job:
-            training.inspect_data(job)
-            scores.append(run(job, 1.0)[1]["score"])
-    assert scores[0] == pytest.approx(scores[1], rel=1e-12)
+@pytest.mark.parametrize(
+    ("fit", "words"),
+    [
+        (Fit(options=RidgeOptions(kernel="gausian")), "gausian"),
+        (Fit(options=RidgeOptions(kernel="linear", length_scale=1.0)), "no single width"),
+        (Fit(options=RidgeOptions(n_components=9)), "take 10"),
+        (Fit(options=RidgeOptions(kernel="laplacian", design="orthogonal")), "isotropic"),
+        (Fit(options=RidgeOptions(features="nystrom", design="iid")), "have none"),
+        (Fit(options=RidgeOptions(alpha="gcv", cv=3)), "cross-validation"),
+        (Fit(options=RidgeOptions(map="pair")), "pair"),
+        (Fit(options=RidgeOptions(conformal=True), loss="squared"), "no intervals"),
+        (Fit(options=RidgeOptions(), loss="hinge"), "squared_hinge"),
+        (Fit(options=RidgeOptions(), class_weight="balanced"), "no classes"),
+    ],
+)
+def test_what_cannot_be_fitted_is_refused_without_the_data(fit, words):
+    with pytest.raises(InvalidParameterError, match=words):
+        fit.check()
 
 
-def test_one_candidate_wins_and_several_without_scores_do_not():
-    lonely = {"name": "a", "score": None}
-    assert training.choose_candidate([lonely]) is lonely
-    with pytest.raises(InvalidParameterError, match="cannot be compared"):
-        training.choose_candidate([lonely, lonely])
-    with pytest.raises(InvalidParameterError, match="no candidate"):
-        training.choose_candidate([])
+def test_length_scales_of_other_columns_are_refused_before_any_pass(problem, in_memory):
+    events = []
+    engine = SerialEngine(1, observers=(events.append,))
+    fit = Fit(options=RidgeOptions(**{**PLAIN, "length_scale": (1.0, 2.0, 3.0)}))
+    fit.check()
+    refused = pytest.raises(InvalidParameterError, match="2 columns")
+    with open_job(problem, in_memory, fit, engine=engine) as job, refused:
+        training.inspect_data(job)
+    assert not events
+
+
+@pytest.mark.parametrize("n_samples", [600, 20_000])
+def test_the_plan_of_choices_is_what_is_tried(n_samples):
+    X = np.random.default_rng(0).standard_normal((n_samples, 2))
+    dataset = ArrayDataset(X, X[:, 0])
+    choices = automatic.choices_of(dataset, RidgeOptions(n_components=32, cv=3), engine=SerialEngine(1))
+    assert choices.n_tried == 15
+    assert choices.n_finalists(n_samples) == (1 if n_samples == 600 else 3)
+    assert choices.folds.base == HashFolds(3)
+    if n_samples == 600:
+        rows = automatic.fit(dataset, RidgeOptions(n_components=32, cv=3), engine=SerialEngine(1)).model.card
+        assert training.n_candidates(rows["candidates"]) <= choices.n_tried
+    given = automatic.choices_of(dataset, RidgeOptions(**PLAIN), engine=SerialEngine(1))
+    assert (given.choosing, given.n_tried, given.n_finalists(n_samples)) == (False, 0, 1)
 
 
 def test_evaluation_agrees_with_numpy(problem, in_memory):
     test = ArrayDataset(problem.X[:50], problem.y[:50])
     with open_job(problem, in_memory, test=test) as job:
         training.inspect_data(job)
-        candidate, _ = run(job, 1.0)
-        metrics = training.evaluate_model(job, candidate)
-        training.publish_model(job, candidate)
-    predicted = prediction.predict_in_memory(test, read_model(in_memory), engine=SerialEngine(1))
+        training.fit_model(job)
+        metrics = training.evaluate_model(job)
+        training.publish_model(job, metrics=metrics)
+    published = read_model(in_memory)
+    predicted = prediction.predict_in_memory(test, published, engine=SerialEngine(1))
     error = np.ravel(test.y) - np.ravel(predicted)
     assert metrics["mse"] == pytest.approx([np.mean(error**2)], rel=1e-12)
     assert metrics["mae"] == pytest.approx([np.mean(abs(error))], rel=1e-12)
     assert metrics["bias"] == pytest.approx([np.mean(error)], rel=1e-9)
     assert metrics["r2"] == pytest.approx([1 - np.mean(error**2) / np.var(test.y)], rel=1e-9)
+    assert published.card["metrics"] == metrics
 
 
 def test_failed_run_leaves_nothing(problem, tmp_path):
     def stop_after_the_sums():
         with open_job(problem, str(tmp_path / "model")) as job:
             training.inspect_data(job)
-            run(job, 1.0)
+            training.fit_model(job)
             assert len(list(tmp_path.iterdir())) == 2  # the run's folder and its lease
             raise RuntimeError("stop")
 
@@ -147,10 +210,18 @@ def test_failed_run_leaves_nothing(problem, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_a_step_that_is_run_again_does_no_harm(problem, in_memory):
+    with open_job(problem, in_memory) as job:
+        first = [training.inspect_data(job), training.fit_model(job)]
+        again = [training.inspect_data(job), training.fit_model(job)]
+        assert first[0] == again[0]
+        assert {**first[1], "fit_seconds": 0} == {**again[1], "fit_seconds": 0}
+        assert read_record(job.place("plan"), kind="plan").metadata == first[0]
+
+
 def test_output_that_exists_is_refused_at_once(problem, tmp_path):
     with open_job(problem, str(tmp_path / "model")) as job:
-        training.inspect_data(job)
-        training.publish_model(job, run(job, 1.0)[0])
+        run(job)
     with pytest.raises(OutputExistsError, match="exists already"), open_job(problem, str(tmp_path / "model")):
         pytest.fail("the job was opened")
     (tmp_path / "model" / "model.json").unlink()
@@ -167,20 +238,6 @@ def test_test_data_of_other_columns_are_refused_before_any_pass(problem, in_memo
     with open_job(problem, in_memory, test=test, engine=engine) as job, pytest.raises(DataError, match=what):
         training.inspect_data(job)
     assert not events
-
-
-def test_candidate_says_which_map_auto_chose(problem, in_memory):
-    with open_job(problem, in_memory, Cauchy(), map="auto", design="iid") as job:
-        training.inspect_data(job)
-        assert [training.draw_features(job, scale)["map"] for scale in (1.0, 1e-4)] == ["pairs", "phases"]
-
-
-def test_candidate_drawn_elsewhere_with_another_digest_is_refused(problem, in_memory):
-    with open_job(problem, in_memory) as job:
-        training.inspect_data(job)
-        candidate = {**training.draw_features(job, 1.0), "feature_map": "0" * 64}
-        with pytest.raises(BroadcastError, match="same packages"):
-            training.broadcast_features(job, candidate)
 
 
 # -- one run at a time ---------------------------------------------------------------------------------
@@ -214,8 +271,8 @@ def test_a_second_run_of_a_model_is_refused_with_the_first_ones_name(problem, tm
 
 
 def test_what_a_killed_run_left_is_removed_but_for_trained_models(problem, tmp_path, caplog):
-    (tmp_path / ".model.run-killed" / "moments").mkdir(parents=True)
-    (tmp_path / ".model.run-almost" / "candidate-1-model").mkdir(parents=True)
+    (tmp_path / ".model.run-killed" / "plan").mkdir(parents=True)
+    (tmp_path / ".model.run-almost" / "trained-model").mkdir(parents=True)
     (tmp_path / ".model-2.run-of-another-model").mkdir()
     left = training.leftover_runs(str(tmp_path / "model"))
     assert [Path(folder.path).name for folder in left] == [".model.run-almost", ".model.run-killed"]
@@ -225,7 +282,7 @@ def test_what_a_killed_run_left_is_removed_but_for_trained_models(problem, tmp_p
         ".model-2.run-of-another-model",
         ".model.run-almost",
     ]
-    assert f"{tmp_path}/.model.run-almost/candidate-1-model" in caplog.text
+    assert f"{tmp_path}/.model.run-almost/trained-model" in caplog.text
 
 
 def test_leftovers_in_memory_are_found_too(problem, in_memory):
@@ -236,13 +293,13 @@ def test_leftovers_in_memory_are_found_too(problem, in_memory):
 
 
 def test_a_run_that_lost_its_lease_publishes_nothing_and_keeps_its_model(problem, tmp_path):
-    with open_job(problem, str(tmp_path / "model"), alpha=0.1) as job:
+    with open_job(problem, str(tmp_path / "model")) as job:
         training.inspect_data(job)
-        _, solved = run(job, 1.0)
+        training.fit_model(job)
         # As a successor does that finds this run without a sign of life.
         leases._delete(job.lease._store, job.lease._number)
         with pytest.raises(OutputBusyError, match="its lease is gone") as lost:
-            training.publish_model(job, solved)
+            training.publish_model(job)
     assert "the trained model is kept at" in lost.value.__notes__[0]
     assert not (tmp_path / "model").exists()
     assert training.trained_models(job.folder)
