@@ -30,7 +30,7 @@ from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import InvalidParameterError
 from rff_dist.evidence import check_tunable
 from rff_dist.feature_map import FeatureMap, Nystrom
-from rff_dist.folds import Folds, SampledFolds, hold_in
+from rff_dist.folds import Folds, SampledFolds
 from rff_dist.frequencies import Design
 from rff_dist.kernels import (
     Gaussian,
@@ -204,8 +204,7 @@ def fit(dataset: Dataset, options: RidgeOptions, *, engine: Engine) -> pipeline.
         candidates = [one for one in candidates if fit_in or not isinstance(one.kernel, Linear)]
     by = folds
     if choosing and folds is None:  # alpha is given, or chosen by something else: folds choose the rest
-        by = pipeline.DEFAULT_FOLDS
-        by = hold_in(by, dataset.n_samples, n_tuned_on) if tuned else by
+        by = pipeline.folds_to_choose_by(dataset.n_samples, n_tuned_on if tuned else 0)
     if by is not None:
         pipeline.check_folds(dataset, by)
     prepared = pipeline.prepare(dataset, standardize=options.standardize, engine=engine)
@@ -345,6 +344,8 @@ def _best_first(tries: Sequence[_Try]) -> list[_Try]:
 
 
 def _within_one_standard_error(one: _Try, best: _Try) -> bool:
+    if len(one.split_scores) < 2:
+        return False  # one split has no standard error
     differences = np.subtract(one.split_scores, best.split_scores)
     return bool(differences.mean() <= differences.std(ddof=1) / np.sqrt(len(differences)))
 

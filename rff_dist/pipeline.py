@@ -83,6 +83,7 @@ CV_NAMES = ("auto", "cv", "cv-1se")  # of those, what k-fold cross-validation ca
 DEFAULT_FOLDS = HashFolds(5)
 AUTO_COMPONENTS = 2048  # what `n_components="auto"` takes, if rows and memory allow
 MIN_AUTO_COMPONENTS = 256
+ROWS_IN_EVERY_FOLD = 1000  # a default fold is empty among as many with a probability below 1e-47
 
 
 def blocks_of(dataset: Dataset, *, max_rows: int = MAX_BLOCK_ROWS, n_folds: int = 1) -> list[Block]:
@@ -766,6 +767,44 @@ def check_folds(dataset: Dataset, folds: Folds) -> None:
     folds.assign(0, first.stop, n_samples=dataset.n_samples, groups=dataset.read(first).groups)
 
 
+def default_folds(n_samples: int, n_tuned_on: int = 0) -> list[Folds]:
+    """Return 5, 3 and 2 folds by hash, without those of which one has no rows: very few rows leave none.
+
+    Where `n_tuned_on` rows are to tune length scales, they are held in; see `folds.hold_in`.
+    """
+    found: list[Folds] = [DEFAULT_FOLDS, HashFolds(3), HashFolds(2)]
+    if n_tuned_on:
+        found = [hold_in(one, n_samples, n_tuned_on) for one in found]
+    few = min(n_samples, ROWS_IN_EVERY_FOLD)
+
+    def has_rows(folds: Folds) -> bool:
+        fold_of_row = folds.assign(0, few, n_samples=n_samples, groups=None)
+        return len(np.unique(fold_of_row)) == folds.n_folds
+
+    return [one for one in found if n_samples >= ROWS_IN_EVERY_FOLD or has_rows(one)]
+
+
+def folds_to_choose_by(n_samples: int, n_tuned_on: int = 0) -> Folds:
+    """Return the first of `default_folds`.
+
+    Raises
+    ------
+    DataError
+        If there are too few rows for two folds.
+    """
+    found = default_folds(n_samples, n_tuned_on)
+    if not found:
+        raise DataError(_too_few_rows(n_samples))
+    return found[0]
+
+
+def _too_few_rows(n_samples: int) -> str:
+    return (
+        f"n_samples={n_samples} leaves no rows to validate on, so nothing can be chosen by cross-validation; "
+        "give `kernel`, `length_scale`, `features`, `n_components` and `alpha`, or more rows"
+    )
+
+
 def is_one_width(n_components: Components) -> bool:
     """Return whether `n_components` is one number rather than "auto" or several."""
     return not isinstance(n_components, str) and np.ndim(n_components) == 0
@@ -1037,15 +1076,19 @@ def plan_choices(
             n_folds=1 if folds is None else folds.n_folds,
         )
 
-    folds = honest(folds)
+    choices: list[Folds | None] = [honest(folds)]
+    if folds is not None and cv is None:
+        choices = [*default_folds(dataset.n_samples, n_tuned_on)]
+        if automatic and not conformal and not several:
+            choices.append(None)
+        if not choices:
+            raise DataError(_too_few_rows(dataset.n_samples))
+    folds = choices[0]
     if isinstance(n_components, str) and n_components == "auto":
         widths = [automatic_components(dataset.n_samples, lambda wanted: plan(wanted, folds))]
     else:
         widths = read_widths(n_components, map, features)
-        choices: list[Folds | None] = [folds]
-        if folds is not None and cv is None and automatic:
-            choices += [honest(HashFolds(3)), honest(HashFolds(2))]
-            choices += [] if conformal or several else [None]
+        choices = choices if automatic else choices[:1]
         folds = _first_that_fits(choices, lambda choice: plan(widths[-1], choice))
     if not automatic:
         return penalty, folds, widths
