@@ -1079,7 +1079,7 @@ def plan_choices(
     choices: list[Folds | None] = [honest(folds)]
     if folds is not None and cv is None:
         choices = [*default_folds(dataset.n_samples, n_tuned_on)]
-        if automatic and not conformal and not several:
+        if automatic and not conformal and not several and dataset.n_samples > 1:
             choices.append(None)
         if not choices:
             raise DataError(_too_few_rows(dataset.n_samples))

@@ -458,7 +458,7 @@ class Draws:
         map: str,
         seed: int,
         folds: Folds | None,
-        **tuning: int,
+        **tuning: Any,
     ) -> None:
         self._prepared, self._folds, self._tuning = prepared, folds, tuning
         self._design, self._map, self._seed = design, map, seed
@@ -485,7 +485,7 @@ class Draws:
         if not isinstance(given, str | TimesMedian):
             return given
         assert isinstance(kernel, Stationary)  # or the candidate would not have taken it
-        shared = {"standardizer": self._prepared.standardizer, "seed": self._seed}
+        shared: dict[str, Any] = {"standardizer": self._prepared.standardizer, "seed": self._seed}
         dataset = self._prepared.dataset
         if isinstance(given, TimesMedian):
             if kernel.metric not in self._medians:

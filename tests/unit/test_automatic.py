@@ -282,10 +282,9 @@ def test_few_rows_take_fewer_folds_and_no_fold_is_empty(n_samples):
         fold_of_row = one.assign(0, n_samples, n_samples=n_samples, groups=None)
         assert len(set(fold_of_row)) == one.n_folds
     model = plain_ridge(n_components=8, alpha="auto", random_state=0)
-    if n_samples > 2:
-        model.fit(*additive(n_samples, 2, noise=1.0))
-        used = model.model_.card.get("folds", {"n_folds": None})["n_folds"]
-        assert used == (folds[0].n_folds if folds else None)
+    model.fit(*additive(n_samples, 2, noise=1.0))
+    used = model.model_.card.get("folds", {"n_folds": None})["n_folds"]
+    assert used == (folds[0].n_folds if folds else None)
 
 
 def test_what_one_row_leaves_to_be_chosen_is_refused():
@@ -293,6 +292,8 @@ def test_what_one_row_leaves_to_be_chosen_is_refused():
         RFFRidge().fit([[1.0]], [1.0])
     with pytest.raises(DataError, match="n_samples=1 leaves no rows"):
         plain_ridge(n_components=[8, 16]).fit([[1.0]], [1.0])
+    with pytest.raises(DataError, match="n_samples=1 leaves no rows"):
+        plain_ridge(n_components=8, alpha="auto").fit([[1.0]], [1.0])
 
 
 @pytest.mark.parametrize("folds", [TimeFolds(2), TimeFolds(3), GroupFolds(2)])
