@@ -498,6 +498,8 @@ def _preference(one: _Try) -> int:
 
 
 def _within_one_standard_error(one: _Try, best: _Try) -> bool:
+    if len(one.split_scores) < 2:
+        return False  # one split has no standard error
     differences = np.subtract(one.split_scores, best.split_scores)
     return bool(differences.mean() <= differences.std(ddof=1) / np.sqrt(len(differences)))
 

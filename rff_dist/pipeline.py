@@ -1666,24 +1666,26 @@ def describe_estimate(solved: Solved) -> dict[str, Any] | None:
 def warn_of_alpha(solved: Solved) -> None:
     """Warn where alpha was chosen but what it was chosen by hardly tells of new rows.
 
-    At the lower end of its range, or near the rounding error of Z'Z, rounding has a say in the
-    coefficients. Where the mean leverage is near 1 the rows are interpolated: errors on them mean nothing.
+    At the lower end of its range a better one may lie below, and near the rounding error of Z'Z rounding has a
+    say in the coefficients. Where the mean leverage is near 1 the rows are interpolated.
     """
     if solved.chosen_by == "given":
         return
     floor, alpha = solved.solution.floor, float(solved.solution.alpha.min())
     leverage, at_end = _mean_leverage(solved)
     reasons = {
-        "it is the smallest that was tried": at_end == "lower",
-        f"it is near {floor:.2g}, the rounding error of Z'Z": alpha < 3 * floor,
-        f"the model has {leverage:.0%} as many degrees of freedom as rows": leverage > MAX_LEVERAGE,
+        "it is the smallest that was tried, so that a better one may lie below": at_end == "lower",
+        f"it is near {floor:.2g}, the rounding error of Z'Z, below which coefficients are chance": alpha
+        < 3 * floor,
+        f"with {leverage:.0%} as many degrees of freedom as rows the model follows each of them": leverage
+        > MAX_LEVERAGE,
     }
     found = [reason for reason, holds in reasons.items() if holds]
     if found:
         warnings.warn(
-            f"alpha={alpha:.3g} was chosen by {solved.chosen_by}, but {' and '.join(found)}: the model "
-            "follows single rows. Look at its errors on held-out rows; a larger `alpha`, fewer components, a "
-            "longer length scale or more rows are safer. If y has no noise, this is as it should be",
+            f"alpha={alpha:.3g} was chosen by {solved.chosen_by}, but {', and '.join(found)}. Without noise in y "
+            "this is as it should be. Else look at errors on held-out rows, and give a larger `alpha` or other "
+            "values to choose from, fewer components, a longer length scale, or more rows",
             UserWarning,
             stacklevel=2,
         )

@@ -112,7 +112,10 @@ def test_float32_products_would_fail_here(problem, models, monkeypatch):
     # float64 0.0638 (QR 0.0636), float32 0.0718, GCV 0.0549 and 0.0708, and a Gram with the eigenvalue
     # -4e-5, which the solver reports and cuts off; at 2,048 components and without that 0.48.
     monkeypatch.setattr(blocks, "np", Float32Products())
-    with pytest.warns(LinAlgWarning, match="negative eigenvalue .*was it summed in float32"):
+    with (
+        pytest.warns(UserWarning, match="the rounding error of Z'Z"),
+        pytest.warns(LinAlgWarning, match="negative eigenvalue .*was it summed in float32"),
+    ):
         wrong = fit(problem, 6.0)
     monkeypatch.undo()
     right = problem.error(models[6.0].predict(problem.X_test))

@@ -125,7 +125,8 @@ def test_rows_count_as_often_as_weights_repeat_them():
 
 
 @given(
-    scores=st.lists(st.floats(0, 2.0**20), min_size=1, max_size=60),
+    # subnormal scores may be 0 when they are divided by the unit
+    scores=st.lists(st.floats(0, 2.0**20, allow_subnormal=False), min_size=1, max_size=60),
     coverage=st.floats(0.01, 0.99),
     exponent=st.integers(-12, 20),
 )

@@ -15,6 +15,7 @@ from sklearn.linear_model import Ridge
 from sklearn.model_selection import GridSearchCV, TimeSeriesSplit
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
+from sklearn.utils import estimator_checks
 from sklearn.utils.estimator_checks import check_estimator, parametrize_with_checks
 
 from rff_dist import Gaussian, Laplacian, RFFRidge, SerialEngine, load_model, pipeline, save_model
@@ -53,6 +54,14 @@ def fitted(rows):
 )
 def test_scikit_learns_check(estimator, check):
     check(estimator)
+
+
+@pytest.mark.filterwarnings("ignore:alpha=.* was chosen by")
+@pytest.mark.parametrize(
+    "check", [estimator_checks.check_fit2d_1sample, estimator_checks.check_fit2d_1feature]
+)
+def test_one_row_and_one_column_do_with_the_default_parameters(check):
+    check("RFFRidge", RFFRidge())
 
 
 @pytest.mark.slow

@@ -288,7 +288,8 @@ class TestDescriptions:
         kernel = SpectralKernel(stats.gumbel_r(), 2.0) + SpectralKernel.mixture(
             [1], np.zeros((1, 3)), [[1, 2, 3]]
         )
-        model = plain_ridge(kernel, n_components=30, design="iid", random_state=0).fit(X, X[:, 0])
+        model = plain_ridge(kernel, n_components=30, alpha=0.1, design="iid", random_state=0)
+        model.fit(X, X[:, 0])
         save_model(model, tmp_path / "model")
         loaded = load_model(tmp_path / "model")
         assert loaded.kernel == kernel
