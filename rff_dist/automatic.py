@@ -483,8 +483,8 @@ def _best_first(tries: Sequence[_Try]) -> list[_Try]:
     kernels last.
     """
     ranked = sorted(tries, key=lambda one: float(one.row["score"]))
-    as_good = [one for one in ranked if _within_one_standard_error(one, ranked[0])]
-    favourite = min(as_good, key=_preference)
+    as_good = [one for one in ranked[1:] if _within_one_standard_error(one, ranked[0])]
+    favourite = min([ranked[0], *as_good], key=_preference)
     return [favourite, *(one for one in ranked if one is not favourite)]
 
 

@@ -1297,11 +1297,6 @@ def plan_choices(
     PlanError
         With the memory needed and the memory there is.
     """
-    if dataset.n_samples < 2 and (cv is not None or not is_one_alpha(penalty.alpha)):
-        raise DataError(
-            f"n_samples={dataset.n_samples}: an alpha cannot be chosen by errors on held-out rows; give one "
-            "number as `alpha`, or more rows"
-        )
     folds = folds_for(
         cv,
         alpha=penalty.alpha,
@@ -1309,6 +1304,11 @@ def plan_choices(
         conformal=bool(conformal),
         n_samples=dataset.n_samples,
     )
+    if folds is not None and dataset.n_samples == 1:
+        raise DataError(
+            "n_samples=1: nothing can be chosen by errors on held-out rows; give one number as `alpha`, or "
+            "more rows"
+        )
     check_conformal(conformal, folds)
     automatic = isinstance(penalty.alpha, str) and penalty.alpha == "auto"
     several = not isinstance(n_components, str) and not is_one_width(n_components)
@@ -1666,8 +1666,8 @@ def describe_estimate(solved: Solved) -> dict[str, Any] | None:
 def warn_of_alpha(solved: Solved) -> None:
     """Warn where alpha was chosen but what it was chosen by hardly tells of new rows.
 
-    At the lower end of its range a better one may lie below, and near the rounding error of Z'Z rounding has a
-    say in the coefficients. Where the mean leverage is near 1 the rows are interpolated.
+    At the lower end of its range a better one may lie below, and near the rounding error of Z'Z rounding has
+    a say in the coefficients. Where the mean leverage is near 1 the rows are interpolated.
     """
     if solved.chosen_by == "given":
         return
@@ -1683,9 +1683,9 @@ def warn_of_alpha(solved: Solved) -> None:
     found = [reason for reason, holds in reasons.items() if holds]
     if found:
         warnings.warn(
-            f"alpha={alpha:.3g} was chosen by {solved.chosen_by}, but {', and '.join(found)}. Without noise in y "
-            "this is as it should be. Else look at errors on held-out rows, and give a larger `alpha` or other "
-            "values to choose from, fewer components, a longer length scale, or more rows",
+            f"alpha={alpha:.3g} was chosen by {solved.chosen_by}, but {', and '.join(found)}. Without noise in "
+            "y this is as it should be. Else look at errors on held-out rows, and give a larger `alpha` or "
+            "other values to choose from, fewer components, a longer length scale, or more rows",
             UserWarning,
             stacklevel=2,
         )

@@ -364,8 +364,8 @@ def save_alpha_paths(
         for target in range(shown):
             style = {"color": colours[target], "lw": 1.8, "marker": ".", "ms": 4}
             axes.plot(one.alphas, values[:, target], label=labels[target], **style)
-        for one in np.unique(np.atleast_1d(np.asarray(chosen))[: len(_COLOURS)]):
-            axes.axvline(one, color=_COLOURS[1], lw=1.2, ls="--", label=f"chosen: {one:.3g}")
+        for alpha in np.unique(np.atleast_1d(np.asarray(chosen))[: len(_COLOURS)]):
+            axes.axvline(alpha, color=_COLOURS[1], lw=1.2, ls="--", label=f"chosen: {alpha:.3g}")
         axes.set(xscale="log", yscale="log" if one.logarithmic else "linear")
         axes.set_xlabel("alpha", color=_MUTED)
         axes.set_ylabel(one.label, color=_MUTED)

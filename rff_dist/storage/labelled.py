@@ -86,10 +86,11 @@ class _WithGroups:
     groups: Column
 
     def __call__(self, rows: Rows) -> Rows:
-        values = self.groups.read(rows.block)
-        if values.dtype.kind == "f":  # 3.0 is group 3
-            values = values.astype(np.int64)
-        return replace(rows, groups=values)
+        return replace(rows, groups=self.read(rows.block))
+
+    def read(self, block: Block) -> NDArray[Any]:
+        values = self.groups.read(block)
+        return values.astype(np.int64) if values.dtype.kind == "f" else values  # 3.0 is group 3
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,7 +155,7 @@ def read_groups(dataset: Any, block: Block) -> NDArray[Any] | None:
     """Read the groups of one block alone; None where rows have none."""
     while isinstance(dataset, ExtendedDataset):
         if isinstance(dataset, GroupedDataset):
-            return dataset.groups.read(block)
+            return _WithGroups(dataset.groups).read(block)
         dataset = dataset.source
     return None
 
