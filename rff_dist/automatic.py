@@ -69,7 +69,7 @@ ROUND_COMPONENTS = 512
 MULTIPLES = (0.5, 1.0, 2.0, 4.0)  # of the median distance between rows
 TRIED_WITH_NYSTROM = 3
 TUNED_ON = 2000  # rows by which length scales are tuned, and of which half at most
-TUNING_STARTS = 2
+TUNING_STARTS = 4
 FEW_ROWS = 500  # of which half tune length scales in half as many components
 MIN_TUNED_SAMPLES = 200  # half of fewer rows are too few to tune length scales by,
 ROWS_PER_LENGTH_SCALE = 10  # and so are fewer than these for each column
@@ -396,8 +396,10 @@ def _other_features(one: _Try, best: _Try) -> bool:
 
 
 def _other_kernel(one: _Try, best: _Try) -> bool:
-    """Return whether a candidate has another kernel, and is no sum that was tried and was not better."""
-    return bool(one.row["kernel"] != best.row["kernel"]) and isinstance(one.candidate.kernel, Stationary)
+    """Return whether a candidate differs in its kernel alone, and not by a linear one that was added."""
+    first = [row["kernel"].partition(" + ")[0] for row in (one.row, best.row)]
+    alike = not _other_features(one, best) and isinstance(one.candidate.kernel, Stationary)
+    return alike and first[0] != first[1]
 
 
 @dataclass(frozen=True, slots=True)

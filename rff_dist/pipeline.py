@@ -1684,7 +1684,7 @@ def warn_of_alpha(solved: Solved) -> None:
     if found:
         warnings.warn(
             f"alpha={alpha:.3g} was chosen by {solved.chosen_by}, but {', and '.join(found)}. Without noise "
-            "in y this is as it should be. Else look at errors on held-out rows, and give a larger `alpha` or "
+            "in y this is as it should be. Else look at errors on held-out rows, and give a larger `alpha`, "
             "other values to choose from, fewer components, a longer length scale, or more rows",
             UserWarning,
             stacklevel=2,
