@@ -37,6 +37,7 @@ from rff_dist.triangular import tile_pool
 _COLUMNS = 512  # pairs of alpha and target whose coefficients are held at once
 _CONSTANT = 1e-14  # of a mean square: what rounding alone may leave as the variance of a constant
 _EPS = float(np.finfo(np.float64).eps)
+AS_GOOD = 0.1  # of a standard error, above the least error: what folds do not tell from it
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +164,7 @@ class CrossValidation:
         if not np.isfinite(best.standard_error):
             return best  # one split
         width = self._width(n_components)
-        limit = best.score + max(0.1 * best.standard_error, RESOLUTION)
+        limit = best.score + max(AS_GOOD * best.standard_error, RESOLUTION)
         return self._choice(width, _last_within(self.scores[width], limit))
 
     def one_standard_error(self, n_components: int) -> Choice:
@@ -190,7 +191,7 @@ class CrossValidation:
         width = int(np.argmax(self.scores.min(axis=1) <= limit))
         return self.best_of(int(self.n_components[width]))
 
-    def with_own_alphas(self, choice: Choice, *, always: bool, one_standard_error: bool = False) -> Choice:
+    def with_own_alphas(self, choice: Choice, *, always: bool, standard_errors: float = 0.0) -> Choice:
         """Return a choice with an alpha for each target, by that target's own errors.
 
         Parameters
@@ -200,17 +201,18 @@ class CrossValidation:
         always : bool
             Whether each target has its own. Otherwise those alone for which it saves more than 1 % of the
             error, and more than a standard error of what it saves, which the splits tell.
-        one_standard_error : bool
-            Whether a target's own is the largest within one standard error of its least error, rather than
-            that of the least.
+        standard_errors : float
+            A target's own is the largest alpha whose error is within so many standard errors of its least:
+            `AS_GOOD` for the rule of `safest`, 1 for that of `one_standard_error`.
         """
         width, shared = self._width(choice.n_components), int(np.argmin(np.abs(self.alphas - choice.alpha)))
         places = np.full(len(self.target_variance), shared)
-        for target in np.flatnonzero(self.target_variance > 0.0):
+        varying = np.flatnonzero(self.target_variance > 0.0)
+        for target in varying:
             errors = self.errors[:, width, :, target] / self.target_variance[target]
             mean, deviation = _mean(errors, self.weights), _standard_error(errors, self.weights)
             best = int(np.argmin(mean))
-            slack = np.nan_to_num(deviation[best]) if one_standard_error else 0.0
+            slack = standard_errors * np.nan_to_num(deviation[best])
             own = _last_within(mean, mean[best] + max(slack, RESOLUTION))
             saved = errors[:, shared] - errors[:, own]
             noise = np.nan_to_num(_standard_error(saved, self.weights))
@@ -224,7 +226,7 @@ class CrossValidation:
             own_alphas=tuple(self.alphas[places].tolist()),
             score=score,
             standard_error=standard_error,
-            at_end=worst_end([end_of_grid(int(place), len(self.alphas)) for place in places]),
+            at_end=worst_end([end_of_grid(int(place), len(self.alphas)) for place in places[varying]]),
         )
 
     def score_of(self, width: int, places: NDArray[np.intp]) -> tuple[float, float]:
