@@ -183,10 +183,9 @@ def test_each_part_without_a_length_scale_gets_the_median_in_its_own_columns_and
     assert_allclose(found(rows), expected(rows), rtol=1e-12)  # the rows are sorted before they are compared
 
 
-@pytest.mark.filterwarnings("ignore:alpha=.* was chosen by")  # without noise
 def test_a_kernel_object_without_a_length_scale_fits_as_its_name_does(dataset):
-    def fit(kernel, length_scale="auto"):
-        ridge = RFFRidge(kernel, length_scale=length_scale, n_components=16, random_state=0)
+    def fit(kernel, **length_scale):
+        ridge = plain_ridge(kernel, n_components=16, random_state=0, **length_scale)
         return ridge.fit(dataset.X, dataset.y)
 
     named = fit("matern:nu=2.5")
