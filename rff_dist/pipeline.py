@@ -1683,9 +1683,9 @@ def warn_of_alpha(solved: Solved) -> None:
     found = [reason for reason, holds in reasons.items() if holds]
     if found:
         warnings.warn(
-            f"alpha={alpha:.3g} was chosen by {solved.chosen_by}, but {', and '.join(found)}. Without noise in "
-            "y this is as it should be. Else look at errors on held-out rows, and give a larger `alpha` or "
-            "other values to choose from, fewer components, a longer length scale, or more rows",
+            f"alpha={alpha:.3g} was chosen by {solved.chosen_by}, but {', and '.join(found)}. Without noise "
+            "in y this is as it should be. Else look at errors on held-out rows, and give a larger `alpha` "
+            "or other values to choose from, fewer components, a longer length scale, or more rows",
             UserWarning,
             stacklevel=2,
         )

@@ -18,7 +18,6 @@ from rff_dist import (
     Laplacian,
     Linear,
     Matern,
-    RFFRidge,
     SerialEngine,
     draw_feature_map,
     drawing,
