@@ -70,7 +70,7 @@ MULTIPLES = (0.5, 1.0, 2.0, 4.0)  # of the median distance between rows
 TRIED_WITH_NYSTROM = 3
 TUNED_ON = 2000  # rows by which length scales are tuned, and of which half at most
 TUNING_STARTS = 2
-FEW_ROWS = 1000  # of which half tune length scales in half as many components
+FEW_ROWS = 500  # of which half tune length scales in half as many components
 MIN_TUNED_SAMPLES = 200  # half of fewer rows are too few to tune length scales by,
 ROWS_PER_LENGTH_SCALE = 10  # and so are fewer than these for each column
 

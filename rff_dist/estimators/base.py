@@ -58,10 +58,19 @@ class RandomFeatureEstimator(BaseEstimator, ABC):
         return self._fitted.feature_map.n_components
 
     @property
-    def selection_(self) -> Mapping[str, NDArray[Any]]:
-        """What alpha was chosen from."""
+    def selection_(self) -> Mapping[str, Any]:
+        """What was chosen from: the candidates, and the path or table of alpha."""
         self._require_fitted("selection_")
-        return self.model_.selection
+        candidates = self.model_.card.get("candidates")
+        found: dict[str, Any] = dict(self.model_.selection)
+        return found if candidates is None else {"candidates": candidates, **found}
+
+    @property
+    def estimate_(self) -> Mapping[str, Any] | None:
+        """What errors on new rows are estimated to be, by rows that were held out."""
+        self._require_fitted("estimate_")
+        estimate: Mapping[str, Any] | None = self.model_.card.get("estimate")
+        return estimate
 
     @property
     def feature_map_(self) -> FeatureMap:

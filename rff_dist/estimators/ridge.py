@@ -32,62 +32,64 @@ from rff_dist.statistics import RidgeStatistics
 class RFFRidge(MultiOutputMixin, RegressorMixin, RandomFeatureEstimator):
     """Kernel ridge regression through random Fourier or Nyström features, by exact streamed statistics.
 
-    Minimises ‖y − b − Z w‖² + alpha·‖w‖². Two passes over the rows: a cheap one of means, and one of
-    O(n_samples · n_components²) that accumulates Z'Z and Z'y exactly, so that the fit has the same bits
-    on one thread, many threads or a cluster. Memory does not grow with the rows.
+    Minimises ‖y − b − Z w‖² + alpha·‖w‖². Without arguments kernel, length scales, kind of features and
+    penalty are chosen by cross-validation: some 15 candidates are compared on up to 10,000 rows, and the best
+    two or three on all rows, from sums that also give the model; see `rff_dist.automatic`. What is given is
+    kept. Where all of it is given there are two passes over the rows: a cheap one of means, and one of
+    O(n_samples · n_components²) that accumulates Z'Z and Z'y exactly. The fit has the same bits on one
+    thread, many threads or a cluster, and memory does not grow with the rows.
 
     Parameters
     ----------
-    kernel : str or Kernel, default="gaussian"
-        What is approximated: a name, or a text such as "matern:nu=2.5" or "gaussian:length_scale=2 + linear",
-        see `rff_dist.kernels.find_kernel`. A length scale that
-        a kernel object or a part of it was made with is kept.
-    length_scale : "auto", "evidence", float or array of shape (n_features,), default="auto"
-        The kernel's width, in units of the (standardised) inputs; "auto" is the median distance between
-        rows of a seeded sample, a first guess. "evidence" tunes one width per column on up to 4,000 rows,
-        in the place of a kernel object's own; see `rff_dist.tune_length_scales`.
-    n_components : int, "auto" or sequence of int, default=2048
-        D: the error of the approximation falls as 1/√D, cost grows with its square. An even number makes
-        cos/sin pairs; an odd one cosines with random phases, which have more variance. Of Nyström features
-        the number of centres; fewer where all distinct rows, which make the kernel exact, are fewer. Of
-        several, k-fold cross-validation takes the smallest whose error is within one standard error of the
-        best, all from the one pass at the largest; "auto" is 32, 64, … 2,048.
-    alpha : "auto", "gcv", "evidence", "cv", "cv-1se", float or sequence of float, default="auto"
-        The penalty. Of several, or "gcv" over the whole range, generalised cross-validation chooses;
-        "evidence" is the marginal likelihood's choice over the whole range, "cv" that of exact k-fold
-        cross-validation and "cv-1se" the largest alpha within one standard error of it. "auto" is "cv" where
-        `cv` or several `n_components` are given, "evidence" where the length scale is, else "gcv".
+    kernel : "auto", str or Kernel, default="auto"
+        What is approximated. A name, or a text such as "matern:nu=2.5" or "gaussian:length_scale=2 + linear";
+        see `rff_dist.kernels.find_kernel`. A kernel object keeps the length scales that it was made with.
+        "auto" compares the Gaussian kernel, Matérn's with ν = 1.5, a linear one, and a sum with it.
+    length_scale : "auto", "median", "evidence", float or array of shape (n_features,), default="auto"
+        How far the kernel reaches, in units of the (standardised) inputs. "median" is the median distance
+        between rows of a seeded sample. "evidence" tunes one length scale for each column on a sample of
+        rows, which no fold validates on; see `rff_dist.tune_length_scales`. "auto" compares length scales
+        tuned so, where there are enough rows, with ½, 1, 2 and 4 times the median.
+    n_components : "auto", int or sequence of int, default="auto"
+        D, the number of features: the error of the approximation falls as 1/√D, cost grows with its square.
+        "auto" is 2,048, fewer where there are fewer rows or memory holds fewer. With Fourier features an even
+        number makes pairs of cosines and sines, an odd one cosines with random phases. With Nyström features
+        it is the number of centres; data with fewer distinct rows use all of them, and the kernel is then
+        exact. Of several numbers, cross-validation takes the smallest whose error is within one standard
+        error of the best, all from the one pass at the largest.
+    alpha : "auto", "cv", "cv-1se", "gcv", "evidence", "press", float or sequence of float, default="auto"
+        The penalty. "cv" is the one of the least error in exact k-fold cross-validation, and of alphas that
+        are as good the largest; "cv-1se" is the largest within one standard error of the least. "auto" is
+        "cv", or "press" where memory does not hold the sums of any folds. "gcv" is generalised
+        cross-validation, which is easily far too small where some rows are unlike the others; "evidence" is
+        the marginal likelihood's choice; "press" is that of leave-one-out errors, by one more pass. Of a
+        sequence of numbers the folds choose.
     cv : int, HashFolds, GroupFolds, TimeFolds, splitter, iterable of splits or None, default=None
-        The folds of k-fold cross-validation; a number cuts that many by a hash of the row's number, and
-        splits of scikit-learn, such as `KFold`, must hold out each row once. Each fold is summed apart in the
-        same pass, so that every fold, alpha, width and target is validated without fitting again; it takes as
-        many times the memory of the sums. None is 5 folds where `alpha` or `n_components` ask for some. Of a
-        sequence of alphas it takes the place of GCV.
+        The folds of cross-validation. A number cuts that many by a hash of the row's number; splits of
+        scikit-learn, such as `KFold`, must hold out each row once. Each fold is summed apart in the same
+        pass, so that every fold, alpha and target is validated without fitting again; it takes as many times
+        the memory of the sums. None is 5 folds, 10 for fewer than 200 rows, and fewer where memory is short.
     alpha_per_target : bool or "auto", default="auto"
         Of several targets, whether an alpha that is chosen is chosen for each by its own errors, as
         scikit-learn's RidgeCV can. "auto" gives an alpha of its own to each target for which it saves more
         than 1 % of the error, and more than its standard error over the folds; the others share one.
     conformal : bool or "normalized", default=False
         Whether one more pass counts how far off the rows of held-out folds are, so that `predict_interval`
-        needs no law of the noise; see `rff_dist.conformal`. It takes 5 folds where `cv` is None. True makes
-        all intervals equally wide; "normalized" makes them as wide as the residuals near each row say, by
-        a second regression and one more pass, for noise that differs from row to row.
-    features : {"fourier", "nystrom"} or Nystrom, default="fourier"
+        needs no law of the noise; see `rff_dist.conformal`. True makes all intervals equally wide;
+        "normalized" makes them as wide as the residuals near each row say, by a second regression and one
+        more pass, for noise that differs from row to row.
+    features : "auto", "fourier", "nystrom" or Nystrom, default="auto"
         Random Fourier features know nothing of the data and need a spectral measure. Nyström features are
-        kernel values at rows of the data, the centres: any kernel has them, products such as
-        Gaussian()*Linear() too, and fewer of them do where the data fill little of their space. `Nystrom`
-        says how centres are chosen.
+        kernel values at rows of the data, the centres: any kernel has them, and fewer of them do where the
+        data fill little of their space. `Nystrom` says how centres are chosen. "auto" compares both.
     design : {"orthogonal", "iid", "quasi-monte-carlo", "structured"} or Design, default="orthogonal"
         Of Fourier features: how frequencies are arranged. Orthogonal ones have less variance than "iid" and
         need an isotropic kernel, and so do structured ones, which are fast for hundreds of columns;
         quasi-Monte Carlo is for any kernel, the Laplacian too, and best in few columns.
-    standardize : {"auto", "rank"} or bool, default="auto"
-        What is done to the input columns before features are made of them. True takes means and standard
-        deviations out, False nothing. "rank" maps each column to a normal law by the ranks of its values, so
-        that outliers and heavy tails lie as near as other values; values beyond those seen count as the
-        least or the largest of these. It takes one more cheap pass. "auto" is True, but "rank" for columns
-        with heavy tails (a kurtosis above 100, or above an eighth of the number of rows); see
-        `ranked_columns_`.
+    standardize : bool, "rank" or "auto", default="auto"
+        What is done to the inputs first. True takes each column's mean and standard deviation out. "rank"
+        maps each column to a normal law by the ranks of its values, for heavy tails. "auto" is "rank" for
+        columns whose kurtosis says so, and True for the others.
     fit_intercept : bool, default=True
         Whether to fit an intercept, which is not penalised.
     random_state : int, RandomState, Generator or None, default=None
@@ -115,12 +117,17 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, RandomFeatureEstimator):
         The kernel's width in use.
     ranked_columns_ : tuple of int
         Columns of the inputs that are mapped to a normal law.
-    selection_ : dict of str to ndarray
-        What alpha was chosen from. By GCV or the evidence the path on all rows: `alphas`, `scores` (GCV, one
-        column per target), `log_evidences`, `degrees_of_freedom`. By cross-validation the whole table:
-        `cv_alphas`, `cv_n_components`, `cv_errors` (mean squared errors of every split, width, alpha and
-        target), `cv_weights` (of each split's rows), `cv_mean` and `cv_standard_error` over splits,
-        `cv_target_variance`. Empty for a given alpha without folds.
+    selection_ : dict
+        What was chosen from. `candidates` is a list of dicts, one for each candidate that was tried, with
+        its kernel, length scale, features and error (`pandas.DataFrame` shows it). By cross-validation the
+        table of the one that was taken: `cv_alphas`, `cv_n_components`, `cv_errors` (mean squared errors of
+        every split, width, alpha and target), `cv_weights` (of each split's rows), `cv_mean` and
+        `cv_standard_error` over splits, `cv_target_variance`, `cv_leverages` (mean leverage of the rows
+        trained on). By GCV or the evidence the path on all rows: `alphas`, `scores` (GCV, one column per
+        target), `log_evidences`, `degrees_of_freedom`. Empty where all is given.
+    estimate_ : dict or None
+        What errors on new rows are estimated to be, by rows that were held out: for each target `rmse`,
+        `rmse_standard_error` and `r2`. None where no row was.
     statistics_ : RidgeStatistics
         The exact sums that all the rest was solved from.
     feature_map_ : FeatureMap
