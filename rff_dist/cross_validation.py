@@ -37,6 +37,8 @@ from rff_dist.triangular import tile_pool
 _COLUMNS = 512  # pairs of alpha and target whose coefficients are held at once
 _CONSTANT = 1e-14  # of a mean square: what rounding alone may leave as the variance of a constant
 _EPS = float(np.finfo(np.float64).eps)
+AS_GOOD = 0.1  # of a standard error, above the least error: what folds do not tell from it
+INTERPOLATING = 0.9  # mean leverage of rows that are trained on, above which they are as good as interpolated
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,10 +151,11 @@ class CrossValidation:
         return self._choice(width, _last_within(scores, scores.min() + RESOLUTION))
 
     def safest(self, n_components: int) -> Choice:
-        """Return the largest alpha of one width whose score is as good as the least, as far as folds tell.
+        """Return the alpha of one width with the least score; a larger one where rows are interpolated.
 
-        Scores within a tenth of a standard error of the least count as that: where a path is flat down to
-        rounding errors, as without noise, nothing is gained by the alphas at its end.
+        Without noise a path is flat down to the rounding errors at its end. Where the best alpha leaves rows
+        a mean leverage above 0.9, the largest alpha within a tenth of a standard error takes its place:
+        nothing is lost, and the coefficients are less of a chance.
 
         Raises
         ------
@@ -160,11 +163,14 @@ class CrossValidation:
             If the width is not in the table.
         """
         best = self.best_of(n_components)
-        if not np.isfinite(best.standard_error):
-            return best  # one split
         width = self._width(n_components)
-        limit = best.score + max(0.1 * best.standard_error, RESOLUTION)
+        slack = AS_GOOD * best.standard_error if self._interpolates(width, best.alpha) else 0.0
+        limit = best.score + max(np.nan_to_num(slack), RESOLUTION)
         return self._choice(width, _last_within(self.scores[width], limit))
+
+    def _interpolates(self, width: int, alpha: float) -> bool:
+        at = int(np.searchsorted(self.alphas, alpha))
+        return self.leverages is not None and float(self.leverages[:, width, at].mean()) > INTERPOLATING
 
     def one_standard_error(self, n_components: int) -> Choice:
         """Return the largest alpha of one width within one standard error of that width's best.
@@ -190,7 +196,7 @@ class CrossValidation:
         width = int(np.argmax(self.scores.min(axis=1) <= limit))
         return self.best_of(int(self.n_components[width]))
 
-    def with_own_alphas(self, choice: Choice, *, always: bool, one_standard_error: bool = False) -> Choice:
+    def with_own_alphas(self, choice: Choice, *, always: bool, standard_errors: float = 0.0) -> Choice:
         """Return a choice with an alpha for each target, by that target's own errors.
 
         Parameters
@@ -200,17 +206,21 @@ class CrossValidation:
         always : bool
             Whether each target has its own. Otherwise those alone for which it saves more than 1 % of the
             error, and more than a standard error of what it saves, which the splits tell.
-        one_standard_error : bool
-            Whether a target's own is the largest within one standard error of its least error, rather than
-            that of the least.
+        standard_errors : float
+            A target's own is the largest alpha whose error is within so many standard errors of its least: 1
+            for the rule of `one_standard_error`, and `AS_GOOD` for that of `safest`, which holds only where
+            rows are interpolated.
         """
         width, shared = self._width(choice.n_components), int(np.argmin(np.abs(self.alphas - choice.alpha)))
         places = np.full(len(self.target_variance), shared)
-        for target in np.flatnonzero(self.target_variance > 0.0):
+        varying = np.flatnonzero(self.target_variance > 0.0)
+        for target in varying:
             errors = self.errors[:, width, :, target] / self.target_variance[target]
             mean, deviation = _mean(errors, self.weights), _standard_error(errors, self.weights)
             best = int(np.argmin(mean))
-            slack = np.nan_to_num(deviation[best]) if one_standard_error else 0.0
+            slack = standard_errors * np.nan_to_num(deviation[best])
+            if standard_errors == AS_GOOD and not self._interpolates(width, float(self.alphas[best])):
+                slack = 0.0
             own = _last_within(mean, mean[best] + max(slack, RESOLUTION))
             saved = errors[:, shared] - errors[:, own]
             noise = np.nan_to_num(_standard_error(saved, self.weights))
@@ -224,7 +234,7 @@ class CrossValidation:
             own_alphas=tuple(self.alphas[places].tolist()),
             score=score,
             standard_error=standard_error,
-            at_end=worst_end([end_of_grid(int(place), len(self.alphas)) for place in places]),
+            at_end=worst_end([end_of_grid(int(place), len(self.alphas)) for place in places[varying]]),
         )
 
     def score_of(self, width: int, places: NDArray[np.intp]) -> tuple[float, float]:

@@ -42,7 +42,7 @@ from rff_dist.conformal import (
     sum_root_residuals,
     with_deviations,
 )
-from rff_dist.cross_validation import Choice, CrossValidation, cross_validate
+from rff_dist.cross_validation import AS_GOOD, Choice, CrossValidation, cross_validate
 from rff_dist.drawing import TUNING_ROWS, check_width, draw, find_features
 from rff_dist.drift import ColumnMoments
 from rff_dist.engines import Broadcast, Engine
@@ -806,7 +806,7 @@ def solve_folds(
         choice = table.with_own_alphas(
             choice,
             always=alpha_per_target is True,
-            one_standard_error=isinstance(alpha, str) and alpha == "cv-1se",
+            standard_errors=1.0 if isinstance(alpha, str) and alpha == "cv-1se" else AS_GOOD,
         )
     chosen = maps[widths.index(choice.n_components)]
     total = statistics.total()
@@ -1671,8 +1671,8 @@ def warn_of_alpha(solved: Solved) -> None:
     """
     if solved.chosen_by == "given":
         return
-    floor, alpha = solved.solution.floor, float(solved.solution.alpha.min())
-    leverage, at_end = _mean_leverage(solved)
+    floor, alpha = solved.solution.floor, _least_alpha(solved)
+    leverage, at_end = _mean_leverage(solved, alpha)
     reasons = {
         "it is the smallest that was tried, so that a better one may lie below": at_end == "lower",
         f"it is near {floor:.2g}, the rounding error of Z'Z, below which coefficients are chance": alpha
@@ -1684,19 +1684,26 @@ def warn_of_alpha(solved: Solved) -> None:
     if found:
         warnings.warn(
             f"alpha={alpha:.3g} was chosen by {solved.chosen_by}, but {', and '.join(found)}. Without noise "
-            "in y this is as it should be. Else look at errors on held-out rows, and give a larger `alpha`, "
-            "other values to choose from, fewer components, a longer length scale, or more rows",
+            "in y this is as it should be. Else look at errors on held-out rows, and give a larger `alpha` "
+            "or other values to choose from, another length scale or number of components, or more rows",
             UserWarning,
             stacklevel=2,
         )
 
 
-def _mean_leverage(solved: Solved) -> tuple[float, str | None]:
+def _least_alpha(solved: Solved) -> float:
+    """Return the least alpha of the targets that vary: a constant one is predicted as well by any."""
+    found, alphas = solved.cross_validation or solved.leave_one_out, solved.solution.alpha
+    varying = alphas if found is None else alphas[found.target_variance > 0.0]
+    return float((varying if len(varying) else alphas).min())
+
+
+def _mean_leverage(solved: Solved, alpha: float) -> tuple[float, str | None]:
     """Return degrees of freedom over rows, and which end of its range alpha is at."""
     table, choice, selection = solved.cross_validation, solved.choice, solved.selection
     if table is not None and choice is not None:
         width = int(np.flatnonzero(table.n_components == choice.n_components)[0])
-        at = int(np.searchsorted(table.alphas, solved.solution.alpha.min()))
+        at = int(np.searchsorted(table.alphas, alpha))
         leverages = table.leverages
         mean = 0.0 if leverages is None else float(np.average(leverages[:, width, at]))
         return mean, choice.at_end if len(table.alphas) > 1 else None
@@ -1706,7 +1713,7 @@ def _mean_leverage(solved: Solved) -> tuple[float, str | None]:
     path = solved.leave_one_out
     if path is None:
         return 0.0, None
-    at = int(np.searchsorted(path.alphas, solved.solution.alpha.min()))
+    at = int(np.searchsorted(path.alphas, alpha))
     return 0.0, end_of_grid(at, len(path.alphas))
 
 

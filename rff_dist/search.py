@@ -29,6 +29,7 @@ from rff_dist.kernels import (
     Kernel,
     LengthScale,
     Linear,
+    Scaled,
     Stationary,
     Sum,
     as_length_scale,
@@ -589,11 +590,13 @@ def kernel_text(kernel: Kernel) -> str:
     """Return a kernel, or a sum of some, as `find_kernel` reads it, without widths; others as they show.
 
     >>> from rff_dist.kernels import Linear, Matern
-    >>> kernel_text(Matern(2.0, nu=1.5) + Linear())
-    'matern:nu=1.5 + linear'
+    >>> kernel_text(Matern(2.0, nu=1.5) + 0.1 * Linear())
+    'matern:nu=1.5 + 0.1 * linear'
     """
     if isinstance(kernel, Sum):
         return " + ".join(map(kernel_text, kernel.kernels))
+    if isinstance(kernel, Scaled) and not isinstance(kernel.kernel, Sum):
+        return f"{kernel.weight:g} * {kernel_text(kernel.kernel)}"
     if not isinstance(kernel, Stationary | Linear):
         return str(kernel)
     own = {f.name: getattr(kernel, f.name) for f in fields(kernel) if f.name != "length_scale"}

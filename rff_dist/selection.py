@@ -226,7 +226,7 @@ def select_alpha(
 
 def _with_own_alphas(spectrum: RidgeSpectrum, shared: Selection, *, always: bool) -> Selection:
     own = np.full(shared.scores.shape[1], shared.alpha)
-    ends = [shared.at_end]
+    ends = []  # of the targets that vary
     evidence = shared.criterion == "evidence"
     for target in np.flatnonzero(spectrum.total_sum_of_squares > 0.0):
         alone = replace(
@@ -243,7 +243,7 @@ def _with_own_alphas(spectrum: RidgeSpectrum, shared: Selection, *, always: bool
             gain = 1.0 - found.score[0] / shared.score[target]
         if always or gain > MATERIAL_GAIN:
             own[target] = found.alpha
-            ends.append(found.at_end)
+        ends.append(found.at_end if own[target] == found.alpha else shared.at_end)
     if (own == shared.alpha).all():
         return shared
     scores = generalized_cross_validation(spectrum, own)[np.arange(len(own)), np.arange(len(own))]

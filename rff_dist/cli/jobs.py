@@ -209,7 +209,7 @@ def _plan_choosing(choices: Choices, found: Plan, *, n_splits: int, gflops: floa
     if not choices.choosing:
         return None
     rows = min(found.n_samples, automatic.ROUND_ROWS)
-    width = min(found.n_components, automatic.ROUND_COMPONENTS)
+    width = min(found.n_components, automatic.round_components(found.n_samples))
     tuned = {one.kernel for one in choices.candidates if one.length_scale == "evidence"}
     tuning = len(tuned) * automatic.TUNING_STARTS * _TUNING_STEPS * 4 * automatic.TUNED_ON * _TUNING_WIDTH**2
     one = rows * width * (width + 2 * (found.n_features + 2))

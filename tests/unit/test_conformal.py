@@ -314,7 +314,7 @@ def test_a_constant_target_has_intervals_of_no_width():
     [
         ({"conformal": "wide"}, "expected True, False or 'normalized'"),
         ({"conformal": 1}, "expected True, False or 'normalized'"),
-        ({"conformal": "normalized", "cv": TimeFolds(4)}, "hold out 3 of 4 folds"),
+        ({"conformal": "normalized", "cv": TimeFolds(4)}, "trains on rows that are never held out"),
     ],
 )
 def test_intervals_that_cannot_be_made_are_refused_before_any_pass(given, message):

@@ -11,7 +11,7 @@ from sklearn.linear_model import Ridge
 from sklearn.model_selection import KFold, cross_val_score
 
 from rff_dist.blocks import Accumulation, Accumulations, Block, Rows, accumulate_fold_rows
-from rff_dist.cross_validation import CrossValidation, cross_validate, cross_validation_bytes
+from rff_dist.cross_validation import AS_GOOD, CrossValidation, cross_validate, cross_validation_bytes
 from rff_dist.errors import InvalidParameterError, SolveError, StatisticsError
 from rff_dist.feature_map import Nystrom, draw_feature_map, draw_nystrom, shortened
 from rff_dist.folds import Folds, GroupFolds, HashFolds, TimeFolds
@@ -302,6 +302,21 @@ def test_one_standard_error_rule_takes_the_largest_alpha_and_the_smallest_width_
     assert table.one_standard_error(32).score == pytest.approx(2.3)
     assert (table.smallest_width().n_components, table.smallest_width().alpha) == (32, 10.0)
     assert table.best_of(16).alpha == 100.0
+
+
+def test_where_rows_are_interpolated_an_alpha_a_tenth_of_a_standard_error_off_is_as_good():
+    splits = np.array([-0.5, 0.5, -0.5, 0.5])[:, np.newaxis, np.newaxis]
+    one, other = [2.5, 2.0, 2.028, 2.03], [1.5, 1.0, 1.5, 2.0]  # a tenth of the standard error is 0.0289
+    ordinary = hand_made(np.array([one]) + splits)
+    assert ordinary.safest(16) == ordinary.best
+    table = replace(ordinary, leverages=np.full((4, 1, 4), 0.95))
+    assert (table.safest(16).alpha, table.safest(16).score) == (100.0, pytest.approx(2.028))
+    errors = np.stack([np.array([values]) + splits for values in (one, other, [0.0] * 4)], axis=-1)
+    several = replace(table, errors=errors, target_variance=np.array([1.0, 1.0, 0.0]))
+    apart = several.with_own_alphas(replace(several.best, alpha=1.0), always=True, standard_errors=AS_GOOD)
+    assert apart.own_alphas == (100.0, 10.0, 1.0)
+    assert apart.at_end is None  # the constant target's is at the lower end, and nothing is better beyond
+    assert several.with_own_alphas(apart, always=True).own_alphas[0] == 10.0
 
 
 def test_ties_go_to_the_smaller_width_and_the_larger_alpha():

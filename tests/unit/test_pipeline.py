@@ -18,7 +18,6 @@ from rff_dist import (
     Laplacian,
     Linear,
     Matern,
-    RFFRidge,
     SerialEngine,
     draw_feature_map,
     drawing,
@@ -184,8 +183,8 @@ def test_each_part_without_a_length_scale_gets_the_median_in_its_own_columns_and
 
 
 def test_a_kernel_object_without_a_length_scale_fits_as_its_name_does(dataset):
-    def fit(kernel, length_scale="auto"):
-        ridge = RFFRidge(kernel, length_scale=length_scale, n_components=16, random_state=0)
+    def fit(kernel, **length_scale):
+        ridge = plain_ridge(kernel, n_components=16, random_state=0, **length_scale)
         return ridge.fit(dataset.X, dataset.y)
 
     named = fit("matern:nu=2.5")

@@ -72,6 +72,7 @@ def scaled(model, factor):
     return model if isinstance(given, str) else {**model, "alpha": np.multiply(given, factor)}
 
 
+@pytest.mark.filterwarnings("ignore:alpha=.* was chosen by cv, but it is the smallest")
 @pytest.mark.parametrize("choice", criteria(), ids=str)
 @pytest.mark.parametrize("factor", [1 / 3000, 7.3, 1e5])
 def test_a_factor_on_all_weights_changes_nothing_but_alpha(problem, choice, factor):
