@@ -26,6 +26,7 @@ from flows.running import (
     is_transient,
     job_flow,
     lend_engine,
+    number,
     open_engine,
     step,
 )
@@ -106,12 +107,6 @@ class DataParameters(RunParameters):
         description="Cosines and sines in pairs, or cosines with random phases; 'auto' takes the one with "
         "the lower variance on a sample of the data.",
     )
-    standardize: bool | Literal["rank", "auto"] = Field(
-        default=True,
-        description="What is done to the input columns first: true takes means and standard deviations out, "
-        "false nothing, 'rank' maps each column to a normal law by the ranks of its values, and 'auto' does "
-        "that to columns with heavy tails alone.",
-    )
     seed: int = Field(default=0, ge=0, lt=2**63, description="Seed of the frequencies and of samples.")
     overwrite: bool = Field(default=False, description="Whether a model that is there may be replaced.")
     # Every class of pydantic's has a method `register`, which a field of that name would hide.
@@ -190,6 +185,22 @@ class JobParameters(DataParameters):
         default=True, description="Whether to fit an intercept, which is not penalised."
     )
 
+    standardize: bool | Literal["rank", "auto"] = Field(
+        default="auto",
+        description="What is done to the input columns first: true takes means and standard deviations out, "
+        "false nothing, 'rank' maps each column to a normal law by the ranks of its values, and 'auto' does "
+        "that to columns with heavy tails alone.",
+    )
+    alpha_per_target: bool | Literal["auto"] = Field(
+        default="auto",
+        description="Whether each target has an alpha of its own; 'auto' gives one to those whose errors it "
+        "lowers.",
+    )
+    sample_weight_kind: Literal["precision", "frequency"] = Field(
+        default="precision",
+        description="What weights say of a row: how sure it is, or how often it is there.",
+    )
+
     @model_validator(mode="after")
     def _keep_versions(self) -> Self:
         if self.registered and self.overwrite:
@@ -215,6 +226,8 @@ class JobParameters(DataParameters):
             map=self.map,
             standardize=self.standardize,
             fit_intercept=self.fit_intercept,
+            alpha_per_target=self.alpha_per_target,
+            sample_weight_kind=self.sample_weight_kind,
             seed=self.seed,
         )
 
@@ -462,12 +475,3 @@ def summary_markdown(title: str, facts: Mapping[str, str], metrics: Mapping[str,
     columns = [metrics[name] for name in ("rmse", "mae", "bias", "r2")]
     lines += [f"| {i} | {' | '.join(map(number, row))} |" for i, row in enumerate(zip(*columns, strict=True))]
     return "\n".join([*lines, ""])
-
-
-def number(value: Any) -> str:
-    """Show a number, the first eight of several, or a dash for None."""
-    if value is None:
-        return "–"
-    if isinstance(value, list):
-        return ", ".join(map(number, value[:8])) + (f" … ({len(value)})" if len(value) > 8 else "")
-    return f"{value:.4g}"

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from prefect.artifacts import create_image_artifact
 
-from flows.common import number
+from flows.running import number
 from rff_dist.cross_validation import CrossValidation
 from rff_dist.errors import DataError, RFFDistError
 from rff_dist.folds import folds_from_dict

@@ -449,3 +449,12 @@ def _describe_leftovers(url: str) -> list[str]:
             "on the same machine, else two minutes later."
         )
     return lines
+
+
+def number(value: Any) -> str:
+    """Show a number, the first eight of several, or a dash for None."""
+    if value is None:
+        return "–"
+    if isinstance(value, list):
+        return ", ".join(map(number, value[:8])) + (f" … ({len(value)})" if len(value) > 8 else "")
+    return f"{value:.4g}"

@@ -54,9 +54,10 @@ class TrainParameters(JobParameters):
         description="Random Fourier features, or Nyström features: kernel values at rows of the data; 'auto' "
         "takes the better ones by cross-validation.",
     )
-    conformal: bool = Field(
+    conformal: bool | Literal["normalized"] = Field(
         default=False,
-        description="Whether one more pass counts how far off held-out rows are, for intervals.",
+        description="Whether one more pass counts how far off held-out rows are, for intervals; 'normalized' "
+        "lets them be as wide as residuals near each row say.",
     )
     classify: bool = Field(
         default=False, description="Whether `y` holds labels, text or whole numbers, for a classifier."

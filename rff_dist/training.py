@@ -234,6 +234,8 @@ class Fit:
             fit_intercept=options.fit_intercept,
             seed=options.seed,
             features=options.features,
+            alpha_per_target=options.alpha_per_target,
+            sample_weight_kind=options.sample_weight_kind,
         )
         return found.model, found.solved
 
@@ -250,7 +252,7 @@ def describe_fit(model: RidgeModel, solved: Solved) -> Summary:
         "length_scale": list(length_scale) if isinstance(length_scale, tuple) else length_scale,
         "features": pipeline.kind_of(model.feature_map),
         "n_components": model.feature_map.n_components,
-        "alpha": model.alpha,
+        "alpha": model.plain_alpha,
         "alpha_chosen_by": model.card["chosen_by"],
         "classifier": model.card.get("classifier"),
         "estimate": estimate_of(model.card),

@@ -53,8 +53,9 @@ from rff_dist.cli.options import (
     MissingChunks,
     ModelArgument,
     NoIntercept,
-    NoStandardize,
+    Normalized,
     Nu,
+    OneAlpha,
     Overwrite,
     PlotPath,
     Register,
@@ -62,8 +63,10 @@ from rff_dist.cli.options import (
     Seed,
     SelectName,
     Serial,
+    Standardize,
     Threads,
     TimeOrder,
+    WeightKind,
     WeightsName,
     Where,
     Workers,
@@ -72,6 +75,7 @@ from rff_dist.cli.options import (
     read_bytes,
     read_classification,
     read_options,
+    read_standardize,
 )
 from rff_dist.cli.registering import check_place, refuse_overwrite, store, version_facts
 from rff_dist.cli.shell import Report, command
@@ -269,6 +273,8 @@ def fit(
     groups: GroupByName = None,
     time: TimeOrder = False,
     conformal: Conformal = False,
+    normalized: Normalized = False,
+    one_alpha: OneAlpha = False,
     plot: PlotPath = None,
     classify: Classify = False,
     loss: LossName = None,
@@ -277,7 +283,7 @@ def fit(
     centres: CentresName = None,
     design: DesignName = None,
     map: MapName = "pairs",
-    no_standardize: NoStandardize = False,
+    standardize: Standardize = "auto",
     no_intercept: NoIntercept = False,
     no_statistics: Annotated[
         bool,
@@ -289,6 +295,7 @@ def fit(
     x: XName = "X",
     y: YName = "y",
     sample_weight: WeightsName = None,
+    weight_kind: WeightKind = "precision",
     missing_chunks: MissingChunks = "error",
     scheduler: Scheduler = None,
     n_workers: Workers = None,
@@ -316,10 +323,12 @@ def fit(
         n_folds=n_folds,
         groups=groups,
         time=time,
-        conformal=conformal,
+        conformal="normalized" if normalized else conformal,
+        alpha_per_target=False if one_alpha else "auto",
+        sample_weight_kind=weight_kind,
         design=design,
         map=map,
-        standardize=not no_standardize,
+        standardize=read_standardize(standardize),
         fit_intercept=not no_intercept,
         seed=seed,
     )
@@ -327,8 +336,8 @@ def fit(
     job = Fit(options=options, loss=loss_name, class_weight=class_weight)
     job.check()
     several = isinstance(options.n_components, list)
-    one_alpha = pipeline.is_one_alpha(options.alpha) and options.cv is None and not several
-    if plot is not None and one_alpha and not conformal:
+    given = pipeline.is_one_alpha(options.alpha) and options.cv is None and not several
+    if plot is not None and given and not options.conformal:
         raise typer.BadParameter(
             "nothing is chosen, so there is no error against alpha to draw; add --select cv",
             param_hint="--plot",

@@ -209,6 +209,22 @@ Conformal = Annotated[
         rich_help_panel=REGRESSION,
     ),
 ]
+Normalized = Annotated[
+    bool,
+    typer.Option(
+        "--normalized",
+        help="With --conformal: let intervals be as wide as residuals near each row say; one more pass.",
+        rich_help_panel=REGRESSION,
+    ),
+]
+OneAlpha = Annotated[
+    bool,
+    typer.Option(
+        "--one-alpha",
+        help="Let all targets share one alpha; else those get their own whose errors it lowers.",
+        rich_help_panel=REGRESSION,
+    ),
+]
 PlotPath = Annotated[
     Path | None,
     typer.Option(
@@ -284,6 +300,15 @@ YName = Annotated[str, typer.Option("--y", metavar="NAME", help="Array of target
 WeightsName = Annotated[
     str | None,
     typer.Option("--weights", metavar="NAME", help="Array of sample weights.", rich_help_panel=NAMES),
+]
+WeightKind = Annotated[
+    str,
+    typer.Option(
+        "--weight-kind",
+        metavar="NAME",
+        help="What weights say: precision, how sure a row is; or frequency, how often it is there.",
+        rich_help_panel=NAMES,
+    ),
 ]
 MissingChunks = Annotated[
     str,
