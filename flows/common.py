@@ -359,12 +359,12 @@ def train_model(parameters: JobParameters, what: training.Fit, *, name: str) -> 
 
 def _log_fit(log: Any, trained: Mapping[str, Any]) -> None:
     log.info(
-        "%s, length scale %s: %s features, D = %s, alpha %.3g; on held-out rows: %s",
+        "%s, length scale %s: %s features, D = %s, alpha %s; on held-out rows: %s",
         trained["kernel"],
         number(trained["length_scale"]),
         trained["features"],
         trained["n_components"],
-        trained["alpha"],
+        number(trained["alpha"]),
         _estimate(trained["estimate"]),
     )
     for cause in trained["causes"]:

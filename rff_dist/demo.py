@@ -458,7 +458,7 @@ def _show(figures: Mapping[str, Any], console: Console) -> None:
         "features": f"D = {figures['n_components']:,}",
         "length scale": f"{figures['length_scale']:g} of the width, the best of {len(LENGTH_SCALES)} by "
         "cross-validation",
-        "alpha": f"{figures['alpha']:.2g}",
+        "alpha": ", ".join(f"{alpha:.2g}" for alpha in np.atleast_1d(figures["alpha"])),
         "PSNR": f"[bold green]{figures['psnr']:.1f} dB[/] (linear model: {figures['psnr_linear']:.1f} dB)",
         "seconds": f"{figures['seconds']:.0f} in all, {figures['accumulate_seconds']:.0f} of them for the "
         f"statistics of {len(LENGTH_SCALES)} length scales",

@@ -97,6 +97,8 @@ type FloatArray = NDArray[np.float64]
 
 MAX_WEIGHT_EXPONENT = 400
 MAX_LEVERAGE = 0.95  # mean of the rows', above which they are as good as interpolated
+# Below it rows are too many for the features to follow them, so that no penalty is needed.
+SMALL_LEVERAGE = 0.1
 WEIGHT_BITS = 10  # of the smallest weight that are above the sums' grid, at least
 MAX_DEFAULT_ALPHAS = 48  # three a decade, over the sixteen of float64
 ALPHA_NAMES = ("auto", "gcv", "evidence", "cv", "cv-1se", "press")
@@ -1667,16 +1669,19 @@ def warn_of_alpha(solved: Solved) -> None:
     """Warn where alpha was chosen but what it was chosen by hardly tells of new rows.
 
     At the lower end of its range a better one may lie below, and near the rounding error of Z'Z rounding has
-    a say in the coefficients. Where the mean leverage is near 1 the rows are interpolated.
+    a say in the coefficients. Where the mean leverage is near 1 the rows are interpolated. Few features of
+    many rows want no penalty: folds that found the smallest alpha best have measured that.
     """
     if solved.chosen_by == "given":
         return
     floor, alpha = solved.solution.floor, _least_alpha(solved)
     leverage, at_end = _mean_leverage(solved, alpha)
+    at_floor = alpha < 3 * floor
+    if at_floor and solved.cross_validation is not None and leverage < SMALL_LEVERAGE:
+        return
     reasons = {
         "it is the smallest that was tried, so that a better one may lie below": at_end == "lower",
-        f"it is near {floor:.2g}, the rounding error of Z'Z, below which coefficients are chance": alpha
-        < 3 * floor,
+        f"it is near {floor:.2g}, the rounding error of Z'Z, below which coefficients are chance": at_floor,
         f"with {leverage:.0%} as many degrees of freedom as rows the model follows each of them": leverage
         > MAX_LEVERAGE,
     }

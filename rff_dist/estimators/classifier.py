@@ -50,10 +50,10 @@ def _has_probabilities(estimator: RFFClassifier) -> bool:
 class RFFClassifier(ClassifierMixin, RandomFeatureEstimator):
     """Classification in random Fourier or Nyström features: ridge, logistic regression or kernel SVM.
 
-    Ridge on class codes −1 and +1 costs one pass of O(n_samples · n_components²), as `RFFRidge`; it chooses
-    alpha. The other losses start from it and take 10 to 30 cheap passes more, of
-    O(n_samples · n_components · n_features) each. All have the same bits on one thread, many threads or a
-    cluster, and memory does not grow with the rows.
+    Ridge on class codes −1 and +1 costs what `RFFRidge` does, and chooses as that does: kernel, length
+    scales, features and alpha by the squared errors of held-out rows' codes. The other losses start from it
+    and take 10 to 30 cheap passes more, of O(n_samples · n_components · n_features) each. All have the same
+    bits on one thread, many threads or a cluster, and memory does not grow with the rows.
 
     Parameters
     ----------
@@ -96,6 +96,9 @@ class RFFClassifier(ClassifierMixin, RandomFeatureEstimator):
         As in `RFFRidge`.
     selection_, statistics_
         As in `RFFRidge`; `selection_` and `statistics_` are those of ridge on the codes.
+    estimate_ : dict or None
+        What is expected on new rows, by rows that were held out: `accuracy` and `log_loss` with their
+        `…_standard_error`, of ridge on the codes whatever the loss is. None without folds.
 
     Notes
     -----

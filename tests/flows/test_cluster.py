@@ -32,7 +32,7 @@ pytestmark = [pytest.mark.flows, pytest.mark.distributed, pytest.mark.usefixture
 @pytest.fixture(scope="module")
 def parameters(tmp_path_factory: pytest.TempPathFactory) -> ClusterParameters:
     folder = tmp_path_factory.mktemp("cluster")
-    X, y = make_blobs(900, 3, centers=4, cluster_std=3.0, random_state=0)
+    X, y = make_blobs(900, 3, centers=4, cluster_std=3.5, random_state=0)
     write_dataset(folder / "data.zarr", X, y, groups=y, chunk_rows=200)
     return ClusterParameters(
         data=str(folder / "data.zarr"),

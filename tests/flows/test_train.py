@@ -374,7 +374,7 @@ GOOD = {"data": "data.zarr", "model": "model"}
         ({"kernel": "gausian"}, "'gaussian'"),
         ({"kernel": "laplacian", "design": "orthogonal"}, "design='iid'"),
         ({"kernel": "matern:mu=1.5"}, "does not take 'mu=1.5'"),
-        ({"kernel": "gaussian + linear", "length_scale": 2.0}, "no single width"),
+        ({"kernel": "linear", "length_scale": 2.0}, "no part without a width"),
         ({"nu": 1.5}, "auto kernel has none"),
         ({"features": "nystroem"}, "'nystrom'"),
         ({"centres": "k-means++"}, "features='nystrom'"),

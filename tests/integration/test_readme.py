@@ -47,7 +47,8 @@ def test_python_prints_what_the_readme_says(blocks, tmp_path, project_root):
             said.append(text)
     assert len(story) == len(said) == 5
     (tmp_path / "story.py").write_text("\n".join(story))
-    assert run([sys.executable, "story.py"], tmp_path, project_root) == "".join(said)
+    printed = run([sys.executable, "-W", "error::UserWarning", "story.py"], tmp_path, project_root)
+    assert printed == "".join(said)
 
 
 def commands_of(text: str) -> list[list[str]]:

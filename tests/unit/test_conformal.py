@@ -15,7 +15,6 @@ from sklearn.linear_model import Ridge
 
 from rff_dist import (
     Gaussian,
-    RFFRidge,
     SerialEngine,
     draw_feature_map,
     load_model,
@@ -39,6 +38,7 @@ from rff_dist.feature_map import Nystrom, draw_nystrom
 from rff_dist.folds import GroupFolds, HashFolds, TimeFolds
 from rff_dist.model import RidgeModel
 from rff_dist.storage import ArrayDataset
+from tests.plain import plain_ridge
 
 ENGINE = SerialEngine(n_threads=1)
 ALPHA = 0.3
@@ -264,7 +264,9 @@ def test_normalised_intervals_follow_the_noise_and_cover_as_often_as_they_say(la
     third = np.argsort(np.argsort(deviation[3000:])) * 3 // 10_000
     covered, width = {}, {}
     for conformal in (True, "normalized"):
-        model = RFFRidge(n_components=256, cv=5, conformal=conformal, random_state=0).fit(X[:3000], y[:3000])
+        model = plain_ridge(n_components=256, cv=5, conformal=conformal, random_state=0).fit(
+            X[:3000], y[:3000]
+        )
         lower, upper = model.predict_interval(X[3000:], coverage=0.9)
         inside = (y[3000:] >= lower) & (y[3000:] <= upper)
         covered[conformal] = [inside.mean(), inside[third == 0].mean(), inside[third == 2].mean()]
@@ -280,7 +282,7 @@ def test_normalised_intervals_are_the_same_stored_written_and_on_more_threads(tm
     X, y, _ = varying(9000, 1)
     Y = np.column_stack([y, 100 * X[:, 2] ** 2 * y])
     models = [
-        RFFRidge(
+        plain_ridge(
             n_components=32, alpha=1.0, cv=3, conformal="normalized", random_state=0, engine=SerialEngine(n)
         ).fit(X, Y)
         for n in (1, 2)
@@ -304,7 +306,7 @@ def test_normalised_intervals_are_the_same_stored_written_and_on_more_threads(tm
 
 def test_a_constant_target_has_intervals_of_no_width():
     X = np.random.default_rng(0).standard_normal((200, 2))
-    model = RFFRidge(n_components=8, alpha=1.0, conformal="normalized", random_state=0)
+    model = plain_ridge(n_components=8, alpha=1.0, conformal="normalized", random_state=0)
     lower, upper = model.fit(X, np.ones(200)).predict_interval(X)
     assert_allclose(upper - lower, 0.0, atol=1e-12)  # the residual of 1 in float64
 
@@ -319,7 +321,7 @@ def test_a_constant_target_has_intervals_of_no_width():
 )
 def test_intervals_that_cannot_be_made_are_refused_before_any_pass(given, message):
     with pytest.raises(InvalidParameterError, match=message):
-        RFFRidge(n_components=8, **given).fit(np.eye(20), np.arange(20.0))
+        plain_ridge(n_components=8, **given).fit(np.eye(20), np.arange(20.0))
 
 
 @pytest.mark.parametrize("folds", [HashFolds(5), TimeFolds(4)])

@@ -93,7 +93,7 @@ def test_the_seed_decides(X):
         ({"n_components": True}, r"`n_components` is True; expected an integer"),
         ({"length_scale": 0.0}, r"`length_scale`.* 0\.0"),
         ({"length_scale": -2.0}, r"`length_scale`.* -2\.0"),
-        ({"length_scale": "wide"}, r"`length_scale` is 'wide'; expected 'median'"),
+        ({"length_scale": "wide"}, r"`length_scale` is 'wide'; expected 'auto', 'median'"),
         (
             {"kernel": "laplace", "design": "iid"},
             r"unknown `kernel` 'laplace' \(did you mean 'laplacian'\?\)",
