@@ -432,7 +432,7 @@ def _tables(rows: list[Row]) -> Iterator[Columns]:
 
 def _columns(what: str, rows: list[Row], figure: str, models: tuple[str, ...]) -> Columns:
     notes = [", not counted" if row.name in NOT_COUNTED else "" for row in rows]
-    names = [f"{row.name}, {row.shape[0]:_} × {row.shape[1]}" for row in rows]
+    names = [f"{row.name}, {row.shape[0]:,} × {row.shape[1]}" for row in rows]
     return {
         what: [name + note for name, note in zip(names, notes, strict=True)],
         **{model: [_number(row.mean(model, figure)) for row in rows] for model in models},
