@@ -230,7 +230,8 @@ def test_balanced_folds_travel_with_their_table_and_name_themselves_without_it()
     assert repr(folds) == repr(GroupFolds(5, 3))
     sent = pickle.dumps(folds)
     assert len(sent) < 11 * 2**16
-    assert pickle.loads(sent) == folds != GroupFolds(5, 3)
+    assert pickle.loads(sent) == folds
+    assert folds != GroupFolds(5, 3)  # which has no table of the groups
     fold = folds.assign(0, 3, n_samples=3, groups=np.array(["site 7", "elsewhere", "site 7"]))
     assert fold[1] == GroupFolds(5, 3).assign(0, 1, n_samples=1, groups=np.array(["elsewhere"]))[0]
     assert fold[0] == fold[2]
