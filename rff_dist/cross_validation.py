@@ -27,10 +27,9 @@ from rff_dist.feature_map import FeatureMap
 from rff_dist.folds import Folds, FoldStatistics
 from rff_dist.runs import expand
 from rff_dist.selection import MATERIAL_GAIN, RESOLUTION, alpha_grid, check_grid, end_of_grid, worst_end
-from rff_dist.solvers import decompose
 from rff_dist.solvers.cholesky import rounding_floor
-from rff_dist.solvers.eigen import RidgeSpectrum
 from rff_dist.solvers.solution import check_n_threads
+from rff_dist.solvers.tridiagonal import RidgeTridiagonal, tridiagonalize
 from rff_dist.statistics import FloatArray, NormalEquations, RidgeStatistics
 from rff_dist.triangular import tile_pool
 
@@ -312,8 +311,8 @@ def cross_validate(
 ) -> CrossValidation:
     """Cross-validate ridge regression for every alpha, width and target, without another look at the data.
 
-    Takes a decomposition of O(n_components³) for each split and width; see `cross_validation_bytes` for the
-    memory. Alphas and targets cost O(n_components²) each.
+    Takes a reduction to tridiagonal form, O(n_components³), for each split and width; see
+    `cross_validation_bytes` for the memory. Alphas and targets cost O(n_components²) each.
 
     Parameters
     ----------
@@ -386,8 +385,8 @@ def cross_validation_bytes(
 ) -> int:
     """Return the peak memory of `cross_validate`, beyond the statistics it is given.
 
-    Each thread holds a Gram and, as LAPACK's divide and conquer asks, four arrays of its size; later the
-    eigenvectors, the fold's Gram and the coefficients of up to 512 pairs of alpha and target.
+    Each thread holds a Gram, its tridiagonal form, the fold's Gram and statistics, and the coefficients of up
+    to 512 pairs of alpha and target.
 
     Parameters
     ----------
@@ -399,16 +398,16 @@ def cross_validation_bytes(
         One fold's statistics.
     """
     columns = min(_COLUMNS, n_alphas * n_targets)
-    of_thread = 8 * n_components * (5 * n_components + 4 * columns + 4 * n_targets)
-    return n_threads * (of_thread + 2 * statistics_bytes) + 2 * statistics_bytes
+    of_thread = 8 * n_components * (3 * n_components + 4 * columns + 4 * n_targets)
+    return n_threads * (of_thread + statistics_bytes) + statistics_bytes
 
 
 def cross_validation_flops(widths: Sequence[int], n_splits: int) -> int:
-    """Return the operations of the decompositions of `cross_validate`, most of its work: 9·D³ each.
+    """Return the operations of the reductions of `cross_validate`, most of its work: 3·D³ each.
 
-    Golub & Van Loan (2013), Matrix Computations, section 8.3.
+    They are 4/3·D³, half of which run at the memory's speed: they take as long as 3·D³ of products.
     """
-    return n_splits * sum(9 * width**3 for width in widths)
+    return n_splits * sum(3 * width**3 for width in widths)
 
 
 # -- what is trained and validated on --------------------------------------------------------------
@@ -534,8 +533,8 @@ def _validate(problem: _Problem, alphas: FloatArray, *, fit_intercept: bool) -> 
     """
     assert problem.training is not None
     equations = problem.training.normal_equations(fit_intercept=fit_intercept)
-    problem.training = None  # the decomposition is the peak of memory: hold nothing for it that is done with
-    spectrum = decompose(equations, n_threads=1)
+    problem.training = None  # what follows is the peak of memory: hold nothing for it that is done with
+    reduced = tridiagonalize(equations)
     fold = problem.validation.normal_equations(fit_intercept=fit_intercept)
     weight = problem.validation.sum_of_weights
     fold_error = max(rounding_floor(fold.gram), fold.gram_error)
@@ -545,50 +544,28 @@ def _validate(problem: _Problem, alphas: FloatArray, *, fit_intercept: bool) -> 
     for start in range(0, len(pairs), _COLUMNS):
         columns = pairs[start : start + _COLUMNS]
         targets = columns % n_targets
-        coefficients = _coefficients(equations, spectrum, alphas[columns // n_targets], targets)
+        coefficients = _coefficients(equations, reduced, alphas[columns // n_targets], targets)
         errors[columns] = _sum_of_squares(fold, coefficients, targets, fold_error) + weight * np.square(
             fold.target_means[targets]
-            - spectrum.target_means[targets]
-            - (fold.feature_means - spectrum.feature_means) @ coefficients
+            - equations.target_means[targets]
+            - (fold.feature_means - equations.feature_means) @ coefficients
         )
-    leverages = spectrum.degrees_of_freedom(alphas) / equations.n_samples
+    leverages = reduced.degrees_of_freedom(alphas) / equations.n_samples
     return errors.reshape(len(alphas), n_targets), leverages
 
 
 def _coefficients(
-    equations: NormalEquations, spectrum: RidgeSpectrum, alphas: FloatArray, targets: NDArray[np.intp]
+    equations: NormalEquations, reduced: RidgeTridiagonal, alphas: FloatArray, targets: NDArray[np.intp]
 ) -> FloatArray:
     """Return w of each pair of alpha and target, shape (n_components, n_pairs).
 
-    One step of iterative refinement takes out what eigenvectors of rounded directions leave, which is
-    some 100 times the error of a Cholesky factorisation.
+    One step of iterative refinement takes out what the reduction's rounding leaves, which is some 100 times
+    the error of a Cholesky factorisation.
     """
-    moments = equations.moments[:, targets]
-    projected = spectrum.projected_moments[spectrum.n_clipped :, targets]
-    coefficients = _solve(spectrum, moments, projected, alphas)
-    residual = moments - equations.gram @ coefficients - alphas * coefficients
-    return coefficients + _solve(spectrum, residual, _kept_vectors(spectrum).T @ residual, alphas)
-
-
-def _solve(
-    spectrum: RidgeSpectrum, right_hand_sides: FloatArray, projected: FloatArray, alphas: FloatArray
-) -> FloatArray:
-    """Solve (A + alpha)·w = b, of which `projected` is in the eigenvectors that were kept.
-
-    An eigenvalue below the floor counts as 0. Its direction has a weight at every alpha above the floor: B
-    in it may reach sqrt(floor) of y, which float64 resolves long after the eigenvalue. Below the floor it
-    has none, as in a solution of least norm.
-    """
-    vectors = _kept_vectors(spectrum)
-    solution = vectors @ (projected / (spectrum.eigenvalues[spectrum.n_clipped :, np.newaxis] + alphas))
-    if spectrum.n_clipped:
-        inverse = np.where(alphas >= spectrum.floor, 1.0 / alphas, 0.0)
-        solution += inverse * (right_hand_sides - vectors @ projected)
-    return np.asarray(solution)
-
-
-def _kept_vectors(spectrum: RidgeSpectrum) -> FloatArray:
-    return spectrum.eigenvectors[:, spectrum.eigenvectors.shape[1] - spectrum.effective_rank :]
+    moments, penalties = equations.moments[:, targets], np.maximum(alphas, reduced.floor)
+    coefficients = reduced.solve(moments, penalties)
+    residual = moments - equations.gram @ coefficients - penalties * coefficients
+    return coefficients + reduced.solve(residual, penalties)
 
 
 def _sum_of_squares(

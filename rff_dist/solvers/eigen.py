@@ -248,7 +248,7 @@ def decompose(equations: NormalEquations, *, n_threads: int | None = None) -> Ri
         eigenvalues, eigenvectors = found or _eigh(gram, threads)
         projected = np.zeros((n_components, equations.moments.shape[1]))
         projected[n_components - eigenvectors.shape[1] :] = eigenvectors.T @ equations.moments
-    return _clip(equations, eigenvalues, eigenvectors, projected)
+    return _spectrum_of(equations, eigenvalues, eigenvectors, projected)
 
 
 def _eigh(gram: FloatArray, n_threads: int) -> tuple[FloatArray, FloatArray]:
@@ -305,9 +305,12 @@ def _eigh_of_low_rank(
     return eigenvalues, (basis @ rotation)[:, ::-1]
 
 
-def _clip(
-    equations: NormalEquations, eigenvalues: FloatArray, eigenvectors: FloatArray, projected: FloatArray
-) -> RidgeSpectrum:
+def clip(equations: NormalEquations, eigenvalues: FloatArray) -> tuple[float, int]:
+    """Return the rounding error of a Gram's eigenvalues, ascending, and how many are not above it.
+
+    The error is n_components · eps · (largest), that of the sums' grid, or the size of the most negative
+    eigenvalue, whichever is the largest. One that rounding does not explain raises a LinAlgWarning.
+    """
     rounding = len(eigenvalues) * float(np.finfo(np.float64).eps)
     smallest, largest = float(eigenvalues[0]), float(eigenvalues[-1])
     floor = max(rounding * largest, equations.gram_error, -smallest, 0.0)
@@ -321,7 +324,7 @@ def _clip(
             f"rounding explains ({explained:.3g}): was it summed in float32, or from other rows "
             f"than the counts? Eigenvalues up to {floor:.3g} are taken as zero",
             LinAlgWarning,
-            stacklevel=3,
+            stacklevel=4,
         )
     if n_clipped:
         logger.info(
@@ -332,13 +335,20 @@ def _clip(
             smallest,
             largest,
         )
+    return floor, n_clipped
+
+
+def _spectrum_of(
+    equations: NormalEquations, eigenvalues: FloatArray, eigenvectors: FloatArray, projected: FloatArray
+) -> RidgeSpectrum:
+    floor, n_clipped = clip(equations, eigenvalues)
     return RidgeSpectrum(
         eigenvalues=np.where(np.arange(len(eigenvalues)) < n_clipped, 0.0, eigenvalues),
         eigenvectors=eigenvectors,
         projected_moments=np.where((np.arange(len(eigenvalues)) < n_clipped)[:, np.newaxis], 0.0, projected),
         floor=floor,
         n_clipped=n_clipped,
-        smallest_eigenvalue=smallest,
+        smallest_eigenvalue=float(eigenvalues[0]),
         total_sum_of_squares=equations.total_sum_of_squares,
         feature_means=equations.feature_means,
         target_means=equations.target_means,
