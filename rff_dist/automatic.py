@@ -56,7 +56,7 @@ from rff_dist.search import (
 from rff_dist.selection import PerTarget
 from rff_dist.storage import ArrayDataset
 from rff_dist.storage.columns import as_column
-from rff_dist.storage.labelled import GroupedDataset
+from rff_dist.storage.labelled import GroupedDataset, LabelledDataset
 
 __all__ = ["Choices", "RidgeOptions", "choices_of", "fit"]
 
@@ -68,11 +68,13 @@ ROUND_ROWS = 10_000
 ROUND_COMPONENTS = 512
 MULTIPLES = (0.5, 1.0, 2.0, 4.0)  # of the median distance between rows
 TRIED_WITH_NYSTROM = 3
+WITHIN_REACH = 1.3  # times the best score of the first round: what more components and rows may make up for
 TUNED_ON = 2000  # rows by which length scales are tuned, and of which half at most
 TUNING_STARTS = 4
 FEW_ROWS = 500  # of which half tune length scales in half as many components
-MIN_TUNED_SAMPLES = 200  # half of fewer rows are too few to tune length scales by,
-ROWS_PER_LENGTH_SCALE = 10  # and so are fewer than these for each column
+MIN_TUNED_SAMPLES = 40  # half of fewer rows are too few to tune length scales by, and so is less than one a column
+TRUSTED_SAMPLES = 200  # length scales that half of fewer rows tuned,
+TRUSTED_PER_COLUMN = 10  # or fewer than these for each column, compete by their errors alone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,8 +169,10 @@ class RidgeOptions:
             return [TimesMedian(1.0)]
         if given == "median" or not parts_without_length_scale(kernel):
             return [None]  # it brings its own, has none, or they are filled in
-        enough = dataset.n_samples >= max(MIN_TUNED_SAMPLES, 2 * ROWS_PER_LENGTH_SCALE * dataset.n_features)
-        tunable = isinstance(kernel, Stationary) and enough
+        # few rows of classes can be parted exactly, which the evidence takes for knowing the length scales
+        classes = isinstance(dataset, LabelledDataset)
+        least = _trusted_samples(dataset) if classes else max(MIN_TUNED_SAMPLES, 2 * dataset.n_features)
+        tunable = isinstance(kernel, Stationary) and dataset.n_samples >= least
         return [*(["evidence"] if tunable else []), *map(TimesMedian, MULTIPLES)]
 
 
@@ -365,6 +369,11 @@ def fit(dataset: Dataset, options: RidgeOptions, *, engine: Engine) -> pipeline.
     return replace(trained, model=trained.model.with_card(candidates=[*final, *rows]))
 
 
+def _trusted_samples(dataset: Dataset) -> int:
+    """Return how many rows there must be for tuned length scales to speak for themselves."""
+    return max(TRUSTED_SAMPLES, 2 * TRUSTED_PER_COLUMN * dataset.n_features)
+
+
 def _tuning(n_samples: int) -> dict[str, int]:
     """Return the options of `drawing.tune` for candidates: quicker than what is asked for by name."""
     n_components = 128 if n_samples < FEW_ROWS else 256
@@ -372,22 +381,23 @@ def _tuning(n_samples: int) -> dict[str, int]:
 
 
 def round_components(n_samples: int) -> int:
-    """Return how many components candidates of the first round have: 512, or about half as many as rows."""
-    return min(ROUND_COMPONENTS, max(64, 1 << (n_samples // 2 - 1).bit_length()))
+    """Return how many components candidates of the first round have: 512, or a quarter to half of the rows."""
+    return min(ROUND_COMPONENTS, max(64, 1 << (n_samples // 4 - 1).bit_length()))
 
 
 def _finalists(tries: Sequence[_Try], *, n_samples: int, n_components: int) -> list[Candidate]:
     """Return the best candidate, the best with the other kind of features, and the best other kernel.
 
-    What few components say of kinds and kernels need not hold for many, so these meet again. Only the best
-    remains where the first round had all rows and components: then it was the final.
+    What few components say of kinds and kernels need not hold for many, so these meet again if they are
+    within reach. Only the best remains where the first round had all rows and components: it was the final.
     """
     best, *others = tries
     if n_samples <= ROUND_ROWS and n_components <= round_components(n_samples):
         return [best.candidate]
-    found = [best]
+    found, limit = [best], WITHIN_REACH * float(best.row["score"])
+    close = [one for one in others if float(one.row["score"]) <= limit]
     for differs in (_other_features, _other_kernel):
-        found += [one for one in others if differs(one, best) and one not in found][:1]
+        found += [one for one in close if differs(one, best) and one not in found][:1]
     return [one.candidate for one in found]
 
 
@@ -438,14 +448,37 @@ class _FirstRound:
                 # constant targets say nothing of length scales, and neither do few rows that are alike
                 self.prepared.say("choose", f"length scales were not tuned: {error}")
         if len(options.kinds) > 1:
-            nonlinear = [one for one in _best_first(tries) if not isinstance(one.candidate.kernel, Linear)]
+            ranked = self._best_first(tries)
+            nonlinear = [one for one in ranked if not isinstance(one.candidate.kernel, Linear)]
             for one in nonlinear[:TRIED_WITH_NYSTROM]:
                 tries.append(self._try(replace(one.candidate, features=options.kinds[1]), sample))
-        best = _best_first(tries)[0].candidate
+        best = self._best_first(tries)[0].candidate
         if options.kernel == "auto" and self._may_add_linear(best):
             kernel = self.draws.kernel(best) + Linear()
             tries.append(self._try(Candidate(kernel, None, best.features), sample))
-        return _best_first(tries)
+        return self._best_first(tries)
+
+    def _best_first(self, tries: Sequence[_Try]) -> list[_Try]:
+        """Sort by error, but let the first be what is preferred among those that may be as good.
+
+        What lies within one standard error of the least error may be chance; errors of the same folds are
+        compared fold by fold. Then a linear model is preferred, as the simplest. Next come length scales that
+        many rows tuned, since those rows, which no fold validates on, speak for them too, and sums of kernels
+        last.
+        """
+        ranked = sorted(tries, key=lambda one: float(one.row["score"]))
+        as_good = [one for one in ranked[1:] if _within_one_standard_error(one, ranked[0])]
+        favourite = min([ranked[0], *as_good], key=self._preference)
+        return [favourite, *(one for one in ranked if one is not favourite)]
+
+    def _preference(self, one: _Try) -> int:
+        candidate, dataset = one.candidate, self.prepared.dataset
+        trusted = dataset.n_samples >= _trusted_samples(dataset)
+        if isinstance(candidate.kernel, Linear):
+            return 0
+        if candidate.length_scale == "evidence" and trusted:
+            return 1
+        return 2 if isinstance(candidate.kernel, Stationary) else 3
 
     def _may_add_linear(self, best: Candidate) -> bool:
         """Return whether columns leave room for other components, and these are not to be shortened."""
@@ -474,29 +507,6 @@ class _FirstRound:
         self.prepared.say("choose", _words(row))
         at = int(np.flatnonzero(table.alphas == table.best.alpha)[0])
         return _Try(candidate, row, table.split_scores()[:, 0, at])
-
-
-def _best_first(tries: Sequence[_Try]) -> list[_Try]:
-    """Sort by error, but let the first be what is preferred among those that may be as good.
-
-    What lies within one standard error of the least error may be chance; errors of the same folds are
-    compared fold by fold. Then a linear model is preferred, as the simplest. Next come tuned length scales,
-    since the rows that they were tuned by, which no fold validates on, speak for them too, and sums of
-    kernels last.
-    """
-    ranked = sorted(tries, key=lambda one: float(one.row["score"]))
-    as_good = [one for one in ranked[1:] if _within_one_standard_error(one, ranked[0])]
-    favourite = min([ranked[0], *as_good], key=_preference)
-    return [favourite, *(one for one in ranked if one is not favourite)]
-
-
-def _preference(one: _Try) -> int:
-    candidate = one.candidate
-    if isinstance(candidate.kernel, Linear):
-        return 0
-    if candidate.length_scale == "evidence":
-        return 1
-    return 2 if isinstance(candidate.kernel, Stationary) else 3
 
 
 def _within_one_standard_error(one: _Try, best: _Try) -> bool:
