@@ -72,7 +72,9 @@ WITHIN_REACH = 1.3  # times the best score of the first round: what more compone
 TUNED_ON = 2000  # rows by which length scales are tuned, and of which half at most
 TUNING_STARTS = 4
 FEW_ROWS = 500  # of which half tune length scales in half as many components
-MIN_TUNED_SAMPLES = 40  # half of fewer rows are too few to tune length scales by, and so is less than one a column
+MIN_TUNED_SAMPLES = (
+    40  # half of fewer rows are too few to tune length scales by, and so is less than one a column
+)
 TRUSTED_SAMPLES = 200  # length scales that half of fewer rows tuned,
 TRUSTED_PER_COLUMN = 10  # or fewer than these for each column, compete by their errors alone
 
@@ -381,7 +383,7 @@ def _tuning(n_samples: int) -> dict[str, int]:
 
 
 def round_components(n_samples: int) -> int:
-    """Return how many components candidates of the first round have: 512, or a quarter to half of the rows."""
+    """Return how many components candidates of the first round have: 512, or ¼ to ½ as many as rows."""
     return min(ROUND_COMPONENTS, max(64, 1 << (n_samples // 4 - 1).bit_length()))
 
 

@@ -65,6 +65,11 @@ class Folds(ABC):
         """
 
     @property
+    def may_lack_rows(self) -> bool:
+        """Whether a fold without rows is no error, but is not validated on."""
+        return False
+
+    @property
     def splits(self) -> list[tuple[tuple[int, ...], int]]:
         """Return each pair of folds to train on and the fold to validate on: all others, each in turn."""
         every = range(self.n_folds)
@@ -301,6 +306,11 @@ class HeldInFolds(Folds):
         room = (end - begin - self.width + 1).astype(np.uint64)
         return begin + (hashes * room >> np.uint64(32)).astype(np.int64)
 
+    @property
+    def may_lack_rows(self) -> bool:
+        """Whether rows are held in at random, which may be all of a fold."""
+        return self.n_stretches > 0
+
     def is_held_in(self, fold_of_row: IntArray) -> NDArray[np.bool_]:
         """Return which rows are never validated on, given the fold of each."""
         return np.asarray(fold_of_row == (self.n_folds - 1 if self.n_stretches else 0))
@@ -326,6 +336,11 @@ class SampledFolds(PredefinedFolds):
     """
 
     whole: Folds = HashFolds()
+
+    @property
+    def may_lack_rows(self) -> bool:
+        """Whether the sample, in which rows without weight are not, may have missed a fold: always."""
+        return True
 
     @property
     def splits(self) -> list[tuple[tuple[int, ...], int]]:
@@ -485,10 +500,15 @@ class FoldStatistics:
         StatisticsError
             If a fold that is held out has no rows, or none of them any weight.
         """
-        splits = [split for split in self.folds.splits if self.fold(split[1]).n_observations > 0]
+        splits = [split for split in self.folds.splits if self._validates(split[1])]
         if not splits:
             raise StatisticsError(f"no row that {self.folds} hold out has a weight above 0; use fewer folds")
         return splits
+
+    def _validates(self, held_out: int) -> bool:
+        if self.parts[held_out] is None and self.folds.may_lack_rows:
+            return False
+        return self.fold(held_out).n_observations > 0
 
     def total(self) -> RidgeStatistics:
         """Return the statistics of all rows.

@@ -68,7 +68,7 @@ from rff_dist.folds import (
     hold_in,
 )
 from rff_dist.frequencies import Design
-from rff_dist.kernels import Kernel, LengthScale
+from rff_dist.kernels import Kernel, LengthScale, Stationary
 from rff_dist.labelling import count_groups
 from rff_dist.leave_one_out import LeaveOneOut, hat_matrix, leave_out_rows, select_by_press
 from rff_dist.model import RidgeModel
@@ -99,6 +99,8 @@ MAX_WEIGHT_EXPONENT = 400
 MAX_LEVERAGE = 0.95  # mean of the rows', above which they are as good as interpolated
 # Below it rows are too many for the features to follow them, so that no penalty is needed.
 SMALL_LEVERAGE = 0.1
+MAX_UNCERTAINTY = 0.5  # standard error of the error by folds, as a share of it
+MAX_CANCELLING = 5.0  # coefficients' norm per row in deviations of the targets
 WEIGHT_BITS = 10  # of the smallest weight that are above the sums' grid, at least
 MAX_DEFAULT_ALPHAS = 48  # three a decade, over the sixteen of float64
 ALPHA_NAMES = ("auto", "gcv", "evidence", "cv", "cv-1se", "press")
@@ -1625,7 +1627,8 @@ def _model_of(
             "sample_weight_kind": prepared.sample_weight_kind,
         },
     )
-    warn_of_alpha(solved)
+    bounded = isinstance(kernel_of(feature_map), Stationary)
+    warn_of_alpha(solved, cancelling=_cancelling(solved, statistics) if bounded else 0.0)
     columns = ColumnMoments.of(prepared.moments, frequency_weights=prepared.frequency_weights)
     return replace(model, columns=columns)
 
@@ -1665,17 +1668,19 @@ def describe_estimate(solved: Solved) -> dict[str, Any] | None:
     return {"by": "press" if path is not None else "cv", **found}
 
 
-def warn_of_alpha(solved: Solved) -> None:
+def warn_of_alpha(solved: Solved, *, cancelling: float = 0.0) -> None:
     """Warn where alpha was chosen but what it was chosen by hardly tells of new rows.
 
     At the lower end of its range a better one may lie below, and near the rounding error of Z'Z rounding has
-    a say in the coefficients. Where the mean leverage is near 1 the rows are interpolated. Few features of
-    many rows want no penalty: folds that found the smallest alpha best have measured that.
+    a say in the coefficients. Where the mean leverage is near 1 the rows are interpolated. Coefficients that
+    cancel one another at the rows, see `_cancelling`, need not do so elsewhere. Few features of many rows
+    want no penalty: folds that found the smallest alpha best have measured that.
     """
     if solved.chosen_by == "given":
         return
     floor, alpha = solved.solution.floor, _least_alpha(solved)
     leverage, at_end = _mean_leverage(solved, alpha)
+    uncertain = _uncertainty(solved)
     at_floor = alpha < 3 * floor
     if at_floor and solved.cross_validation is not None and leverage < SMALL_LEVERAGE:
         return
@@ -1684,6 +1689,10 @@ def warn_of_alpha(solved: Solved) -> None:
         f"it is near {floor:.2g}, the rounding error of Z'Z, below which coefficients are chance": at_floor,
         f"with {leverage:.0%} as many degrees of freedom as rows the model follows each of them": leverage
         > MAX_LEVERAGE,
+        f"the error of held-out rows is known to {uncertain:.0%} only, so much do folds differ": uncertain
+        > MAX_UNCERTAINTY,
+        "large coefficients cancel one another at the rows, so that predictions away from them may be far "
+        "off": cancelling > MAX_CANCELLING,
     }
     found = [reason for reason, holds in reasons.items() if holds]
     if found:
@@ -1694,6 +1703,27 @@ def warn_of_alpha(solved: Solved) -> None:
             UserWarning,
             stacklevel=2,
         )
+
+
+def _uncertainty(solved: Solved) -> float:
+    """Return the standard error of the error by folds as a share of it; 0 where it is not known."""
+    choice = solved.choice
+    if choice is None or not choice.score > 0.0:
+        return 0.0
+    return float(np.nan_to_num(choice.standard_error)) / choice.score
+
+
+def _cancelling(solved: Solved, statistics: RidgeStatistics) -> float:
+    """Return the norm of the coefficients per row, in standard deviations of the targets.
+
+    Features of a shift-invariant kernel have the norm 1, so that no prediction is further from the mean than
+    the coefficients' norm. Where that is more than rows times deviations, terms of opposite signs make up the
+    predictions.
+    """
+    norms = np.linalg.norm(solved.solution.coefficients, axis=0)
+    deviations = statistics.target_deviations()
+    varying = deviations > 0.0
+    return float((norms[varying] / deviations[varying]).max(initial=0.0)) / statistics.n_observations
 
 
 def _least_alpha(solved: Solved) -> float:

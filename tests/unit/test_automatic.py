@@ -284,6 +284,7 @@ def test_bad_options_are_refused_before_a_pass(options):
 
 @pytest.mark.filterwarnings("ignore:alpha=.* as many degrees of freedom as rows")  # so few rows are followed
 @pytest.mark.parametrize("n_samples", [2, 3, 5, 8, 13, 30, 199, 200])
+@pytest.mark.filterwarnings("ignore:.*so much do folds differ")  # of 3 and 5 rows
 def test_few_rows_take_other_folds_and_no_fold_is_empty(n_samples):
     folds = pipeline.default_folds(n_samples)
     fold_of_row = folds.assign(0, n_samples, n_samples=n_samples, groups=None)
@@ -395,7 +396,21 @@ def test_interpolated_rows_are_warned_of(alpha):
         )
 
 
-@pytest.mark.parametrize("alpha", ["gcv", "evidence", "cv", "cv-1se"])
+def test_coefficients_that_cancel_at_the_rows_are_warned_of_since_predictions_beyond_them_are_wild():
+    X, y = additive(300, 2, noise=0.5)
+    with pytest.warns(UserWarning, match="cancel one another"):
+        model = plain_ridge(n_components=64, alpha="gcv", random_state=0).fit(X, y)
+    assert np.abs(model.predict(3.0 * X)).max() > 100.0 * np.abs(y).max()
+
+
+def test_folds_that_differ_much_are_warned_of():
+    X, y = additive(60, 2, noise=0.1)
+    y[7] = 300.0
+    with pytest.warns(UserWarning, match="so much do folds differ"):
+        plain_ridge(n_components=16, alpha="auto", random_state=0).fit(X, y)
+
+
+@pytest.mark.parametrize("alpha", ["evidence", "cv", "cv-1se"])
 def test_noisy_targets_are_warned_of_by_nothing(alpha):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
