@@ -9,17 +9,18 @@ import numpy as np
 import pytest
 from sklearn.metrics import accuracy_score
 
-from rff_dist import automatic, classification, prediction, search, training
+from rff_dist import automatic, classification, prediction, search
 from rff_dist.automatic import RidgeOptions
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import DataError, InvalidParameterError, OutputBusyError, OutputExistsError, StorageError
 from rff_dist.feature_map import Nystrom
 from rff_dist.folds import HashFolds, TimeFolds
+from rff_dist.jobs import train as training
+from rff_dist.jobs.train import Fit, JobData
 from rff_dist.kernels import Cauchy, Matern
 from rff_dist.model import read_model
 from rff_dist.search import make_candidates
 from rff_dist.storage import ArrayDataset, as_column, leases, read_record
-from rff_dist.training import Fit, JobData
 
 PLAIN = {"kernel": "gaussian", "length_scale": 1.0, "features": "fourier", "n_components": 32}
 
@@ -42,13 +43,13 @@ def open_job(dataset, place, fit=None, *, labels=None, test=None, **options):
     fit = fit or Fit(options=RidgeOptions(**{**PLAIN, "alpha": 0.1}))
     test = test if test is None or isinstance(test, JobData) else JobData(test)
     options = {"engine": SerialEngine(1), **options}
-    return training.open_job(fit, JobData(dataset, labels), place, test=test, **options)
+    return training.open_run(fit, JobData(dataset, labels), place, test=test, **options)
 
 
-def run(job, metrics=None):
+def run(job):
     training.inspect_data(job)
     summary = training.fit_model(job)
-    return summary, training.publish_model(job, metrics=metrics)
+    return summary, training.publish_model(job)
 
 
 def assert_same(published, model):
@@ -117,7 +118,7 @@ def test_a_classifier_is_that_of_the_library_and_is_judged_by_its_labels(problem
         training.inspect_data(job)
         summary = training.fit_model(job)
         metrics = training.evaluate_model(job)
-        training.publish_model(job, metrics=metrics)
+        training.publish_model(job)
     expected, _ = classification.fit_labels(
         rows, as_column(labels), options, engine=SerialEngine(1), loss=loss, class_weight="balanced"
     )
@@ -186,7 +187,7 @@ def test_evaluation_agrees_with_numpy(problem, in_memory):
         training.inspect_data(job)
         training.fit_model(job)
         metrics = training.evaluate_model(job)
-        training.publish_model(job, metrics=metrics)
+        training.publish_model(job)
     published = read_model(in_memory)
     predicted = prediction.predict_in_memory(test, published, engine=SerialEngine(1))
     error = np.ravel(test.y) - np.ravel(predicted)

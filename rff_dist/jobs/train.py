@@ -1,9 +1,8 @@
-"""A training run in steps that leave what the next one needs: inspect → fit → evaluate → publish.
+"""The job that trains a model: inspect → fit → evaluate → publish.
 
-What is trained is a `Fit`: a ridge regression, a classifier, or the best of given candidates. `Fit.run` is
-the same job in one call. Cut into steps it can be driven by an orchestrator: a step takes and returns small
-JSON-able summaries, and the trained model with its exact sums lies beside the output as a checksummed record
-until the run has published it.
+What is trained is a `Fit`: a ridge regression, a classifier, or the best of given candidates. Each step
+returns a small JSON-able record, and the trained model with its exact sums lies beside the output as a
+checksummed record until it is published.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,24 +24,24 @@ from rff_dist.blocks import Dataset
 from rff_dist.engines import Engine
 from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.feature_map import check_map
+from rff_dist.jobs.options import SupervisedSource
+from rff_dist.jobs.publishing import check_place, store
+from rff_dist.jobs.specs import Train, Tune
+from rff_dist.jobs.steps import Runner, Skipped, Step, Summary, run_steps
 from rff_dist.kernels import check_design, default_design
-from rff_dist.model import RidgeModel, read_model, write_model
+from rff_dist.model import RidgeModel, write_model
 from rff_dist.pipeline import Solved
 from rff_dist.plan import human_bytes
-from rff_dist.publishing import publish
 from rff_dist.storage import ArrayDataset, Column, open_dataset, redact, write_record
 from rff_dist.storage.columns import column_of
 from rff_dist.storage.labelled import GroupedDataset, LabelledDataset
 from rff_dist.storage.leases import Lease, hold
-from rff_dist.storage.locations import Location, beside, check_output, children, discard, parse_location
-from rff_dist.storage.registry import RegisteredModel
+from rff_dist.storage.locations import Location, beside, children, discard, parse_location
 
 __all__ = [
     "Fit",
-    "Job",
     "JobData",
-    "Summary",
-    "check_place",
+    "Training",
     "chosen_candidate",
     "describe_fit",
     "estimate_of",
@@ -50,18 +50,16 @@ __all__ = [
     "inspect_data",
     "leftover_runs",
     "n_candidates",
-    "open_job",
     "open_job_data",
+    "open_run",
+    "open_training",
     "publish_model",
-    "read_trained",
+    "train",
     "trained_models",
 ]
 
 logger = logging.getLogger(__name__)
 
-type Summary = dict[str, Any]
-
-_MODEL_FILES = ("model.json",)
 _TRAINED, _PLAN = "trained-model", "plan"
 
 
@@ -77,25 +75,15 @@ class JobData:
 
 
 def open_job_data(
-    url: str,
-    *,
-    x: str = "X",
-    y: str = "y",
-    sample_weight: str | None = None,
-    missing_chunks: str = "error",
-    group_by: str | None = None,
-    classify: bool = False,
+    source: SupervisedSource, url: str, *, group_by: str | None = None, classify: bool = False
 ) -> JobData:
-    """Open a stored dataset to train on or to evaluate on.
+    """Open data to train on or to evaluate on, their arrays named as the source says.
 
     Parameters
     ----------
+    source : SupervisedSource
     url : str
-        Path or URL of the dataset.
-    x, y, sample_weight : str
-        Names of its arrays; `y` is that of the labels, where there are classes.
-    missing_chunks : str
-        See `open_dataset`.
+        Of the source's data, or of test data beside them.
     group_by : str, optional
         Name of an array of groups whose rows are in one fold.
     classify : bool
@@ -106,22 +94,35 @@ def open_job_data(
     DataError
         If there are no targets.
     StorageError
-        If it cannot be opened.
+        If the data cannot be opened.
     """
-    dataset = open_dataset(
-        url,
-        x=x,
-        y=None if classify else y,
-        sample_weight=sample_weight,
-        missing_chunks=missing_chunks,
-    )
+    names = source.names()
+    dataset = open_dataset(url, **(names | {"y": None} if classify else names))
     if dataset.n_targets < 1 and not classify:
         raise DataError(
             f"{redact(url)} has no y, and training needs targets; write them with the data, or name their "
             "array with `y`"
         )
     rows = dataset if group_by is None else GroupedDataset(dataset, column_of(dataset, group_by))
-    return JobData(rows, column_of(dataset, y) if classify else None)
+    return JobData(rows, column_of(dataset, source.y) if classify else None)
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """A model that was trained, and how it was found.
+
+    Attributes
+    ----------
+    model : RidgeModel
+        With its sums.
+    solved : Solved
+    search : Search or None
+        Where candidates were given.
+    """
+
+    model: RidgeModel
+    solved: Solved
+    search: search.Search | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,12 +205,12 @@ class Fit:
         """Return what the fit begins with, if memory allows it; see `automatic.choices_of`."""
         return automatic.choices_of(dataset, self.options, engine=engine, candidates=self.candidates)
 
-    def run(self, source: JobData, *, engine: Engine) -> tuple[RidgeModel, Solved]:
-        """Train the model, and return how it was solved beside it."""
+    def run(self, source: JobData, *, engine: Engine) -> Trained:
+        """Train the model, and return it with how it was found."""
         options = self.options
         if self.loss is not None:
             assert source.labels is not None
-            return classification.fit_labels(
+            model, solved = classification.fit_labels(
                 source.rows,
                 source.labels,
                 options,
@@ -217,9 +218,10 @@ class Fit:
                 loss=self.loss,
                 class_weight=self.class_weight,
             )
+            return Trained(model, solved)
         if self.candidates is None:
             trained = automatic.fit(source.rows, options, engine=engine)
-            return trained.model, trained.best
+            return Trained(trained.model, trained.best)
         found = search.search(
             source.rows,
             self.candidates,
@@ -237,7 +239,7 @@ class Fit:
             alpha_per_target=options.alpha_per_target,
             sample_weight_kind=options.sample_weight_kind,
         )
-        return found.model, found.solved
+        return Trained(found.model, found.solved, found)
 
 
 # -- what a trained model says of itself -----------------------------------------------------------
@@ -293,9 +295,9 @@ def n_candidates(candidates: Sequence[Mapping[str, Any]]) -> int:
 # -- the job ---------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
-    """What a run is to do, with which engine and where.
+@dataclass(slots=True, kw_only=True)
+class Training:
+    """A run that trains a model: what it is to do, and what its steps have found.
 
     Attributes
     ----------
@@ -315,10 +317,16 @@ class Job:
         Whether a model at `output` may be replaced.
     register : bool
         Whether the model is published as the next version of a registered one.
+    statistics : bool
+        Whether the published model keeps its sums.
+    reason : str
+        Why it is published, for its lineage.
+    lease : Lease
+        The right to write to `output`, which is looked at again before the model is published.
     kept : list of str
         Where a trained model is that could not be published: the run's folder then stays.
-    lease : Lease or None
-        The right to write to `output`, which is looked at again before the model is published.
+    found, metrics
+        What the steps have found; None before.
     """
 
     fit: Fit
@@ -326,51 +334,79 @@ class Job:
     engine: Engine
     output: Location
     folder: Location
+    lease: Lease
     test: JobData | None = None
     overwrite: bool = False
     register: bool = False
+    statistics: bool = True
+    reason: str = "fitted"
     kept: list[str] = field(default_factory=list)
-    lease: Lease | None = None
+    found: Trained | None = None
+    metrics: Summary | None = None
+
+    @property
+    def trained(self) -> Trained:
+        """What the step `fit` has found."""
+        if self.found is None:
+            raise InvalidParameterError("nothing is trained yet; take the steps in their order")
+        return self.found
 
     def place(self, name: str) -> str:
         """Return the URL of one of the run's records."""
         return self.folder.child(name).url
 
-
-def check_place(
-    model_url: str, dataset: Dataset, *, overwrite: bool = False, register: bool = False
-) -> Location:
-    """Return where a model is to be published, if it can be; before a cluster starts, say.
-
-    Raises
-    ------
-    OutputExistsError
-        If there is something at `model_url` and `overwrite` is False; with `register`, something else than a
-        registered model.
-    StorageError
-        If a model cannot be written there.
-    """
-    output = parse_location(model_url)
-    inputs = [] if dataset.url is None else [parse_location(dataset.url)]
-    if register:
-        RegisteredModel(model_url).check(inputs=inputs)
-    else:
-        check_output(output, overwrite=overwrite, inputs=inputs, marker=_MODEL_FILES)
-    return output
+    def steps(self) -> Iterator[Step]:
+        """Yield the steps in their order."""
+        yield Step("inspect", partial(inspect_data, self), repeatable=True)
+        yield Step("fit", partial(fit_model, self), repeatable=True)
+        yield Step("evaluate", partial(evaluate_model, self), repeatable=True)
+        yield Step("publish", partial(publish_model, self))
 
 
 @contextmanager
-def open_job(
-    fit: Fit,
-    data: JobData,
-    model_url: str,
-    *,
-    engine: Engine,
-    test: JobData | None = None,
-    overwrite: bool = False,
-    register: bool = False,
-    holder: str = "a training run",
-) -> Iterator[Job]:
+def open_training(job: Train | Tune, runner: Runner) -> Iterator[Training]:
+    """Begin the job of a spec: refuse what can be, take the lease, then open the engine.
+
+    Raises
+    ------
+    RFFDistError
+        As `open_run`; or if the data do not suit the options.
+    """
+    fit, place, source = job.to_fit(), job.destination, job.source
+    location = check_place(
+        place.model, overwrite=place.overwrite, register=place.register, inputs=[parse_location(source.data)]
+    )
+    data = open_job_data(source, source.data, group_by=job.folds.group_by, classify=job.classify)
+    test = None if job.test is None else open_job_data(source, job.test, classify=job.classify)
+    fit.check(data.rows)
+    with (
+        hold(location, holder=runner.holder),
+        runner.open_engine() as engine,
+        open_run(
+            fit,
+            data,
+            place.model,
+            engine=engine,
+            test=test,
+            overwrite=place.overwrite,
+            register=place.register,
+            statistics=job.statistics,
+            reason=job.reason,
+        ) as run,
+    ):
+        yield run
+
+
+def train(job: Train | Tune, runner: Runner) -> dict[str, Summary | None]:
+    """Train and publish a model, and return the records of the steps by name."""
+    with open_training(job, runner) as run:
+        return run_steps(run.steps(), runner)
+
+
+@contextmanager
+def open_run(
+    fit: Fit, data: JobData, model_url: str, *, engine: Engine, holder: str = "a training run", **options: Any
+) -> Iterator[Training]:
     """Begin a run, and remove its folder at the end, unless a trained model could not be published.
 
     No other run can begin for the same model meanwhile. What runs left that were killed is removed, but for
@@ -378,17 +414,10 @@ def open_job(
 
     Parameters
     ----------
-    fit : Fit
-    data : JobData
+    fit, data, engine
+        See `Training`, and for `options` too.
     model_url : str
         Where the model is to be published.
-    engine : Engine
-    test : JobData, optional
-        What the model is to be evaluated on.
-    overwrite : bool
-        Whether a model that is there may be replaced.
-    register : bool
-        Whether the model is published as the next version of a registered one; then nothing is replaced.
     holder : str
         What a second run is told of this one.
 
@@ -401,19 +430,23 @@ def open_job(
     StorageError
         If a model cannot be written there.
     """
-    output = check_place(model_url, data.rows, overwrite=overwrite, register=register)
+    inputs = [] if data.rows.url is None else [parse_location(data.rows.url)]
+    place = {name: options.get(name, False) for name in ("overwrite", "register")}
+    output = check_place(model_url, inputs=inputs, **place)
     parent, _, name = output.path.rpartition("/")
     hidden = f"{parent}/.{name}" if parent else f".{name}"
     folder = replace(output, path=f"{hidden}.run-{uuid.uuid4().hex[:12]}")
     with hold(output, holder=holder) as lease:
         _remove_leftovers(output)
-        job = Job(fit, data, engine, output, folder, test, overwrite, register, lease=lease)
+        run = Training(
+            fit=fit, data=data, engine=engine, output=output, folder=folder, lease=lease, **options
+        )
         try:
-            yield job
+            yield run
         finally:
-            if not job.kept:
+            if not run.kept:
                 # Nothing resumes from a failed run, and its sums may be gigabytes.
-                discard(job.folder)
+                discard(run.folder)
 
 
 def _remove_leftovers(output: Location) -> None:
@@ -443,7 +476,7 @@ def trained_models(folder: Location) -> list[Location]:
 # -- its steps -------------------------------------------------------------------------------------
 
 
-def inspect_data(job: Job) -> Summary:
+def inspect_data(run: Training) -> Summary:
     """Plan the fit, compare the columns of training and test data, and keep the plan as a record; no pass.
 
     Returns
@@ -460,14 +493,14 @@ def inspect_data(job: Job) -> Summary:
     DataError
         If the test data have other columns.
     """
-    dataset, options = job.data.rows, job.fit.options
-    _check_test(job)
-    job.fit.check(dataset)
-    choices = job.fit.choices(dataset, engine=job.engine)
+    dataset, options = run.data.rows, run.fit.options
+    _check_test(run)
+    run.fit.check(dataset)
+    choices = run.fit.choices(dataset, engine=run.engine)
     plan = pipeline.check_plan(
         dataset,
         choices.widths[-1],
-        engine=job.engine,
+        engine=run.engine,
         alpha=choices.penalty.alpha,
         features=options.kinds[-1],
         n_folds=1 if choices.folds is None else choices.folds.n_folds,
@@ -485,11 +518,11 @@ def inspect_data(job: Job) -> Summary:
         "flops_per_pass": plan.flops,
         "peak_memory": human_bytes(plan.peak_bytes),
     }
-    write_record(job.place(_PLAN), kind=_PLAN, metadata=summary, arrays={}, overwrite=True)
+    write_record(run.place(_PLAN), kind=_PLAN, metadata=summary, arrays={}, overwrite=True)
     return summary
 
 
-def fit_model(job: Job) -> Summary:
+def fit_model(run: Training) -> Summary:
     """Train the model, and keep it with its exact sums as a record in the run's folder.
 
     Returns
@@ -505,14 +538,14 @@ def fit_model(job: Job) -> Summary:
         If a row is missing or was counted twice.
     """
     start = time.perf_counter()
-    model, solved = job.fit.run(job.data, engine=job.engine)
+    run.found = found = run.fit.run(run.data, engine=run.engine)
     seconds = time.perf_counter() - start
-    write_model(model, job.place(_TRAINED), overwrite=True)
-    return {**describe_fit(model, solved), "fit_seconds": round(seconds, 3)}
+    write_model(found.model, run.place(_TRAINED), overwrite=True)
+    return {**describe_fit(found.model, found.solved), "fit_seconds": round(seconds, 3)}
 
 
-def evaluate_model(job: Job) -> Summary:
-    """Measure the trained model's errors on the job's test data in one pass.
+def evaluate_model(run: Training) -> Summary | Skipped:
+    """Measure the trained model's errors on the job's test data in one pass; skipped where there are none.
 
     Returns
     -------
@@ -523,23 +556,22 @@ def evaluate_model(job: Job) -> Summary:
 
     Raises
     ------
-    InvalidParameterError
-        If the job has no test data.
     DataError
         If a value cannot be used, or a label is of no class.
     """
-    test = job.test
+    test = run.test
     if test is None:
-        raise InvalidParameterError("the job has no test data to evaluate on; open it with `test`")
-    model = read_trained(job)
+        return Skipped("No test data were given, so the model was not evaluated.")
+    model = run.trained.model
     about = {"test_data": redact(test.rows.url or "in memory"), "n_samples": test.rows.n_samples}
     if test.labels is not None:
         rows = LabelledDataset(test.rows, test.labels, classification.read_classes(model))
-        found = classification.evaluate(rows, model, engine=job.engine)
+        found = classification.evaluate(rows, model, engine=run.engine)
         names = ("accuracy", "balanced_accuracy", "log_loss")
-        return {**about, **{name: getattr(found, name) for name in names}}
-    errors = prediction.evaluate(test.rows, model, engine=job.engine)
-    return {
+        run.metrics = {**about, **{name: getattr(found, name) for name in names}}
+        return run.metrics
+    errors = prediction.evaluate(test.rows, model, engine=run.engine)
+    run.metrics = {
         **about,
         "mse": errors.mean_squared_error.tolist(),
         "rmse": np.sqrt(errors.mean_squared_error).tolist(),
@@ -547,63 +579,54 @@ def evaluate_model(job: Job) -> Summary:
         "bias": errors.bias.tolist(),
         "r2": [None if np.isnan(value) else value for value in errors.r2.tolist()],
     }
+    return run.metrics
 
 
-def read_trained(job: Job) -> RidgeModel:
-    """Return the job's model, which was trained, with its sums."""
-    return read_model(job.place(_TRAINED))
-
-
-def publish_model(job: Job, *, metrics: Mapping[str, Any] | None = None) -> Summary:
+def publish_model(run: Training) -> Summary:
     """Write the trained model to the output; a reader sees it whole or not at all.
 
     Where it cannot be written there, the run's folder stays with the trained model, and the error says where.
-
-    Parameters
-    ----------
-    metrics : dict, optional
-        What `evaluate_model` returned, kept on the model's card.
 
     Returns
     -------
     summary : dict
         Where the model is, its digest, and the version's number where it is registered.
     """
-    model = read_trained(job)
-    if metrics is not None:
-        model = model.with_card(metrics=dict(metrics))
+    model = run.trained.model
+    if run.metrics is not None:
+        model = model.with_card(metrics=run.metrics)
     try:
-        version = _publish(job, model)
+        run.lease.check()
+        version = store(
+            model if run.statistics else model.without_statistics(),
+            run.output.url,
+            register=run.register,
+            overwrite=run.overwrite,
+            data=run.data.rows.url,
+            reason=run.reason,
+            n_samples=run.data.rows.n_samples,
+        )
     except Exception as error:
-        place = job.place(_TRAINED)
-        job.kept.append(place)  # what was trained for hours is not lost with it
+        place = run.place(_TRAINED)
+        run.kept.append(place)  # what was trained for hours is not lost with it
         error.add_note(f"the trained model is kept at {redact(place)}")
         logger.warning("the model was not published; it is kept at %s", redact(place))
         raise
     return {
-        "model": redact(job.output.url),
-        "version": version,
+        "model": redact(run.output.url),
+        "version": None if version is None else version.number,
+        "parent": None if version is None else version.parent,
         "digest": model.digest(),
         "statistics": model.card["statistics_digest"],
     }
 
 
-def _publish(job: Job, model: RidgeModel) -> int | None:
-    """Write the model to the output, and return its version's number where it is registered."""
-    if job.lease is not None:
-        job.lease.check()
-    if job.register:
-        return publish(model, job.output.url, data=job.data.rows.url, reason="trained").number
-    write_model(model, job.output.url, overwrite=job.overwrite)
-    return None
-
-
-def _check_test(job: Job) -> None:
+def _check_test(run: Training) -> None:
     """Compare the columns of training and test data before hours of work, not after."""
-    if job.test is None:
+    if run.test is None:
         return
     for what in ("n_features", "n_targets"):
-        here, there = getattr(job.data.rows, what), getattr(job.test.rows, what)
+        here, there = getattr(run.data.rows, what), getattr(run.test.rows, what)
         if here != there:
             raise DataError(
                 f"the test data have {what}={there} but the training data {here}; "
