@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -20,12 +19,10 @@ from rff_dist.cli.display import (
     facts_view,
     features_and_classes,
     features_and_targets,
-    folds_words,
     kernel_words,
     next_step,
     run_facts,
     solver_facts,
-    target_names,
     version_facts,
     widths_view,
 )
@@ -37,7 +34,6 @@ from rff_dist.jobs.specs import Train
 if TYPE_CHECKING:
     from rff_dist.feature_map import FeatureMap
     from rff_dist.jobs.train import Training
-    from rff_dist.model import RidgeModel
     from rff_dist.pipeline import Solved
 
 
@@ -74,42 +70,17 @@ def fit(
         "plot": plot,
         **passes.facts(),
     }
-    model, solved = run.trained.model, run.trained.solved
+    model = run.trained.model
     if plot is not None:
-        _draw_choice(plot, model, solved, data)
+        from rff_dist.report import save_choice
+
+        save_choice(model, plot, title=data, about=kernel_words(document["kernel"]))
     following = next_step("rff-dist", "evaluate", job.destination.model, "DATA")
     parts = [_fit_facts(document, model.card), following]
     table = document["cross_validation"]
     if table is not None and len(table["widths"]) > 1:
         parts[1:1] = ["", widths_view(table, document["n_components"])]
     return Report(document, Group(*parts))
-
-
-def _draw_choice(plot: Path, model: RidgeModel, solved: Solved, data: str) -> None:
-    """Draw the errors that alpha, and the width, were chosen from."""
-    import numpy as np
-
-    from rff_dist.report import AlphaPath, save_alpha_paths, save_cross_validation
-
-    kernel = kernel_words(_describe_features(model.feature_map, 0)["kernel"])
-    if solved.cross_validation is not None:
-        folds = folds_words(model.card["folds"])
-        save_cross_validation(plot, solved.cross_validation, title=data, subtitle=f"{kernel}, {folds}")
-        return
-    names = target_names(model, model.n_targets)
-    if solved.leave_one_out is not None:
-        path = solved.leave_one_out
-        panels = [AlphaPath("leave-one-out RMSE", path.alphas, np.sqrt(path.mean_squared_error))]
-    else:
-        selection = solved.selection
-        assert selection is not None
-        panels = [AlphaPath("root of the GCV score", selection.alphas, np.sqrt(selection.scores))]
-        if selection.criterion == "evidence":
-            panels.append(
-                AlphaPath("log evidence", selection.alphas, selection.log_evidences, logarithmic=False)
-            )
-    subtitle = f"{kernel}, D = {model.feature_map.n_components:,}"
-    save_alpha_paths(plot, panels, chosen=solved.solution.alpha, labels=names, title=data, subtitle=subtitle)
 
 
 def _describe_features(feature_map: FeatureMap, seed: int) -> dict[str, Any]:

@@ -128,8 +128,8 @@ def _read(one: Option, given: dict[str, Any]) -> Iterator[tuple[str, Any]]:
         set_by = [value for is_given, value in zip(values, one.shown.given, strict=True) if is_given]
         if set_by:
             yield one.name, set_by[-1]
-    elif values[0] is not None:
-        value = values[0]
+    elif (value := values[0]) is not None and value != ():
+        value = list(value) if isinstance(value, tuple) else value
         yield one.name, Reads.of(one.type).read(value, one) if isinstance(value, str) else value
 
 
