@@ -91,6 +91,18 @@ class ClusteringRun:
         yield Step("compare", self.compare, repeatable=True)
         yield Step("publish", self.publish)
 
+    def check(self) -> None:
+        """Refuse what does not suit the rows, or does not fit in a worker's memory, before any pass."""
+        dataset, engine, features, lloyd = self.dataset, self.engine, self.job.features, self.job.lloyd
+        features.check_columns(dataset.n_features)
+        kmeans.check_rows(dataset, lloyd.numbers[-1])
+        width = features.n_components if features.n_principal is None else features.n_principal
+        kmeans.check_fits(dataset, width, lloyd.numbers, n_init=lloyd.n_init, init=lloyd.init, engine=engine)
+        if features.n_principal is not None:
+            pipeline.check_plan(dataset, features.n_components, engine=engine, features=features.kind)
+        if len(lloyd.numbers) > 1:
+            choosing_k.check_samples(dataset, width)
+
     def inspect(self) -> Summary:
         """Check every value and measure means and deviations, in one cheap pass."""
         dataset, engine = self.dataset, self.engine
@@ -282,24 +294,13 @@ def _opened(
     job: Clustering, dataset: ZarrDataset, known: Column | None, lease: Lease | None, runner: Runner
 ) -> Iterator[ClusteringRun]:
     with runner.open_engine() as engine:
-        _check_memory(job, dataset, engine)
         run = ClusteringRun(job, dataset, known, engine, lease)
+        run.check()
         try:
             yield run
         finally:
             if run.staged is not None:
                 run.staged.discard()
-
-
-def _check_memory(job: Clustering, dataset: ZarrDataset, engine: Engine) -> None:
-    """Refuse what does not fit in a worker's memory before any pass."""
-    features, lloyd = job.features, job.lloyd
-    width = features.n_components if features.n_principal is None else features.n_principal
-    kmeans.check_fits(dataset, width, lloyd.numbers, n_init=lloyd.n_init, init=lloyd.init, engine=engine)
-    if features.n_principal is not None:
-        pipeline.check_plan(dataset, features.n_components, engine=engine, features=features.kind)
-    if len(lloyd.numbers) > 1:
-        choosing_k.check_samples(dataset, width)
 
 
 def cluster(job: Clustering, runner: Runner) -> dict[str, Summary | None]:

@@ -125,16 +125,12 @@ def test_several_numbers_share_the_passes_and_the_best_is_published_with_their_t
     with lend_engine(SerialEngine(1)):
         state = cluster(parameters.model_copy(update={**places, **options}), return_state=True)
     result = state.result()
-    expected = choosing_k.fit(
-        open_dataset(parameters.data, y=None),
-        Gaussian(),
-        n_clusters=[2, 4, 6],
-        criterion="gap",
-        algorithm="minibatch",
-        engine=SerialEngine(1),
-        n_components=64,
-        seed=3,
-    )
+    dataset, given = open_dataset(parameters.data, y=None), {"algorithm": "minibatch", "n_components": 64}
+    alone = [
+        kmeans.fit(dataset, Gaussian(), n_clusters=number, engine=SerialEngine(1), seed=3, **given)
+        for number in (2, 4, 6)
+    ]
+    expected = choosing_k.compare(dataset, alone, criterion="gap", seed=3)
     assert result["candidates"] == expected.rows
     assert result["digest"] == digest_of(expected.best) == digest_of(read_clusters(places["model"]))
     assert read_clusters(places["model"]).facts["candidates"] == expected.rows
