@@ -11,6 +11,7 @@ from prefect.artifacts import create_markdown_artifact, create_table_artifact
 
 from flows.pictures import show_choice
 from flows.running import Form, Summary, code, number, runner_of
+from rff_dist.jobs import fits
 from rff_dist.jobs import train as training
 from rff_dist.jobs.publishing import version_rows
 from rff_dist.jobs.specs import Train, Tune
@@ -140,7 +141,7 @@ def _summary_markdown(result: Mapping[str, Any]) -> str:
         "seconds of the fit": f"{result['fit_seconds']:.1f}",
         "peak memory planned": result["peak_memory"],
     }
-    if n_tried := training.n_candidates(result["candidates"]):
+    if n_tried := fits.n_candidates(result["candidates"]):
         facts["chosen from"] = f"{n_tried} candidates"
     return summary_markdown("Trained model", facts, result["metrics"])
 
@@ -159,7 +160,7 @@ def _estimate(found: Mapping[str, Any] | None) -> str:
 
 
 def _candidate_table(candidates: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    best = training.chosen_candidate(candidates)
+    best = fits.chosen_candidate(candidates)
     return [
         {
             "round": one.get("round", ""),

@@ -299,7 +299,7 @@ def folds_words(found: Mapping[str, Any]) -> str:
 
 def estimate_facts(card: Mapping[str, Any]) -> dict[str, str]:
     """Return in words how a model was chosen, and how far off it was on rows that were held out."""
-    from rff_dist.jobs.train import chosen_candidate, estimate_of, n_candidates
+    from rff_dist.jobs.fits import chosen_candidate, estimate_of, n_candidates
 
     facts = {}
     candidates = card.get("candidates", [])
@@ -347,7 +347,7 @@ def candidate_words(row: Mapping[str, Any]) -> str:
 
 def candidates_view(candidates: Sequence[Mapping[str, Any]], *, n_shown: int = 6) -> RenderableType:
     """Return the best of the candidates that were tried as a table."""
-    from rff_dist.jobs.train import chosen_candidate, n_candidates
+    from rff_dist.jobs.fits import chosen_candidate, n_candidates
     from rff_dist.search import shortened_text
 
     best = chosen_candidate(candidates)

@@ -102,7 +102,7 @@ def _describe_features(feature_map: FeatureMap, seed: int) -> dict[str, Any]:
 
 
 def _describe_fit(run: Training, seed: int) -> dict[str, Any]:
-    from rff_dist.jobs.train import estimate_of
+    from rff_dist.jobs.fits import estimate_of
 
     dataset, model, solved = run.data.rows, run.trained.model, run.trained.solved
     feature_map, solution, selection = model.feature_map, solved.solution, solved.selection

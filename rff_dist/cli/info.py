@@ -130,7 +130,7 @@ def _version_of(path: str) -> int | None:
 
 
 def _describe_record(path: str, record: Record, *, version: int | None = None) -> Report:
-    from rff_dist.jobs.train import estimate_of
+    from rff_dist.jobs.fits import estimate_of
 
     metadata = dict(record.metadata)
     document = {

@@ -10,14 +10,8 @@ import typer
 from rff_dist.cli.display import features_and_targets, plural, seconds_words, titled_table, widths_words
 from rff_dist.cli.options import read_bytes
 from rff_dist.cli.shell import Report, command
-from rff_dist.jobs.options import (
-    DEFAULT_FOLDS,
-    FoldOptions,
-    PenaltyOptions,
-    TrainFeatures,
-    TrainingSource,
-    Where,
-)
+from rff_dist.jobs.options import TrainFeatures, TrainingSource, Where
+from rff_dist.jobs.ridge_options import DEFAULT_FOLDS, FoldOptions, PenaltyOptions
 
 if TYPE_CHECKING:
     from rff_dist.automatic import Choices
@@ -46,8 +40,8 @@ def plan(
     from rff_dist import drawing, pipeline, storage
     from rff_dist.automatic import choices_of
     from rff_dist.cross_validation import cross_validation_flops
+    from rff_dist.jobs.fits import Fit
     from rff_dist.jobs.specs import ridge_options
-    from rff_dist.jobs.train import Fit
     from rff_dist.plan import available_memory, human_bytes, measure_gflops, plan_fit
 
     folds.check(penalty.chosen, features.n_components)

@@ -7,30 +7,26 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from rff_dist.errors import InvalidParameterError
 from rff_dist.jobs.fields import group, option
 from rff_dist.jobs.options import (
-    Classes,
     ClusterFeatures,
     Count,
     Destination,
-    FoldOptions,
     Lloyd,
     Names,
     NonNegative,
-    PenaltyOptions,
     Probability,
     Row,
     Source,
     SupervisedSource,
     TrainFeatures,
     TrainingSource,
-    TrainPenalty,
     TuneFeatures,
-    TunePenalty,
     WeightedSource,
 )
+from rff_dist.jobs.ridge_options import Classes, FoldOptions, PenaltyOptions, TrainPenalty, TunePenalty
 
 if TYPE_CHECKING:
     from rff_dist.automatic import RidgeOptions
-    from rff_dist.jobs.train import Fit
+    from rff_dist.jobs.fits import Fit
 
 _TEST = "Path or URL of test data to evaluate the model on; if left out, it is not evaluated."
 
@@ -67,7 +63,7 @@ class Train:
     def to_fit(self) -> Fit:
         """Return what is trained, as the library takes it."""
         from rff_dist.classification import SQUARED
-        from rff_dist.jobs.train import Fit
+        from rff_dist.jobs.fits import Fit
 
         classes = self.classes
         return Fit(
@@ -97,7 +93,7 @@ class Tune:
 
     def to_fit(self) -> Fit:
         """Return what is compared, as the library takes it."""
-        from rff_dist.jobs.train import Fit
+        from rff_dist.jobs.fits import Fit
         from rff_dist.search import make_candidates
 
         candidates = make_candidates(self.features.kernels, self.features.length_scales)

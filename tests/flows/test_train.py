@@ -32,8 +32,8 @@ from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import DataError, InvalidParameterError, OutputExistsError
 from rff_dist.feature_map import Nystrom
 from rff_dist.folds import GroupFolds
+from rff_dist.jobs.fits import Fit
 from rff_dist.jobs.specs import Train
-from rff_dist.jobs.train import Fit
 from rff_dist.kernels import KERNELS, Gaussian, Linear, find_kernel
 from rff_dist.model import RidgeModel, read_model
 from rff_dist.storage import open_dataset, write_dataset

@@ -15,8 +15,9 @@ from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import DataError, InvalidParameterError, OutputBusyError, OutputExistsError, StorageError
 from rff_dist.feature_map import Nystrom
 from rff_dist.folds import HashFolds, TimeFolds
+from rff_dist.jobs import fits
 from rff_dist.jobs import train as training
-from rff_dist.jobs.train import Fit, JobData
+from rff_dist.jobs.fits import Fit, JobData
 from rff_dist.kernels import Cauchy, Matern
 from rff_dist.model import read_model
 from rff_dist.search import make_candidates
@@ -103,8 +104,8 @@ def test_given_candidates_are_those_of_a_search(problem, in_memory):
         run(job)
     found = search.search(problem, candidates, engine=SerialEngine(1), n_components=[16, 32], cv=3)
     assert_same(read_model(in_memory), found.model)
-    assert training.chosen_candidate(found.rows) == found.best
-    assert training.n_candidates(found.rows) == 4
+    assert fits.chosen_candidate(found.rows) == found.best
+    assert fits.n_candidates(found.rows) == 4
 
 
 @pytest.mark.parametrize("loss", ["squared", "logistic"])
@@ -176,7 +177,7 @@ def test_the_plan_of_choices_is_what_is_tried(n_samples):
     assert choices.folds.base == HashFolds(3)
     if n_samples == 600:
         rows = automatic.fit(dataset, RidgeOptions(n_components=32, cv=3), engine=SerialEngine(1)).model.card
-        assert training.n_candidates(rows["candidates"]) <= choices.n_tried
+        assert fits.n_candidates(rows["candidates"]) <= choices.n_tried
     given = automatic.choices_of(dataset, RidgeOptions(**PLAIN), engine=SerialEngine(1))
     assert (given.choosing, given.n_tried, given.n_finalists(n_samples)) == (False, 0, 1)
 
