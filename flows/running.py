@@ -12,12 +12,14 @@ import logging
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Annotated, Any, Self, cast
+from types import UnionType
+from typing import Annotated, Any, ClassVar, Self, TypeAliasType, Union, cast, get_args, get_origin
 from uuid import UUID
 
+from annotated_types import Gt
 from prefect import Flow, State, Task, flow
 from prefect.artifacts import create_link_artifact, create_progress_artifact, update_progress_artifact
 from prefect.cache_policies import NO_CACHE
@@ -26,8 +28,9 @@ from prefect.client.schemas.actions import ArtifactCreate
 from prefect.client.schemas.objects import FlowRun, TaskRun
 from prefect.logging.loggers import flow_run_logger
 from prefect.runtime import flow_run as this_run
+from prefect.states import Completed
 from prefect.utilities.timeout import timeout
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
 
 from rff_dist import logs
 from rff_dist.engines import Engine, connection
@@ -41,20 +44,29 @@ from rff_dist.errors import (
     RFFDistError,
     StorageError,
 )
+from rff_dist.jobs.fields import build, group, option, options_of
+from rff_dist.jobs.options import Where
+from rff_dist.jobs.steps import Runner, Skipped, Step
 from rff_dist.progress import BlockDone, Event, LogObserver, PassFailed, PassFinished, PassStarted
 from rff_dist.storage import redact
 from rff_dist.storage.leases import Lease, hold
 from rff_dist.storage.locations import beside, open_store, parse_location, write_bytes
 
 __all__ = [
+    "Form",
+    "Limits",
     "RunParameters",
+    "Summary",
     "check_location",
     "code",
+    "form",
     "holding",
     "is_transient",
     "job_flow",
     "lend_engine",
+    "number",
     "open_engine",
+    "runner_of",
     "step",
 ]
 
@@ -63,80 +75,92 @@ RETRIES, RETRY_DELAYS_S = 2, (10.0, 60.0)
 #: A pass shows its progress on the server when it has taken so many seconds, and again after as many.
 SHOW_AFTER_S, SHOW_EVERY_S = 2.0, 5.0
 
-type Minutes = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-type Count = Annotated[int, Field(ge=1)]
+type Summary = dict[str, Any]
+type Minutes = Annotated[float, Gt(0)]
 
 
-class RunParameters(BaseModel):
-    """Where a job runs and for how long; every value is checked before a run starts."""
+@group
+class Limits:
+    """How long a flow may take, and what is kept of it."""
+
+    timeout_minutes: Minutes | None = option(
+        "The run fails when it takes longer; if left out, it takes what it takes.", None
+    )
+    performance_report: str | None = option(
+        "Path or URL of a folder where Dask's performance report of each run is kept, an HTML page; if left "
+        "out, there is none. Needs the extra `report`.",
+        None,
+    )
+
+
+class Form(BaseModel):
+    """Prefect's form of a job: its options by name, checked before a run starts."""
 
     # Prefect keeps parameters as JSON and reads them again: names that are aliases must survive that.
     model_config = ConfigDict(
-        extra="forbid", frozen=True, strict=True, serialize_by_alias=True, validate_by_name=True
+        allow_inf_nan=False,
+        extra="forbid",
+        frozen=True,
+        strict=True,
+        serialize_by_alias=True,
+        validate_by_name=True,
     )
-
-    scheduler: str | None = Field(
-        default=None,
-        description="A Dask scheduler: its address, tcp://127.0.0.1:8786 or tls://host:8786, or the path of "
-        "its scheduler file (*.json). Left out, that of RFF_DIST_SCHEDULER in the environment, or an "
-        "embedded local cluster that starts and ends with the flow.",
-    )
-    workers: Count | None = Field(
-        default=None,
-        description="Worker processes of the embedded cluster; by the number of CPUs if left out.",
-    )
-    min_workers: Count | None = Field(
-        default=None,
-        description="Lets the embedded cluster have as many processes as there are blocks of rows to work "
-        "on, from so many to `workers`; left out, it always has `workers`.",
-    )
-    threads: Count | None = Field(
-        default=None, description="Threads of each worker process; by the number of CPUs if left out."
-    )
-    worker_memory: str | None = Field(
-        default=None,
-        description="Memory that each worker process may use, '4 GiB' say; equal shares if left out.",
-    )
-    insecure_cluster: bool = Field(
-        default=False,
-        description="Whether a scheduler beyond this machine may be used without TLS: anyone who reaches it "
-        "can run code there and here.",
-    )
-    timeout_minutes: Minutes | None = Field(
-        default=None, description="The run fails when it takes longer; left out, it takes what it takes."
-    )
-    performance_report: str | None = Field(
-        default=None,
-        description="Path or URL of a folder where Dask's performance report of each run is kept, an HTML "
-        "page; left out, there is none. Needs the extra `report`.",
-    )
-
-    @field_validator("performance_report")
-    @classmethod
-    def _is_report_location(cls, url: str | None) -> str | None:
-        return url if url is None else check_location(url)
+    specs: ClassVar[tuple[type, ...]] = ()
 
     @model_validator(mode="after")
-    def _fit_a_cluster(self) -> Self:
-        size = (self.workers, self.min_workers, self.threads, self.worker_memory)
-        if self.scheduler is not None and any(value is not None for value in size):
-            raise ValueError(
-                "`workers`, `min_workers`, `threads` and `worker_memory` size the embedded cluster, but "
-                "`scheduler` names an existing one"
-            )
-        self.to_cluster()
+    def _check(self) -> Self:
+        for name in _PLACES & type(self).model_fields.keys():
+            given = getattr(self, name)
+            for url in given if isinstance(given, list) else [given]:
+                if url is not None:
+                    check_location(url)
+        for spec in self.specs:
+            self.to(spec)
         return self
 
-    def to_cluster(self) -> Cluster:
-        """Return where it runs, as the library takes it."""
-        return Cluster(
-            scheduler=self.scheduler,
-            n_workers=self.workers,
-            min_workers=self.min_workers,
-            n_threads=self.threads,
-            memory=self.worker_memory,
-            insecure=self.insecure_cluster,
-        )
+    def to[T](self, spec: type[T], **more: Any) -> T:
+        """Return one of the specs that the form is of; `more` is what the form does not ask for."""
+        values = {name: getattr(self, name) for name in type(self).model_fields}
+        if "registered" in values:
+            values["register"] = values.pop("registered")
+        return build(spec, values | more)
+
+
+#: Names of options that are paths or URLs.
+_PLACES = {"data", "model", "output", "performance_report", "sources", "test"}
+#: What a form asks for first; what a job needs follows, and where it runs is last.
+_FIRST = ("data", "model", "output", "n_components", "n_clusters")
+
+
+def form(*specs: type) -> type[Form]:
+    """Return a form that asks for the options of specs."""
+    options = [one for spec in specs for one in options_of(spec) if one.shown.face != "command"]
+    options.sort(key=lambda one: _FIRST.index(one.name) if one.name in _FIRST else len(_FIRST))
+    fields: dict[str, Any] = {}
+    for one in options:
+        # Every class of pydantic's has a method `register`, which a field of that name would hide.
+        name, alias = ("registered", "register") if one.name == "register" else (one.name, None)
+        default = ... if one.required else one.default
+        fields[name] = (_expanded(one.type), Field(default=default, alias=alias, description=one.shown.help))
+    made = create_model("Form", __base__=Form, **fields)
+    made.specs = specs
+    return made
+
+
+def _expanded(annotation: Any) -> Any:
+    """Return a type without aliases: pydantic forgets that a model is strict where it refers to one."""
+    if isinstance(annotation, TypeAliasType):
+        return _expanded(annotation.__value__)
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return Annotated[_expanded(arguments[0]), *arguments[1:]]
+    if origin is list:
+        return list[_expanded(arguments[0])]  # type: ignore[misc]  # a type at run time
+    return Union[*map(_expanded, arguments)] if origin in (UnionType, Union) else annotation
+
+
+class RunParameters(form(Where, Limits)):  # type: ignore[misc]  # made of the specs
+    """Where a job runs and for how long."""
 
 
 def check_location(url: str) -> str:
@@ -265,13 +289,54 @@ def holding(location: str) -> Iterator[Lease]:
     OutputBusyError
         With the other run's name and age.
     """
-    run = f"flow run {this_run.name} of {this_run.flow_name}" if this_run.id else "a flow"
-    with hold(location, holder=run) as lease:
+    with hold(location, holder=_holder()) as lease:
         yield lease
 
 
+def _holder() -> str:
+    return f"flow run {this_run.name} of {this_run.flow_name}" if this_run.id else "a flow"
+
+
+def runner_of(
+    parameters: Form,
+    log: Any,
+    told: Mapping[str, Callable[[Any, Summary], None]] | None = None,
+    *,
+    check: Callable[[], None] = lambda: None,
+) -> Runner:
+    """Return what drives a job in a flow: each step is a task, on the engine that the parameters name.
+
+    Parameters
+    ----------
+    parameters : Form
+    log : logger
+    told : mapping, optional
+        What is logged after a step, by its name, or by the first word of it.
+    check : callable
+        Refuses what the job does not, before the engine starts.
+    """
+
+    def take(one: Step) -> Summary | None:
+        def run() -> Summary | State[None]:
+            found = one.run()
+            return Completed(name="Skipped", message=found.why) if isinstance(found, Skipped) else found
+
+        outcome = step(one.name, retried=one.repeatable)(run)()
+        record = None if isinstance(outcome, State) else outcome
+        tell = (told or {}).get(one.name.split()[0])
+        if tell is not None and record is not None:
+            tell(log, record)
+        return record
+
+    def open_checked() -> AbstractContextManager[Engine]:
+        check()
+        return open_engine(parameters, log)
+
+    return Runner(open_checked, take, _holder())
+
+
 @contextmanager
-def open_engine(parameters: RunParameters, log: Any) -> Iterator[Engine]:
+def open_engine(parameters: Form, log: Any) -> Iterator[Engine]:
     """Open the engine that the parameters name, or the one that was lent to the flow, for the time allowed.
 
     Raises
@@ -281,8 +346,9 @@ def open_engine(parameters: RunParameters, log: Any) -> Iterator[Engine]:
     InvalidParameterError
         If an engine was lent and the parameters name another.
     """
+    cluster, limits = parameters.to(Where).cluster, parameters.to(Limits)
     with ExitStack() as stack:
-        stack.enter_context(_time_limit(parameters.timeout_minutes))
+        stack.enter_context(_time_limit(limits.timeout_minutes))
         if logs.log_format() == "json":
             stack.enter_context(logs.json_lines())
             stack.enter_context(logs.of_run(str(this_run.id or "")))
@@ -290,14 +356,14 @@ def open_engine(parameters: RunParameters, log: Any) -> Iterator[Engine]:
         if engine is None:
             # An adapter, with the methods of a logger.
             observers = (LogObserver(cast("logging.Logger", log)), PassProgress())
-            engine = stack.enter_context(connection.open_engine(parameters.to_cluster(), observers=observers))
-        elif parameters.to_cluster() != Cluster():
+            engine = stack.enter_context(connection.open_engine(cluster, observers=observers))
+        elif cluster != Cluster():
             raise InvalidParameterError(
                 "an engine was lent to the flow, which `scheduler`, `workers` and `threads` do not change; "
                 "leave them out"
             )
-        if parameters.performance_report is not None:
-            stack.enter_context(_reported(engine, parameters.performance_report, log))
+        if limits.performance_report is not None:
+            stack.enter_context(_reported(engine, limits.performance_report, log))
         yield engine
 
 

@@ -15,52 +15,16 @@ or serve it as a deployment, whose parameters are validated before a run starts.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
-
-from pydantic import Field, model_validator
-
-from flows.common import JobParameters, Positive, Positives, Summary, Widths, job_flow, train_model
-from rff_dist import search
-from rff_dist.kernels import KERNELS
-from rff_dist.training import Fit
+from flows.common import train_model
+from flows.running import Limits, Summary, form, job_flow
+from rff_dist.jobs.options import Where
+from rff_dist.jobs.specs import Tune
 
 __all__ = ["TuneParameters", "tune"]
 
 
-class TuneParameters(JobParameters):
-    """What to compare, on what and where; every value is checked before a run starts."""
-
-    kernels: Annotated[list[str], Field(min_length=1)] = Field(
-        default=list(search.DEFAULT_KERNELS),
-        description=f"Kernels to compare: each one of {', '.join(KERNELS)}, with parameters as in "
-        "'matern:nu=2.5', or a sum such as 'gaussian:length_scale=2 + 0.1 * linear'.",
-    )
-    length_scales: Annotated[list[Positive | Positives | str], Field(min_length=1)] | None = Field(
-        default=None,
-        description="What each kernel of one width is tried with: numbers, lists with one per input column, "
-        "multiples of the median distance between rows such as '0.5x', or 'evidence'; left out, 0.25x, 0.5x, "
-        "1x, 2x and 4x.",
-    )
-    n_components: Literal["auto"] | Widths = Field(
-        default=search.DEFAULT_COMPONENTS,
-        description="D, the number of features; of several, each candidate takes its smallest within one "
-        "standard error of its best; 'auto' is 2,048, or fewer for few rows or little memory.",
-    )
-    alpha: Literal["cv", "cv-1se"] | Positive | Positives = Field(
-        default="cv",
-        description="Ridge penalty of ‖y − Zw‖² + alpha‖w‖²: 'cv' takes the one of the least k-fold error, "
-        "'cv-1se' the largest within one standard error of it; or a number, or a list to choose from.",
-    )
-
-    @model_validator(mode="after")
-    def _belong_together(self) -> Self:
-        self.to_fit().check()
-        return self
-
-    def to_fit(self) -> Fit:
-        """Return what is compared."""
-        candidates = search.make_candidates(self.kernels, self.length_scales)
-        return Fit(options=self.to_options(), candidates=tuple(candidates))
+class TuneParameters(form(Tune, Where, Limits)):  # type: ignore[misc]  # made of the specs
+    """What to compare, on what and where."""
 
 
 @job_flow("tune")
@@ -79,4 +43,4 @@ def tune(parameters: TuneParameters) -> Summary:
         Of the step that failed; then nothing is published. Where publishing fails, the trained model is
         kept beside the output, and the error says where.
     """
-    return train_model(parameters, parameters.to_fit(), name="tune")
+    return train_model(parameters, Tune, name="tune")

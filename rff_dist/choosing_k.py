@@ -14,24 +14,21 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import combinations, pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rff_dist import kmeans, pipeline
 from rff_dist.agreement import count_agreement
 from rff_dist.blocks import Block, Dataset, Rows, using_threads
 from rff_dist.candidates import choose_centres, improve_centres
 from rff_dist.clustering import label_rows
-from rff_dist.drawing import check_width, sample_inputs
-from rff_dist.engines import Engine
+from rff_dist.drawing import sample_inputs
 from rff_dist.errors import InvalidParameterError, PlanError
-from rff_dist.feature_map import FeatureMap, Nystrom
-from rff_dist.frequencies import Design, derived_seed
-from rff_dist.kernels import Kernel, LengthScale
+from rff_dist.feature_map import FeatureMap
+from rff_dist.frequencies import derived_seed
 from rff_dist.kmeans import Clusters
 from rff_dist.plan import PROCESS_BYTES, available_memory, human_bytes
 
@@ -111,101 +108,6 @@ class Comparison:
     def rows(self) -> list[dict[str, Any]]:
         """The candidates as JSON values."""
         return [candidate.to_dict() for candidate in self.candidates]
-
-
-def fit(
-    dataset: Dataset,
-    kernel: Kernel,
-    *,
-    n_clusters: Sequence[int],
-    engine: Engine,
-    criterion: str = "silhouette",
-    length_scale: str | LengthScale | None = "auto",
-    n_components: int = 1024,
-    design: str | Design = "orthogonal",
-    map: str = "pairs",
-    standardize: bool | str = False,
-    seed: int = 0,
-    features: str | Nystrom = "fourier",
-    n_principal: int | None = None,
-    normalize: str | None = None,
-    init: str = "k-means||",
-    n_init: int = 1,
-    max_iter: int = kmeans.MAX_ITER,
-    tol: float = kmeans.TOL,
-    algorithm: str = "lloyd",
-    cache: str = "labels",
-    cache_bytes: int | None = None,
-) -> Comparison:
-    """Find clusters for several numbers of them, and take the best number.
-
-    All numbers and their starts share each reading and each pass's features, as many passes as the slowest
-    needs; each number takes the memory and products of the largest. Beyond these passes samples of 5,000 and
-    1,000 rows are looked at in memory: O(5,000² · n_components), and k-means of 1,000 rows 21 times for each
-    number.
-
-    Parameters
-    ----------
-    dataset : Dataset
-    kernel : Kernel
-    n_clusters : sequence of int
-        Different numbers.
-    engine : Engine
-    criterion : {"silhouette", "gap", "stability"}
-        "silhouette" takes the number with the largest, of equals the least. "gap" takes the least number
-        whose gap is no less than that of the next one less its standard error. "stability" takes the largest,
-        of equals the most clusters; few clusters are often stable without being the right ones.
-    length_scale, n_components, design, map, standardize, seed, features, n_principal, normalize
-        See `kmeans.fit`.
-    init, n_init, max_iter, tol, algorithm, cache, cache_bytes
-        See `kmeans.find_clusters`.
-
-    Raises
-    ------
-    InvalidParameterError
-        If a parameter is out of range.
-    DataError
-        If values are not finite, or there are fewer rows than clusters.
-    PlanError
-        If a pass needs more memory than a worker has, or the samples more than this process.
-    """
-    numbers = check_numbers(n_clusters, criterion)
-    kmeans.check_principal(n_principal, normalize, check_width(n_components, map, features))
-    kmeans.check_options(
-        n_clusters=numbers[-1], init=init, n_init=n_init, max_iter=max_iter, tol=tol, algorithm=algorithm
-    )
-    kmeans.check_cache(cache, cache_bytes)
-    dataset = kmeans.without_targets(dataset)
-    kmeans.check_rows(dataset, numbers[-1])
-    width = n_components if n_principal is None else n_principal
-    kmeans.check_fits(dataset, width, numbers, n_init=n_init, init=init, engine=engine)
-    check_samples(dataset, width)
-    moments = pipeline.inspect(dataset, engine=engine)
-    feature_map = kmeans.draw_features(
-        dataset,
-        kernel,
-        moments,
-        length_scale=length_scale,
-        n_components=n_components,
-        design=design,
-        map=map,
-        standardize=standardize,
-        seed=seed,
-        features=features,
-        n_principal=n_principal,
-        normalize=normalize,
-        engine=engine,
-    )
-    job = kmeans.measure(dataset, feature_map, moments, engine=engine)
-    among = kmeans.find_candidates(
-        job, init, n_clusters=numbers[-1], seed=seed, cache=cache, cache_bytes=cache_bytes
-    )
-    facts = pipeline.describe_dataset(dataset)
-    starts = kmeans.choose_starts(among, numbers, n_init=n_init, seed=seed)
-    starts = kmeans.approach(job, starts, algorithm=algorithm, tol=tol, seed=seed)
-    passes = kmeans.iterate(job, starts, max_iter=max_iter, tol=tol, cache=cache, cache_bytes=cache_bytes)
-    found = [replace(clusters, facts=facts) for clusters in kmeans.finish(passes)]
-    return compare(dataset, found, criterion=criterion, seed=seed)
 
 
 def check_numbers(n_clusters: Sequence[int], criterion: str) -> list[int]:

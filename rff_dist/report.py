@@ -18,12 +18,15 @@ from numpy.typing import ArrayLike, NDArray
 from rff_dist.cluster_view import ClusterView
 from rff_dist.cross_validation import Choice, CrossValidation
 from rff_dist.errors import DataError, StorageError
+from rff_dist.folds import folds_from_dict
+from rff_dist.model import RidgeModel
 
 __all__ = [
     "AlphaPath",
     "ErrorSeries",
     "Panel",
     "save_alpha_paths",
+    "save_choice",
     "save_clusters",
     "save_comparison",
     "save_cross_validation",
@@ -503,3 +506,45 @@ def _save(figure: Figure, path: Path) -> Path:
         with contextlib.suppress(OSError):  # it is gone, or never was
             temporary.unlink()
     return path
+
+
+def save_choice(model: RidgeModel, path: str | os.PathLike[str], *, title: str, about: str) -> Path | None:
+    """Draw the errors that a model's alpha was chosen from; None where it was given.
+
+    Parameters
+    ----------
+    model : RidgeModel
+        Its sums are not needed.
+    path : str or Path
+        Of a PNG.
+    title, about : str
+        Above the axes: which data, and which features.
+
+    Raises
+    ------
+    DataError
+        If no error is above 0.
+    StorageError
+        If the picture cannot be written.
+    """
+    arrays = model.selection
+    if "cv_alphas" in arrays:
+        table = CrossValidation.from_arrays(folds_from_dict(model.card["folds"]), arrays)
+        return save_cross_validation(path, table, title=title, subtitle=f"{about}, {table.folds}")
+    if "press_alphas" in arrays:
+        errors = np.sqrt(arrays["press_errors"])
+        panels = [AlphaPath("leave-one-out RMSE", arrays["press_alphas"], errors)]
+    elif "alphas" in arrays:
+        panels = [AlphaPath("root of the GCV score", arrays["alphas"], np.sqrt(arrays["scores"]))]
+        if model.card.get("alpha_given") == "evidence":
+            evidences = arrays["log_evidences"]
+            panels.append(AlphaPath("log evidence", arrays["alphas"], evidences, logarithmic=False))
+    else:
+        return None
+    if len(panels[0].alphas) < 2:
+        return None
+    if not (panels[0].values > 0).any():
+        raise DataError("no error is above 0; expected some to draw on a logarithmic axis")
+    names = model.card.get("target_names") or [f"y{i}" for i in range(model.n_targets)]
+    subtitle = f"{about}, D = {model.feature_map.n_components:,}"
+    return save_alpha_paths(path, panels, chosen=model.alpha, labels=names, title=title, subtitle=subtitle)

@@ -13,7 +13,7 @@ newest fifth of the rows that the current model holds, at most 10,000. These wer
 batch with wrong targets cannot vouch for itself. Both models are solved without them, from exact differences,
 and compared on them; the model that is published holds all rows, those too.
 
-`rff_dist.refresh` makes a run of it.
+`rff_dist.jobs.refresh` makes a run of it.
 """
 
 from __future__ import annotations

@@ -19,12 +19,15 @@ What takes long to import is imported inside the commands, so that `--help` is q
 """
 
 # Importing a module registers its commands, and `--help` lists them in this order.
-from rff_dist.cli import data as data
-
+from rff_dist.cli import demo as demo  # isort: skip
+from rff_dist.cli import ingest as ingest  # isort: skip
+from rff_dist.cli import generate as generate  # isort: skip
 from rff_dist.cli import approximate as approximate  # isort: skip
-from rff_dist.cli import jobs as jobs
-from rff_dist.cli import tune as tune
-
+from rff_dist.cli import plan as plan  # isort: skip
+from rff_dist.cli import fit as fit  # isort: skip
+from rff_dist.cli import evaluate as evaluate  # isort: skip
+from rff_dist.cli import predict as predict  # isort: skip
+from rff_dist.cli import tune as tune  # isort: skip
 from rff_dist.cli import update as update  # isort: skip
 from rff_dist.cli import cluster as cluster  # isort: skip
 from rff_dist.cli import info as info  # isort: skip

@@ -11,32 +11,17 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from rff_dist.cli.display import facts_view, kernel_words, plural, titled_table
-from rff_dist.cli.options import (
-    Components,
-    DataArgument,
-    DesignName,
-    KernelName,
-    LengthScaleText,
-    MapName,
-    MissingChunks,
-    NoStandardize,
-    Nu,
-    Seed,
-    WeightsName,
-    XName,
-    make_kernel,
-    read_count,
-    read_length_scale,
-)
+from rff_dist.cli.options import NoStandardize, read_count
 from rff_dist.cli.shell import Report, command
 from rff_dist.errors import InvalidParameterError
+from rff_dist.jobs.options import Drawing, Features, WeightedSource
 
 if TYPE_CHECKING:
     from rff_dist.approximation import ApproximationError
     from rff_dist.feature_map import FeatureMap
     from rff_dist.kernels import Kernel
 
-MEASURE = "What is measured"
+FEATURES, MEASURE = Drawing.panel, "What is measured"
 MEASURES = {"mean": "mean", "max": "largest", "relative_operator_norm": "norm"}
 POINTS, LEAST = 8, 16  # of the curve: how many numbers of components at most, and the least of them
 
@@ -46,13 +31,15 @@ POINTS, LEAST = 8, 16  # of the curve: how many numbers of components at most, a
     "rff-dist approximate data.zarr --kernel matern --nu 1.5 --error 0.02 --plot error.png",
 )
 def approximate(
-    data: DataArgument,
-    kernel: KernelName = "gaussian",
-    nu: Nu = None,
-    n_components: Components = "2048",
-    length_scale: LengthScaleText = "auto",
-    design: DesignName = None,
-    map: MapName = "pairs",
+    *,
+    source: WeightedSource,
+    features: Annotated[Features, "kernel", "nu", "length_scale", "design", "map", "seed"],
+    n_components: Annotated[
+        str,
+        typer.Option(
+            "--components", metavar="D", help="D, the number of features.", rich_help_panel=FEATURES
+        ),
+    ] = "2048",
     no_standardize: NoStandardize = False,
     error: Annotated[
         float,
@@ -87,10 +74,6 @@ def approximate(
         str | None,
         typer.Option("--plot", metavar="PNG", help="Draw the error against D.", rich_help_panel=MEASURE),
     ] = None,
-    seed: Seed = 0,
-    x: XName = "X",
-    sample_weight: WeightsName = None,
-    missing_chunks: MissingChunks = "error",
 ) -> Report:
     """Measure whether D is large enough: the features' error on sampled rows, beside theory's bounds.
 
@@ -103,16 +86,13 @@ def approximate(
     from rff_dist.feature_map import check_n_components
     from rff_dist.kernels import check_design, default_design
 
-    if map not in ("auto", "pairs", "phases"):
-        raise typer.BadParameter(f"{map!r}; expected auto, pairs or phases", param_hint="--map")
+    if features.map not in ("auto", "pairs", "phases"):
+        raise typer.BadParameter(f"{features.map!r}; expected auto, pairs or phases", param_hint="--map")
     check_wanted(error, delta, confidence)
-    width = read_length_scale(length_scale)
-    dimension = check_n_components(read_count(n_components, "--components"), map)
-    chosen = make_kernel(kernel, nu, width)
-    arranged = design or default_design(chosen)
-    dataset = storage.open_dataset(
-        data, x=x, y=None, sample_weight=sample_weight, missing_chunks=missing_chunks
-    )
+    dimension = check_n_components(read_count(n_components, "--components"), features.map)
+    chosen, seed = features.make_kernel(), features.seed
+    arranged = features.design or default_design(chosen)
+    data, dataset = source.data, storage.open_dataset(source.data, **source.names())
     chosen.check_columns(dataset.n_features)
     check_design(chosen, arranged, dataset.n_features)
     rows = drawing.sample_inputs(dataset, seed, n_rows=n_samples * n_repeats)
@@ -123,10 +103,10 @@ def approximate(
     feature_map = drawing.draw(
         sample,
         chosen,
-        length_scale=width,
+        length_scale=features.scale,
         n_components=dimension,
         design=arranged,
-        map=map,
+        map=features.map,
         seed=seed,
         standardizer=standardizer,
         ranges=ranges,

@@ -16,7 +16,6 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
-from rff_dist.cli.options import Where
 from rff_dist.cli.shell import err, logs_json
 
 if TYPE_CHECKING:
@@ -25,6 +24,8 @@ if TYPE_CHECKING:
 
     from rff_dist.cross_validation import CrossValidation
     from rff_dist.engines import Engine
+    from rff_dist.jobs.options import Where
+    from rff_dist.jobs.steps import Runner, Step, Summary
     from rff_dist.model import RidgeModel
     from rff_dist.progress import Event, Observer
     from rff_dist.storage import ZarrDataset
@@ -95,38 +96,97 @@ class PassClock:
         return {**self._parts, **solving, "total": now - self._start}
 
 
-@contextlib.contextmanager
-def passes(where: Where, *, writes: Sequence[str | None] = ()) -> Iterator[tuple[Engine, PassClock]]:
-    """Start what runs the passes, with progress on standard error; close it in any case.
+class Passes:
+    """What drives the job of a command: its engine, progress on standard error, and a clock.
 
-    Nobody else writes the outputs in `writes` meanwhile; a run that finds another at work is refused first.
+    Attributes
+    ----------
+    where : Where
     """
-    from rff_dist.progress import Remark, RichProgress
-    from rff_dist.storage.leases import hold
 
-    with contextlib.ExitStack() as shown:
-        for output in writes:
-            if output is not None:
-                shown.enter_context(hold(output, holder="rff-dist"))
-        clock = PassClock()
-        # Lines for machines tell of the passes by themselves.
-        observers: tuple[Observer, ...] = (clock,)
-        if not logs_json():
-            progress = shown.enter_context(RichProgress(err))
-            observers = (progress, clock)
-            if not where.serial and where.address is None:
-                size = " × ".join(map(str, where.size()))
-                progress(Remark("cluster", f"starting here, workers × threads = {size}"))
-        with where.start(observers) as engine:
-            if not where.serial:
-                clock.add("cluster", clock.seconds()["total"])
-            yield engine, clock
+    def __init__(self, where: Where) -> None:
+        self.where = where
+        self._clock = PassClock()
+        self._engine: dict[str, Any] = {}
+        self._seconds: dict[str, float] | None = None
+
+    @property
+    def runner(self) -> Runner:
+        """What takes the steps of a job."""
+        from rff_dist.jobs.steps import Runner
+
+        return Runner(self.open, self._take, holder="rff-dist")
+
+    def facts(self) -> dict[str, Any]:
+        """Return what ran the job, and the seconds until its result was published, for the JSON document."""
+        seconds = self._clock.seconds() if self._seconds is None else self._seconds
+        return {"engine": self._engine, "seconds": seconds}
+
+    @contextlib.contextmanager
+    def open(self) -> Iterator[Engine]:
+        """Start what runs the passes, with progress on standard error; close it in any case."""
+        from rff_dist.engines.connection import open_engine
+        from rff_dist.progress import Remark, RichProgress
+
+        where, cluster = self.where, self.where.cluster.in_environment()
+        self._clock = clock = PassClock()
+        with contextlib.ExitStack() as shown:
+            # Lines for machines tell of the passes by themselves.
+            observers: tuple[Observer, ...] = (clock,)
+            if not logs_json():
+                progress = shown.enter_context(RichProgress(err))
+                observers = (progress, clock)
+                if cluster.kind in ("embedded", "adaptive"):
+                    size = " × ".join(map(str, cluster.size()))
+                    progress(Remark("cluster", f"starting here, workers × threads = {size}"))
+            with open_engine(cluster, observers=observers) as engine:
+                if not where.serial:
+                    clock.add("cluster", clock.seconds()["total"])
+                kind = "serial" if where.serial else "dask" if cluster.scheduler else "embedded dask"
+                self._engine = {"kind": kind, "n_workers": engine.n_workers, "n_threads": engine.n_threads}
+                yield engine
+
+    def _take(self, step: Step) -> Summary | None:
+        from rff_dist.jobs.steps import take
+
+        if step.name == "publish":
+            self._seconds = self._clock.seconds()
+        return take(step)
 
 
-def describe_engine(engine: Engine, where: Where) -> dict[str, Any]:
-    """Return what ran the job, for the JSON document."""
-    kind = "serial" if where.serial else "dask" if where.address else "embedded dask"
-    return {"kind": kind, "n_workers": engine.n_workers, "n_threads": engine.n_threads}
+def run_facts(found: Mapping[str, Any]) -> dict[str, str]:
+    """Return in words what `Passes.facts` says."""
+    seconds = found["seconds"]
+    parts = ", ".join(f"{name} {seconds_words(value)}" for name, value in seconds.items() if name != "total")
+    total = seconds_words(seconds["total"])
+    return {"seconds": f"{total} ({parts})", "ran on": engine_words(found["engine"])}
+
+
+def describe_published(model: str | None, published: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return where a model is and which version it is, for the JSON document."""
+    assert published is not None  # it is never skipped
+    version = published["version"]
+    numbers = None if version is None else {"number": version, "parent": published["parent"]}
+    return {"model": model, "version": numbers}
+
+
+def version_facts(document: Mapping[str, Any]) -> dict[str, str]:
+    """Return in words which version was published; nothing of a model that is not registered."""
+    version = document["version"]
+    if version is None:
+        return {}
+    parent = version["parent"]
+    after = "the first one" if parent is None else f"after version {parent}"
+    return {"version": f"{version['number']}, {after}; the current one from now on"}
+
+
+def solver_facts(found: Mapping[str, Any]) -> dict[str, str]:
+    """Return in words what the solver says of itself, and what to do about it."""
+    status = found["status"].replace("_", " ")
+    facts = {"solver": status if found["status"] == "ok" else f"[yellow]{status}[/]: {found['causes'][0]}"}
+    if found["remedies"]:
+        facts["remedy"] = found["remedies"][0]
+    return facts
 
 
 def describe_cross_validation(
@@ -239,7 +299,7 @@ def folds_words(found: Mapping[str, Any]) -> str:
 
 def estimate_facts(card: Mapping[str, Any]) -> dict[str, str]:
     """Return in words how a model was chosen, and how far off it was on rows that were held out."""
-    from rff_dist.training import chosen_candidate, estimate_of, n_candidates
+    from rff_dist.jobs.fits import chosen_candidate, estimate_of, n_candidates
 
     facts = {}
     candidates = card.get("candidates", [])
@@ -287,8 +347,8 @@ def candidate_words(row: Mapping[str, Any]) -> str:
 
 def candidates_view(candidates: Sequence[Mapping[str, Any]], *, n_shown: int = 6) -> RenderableType:
     """Return the best of the candidates that were tried as a table."""
+    from rff_dist.jobs.fits import chosen_candidate, n_candidates
     from rff_dist.search import shortened_text
-    from rff_dist.training import chosen_candidate, n_candidates
 
     best = chosen_candidate(candidates)
     ranked = sorted(candidates, key=lambda one: (one is not best, one.get("round") == "first", one["score"]))

@@ -130,7 +130,7 @@ def _version_of(path: str) -> int | None:
 
 
 def _describe_record(path: str, record: Record, *, version: int | None = None) -> Report:
-    from rff_dist.training import estimate_of
+    from rff_dist.jobs.fits import estimate_of
 
     metadata = dict(record.metadata)
     document = {
@@ -200,7 +200,7 @@ def _describe_record(path: str, record: Record, *, version: int | None = None) -
 
 def _cluster_facts(record: Record) -> dict[str, str]:
     """Return in words what a model of clusters says."""
-    from rff_dist.cli.cluster import clusters_words
+    from rff_dist.cli.clusters import clusters_words
 
     metadata, weights = record.metadata, record.arrays["cluster_weights"]
     card, features = metadata["card"], metadata["feature_map"]

@@ -32,7 +32,7 @@ _OF_SPEC = {"alpha": "alpha", "clusters": "n_clusters"}
 @command("rff-dist models list", "rff-dist models list s3://bucket/models --json", group=group, name="list")
 def list_models(registry: RegistryArgument = "models") -> Report:
     """List the registered models in a folder, each with its current version."""
-    from rff_dist.publishing import version_rows
+    from rff_dist.jobs.publishing import version_rows
     from rff_dist.storage.registry import Registry
 
     found = Registry(registry)
@@ -63,7 +63,7 @@ def list_models(registry: RegistryArgument = "models") -> Report:
 @command("rff-dist models show models/NAME", "rff-dist models show models/NAME --json", group=group)
 def show(model: RegisteredArgument) -> Report:
     """Show a registered model's versions: what each was made of, and why it was published."""
-    from rff_dist.publishing import version_rows
+    from rff_dist.jobs.publishing import version_rows
 
     registered = _open(model)
     pointer = registered.pointer()

@@ -15,7 +15,7 @@ import threading
 import traceback
 import uuid
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from types import FrameType
@@ -25,8 +25,10 @@ import typer
 from rich.console import Console, RenderableType
 from rich.text import Text
 from typer.core import TyperGroup
+from typer.models import OptionInfo
 
 from rff_dist import __version__
+from rff_dist.cli.options import SpecOptions
 from rff_dist.errors import (
     ClusterError,
     ClusterLostError,
@@ -171,36 +173,43 @@ def command(
     """
 
     def register(function: Callable[..., Report]) -> Callable[..., Report]:
-        def run(context: typer.Context, as_json: bool, debug: bool, **options: Any) -> None:
+        def run(context: typer.Context, as_json: bool, debug: bool, **given: Any) -> None:
             if "as_json" in own:
-                options["as_json"] = as_json
+                given["as_json"] = as_json
             with _run_in_log():
                 try:
-                    with _signals(), _messages(context, debug=debug), _stdout_free(as_json):
-                        report = function(**options)
+                    with _signals(), _messages(names, debug=debug), _stdout_free(as_json):
+                        values = {name: spec.read(given) for name, spec in specs.items()}
+                        report = function(**values, **given)
                 except (UsageError, typer.Exit):
                     raise
                 except BaseException as error:
-                    code = _report_error(error, context, as_json=as_json, debug=debug)
+                    places = [context.params.get(name) for name in names.written]
+                    code = exit_code(error, outputs=[place for place in places if place is not None])
+                    _report_error(error, context, code, names, as_json=as_json, debug=debug)
                     raise typer.Exit(code) from None
-            show(report, " ".join(_names(context)), as_json=as_json)
+            show(report, " ".join(_words(context)), as_json=as_json)
 
-        # typer reads options from the signature; the shared ones are added there.
+        # typer reads options from the signature; those of specs and the shared ones are added there.
         own = dict(inspect.signature(function, eval_str=True).parameters)
+        found = {name: SpecOptions.of(parameter.annotation) for name, parameter in own.items()}
+        specs = {name: spec for name, spec in found.items() if spec is not None}
+        names = Names.of(own, specs.values())
         shared = {"context": typer.Context, "as_json": AsJson, "debug": Debug}
-        parameters = [
-            parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
-            for name, parameter in own.items()
-            if name not in shared
-        ]
+        parameters: list[inspect.Parameter] = []
+        for key, parameter in own.items():
+            if key in specs:
+                parameters += specs[key].parameters(names.flags)
+            elif key not in shared:
+                parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
         parameters += [
             inspect.Parameter(
-                name,
+                key,
                 inspect.Parameter.KEYWORD_ONLY,
-                default=inspect.Parameter.empty if name == "context" else False,
+                default=inspect.Parameter.empty if key == "context" else False,
                 annotation=annotation,
             )
-            for name, annotation in shared.items()
+            for key, annotation in shared.items()
         ]
         run.__name__, run.__doc__ = function.__name__, function.__doc__
         run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
@@ -212,7 +221,55 @@ def command(
     return register
 
 
-def _names(context: typer.Context) -> list[str]:
+@dataclass(frozen=True, slots=True)
+class Names:
+    """What the options of a command are called in messages of the library, and what the command writes.
+
+    Attributes
+    ----------
+    flags : dict of str
+        The flag that stands for each name.
+    written : list of str
+        Names of parameters that say where something is written.
+    """
+
+    flags: dict[str, str]
+    written: list[str]
+
+    @classmethod
+    def of(cls, own: Mapping[str, inspect.Parameter], specs: Iterable[SpecOptions]) -> Names:
+        """Return those of a command's parameters, its own and those of specs."""
+        flags, written = {}, [name for name in ("output", "plot") if name in own]
+        for name, parameter in own.items():
+            for info in getattr(parameter.annotation, "__metadata__", ()):
+                if isinstance(info, OptionInfo):
+                    # in an annotation the first flag stands where the default would
+                    given = [str(one) for one in (info.default, *(info.param_decls or ()), _flag(name))]
+                    flags[name] = next(one for one in given if one.startswith("--"))
+        for spec in specs:
+            flags |= spec.flags()
+            written += [one.name for one in spec.options if one.shown.writes]
+        return cls(flags, written)
+
+    def translated(self, message: str) -> str:
+        """Return a message of the library with the command's options in place of the library's parameters."""
+        message = message.replace(" (--overwrite at the command line)", "").replace(" or an object", "")
+        for name, flag in self.flags.items():
+            pattern = rf"(?<![-\w]){re.escape(name)}"
+            message = re.sub(rf"`{name}`", flag, message)
+            message = re.sub(rf"{pattern}=True\b", flag, message)
+            message = re.sub(rf"{pattern}=(['\"])(\w+)\1", rf"{flag} \2", message)
+            for found in re.findall(rf"{pattern}=(\['[^]]*'\])", message):
+                words = ",".join(re.findall(r"'([^']*)'", found))
+                message = message.replace(f"{name}={found}", f"{flag} {words}")
+        return message
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def _words(context: typer.Context) -> list[str]:
     """Return the words that a command is called by, after the program's name."""
     words: list[str] = []
     at: Any = context
@@ -300,7 +357,7 @@ def _json_messages(*, debug: bool) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _messages(context: typer.Context, *, debug: bool) -> Iterator[None]:
+def _messages(names: Names, *, debug: bool) -> Iterator[None]:
     """Show warnings and the package's log on standard error, one line each."""
     if logs_json():
         with _json_messages(debug=debug):
@@ -308,10 +365,10 @@ def _messages(context: typer.Context, *, debug: bool) -> Iterator[None]:
         return
 
     def show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
-        say("warning", _with_options(str(message), context), "yellow")
+        say("warning", names.translated(str(message)), "yellow")
 
     logger, level = logging.getLogger("rff_dist"), logging.DEBUG if debug else logging.WARNING
-    handler, before = _LineHandler(level, context), logger.level
+    handler, before = _LineHandler(level, names), logger.level
     with warnings.catch_warnings():
         warnings.showwarning = show_warning
         logger.addHandler(handler)
@@ -324,13 +381,13 @@ def _messages(context: typer.Context, *, debug: bool) -> Iterator[None]:
 
 
 class _LineHandler(logging.Handler):
-    def __init__(self, level: int, context: typer.Context) -> None:
+    def __init__(self, level: int, names: Names) -> None:
         super().__init__(level)
-        self._context = context
+        self._names = names
 
     def emit(self, record: logging.LogRecord) -> None:
         style = "yellow" if record.levelno >= logging.WARNING else "dim"
-        say(record.levelname.lower(), _with_options(record.getMessage(), self._context), style)
+        say(record.levelname.lower(), self._names.translated(record.getMessage()), style)
 
 
 def _stdout_free(as_json: bool) -> contextlib.AbstractContextManager[Any]:
@@ -360,13 +417,13 @@ def _write_line(level: str, message: str) -> None:
     sys.stderr.write(json_line(level, message) + "\n")
 
 
-def exit_code(error: BaseException, *, output: str | os.PathLike[str] | None = None) -> int:
-    """Return the exit code for an error of a command that writes to `output`, if it writes."""
+def exit_code(error: BaseException, *, outputs: Sequence[str | os.PathLike[str]] = ()) -> int:
+    """Return the exit code for an error of a command that writes to `outputs`."""
     if isinstance(error, KeyboardInterrupt):
         return TERMINATED if isinstance(error, Terminated) else INTERRUPTED
     if isinstance(error, OutputBusyError):
         return BUSY  # also where it is about the output: the same command works later
-    if isinstance(error, StorageError) and output is not None and _is_about(error, output):
+    if isinstance(error, StorageError) and any(_is_about(error, output) for output in outputs):
         return CANNOT_WRITE
     return next((code for kind, code in EXIT_CODES if isinstance(error, kind)), FAILED)
 
@@ -397,13 +454,12 @@ def _report_usage(error: Exception, *, as_json: bool) -> int:
     return USAGE
 
 
-def _report_error(error: BaseException, context: typer.Context, *, as_json: bool, debug: bool) -> int:
-    """Say what went wrong and what to do next; return the exit code."""
+def _report_error(
+    error: BaseException, context: typer.Context, code: int, names: Names, *, as_json: bool, debug: bool
+) -> None:
+    """Say what went wrong and what to do next."""
     if debug:
         traceback.print_exception(error, file=sys.stderr)
-    written = [context.params.get(name) for name in ("output", "plot", "model_output")]
-    codes = [exit_code(error, output=place) for place in written]
-    code = CANNOT_WRITE if CANNOT_WRITE in codes else codes[0]
     hint = ""
     if isinstance(error, KeyboardInterrupt):
         how = "SIGTERM" if code == TERMINATED else "Ctrl-C"
@@ -414,7 +470,7 @@ def _report_error(error: BaseException, context: typer.Context, *, as_json: bool
         hint = "see what a fit needs: rff-dist plan --help"
     elif _is_ours(error):
         notes = [note for note in getattr(error, "__notes__", []) if "\n" not in note]
-        message = _with_options(str(error) + (f" ({'; '.join(notes)})" if notes else ""), context)
+        message = names.translated(str(error) + (f" ({'; '.join(notes)})" if notes else ""))
         if code == USAGE:
             hint = f"see: {context.command_path} --help"
     else:
@@ -425,7 +481,6 @@ def _report_error(error: BaseException, context: typer.Context, *, as_json: bool
         hint_line(hint)
     if as_json:
         _write_json(_error_document(context, type(error).__name__, message, code))
-    return code
 
 
 def _is_ours(error: BaseException) -> bool:
@@ -433,22 +488,5 @@ def _is_ours(error: BaseException) -> bool:
 
 
 def _error_document(context: typer.Context | None, kind: str, message: str, code: int) -> dict[str, Any]:
-    name = " ".join(_names(context)) if context is not None else ""
+    name = " ".join(_words(context)) if context is not None else ""
     return {"command": name or None, "error": {"type": kind, "message": message, "exit_code": code}}
-
-
-def _with_options(message: str, context: typer.Context) -> str:
-    """Return a message of the library with the command's options in place of the library's parameters."""
-    message = message.replace(" (--overwrite at the command line)", "").replace(" or an object", "")
-    for parameter in context.command.params:
-        option = parameter.opts[0]
-        if not option.startswith("--"):
-            continue
-        name = rf"(?<![-\w]){re.escape(str(parameter.name))}"
-        message = re.sub(rf"`{parameter.name}`", option, message)
-        message = re.sub(rf"{name}=True\b", option, message)
-        message = re.sub(rf"{name}=(['\"])(\w+)\1", rf"{option} \2", message)
-        for found in re.findall(rf"{name}=(\['[^]]*'\])", message):
-            names = ",".join(re.findall(r"'([^']*)'", found))
-            message = message.replace(f"{parameter.name}={found}", f"{option} {names}")
-    return message

@@ -3,41 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
 from rich.console import Group, RenderableType
 
 from rff_dist.cli.display import (
+    Passes,
     alpha_number,
-    describe_engine,
-    engine_words,
     facts_view,
-    passes,
     plural,
     ranges_words,
-    seconds_words,
+    run_facts,
+    solver_facts,
     some,
     target_names,
     titled_table,
 )
-from rff_dist.cli.options import (
-    DataArgument,
-    Insecure,
-    MissingChunks,
-    Scheduler,
-    Serial,
-    Threads,
-    WeightsName,
-    Where,
-    Workers,
-    XName,
-    YName,
-)
 from rff_dist.cli.shell import Report, command
+from rff_dist.jobs.options import Where
+from rff_dist.jobs.specs import Update
 
 if TYPE_CHECKING:
-    from rff_dist.refresh import Refresh
+    from rff_dist.jobs.refresh import Refresh
 
 _SHOWN_COLUMNS = 5
 
@@ -48,89 +35,18 @@ _SHOWN_COLUMNS = 5
     "rff-dist update model data.zarr --dry-run --json",
     "rff-dist update model data.zarr --backfill 0 --force",
 )
-def update(
-    model: Annotated[
-        str,
-        typer.Argument(
-            metavar="MODEL",
-            help="A model with its statistics, which is replaced, or a registered one, models/NAME, whose "
-            "next version is published.",
-        ),
-    ],
-    data: DataArgument,
-    test: Annotated[
-        str | None,
-        typer.Option(
-            "--test",
-            metavar="DATA",
-            help="What the new model is compared with the current one on; the newest rows that the current "
-            "one holds, kept out of both, if left out.",
-        ),
-    ] = None,
-    tolerance: Annotated[
-        float,
-        typer.Option(
-            "--tolerance",
-            metavar="SHARE",
-            help="By how much a target's mean squared error may rise there, chance allowed for; else the "
-            "current model is kept.",
-        ),
-    ] = 0.05,
-    level: Annotated[
-        float,
-        typer.Option(
-            "--drift-level", metavar="P", help="Probability of a drift alarm for rows that have not drifted."
-        ),
-    ] = 0.05,
-    backfill: Annotated[
-        int | None,
-        typer.Option(
-            "--backfill",
-            metavar="ROW",
-            min=0,
-            help="From this row on, judge rows again that were refused before.",
-        ),
-    ] = None,
-    force: Annotated[
-        bool, typer.Option("--force", help="Publish the new model even if it is worse than tolerated.")
-    ] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would be done, and write nothing.")
-    ] = False,
-    x: XName = "X",
-    y: YName = "y",
-    sample_weight: WeightsName = None,
-    missing_chunks: MissingChunks = "error",
-    scheduler: Scheduler = None,
-    n_workers: Workers = None,
-    n_threads: Threads = None,
-    serial: Serial = False,
-    insecure: Insecure = False,
-) -> Report:
+def update(job: Update, where: Where) -> Report:
     """Add the rows that were appended since a model was trained, exactly, if the new model is no worse."""
-    where = Where(scheduler, n_workers, n_threads, serial, insecure)
-    from rff_dist import refresh, storage
+    from rff_dist.jobs.refresh import open_update, outcome
+    from rff_dist.jobs.steps import run_steps
 
-    names: dict[str, Any] = {"x": x, "y": y, "sample_weight": sample_weight, "missing_chunks": missing_chunks}
-    with refresh.open_refresh(
-        model,
-        storage.open_dataset(data, **names),
-        test=None if test is None else storage.open_dataset(test, **names),
-        tolerance=tolerance,
-        level=level,
-        backfill=backfill,
-        force=force,
-        dry_run=dry_run,
-        holder="rff-dist update",
-    ) as job:
-        document: dict[str, Any] = {"model": model, "data": data, **refresh.find_rows(job)}
+    passes = Passes(where)
+    with open_update(job, passes.runner) as run:
+        found = outcome(run_steps(run.steps(), passes.runner))
+        document = {"model": job.model, "data": job.source.data, **found}
         if document["n_new"]:
-            with passes(where) as (engine, clock):
-                document |= refresh.run_steps(job, engine)
-                document |= {"engine": describe_engine(engine, where), "seconds": clock.seconds()}
-        else:
-            document |= refresh.publish_update(job)
-        return Report(document, _view(document, job))
+            document |= passes.facts()
+        return Report(document, _view(document, run))
 
 
 def _view(found: Mapping[str, Any], job: Refresh) -> RenderableType:
@@ -147,12 +63,7 @@ def _view(found: Mapping[str, Any], job: Refresh) -> RenderableType:
     facts["drift"] = _drift_words(found["drift"])
     solution = found["solution"]
     facts["alpha"] = f"{alpha_number(solution['alpha'])}, before {alpha_number(solution['alpha_before'])}"
-    status = solution["status"].replace("_", " ")
-    facts["solver"] = status if status == "ok" else f"[yellow]{status}[/]: {solution['causes'][0]}"
-    seconds = found["seconds"]
-    parts = ", ".join(f"{name} {seconds_words(value)}" for name, value in seconds.items() if name != "total")
-    facts["seconds"] = f"{seconds_words(seconds['total'])} ({parts})"
-    facts["ran on"] = engine_words(found["engine"])
+    facts |= solver_facts(solution) | run_facts(found)
     facts["digest"] = found["digest"][:16]
     views: list[RenderableType] = [facts_view(title, **facts), "", _errors_view(found, job)]
     if "columns" in found["drift"]["parts"]:

@@ -14,13 +14,13 @@ from pydantic import ValidationError
 from sklearn.datasets import make_blobs
 from sklearn.metrics import adjusted_rand_score
 
-import flows.cluster
 from flows.cluster import ClusterParameters, cluster
-from flows.common import lend_engine
+from flows.running import lend_engine
 from rff_dist import Gaussian, choosing_k, kmeans, pipeline
 from rff_dist.cluster_model import digest_of, read_clusters
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import DataError, OutputExistsError, PlanError, StorageError
+from rff_dist.jobs import publishing
 from rff_dist.storage import open_column, open_dataset, write_dataset
 from rff_dist.storage.registry import RegisteredModel
 from tests.flows.test_train import task_runs
@@ -125,16 +125,12 @@ def test_several_numbers_share_the_passes_and_the_best_is_published_with_their_t
     with lend_engine(SerialEngine(1)):
         state = cluster(parameters.model_copy(update={**places, **options}), return_state=True)
     result = state.result()
-    expected = choosing_k.fit(
-        open_dataset(parameters.data, y=None),
-        Gaussian(),
-        n_clusters=[2, 4, 6],
-        criterion="gap",
-        algorithm="minibatch",
-        engine=SerialEngine(1),
-        n_components=64,
-        seed=3,
-    )
+    dataset, given = open_dataset(parameters.data, y=None), {"algorithm": "minibatch", "n_components": 64}
+    alone = [
+        kmeans.fit(dataset, Gaussian(), n_clusters=number, engine=SerialEngine(1), seed=3, **given)
+        for number in (2, 4, 6)
+    ]
+    expected = choosing_k.compare(dataset, alone, criterion="gap", seed=3)
     assert result["candidates"] == expected.rows
     assert result["digest"] == digest_of(expected.best) == digest_of(read_clusters(places["model"]))
     assert read_clusters(places["model"]).facts["candidates"] == expected.rows
@@ -178,7 +174,7 @@ def test_a_failing_publication_leaves_nothing_half_done_or_says_what_is_left(
         raise StorageError("the disk is full")
 
     monkeypatch.setattr(
-        *((flows.cluster, breaks) if breaks == "write_clusters" else (kmeans.StagedLabels, breaks)), fail
+        *((publishing, breaks) if breaks == "write_clusters" else (kmeans.StagedLabels, breaks)), fail
     )
     with lend_engine(SerialEngine(1)), pytest.raises(StorageError, match="the disk is full") as failure:
         cluster(parameters.model_copy(update=places))
@@ -223,7 +219,7 @@ GOOD = {"data": "data.zarr", "output": "labels.zarr", "model": "model", "n_clust
         ({"n_clusters": [3, 3]}, "expected different whole numbers"),
         ({"choose": "elbow"}, "'silhouette', 'gap' or 'stability'"),
         ({"algorithm": "elkan"}, "'lloyd', 'minibatch' or 'progressive'"),
-        ({"cache": "all"}, "unknown `cache` 'all'"),
+        ({"cache": "all"}, "'labels', 'features' or 'none'"),
         ({"normalize": "degree"}, "without `n_principal`"),
         ({"n_principal": 2000}, "above `n_components`=1024"),
         ({"n_components": 9}, "take 10"),

@@ -42,8 +42,8 @@ def write_table(path, n_rows, *, seed=0):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({}, "expected either `sources`, files, or `sql`"),
-        ({"sources": ["a.csv"], "sql": "SELECT 1"}, "expected either `sources`, files, or `sql`"),
+        ({}, "either `sources`, files, or `sql`"),
+        ({"sources": ["a.csv"], "sql": "SELECT 1"}, "either `sources`, files, or `sql`"),
         ({"sources": ["a.csv"], "connection_block": "db"}, "without `sql`"),
         ({"sql": "SELECT 1", "connection_block": "db", "connection_variable": "DB"}, "give one of them"),
         ({"sources": ["ftp://host/a.csv"]}, "unknown scheme"),

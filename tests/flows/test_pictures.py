@@ -6,11 +6,12 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from flows.pictures import draw_choice, show_choice
+from flows.pictures import show_choice
 from rff_dist import pipeline
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.kernels import Gaussian
 from rff_dist.model import RidgeModel
+from rff_dist.report import save_choice
 from rff_dist.storage import ArrayDataset
 
 pytestmark = pytest.mark.flows
@@ -37,13 +38,13 @@ def fit(y: Callable[[np.ndarray], np.ndarray], **options: object) -> RidgeModel:
 )
 def test_the_errors_of_every_way_to_choose_are_drawn(tmp_path, options):
     model = fit(lambda X: X + 0.1, **options)
-    picture = draw_choice(model, tmp_path / "errors.png", title="data")
+    picture = save_choice(model, tmp_path / "errors.png", title="data", about="gaussian")
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
 def test_where_alpha_was_given_there_is_no_picture(tmp_path):
     model = fit(lambda X: X[:, 0], alpha=0.1)
-    assert draw_choice(model, tmp_path / "errors.png", title="data") is None
+    assert save_choice(model, tmp_path / "errors.png", title="data", about="gaussian") is None
     assert list(tmp_path.iterdir()) == []
 
 

@@ -17,12 +17,12 @@ from pydantic import ValidationError
 from flows.refresh import RefreshParameters, refresh
 from flows.running import lend_engine
 from rff_dist import pipeline
-from rff_dist import refresh as steps
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import FingerprintMismatchError, OutputBusyError
+from rff_dist.jobs import refresh as steps
+from rff_dist.jobs.publishing import publish
 from rff_dist.kernels import Gaussian
 from rff_dist.model import read_model
-from rff_dist.publishing import publish
 from rff_dist.storage import open_dataset, write_dataset
 from rff_dist.storage.appending import append_dataset
 from rff_dist.storage.leases import hold
@@ -144,7 +144,7 @@ def test_a_model_in_a_folder_is_replaced_and_test_data_decide(parameters, tmp_pa
 
 
 def test_what_is_refused_fails_before_a_cluster_starts(parameters, tmp_path, monkeypatch):
-    monkeypatch.setattr("flows.refresh.open_engine", None)
+    monkeypatch.setattr("rff_dist.engines.connection.open_engine", None)
     write_dataset(tmp_path / "other.zarr", *batch(5, 1000))
     others = parameters.model_copy(update={"data": str(tmp_path / "other.zarr")})
     with disable_run_logger(), pytest.raises(FingerprintMismatchError, match="begins with others"):

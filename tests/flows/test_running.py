@@ -18,8 +18,7 @@ from pydantic import ValidationError
 
 from flows import running
 from flows.cluster import cluster
-from flows.common import lend_engine
-from flows.running import RunParameters, describe_stop, holding, is_transient, open_engine, step
+from flows.running import RunParameters, describe_stop, holding, is_transient, lend_engine, open_engine, step
 from flows.train import TrainParameters, train
 from flows.tune import tune
 from rff_dist.blocks import cut_blocks
@@ -37,6 +36,7 @@ from rff_dist.errors import (
     OutputExistsError,
     StorageError,
 )
+from rff_dist.jobs.options import Where
 from rff_dist.progress import BlockDone
 from rff_dist.storage import write_dataset
 from rff_dist.storage.leases import hold
@@ -64,11 +64,11 @@ def write_problem(folder: Path) -> TrainParameters:
 
 
 def test_parameters_name_every_kind_of_cluster():
-    assert RunParameters().to_cluster() == Cluster()
-    sized = RunParameters(workers=4, min_workers=1, threads=2, worker_memory="2 GiB").to_cluster()
+    assert RunParameters().to(Where).cluster == Cluster()
+    sized = RunParameters(workers=4, min_workers=1, threads=2, worker_memory="2 GiB").to(Where).cluster
     assert sized == Cluster(n_workers=4, min_workers=1, n_threads=2, memory="2 GiB")
     assert sized.kind == "adaptive"
-    found = RunParameters(scheduler="/shared/scheduler.json", insecure_cluster=True).to_cluster()
+    found = RunParameters(scheduler="/shared/scheduler.json", insecure_cluster=True).to(Where).cluster
     assert (found.kind, found.insecure) == ("scheduler file", True)
 
 

@@ -32,12 +32,13 @@ from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import DataError, InvalidParameterError, OutputExistsError
 from rff_dist.feature_map import Nystrom
 from rff_dist.folds import GroupFolds
+from rff_dist.jobs.fits import Fit
+from rff_dist.jobs.specs import Train
 from rff_dist.kernels import KERNELS, Gaussian, Linear, find_kernel
 from rff_dist.model import RidgeModel, read_model
 from rff_dist.storage import open_dataset, write_dataset
 from rff_dist.storage.columns import column_of
 from rff_dist.storage.labelled import GroupedDataset
-from rff_dist.training import Fit
 from tests.prefect_server import prefect_server  # noqa: F401  # a fixture
 
 pytestmark = [pytest.mark.flows, pytest.mark.distributed, pytest.mark.usefixtures("prefect_server")]
@@ -369,7 +370,7 @@ GOOD = {"data": "data.zarr", "model": "model"}
         ({"alpha": 0.0, "folds": 3}, "above 0"),
         ({"alpha": "gcv", "folds": 3}, "takes k-fold cross-validation"),
         ({"group_by": "g", "time": True}, "folds are of one of them"),
-        ({"loss": "logistic"}, "give classify=True"),
+        ({"loss": "logistic"}, "add classify=True"),
         ({"classify": True, "conformal": True}, "no intervals"),
         ({"kernel": "gausian"}, "'gaussian'"),
         ({"kernel": "laplacian", "design": "orthogonal"}, "design='iid'"),
@@ -400,7 +401,7 @@ def test_nystrom_features_need_neither_pairs_nor_a_design():
     parameters = TrainParameters(
         **{**GOOD, "features": "nystrom", "centres": "rpcholesky", "n_components": 9, "kernel": "laplacian"}
     )
-    assert parameters.to_features() == Nystrom("rpcholesky")
+    assert parameters.to(Train).features.kind == Nystrom("rpcholesky")
 
 
 def test_secrets_in_a_refused_url_are_not_repeated():
@@ -424,11 +425,11 @@ def test_every_parameter_has_a_description_and_unknown_ones_are_closed_out_in_th
 
 def test_kernel_is_what_its_text_says():
     parameters = TrainParameters(**GOOD, kernel="gaussian:length_scale=2 + 0.1 * linear")
-    assert find_kernel(parameters.to_fit().options.kernel) == Gaussian(2.0) + 0.1 * Linear()
+    assert find_kernel(parameters.to(Train).to_fit().options.kernel) == Gaussian(2.0) + 0.1 * Linear()
 
 
 def test_parameters_that_are_left_out_are_the_librarys_defaults():
-    assert TrainParameters(**GOOD).to_fit() == Fit(options=RidgeOptions())
+    assert TrainParameters(**GOOD).to(Train).to_fit() == Fit(options=RidgeOptions())
 
 
 # -- Prefect's settings ----------------------------------------------------------------------------

@@ -12,11 +12,12 @@ from prefect.logging import disable_run_logger
 from prefect.utilities.callables import parameter_schema
 from pydantic import ValidationError
 
-from flows.common import lend_engine
+from flows.running import lend_engine
 from flows.tune import TuneParameters, tune
-from rff_dist import GroupFolds, prediction, training
+from rff_dist import GroupFolds, prediction
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import OutputExistsError, StorageError
+from rff_dist.jobs import publishing
 from rff_dist.model import read_model
 from rff_dist.search import make_candidates, search
 from rff_dist.storage import open_dataset, write_dataset
@@ -101,14 +102,14 @@ def test_flow_publishes_the_best_of_the_search_from_one_reading(problem):
 
 
 def test_what_was_trained_outlives_a_failing_publication(problem, tmp_path, monkeypatch):
-    write_model = training.write_model
+    write_model = publishing.write_model
 
     def fail_at_the_output(model, url, **options):
         if str(url).endswith("/elsewhere"):
             raise StorageError("the disk is full")
         write_model(model, url, **options)
 
-    monkeypatch.setattr(training, "write_model", fail_at_the_output)
+    monkeypatch.setattr(publishing, "write_model", fail_at_the_output)
     update = {"model": str(tmp_path / "elsewhere"), "test": None, "kernels": ["gaussian"]}
     with lend_engine(SerialEngine(1)):
         state = tune(problem.model_copy(update=update), return_state=True)

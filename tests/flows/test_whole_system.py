@@ -16,8 +16,8 @@ from pyarrow import parquet
 
 from rff_dist import load_model, pipeline
 from rff_dist.engines.serial import SerialEngine
+from rff_dist.jobs.refresh import read_refusals
 from rff_dist.model import read_model
-from rff_dist.refresh import read_refusals
 from rff_dist.storage import append_dataset, open_column, open_dataset, write_dataset
 from rff_dist.storage.locations import parse_location
 from rff_dist.storage.registry import RegisteredModel

@@ -13,6 +13,9 @@ from sklearn.metrics import silhouette_score
 from rff_dist import Gaussian, SerialEngine, choosing_k, draw_feature_map, kmeans
 from rff_dist.choosing_k import choose, gap_statistics, mean_silhouettes, stabilities
 from rff_dist.errors import DataError, InvalidParameterError, PlanError
+from rff_dist.jobs.cluster import ClusteringRun
+from rff_dist.jobs.fields import build
+from rff_dist.jobs.specs import Clustering
 from rff_dist.storage import ArrayDataset
 
 ENGINE = SerialEngine(n_threads=1)
@@ -83,10 +86,20 @@ def test_the_rules_take(criterion, values, place):
     assert choose(candidates(**values), criterion) == place
 
 
+def compare(dataset, *, engine=ENGINE, **options):
+    """Compare numbers of clusters by the steps of the job, on rows in memory."""
+    job = build(Clustering, {"data": "data", "output": "labels", **options})
+    run = ClusteringRun(job, dataset, None, engine, None)
+    run.check()
+    for step in run.steps():
+        if step.name == "assign":
+            return run.comparison
+        step.run()
+    raise AssertionError("there is no step `assign`")
+
+
 def test_several_numbers_find_what_each_finds_alone_and_the_blobs_are_taken():
-    found = choosing_k.fit(
-        ArrayDataset(X), Gaussian(), n_clusters=[6, 2, 4], engine=ENGINE, n_init=4, **SMALL
-    )
+    found = compare(ArrayDataset(X), n_clusters=[6, 2, 4], n_init=4, **SMALL)
     assert [one.clusters.n_clusters for one in found.candidates] == [2, 4, 6]
     for one in found.candidates:
         number = one.clusters.n_clusters
@@ -165,19 +178,17 @@ def test_what_does_not_fit_in_memory_is_refused_before_a_row_is_read(monkeypatch
     with pytest.raises(
         PlanError, match=r"for 30_000 centres \(n_clusters=500, starts=60, n_components=1_024\)"
     ):
-        choosing_k.fit(unread, Gaussian(), n_clusters=[400, 450, 500], n_init=20, engine=ENGINE)
+        compare(unread, n_clusters=[400, 450, 500], n_init=20)
     with pytest.raises(PlanError, match=r"a worker needs .* n_components=30_000\) but has 512.0 MiB"):
         kmeans.fit(unread, Gaussian(), n_clusters=500, n_components=30_000, engine=ENGINE)
     monkeypatch.setattr(kmeans, "available_memory", lambda: 2**34)
     monkeypatch.setattr(choosing_k, "available_memory", lambda: 2**28)
     with pytest.raises(PlanError, match="the samples that numbers of clusters are judged on need"):
-        choosing_k.fit(unread, Gaussian(), n_clusters=[2, 3], n_components=8_192, engine=ENGINE)
+        compare(unread, n_clusters=[2, 3], n_components=8_192)
 
 
 def test_as_many_clusters_as_rows_leave_nothing_over():
-    found = choosing_k.fit(
-        ArrayDataset(X[:5]), Gaussian(), n_clusters=[1, 5], engine=ENGINE, criterion="gap", **SMALL
-    )
+    found = compare(ArrayDataset(X[:5]), n_clusters=[1, 5], choose="gap", **SMALL)
     assert found.rows[0]["silhouette"] is None
     assert found.rows[1]["gap"] is None
 
@@ -188,9 +199,9 @@ def test_as_many_clusters_as_rows_leave_nothing_over():
         ({"n_clusters": []}, InvalidParameterError, "different whole numbers"),
         ({"n_clusters": [2, 2]}, InvalidParameterError, "different whole numbers"),
         ({"n_clusters": [0, 2]}, InvalidParameterError, "at least 1"),
-        ({"n_clusters": [2, 3], "criterion": "elbow"}, InvalidParameterError, "'silhouette'"),
+        ({"n_clusters": [2, 3], "choose": "elbow"}, InvalidParameterError, "'silhouette'"),
         ({"n_clusters": [2, 700]}, DataError, "n_clusters=700"),
-        ({"n_clusters": [2], "init": "random"}, InvalidParameterError, "k-means"),
+        ({"n_clusters": [2, 3], "init": "random"}, InvalidParameterError, "k-means"),
         ({"n_clusters": [2, 3], "algorithm": "elkan"}, InvalidParameterError, "unknown `algorithm` 'elkan'"),
         ({"n_clusters": [2, 3], "cache": "all"}, InvalidParameterError, "unknown `cache` 'all'"),
         ({"n_clusters": [2, 3], "normalize": "degree"}, InvalidParameterError, "without `n_principal`"),
@@ -199,4 +210,4 @@ def test_as_many_clusters_as_rows_leave_nothing_over():
 )
 def test_bad_input_is_refused(options, error, words):
     with pytest.raises(error, match=words):
-        choosing_k.fit(ArrayDataset(X), Gaussian(), engine=ENGINE, **options)
+        compare(ArrayDataset(X), **options)

@@ -24,12 +24,13 @@ from rff_dist.automatic import RidgeOptions
 from rff_dist.blocks import Block
 from rff_dist.bounds import better_map, pairwise_components
 from rff_dist.cli import app, shell
-from rff_dist.cli.data import draw_function
-from rff_dist.cli.options import Where, read_bytes, read_count
+from rff_dist.cli.generate import draw_function
+from rff_dist.cli.options import read_bytes, read_count
 from rff_dist.engines.dask import spare_children_ctrl_c
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.feature_map import draw_feature_map
 from rff_dist.folds import GroupFolds, HashFolds, TimeFolds
+from rff_dist.jobs.options import Where
 from rff_dist.kernels import KERNELS, Gaussian, Linear, Matern, RationalQuadratic
 from rff_dist.model import read_model, write_model
 from rff_dist.pipeline import ALPHA_NAMES
@@ -385,7 +386,7 @@ def test_an_output_that_cannot_be_written_exits_73(tmp_path):
 
 @pytest.mark.parametrize("name", ["ingest", "generate", "fit", "predict"])
 def test_a_place_that_takes_no_output_exits_73_before_any_work(folder, name, monkeypatch):
-    monkeypatch.setattr("rff_dist.cli.jobs.passes", None)
+    monkeypatch.setattr("rff_dist.engines.connection.open_engine", None)
     arguments = {
         "ingest": [folder / "table.csv", "/proc/x/m"],
         "generate": ["/proc/x/m", "--rows", "1e12"],
@@ -467,8 +468,8 @@ def test_an_output_that_another_run_writes_exits_75_before_any_work(folder, tmp_
 @pytest.mark.parametrize(("n_workers", "serial"), [(None, True), (1, False)])
 def test_options_win_over_the_scheduler_of_the_environment(monkeypatch, n_workers, serial):
     monkeypatch.setenv("RFF_DIST_SCHEDULER", "tcp://127.0.0.1:1")
-    assert Where(None, n_workers, None, serial=serial, insecure=False).address is None
-    assert Where(None, None, None, serial=False, insecure=False).address == "tcp://127.0.0.1:1"
+    assert Where(workers=n_workers, serial=serial).cluster.in_environment().scheduler is None
+    assert Where().cluster.in_environment().scheduler == "tcp://127.0.0.1:1"
 
 
 @pytest.mark.parametrize(
@@ -1364,7 +1365,7 @@ def test_demo_hands_its_options_on_and_shows_its_result(tmp_path, monkeypatch):
 )
 def test_the_embedded_cluster_uses_the_cpus_there_are(monkeypatch, n_workers, n_threads, n_cpus, size):
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(n_cpus)))
-    assert Where(None, n_workers, n_threads, serial=False, insecure=False).size() == size
+    assert Where(workers=n_workers, threads=n_threads).cluster.size() == size
 
 
 def test_children_ignore_a_ctrl_c_that_is_not_lost_for_this_process():

@@ -220,7 +220,11 @@ def test_what_is_wrong_is_told_before_work_starts(data, tmp_path, monkeypatch, o
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        (["predict", "{model}", "{data}", "new.zarr", "--probabilities"], 2, "whose labels have none"),
+        (
+            ["predict", "{model}", "{data}", "new.zarr", "--probabilities"],
+            2,
+            "have no probabilities",
+        ),
         (["predict", "{model}", "{data}", "new.zarr", "--interval", "0.9"], 2, "--interval"),
         (["evaluate", "{model}", "{data}", "--std"], 2, "clusters have no standard deviations"),
         (["evaluate", "{model}", "{data}", "--y", "kind"], 65, "kind"),

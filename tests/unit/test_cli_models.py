@@ -8,8 +8,8 @@ from typer.testing import CliRunner
 
 from rff_dist.cli import app
 from rff_dist.cluster_model import read_clusters
+from rff_dist.jobs.publishing import lineage_of
 from rff_dist.model import read_model
-from rff_dist.publishing import lineage_of
 from rff_dist.storage import open_dataset, write_dataset
 from tests.versions import publish
 

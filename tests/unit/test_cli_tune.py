@@ -1,6 +1,7 @@
 """`rff-dist tune`: what it asks of the search, stores, shows and refuses."""
 
 import json
+from typing import Annotated
 
 import numpy as np
 import pytest
@@ -9,8 +10,9 @@ from typer.testing import CliRunner
 
 from rff_dist import GroupFolds, Matern, RationalQuadratic, TimeFolds, open_dataset, write_dataset
 from rff_dist.cli import app
-from rff_dist.cli.tune import read_candidates
+from rff_dist.cli.options import SpecOptions
 from rff_dist.engines.serial import SerialEngine
+from rff_dist.jobs.options import TuneFeatures
 from rff_dist.kernels import Gaussian
 from rff_dist.model import read_model
 from rff_dist.search import TimesMedian, make_candidates, search
@@ -101,7 +103,12 @@ def test_tune_shows_a_table_with_the_best_and_what_may_lie_beyond(data, tmp_path
 
 def test_kernels_are_separated_by_commas_that_are_not_of_their_parameters():
     total = "gaussian:length_scale=2 + matern:nu=0.5, length_scale=3"
-    found = read_candidates(f"gaussian, matern:nu=2.5,rational_quadratic:shape=2,{total}", "0.5x, 3")
+    texts = {
+        "kernels": f"gaussian, matern:nu=2.5,rational_quadratic:shape=2,{total}",
+        "length_scales": "0.5x, 3",
+    }
+    read = SpecOptions.of(Annotated[TuneFeatures, "kernels", "length_scales"]).read(texts)
+    found = make_candidates(read.kernels, read.length_scales)
     assert [one.kernel for one in found[:6:2]] == [Gaussian(), Matern(nu=2.5), RationalQuadratic(shape=2)]
     assert [one.length_scale for one in found[:2]] == [TimesMedian(0.5), 3.0]
     assert (found[6].kernel, found[6].length_scale) == (Gaussian(2.0) + Matern(3.0, nu=0.5), None)

@@ -8,8 +8,8 @@ from typer.testing import CliRunner
 
 from rff_dist import Gaussian, SerialEngine, open_dataset, pipeline, write_dataset
 from rff_dist.cli import app
+from rff_dist.jobs.publishing import publish
 from rff_dist.model import read_model, write_model
-from rff_dist.publishing import publish
 from rff_dist.storage.appending import append_dataset
 
 ENGINE = SerialEngine(1)

@@ -8,7 +8,7 @@ import uuid
 import numpy as np
 import pytest
 
-from rff_dist import pipeline, refresh
+from rff_dist import pipeline
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import (
     InvalidParameterError,
@@ -17,9 +17,11 @@ from rff_dist.errors import (
     StatisticsError,
     StorageError,
 )
+from rff_dist.jobs import refresh
+from rff_dist.jobs.publishing import publish
+from rff_dist.jobs.steps import in_this_process, run_steps
 from rff_dist.kernels import Gaussian
 from rff_dist.model import read_model, write_model
-from rff_dist.publishing import publish
 from rff_dist.storage import ArrayDataset, write_record
 from rff_dist.storage.leases import hold
 from rff_dist.storage.locations import parse_location
@@ -83,10 +85,9 @@ def any_place(request):
 
 
 def run(url, dataset, **options):
-    with refresh.open_refresh(url, dataset, **options) as job:
-        found = refresh.find_rows(job)
-        steps = refresh.run_steps(job, ENGINE) if found["n_new"] else refresh.publish_update(job)
-        return {**found, **steps}
+    runner = in_this_process(ENGINE)
+    with refresh.open_refresh(url, dataset, runner=runner, **options) as job:
+        return refresh.outcome(run_steps(job.steps(), runner))
 
 
 def at_once(data, *, without=()):

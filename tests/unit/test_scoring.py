@@ -3,12 +3,13 @@
 import numpy as np
 import pytest
 
-from rff_dist import cluster_model, kmeans, pipeline, save_model, scoring
+from rff_dist import cluster_model, kmeans, pipeline, save_model
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import DataError, InvalidParameterError, SolveError, StorageError
+from rff_dist.jobs import score as scoring
+from rff_dist.jobs.score import Wanted
 from rff_dist.kernels import Gaussian
 from rff_dist.model import write_model
-from rff_dist.scoring import Wanted
 from rff_dist.storage import open_column, write_dataset
 from tests.plain import plain_classifier
 
@@ -84,7 +85,7 @@ def test_what_a_kind_does_not_have_is_refused_before_a_pass(folder, tmp_path, na
 @pytest.mark.parametrize("name", ["regression", "clusters"])
 def test_rows_of_other_columns_are_refused(folder, tmp_path, name):
     write_dataset(tmp_path / "wide", np.zeros((3, 5)))
-    with pytest.raises(DataError, match="does not fit the model"):
+    with pytest.raises(DataError, match=r"does not fit .*Give data of the columns"):
         scoring.open_rows(tmp_path / "wide", scoring.open_model(folder / name))
 
 

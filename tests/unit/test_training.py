@@ -9,17 +9,19 @@ import numpy as np
 import pytest
 from sklearn.metrics import accuracy_score
 
-from rff_dist import automatic, classification, prediction, search, training
+from rff_dist import automatic, classification, prediction, search
 from rff_dist.automatic import RidgeOptions
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import DataError, InvalidParameterError, OutputBusyError, OutputExistsError, StorageError
 from rff_dist.feature_map import Nystrom
 from rff_dist.folds import HashFolds, TimeFolds
+from rff_dist.jobs import fits
+from rff_dist.jobs import train as training
+from rff_dist.jobs.fits import Fit, JobData
 from rff_dist.kernels import Cauchy, Matern
 from rff_dist.model import read_model
 from rff_dist.search import make_candidates
 from rff_dist.storage import ArrayDataset, as_column, leases, read_record
-from rff_dist.training import Fit, JobData
 
 PLAIN = {"kernel": "gaussian", "length_scale": 1.0, "features": "fourier", "n_components": 32}
 
@@ -42,13 +44,13 @@ def open_job(dataset, place, fit=None, *, labels=None, test=None, **options):
     fit = fit or Fit(options=RidgeOptions(**{**PLAIN, "alpha": 0.1}))
     test = test if test is None or isinstance(test, JobData) else JobData(test)
     options = {"engine": SerialEngine(1), **options}
-    return training.open_job(fit, JobData(dataset, labels), place, test=test, **options)
+    return training.open_run(fit, JobData(dataset, labels), place, test=test, **options)
 
 
-def run(job, metrics=None):
+def run(job):
     training.inspect_data(job)
     summary = training.fit_model(job)
-    return summary, training.publish_model(job, metrics=metrics)
+    return summary, training.publish_model(job)
 
 
 def assert_same(published, model):
@@ -102,8 +104,8 @@ def test_given_candidates_are_those_of_a_search(problem, in_memory):
         run(job)
     found = search.search(problem, candidates, engine=SerialEngine(1), n_components=[16, 32], cv=3)
     assert_same(read_model(in_memory), found.model)
-    assert training.chosen_candidate(found.rows) == found.best
-    assert training.n_candidates(found.rows) == 4
+    assert fits.chosen_candidate(found.rows) == found.best
+    assert fits.n_candidates(found.rows) == 4
 
 
 @pytest.mark.parametrize("loss", ["squared", "logistic"])
@@ -117,7 +119,7 @@ def test_a_classifier_is_that_of_the_library_and_is_judged_by_its_labels(problem
         training.inspect_data(job)
         summary = training.fit_model(job)
         metrics = training.evaluate_model(job)
-        training.publish_model(job, metrics=metrics)
+        training.publish_model(job)
     expected, _ = classification.fit_labels(
         rows, as_column(labels), options, engine=SerialEngine(1), loss=loss, class_weight="balanced"
     )
@@ -175,7 +177,7 @@ def test_the_plan_of_choices_is_what_is_tried(n_samples):
     assert choices.folds.base == HashFolds(3)
     if n_samples == 600:
         rows = automatic.fit(dataset, RidgeOptions(n_components=32, cv=3), engine=SerialEngine(1)).model.card
-        assert training.n_candidates(rows["candidates"]) <= choices.n_tried
+        assert fits.n_candidates(rows["candidates"]) <= choices.n_tried
     given = automatic.choices_of(dataset, RidgeOptions(**PLAIN), engine=SerialEngine(1))
     assert (given.choosing, given.n_tried, given.n_finalists(n_samples)) == (False, 0, 1)
 
@@ -186,7 +188,7 @@ def test_evaluation_agrees_with_numpy(problem, in_memory):
         training.inspect_data(job)
         training.fit_model(job)
         metrics = training.evaluate_model(job)
-        training.publish_model(job, metrics=metrics)
+        training.publish_model(job)
     published = read_model(in_memory)
     predicted = prediction.predict_in_memory(test, published, engine=SerialEngine(1))
     error = np.ravel(test.y) - np.ravel(predicted)

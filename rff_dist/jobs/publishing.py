@@ -3,20 +3,57 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import Any
 
 from rff_dist.cluster_model import write_clusters
 from rff_dist.kmeans import Clusters
 from rff_dist.model import RidgeModel, write_model
 from rff_dist.pipeline import kernel_of
-from rff_dist.storage.locations import parse_location
+from rff_dist.storage.locations import Location, check_output, parse_location
 from rff_dist.storage.registry import RegisteredModel, Version
 
-__all__ = ["lineage_of", "publish", "version_rows", "write"]
+__all__ = ["check_place", "lineage_of", "publish", "store", "version_rows", "write"]
 
 # What a card says of the data, where it does.
 _OF_SPEC = ("length_scale", "n_components", "alpha", "n_clusters", "seed")
 _OF_DATA = ("data_fingerprint", "prefix_fingerprint", "n_samples")
+
+
+def check_place(url: str, *, register: bool, overwrite: bool, inputs: Sequence[Location]) -> Location:
+    """Return where a model, or the next version of a registered one, is to be published, if it can be.
+
+    Raises
+    ------
+    OutputExistsError
+        If there is something at `url` and `overwrite` is False; with `register`, something else than a
+        registered model.
+    StorageError
+        If a model cannot be written there.
+    """
+    output = parse_location(url)
+    if register:
+        RegisteredModel(url).check(inputs=inputs)
+    else:
+        check_output(output, overwrite=overwrite, inputs=inputs, marker=("model.json",))
+    return output
+
+
+def store(
+    model: RidgeModel | Clusters,
+    url: str,
+    *,
+    register: bool,
+    overwrite: bool,
+    data: str | None,
+    reason: str,
+    **facts: Any,
+) -> Version | None:
+    """Write a model, or publish it as the next version of a registered one, which is returned."""
+    if register:
+        return publish(model, url, data=data, reason=reason, **facts)
+    write(model, url, overwrite=overwrite)
+    return None
 
 
 def publish(

@@ -1,9 +1,9 @@
 """A run that brings a stored model up to date: steps that publish the next one, or keep the current one.
 
-`update` is the arithmetic; here is what becomes of it, for `rff-dist update` and `flows/refresh.py`. A
-`Refresh` takes its steps in this order: find the new rows → score them with the current model, which has not
-seen them → hold out rows → sum → test for drift → solve → judge → publish, or keep the current model with the
-reason. Before the last step nothing is written, so that a run that died is repeated as if it had not been.
+`update` is the arithmetic; here is what becomes of it. The steps: find the new rows → score them with the
+current model, which has not seen them → hold out rows → sum → test for drift → solve → gate → publish, or
+keep the current model with the reason. Before the last step nothing is written, so that a run that died is
+repeated as if it had not been.
 
 **What becomes of a refused batch.** Nothing is published. The document `refused.json` beside the model
 records the rows' range, a fingerprint and the reason; later runs pass over them, judge what comes after on
@@ -16,23 +16,27 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from rff_dist import pipeline, publishing
+from rff_dist import pipeline
 from rff_dist.blocks import Dataset
 from rff_dist.drift import LEVEL, Batch, ColumnMoments, Drift, ErrorSums, check_level, judge_drift
 from rff_dist.engines import Engine
 from rff_dist.errors import InvalidParameterError, PlanError, StatisticsError
 from rff_dist.feature_map import NystromFeatureMap
+from rff_dist.jobs.publishing import publish
+from rff_dist.jobs.specs import Update
+from rff_dist.jobs.steps import Runner, Step, Summary, in_this_process, run_steps
 from rff_dist.model import KIND, RidgeModel, model_from, write_model
 from rff_dist.plan import human_bytes
 from rff_dist.statistics import RidgeStatistics
-from rff_dist.storage import Record, read_record, redact
+from rff_dist.storage import Record, open_dataset, read_record, redact
 from rff_dist.storage.documents import parse_document, sign_document
 from rff_dist.storage.leases import Lease, hold
 from rff_dist.storage.locations import (
@@ -69,17 +73,17 @@ __all__ = [
     "hold_out_rows",
     "judge_model",
     "open_refresh",
+    "open_update",
+    "outcome",
     "publish_update",
     "read_refusals",
-    "run_steps",
+    "refresh",
     "score_rows",
     "solve_model",
     "sum_rows",
 ]
 
 logger = logging.getLogger(__name__)
-
-type Summary = dict[str, Any]
 
 _REFUSED = "refused.json"
 _KIND, _VERSION = "refused rows", 1
@@ -171,6 +175,8 @@ class Refresh:
         Whether nothing is written.
     refusals : list of Refusal
     lease : Lease
+    runner : Runner
+        By what the steps are driven.
     rows, batch, held_out, statistics, drift, candidate, gate
         What the steps have found; None before.
     """
@@ -179,14 +185,14 @@ class Refresh:
     model: RidgeModel
     version: Version | None
     dataset: Dataset
-    test: Dataset | None
-    tolerance: float
-    level: float
-    backfill: int | None
-    force: bool
-    dry_run: bool
     refusals: list[Refusal]
     lease: Lease
+    test: Dataset | None = None
+    tolerance: float = TOLERANCE
+    level: float = LEVEL
+    backfill: int | None = None
+    force: bool = False
+    dry_run: bool = False
     rows: NewRows | None = None
     batch: Batch | None = None
     held_out: HeldOut | None = None
@@ -194,20 +200,51 @@ class Refresh:
     drift: Drift | None = None
     candidate: RidgeModel | None = None
     gate: Gate | None = None
+    runner: Runner = field(default_factory=in_this_process)
+
+    def steps(self) -> Iterator[Step]:
+        """Yield the steps in their order; the engine is opened where there are new rows."""
+        yield Step("find new rows", partial(find_rows, self), repeatable=True)
+        if _found(self.rows).n_samples:
+            with self.runner.open_engine() as engine:
+                yield Step("score", partial(score_rows, self, engine), repeatable=True)
+                yield Step("hold out", partial(hold_out_rows, self, engine), repeatable=True)
+                yield Step("sum", partial(sum_rows, self, engine), repeatable=True)
+                yield Step("drift", partial(check_drift, self))
+                yield Step("solve", partial(solve_model, self))
+                yield Step("gate", partial(judge_model, self, engine), repeatable=True)
+                yield Step("publish", partial(publish_update, self))
+        else:
+            yield Step("publish", partial(publish_update, self))
+
+
+@contextmanager
+def open_update(job: Update, runner: Runner) -> Iterator[Refresh]:
+    """Begin the update that a spec asks for, of a model that nobody else may write to meanwhile.
+
+    Raises
+    ------
+    RFFDistError
+        As `open_refresh`; or if the data cannot be read.
+    """
+    names = job.source.names()
+    with open_refresh(
+        job.model,
+        open_dataset(job.source.data, **names),
+        test=None if job.test is None else open_dataset(job.test, **names),
+        tolerance=job.tolerance,
+        level=job.drift_level,
+        backfill=job.backfill,
+        force=job.force,
+        dry_run=job.dry_run,
+        runner=runner,
+    ) as run:
+        yield run
 
 
 @contextmanager
 def open_refresh(
-    url: str | os.PathLike[str],
-    dataset: Dataset,
-    *,
-    test: Dataset | None = None,
-    tolerance: float = TOLERANCE,
-    level: float = LEVEL,
-    backfill: int | None = None,
-    force: bool = False,
-    dry_run: bool = False,
-    holder: str = "update",
+    url: str | os.PathLike[str], dataset: Dataset, *, runner: Runner | None = None, **options: Any
 ) -> Iterator[Refresh]:
     """Begin an update of the model at `url`, which nobody else may write to meanwhile.
 
@@ -216,10 +253,10 @@ def open_refresh(
     url : str or Path
         A model's folder, or that of a registered model, whose next version is published.
     dataset : Dataset
-    test, tolerance, level, backfill, force, dry_run
-        See `Refresh`.
-    holder : str
-        Who updates it, for the message that others get.
+    runner : Runner, optional
+        By what the steps are driven; in this process if left out.
+    **options
+        `test`, `tolerance`, `level`, `backfill`, `force` and `dry_run`; see `Refresh`.
 
     Raises
     ------
@@ -230,13 +267,16 @@ def open_refresh(
     InvalidParameterError
         If a parameter is out of range.
     """
+    runner = in_this_process() if runner is None else runner
+    tolerance, level = options.get("tolerance", TOLERANCE), options.get("level", LEVEL)
+    backfill = options.get("backfill")
     check_tolerance(tolerance)
     check_level(level)
     if backfill is not None and backfill < 0:
         raise InvalidParameterError(f"`backfill` is {backfill}; expected the number of a row, from 0")
     location = parse_location(url)
     _check_kind(peek_record(location.url), location.url)  # refused before a lease is taken
-    with hold(location, holder=holder) as lease:
+    with hold(location, holder=runner.holder) as lease:
         registered = RegisteredModel(location.url) if holds_versions(location) else None
         version = None if registered is None else registered.current()
         refusals = read_refusals(location)
@@ -247,14 +287,10 @@ def open_refresh(
             model=_read_ridge(location.url if version is None else version.url),
             version=version,
             dataset=dataset,
-            test=test,
-            tolerance=tolerance,
-            level=level,
-            backfill=backfill,
-            force=force,
-            dry_run=dry_run,
             refusals=refusals,
             lease=lease,
+            runner=runner,
+            **options,
         )
 
 
@@ -470,36 +506,53 @@ def publish_update(job: Refresh) -> Summary:
             "n_seen": rows.n_after,
             "drifted": _found(job.drift).drifted,
         }
-        version = publishing.publish(
+        version = publish(
             candidate, job.location.url, data=job.dataset.url, reason=f"updated: {reason}", **facts
         )
     _forget_refusals(job.location, rows)
     return _outcome(job, candidate, "published", reason, version)
 
 
-def run_steps(job: Refresh, engine: Engine) -> Summary:
-    """Take all steps after `find_rows`, which has found new rows.
+def outcome(records: Mapping[str, Summary | None]) -> Summary:
+    """Return what all steps found as one document.
 
     Returns
     -------
     summary : dict
-        What each step returned, by its name: `progressive`, `held_out`, `statistics`, `drift`, `solution`,
-        `gate`; and what `publish_update` returned.
+        What `find_rows` and `publish_update` returned; and by their names `progressive`, `held_out`,
+        `statistics`, `drift`, `solution` and `gate`, where there were new rows.
     """
+    found, published = records["find new rows"], records["publish"]
+    assert found is not None
+    assert published is not None
     return {
-        "progressive": score_rows(job, engine),
-        "held_out": hold_out_rows(job, engine),
-        "statistics": sum_rows(job, engine),
-        "drift": check_drift(job),
-        "solution": solve_model(job),
-        "gate": judge_model(job, engine),
-        **publish_update(job),
+        **found,
+        **{_MEMBERS[name]: one for name, one in records.items() if name in _MEMBERS},
+        **published,
     }
+
+
+_MEMBERS = {
+    "score": "progressive",
+    "hold out": "held_out",
+    "sum": "statistics",
+    "drift": "drift",
+    "solve": "solution",
+    "gate": "gate",
+}
+
+
+def refresh(job: Update, runner: Runner) -> Summary:
+    """Bring a model up to date, and return what became of it; see `outcome`."""
+    with open_update(job, runner) as run:
+        return outcome(run_steps(run.steps(), runner))
 
 
 def _found[T](value: T | None) -> T:
     if value is None:
-        raise InvalidParameterError("the steps of an update were not taken in their order; see `run_steps`")
+        raise InvalidParameterError(
+            "the steps of an update were not taken in their order; see `Refresh.steps`"
+        )
     return value
 
 

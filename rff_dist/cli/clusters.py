@@ -1,0 +1,65 @@
+"""Clusters in words and for JSON documents, for the commands that tell of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from rff_dist.cli.display import plural
+
+if TYPE_CHECKING:
+    from rff_dist.agreement import Contingency
+    from rff_dist.kmeans import Clusters
+
+
+def describe_clusters(found: Clusters) -> dict[str, Any]:
+    """Return the facts of clusters for the JSON document."""
+    from rff_dist.pipeline import kernel_of
+
+    kernel = kernel_of(found.feature_map)
+    return {
+        "n_clusters": found.n_clusters,
+        "n_filled": found.n_filled,
+        "n_components": found.feature_map.n_components,
+        "features": found.feature_map.kind,
+        "kernel": None if kernel is None else kernel.to_dict(),
+        "length_scale": getattr(kernel, "length_scale", None),
+        "sizes": found.weights,
+        "inertia": found.inertia,
+        "inertias": found.inertias,
+        "start_inertias": found.start_inertias,
+        "n_passes": found.n_iter,
+        "converged": found.converged,
+    }
+
+
+def describe_agreement(agreement: Contingency, name: str) -> dict[str, Any]:
+    """Return how far clusters agree with known labels for the JSON document."""
+    return {
+        "name": name,
+        "adjusted_rand_index": agreement.adjusted_rand_index,
+        "normalized_mutual_information": agreement.normalized_mutual_information,
+        "labels": agreement.labels.tolist(),
+        "counts": agreement.counts,
+    }
+
+
+def clusters_words(found: Mapping[str, Any]) -> dict[str, str]:
+    """Return in words what `describe_clusters` found."""
+    facts = {"clusters": f"{found['n_clusters']:,}"}
+    if found["n_filled"] < found["n_clusters"]:
+        facts["clusters"] += f", [yellow]{found['n_filled']:,} with rows[/]: no more rows are distinct"
+    facts["inertia"] = f"{found['inertia']:.6g}"
+    if (n_starts := len(found["start_inertias"])) > 1:
+        facts["inertia"] += f", the least of {n_starts} starts (most {max(found['start_inertias']):.6g})"
+    n_passes = plural(found["n_passes"], "pass", "passes")
+    settled = f"converged after {n_passes}"
+    still = f"[yellow]centres still moved[/] after {n_passes}; raise --max-passes or --tol"
+    facts["Lloyd"] = settled if found["converged"] else still
+    return facts
+
+
+def agreement_words(known: Mapping[str, Any]) -> str:
+    """Return in words what `describe_agreement` found."""
+    index, information = known["adjusted_rand_index"], known["normalized_mutual_information"]
+    return f"ARI {index:.4g}, NMI {information:.4g}, {plural(len(known['labels']), 'label')}"

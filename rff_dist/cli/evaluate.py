@@ -1,0 +1,172 @@
+"""Judge a stored model by data: a regression, a classifier or clusters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from rff_dist.cli.clusters import agreement_words, describe_agreement
+from rff_dist.cli.display import Passes, facts_view, seconds_words, target_names, titled_table
+from rff_dist.cli.shell import Report, command
+from rff_dist.jobs.options import Where
+from rff_dist.jobs.specs import Evaluate
+
+if TYPE_CHECKING:
+    from rff_dist.agreement import Contingency
+    from rff_dist.blocks import Errors
+    from rff_dist.confusion import Confusion
+    from rff_dist.model import RidgeModel
+    from rff_dist.uncertainty import Calibration
+
+
+@command("rff-dist evaluate model test.zarr", "rff-dist evaluate model test.zarr --std --json")
+def evaluate(job: Evaluate, where: Where) -> Report:
+    """Measure a model's errors on a dataset: per target, per class, or clusters against labels (--y)."""
+    from rff_dist.agreement import Contingency
+    from rff_dist.confusion import Confusion
+    from rff_dist.jobs import score
+    from rff_dist.kmeans import Clusters
+
+    passes = Passes(where)
+    scoring, judged = score.evaluate(job, passes.runner)
+    run = passes.facts()
+    about = {"model": job.model, "data": job.source.data}
+    ran = {"engine": run["engine"], "seconds": run["seconds"]["total"]}
+    if isinstance(judged, Contingency):
+        return _clusters_report(judged, job.source.y, about, ran)
+    assert not isinstance(scoring.model, Clusters)
+    if isinstance(judged, Confusion):
+        return _classifier_report(judged, scoring.model, about, ran)
+    return _regression_report(judged, scoring.model, about, ran)
+
+
+def _title(about: Mapping[str, str], n_samples: int, seconds: float) -> str:
+    return f"{about['model']} on {about['data']}: {n_samples:,} rows, {seconds_words(seconds)} s"
+
+
+def _clusters_report(judged: Contingency, y: str, about: Mapping[str, str], ran: Mapping[str, Any]) -> Report:
+    known = describe_agreement(judged, y)
+    document = {**about, "n_samples": judged.n_samples, "known_labels": known, **ran}
+    facts = {f"against {y}": agreement_words(known)}
+    return Report(document, facts_view(_title(about, judged.n_samples, ran["seconds"]), **facts))
+
+
+def _classifier_report(
+    found: Confusion, model: RidgeModel, about: Mapping[str, str], ran: Mapping[str, Any]
+) -> Report:
+    from rff_dist.classification import read_classes
+
+    classes = read_classes(model)
+    columns = {"precision": found.precision, "recall": found.recall}
+    per_class = [
+        {
+            "label": label,
+            "n_samples": int(found.counts[i].sum()),
+            "n_predicted": int(found.counts[:, i].sum()),
+            **{name: float(values[i]) for name, values in columns.items()},
+        }
+        for i, label in enumerate(classes.tolist())
+    ]
+    document = {
+        **about,
+        "n_samples": found.n_samples,
+        "accuracy": found.accuracy,
+        "balanced_accuracy": found.balanced_accuracy,
+        "log_loss": found.log_loss,
+        "classes": per_class,
+        "confusion_matrix": found.counts,
+        **ran,
+    }
+    facts = facts_view(
+        _title(about, found.n_samples, ran["seconds"]),
+        accuracy=f"{found.accuracy:.4g}",
+        balanced_accuracy=f"{found.balanced_accuracy:.4g}, the mean recall of classes",
+        log_loss="none: the model has no probabilities"
+        if found.log_loss is None
+        else f"{found.log_loss:.4g} nats",
+    )
+    view, table = titled_table("", "class", "rows", "predicted", *columns)
+    for row in per_class:
+        shares = [f"{row[name]:.4g}" for name in columns]
+        table.add_row(str(row["label"]), f"{row['n_samples']:,}", f"{row['n_predicted']:,}", *shares)
+    return Report(document, Group(facts, view))
+
+
+def _regression_report(
+    found: Errors | Calibration, model: RidgeModel, about: Mapping[str, str], ran: Mapping[str, Any]
+) -> Report:
+    import numpy as np
+
+    from rff_dist.uncertainty import Calibration
+
+    calibration = found if isinstance(found, Calibration) else None
+    errors = found.errors if isinstance(found, Calibration) else found
+    rmse, deviation = np.sqrt(errors.mean_squared_error), np.sqrt(errors.target_variance)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        columns = {
+            "rmse": rmse,
+            "z_rmse": np.where(deviation > 0, rmse / deviation, np.nan),
+            "mse": errors.mean_squared_error,
+            "mae": errors.mean_absolute_error,
+            "bias": errors.bias,
+            "largest": errors.largest,
+            "r2": errors.r2,
+        }
+    names = target_names(model, len(rmse))
+    targets = [
+        {"name": name, **{key: float(values[i]) for key, values in columns.items()}}
+        for i, name in enumerate(names)
+    ]
+    if calibration is not None:
+        targets = [{**target, **_describe_calibration(calibration, i)} for i, target in enumerate(targets)]
+    document = {**about, "n_samples": errors.n_samples, "targets": targets, **ran}
+    view, table = titled_table(
+        _title(about, errors.n_samples, ran["seconds"]),
+        *("target", "RMSE", "z-RMSE", "MSE", "MAE", "bias", "largest", "R²"),
+    )
+    for target in targets:
+        table.add_row(str(target["name"]), *(f"{target[key]:.4g}" for key in columns))
+    parts: list[RenderableType] = [
+        view,
+        Text("z-RMSE: in units of the target's standard deviation here", "dim"),
+    ]
+    if calibration is not None:
+        parts += _calibration_view(targets)
+    return Report(document, Group(*parts))
+
+
+def _describe_calibration(calibration: Calibration, target: int) -> dict[str, Any]:
+    from rff_dist.uncertainty import LEVELS
+
+    per_level = {"coverage": calibration.coverage, "mean_width": calibration.mean_widths}
+    return {
+        "nlpd": float(calibration.nlpd[target]),
+        "z_nlpd": float(calibration.standardized_nlpd[target]),
+        "mean_squared_score": float(calibration.mean_squared_score[target]),
+        "mean_std": float(calibration.mean_standard_deviation[target]),
+        **{
+            name: {str(level): float(values[i, target]) for i, level in enumerate(LEVELS)}
+            for name, values in per_level.items()
+        },
+    }
+
+
+def _calibration_view(targets: Sequence[Mapping[str, Any]]) -> list[RenderableType]:
+    columns = {"NLPD": "nlpd", "z-NLPD": "z_nlpd"}
+    levels = [f"{float(level):.0%}" for level in targets[0]["coverage"]]
+    view, table = titled_table(
+        "density of the targets, and the share of rows inside central intervals",
+        *("target", *columns, *levels),
+    )
+    for target in targets:
+        figures = [f"{target[key]:.4g}" for key in columns.values()]
+        shares = [f"{share:.1%}" for share in target["coverage"].values()]
+        table.add_row(str(target["name"]), *figures, *shares)
+    return [
+        Text(),
+        view,
+        Text("z-NLPD: in units of the target's standard deviation on the training rows", "dim"),
+    ]

@@ -1,0 +1,183 @@
+"""Train a model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import typer
+from rich.console import Group, RenderableType
+
+from rff_dist.cli.display import (
+    Passes,
+    alpha_words,
+    chosen_by,
+    classifier_facts,
+    describe_cross_validation,
+    describe_published,
+    estimate_facts,
+    facts_view,
+    features_and_classes,
+    features_and_targets,
+    kernel_words,
+    next_step,
+    run_facts,
+    solver_facts,
+    version_facts,
+    widths_view,
+)
+from rff_dist.cli.options import PlotPath
+from rff_dist.cli.shell import Report, command
+from rff_dist.jobs.options import Where
+from rff_dist.jobs.specs import Train
+
+if TYPE_CHECKING:
+    from rff_dist.feature_map import FeatureMap
+    from rff_dist.jobs.train import Training
+    from rff_dist.pipeline import Solved
+
+
+@command(
+    "rff-dist fit data.zarr model",
+    "rff-dist fit data.zarr model --kernel matern --nu 1.5 --length-scale median --features fourier",
+    "rff-dist fit data.zarr model --classify --loss logistic",
+    "rff-dist fit data.zarr model --folds 10 --alphas 1e-6:1e3:30 --components 512,1024,2048 --plot cv.png",
+)
+def fit(
+    job: Train,
+    where: Where,
+    plot: PlotPath = None,
+) -> Report:
+    """Train a ridge regression, or a classifier. What is left out is chosen by cross-validation."""
+    from rff_dist import pipeline
+    from rff_dist.jobs.steps import run_steps
+    from rff_dist.jobs.train import open_training
+
+    options = job.to_fit().options
+    several = isinstance(options.n_components, list)
+    given = pipeline.is_one_alpha(options.alpha) and options.cv is None and not several
+    if plot is not None and given and not options.conformal:
+        raise typer.BadParameter(
+            "nothing is chosen, so there is no error against alpha to draw; add --select cv",
+            param_hint="--plot",
+        )
+    passes, data = Passes(where), job.source.data
+    with open_training(job, passes.runner) as run:
+        published = run_steps(run.steps(), passes.runner)["publish"]
+    document = {
+        **describe_published(job.destination.model, published),
+        **_describe_fit(run, job.features.seed),
+        "plot": plot,
+        **passes.facts(),
+    }
+    model = run.trained.model
+    if plot is not None:
+        from rff_dist.report import save_choice
+
+        save_choice(model, plot, title=data, about=kernel_words(document["kernel"]))
+    following = next_step("rff-dist", "evaluate", job.destination.model, "DATA")
+    parts = [_fit_facts(document, model.card), following]
+    table = document["cross_validation"]
+    if table is not None and len(table["widths"]) > 1:
+        parts[1:1] = ["", widths_view(table, document["n_components"])]
+    return Report(document, Group(*parts))
+
+
+def _describe_features(feature_map: FeatureMap, seed: int) -> dict[str, Any]:
+    from rff_dist.feature_map import NystromFeatureMap
+    from rff_dist.pipeline import kernel_of
+
+    kernel = kernel_of(feature_map)
+    assert kernel is not None  # the map was drawn just now
+    facts: dict[str, Any] = {
+        "kernel": kernel.to_dict(),
+        "length_scale": getattr(kernel, "length_scale", None),
+        "seed": seed,
+    }
+    if isinstance(feature_map, NystromFeatureMap):
+        return {"features": "nystrom", "jitter": feature_map.jitter, "design": None, "map": None, **facts}
+    spec = feature_map.spec
+    assert spec is not None
+    return {"features": "fourier", "design": spec.design.name, "map": spec.map, **facts}
+
+
+def _describe_fit(run: Training, seed: int) -> dict[str, Any]:
+    from rff_dist.jobs.fits import estimate_of
+
+    dataset, model, solved = run.data.rows, run.trained.model, run.trained.solved
+    feature_map, solution, selection = model.feature_map, solved.solution, solved.selection
+    table = solved.cross_validation
+    return {
+        "n_samples": dataset.n_samples,
+        "n_features": dataset.n_features,
+        "n_targets": model.n_targets,
+        "classifier": model.card.get("classifier"),
+        "n_components": feature_map.n_components,
+        **_describe_features(feature_map, seed),
+        "alpha": model.plain_alpha,
+        "alpha_chosen_by": chosen_by(model.card, any_path=bool(model.selection)),
+        "alpha_at_end_of_path": _end_of_path(solved),
+        "alpha_path": _ends_of_path(solved),
+        "gcv": None if selection is None else selection.score,
+        "estimate": estimate_of(model.card),
+        "candidates": model.card.get("candidates", []),
+        "cross_validation": None
+        if table is None
+        else describe_cross_validation(table, feature_map.n_components, solution.alpha),
+        "status": solution.status.value,
+        "causes": solution.status.causes,
+        "remedies": solution.status.remedies,
+        "effective_rank": solution.effective_rank,
+        "alpha_floor": solution.floor,
+        "statistics_digest": model.card["statistics_digest"],
+        "digest": model.digest(),
+    }
+
+
+def _end_of_path(solved: Solved) -> str | None:
+    """Say which end of the values looked at alpha is at, if any: a better one may lie beyond it."""
+    import numpy as np
+
+    from rff_dist.selection import end_of_grid, worst_end
+
+    table, path = solved.cross_validation, solved.leave_one_out
+    if table is not None and solved.choice is not None:
+        return solved.choice.at_end if len(table.alphas) > 1 else None
+    if path is not None:
+        places = np.searchsorted(path.alphas, solved.solution.alpha)
+        return worst_end([end_of_grid(int(place), len(path.alphas)) for place in places])
+    return None if solved.selection is None else solved.selection.at_end
+
+
+def _ends_of_path(solved: Solved) -> tuple[float, float] | None:
+    found = solved.cross_validation or solved.leave_one_out or solved.selection
+    return None if found is None else (float(found.alphas[0]), float(found.alphas[-1]))
+
+
+def _feature_words(found: Mapping[str, Any]) -> str:
+    if found["features"] == "nystrom":
+        return f"Nyström with jitter {found['jitter']:.3g}"
+    return f"{found['design']}, {found['map']}"
+
+
+def _fit_facts(found: Mapping[str, Any], card: Mapping[str, Any]) -> RenderableType:
+    classifier = found["classifier"]
+    outputs = features_and_targets(found["n_features"], found["n_targets"])
+    if classifier is not None:
+        outputs = features_and_classes(found["n_features"], classifier["classes"])
+    facts = {
+        "rows": f"{found['n_samples']:,}, {outputs}",
+        "features": f"D = {found['n_components']:,}, {_feature_words(found)}, seed {found['seed']}",
+        "kernel": kernel_words(found["kernel"]),
+        "alpha": alpha_words(found["alpha"], found["alpha_chosen_by"], classifier),
+    }
+    if (end := found["alpha_at_end_of_path"]) is not None:
+        low, high = found["alpha_path"]
+        facts["alpha"] += f", [yellow]at the {end} end[/] of {low:.3g} to {high:.3g}"
+    facts |= estimate_facts(card)
+    if classifier is not None:
+        facts |= classifier_facts(classifier)
+    facts |= solver_facts(found) | run_facts(found)
+    facts["digest"] = found["digest"][:16]
+    facts |= version_facts(found)
+    return facts_view(f"wrote {found['model']}", **facts)

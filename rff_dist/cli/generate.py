@@ -1,0 +1,143 @@
+"""Data of which the best possible error is known."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Group
+
+from rff_dist.cli.display import (
+    RowCounter,
+    dataset_facts,
+    describe_dataset,
+    facts_view,
+    kernel_words,
+    next_step,
+    seconds_words,
+)
+from rff_dist.cli.options import ChunkRows, Overwrite, read_count, read_numbers
+from rff_dist.cli.shell import Report, command
+from rff_dist.jobs.options import Features
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from rff_dist.kernels import Kernel
+
+
+@command("rff-dist generate data.zarr --rows 1e6 --features 8 --length-scale 2 --noise 0.1")
+def generate(
+    *,
+    output: Annotated[str, typer.Argument(metavar="OUT", help="Where to write the dataset.")],
+    rows: Annotated[str, typer.Option("--rows", metavar="N", help="Rows, such as 1e6.")],
+    n_features: Annotated[str, typer.Option("--features", metavar="N", help="Columns of X.")] = "8",
+    features: Annotated[Features, "kernel", "nu", "n_components", "seed"],
+    length_scale: Annotated[
+        str,
+        typer.Option("--length-scale", metavar="L|L1,L2,…", help="Length scale: smoothness of the function."),
+    ] = "2",
+    noise: Annotated[
+        float, typer.Option("--noise", min=0, help="Standard deviation; the function's is 1.")
+    ] = 0.1,
+    first_row: Annotated[
+        int,
+        typer.Option(
+            "--first-row", metavar="N", min=0, help="Number of the first row: test data follow the others."
+        ),
+    ] = 0,
+    chunk_rows: ChunkRows = None,
+    overwrite: Overwrite = False,
+) -> Report:
+    """Write a dataset of any size whose best possible error is known: a random function plus noise.
+
+    The function is drawn from the kernel's feature prior, f(x) = z(x)'w with standard normal w, at
+    standard normal x; no model can have a smaller RMSE than the noise.
+    """
+    from rff_dist import storage
+    from rff_dist.blocks import using_threads
+    from rff_dist.kernels import with_length_scale
+
+    n_samples, n_columns = read_count(rows, "--rows"), read_count(n_features, "--features")
+    chunk = None if chunk_rows is None else read_count(chunk_rows, "--chunk-rows")
+    widths = read_numbers(length_scale.split(","), length_scale, "--length-scale", "a number")
+    seed, chosen = (
+        features.seed,
+        with_length_scale(features.make_kernel(), tuple(widths) if len(widths) > 1 else widths[0]),
+    )
+    function = draw_function(chosen, n_features=n_columns, n_components=features.n_components, seed=seed)
+    start = time.perf_counter()
+    # Threads share whole tiles, so that no bit of the data depends on their number.
+    with using_threads(len(os.sched_getaffinity(0))), RowCounter("generate") as counter:
+        dataset = storage.generate_dataset(
+            output,
+            function,
+            n_samples=n_samples,
+            n_features=n_columns,
+            noise=noise,
+            seed=seed,
+            first_row=first_row,
+            chunk_rows=chunk,
+            overwrite=overwrite,
+            observer=counter,
+        )
+    seconds = time.perf_counter() - start
+    document = {
+        **describe_dataset(dataset),
+        "kernel": chosen.to_dict(),
+        "seed": seed,
+        "best_rmse": noise,
+        "seconds": seconds,
+    }
+    view = facts_view(
+        f"wrote {output}",
+        **dataset_facts(dataset),
+        function=f"from {kernel_words(chosen.to_dict())}, variance 1",
+        best_possible_RMSE=f"{noise:g}",
+        seconds=seconds_words(seconds),
+    )
+    return Report(document, Group(view, next_step("rff-dist", "fit", output, "MODEL")))
+
+
+def draw_function(
+    kernel: Kernel, *, n_features: int, n_components: int, seed: int
+) -> Callable[[np.ndarray], np.ndarray]:
+    """Draw f(x) = z(x)'w with w ~ N(0, I) from the feature prior of a kernel; its variance is 1.
+
+    Parameters
+    ----------
+    kernel : Kernel
+    n_features, n_components : int
+        Columns of the inputs, and of Z.
+    seed : int
+        Spread to streams of its own, so that a model fitted with the same seed has other features.
+
+    Returns
+    -------
+    function : callable
+        From (rows, n_features) to (rows,).
+    """
+    import numpy as np
+
+    from rff_dist.blocks import Block, LinearModel, Rows, predict_rows
+    from rff_dist.feature_map import draw_feature_map
+    from rff_dist.kernels import default_design
+
+    features_seed, weights_seed = np.random.SeedSequence([seed, 1]).generate_state(2, np.uint64).tolist()
+    feature_map = draw_feature_map(
+        kernel,
+        n_features=n_features,
+        n_components=n_components,
+        design=default_design(kernel),
+        random_state=features_seed,
+    )
+    weights = np.random.Generator(np.random.Philox(weights_seed)).standard_normal((n_components, 1))
+    model = LinearModel(feature_map, weights, np.zeros(1))
+
+    def function(X: np.ndarray) -> np.ndarray:
+        return predict_rows(Rows(Block(0, 0, len(X)), X, None, None), model)[:, 0]
+
+    return function

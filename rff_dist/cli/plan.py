@@ -1,0 +1,164 @@
+"""What a fit would take, before it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from rff_dist.cli.display import features_and_targets, plural, seconds_words, titled_table, widths_words
+from rff_dist.cli.options import read_bytes
+from rff_dist.cli.shell import Report, command
+from rff_dist.jobs.options import TrainFeatures, TrainingSource, Where
+from rff_dist.jobs.ridge_options import DEFAULT_FOLDS, FoldOptions, PenaltyOptions
+
+if TYPE_CHECKING:
+    from rff_dist.automatic import Choices
+    from rff_dist.plan import Plan
+
+
+@command(
+    "rff-dist plan data.zarr",
+    "rff-dist plan data.zarr --components 16384 --workers 8 --threads 4 --memory 8GiB",
+    "rff-dist plan data.zarr --kernel gaussian --length-scale median --features fourier",
+)
+def plan(
+    source: Annotated[TrainingSource, "data", "x", "y"],
+    features: Annotated[TrainFeatures, "kernel", "nu", "n_components", "length_scale", "features"],
+    penalty: Annotated[PenaltyOptions, "alpha"],
+    folds: Annotated[FoldOptions, "folds"],
+    where: Annotated[Where, "workers", "threads", "serial"],
+    memory: Annotated[
+        str | None,
+        typer.Option(metavar="SIZE", help="Memory of each process; what this machine has if left out."),
+    ] = None,
+) -> Report:
+    """Say what a fit would take: bytes, operations, memory and seconds. Nothing runs but a stop-watch."""
+    from functools import partial
+
+    from rff_dist import drawing, pipeline, storage
+    from rff_dist.automatic import choices_of
+    from rff_dist.cross_validation import cross_validation_flops
+    from rff_dist.jobs.fits import Fit
+    from rff_dist.jobs.specs import ridge_options
+    from rff_dist.plan import available_memory, human_bytes, measure_gflops, plan_fit
+
+    folds.check(penalty.chosen, features.n_components)
+    fit = Fit(options=ridge_options(source, features, penalty, folds))
+    options, serial = fit.options, where.serial
+    workers, threads = where.cluster.size()
+    here = available_memory()
+    limit = (here if serial else here // workers) if memory is None else read_bytes(memory, "--memory")
+    solver_limit = here if memory is None else limit
+    dataset = storage.open_dataset(source.data, x=source.x, y=source.y)
+    fit.check(dataset)
+    plan_with = partial(
+        plan_fit,
+        n_samples=dataset.n_samples,
+        n_features=dataset.n_features,
+        n_targets=max(1, dataset.n_targets),
+        chunk_rows=dataset.chunk_rows,
+        itemsize=dataset.dtype.itemsize,
+        n_workers=workers,
+        n_threads=threads,
+        separate_client=not serial,
+        alpha_path=not pipeline.is_one_alpha(options.alpha),
+        whitened=drawing.find_features(options.kinds[-1]) is not None,
+        memory_limit=limit,
+        client_memory_limit=solver_limit,
+    )
+    choices = choices_of(
+        dataset, options, plan=lambda width, n_folds: plan_with(n_components=width, n_folds=n_folds)
+    )
+    summed, widths = choices.folds, choices.widths
+    n_folds = 1 if summed is None else summed.n_folds
+    found = plan_with(n_components=widths[-1], n_folds=n_folds)
+    gflops = measure_gflops()
+    seconds = found.seconds(gflops)
+    splits = 0 if summed is None else len(summed.splits)
+    document = {
+        **found.to_dict(),
+        "gflops_per_thread": gflops,
+        "statistics_seconds": seconds,
+        "n_folds": n_folds,
+        "widths": widths,
+        "n_decompositions": splits * len(widths),
+        "decomposition_flops": 0 if summed is None else cross_validation_flops(widths, splits),
+        "choosing": _plan_choosing(choices, found, n_splits=splits or DEFAULT_FOLDS, gflops=gflops),
+    }
+    view, table = titled_table(f"a fit of {source.data}", "", "", header=False)
+    table.add_column(style="dim")
+    size = f"{features_and_targets(found.n_features, found.n_targets)}, D = {widths_words(widths)}"
+    each = "" if summed is None else f", {n_folds} folds apart"
+    table_of_folds = (
+        "to cross-validate",
+        f"{document['decomposition_flops']:.3g}",
+        f"{document['n_decompositions']} decompositions, one for each fold and D",
+    )
+    block_rows = f"{found.rows_per_block:,} rows each, in tiles of {found.tile_rows:,}"
+    runs_on = "in this process" if serial else "the solver has a process of its own"
+    for row in (
+        ("rows", f"{found.n_samples:,}", size),
+        ("processes × threads", f"{workers} × {threads}", runs_on),
+        ("blocks", f"{found.n_blocks:,}", block_rows),
+        ("read", human_bytes(found.bytes_read), "two passes: moments, statistics"),
+        ("operations", f"{found.flops:.3g}", f"{gflops:.0f}e9 a second on one thread here"),
+        *([] if summed is None else [table_of_folds]),
+        ("statistics", human_bytes(found.statistics_bytes), f"of one block, or of all rows{each}"),
+        ("peak memory, a worker", human_bytes(found.worker_bytes), f"of {human_bytes(limit)}"),
+        ("peak memory, the solver", human_bytes(found.client_bytes), f"of {human_bytes(solver_limit)}"),
+        *_choosing_rows(document["choosing"]),
+        ("seconds, about", seconds_words(seconds), "for the statistics; reading and solving not counted"),
+    ):
+        table.add_row(*row)
+    return Report(document, view)
+
+
+def _plan_choosing(choices: Choices, found: Plan, *, n_splits: int, gflops: float) -> dict[str, Any] | None:
+    """Return what choosing by folds takes beyond one fit: a first round in this process, and a final."""
+    from rff_dist import automatic
+    from rff_dist.cross_validation import cross_validation_flops
+    from rff_dist.triangular import available_cores
+
+    if not choices.choosing:
+        return None
+    rows = min(found.n_samples, automatic.ROUND_ROWS)
+    width = min(found.n_components, automatic.round_components(found.n_samples))
+    tuned = {one.kernel for one in choices.candidates if one.length_scale == "evidence"}
+    tuning = len(tuned) * automatic.TUNING_STARTS * _TUNING_STEPS * 4 * automatic.TUNED_ON * _TUNING_WIDTH**2
+    one = rows * width * (width + 2 * (found.n_features + 2))
+    tables = cross_validation_flops([width], n_splits)
+    flops = choices.n_tried * (one + tables) + min(1.0, rows / automatic.TUNED_ON) * tuning
+    rate = _SHARE_OF_PEAK * gflops * 1e9 * available_cores()
+    final = found.seconds(gflops) + cross_validation_flops(choices.widths, n_splits) / rate
+    n_finalists = choices.n_finalists(found.n_samples)
+    return {
+        "n_candidates": choices.n_tried,
+        "n_samples": rows,
+        "n_components": width,
+        "flops": float(flops),
+        "seconds": float(flops / rate),
+        "n_finalists": n_finalists,
+        "final_seconds": float(n_finalists * final),
+    }
+
+
+# of an estimate to a factor of two: evaluations of the evidence for each start, its components, and the share
+# of the rate of one large product that many small ones and decompositions reach
+_TUNING_STEPS, _TUNING_WIDTH, _SHARE_OF_PEAK = 50, 256, 0.25
+
+
+def _choosing_rows(found: Mapping[str, Any] | None) -> list[tuple[str, str, str]]:
+    if found is None:
+        return []
+    candidates, finalists = (plural(found[name], "candidate") for name in ("n_candidates", "n_finalists"))
+    first = f"on {found['n_samples']:,} rows, D = {found['n_components']:,}"
+    return [
+        ("choosing, first", f"up to {candidates}", f"{first}: about {found['seconds']:.0f} s"),
+        (
+            "choosing, final",
+            f"up to {finalists}",
+            f"on all rows with all components: about {found['final_seconds']:.0f} s",
+        ),
+    ]

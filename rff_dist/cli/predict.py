@@ -1,0 +1,72 @@
+"""Write what a stored model says of rows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from rff_dist.cli.display import Passes, engine_words, facts_view, plural, seconds_words
+from rff_dist.cli.shell import Report, command
+from rff_dist.jobs.options import Where
+from rff_dist.jobs.specs import Predict
+
+if TYPE_CHECKING:
+    from rff_dist.kmeans import Clusters
+    from rff_dist.model import RidgeModel
+
+
+@command(
+    "rff-dist predict model new.zarr predictions.zarr",
+    "rff-dist predict classifier new.zarr labels.zarr --probabilities",
+    "rff-dist predict clusters new.zarr labels.zarr --distances",
+)
+def predict(job: Predict, where: Where) -> Report:
+    """Write a model's predictions for every row of a dataset, as the Zarr array `predictions` or `labels`."""
+    from rff_dist.jobs.score import open_scoring
+    from rff_dist.jobs.steps import run_steps
+
+    passes = Passes(where)
+    with open_scoring(job, passes.runner) as run:
+        written = run_steps(run.steps(), passes.runner)["score"]
+    assert written is not None
+    ran = passes.facts()
+    arrays, n_samples, seconds = written["arrays"], written["n_samples"], ran["seconds"]["total"]
+    outputs, facts = _describe_outputs(run.model.model, job)
+    document = {
+        "output": job.output,
+        "array": arrays[0],
+        **facts,
+        "n_samples": n_samples,
+        "model_digest": run.model.digest,
+        "engine": ran["engine"],
+        "seconds": seconds,
+    }
+    view = facts_view(
+        f"wrote {job.output}",
+        rows=f"{n_samples:,}, {outputs}",
+        array=", ".join(arrays),
+        model=f"{job.model} ({run.model.digest[:16]})",
+        ran_on=engine_words(ran["engine"]),
+        seconds=seconds_words(seconds),
+    )
+    return Report(document, view)
+
+
+def _describe_outputs(model: RidgeModel | Clusters, job: Predict) -> tuple[str, dict[str, Any]]:
+    """Return what is written of each row in words, and for the JSON document."""
+    from rff_dist.kmeans import Clusters
+
+    if isinstance(model, Clusters):
+        distances = "distances" if job.distances else None
+        words = plural(model.n_clusters, "cluster")
+        return words, {"distances_array": distances, "n_clusters": model.n_clusters}
+    by = "normal law" if model.held_out is None else "held-out rows"
+    interval = {"coverage": job.interval, "arrays": ["lower", "upper"], "by": by}
+    facts = {
+        "std_array": "standard_deviations" if job.std else None,
+        "interval": None if job.interval is None else interval,
+        "probabilities_array": "probabilities" if job.probabilities else None,
+        "n_targets": model.n_targets,
+    }
+    if "classifier" in model.card:
+        return plural(len(model.card["classifier"]["classes"]), "class", "classes"), facts
+    return plural(model.n_targets, "target"), facts

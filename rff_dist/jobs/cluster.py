@@ -1,0 +1,315 @@
+"""The job that clusters rows: inspect → draw → broadcast → start → Lloyd passes → assign → compare → publish.
+
+Centres stay in the process between the steps. Labels are written before the centres are published, and appear
+after them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from rff_dist import choosing_k, kmeans, pipeline
+from rff_dist.agreement import Contingency
+from rff_dist.blocks import Moments
+from rff_dist.choosing_k import Comparison
+from rff_dist.cluster_model import digest_of
+from rff_dist.engines import Engine
+from rff_dist.errors import InvalidParameterError
+from rff_dist.feature_map import FeatureMap
+from rff_dist.jobs.publishing import check_place, store
+from rff_dist.jobs.specs import Clustering
+from rff_dist.jobs.steps import Runner, Skipped, Step, Summary, run_steps
+from rff_dist.kmeans import Clusters, LloydPass, StagedLabels
+from rff_dist.storage import Column, ZarrDataset, open_dataset, redact
+from rff_dist.storage.columns import column_of
+from rff_dist.storage.leases import Lease, hold
+from rff_dist.storage.locations import check_output, parse_location
+
+__all__ = ["ClusteringRun", "cluster", "open_clustering"]
+
+
+@dataclass(slots=True)
+class ClusteringRun:
+    """A run that clusters: what it is to do, and what its steps have found.
+
+    Attributes
+    ----------
+    job : Clustering
+    dataset : ZarrDataset
+    known : Column or None
+        Known labels to compare with.
+    engine : Engine
+    lease : Lease or None
+        Of the model.
+    moments, feature_map, passes, found, comparison, agreement, staged
+        What the steps have found; None before.
+    """
+
+    job: Clustering
+    dataset: ZarrDataset
+    known: Column | None
+    engine: Engine
+    lease: Lease | None
+    moments: Moments | None = None
+    feature_map: FeatureMap | None = None
+    passes: Iterator[LloydPass] | None = None
+    found: list[Clusters] = field(default_factory=list)
+    comparison: Comparison | None = None
+    agreement: Contingency | None = None
+    staged: StagedLabels | None = None
+
+    @property
+    def clusters(self) -> Clusters:
+        """Those that were taken."""
+        return self.found[0] if self.comparison is None else self.comparison.best
+
+    @property
+    def choice(self) -> Summary:
+        """What the number of clusters was chosen from; nothing where it was given."""
+        found = self.comparison
+        if found is None:
+            return {}
+        return {"chosen_by": found.criterion, "candidates": found.rows, "n_sampled": found.n_sampled}
+
+    def steps(self) -> Iterator[Step]:
+        """Yield the steps in their order; how many passes there are shows as they go."""
+        yield Step("inspect", self.inspect, repeatable=True)
+        yield Step("draw", self.draw, repeatable=True)
+        yield Step("broadcast", self.broadcast, repeatable=True)
+        yield Step("start", self.start, repeatable=True)
+        number = 1
+        while not self.found:
+            yield Step(f"pass {number}", partial(self.run_pass, number))
+            number += 1
+        if len(self.job.lloyd.numbers) > 1:
+            yield Step("choose", self.choose, repeatable=True)
+        yield Step("assign", self.assign)
+        yield Step("compare", self.compare, repeatable=True)
+        yield Step("publish", self.publish)
+
+    def check(self) -> None:
+        """Refuse what does not suit the rows, or does not fit in a worker's memory, before any pass."""
+        dataset, engine, features, lloyd = self.dataset, self.engine, self.job.features, self.job.lloyd
+        features.check_columns(dataset.n_features)
+        kmeans.check_rows(dataset, lloyd.numbers[-1])
+        width = features.n_components if features.n_principal is None else features.n_principal
+        kmeans.check_fits(dataset, width, lloyd.numbers, n_init=lloyd.n_init, init=lloyd.init, engine=engine)
+        if features.n_principal is not None:
+            pipeline.check_plan(dataset, features.n_components, engine=engine, features=features.kind)
+        if len(lloyd.numbers) > 1:
+            choosing_k.check_samples(dataset, width)
+
+    def inspect(self) -> Summary:
+        """Check every value and measure means and deviations, in one cheap pass."""
+        dataset, engine = self.dataset, self.engine
+        self.moments = pipeline.inspect(dataset, engine=engine)
+        return {
+            "data": redact(dataset.url or ""),
+            "fingerprint": dataset.fingerprint(),
+            "n_samples": dataset.n_samples,
+            "n_features": dataset.n_features,
+            "n_blocks": len(pipeline.blocks_of(dataset)),
+            "n_workers": engine.n_workers,
+            "n_threads": engine.n_threads,
+        }
+
+    def draw(self) -> Summary:
+        """Draw the features to cluster in; with principal components there is a pass that finds them."""
+        given = self.job.features
+        self.feature_map = feature_map = kmeans.draw_features(
+            self.dataset,
+            given.make_kernel(),
+            _found(self.moments),
+            length_scale=given.scale,
+            n_components=given.n_components,
+            design=given.arrangement,
+            map=given.map,
+            standardize=given.standardize,
+            seed=given.seed,
+            features=given.kind,
+            n_principal=given.n_principal,
+            normalize=given.normalize,
+            engine=self.engine,
+        )
+        kernel = pipeline.kernel_of(feature_map)
+        return {
+            "kernel": None if kernel is None else kernel.to_dict(),
+            "n_components": given.n_components,
+            "n_principal": None if given.n_principal is None else feature_map.n_components,
+            "feature_map": feature_map.digest(),
+        }
+
+    def broadcast(self) -> Summary:
+        """Give the features to every worker and compare their digests."""
+        feature_map = _found(self.feature_map)
+        self.engine.broadcast(feature_map)
+        return {"feature_map": feature_map.digest(), "n_workers": self.engine.n_workers}
+
+    def start(self) -> Summary:
+        """Measure the features' norms, and choose the centres of each start."""
+        lloyd, seed = self.job.lloyd, self.job.features.seed
+        job = kmeans.measure(self.dataset, _found(self.feature_map), self.moments, engine=self.engine)
+        candidates = kmeans.find_candidates(
+            job, lloyd.init, n_clusters=lloyd.numbers[-1], seed=seed, cache=lloyd.cache
+        )
+        starts = kmeans.choose_starts(candidates, lloyd.numbers, n_init=lloyd.n_init, seed=seed)
+        starts = kmeans.approach(job, starts, algorithm=lloyd.algorithm, tol=lloyd.tol, seed=seed)
+        self.passes = kmeans.iterate(job, starts, max_iter=lloyd.max_iter, tol=lloyd.tol, cache=lloyd.cache)
+        return {"n_candidates": len(candidates.points), "n_starts": len(starts)}
+
+    def run_pass(self, number: int) -> Summary:
+        """Run a Lloyd pass: the centres of all starts that still move go to the means of their rows."""
+        began = time.perf_counter()
+        done = next(_found(self.passes))
+        if done.clusters:
+            facts = pipeline.describe_dataset(self.dataset)
+            self.found = [replace(clusters, facts=facts) for clusters in done.clusters]
+        return {
+            "pass": number,
+            "inertia": done.inertia,
+            "inertias": list(done.inertias),
+            "n_starts": done.n_starts,
+            "shift": done.shift,
+            "seconds": round(time.perf_counter() - began, 3),
+        }
+
+    def choose(self) -> Summary:
+        """Judge the numbers of clusters on samples of the rows, and take the best."""
+        self.comparison = choosing_k.compare(
+            self.dataset, self.found, criterion=self.job.lloyd.criterion, seed=self.job.features.seed
+        )
+        return {"candidates": self.comparison.rows}
+
+    def assign(self) -> Summary:
+        """Write the cluster of every row; the labels appear when the centres are published."""
+        job = self.job
+        self.staged = kmeans.stage_labels(
+            self.dataset,
+            self.clusters,
+            job.output,
+            engine=self.engine,
+            distances=job.distances,
+            overwrite=job.overwrite,
+        )
+        return {"output": redact(job.output), "n_labelled": self.staged.n_samples}
+
+    def compare(self) -> Summary | Skipped:
+        """Count the rows of each known label in each cluster; skipped where there are no known labels."""
+        if self.known is None:
+            return Skipped("No known labels were given to compare with.")
+        self.agreement = kmeans.evaluate(self.dataset, self.known, self.clusters, engine=self.engine)
+        return self._describe_agreement(self.agreement)
+
+    def _describe_agreement(self, found: Contingency) -> Summary:
+        return {
+            "labels": self.job.labels,
+            "n_labels": len(found.labels),
+            "adjusted_rand_index": found.adjusted_rand_index,
+            "normalized_mutual_information": found.normalized_mutual_information,
+        }
+
+    def publish(self) -> Summary:
+        """Publish the centres, and let the labels appear.
+
+        A failure before the centres are published leaves neither them nor labels; one between the two says
+        what is left and what to do.
+        """
+        job, clusters, version = self.job, self.clusters, None
+        if job.model is not None:
+            _found(self.lease).check()
+            facts = {**clusters.facts, **self.choice}
+            if self.agreement is not None:
+                facts["agreement"] = self._describe_agreement(self.agreement)
+            version = store(
+                replace(clusters, facts=facts),
+                job.model,
+                register=job.register,
+                overwrite=job.overwrite,
+                data=self.dataset.url,
+                reason="clustered",
+                n_samples=self.dataset.n_samples,
+            )
+        try:
+            _found(self.staged).publish()
+        except Exception as error:
+            if job.model is not None:
+                model, data, output = (redact(url) for url in (job.model, job.source.data, job.output))
+                error.add_note(
+                    f"the centres are published at {model}, the labels are not: write them by "
+                    f"`rff-dist predict {model} {data} {output}`"
+                )
+            raise
+        return {
+            "model": None if job.model is None else redact(job.model),
+            "version": None if version is None else version.number,
+            "parent": None if version is None else version.parent,
+            "digest": digest_of(clusters),
+        }
+
+
+@contextmanager
+def open_clustering(job: Clustering, runner: Runner) -> Iterator[ClusteringRun]:
+    """Refuse all that can be refused, take the leases, then open the engine.
+
+    Raises
+    ------
+    InvalidParameterError
+        If the options do not suit the columns.
+    DataError
+        If there are fewer rows than clusters.
+    StorageError
+        If something cannot be read, or an output cannot be written.
+    OutputBusyError
+        If another run writes one of the outputs.
+    PlanError
+        If a pass needs more memory than a worker has.
+    """
+    source, places = job.source, [parse_location(job.source.data)]
+    check_output(parse_location(job.output), overwrite=job.overwrite, inputs=places)
+    if job.model is not None:
+        inputs = [*places, parse_location(job.output)]
+        check_place(job.model, register=job.register, overwrite=job.overwrite, inputs=inputs)
+    dataset = open_dataset(source.data, **source.names())
+    known = None if job.labels is None else column_of(dataset, job.labels)
+    job.features.check_columns(dataset.n_features)
+    kmeans.check_rows(dataset, job.lloyd.numbers[-1])
+    with hold(job.output, holder=runner.holder):
+        if job.model is None:
+            with _opened(job, dataset, known, None, runner) as run:
+                yield run
+        else:
+            with (
+                hold(job.model, holder=runner.holder) as lease,
+                _opened(job, dataset, known, lease, runner) as run,
+            ):
+                yield run
+
+
+@contextmanager
+def _opened(
+    job: Clustering, dataset: ZarrDataset, known: Column | None, lease: Lease | None, runner: Runner
+) -> Iterator[ClusteringRun]:
+    with runner.open_engine() as engine:
+        run = ClusteringRun(job, dataset, known, engine, lease)
+        run.check()
+        try:
+            yield run
+        finally:
+            if run.staged is not None:
+                run.staged.discard()
+
+
+def cluster(job: Clustering, runner: Runner) -> dict[str, Summary | None]:
+    """Cluster the rows of a dataset, and return the records of the steps by name."""
+    with open_clustering(job, runner) as run:
+        return run_steps(run.steps(), runner)
+
+
+def _found[T](value: T | None) -> T:
+    if value is None:
+        raise InvalidParameterError("the steps of a clustering were not taken in their order; see `steps`")
+    return value

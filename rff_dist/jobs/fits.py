@@ -1,0 +1,261 @@
+"""What is trained, a regression, a classifier or the best of candidates, and what it says of itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rff_dist import automatic, classification, pipeline, search
+from rff_dist.automatic import RidgeOptions
+from rff_dist.blocks import Dataset
+from rff_dist.engines import Engine
+from rff_dist.errors import DataError, InvalidParameterError
+from rff_dist.feature_map import check_map
+from rff_dist.jobs.options import SupervisedSource
+from rff_dist.jobs.steps import Summary
+from rff_dist.kernels import check_design, default_design
+from rff_dist.model import RidgeModel
+from rff_dist.pipeline import Solved
+from rff_dist.storage import ArrayDataset, Column, open_dataset, redact
+from rff_dist.storage.columns import column_of
+from rff_dist.storage.labelled import GroupedDataset
+
+__all__ = [
+    "Fit",
+    "JobData",
+    "Trained",
+    "chosen_candidate",
+    "describe_fit",
+    "estimate_of",
+    "n_candidates",
+    "open_job_data",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class JobData:
+    """The rows of a job, and the labels of a classifier's, which are no targets."""
+
+    rows: Dataset
+    labels: Column | None = None
+
+
+def open_job_data(
+    source: SupervisedSource, url: str, *, group_by: str | None = None, classify: bool = False
+) -> JobData:
+    """Open data to train on or to evaluate on, their arrays named as the source says.
+
+    Parameters
+    ----------
+    source : SupervisedSource
+    url : str
+        Of the source's data, or of test data beside them.
+    group_by : str, optional
+        Name of an array of groups whose rows are in one fold.
+    classify : bool
+        Whether `y` holds labels.
+
+    Raises
+    ------
+    DataError
+        If there are no targets.
+    StorageError
+        If the data cannot be opened.
+    """
+    names = source.names()
+    dataset = open_dataset(url, **(names | {"y": None} if classify else names))
+    if dataset.n_targets < 1 and not classify:
+        raise DataError(
+            f"{redact(url)} has no y, and training needs targets; write them with the data, or name their "
+            "array with `y`"
+        )
+    rows = dataset if group_by is None else GroupedDataset(dataset, column_of(dataset, group_by))
+    return JobData(rows, column_of(dataset, source.y) if classify else None)
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """A model that was trained, and how it was found.
+
+    Attributes
+    ----------
+    model : RidgeModel
+        With its sums.
+    solved : Solved
+    search : Search or None
+        Where candidates were given.
+    """
+
+    model: RidgeModel
+    solved: Solved
+    search: search.Search | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fit:
+    """What to train, and how what is left open is chosen.
+
+    Attributes
+    ----------
+    options : RidgeOptions
+        Of the regression, or of ridge on class codes.
+    loss : str or None
+        Of a classifier, see `classification.fit`; None for a regression.
+    class_weight : "balanced" or None
+        Of a classifier.
+    candidates : sequence of Candidate, or None
+        What is compared on all rows and with all components, in the place of the kernel and length scale of
+        the options; see `search.search`.
+    """
+
+    options: RidgeOptions
+    loss: str | None = None
+    class_weight: str | None = None
+    candidates: tuple[search.Candidate, ...] | None = None
+
+    def check(self, dataset: Dataset | None = None) -> None:
+        """Check what can be known to be wrong before any work starts; without a dataset all but its columns.
+
+        Raises
+        ------
+        InvalidParameterError
+            If parameters are out of range or do not go together.
+        DataError
+            If the folds are of groups and there are none.
+        """
+        options = self.options
+        if options.map != "auto":
+            check_map(options.map)
+        if self.loss is not None:
+            classification.check_loss(self.loss)
+            if options.conformal:
+                raise InvalidParameterError(
+                    "`conformal` is True, but classes have no intervals; leave it out"
+                )
+        elif self.class_weight is not None:
+            raise InvalidParameterError(
+                f"`class_weight` is {self.class_weight!r}, but a regression has no classes; leave it out"
+            )
+        folds = pipeline.folds_for(
+            options.cv,
+            alpha=options.alpha,
+            n_components=options.n_components,
+            conformal=bool(options.conformal),
+        )
+        if self.candidates is not None:
+            search.check_choices(
+                options.alpha,
+                options.alphas,
+                cv=options.cv or pipeline.DEFAULT_FOLDS,
+                n_components=options.n_components,
+            )
+        kinds = options.kinds
+        if not isinstance(options.n_components, str):
+            for kind in kinds:
+                pipeline.read_widths(options.n_components, options.map, kind)
+        if dataset is not None:
+            candidates = list(self.candidates or options.candidates(dataset))
+            search.check_candidates(candidates, dataset, design=options.design, features=kinds[0])
+            if folds is not None:
+                pipeline.check_folds(dataset, folds)
+        elif kinds[0] == "fourier":
+            # what a kernel allows does not depend on the columns that this one row has
+            for one in self.candidates or options.candidates(ArrayDataset(np.zeros((1, 1)), np.zeros(1))):
+                check_design(one.kernel, options.design or default_design(one.kernel), 1)
+        elif options.design is not None:
+            raise InvalidParameterError(
+                f"`design` is {options.design!r}, but Nyström features have none; leave it out"
+            )
+
+    def choices(self, dataset: Dataset, *, engine: Engine) -> automatic.Choices:
+        """Return what the fit begins with, if memory allows it; see `automatic.choices_of`."""
+        return automatic.choices_of(dataset, self.options, engine=engine, candidates=self.candidates)
+
+    def run(self, source: JobData, *, engine: Engine) -> Trained:
+        """Train the model, and return it with how it was found."""
+        options = self.options
+        if self.loss is not None:
+            assert source.labels is not None
+            model, solved = classification.fit_labels(
+                source.rows,
+                source.labels,
+                options,
+                engine=engine,
+                loss=self.loss,
+                class_weight=self.class_weight,
+            )
+            return Trained(model, solved)
+        if self.candidates is None:
+            trained = automatic.fit(source.rows, options, engine=engine)
+            return Trained(trained.model, trained.best)
+        found = search.search(
+            source.rows,
+            self.candidates,
+            engine=engine,
+            n_components=options.n_components,
+            alpha=options.alpha,
+            alphas=options.alphas,
+            cv=options.cv or pipeline.DEFAULT_FOLDS,
+            design=options.design,
+            map=options.map,
+            standardize=options.standardize,
+            fit_intercept=options.fit_intercept,
+            seed=options.seed,
+            features=options.features,
+            alpha_per_target=options.alpha_per_target,
+            sample_weight_kind=options.sample_weight_kind,
+        )
+        return Trained(found.model, found.solved, found)
+
+
+# -- what a trained model says of itself -----------------------------------------------------------
+
+
+def describe_fit(model: RidgeModel, solved: Solved) -> Summary:
+    """Return JSON-able facts of a model that was trained: what was chosen, and how good it is."""
+    kernel, status = pipeline.kernel_of(model.feature_map), solved.solution.status
+    length_scale = getattr(kernel, "length_scale", None)
+    return {
+        "kernel": "given" if kernel is None else search.kernel_text(kernel),
+        "length_scale": list(length_scale) if isinstance(length_scale, tuple) else length_scale,
+        "features": pipeline.kind_of(model.feature_map),
+        "n_components": model.feature_map.n_components,
+        "alpha": model.plain_alpha,
+        "alpha_chosen_by": model.card["chosen_by"],
+        "classifier": model.card.get("classifier"),
+        "estimate": estimate_of(model.card),
+        "candidates": model.card.get("candidates", []),
+        "status": status.value,
+        "causes": list(status.causes),
+        "remedies": list(status.remedies),
+    }
+
+
+def estimate_of(card: Mapping[str, Any]) -> Summary | None:
+    """Return what a model's card estimates errors on new rows to be; None where it does not.
+
+    Of a classifier that is accuracy and log loss: errors of the codes that ridge was fitted to say nothing.
+    """
+    found = card.get("estimate")
+    if found is None or "classifier" not in card:
+        return found
+    told = {key: value for key, value in found.items() if key.startswith(("accuracy", "log_loss"))}
+    return {"by": found["by"], **told} if told else None
+
+
+def chosen_candidate(candidates: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    """Return the best of the candidates on a model's card; None where there was no choice."""
+    if not candidates:
+        return None
+    final = [one for one in candidates if one.get("round") != "first"]
+    # without a final the best comes first, which is not always the one of the least error
+    return min(final, key=lambda one: float(one["score"])) if final else candidates[0]
+
+
+def n_candidates(candidates: Sequence[Mapping[str, Any]]) -> int:
+    """Return how many candidates were tried; finalists were tried twice."""
+    first = [one for one in candidates if one.get("round") == "first"]
+    return len(first or candidates)

@@ -1,0 +1,88 @@
+"""The job that turns files or a query into a dataset, or into more rows of one."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from rff_dist import storage
+from rff_dist.jobs.specs import Ingest
+from rff_dist.jobs.steps import Step, Summary
+from rff_dist.storage import Ingested, Query, ZarrDataset, redact
+from rff_dist.storage.queries import CONNECTION_VARIABLE
+
+__all__ = ["Ingestion", "ingest"]
+
+#: As many names of files are told as a record holds well.
+_SHOWN_FILES = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Ingestion:
+    """A run that appends the rows that are new; it needs no engine.
+
+    Attributes
+    ----------
+    job : Ingest
+    """
+
+    job: Ingest
+
+    def steps(self) -> Iterator[Step]:
+        """Yield the only step."""
+        yield Step("append", self.append, repeatable=True)
+
+    def append(self) -> Summary:
+        """Append what is new, all of it or nothing; a second try finds what the first one added."""
+        start = time.perf_counter()
+        found = ingest(self.job)
+        assert isinstance(found, Ingested)
+        return {
+            "data": redact(self.job.data),
+            "n_before": found.n_before,
+            "n_after": found.n_after,
+            "n_new": found.n_after - found.n_before,
+            "n_ingested": len(found.ingested),
+            "n_skipped": len(found.skipped),
+            "ingested": [redact(name) for name in found.ingested[:_SHOWN_FILES]],
+            "dropped_rows": found.dropped_rows,
+            "seconds": round(time.perf_counter() - start, 3),
+        }
+
+
+def ingest(
+    job: Ingest, *, observer: Callable[[int, int | None], None] | None = None
+) -> Ingested | ZarrDataset:
+    """Write a dataset, or append the rows that are new to one.
+
+    Parameters
+    ----------
+    job : Ingest
+    observer : callable, optional
+        Called with (rows written, rows in all or None) after each batch.
+
+    Returns
+    -------
+    found : Ingested or ZarrDataset
+        The former where rows are appended.
+
+    Raises
+    ------
+    RFFDistError
+        As `storage.ingest` and `storage.ingest_more`; what is there then is as it was.
+    """
+    connection = job.connection or os.environ.get(CONNECTION_VARIABLE)
+    source = job.sources if job.sql is None else Query(job.sql, connection)
+    targets = job.targets
+    options: dict[str, Any] = {
+        "target": targets[0] if targets and len(targets) == 1 else targets,
+        **{name: getattr(job, name) for name in ("weight", "groups", "columns", "dtype", "on_nan")},
+        "chunk_rows": job.chunk_rows,
+        "observer": observer,
+    }
+    if job.append:
+        return storage.ingest_more(source, job.data, **options)
+    return storage.ingest(source, job.data, **options, overwrite=job.overwrite)

@@ -1,0 +1,325 @@
+"""The jobs that use a stored model of any kind: predict, what it says of every row, and evaluate."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from rff_dist import classification, kmeans, prediction
+from rff_dist.agreement import Contingency
+from rff_dist.blocks import Dataset, Errors
+from rff_dist.cluster_model import digest_of, read_any
+from rff_dist.confusion import Confusion
+from rff_dist.engines import Engine
+from rff_dist.errors import DataError, InvalidParameterError
+from rff_dist.jobs.specs import Evaluate, Predict
+from rff_dist.jobs.steps import Runner, Step, Summary, run_steps
+from rff_dist.kmeans import Clusters
+from rff_dist.model import RidgeModel
+from rff_dist.storage import ZarrDataset, open_dataset, redact
+from rff_dist.storage.columns import column_of
+from rff_dist.storage.labelled import LabelledDataset
+from rff_dist.storage.leases import hold
+from rff_dist.storage.locations import check_output, holds_versions, parse_location
+from rff_dist.storage.registry import RegisteredModel
+from rff_dist.uncertainty import Calibration
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is written beside predictions or labels.
+
+    Attributes
+    ----------
+    std : bool
+        Of a regression, standard deviations.
+    coverage : float or None
+        Of a regression, the ends of intervals that hold a new value with this probability.
+    probabilities : bool
+        Of a classifier, those of the classes.
+    distances : bool
+        Of clusters, those to all centres.
+    """
+
+    std: bool = False
+    coverage: float | None = None
+    probabilities: bool = False
+    distances: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ScoringModel:
+    """A model as it is used to score: `open_model` makes it.
+
+    Attributes
+    ----------
+    url : str
+    model : RidgeModel or Clusters
+    version : int or None
+        Its number, of a registered model.
+    digest : str
+        Of all that its predictions depend on.
+    """
+
+    url: str
+    model: RidgeModel | Clusters
+    version: int | None
+    digest: str
+
+    @property
+    def kind(self) -> str:
+        """One of "regression", "classifier" and "clusters"."""
+        if isinstance(self.model, Clusters):
+            return "clusters"
+        return "classifier" if "classifier" in self.model.card else "regression"
+
+
+def open_model(url: str | os.PathLike[str]) -> ScoringModel:
+    """Read a model, of a registered one the version that is current now.
+
+    Raises
+    ------
+    StorageError
+        If there is none, or it is damaged.
+    """
+    version = RegisteredModel(url).current() if holds_versions(parse_location(url)) else None
+    model = read_any(url if version is None else version.url)
+    digest = digest_of(model) if isinstance(model, Clusters) else model.digest()
+    return ScoringModel(os.fspath(url), model, None if version is None else version.number, digest)
+
+
+def open_rows(url: str | os.PathLike[str], scoring: ScoringModel, **names: Any) -> ZarrDataset:
+    """Open the rows that a model is to score; `names` are those of `open_dataset`, y being none.
+
+    Raises
+    ------
+    DataError
+        If they have other columns than the model was trained on.
+    StorageError
+        If there are none.
+    """
+    dataset = open_dataset(url, **{"y": None, **names})
+    try:
+        if isinstance(scoring.model, Clusters):
+            kmeans.check_columns(dataset, scoring.model)
+        else:
+            prediction.check_dataset(dataset, scoring.model)
+    except DataError as error:
+        raise DataError(
+            f"{redact(os.fspath(url))} does not fit {redact(scoring.url)}: {error}. Give data of the columns "
+            "that the model was trained on, or another model"
+        ) from error
+    return dataset
+
+
+_WORDS = {
+    "std": "standard deviations",
+    "coverage": "intervals",
+    "probabilities": "probabilities",
+    "distances": "distances",
+}
+
+
+def check_wanted(scoring: ScoringModel, wanted: Wanted) -> None:
+    """Refuse what a model of this kind does not have, before a pass begins.
+
+    Raises
+    ------
+    InvalidParameterError
+        If it has none.
+    SolveError
+        If a classifier has no probabilities.
+    """
+    only = {
+        "std": (wanted.std, "regression"),
+        "coverage": (wanted.coverage is not None, "regression"),
+        "probabilities": (wanted.probabilities, "classifier"),
+        "distances": (wanted.distances, "clusters"),
+    }
+    for name, (is_wanted, kind) in only.items():
+        if is_wanted and kind != scoring.kind:
+            has = "clusters have" if scoring.kind == "clusters" else f"a {scoring.kind} has"
+            raise InvalidParameterError(
+                f"`{name}` is wanted of a model that is no {kind} but {scoring.kind}: {has} no "
+                f"{_WORDS[name]}; leave it out"
+            )
+    if wanted.coverage is not None and not 0.0 < wanted.coverage < 1.0:
+        raise InvalidParameterError(
+            f"`coverage` is {wanted.coverage!r}; expected a number in (0, 1), such as 0.9"
+        )
+    if isinstance(scoring.model, RidgeModel) and wanted.probabilities:
+        _require_probabilities(scoring.model)
+
+
+def _require_probabilities(model: RidgeModel) -> None:
+    if model.card["classifier"]["calibration"] is None:
+        raise classification.no_probabilities(model)
+
+
+def score(
+    dataset: Dataset,
+    scoring: ScoringModel,
+    url: str | os.PathLike[str],
+    *,
+    wanted: Wanted,
+    engine: Engine,
+    overwrite: bool = False,
+) -> Mapping[str, Any]:
+    """Write what a model says of each row to a new Zarr group, which appears when it is complete.
+
+    Returns
+    -------
+    facts : dict
+        `arrays`, the names of what was written, and `n_samples`.
+
+    Raises
+    ------
+    RFFDistError
+        As `check_wanted`, `prediction.predict`, `classification.predict` and `kmeans.write_labels`.
+    """
+    check_wanted(scoring, wanted)
+    model = scoring.model
+    if isinstance(model, Clusters):
+        arrays = ["labels", *(["distances"] if wanted.distances else [])]
+        written = kmeans.write_labels(
+            dataset, model, url, engine=engine, distances=wanted.distances, overwrite=overwrite
+        )
+    elif scoring.kind == "classifier":
+        arrays = ["labels", *(["probabilities"] if wanted.probabilities else [])]
+        written = classification.predict(
+            dataset, model, url, engine=engine, probabilities=wanted.probabilities, overwrite=overwrite
+        )
+    else:
+        arrays = ["predictions", *(["standard_deviations"] if wanted.std else [])]
+        arrays += ["lower", "upper"] if wanted.coverage is not None else []
+        written = prediction.predict(
+            dataset,
+            model,
+            url,
+            engine=engine,
+            std=wanted.std,
+            coverage=wanted.coverage,
+            column_names=model.card.get("target_names"),
+            overwrite=overwrite,
+        )
+    return {"arrays": arrays, "n_samples": written}
+
+
+# -- the jobs --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Scoring:
+    """A run that predicts.
+
+    Attributes
+    ----------
+    job : Predict
+    model : ScoringModel
+    dataset : ZarrDataset
+    engine : Engine
+    """
+
+    job: Predict
+    model: ScoringModel
+    dataset: ZarrDataset
+    engine: Engine
+
+    def steps(self) -> Iterator[Step]:
+        """Yield the steps in their order."""
+        yield Step("score", self.score, repeatable=True)
+
+    def score(self) -> Summary:
+        """Write what the model says of each row; the output appears when it is complete.
+
+        Returns
+        -------
+        summary : dict
+            What was written where, by which version of which model, and the rows and seconds.
+        """
+        job, model, start = self.job, self.model, time.perf_counter()
+        written = score(
+            self.dataset,
+            model,
+            job.output,
+            wanted=_wanted(job),
+            engine=self.engine,
+            overwrite=job.overwrite,
+        )
+        return {
+            "output": redact(job.output),
+            "model": redact(job.model),
+            "kind": model.kind,
+            "version": model.version,
+            "model_digest": model.digest,
+            "data": redact(job.source.data),
+            "fingerprint": self.dataset.fingerprint(),
+            "interval": job.interval,
+            **written,
+            "seconds": round(time.perf_counter() - start, 3),
+        }
+
+
+def _wanted(job: Predict) -> Wanted:
+    return Wanted(job.std, job.interval, job.probabilities, job.distances)
+
+
+@contextmanager
+def open_scoring(job: Predict, runner: Runner) -> Iterator[Scoring]:
+    """Refuse all that can be refused, take the lease of the output, then open the engine."""
+    source = job.source
+    places = [parse_location(source.data), parse_location(job.model)]
+    check_output(parse_location(job.output), overwrite=job.overwrite, inputs=places)
+    model = open_model(job.model)
+    dataset = open_rows(source.data, model, x=source.x, missing_chunks=source.missing_chunks)
+    check_wanted(model, _wanted(job))
+    with hold(job.output, holder=runner.holder), runner.open_engine() as engine:
+        yield Scoring(job, model, dataset, engine)
+
+
+def predict(job: Predict, runner: Runner) -> dict[str, Summary | None]:
+    """Score every row of a dataset, and return the record of the step."""
+    with open_scoring(job, runner) as run:
+        return run_steps(run.steps(), runner)
+
+
+type Judged = Errors | Calibration | Confusion | Contingency
+
+
+def evaluate(job: Evaluate, runner: Runner) -> tuple[ScoringModel, Judged]:
+    """Measure a model's errors on a dataset in one pass.
+
+    Returns
+    -------
+    model : ScoringModel
+    judged : Errors, Calibration, Confusion or Contingency
+        Of a regression, with its standard deviations where `std` is True; of a classifier; of clusters.
+
+    Raises
+    ------
+    InvalidParameterError
+        If a model without standard deviations is to be judged by them.
+    DataError
+        If the data do not fit the model, or have nothing to compare with.
+    """
+    model, source = open_model(job.model), job.source
+    names = source.names() if model.kind == "regression" else {**source.names(), "y": None}
+    dataset = open_rows(source.data, model, **names)
+    check_wanted(model, Wanted(std=job.std))
+    if model.kind == "regression" and dataset.n_targets < 1:
+        raise DataError(
+            f"{redact(source.data)} has no y to compare predictions with; name its array with `y`"
+        )
+    known = None if model.kind == "regression" else column_of(dataset, source.y)
+    with runner.open_engine() as engine:
+        if isinstance(model.model, Clusters):
+            assert known is not None
+            return model, kmeans.evaluate(dataset, known, model.model, engine=engine)
+        if known is not None:
+            rows = LabelledDataset(dataset, known, classification.read_classes(model.model))
+            return model, classification.evaluate(rows, model.model, engine=engine)
+        return model, prediction.evaluate(dataset, model.model, engine=engine, std=job.std)

@@ -1,0 +1,337 @@
+"""What each job is to do, as frozen specs: the groups of options that it takes, checked together once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from rff_dist.errors import InvalidParameterError
+from rff_dist.jobs.fields import group, option
+from rff_dist.jobs.options import (
+    ClusterFeatures,
+    Count,
+    Destination,
+    Lloyd,
+    Names,
+    NonNegative,
+    Probability,
+    Row,
+    Source,
+    SupervisedSource,
+    TrainFeatures,
+    TrainingSource,
+    TuneFeatures,
+    WeightedSource,
+)
+from rff_dist.jobs.ridge_options import Classes, FoldOptions, PenaltyOptions, TrainPenalty, TunePenalty
+
+if TYPE_CHECKING:
+    from rff_dist.automatic import RidgeOptions
+    from rff_dist.jobs.fits import Fit
+
+_TEST = "Path or URL of test data to evaluate the model on; if left out, it is not evaluated."
+
+
+@group
+class Train:
+    """Train a ridge regression or a classifier, choose what is left open, and publish the model."""
+
+    reason: ClassVar[str] = "fitted"
+
+    source: TrainingSource
+    destination: Destination
+    features: TrainFeatures
+    penalty: TrainPenalty
+    folds: FoldOptions
+    classes: Classes
+    test: str | None = option(_TEST, None, face="form")
+    statistics: bool = option(
+        "Whether the model keeps its exact sums: without them there are no updates.",
+        True,
+        flag="--no-statistics",
+        given=(False,),
+    )
+
+    def __post_init__(self) -> None:
+        self.folds.check(self.penalty.chosen, self.features.n_components)
+        self.to_fit().check()
+
+    @property
+    def classify(self) -> bool:
+        """Whether there are labels in the place of targets."""
+        return self.classes.classify
+
+    def to_fit(self) -> Fit:
+        """Return what is trained, as the library takes it."""
+        from rff_dist.classification import SQUARED
+        from rff_dist.jobs.fits import Fit
+
+        classes = self.classes
+        return Fit(
+            options=ridge_options(self.source, self.features, self.penalty, self.folds),
+            loss=(classes.loss or SQUARED) if classes.classify else None,
+            class_weight=classes.class_weight,
+        )
+
+
+@group
+class Tune:
+    """Compare kernels, length scales, alphas and D by cross-validation, and publish the best model."""
+
+    reason: ClassVar[str] = "tuned"
+    statistics: ClassVar[bool] = True
+    classify: ClassVar[bool] = False
+
+    source: TrainingSource
+    destination: Destination
+    features: TuneFeatures
+    penalty: TunePenalty
+    folds: FoldOptions
+    test: str | None = option(_TEST, None, face="form")
+
+    def __post_init__(self) -> None:
+        self.to_fit().check()
+
+    def to_fit(self) -> Fit:
+        """Return what is compared, as the library takes it."""
+        from rff_dist.jobs.fits import Fit
+        from rff_dist.search import make_candidates
+
+        candidates = make_candidates(self.features.kernels, self.features.length_scales)
+        return Fit(
+            options=ridge_options(self.source, self.features, self.penalty, self.folds),
+            candidates=tuple(candidates),
+        )
+
+
+def ridge_options(
+    source: TrainingSource,
+    features: TrainFeatures | TuneFeatures,
+    penalty: PenaltyOptions,
+    folds: FoldOptions,
+) -> RidgeOptions:
+    """Return the options of a regression as the library takes them."""
+    from rff_dist.automatic import RidgeOptions
+
+    given: dict[str, Any] = {}
+    if isinstance(features, TrainFeatures):
+        given = {"kernel": features.given_kernel, "length_scale": features.scale}
+    if isinstance(penalty, TrainPenalty):
+        given["conformal"] = penalty.conformal
+    return RidgeOptions(
+        features=features.kind,
+        n_components=features.n_components,
+        alpha=penalty.chosen,
+        alphas=penalty.alphas,
+        cv=folds.cv,
+        design=features.design,
+        map=features.map,
+        standardize=features.standardize,
+        fit_intercept=penalty.fit_intercept,
+        alpha_per_target=penalty.alpha_per_target,
+        sample_weight_kind=source.sample_weight_kind,
+        seed=features.seed,
+        **given,
+    )
+
+
+@group
+class Clustering:
+    """Cluster rows by k-means in features, write their labels, and publish the centres."""
+
+    source: WeightedSource
+    output: str = option(
+        "Path or URL where the labels appear, as the Zarr array `labels`.",
+        argument=True,
+        unit="OUT",
+        writes=True,
+    )
+    model: str | None = option(
+        "Path or URL where the centres are published, so that rows can be labelled later; none if left out.",
+        None,
+        unit="MODEL",
+        writes=True,
+    )
+    overwrite: bool = option("Whether what is there may be replaced, when the job is done.", False)
+    register: bool = option(
+        "Whether the centres are published as the next version of a registered model, models/NAME, whose "
+        "folder `model` is; versions are never replaced.",
+        False,
+    )
+    lloyd: Lloyd
+    labels: str | None = option(
+        "Name of an array of known labels to compare with: adjusted Rand index and mutual information.",
+        None,
+        unit="NAME",
+    )
+    distances: bool = option(
+        "Whether each row's distances to all centres are written with its label, as `distances`.", False
+    )
+    features: ClusterFeatures
+
+    def __post_init__(self) -> None:
+        if self.register and self.model is None:
+            raise InvalidParameterError("`register` is given, but it needs a model to publish; give `model`")
+
+
+@group
+class Predict:
+    """Write what a model of any kind says of every row of a dataset, to Zarr."""
+
+    model: str = option(
+        "Path or URL of a model: a regression, a classifier or clusters. Of a registered model the current "
+        "version is used.",
+        argument=True,
+        unit="MODEL",
+    )
+    source: Source
+    output: str = option(
+        "Path or URL of the Zarr group that is written: `predictions` or `labels`, and what else is wanted.",
+        argument=True,
+        unit="OUT",
+        writes=True,
+    )
+    std: bool = option(
+        "Whether a regression's standard deviations are written too, as `standard_deviations`, at the cost "
+        "of a Cholesky factor.",
+        False,
+    )
+    interval: Probability | None = option(
+        "Of a regression: writes the ends of intervals that hold a share so large of new values, 0.9 say, as "
+        "`lower` and `upper`: by held-out rows where the model was fitted with `conformal`, else by the "
+        "normal law.",
+        None,
+        unit="C",
+        alias="coverage",
+    )
+    probabilities: bool = option(
+        "Whether a classifier's probabilities of the classes are written, as `probabilities`.", False
+    )
+    distances: bool = option("Whether distances to all clusters are written, as `distances`.", False)
+    overwrite: bool = option("Whether an output that is there may be replaced.", False)
+
+
+@group
+class Evaluate:
+    """Measure a model's errors on a dataset: per target, per class, or clusters against labels."""
+
+    model: str = option(
+        "Path or URL of a model: a regression, a classifier or clusters. Of a registered model the current "
+        "version is used.",
+        argument=True,
+        unit="MODEL",
+    )
+    source: SupervisedSource
+    std: bool = option(
+        "Whether a regression's standard deviations are judged too: NLPD, and how often intervals cover.",
+        False,
+    )
+
+
+@group
+class Update:
+    """Add rows that were appended since a model was trained, exactly, if the new model is no worse."""
+
+    model: str = option(
+        "Path or URL of a model with its statistics, which is replaced, or of a registered one, models/NAME, "
+        "whose next version is published.",
+        argument=True,
+        unit="MODEL",
+    )
+    source: SupervisedSource
+    test: str | None = option(
+        "Path or URL of test data to compare the new model with the current one on; if left out, the newest "
+        "rows that the current one holds are kept out of both.",
+        None,
+        unit="DATA",
+    )
+    tolerance: NonNegative = option(
+        "By how much the mean squared error of a target may rise on the held-out rows, as a share of it and "
+        "with chance allowed for; else the current model is kept and the new rows are refused.",
+        0.05,
+        unit="SHARE",
+    )
+    drift_level: Probability = option(
+        "Probability of a drift alarm for rows that have not drifted.", 0.05, unit="P", alias="level"
+    )
+    backfill: Row | None = option(
+        "Number of a row: from there on, rows that were refused before are judged again. If left out, they "
+        "are passed over.",
+        None,
+        unit="ROW",
+    )
+    force: bool = option("Whether the new model is published even if it is worse than tolerated.", False)
+    dry_run: bool = option("Whether to say only what would be done, and write nothing.", False)
+
+
+@group
+class Ingest:
+    """Turn files or a query into a dataset, or into more rows of one."""
+
+    sources: list[str] = option(
+        "Files (.csv, .csv.gz, .parquet, .npy, .npz), patterns such as incoming/*.parquet, or folders of "
+        "Parquet files, on disk or in an object store. Where rows are appended, files that were ingested "
+        "before are skipped.",
+        [],
+        argument=True,
+        unit="SOURCE",
+    )
+    data: str = option(
+        "Path or URL of the dataset that is written or that rows are appended to.",
+        argument=True,
+        unit="OUT",
+        writes=True,
+    )
+    targets: Names | None = option(
+        "Columns to predict; those of a dataset that is there are known, and found by name.",
+        None,
+        flag="--target",
+        unit="NAME",
+        alias="target",
+    )
+    weight: str | None = option("Column of sample weights, likewise.", None, unit="NAME")
+    groups: str | None = option("Column of what rows are held out together by, likewise.", None, unit="NAME")
+    columns: Names | None = option(
+        "Columns of X in this order, likewise; all others if left out.", None, unit="A,B,…"
+    )
+    append: bool = option(
+        "Whether the rows of files that are new are added to a dataset that may be there.",
+        False,
+        face="command",
+    )
+    sql: str | None = option(
+        "A query whose rows are ingested, in the place of files. In it :n_ingested stands for the number of "
+        "its rows that the dataset has already: SELECT … ORDER BY id LIMIT 1000000 OFFSET :n_ingested.",
+        None,
+        unit="QUERY",
+    )
+    connection: str | None = option(
+        "The database, as SQLAlchemy writes it. Other users of the machine see options: give a password by "
+        "RFF_DIST_SQL in the environment.",
+        None,
+        unit="URL",
+        face="command",
+    )
+    dtype: Literal["float32", "float64"] | None = option(
+        "Of X; keeps all digits if left out.", None, unit="float32|float64"
+    )
+    on_nan: Literal["error", "drop"] = option(
+        "Whether a row with a missing or infinite value stops the job or is dropped.",
+        "error",
+        unit="error|drop",
+    )
+    chunk_rows: Count | None = option(
+        "Rows of a chunk of a dataset that is created; chosen by size if left out.", None, unit="ROWS"
+    )
+    overwrite: bool = option("Whether a dataset that is there may be replaced.", False, face="command")
+
+    def __post_init__(self) -> None:
+        if bool(self.sources) == (self.sql is not None):
+            both, alone = ", ".join(self.sources[:3]), f"{self.data} alone"
+            wanted = "files or a query" if both else "files and, last, the dataset"
+            raise InvalidParameterError(
+                f"{both or alone}: expected {wanted}; either `sources`, files, or `sql`, a query"
+            )
+        if self.append and self.overwrite:
+            raise InvalidParameterError(
+                "`overwrite` is given, but rows are added to what is there; leave it out"
+            )

@@ -1,0 +1,83 @@
+"""How jobs run: named steps that leave records, taken alike by the command line, the flows and Python."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+from rff_dist.engines import Engine
+from rff_dist.engines.serial import SerialEngine
+
+__all__ = ["Runner", "Skipped", "Step", "Summary", "in_this_process", "run_steps", "take"]
+
+type Summary = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """What a step returns that had nothing to do.
+
+    Attributes
+    ----------
+    why : str
+    """
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A step of a job.
+
+    Attributes
+    ----------
+    name : str
+        It is told by that name, and so is its record.
+    run : callable
+        Takes the step and returns its record: small and JSON-able.
+    repeatable : bool
+        Whether a second try does no harm, since it reads, or writes again what it wrote.
+    """
+
+    name: str
+    run: Callable[[], Summary | Skipped]
+    repeatable: bool = False
+
+
+def take(step: Step) -> Summary | None:
+    """Take a step, and return its record; None where it was skipped."""
+    found = step.run()
+    return None if isinstance(found, Skipped) else found
+
+
+@dataclass(frozen=True, slots=True)
+class Runner:
+    """By what a job is driven.
+
+    Attributes
+    ----------
+    open_engine : callable
+        Returns a context that gives the engine; it is opened when all that can be refused has been.
+    take : callable
+        Takes a step, as a task of an orchestrator say.
+    holder : str
+        Who runs the job, for the message that others get who would write to the same place.
+    """
+
+    open_engine: Callable[[], AbstractContextManager[Engine]]
+    take: Callable[[Step], Summary | None] = take
+    holder: str = "a job"
+
+
+def in_this_process(engine: Engine | None = None) -> Runner:
+    """Return what drives a job in Python: by the engine, which is left open, or without Dask."""
+    from contextlib import nullcontext
+
+    return Runner(lambda: SerialEngine() if engine is None else nullcontext(engine))
+
+
+def run_steps(steps: Iterable[Step], runner: Runner) -> dict[str, Summary | None]:
+    """Take all steps in their order, and return their records by name."""
+    return {step.name: runner.take(step) for step in steps}

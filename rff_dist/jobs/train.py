@@ -1,0 +1,392 @@
+"""The job that trains a model: inspect → fit → evaluate → publish.
+
+What is trained is a `Fit`: a ridge regression, a classifier, or the best of given candidates. Each step
+returns a small JSON-able record, and the trained model with its exact sums lies beside the output as a
+checksummed record until it is published.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from rff_dist import classification, pipeline, prediction
+from rff_dist.engines import Engine
+from rff_dist.errors import DataError, InvalidParameterError
+from rff_dist.jobs.fits import Fit, JobData, Trained, describe_fit, open_job_data
+from rff_dist.jobs.publishing import check_place, store
+from rff_dist.jobs.specs import Train, Tune
+from rff_dist.jobs.steps import Runner, Skipped, Step, Summary, run_steps
+from rff_dist.model import write_model
+from rff_dist.plan import human_bytes
+from rff_dist.storage import redact, write_record
+from rff_dist.storage.labelled import LabelledDataset
+from rff_dist.storage.leases import Lease, hold
+from rff_dist.storage.locations import Location, beside, children, discard, parse_location
+
+__all__ = [
+    "Training",
+    "evaluate_model",
+    "fit_model",
+    "inspect_data",
+    "leftover_runs",
+    "open_run",
+    "open_training",
+    "publish_model",
+    "train",
+    "trained_models",
+]
+
+logger = logging.getLogger(__name__)
+
+_TRAINED, _PLAN = "trained-model", "plan"
+
+
+# -- the job ---------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True, kw_only=True)
+class Training:
+    """A run that trains a model: what it is to do, and what its steps have found.
+
+    Attributes
+    ----------
+    fit : Fit
+        What is trained.
+    data : JobData
+        On which rows.
+    engine : Engine
+        Runs all passes.
+    output : Location
+        Where the model is published.
+    folder : Location
+        Where the run keeps its records.
+    test : JobData, or None
+        What the model is evaluated on.
+    overwrite : bool
+        Whether a model at `output` may be replaced.
+    register : bool
+        Whether the model is published as the next version of a registered one.
+    statistics : bool
+        Whether the published model keeps its sums.
+    reason : str
+        Why it is published, for its lineage.
+    lease : Lease
+        The right to write to `output`, which is looked at again before the model is published.
+    kept : list of str
+        Where a trained model is that could not be published: the run's folder then stays.
+    found, metrics
+        What the steps have found; None before.
+    """
+
+    fit: Fit
+    data: JobData
+    engine: Engine
+    output: Location
+    folder: Location
+    lease: Lease
+    test: JobData | None = None
+    overwrite: bool = False
+    register: bool = False
+    statistics: bool = True
+    reason: str = "fitted"
+    kept: list[str] = field(default_factory=list)
+    found: Trained | None = None
+    metrics: Summary | None = None
+
+    @property
+    def trained(self) -> Trained:
+        """What the step `fit` has found."""
+        if self.found is None:
+            raise InvalidParameterError("nothing is trained yet; take the steps in their order")
+        return self.found
+
+    def place(self, name: str) -> str:
+        """Return the URL of one of the run's records."""
+        return self.folder.child(name).url
+
+    def steps(self) -> Iterator[Step]:
+        """Yield the steps in their order."""
+        yield Step("inspect", partial(inspect_data, self), repeatable=True)
+        yield Step("fit", partial(fit_model, self), repeatable=True)
+        yield Step("evaluate", partial(evaluate_model, self), repeatable=True)
+        yield Step("publish", partial(publish_model, self))
+
+
+@contextmanager
+def open_training(job: Train | Tune, runner: Runner) -> Iterator[Training]:
+    """Begin the job of a spec: refuse what can be, take the lease, then open the engine.
+
+    Raises
+    ------
+    RFFDistError
+        As `open_run`; or if the data do not suit the options.
+    """
+    fit, place, source = job.to_fit(), job.destination, job.source
+    location = check_place(
+        place.model, overwrite=place.overwrite, register=place.register, inputs=[parse_location(source.data)]
+    )
+    data = open_job_data(source, source.data, group_by=job.folds.group_by, classify=job.classify)
+    test = None if job.test is None else open_job_data(source, job.test, classify=job.classify)
+    fit.check(data.rows)
+    with (
+        hold(location, holder=runner.holder),
+        runner.open_engine() as engine,
+        open_run(
+            fit,
+            data,
+            place.model,
+            engine=engine,
+            test=test,
+            overwrite=place.overwrite,
+            register=place.register,
+            statistics=job.statistics,
+            reason=job.reason,
+        ) as run,
+    ):
+        yield run
+
+
+def train(job: Train | Tune, runner: Runner) -> dict[str, Summary | None]:
+    """Train and publish a model, and return the records of the steps by name."""
+    with open_training(job, runner) as run:
+        return run_steps(run.steps(), runner)
+
+
+@contextmanager
+def open_run(
+    fit: Fit, data: JobData, model_url: str, *, engine: Engine, holder: str = "a training run", **options: Any
+) -> Iterator[Training]:
+    """Begin a run, and remove its folder at the end, unless a trained model could not be published.
+
+    No other run can begin for the same model meanwhile. What runs left that were killed is removed, but for
+    models that were trained.
+
+    Parameters
+    ----------
+    fit, data, engine
+        See `Training`, and for `options` too.
+    model_url : str
+        Where the model is to be published.
+    holder : str
+        What a second run is told of this one.
+
+    Raises
+    ------
+    OutputBusyError
+        If another run writes there.
+    OutputExistsError
+        If there is something at `model_url` and `overwrite` is False.
+    StorageError
+        If a model cannot be written there.
+    """
+    inputs = [] if data.rows.url is None else [parse_location(data.rows.url)]
+    place = {name: options.get(name, False) for name in ("overwrite", "register")}
+    output = check_place(model_url, inputs=inputs, **place)
+    parent, _, name = output.path.rpartition("/")
+    hidden = f"{parent}/.{name}" if parent else f".{name}"
+    folder = replace(output, path=f"{hidden}.run-{uuid.uuid4().hex[:12]}")
+    with hold(output, holder=holder) as lease:
+        _remove_leftovers(output)
+        run = Training(
+            fit=fit, data=data, engine=engine, output=output, folder=folder, lease=lease, **options
+        )
+        try:
+            yield run
+        finally:
+            if not run.kept:
+                # Nothing resumes from a failed run, and its sums may be gigabytes.
+                discard(run.folder)
+
+
+def _remove_leftovers(output: Location) -> None:
+    """Remove the folders of runs that were killed: whoever holds the lease knows that none of them lives."""
+    for folder in beside(output, "run-"):
+        trained = trained_models(folder)
+        if trained:
+            logger.warning(
+                "a run that did not end left trained models, which stay: %s",
+                ", ".join(redact(model.url) for model in trained),
+            )
+        else:
+            logger.info("removing what a run left that did not end: %s", redact(folder.url))
+            discard(folder)
+
+
+def leftover_runs(model_url: str) -> list[Location]:
+    """Return the folders of runs for this model that go on, or did not end."""
+    return beside(parse_location(model_url), "run-")
+
+
+def trained_models(folder: Location) -> list[Location]:
+    """Return where trained models are in a run's folder, that were not published."""
+    return [folder.child(name) for name in children(folder) if name.endswith("-model")]
+
+
+# -- its steps -------------------------------------------------------------------------------------
+
+
+def inspect_data(run: Training) -> Summary:
+    """Plan the fit, compare the columns of training and test data, and keep the plan as a record; no pass.
+
+    Returns
+    -------
+    summary : dict
+        Sizes, the data's fingerprint and the plan's figures.
+
+    Raises
+    ------
+    InvalidParameterError
+        If the parameters do not suit the columns.
+    PlanError
+        If memory would not do.
+    DataError
+        If the test data have other columns.
+    """
+    dataset, options = run.data.rows, run.fit.options
+    _check_test(run)
+    run.fit.check(dataset)
+    choices = run.fit.choices(dataset, engine=run.engine)
+    plan = pipeline.check_plan(
+        dataset,
+        choices.widths[-1],
+        engine=run.engine,
+        alpha=choices.penalty.alpha,
+        features=options.kinds[-1],
+        n_folds=1 if choices.folds is None else choices.folds.n_folds,
+    )
+    summary = {
+        "data": redact(dataset.url or "in memory"),
+        "fingerprint": dataset.fingerprint(),
+        "n_samples": dataset.n_samples,
+        "n_features": dataset.n_features,
+        "n_targets": dataset.n_targets,
+        "n_candidates": choices.n_tried,
+        "n_blocks": plan.n_blocks,
+        "n_workers": plan.n_workers,
+        "n_threads": plan.n_threads,
+        "flops_per_pass": plan.flops,
+        "peak_memory": human_bytes(plan.peak_bytes),
+    }
+    write_record(run.place(_PLAN), kind=_PLAN, metadata=summary, arrays={}, overwrite=True)
+    return summary
+
+
+def fit_model(run: Training) -> Summary:
+    """Train the model, and keep it with its exact sums as a record in the run's folder.
+
+    Returns
+    -------
+    summary : dict
+        What `describe_fit` says, and the seconds it took.
+
+    Raises
+    ------
+    DataError
+        If a value cannot be used; names row and column.
+    StatisticsError
+        If a row is missing or was counted twice.
+    """
+    start = time.perf_counter()
+    run.found = found = run.fit.run(run.data, engine=run.engine)
+    seconds = time.perf_counter() - start
+    write_model(found.model, run.place(_TRAINED), overwrite=True)
+    return {**describe_fit(found.model, found.solved), "fit_seconds": round(seconds, 3)}
+
+
+def evaluate_model(run: Training) -> Summary | Skipped:
+    """Measure the trained model's errors on the job's test data in one pass; skipped where there are none.
+
+    Returns
+    -------
+    metrics : dict
+        Rows, and of a classifier accuracy, balanced accuracy (the mean recall of classes) and log loss in
+        nats (None without probabilities); else per target mean squared, root mean squared and mean absolute
+        error, bias (all in the target's units) and R² (None for a constant target).
+
+    Raises
+    ------
+    DataError
+        If a value cannot be used, or a label is of no class.
+    """
+    test = run.test
+    if test is None:
+        return Skipped("No test data were given, so the model was not evaluated.")
+    model = run.trained.model
+    about = {"test_data": redact(test.rows.url or "in memory"), "n_samples": test.rows.n_samples}
+    if test.labels is not None:
+        rows = LabelledDataset(test.rows, test.labels, classification.read_classes(model))
+        found = classification.evaluate(rows, model, engine=run.engine)
+        names = ("accuracy", "balanced_accuracy", "log_loss")
+        run.metrics = {**about, **{name: getattr(found, name) for name in names}}
+        return run.metrics
+    errors = prediction.evaluate(test.rows, model, engine=run.engine)
+    run.metrics = {
+        **about,
+        "mse": errors.mean_squared_error.tolist(),
+        "rmse": np.sqrt(errors.mean_squared_error).tolist(),
+        "mae": errors.mean_absolute_error.tolist(),
+        "bias": errors.bias.tolist(),
+        "r2": [None if np.isnan(value) else value for value in errors.r2.tolist()],
+    }
+    return run.metrics
+
+
+def publish_model(run: Training) -> Summary:
+    """Write the trained model to the output; a reader sees it whole or not at all.
+
+    Where it cannot be written there, the run's folder stays with the trained model, and the error says where.
+
+    Returns
+    -------
+    summary : dict
+        Where the model is, its digest, and the version's number where it is registered.
+    """
+    model = run.trained.model
+    if run.metrics is not None:
+        model = model.with_card(metrics=run.metrics)
+    try:
+        run.lease.check()
+        version = store(
+            model if run.statistics else model.without_statistics(),
+            run.output.url,
+            register=run.register,
+            overwrite=run.overwrite,
+            data=run.data.rows.url,
+            reason=run.reason,
+            n_samples=run.data.rows.n_samples,
+        )
+    except Exception as error:
+        place = run.place(_TRAINED)
+        run.kept.append(place)  # what was trained for hours is not lost with it
+        error.add_note(f"the trained model is kept at {redact(place)}")
+        logger.warning("the model was not published; it is kept at %s", redact(place))
+        raise
+    return {
+        "model": redact(run.output.url),
+        "version": None if version is None else version.number,
+        "parent": None if version is None else version.parent,
+        "digest": model.digest(),
+        "statistics": model.card["statistics_digest"],
+    }
+
+
+def _check_test(run: Training) -> None:
+    """Compare the columns of training and test data before hours of work, not after."""
+    if run.test is None:
+        return
+    for what in ("n_features", "n_targets"):
+        here, there = getattr(run.data.rows, what), getattr(run.test.rows, what)
+        if here != there:
+            raise DataError(
+                f"the test data have {what}={there} but the training data {here}; "
+                "give data of the same columns"
+            )
