@@ -28,7 +28,6 @@ from rff_dist.storage import ArrayDataset
 
 __all__ = ["ApproximationError", "Estimate", "Measure", "approximation_error", "error_curve"]
 
-type FloatArray = NDArray[np.float64]
 type Measure = Literal["mean", "max", "operator_norm", "relative_operator_norm"]
 
 

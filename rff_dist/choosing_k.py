@@ -11,7 +11,6 @@ data set via the gap statistic; Ben-Hur, Elisseeff & Guyon (2002) and von Luxbur
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -34,8 +33,6 @@ from rff_dist.frequencies import Design, derived_seed
 from rff_dist.kernels import Kernel, LengthScale
 from rff_dist.kmeans import Clusters
 from rff_dist.plan import PROCESS_BYTES, available_memory, human_bytes
-
-logger = logging.getLogger(__name__)
 
 type FloatArray = NDArray[np.float64]
 type IntArray = NDArray[np.integer[Any]]

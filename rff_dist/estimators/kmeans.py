@@ -30,8 +30,6 @@ from rff_dist.frequencies import Design
 from rff_dist.kernels import Kernel, LengthScale, find_design
 from rff_dist.kmeans import Clusters
 
-type FloatArray = NDArray[np.float64]
-
 
 class RFFKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, BaseEstimator):
     """Kernel k-means through random Fourier or Nyström features, in passes that never store them.
