@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -259,7 +259,7 @@ def _nested(feature_map: FeatureMap) -> bool:
 
 def _samples(X: ArrayLike | Dataset, n_samples: int, n_repeats: int, seed: int) -> NDArray[Any]:
     """Return disjoint samples of rows, of shape (n_repeats, n_samples, n_features)."""
-    dataset = cast("Dataset", X) if hasattr(X, "read") else ArrayDataset(np.asarray(X))
+    dataset = X if isinstance(X, Dataset) else ArrayDataset(np.asarray(X))
     rows = sample_inputs(dataset, seed, n_rows=n_samples * n_repeats)
     size = min(n_samples, len(rows) // n_repeats)
     if size < 2:

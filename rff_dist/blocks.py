@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import itertools
 import operator
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
@@ -13,7 +14,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from functools import partial, reduce
 from threading import Lock
-from typing import Any, Protocol
+from typing import Any, final
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -102,72 +103,148 @@ class Rows:
     own_weight: FloatArray | None = None
 
 
-class Dataset(Protocol):
-    """Rows that blocks are read from: stored, in memory or lazy."""
+class Dataset(ABC):
+    """Rows that blocks are read from: stored, in memory or made by a cluster.
+
+    Attributes
+    ----------
+    url : str or None
+        Where the rows are stored; None if they are not.
+    feature_names, target_names : tuple of str, or None
+        Names of the columns, where they have names.
+    missing_chunks : {"error", "fill"}
+        What a chunk that is not in the store means; "error" for rows that are not stored.
+    """
+
+    url: str | None
+    feature_names: tuple[str, ...] | None
+    target_names: tuple[str, ...] | None
+    missing_chunks: str
 
     @property
+    @abstractmethod
     def n_samples(self) -> int:
         """Rows."""
 
     @property
+    @abstractmethod
     def n_features(self) -> int:
         """Columns of X."""
 
     @property
+    @abstractmethod
     def n_targets(self) -> int:
         """Columns of y; 0 without y."""
 
     @property
+    @abstractmethod
     def one_dimensional(self) -> bool:
         """Whether y is a vector rather than a matrix."""
 
     @property
+    @abstractmethod
     def weighted(self) -> bool:
         """Whether rows have weights."""
 
     @property
+    @abstractmethod
     def dtype(self) -> np.dtype[Any]:
         """The dtype of X as stored."""
 
     @property
+    @abstractmethod
     def chunk_rows(self) -> int:
         """Rows that are worth reading together."""
 
-    @property
-    def url(self) -> str | None:
-        """Where the rows are stored, if anywhere."""
-
+    @abstractmethod
     def read(self, block: Block) -> Rows:
         """Return the rows of a block."""
 
+    @abstractmethod
+    def read_weight(self, block: Block) -> FloatArray | None:
+        """Return the weights of a block, without its X; None without weights."""
+
+    @abstractmethod
+    def read_targets(self) -> Any:
+        """Return all of y as it is held, in the stored dtype; None without y."""
+
+    @abstractmethod
     def take(self, indices: NDArray[np.intp], /) -> tuple[NDArray[Any], FloatArray | None, FloatArray | None]:
         """Return X, y and weights of single rows, in the order asked."""
 
+    @abstractmethod
+    def without_targets(self) -> Dataset:
+        """Return the same rows without y."""
+
+    @abstractmethod
     def fingerprint(self) -> str:
         """Return a digest that changes when the data change."""
 
+    @abstractmethod
+    def prefix_fingerprint(self, n_samples: int) -> str | None:
+        """Return a digest of the first rows alone; None where these are not told from others."""
 
-@dataclass(frozen=True, slots=True)
-class BlockTask[S, T]:
-    """Read a block, then compute on its rows: one fused task.
+    @abstractmethod
+    def can_travel(self) -> bool:
+        """Return whether another process can read the rows itself, and needs no copy of them."""
 
-    An engine calls it as `function(block, state)`; one that has a better way to the rows
-    (a Dask collection's own tasks) may take `source` and `compute` apart, one that reads ahead calls `begin`.
+    def read_groups(self, block: Block) -> NDArray[Any] | None:
+        """Return the groups of a block's rows, without its X; None where rows have none."""
+        return None
+
+    @property
+    def is_lazy(self) -> bool:
+        """Whether a cluster makes the rows, in tasks of its own: see `lazy`."""
+        return False
+
+    def lazy(self, block: Block) -> tuple[Any, Any, Any]:
+        """Return X, y and weights of a block as Dask collections, None for what there is not."""
+        raise NotImplementedError(f"{type(self).__name__} is not lazy")
+
+    @property
+    def extends(self) -> tuple[Dataset, Callable[[Rows], Rows]] | None:
+        """The dataset whose rows these are, and what completes them; None where nothing is added.
+
+        What completes them pickles without the dataset.
+        """
+        return None
+
+
+class BlockFunction[S, T](ABC):
+    """A function of a block and a state that tells an engine where its rows come from.
 
     Attributes
     ----------
-    source : Dataset
-    compute : callable
-    run : str, optional
-        What processes remember of the blocks is kept under: each is then best computed where it was before.
+    source : Dataset or None
+        What it reads; None if it reads no rows of a dataset.
+    run : str or None
+        What processes remember of the blocks is kept under this name: each block is then best computed
+        where it was before.
+    """
+
+    source: Dataset | None
+    run: str | None
+
+    @abstractmethod
+    def begin(self, block: Block, state: S) -> Callable[[], T]:
+        """Read a block, and return what is left to do."""
+
+    @final
+    def __call__(self, block: Block, state: S) -> T:
+        return self.begin(block, state)()
+
+
+@dataclass(frozen=True)
+class BlockTask[S, T](BlockFunction[S, T]):
+    """Read a block, then compute on its rows: one fused task.
+
+    An engine with a better way to the rows, such as a Dask collection's own tasks, takes `source` and
+    `compute` apart.
     """
 
     source: Dataset
     compute: Callable[[Rows, S], T]
     run: str | None = None
-
-    def __call__(self, block: Block, state: S) -> T:
-        return self.compute(self.source.read(block), state)
 
     def begin(self, block: Block, state: S) -> Callable[[], T]:
         """Read a block, and return what is left to do."""

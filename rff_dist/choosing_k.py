@@ -172,7 +172,7 @@ def fit(
         n_clusters=numbers[-1], init=init, n_init=n_init, max_iter=max_iter, tol=tol, algorithm=algorithm
     )
     kmeans.check_cache(cache, cache_bytes)
-    dataset = kmeans.without_targets(dataset)
+    dataset = dataset.without_targets()
     kmeans.check_rows(dataset, numbers[-1])
     width = n_components if n_principal is None else n_principal
     kmeans.check_fits(dataset, width, numbers, n_init=n_init, init=init, engine=engine)

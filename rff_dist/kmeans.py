@@ -206,7 +206,7 @@ def fit(
     }
     check_options(**options)
     check_cache(cache, cache_bytes)
-    dataset = without_targets(dataset)
+    dataset = dataset.without_targets()
     check_rows(dataset, n_clusters)
     width = n_components if n_principal is None else n_principal
     check_fits(dataset, width, (n_clusters,), n_init=n_init, init=init, engine=engine)
@@ -510,7 +510,7 @@ def check_memory(
     )
     # as read, in float64 and in float32; and another one that is read ahead
     needed += blocks[0].n_samples * dataset.n_features * (2 * dataset.dtype.itemsize + 12)
-    limit = getattr(engine, "worker_memory", None) or available_memory()
+    limit = engine.worker_memory or available_memory()
     if needed > limit:
         raise PlanError(
             f"a worker needs {human_bytes(needed)} for {n_starts * n_clusters:_} centres "
@@ -638,7 +638,7 @@ class Job:
         """Run a Lloyd pass that knows of those before it, from centres of some starts."""
         state = course.state(centres, starts)
         task: Any = LloydTask(self.dataset, course.run)
-        if hasattr(self.dataset, "lazy"):  # the cluster reads the rows, whether they are needed or not
+        if self.dataset.is_lazy:  # the cluster reads the rows, whether they are needed or not
             task = BlockTask(self.dataset, sum_remembered, course.run)
         sums: ClusterSums = self.engine.map_reduce(
             task, pipeline.blocks_of(self.dataset), state, combine=operator.add, label="lloyd"
@@ -1175,7 +1175,7 @@ def check_columns(dataset: Dataset, clusters: Clusters) -> None:
             f"X has {dataset.n_features} features, but the clusters are expecting "
             f"{clusters.feature_map.n_features} features"
         )
-    expected, names = clusters.facts.get("feature_names"), getattr(dataset, "feature_names", None)
+    expected, names = clusters.facts.get("feature_names"), dataset.feature_names
     if expected and names and list(names) != list(expected):
         raise DataError(
             f"the columns of X are {list(names)}, but the clusters were found in {list(expected)}; "
@@ -1217,7 +1217,7 @@ def evaluate(dataset: Dataset, labels: Column, clusters: Clusters, *, engine: En
     """
     check_columns(dataset, clusters)
     found: Contingency = engine.map_reduce(
-        BlockTask(GroupedDataset(without_targets(dataset), labels), _count_rows),
+        BlockTask(GroupedDataset(dataset.without_targets(), labels), _count_rows),
         pipeline.blocks_of(dataset),
         clusters.state,
         combine=operator.add,
@@ -1229,11 +1229,6 @@ def evaluate(dataset: Dataset, labels: Column, clusters: Clusters, *, engine: En
 def _count_rows(rows: Rows, state: Centres) -> Contingency:
     assert rows.groups is not None  # a `GroupedDataset` gave them
     return count_agreement(rows.groups, label_rows(rows, state), state.values.shape[1])
-
-
-def without_targets(dataset: Dataset) -> Dataset:
-    """Return the same rows without y, where the dataset can leave it out."""
-    return dataset.without_targets() if hasattr(dataset, "without_targets") else dataset
 
 
 def write_labels(
@@ -1322,7 +1317,7 @@ def stage_labels(
     What belongs to them, such as a model, can be stored in between: a reader finds all or none.
     """
     check_columns(dataset, clusters)
-    dataset = without_targets(dataset)
+    dataset = dataset.without_targets()
     blocks = pipeline.blocks_of(dataset)
     fields: list[Any] = [("labels", np.int32)]
     if distances:

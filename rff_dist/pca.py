@@ -143,7 +143,7 @@ def fit_components(
         )
     check_normalize(normalize)
     pipeline.check_standardize(standardize)
-    source = without_targets(dataset)
+    source = dataset.without_targets()
     pipeline.check_plan(source, n_random_features, engine=engine, features=features)
     moments = pipeline.inspect(source, engine=engine)
     if not standardize:
@@ -194,20 +194,12 @@ def components_of(
     DataError
         If values are not finite, or all rows have the same features.
     """
-    source = without_targets(dataset)
+    source = dataset.without_targets()
     kept = min(n_components, feature_map.n_components)  # fewer centres than asked explain the kernel
     if normalize == "degree":
         return _fit_normalized(source, feature_map, moments, kept, engine=engine)
     statistics = _accumulate(source, feature_map, moments, engine=engine)
     return KernelComponents(feature_map, statistics, principal_components(statistics, kept))
-
-
-def without_targets(dataset: Dataset) -> Dataset:
-    """Return the same rows without y, where the dataset can leave it out; else the dataset itself."""
-    if dataset.n_targets and hasattr(dataset, "without_targets"):
-        found: Dataset = dataset.without_targets()
-        return found
-    return dataset
 
 
 def _accumulation(
@@ -374,4 +366,4 @@ def _checked(dataset: Dataset, projection: Projection) -> Dataset:
             f"X has {dataset.n_features} features, but the components were computed from {expected}; give "
             "the same columns"
         )
-    return without_targets(dataset)
+    return dataset.without_targets()

@@ -87,7 +87,6 @@ from rff_dist.runs import as_runs
 from rff_dist.selection import PerTarget, Selection, check_per_target, end_of_grid, select_alpha
 from rff_dist.solvers import RidgeSolution, decompose, solve_cholesky
 from rff_dist.statistics import FINE_FRACTION_BITS, FRACTION_BITS, RidgeStatistics, StatisticsSpec
-from rff_dist.storage.labelled import ExtendedDataset
 
 logger = logging.getLogger(__name__)
 
@@ -162,7 +161,6 @@ def check_plan(
         With the memory needed and the memory there is.
     """
     blocks_of(dataset)  # refuses a dataset without rows
-    serial = isinstance(engine, SerialEngine)
     here = available_memory()
     return plan_fit(
         n_samples=dataset.n_samples,
@@ -173,12 +171,12 @@ def check_plan(
         itemsize=dataset.dtype.itemsize,
         n_workers=max(1, engine.n_workers),  # a cluster may still wait for its first worker
         n_threads=engine.n_threads,
-        separate_client=not serial,
+        separate_client=not engine.in_process,
         alpha_path=not is_one_alpha(alpha),
         whitened=find_features(features) is not None,
         n_folds=n_folds,
         n_maps=n_maps,
-        memory_limit=getattr(engine, "worker_memory", None) or here,
+        memory_limit=engine.worker_memory or here,
         client_memory_limit=here,
     )
 
@@ -214,9 +212,9 @@ def check_matrix_pass(
         n_matrices=n_matrices,
         spectral=spectral,
         whitened=feature_map.whitener is not None,
-        separate_client=not isinstance(engine, SerialEngine),
+        separate_client=not engine.in_process,
     )
-    limits = (getattr(engine, "worker_memory", None) or here, here)
+    limits = (engine.worker_memory or here, here)
     for who, wanted, limit in zip(("a worker", "this process"), needed, limits, strict=True):
         if wanted > limit:
             raise PlanError(
@@ -620,7 +618,7 @@ def accumulate(
     >>> statistics.n_samples, statistics.ZtZ().shape
     (1000, (64, 64))
     """
-    if not hasattr(dataset, "read"):
+    if not isinstance(dataset, Dataset):
         raise InvalidParameterError(
             f"`dataset` is a {type(dataset).__name__}; open it first: open_dataset(…)"
         )
@@ -1743,14 +1741,10 @@ def _solve_by_press(
 def describe_dataset(dataset: Dataset) -> Mapping[str, Any]:
     """Return the facts of a dataset that a model's card keeps."""
     facts: dict[str, Any] = {"data_fingerprint": dataset.fingerprint()}
-    rows: Any = dataset
-    while isinstance(rows, ExtendedDataset):
-        rows = rows.source
-    if hasattr(rows, "prefix_fingerprint"):  # rows that are lazy, a Dask collection, have none
+    if (prefix := dataset.prefix_fingerprint(dataset.n_samples)) is not None:
         # Of all rows now, of the first ones when more were appended: what an update compares.
-        facts["prefix_fingerprint"] = cast("Any", dataset).prefix_fingerprint(dataset.n_samples)
-    for name in ("feature_names", "target_names"):
-        names = getattr(dataset, name, None)
+        facts["prefix_fingerprint"] = prefix
+    for name, names in {"feature_names": dataset.feature_names, "target_names": dataset.target_names}.items():
         if names is not None:
             facts[name] = list(names)
     return facts

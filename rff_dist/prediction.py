@@ -365,7 +365,7 @@ def check_dataset(dataset: Dataset, model: RidgeModel) -> None:
             f"X has {dataset.n_features} features, but the model is expecting {model.n_features} features"
         )
     expected = model.card.get("feature_names")
-    names = getattr(dataset, "feature_names", None)
+    names = dataset.feature_names
     if expected and names and list(names) != list(expected):
         raise DataError(
             f"the columns of X are {list(names)}, but the model was trained on {list(expected)}; "

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from rff_dist import drawing, pipeline, search
+from rff_dist.blocks import Dataset
 from rff_dist.engines import Engine
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import DataError, InvalidParameterError
@@ -109,10 +110,10 @@ def tune_length_scales(
     pipeline.check_standardize(standardize)
     pipeline.check_weight_kind(sample_weight_kind)
     found = find_kernel(kernel)
-    if hasattr(X, "read") or isinstance(X, str | os.PathLike):
+    if isinstance(X, Dataset | str | os.PathLike):
         if y is not None or sample_weight is not None:
             raise DataError("`y` and `sample_weight` belong to the dataset: leave them out, or pass arrays")
-        dataset = X if hasattr(X, "read") else open_dataset(X)
+        dataset = X if isinstance(X, Dataset) else open_dataset(X)
     else:
         dataset = ArrayDataset(X, y, sample_weight)
     standardizer = None

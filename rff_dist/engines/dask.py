@@ -49,8 +49,8 @@ from distributed.deploy.utils import nprocesses_nthreads
 from distributed.scheduler import KilledWorker
 
 from rff_dist import block_memory
-from rff_dist.blocks import Block, BlockTask, Rows, using_threads
-from rff_dist.engines import Broadcast, RegionWriter, SharedResource
+from rff_dist.blocks import Block, BlockFunction, BlockTask, Rows, using_threads
+from rff_dist.engines import Broadcast, Engine, RegionWriter
 from rff_dist.engines.serial import (
     PairwiseTree,
     block_error,
@@ -91,6 +91,9 @@ CONNECT_S = 6.0
 
 #: Seconds without blocks after which an adaptive cluster stops workers.
 IDLE_S = 30.0
+
+#: Packages, beside Python, whose versions decide the bits.
+_SAME_PACKAGES = ["rff_dist", "numpy", "scipy"]
 
 # BLAS threads and the pool of the feature map belong to the process, so one block at a time may use them.
 _one_block_at_a_time = threading.Lock()
@@ -359,7 +362,7 @@ class _QuietNanny(distributed.Nanny):
         self.pre_spawn_env: dict[str, str] = {}
 
 
-class DaskEngine(SharedResource):
+class DaskEngine(Engine):
     """Run blocks on a Dask cluster: an embedded local one, or one that exists.
 
     Costs about 5 ms of scheduler per block, so blocks should take a second or more. Close the engine,
@@ -486,6 +489,10 @@ class DaskEngine(SharedResource):
         return min((int(w["memory_limit"]) for w in workers if w.get("memory_limit")), default=None)
 
     @property
+    def in_process(self) -> bool:
+        return False
+
+    @property
     def client(self) -> distributed.Client:
         """The Dask client in use."""
         return self._client
@@ -593,8 +600,8 @@ class DaskEngine(SharedResource):
         """Reduce `function(block, state)` over all blocks, pairwise in block order, on the workers.
 
         See `rff_dist.engines.Engine.map_reduce` for the contract. Where `function` is a `BlockTask`
-        whose source has a method `lazy(block)`, the cluster computes what that returns and the rows
-        never pass through the client.
+        whose source `is_lazy`, the cluster computes the source's collections and the rows never
+        pass through the client.
         """
         return cast("T", self._run(function, blocks, state, combine=combine, output=None, label=label))
 
@@ -673,12 +680,9 @@ class DaskEngine(SharedResource):
     def _compare_versions(self, addresses: set[str]) -> None:
         if not addresses:
             return
-        here = _versions()
-        # A worker that goes away before it answers is dealt with as any other that does.
-        answers = self._client.run(_make_version_reader(), workers=sorted(addresses), on_error="return")
-        versions = {worker: answer for worker, answer in answers.items() if isinstance(answer, dict)}
-        _check_versions(here, versions)
-        self._same_versions |= versions.keys()
+        found: Any = self._client.get_versions(packages=_SAME_PACKAGES)
+        _check_versions(found["client"], found["workers"])
+        self._same_versions |= found["workers"].keys()
 
     def _check_patience(self) -> None:
         waited = time.monotonic() - self._seen_workers_at
@@ -734,7 +738,7 @@ class DaskEngine(SharedResource):
         check_blocks(blocks, label)
         self._check_reach(function, output)
         number = uuid.uuid4().hex
-        run = getattr(function, "run", None)
+        run = function.run if isinstance(function, BlockFunction) else None
         homes = None if run is None else self._homes.setdefault(run, {})
         source, compute = _take_apart(function)
         pickled = _pickle(
@@ -771,15 +775,15 @@ class DaskEngine(SharedResource):
                     placed.future.release()
                 del self._timings[number]
 
-    def _check_reach(self, function: object, output: object) -> None:
+    def _check_reach(self, function: object, output: RegionWriter | None) -> None:
         """Raise StorageError if data or output are in the memory of this process and workers are others."""
         if self.address.startswith("inproc://"):
             return
-        for place in (getattr(function, "source", None), output):
-            url = getattr(place, "url", None)
-            if isinstance(url, str) and url.startswith("memory://"):
+        source = function.source if isinstance(function, BlockFunction) else None
+        for place in (source, output):
+            if place is not None and (place.url or "").startswith("memory://"):
                 raise StorageError(
-                    f"{url} is in the memory of this process, which the workers of the cluster at "
+                    f"{place.url} is in the memory of this process, which the workers of the cluster at "
                     f"{self.address} cannot reach; expected a folder or an object store. "
                     "Write it there, or use the serial engine"
                 )
@@ -952,19 +956,20 @@ def _take_apart(function: Callable[[Block, Any], Any]) -> tuple[Any, Callable[[A
     """Split a task whose source can hand its rows to the cluster as Dask collections."""
     if not isinstance(function, BlockTask):
         return None, function
-    source: Any = function.source
-    compute = function.compute
-    while hasattr(source, "addition"):  # rows of another source, and something beside them
-        compute = partial(_complete, source.addition, compute)
-        source = source.source
-    return (source, compute) if hasattr(source, "lazy") else (None, function)
+    source, compute = function.source, function.compute
+    if not source.is_lazy:
+        return None, function
+    while source.extends is not None:  # rows of another source, and something beside them
+        source, addition = source.extends
+        compute = partial(_complete, addition, compute)
+    return source, compute
 
 
 def _bytes_per_row(function: object) -> int:
     """Return what a row of the data takes in memory; 0 where the blocks read none."""
-    source = getattr(function, "source", None)
-    if not isinstance(function, BlockTask) or source is None:
+    if not isinstance(function, BlockTask):
         return 0
+    source = function.source
     return int(source.n_features * source.dtype.itemsize + 8 * (source.n_targets + source.weighted))
 
 
@@ -1178,23 +1183,6 @@ def _start_cluster(
         ) from error
 
 
-def _make_version_reader() -> Callable[[], dict[str, str]]:
-    def versions() -> dict[str, str]:
-        # Nested, so that it is pickled by value and runs where rff_dist cannot be imported.
-        import importlib.metadata
-        import platform
-
-        found = {"python": platform.python_version()}
-        for package in ("rff_dist", "numpy", "scipy"):
-            try:
-                found[package] = importlib.metadata.version(package)
-            except importlib.metadata.PackageNotFoundError:
-                found[package] = "not installed"
-        return found
-
-    return versions
-
-
 @dataclass(frozen=True, slots=True)
 class WorkerFacts:
     """How a worker was started.
@@ -1225,7 +1213,7 @@ class WorkerFacts:
 
 def _make_fact_reader() -> Callable[..., dict[str, Any]]:
     def facts(dask_worker: Any) -> dict[str, Any]:
-        # Nested for the reason below.
+        # Nested, so that it is pickled by value and runs where rff_dist cannot be imported.
         import socket
 
         from dask.system import CPU_COUNT
@@ -1242,17 +1230,16 @@ def _make_fact_reader() -> Callable[..., dict[str, Any]]:
     return facts
 
 
-def _versions() -> dict[str, str]:
-    return _make_version_reader()()
-
-
-def _check_versions(here: dict[str, str], workers: Mapping[str, dict[str, str]]) -> None:
+def _check_versions(client: Mapping[str, Any], workers: Mapping[str, Mapping[str, Any]]) -> None:
     """Raise ClusterError with a table if any worker runs other versions than the client."""
-    wrong = {worker: versions for worker, versions in workers.items() if versions != here}
+    names = ("python", *_SAME_PACKAGES)
+    here, *there = (
+        tuple(one["packages"].get(name) or "none" for name in names) for one in (client, *workers.values())
+    )
+    wrong = [(worker, *versions) for worker, versions in zip(workers, there, strict=True) if versions != here]
     if not wrong:
         return
-    lines = [("where", *here), ("client", *here.values())]
-    lines += [(worker, *(versions.get(name, "?") for name in here)) for worker, versions in wrong.items()]
+    lines = [("where", *names), ("client", *here), *wrong]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     table = "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) for line in lines

@@ -210,9 +210,7 @@ class KernelKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMix
                 "'auto' or numbers above 0"
             )
         kernel, length_scale = choose_kernel(self.kernel, self.length_scale)
-        dataset = as_dataset(self, X, None, sample_weight, reset=True, supervised=False)
-        if dataset.n_targets and hasattr(dataset, "without_targets"):
-            dataset = dataset.without_targets()
+        dataset = as_dataset(self, X, None, sample_weight, reset=True, supervised=False).without_targets()
         self._check_size(dataset.n_samples)
         engine = SerialEngine()
         moments = pipeline.inspect(dataset, engine=engine)

@@ -45,8 +45,8 @@ from rff_dist.storage.locations import (
     unfinished,
 )
 from rff_dist.storage.memory import (
+    ArraysDataset,
     Sample,
-    Sizes,
     as_targets,
     check_indices,
     digest_array,
@@ -62,7 +62,7 @@ type _Recipe = tuple[Callable[..., ZarrDataset], tuple[Any, ...]]
 
 
 @dataclass(frozen=True, eq=False)
-class ZarrDataset(Sizes):
+class ZarrDataset(ArraysDataset):
     """Rows stored in Zarr: `open_dataset` and `dataset_from_arrays` make it, shapes and dtypes checked.
 
     It pickles as its URL and options and is opened again where it is unpickled, so that a task carries no
@@ -200,6 +200,10 @@ class ZarrDataset(Sizes):
         if isinstance(mark, Mapping):
             digest.update(str(mark.get("sha256")).encode())
         return digest.hexdigest()
+
+    def can_travel(self) -> bool:
+        """Return whether another process can open the arrays."""
+        return self._reopen is not None and not (self.url or "").startswith("memory://")
 
     def __reduce__(self) -> _Recipe:
         if self._reopen is None:

@@ -19,8 +19,8 @@ SEGMENT_BYTES = 2**20
 MAX_SEGMENT_ROWS = 4096
 
 
-class Sizes:
-    """What follows from a dataset's X, y and sample_weight, whatever holds them."""
+class ArraysDataset(Dataset):
+    """A dataset of arrays X, y and sample_weight, whatever holds them."""
 
     X: Any
     y: Any
@@ -51,9 +51,48 @@ class Sizes:
         """Whether rows have weights."""
         return self.sample_weight is not None
 
-    def prefix_fingerprint(self, n_samples: int) -> str:
+    def prefix_fingerprint(self, n_samples: int) -> str | None:
         """Digest of the first rows alone: see `prefix_digest`."""
-        return prefix_digest(cast("Dataset", self), n_samples)
+        return prefix_digest(self, n_samples)
+
+    def read_targets(self) -> Any:
+        """Return y as it is held."""
+        return self.y
+
+
+class RowsInMemory(ArraysDataset):
+    """Rows that this process holds in arrays."""
+
+    url = None
+    missing_chunks = "error"
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return cast("np.dtype[Any]", self.X.dtype)
+
+    def read(self, block: Block) -> Rows:
+        """Return the rows of one block; of a dense X as views."""
+        return Rows(block, *self._select(slice(block.start, block.stop)))
+
+    def take(self, indices: np.ndarray | Sequence[int]) -> Sample:
+        """Return single rows, in the order asked."""
+        return Sample(*self._select(check_indices(indices, self.n_samples)))
+
+    def read_weight(self, block: Block) -> np.ndarray | None:
+        """Return the weights of one block; None without weights."""
+        return None if self.sample_weight is None else self.sample_weight[block.start : block.stop]
+
+    def can_travel(self) -> bool:
+        """Return False: other processes get a copy."""
+        return False
+
+    def _select(self, rows: slice | np.ndarray) -> tuple[Any, np.ndarray | None, np.ndarray | None]:
+        X, y, weight = self.X[rows], self.y, self.sample_weight
+        return (
+            X if isinstance(X, np.ndarray) else X.toarray(),
+            None if y is None else as_targets(y[rows]),
+            None if weight is None else weight[rows],
+        )
 
 
 class Sample(NamedTuple):
@@ -75,7 +114,7 @@ class Sample(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class ArrayDataset(Sizes):
+class ArrayDataset(RowsInMemory):
     """Rows in memory, behind the same protocol as `ZarrDataset`.
 
     Parameters
@@ -104,8 +143,6 @@ class ArrayDataset(Sizes):
     feature_names: tuple[str, ...] | None = None
     target_names: tuple[str, ...] | None = None
 
-    url = None
-
     def __post_init__(self) -> None:
         X = np.asarray(self.X)
         require_numbers("X", X)
@@ -131,30 +168,6 @@ class ArrayDataset(Sizes):
         for name, value in {"X": X, "y": y, "sample_weight": weight}.items():
             object.__setattr__(self, name, value)
 
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        return self.X.dtype
-
-    def read(self, block: Block) -> Rows:
-        """Return the rows of one block, as views."""
-        rows = slice(block.start, block.stop)
-        return Rows(
-            block,
-            self.X[rows],
-            None if self.y is None else as_targets(self.y[rows]),
-            None if self.sample_weight is None else self.sample_weight[rows],
-        )
-
-    def take(self, indices: np.ndarray | Sequence[int]) -> Sample:
-        """Return single rows, in the order asked."""
-        rows = check_indices(indices, self.n_samples)
-        weight = None if self.sample_weight is None else self.sample_weight[rows]
-        return Sample(self.X[rows], None if self.y is None else as_targets(self.y[rows]), weight)
-
-    def read_weight(self, block: Block) -> np.ndarray | None:
-        """Return the weights of one block alone; None without weights."""
-        return None if self.sample_weight is None else self.sample_weight[block.start : block.stop]
-
     def without_targets(self) -> ArrayDataset:
         """Return the same rows without y."""
         return replace(self, y=None, target_names=None)
@@ -171,7 +184,7 @@ class ArrayDataset(Sizes):
 
 
 @dataclass(frozen=True, eq=False)
-class SparseDataset(Sizes):
+class SparseDataset(RowsInMemory):
     """A scipy.sparse matrix as a dataset: each block becomes dense when it is read.
 
     Attributes
@@ -185,30 +198,8 @@ class SparseDataset(Sizes):
     y: np.ndarray | None = None
     sample_weight: np.ndarray | None = None
 
-    url = None
     chunk_rows = 8192
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        return cast("np.dtype[Any]", self.X.dtype)
-
-    def read(self, block: Block) -> Rows:
-        """Return the rows of a block, dense."""
-        rows = slice(block.start, block.stop)
-        y = None if self.y is None else as_targets(self.y[rows])
-        weight = None if self.sample_weight is None else self.sample_weight[rows]
-        return Rows(block, self.X[rows].toarray(), y, weight)
-
-    def take(self, indices: np.ndarray | Sequence[int]) -> Sample:
-        """Return the rows at `indices`, dense."""
-        rows = check_indices(indices, self.n_samples)
-        y = None if self.y is None else as_targets(self.y[rows])
-        weight = None if self.sample_weight is None else self.sample_weight[rows]
-        return Sample(self.X[rows].toarray(), y, weight)
-
-    def read_weight(self, block: Block) -> np.ndarray | None:
-        """Return the weights of one block alone; None without weights."""
-        return None if self.sample_weight is None else self.sample_weight[block.start : block.stop]
+    feature_names = target_names = None
 
     def without_targets(self) -> SparseDataset:
         """Return the same rows without y."""

@@ -12,7 +12,6 @@ import time
 import urllib.request
 import uuid
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -279,8 +278,9 @@ def test_digests_are_found_in_members_and_attributes() -> None:
 def test_other_versions_on_workers_are_refused_with_a_table(
     embedded: DaskEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    here = dask_engine._versions() | {"numpy": "1.0"}
-    monkeypatch.setattr(dask_engine, "_versions", lambda: here)
+    here = distributed.versions.get_versions(["rff_dist", "scipy"])
+    here["packages"]["numpy"] = "1.0"
+    monkeypatch.setattr("distributed.versions.get_versions", lambda packages=None: here)
     engine = DaskEngine(client=embedded.client)
     with pytest.raises(
         ClusterError, match=r"(?s)other versions.*where +python .*numpy.*client .*1\.0.*tcp://"
@@ -502,12 +502,13 @@ def test_functions_that_cannot_be_pickled_are_refused(embedded: DaskEngine, tmp_
 # -- data that cannot travel ---------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Placed(Counting, FileOutput):
+class Placed(Counting):
     """Rows, or an output, that say where they are."""
 
-    url: str = "memory://here"
-    path: Path = Path()
+    url = "memory://here"  # type: ignore[assignment]
+
+    def write(self, block: Block, array: np.ndarray) -> None:
+        raise AssertionError("refused before work")
 
 
 def count_rows(rows: Rows, _: object) -> int:
@@ -566,14 +567,15 @@ def test_open_arrays_without_a_url_are_refused_in_the_words_of_storage(embedded:
     )
 
 
-@dataclass(frozen=True)
 class OnlyHere(Counting):
     """Rows that cannot be opened in another process, as in a folder that only this machine has."""
 
-    pid: int
+    def __init__(self, pid: int) -> None:
+        super().__init__()
+        object.__setattr__(self, "pid", pid)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _open_here, (self.pid,)
+        return _open_here, (self.__dict__["pid"],)
 
 
 def _open_here(pid: int) -> OnlyHere:

@@ -34,6 +34,7 @@ from rff_dist.blocks import (
 from rff_dist.errors import DataError, PlanError, StatisticsError
 from rff_dist.feature_map import draw_feature_map
 from rff_dist.statistics import StatisticsSpec
+from rff_dist.storage import ArrayDataset
 
 N_FEATURES = 3
 TILE = 64  # rows of a tile where a test wants many of them
@@ -101,11 +102,8 @@ class TestCuttingBlocks:
             cut_blocks(100, chunk_rows, rows_per_block=rows_per_block)
 
     def test_a_task_reads_its_block_and_computes_on_the_rows(self):
-        class Source:
-            def read(self, block):
-                return Rows(block, np.arange(block.start, block.stop)[:, None])
-
-        task = BlockTask(Source(), lambda rows, state: int(rows.X.sum()) + state)
+        source = ArrayDataset(np.arange(100)[:, None])
+        task = BlockTask(source, lambda rows, state: int(rows.X.sum()) + state)
         assert task(Block(0, 3, 6), 100) == 112
 
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rff_dist import blocks as blocks_module
-from rff_dist.blocks import Block
+from rff_dist.blocks import Block, BlockFunction
 from rff_dist.engines.serial import PairwiseTree, SerialEngine
 from rff_dist.errors import BlockError, InvalidParameterError
 from tests.engine_contract import EngineContract, merge_level_by_level, nest, unit_blocks
@@ -81,17 +81,16 @@ def test_threads_may_be_an_integer_of_numpy() -> None:
 # -- reading ahead -------------------------------------------------------------------------------------
 
 
-class InTwoParts:
+class InTwoParts(BlockFunction[None, Any]):
     """A task that notes when a block is begun and finished, and by which thread."""
+
+    source = run = None
 
     def __init__(self, *, failing: int | None = None) -> None:
         self.events: list[tuple[str, int]] = []
         self.threads: set[threading.Thread] = set()
         self.begun = [threading.Event() for _ in range(100)]
         self.failing = failing
-
-    def __call__(self, block: Block, state: None) -> int:
-        raise AssertionError("an engine that can read ahead does")
 
     def begin(self, block: Block, state: None) -> Callable[[], int]:
         self.events.append(("begin", block.index))
@@ -136,6 +135,8 @@ def test_rows_are_read_ahead_for_outputs_too() -> None:
     written = []
 
     class Output:
+        url = None
+
         def write(self, block: Block, array: np.ndarray[Any, Any]) -> None:
             written.append((block.index, array.tolist()))
 
