@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any, Self
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
@@ -54,10 +54,6 @@ class ComplexFeatureMap(FeatureMap):
     def scales(self) -> Runs:
         """1/√D."""
         return ((self.n_components, 1 / np.sqrt(self.n_components)),)
-
-    def with_standardizer(self, standardizer: Standardizer | None) -> Self:
-        """Return the same features of inputs that are standardised first."""
-        return replace(self, standardizer=standardizer)
 
     def fill(self, inputs: Float32Array, out: FloatArray, start: int, stop: int) -> None:
         """Refuse: sums and solvers are real.

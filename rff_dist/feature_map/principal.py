@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any, Self
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
@@ -84,10 +84,6 @@ class PrincipalFeatureMap(FeatureMap):
     def stripes(self) -> list[tuple[int, int]]:
         """One: all scores of a row are made of the same features."""
         return [(0, self.n_components)]
-
-    def with_standardizer(self, standardizer: Standardizer | None) -> Self:
-        """Return the same features of inputs that are standardised first."""
-        return replace(self, standardizer=standardizer)
 
     def fill(self, inputs: Float32Array, out: FloatArray, start: int, stop: int) -> None:
         """Write scores `start:stop` to `out`; a row has the same ones in whatever company."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Self, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
@@ -156,10 +156,6 @@ class FeatureMap(ABC):
         """
 
     @abstractmethod
-    def with_standardizer(self, standardizer: Standardizer | None) -> Self:
-        """Return the same features of inputs that are standardised first."""
-
-    @abstractmethod
     def digest(self) -> str:
         """Return a hexadecimal digest of everything that the features depend on."""
 
@@ -175,6 +171,10 @@ class FeatureMap(ABC):
         """Rebuild the map from what `record` returned."""
 
     # -- what most maps share -----------------------------------------------------------------------
+
+    def with_standardizer(self, standardizer: Standardizer | None) -> Self:
+        """Return the same features of inputs that are standardised first."""
+        return cast("Self", replace(cast("Any", self), standardizer=standardizer))
 
     @property
     def squared_norm(self) -> float | None:
