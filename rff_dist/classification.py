@@ -45,7 +45,7 @@ from rff_dist.runs import expand
 from rff_dist.solvers import RidgeSolution
 from rff_dist.solvers.minimize import Minimum, minimize_loss
 from rff_dist.statistics import RidgeStatistics
-from rff_dist.storage import LabelledDataset, create_output
+from rff_dist.storage import LabelledDataset
 from rff_dist.storage.columns import Column
 from rff_dist.storage.labelled import LabelCounts, class_weights
 from rff_dist.triangular import available_cores, solve_transposed, tile_pool
@@ -618,25 +618,19 @@ def predict(
     fields: list[tuple[Any, ...]] = [("labels", plain.dtype)]
     if probabilities:
         fields.append(("probabilities", np.float64, (len(classes),)))
-    blocks = pipeline.blocks_of(dataset)
-    output = create_output(
+    output = prediction.write_output(
+        dataset,
+        partial(_predict_block, classes=plain, calibration=calibration, probabilities=probabilities),
+        model.linear,
         url,
-        n_samples=dataset.n_samples,
-        n_columns=None,
+        engine=engine,
+        label="predict",
+        attributes={"model_digest": model.digest()},
         dtype=np.dtype(fields),
-        chunk_rows=blocks[0].n_samples,
         column_names=[str(label) for label in classes.tolist()] if probabilities else None,
-        inputs=[] if dataset.url is None else [dataset.url],
         overwrite=overwrite,
     )
-    try:
-        compute = partial(_predict_block, classes=plain, calibration=calibration, probabilities=probabilities)
-        written = engine.map_write(BlockTask(dataset, compute), blocks, model.linear, output, label="predict")
-        output.finish({"model_digest": model.digest()})
-    except BaseException:
-        output.discard()
-        raise
-    return written
+    return output.n_samples
 
 
 def _predict_block(

@@ -46,7 +46,7 @@ from rff_dist.clustering import (
     sum_batch,
     sum_clusters,
 )
-from rff_dist.drawing import check_width, draw, sample_rows
+from rff_dist.drawing import check_width, sample_rows
 from rff_dist.engines import Engine
 from rff_dist.errors import DataError, InvalidParameterError, PlanError, StatisticsError
 from rff_dist.feature_map import FeatureMap, Nystrom
@@ -56,8 +56,9 @@ from rff_dist.kernels.base import check_count
 from rff_dist.lloyd import Course, LloydTask, sum_remembered
 from rff_dist.pca import check_normalize, components_of
 from rff_dist.plan import PROCESS_BYTES, available_memory, human_bytes
+from rff_dist.prediction import write_output
 from rff_dist.runs import as_runs
-from rff_dist.storage import Column, GroupedDataset, create_output
+from rff_dist.storage import Column, GroupedDataset
 from rff_dist.storage.outputs import Output
 
 logger = logging.getLogger(__name__)
@@ -244,23 +245,17 @@ def draw_features(
     kernel: Kernel,
     moments: Moments,
     *,
-    length_scale: str | LengthScale | None,
-    n_components: int,
-    design: str | Design,
-    map: str,
     standardize: bool | str,
-    seed: int,
-    features: str | Nystrom,
     n_principal: int | None = None,
     normalize: str | None = None,
     engine: Engine,
+    **options: Any,
 ) -> FeatureMap:
     """Draw the features to cluster in.
 
     Parameters
     ----------
-    dataset, kernel, moments, engine
-    length_scale, n_components, design, map, standardize, seed, features
+    dataset, kernel, moments, standardize, engine
         See `fit`.
     n_principal : int, optional
         Cluster in the scores on that many leading principal components of the features, which takes a pass
@@ -268,6 +263,8 @@ def draw_features(
     normalize : {None, "degree"}
         Whether these are components of degree-normalised features: then this is spectral clustering by the
         random walk's leading eigenfunctions, each times the root of its eigenvalue.
+    options
+        Of `drawing.draw`: `length_scale`, `n_components`, `design`, `map`, `seed` and `features`.
 
     Raises
     ------
@@ -282,22 +279,9 @@ def draw_features(
     Shi & Malik (2000).
     """
     if n_principal is not None:
-        pipeline.check_plan(dataset, n_components, engine=engine, features=features)
-    if not standardize:
-        pipeline.warn_of_lost_digits(moments)
-    standardizer = pipeline.standardizer_for(dataset, moments, standardize, engine=engine)
-    feature_map = draw(
-        dataset,
-        kernel,
-        length_scale=length_scale,
-        n_components=n_components,
-        design=design,
-        map=map,
-        seed=seed,
-        standardizer=standardizer,
-        ranges=pipeline.input_range(moments, standardizer),
-        features=features,
-    )
+        pipeline.check_plan(dataset, options["n_components"], engine=engine, features=options["features"])
+    prepared = pipeline.prepare(dataset, standardize=standardize, moments=moments, engine=engine)
+    feature_map = prepared.draw(kernel, **options)
     if n_principal is None:
         return feature_map
     found = components_of(
@@ -1318,28 +1302,23 @@ def stage_labels(
     """
     check_columns(dataset, clusters)
     dataset = dataset.without_targets()
-    blocks = pipeline.blocks_of(dataset)
     fields: list[Any] = [("labels", np.int32)]
     if distances:
         fields.append(("distances", np.float64, (clusters.n_clusters,)))
     dtype = np.dtype(fields)
-    output = create_output(
+    output = write_output(
+        dataset,
+        partial(_labelled_rows, dtype=dtype),
+        clusters.state,
         url,
-        n_samples=dataset.n_samples,
-        n_columns=None,
+        engine=engine,
+        label="label",
+        attributes=None,
         dtype=dtype,
-        chunk_rows=blocks[0].n_samples,
-        inputs=[] if dataset.url is None else [dataset.url],
         overwrite=overwrite,
     )
-    try:
-        compute = partial(_labelled_rows, dtype=dtype)
-        written = engine.map_write(BlockTask(dataset, compute), blocks, clusters.state, output, label="label")
-    except BaseException:
-        output.discard()
-        raise
     attributes = {"feature_map_digest": clusters.feature_map.digest(), "n_clusters": clusters.n_clusters}
-    return StagedLabels(output, written, attributes)
+    return StagedLabels(output, output.n_samples, attributes)
 
 
 def _labelled_rows(rows: Rows, state: Centres, *, dtype: np.dtype[Any]) -> NDArray[Any]:

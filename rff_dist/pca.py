@@ -29,15 +29,15 @@ from rff_dist.components import (
     spectral_components,
     sum_features,
 )
-from rff_dist.drawing import check_width, draw
+from rff_dist.drawing import check_width
 from rff_dist.engines import Engine
 from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.feature_map import FeatureMap, Nystrom, PrincipalFeatureMap
 from rff_dist.frequencies import Design
 from rff_dist.kernels import Kernel, LengthScale
 from rff_dist.kernels.base import check_count
+from rff_dist.prediction import write_output
 from rff_dist.statistics import RidgeStatistics
-from rff_dist.storage import create_output
 
 logger = logging.getLogger(__name__)
 
@@ -145,24 +145,18 @@ def fit_components(
     pipeline.check_standardize(standardize)
     source = dataset.without_targets()
     pipeline.check_plan(source, n_random_features, engine=engine, features=features)
-    moments = pipeline.inspect(source, engine=engine)
-    if not standardize:
-        pipeline.warn_of_lost_digits(moments)
-    standardizer = pipeline.standardizer_for(source, moments, standardize, engine=engine)
-    feature_map = draw(
-        source,
+    prepared = pipeline.prepare(source, standardize=standardize, engine=engine)
+    feature_map = prepared.draw(
         kernel,
         length_scale=length_scale,
         n_components=n_random_features,
         design=design,
         map=map,
         seed=seed,
-        standardizer=standardizer,
-        ranges=pipeline.input_range(moments, standardizer),
         features=features,
     )
     return components_of(
-        source, feature_map, moments, n_components=n_components, normalize=normalize, engine=engine
+        source, feature_map, prepared.moments, n_components=n_components, normalize=normalize, engine=engine
     )
 
 
@@ -312,28 +306,20 @@ def project(
     StorageError
         If the output exists and `overwrite` is False, or cannot be written.
     """
-    source = _checked(dataset, projection)
-    blocks = pipeline.blocks_of(source)
-    output = create_output(
+    output = write_output(
+        _checked(dataset, projection),
+        project_rows,
+        projection,
         url,
-        n_samples=source.n_samples,
+        engine=engine,
+        label="project",
+        attributes={"projection_digest": projection.digest()},
         n_columns=projection.n_components,
-        dtype=np.float64,
-        chunk_rows=blocks[0].n_samples,  # no two tasks write to one chunk
         array="X",
         column_names=column_names,
-        inputs=[] if source.url is None else [source.url],
         overwrite=overwrite,
     )
-    try:
-        written = engine.map_write(
-            BlockTask(source, project_rows), blocks, projection, output, label="project"
-        )
-        output.finish({"projection_digest": projection.digest()})
-    except BaseException:
-        output.discard()
-        raise
-    return written
+    return output.n_samples
 
 
 def project_in_memory(dataset: Dataset, projection: Projection, *, engine: Engine) -> FloatArray:

@@ -490,15 +490,21 @@ class Prepared:
 
 
 def prepare(
-    dataset: Dataset, *, standardize: bool | str, sample_weight_kind: str = "precision", engine: Engine
+    dataset: Dataset,
+    *,
+    standardize: bool | str,
+    sample_weight_kind: str = "precision",
+    moments: Moments | None = None,
+    engine: Engine,
 ) -> Prepared:
     """Check all values of a dataset, and measure what features and sums need of it.
 
-    One cheap pass, and another where columns are mapped by their ranks; see `inspect` and `standardizer_for`.
+    One cheap pass, unless its `moments` are known, and another where columns are mapped by their ranks; see
+    `inspect` and `standardizer_for`.
     """
     standardize = check_standardize(standardize)
     check_weight_kind(sample_weight_kind)
-    moments = inspect(dataset, engine=engine)
+    moments = inspect(dataset, engine=engine) if moments is None else moments
     if standardize is False:
         warn_of_lost_digits(moments)
     standardizer = standardizer_for(dataset, moments, standardize, engine=engine)

@@ -118,9 +118,8 @@ def tune_length_scales(
         dataset = ArrayDataset(X, y, sample_weight)
     standardizer = None
     if standardize:
-        engine = SerialEngine()
-        moments = pipeline.inspect(dataset, engine=engine)
-        standardizer = pipeline.standardizer_for(dataset, moments, standardize, engine=engine)
+        prepared = pipeline.prepare(dataset, standardize=standardize, engine=SerialEngine())
+        standardizer = prepared.standardizer
     return drawing.tune(
         dataset,
         found,
