@@ -45,7 +45,7 @@ from flows.common import (
     show_versions,
     step,
 )
-from rff_dist import choosing_k, kmeans, pipeline
+from rff_dist import choosing_k, kmeans, kmeans_labels, kmeans_starts, pipeline
 from rff_dist.blocks import Moments
 from rff_dist.cluster_model import digest_of, write_clusters
 from rff_dist.cluster_view import view_clusters
@@ -133,7 +133,7 @@ class ClusterParameters(DataParameters):
     cache: str = Field(
         default="labels",
         description="What workers remember between passes in spare memory, one of "
-        f"{', '.join(kmeans.CACHES)}: with 'labels' which rows cannot have changed clusters, with "
+        f"{', '.join(kmeans_starts.CACHES)}: with 'labels' which rows cannot have changed clusters, with "
         "'features' those of as many blocks as fit too; the result is the same to the bit.",
     )
     n_principal: Count | None = Field(
@@ -156,7 +156,7 @@ class ClusterParameters(DataParameters):
     def _belong_together(self) -> Self:
         width = check_width(self.n_components, self.map, self.features)
         kmeans.check_principal(self.n_principal, self.normalize, width)
-        kmeans.check_cache(self.cache, None)
+        kmeans_starts.check_cache(self.cache, None)
         choosing_k.check_numbers(self.numbers, self.choose)
         kernel = self.to_kernel()
         if self.features == "fourier":
@@ -218,9 +218,9 @@ class _Work:
         return passes
 
     @property
-    def clusters(self) -> kmeans.Clusters:
+    def clusters(self) -> kmeans_starts.Clusters:
         """Those that were taken."""
-        clusters: kmeans.Clusters = self.found["clusters"]
+        clusters: kmeans_starts.Clusters = self.found["clusters"]
         return clusters
 
     @property
@@ -252,7 +252,7 @@ def _working(parameters: ClusterParameters, log: Any) -> Iterator[None]:
     kernel.check_columns(dataset.n_features)
     if parameters.features == "fourier":
         check_design(kernel, parameters.to_design(), dataset.n_features)
-    kmeans.check_rows(dataset, parameters.numbers[-1])
+    kmeans_starts.check_rows(dataset, parameters.numbers[-1])
     data, output = parse_location(parameters.data), parse_location(parameters.output)
     check_output(output, overwrite=parameters.overwrite, inputs=[data])
     if parameters.registered:
@@ -288,7 +288,9 @@ def _check_memory(parameters: ClusterParameters, dataset: ZarrDataset, engine: E
     """Refuse what does not fit in a worker's memory before any pass."""
     numbers, principal = parameters.numbers, parameters.n_principal
     width = parameters.n_components if principal is None else principal
-    kmeans.check_fits(dataset, width, numbers, n_init=parameters.n_init, init=parameters.init, engine=engine)
+    kmeans_starts.check_fits(
+        dataset, width, numbers, n_init=parameters.n_init, init=parameters.init, engine=engine
+    )
     if principal is not None:
         pipeline.check_plan(
             dataset, parameters.n_components, engine=engine, features=parameters.to_features()
@@ -358,11 +360,11 @@ def start() -> Summary:
     """Measure the features' norms, and choose the centres of each start."""
     work = _work.get()
     given = work.parameters
-    job = kmeans.measure(work.dataset, work.feature_map, work.moments, engine=work.engine)
-    candidates = kmeans.find_candidates(
+    job = kmeans_starts.measure(work.dataset, work.feature_map, work.moments, engine=work.engine)
+    candidates = kmeans_starts.find_candidates(
         job, given.init, n_clusters=given.numbers[-1], seed=given.seed, cache=given.cache
     )
-    starts = kmeans.choose_starts(candidates, given.numbers, n_init=given.n_init, seed=given.seed)
+    starts = kmeans_starts.choose_starts(candidates, given.numbers, n_init=given.n_init, seed=given.seed)
     starts = kmeans.approach(job, starts, algorithm=given.algorithm, tol=given.tol, seed=given.seed)
     work.found["passes"] = kmeans.iterate(
         job, starts, max_iter=given.max_iter, tol=given.tol, cache=given.cache
@@ -405,7 +407,7 @@ def assign() -> Summary:
     """Write the cluster of every row; the labels appear when the centres are published."""
     work = _work.get()
     given = work.parameters
-    work.found["staged"] = staged = kmeans.stage_labels(
+    work.found["staged"] = staged = kmeans_labels.stage_labels(
         work.dataset,
         work.clusters,
         given.output,
@@ -422,7 +424,7 @@ def compare() -> Summary | State[None]:
     work = _work.get()
     if work.known is None:
         return Completed(name="Skipped", message="No known labels were given to compare with.")
-    table = kmeans.evaluate(work.dataset, work.known, work.clusters, engine=work.engine)
+    table = kmeans_labels.evaluate(work.dataset, work.known, work.clusters, engine=work.engine)
     return {
         "labels": work.parameters.labels,
         "n_labels": len(table.labels),

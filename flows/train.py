@@ -22,7 +22,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from flows.common import JobParameters, Positive, Positives, Summary, job_flow, lend_engine, train_model
-from rff_dist.classification import SQUARED
+from rff_dist.class_prediction import SQUARED
 from rff_dist.kernels import KERNELS, Kernel, Matern
 from rff_dist.training import Fit
 

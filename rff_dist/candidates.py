@@ -23,7 +23,8 @@ from numpy.typing import NDArray
 
 from rff_dist import block_memory
 from rff_dist.blocks import Rows, using_threads
-from rff_dist.clustering import EQUAL, Centres, ClusterSums, Scorer, factors_of, row_uniforms, visit_tiles
+from rff_dist.cluster_sums import EQUAL, Centres, ClusterSums, factors_of, visit_tiles
+from rff_dist.clustering import Scorer, row_uniforms
 from rff_dist.feature_map import FeatureMap
 from rff_dist.frequencies import counter_uniforms
 

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rff_dist import kmeans, pipeline
+from rff_dist import kmeans, kmeans_starts, pipeline
 from rff_dist.agreement import count_agreement
 from rff_dist.blocks import Block, Dataset, Rows, using_threads
 from rff_dist.candidates import choose_centres, improve_centres
@@ -31,7 +31,7 @@ from rff_dist.errors import InvalidParameterError, PlanError
 from rff_dist.feature_map import FeatureMap, Nystrom
 from rff_dist.frequencies import Design, derived_seed
 from rff_dist.kernels import Kernel, LengthScale
-from rff_dist.kmeans import Clusters
+from rff_dist.kmeans_starts import Clusters
 from rff_dist.plan import PROCESS_BYTES, available_memory, human_bytes
 
 type FloatArray = NDArray[np.float64]
@@ -168,14 +168,14 @@ def fit(
     """
     numbers = check_numbers(n_clusters, criterion)
     kmeans.check_principal(n_principal, normalize, check_width(n_components, map, features))
-    kmeans.check_options(
+    kmeans_starts.check_options(
         n_clusters=numbers[-1], init=init, n_init=n_init, max_iter=max_iter, tol=tol, algorithm=algorithm
     )
-    kmeans.check_cache(cache, cache_bytes)
+    kmeans_starts.check_cache(cache, cache_bytes)
     dataset = dataset.without_targets()
-    kmeans.check_rows(dataset, numbers[-1])
+    kmeans_starts.check_rows(dataset, numbers[-1])
     width = n_components if n_principal is None else n_principal
-    kmeans.check_fits(dataset, width, numbers, n_init=n_init, init=init, engine=engine)
+    kmeans_starts.check_fits(dataset, width, numbers, n_init=n_init, init=init, engine=engine)
     check_samples(dataset, width)
     moments = pipeline.inspect(dataset, engine=engine)
     feature_map = kmeans.draw_features(
@@ -193,12 +193,12 @@ def fit(
         normalize=normalize,
         engine=engine,
     )
-    job = kmeans.measure(dataset, feature_map, moments, engine=engine)
-    among = kmeans.find_candidates(
+    job = kmeans_starts.measure(dataset, feature_map, moments, engine=engine)
+    among = kmeans_starts.find_candidates(
         job, init, n_clusters=numbers[-1], seed=seed, cache=cache, cache_bytes=cache_bytes
     )
     facts = pipeline.describe_dataset(dataset)
-    starts = kmeans.choose_starts(among, numbers, n_init=n_init, seed=seed)
+    starts = kmeans_starts.choose_starts(among, numbers, n_init=n_init, seed=seed)
     starts = kmeans.approach(job, starts, algorithm=algorithm, tol=tol, seed=seed)
     passes = kmeans.iterate(job, starts, max_iter=max_iter, tol=tol, cache=cache, cache_bytes=cache_bytes)
     found = [replace(clusters, facts=facts) for clusters in kmeans.finish(passes)]

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from rff_dist.clustering import ClusterGrid
+from rff_dist.cluster_sums import ClusterGrid
 from rff_dist.errors import IntegrityError, StorageError
-from rff_dist.kmeans import Clusters
+from rff_dist.kmeans_starts import Clusters
 from rff_dist.model import (
     KIND as RIDGE,
 )

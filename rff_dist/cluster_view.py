@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from rff_dist.blocks import Block, Dataset, Rows, using_threads
 from rff_dist.clustering import label_rows
 from rff_dist.drawing import sample_inputs
-from rff_dist.kmeans import Clusters, check_columns
+from rff_dist.kmeans_labels import check_columns
+from rff_dist.kmeans_starts import Clusters
 
 type FloatArray = NDArray[np.float64]
 

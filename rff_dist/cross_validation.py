@@ -31,7 +31,8 @@ from rff_dist.solvers import decompose
 from rff_dist.solvers.cholesky import rounding_floor
 from rff_dist.solvers.eigen import RidgeSpectrum
 from rff_dist.solvers.solution import check_n_threads
-from rff_dist.statistics import FloatArray, NormalEquations, RidgeStatistics
+from rff_dist.statistics import FloatArray, RidgeStatistics
+from rff_dist.statistics_spec import NormalEquations
 from rff_dist.triangular import tile_pool
 
 _COLUMNS = 512  # pairs of alpha and target whose coefficients are held at once

@@ -32,19 +32,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import chdtrc, ndtr
 
-from rff_dist.blocks import (
-    Errors,
-    LinearModel,
-    Moments,
-    Rows,
-    check_evaluation,
-    errors_of,
-    measure_moments,
-    predict_rows,
-)
+from rff_dist.accumulation import Errors, LinearModel, check_evaluation, errors_of, predict_rows
+from rff_dist.blocks import Moments, Rows, measure_moments
 from rff_dist.errors import InvalidParameterError, StatisticsError
 from rff_dist.exact import ExactSum
-from rff_dist.statistics import OUTPUT_TILE, RidgeStatistics
+from rff_dist.statistics import RidgeStatistics
+from rff_dist.statistics_spec import OUTPUT_TILE
 
 __all__ = [
     "LEVEL",

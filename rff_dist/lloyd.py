@@ -33,16 +33,8 @@ from numpy.typing import NDArray
 
 from rff_dist import block_memory
 from rff_dist.blocks import Block, BlockFunction, Dataset, Rows, even_height, share_out, using_threads
-from rff_dist.clustering import (
-    Addition,
-    Centres,
-    ClusterSums,
-    Scorer,
-    Tally,
-    scorer_of,
-    sum_clusters,
-    visit_tiles,
-)
+from rff_dist.cluster_sums import Centres, ClusterSums, visit_tiles
+from rff_dist.clustering import Addition, Scorer, Tally, scorer_of, sum_clusters
 
 __all__ = ["Course", "LloydState", "LloydTask", "Past", "sum_remembered"]
 

@@ -16,10 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit, logsumexp
 
-from rff_dist.blocks import LinearModel, Rows, check_finite, share_out
+from rff_dist.accumulation import LinearModel
+from rff_dist.blocks import Rows, check_finite, share_out
 from rff_dist.errors import DataError
 from rff_dist.exact import ExactSum
-from rff_dist.statistics import tile_rows
+from rff_dist.statistics_spec import tile_rows
 
 type FloatArray = NDArray[np.float64]
 

@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rff_dist import pipeline
-from rff_dist.blocks import Accumulation, BlockTask, Dataset, LinearModel, Moments, Rows
+from rff_dist.accumulation import Accumulation, LinearModel
+from rff_dist.blocks import BlockTask, Dataset, Moments, Rows
 from rff_dist.components import (
     DegreeAccumulation,
     Degrees,

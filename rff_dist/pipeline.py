@@ -21,19 +21,8 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from rff_dist.blocks import (
-    Accumulation,
-    Accumulations,
-    Block,
-    BlockTask,
-    Dataset,
-    Moments,
-    accumulate_fold_rows,
-    accumulate_rows,
-    add_each,
-    measure_features,
-    measure_moments,
-)
+from rff_dist.accumulation import Accumulation, Accumulations, accumulate_fold_rows, accumulate_rows, add_each
+from rff_dist.blocks import Block, BlockTask, Dataset, Moments, measure_features, measure_moments
 from rff_dist.conformal import (
     HeldOutScores,
     fold_models,
@@ -86,7 +75,8 @@ from rff_dist.quantiles import RowSample, rank_map, sample_columns
 from rff_dist.runs import as_runs
 from rff_dist.selection import PerTarget, Selection, check_per_target, end_of_grid, select_alpha
 from rff_dist.solvers import RidgeSolution, decompose, solve_cholesky
-from rff_dist.statistics import FINE_FRACTION_BITS, FRACTION_BITS, RidgeStatistics, StatisticsSpec
+from rff_dist.statistics import RidgeStatistics
+from rff_dist.statistics_spec import FINE_FRACTION_BITS, FRACTION_BITS, StatisticsSpec
 
 logger = logging.getLogger(__name__)
 

@@ -16,16 +16,8 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 from scipy.special import ndtri
 
-from rff_dist.blocks import (
-    BlockTask,
-    Dataset,
-    Errors,
-    LinearModel,
-    Rows,
-    check_finite,
-    evaluate_rows,
-    predict_rows,
-)
+from rff_dist.accumulation import Errors, LinearModel, evaluate_rows, predict_rows
+from rff_dist.blocks import BlockTask, Dataset, Rows, check_finite
 from rff_dist.conformal import deviations_of_rows
 from rff_dist.engines import Engine
 from rff_dist.errors import DataError, InvalidParameterError, StatisticsError

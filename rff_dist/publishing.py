@@ -6,7 +6,7 @@ import os
 from typing import Any
 
 from rff_dist.cluster_model import write_clusters
-from rff_dist.kmeans import Clusters
+from rff_dist.kmeans_starts import Clusters
 from rff_dist.model import RidgeModel, write_model
 from rff_dist.pipeline import kernel_of
 from rff_dist.storage.locations import parse_location

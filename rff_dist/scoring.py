@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rff_dist import classification, kmeans, prediction
+from rff_dist import class_prediction, kmeans_labels, prediction
 from rff_dist.blocks import Dataset
 from rff_dist.cluster_model import digest_of, read_any
 from rff_dist.engines import Engine
 from rff_dist.errors import DataError, InvalidParameterError
-from rff_dist.kmeans import Clusters
+from rff_dist.kmeans_starts import Clusters
 from rff_dist.model import RidgeModel
 from rff_dist.storage import ZarrDataset, open_dataset, redact
 from rff_dist.storage.locations import holds_versions, parse_location
@@ -95,7 +95,7 @@ def open_rows(
     dataset = open_dataset(url, x=x, y=None, missing_chunks=missing_chunks)
     try:
         if isinstance(scoring.model, Clusters):
-            kmeans.check_columns(dataset, scoring.model)
+            kmeans_labels.check_columns(dataset, scoring.model)
         else:
             prediction.check_dataset(dataset, scoring.model)
     except DataError as error:
@@ -137,7 +137,7 @@ def check_wanted(scoring: ScoringModel, wanted: Wanted) -> None:
 
 def _require_probabilities(model: RidgeModel) -> None:
     if model.card["classifier"]["calibration"] is None:
-        raise classification.no_probabilities(model)
+        raise class_prediction.no_probabilities(model)
 
 
 def score(
@@ -159,18 +159,18 @@ def score(
     Raises
     ------
     RFFDistError
-        As `check_wanted`, `prediction.predict`, `classification.predict` and `kmeans.write_labels`.
+        As `check_wanted`, `prediction.predict`, `class_prediction.predict` and `kmeans_labels.write_labels`.
     """
     check_wanted(scoring, wanted)
     model = scoring.model
     if isinstance(model, Clusters):
         arrays = ["labels", *(["distances"] if wanted.distances else [])]
-        written = kmeans.write_labels(
+        written = kmeans_labels.write_labels(
             dataset, model, url, engine=engine, distances=wanted.distances, overwrite=overwrite
         )
     elif scoring.kind == "classifier":
         arrays = ["labels", *(["probabilities"] if wanted.probabilities else [])]
-        written = classification.predict(
+        written = class_prediction.predict(
             dataset, model, url, engine=engine, probabilities=wanted.probabilities, overwrite=overwrite
         )
     else:

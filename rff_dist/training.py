@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from rff_dist import automatic, classification, pipeline, prediction, search
+from rff_dist import automatic, class_prediction, classification, pipeline, prediction, search
 from rff_dist.automatic import RidgeOptions
 from rff_dist.blocks import Dataset
 from rff_dist.engines import Engine
@@ -534,8 +534,8 @@ def evaluate_model(job: Job) -> Summary:
     model = read_trained(job)
     about = {"test_data": redact(test.rows.url or "in memory"), "n_samples": test.rows.n_samples}
     if test.labels is not None:
-        rows = LabelledDataset(test.rows, test.labels, classification.read_classes(model))
-        found = classification.evaluate(rows, model, engine=job.engine)
+        rows = LabelledDataset(test.rows, test.labels, class_prediction.read_classes(model))
+        found = class_prediction.evaluate(rows, model, engine=job.engine)
         names = ("accuracy", "balanced_accuracy", "log_loss")
         return {**about, **{name: getattr(found, name) for name in names}}
     errors = prediction.evaluate(test.rows, model, engine=job.engine)

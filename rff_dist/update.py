@@ -29,17 +29,8 @@ from numpy.typing import NDArray
 from scipy.special import ndtri
 
 from rff_dist import pipeline, prediction
-from rff_dist.blocks import (
-    Accumulation,
-    Block,
-    BlockTask,
-    Dataset,
-    LinearModel,
-    Rows,
-    accumulate_rows,
-    check_evaluation,
-    predict_rows,
-)
+from rff_dist.accumulation import Accumulation, LinearModel, accumulate_rows, check_evaluation, predict_rows
+from rff_dist.blocks import Block, BlockTask, Dataset, Rows
 from rff_dist.drift import (
     Batch,
     BatchState,

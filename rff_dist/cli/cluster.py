@@ -57,7 +57,7 @@ from rff_dist.cli.shell import Report, command
 if TYPE_CHECKING:
     from rff_dist.agreement import Contingency
     from rff_dist.choosing_k import Comparison
-    from rff_dist.kmeans import Clusters
+    from rff_dist.kmeans_starts import Clusters
     from rff_dist.storage import Column, ZarrDataset
 
 CLUSTERS = "Clusters"
@@ -239,7 +239,7 @@ def cluster(
 ) -> Report:
     """Cluster rows by k-means in random features: a Lloyd pass an iteration; write their labels."""
     where = Where(scheduler, n_workers, n_threads, serial, insecure)
-    from rff_dist import choosing_k, drawing, kmeans, storage
+    from rff_dist import choosing_k, drawing, kmeans, kmeans_labels, kmeans_starts, storage
     from rff_dist.cluster_model import digest_of
     from rff_dist.feature_map import check_map
     from rff_dist.kernels import check_design, default_design
@@ -254,10 +254,10 @@ def cluster(
             param_hint="--choose",
         )
     choosing_k.check_numbers(numbers, criterion or choosing_k.CRITERIA[0])
-    kmeans.check_options(
+    kmeans_starts.check_options(
         n_clusters=max(numbers), init=init, n_init=n_init, max_iter=max_iter, tol=tol, algorithm=algorithm
     )
-    kmeans.check_cache(cache, None)
+    kmeans_starts.check_cache(cache, None)
     width = read_length_scale(length_scale)
     check_map(map)
     prepared = read_standardize(standardize)
@@ -310,10 +310,12 @@ def cluster(
             found = comparison.best
         else:
             found = kmeans.fit(dataset, chosen, n_clusters=numbers[0], engine=engine, **options)
-        with kmeans.stage_labels(
+        with kmeans_labels.stage_labels(
             dataset, found, output, engine=engine, distances=distances, overwrite=overwrite
         ) as staged:
-            agreement = None if known is None else kmeans.evaluate(dataset, known, found, engine=engine)
+            agreement = (
+                None if known is None else kmeans_labels.evaluate(dataset, known, found, engine=engine)
+            )
             stored: dict[str, Any] = {"model": None, "version": None}
             if model_output is not None:
                 stored = store(
@@ -524,11 +526,11 @@ def write_labels(
     overwrite: bool,
 ) -> Report:
     """Label the rows of a dataset by stored clusters: `predict`."""
-    from rff_dist import kmeans
+    from rff_dist import kmeans_labels
     from rff_dist.cluster_model import digest_of
 
     with passes(where, writes=[output]) as (engine, clock):
-        written = kmeans.write_labels(
+        written = kmeans_labels.write_labels(
             dataset, found, output, engine=engine, distances=distances, overwrite=overwrite
         )
         seconds = clock.seconds()["total"]
@@ -559,10 +561,10 @@ def evaluate_clusters(
     found: Clusters, dataset: ZarrDataset, known: Column, where: Where, *, model: str, data: str, y: str
 ) -> Report:
     """Compare stored clusters with known labels of a dataset: `evaluate`."""
-    from rff_dist import kmeans
+    from rff_dist import kmeans_labels
 
     with passes(where) as (engine, clock):
-        agreement = kmeans.evaluate(dataset, known, found, engine=engine)
+        agreement = kmeans_labels.evaluate(dataset, known, found, engine=engine)
         seconds = clock.seconds()["total"]
         ran_on = describe_engine(engine, where)
     compared = describe_agreement(agreement, y)

@@ -87,7 +87,7 @@ if TYPE_CHECKING:
     from rff_dist.automatic import Choices
     from rff_dist.blocks import Dataset
     from rff_dist.feature_map import FeatureMap
-    from rff_dist.kmeans import Clusters
+    from rff_dist.kmeans_starts import Clusters
     from rff_dist.model import RidgeModel
     from rff_dist.pipeline import Solved
     from rff_dist.plan import Plan
@@ -540,7 +540,7 @@ def evaluate(
 
     from rff_dist import prediction
     from rff_dist.cli import cluster
-    from rff_dist.kmeans import Clusters
+    from rff_dist.kmeans_starts import Clusters
     from rff_dist.storage.columns import column_of
     from rff_dist.uncertainty import Calibration
 
@@ -623,14 +623,14 @@ def _refuse_std(std: bool) -> None:
 def _evaluate_classifier(
     trained: RidgeModel, dataset: ZarrDataset, where: Where, *, model: str, data: str, y: str
 ) -> Report:
-    from rff_dist import classification
+    from rff_dist import class_prediction
     from rff_dist.storage.columns import column_of
     from rff_dist.storage.labelled import LabelledDataset
 
-    classes = classification.read_classes(trained)
+    classes = class_prediction.read_classes(trained)
     rows = LabelledDataset(dataset, column_of(dataset, y), classes)
     with passes(where) as (engine, clock):
-        found = classification.evaluate(rows, trained, engine=engine)
+        found = class_prediction.evaluate(rows, trained, engine=engine)
         seconds = clock.seconds()["total"]
         ran_on = describe_engine(engine, where)
     columns = {"precision": found.precision, "recall": found.recall}
@@ -705,16 +705,16 @@ def _calibration_view(targets: Sequence[Mapping[str, Any]]) -> list[RenderableTy
 
 
 def _open_model_and_data(model: str, data: str, **names: Any) -> tuple[RidgeModel | Clusters, ZarrDataset]:
-    from rff_dist import kmeans, prediction, storage
+    from rff_dist import kmeans_labels, kmeans_starts, prediction, storage
     from rff_dist.cluster_model import read_any
 
     trained = read_any(model)
-    if isinstance(trained, kmeans.Clusters) or "classifier" in trained.card:
+    if isinstance(trained, kmeans_starts.Clusters) or "classifier" in trained.card:
         names["y"] = None  # its labels are no targets
     dataset = storage.open_dataset(data, **names)
     try:
-        if isinstance(trained, kmeans.Clusters):
-            kmeans.check_columns(dataset, trained)
+        if isinstance(trained, kmeans_starts.Clusters):
+            kmeans_labels.check_columns(dataset, trained)
         else:
             prediction.check_dataset(dataset, trained)
     except DataError as error:
@@ -767,9 +767,9 @@ def predict(
 ) -> Report:
     """Write a model's predictions for every row of a dataset, as the Zarr array `predictions` or `labels`."""
     where = Where(scheduler, n_workers, n_threads, serial, insecure)
-    from rff_dist import classification, prediction
+    from rff_dist import class_prediction, prediction
     from rff_dist.cli import cluster
-    from rff_dist.kmeans import Clusters
+    from rff_dist.kmeans_starts import Clusters
     from rff_dist.storage.locations import check_output, parse_location
 
     check_output(
@@ -804,7 +804,7 @@ def predict(
                 "a classifier's labels have no intervals; leave it out", param_hint="--interval"
             )
         if probabilities and classifier["calibration"] is None:
-            raise classification.no_probabilities(trained)
+            raise class_prediction.no_probabilities(trained)
     with passes(where, writes=[output]) as (engine, clock):
         if classifier is None:
             written = prediction.predict(
@@ -818,7 +818,7 @@ def predict(
                 overwrite=overwrite,
             )
         else:
-            written = classification.predict(
+            written = class_prediction.predict(
                 dataset, trained, output, engine=engine, probabilities=probabilities, overwrite=overwrite
             )
         seconds = clock.seconds()["total"]

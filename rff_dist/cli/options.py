@@ -447,7 +447,8 @@ def read_selection(
 
 def read_classification(classify: bool, loss: str | None, class_weight: str | None) -> str | None:
     """Read `--classify`, `--loss` and `--class-weight`: the loss of a classifier, or None for regression."""
-    from rff_dist.classification import SQUARED, check_loss
+    from rff_dist.class_prediction import SQUARED
+    from rff_dist.classification import check_loss
 
     given = {"--loss": loss is not None, "--class-weight": class_weight is not None}
     if not classify and any(given.values()):

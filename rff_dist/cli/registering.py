@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 if TYPE_CHECKING:
-    from rff_dist.kmeans import Clusters
+    from rff_dist.kmeans_starts import Clusters
     from rff_dist.model import RidgeModel
     from rff_dist.storage.locations import Location
 

@@ -36,7 +36,8 @@ from rff_dist.plan import human_bytes
 from rff_dist.progress import LogObserver, Observer
 
 if TYPE_CHECKING:
-    from rff_dist.engines.dask import DaskEngine, WorkerFacts
+    from rff_dist.engines.dask import DaskEngine
+    from rff_dist.engines.dask_cluster import WorkerFacts
 
 __all__ = [
     "SCHEDULER_VARIABLE",
@@ -226,7 +227,8 @@ def open_engine(cluster: Cluster | None = None, *, observers: Iterable[Observer]
         observers = (*observers, LogObserver())
     if cluster.serial:
         return SerialEngine(cluster.size()[1], observers=observers)
-    from rff_dist.engines.dask import DaskEngine, tls_security
+    from rff_dist.engines.dask import DaskEngine
+    from rff_dist.engines.dask_cluster import tls_security
 
     if cluster.tls is not None:
         cluster.tls.check()

@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 
 from rff_dist import pipeline, prediction
+from rff_dist.accumulation import LinearModel, predict_rows
 from rff_dist.automatic import RidgeOptions
-from rff_dist.blocks import Block, Dataset, LinearModel, Rows, predict_rows
+from rff_dist.blocks import Block, Dataset, Rows
 from rff_dist.engines import Engine
 from rff_dist.errors import InvalidParameterError
 from rff_dist.estimators.folds import check_cv

@@ -16,8 +16,8 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
-from rff_dist import classification
-from rff_dist.blocks import LinearModel
+from rff_dist import class_prediction, classification
+from rff_dist.accumulation import LinearModel
 from rff_dist.calibration import ScoreCalibration
 from rff_dist.engines import Engine
 from rff_dist.errors import InvalidParameterError
@@ -290,7 +290,7 @@ class RFFClassifier(ClassifierMixin, RandomFeatureEstimator):
         source, labels = as_labelled(self, X, y, sample_weight, reset=False)
         with suitable_engine(self.engine, source) as engine:
             dataset = LabelledDataset(source, labels, self.classes_)
-            return classification.evaluate(dataset, self.model_, engine=engine).accuracy
+            return class_prediction.evaluate(dataset, self.model_, engine=engine).accuracy
 
     @property
     def model_(self) -> RidgeModel:
@@ -327,7 +327,7 @@ class RFFClassifier(ClassifierMixin, RandomFeatureEstimator):
 
     @property
     def _calibration(self) -> ScoreCalibration | None:
-        return classification.calibration_of(self._fitted)
+        return class_prediction.calibration_of(self._fitted)
 
     def _of_scores(self, X: Any, finish: _Finish, *, width: int | None, dtype: Any) -> Any:
         """Apply a function to the scores, of shape (n_samples, n_columns), lazily for a Dask collection."""
@@ -340,7 +340,7 @@ class RFFClassifier(ClassifierMixin, RandomFeatureEstimator):
     def _probabilities(self, X: Any, function: Callable[..., NDArray[Any]]) -> Any:
         check_is_fitted(self, "_fitted")
         if self._calibration is None:
-            raise classification.no_probabilities(self.model_)
+            raise class_prediction.no_probabilities(self.model_)
         finish = partial(function, self._calibration)
         return self._of_scores(X, finish, width=len(self.classes_), dtype=np.float64)
 
@@ -355,7 +355,7 @@ class RFFClassifier(ClassifierMixin, RandomFeatureEstimator):
 
     def _keep(self, model: RidgeModel) -> None:
         self._fitted = model
-        self.classes_ = classification.read_classes(model)
+        self.classes_ = class_prediction.read_classes(model)
 
     def _warn_of_early_stop(self) -> None:
         minimum = self._fitted.card["classifier"]["minimum"]
@@ -372,11 +372,11 @@ class RFFClassifier(ClassifierMixin, RandomFeatureEstimator):
 def _labels(
     classes: NDArray[Any], calibration: ScoreCalibration | None, scores: NDArray[np.float64]
 ) -> NDArray[Any]:
-    return np.asarray(classes[classification.decide(scores, calibration)])
+    return np.asarray(classes[class_prediction.decide(scores, calibration)])
 
 
 def _decisions(calibration: ScoreCalibration | None, scores: NDArray[np.float64]) -> NDArray[np.float64]:
-    found = classification.decisions(scores, calibration)
+    found = class_prediction.decisions(scores, calibration)
     return found[:, 0] if found.shape[1] == 1 else found
 
 
@@ -407,7 +407,7 @@ def estimator_of(model: RidgeModel, **parameters: Any) -> RFFClassifier:
     facts = model.card["classifier"]
     weight = facts["class_weight"]
     if isinstance(weight, list):
-        weight = dict(zip(classification.read_classes(model).tolist(), weight, strict=True))
+        weight = dict(zip(class_prediction.read_classes(model).tolist(), weight, strict=True))
     options = {name: facts[name] for name in ("loss", "tol", "max_iter")}
     estimator = RFFClassifier(class_weight=weight, **options, **parameters)
     estimator._keep(model)

@@ -11,9 +11,10 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Cluster
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
-from rff_dist import drawing, kmeans, pipeline
+from rff_dist import drawing, kmeans, kmeans_labels, kmeans_starts, pipeline
 from rff_dist.blocks import Block, Rows
-from rff_dist.clustering import Centres, centre_distances, label_rows
+from rff_dist.cluster_sums import Centres
+from rff_dist.clustering import centre_distances, label_rows
 from rff_dist.engines import Engine
 from rff_dist.errors import InvalidParameterError
 from rff_dist.estimators.inputs import (
@@ -28,7 +29,7 @@ from rff_dist.estimators.inputs import (
 from rff_dist.feature_map import FeatureMap, Nystrom, seed_from_random_state
 from rff_dist.frequencies import Design
 from rff_dist.kernels import Kernel, LengthScale, find_design
-from rff_dist.kmeans import Clusters
+from rff_dist.kmeans_starts import Clusters
 
 
 class RFFKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, BaseEstimator):
@@ -227,7 +228,7 @@ class RFFKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin,
             if hasattr(self, "labels_"):
                 del self.labels_
             if is_in_memory(X):
-                self.labels_ = kmeans.label_in_memory(dataset, found, engine=engine)
+                self.labels_ = kmeans_labels.label_in_memory(dataset, found, engine=engine)
         self._keep(found)
         self._warn()
         return self
@@ -242,7 +243,7 @@ class RFFKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin,
             raise InvalidParameterError(
                 f"`n_init` is {self.n_init!r}; expected 'auto' or an integer of at least 1"
             )
-        kmeans.check_options(
+        kmeans_starts.check_options(
             n_clusters=self.n_clusters,
             init=self.init,
             n_init=self._n_init(),
@@ -250,7 +251,7 @@ class RFFKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin,
             tol=self.tol,
             algorithm=self.algorithm,
         )
-        kmeans.check_cache(self.cache, None)
+        kmeans_starts.check_cache(self.cache, None)
         return choose_kernel(self.kernel, self.length_scale)
 
     def _n_init(self) -> Any:
@@ -295,8 +296,8 @@ class RFFKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin,
         Returns
         -------
         labels : int32 array of shape (n_samples,)
-            A lazy Dask array for a Dask collection, else in memory; see `rff_dist.kmeans.write_labels` for
-            labels written to Zarr.
+            A lazy Dask array for a Dask collection, else in memory; `rff_dist.kmeans_labels.write_labels`
+            writes them to Zarr.
 
         Raises
         ------
@@ -310,7 +311,7 @@ class RFFKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin,
         if is_dask(X):
             return map_rows(X, _Label(self._fitted.state), width=None, dtype=np.int32)
         with suitable_engine(self.engine, dataset) as engine:
-            return kmeans.label_in_memory(dataset, self._fitted, engine=engine)
+            return kmeans_labels.label_in_memory(dataset, self._fitted, engine=engine)
 
     def transform(self, X: Any) -> Any:
         """Return the distances ‖z − c‖ of each row to all centres, shape (n_samples, n_clusters).
@@ -323,7 +324,7 @@ class RFFKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin,
             width = self._fitted.n_clusters
             return map_rows(X, _Distances(self._fitted.state), width=width, dtype=np.float64)
         with suitable_engine(self.engine, dataset) as engine:
-            return kmeans.distances_in_memory(dataset, self._fitted, engine=engine)
+            return kmeans_labels.distances_in_memory(dataset, self._fitted, engine=engine)
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         """Return −Σ w·‖z − c‖² of the rows and their nearest centres.
@@ -340,7 +341,7 @@ class RFFKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin,
         check_is_fitted(self)
         dataset = as_dataset(self, X, None, sample_weight, reset=False, supervised=False)
         with suitable_engine(self.engine, dataset) as engine:
-            return -kmeans.inertia_of(dataset, self._fitted, engine=engine)
+            return -kmeans_labels.inertia_of(dataset, self._fitted, engine=engine)
 
     @property
     def clusters_(self) -> Clusters:

@@ -26,7 +26,8 @@ from rff_dist.candidates import (
     weigh_points,
     weighted_inertia,
 )
-from rff_dist.clustering import Centres, ClusterGrid, Scorer
+from rff_dist.cluster_sums import Centres, ClusterGrid
+from rff_dist.clustering import Scorer
 from tests.clustered_rows import MAPS, N_ROWS, X, centres_of, nearest, rows_of, squared_distances
 from tests.explicit import explicit_Z
 

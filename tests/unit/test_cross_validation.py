@@ -10,7 +10,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.linear_model import Ridge
 from sklearn.model_selection import KFold, cross_val_score
 
-from rff_dist.blocks import Accumulation, Accumulations, Block, Rows, accumulate_fold_rows
+from rff_dist.accumulation import Accumulation, Accumulations, accumulate_fold_rows
+from rff_dist.blocks import Block, Rows
 from rff_dist.cross_validation import AS_GOOD, CrossValidation, cross_validate, cross_validation_bytes
 from rff_dist.errors import InvalidParameterError, SolveError, StatisticsError
 from rff_dist.feature_map import Nystrom, draw_feature_map, draw_nystrom, shortened
@@ -18,7 +19,7 @@ from rff_dist.folds import Folds, GroupFolds, HashFolds, TimeFolds
 from rff_dist.kernels import Gaussian
 from rff_dist.selection import default_alphas
 from rff_dist.solvers import decompose
-from rff_dist.statistics import FINE_FRACTION_BITS, StatisticsSpec, TileLayout
+from rff_dist.statistics_spec import FINE_FRACTION_BITS, StatisticsSpec, TileLayout
 
 ALPHAS = np.geomspace(1e-4, 1e3, 5)
 

@@ -12,12 +12,13 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.svm import LinearSVC
 
 from rff_dist import Gaussian, Linear, SerialEngine, draw_feature_map, pipeline
-from rff_dist.blocks import Block, LinearModel, Rows, using_threads
+from rff_dist.accumulation import LinearModel
+from rff_dist.blocks import Block, Rows, using_threads
 from rff_dist.classification import fit_loss, logistic_curvature
 from rff_dist.errors import DataError
 from rff_dist.losses import LOSSES, LossState, sum_loss
 from rff_dist.solvers.minimize import minimize_loss
-from rff_dist.statistics import NormalEquations
+from rff_dist.statistics_spec import NormalEquations
 from rff_dist.storage import ArrayDataset
 
 ENGINE = SerialEngine(n_threads=1)

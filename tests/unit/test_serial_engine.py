@@ -54,12 +54,12 @@ def test_partials_held_grow_with_the_logarithm_of_the_blocks() -> None:
 def test_blocks_see_the_threads_of_the_engine_and_blas_sees_one() -> None:
     def threads(block: object, _: object) -> tuple[int, set[int]]:
         blas = {p["num_threads"] for p in threadpoolctl.threadpool_info() if p["user_api"] == "blas"}
-        return blocks_module._n_threads.get(), blas
+        return blocks_module.threads_in_use.get(), blas
 
-    before = blocks_module._n_threads.get()
+    before = blocks_module.threads_in_use.get()
     with threadpoolctl.threadpool_limits(2):
         assert SerialEngine(3).map_reduce(threads, unit_blocks(1), None, combine=nest) == (3, {1})
-    assert blocks_module._n_threads.get() == before
+    assert blocks_module.threads_in_use.get() == before
 
 
 def test_threads_are_those_that_this_process_may_use() -> None:
