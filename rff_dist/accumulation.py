@@ -41,8 +41,6 @@ class Accumulation:
 
     Attributes
     ----------
-    feature_map : FeatureMap
-    spec : StatisticsSpec
     folds : Folds, or None
         Sums are rounded tile by tile: with folds each tile holds the rows of one fold only, so that the
         sum of all rows has the bits of the sum of the folds.
@@ -130,7 +128,7 @@ def accumulate_rows(rows: Rows, state: Accumulation) -> RidgeStatistics:
         If a value is not finite, a sum overflows, y has another number of targets than the spec, or a
         weight is outside the grid that the spec fixes.
     StatisticsError
-        If the spec is of another feature map's width.
+        If the spec is of another feature map's number of components.
     PlanError
         If the block has more rows than an integer sum holds.
     """

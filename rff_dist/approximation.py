@@ -37,7 +37,6 @@ class Estimate:
 
     Attributes
     ----------
-    value : float
     low, high : float
         Student's interval of the mean; `low` is at least 0, as errors are.
     """
@@ -122,7 +121,6 @@ def approximation_error(
     kernel : name or Kernel
         What the features stand for, with its length scale in units of the (standardised) inputs: for a map
         that was drawn, `feature_map.spec.kernel`.
-    feature_map : FeatureMap
     X : array-like of shape (n_rows, n_features), or Dataset
         Rows of weight 0 are left out.
     n_samples : int
@@ -133,10 +131,6 @@ def approximation_error(
         Of the intervals, between 0 and 1.
     random_state : int, Generator, RandomState or None
         Seed of the choice of rows.
-
-    Returns
-    -------
-    error : ApproximationError
 
     Raises
     ------

@@ -241,7 +241,6 @@ class BlockTask[S, T](BlockFunction[S, T]):
     run: str | None = None
 
     def begin(self, block: Block, state: S) -> Callable[[], T]:
-        """Read a block, and return what is left to do."""
         return partial(self.compute, self.source.read(block), state)
 
 
@@ -346,7 +345,6 @@ def falling_tiles(n_rows: int, most: int, *, multiple: int, least: int) -> list[
 
     Parameters
     ----------
-    n_rows : int
     most, least : int
         Rows of the largest and the smallest tiles, multiples of `multiple`.
     multiple : int

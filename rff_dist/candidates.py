@@ -29,9 +29,9 @@ from rff_dist.feature_map import FeatureMap
 from rff_dist.frequencies import counter_uniforms
 
 __all__ = [
-    "Choice",
     "ChosenRows",
     "Points",
+    "SeedChoice",
     "choose_centres",
     "choose_rows",
     "exchange_centres",
@@ -80,7 +80,7 @@ class Points:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Choice:
+class SeedChoice:
     """The state of a pass that chooses rows far from their nearest points.
 
     Attributes
@@ -131,7 +131,7 @@ class ChosenRows:
         return ChosenRows(self.size, keys[best], row_numbers[best], features)
 
 
-def choose_rows(rows: Rows, state: Choice) -> ChosenRows:
+def choose_rows(rows: Rows, state: SeedChoice) -> ChosenRows:
     """Choose rows of a block: the farthest from their nearest points, or drawn by their squared distances.
 
     Rows without weight, or at a point, are never chosen. A row's draw depends on the seed, the number of

@@ -47,12 +47,11 @@ _MAX_ITER = 50
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Candidate:
+class JudgedNumber:
     """Clusters, and how well they and their number describe samples of the rows.
 
     Attributes
     ----------
-    clusters : Clusters
     silhouette : float
         Mean of (b - a) / max(a, b) over a sample, a the mean distance of a row to the others of its cluster,
         b that to the nearest other cluster, in features; NaN where the sample is in one cluster.
@@ -87,14 +86,11 @@ class Comparison:
 
     Attributes
     ----------
-    candidates : tuple of Candidate
-    criterion : str
-    best_index : int
     n_sampled : int
         Rows that silhouettes are means over.
     """
 
-    candidates: tuple[Candidate, ...]
+    candidates: tuple[JudgedNumber, ...]
     criterion: str
     best_index: int
     n_sampled: int
@@ -143,11 +139,8 @@ def fit(
 
     Parameters
     ----------
-    dataset : Dataset
-    kernel : Kernel
     n_clusters : sequence of int
         Different numbers.
-    engine : Engine
     criterion : {"silhouette", "gap", "stability"}
         "silhouette" takes the number with the largest, of equals the least. "gap" takes the least number
         whose gap is no less than that of the next one less its standard error. "stability" takes the largest,
@@ -252,8 +245,6 @@ def compare(dataset: Dataset, found: Sequence[Clusters], *, criterion: str, seed
 
     Parameters
     ----------
-    dataset : Dataset
-    found : sequence of Clusters
     criterion : str
         See `fit`.
     seed : int
@@ -274,11 +265,11 @@ def compare(dataset: Dataset, found: Sequence[Clusters], *, criterion: str, seed
         stabilities(Z[few], numbers, seed=seed),
         strict=True,
     )
-    candidates = tuple(Candidate(*one) for one in judged)
+    candidates = tuple(JudgedNumber(*one) for one in judged)
     return Comparison(candidates, criterion, choose(candidates, criterion), len(X))
 
 
-def choose(candidates: Sequence[Candidate], criterion: str) -> int:
+def choose(candidates: Sequence[JudgedNumber], criterion: str) -> int:
     """Return the place of the best of candidates by ascending number of clusters; see `fit` for the rules."""
     if criterion == "gap":
         for i, (one, following) in enumerate(pairwise(candidates)):
@@ -343,8 +334,6 @@ def gap_statistics(
         A sample.
     feature_map : FeatureMap
         In whose features W is measured.
-    n_clusters : sequence of int
-    seed : int
 
     References
     ----------
@@ -381,8 +370,6 @@ def stabilities(points: FloatArray, n_clusters: Sequence[int], *, seed: int) -> 
     Parameters
     ----------
     points : float64 array of shape (n_points, n_components)
-    n_clusters : sequence of int
-    seed : int
     """
     found = []
     for number in n_clusters:

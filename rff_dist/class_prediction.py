@@ -36,10 +36,9 @@ def evaluate(dataset: Dataset, model: RidgeModel, *, engine: Engine) -> Confusio
     Parameters
     ----------
     dataset : Dataset
-        With codes as targets: a `LabelledDataset` of the model's classes.
+        With targets of −1 and +1: a `LabelledDataset` of the model's classes.
     model : RidgeModel
         Of a classifier; where it has probabilities, they are judged too.
-    engine : Engine
 
     Raises
     ------
@@ -58,7 +57,7 @@ def evaluate(dataset: Dataset, model: RidgeModel, *, engine: Engine) -> Confusio
 
 
 def judge_rows(rows: Rows, model: LinearModel, *, calibration: ScoreCalibration | None) -> Confusion:
-    """Count one block of rows, whose targets are codes."""
+    """Count one block of rows, whose targets are −1 and +1."""
     assert rows.y is not None
     check_targets(rows)
     scores = predict_rows(rows, model)
@@ -72,7 +71,7 @@ def judge_rows(rows: Rows, model: LinearModel, *, calibration: ScoreCalibration 
 
 
 def class_of(scores: FloatArray) -> NDArray[np.intp]:
-    """Return the position of each row's class, of decisions or codes of shape (n_samples, n_columns).
+    """Return the position of each row's class, of decisions or targets of shape (n_samples, n_columns).
 
     The second of two classes where the value is above 0; else the first column with the largest.
     """

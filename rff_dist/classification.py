@@ -1,4 +1,4 @@
-"""Classifiers on the engine: ridge on class codes, then passes of a loss, or probabilities for its scores.
+"""Classifiers on the engine: ridge on targets of −1 and +1, then passes of a loss, or probabilities.
 
 Ridge comes first in any case: it chooses alpha, its solution is the start of the other losses, and its Gram
 their preconditioner. Each evaluation of a loss is one pass, which makes all features once.
@@ -64,15 +64,15 @@ HINGE_CURVATURE = 1.0  # of the squared hinge: 2 for the rows within the margin,
 
 
 def logistic_curvature(solution: RidgeSolution, sum_of_weights: float) -> float:
-    """Return the mean of p·(1 − p) that ridge on codes expects, in [1/64, 1/4].
+    """Return the mean of p·(1 − p) that ridge on targets expects, in [1/64, 1/4].
 
-    Ridge estimates f = 2p − 1, about which codes vary by 4·p·(1 − p): a quarter of the noise variance of
+    Ridge estimates f = 2p − 1, about which targets vary by 4·p·(1 − p): a quarter of the noise variance of
     greatest evidence, (rss + alpha·‖w‖²) / Σw, averaged over columns.
 
     Parameters
     ----------
     solution : RidgeSolution
-        On codes −1 and +1.
+        On targets −1 and +1.
     sum_of_weights : float
         Of the rows.
     """
@@ -101,15 +101,13 @@ def fit_loss(
     Parameters
     ----------
     dataset : Dataset
-        With codes as targets.
+        With targets of −1 and +1.
     model : RidgeModel
         Ridge on this dataset, with its statistics.
-    loss : Loss
     alpha : float
         The penalty is `loss.penalty_factor` · alpha.
     curvature : float
         See `minimize_loss`.
-    engine : Engine
     tol : float
         See `minimize_loss`.
     max_iter : int
@@ -118,7 +116,7 @@ def fit_loss(
     Raises
     ------
     DataError
-        If values are not finite or targets no codes.
+        If values are not finite or others than −1 and +1.
     """
     statistics = _statistics(model)
     equations = statistics.normal_equations(fit_intercept=model.card["fit_intercept"])
@@ -206,7 +204,7 @@ def calibrate(
     Parameters
     ----------
     dataset : Dataset
-        With codes as targets, whose weights hold those of classes.
+        With targets of −1 and +1, whose weights hold those of classes.
     model : RidgeModel
         Ridge on this dataset, with its statistics.
     class_weight : float64 array of shape (n_classes,), or None
@@ -256,17 +254,16 @@ def fit(
     tol: float = TOL,
     max_iter: int = MAX_ITER,
 ) -> tuple[RidgeModel, Solved]:
-    """Train a classifier: ridge on class codes, and then probabilities or passes of another loss.
+    """Train a classifier: ridge on targets of −1 and +1, and then probabilities or passes of another loss.
 
     Parameters
     ----------
     dataset : Dataset
-        With codes as targets, see `LabelledDataset`.
+        With targets of −1 and +1, see `LabelledDataset`.
     options : RidgeOptions
-        Of ridge on the codes. One alpha given is the loss's own. An alpha that is chosen is chosen for ridge:
-        it is the squared hinge's too, and the logistic loss's times `logistic_curvature`, by which both have
-        as many degrees of freedom, and at least 1/8.
-    engine : Engine
+        Of ridge on the targets. One alpha given is the loss's own. An alpha that is chosen is chosen for
+        ridge: it is the squared hinge's too, and the logistic loss's times `logistic_curvature`, by which
+        both have as many degrees of freedom, and at least 1/8.
     loss : "squared", "logistic" or "squared_hinge"
     class_weight : float64 array of shape (n_classes,), or None
         What the dataset multiplied the weights of each class's rows by.
@@ -338,8 +335,6 @@ def fit_labels(
         The rows; targets of its own are not used.
     labels : Column
         The label of each row.
-    options : RidgeOptions
-    engine : Engine
     loss : "squared", "logistic" or "squared_hinge"
     class_weight : "balanced", mapping of label to float, or None
         What the weights of each class's rows are multiplied by; see `class_weights`.
@@ -431,12 +426,11 @@ def estimate_by_folds(
     Parameters
     ----------
     dataset : Dataset
-        With codes as targets: the rows that were trained on.
+        With targets of −1 and +1: the rows that were trained on.
     trained : Trained
         With the statistics of its folds.
     calibration : ScoreCalibration, or None
         Of the model of all rows.
-    engine : Engine
 
     Returns
     -------
@@ -474,7 +468,7 @@ def estimate_by_folds(
 def judge_held_out(
     rows: Rows, state: FoldModels, *, calibration: ScoreCalibration | None
 ) -> tuple[Confusion, ...]:
-    """Count one block of rows, whose targets are codes, apart for each split that holds rows out."""
+    """Count one block of rows, whose targets are −1 and +1, apart for each split that holds rows out."""
     scores, split, counted = predict_held_out(rows, state)
     assert rows.y is not None
     n_classes = max(2, rows.y.shape[1])

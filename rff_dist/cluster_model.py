@@ -40,8 +40,6 @@ def write_clusters(
 
     Parameters
     ----------
-    clusters : Clusters
-    url : str or Path
     facts : mapping, optional
         JSON values that are kept on the card too, such as what the number of clusters was chosen from.
     overwrite : bool

@@ -76,10 +76,8 @@ class Centres:
 
     Attributes
     ----------
-    feature_map : FeatureMap
     values : float64 array of shape (n_init, n_clusters, n_components)
         Centres in Z of each start.
-    grid : ClusterGrid
     precise : bool
         Whether distances are made in float64 even where features are float32.
     counts : tuple of int

@@ -51,8 +51,6 @@ def view_clusters(
 
     Parameters
     ----------
-    dataset : Dataset
-    clusters : Clusters
     seed : int
         Of the sample.
     n_rows : int

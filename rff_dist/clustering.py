@@ -57,10 +57,8 @@ def pass_bytes(n_components: int, n_columns: int, *, n_threads: int, n_blocks: i
 
     Parameters
     ----------
-    n_components : int
     n_columns : int
         Centres of all starts.
-    n_threads : int
     n_blocks : int
         Whose partials are merged pairwise.
     """
@@ -87,8 +85,6 @@ class Nearest:
         By how much its ‖z − c‖² is larger than the least.
     margins : float array of shape (n_init, n_groups, n_rows)
         ‖z − c‖² of none of the other centres of a group is nearer to the least one than this.
-
-    Of bytes, both margins are lower bounds, and rivals the second by these.
     """
 
     labels: NDArray[np.int32]
@@ -395,8 +391,6 @@ def sum_clusters(rows: Rows, state: Centres, *, squared_norms: bool = False) -> 
 
     Parameters
     ----------
-    rows : Rows
-    state : Centres
     squared_norms : bool
         Whether to add up ‖z‖² too, which does not depend on the centres.
 
@@ -424,7 +418,6 @@ class Tally:
 
     Parameters
     ----------
-    state : Centres
     squared_norms : bool
         Whether to add up ‖z‖² too.
     """
@@ -555,12 +548,11 @@ def centre_distances(rows: Rows, state: Centres) -> FloatArray:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Batch:
+class Minibatch:
     """The state of a step on a few rows of some blocks.
 
     Attributes
     ----------
-    centres : Centres
     n_rows : int
         Of each block; all of one that has no more.
     seed, step : int
@@ -577,7 +569,7 @@ class Batch:
         return self.centres.digest()
 
 
-def sum_batch(rows: Rows, state: Batch) -> ClusterSums:
+def sum_batch(rows: Rows, state: Minibatch) -> ClusterSums:
     """Sum some seeded rows of a block by their nearest centres, as `sum_clusters` does.
 
     Raises

@@ -390,12 +390,10 @@ def projection_of(
 
     Parameters
     ----------
-    principal : PrincipalComponents
     feature_map : FeatureMap
         They were computed with.
     degrees : Degrees, optional
         Of degree-normalised features, and their `volume`.
-    volume : float
     whiten : bool
         Whether scores are divided by their standard deviations.
     """

@@ -473,7 +473,6 @@ def root_residual_statistics(
     ----------
     statistics : FoldStatistics
         That `models` were solved from.
-    models : FoldModels
     sums : tuple of ExactSum
         Of all rows; see `sum_root_residuals`.
     """
@@ -493,7 +492,6 @@ def with_deviations(
 
     Parameters
     ----------
-    models : FoldModels
     statistics : FoldStatistics
         Of g; see `root_residual_statistics`.
     alpha : float

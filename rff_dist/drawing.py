@@ -152,9 +152,10 @@ def tune(
     Raises
     ------
     InvalidParameterError
-        If the kernel has no width, or several, or a number is out of range.
+        If the kernel has no length scale, or several, or a number is out of range.
     DataError
-        If the dataset has no targets, a sampled value is not finite, or the sample says nothing of a width.
+        If the dataset has no targets, a sampled value is not finite, or the sample says nothing of a length
+        scale.
     """
     found, n_rows = check_tunable(kernel), check_count(n_samples, "n_samples")
     if dataset.n_targets < 1:

@@ -163,7 +163,6 @@ class ErrorSums:
 
     Attributes
     ----------
-    errors : Errors
     weight_squares : ExactSum of shape ()
         Sum of the squares of the weights w.
     squares, fourths : ExactSum of shape (n_targets,)
@@ -281,7 +280,6 @@ def embedding_drift(held: RidgeStatistics, new: RidgeStatistics) -> tuple[float,
     -------
     squared_distance : float
         ‖Z₁'1/n₁ − Z₂'1/n₂‖², the biased estimate of MMD².
-    p_value : float
 
     Raises
     ------
@@ -427,7 +425,6 @@ class Drift:
     p_values : dict of str to float
         Of the parts that were tested: "embedding", "columns" (where the model knows its columns' moments) and
         "errors".
-    shifts : ColumnShifts or None
     error_ratios : float64 array of shape (n_targets,)
         See `error_drift`.
     """

@@ -17,13 +17,13 @@ from numpy.typing import NDArray
 from rff_dist import pipeline
 from rff_dist.blocks import Dataset, Moments
 from rff_dist.candidates import (
-    Choice,
     ChosenRows,
     Points,
+    SeedChoice,
     choose_rows,
 )
 from rff_dist.cluster_sums import Centres, ClusterSums
-from rff_dist.clustering import Batch, row_uniforms, sum_batch
+from rff_dist.clustering import Minibatch, row_uniforms, sum_batch
 from rff_dist.drawing import check_width
 from rff_dist.engines import Engine
 from rff_dist.errors import InvalidParameterError
@@ -33,7 +33,7 @@ from rff_dist.kernels import Kernel, LengthScale
 from rff_dist.kernels.base import check_count
 from rff_dist.kmeans_starts import (
     Clusters,
-    Job,
+    Measured,
     Starts,
     check_cache,
     check_fits,
@@ -93,9 +93,6 @@ def fit(
     ----------
     dataset : Dataset
         Targets are left alone.
-    kernel : Kernel
-    n_clusters : int
-    engine : Engine
     length_scale : "auto", number(s) or None
         "auto" is the median heuristic; None keeps the kernel's own.
     n_components, design, map, standardize, seed, features
@@ -256,10 +253,6 @@ def find_clusters(
 
     Parameters
     ----------
-    dataset : Dataset
-    feature_map : FeatureMap
-    n_clusters : int
-    engine : Engine
     moments : Moments, optional
         From `inspect`, which is run where they are not given and rows have weights.
     init : "k-means||", "k-means++" or array
@@ -319,7 +312,7 @@ def find_clusters(
 # -- Lloyd passes ----------------------------------------------------------------------------------
 
 
-def approach(job: Job, starts: Starts, *, algorithm: str, tol: float, seed: int) -> Starts:
+def approach(job: Measured, starts: Starts, *, algorithm: str, tol: float, seed: int) -> Starts:
     """Bring starts near to where full passes take them; "lloyd" leaves them where they are."""
     if algorithm == "minibatch":
         return learn_from_batches(job, starts, seed=seed)
@@ -328,7 +321,7 @@ def approach(job: Job, starts: Starts, *, algorithm: str, tol: float, seed: int)
     return starts
 
 
-def learn_from_batches(job: Job, starts: Starts, *, seed: int) -> Starts:
+def learn_from_batches(job: Measured, starts: Starts, *, seed: int) -> Starts:
     """Return the starts after steps on seeded batches of rows, each with the centres of the one before.
 
     A centre is the mean of the rows that were nearest to it when they were drawn, so that each moves it by
@@ -351,14 +344,14 @@ def learn_from_batches(job: Job, starts: Starts, *, seed: int) -> Starts:
         sample = [blocks[i] for i in np.sort(order[:BATCH_BLOCKS])]
         state = job.centres(starts.values, counts=starts.counts)
         sums = job.run(
-            sum_batch, Batch(state, n_rows, seed, step), label=f"mini-batch {step + 1}", blocks=sample
+            sum_batch, Minibatch(state, n_rows, seed, step), label=f"mini-batch {step + 1}", blocks=sample
         )
         seen = sums if seen is None or step & (step - 1) == 0 else seen + sums
         starts = replace(starts, values=seen.means(state))
     return starts
 
 
-def converge_on_samples(job: Job, starts: Starts, *, tol: float, seed: int) -> Starts:
+def converge_on_samples(job: Measured, starts: Starts, *, tol: float, seed: int) -> Starts:
     """Return the starts after some passes on growing seeded samples of the blocks."""
     values = starts.values.copy()
     blocks = pipeline.blocks_of(job.dataset)
@@ -417,7 +410,7 @@ class LloydPass:
 
 
 def iterate(
-    job: Job,
+    job: Measured,
     starts: Starts | FloatArray,
     *,
     max_iter: int,
@@ -432,10 +425,7 @@ def iterate(
 
     Parameters
     ----------
-    job : Job
     starts : Starts, or float64 array of shape (n_init, n_clusters, n_components)
-    max_iter : int
-    tol : float
     cache : "labels", "features" or "none"
         "labels" lets each process remember the labels of the blocks that it runs, how sure they are, and
         their sums: later passes look only at rows whose label can have changed. "features" lets it keep the
@@ -459,7 +449,9 @@ def iterate(
         job.engine.forget(course.run)
 
 
-def _iterate(job: Job, course: Course, starts: Starts, *, max_iter: int, tol: float) -> Iterator[LloydPass]:
+def _iterate(
+    job: Measured, course: Course, starts: Starts, *, max_iter: int, tol: float
+) -> Iterator[LloydPass]:
     centres, counts = starts.values.copy(), np.array(starts.counts)
     numbers = sorted(set(starts.counts))
     paths: list[list[float]] = [[] for _ in counts]
@@ -536,7 +528,7 @@ class _Found:
 
 
 def _step(
-    job: Job, course: Course, state: Centres, starts: NDArray[np.intp], *, refill: bool
+    job: Measured, course: Course, state: Centres, starts: NDArray[np.intp], *, refill: bool
 ) -> tuple[_Found, FloatArray]:
     """Run a Lloyd pass of some starts; return what it found, and the means of the clusters."""
     sums = job.next_sums(course, state, starts.tolist())
@@ -552,13 +544,13 @@ def _step(
     return _Found(inertias, weights), moved
 
 
-def _refilled(job: Job, centres: FloatArray, empty: NDArray[np.intp]) -> FloatArray:
+def _refilled(job: Measured, centres: FloatArray, empty: NDArray[np.intp]) -> FloatArray:
     """Return new places of empty centres, in order: the rows farthest from their own centres.
 
     The lower row number goes first of equals. Where fewer rows are off their centres, the others stay.
     """
     points = Points((job.centres(centres[np.newaxis], precise=True),))
-    chosen: ChosenRows = job.run(choose_rows, Choice(points, len(empty)), label="refill")
+    chosen: ChosenRows = job.run(choose_rows, SeedChoice(points, len(empty)), label="refill")
     places = centres[empty].copy()
     places[: len(chosen.keys)] = chosen.features
     if len(chosen.keys):

@@ -115,11 +115,8 @@ def evaluate(dataset: Dataset, labels: Column, clusters: Clusters, *, engine: En
 
     Parameters
     ----------
-    dataset : Dataset
     labels : Column
         The known label of each row.
-    clusters : Clusters
-    engine : Engine
 
     Raises
     ------

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from rff_dist import pipeline
 from rff_dist.blocks import Block, BlockTask, Dataset, Moments, Rows
 from rff_dist.candidates import (
-    Choice,
     ChosenRows,
     Points,
+    SeedChoice,
     choose_centres,
     choose_rows,
     exchange_centres,
@@ -236,7 +236,7 @@ def check_memory(
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Job:
+class Measured:
     """A dataset in features, and what all passes over it share.
 
     Attributes
@@ -367,16 +367,15 @@ def _check_counted(sums: ClusterSums, expected: int) -> None:
         raise StatisticsError(f"a pass counted {sums.n_samples:_} of {expected:_} rows; run it again")
 
 
-def measure(dataset: Dataset, feature_map: FeatureMap, moments: Moments | None, *, engine: Engine) -> Job:
+def measure(
+    dataset: Dataset, feature_map: FeatureMap, moments: Moments | None, *, engine: Engine
+) -> Measured:
     """Fix the grid of the sums, and measure norms and variance, in a pass or two.
 
     Parameters
     ----------
-    dataset : Dataset
-    feature_map : FeatureMap
     moments : Moments, or None
         From `pipeline.inspect`; rows with weights need them.
-    engine : Engine
 
     Raises
     ------
@@ -384,7 +383,7 @@ def measure(dataset: Dataset, feature_map: FeatureMap, moments: Moments | None, 
         If values are not finite, or all weights are zero.
     """
     weight_exponent = 0 if moments is None else pipeline.weight_grid(moments)["weight_exponent"]
-    job = Job(
+    job = Measured(
         dataset, feature_map, ClusterGrid(fraction_bits_for(dataset.n_samples), weight_exponent), engine
     )
     if not feature_map.bounded or feature_map.whitener is not None:
@@ -490,7 +489,13 @@ def _sample_size(n_clusters: int) -> int:
 
 
 def find_candidates(
-    job: Job, init: str, *, n_clusters: int, seed: int, cache: str = "labels", cache_bytes: int | None = None
+    job: Measured,
+    init: str,
+    *,
+    n_clusters: int,
+    seed: int,
+    cache: str = "labels",
+    cache_bytes: int | None = None,
 ) -> Candidates:
     """Find the rows that up to `n_clusters` centres are chosen among; parameters as for `find_clusters`."""
     if _draws(init, job.dataset, n_clusters):
@@ -527,7 +532,7 @@ def _choose_start(candidates: Candidates, n_clusters: int, seed: int) -> FloatAr
     return min(solutions, key=lambda centres: weighted_inertia(points, weights, centres))
 
 
-def _sample_candidates(job: Job, size: int, seed: int) -> tuple[FloatArray, FloatArray]:
+def _sample_candidates(job: Measured, size: int, seed: int) -> tuple[FloatArray, FloatArray]:
     """Return the distinct rows of a seeded sample in Z, sorted, and their weights."""
     X, _, weights = sample_rows(job.dataset, seed, n_rows=size)
     inputs = job.feature_map.prepare(X)
@@ -536,7 +541,7 @@ def _sample_candidates(job: Job, size: int, seed: int) -> tuple[FloatArray, Floa
     return job.feature_map.transform(X[first], dtype=np.float64), counts
 
 
-def _draw_candidates(job: Job, n_clusters: int, seed: int, budget: int) -> tuple[FloatArray, FloatArray]:
+def _draw_candidates(job: Measured, n_clusters: int, seed: int, budget: int) -> tuple[FloatArray, FloatArray]:
     """Draw candidates by k-means||, and weight them by the rows that are nearest to them.
 
     Processes remember how far each row is from the candidates so far, 8 or 12 bytes a row within the budget:
@@ -556,7 +561,7 @@ def _draw_candidates(job: Job, n_clusters: int, seed: int, budget: int) -> tuple
         for turn in range(ROUNDS):
             points = replace(points, groups=(*points.groups, job.centres(drawn[np.newaxis], precise=precise)))
             chosen: ChosenRows = job.run(
-                choose_rows, Choice(points, size, seed), label=f"candidates {turn + 1}", run=points.run
+                choose_rows, SeedChoice(points, size, seed), label=f"candidates {turn + 1}", run=points.run
             )
             drawn = chosen.features
             if len(drawn) < size:

@@ -35,10 +35,6 @@ def count_labels(labels: Column, *, source: Dataset | None = None, engine: Engin
     engine : Engine
         Who runs the pass over stored labels.
 
-    Returns
-    -------
-    LabelCounts
-
     Raises
     ------
     DataError

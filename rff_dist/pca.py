@@ -55,7 +55,6 @@ class KernelComponents:
         With the standardizer of the inputs.
     statistics : RidgeStatistics
         The exact sums, without targets; of rows of weight w/degree where features were normalised.
-    principal : PrincipalComponents
     degrees : Degrees, or None
         Of degree-normalised features.
     volume : float
@@ -111,14 +110,12 @@ def fit_components(
     ----------
     dataset : Dataset
         Targets are not looked at.
-    kernel : Kernel
-    engine : Engine
     n_components : int
         Principal components to keep.
     length_scale : "auto", number(s) or None
         See `drawing.draw`.
     n_random_features : int
-        D, the width of Z.
+        D, the number of components of Z.
     features, design, map
         See `drawing.draw`.
     standardize : {"auto", "rank"} or bool
@@ -289,7 +286,6 @@ def project(
         `KernelComponents.projection()`.
     url : str or Path
         Where the scores are to appear.
-    engine : Engine
     column_names : sequence of str, optional
         One for each component.
     overwrite : bool

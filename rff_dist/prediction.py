@@ -57,10 +57,6 @@ def evaluate(
 
     With `std` its standard deviations are judged too, at the cost of `predict_with_std_in_memory`.
 
-    Returns
-    -------
-    Errors, or with `std` Calibration, which holds them as `errors`
-
     Raises
     ------
     DataError

@@ -68,10 +68,6 @@ def save_comparison(path: str | os.PathLike[str], panels: Sequence[Panel], title
     title : str
         Above all of them.
 
-    Returns
-    -------
-    path : Path
-
     Raises
     ------
     DataError
@@ -155,10 +151,6 @@ def save_error_curve(
     wanted : float, optional
         An error to mark.
 
-    Returns
-    -------
-    path : Path
-
     Raises
     ------
     DataError
@@ -217,16 +209,11 @@ def save_cross_validation(
     ----------
     path : str or Path
         Where; its folder is made, and a file that is there is replaced when the new one is whole.
-    table : CrossValidation
     title, subtitle : str
         Above the axes.
     target : int, optional
         Draw the root mean squared error of this target, in its units; by default the error that choices go
         by, the share of the variance that is left.
-
-    Returns
-    -------
-    path : Path
 
     Raises
     ------
@@ -328,17 +315,12 @@ def save_alpha_paths(
     ----------
     path : str or Path
         Where; its folder is made, and a file that is there is replaced when the new one is whole.
-    paths : sequence of AlphaPath
     chosen : float or array of shape (n_targets,)
         The alpha to mark, or those of the targets.
     labels : sequence of str of length n_targets
         The targets' names; of more than nine the first nine are drawn.
     title, subtitle : str
         Above the axes.
-
-    Returns
-    -------
-    path : Path
 
     Raises
     ------
@@ -393,10 +375,6 @@ def save_clusters(path: str | os.PathLike[str], view: ClusterView, *, title: str
         unless they have no rows in the view.
     title, subtitle : str
         Above the axes.
-
-    Returns
-    -------
-    path : Path
 
     Raises
     ------

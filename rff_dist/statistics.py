@@ -178,7 +178,7 @@ class RidgeStatistics:
 
     @property
     def n_components(self) -> int:
-        """D, the width of Z."""
+        """D, the number of components of Z."""
         return self.spec.n_components
 
     @property

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rff_dist.engines import Engine
-from rff_dist.engines.serial import SerialEngine, check_count
+from rff_dist.engines.serial import SerialEngine, check_optional_count
 from rff_dist.errors import ClusterError, ClusterUnavailableError, InvalidParameterError
 from rff_dist.logs import are_json
 from rff_dist.plan import human_bytes
@@ -134,7 +134,7 @@ class Cluster:
 
     def __post_init__(self) -> None:
         for name in ("n_workers", "min_workers", "n_threads"):
-            check_count(name, getattr(self, name))
+            check_optional_count(name, getattr(self, name))
         own = [name for name in ("n_workers", "min_workers", "n_threads", "memory") if self._has(name)]
         if self.scheduler is not None and own:
             raise InvalidParameterError(

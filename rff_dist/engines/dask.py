@@ -219,7 +219,6 @@ class DaskEngine(Engine):
 
     @property
     def worker_memory(self) -> int | None:
-        """Bytes that the smallest worker may use; None without a limit or a worker."""
         with self._cluster_errors():
             workers = self._client.scheduler_info(n_workers=-1)["workers"].values()
         return min((int(w["memory_limit"]) for w in workers if w.get("memory_limit")), default=None)
@@ -286,10 +285,6 @@ class DaskEngine(Engine):
                     logger.warning("there is no performance report: %s: %s", type(error).__name__, error)
 
     def broadcast[S](self, state: S) -> Broadcast[S]:
-        """Give `state` to every worker and compare its digests on each of them.
-
-        See `rff_dist.engines.Engine.broadcast` for the contract.
-        """
         placed = self._place(state)
         expected = state_digests(placed.state)
         if expected:
@@ -350,19 +345,11 @@ class DaskEngine(Engine):
         *,
         label: str = "pass",
     ) -> int:
-        """Write `function(block, state)` to `output` from the workers; return the rows written.
-
-        See `rff_dist.engines.Engine.map_write` for the contract.
-        """
         return cast(
             "int", self._run(function, blocks, state, combine=operator.add, output=output, label=label)
         )
 
     def forget(self, run: str) -> None:
-        """Drop what every worker remembers of a run's blocks.
-
-        See `rff_dist.engines.Engine.forget` for the contract.
-        """
         if self._homes.pop(run, None) is None or self._client.status != "running":
             return
         try:
@@ -371,7 +358,6 @@ class DaskEngine(Engine):
             logger.warning("workers were not told to forget a run: %s: %s", type(error).__name__, error)
 
     def close(self) -> None:
-        """Close what the engine started: its client, and its embedded cluster with all processes."""
         if self._client.status == "closed":
             return
         if self._client.status == "running":

@@ -86,36 +86,29 @@ class DaskArrayDataset(ArraysDataset):
         return self.X, y, self.sample_weight
 
     def lazy(self, block: Block) -> tuple[Any, Any, Any]:
-        """Return X, y and weights of a block as Dask arrays, None for what there is not."""
         rows = slice(block.start, block.stop)
         X, y, weight = (None if array is None else array[rows] for array in self._arrays)
         return X, y, weight
 
     def read(self, block: Block) -> Rows:
-        """Compute the rows of a block in this process, or on the current Dask client where there is one."""
         return Rows(block, *_compute(self.lazy(block)))
 
     def read_weight(self, block: Block) -> Any:
-        """Compute the weights of one block alone; None without weights."""
         return None if self.sample_weight is None else _compute([self.lazy(block)[2]])[0]
 
     def read_targets(self) -> Any:
-        """Compute all of y, of shape (n_samples,) or (n_samples, n_targets); None without y."""
         return None if self.y is None else _compute([self.y])[0]
 
     def without_targets(self) -> DaskArrayDataset:
-        """Return the same rows without y."""
         rows = copy.copy(self)
         rows.y = rows.target_names = None
         return rows
 
     def take(self, indices: np.ndarray, /) -> tuple[Any, Any, Any]:
-        """Compute X, y and weights of the rows at `indices`, in that order; None for what there is not."""
         X, y, sample_weight = _compute([None if a is None else a[indices] for a in self._arrays])
         return X, y, sample_weight
 
     def fingerprint(self) -> str:
-        """Digest the names of the arrays' graphs, shapes and chunks: it changes with how data are made."""
         told = [None if a is None else (a.name, a.shape, a.chunks, str(a.dtype)) for a in self._arrays]
         return hashlib.sha256(repr(told).encode()).hexdigest()
 
@@ -123,7 +116,6 @@ class DaskArrayDataset(ArraysDataset):
         """Return None: the first rows are not told from others without computing them."""
 
     def can_travel(self) -> bool:
-        """Return True: the cluster makes the rows."""
         return True
 
 

@@ -20,7 +20,7 @@ from distributed.comm.addressing import parse_host_port
 from distributed.deploy.utils import nprocesses_nthreads
 
 from rff_dist.engines.serial import (
-    check_count,
+    check_optional_count,
 )
 from rff_dist.errors import (
     ClusterError,
@@ -76,7 +76,7 @@ def check_parameters(
     if security is not None and client is not None:
         raise InvalidParameterError("`security` belongs to the `client` given; leave it out")
     for name in ("n_workers", "min_workers", "threads_per_worker"):
-        check_count(name, size[name])
+        check_optional_count(name, size[name])
 
 
 def checked_address(address: str, *, insecure: bool) -> str:

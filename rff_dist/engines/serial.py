@@ -27,7 +27,7 @@ __all__ = [
     "SerialEngine",
     "block_error",
     "check_blocks",
-    "check_count",
+    "check_optional_count",
     "name_block",
     "write_rows",
 ]
@@ -90,7 +90,7 @@ class SerialEngine(Engine):
     """
 
     def __init__(self, n_threads: int | None = None, *, observers: Iterable[Observer] = ()) -> None:
-        check_count("n_threads", n_threads)
+        check_optional_count("n_threads", n_threads)
         self._n_threads = n_threads or len(os.sched_getaffinity(0))
         self.observers = tuple(observers)
 
@@ -111,7 +111,6 @@ class SerialEngine(Engine):
         return True
 
     def broadcast[S](self, state: S) -> Broadcast[S]:
-        """Return a handle of `state`, which this process has already."""
         return Broadcast(state)
 
     def map_reduce[S, T](
@@ -123,10 +122,6 @@ class SerialEngine(Engine):
         combine: Callable[[T, T], T],
         label: str = "pass",
     ) -> T:
-        """Reduce `function(block, state)` over all blocks, pairwise in block order.
-
-        See `rff_dist.engines.Engine.map_reduce` for the contract.
-        """
         check_blocks(blocks, label)
         shared: S = state.state if isinstance(state, Broadcast) else state
         tree = PairwiseTree(combine)
@@ -149,17 +144,12 @@ class SerialEngine(Engine):
         *,
         label: str = "pass",
     ) -> int:
-        """Write `function(block, state)` to `output`, block by block; return the rows written.
-
-        See `rff_dist.engines.Engine.map_write` for the contract.
-        """
         n_samples: int = self.map_reduce(
             _WriteTask(function, output), blocks, state, combine=operator.add, label=label
         )
         return n_samples
 
     def forget(self, run: str) -> None:
-        """Drop what this process remembers of a run's blocks."""
         block_memory.forget(run)
 
     def close(self) -> None:
@@ -231,7 +221,7 @@ def block_error(block: Block, error: BaseException) -> BlockError:
     )
 
 
-def check_count(name: str, value: object) -> None:
+def check_optional_count(name: str, value: object) -> None:
     """Raise InvalidParameterError unless `value` is None or an integer of at least 1."""
     if value is None:
         return

@@ -88,7 +88,7 @@ class RandomFeatureEstimator(BaseEstimator, ABC):
 
     @property
     def length_scale_(self) -> LengthScale | None:
-        """The kernel's width in use; None for a kernel that has several, or none."""
+        """The length scale in use; None for a kernel that has several, or none."""
         self._require_fitted("length_scale_")
         return pipeline.length_scale_of(self.feature_map_)
 

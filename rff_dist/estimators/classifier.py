@@ -50,8 +50,8 @@ def _has_probabilities(estimator: RFFClassifier) -> bool:
 class RFFClassifier(ClassifierMixin, RandomFeatureEstimator):
     """Classification in random Fourier or Nyström features: ridge, logistic regression or kernel SVM.
 
-    Ridge on class codes −1 and +1 costs what `RFFRidge` does, and chooses as that does: kernel, length
-    scales, features and alpha by the squared errors of held-out rows' codes. The other losses start from it
+    Ridge on class targets −1 and +1 costs what `RFFRidge` does, and chooses as that does: kernel, length
+    scales, features and alpha by the squared errors of held-out rows' targets. The other losses start from it
     and take 10 to 30 cheap passes more, of O(n_samples · n_components · n_features) each. All have the same
     bits on one thread, many threads or a cluster, and memory does not grow with the rows.
 
@@ -62,7 +62,7 @@ class RFFClassifier(ClassifierMixin, RandomFeatureEstimator):
     sample_weight_kind, engine
         As in `RFFRidge`. Probabilities do not change with a factor on all weights either.
     alpha : "auto", "gcv", "evidence", "press", "cv", "cv-1se", float or sequence of float, default="auto"
-        The penalty, chosen as in `RFFRidge` for ridge on the codes. Of the objectives Σ w·(y − f)² +
+        The penalty, chosen as in `RFFRidge` for ridge on the targets. Of the objectives Σ w·(y − f)² +
         alpha‖W‖², Σ w·max(0, 1 − y·f)² + alpha‖W‖² and −Σ w·log p + ½·alpha‖W‖². The squared hinge takes
         ridge's choice as it is; the logistic loss takes it times the mean of p·(1 − p), so that it has as
         many degrees of freedom, and at least times 1/8. One number is taken as it is: 1/alpha is the C of
@@ -87,7 +87,7 @@ class RFFClassifier(ClassifierMixin, RandomFeatureEstimator):
         The labels, sorted.
     coef_ : float64 array of shape (1, n_components) or (n_classes, n_components)
         Weights of the features; a single row for two classes. For the squared loss they are ridge's on the
-        codes, whose scores Z·coef_' + intercept_ are calibrated before anything is decided by them.
+        targets, whose scores Z·coef_' + intercept_ are calibrated before anything is decided by them.
     intercept_ : float64 array of shape (1,) or (n_classes,)
         Added to all scores, before their calibration.
     n_iter_ : int
@@ -95,10 +95,10 @@ class RFFClassifier(ClassifierMixin, RandomFeatureEstimator):
     alpha_, length_scale_, n_components_, ranked_columns_, feature_map_, model_, n_features_in_
         As in `RFFRidge`.
     selection_, statistics_
-        As in `RFFRidge`; `selection_` and `statistics_` are those of ridge on the codes.
+        As in `RFFRidge`; `selection_` and `statistics_` are those of ridge on the targets.
     estimate_ : dict or None
         What is expected on new rows, by rows that were held out: `accuracy` and `log_loss` with their
-        `…_standard_error`, of ridge on the codes whatever the loss is. None without folds.
+        `…_standard_error`, of ridge on the targets whatever the loss is. None without folds.
 
     Notes
     -----
@@ -294,13 +294,12 @@ class RFFClassifier(ClassifierMixin, RandomFeatureEstimator):
 
     @property
     def model_(self) -> RidgeModel:
-        """The trained model, ready to be stored."""
         self._require_fitted("model_")
         return self._fitted
 
     @property
     def statistics_(self) -> RidgeStatistics:
-        """The exact sums of ridge on the codes."""
+        """The exact sums of ridge on the targets."""
         self._require_fitted("statistics_")
         if self._fitted.statistics is None:
             raise AttributeError("this model was stored without its statistics")

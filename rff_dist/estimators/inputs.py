@@ -156,7 +156,6 @@ def with_groups(dataset: Dataset, groups: Any) -> Dataset:
 
     Parameters
     ----------
-    dataset : Dataset
     groups : array-like, series, Dask or Zarr array, Column or str, of shape (n_samples,), or None
         Integers, booleans, text or whole floats; or the name of an array in the dataset's group.
 

@@ -48,12 +48,13 @@ class RFFKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin,
         see `rff_dist.kernels.find_kernel`. A length scale that
         a kernel object or a part of it was made with is kept.
     length_scale : "auto", float or array of shape (n_features,), default="auto"
-        The kernel's width, in units of the (standardised) inputs; "auto" is the median distance between
+        The length scale, in units of the (standardised) inputs; "auto" is the median distance between
         rows of a seeded sample. Clusters that are not convex want less: about the width of a cluster.
     n_components : int, default=1024
-        D, the width of Z: the error of the kernel falls as 1/√D, cost grows with it. An even number makes
-        cos/sin pairs; an odd one cosines with random phases, which have more variance. Of Nyström features
-        the number of centres; fewer where all distinct rows, which make the kernel exact, are fewer.
+        D, the number of components of Z: the error of the kernel falls as 1/√D, cost grows with it. An even
+        number makes cos/sin pairs; an odd one cosines with random phases, which have more variance. Of
+        Nyström features the number of centres; fewer where all distinct rows, which make the kernel exact,
+        are fewer.
     n_init : int or "auto", default="auto"
         Starts, which share each pass; the one of least inertia is kept. "auto" is 1.
     init : {"k-means||", "k-means++"} or array, default="k-means||"
@@ -108,7 +109,7 @@ class RFFKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin,
     n_iter_ : int
         Lloyd passes.
     length_scale_ : float or tuple of float
-        The kernel's width in use.
+        The length scale in use.
     feature_map_ : FeatureMap
         With the standardizer of the inputs.
     clusters_ : Clusters
@@ -357,7 +358,7 @@ class RFFKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin,
 
     @property
     def length_scale_(self) -> LengthScale | None:
-        """The kernel's width in use; None for a kernel that has several, or none."""
+        """The length scale in use; None for a kernel that has several, or none."""
         self._require_fitted("length_scale_")
         return pipeline.length_scale_of(self.feature_map_)
 

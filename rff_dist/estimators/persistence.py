@@ -82,10 +82,6 @@ def save_model(
 def load_model(url: str | os.PathLike[str]) -> RFFRidge | RFFClassifier | RFFKMeans:
     """Load a model that `save_model`, `rff-dist` or a flow stored, as a fitted estimator.
 
-    Parameters
-    ----------
-    url : str or Path
-
     Raises
     ------
     StorageError

@@ -34,17 +34,14 @@ class ExplicitFeatureMap(FeatureMap):
 
     @property
     def n_features(self) -> int:
-        """Columns of the inputs."""
         return self.width
 
     @property
     def scales(self) -> Runs:
-        """1 for all components."""
         return ((self.n_components, 1.0),)
 
     @property
     def bounded(self) -> bool:
-        """False: the features grow with their inputs."""
         return False
 
     @property
@@ -52,13 +49,11 @@ class ExplicitFeatureMap(FeatureMap):
         return {"width": self.width}
 
     def digest(self) -> str:
-        """Return the SHA-256 of all fields."""
         facts, arrays = self.record()
         label = " ".join([self.kind, *map(repr, facts.values())])
         return arrays_digest(label, list(arrays.values()), self.standardizer)
 
     def record(self) -> Record:
-        """Return what the map is stored as."""
         values = ((one.name, getattr(self, one.name)) for one in fields(cast("Any", self)))
         return self._facts, {name: value for name, value in values if isinstance(value, np.ndarray)}
 
@@ -66,7 +61,6 @@ class ExplicitFeatureMap(FeatureMap):
     def from_record(
         cls, facts: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], standardizer: Standardizer | None
     ) -> Self:
-        """Rebuild the map from what `record` returned."""
         stored = {**facts, **arrays}
         given = {one.name: stored[one.name] for one in fields(cast("Any", cls)) if one.name in stored}
         return cls(**{**given, "standardizer": standardizer, "spec": None})
@@ -91,16 +85,13 @@ class LinearFeatureMap(ExplicitFeatureMap):
 
     @property
     def n_components(self) -> int:
-        """One component per column."""
         return len(self.columns)
 
     @property
     def bounded(self) -> bool:
-        """Whether there is nothing but the constant."""
         return bool((self.columns < 0).all())
 
     def fill(self, inputs: Float32Array, out: FloatArray, start: int, stop: int) -> None:
-        """Write unnormalised components `start:stop` to `out`."""
         for line, column in zip(out, self.columns[start:stop], strict=True):
             line[:] = 1.0 if column < 0 else inputs[:, column]
 
@@ -129,21 +120,17 @@ class ThresholdFeatureMap(ExplicitFeatureMap):
 
     @property
     def n_components(self) -> int:
-        """One component per threshold."""
         return len(self.thresholds)
 
     @property
     def scales(self) -> Runs:
-        """One scale for each column's thresholds."""
         return as_runs(self.factors)
 
     @property
     def bounded(self) -> bool:
-        """True: features are 0 or 1."""
         return True
 
     def fill(self, inputs: Float32Array, out: FloatArray, start: int, stop: int) -> None:
-        """Write unnormalised components `start:stop` to `out`."""
         for i, component in enumerate(range(start, stop)):
             np.greater_equal(inputs[:, self.columns[component]], self.thresholds[component], out=out[i])
 
@@ -208,11 +195,9 @@ class MonomialFeatureMap(ExplicitFeatureMap):
 
     @property
     def n_components(self) -> int:
-        """One component per monomial."""
         return len(self.inputs)
 
     def fill(self, inputs: Float32Array, out: FloatArray, start: int, stop: int) -> None:
-        """Write unnormalised components `start:stop` to `out`."""
         for line, columns, factor in zip(
             out, self.inputs[start:stop].tolist(), self.factors[start:stop], strict=True
         ):
@@ -272,7 +257,6 @@ class PolynomialFeatureMap(ExplicitFeatureMap):
 
     @property
     def n_components(self) -> int:
-        """Buckets of the sketch."""
         return self.size
 
     @property
@@ -281,11 +265,9 @@ class PolynomialFeatureMap(ExplicitFeatureMap):
 
     @property
     def stripes(self) -> list[tuple[int, int]]:
-        """All components at once: the Fourier transform makes them together."""
         return [(0, self.size)]
 
     def fill(self, inputs: Float32Array, out: FloatArray, start: int, stop: int) -> None:
-        """Write unnormalised components `start:stop` to `out`."""
         rows = max(1, 2**21 // self.size)  # 16 MiB of work, whatever the size
         for first in range(0, len(inputs), rows):
             part = inputs[first : first + rows]

@@ -135,7 +135,7 @@ class FeatureMap(ABC):
     @property
     @abstractmethod
     def n_components(self) -> int:
-        """D, the width of Z."""
+        """D, the number of components of Z."""
 
     @property
     @abstractmethod
@@ -152,7 +152,6 @@ class FeatureMap(ABC):
             From `prepare`.
         out : float64 array of shape (stop - start, n_samples)
             Overwritten.
-        start, stop : int
         """
 
     @abstractmethod
@@ -211,7 +210,6 @@ class FeatureMap(ABC):
             From `prepare`.
         out : array of shape (n_samples, first + n_components or more), in C order
             Of float32 where the map is in `single_precision`, else of float64.
-        first : int
         """
         for start, stop in self.stripes:
             self.fill(inputs, out[:, first + start : first + stop].T, start, stop)

@@ -60,11 +60,9 @@ class ExtendedDataset(Dataset):
         return self.source.is_lazy
 
     def lazy(self, block: Block) -> tuple[Any, Any, Any]:
-        """Return the source's collections."""
         return self.source.lazy(block)
 
     def can_travel(self) -> bool:
-        """Return whether another process can read the source."""
         return self.source.can_travel()
 
     @property
@@ -72,11 +70,9 @@ class ExtendedDataset(Dataset):
         return self.source, self.addition
 
     def read_groups(self, block: Block) -> NDArray[Any] | None:
-        """Read the source's groups."""
         return self.source.read_groups(block)
 
     def read(self, block: Block) -> Rows:
-        """Read the rows of a block, and what belongs to them."""
         return self.addition(self.source.read(block))
 
     def prefix_fingerprint(self, n_samples: int) -> str | None:
@@ -151,27 +147,21 @@ class GroupedDataset(ExtendedDataset):
         return self.source.weighted
 
     def read_weight(self, block: Block) -> FloatArray | None:
-        """Read the weights of one block alone; None without weights."""
         return self.source.read_weight(block)
 
     def read_groups(self, block: Block) -> NDArray[Any]:
-        """Read the groups of one block alone."""
         return self.addition.read(block)
 
     def read_targets(self) -> Any:
-        """Read the source's y."""
         return self.source.read_targets()
 
     def without_targets(self) -> GroupedDataset:
-        """Return the same rows and groups without y."""
         return GroupedDataset(self.source.without_targets(), self.groups)
 
     def take(self, indices: NDArray[np.intp], /) -> tuple[NDArray[Any], FloatArray | None, FloatArray | None]:
-        """Return X, y and weights of single rows, in the order asked."""
         return self.source.take(indices)
 
     def fingerprint(self) -> str:
-        """Digest of the rows and the groups."""
         parts = ("groups", self.source.fingerprint(), self.groups.fingerprint())
         return hashlib.sha256("|".join(parts).encode()).hexdigest()
 
@@ -253,32 +243,26 @@ class LabelledDataset(ExtendedDataset):
 
     @property
     def n_targets(self) -> int:
-        """1 for two classes, else the number of classes."""
         return 1 if len(self.classes) == 2 else len(self.classes)
 
     @property
     def one_dimensional(self) -> bool:
-        """Whether there are two classes."""
         return self.n_targets == 1
 
     @property
     def weighted(self) -> bool:
-        """Whether rows or classes have weights."""
         return self.source.weighted or self.class_weight is not None
 
     def read_weight(self, block: Block) -> FloatArray | None:
-        """Read labels and weights of one block, without its X; None without weights."""
         weight = self.source.read_weight(block)
         if self.class_weight is None:
             return weight
         return self.addition.weighted(self.read_codes(block), weight)
 
     def read_targets(self) -> Column:
-        """Return the labels."""
         return self.labels
 
     def without_targets(self) -> Dataset:
-        """Return the source without targets."""
         return self.source.without_targets()
 
     def read_codes(self, block: Block) -> IntArray:
@@ -286,13 +270,11 @@ class LabelledDataset(ExtendedDataset):
         return encode(self.labels.read(block), self.classes, np.arange(block.start, block.stop))
 
     def take(self, indices: NDArray[np.intp], /) -> Sample:
-        """Return X, targets and weights of single rows, in the order asked."""
         X, _, weight = self.source.take(indices)
         codes = encode(self.labels.take(indices), self.classes, np.asarray(indices))
         return Sample(X, class_targets(codes, len(self.classes)), self.addition.weighted(codes, weight))
 
     def fingerprint(self) -> str:
-        """Digest of the rows, the labels, the classes and their weights."""
         digest = hashlib.sha256("|".join([self.source.fingerprint(), self.labels.fingerprint()]).encode())
         digest.update(repr(self.classes.tolist()).encode())
         if self.class_weight is not None:
@@ -431,7 +413,6 @@ class LabelReader(BlockFunction[None, LabelCounts]):
 
     Attributes
     ----------
-    labels : Column
     source : Dataset or None
         Whose weights count; None weighs each row 1.
     """
@@ -442,7 +423,6 @@ class LabelReader(BlockFunction[None, LabelCounts]):
     run = None
 
     def begin(self, block: Block, _: None) -> Callable[[], LabelCounts]:
-        """Read a block's labels and weights, and return what counts them."""
         weight = None if self.source is None else self.source.read_weight(block)
         return partial(count_block, self.labels.read(block), weight, block.start)
 

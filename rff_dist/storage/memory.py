@@ -36,27 +36,22 @@ class ArraysDataset(Dataset):
 
     @property
     def n_targets(self) -> int:
-        """Columns of y; 0 without y."""
         if self.y is None:
             return 0
         return int(self.y.shape[1]) if self.y.ndim == 2 else 1
 
     @property
     def one_dimensional(self) -> bool:
-        """Whether y is a vector rather than a matrix."""
         return self.y is not None and self.y.ndim == 1
 
     @property
     def weighted(self) -> bool:
-        """Whether rows have weights."""
         return self.sample_weight is not None
 
     def prefix_fingerprint(self, n_samples: int) -> str | None:
-        """Digest of the first rows alone: see `prefix_digest`."""
         return prefix_digest(self, n_samples)
 
     def read_targets(self) -> Any:
-        """Return y as it is held."""
         return self.y
 
 
@@ -71,19 +66,15 @@ class RowsInMemory(ArraysDataset):
         return cast("np.dtype[Any]", self.X.dtype)
 
     def read(self, block: Block) -> Rows:
-        """Return the rows of one block; of a dense X as views."""
         return Rows(block, *self._select(slice(block.start, block.stop)))
 
     def take(self, indices: np.ndarray | Sequence[int]) -> Sample:
-        """Return single rows, in the order asked."""
         return Sample(*self._select(check_indices(indices, self.n_samples)))
 
     def read_weight(self, block: Block) -> np.ndarray | None:
-        """Return the weights of one block; None without weights."""
         return None if self.sample_weight is None else self.sample_weight[block.start : block.stop]
 
     def can_travel(self) -> bool:
-        """Return False: other processes get a copy."""
         return False
 
     def _select(self, rows: slice | np.ndarray) -> tuple[Any, np.ndarray | None, np.ndarray | None]:
@@ -169,7 +160,6 @@ class ArrayDataset(RowsInMemory):
             object.__setattr__(self, name, value)
 
     def without_targets(self) -> ArrayDataset:
-        """Return the same rows without y."""
         return replace(self, y=None, target_names=None)
 
     @cached_property
@@ -179,7 +169,6 @@ class ArrayDataset(RowsInMemory):
         return hashlib.sha256("|".join(parts).encode()).hexdigest()
 
     def fingerprint(self) -> str:
-        """Digest of all values."""
         return self._digest
 
 
@@ -202,11 +191,9 @@ class SparseDataset(RowsInMemory):
     feature_names = target_names = None
 
     def without_targets(self) -> SparseDataset:
-        """Return the same rows without y."""
         return replace(self, y=None)
 
     def fingerprint(self) -> str:
-        """Digest of all values."""
         hasher = hashlib.sha256(repr(self.X.shape).encode())
         for array in (self.X.data, self.X.indices, self.X.indptr, self.y, self.sample_weight):
             if array is not None:
@@ -269,7 +256,6 @@ def prefix_digest(dataset: Dataset, n_samples: int) -> str:
 
     Parameters
     ----------
-    dataset : Dataset
     n_samples : int
         How many of its rows.
 

@@ -268,9 +268,9 @@ def test_losses_do_not_overflow(score, code):
     ("y", "message"),
     [
         (None, "y has 0 columns"),
-        ([[0.0], [1.0]], r"y holds \[0.0\] in row 5; expected class codes"),
+        ([[0.0], [1.0]], r"y holds \[0.0\] in row 5; expected class targets"),
         ([[1.0, 1.0, -1.0], [1.0, -1.0, -1.0]], r"y holds \[1.0, 1.0, -1.0\] in row 5"),
-        ([[1.0, -1.0], [1.0, -1.0]], "y has 2 columns of class codes; the model has 1"),
+        ([[1.0, -1.0], [1.0, -1.0]], "y has 2 columns of class targets; the model has 1"),
     ],
 )
 def test_targets_that_are_no_codes_are_refused_with_their_row(y, message):
