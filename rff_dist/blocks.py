@@ -22,7 +22,6 @@ from rff_dist.statistics_spec import tile_rows
 from rff_dist.triangular import limit_blas
 
 type FloatArray = NDArray[np.float64]
-type IntArray = NDArray[np.int64]
 
 _LARGEST_BASE = 1e40  # of a fourth power that float64 can still weight and sum
 ROUNDING = 1e-14  # of a mean square: what rounding alone may leave as the variance of a constant
@@ -579,12 +578,3 @@ def measure_features(rows: Rows, feature_map: FeatureMap) -> FloatArray:
 
     share_out(measure, feature_map.stripes)
     return largest
-
-
-# -- statistics ------------------------------------------------------------------------------------
-
-
-type _FilledTile = tuple[int, slice, FloatArray]  # its piece, its rows, its features
-
-
-# -- predictions -----------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
@@ -96,11 +96,10 @@ def read_any(url: str | os.PathLike[str]) -> RidgeModel | Clusters:
         As `read_clusters`.
     """
     record = read_record(url)
-    if record.kind == KIND:
-        return _clusters_from(record, url)
-    if record.kind == RIDGE:
-        return model_from(record, url)
-    raise StorageError(f"{redact(str(url))} holds a {record.kind!r}; expected a {RIDGE!r} or a {KIND!r}")
+    if record.kind not in READERS:
+        expected = " or ".join(f"a {kind!r}" for kind in READERS)
+        raise StorageError(f"{redact(str(url))} holds a {record.kind!r}; expected {expected}")
+    return READERS[record.kind](record, url)
 
 
 def digest_of(clusters: Clusters) -> str:
@@ -132,3 +131,10 @@ def _clusters_from(record: Record, url: str | os.PathLike[str]) -> Clusters:
         )
     except KeyError as error:
         raise IntegrityError(f"the clusters at {redact(str(url))} lack {error}; store them again") from error
+
+
+#: What reads each kind of stored model.
+READERS: dict[str, Callable[[Record, str | os.PathLike[str]], RidgeModel | Clusters]] = {
+    RIDGE: model_from,
+    KIND: _clusters_from,
+}

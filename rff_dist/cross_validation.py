@@ -77,6 +77,9 @@ class Choice:
 class CrossValidation:
     """Validation errors of every split, size, alpha and target.
 
+    Methods raise InvalidParameterError for a number of components that is not in the table, and for standard
+    errors where there is one split only.
+
     Attributes
     ----------
     folds : Folds
@@ -140,13 +143,7 @@ class CrossValidation:
         return self._choice(size, _last_within(scores[size], scores.min() + RESOLUTION))
 
     def best_of(self, n_components: int) -> Choice:
-        """Return the alpha of one size with the least score, the largest of those within 1e-10.
-
-        Raises
-        ------
-        InvalidParameterError
-            If the size is not in the table.
-        """
+        """Return the alpha of one size with the least score, the largest of those within 1e-10."""
         size = self._place_of(n_components)
         scores = self.scores[size]
         return self._choice(size, _last_within(scores, scores.min() + RESOLUTION))
@@ -157,11 +154,6 @@ class CrossValidation:
         Without noise a path is flat down to the rounding errors at its end. Where the best alpha leaves rows
         a mean leverage above 0.9, the largest alpha within a tenth of a standard error takes its place:
         nothing is lost, and the coefficients are less of a chance.
-
-        Raises
-        ------
-        InvalidParameterError
-            If the size is not in the table.
         """
         best = self.best_of(n_components)
         size = self._place_of(n_components)
@@ -174,25 +166,13 @@ class CrossValidation:
         return self.leverages is not None and float(self.leverages[:, size, at].mean()) > INTERPOLATING
 
     def one_standard_error(self, n_components: int) -> Choice:
-        """Return the largest alpha of one size within one standard error of that size's best.
-
-        Raises
-        ------
-        InvalidParameterError
-            If the size is not in the table, or there is one split only.
-        """
+        """Return the largest alpha of one size within one standard error of that size's best."""
         limit = self._limit(self.best_of(n_components))
         size = self._place_of(n_components)
         return self._choice(size, _last_within(self.scores[size], limit))
 
-    def smallest_width(self) -> Choice:
-        """Return the least number of components whose best is within one standard error of the best of all.
-
-        Raises
-        ------
-        InvalidParameterError
-            If there is one split only.
-        """
+    def fewest_components(self) -> Choice:
+        """Return the least number of components whose best is within one standard error of the best."""
         limit = self._limit(self.best)
         size = int(np.argmax(self.scores.min(axis=1) <= limit))
         return self.best_of(int(self.n_components[size]))
@@ -331,11 +311,6 @@ def cross_validate(
     n_threads : int, optional
         Splits and sizes worked on side by side, each with one BLAS thread, so that no bit depends on it;
         all cores of the process by default.
-
-    Returns
-    -------
-    CrossValidation
-        The whole table.
 
     Raises
     ------

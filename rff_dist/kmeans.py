@@ -306,9 +306,6 @@ def find_clusters(
     return finish(passes)[0]
 
 
-# -- starts ----------------------------------------------------------------------------------------
-
-
 # -- Lloyd passes ----------------------------------------------------------------------------------
 
 
@@ -556,6 +553,3 @@ def _refilled(job: Measured, centres: FloatArray, empty: NDArray[np.intp]) -> Fl
     if len(chosen.keys):
         logger.info("%d empty clusters move to rows %s", len(chosen.keys), chosen.row_numbers.tolist())
     return places
-
-
-# -- labels and distances --------------------------------------------------------------------------

@@ -795,7 +795,7 @@ def solve_folds(
         feature_maps=maps,
         fit_intercept=fit_intercept,
     )
-    choice = table.smallest_width() if len(widths) > 1 else table.best
+    choice = table.fewest_components() if len(widths) > 1 else table.best
     find = table.one_standard_error if isinstance(alpha, str) and alpha == "cv-1se" else table.safest
     choice = find(choice.n_components)
     if alpha_per_target is not False and not is_one_alpha(alpha):

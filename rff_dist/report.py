@@ -228,7 +228,7 @@ def save_cross_validation(
     best, chosen = table.best, None
     if len(table.weights) > 1:
         several = len(table.n_components) > 1
-        chosen = table.smallest_width() if several else table.one_standard_error(best.n_components)
+        chosen = table.fewest_components() if several else table.one_standard_error(best.n_components)
     figure = Figure(figsize=(10.6, 5.0), layout="constrained", facecolor="white")
     figure.get_layout_engine().set(w_pad=0.12, h_pad=0.1)  # type: ignore[union-attr, call-arg]
     heading = {"parse_math": False, "fontweight": "bold", "fontsize": 13, "color": _INK}

@@ -109,10 +109,7 @@ class ZarrDataset(ArraysDataset):
     def read(self, block: Block) -> Rows:
         """Read the rows of one block.
 
-        Returns
-        -------
-        Rows
-            X in its stored dtype, y as float64 of shape (rows, n_targets).
+        X is in its stored dtype, y float64 of shape (rows, n_targets).
 
         Raises
         ------
