@@ -28,8 +28,7 @@ from rff_dist import (
 from rff_dist.blocks import Block, Rows, cut_blocks, using_threads
 from rff_dist.cluster_sums import Centres, ClusterGrid
 from rff_dist.clustering import sum_clusters
-from rff_dist.engines.dask import _Pass
-from rff_dist.engines.dask_pass import SLOTS
+from rff_dist.engines.dask_pass import SLOTS, Pass
 from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.feature_map import draw_nystrom
 from rff_dist.lloyd import Course, margin_losses, sum_remembered
@@ -338,7 +337,7 @@ def test_bad_parameters_are_refused(options, message):
 
 
 def test_a_block_goes_to_the_worker_that_remembers_it_unless_that_is_busy_or_gone():
-    running = object.__new__(_Pass)
+    running = object.__new__(Pass)
     running._blocks, running._homes, running._load = [Block(7, 0, 1)], {7: "b"}, Counter()
     running._engine = SimpleNamespace(_current_workers=lambda: {"a": 1, "b": 1})
     assert running._free_worker(0) == "b"
