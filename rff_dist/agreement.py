@@ -72,7 +72,6 @@ def count_agreement(labels: NDArray[Any], clusters: NDArray[Any], n_clusters: in
         Known labels of any type that sorts.
     clusters : int array of shape (n_samples,)
         In [0, n_clusters).
-    n_clusters : int
     """
     found, codes = np.unique(labels, return_inverse=True)
     pairs = codes.astype(np.int64) * n_clusters + clusters

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -28,7 +28,6 @@ from rff_dist.storage import ArrayDataset
 
 __all__ = ["ApproximationError", "Estimate", "Measure", "approximation_error", "error_curve"]
 
-type FloatArray = NDArray[np.float64]
 type Measure = Literal["mean", "max", "operator_norm", "relative_operator_norm"]
 
 
@@ -38,7 +37,6 @@ class Estimate:
 
     Attributes
     ----------
-    value : float
     low, high : float
         Student's interval of the mean; `low` is at least 0, as errors are.
     """
@@ -123,7 +121,6 @@ def approximation_error(
     kernel : name or Kernel
         What the features stand for, with its length scale in units of the (standardised) inputs: for a map
         that was drawn, `feature_map.spec.kernel`.
-    feature_map : FeatureMap
     X : array-like of shape (n_rows, n_features), or Dataset
         Rows of weight 0 are left out.
     n_samples : int
@@ -134,10 +131,6 @@ def approximation_error(
         Of the intervals, between 0 and 1.
     random_state : int, Generator, RandomState or None
         Seed of the choice of rows.
-
-    Returns
-    -------
-    error : ApproximationError
 
     Raises
     ------
@@ -260,7 +253,7 @@ def _nested(feature_map: FeatureMap) -> bool:
 
 def _samples(X: ArrayLike | Dataset, n_samples: int, n_repeats: int, seed: int) -> NDArray[Any]:
     """Return disjoint samples of rows, of shape (n_repeats, n_samples, n_features)."""
-    dataset = cast("Dataset", X) if hasattr(X, "read") else ArrayDataset(np.asarray(X))
+    dataset = X if isinstance(X, Dataset) else ArrayDataset(np.asarray(X))
     rows = sample_inputs(dataset, seed, n_rows=n_samples * n_repeats)
     size = min(n_samples, len(rows) // n_repeats)
     if size < 2:

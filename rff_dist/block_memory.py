@@ -38,9 +38,6 @@ def keep(run: str, key: Hashable, value: Any, *, n_bytes: int, number: int, budg
 
     Parameters
     ----------
-    run : str
-    key : hashable
-    value : object
     n_bytes : int
         That it takes.
     number : int
@@ -48,10 +45,6 @@ def keep(run: str, key: Hashable, value: Any, *, n_bytes: int, number: int, budg
     budget : int
         Bytes that all entries of this process may take. What other runs kept, and what this one kept before
         its last pass, makes room.
-
-    Returns
-    -------
-    kept : bool
     """
     with _lock:
         if not _has_room(run, n_bytes, number=number, budget=budget):

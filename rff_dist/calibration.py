@@ -1,8 +1,8 @@
 """Probabilities of classes from scores: Platt's sigmoid, and its like for several classes.
 
-Ridge on −1 and +1 codes ranks rows well, but its scores are no probabilities. p = σ(a·f + b) for two classes,
-and softmax(a·f_k + b_k) for more, is fitted by maximum likelihood, on scores that did not see their own row:
-those of ridge are known without refitting,
+Ridge on targets of −1 and +1 ranks rows well, but its scores are no probabilities. p = σ(a·f + b) for two
+classes, and softmax(a·f_k + b_k) for more, is fitted by maximum likelihood, on scores that did not see their
+own row: those of ridge are known without refitting,
 
     f₋ᵢ(xᵢ) = yᵢ − (yᵢ − f(xᵢ)) / (1 − hᵢ),  hᵢ = wᵢ·(1/Σw + (zᵢ − z̄)'(A + alpha·I)⁻¹(zᵢ − z̄)).
 

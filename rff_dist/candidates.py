@@ -23,14 +23,15 @@ from numpy.typing import NDArray
 
 from rff_dist import block_memory
 from rff_dist.blocks import Rows, using_threads
-from rff_dist.clustering import EQUAL, Centres, ClusterSums, Scorer, factors_of, row_uniforms, visit_tiles
+from rff_dist.cluster_sums import EQUAL, Centres, ClusterSums, factors_of, visit_tiles
+from rff_dist.clustering import Scorer, row_uniforms
 from rff_dist.feature_map import FeatureMap
 from rff_dist.frequencies import counter_uniforms
 
 __all__ = [
-    "Choice",
     "ChosenRows",
     "Points",
+    "SeedChoice",
     "choose_centres",
     "choose_rows",
     "exchange_centres",
@@ -79,7 +80,7 @@ class Points:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Choice:
+class SeedChoice:
     """The state of a pass that chooses rows far from their nearest points.
 
     Attributes
@@ -130,7 +131,7 @@ class ChosenRows:
         return ChosenRows(self.size, keys[best], row_numbers[best], features)
 
 
-def choose_rows(rows: Rows, state: Choice) -> ChosenRows:
+def choose_rows(rows: Rows, state: SeedChoice) -> ChosenRows:
     """Choose rows of a block: the farthest from their nearest points, or drawn by their squared distances.
 
     Rows without weight, or at a point, are never chosen. A row's draw depends on the seed, the number of

@@ -11,7 +11,6 @@ data set via the gap statistic; Ben-Hur, Elisseeff & Guyon (2002) and von Luxbur
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -29,10 +28,8 @@ from rff_dist.drawing import sample_inputs
 from rff_dist.errors import InvalidParameterError, PlanError
 from rff_dist.feature_map import FeatureMap
 from rff_dist.frequencies import derived_seed
-from rff_dist.kmeans import Clusters
+from rff_dist.kmeans_starts import Clusters
 from rff_dist.plan import PROCESS_BYTES, available_memory, human_bytes
-
-logger = logging.getLogger(__name__)
 
 type FloatArray = NDArray[np.float64]
 type IntArray = NDArray[np.integer[Any]]
@@ -47,12 +44,11 @@ _MAX_ITER = 50
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Candidate:
+class JudgedNumber:
     """Clusters, and how well they and their number describe samples of the rows.
 
     Attributes
     ----------
-    clusters : Clusters
     silhouette : float
         Mean of (b - a) / max(a, b) over a sample, a the mean distance of a row to the others of its cluster,
         b that to the nearest other cluster, in features; NaN where the sample is in one cluster.
@@ -87,14 +83,11 @@ class Comparison:
 
     Attributes
     ----------
-    candidates : tuple of Candidate
-    criterion : str
-    best_index : int
     n_sampled : int
         Rows that silhouettes are means over.
     """
 
-    candidates: tuple[Candidate, ...]
+    candidates: tuple[JudgedNumber, ...]
     criterion: str
     best_index: int
     n_sampled: int
@@ -157,8 +150,6 @@ def compare(dataset: Dataset, found: Sequence[Clusters], *, criterion: str, seed
 
     Parameters
     ----------
-    dataset : Dataset
-    found : sequence of Clusters
     criterion : str
         See `fit`.
     seed : int
@@ -179,11 +170,11 @@ def compare(dataset: Dataset, found: Sequence[Clusters], *, criterion: str, seed
         stabilities(Z[few], numbers, seed=seed),
         strict=True,
     )
-    candidates = tuple(Candidate(*one) for one in judged)
+    candidates = tuple(JudgedNumber(*one) for one in judged)
     return Comparison(candidates, criterion, choose(candidates, criterion), len(X))
 
 
-def choose(candidates: Sequence[Candidate], criterion: str) -> int:
+def choose(candidates: Sequence[JudgedNumber], criterion: str) -> int:
     """Return the place of the best of candidates by ascending number of clusters; see `fit` for the rules."""
     if criterion == "gap":
         for i, (one, following) in enumerate(pairwise(candidates)):
@@ -248,8 +239,6 @@ def gap_statistics(
         A sample.
     feature_map : FeatureMap
         In whose features W is measured.
-    n_clusters : sequence of int
-    seed : int
 
     References
     ----------
@@ -286,8 +275,6 @@ def stabilities(points: FloatArray, n_clusters: Sequence[int], *, seed: int) -> 
     Parameters
     ----------
     points : float64 array of shape (n_points, n_components)
-    n_clusters : sequence of int
-    seed : int
     """
     found = []
     for number in n_clusters:

@@ -1,4 +1,4 @@
-"""Classifiers on the engine: ridge on class codes, then passes of a loss, or probabilities for its scores.
+"""Classifiers on the engine: ridge on targets of −1 and +1, then passes of a loss, or probabilities.
 
 Ridge comes first in any case: it chooses alpha, its solution is the start of the other losses, and its Gram
 their preconditioner. Each evaluation of a loss is one pass, which makes all features once.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import operator
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from functools import partial
@@ -17,25 +16,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rff_dist import automatic, pipeline, prediction
+from rff_dist import automatic, pipeline
+from rff_dist.accumulation import LinearModel, add_each
 from rff_dist.automatic import RidgeOptions
-from rff_dist.blocks import (
-    Block,
-    BlockTask,
-    Dataset,
-    LinearModel,
-    Rows,
-    add_each,
-    check_targets,
-    predict_rows,
-    using_threads,
-)
+from rff_dist.blocks import Block, BlockTask, Dataset, Rows, using_threads
 from rff_dist.calibration import ScoreCalibration, fit_calibration, leave_one_out_scores
+from rff_dist.class_prediction import SQUARED, class_of, decide
 from rff_dist.conformal import FoldModels, fold_models, predict_held_out
 from rff_dist.confusion import Confusion, count_classes
 from rff_dist.drawing import sample_rows
 from rff_dist.engines import Engine
-from rff_dist.errors import DataError, IntegrityError, InvalidParameterError, SolveError
+from rff_dist.errors import DataError, InvalidParameterError, SolveError
 from rff_dist.feature_map import FeatureMap
 from rff_dist.labelling import count_labels
 from rff_dist.losses import LOSSES, Logistic, Loss, LossState, LossSums, sum_loss
@@ -45,7 +36,7 @@ from rff_dist.runs import expand
 from rff_dist.solvers import RidgeSolution
 from rff_dist.solvers.minimize import Minimum, minimize_loss
 from rff_dist.statistics import RidgeStatistics
-from rff_dist.storage import LabelledDataset, create_output
+from rff_dist.storage import LabelledDataset
 from rff_dist.storage.columns import Column
 from rff_dist.storage.labelled import LabelCounts, class_weights
 from rff_dist.triangular import available_cores, solve_transposed, tile_pool
@@ -55,7 +46,6 @@ logger = logging.getLogger(__name__)
 
 type FloatArray = NDArray[np.float64]
 
-SQUARED = "squared"
 LOSS_NAMES = (SQUARED, *LOSSES)
 TOL, MAX_ITER = 1e-6, 100  # of the losses' minima
 CALIBRATION_ROWS = 10_000  # of the seeded sample whose leave-one-out scores are calibrated
@@ -74,15 +64,15 @@ HINGE_CURVATURE = 1.0  # of the squared hinge: 2 for the rows within the margin,
 
 
 def logistic_curvature(solution: RidgeSolution, sum_of_weights: float) -> float:
-    """Return the mean of p·(1 − p) that ridge on codes expects, in [1/64, 1/4].
+    """Return the mean of p·(1 − p) that ridge on targets expects, in [1/64, 1/4].
 
-    Ridge estimates f = 2p − 1, about which codes vary by 4·p·(1 − p): a quarter of the noise variance of
+    Ridge estimates f = 2p − 1, about which targets vary by 4·p·(1 − p): a quarter of the noise variance of
     greatest evidence, (rss + alpha·‖w‖²) / Σw, averaged over columns.
 
     Parameters
     ----------
     solution : RidgeSolution
-        On codes −1 and +1.
+        On targets −1 and +1.
     sum_of_weights : float
         Of the rows.
     """
@@ -111,15 +101,13 @@ def fit_loss(
     Parameters
     ----------
     dataset : Dataset
-        With codes as targets.
+        With targets of −1 and +1.
     model : RidgeModel
         Ridge on this dataset, with its statistics.
-    loss : Loss
     alpha : float
         The penalty is `loss.penalty_factor` · alpha.
     curvature : float
         See `minimize_loss`.
-    engine : Engine
     tol : float
         See `minimize_loss`.
     max_iter : int
@@ -128,7 +116,7 @@ def fit_loss(
     Raises
     ------
     DataError
-        If values are not finite or targets no codes.
+        If values are not finite or others than −1 and +1.
     """
     statistics = _statistics(model)
     equations = statistics.normal_equations(fit_intercept=model.card["fit_intercept"])
@@ -216,7 +204,7 @@ def calibrate(
     Parameters
     ----------
     dataset : Dataset
-        With codes as targets, whose weights hold those of classes.
+        With targets of −1 and +1, whose weights hold those of classes.
     model : RidgeModel
         Ridge on this dataset, with its statistics.
     class_weight : float64 array of shape (n_classes,), or None
@@ -266,17 +254,16 @@ def fit(
     tol: float = TOL,
     max_iter: int = MAX_ITER,
 ) -> tuple[RidgeModel, Solved]:
-    """Train a classifier: ridge on class codes, and then probabilities or passes of another loss.
+    """Train a classifier: ridge on targets of −1 and +1, and then probabilities or passes of another loss.
 
     Parameters
     ----------
     dataset : Dataset
-        With codes as targets, see `LabelledDataset`.
+        With targets of −1 and +1, see `LabelledDataset`.
     options : RidgeOptions
-        Of ridge on the codes. One alpha given is the loss's own. An alpha that is chosen is chosen for ridge:
-        it is the squared hinge's too, and the logistic loss's times `logistic_curvature`, by which both have
-        as many degrees of freedom, and at least 1/8.
-    engine : Engine
+        Of ridge on the targets. One alpha given is the loss's own. An alpha that is chosen is chosen for
+        ridge: it is the squared hinge's too, and the logistic loss's times `logistic_curvature`, by which
+        both have as many degrees of freedom, and at least 1/8.
     loss : "squared", "logistic" or "squared_hinge"
     class_weight : float64 array of shape (n_classes,), or None
         What the dataset multiplied the weights of each class's rows by.
@@ -348,8 +335,6 @@ def fit_labels(
         The rows; targets of its own are not used.
     labels : Column
         The label of each row.
-    options : RidgeOptions
-    engine : Engine
     loss : "squared", "logistic" or "squared_hinge"
     class_weight : "balanced", mapping of label to float, or None
         What the weights of each class's rows are multiplied by; see `class_weights`.
@@ -430,12 +415,6 @@ def _described(
     )
 
 
-def calibration_of(model: RidgeModel) -> ScoreCalibration | None:
-    """Return what turns a classifier's scores into probabilities; None where it has none."""
-    facts = model.card["classifier"]["calibration"]
-    return None if facts is None else ScoreCalibration(facts["slope"], tuple(facts["intercepts"]))
-
-
 # -- errors of rows that were held out -------------------------------------------------------------
 
 
@@ -447,12 +426,11 @@ def estimate_by_folds(
     Parameters
     ----------
     dataset : Dataset
-        With codes as targets: the rows that were trained on.
+        With targets of −1 and +1: the rows that were trained on.
     trained : Trained
         With the statistics of its folds.
     calibration : ScoreCalibration, or None
         Of the model of all rows.
-    engine : Engine
 
     Returns
     -------
@@ -490,7 +468,7 @@ def estimate_by_folds(
 def judge_held_out(
     rows: Rows, state: FoldModels, *, calibration: ScoreCalibration | None
 ) -> tuple[Confusion, ...]:
-    """Count one block of rows, whose targets are codes, apart for each split that holds rows out."""
+    """Count one block of rows, whose targets are −1 and +1, apart for each split that holds rows out."""
     scores, split, counted = predict_held_out(rows, state)
     assert rows.y is not None
     n_classes = max(2, rows.y.shape[1])
@@ -511,166 +489,6 @@ def judge_held_out(
     return tuple(of_split(index) for index in range(len(state.validated)))
 
 
-# -- evaluate --------------------------------------------------------------------------------------
-
-
-def evaluate(dataset: Dataset, model: RidgeModel, *, engine: Engine) -> Confusion:
-    """Count which classes a classifier predicts for the rows of each class, in one pass.
-
-    Parameters
-    ----------
-    dataset : Dataset
-        With codes as targets: a `LabelledDataset` of the model's classes.
-    model : RidgeModel
-        Of a classifier; where it has probabilities, they are judged too.
-    engine : Engine
-
-    Raises
-    ------
-    DataError
-        If the dataset does not fit the model, or a label is not among the classes.
-    """
-    prediction.check_dataset(dataset, model)
-    found: Confusion = engine.map_reduce(
-        BlockTask(dataset, partial(judge_rows, calibration=calibration_of(model))),
-        pipeline.blocks_of(dataset),
-        model.linear,
-        combine=operator.add,
-        label="evaluate",
-    )
-    return found
-
-
-def judge_rows(rows: Rows, model: LinearModel, *, calibration: ScoreCalibration | None) -> Confusion:
-    """Count one block of rows, whose targets are codes."""
-    assert rows.y is not None
-    check_targets(rows)
-    scores = predict_rows(rows, model)
-    return count_classes(
-        class_of(rows.y),
-        decide(scores, calibration),
-        max(2, rows.y.shape[1]),
-        sample_weight=rows.sample_weight,
-        log_probabilities=None if calibration is None else calibration.log_probabilities(scores),
-    )
-
-
-def class_of(scores: FloatArray) -> NDArray[np.intp]:
-    """Return the position of each row's class, of decisions or codes of shape (n_samples, n_columns).
-
-    The second of two classes where the value is above 0; else the first column with the largest.
-    """
-    return (scores[:, 0] > 0).astype(np.intp) if scores.shape[1] == 1 else np.argmax(scores, axis=1)
-
-
-def decisions(scores: FloatArray, calibration: ScoreCalibration | None) -> FloatArray:
-    """Return what a classifier decides by, of its scores of shape (n_samples, n_columns).
-
-    Log odds for two classes, else log probabilities up to a shift of each row; the scores themselves where
-    there is no calibration.
-    """
-    return scores if calibration is None else calibration.logits(scores)
-
-
-def decide(scores: FloatArray, calibration: ScoreCalibration | None) -> NDArray[np.intp]:
-    """Return the position of each row's predicted class, which is that of its largest probability."""
-    return class_of(decisions(scores, calibration))
-
-
-# -- predict ---------------------------------------------------------------------------------------
-
-
-def predict(
-    dataset: Dataset,
-    model: RidgeModel,
-    url: str | os.PathLike[str],
-    *,
-    engine: Engine,
-    probabilities: bool = False,
-    overwrite: bool = False,
-) -> int:
-    """Write the class of every row to a new Zarr group, as the array `labels` of the labels' own type.
-
-    With `probabilities` the array of that name beside it, of shape (n_samples, n_classes), holds those of
-    each class, and the group's attribute `feature_names` the classes. The pass is idempotent, and the output
-    appears at `url` when it is complete.
-
-    Returns
-    -------
-    n_samples : int
-        Rows written.
-
-    Raises
-    ------
-    DataError
-        If the dataset does not fit the model.
-    SolveError
-        If there are no probabilities.
-    StorageError
-        If the output exists and `overwrite` is False, or cannot be written.
-    """
-    prediction.check_dataset(dataset, model)
-    calibration = calibration_of(model)
-    if probabilities and calibration is None:
-        raise no_probabilities(model)
-    classes = read_classes(model)
-    plain = classes.astype(str) if classes.dtype.kind in "OU" else classes
-    fields: list[tuple[Any, ...]] = [("labels", plain.dtype)]
-    if probabilities:
-        fields.append(("probabilities", np.float64, (len(classes),)))
-    blocks = pipeline.blocks_of(dataset)
-    output = create_output(
-        url,
-        n_samples=dataset.n_samples,
-        n_columns=None,
-        dtype=np.dtype(fields),
-        chunk_rows=blocks[0].n_samples,
-        column_names=[str(label) for label in classes.tolist()] if probabilities else None,
-        inputs=[] if dataset.url is None else [dataset.url],
-        overwrite=overwrite,
-    )
-    try:
-        compute = partial(_predict_block, classes=plain, calibration=calibration, probabilities=probabilities)
-        written = engine.map_write(BlockTask(dataset, compute), blocks, model.linear, output, label="predict")
-        output.finish({"model_digest": model.digest()})
-    except BaseException:
-        output.discard()
-        raise
-    return written
-
-
-def _predict_block(
-    rows: Rows,
-    model: LinearModel,
-    *,
-    classes: NDArray[Any],
-    calibration: ScoreCalibration | None,
-    probabilities: bool,
-) -> NDArray[Any]:
-    """Return labels, and probabilities where they are asked for, as fields of one row for each row."""
-    scores = predict_rows(rows, model)
-    columns: dict[str, NDArray[Any]] = {"labels": classes[decide(scores, calibration)]}
-    if probabilities and calibration is not None:
-        columns["probabilities"] = np.exp(calibration.log_probabilities(scores))
-    dtype = np.dtype([(name, column.dtype, column.shape[1:]) for name, column in columns.items()])
-    values = np.empty(len(scores), dtype)
-    for name, column in columns.items():
-        values[name] = column
-    return values
-
-
-def no_probabilities(model: RidgeModel) -> SolveError:
-    """Return an error that says why a classifier has no probabilities."""
-    if model.card["classifier"]["loss"] == SQUARED:
-        return SolveError(
-            f"no probabilities: with alpha={model.alpha:.3g} the scores of the training rows without their "
-            "own influence are not determined; fit with a larger alpha, or loss='logistic'"
-        )
-    return SolveError(
-        "no probabilities: the squared hinge has none; fit with loss='logistic' or loss='squared'"
-    )
-
-
 # -- what a stored model says of its classes -------------------------------------------------------
 
 
@@ -681,20 +499,3 @@ def with_classes(model: RidgeModel, classes: NDArray[Any], class_weight: Any, **
         weight = [float(weight.get(label, 1.0)) for label in classes.tolist()]
     about = {"classes": classes.tolist(), "dtype": classes.dtype.str, "class_weight": weight, **facts}
     return model.with_card(classifier={**model.card["classifier"], **about})
-
-
-def read_classes(model: RidgeModel) -> NDArray[Any]:
-    """Return the labels of a classifier's model in the type they were given in.
-
-    Raises
-    ------
-    IntegrityError
-        If they are no labels.
-    """
-    facts = model.card["classifier"]
-    dtype = np.dtype(facts["dtype"])
-    if dtype.kind not in "biufUO":
-        raise IntegrityError(f"the model's classes have dtype {dtype}; expected numbers, booleans or text")
-    classes = np.empty(len(facts["classes"]), dtype)
-    classes[:] = facts["classes"]
-    return classes

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
 
-from rff_dist.clustering import ClusterGrid
+from rff_dist.cluster_sums import ClusterGrid
 from rff_dist.errors import IntegrityError, StorageError
-from rff_dist.kmeans import Clusters
+from rff_dist.kmeans_starts import Clusters
 from rff_dist.model import (
     KIND as RIDGE,
 )
@@ -40,8 +40,6 @@ def write_clusters(
 
     Parameters
     ----------
-    clusters : Clusters
-    url : str or Path
     facts : mapping, optional
         JSON values that are kept on the card too, such as what the number of clusters was chosen from.
     overwrite : bool
@@ -98,11 +96,10 @@ def read_any(url: str | os.PathLike[str]) -> RidgeModel | Clusters:
         As `read_clusters`.
     """
     record = read_record(url)
-    if record.kind == KIND:
-        return _clusters_from(record, url)
-    if record.kind == RIDGE:
-        return model_from(record, url)
-    raise StorageError(f"{redact(str(url))} holds a {record.kind!r}; expected a {RIDGE!r} or a {KIND!r}")
+    if record.kind not in READERS:
+        expected = " or ".join(f"a {kind!r}" for kind in READERS)
+        raise StorageError(f"{redact(str(url))} holds a {record.kind!r}; expected {expected}")
+    return READERS[record.kind](record, url)
 
 
 def digest_of(clusters: Clusters) -> str:
@@ -134,3 +131,10 @@ def _clusters_from(record: Record, url: str | os.PathLike[str]) -> Clusters:
         )
     except KeyError as error:
         raise IntegrityError(f"the clusters at {redact(str(url))} lack {error}; store them again") from error
+
+
+#: What reads each kind of stored model.
+READERS: dict[str, Callable[[Record, str | os.PathLike[str]], RidgeModel | Clusters]] = {
+    RIDGE: model_from,
+    KIND: _clusters_from,
+}

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from rff_dist.blocks import Block, Dataset, Rows, using_threads
 from rff_dist.clustering import label_rows
 from rff_dist.drawing import sample_inputs
-from rff_dist.kmeans import Clusters, check_columns, without_targets
+from rff_dist.kmeans_labels import check_columns
+from rff_dist.kmeans_starts import Clusters
 
 type FloatArray = NDArray[np.float64]
 
@@ -50,8 +51,6 @@ def view_clusters(
 
     Parameters
     ----------
-    dataset : Dataset
-    clusters : Clusters
     seed : int
         Of the sample.
     n_rows : int
@@ -63,7 +62,7 @@ def view_clusters(
         If the dataset has other columns than the clusters, or a sampled row holds NaN or infinity.
     """
     check_columns(dataset, clusters)
-    X = sample_inputs(without_targets(dataset), seed, n_rows=n_rows)
+    X = sample_inputs(dataset.without_targets(), seed, n_rows=n_rows)
     labels = label_rows(Rows(Block(0, 0, len(X)), X), clusters.state)
     Z = clusters.feature_map.transform(X, dtype=np.float64)
     middle = Z.mean(axis=0)

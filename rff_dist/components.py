@@ -24,22 +24,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from rff_dist.blocks import (
-    Accumulation,
-    LinearModel,
-    Rows,
-    accumulate_rows,
-    check_finite,
-    check_targets,
-    predict_rows,
-    share_out,
-)
+from rff_dist.accumulation import Accumulation, LinearModel, accumulate_rows, predict_rows
+from rff_dist.blocks import Rows, check_finite, check_targets, share_out
 from rff_dist.errors import DataError, InvalidParameterError, StatisticsError
 from rff_dist.exact import ExactSum
 from rff_dist.feature_map import FeatureMap
 from rff_dist.runs import expand
 from rff_dist.solvers import decompose
-from rff_dist.statistics import NormalEquations, RidgeStatistics, tile_rows
+from rff_dist.statistics import RidgeStatistics
+from rff_dist.statistics_spec import NormalEquations, tile_rows
 from rff_dist.triangular import solve_transposed, tile_pool
 
 type FloatArray = NDArray[np.float64]
@@ -397,12 +390,10 @@ def projection_of(
 
     Parameters
     ----------
-    principal : PrincipalComponents
     feature_map : FeatureMap
         They were computed with.
     degrees : Degrees, optional
         Of degree-normalised features, and their `volume`.
-    volume : float
     whiten : bool
         Whether scores are divided by their standard deviations.
     """

@@ -41,14 +41,16 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from rff_dist.blocks import LinearModel, Rows, add_each, check_evaluation, predict_rows, share_out
+from rff_dist.accumulation import LinearModel, add_each, check_evaluation, predict_rows
+from rff_dist.blocks import Rows, share_out
 from rff_dist.errors import InvalidParameterError, StatisticsError
 from rff_dist.exact import ExactSum
 from rff_dist.feature_map import FeatureMap
 from rff_dist.folds import Folds, FoldStatistics
 from rff_dist.runs import expand
 from rff_dist.solvers import solve_cholesky
-from rff_dist.statistics import RidgeStatistics, tile_rows
+from rff_dist.statistics import RidgeStatistics
+from rff_dist.statistics_spec import tile_rows
 
 type FloatArray = NDArray[np.float64]
 type IntArray = NDArray[np.int64]
@@ -471,7 +473,6 @@ def root_residual_statistics(
     ----------
     statistics : FoldStatistics
         That `models` were solved from.
-    models : FoldModels
     sums : tuple of ExactSum
         Of all rows; see `sum_root_residuals`.
     """
@@ -491,7 +492,6 @@ def with_deviations(
 
     Parameters
     ----------
-    models : FoldModels
     statistics : FoldStatistics
         Of g; see `root_residual_statistics`.
     alpha : float

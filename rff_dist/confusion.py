@@ -102,7 +102,6 @@ def count_classes(
     ----------
     codes, predicted : int64 arrays of shape (n_samples,)
         Positions of the rows' classes, and of those predicted.
-    n_classes : int
     sample_weight : float64 array of shape (n_samples,), optional
         Finite and not negative; 1 if left out.
     log_probabilities : float64 array of shape (n_samples, n_classes), optional

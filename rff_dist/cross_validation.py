@@ -1,4 +1,4 @@
-"""Exact k-fold cross-validation from the statistics of each fold, for every alpha, width and target.
+"""Exact k-fold cross-validation from the statistics of each fold, for every alpha, size and target.
 
 With A, B and c the sums of a fold's Z'Z, Z'y and y'y about the fold's own means, the error on it of the
 coefficients w of the other folds is
@@ -30,7 +30,8 @@ from rff_dist.selection import MATERIAL_GAIN, RESOLUTION, alpha_grid, check_grid
 from rff_dist.solvers.cholesky import rounding_floor
 from rff_dist.solvers.solution import check_n_threads
 from rff_dist.solvers.tridiagonal import RidgeTridiagonal, tridiagonalize
-from rff_dist.statistics import FloatArray, NormalEquations, RidgeStatistics
+from rff_dist.statistics import FloatArray, RidgeStatistics
+from rff_dist.statistics_spec import NormalEquations
 from rff_dist.triangular import tile_pool
 
 _COLUMNS = 512  # pairs of alpha and target whose coefficients are held at once
@@ -42,7 +43,7 @@ INTERPOLATING = 0.9  # mean leverage of rows that are trained on, above which th
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A width and an alpha, and how well they did.
+    """A size and an alpha, and how well they did.
 
     Attributes
     ----------
@@ -73,24 +74,27 @@ class Choice:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CrossValidation:
-    """Validation errors of every split, width, alpha and target.
+    """Validation errors of every split, size, alpha and target.
+
+    Methods raise InvalidParameterError for a number of components that is not in the table, and for standard
+    errors where there is one split only.
 
     Attributes
     ----------
     folds : Folds
         How the rows were cut.
-    n_components : int64 array of shape (n_widths,)
+    n_components : int64 array of shape (n_sizes,)
         Ascending.
     alphas : float64 array of shape (n_alphas,)
         Ascending.
-    errors : float64 array of shape (n_splits, n_widths, n_alphas, n_targets)
+    errors : float64 array of shape (n_splits, n_sizes, n_alphas, n_targets)
         Mean squared validation errors, in the targets' units squared; one below its rounding error is
         replaced by that.
     weights : float64 array of shape (n_splits,)
         Sums of weights of the rows validated on.
     target_variance : float64 array of shape (n_targets,)
         Of all rows, 0 for constants; the mean square where no intercept is fitted.
-    leverages : float64 array of shape (n_splits, n_widths, n_alphas), or None
+    leverages : float64 array of shape (n_splits, n_sizes, n_alphas), or None
         Mean leverage of the rows trained on: degrees of freedom over rows, 1 where they are interpolated.
         None in tables that older releases stored.
     """
@@ -105,7 +109,7 @@ class CrossValidation:
 
     @property
     def mean(self) -> FloatArray:
-        """Mean squared error over all rows validated on, shape (n_widths, n_alphas, n_targets)."""
+        """Mean squared error over all rows validated on, shape (n_sizes, n_alphas, n_targets)."""
         return _mean(self.errors, self.weights)
 
     @property
@@ -119,7 +123,7 @@ class CrossValidation:
 
     @property
     def scores(self) -> FloatArray:
-        """What choices go by: mean over targets of error / variance, shape (n_widths, n_alphas).
+        """What choices go by: mean over targets of error / variance, shape (n_sizes, n_alphas).
 
         Units of targets do not matter and constant ones have no say; the sum of errors where all are.
         """
@@ -127,73 +131,50 @@ class CrossValidation:
 
     @property
     def score_standard_errors(self) -> FloatArray:
-        """Standard errors of `scores`, shape (n_widths, n_alphas)."""
+        """Standard errors of `scores`, shape (n_sizes, n_alphas)."""
         return _standard_error(self.split_scores(), self.weights)
 
     @property
     def best(self) -> Choice:
-        """The least score; of scores within 1e-10 the smallest width, and its largest alpha."""
+        """The least score; of scores within 1e-10 the least number of components, and its largest alpha."""
         scores = self.scores
-        width, _ = np.argwhere(scores <= scores.min() + RESOLUTION)[0]
-        return self._choice(width, _last_within(scores[width], scores.min() + RESOLUTION))
+        size, _ = np.argwhere(scores <= scores.min() + RESOLUTION)[0]
+        return self._choice(size, _last_within(scores[size], scores.min() + RESOLUTION))
 
     def best_of(self, n_components: int) -> Choice:
-        """Return the alpha of one width with the least score, the largest of those within 1e-10.
-
-        Raises
-        ------
-        InvalidParameterError
-            If the width is not in the table.
-        """
-        width = self._width(n_components)
-        scores = self.scores[width]
-        return self._choice(width, _last_within(scores, scores.min() + RESOLUTION))
+        """Return the alpha of one size with the least score, the largest of those within 1e-10."""
+        size = self._place_of(n_components)
+        scores = self.scores[size]
+        return self._choice(size, _last_within(scores, scores.min() + RESOLUTION))
 
     def safest(self, n_components: int) -> Choice:
-        """Return the alpha of one width with the least score; a larger one where rows are interpolated.
+        """Return the alpha of one size with the least score; a larger one where rows are interpolated.
 
         Without noise a path is flat down to the rounding errors at its end. Where the best alpha leaves rows
         a mean leverage above 0.9, the largest alpha within a tenth of a standard error takes its place:
         nothing is lost, and the coefficients are less of a chance.
-
-        Raises
-        ------
-        InvalidParameterError
-            If the width is not in the table.
         """
         best = self.best_of(n_components)
-        width = self._width(n_components)
-        slack = AS_GOOD * best.standard_error if self._interpolates(width, best.alpha) else 0.0
+        size = self._place_of(n_components)
+        slack = AS_GOOD * best.standard_error if self._interpolates(size, best.alpha) else 0.0
         limit = best.score + max(np.nan_to_num(slack), RESOLUTION)
-        return self._choice(width, _last_within(self.scores[width], limit))
+        return self._choice(size, _last_within(self.scores[size], limit))
 
-    def _interpolates(self, width: int, alpha: float) -> bool:
+    def _interpolates(self, size: int, alpha: float) -> bool:
         at = int(np.searchsorted(self.alphas, alpha))
-        return self.leverages is not None and float(self.leverages[:, width, at].mean()) > INTERPOLATING
+        return self.leverages is not None and float(self.leverages[:, size, at].mean()) > INTERPOLATING
 
     def one_standard_error(self, n_components: int) -> Choice:
-        """Return the largest alpha of one width within one standard error of that width's best.
-
-        Raises
-        ------
-        InvalidParameterError
-            If the width is not in the table, or there is one split only.
-        """
+        """Return the largest alpha of one size within one standard error of that size's best."""
         limit = self._limit(self.best_of(n_components))
-        width = self._width(n_components)
-        return self._choice(width, _last_within(self.scores[width], limit))
+        size = self._place_of(n_components)
+        return self._choice(size, _last_within(self.scores[size], limit))
 
-    def smallest_width(self) -> Choice:
-        """Return the smallest width whose best is within one standard error of the best of all.
-
-        Raises
-        ------
-        InvalidParameterError
-            If there is one split only.
-        """
+    def fewest_components(self) -> Choice:
+        """Return the least number of components whose best is within one standard error of the best."""
         limit = self._limit(self.best)
-        width = int(np.argmax(self.scores.min(axis=1) <= limit))
-        return self.best_of(int(self.n_components[width]))
+        size = int(np.argmax(self.scores.min(axis=1) <= limit))
+        return self.best_of(int(self.n_components[size]))
 
     def with_own_alphas(self, choice: Choice, *, always: bool, standard_errors: float = 0.0) -> Choice:
         """Return a choice with an alpha for each target, by that target's own errors.
@@ -210,15 +191,15 @@ class CrossValidation:
             for the rule of `one_standard_error`, and `AS_GOOD` for that of `safest`, which holds only where
             rows are interpolated.
         """
-        width, shared = self._width(choice.n_components), int(np.argmin(np.abs(self.alphas - choice.alpha)))
+        size, shared = self._place_of(choice.n_components), int(np.argmin(np.abs(self.alphas - choice.alpha)))
         places = np.full(len(self.target_variance), shared)
         varying = np.flatnonzero(self.target_variance > 0.0)
         for target in varying:
-            errors = self.errors[:, width, :, target] / self.target_variance[target]
+            errors = self.errors[:, size, :, target] / self.target_variance[target]
             mean, deviation = _mean(errors, self.weights), _standard_error(errors, self.weights)
             best = int(np.argmin(mean))
             slack = standard_errors * np.nan_to_num(deviation[best])
-            if standard_errors == AS_GOOD and not self._interpolates(width, float(self.alphas[best])):
+            if standard_errors == AS_GOOD and not self._interpolates(size, float(self.alphas[best])):
                 slack = 0.0
             own = _last_within(mean, mean[best] + max(slack, RESOLUTION))
             saved = errors[:, shared] - errors[:, own]
@@ -227,7 +208,7 @@ class CrossValidation:
                 places[target] = own
         if (places == shared).all():
             return choice
-        score, standard_error = self.score_of(width, places)
+        score, standard_error = self.score_of(size, places)
         return replace(
             choice,
             own_alphas=tuple(self.alphas[places].tolist()),
@@ -236,9 +217,9 @@ class CrossValidation:
             at_end=worst_end([end_of_grid(int(place), len(self.alphas)) for place in places[varying]]),
         )
 
-    def score_of(self, width: int, places: NDArray[np.intp]) -> tuple[float, float]:
-        """Return the score, and its standard error, of one width and each target's place among the alphas."""
-        errors = self.errors[:, width, places, np.arange(len(places))]
+    def score_of(self, size: int, places: NDArray[np.intp]) -> tuple[float, float]:
+        """Return the score, and its standard error, of one size and each target's place among the alphas."""
+        errors = self.errors[:, size, places, np.arange(len(places))]
         varying = self.target_variance > 0.0
         shares = (
             (errors[:, varying] / self.target_variance[varying]).mean(axis=1)
@@ -269,22 +250,22 @@ class CrossValidation:
         return cls(folds, **{name: np.asarray(arrays[f"cv_{name}"]) for name in names}, leverages=leverages)
 
     def split_scores(self) -> FloatArray:
-        """Return what `scores` are the means of, shape (n_splits, n_widths, n_alphas)."""
+        """Return what `scores` are the means of, shape (n_splits, n_sizes, n_alphas)."""
         varying = self.target_variance > 0.0
         if not varying.any():
             return np.asarray(self.errors.sum(axis=-1))
         return np.asarray((self.errors[..., varying] / self.target_variance[varying]).mean(axis=-1))
 
-    def _choice(self, width: int, alpha: int) -> Choice:
+    def _choice(self, size: int, alpha: int) -> Choice:
         return Choice(
-            n_components=int(self.n_components[width]),
+            n_components=int(self.n_components[size]),
             alpha=float(self.alphas[alpha]),
-            score=float(self.scores[width, alpha]),
-            standard_error=float(self.score_standard_errors[width, alpha]),
+            score=float(self.scores[size, alpha]),
+            standard_error=float(self.score_standard_errors[size, alpha]),
             at_end=end_of_grid(alpha, len(self.alphas)),
         )
 
-    def _width(self, n_components: int) -> int:
+    def _place_of(self, n_components: int) -> int:
         found = np.flatnonzero(self.n_components == n_components)
         if not len(found):
             raise InvalidParameterError(
@@ -309,9 +290,9 @@ def cross_validate(
     fit_intercept: bool = True,
     n_threads: int | None = None,
 ) -> CrossValidation:
-    """Cross-validate ridge regression for every alpha, width and target, without another look at the data.
+    """Cross-validate ridge regression for every alpha, size and target, without another look at the data.
 
-    Takes a reduction to tridiagonal form, O(n_components³), for each split and width; see
+    Takes a reduction to tridiagonal form, O(n_components³), for each split and size; see
     `cross_validation_bytes` for the memory. Alphas and targets cost O(n_components²) each.
 
     Parameters
@@ -320,20 +301,15 @@ def cross_validate(
         Of each fold's rows.
     alphas : float64 array of shape (n_alphas,), optional
         Positive penalties, in any order. By default three per decade, from the largest eigenvalue of all
-        rows at the largest width down to its rounding error.
+        rows at the largest number of components down to its rounding error.
     feature_maps : sequence of FeatureMap, optional
-        The widths to look at, ascending: maps of the leading components, see `shortened`. By default the
-        statistics' own width alone.
+        The sizes to look at, ascending: maps of the leading components, see `shortened`. By default the
+        statistics' own size alone.
     fit_intercept : bool
         Whether an intercept is fitted.
     n_threads : int, optional
-        Splits and widths worked on side by side, each with one BLAS thread, so that no bit depends on it;
+        Splits and sizes worked on side by side, each with one BLAS thread, so that no bit depends on it;
         all cores of the process by default.
-
-    Returns
-    -------
-    CrossValidation
-        The whole table.
 
     Raises
     ------
@@ -344,18 +320,16 @@ def cross_validate(
     """
     threads = check_n_threads(n_threads)
     total = statistics.total()
-    widths = _widths(total, feature_maps)
+    sizes = _sizes(total, feature_maps)
     splits = statistics.splits
     variance = _target_variance(total, fit_intercept)
     grid = (
-        _default_alphas(widths[-1].of(total), fit_intercept, threads)
-        if alphas is None
-        else check_grid(alphas)
+        _default_alphas(sizes[-1].of(total), fit_intercept, threads) if alphas is None else check_grid(alphas)
     )
-    errors = np.empty((len(splits), len(widths), len(grid), total.spec.n_targets))
+    errors = np.empty((len(splits), len(sizes), len(grid), total.spec.n_targets))
     leverages = np.empty(errors.shape[:-1])
     weights = np.array([statistics.fold(validation).sum_of_weights for _, validation in splits])
-    problems, lock = _problems(statistics, total, widths), Lock()
+    problems, lock = _problems(statistics, total, sizes), Lock()
 
     def work(_: int) -> None:
         while True:
@@ -363,15 +337,15 @@ def cross_validate(
                 problem = next(problems, None)
             if problem is None:
                 return
-            at = problem.split, problem.width
+            at = problem.split, problem.size
             errors[at], leverages[at] = _validate(problem, grid, fit_intercept=fit_intercept)
 
-    threads = min(threads, len(splits) * len(widths))
+    threads = min(threads, len(splits) * len(sizes))
     with tile_pool(threads) as pool:
         list(pool.map(work, range(threads)))
     return CrossValidation(
         folds=statistics.folds,
-        n_components=np.array([width.n_components for width in widths], np.int64),
+        n_components=np.array([size.n_components for size in sizes], np.int64),
         alphas=grid,
         errors=errors / weights[:, np.newaxis, np.newaxis, np.newaxis],
         weights=weights,
@@ -391,9 +365,9 @@ def cross_validation_bytes(
     Parameters
     ----------
     n_components : int
-        The largest width.
+        The largest number of components.
     n_targets, n_alphas, n_threads : int
-        As given to `cross_validate`, splits times widths threads at the most.
+        As given to `cross_validate`, splits times sizes threads at the most.
     statistics_bytes : int
         One fold's statistics.
     """
@@ -402,19 +376,19 @@ def cross_validation_bytes(
     return n_threads * (of_thread + statistics_bytes) + statistics_bytes
 
 
-def cross_validation_flops(widths: Sequence[int], n_splits: int) -> int:
+def cross_validation_flops(sizes: Sequence[int], n_splits: int) -> int:
     """Return the operations of the reductions of `cross_validate`, most of its work: 3·D³ each.
 
     They are 4/3·D³, half of which run at the memory's speed: they take as long as 3·D³ of products.
     """
-    return n_splits * sum(3 * width**3 for width in widths)
+    return n_splits * sum(3 * size**3 for size in sizes)
 
 
 # -- what is trained and validated on --------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class _Width:
+class _Size:
     """The leading components that one feature map is about; `feature_map` is None for all, as they are."""
 
     n_components: int
@@ -430,17 +404,17 @@ class _Width:
 
 @dataclass(slots=True)
 class _Problem:
-    """One split at one width."""
+    """One split at one size."""
 
     split: int
-    width: int
+    size: int
     training: RidgeStatistics | None
     validation: RidgeStatistics
 
 
-def _widths(total: RidgeStatistics, feature_maps: Sequence[FeatureMap] | None) -> list[_Width]:
+def _sizes(total: RidgeStatistics, feature_maps: Sequence[FeatureMap] | None) -> list[_Size]:
     if feature_maps is None:
-        return [_Width(total.n_components, None)]
+        return [_Size(total.n_components, None)]
     sizes = [feature_map.n_components for feature_map in feature_maps]
     if not sizes or (np.diff(sizes) <= 0).any() or sizes[-1] > total.n_components:
         raise InvalidParameterError(
@@ -462,33 +436,33 @@ def _widths(total: RidgeStatistics, feature_maps: Sequence[FeatureMap] | None) -
                 f"statistics {own}; expected the statistics' own up to one factor"
             )
     return [
-        _Width(size, None if size == total.n_components and feature_map.scales == own else feature_map)
+        _Size(size, None if size == total.n_components and feature_map.scales == own else feature_map)
         for size, feature_map in zip(sizes, feature_maps, strict=True)
     ]
 
 
 def _problems(
-    statistics: FoldStatistics, total: RidgeStatistics, widths: Sequence[_Width]
+    statistics: FoldStatistics, total: RidgeStatistics, sizes: Sequence[_Size]
 ) -> Iterator[_Problem]:
-    """Yield every split at every width, the widest first, so that threads end together."""
+    """Yield every split at every size, the widest first, so that threads end together."""
     every = set(range(len(statistics.parts)))
-    for index, width in reversed(list(enumerate(widths))):
-        whole = width.of(total)
+    for index, size in reversed(list(enumerate(sizes))):
+        whole = size.of(total)
         running: RidgeStatistics | None = None
         summed: set[int] = set()
         for split, (folds, held_out) in enumerate(statistics.splits):
-            validation = width.of(statistics.fold(held_out))
+            validation = size.of(statistics.fold(held_out))
             if set(folds) == every - {held_out}:
                 yield _Problem(split, index, whole - validation, validation)
                 continue
             if not summed <= set(folds):
                 running, summed = None, set()
             if added := [fold for fold in folds if fold not in summed]:
-                more = width.of(statistics.sum(added)) if _any_rows(statistics, added) else None
+                more = size.of(statistics.sum(added)) if _any_rows(statistics, added) else None
                 running = more if running is None else running if more is None else running + more
                 summed |= set(added)
             if running is None:
-                running = width.of(statistics.sum(folds))  # which says that they have no rows
+                running = size.of(statistics.sum(folds))  # which says that they have no rows
             yield _Problem(split, index, running, validation)
 
 
@@ -527,7 +501,7 @@ def _largest_eigenvalue(gram: FloatArray) -> float:
 
 
 def _validate(problem: _Problem, alphas: FloatArray, *, fit_intercept: bool) -> tuple[FloatArray, FloatArray]:
-    """Return the sums of squared errors of one split at one width, and the mean leverages.
+    """Return the sums of squared errors of one split at one size, and the mean leverages.
 
     Their shapes are (n_alphas, n_targets) and (n_alphas,).
     """

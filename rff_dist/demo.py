@@ -25,7 +25,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from rff_dist import kmeans, prediction
+from rff_dist import kmeans_labels, prediction
 from rff_dist.agreement import Contingency, count_agreement
 from rff_dist.blocks import Block
 from rff_dist.engines import Engine
@@ -322,8 +322,8 @@ def _cluster(digits: _Digits, files: _Files, engine: Engine, *, n_components: in
         engine=engine,
     ).fit(dataset)
     found = model.clusters_
-    kmeans.write_labels(dataset, found, labelled, engine=engine, distances=True, overwrite=True)
-    agreement = kmeans.evaluate(dataset, open_column(url, "y"), found, engine=engine)
+    kmeans_labels.write_labels(dataset, found, labelled, engine=engine, distances=True, overwrite=True)
+    agreement = kmeans_labels.evaluate(dataset, open_column(url, "y"), found, engine=engine)
     everything = Block(0, 0, len(digits.names))
     return _Clustered(
         np.asarray(open_column(labelled, "labels").read(everything), np.int32),

@@ -26,7 +26,6 @@ from rff_dist.folds import MANY_ROWS, STRETCHES, Folds, HeldInFolds
 from rff_dist.frequencies import Design
 from rff_dist.kernels import Kernel, LengthScale, Stationary, with_length_scale
 from rff_dist.kernels.base import check_count
-from rff_dist.storage.labelled import read_groups
 
 logger = logging.getLogger(__name__)
 
@@ -153,9 +152,10 @@ def tune(
     Raises
     ------
     InvalidParameterError
-        If the kernel has no width, or several, or a number is out of range.
+        If the kernel has no length scale, or several, or a number is out of range.
     DataError
-        If the dataset has no targets, a sampled value is not finite, or the sample says nothing of a width.
+        If the dataset has no targets, a sampled value is not finite, or the sample says nothing of a length
+        scale.
     """
     found, n_rows = check_tunable(kernel), check_count(n_samples, "n_samples")
     if dataset.n_targets < 1:
@@ -301,7 +301,7 @@ def sample_folds(dataset: Dataset, folds: Folds, *, n_rows: int) -> FoldSample:
     fold_of_row = np.empty(len(indices), np.int64)
     for run in np.split(np.arange(len(indices)), cuts[1:]):
         first, stop = int(indices[run[0]]), int(indices[run[-1]]) + 1
-        groups = read_groups(dataset, Block(0, first, stop))
+        groups = dataset.read_groups(Block(0, first, stop))
         assigned = folds.assign(first, stop, n_samples=n_samples, groups=groups)
         fold_of_row[run] = assigned[indices[run] - first]
     X, y, weights = dataset.take(indices)

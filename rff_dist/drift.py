@@ -32,19 +32,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import chdtrc, ndtr
 
-from rff_dist.blocks import (
-    Errors,
-    LinearModel,
-    Moments,
-    Rows,
-    check_evaluation,
-    errors_of,
-    measure_moments,
-    predict_rows,
-)
+from rff_dist.accumulation import Errors, LinearModel, check_evaluation, errors_of, predict_rows
+from rff_dist.blocks import Moments, Rows, measure_moments
 from rff_dist.errors import InvalidParameterError, StatisticsError
 from rff_dist.exact import ExactSum
-from rff_dist.statistics import OUTPUT_TILE, RidgeStatistics
+from rff_dist.statistics import RidgeStatistics
+from rff_dist.statistics_spec import OUTPUT_TILE
 
 __all__ = [
     "LEVEL",
@@ -170,7 +163,6 @@ class ErrorSums:
 
     Attributes
     ----------
-    errors : Errors
     weight_squares : ExactSum of shape ()
         Sum of the squares of the weights w.
     squares, fourths : ExactSum of shape (n_targets,)
@@ -288,7 +280,6 @@ def embedding_drift(held: RidgeStatistics, new: RidgeStatistics) -> tuple[float,
     -------
     squared_distance : float
         ‖Z₁'1/n₁ − Z₂'1/n₂‖², the biased estimate of MMD².
-    p_value : float
 
     Raises
     ------
@@ -434,7 +425,6 @@ class Drift:
     p_values : dict of str to float
         Of the parts that were tested: "embedding", "columns" (where the model knows its columns' moments) and
         "errors".
-    shifts : ColumnShifts or None
     error_ratios : float64 array of shape (n_targets,)
         See `error_drift`.
     """

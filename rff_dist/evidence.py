@@ -90,12 +90,12 @@ def check_tunable(kernel: Kernel) -> Stationary:
     Raises
     ------
     InvalidParameterError
-        If it has no width, or several.
+        If it has no length scale, or several.
     """
     if not isinstance(kernel, Stationary):
         raise InvalidParameterError(
-            f"the evidence tunes kernels of one width, such as Gaussian or Matern, not {kernel}; give its "
-            "length scales yourself"
+            f"the evidence tunes kernels of one length scale, such as Gaussian or Matern, not {kernel}; "
+            "give its length scales yourself"
         )
     return kernel
 
@@ -276,14 +276,10 @@ def maximize_evidence(
     frequency_weights : bool
         Whether weights are whole numbers that repeat rows.
 
-    Returns
-    -------
-    TunedKernel
-
     Raises
     ------
     InvalidParameterError
-        If the kernel has no width, or several, or a number is out of range.
+        If the kernel has no length scale, or several, or a number is out of range.
     DataError
         If all targets are constant, all rows of X are equal, or weights that repeat rows are not whole.
 
@@ -315,8 +311,8 @@ def maximize_evidence(
             f"all targets are constant in the sample of {n_samples:_} rows, which says nothing of the "
             "length scale; give a `length_scale`, or 'auto'"
         )
-    # A shift of the inputs changes nothing but the precision of the angles. With a width for each, columns
-    # start alike in units of their deviations.
+    # A shift of the inputs changes nothing but the precision of the angles. With a length scale for each,
+    # columns start alike in units of their deviations.
     inputs = X - X.mean(axis=0)
     deviations = inputs.std(axis=0)
     units = np.where(deviations > 0, deviations, 1.0) if per_feature else np.ones(n_features)

@@ -54,7 +54,6 @@ class Folds(ABC):
 
         Parameters
         ----------
-        start, stop, n_samples : int
         groups : int, bool or str array of shape (stop - start,), or None
             The rows' groups.
 
@@ -93,7 +92,6 @@ class HashFolds(Folds):
     seed: int = 0
 
     def assign(self, start: int, stop: int, *, n_samples: int, groups: NDArray[Any] | None) -> IntArray:
-        """Return the rank of each row's hash among those of its hand."""
         first, last = start // self.n_folds, -(-stop // self.n_folds)  # hands
         rows = np.arange(first * self.n_folds, last * self.n_folds, dtype=np.uint64)
         order = np.argsort(_mixed(rows, self.seed).reshape(-1, self.n_folds), axis=1, kind="stable")
@@ -151,7 +149,6 @@ class GroupFolds(Folds):
     table: GroupTable | None = field(default=None, repr=False)
 
     def assign(self, start: int, stop: int, *, n_samples: int, groups: NDArray[Any] | None) -> IntArray:
-        """Return the fold of each row's group: that of the table, or else its hash modulo `n_folds`."""
         if groups is None:
             raise DataError("the data have no groups to cut folds by; name their array, or give `groups`")
         values, inverse = np.unique(np.asarray(groups), return_inverse=True)
@@ -217,12 +214,10 @@ class TimeFolds(Folds):
     """
 
     def assign(self, start: int, stop: int, *, n_samples: int, groups: NDArray[Any] | None) -> IntArray:
-        """Return which of `n_folds` equal stretches each row lies in."""
         return np.asarray(np.arange(start, stop, dtype=np.int64) * self.n_folds // max(1, n_samples))
 
     @property
     def splits(self) -> list[tuple[tuple[int, ...], int]]:
-        """Return each fold but the first, with all folds before it to train on."""
         return [(tuple(range(held_out)), held_out) for held_out in range(1, self.n_folds)]
 
 
@@ -286,7 +281,6 @@ class HeldInFolds(Folds):
     seed: int = 0
 
     def assign(self, start: int, stop: int, *, n_samples: int, groups: NDArray[Any] | None) -> IntArray:
-        """Return the fold of `base`, or the last fold for rows of the stretches that are held in."""
         folds = self.base.assign(start, stop, n_samples=n_samples, groups=groups)
         if not self.n_stretches:
             return folds
@@ -317,7 +311,6 @@ class HeldInFolds(Folds):
 
     @property
     def splits(self) -> list[tuple[tuple[int, ...], int]]:
-        """Return the splits of `base`, which train on the rows held in and never validate on them."""
         if self.n_stretches:
             return [((*trained, self.n_folds - 1), held_out) for trained, held_out in self.base.splits]
         return [(trained, held_out) for trained, held_out in self.base.splits if held_out != 0]
@@ -344,7 +337,6 @@ class SampledFolds(PredefinedFolds):
 
     @property
     def splits(self) -> list[tuple[tuple[int, ...], int]]:
-        """Return the splits of the whole dataset."""
         return self.whole.splits
 
 

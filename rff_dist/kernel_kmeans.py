@@ -129,9 +129,6 @@ def choose_rows(rows: Similarities, n_clusters: int, *, seed: int, start: int = 
 
     Parameters
     ----------
-    rows : Similarities
-    n_clusters : int
-    seed : int
     start : int
         Which of the seed's starts.
 
@@ -191,7 +188,6 @@ class KernelClusters:
     ----------
     labels : int array of shape (n_samples,)
         Of the nearest centre.
-    centres : Centres
     inertia : float
         Σ w · squared distance to the nearest centre.
     objectives : tuple of float
@@ -224,11 +220,8 @@ def improve(rows: Similarities, labels: IntArray, *, n_clusters: int, max_iter: 
 
     Parameters
     ----------
-    rows : Similarities
     labels : int array of shape (n_samples,)
         To begin with.
-    n_clusters : int
-    max_iter : int
 
     Raises
     ------
@@ -285,8 +278,6 @@ def cluster(rows: Similarities, n_clusters: int, *, n_init: int, max_iter: int, 
 
     Parameters
     ----------
-    rows : Similarities
-    n_clusters : int
     n_init : int
         Starts.
     max_iter : int

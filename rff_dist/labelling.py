@@ -35,10 +35,6 @@ def count_labels(labels: Column, *, source: Dataset | None = None, engine: Engin
     engine : Engine
         Who runs the pass over stored labels.
 
-    Returns
-    -------
-    LabelCounts
-
     Raises
     ------
     DataError
@@ -54,7 +50,7 @@ def count_labels(labels: Column, *, source: Dataset | None = None, engine: Engin
         )
     count = LabelReader(labels, source if source is not None and source.weighted else None)
     blocks: list[Block] = cut_blocks(labels.n_samples, labels.chunk_rows, rows_per_block=ROWS_PER_BLOCK)
-    if labels.in_memory or _is_lazy(count.source):
+    if labels.in_memory or (source is not None and source.is_lazy):
         return reduce(operator.add, (count(block, None) for block in blocks))
     counts: LabelCounts = engine.map_reduce(count, blocks, None, combine=operator.add, label="labels")
     return counts
@@ -77,7 +73,7 @@ def count_groups(dataset: Dataset, *, at_most: int, engine: Engine) -> LabelCoun
     count = partial(_count_up_to, at_most, LabelReader(groups, dataset if dataset.weighted else None))
     add = partial(_add_up_to, at_most)
     blocks = cut_blocks(dataset.n_samples, groups.chunk_rows, rows_per_block=ROWS_PER_BLOCK)
-    if groups.in_memory or _is_lazy(dataset):
+    if groups.in_memory or dataset.is_lazy:
         found = reduce(add, (count(block, None) for block in blocks))
     else:
         found = engine.map_reduce(count, blocks, None, combine=add, label="groups")
@@ -121,11 +117,3 @@ class _GroupsOfRows:
 
     def read(self, block: Block) -> Any:
         return self.dataset.read(block).groups
-
-
-def _is_lazy(source: Dataset | None) -> bool:
-    """Return whether rows are Dask collections, whose graph must not travel to a worker."""
-    rows: Any = source
-    while isinstance(rows, ExtendedDataset):
-        rows = rows.source
-    return hasattr(rows, "lazy")

@@ -257,7 +257,6 @@ def select_by_press(found: LeaveOneOut, *, per_target: PerTarget = False) -> flo
 
     Parameters
     ----------
-    found : LeaveOneOut
     per_target : bool or "auto"
         Whether each target has an alpha of its own; "auto" gives one to targets whose error it lowers by more
         than 1 %.

@@ -32,17 +32,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rff_dist import block_memory
-from rff_dist.blocks import Block, Dataset, Rows, even_height, share_out, using_threads
-from rff_dist.clustering import (
-    Addition,
-    Centres,
-    ClusterSums,
-    Scorer,
-    Tally,
-    scorer_of,
-    sum_clusters,
-    visit_tiles,
-)
+from rff_dist.blocks import Block, BlockFunction, Dataset, Rows, even_height, share_out, using_threads
+from rff_dist.cluster_sums import Centres, ClusterSums, visit_tiles
+from rff_dist.clustering import Addition, Scorer, Tally, scorer_of, sum_clusters
 
 __all__ = ["Course", "LloydState", "LloydTask", "Past", "sum_remembered"]
 
@@ -128,7 +120,7 @@ class LloydState:
 
 
 @dataclass(frozen=True, slots=True)
-class LloydTask:
+class LloydTask(BlockFunction[LloydState, ClusterSums]):
     """Read a block where some of its rows must be looked at, and return its sums over clusters.
 
     An engine calls it as `function(block, state)`, best where it ran the block before.
@@ -142,9 +134,6 @@ class LloydTask:
 
     source: Dataset
     run: str
-
-    def __call__(self, block: Block, state: LloydState) -> ClusterSums:
-        return self.begin(block, state)()
 
     def begin(self, block: Block, state: LloydState) -> Callable[[], ClusterSums]:
         """Read a block where some of its rows must be looked at, and return what is left to do."""

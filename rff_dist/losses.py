@@ -16,10 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit, logsumexp
 
-from rff_dist.blocks import LinearModel, Rows, check_finite, share_out
+from rff_dist.accumulation import LinearModel
+from rff_dist.blocks import Rows, check_finite, share_out
 from rff_dist.errors import DataError
 from rff_dist.exact import ExactSum
-from rff_dist.statistics import tile_rows
+from rff_dist.statistics_spec import tile_rows
 
 type FloatArray = NDArray[np.float64]
 
@@ -29,7 +30,7 @@ STRIP_ROWS = 256
 
 
 class Loss(ABC):
-    """A convex loss of scores against codes, and what its objective weighs the penalty by.
+    """A convex loss of scores against targets, and what its objective weighs the penalty by.
 
     Attributes
     ----------
@@ -43,12 +44,12 @@ class Loss(ABC):
     penalty_factor: ClassVar[float]
 
     @abstractmethod
-    def __call__(self, scores: FloatArray, codes: FloatArray) -> tuple[FloatArray, FloatArray]:
+    def __call__(self, scores: FloatArray, targets: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Return the loss of each row and its gradient with respect to the scores.
 
         Parameters
         ----------
-        scores, codes : float64 arrays of shape (n_samples, n_columns)
+        scores, targets : float64 arrays of shape (n_samples, n_columns)
 
         Returns
         -------
@@ -67,10 +68,10 @@ class SquaredHinge(Loss):
     name = "squared_hinge"
     penalty_factor = 1.0
 
-    def __call__(self, scores: FloatArray, codes: FloatArray) -> tuple[FloatArray, FloatArray]:
+    def __call__(self, scores: FloatArray, targets: FloatArray) -> tuple[FloatArray, FloatArray]:
         """See `Loss`."""
-        short = np.maximum(0.0, 1.0 - codes * scores)
-        return np.square(short).sum(axis=1), -2.0 * codes * short
+        short = np.maximum(0.0, 1.0 - targets * scores)
+        return np.square(short).sum(axis=1), -2.0 * targets * short
 
 
 class Logistic(Loss):
@@ -82,12 +83,12 @@ class Logistic(Loss):
     name = "logistic"
     penalty_factor = 0.5
 
-    def __call__(self, scores: FloatArray, codes: FloatArray) -> tuple[FloatArray, FloatArray]:
+    def __call__(self, scores: FloatArray, targets: FloatArray) -> tuple[FloatArray, FloatArray]:
         """See `Loss`."""
         if scores.shape[1] == 1:
-            margin = codes * scores
-            return np.logaddexp(0.0, -margin)[:, 0], -codes * expit(-margin)
-        member = 0.5 * (codes + 1.0)
+            agreement = targets * scores
+            return np.logaddexp(0.0, -agreement)[:, 0], -targets * expit(-agreement)
+        member = 0.5 * (targets + 1.0)
         normalizer = logsumexp(scores, axis=1, keepdims=True)
         return normalizer[:, 0] - (scores * member).sum(axis=1), np.exp(scores - normalizer) - member
 
@@ -146,12 +147,12 @@ def sum_loss(rows: Rows, state: LossState) -> LossSums:
     Raises
     ------
     DataError
-        If values are not finite, y does not hold codes of the model's classes, or a score overflows.
+        If values are not finite, y does not hold targets of the model's classes, or a score overflows.
     """
     feature_map, weights = state.linear.feature_map, state.linear.raw_coefficients
     inputs = feature_map.prepare(rows.X)
     check_finite(rows, inputs)
-    codes = _checked_codes(rows, n_columns=weights.shape[1])
+    targets = _checked_targets(rows, n_columns=weights.shape[1])
     height = tile_rows(feature_map.n_components)
     sums: dict[int, LossSums] = {}
 
@@ -168,7 +169,7 @@ def sum_loss(rows: Rows, state: LossState) -> LossSums:
                     feature_map.fill(inputs[strip], part[low:high], low, high)
                 scores = (weights.T @ part).T + state.linear.intercept
             _check_scores(scores, rows.block.start + start)
-            losses, slope = state.loss(scores, codes[strip])
+            losses, slope = state.loss(scores, targets[strip])
             if rows.sample_weight is not None:
                 losses = losses * rows.sample_weight[strip]
                 slope = slope * rows.sample_weight[strip, np.newaxis]
@@ -184,19 +185,19 @@ def sum_loss(rows: Rows, state: LossState) -> LossSums:
     return sum(parts, start=next(parts))
 
 
-def _checked_codes(rows: Rows, *, n_columns: int) -> FloatArray:
+def _checked_targets(rows: Rows, *, n_columns: int) -> FloatArray:
     """Return y if it holds −1 and +1 alone, a single +1 in each row of several columns."""
     if rows.y is None or rows.y.shape[1] != n_columns:
         found = 0 if rows.y is None else rows.y.shape[1]
-        raise DataError(f"y has {found} columns of class codes; the model has {n_columns}")
+        raise DataError(f"y has {found} columns of class targets; the model has {n_columns}")
     coded = (np.abs(rows.y) == 1.0).all(axis=1)
     if n_columns > 1:
         coded &= (rows.y > 0).sum(axis=1) == 1
     if not coded.all():
         row = int(np.argmin(coded))
         raise DataError(
-            f"y holds {rows.y[row].tolist()} in row {rows.block.start + row:_}; expected class codes, −1 and "
-            "+1, one +1 in a row of several columns. Read labels through a labelled dataset"
+            f"y holds {rows.y[row].tolist()} in row {rows.block.start + row:_}; expected class targets, −1 "
+            "and +1, one +1 in a row of several columns. Read labels through a labelled dataset"
         )
     return rows.y
 

@@ -16,7 +16,7 @@ import numpy as np
 import threadpoolctl
 from numpy.typing import ArrayLike, NDArray
 
-from rff_dist.blocks import LinearModel
+from rff_dist.accumulation import LinearModel
 from rff_dist.conformal import HeldOutScores
 from rff_dist.drift import ColumnMoments
 from rff_dist.errors import IntegrityError, RFFDistError

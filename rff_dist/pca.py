@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rff_dist import pipeline
-from rff_dist.blocks import Accumulation, BlockTask, Dataset, LinearModel, Moments, Rows
+from rff_dist.accumulation import Accumulation, LinearModel
+from rff_dist.blocks import BlockTask, Dataset, Moments, Rows
 from rff_dist.components import (
     DegreeAccumulation,
     Degrees,
@@ -29,15 +30,15 @@ from rff_dist.components import (
     spectral_components,
     sum_features,
 )
-from rff_dist.drawing import check_width, draw
+from rff_dist.drawing import check_width
 from rff_dist.engines import Engine
 from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.feature_map import FeatureMap, Nystrom, PrincipalFeatureMap
 from rff_dist.frequencies import Design
 from rff_dist.kernels import Kernel, LengthScale
 from rff_dist.kernels.base import check_count
+from rff_dist.prediction import write_output
 from rff_dist.statistics import RidgeStatistics
-from rff_dist.storage import create_output
 
 logger = logging.getLogger(__name__)
 
@@ -54,7 +55,6 @@ class KernelComponents:
         With the standardizer of the inputs.
     statistics : RidgeStatistics
         The exact sums, without targets; of rows of weight w/degree where features were normalised.
-    principal : PrincipalComponents
     degrees : Degrees, or None
         Of degree-normalised features.
     volume : float
@@ -110,14 +110,12 @@ def fit_components(
     ----------
     dataset : Dataset
         Targets are not looked at.
-    kernel : Kernel
-    engine : Engine
     n_components : int
         Principal components to keep.
     length_scale : "auto", number(s) or None
         See `drawing.draw`.
     n_random_features : int
-        D, the width of Z.
+        D, the number of components of Z.
     features, design, map
         See `drawing.draw`.
     standardize : {"auto", "rank"} or bool
@@ -143,26 +141,20 @@ def fit_components(
         )
     check_normalize(normalize)
     pipeline.check_standardize(standardize)
-    source = without_targets(dataset)
+    source = dataset.without_targets()
     pipeline.check_plan(source, n_random_features, engine=engine, features=features)
-    moments = pipeline.inspect(source, engine=engine)
-    if not standardize:
-        pipeline.warn_of_lost_digits(moments)
-    standardizer = pipeline.standardizer_for(source, moments, standardize, engine=engine)
-    feature_map = draw(
-        source,
+    prepared = pipeline.prepare(source, standardize=standardize, engine=engine)
+    feature_map = prepared.draw(
         kernel,
         length_scale=length_scale,
         n_components=n_random_features,
         design=design,
         map=map,
         seed=seed,
-        standardizer=standardizer,
-        ranges=pipeline.input_range(moments, standardizer),
         features=features,
     )
     return components_of(
-        source, feature_map, moments, n_components=n_components, normalize=normalize, engine=engine
+        source, feature_map, prepared.moments, n_components=n_components, normalize=normalize, engine=engine
     )
 
 
@@ -194,20 +186,12 @@ def components_of(
     DataError
         If values are not finite, or all rows have the same features.
     """
-    source = without_targets(dataset)
+    source = dataset.without_targets()
     kept = min(n_components, feature_map.n_components)  # fewer centres than asked explain the kernel
     if normalize == "degree":
         return _fit_normalized(source, feature_map, moments, kept, engine=engine)
     statistics = _accumulate(source, feature_map, moments, engine=engine)
     return KernelComponents(feature_map, statistics, principal_components(statistics, kept))
-
-
-def without_targets(dataset: Dataset) -> Dataset:
-    """Return the same rows without y, where the dataset can leave it out; else the dataset itself."""
-    if dataset.n_targets and hasattr(dataset, "without_targets"):
-        found: Dataset = dataset.without_targets()
-        return found
-    return dataset
 
 
 def _accumulation(
@@ -302,7 +286,6 @@ def project(
         `KernelComponents.projection()`.
     url : str or Path
         Where the scores are to appear.
-    engine : Engine
     column_names : sequence of str, optional
         One for each component.
     overwrite : bool
@@ -320,28 +303,20 @@ def project(
     StorageError
         If the output exists and `overwrite` is False, or cannot be written.
     """
-    source = _checked(dataset, projection)
-    blocks = pipeline.blocks_of(source)
-    output = create_output(
+    output = write_output(
+        _checked(dataset, projection),
+        project_rows,
+        projection,
         url,
-        n_samples=source.n_samples,
+        engine=engine,
+        label="project",
+        attributes={"projection_digest": projection.digest()},
         n_columns=projection.n_components,
-        dtype=np.float64,
-        chunk_rows=blocks[0].n_samples,  # no two tasks write to one chunk
         array="X",
         column_names=column_names,
-        inputs=[] if source.url is None else [source.url],
         overwrite=overwrite,
     )
-    try:
-        written = engine.map_write(
-            BlockTask(source, project_rows), blocks, projection, output, label="project"
-        )
-        output.finish({"projection_digest": projection.digest()})
-    except BaseException:
-        output.discard()
-        raise
-    return written
+    return output.n_samples
 
 
 def project_in_memory(dataset: Dataset, projection: Projection, *, engine: Engine) -> FloatArray:
@@ -374,4 +349,4 @@ def _checked(dataset: Dataset, projection: Projection) -> Dataset:
             f"X has {dataset.n_features} features, but the components were computed from {expected}; give "
             "the same columns"
         )
-    return without_targets(dataset)
+    return dataset.without_targets()

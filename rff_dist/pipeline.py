@@ -21,19 +21,8 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from rff_dist.blocks import (
-    Accumulation,
-    Accumulations,
-    Block,
-    BlockTask,
-    Dataset,
-    Moments,
-    accumulate_fold_rows,
-    accumulate_rows,
-    add_each,
-    measure_features,
-    measure_moments,
-)
+from rff_dist.accumulation import Accumulation, Accumulations, accumulate_fold_rows, accumulate_rows, add_each
+from rff_dist.blocks import Block, BlockTask, Dataset, Moments, measure_features, measure_moments
 from rff_dist.conformal import (
     HeldOutScores,
     fold_models,
@@ -86,8 +75,8 @@ from rff_dist.quantiles import RowSample, rank_map, sample_columns
 from rff_dist.runs import as_runs
 from rff_dist.selection import PerTarget, Selection, check_per_target, end_of_grid, select_alpha
 from rff_dist.solvers import RidgeSolution, decompose, solve_cholesky
-from rff_dist.statistics import FINE_FRACTION_BITS, FRACTION_BITS, RidgeStatistics, StatisticsSpec
-from rff_dist.storage.labelled import ExtendedDataset
+from rff_dist.statistics import RidgeStatistics
+from rff_dist.statistics_spec import FINE_FRACTION_BITS, FRACTION_BITS, StatisticsSpec
 
 logger = logging.getLogger(__name__)
 
@@ -164,7 +153,6 @@ def check_plan(
         With the memory needed and the memory there is.
     """
     blocks_of(dataset)  # refuses a dataset without rows
-    serial = isinstance(engine, SerialEngine)
     here = available_memory()
     return plan_fit(
         n_samples=dataset.n_samples,
@@ -175,12 +163,12 @@ def check_plan(
         itemsize=dataset.dtype.itemsize,
         n_workers=max(1, engine.n_workers),  # a cluster may still wait for its first worker
         n_threads=engine.n_threads,
-        separate_client=not serial,
+        separate_client=not engine.in_process,
         alpha_path=not is_one_alpha(alpha),
         whitened=find_features(features) is not None,
         n_folds=n_folds,
         n_maps=n_maps,
-        memory_limit=getattr(engine, "worker_memory", None) or here,
+        memory_limit=engine.worker_memory or here,
         client_memory_limit=here,
     )
 
@@ -216,9 +204,9 @@ def check_matrix_pass(
         n_matrices=n_matrices,
         spectral=spectral,
         whitened=feature_map.whitener is not None,
-        separate_client=not isinstance(engine, SerialEngine),
+        separate_client=not engine.in_process,
     )
-    limits = (getattr(engine, "worker_memory", None) or here, here)
+    limits = (engine.worker_memory or here, here)
     for who, wanted, limit in zip(("a worker", "this process"), needed, limits, strict=True):
         if wanted > limit:
             raise PlanError(
@@ -494,15 +482,21 @@ class Prepared:
 
 
 def prepare(
-    dataset: Dataset, *, standardize: bool | str, sample_weight_kind: str = "precision", engine: Engine
+    dataset: Dataset,
+    *,
+    standardize: bool | str,
+    sample_weight_kind: str = "precision",
+    moments: Moments | None = None,
+    engine: Engine,
 ) -> Prepared:
     """Check all values of a dataset, and measure what features and sums need of it.
 
-    One cheap pass, and another where columns are mapped by their ranks; see `inspect` and `standardizer_for`.
+    One cheap pass, unless its `moments` are known, and another where columns are mapped by their ranks; see
+    `inspect` and `standardizer_for`.
     """
     standardize = check_standardize(standardize)
     check_weight_kind(sample_weight_kind)
-    moments = inspect(dataset, engine=engine)
+    moments = inspect(dataset, engine=engine) if moments is None else moments
     if standardize is False:
         warn_of_lost_digits(moments)
     standardizer = standardizer_for(dataset, moments, standardize, engine=engine)
@@ -622,7 +616,7 @@ def accumulate(
     >>> statistics.n_samples, statistics.ZtZ().shape
     (1000, (64, 64))
     """
-    if not hasattr(dataset, "read"):
+    if not isinstance(dataset, Dataset):
         raise InvalidParameterError(
             f"`dataset` is a {type(dataset).__name__}; open it first: open_dataset(…)"
         )
@@ -803,7 +797,7 @@ def solve_folds(
         feature_maps=maps,
         fit_intercept=fit_intercept,
     )
-    choice = table.smallest_width() if len(widths) > 1 else table.best
+    choice = table.fewest_components() if len(widths) > 1 else table.best
     find = table.one_standard_error if isinstance(alpha, str) and alpha == "cv-1se" else table.safest
     choice = find(choice.n_components)
     if alpha_per_target is not False and not is_one_alpha(alpha):
@@ -1773,14 +1767,10 @@ def _solve_by_press(
 def describe_dataset(dataset: Dataset) -> Mapping[str, Any]:
     """Return the facts of a dataset that a model's card keeps."""
     facts: dict[str, Any] = {"data_fingerprint": dataset.fingerprint()}
-    rows: Any = dataset
-    while isinstance(rows, ExtendedDataset):
-        rows = rows.source
-    if hasattr(rows, "prefix_fingerprint"):  # rows that are lazy, a Dask collection, have none
+    if (prefix := dataset.prefix_fingerprint(dataset.n_samples)) is not None:
         # Of all rows now, of the first ones when more were appended: what an update compares.
-        facts["prefix_fingerprint"] = cast("Any", dataset).prefix_fingerprint(dataset.n_samples)
-    for name in ("feature_names", "target_names"):
-        names = getattr(dataset, name, None)
+        facts["prefix_fingerprint"] = prefix
+    for name, names in {"feature_names": dataset.feature_names, "target_names": dataset.target_names}.items():
         if names is not None:
             facts[name] = list(names)
     return facts

@@ -19,7 +19,7 @@ from rff_dist.blocks import Block, cut_blocks
 from rff_dist.cross_validation import cross_validation_bytes
 from rff_dist.errors import PlanError
 from rff_dist.feature_map import check_n_components
-from rff_dist.statistics import FRACTION_BITS, OUTPUT_TILE, TileLayout, tile_rows
+from rff_dist.statistics_spec import FRACTION_BITS, OUTPUT_TILE, TileLayout, tile_rows
 from rff_dist.triangular import STRIP_COLUMNS, available_cores, limit_blas
 
 MIN_BLOCK_ROWS = (

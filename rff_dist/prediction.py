@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import operator
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, cast, overload
@@ -16,23 +16,15 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 from scipy.special import ndtri
 
-from rff_dist.blocks import (
-    BlockTask,
-    Dataset,
-    Errors,
-    LinearModel,
-    Rows,
-    check_finite,
-    evaluate_rows,
-    predict_rows,
-)
+from rff_dist.accumulation import Errors, LinearModel, evaluate_rows, predict_rows
+from rff_dist.blocks import BlockTask, Dataset, Rows, check_finite
 from rff_dist.conformal import deviations_of_rows
 from rff_dist.engines import Engine
 from rff_dist.errors import DataError, InvalidParameterError, StatisticsError
 from rff_dist.feature_map import FeatureMap
 from rff_dist.model import RidgeModel
 from rff_dist.pipeline import blocks_of, check_matrix_pass
-from rff_dist.storage import create_output
+from rff_dist.storage import Output, create_output
 from rff_dist.uncertainty import (
     Calibration,
     PredictiveModel,
@@ -64,10 +56,6 @@ def evaluate(
     """Measure a model's errors on a dataset in one pass, O(n_samples · n_components · n_features).
 
     With `std` its standard deviations are judged too, at the cost of `predict_with_std_in_memory`.
-
-    Returns
-    -------
-    Errors, or with `std` Calibration, which holds them as `errors`
 
     Raises
     ------
@@ -127,30 +115,59 @@ def predict(
         If `coverage` is not in (0, 1).
     """
     check_dataset(dataset, model)
-    blocks = blocks_of(dataset)
     wanted = _wanted(model, std=std, coverage=coverage)
-    state = _state(dataset, model, wanted, engine=engine)
-    # the output's chunks follow the blocks, so that no two tasks write to one chunk
-    chunk_rows = blocks[0].n_samples
+    output = write_output(
+        dataset,
+        partial(_predict_arrays, wanted=wanted, one_dimensional=model.one_dimensional),
+        _state(dataset, model, wanted, engine=engine),
+        url,
+        engine=engine,
+        label="predict",
+        attributes={"model_digest": model.digest()},
+        n_columns=None if model.one_dimensional else model.n_targets,
+        array=wanted.arrays if len(wanted.arrays) > 1 else wanted.arrays[0],
+        column_names=column_names,
+        overwrite=overwrite,
+    )
+    return output.n_samples
+
+
+def write_output[S](
+    dataset: Dataset,
+    compute: Callable[[Rows, S], NDArray[Any]],
+    state: S,
+    url: str | os.PathLike[str],
+    *,
+    engine: Engine,
+    label: str,
+    attributes: Mapping[str, Any] | None,
+    n_columns: int | None = None,
+    dtype: np.dtype[Any] | type = np.float64,
+    **options: Any,
+) -> Output:
+    """Write what a function makes of each block's rows to a new output; see `create_output` for the options.
+
+    With `attributes` the output is finished and appears at `url`; with None the caller finishes or discards
+    it. After an error nothing is left of it.
+    """
+    blocks = blocks_of(dataset)
     output = create_output(
         url,
         n_samples=dataset.n_samples,
-        n_columns=None if model.one_dimensional else model.n_targets,
-        dtype=np.float64,
-        chunk_rows=chunk_rows,
-        array=wanted.arrays if len(wanted.arrays) > 1 else wanted.arrays[0],
-        column_names=column_names,
+        n_columns=n_columns,
+        dtype=dtype,
+        chunk_rows=blocks[0].n_samples,  # no two tasks write to one chunk
         inputs=[] if dataset.url is None else [dataset.url],
-        overwrite=overwrite,
+        **options,
     )
     try:
-        compute = partial(_predict_arrays, wanted=wanted, one_dimensional=model.one_dimensional)
-        written = engine.map_write(BlockTask(dataset, compute), blocks, state, output, label="predict")
-        output.finish({"model_digest": model.digest()})
+        engine.map_write(BlockTask(dataset, compute), blocks, state, output, label=label)
+        if attributes is not None:
+            output.finish(attributes)
     except BaseException:
         output.discard()
         raise
-    return written
+    return output
 
 
 def predict_block(rows: Rows, model: LinearModel, *, one_dimensional: bool) -> FloatArray:
@@ -365,7 +382,7 @@ def check_dataset(dataset: Dataset, model: RidgeModel) -> None:
             f"X has {dataset.n_features} features, but the model is expecting {model.n_features} features"
         )
     expected = model.card.get("feature_names")
-    names = getattr(dataset, "feature_names", None)
+    names = dataset.feature_names
     if expected and names and list(names) != list(expected):
         raise DataError(
             f"the columns of X are {list(names)}, but the model was trained on {list(expected)}; "

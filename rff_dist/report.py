@@ -71,10 +71,6 @@ def save_comparison(path: str | os.PathLike[str], panels: Sequence[Panel], title
     title : str
         Above all of them.
 
-    Returns
-    -------
-    path : Path
-
     Raises
     ------
     DataError
@@ -158,10 +154,6 @@ def save_error_curve(
     wanted : float, optional
         An error to mark.
 
-    Returns
-    -------
-    path : Path
-
     Raises
     ------
     DataError
@@ -220,16 +212,11 @@ def save_cross_validation(
     ----------
     path : str or Path
         Where; its folder is made, and a file that is there is replaced when the new one is whole.
-    table : CrossValidation
     title, subtitle : str
         Above the axes.
     target : int, optional
         Draw the root mean squared error of this target, in its units; by default the error that choices go
         by, the share of the variance that is left.
-
-    Returns
-    -------
-    path : Path
 
     Raises
     ------
@@ -244,7 +231,7 @@ def save_cross_validation(
     best, chosen = table.best, None
     if len(table.weights) > 1:
         several = len(table.n_components) > 1
-        chosen = table.smallest_width() if several else table.one_standard_error(best.n_components)
+        chosen = table.fewest_components() if several else table.one_standard_error(best.n_components)
     figure = Figure(figsize=(10.6, 5.0), layout="constrained", facecolor="white")
     figure.get_layout_engine().set(w_pad=0.12, h_pad=0.1)  # type: ignore[union-attr, call-arg]
     heading = {"parse_math": False, "fontweight": "bold", "fontsize": 13, "color": _INK}
@@ -331,17 +318,12 @@ def save_alpha_paths(
     ----------
     path : str or Path
         Where; its folder is made, and a file that is there is replaced when the new one is whole.
-    paths : sequence of AlphaPath
     chosen : float or array of shape (n_targets,)
         The alpha to mark, or those of the targets.
     labels : sequence of str of length n_targets
         The targets' names; of more than nine the first nine are drawn.
     title, subtitle : str
         Above the axes.
-
-    Returns
-    -------
-    path : Path
 
     Raises
     ------
@@ -396,10 +378,6 @@ def save_clusters(path: str | os.PathLike[str], view: ClusterView, *, title: str
         unless they have no rows in the view.
     title, subtitle : str
         Above the axes.
-
-    Returns
-    -------
-    path : Path
 
     Raises
     ------

@@ -13,7 +13,6 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from functools import lru_cache
 from typing import Any, Self
 
 import numpy as np
@@ -21,173 +20,12 @@ from numpy.typing import NDArray
 
 from rff_dist.errors import StatisticsError
 from rff_dist.exact import ExactSum, exact_sum_arrays, exact_sum_from_arrays
-from rff_dist.runs import Runs, expand
+from rff_dist.runs import Runs
+from rff_dist.statistics_spec import LIMB_BITS, NormalEquations, StatisticsSpec, TileLayout
 from rff_dist.triangular import solve_transposed, solve_upper, tile_pool, whiten_in_place
 
 type FloatArray = NDArray[np.float64]
 type IntArray = NDArray[np.int64]
-
-OUTPUT_TILE = 512  # columns of an output tile; see TileLayout
-FRACTION_BITS = 39  # a float64 product of up to 2**13 rows, entries up to 1, may be exact to 2**-39 only
-FINE_FRACTION_BITS = 49  # for few rows, whose products are small and have finer bits
-_LIMB_BITS = 62  # of one int64, with a bit to spare
-
-
-def tile_rows(n_components: int) -> int:
-    """Return the rows of a tile: fixed by D, so that sums have the same bits everywhere.
-
-    4,096 rows amortise the integer sums to below 1 % of the product; wide maps take 2,048 to keep
-    the tile's float64 features at `8 * tile_rows * n_components` bytes below 128 MiB for D = 8,192.
-    """
-    return 4096 if n_components <= 4096 else 2048
-
-
-@dataclass(frozen=True, slots=True)
-class NormalEquations:
-    """The system (gram + alpha·I)·w = moments that ridge regression solves, in float64.
-
-    Attributes
-    ----------
-    gram : float64 array of shape (n_components, n_components)
-        Z'Z, symmetric; centred (Z'Z − n·z̄z̄') where an intercept is fitted.
-    moments : float64 array of shape (n_components, n_targets)
-        Z'Y, centred likewise.
-    total_sum_of_squares : float64 array of shape (n_targets,)
-        Sum of squares of each (centred) target.
-    feature_means : float64 array of shape (n_components,)
-        z̄, zero without an intercept.
-    target_means : float64 array of shape (n_targets,)
-        ȳ, zero without an intercept.
-    n_samples : int
-        Observations; see `RidgeStatistics.n_observations`.
-    sum_of_weights : float
-        Of the rows. Over `n_samples` it is the mean weight of an observation.
-    fit_intercept : bool
-        Whether an intercept, which costs one degree of freedom, is fitted.
-    gram_error : float
-        What rounding to the sums' grid may have added to an eigenvalue of the Gram.
-    """
-
-    gram: FloatArray
-    moments: FloatArray
-    total_sum_of_squares: FloatArray
-    feature_means: FloatArray
-    target_means: FloatArray
-    n_samples: int
-    sum_of_weights: float
-    fit_intercept: bool
-    gram_error: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class TileLayout:
-    """How the upper triangle of a D x D matrix is cut into output tiles, stored one after another.
-
-    Tiles of 512 columns reach the speed of one large product (measured: 1.03 of the dsyrk limit at
-    D = 4,096), keep the float64 work of a tile in the cache, share out evenly among threads, and
-    spare threaded OpenBLAS the large symmetric products that crash it (numpy issue 19685).
-    """
-
-    n_components: int
-
-    @property
-    def edges(self) -> range:
-        """First component of each strip."""
-        return range(0, self.n_components, OUTPUT_TILE)
-
-    def width(self, start: int) -> int:
-        """Return the components of the strip that begins at `start`."""
-        return min(OUTPUT_TILE, self.n_components - start)
-
-    def tiles(self) -> list[tuple[int, int, int]]:
-        """Return (row start, column start, offset) of each output tile, row by row."""
-        return _tiles(self.n_components)
-
-    @property
-    def size(self) -> int:
-        """Numbers stored: the upper triangle, with whole diagonal tiles."""
-        row, column, offset = self.tiles()[-1]
-        return offset + self.width(row) * self.width(column)
-
-    def view(self, buffer: NDArray[Any], row: int, column: int, offset: int) -> NDArray[Any]:
-        """Return one tile of a flat buffer as a matrix."""
-        height, width = self.width(row), self.width(column)
-        return buffer[offset : offset + height * width].reshape(height, width)
-
-
-@lru_cache(maxsize=16)
-def _tiles(n_components: int) -> list[tuple[int, int, int]]:
-    layout = TileLayout(n_components)
-    tiles = []
-    offset = 0
-    for row in layout.edges:
-        for column in range(row, n_components, OUTPUT_TILE):
-            tiles.append((row, column, offset))
-            offset += layout.width(row) * layout.width(column)
-    return tiles
-
-
-@dataclass(frozen=True, slots=True)
-class StatisticsSpec:
-    """What statistics are about: only statistics with equal specs add up.
-
-    Attributes
-    ----------
-    n_components, n_targets : int
-        D, and the columns of Y; 0 for the sums of features alone.
-    feature_digest : str
-        Digest of the feature map.
-    scales : runs of (components, float)
-        Z = scale · V, V the unnormalised features.
-    exponents : runs of (components, int)
-        V = 2**exponent · U with entries of U in [-1, 1]; none where V's are so already.
-    weight_exponent : int
-        Sample weights are at most 2**weight_exponent.
-    fraction_bits : int
-        The Gram is counted in multiples of 2**(weight_exponent - fraction_bits).
-    target_offset : tuple of float of length n_targets
-        Subtracted from Y before anything is summed, so that large means cancel nothing.
-    one_dimensional : bool
-        Whether Y was given as a vector; then `Zty` and `yty` drop the target axis.
-    frequency_weights : bool
-        Whether weights are whole numbers that repeat their rows; others say how precise a row is. See
-        `RidgeStatistics.n_observations`.
-    whitened : bool
-        Whether Z is V·T⁻¹ with the feature map's T, so that the sums are read with its help.
-    """
-
-    n_components: int
-    n_targets: int
-    feature_digest: str
-    scales: Runs
-    weight_exponent: int = 0
-    fraction_bits: int = FRACTION_BITS
-    exponents: tuple[tuple[int, int], ...] = ()
-    target_offset: tuple[float, ...] = ()
-    one_dimensional: bool = False
-    frequency_weights: bool = False
-    whitened: bool = False
-
-    @property
-    def layout(self) -> TileLayout:
-        """Where each output tile of the Gram is stored."""
-        return TileLayout(self.n_components)
-
-    @property
-    def factors(self) -> FloatArray:
-        """Z = factors · U, shape (n_components,)."""
-        scales = expand(self.scales)
-        return np.ldexp(scales, expand(self.exponents).astype(np.int64)) if self.exponents else scales
-
-    @property
-    def grid_exponent(self) -> int:
-        """The Gram is counted in multiples of 2**grid_exponent."""
-        return self.weight_exponent - self.fraction_bits
-
-    @property
-    def limb_rows(self) -> int:
-        """Rows whose sums stay within one int64 limb: 2**23, or 2**13 on the fine grid."""
-        return 1 << (_LIMB_BITS - self.fraction_bits)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -340,7 +178,7 @@ class RidgeStatistics:
 
     @property
     def n_components(self) -> int:
-        """D, the width of Z."""
+        """D, the number of components of Z."""
         return self.spec.n_components
 
     @property
@@ -431,7 +269,7 @@ class RidgeStatistics:
             )
             if self.high is not None:
                 high = layout.view(self.high, row, column, offset).astype(np.float64)
-                tile += np.ldexp(high, self.spec.grid_exponent + _LIMB_BITS)
+                tile += np.ldexp(high, self.spec.grid_exponent + LIMB_BITS)
             rows = slice(row, row + tile.shape[0])
             columns = slice(column, column + tile.shape[1])
             if center is not None:
@@ -488,7 +326,7 @@ class RidgeStatistics:
                 diagonal = np.diagonal(layout.view(self.low, row, column, offset)).astype(np.float64)
                 if self.high is not None:
                     high = np.diagonal(layout.view(self.high, row, column, offset)).astype(np.float64)
-                    diagonal = diagonal + high * 2.0**_LIMB_BITS
+                    diagonal = diagonal + high * 2.0**LIMB_BITS
                 factors = self.spec.factors[row : row + len(diagonal)]
                 squares = np.ldexp(np.abs(diagonal) * factors**2, self.spec.grid_exponent)
                 largest, trace = max(largest, float(squares.max())), trace + float(squares.sum())
@@ -539,7 +377,7 @@ class RidgeStatistics:
                 trace += np.diagonal(layout.view(self.low, row, column, offset)).astype(np.float64).sum()
                 if self.high is not None:
                     high = np.diagonal(layout.view(self.high, row, column, offset)).astype(np.float64)
-                    trace += high.sum() * 2.0**_LIMB_BITS
+                    trace += high.sum() * 2.0**LIMB_BITS
         return float(np.ldexp(trace, self.spec.grid_exponent))
 
     # -- storing ------------------------------------------------------------------------------
@@ -639,10 +477,10 @@ def _combine_limbs(
         left_low, left_high = _split(left, part)
         right_low, right_high = _split(right, part)
         low_sum = left_low + sign * right_low
-        high_sum = left_high + sign * right_high + (low_sum >> _LIMB_BITS)
-        low_sum &= (1 << _LIMB_BITS) - 1
+        high_sum = left_high + sign * right_high + (low_sum >> LIMB_BITS)
+        low_sum &= (1 << LIMB_BITS) - 1
         if high is None:
-            low[part] = low_sum + (high_sum << _LIMB_BITS)
+            low[part] = low_sum + (high_sum << LIMB_BITS)
         else:
             low[part], high[part] = low_sum, high_sum
     return low, high
@@ -651,7 +489,7 @@ def _combine_limbs(
 def _split(statistics: RidgeStatistics, part: slice) -> tuple[IntArray, IntArray]:
     if statistics.high is not None:
         return statistics.low[part], statistics.high[part]
-    return statistics.low[part] & ((1 << _LIMB_BITS) - 1), statistics.low[part] >> _LIMB_BITS
+    return statistics.low[part] & ((1 << LIMB_BITS) - 1), statistics.low[part] >> LIMB_BITS
 
 
 def _leading_runs(runs: tuple[tuple[int, int], ...], count: int) -> tuple[tuple[int, int], ...]:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from rff_dist import drawing, pipeline, search
+from rff_dist.blocks import Dataset
 from rff_dist.engines import Engine
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import DataError, InvalidParameterError
@@ -41,9 +42,9 @@ def tune_length_scales(
 ) -> TunedKernel:
     """Choose a kernel's length scales by the evidence (marginal likelihood) of a seeded sample of rows.
 
-    One width per column tells which inputs matter (automatic relevance determination) and is often worth
-    more than any number of features; it takes seconds to a minute, O(n_samples · n_components²) for each of
-    some hundred evaluations. Fit with the kernel and the alpha that it returns: the evidence's alpha
+    One length scale per column tells which inputs matter (automatic relevance determination) and is often
+    worth more than any number of features; it takes seconds to a minute, O(n_samples · n_components²) for
+    each of some hundred evaluations. Fit with the kernel and the alpha that it returns: the evidence's alpha
     can be far above GCV's, which is easily too small where few rows are far off.
 
     Parameters
@@ -83,9 +84,9 @@ def tune_length_scales(
     Raises
     ------
     InvalidParameterError
-        If the kernel has no width, or several, or a parameter is out of range.
+        If the kernel has no length scale, or several, or a parameter is out of range.
     DataError
-        If values are not finite, there are no targets, or the sample says nothing of a width.
+        If values are not finite, there are no targets, or the sample says nothing of a length scale.
 
     References
     ----------
@@ -109,17 +110,16 @@ def tune_length_scales(
     pipeline.check_standardize(standardize)
     pipeline.check_weight_kind(sample_weight_kind)
     found = find_kernel(kernel)
-    if hasattr(X, "read") or isinstance(X, str | os.PathLike):
+    if isinstance(X, Dataset | str | os.PathLike):
         if y is not None or sample_weight is not None:
             raise DataError("`y` and `sample_weight` belong to the dataset: leave them out, or pass arrays")
-        dataset = X if hasattr(X, "read") else open_dataset(X)
+        dataset = X if isinstance(X, Dataset) else open_dataset(X)
     else:
         dataset = ArrayDataset(X, y, sample_weight)
     standardizer = None
     if standardize:
-        engine = SerialEngine()
-        moments = pipeline.inspect(dataset, engine=engine)
-        standardizer = pipeline.standardizer_for(dataset, moments, standardize, engine=engine)
+        prepared = pipeline.prepare(dataset, standardize=standardize, engine=SerialEngine())
+        standardizer = prepared.standardizer
     return drawing.tune(
         dataset,
         found,
@@ -163,8 +163,8 @@ def tune_kernels(
     X, y, sample_weight, groups
         As in `RFFRidge.fit`.
     kernels : sequence of str or Kernel
-        Names, or texts such as "matern:nu=2.5". A kernel of one width competes with each of `length_scales`,
-        which replace its own; sums, products and linear kernels compete as they are.
+        Names, or texts such as "matern:nu=2.5". A kernel of one length scale competes with each of
+        `length_scales`, which replace its own; sums, products and linear kernels compete as they are.
     length_scales : sequence, optional
         Numbers, arrays of shape (n_features,), multiples of the median distance between rows such as "0.5x",
         "median" for "1x", or "evidence"; by default ¼, ½, 1, 2 and 4 times the median, see

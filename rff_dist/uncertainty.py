@@ -27,21 +27,15 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtri
 
-from rff_dist.blocks import (
-    Errors,
-    LinearModel,
-    Rows,
-    check_evaluation,
-    errors_of,
-    predict_rows,
-    share_out,
-)
+from rff_dist.accumulation import Errors, LinearModel, check_evaluation, errors_of, predict_rows
+from rff_dist.blocks import Rows, share_out
 from rff_dist.errors import DataError, SolveError, StatisticsError
 from rff_dist.exact import ExactSum
 from rff_dist.runs import expand
 from rff_dist.solvers.cholesky import rounding_floor, smallest_eigenvalue
 from rff_dist.solvers.solution import check_alpha, rss_error_bound
-from rff_dist.statistics import NormalEquations, RidgeStatistics
+from rff_dist.statistics import RidgeStatistics
+from rff_dist.statistics_spec import NormalEquations
 from rff_dist.triangular import (
     STRIP_COLUMNS,
     cholesky_in_place,

@@ -29,17 +29,8 @@ from numpy.typing import NDArray
 from scipy.special import ndtri
 
 from rff_dist import pipeline, prediction
-from rff_dist.blocks import (
-    Accumulation,
-    Block,
-    BlockTask,
-    Dataset,
-    LinearModel,
-    Rows,
-    accumulate_rows,
-    check_evaluation,
-    predict_rows,
-)
+from rff_dist.accumulation import Accumulation, LinearModel, accumulate_rows, check_evaluation, predict_rows
+from rff_dist.blocks import Block, BlockTask, Dataset, Rows
 from rff_dist.drift import (
     Batch,
     BatchState,
@@ -292,13 +283,13 @@ def _held_ranges(model: RidgeModel) -> list[Range]:
 
 
 def _prefix(dataset: Dataset, n_samples: int) -> str:
-    fingerprint = getattr(dataset, "prefix_fingerprint", None)
+    fingerprint = dataset.prefix_fingerprint(n_samples)
     if fingerprint is None:
         raise DataError(
             f"a {type(dataset).__name__} does not tell its first rows from others; write the data to Zarr "
             "and open them with open_dataset"
         )
-    return str(fingerprint(n_samples))
+    return fingerprint
 
 
 def _name(dataset: Dataset) -> str:

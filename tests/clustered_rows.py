@@ -6,7 +6,8 @@ import numpy as np
 
 from rff_dist import Gaussian, Laplacian, Linear, Min, Nystrom, draw_feature_map
 from rff_dist.blocks import Block, Rows
-from rff_dist.clustering import Centres, ClusterGrid, fraction_bits_for, measure_tiles
+from rff_dist.cluster_sums import Centres, ClusterGrid, fraction_bits_for
+from rff_dist.clustering import measure_tiles
 from rff_dist.feature_map import draw_nystrom
 from rff_dist.runs import as_runs
 

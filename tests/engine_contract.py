@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rff_dist.blocks import Block, BlockTask, Rows, cut_blocks
+from rff_dist.blocks import Block, BlockTask, cut_blocks
 from rff_dist.engines import Engine
 from rff_dist.errors import BlockError, DataError, PlanError
 from rff_dist.progress import BlockDone, Event, PassFailed, PassFinished, PassStarted
+from rff_dist.storage import ArrayDataset
 
 BLOCKS = cut_blocks(1_000, 10, rows_per_block=70)
 
@@ -56,19 +57,17 @@ class FileOutput:
     """An array in a file that several processes may write regions of."""
 
     path: Path
+    url = None
 
     def write(self, block: Block, array: np.ndarray) -> None:
         np.load(self.path, mmap_mode="r+")[block.start : block.stop] = array
 
 
-@dataclass(frozen=True)
-class Counting:
+class Counting(ArrayDataset):
     """A source whose row i holds i."""
 
-    n_features, n_targets, weighted, dtype = 1, 0, False, np.dtype(np.float64)
-
-    def read(self, block: Block) -> Rows:
-        return Rows(block, np.arange(block.start, block.stop, dtype=np.float64)[:, np.newaxis])
+    def __init__(self) -> None:
+        super().__init__(np.arange(10_000.0)[:, np.newaxis])
 
 
 class EngineContract:

@@ -27,7 +27,7 @@ from rff_dist.jobs.options import Where
 from rff_dist.jobs.specs import Clustering
 
 if TYPE_CHECKING:
-    from rff_dist.kmeans import Clusters
+    from rff_dist.kmeans_starts import Clusters
     from rff_dist.storage import ZarrDataset
 
 _SHOWN_CLUSTERS, _SHOWN_PASSES = 20, 12

@@ -9,7 +9,7 @@ from rff_dist.cli.display import plural
 
 if TYPE_CHECKING:
     from rff_dist.agreement import Contingency
-    from rff_dist.kmeans import Clusters
+    from rff_dist.kmeans_starts import Clusters
 
 
 def describe_clusters(found: Clusters) -> dict[str, Any]:

@@ -15,8 +15,8 @@ from rff_dist.jobs.options import Where
 from rff_dist.jobs.specs import Evaluate
 
 if TYPE_CHECKING:
+    from rff_dist.accumulation import Errors
     from rff_dist.agreement import Contingency
-    from rff_dist.blocks import Errors
     from rff_dist.confusion import Confusion
     from rff_dist.model import RidgeModel
     from rff_dist.uncertainty import Calibration
@@ -28,7 +28,7 @@ def evaluate(job: Evaluate, where: Where) -> Report:
     from rff_dist.agreement import Contingency
     from rff_dist.confusion import Confusion
     from rff_dist.jobs import score
-    from rff_dist.kmeans import Clusters
+    from rff_dist.kmeans_starts import Clusters
 
     passes = Passes(where)
     scoring, judged = score.evaluate(job, passes.runner)
@@ -57,7 +57,7 @@ def _clusters_report(judged: Contingency, y: str, about: Mapping[str, str], ran:
 def _classifier_report(
     found: Confusion, model: RidgeModel, about: Mapping[str, str], ran: Mapping[str, Any]
 ) -> Report:
-    from rff_dist.classification import read_classes
+    from rff_dist.class_prediction import read_classes
 
     classes = read_classes(model)
     columns = {"precision": found.precision, "recall": found.recall}

@@ -122,7 +122,8 @@ def draw_function(
     """
     import numpy as np
 
-    from rff_dist.blocks import Block, LinearModel, Rows, predict_rows
+    from rff_dist.accumulation import LinearModel, predict_rows
+    from rff_dist.blocks import Block, Rows
     from rff_dist.feature_map import draw_feature_map
     from rff_dist.kernels import default_design
 

@@ -39,11 +39,42 @@ class RegionWriter(Protocol):
     It must be picklable, and `write` must be idempotent: a block whose worker was killed is written again.
     """
 
+    @property
+    def url(self) -> str | None:
+        """Where the rows are stored; None if they are not."""
+
     def write(self, block: Block, array: np.ndarray, /) -> None:
         """Write `array`, of shape (block.n_samples, ...), to the block's rows."""
 
 
-class Engine(Protocol):
+class SharedResource(ABC):
+    """What is closed at the end of a `with`, and is shared by copies of what holds it."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Free what it started itself; twice does no harm."""
+
+    @final
+    def __enter__(self) -> Self:
+        return self
+
+    @final
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+        /,
+    ) -> None:
+        self.close()
+
+    @final
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        # scikit-learn's `clone` copies parameters deeply; an engine, its cluster and observers are shared.
+        return self
+
+
+class Engine(SharedResource):
     """Run passes over blocks. Every implementation returns the same bits.
 
     Three rules hold for the functions given to an engine, and make any retry harmless: they are pure,
@@ -58,13 +89,26 @@ class Engine(Protocol):
     observers: tuple[Observer, ...]
 
     @property
+    @abstractmethod
     def n_workers(self) -> int:
         """Processes that run blocks: the number of blocks accumulating at one time."""
 
     @property
+    @abstractmethod
     def n_threads(self) -> int:
         """Threads that each block may use; the block function sees them by `using_threads`."""
 
+    @property
+    @abstractmethod
+    def worker_memory(self) -> int | None:
+        """Bytes that the smallest worker may use; None where nothing limits it but the machine."""
+
+    @property
+    @abstractmethod
+    def in_process(self) -> bool:
+        """Whether blocks run in the caller's own process, and share its memory."""
+
+    @abstractmethod
     def broadcast[S](self, state: S) -> Broadcast[S]:
         """Give `state` to every worker, and check that each of them holds the same.
 
@@ -77,6 +121,7 @@ class Engine(Protocol):
             If a worker holds another digest than the caller; names the worker and both digests.
         """
 
+    @abstractmethod
     def map_reduce[S, T](
         self,
         function: Callable[[Block, S], T],
@@ -115,6 +160,7 @@ class Engine(Protocol):
             If the cluster went away.
         """
 
+    @abstractmethod
     def map_write[S](
         self,
         function: Callable[[Block, S], np.ndarray],
@@ -137,48 +183,9 @@ class Engine(Protocol):
             As for `map_reduce`.
         """
 
+    @abstractmethod
     def forget(self, run: str) -> None:
         """Drop what every process remembers of a run's blocks, see `rff_dist.block_memory`.
 
         It raises nothing where the cluster is gone, and its processes with it.
         """
-
-    def close(self) -> None:
-        """Free what the engine started itself; twice does no harm."""
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-        /,
-    ) -> None: ...
-
-
-class SharedResource(ABC):
-    """What is closed at the end of a `with`, and is shared by copies of what holds it."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """Free what it started itself; twice does no harm."""
-
-    @final
-    def __enter__(self) -> Self:
-        return self
-
-    @final
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-        /,
-    ) -> None:
-        self.close()
-
-    @final
-    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        # scikit-learn's `clone` copies parameters deeply; an engine, its cluster and observers are shared.
-        return self

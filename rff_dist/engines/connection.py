@@ -29,14 +29,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rff_dist.engines import Engine
-from rff_dist.engines.serial import SerialEngine, check_count
+from rff_dist.engines.serial import SerialEngine, check_optional_count
 from rff_dist.errors import ClusterError, ClusterUnavailableError, InvalidParameterError
 from rff_dist.logs import are_json
 from rff_dist.plan import human_bytes
 from rff_dist.progress import LogObserver, Observer
 
 if TYPE_CHECKING:
-    from rff_dist.engines.dask import DaskEngine, WorkerFacts
+    from rff_dist.engines.dask import DaskEngine
+    from rff_dist.engines.dask_cluster import WorkerFacts
 
 __all__ = [
     "SCHEDULER_VARIABLE",
@@ -133,7 +134,7 @@ class Cluster:
 
     def __post_init__(self) -> None:
         for name in ("n_workers", "min_workers", "n_threads"):
-            check_count(name, getattr(self, name))
+            check_optional_count(name, getattr(self, name))
         own = [name for name in ("n_workers", "min_workers", "n_threads", "memory") if self._has(name)]
         if self.scheduler is not None and own:
             raise InvalidParameterError(
@@ -226,7 +227,8 @@ def open_engine(cluster: Cluster | None = None, *, observers: Iterable[Observer]
         observers = (*observers, LogObserver())
     if cluster.serial:
         return SerialEngine(cluster.size()[1], observers=observers)
-    from rff_dist.engines.dask import DaskEngine, tls_security
+    from rff_dist.engines.dask import DaskEngine
+    from rff_dist.engines.dask_cluster import tls_security
 
     if cluster.tls is not None:
         cluster.tls.check()

@@ -7,7 +7,7 @@ import copy
 import hashlib
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import dask.array
 import distributed
@@ -17,11 +17,12 @@ from dask.delayed import delayed
 
 from rff_dist.blocks import Block, Rows
 from rff_dist.errors import DataError
+from rff_dist.storage.memory import ArraysDataset
 
 __all__ = ["DaskArrayDataset"]
 
 
-class DaskArrayDataset:
+class DaskArrayDataset(ArraysDataset):
     """Dask arrays or frames as a dataset: the cluster computes the rows of each block where they are used.
 
     Unknown chunk sizes are computed, in one pass over everything given.
@@ -46,7 +47,9 @@ class DaskArrayDataset:
         If shapes do not belong together, there are no rows or columns, or values are not real numbers.
     """
 
-    url: str | None = None
+    url = None
+    missing_chunks = "error"
+    is_lazy = True
 
     def __init__(self, X: Any, y: Any = None, sample_weight: Any = None) -> None:
         self.feature_names = _column_names(X)
@@ -66,58 +69,54 @@ class DaskArrayDataset:
             )
             X = X.rechunk({1: -1})
         rows = X.chunks[0]
-        self._X = X
-        self._y = _float_rows(arrays.get("y"), rows)
-        self.one_dimensional = self._y is not None and self._y.ndim == 1
-        if self._y is not None and self._y.ndim == 1:
-            self._y = self._y[:, np.newaxis]
-        self._sample_weight = _float_rows(arrays.get("sample_weight"), rows)
-        self.weighted = self._sample_weight is not None
-        self.n_samples, self.n_features = (int(length) for length in X.shape)
-        self.n_targets = 0 if self._y is None else int(self._y.shape[1])
-        self.chunk_rows = int(max(rows))
-        self.dtype: np.dtype[Any] = np.dtype(X.dtype)
+        self.X, self.y = X, _float_rows(arrays.get("y"), rows)
+        self.sample_weight = _float_rows(arrays.get("sample_weight"), rows)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return cast("np.dtype[Any]", self.X.dtype)
+
+    @property
+    def chunk_rows(self) -> int:
+        return int(max(self.X.chunks[0]))
+
+    @property
+    def _arrays(self) -> tuple[Any, Any, Any]:
+        y = self.y[:, np.newaxis] if self.one_dimensional else self.y
+        return self.X, y, self.sample_weight
 
     def lazy(self, block: Block) -> tuple[Any, Any, Any]:
-        """Return X, y and weights of a block as Dask arrays, None for what there is not."""
         rows = slice(block.start, block.stop)
-        return tuple(  # type: ignore[return-value]
-            None if array is None else array[rows] for array in (self._X, self._y, self._sample_weight)
-        )
+        X, y, weight = (None if array is None else array[rows] for array in self._arrays)
+        return X, y, weight
 
     def read(self, block: Block) -> Rows:
-        """Compute the rows of a block in this process, or on the current Dask client where there is one."""
         return Rows(block, *_compute(self.lazy(block)))
 
     def read_weight(self, block: Block) -> Any:
-        """Compute the weights of one block alone; None without weights."""
-        if self._sample_weight is None:
-            return None
-        return _compute([self._sample_weight[block.start : block.stop]])[0]
+        return None if self.sample_weight is None else _compute([self.lazy(block)[2]])[0]
 
     def read_targets(self) -> Any:
-        """Compute all of y, of shape (n_samples,) or (n_samples, n_targets); None without y."""
-        if self._y is None:
-            return None
-        return _compute([self._y[:, 0] if self.one_dimensional else self._y])[0]
+        return None if self.y is None else _compute([self.y])[0]
 
     def without_targets(self) -> DaskArrayDataset:
-        """Return the same rows without y."""
         rows = copy.copy(self)
-        rows._y, rows.n_targets, rows.one_dimensional, rows.target_names = None, 0, False, None
+        rows.y = rows.target_names = None
         return rows
 
     def take(self, indices: np.ndarray, /) -> tuple[Any, Any, Any]:
-        """Compute X, y and weights of the rows at `indices`, in that order; None for what there is not."""
-        arrays = (self._X, self._y, self._sample_weight)
-        X, y, sample_weight = _compute([None if array is None else array[indices] for array in arrays])
+        X, y, sample_weight = _compute([None if a is None else a[indices] for a in self._arrays])
         return X, y, sample_weight
 
     def fingerprint(self) -> str:
-        """Digest the names of the arrays' graphs, shapes and chunks: it changes with how data are made."""
-        arrays = (self._X, self._y, self._sample_weight)
-        told = [None if a is None else (a.name, a.shape, a.chunks, str(a.dtype)) for a in arrays]
+        told = [None if a is None else (a.name, a.shape, a.chunks, str(a.dtype)) for a in self._arrays]
         return hashlib.sha256(repr(told).encode()).hexdigest()
+
+    def prefix_fingerprint(self, n_samples: int) -> None:
+        """Return None: the first rows are not told from others without computing them."""
+
+    def can_travel(self) -> bool:
+        return True
 
 
 def _as_dask_array(value: Any) -> Any:

@@ -17,8 +17,8 @@ from numbers import Integral
 import numpy as np
 
 from rff_dist import block_memory
-from rff_dist.blocks import Block, using_threads
-from rff_dist.engines import Broadcast, RegionWriter, SharedResource
+from rff_dist.blocks import Block, BlockFunction, using_threads
+from rff_dist.engines import Broadcast, Engine, RegionWriter
 from rff_dist.errors import BlockError, DataError, InvalidParameterError, PlanError, RFFDistError
 from rff_dist.progress import Announcer, BlockDone, Observer, announce_pass
 
@@ -27,7 +27,7 @@ __all__ = [
     "SerialEngine",
     "block_error",
     "check_blocks",
-    "check_count",
+    "check_optional_count",
     "name_block",
     "write_rows",
 ]
@@ -64,7 +64,7 @@ class PairwiseTree[T]:
         return [partial for _, partial in self._stack]
 
 
-class SerialEngine(SharedResource):
+class SerialEngine(Engine):
     """Run blocks one after another in this process: the specification of every other engine.
 
     Parameters
@@ -90,13 +90,27 @@ class SerialEngine(SharedResource):
     """
 
     def __init__(self, n_threads: int | None = None, *, observers: Iterable[Observer] = ()) -> None:
-        check_count("n_threads", n_threads)
-        self.n_threads = n_threads or len(os.sched_getaffinity(0))
-        self.n_workers = 1
+        check_optional_count("n_threads", n_threads)
+        self._n_threads = n_threads or len(os.sched_getaffinity(0))
         self.observers = tuple(observers)
 
+    @property
+    def n_workers(self) -> int:
+        return 1
+
+    @property
+    def n_threads(self) -> int:
+        return self._n_threads
+
+    @property
+    def worker_memory(self) -> None:
+        return None
+
+    @property
+    def in_process(self) -> bool:
+        return True
+
     def broadcast[S](self, state: S) -> Broadcast[S]:
-        """Return a handle of `state`, which this process has already."""
         return Broadcast(state)
 
     def map_reduce[S, T](
@@ -108,10 +122,6 @@ class SerialEngine(SharedResource):
         combine: Callable[[T, T], T],
         label: str = "pass",
     ) -> T:
-        """Reduce `function(block, state)` over all blocks, pairwise in block order.
-
-        See `rff_dist.engines.Engine.map_reduce` for the contract.
-        """
         check_blocks(blocks, label)
         shared: S = state.state if isinstance(state, Broadcast) else state
         tree = PairwiseTree(combine)
@@ -134,32 +144,26 @@ class SerialEngine(SharedResource):
         *,
         label: str = "pass",
     ) -> int:
-        """Write `function(block, state)` to `output`, block by block; return the rows written.
-
-        See `rff_dist.engines.Engine.map_write` for the contract.
-        """
         n_samples: int = self.map_reduce(
             _WriteTask(function, output), blocks, state, combine=operator.add, label=label
         )
         return n_samples
 
     def forget(self, run: str) -> None:
-        """Drop what this process remembers of a run's blocks."""
         block_memory.forget(run)
 
     def close(self) -> None:
         """Do nothing: this engine holds no resource."""
 
 
-@dataclass(frozen=True, slots=True)
-class _WriteTask[S]:
+@dataclass(frozen=True)
+class _WriteTask[S](BlockFunction[S, int]):
     """Write what a function makes of a block; return the rows written."""
 
     function: Callable[[Block, S], np.ndarray]
     output: RegionWriter
 
-    def __call__(self, block: Block, state: S) -> int:
-        return self.begin(block, state)()
+    source = run = None
 
     def begin(self, block: Block, state: S) -> Callable[[], int]:
         finish = _begin(self.function, block, state)
@@ -168,8 +172,9 @@ class _WriteTask[S]:
 
 def _begin[S, T](function: Callable[[Block, S], T], block: Block, state: S) -> Callable[[], T]:
     """Begin a block, which reads it where the function can be called in two parts; return what is left."""
-    begin: Callable[[Block, S], Callable[[], T]] | None = getattr(function, "begin", None)
-    return partial(function, block, state) if begin is None else begin(block, state)
+    if isinstance(function, BlockFunction):
+        return function.begin(block, state)
+    return partial(function, block, state)
 
 
 def _begin_ahead[S, T](
@@ -216,7 +221,7 @@ def block_error(block: Block, error: BaseException) -> BlockError:
     )
 
 
-def check_count(name: str, value: object) -> None:
+def check_optional_count(name: str, value: object) -> None:
     """Raise InvalidParameterError unless `value` is None or an integer of at least 1."""
     if value is None:
         return

@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 
 from rff_dist import pipeline, prediction
+from rff_dist.accumulation import LinearModel, predict_rows
 from rff_dist.automatic import RidgeOptions
-from rff_dist.blocks import Block, Dataset, LinearModel, Rows, predict_rows
+from rff_dist.blocks import Block, Dataset, Rows
 from rff_dist.engines import Engine
 from rff_dist.errors import InvalidParameterError
 from rff_dist.estimators.folds import check_cv
@@ -87,7 +88,7 @@ class RandomFeatureEstimator(BaseEstimator, ABC):
 
     @property
     def length_scale_(self) -> LengthScale | None:
-        """The kernel's width in use; None for a kernel that has several, or none."""
+        """The length scale in use; None for a kernel that has several, or none."""
         self._require_fitted("length_scale_")
         return pipeline.length_scale_of(self.feature_map_)
 

@@ -16,8 +16,8 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
-from rff_dist import classification
-from rff_dist.blocks import LinearModel
+from rff_dist import class_prediction, classification
+from rff_dist.accumulation import LinearModel
 from rff_dist.calibration import ScoreCalibration
 from rff_dist.engines import Engine
 from rff_dist.errors import InvalidParameterError
@@ -50,8 +50,8 @@ def _has_probabilities(estimator: RFFClassifier) -> bool:
 class RFFClassifier(ClassifierMixin, RandomFeatureEstimator):
     """Classification in random Fourier or Nyström features: ridge, logistic regression or kernel SVM.
 
-    Ridge on class codes −1 and +1 costs what `RFFRidge` does, and chooses as that does: kernel, length
-    scales, features and alpha by the squared errors of held-out rows' codes. The other losses start from it
+    Ridge on class targets −1 and +1 costs what `RFFRidge` does, and chooses as that does: kernel, length
+    scales, features and alpha by the squared errors of held-out rows' targets. The other losses start from it
     and take 10 to 30 cheap passes more, of O(n_samples · n_components · n_features) each. All have the same
     bits on one thread, many threads or a cluster, and memory does not grow with the rows.
 
@@ -62,7 +62,7 @@ class RFFClassifier(ClassifierMixin, RandomFeatureEstimator):
     sample_weight_kind, engine
         As in `RFFRidge`. Probabilities do not change with a factor on all weights either.
     alpha : "auto", "gcv", "evidence", "press", "cv", "cv-1se", float or sequence of float, default="auto"
-        The penalty, chosen as in `RFFRidge` for ridge on the codes. Of the objectives Σ w·(y − f)² +
+        The penalty, chosen as in `RFFRidge` for ridge on the targets. Of the objectives Σ w·(y − f)² +
         alpha‖W‖², Σ w·max(0, 1 − y·f)² + alpha‖W‖² and −Σ w·log p + ½·alpha‖W‖². The squared hinge takes
         ridge's choice as it is; the logistic loss takes it times the mean of p·(1 − p), so that it has as
         many degrees of freedom, and at least times 1/8. One number is taken as it is: 1/alpha is the C of
@@ -87,7 +87,7 @@ class RFFClassifier(ClassifierMixin, RandomFeatureEstimator):
         The labels, sorted.
     coef_ : float64 array of shape (1, n_components) or (n_classes, n_components)
         Weights of the features; a single row for two classes. For the squared loss they are ridge's on the
-        codes, whose scores Z·coef_' + intercept_ are calibrated before anything is decided by them.
+        targets, whose scores Z·coef_' + intercept_ are calibrated before anything is decided by them.
     intercept_ : float64 array of shape (1,) or (n_classes,)
         Added to all scores, before their calibration.
     n_iter_ : int
@@ -95,10 +95,10 @@ class RFFClassifier(ClassifierMixin, RandomFeatureEstimator):
     alpha_, length_scale_, n_components_, ranked_columns_, feature_map_, model_, n_features_in_
         As in `RFFRidge`.
     selection_, statistics_
-        As in `RFFRidge`; `selection_` and `statistics_` are those of ridge on the codes.
+        As in `RFFRidge`; `selection_` and `statistics_` are those of ridge on the targets.
     estimate_ : dict or None
         What is expected on new rows, by rows that were held out: `accuracy` and `log_loss` with their
-        `…_standard_error`, of ridge on the codes whatever the loss is. None without folds.
+        `…_standard_error`, of ridge on the targets whatever the loss is. None without folds.
 
     Notes
     -----
@@ -290,17 +290,16 @@ class RFFClassifier(ClassifierMixin, RandomFeatureEstimator):
         source, labels = as_labelled(self, X, y, sample_weight, reset=False)
         with suitable_engine(self.engine, source) as engine:
             dataset = LabelledDataset(source, labels, self.classes_)
-            return classification.evaluate(dataset, self.model_, engine=engine).accuracy
+            return class_prediction.evaluate(dataset, self.model_, engine=engine).accuracy
 
     @property
     def model_(self) -> RidgeModel:
-        """The trained model, ready to be stored."""
         self._require_fitted("model_")
         return self._fitted
 
     @property
     def statistics_(self) -> RidgeStatistics:
-        """The exact sums of ridge on the codes."""
+        """The exact sums of ridge on the targets."""
         self._require_fitted("statistics_")
         if self._fitted.statistics is None:
             raise AttributeError("this model was stored without its statistics")
@@ -327,7 +326,7 @@ class RFFClassifier(ClassifierMixin, RandomFeatureEstimator):
 
     @property
     def _calibration(self) -> ScoreCalibration | None:
-        return classification.calibration_of(self._fitted)
+        return class_prediction.calibration_of(self._fitted)
 
     def _of_scores(self, X: Any, finish: _Finish, *, width: int | None, dtype: Any) -> Any:
         """Apply a function to the scores, of shape (n_samples, n_columns), lazily for a Dask collection."""
@@ -340,7 +339,7 @@ class RFFClassifier(ClassifierMixin, RandomFeatureEstimator):
     def _probabilities(self, X: Any, function: Callable[..., NDArray[Any]]) -> Any:
         check_is_fitted(self, "_fitted")
         if self._calibration is None:
-            raise classification.no_probabilities(self.model_)
+            raise class_prediction.no_probabilities(self.model_)
         finish = partial(function, self._calibration)
         return self._of_scores(X, finish, width=len(self.classes_), dtype=np.float64)
 
@@ -355,7 +354,7 @@ class RFFClassifier(ClassifierMixin, RandomFeatureEstimator):
 
     def _keep(self, model: RidgeModel) -> None:
         self._fitted = model
-        self.classes_ = classification.read_classes(model)
+        self.classes_ = class_prediction.read_classes(model)
 
     def _warn_of_early_stop(self) -> None:
         minimum = self._fitted.card["classifier"]["minimum"]
@@ -372,11 +371,11 @@ class RFFClassifier(ClassifierMixin, RandomFeatureEstimator):
 def _labels(
     classes: NDArray[Any], calibration: ScoreCalibration | None, scores: NDArray[np.float64]
 ) -> NDArray[Any]:
-    return np.asarray(classes[classification.decide(scores, calibration)])
+    return np.asarray(classes[class_prediction.decide(scores, calibration)])
 
 
 def _decisions(calibration: ScoreCalibration | None, scores: NDArray[np.float64]) -> NDArray[np.float64]:
-    found = classification.decisions(scores, calibration)
+    found = class_prediction.decisions(scores, calibration)
     return found[:, 0] if found.shape[1] == 1 else found
 
 
@@ -407,7 +406,7 @@ def estimator_of(model: RidgeModel, **parameters: Any) -> RFFClassifier:
     facts = model.card["classifier"]
     weight = facts["class_weight"]
     if isinstance(weight, list):
-        weight = dict(zip(classification.read_classes(model).tolist(), weight, strict=True))
+        weight = dict(zip(class_prediction.read_classes(model).tolist(), weight, strict=True))
     options = {name: facts[name] for name in ("loss", "tol", "max_iter")}
     estimator = RFFClassifier(class_weight=weight, **options, **parameters)
     estimator._keep(model)

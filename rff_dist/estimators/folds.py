@@ -31,8 +31,6 @@ def as_folds(cv: Any, dataset: Dataset, y: Any, groups: Any) -> tuple[int | Fold
 
     Parameters
     ----------
-    cv : int, Folds, scikit-learn splitter, iterable of (train, test) indices, or None
-    dataset : Dataset
     y : object
         As given to the estimator: stratified splitters look at it where it is in memory.
     groups : object

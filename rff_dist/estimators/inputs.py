@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-import pickle
 import sys
 from collections.abc import Callable, Iterator
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import scipy.sparse
@@ -19,12 +18,12 @@ from sklearn.utils.validation import _check_sample_weight, validate_data
 from rff_dist.blocks import Block, Dataset
 from rff_dist.engines import Engine
 from rff_dist.engines.serial import SerialEngine
-from rff_dist.errors import DataError, InvalidParameterError, StorageError
+from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.evidence import check_tunable
 from rff_dist.kernels import Kernel, LengthScale, Stationary, find_kernel, with_length_scale
-from rff_dist.storage import ArrayDataset, SparseDataset, ZarrDataset, dataset_from_arrays, open_dataset
+from rff_dist.storage import ArrayDataset, SparseDataset, dataset_from_arrays, open_dataset
 from rff_dist.storage.columns import Column, MemoryColumn, StoredColumn, as_column, open_column
-from rff_dist.storage.labelled import ExtendedDataset, GroupedDataset
+from rff_dist.storage.labelled import GroupedDataset
 
 # BLAS sums columns in another order where they are contiguous, as in frames: other bits
 _CHECKS: dict[str, Any] = {"accept_sparse": "csr", "dtype": [np.float64, np.float32], "order": "C"}
@@ -37,12 +36,7 @@ def is_dask(value: object) -> bool:
 
 def is_in_memory(X: object) -> bool:
     """Return whether scikit-learn's checks apply to X: arrays, frames, sparse matrices, lists."""
-    return not (
-        isinstance(X, str | os.PathLike)
-        or is_dask(X)
-        or (hasattr(X, "read") and hasattr(X, "n_samples"))
-        or _is_zarr(X)
-    )
+    return not (isinstance(X, str | os.PathLike | Dataset) or is_dask(X) or _is_zarr(X))
 
 
 def _is_zarr(value: object, name: str = "") -> bool:
@@ -80,16 +74,16 @@ def as_dataset(
     """
     if is_in_memory(X):
         return _checked_arrays(estimator, X, y, sample_weight, reset=reset, supervised=supervised)
-    if isinstance(X, str | os.PathLike) or hasattr(X, "read") or _is_zarr(X, "Group"):
+    if isinstance(X, str | os.PathLike | Dataset) or _is_zarr(X, "Group"):
         if y is not None or sample_weight is not None:
             raise DataError("`y` and `sample_weight` belong to the dataset: leave them out, or pass arrays")
-        if not hasattr(X, "read"):  # a group's y may be text, which is no target, where none is looked at
+        if not isinstance(X, Dataset):  # a group's y may be text, which is no target, where none is looked at
             X = open_dataset(X) if supervised else open_dataset(X, y=None)
         dataset: Dataset = X
     elif is_dask(X):
         from rff_dist.engines.dask_arrays import DaskArrayDataset
 
-        dataset = cast("Dataset", DaskArrayDataset(X, y, sample_weight))
+        dataset = DaskArrayDataset(X, y, sample_weight)
     else:
         dataset = dataset_from_arrays(X, y, sample_weight)
     if supervised and dataset.n_targets < 1:
@@ -137,12 +131,12 @@ def as_labelled(
     """
     if is_in_memory(X):
         return _checked_labels(estimator, X, y, sample_weight, reset=reset)
-    if isinstance(X, str | os.PathLike) or hasattr(X, "read") or _is_zarr(X, "Group"):
+    if isinstance(X, str | os.PathLike | Dataset) or _is_zarr(X, "Group"):
         if sample_weight is not None:
             raise DataError("`sample_weight` belongs to the dataset: leave it out, or pass arrays")
-        given = X if hasattr(X, "read") else open_dataset(X, y=None)
+        given = X if isinstance(X, Dataset) else open_dataset(X, y=None)
         labels = _labels_of(estimator, given, y)
-        source: Dataset = given.without_targets() if hasattr(given, "without_targets") else given
+        source = given.without_targets()
     else:
         if y is None:
             raise DataError(f"{type(estimator).__name__} requires y to be passed, but the target y is None")
@@ -162,7 +156,6 @@ def with_groups(dataset: Dataset, groups: Any) -> Dataset:
 
     Parameters
     ----------
-    dataset : Dataset
     groups : array-like, series, Dask or Zarr array, Column or str, of shape (n_samples,), or None
         Integers, booleans, text or whole floats; or the name of an array in the dataset's group.
 
@@ -179,7 +172,7 @@ def with_groups(dataset: Dataset, groups: Any) -> Dataset:
     return GroupedDataset(dataset, as_column(groups, name="groups") if column is None else column)
 
 
-def _labels_of(estimator: BaseEstimator, dataset: Any, y: Any) -> Column:
+def _labels_of(estimator: BaseEstimator, dataset: Dataset, y: Any) -> Column:
     """Return a dataset's labels: those given or named, its targets, or the array "y" of its group."""
     if isinstance(y, str):
         return _named_column(dataset, y, "y")
@@ -190,7 +183,7 @@ def _labels_of(estimator: BaseEstimator, dataset: Any, y: Any) -> Column:
     if dataset.n_targets:
         if not dataset.one_dimensional:
             raise DataError(f"the dataset has {dataset.n_targets} targets; expected one label a row")
-        return as_column(dataset.read_targets() if hasattr(dataset, "read_targets") else dataset.y)
+        return as_column(dataset.read_targets())
     if dataset.url is None:
         raise DataError(f"{type(estimator).__name__} requires y to be passed, but the data have none")
     return _named_column(dataset, "y", "y")
@@ -201,7 +194,7 @@ def _named_column(dataset: Dataset, name: str, parameter: str) -> Column:
         raise InvalidParameterError(
             f"`{parameter}` is {name!r}, but these data are not stored, so it names nothing; give the values"
         )
-    return open_column(dataset.url, name, missing_chunks=getattr(dataset, "missing_chunks", "error"))
+    return open_column(dataset.url, name, missing_chunks=dataset.missing_chunks)
 
 
 def _checked_labels(
@@ -219,7 +212,7 @@ def _checked_labels(
 
 
 def _check_columns(estimator: Any, dataset: Dataset, *, reset: bool) -> None:
-    names = getattr(dataset, "feature_names", None)
+    names = dataset.feature_names
     if reset:
         estimator.n_features_in_ = dataset.n_features
         if names is not None:
@@ -272,13 +265,13 @@ def suitable_engine(engine: Engine | None, dataset: Dataset) -> Iterator[Engine]
         If `engine` is not an engine.
     """
     if engine is not None:
-        if not hasattr(engine, "map_reduce"):
+        if not isinstance(engine, Engine):
             raise InvalidParameterError(
                 f"`engine` is {engine!r}; expected a SerialEngine, a DaskEngine or None"
             )
         yield engine
         return
-    client = _current_dask_client() if _travels(dataset) else None
+    client = _current_dask_client() if dataset.can_travel() else None
     if client is None:
         yield SerialEngine()
         return
@@ -286,21 +279,6 @@ def suitable_engine(engine: Engine | None, dataset: Dataset) -> Iterator[Engine]
 
     with DaskEngine(client=client) as made:
         yield made
-
-
-def _travels(dataset: Dataset) -> bool:
-    """Return whether another process can read the dataset itself, rather than a copy of this one's memory."""
-    while isinstance(dataset, ExtendedDataset):
-        dataset = dataset.source
-    if isinstance(dataset, ArrayDataset | SparseDataset) or (dataset.url or "").startswith("memory://"):
-        return False
-    if not isinstance(dataset, ZarrDataset):
-        return True
-    try:
-        pickle.dumps(dataset)
-    except StorageError:  # arrays of a store in memory
-        return False
-    return True
 
 
 def _current_dask_client() -> Any:

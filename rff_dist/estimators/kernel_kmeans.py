@@ -45,7 +45,7 @@ class KernelKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMix
         a kernel object or a part of it was made with is kept. "precomputed" takes Gram
         matrices in the place of rows: (n_samples, n_samples) for `fit`, (n_rows, n_samples) for `predict`.
     length_scale : "auto", float or array of shape (n_features,), default="auto"
-        The kernel's width, in units of the (standardised) inputs; "auto" is the median distance between
+        The length scale, in units of the (standardised) inputs; "auto" is the median distance between
         rows of a seeded sample. Clusters that are not convex want less: about the width of a cluster. A
         precomputed kernel has none.
     n_init : int or "auto", default="auto"
@@ -210,9 +210,7 @@ class KernelKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMix
                 "'auto' or numbers above 0"
             )
         kernel, length_scale = choose_kernel(self.kernel, self.length_scale)
-        dataset = as_dataset(self, X, None, sample_weight, reset=True, supervised=False)
-        if dataset.n_targets and hasattr(dataset, "without_targets"):
-            dataset = dataset.without_targets()
+        dataset = as_dataset(self, X, None, sample_weight, reset=True, supervised=False).without_targets()
         self._check_size(dataset.n_samples)
         engine = SerialEngine()
         moments = pipeline.inspect(dataset, engine=engine)

@@ -11,9 +11,10 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Cluster
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
-from rff_dist import drawing, kmeans, pipeline
+from rff_dist import drawing, kmeans, kmeans_labels, kmeans_starts, pipeline
 from rff_dist.blocks import Block, Rows
-from rff_dist.clustering import Centres, centre_distances, label_rows
+from rff_dist.cluster_sums import Centres
+from rff_dist.clustering import centre_distances, label_rows
 from rff_dist.engines import Engine
 from rff_dist.errors import InvalidParameterError
 from rff_dist.estimators.inputs import (
@@ -28,9 +29,7 @@ from rff_dist.estimators.inputs import (
 from rff_dist.feature_map import FeatureMap, Nystrom, seed_from_random_state
 from rff_dist.frequencies import Design
 from rff_dist.kernels import Kernel, LengthScale, find_design
-from rff_dist.kmeans import Clusters
-
-type FloatArray = NDArray[np.float64]
+from rff_dist.kmeans_starts import Clusters
 
 
 class RFFKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, BaseEstimator):
@@ -49,12 +48,13 @@ class RFFKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin,
         see `rff_dist.kernels.find_kernel`. A length scale that
         a kernel object or a part of it was made with is kept.
     length_scale : "auto", float or array of shape (n_features,), default="auto"
-        The kernel's width, in units of the (standardised) inputs; "auto" is the median distance between
+        The length scale, in units of the (standardised) inputs; "auto" is the median distance between
         rows of a seeded sample. Clusters that are not convex want less: about the width of a cluster.
     n_components : int, default=1024
-        D, the width of Z: the error of the kernel falls as 1/√D, cost grows with it. An even number makes
-        cos/sin pairs; an odd one cosines with random phases, which have more variance. Of Nyström features
-        the number of centres; fewer where all distinct rows, which make the kernel exact, are fewer.
+        D, the number of components of Z: the error of the kernel falls as 1/√D, cost grows with it. An even
+        number makes cos/sin pairs; an odd one cosines with random phases, which have more variance. Of
+        Nyström features the number of centres; fewer where all distinct rows, which make the kernel exact,
+        are fewer.
     n_init : int or "auto", default="auto"
         Starts, which share each pass; the one of least inertia is kept. "auto" is 1.
     init : {"k-means||", "k-means++"} or array, default="k-means||"
@@ -109,7 +109,7 @@ class RFFKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin,
     n_iter_ : int
         Lloyd passes.
     length_scale_ : float or tuple of float
-        The kernel's width in use.
+        The length scale in use.
     feature_map_ : FeatureMap
         With the standardizer of the inputs.
     clusters_ : Clusters
@@ -229,7 +229,7 @@ class RFFKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin,
             if hasattr(self, "labels_"):
                 del self.labels_
             if is_in_memory(X):
-                self.labels_ = kmeans.label_in_memory(dataset, found, engine=engine)
+                self.labels_ = kmeans_labels.label_in_memory(dataset, found, engine=engine)
         self._keep(found)
         self._warn()
         return self
@@ -244,7 +244,7 @@ class RFFKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin,
             raise InvalidParameterError(
                 f"`n_init` is {self.n_init!r}; expected 'auto' or an integer of at least 1"
             )
-        kmeans.check_options(
+        kmeans_starts.check_options(
             n_clusters=self.n_clusters,
             init=self.init,
             n_init=self._n_init(),
@@ -252,7 +252,7 @@ class RFFKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin,
             tol=self.tol,
             algorithm=self.algorithm,
         )
-        kmeans.check_cache(self.cache, None)
+        kmeans_starts.check_cache(self.cache, None)
         return choose_kernel(self.kernel, self.length_scale)
 
     def _n_init(self) -> Any:
@@ -297,8 +297,8 @@ class RFFKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin,
         Returns
         -------
         labels : int32 array of shape (n_samples,)
-            A lazy Dask array for a Dask collection, else in memory; see `rff_dist.kmeans.write_labels` for
-            labels written to Zarr.
+            A lazy Dask array for a Dask collection, else in memory; `rff_dist.kmeans_labels.write_labels`
+            writes them to Zarr.
 
         Raises
         ------
@@ -312,7 +312,7 @@ class RFFKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin,
         if is_dask(X):
             return map_rows(X, _Label(self._fitted.state), width=None, dtype=np.int32)
         with suitable_engine(self.engine, dataset) as engine:
-            return kmeans.label_in_memory(dataset, self._fitted, engine=engine)
+            return kmeans_labels.label_in_memory(dataset, self._fitted, engine=engine)
 
     def transform(self, X: Any) -> Any:
         """Return the distances ‖z − c‖ of each row to all centres, shape (n_samples, n_clusters).
@@ -325,7 +325,7 @@ class RFFKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin,
             width = self._fitted.n_clusters
             return map_rows(X, _Distances(self._fitted.state), width=width, dtype=np.float64)
         with suitable_engine(self.engine, dataset) as engine:
-            return kmeans.distances_in_memory(dataset, self._fitted, engine=engine)
+            return kmeans_labels.distances_in_memory(dataset, self._fitted, engine=engine)
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         """Return −Σ w·‖z − c‖² of the rows and their nearest centres.
@@ -342,7 +342,7 @@ class RFFKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin,
         check_is_fitted(self)
         dataset = as_dataset(self, X, None, sample_weight, reset=False, supervised=False)
         with suitable_engine(self.engine, dataset) as engine:
-            return -kmeans.inertia_of(dataset, self._fitted, engine=engine)
+            return -kmeans_labels.inertia_of(dataset, self._fitted, engine=engine)
 
     @property
     def clusters_(self) -> Clusters:
@@ -358,7 +358,7 @@ class RFFKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin,
 
     @property
     def length_scale_(self) -> LengthScale | None:
-        """The kernel's width in use; None for a kernel that has several, or none."""
+        """The length scale in use; None for a kernel that has several, or none."""
         self._require_fitted("length_scale_")
         return pipeline.length_scale_of(self.feature_map_)
 

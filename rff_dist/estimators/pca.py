@@ -38,18 +38,18 @@ class RFFPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     Parameters
     ----------
     n_components : int, default=2
-        Principal components to keep, as in scikit-learn's PCA and KernelPCA; not the width of Z.
+        Principal components to keep, as in scikit-learn's PCA and KernelPCA; not D.
     kernel : str or Kernel, default="gaussian"
         What is approximated: a name, or a text such as "matern:nu=2.5" or "gaussian:length_scale=2 + linear",
         see `rff_dist.kernels.find_kernel`. A length scale that
         a kernel object or a part of it was made with is kept.
     length_scale : "auto", float or array of shape (n_features,), default="auto"
-        The kernel's width, in units of the (standardised) inputs; "auto" is the median distance between
+        The length scale, in units of the (standardised) inputs; "auto" is the median distance between
         rows of a seeded sample.
     n_random_features : int, default=2048
-        D, the width of Z (`n_components` of `RFFRidge` and `RFFSampler`): the error of the kernel falls as
-        1/√D, cost grows with its square. Of Nyström features the number of centres; fewer where
-        all distinct rows, which make the kernel exact, are fewer.
+        D, the number of components of Z (`n_components` of `RFFRidge` and `RFFSampler`): the error of the
+        kernel falls as 1/√D, cost grows with its square. Of Nyström features the number of centres; fewer
+        where all distinct rows, which make the kernel exact, are fewer.
     features : {"fourier", "nystrom"} or Nystrom, default="fourier"
         Fourier features know nothing of the data; Nyström features are kernel values at rows of the data,
         and any kernel has them.
@@ -98,7 +98,7 @@ class RFFPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     feature_map_ : FeatureMap
         With the standardizer of the inputs.
     length_scale_ : float, tuple of float or None
-        The kernel's width in use.
+        The length scale in use.
     projection_ : Projection
         What scores are made with: `rff_dist.pca.project` writes those of a large dataset to Zarr with it.
     n_features_in_ : int

@@ -15,7 +15,7 @@ from rff_dist.estimators.kmeans import RFFKMeans
 from rff_dist.estimators.ridge import RFFRidge
 from rff_dist.feature_map import FeatureMap, NystromFeatureMap, PrincipalFeatureMap
 from rff_dist.folds import folds_from_dict
-from rff_dist.kmeans import Clusters
+from rff_dist.kmeans_starts import Clusters
 from rff_dist.model import RidgeModel, write_model
 from rff_dist.pipeline import kernel_of
 
@@ -81,10 +81,6 @@ def save_model(
 
 def load_model(url: str | os.PathLike[str]) -> RFFRidge | RFFClassifier | RFFKMeans:
     """Load a model that `save_model`, `rff-dist` or a flow stored, as a fitted estimator.
-
-    Parameters
-    ----------
-    url : str or Path
 
     Raises
     ------

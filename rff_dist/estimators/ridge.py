@@ -114,15 +114,15 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, RandomFeatureEstimator):
     n_components_ : int
         D in use.
     length_scale_ : float or tuple of float
-        The kernel's width in use.
+        The length scale in use.
     ranked_columns_ : tuple of int
         Columns of the inputs that are mapped to a normal law.
     selection_ : dict
         What was chosen from. `candidates` is a list of dicts, one for each candidate that was tried, with
         its kernel, length scale, features and error (`pandas.DataFrame` shows it). By cross-validation the
         table of the one that was taken: `cv_alphas`, `cv_n_components`, `cv_errors` (mean squared errors of
-        every split, width, alpha and target), `cv_weights` (of each split's rows), `cv_mean` and
-        `cv_standard_error` over splits, `cv_target_variance`, `cv_leverages` (mean leverage of the rows
+        every split, number of components, alpha and target), `cv_weights` (of each split's rows), `cv_mean`
+        and `cv_standard_error` over splits, `cv_target_variance`, `cv_leverages` (mean leverage of the rows
         trained on). By GCV or the evidence the path on all rows: `alphas`, `scores` (GCV, one column per
         target), `log_evidences`, `degrees_of_freedom`. Empty where all is given.
     estimate_ : dict or None
@@ -369,7 +369,6 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, RandomFeatureEstimator):
 
     @property
     def model_(self) -> RidgeModel:
-        """The trained model; solved again where rows were added since."""
         self._require_fitted("model_")
         if self._pending is not None:
             # the sums stay pending until they are solved: a failing solve must not lose rows

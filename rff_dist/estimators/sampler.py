@@ -32,7 +32,7 @@ class RFFSampler(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
         see `rff_dist.kernels.find_kernel`. A length scale that
         a kernel object or a part of it was made with is kept.
     length_scale : "auto", float or array of shape (n_features,), default="auto"
-        The kernel's width, in the inputs' units; "auto" is the median distance between rows of a
+        The length scale, in the inputs' units; "auto" is the median distance between rows of a
         seeded sample.
     n_components : int, default=2048
         Columns of Z. An even number makes cos/sin pairs; an odd one cosines with random phases, which
@@ -53,7 +53,7 @@ class RFFSampler(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
     feature_map_ : FeatureMap
         What `transform` applies.
     length_scale_ : float or tuple of float
-        The width in use.
+        The length scale in use.
     n_features_in_ : int
         Columns of the inputs.
 

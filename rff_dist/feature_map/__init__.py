@@ -28,7 +28,6 @@ from rff_dist.feature_map.fourier import FourierFeatureMap
 from rff_dist.feature_map.nystrom import Nystrom, NystromFeatureMap, draw_nystrom
 from rff_dist.feature_map.principal import PrincipalFeatureMap
 from rff_dist.feature_map.protocol import STRIPE, FeatureMap, FeatureSpec, RankMap, Standardizer
-from rff_dist.feature_map.reweighted import ReweightedFeatureMap
 from rff_dist.feature_map.structured import StructuredFeatureMap
 
 __all__ = [
@@ -46,7 +45,6 @@ __all__ = [
     "PolynomialFeatureMap",
     "PrincipalFeatureMap",
     "RankMap",
-    "ReweightedFeatureMap",
     "Standardizer",
     "StructuredFeatureMap",
     "ThresholdFeatureMap",
@@ -65,7 +63,7 @@ _KINDS: dict[str, type[FeatureMap]] = {
     for kind in (
         FourierFeatureMap, StructuredFeatureMap, ConcatenatedFeatureMap, LinearFeatureMap,
         ThresholdFeatureMap, MonomialFeatureMap, PolynomialFeatureMap, ComplexFeatureMap, NystromFeatureMap,
-        ReweightedFeatureMap, PrincipalFeatureMap,
+        PrincipalFeatureMap,
     )
 }  # fmt: skip
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any, Self
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
@@ -42,22 +42,15 @@ class ComplexFeatureMap(FeatureMap):
 
     @property
     def n_features(self) -> int:
-        """Columns of the inputs."""
         return int(self.frequencies.shape[0])
 
     @property
     def n_components(self) -> int:
-        """D: one complex component per frequency."""
         return int(self.frequencies.shape[1])
 
     @property
     def scales(self) -> Runs:
-        """1/√D."""
         return ((self.n_components, 1 / np.sqrt(self.n_components)),)
-
-    def with_standardizer(self, standardizer: Standardizer | None) -> Self:
-        """Return the same features of inputs that are standardised first."""
-        return replace(self, standardizer=standardizer)
 
     def fill(self, inputs: Float32Array, out: FloatArray, start: int, stop: int) -> None:
         """Refuse: sums and solvers are real.
@@ -73,23 +66,19 @@ class ComplexFeatureMap(FeatureMap):
         )
 
     def transform(self, X: ArrayLike, *, dtype: DTypeLike = np.complex128) -> NDArray[Any]:
-        """Return the complex Z of shape (n_samples, n_components); Z @ Z.conj().T approximates k(X, X)."""
         inputs = self.prepare(np.asarray(X))
         check_inputs(inputs)
         angles = inputs.astype(np.float64) @ self.frequencies.astype(np.float64)
         return np.asarray(np.exp(1j * angles) / np.sqrt(self.n_components), dtype)
 
     def digest(self) -> str:
-        """Return the SHA-256 of the frequencies and the standardizer."""
         return arrays_digest(f"{self.kind} {self.frequencies.shape}", [self.frequencies], self.standardizer)
 
     def record(self) -> Record:
-        """Return what the map is stored as."""
         return {}, {"frequencies": self.frequencies}
 
     @classmethod
     def from_record(
         cls, facts: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], standardizer: Standardizer | None
     ) -> ComplexFeatureMap:
-        """Rebuild the map from what `record` returned."""
         return cls(arrays["frequencies"], standardizer)

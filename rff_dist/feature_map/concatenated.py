@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any, Self
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,17 +43,14 @@ class ConcatenatedFeatureMap(FeatureMap):
 
     @property
     def n_features(self) -> int:
-        """Columns of the inputs."""
         return self.parts[0].n_features
 
     @property
     def n_components(self) -> int:
-        """D: the components of all parts."""
         return sum(part.n_components for part in self.parts)
 
     @property
     def scales(self) -> Runs:
-        """Each part's scales times the root of its weight."""
         return tuple(
             (count, math.sqrt(weight) * scale)
             for part, weight in zip(self.parts, self.weights, strict=True)
@@ -62,18 +59,15 @@ class ConcatenatedFeatureMap(FeatureMap):
 
     @property
     def squared_norm(self) -> float | None:
-        """The sum over the parts, where each knows its own."""
         norms = [part.squared_norm for part in self.parts]
         return None if None in norms else math.fsum(norm for norm in norms if norm is not None)
 
     @property
     def bounded(self) -> bool:
-        """Whether the features of all parts are."""
         return all(part.bounded for part in self.parts)
 
     @property
     def stripes(self) -> list[tuple[int, int]]:
-        """The parts' stripes, one part after another."""
         return [
             (first + start, first + stop)
             for first, part in zip(self._firsts, self.parts, strict=True)
@@ -85,12 +79,7 @@ class ConcatenatedFeatureMap(FeatureMap):
         ends = np.cumsum([part.n_components for part in self.parts])
         return [0, *ends[:-1].tolist()]
 
-    def with_standardizer(self, standardizer: Standardizer | None) -> Self:
-        """Return the same features of inputs that are standardised first."""
-        return replace(self, standardizer=standardizer)
-
     def fill(self, inputs: Float32Array, out: FloatArray, start: int, stop: int) -> None:
-        """Write unnormalised components `start:stop` to `out`."""
         for first, part in zip(self._firsts, self.parts, strict=True):
             a, b = max(start, first), min(stop, first + part.n_components)
             if a < b:
@@ -98,11 +87,9 @@ class ConcatenatedFeatureMap(FeatureMap):
 
     @property
     def single_precision(self) -> bool:
-        """Whether all parts are."""
         return all(part.single_precision for part in self.parts)
 
     def fill_lines(self, inputs: Float32Array, out: NDArray[Any], first: int = 0) -> None:
-        """Write all unnormalised components, rows first, to columns from `first` on."""
         if not self.single_precision:
             super().fill_lines(inputs, out, first)
             return
@@ -110,12 +97,10 @@ class ConcatenatedFeatureMap(FeatureMap):
             part.fill_lines(inputs, out, first + start)
 
     def digest(self) -> str:
-        """Return the SHA-256 of the parts, their weights and the standardizer."""
         label = " ".join([self.kind, *(part.digest() for part in self.parts), repr(self.weights)])
         return arrays_digest(label, [], self.standardizer)
 
     def record(self) -> Record:
-        """Return what the map is stored as: its parts' records."""
         facts: list[dict[str, Any]] = []
         arrays: dict[str, NDArray[Any]] = {}
         for i, part in enumerate(self.parts):
@@ -128,7 +113,6 @@ class ConcatenatedFeatureMap(FeatureMap):
     def from_record(
         cls, facts: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], standardizer: Standardizer | None
     ) -> ConcatenatedFeatureMap:
-        """Rebuild the map from what `record` returned."""
         from rff_dist.feature_map import feature_map_class
 
         parts = []

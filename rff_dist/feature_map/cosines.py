@@ -60,7 +60,6 @@ class CosineFeatureMap(FeatureMap):
 
     @property
     def n_components(self) -> int:
-        """D: two components per frequency for pairs, one for phases."""
         return self.n_frequencies * self.per_frequency
 
     @property
@@ -80,21 +79,17 @@ class CosineFeatureMap(FeatureMap):
 
     @property
     def scales(self) -> Runs:
-        """One scale for all components."""
         return ((self.n_components, self.scale),)
 
     @property
     def squared_norm(self) -> float | None:
-        """D/2 for pairs, since cos² + sin² = 1: a detector of dropped and doubled rows."""
         return self.n_components / 2 if self.phases is None else None
 
     def with_standardizer(self, standardizer: Standardizer | None) -> Self:
-        """Return the same features of inputs that are standardised first."""
         return replace(self, standardizer=standardizer)  # type: ignore[type-var]  # all are dataclasses
 
     @property
     def single_precision(self) -> bool:
-        """True: cosines and sines have no more digits than float32 holds."""
         return True
 
     @abstractmethod
@@ -108,7 +103,6 @@ class CosineFeatureMap(FeatureMap):
         inputs : float32 array of shape (n_samples, n_features)
             From `prepare`.
         out : float32 array of shape (n_samples, first + n_components or more), in C order
-        first : int
         """
 
     def fill(self, inputs: Float32Array, out: FloatArray, start: int, stop: int) -> None:

@@ -87,11 +87,11 @@ def draw_feature_map(
     Parameters
     ----------
     kernel : name or Kernel
-        What Z @ Z.T approximates; see `rff_dist.kernels`. Parts without a length scale have width 1.
+        What Z @ Z.T approximates; see `rff_dist.kernels`. Parts without a length scale have length scale 1.
     n_features : int
         Columns of the inputs.
     n_components : int
-        D, the width of Z; even for pairs. Kernels of exact terms alone may have fewer.
+        D, the number of components of Z; even for pairs. Kernels of exact terms alone may have fewer.
     design : name or Design
         How the frequencies are arranged, see `rff_dist.frequencies`. "orthogonal" has less variance than
         "iid" and needs an isotropic kernel; so does "structured", whose features take O(n_components ·
@@ -109,7 +109,7 @@ def draw_feature_map(
     -------
     feature_map : FeatureMap
         A `FourierFeatureMap` for a shift-invariant kernel; a `StructuredFeatureMap` where the design is
-        structured and the kernel has a width of its own.
+        structured and the kernel has a length scale of its own.
 
     Raises
     ------

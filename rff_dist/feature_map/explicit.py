@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields
 from itertools import combinations_with_replacement
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,16 +27,53 @@ _THRESHOLD_STREAM = 3
 _HASH_STREAM = 4
 
 
+class ExplicitFeatureMap(FeatureMap):
+    """Features that are stored as their fields: arrays, and numbers such as `width`, the inputs' columns."""
+
+    width: int
+
+    @property
+    def n_features(self) -> int:
+        return self.width
+
+    @property
+    def scales(self) -> Runs:
+        return ((self.n_components, 1.0),)
+
+    @property
+    def bounded(self) -> bool:
+        return False
+
+    @property
+    def _facts(self) -> dict[str, Any]:
+        return {"width": self.width}
+
+    def digest(self) -> str:
+        facts, arrays = self.record()
+        label = " ".join([self.kind, *map(repr, facts.values())])
+        return arrays_digest(label, list(arrays.values()), self.standardizer)
+
+    def record(self) -> Record:
+        values = ((one.name, getattr(self, one.name)) for one in fields(cast("Any", self)))
+        return self._facts, {name: value for name, value in values if isinstance(value, np.ndarray)}
+
+    @classmethod
+    def from_record(
+        cls, facts: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], standardizer: Standardizer | None
+    ) -> Self:
+        stored = {**facts, **arrays}
+        given = {one.name: stored[one.name] for one in fields(cast("Any", cls)) if one.name in stored}
+        return cls(**{**given, "standardizer": standardizer, "spec": None})
+
+
 @dataclass(frozen=True, eq=False)
-class LinearFeatureMap(FeatureMap):
+class LinearFeatureMap(ExplicitFeatureMap):
     """Some of the inputs themselves, and a constant: the exact features of linear kernels and constants.
 
     Attributes
     ----------
     columns : int64 array of shape (n_components,)
         The input column of each component; -1 is the constant 1.
-    width : int
-        Columns of the inputs.
     """
 
     kind = "linear"
@@ -47,52 +84,20 @@ class LinearFeatureMap(FeatureMap):
     spec: FeatureSpec | None = None
 
     @property
-    def n_features(self) -> int:
-        """Columns of the inputs."""
-        return self.width
-
-    @property
     def n_components(self) -> int:
-        """One component per column."""
         return len(self.columns)
 
     @property
-    def scales(self) -> Runs:
-        """1 for all components."""
-        return ((self.n_components, 1.0),)
-
-    @property
     def bounded(self) -> bool:
-        """Whether there is nothing but the constant."""
         return bool((self.columns < 0).all())
 
-    def with_standardizer(self, standardizer: Standardizer | None) -> Self:
-        """Return the same features of inputs that are standardised first."""
-        return replace(self, standardizer=standardizer)
-
     def fill(self, inputs: Float32Array, out: FloatArray, start: int, stop: int) -> None:
-        """Write unnormalised components `start:stop` to `out`."""
         for line, column in zip(out, self.columns[start:stop], strict=True):
             line[:] = 1.0 if column < 0 else inputs[:, column]
 
-    def digest(self) -> str:
-        """Return the SHA-256 of the columns and the standardizer."""
-        return arrays_digest(f"{self.kind} {self.width}", [self.columns], self.standardizer)
-
-    def record(self) -> Record:
-        """Return what the map is stored as."""
-        return {"width": self.width}, {"columns": self.columns}
-
-    @classmethod
-    def from_record(
-        cls, facts: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], standardizer: Standardizer | None
-    ) -> LinearFeatureMap:
-        """Rebuild the map from what `record` returned."""
-        return cls(arrays["columns"], facts["width"], standardizer)
-
 
 @dataclass(frozen=True, eq=False)
-class ThresholdFeatureMap(FeatureMap):
+class ThresholdFeatureMap(ExplicitFeatureMap):
     """1{t ≤ x} for thresholds t spread over an interval: features of the min kernel.
 
     Attributes
@@ -102,8 +107,6 @@ class ThresholdFeatureMap(FeatureMap):
         The input column that each threshold is for.
     factors : float64 array of shape (n_components,)
         √(width of the column's interval / number of its thresholds).
-    width : int
-        Columns of the inputs.
     """
 
     kind = "threshold"
@@ -116,49 +119,20 @@ class ThresholdFeatureMap(FeatureMap):
     spec: FeatureSpec | None = None
 
     @property
-    def n_features(self) -> int:
-        """Columns of the inputs."""
-        return self.width
-
-    @property
     def n_components(self) -> int:
-        """One component per threshold."""
         return len(self.thresholds)
 
     @property
     def scales(self) -> Runs:
-        """One scale for each column's thresholds."""
         return as_runs(self.factors)
 
-    def with_standardizer(self, standardizer: Standardizer | None) -> Self:
-        """Return the same features of inputs that are standardised first."""
-        return replace(self, standardizer=standardizer)
+    @property
+    def bounded(self) -> bool:
+        return True
 
     def fill(self, inputs: Float32Array, out: FloatArray, start: int, stop: int) -> None:
-        """Write unnormalised components `start:stop` to `out`."""
         for i, component in enumerate(range(start, stop)):
             np.greater_equal(inputs[:, self.columns[component]], self.thresholds[component], out=out[i])
-
-    def digest(self) -> str:
-        """Return the SHA-256 of the thresholds, their columns and scales, and the standardizer."""
-        arrays: list[NDArray[Any] | None] = [self.thresholds, self.columns, self.factors]
-        return arrays_digest(f"{self.kind} {self.width}", arrays, self.standardizer)
-
-    def record(self) -> Record:
-        """Return what the map is stored as."""
-        arrays: dict[str, NDArray[Any]] = {
-            "thresholds": self.thresholds,
-            "columns": self.columns,
-            "factors": self.factors,
-        }
-        return {"width": self.width}, arrays
-
-    @classmethod
-    def from_record(
-        cls, facts: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], standardizer: Standardizer | None
-    ) -> ThresholdFeatureMap:
-        """Rebuild the map from what `record` returned."""
-        return cls(arrays["thresholds"], arrays["columns"], arrays["factors"], facts["width"], standardizer)
 
 
 def draw_thresholds(
@@ -197,7 +171,7 @@ def _radical_inverse(indices: NDArray[np.int64]) -> FloatArray:
 
 
 @dataclass(frozen=True, eq=False)
-class MonomialFeatureMap(FeatureMap):
+class MonomialFeatureMap(ExplicitFeatureMap):
     """All monomials of a polynomial kernel, which are its exact features.
 
     (x·y + offset)^degree is the power of an inner product of inputs that have √offset beside them, so that
@@ -209,8 +183,6 @@ class MonomialFeatureMap(FeatureMap):
         The input columns that are multiplied; -1 is the constant 1.
     factors : float64 array of shape (n_components,)
         √(multinomial coefficient · offset^(number of constants)).
-    width : int
-        Columns of the inputs.
     """
 
     kind = "monomial"
@@ -222,31 +194,10 @@ class MonomialFeatureMap(FeatureMap):
     spec: FeatureSpec | None = None
 
     @property
-    def n_features(self) -> int:
-        """Columns of the inputs."""
-        return self.width
-
-    @property
     def n_components(self) -> int:
-        """One component per monomial."""
         return len(self.inputs)
 
-    @property
-    def scales(self) -> Runs:
-        """1 for all components."""
-        return ((self.n_components, 1.0),)
-
-    @property
-    def bounded(self) -> bool:
-        """False: polynomials grow with their inputs."""
-        return False
-
-    def with_standardizer(self, standardizer: Standardizer | None) -> Self:
-        """Return the same features of inputs that are standardised first."""
-        return replace(self, standardizer=standardizer)
-
     def fill(self, inputs: Float32Array, out: FloatArray, start: int, stop: int) -> None:
-        """Write unnormalised components `start:stop` to `out`."""
         for line, columns, factor in zip(
             out, self.inputs[start:stop].tolist(), self.factors[start:stop], strict=True
         ):
@@ -254,21 +205,6 @@ class MonomialFeatureMap(FeatureMap):
             for column in columns:
                 if column >= 0:
                     line *= inputs[:, column]
-
-    def digest(self) -> str:
-        """Return the SHA-256 of the monomials, their factors and the standardizer."""
-        return arrays_digest(f"{self.kind} {self.width}", [self.inputs, self.factors], self.standardizer)
-
-    def record(self) -> Record:
-        """Return what the map is stored as."""
-        return {"width": self.width}, {"inputs": self.inputs, "factors": self.factors}
-
-    @classmethod
-    def from_record(
-        cls, facts: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], standardizer: Standardizer | None
-    ) -> MonomialFeatureMap:
-        """Rebuild the map from what `record` returned."""
-        return cls(arrays["inputs"], arrays["factors"], facts["width"], standardizer)
 
 
 def n_monomials(degree: int, offset: float, n_columns: int) -> int:
@@ -291,7 +227,7 @@ def make_monomials(
 
 
 @dataclass(frozen=True, eq=False)
-class PolynomialFeatureMap(FeatureMap):
+class PolynomialFeatureMap(ExplicitFeatureMap):
     """Tensor sketch of a polynomial kernel (Pham & Pagh 2013): products of count sketches, by FFT.
 
     Attributes
@@ -306,8 +242,6 @@ class PolynomialFeatureMap(FeatureMap):
         Of (x·y + offset)^degree.
     size : int
         n_components.
-    width : int
-        Columns of the inputs.
     """
 
     kind = "polynomial"
@@ -322,36 +256,18 @@ class PolynomialFeatureMap(FeatureMap):
     spec: FeatureSpec | None = None
 
     @property
-    def n_features(self) -> int:
-        """Columns of the inputs."""
-        return self.width
-
-    @property
     def n_components(self) -> int:
-        """Buckets of the sketch."""
         return self.size
 
     @property
-    def scales(self) -> Runs:
-        """1 for all components."""
-        return ((self.size, 1.0),)
-
-    @property
-    def bounded(self) -> bool:
-        """False: polynomials grow with their inputs."""
-        return False
+    def _facts(self) -> dict[str, Any]:
+        return {"width": self.width, "size": self.size, "offset": self.offset}
 
     @property
     def stripes(self) -> list[tuple[int, int]]:
-        """All components at once: the Fourier transform makes them together."""
         return [(0, self.size)]
 
-    def with_standardizer(self, standardizer: Standardizer | None) -> Self:
-        """Return the same features of inputs that are standardised first."""
-        return replace(self, standardizer=standardizer)
-
     def fill(self, inputs: Float32Array, out: FloatArray, start: int, stop: int) -> None:
-        """Write unnormalised components `start:stop` to `out`."""
         rows = max(1, 2**21 // self.size)  # 16 MiB of work, whatever the size
         for first in range(0, len(inputs), rows):
             part = inputs[first : first + rows]
@@ -362,24 +278,6 @@ class PolynomialFeatureMap(FeatureMap):
                     sketch[bucket] += sign * (np.sqrt(self.offset) if column < 0 else part[:, column])
                 spectrum = spectrum * np.fft.rfft(sketch, axis=0)
             out[:, first : first + rows] = np.fft.irfft(spectrum, n=self.size, axis=0)[start:stop]
-
-    def digest(self) -> str:
-        """Return the SHA-256 of the hashes, the parameters and the standardizer."""
-        label = f"{self.kind} {self.width} {self.size} {self.offset!r}"
-        return arrays_digest(label, [self.buckets, self.signs, self.columns], self.standardizer)
-
-    def record(self) -> Record:
-        """Return what the map is stored as."""
-        arrays = {"buckets": self.buckets, "signs": self.signs, "columns": self.columns}
-        return {"width": self.width, "size": self.size, "offset": self.offset}, arrays
-
-    @classmethod
-    def from_record(
-        cls, facts: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], standardizer: Standardizer | None
-    ) -> PolynomialFeatureMap:
-        """Rebuild the map from what `record` returned."""
-        hashes = arrays["buckets"], arrays["signs"], arrays["columns"]
-        return cls(*hashes, facts["offset"], facts["size"], facts["width"], standardizer)
 
 
 def draw_sketch(

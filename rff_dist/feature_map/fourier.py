@@ -53,12 +53,10 @@ class FourierFeatureMap(CosineFeatureMap):
 
     @property
     def n_features(self) -> int:
-        """Columns of the inputs."""
         return int(self.frequencies.shape[0])
 
     @property
     def n_frequencies(self) -> int:
-        """How many frequencies there are."""
         return int(self.frequencies.shape[1])
 
     def angles(
@@ -74,7 +72,6 @@ class FourierFeatureMap(CosineFeatureMap):
         yield slice(0, stop - start), slice(0, len(inputs)), scratch.astype(np.float32)
 
     def fill_lines(self, inputs: Float32Array, out: NDArray[Any], first: int = 0) -> None:
-        """Write all unnormalised components in single precision, rows first, to columns from `first` on."""
         from rff_dist import compiled  # imports Numba
 
         if self.phases is None:
@@ -83,12 +80,10 @@ class FourierFeatureMap(CosineFeatureMap):
             compiled.project_cosines(inputs, self.frequencies, self.phases, out, first)
 
     def digest(self) -> str:
-        """Return the SHA-256 of map, frequencies, phases and standardizer."""
         label = f"{self.map} {self.frequencies.shape}"
         return arrays_digest(label, [self.frequencies, self.phases], self.standardizer)
 
     def record(self) -> Record:
-        """Return what the map is stored as: its arrays, and what they were drawn from."""
         arrays: dict[str, NDArray[Any]] = {"frequencies": self.frequencies}
         if self.phases is not None:
             arrays["phases"] = self.phases
@@ -98,7 +93,6 @@ class FourierFeatureMap(CosineFeatureMap):
     def from_record(
         cls, facts: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], standardizer: Standardizer | None
     ) -> FourierFeatureMap:
-        """Rebuild the map from its arrays."""
         return FourierFeatureMap(arrays["frequencies"], arrays.get("phases"), standardizer)
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -10,9 +10,9 @@ import json
 import logging
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,8 +67,8 @@ class Nystrom:
     jitter : float
         Added to the diagonal of the centres' Gram, as a share of its mean. With a small one and centres that
         the kernel hardly tells apart, rounding divided by the jitter is the noise floor: of a Gaussian kernel
-        of width 10 on 36,000 rows of eight columns, 1e-7 left an error of 0.39, 1e-5 and 1e-4 of 0.36. Where
-        centres are far apart, 1e-11 and 1e-5 gave the same errors to four digits.
+        of length scale 10 on 36,000 rows of eight columns, 1e-7 left an error of 0.39, 1e-5 and 1e-4 of 0.36.
+        Where centres are far apart, 1e-11 and 1e-5 gave the same errors to four digits.
     sample_rows : int, optional
         How many rows centres are chosen from: by default 10,000, or twice the centres.
 
@@ -102,7 +102,6 @@ class NystromFeatureMap(FeatureMap):
 
     Attributes
     ----------
-    kernel : Kernel
     centres : float32 array of shape (n_components, n_features)
         Rows of (standardised) inputs.
     jitter : float
@@ -119,22 +118,18 @@ class NystromFeatureMap(FeatureMap):
 
     @property
     def n_features(self) -> int:
-        """Columns of the inputs."""
         return int(self.centres.shape[1])
 
     @property
     def n_components(self) -> int:
-        """One component per centre."""
         return int(self.centres.shape[0])
 
     @property
     def scales(self) -> Runs:
-        """A power of two that no kernel value exceeds, or 1 where there is none."""
         return ((self.n_components, self._scale),)
 
     @property
     def bounded(self) -> bool:
-        """Whether k(x, x) has a bound that is known."""
         return largest_value(self.kernel) is not None
 
     @property
@@ -144,7 +139,6 @@ class NystromFeatureMap(FeatureMap):
 
     @cached_property
     def whitener(self) -> FloatArray:
-        """T, upper triangular, of shape (n_components, n_components); O(n_components³ / 3)."""
         factor = _factor(self, self.jitter)
         if factor is None:
             raise SolveError(
@@ -152,10 +146,6 @@ class NystromFeatureMap(FeatureMap):
                 "features were made on another kind of machine, or the kernel is no kernel: fit anew"
             )
         return factor
-
-    def with_standardizer(self, standardizer: Standardizer | None) -> Self:
-        """Return the same features of inputs that are standardised first."""
-        return replace(self, standardizer=standardizer)
 
     def fill(self, inputs: Float32Array, out: FloatArray, start: int, stop: int) -> None:
         """Write unnormalised components `start:stop` to `out`.
@@ -180,27 +170,23 @@ class NystromFeatureMap(FeatureMap):
         return self.centres.astype(np.float64)
 
     def raw_coefficients(self, coefficients: FloatArray) -> FloatArray:
-        """Return scale·T⁻¹·w, shape (n_components, n_targets)."""
         raw = np.array(coefficients, np.float64, order="C")
         with tile_pool():
             solve_upper(self.whitener, raw)
         return self._scale * raw
 
     def digest(self) -> str:
-        """Return the SHA-256 of the kernel, the centres, the jitter and the standardizer."""
         kernel = json.dumps(self.kernel.to_dict(), sort_keys=True)
         label = f"{self.kind} {kernel} {self.centres.shape} {self.jitter!r}"
         return arrays_digest(label, [self.centres], self.standardizer)
 
     def record(self) -> Record:
-        """Return what the map is stored as."""
         return {"kernel": self.kernel.to_dict(), "jitter": self.jitter}, {"centres": self.centres}
 
     @classmethod
     def from_record(
         cls, facts: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], standardizer: Standardizer | None
     ) -> NystromFeatureMap:
-        """Rebuild the map from what `record` returned."""
         return cls(kernel_from_dict(facts["kernel"]), arrays["centres"], facts["jitter"], standardizer)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -243,7 +229,7 @@ def draw_nystrom(
     Parameters
     ----------
     kernel : Kernel
-        With nothing to be filled in from the data. Parts without a length scale have width 1.
+        With nothing to be filled in from the data. Parts without a length scale have length scale 1.
     sample : float32 array of shape (n_sampled, n_features)
         Prepared inputs. Repetitions change nothing.
     n_components : int

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any, Self
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
@@ -62,35 +62,25 @@ class PrincipalFeatureMap(FeatureMap):
 
     @property
     def n_features(self) -> int:
-        """Columns of the inputs."""
         return self.base.n_features
 
     @property
     def n_components(self) -> int:
-        """Principal components kept: the width of these features."""
         return len(self.offset)
 
     @property
     def scales(self) -> Runs:
-        """1 for all: `fill` makes the scores themselves."""
         return ((self.n_components, 1.0),)
 
     @property
     def bounded(self) -> bool:
-        """False: no bound of scores is known beforehand."""
         return False
 
     @property
     def stripes(self) -> list[tuple[int, int]]:
-        """One: all scores of a row are made of the same features."""
         return [(0, self.n_components)]
 
-    def with_standardizer(self, standardizer: Standardizer | None) -> Self:
-        """Return the same features of inputs that are standardised first."""
-        return replace(self, standardizer=standardizer)
-
     def fill(self, inputs: Float32Array, out: FloatArray, start: int, stop: int) -> None:
-        """Write scores `start:stop` to `out`; a row has the same ones in whatever company."""
         D, panel = self.base.n_components, np.zeros((self.base.n_components, _PANEL_ROWS))
         rows = max(1, _WORK_BYTES // (8 * D * _PANEL_ROWS)) * _PANEL_ROWS
         features = np.empty((D, min(rows, len(inputs))))
@@ -112,17 +102,14 @@ class PrincipalFeatureMap(FeatureMap):
         return scores - self.offset[:, np.newaxis]
 
     def transform(self, X: ArrayLike, *, dtype: DTypeLike = np.float64) -> NDArray[Any]:
-        """Return the scores of rows; see `FeatureMap.transform`."""
         with tile_pool():  # one BLAS thread, as in a pass: the same bits
             return super().transform(X, dtype=dtype)
 
     def digest(self) -> str:
-        """Return the SHA-256 of the other map, the numbers that make scores and the standardizer."""
         label = f"{self.kind} {self.base.digest()} {self.coefficients.shape} {self.floor!r}"
         return arrays_digest(label, [self.coefficients, self.intercept, self.offset], self.standardizer)
 
     def record(self) -> Record:
-        """Return what the map is stored as: the other's record, what it was drawn from, and the numbers."""
         facts, arrays = self.base.record()
         stored = {"coefficients": self.coefficients, "intercept": self.intercept, "offset": self.offset}
         stored |= {f"base_{name}": array for name, array in arrays.items()}
@@ -141,7 +128,6 @@ class PrincipalFeatureMap(FeatureMap):
     def from_record(
         cls, facts: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], standardizer: Standardizer | None
     ) -> PrincipalFeatureMap:
-        """Rebuild the map from what `record` returned."""
         from rff_dist.feature_map import draw_from_spec, feature_map_class
 
         own = {name.removeprefix("base_"): a for name, a in arrays.items() if name.startswith("base_")}

@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Self, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
@@ -135,7 +135,7 @@ class FeatureMap(ABC):
     @property
     @abstractmethod
     def n_components(self) -> int:
-        """D, the width of Z."""
+        """D, the number of components of Z."""
 
     @property
     @abstractmethod
@@ -152,12 +152,7 @@ class FeatureMap(ABC):
             From `prepare`.
         out : float64 array of shape (stop - start, n_samples)
             Overwritten.
-        start, stop : int
         """
-
-    @abstractmethod
-    def with_standardizer(self, standardizer: Standardizer | None) -> Self:
-        """Return the same features of inputs that are standardised first."""
 
     @abstractmethod
     def digest(self) -> str:
@@ -175,6 +170,10 @@ class FeatureMap(ABC):
         """Rebuild the map from what `record` returned."""
 
     # -- what most maps share -----------------------------------------------------------------------
+
+    def with_standardizer(self, standardizer: Standardizer | None) -> Self:
+        """Return the same features of inputs that are standardised first."""
+        return cast("Self", replace(cast("Any", self), standardizer=standardizer))
 
     @property
     def squared_norm(self) -> float | None:
@@ -211,7 +210,6 @@ class FeatureMap(ABC):
             From `prepare`.
         out : array of shape (n_samples, first + n_components or more), in C order
             Of float32 where the map is in `single_precision`, else of float64.
-        first : int
         """
         for start, stop in self.stripes:
             self.fill(inputs, out[:, first + start : first + stop].T, start, stop)

@@ -56,17 +56,14 @@ class StructuredFeatureMap(CosineFeatureMap):
 
     @property
     def n_features(self) -> int:
-        """Columns of the inputs."""
         return len(self.blocks.stretch)
 
     @property
     def n_frequencies(self) -> int:
-        """How many frequencies there are."""
         return len(self.blocks.radii)
 
     @property
     def stripes(self) -> list[tuple[int, int]]:
-        """Ranges of whole blocks, since a block is transformed whole."""
         block = self.blocks.block_size * self.per_frequency
         width, D = max(1, STRIPE // block) * block, self.n_components
         return [(start, min(start + width, D)) for start in range(0, D, width)]
@@ -74,12 +71,10 @@ class StructuredFeatureMap(CosineFeatureMap):
     def angles(
         self, inputs: Float32Array, start: int, stop: int, scratch: FloatArray
     ) -> Iterator[tuple[slice, slice, NDArray[Any]]]:
-        """Yield ω'x of frequencies `start:stop`, piece by piece: made in float64 and rounded once."""
         for frequencies, rows, products in self.blocks.products(inputs, start, stop):
             yield frequencies, rows, products.astype(np.float32)
 
     def fill_lines(self, inputs: Float32Array, out: NDArray[Any], first: int = 0) -> None:
-        """Write all unnormalised components in single precision, rows first, to columns from `first` on."""
         from rff_dist import compiled  # imports Numba
 
         for frequencies, rows, products in self.blocks.products(inputs, 0, self.n_frequencies):
@@ -91,14 +86,12 @@ class StructuredFeatureMap(CosineFeatureMap):
                 compiled.fill_cosines(angles, self.phases[frequencies], out[rows], column)
 
     def digest(self) -> str:
-        """Return the SHA-256 of map, blocks, phases and standardizer."""
         blocks = self.blocks
         label = f"{self.kind} {self.map} {blocks.signs.shape} {blocks.radii.shape}"
         arrays = [blocks.rotations, blocks.signs, blocks.radii, blocks.stretch, self.phases]
         return arrays_digest(label, arrays, self.standardizer)
 
     def record(self) -> Record:
-        """Return what the map is stored as: its arrays."""
         blocks = self.blocks
         arrays: dict[str, NDArray[Any]] = {
             "rotations": blocks.rotations,
@@ -114,7 +107,6 @@ class StructuredFeatureMap(CosineFeatureMap):
     def from_record(
         cls, facts: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], standardizer: Standardizer | None
     ) -> StructuredFeatureMap:
-        """Rebuild the map from its arrays."""
         blocks = HadamardBlocks(*(arrays[name] for name in ("rotations", "signs", "radii", "stretch")))
         return StructuredFeatureMap(blocks, arrays.get("phases"), standardizer)
 

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from rff_dist import choosing_k, kmeans, pipeline
+from rff_dist import choosing_k, kmeans, kmeans_labels, kmeans_starts, pipeline
 from rff_dist.agreement import Contingency
 from rff_dist.blocks import Moments
 from rff_dist.choosing_k import Comparison
@@ -23,7 +23,9 @@ from rff_dist.feature_map import FeatureMap
 from rff_dist.jobs.publishing import check_place, store
 from rff_dist.jobs.specs import Clustering
 from rff_dist.jobs.steps import Runner, Skipped, Step, Summary, run_steps
-from rff_dist.kmeans import Clusters, LloydPass, StagedLabels
+from rff_dist.kmeans import LloydPass
+from rff_dist.kmeans_labels import StagedLabels
+from rff_dist.kmeans_starts import Clusters
 from rff_dist.storage import Column, ZarrDataset, open_dataset, redact
 from rff_dist.storage.columns import column_of
 from rff_dist.storage.leases import Lease, hold
@@ -95,9 +97,11 @@ class ClusteringRun:
         """Refuse what does not suit the rows, or does not fit in a worker's memory, before any pass."""
         dataset, engine, features, lloyd = self.dataset, self.engine, self.job.features, self.job.lloyd
         features.check_columns(dataset.n_features)
-        kmeans.check_rows(dataset, lloyd.numbers[-1])
+        kmeans_starts.check_rows(dataset, lloyd.numbers[-1])
         width = features.n_components if features.n_principal is None else features.n_principal
-        kmeans.check_fits(dataset, width, lloyd.numbers, n_init=lloyd.n_init, init=lloyd.init, engine=engine)
+        kmeans_starts.check_fits(
+            dataset, width, lloyd.numbers, n_init=lloyd.n_init, init=lloyd.init, engine=engine
+        )
         if features.n_principal is not None:
             pipeline.check_plan(dataset, features.n_components, engine=engine, features=features.kind)
         if len(lloyd.numbers) > 1:
@@ -152,11 +156,11 @@ class ClusteringRun:
     def start(self) -> Summary:
         """Measure the features' norms, and choose the centres of each start."""
         lloyd, seed = self.job.lloyd, self.job.features.seed
-        job = kmeans.measure(self.dataset, _found(self.feature_map), self.moments, engine=self.engine)
-        candidates = kmeans.find_candidates(
+        job = kmeans_starts.measure(self.dataset, _found(self.feature_map), self.moments, engine=self.engine)
+        candidates = kmeans_starts.find_candidates(
             job, lloyd.init, n_clusters=lloyd.numbers[-1], seed=seed, cache=lloyd.cache
         )
-        starts = kmeans.choose_starts(candidates, lloyd.numbers, n_init=lloyd.n_init, seed=seed)
+        starts = kmeans_starts.choose_starts(candidates, lloyd.numbers, n_init=lloyd.n_init, seed=seed)
         starts = kmeans.approach(job, starts, algorithm=lloyd.algorithm, tol=lloyd.tol, seed=seed)
         self.passes = kmeans.iterate(job, starts, max_iter=lloyd.max_iter, tol=lloyd.tol, cache=lloyd.cache)
         return {"n_candidates": len(candidates.points), "n_starts": len(starts)}
@@ -187,7 +191,7 @@ class ClusteringRun:
     def assign(self) -> Summary:
         """Write the cluster of every row; the labels appear when the centres are published."""
         job = self.job
-        self.staged = kmeans.stage_labels(
+        self.staged = kmeans_labels.stage_labels(
             self.dataset,
             self.clusters,
             job.output,
@@ -201,7 +205,7 @@ class ClusteringRun:
         """Count the rows of each known label in each cluster; skipped where there are no known labels."""
         if self.known is None:
             return Skipped("No known labels were given to compare with.")
-        self.agreement = kmeans.evaluate(self.dataset, self.known, self.clusters, engine=self.engine)
+        self.agreement = kmeans_labels.evaluate(self.dataset, self.known, self.clusters, engine=self.engine)
         return self._describe_agreement(self.agreement)
 
     def _describe_agreement(self, found: Contingency) -> Summary:
@@ -276,7 +280,7 @@ def open_clustering(job: Clustering, runner: Runner) -> Iterator[ClusteringRun]:
     dataset = open_dataset(source.data, **source.names())
     known = None if job.labels is None else column_of(dataset, job.labels)
     job.features.check_columns(dataset.n_features)
-    kmeans.check_rows(dataset, job.lloyd.numbers[-1])
+    kmeans_starts.check_rows(dataset, job.lloyd.numbers[-1])
     with hold(job.output, holder=runner.holder):
         if job.model is None:
             with _opened(job, dataset, known, None, runner) as run:

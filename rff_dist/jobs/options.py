@@ -374,7 +374,7 @@ class Lloyd:
     )
 
     def __post_init__(self) -> None:
-        from rff_dist import choosing_k, kmeans
+        from rff_dist import choosing_k, kmeans_starts
 
         if self.choose is not None and len(self.numbers) == 1:
             raise InvalidParameterError(
@@ -382,7 +382,7 @@ class Lloyd:
                 "`n_clusters`"
             )
         choosing_k.check_numbers(self.numbers, self.criterion)
-        kmeans.check_options(
+        kmeans_starts.check_options(
             n_clusters=self.numbers[-1],
             init=self.init,
             n_init=self.n_init,
@@ -390,7 +390,7 @@ class Lloyd:
             tol=self.tol,
             algorithm=self.algorithm,
         )
-        kmeans.check_cache(self.cache, None)
+        kmeans_starts.check_cache(self.cache, None)
 
     @property
     def numbers(self) -> list[int]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rff_dist.cluster_model import write_clusters
-from rff_dist.kmeans import Clusters
+from rff_dist.kmeans_starts import Clusters
 from rff_dist.model import RidgeModel, write_model
 from rff_dist.pipeline import kernel_of
 from rff_dist.storage.locations import Location, check_output, parse_location

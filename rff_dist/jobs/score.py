@@ -9,16 +9,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from rff_dist import classification, kmeans, prediction
+from rff_dist import class_prediction, kmeans_labels, prediction
+from rff_dist.accumulation import Errors
 from rff_dist.agreement import Contingency
-from rff_dist.blocks import Dataset, Errors
+from rff_dist.blocks import Dataset
 from rff_dist.cluster_model import digest_of, read_any
 from rff_dist.confusion import Confusion
 from rff_dist.engines import Engine
 from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.jobs.specs import Evaluate, Predict
 from rff_dist.jobs.steps import Runner, Step, Summary, run_steps
-from rff_dist.kmeans import Clusters
+from rff_dist.kmeans_starts import Clusters
 from rff_dist.model import RidgeModel
 from rff_dist.storage import ZarrDataset, open_dataset, redact
 from rff_dist.storage.columns import column_of
@@ -105,7 +106,7 @@ def open_rows(url: str | os.PathLike[str], scoring: ScoringModel, **names: Any) 
     dataset = open_dataset(url, **{"y": None, **names})
     try:
         if isinstance(scoring.model, Clusters):
-            kmeans.check_columns(dataset, scoring.model)
+            kmeans_labels.check_columns(dataset, scoring.model)
         else:
             prediction.check_dataset(dataset, scoring.model)
     except DataError as error:
@@ -157,7 +158,7 @@ def check_wanted(scoring: ScoringModel, wanted: Wanted) -> None:
 
 def _require_probabilities(model: RidgeModel) -> None:
     if model.card["classifier"]["calibration"] is None:
-        raise classification.no_probabilities(model)
+        raise class_prediction.no_probabilities(model)
 
 
 def score(
@@ -179,18 +180,18 @@ def score(
     Raises
     ------
     RFFDistError
-        As `check_wanted`, `prediction.predict`, `classification.predict` and `kmeans.write_labels`.
+        As `check_wanted`, `prediction.predict`, `class_prediction.predict` and `kmeans_labels.write_labels`.
     """
     check_wanted(scoring, wanted)
     model = scoring.model
     if isinstance(model, Clusters):
         arrays = ["labels", *(["distances"] if wanted.distances else [])]
-        written = kmeans.write_labels(
+        written = kmeans_labels.write_labels(
             dataset, model, url, engine=engine, distances=wanted.distances, overwrite=overwrite
         )
     elif scoring.kind == "classifier":
         arrays = ["labels", *(["probabilities"] if wanted.probabilities else [])]
-        written = classification.predict(
+        written = class_prediction.predict(
             dataset, model, url, engine=engine, probabilities=wanted.probabilities, overwrite=overwrite
         )
     else:
@@ -318,8 +319,8 @@ def evaluate(job: Evaluate, runner: Runner) -> tuple[ScoringModel, Judged]:
     with runner.open_engine() as engine:
         if isinstance(model.model, Clusters):
             assert known is not None
-            return model, kmeans.evaluate(dataset, known, model.model, engine=engine)
+            return model, kmeans_labels.evaluate(dataset, known, model.model, engine=engine)
         if known is not None:
-            rows = LabelledDataset(dataset, known, classification.read_classes(model.model))
-            return model, classification.evaluate(rows, model.model, engine=engine)
+            rows = LabelledDataset(dataset, known, class_prediction.read_classes(model.model))
+            return model, class_prediction.evaluate(rows, model.model, engine=engine)
         return model, prediction.evaluate(dataset, model.model, engine=engine, std=job.std)

@@ -62,7 +62,7 @@ class Train:
 
     def to_fit(self) -> Fit:
         """Return what is trained, as the library takes it."""
-        from rff_dist.classification import SQUARED
+        from rff_dist.class_prediction import SQUARED
         from rff_dist.jobs.fits import Fit
 
         classes = self.classes

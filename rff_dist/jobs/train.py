@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from rff_dist import classification, pipeline, prediction
+from rff_dist import class_prediction, pipeline, prediction
 from rff_dist.engines import Engine
 from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.jobs.fits import Fit, JobData, Trained, describe_fit, open_job_data
@@ -323,8 +323,8 @@ def evaluate_model(run: Training) -> Summary | Skipped:
     model = run.trained.model
     about = {"test_data": redact(test.rows.url or "in memory"), "n_samples": test.rows.n_samples}
     if test.labels is not None:
-        rows = LabelledDataset(test.rows, test.labels, classification.read_classes(model))
-        found = classification.evaluate(rows, model, engine=run.engine)
+        rows = LabelledDataset(test.rows, test.labels, class_prediction.read_classes(model))
+        found = class_prediction.evaluate(rows, model, engine=run.engine)
         names = ("accuracy", "balanced_accuracy", "log_loss")
         run.metrics = {**about, **{name: getattr(found, name) for name in names}}
         return run.metrics

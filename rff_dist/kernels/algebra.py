@@ -63,19 +63,15 @@ class Constant(Kernel):
         object.__setattr__(self, "value", _check_weight(self.value, "a constant kernel of"))
 
     def gram(self, left: FloatArray, right: FloatArray) -> FloatArray:
-        """Return the value for all pairs."""
         return np.full((len(left), len(right)), self.value)
 
     def diagonal(self, X: FloatArray) -> FloatArray:
-        """Return the value for all rows."""
         return np.full(len(X), self.value)
 
     def terms(self) -> list[Term]:
-        """Return a term without factors."""
         return [Term(self.value, ())]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the name and the value."""
         return {"name": self.name, "value": self.value}
 
 
@@ -96,41 +92,32 @@ class Scaled(Kernel):
         return f"{self.weight!r} * {_in_brackets(self.kernel)}"
 
     def gram(self, left: FloatArray, right: FloatArray) -> FloatArray:
-        """Return weight · k of all pairs."""
         return self.weight * self.kernel.gram(left, right)
 
     def diagonal(self, X: FloatArray) -> FloatArray:
-        """Return weight · k(x, x)."""
         return self.weight * self.kernel.diagonal(X)
 
     def terms(self) -> list[Term]:
-        """Return the kernel's terms with the weight multiplied in."""
         return [Term(self.weight * term.weight, term.factors) for term in self.kernel.terms()]
 
     def check_columns(self, n_features: int) -> None:
-        """Check the kernel's columns."""
         self.kernel.check_columns(n_features)
 
     def bind(self, lower: FloatArray, upper: FloatArray) -> Kernel:
-        """Return the multiple of the bound kernel."""
         return Scaled(self.weight, self.kernel.bind(lower, upper))
 
     def with_default_length_scales(self, fill: _Fill, columns: tuple[int, ...] | None = None) -> Kernel:
-        """Return the multiple of the kernel with its missing length scales."""
         return replace(self, kernel=self.kernel.with_default_length_scales(fill, columns))
 
     @property
     def is_bound(self) -> bool:
-        """Whether no parameter waits for the range of the inputs."""
         return self.kernel.is_bound
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the name, the weight and the kernel."""
         return {"name": self.name, "weight": self.weight, "kernel": self.kernel.to_dict()}
 
     @classmethod
     def from_parameters(cls, parameters: Mapping[str, Any]) -> Kernel:
-        """Build the multiple of a kernel."""
         from rff_dist.kernels import kernel_from_dict
 
         return cls(parameters["weight"], kernel_from_dict(parameters["kernel"]))
@@ -149,25 +136,20 @@ class _Several(Kernel):
         object.__setattr__(self, "kernels", tuple(parts))
 
     def check_columns(self, n_features: int) -> None:
-        """Check the columns of each kernel."""
         for kernel in self.kernels:
             kernel.check_columns(n_features)
 
     def bind(self, lower: FloatArray, upper: FloatArray) -> Kernel:
-        """Return the same of the bound kernels."""
         return type(self)(tuple(kernel.bind(lower, upper) for kernel in self.kernels))
 
     def with_default_length_scales(self, fill: _Fill, columns: tuple[int, ...] | None = None) -> Kernel:
-        """Return the same of the kernels with their missing length scales."""
         return type(self)(tuple(k.with_default_length_scales(fill, columns) for k in self.kernels))
 
     @property
     def is_bound(self) -> bool:
-        """Whether no parameter waits for the range of the inputs."""
         return all(kernel.is_bound for kernel in self.kernels)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the name and the kernels."""
         return {"name": self.name, "kernels": [kernel.to_dict() for kernel in self.kernels]}
 
 
@@ -191,22 +173,18 @@ class Sum(_Several):
 
     @classmethod
     def from_parameters(cls, parameters: Mapping[str, Any]) -> Kernel:
-        """Build the sum from the kernels' dictionaries."""
         return cls(_kernels_of(parameters))
 
     def gram(self, left: FloatArray, right: FloatArray) -> FloatArray:
-        """Return the sum of the Gram matrices."""
         total = self.kernels[0].gram(left, right)
         for kernel in self.kernels[1:]:
             total = total + kernel.gram(left, right)
         return total
 
     def diagonal(self, X: FloatArray) -> FloatArray:
-        """Return the sum of the diagonals."""
         return np.sum([kernel.diagonal(X) for kernel in self.kernels], axis=0)
 
     def terms(self) -> list[Term]:
-        """Return the terms of all kernels."""
         return [term for kernel in self.kernels for term in kernel.terms()]
 
 
@@ -231,22 +209,18 @@ class Product(_Several):
 
     @classmethod
     def from_parameters(cls, parameters: Mapping[str, Any]) -> Kernel:
-        """Build the product from the kernels' dictionaries."""
         return product_of(_kernels_of(parameters))
 
     def gram(self, left: FloatArray, right: FloatArray) -> FloatArray:
-        """Return the product of the Gram matrices, entry by entry."""
         total = self.kernels[0].gram(left, right)
         for kernel in self.kernels[1:]:
             total = total * kernel.gram(left, right)
         return total
 
     def diagonal(self, X: FloatArray) -> FloatArray:
-        """Return the product of the diagonals."""
         return np.prod([kernel.diagonal(X) for kernel in self.kernels], axis=0)
 
     def terms(self) -> list[Term]:
-        """Return the products of all choices of one term from each kernel."""
         terms = [Term(1.0, ())]
         for kernel in self.kernels:
             terms = [
@@ -262,18 +236,15 @@ class ShiftInvariantProduct(Product, ShiftInvariant):
     kernels: tuple[ShiftInvariant, ...]
 
     def n_uniforms(self, n_features: int) -> int:
-        """Return how many uniform numbers a frequency is made of: those of all factors."""
         return sum(kernel.n_uniforms(n_features) for kernel in self.kernels)
 
     @property
     def isotropic(self) -> bool:
-        """Whether all factors are."""
         return all(kernel.isotropic for kernel in self.kernels)
 
     def draw(
         self, design: Design, n_features: int, n_frequencies: int, seed: int, *, first: int
     ) -> FloatArray:
-        """Return the sums of the factors' frequencies."""
         total = np.zeros((n_features, n_frequencies))
         for kernel in self.kernels:
             total += kernel.draw(design, n_features, n_frequencies, seed, first=first)
@@ -287,7 +258,6 @@ class OnColumns(Kernel):
 
     Parameters
     ----------
-    kernel : Kernel
     columns : sequence of int
         Which columns, each once, counted from 0.
     """
@@ -313,16 +283,13 @@ class OnColumns(Kernel):
         return f"{_in_brackets(self.kernel)}.on({list(self.columns)})"
 
     def on(self, columns: Sequence[int]) -> Kernel:
-        """Return the kernel on columns of these columns."""
         outer = type(self)(self, columns)  # checks them
         return self.kernel.on([outer.columns[column] for column in self.columns])
 
     def gram(self, left: FloatArray, right: FloatArray) -> FloatArray:
-        """Return k of the chosen columns."""
         return self.kernel.gram(self._chosen(left), self._chosen(right))
 
     def diagonal(self, X: FloatArray) -> FloatArray:
-        """Return k(x, x) of the chosen columns."""
         return self.kernel.diagonal(self._chosen(X))
 
     def _chosen(self, X: FloatArray) -> FloatArray:
@@ -333,14 +300,12 @@ class OnColumns(Kernel):
         return X[:, list(self.columns)]
 
     def terms(self) -> list[Term]:
-        """Return the kernel's terms on the chosen columns."""
         return [
             Term(term.weight, tuple(factor.on(self.columns) for factor in term.factors))
             for term in self.kernel.terms()
         ]
 
     def check_columns(self, n_features: int) -> None:
-        """Check that all chosen columns exist."""
         if n_features <= max(self.columns):
             raise InvalidParameterError(
                 f"the kernel looks at column {max(self.columns)}, counted from 0, but the data have "
@@ -348,27 +313,22 @@ class OnColumns(Kernel):
             )
 
     def bind(self, lower: FloatArray, upper: FloatArray) -> Kernel:
-        """Return the bound kernel on the same columns."""
         chosen = list(self.columns)
         return self.kernel.bind(lower[chosen], upper[chosen]).on(self.columns)
 
     def with_default_length_scales(self, fill: _Fill, columns: tuple[int, ...] | None = None) -> Kernel:
-        """Return the kernel with its missing length scales, which are those of the chosen columns."""
         own = tuple(self.columns) if columns is None else tuple(columns[i] for i in self.columns)
         return replace(self, kernel=self.kernel.with_default_length_scales(fill, own))
 
     @property
     def is_bound(self) -> bool:
-        """Whether no parameter waits for the range of the inputs."""
         return self.kernel.is_bound
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the name, the kernel and the columns."""
         return {"name": self.name, "kernel": self.kernel.to_dict(), "columns": list(self.columns)}
 
     @classmethod
     def from_parameters(cls, parameters: Mapping[str, Any]) -> Kernel:
-        """Build the kernel on its columns."""
         from rff_dist.kernels import kernel_from_dict
 
         return kernel_from_dict(parameters["kernel"]).on(parameters["columns"])
@@ -381,18 +341,15 @@ class ShiftInvariantOnColumns(OnColumns, ShiftInvariant):  # type: ignore[misc] 
     kernel: ShiftInvariant
 
     def n_uniforms(self, n_features: int) -> int:
-        """Return how many uniform numbers a frequency is made of."""
         return self.kernel.n_uniforms(len(self.columns))
 
     @property
     def isotropic(self) -> bool:
-        """Whether the kernel of the chosen columns is."""
         return self.kernel.isotropic
 
     def draw(
         self, design: Design, n_features: int, n_frequencies: int, seed: int, *, first: int
     ) -> FloatArray:
-        """Return frequencies that are 0 for all other columns."""
         frequencies = np.zeros((n_features, n_frequencies))
         drawn = self.kernel.draw(design, len(self.columns), n_frequencies, seed, first=first)
         frequencies[list(self.columns)] = drawn

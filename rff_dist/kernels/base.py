@@ -40,7 +40,7 @@ def is_number(value: object) -> TypeGuard[float]:
 
 
 def as_length_scale(value: float | Sequence[float] | np.ndarray) -> LengthScale:
-    """Return a width, or a tuple of widths, as floats.
+    """Return a length scale, or a tuple of them, as floats.
 
     Raises
     ------
@@ -222,7 +222,6 @@ class ShiftInvariant(Kernel):
     """A kernel of the difference of two points, with k(x, x) = 1: it has a spectral measure."""
 
     def diagonal(self, X: FloatArray) -> FloatArray:
-        """Return ones."""
         return np.ones(len(X))
 
     @abstractmethod
@@ -241,7 +240,6 @@ class ShiftInvariant(Kernel):
         """Whether a rotation of the scaled inputs changes nothing, as the orthogonal design needs."""
 
     def on(self, columns: Sequence[int]) -> ShiftInvariant:
-        """Return the kernel that sees only these input columns."""
         from rff_dist.kernels.algebra import ShiftInvariantOnColumns
 
         return ShiftInvariantOnColumns(self, columns)
@@ -284,14 +282,14 @@ class ShiftInvariant(Kernel):
 
 @dataclass(frozen=True)
 class Stationary(ShiftInvariant):
-    """A shift-invariant kernel with a width.
+    """A shift-invariant kernel with a length scale.
 
     Parameters
     ----------
     length_scale : float or sequence of float of shape (n_features,), optional
-        The kernel's width, in the inputs' units; a sequence gives one width per input column. A kernel that
+        The length scale, in the inputs' units; a sequence gives one per input column. A kernel that
         is made without one gets it from the data where an estimator, a search or a pipeline is given it, and
-        has width 1 where it is called on points or its features are drawn.
+        has length scale 1 where it is called on points or its features are drawn.
     """
 
     length_scale: float | Sequence[float] | np.ndarray | None = None
@@ -315,7 +313,6 @@ class Stationary(ShiftInvariant):
         """Return the Gram matrix of points divided by their length scales."""
 
     def gram(self, left: FloatArray, right: FloatArray) -> FloatArray:
-        """Return k of all pairs of rows of two float64 matrices with as many columns."""
         scales = self.length_scales(left.shape[1])
         return self.of_scaled(left / scales, right / scales)
 
@@ -336,27 +333,23 @@ class Stationary(ShiftInvariant):
         return np.broadcast_to(scales, n_features)
 
     def check_columns(self, n_features: int) -> None:
-        """Check that there is one length scale for all columns, or one for each."""
         self.length_scales(n_features)
 
     def n_uniforms(self, n_features: int) -> int:
-        """Return how many uniform numbers a frequency is made of."""
         return self.spectral_measure().n_uniforms(n_features)
 
     @property
     def isotropic(self) -> bool:
-        """Whether a rotation of the scaled inputs changes nothing."""
         return isinstance(self.spectral_measure(), GaussianMixture)
 
     def draw(
         self, design: Design, n_features: int, n_frequencies: int, seed: int, *, first: int
     ) -> FloatArray:
-        """Return frequencies, in radians per unit of the inputs; see `Design.draw` for `first`."""
         unit = design.draw(self.spectral_measure(), n_features, n_frequencies, seed, first=first)
         return unit / self.length_scales(n_features)[:, np.newaxis]
 
     def with_length_scale(self, length_scale: float | Sequence[float] | np.ndarray | None) -> Self:
-        """Return the same kernel with another width; None is a kernel without its own."""
+        """Return the same kernel with another length scale; None is a kernel without its own."""
         return replace(self, length_scale=length_scale)
 
     def with_default_length_scales(
@@ -364,11 +357,9 @@ class Stationary(ShiftInvariant):
         fill: Callable[[Stationary, tuple[int, ...] | None], LengthScale],
         columns: tuple[int, ...] | None = None,
     ) -> Kernel:
-        """Return the kernel with the length scale that `fill` gives, where it was made without one."""
         return self if self.length_scale is not None else self.with_length_scale(fill(self, columns))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the name and parameters as JSON-able values; `kernel_from_dict` is the way back."""
         scale = self.length_scale
         return {"name": self.name, "length_scale": list(scale) if isinstance(scale, tuple) else scale}
 
@@ -381,7 +372,6 @@ class OfDistance(Stationary):
         """Return k as a function of the distance (in `metric`) between scaled points."""
 
     def of_scaled(self, left: FloatArray, right: FloatArray) -> FloatArray:
-        """Return the Gram matrix of points divided by their length scales."""
         distance = cdist(left, right, self.metric)
         return self.of_distance(np.minimum(distance, _FAR, out=distance))
 
@@ -394,7 +384,6 @@ class OfCoordinates(Stationary):
         """Return one coordinate's factor as a function of its scaled difference."""
 
     def of_scaled(self, left: FloatArray, right: FloatArray) -> FloatArray:
-        """Return the Gram matrix of points divided by their length scales."""
         gram = np.ones((len(left), len(right)))
         for a, b in zip(left.T, right.T, strict=True):
             gram *= self.of_difference(np.clip(np.subtract.outer(a, b), -_FAR, _FAR))
@@ -417,7 +406,7 @@ def find_design(design: str | Design) -> Design:
 
 
 def with_length_scale(kernel: Kernel, length_scale: LengthScale) -> Kernel:
-    """Return the kernel with another width; of a sum or product, the parts without one get it.
+    """Return the kernel with another length scale; of a sum or product, the parts without one get it.
 
     Raises
     ------
@@ -428,7 +417,8 @@ def with_length_scale(kernel: Kernel, length_scale: LengthScale) -> Kernel:
         return kernel.with_length_scale(length_scale)
     if not parts_without_length_scale(kernel):
         raise InvalidParameterError(
-            f"`length_scale` is {length_scale!r}, but {kernel} has no part without a width; leave it out"
+            f"`length_scale` is {length_scale!r}, but {kernel} has no part without a length scale; "
+            "leave it out"
         )
     return kernel.with_default_length_scales(lambda part, columns: length_scale)
 

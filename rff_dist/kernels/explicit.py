@@ -19,15 +19,12 @@ class Linear(Kernel):
     name = "linear"
 
     def gram(self, left: FloatArray, right: FloatArray) -> FloatArray:
-        """Return the inner products."""
         return left @ right.T
 
     def diagonal(self, X: FloatArray) -> FloatArray:
-        """Return the squared norms."""
         return np.asarray((X * X).sum(axis=1))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the name."""
         return {"name": self.name}
 
 
@@ -56,15 +53,12 @@ class Polynomial(Kernel):
         object.__setattr__(self, "offset", float(offset))
 
     def gram(self, left: FloatArray, right: FloatArray) -> FloatArray:
-        """Return the powers of the shifted inner products."""
         return np.asarray((left @ right.T + self.offset) ** self.degree)
 
     def diagonal(self, X: FloatArray) -> FloatArray:
-        """Return the powers of the shifted squared norms."""
         return np.asarray(((X * X).sum(axis=1) + self.offset) ** self.degree)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the name and the parameters."""
         return {"name": self.name, "degree": self.degree, "offset": self.offset}
 
 
@@ -123,7 +117,6 @@ class Min(Kernel):
         return np.broadcast_to(lower, n_features), np.broadcast_to(upper, n_features)
 
     def check_columns(self, n_features: int) -> None:
-        """Check that there is one interval for all columns, or one for each."""
         for side in (self.lower, self.upper):
             if isinstance(side, tuple) and len(side) != n_features:
                 raise InvalidParameterError(
@@ -131,7 +124,6 @@ class Min(Kernel):
                 )
 
     def gram(self, left: FloatArray, right: FloatArray) -> FloatArray:
-        """Return the sums over the columns of the smaller value, counted from the lower end."""
         lower, upper = self.interval(left.shape[1])
         gram = np.zeros((len(left), len(right)))
         for d in range(left.shape[1]):
@@ -140,7 +132,6 @@ class Min(Kernel):
         return gram
 
     def diagonal(self, X: FloatArray) -> FloatArray:
-        """Return the sums of the columns, counted from the lower ends."""
         lower, upper = self.interval(X.shape[1])
         columns = [self._inside(X[:, d], lower[d], upper[d]) for d in range(X.shape[1])]
         return np.sum(columns, axis=0)
@@ -154,7 +145,6 @@ class Min(Kernel):
         return np.clip(values, lower, upper) - lower
 
     def bind(self, lower: FloatArray, upper: FloatArray) -> Kernel:
-        """Return the kernel on the range of the inputs, where no interval was given."""
         # a constant column, or one beyond the end that was given, needs some interval
         if self.lower is None and self.upper is None:
             return Min(lower, np.where(upper > lower, upper, lower + _some_width(lower)))
@@ -168,11 +158,9 @@ class Min(Kernel):
 
     @property
     def is_bound(self) -> bool:
-        """Whether the interval is known."""
         return self.lower is not None and self.upper is not None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the name and the interval."""
         ends = {"lower": self.lower, "upper": self.upper}
         return {"name": self.name, **{k: list(v) if isinstance(v, tuple) else v for k, v in ends.items()}}
 

@@ -31,7 +31,7 @@ class SpectralKernel(Stationary):
         whole numbers gives a kernel of period 2πℓ. Or `multivariate_normal`: the law of ω, with one
         dimension per input column. In radians per unit of the scaled inputs.
     length_scale : float or sequence of float of shape (n_features,)
-        Inputs are divided by it; a sequence gives one width per input column. It is 1 where it is left out,
+        Inputs are divided by it; a sequence gives one per input column. It is 1 where it is left out,
         since the law has a scale of its own.
 
     Raises
@@ -108,17 +108,14 @@ class SpectralKernel(Stationary):
         return cls(Mixture.of(weights, means, scales), length_scale)
 
     def of_scaled(self, left: FloatArray, right: FloatArray) -> FloatArray:
-        """Return the Gram matrix of points divided by their length scales."""
         law: _FrequencyLaw = self._law
         return law.gram(left, right)
 
     def spectral_measure(self) -> SpectralMeasure:
-        """Return the law of the frequencies for a unit length scale."""
         law: _FrequencyLaw = self._law
         return law.measure()
 
     def check_columns(self, n_features: int) -> None:
-        """Check that the law and the length scales have as many dimensions as there are columns."""
         super().check_columns(n_features)
         if self._law.n_features not in (None, n_features):
             raise InvalidParameterError(
@@ -127,7 +124,6 @@ class SpectralKernel(Stationary):
             )
 
     def gram(self, left: FloatArray, right: FloatArray) -> FloatArray:
-        """Return k of all pairs of rows of two float64 matrices with as many columns."""
         self.check_columns(left.shape[1])
         return super().gram(left, right)
 
@@ -143,7 +139,6 @@ class SpectralKernel(Stationary):
 
     @classmethod
     def from_parameters(cls, parameters: Mapping[str, Any]) -> Self:
-        """Build the kernel from what `to_dict` returned, less its name."""
         values = parameters["distribution"]
         distribution = (
             Law.from_dict(values).distribution

@@ -1,4 +1,4 @@
-"""Shift-invariant kernels of one width: k(x, y) exactly, and the law of their frequencies."""
+"""Shift-invariant kernels of one length scale: k(x, y) exactly, and the law of their frequencies."""
 
 from __future__ import annotations
 
@@ -24,11 +24,9 @@ class Gaussian(OfDistance):
         return cls(length_scale=float(np.sqrt(0.5 / check_positive(gamma, "gamma"))))
 
     def of_distance(self, distance: FloatArray) -> FloatArray:
-        """Return k as a function of the scaled Euclidean distance."""
         return np.exp(-0.5 * distance**2)
 
     def spectral_measure(self) -> SpectralMeasure:
-        """Return N(0, I)."""
         return GaussianMixture()
 
 
@@ -40,11 +38,9 @@ class Laplacian(OfDistance):
     metric = "cityblock"
 
     def of_distance(self, distance: FloatArray) -> FloatArray:
-        """Return k as a function of the scaled L1 distance."""
         return np.exp(-distance)
 
     def spectral_measure(self) -> SpectralMeasure:
-        """Return independent standard Cauchy coordinates."""
         return ProductMeasure(_cauchy_quantile)
 
 
@@ -55,7 +51,7 @@ class Matern(OfDistance):
     Parameters
     ----------
     length_scale : float or sequence of float of shape (n_features,), optional
-        The kernel's width, in the inputs' units; a sequence gives one width per input column. Left out, it
+        The length scale, in the inputs' units; a sequence gives one per input column. Left out, it
         comes from the data, see `Stationary`.
     nu : float
         Smoothness, any number above 0; 0.5 is exp(-r/ℓ).
@@ -74,7 +70,6 @@ class Matern(OfDistance):
         object.__setattr__(self, "nu", check_positive(self.nu, "nu"))
 
     def of_distance(self, distance: FloatArray) -> FloatArray:
-        """Return k as a function of the scaled Euclidean distance."""
         if self.nu == 0.5:
             return np.exp(-distance)
         if self.nu == 1.5:
@@ -86,11 +81,9 @@ class Matern(OfDistance):
         return matern_bessel(np.sqrt(2 * self.nu) * distance, self.nu)
 
     def spectral_measure(self) -> SpectralMeasure:
-        """Return g·√(2ν/χ²_{2ν}), a multivariate Student t: one χ² per vector, not per coordinate."""
         return GaussianMixture(_MaternScale(self.nu))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the name and parameters as JSON-able values."""
         return {**super().to_dict(), "nu": self.nu}
 
 
@@ -145,12 +138,12 @@ def _cauchy_quantile(uniforms: FloatArray) -> FloatArray:
 
 @dataclass(frozen=True, repr=False)
 class RationalQuadratic(OfDistance):
-    """(1 + |x - y|²/2aℓ²)^(-a): a mixture of Gaussians of all widths; a → ∞ is the Gaussian.
+    """(1 + |x - y|²/2aℓ²)^(-a): a mixture of Gaussians of all length scales; a → ∞ is the Gaussian.
 
     Parameters
     ----------
     length_scale : float or sequence of float of shape (n_features,), optional
-        The kernel's width, in the inputs' units; a sequence gives one width per input column. Left out, it
+        The length scale, in the inputs' units; a sequence gives one per input column. Left out, it
         comes from the data, see `Stationary`.
     shape : float
         a above 0; the smaller, the heavier the tails.
@@ -169,15 +162,12 @@ class RationalQuadratic(OfDistance):
         object.__setattr__(self, "shape", check_positive(self.shape, "shape"))
 
     def of_distance(self, distance: FloatArray) -> FloatArray:
-        """Return k as a function of the scaled Euclidean distance."""
         return np.asarray(np.exp(-self.shape * np.log1p(distance**2 / (2 * self.shape))))
 
     def spectral_measure(self) -> SpectralMeasure:
-        """Return √τ·g with τ ~ Gamma(shape a, rate a), one per vector."""
         return GaussianMixture(_GammaScale(self.shape))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the name and parameters as JSON-able values."""
         return {**super().to_dict(), "shape": self.shape}
 
 
@@ -188,11 +178,9 @@ class Cauchy(OfCoordinates):
     name = "cauchy"
 
     def of_difference(self, difference: FloatArray) -> FloatArray:
-        """Return one coordinate's factor as a function of its scaled difference."""
         return 1 / (1 + difference**2)
 
     def spectral_measure(self) -> SpectralMeasure:
-        """Return independent Laplace coordinates of density exp(-|ω|) / 2."""
         return ProductMeasure(_laplace_quantile)
 
 
@@ -203,11 +191,9 @@ class Sinc(OfCoordinates):
     name = "sinc"
 
     def of_difference(self, difference: FloatArray) -> FloatArray:
-        """Return one coordinate's factor as a function of its scaled difference."""
         return np.sinc(difference / np.pi)
 
     def spectral_measure(self) -> SpectralMeasure:
-        """Return independent coordinates, uniform on [-1, 1]."""
         return ProductMeasure(_uniform_quantile)
 
 

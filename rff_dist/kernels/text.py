@@ -41,7 +41,7 @@ def parse_kernel(text: object, kernels: Mapping[str, type[Kernel]]) -> Kernel:
         total = total + term
     if isinstance(total, Stationary) and "length_scale" in text:
         raise InvalidParameterError(
-            f"`kernel` is {text!r}, which is one kernel with a width; give that as `length_scale`"
+            f"`kernel` is {text!r}, which is one kernel with a length scale; give that as `length_scale`"
         )
     return total
 

@@ -24,7 +24,8 @@ from rff_dist.solvers.solution import (
     check_n_threads,
     make_solution,
 )
-from rff_dist.statistics import FloatArray, NormalEquations
+from rff_dist.statistics import FloatArray
+from rff_dist.statistics_spec import NormalEquations
 from rff_dist.triangular import cholesky_in_place, solve_factored, tile_pool
 
 

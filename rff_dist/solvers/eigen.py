@@ -20,7 +20,8 @@ from rff_dist.solvers.solution import (
     make_solution,
     rss_error_bound,
 )
-from rff_dist.statistics import FloatArray, NormalEquations
+from rff_dist.statistics import FloatArray
+from rff_dist.statistics_spec import NormalEquations
 from rff_dist.triangular import limit_blas
 
 logger = logging.getLogger(__name__)

@@ -29,7 +29,7 @@ from scipy.optimize import OptimizeResult, minimize
 
 from rff_dist.errors import SolveError
 from rff_dist.solvers.cholesky import rounding_floor
-from rff_dist.statistics import NormalEquations
+from rff_dist.statistics_spec import NormalEquations
 from rff_dist.triangular import (
     cholesky_in_place,
     limit_blas,

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from rff_dist.errors import InvalidParameterError, SolveError
-from rff_dist.statistics import FloatArray, NormalEquations
+from rff_dist.statistics import FloatArray
+from rff_dist.statistics_spec import NormalEquations
 from rff_dist.triangular import available_cores
 
 

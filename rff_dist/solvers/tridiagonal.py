@@ -20,7 +20,8 @@ from scipy.linalg import cython_lapack, eigvalsh_tridiagonal, lapack
 from rff_dist.errors import SolveError
 from rff_dist.solvers.eigen import clip
 from rff_dist.solvers.solution import check_equations
-from rff_dist.statistics import FloatArray, NormalEquations
+from rff_dist.statistics import FloatArray
+from rff_dist.statistics_spec import NormalEquations
 from rff_dist.triangular import limit_blas
 
 __all__ = ["RidgeTridiagonal", "tridiagonalize"]

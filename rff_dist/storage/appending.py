@@ -1,10 +1,10 @@
-"""Rows appended to a dataset: for readers they exist from one small write on, that of its mark.
+"""Rows appended to a dataset: for readers they exist from one small write on, that of its manifest.
 
-The mark (the attribute `rff_dist` of the group) says how many rows there are. An append writes the last chunk
-that is not full anew, its old rows and new ones; then chunks of new rows alone; then the arrays' shapes; and
-then, in one request, the mark. A process that is killed anywhere before leaves the old dataset: what lies
-beyond its rows does not exist for readers, and the next append writes over it. Files are on the disk before
-the mark is, in this order.
+The manifest (the attribute `rff_dist` of the group) says how many rows there are. An append writes the last
+chunk that is not full anew, its old rows and new ones; then chunks of new rows alone; then the arrays'
+shapes; and then, in one request, the manifest. A process that is killed anywhere before leaves the old
+dataset: what lies beyond its rows does not exist for readers, and the next append writes over it. Files are
+on the disk before the manifest is, in this order.
 
 Every chunk is written whole, with the codecs and so the checksums of the array; of a sharded array a shard.
 Two writers at once are kept apart by a lease.
@@ -51,7 +51,7 @@ from rff_dist.storage.datasets import (
     open_complete_group,
     open_existing,
 )
-from rff_dist.storage.generations import MARK, resolve
+from rff_dist.storage.generations import MANIFEST, resolve
 from rff_dist.storage.leases import Lease, hold
 from rff_dist.storage.locations import (
     Location,
@@ -63,7 +63,7 @@ from rff_dist.storage.locations import (
     writing_advice,
 )
 from rff_dist.storage.memory import as_bytes
-from rff_dist.storage.sources import Batch, column_names, read_source
+from rff_dist.storage.sources import RowBatch, column_names, read_source
 from rff_dist.storage.writing import Progress, name_parts
 
 ROLES = ("X", "y", "sample_weight", "groups")
@@ -125,10 +125,10 @@ def append_dataset(
     """Append rows to a dataset; readers see the rows before, or all of them.
 
     Arrays that are there must all be given and no others, of as many columns and of dtypes that theirs hold
-    without rounding. Also datasets that other programs wrote are appended to, and get a mark by it; not those
-    with consolidated metadata, in which the old shapes would stay.
+    without rounding. Also datasets that other programs wrote are appended to, and get a manifest by it; not
+    those with consolidated metadata, in which the old shapes would stay.
 
-    The digest of all values in the mark becomes that of the digest before and of the new rows', so
+    The digest of all values in the manifest becomes that of the digest before and of the new rows', so
     `fingerprint` changes with each append, and differs from that of the same rows written at once;
     `prefix_fingerprint` does not. An append that fails leaves the dataset as it was.
 
@@ -141,10 +141,6 @@ def append_dataset(
     source : Source, optional
         What the rows came from, remembered in the attribute `sources`. Rows of a source with a digest that is
         there already are not appended again.
-
-    Returns
-    -------
-    Appended
 
     Raises
     ------
@@ -249,17 +245,16 @@ class Appending:
 
     def append(
         self,
-        batches: Iterable[Batch],
+        batches: Iterable[RowBatch],
         *,
         change: Change,
         names: tuple[Sequence[str] | None, Sequence[str] | None] = (None, None),
         observer: Progress | None = None,
     ) -> Appended:
-        """Write batches after the rows that are there, and then the mark.
+        """Write batches after the rows that are there, and then the manifest.
 
         Parameters
         ----------
-        batches : iterable of X, (X, y), (X, y, sample_weight) or (X, y, sample_weight, groups)
         change : callable
             From the group's attributes and the number of new rows to the attributes that change with them;
             None leaves the dataset as it was. It is called after the last batch.
@@ -289,7 +284,7 @@ class Appending:
         try:
             for writer in writers:
                 writer.grow(n_after)
-            self._commit({**self.attributes, **found, MARK: self._mark(n_after, writers)})
+            self._commit({**self.attributes, **found, MANIFEST: self._mark(n_after, writers)})
         except RFFDistError:
             raise
         except Exception as error:
@@ -299,7 +294,7 @@ class Appending:
         return Appended(self.n_before, n_after)
 
     def _write(
-        self, batches: Iterable[Batch], writers: Sequence[_ArrayWriter], observer: Progress | None
+        self, batches: Iterable[RowBatch], writers: Sequence[_ArrayWriter], observer: Progress | None
     ) -> int:
         n_new, checked = 0, time.monotonic()
         for batch in batches:
@@ -336,14 +331,16 @@ class Appending:
             )
 
     def _mark(self, n_after: int, writers: Sequence[_ArrayWriter]) -> dict[str, Any]:
-        mark: Any = self.attributes.get(MARK)
-        mark = dict(mark) if isinstance(mark, Mapping) else {"chunk_rows": self.headers["X"].stored_rows}
+        manifest: Any = self.attributes.get(MANIFEST)
+        manifest = (
+            dict(manifest) if isinstance(manifest, Mapping) else {"chunk_rows": self.headers["X"].stored_rows}
+        )
         if n_after > self.n_before:
             new = hashlib.sha256(
                 "|".join(writer.digest.hexdigest() for writer in writers).encode()
             ).hexdigest()
-            mark["sha256"] = hashlib.sha256(f"{mark.get('sha256')}|{new}".encode()).hexdigest()
-        return {**mark, "state": "complete", "format_version": FORMAT_VERSION, "n_samples": n_after}
+            manifest["sha256"] = hashlib.sha256(f"{manifest.get('sha256')}|{new}".encode()).hexdigest()
+        return {**manifest, "state": "complete", "format_version": FORMAT_VERSION, "n_samples": n_after}
 
     def _commit(self, attributes: Mapping[str, Any]) -> None:
         """Replace the group's attributes, if nobody else has."""
@@ -360,7 +357,7 @@ class Appending:
         found = read_bytes(self._store, self._key, where=self.location)
         if found != (None if self._stored is None else self._stored.content):
             raise self._conflict()
-        # Not beside the mark: what a killed process leaves there is taken for a broken array by Zarr.
+        # Not beside the manifest: what a killed process leaves there is taken for a broken array by Zarr.
         write_bytes(self._store, self._key, content, scratch="X")
 
     def _label(self, name: str) -> str:
@@ -535,10 +532,10 @@ def _count_rows(headers: Mapping[str, Header], attributes: Mapping[str, Any], pl
         )
     shapes = {name: header.shape for name, header in headers.items()}
     lengths = {name: shape[0] if shape else -1 for name, shape in shapes.items()}
-    marked = isinstance(attributes.get(MARK), Mapping)
+    marked = isinstance(attributes.get(MANIFEST), Mapping)
     n_samples = min(committed_rows(attributes, place), max(lengths.values()))
     if min(lengths.values()) < n_samples:
-        what = f" and its mark says {committed_rows(attributes, place):_} rows" if marked else ""
+        what = f" and its manifest says {committed_rows(attributes, place):_} rows" if marked else ""
         raise StorageError(
             f"the arrays of {place} have the shapes {shapes}{what}; expected as many rows in all. Write the "
             "dataset again"
@@ -552,8 +549,10 @@ def _refuse_what_cannot_grow(group: zarr.Group, attributes: Mapping[str, Any], p
             f"{place} has consolidated metadata, in which the arrays would keep their old shapes; expected "
             "none. Remove them (`.zmetadata`, or `consolidated_metadata` in zarr.json) and append then"
         )
-    mark: Any = attributes.get(MARK)
-    version = mark.get("format_version", FORMAT_VERSION) if isinstance(mark, Mapping) else FORMAT_VERSION
+    manifest: Any = attributes.get(MANIFEST)
+    version = (
+        manifest.get("format_version", FORMAT_VERSION) if isinstance(manifest, Mapping) else FORMAT_VERSION
+    )
     if type(version) is not int or version > FORMAT_VERSION:
         raise VersionError(
             f"{place} is of format {str(version)[:100]}; this release appends to format {FORMAT_VERSION}. "

@@ -200,10 +200,6 @@ def open_column(
     missing_chunks : {"error", "fill"}, default="error"
         As in `open_dataset`.
 
-    Returns
-    -------
-    StoredColumn
-
     Raises
     ------
     StorageError
@@ -244,10 +240,6 @@ def as_column(values: Any, *, name: str = "y") -> Column:
         Integers, booleans, text, or floats that are whole numbers; a Dask collection is computed.
     name : str, default="y"
         What errors call it.
-
-    Returns
-    -------
-    Column
 
     Raises
     ------

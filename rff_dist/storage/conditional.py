@@ -36,7 +36,6 @@ class Tagged:
 
     Attributes
     ----------
-    content : bytes
     tag : mapping
         An object store's ETag and version; empty elsewhere, where the bytes themselves are compared.
     """

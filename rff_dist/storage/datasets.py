@@ -35,7 +35,7 @@ from rff_dist.storage.arrays import (
     stored_rows,
     with_shape,
 )
-from rff_dist.storage.generations import MARK, resolve
+from rff_dist.storage.generations import MANIFEST, resolve
 from rff_dist.storage.locations import (
     Location,
     exists,
@@ -45,8 +45,8 @@ from rff_dist.storage.locations import (
     unfinished,
 )
 from rff_dist.storage.memory import (
+    ArraysDataset,
     Sample,
-    Sizes,
     as_targets,
     check_indices,
     digest_array,
@@ -62,7 +62,7 @@ type _Recipe = tuple[Callable[..., ZarrDataset], tuple[Any, ...]]
 
 
 @dataclass(frozen=True, eq=False)
-class ZarrDataset(Sizes):
+class ZarrDataset(ArraysDataset):
     """Rows stored in Zarr: `open_dataset` and `dataset_from_arrays` make it, shapes and dtypes checked.
 
     It pickles as its URL and options and is opened again where it is unpickled, so that a task carries no
@@ -100,21 +100,16 @@ class ZarrDataset(Sizes):
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """The dtype of X as stored, in native byte order."""
         return self._headers["X"].dtype
 
     @property
     def chunk_rows(self) -> int:
-        """Rows of X in one stored object (a shard, else a chunk): the unit that is worth reading whole."""
         return stored_rows(self.X)
 
     def read(self, block: Block) -> Rows:
         """Read the rows of one block.
 
-        Returns
-        -------
-        Rows
-            X in its stored dtype, y as float64 of shape (rows, n_targets).
+        X is in its stored dtype, y float64 of shape (rows, n_targets).
 
         Raises
         ------
@@ -139,12 +134,10 @@ class ZarrDataset(Sizes):
         )
 
     def read_weight(self, block: Block) -> np.ndarray | None:
-        """Read the weights of one block alone, as float64; None without weights. Raises as `read`."""
         weight = self._slice("sample_weight", self.sample_weight, block)
         return None if weight is None else weight.astype(np.float64)
 
     def without_targets(self) -> ZarrDataset:
-        """Return the same rows without y."""
         reopen = self._reopen
         if reopen is not None and reopen[0] is _reopen_url:
             url, (x, _, weight), *options = reopen[1]
@@ -196,10 +189,13 @@ class ZarrDataset(Sizes):
                 digest.update(digest_array(array).encode())
             elif array is not None:
                 digest.update(sample_digest(array, self._headers[name], label=self._labels[name]).encode())
-        mark = self.attributes.get(MARK)
-        if isinstance(mark, Mapping):
-            digest.update(str(mark.get("sha256")).encode())
+        manifest = self.attributes.get(MANIFEST)
+        if isinstance(manifest, Mapping):
+            digest.update(str(manifest.get("sha256")).encode())
         return digest.hexdigest()
+
+    def can_travel(self) -> bool:
+        return self._reopen is not None and not (self.url or "").startswith("memory://")
 
     def __reduce__(self) -> _Recipe:
         if self._reopen is None:
@@ -255,10 +251,6 @@ def open_dataset(
         What a chunk that is not in the store means: lost data, or (Zarr's default when writing) a chunk that
         held only the fill value. In a shard that is there, Zarr reads left-out inner chunks as the fill value
         always.
-
-    Returns
-    -------
-    ZarrDataset
 
     Raises
     ------
@@ -461,22 +453,22 @@ def _open(
 def open_complete_group(store: Store, root: str, place: str) -> zarr.Group:
     """Open a Zarr group, or say what is there instead, or that this package's writer did not finish it."""
     group = _open_group(store, root, place)
-    mark = group.attrs.get(MARK)
-    if isinstance(mark, Mapping) and mark.get("state") != "complete":
+    manifest = group.attrs.get(MANIFEST)
+    if isinstance(manifest, Mapping) and manifest.get("state") != "complete":
         raise StorageError(f"{place} is unfinished: its writer did not come to the end. Write it again")
     return group
 
 
 def committed_rows(attributes: Mapping[str, Any], place: str) -> int:
-    """Return how many rows the mark of a group says there are; without one, as many as its arrays have.
+    """Return how many rows the manifest of a group says there are; without one, as many as its arrays have.
 
     What an array holds beyond them is of an append that did not finish, and does not exist for a reader.
     """
-    mark = attributes.get(MARK)
-    n_samples = mark.get("n_samples", MAX_ROWS) if isinstance(mark, Mapping) else MAX_ROWS
+    manifest = attributes.get(MANIFEST)
+    n_samples = manifest.get("n_samples", MAX_ROWS) if isinstance(manifest, Mapping) else MAX_ROWS
     if type(n_samples) is not int or n_samples < 0:
         raise StorageError(
-            f"attribute {MARK!r} of {place} says n_samples={str(n_samples)[:100]}; expected a number of "
+            f"attribute {MANIFEST!r} of {place} says n_samples={str(n_samples)[:100]}; expected a number of "
             "rows. Its metadata are damaged; write the dataset again"
         )
     return n_samples

@@ -39,9 +39,9 @@ from rff_dist.storage.locations import (
     writing_advice,
 )
 
-__all__ = ["MARK", "begin", "publish", "resolve"]
+__all__ = ["MANIFEST", "begin", "put_in_place", "resolve"]
 
-MARK = "rff_dist"
+MANIFEST = "rff_dist"
 _FILE = "zarr.json"
 _GENERATION = re.compile(r"generation-[0-9a-f]{32}")
 # A swap is repeated when another writer was quicker; each of them then has its turn.
@@ -73,8 +73,7 @@ def begin(location: Location, attributes: Mapping[str, Any]) -> tuple[Location, 
     Returns
     -------
     staged : Location
-        Where it is written until `publish`; `discard` removes it.
-    group : zarr.Group
+        Where it is written until `put_in_place`; `discard` removes it.
 
     Raises
     ------
@@ -94,8 +93,8 @@ def begin(location: Location, attributes: Mapping[str, Any]) -> tuple[Location, 
         if not staged.is_remote:
             return staged, zarr.create_group(store, attributes=dict(attributes))
         # What is compared when an answer was lost must be unlike every other writer's.
-        mark = {**attributes.get(MARK, {}), "writer": uuid.uuid4().hex}
-        claim = _document({**attributes, MARK: mark})
+        manifest = {**attributes.get(MANIFEST, {}), "writer": uuid.uuid4().hex}
+        claim = _document({**attributes, MANIFEST: manifest})
         if not create_bytes(store, _FILE, claim, where=location):
             raise OutputExistsError(
                 f"{location} is being written by another run, or was left unfinished by one; wait for it, or "
@@ -113,7 +112,7 @@ def begin(location: Location, attributes: Mapping[str, Any]) -> tuple[Location, 
         ) from error
 
 
-def publish(staged: Location, location: Location, *, overwrite: bool) -> None:
+def put_in_place(staged: Location, location: Location, *, overwrite: bool) -> None:
     """Let a finished dataset appear at `location`; a reader finds the old one or this one.
 
     Raises
@@ -126,7 +125,7 @@ def publish(staged: Location, location: Location, *, overwrite: bool) -> None:
     if staged == location:
         return
     if not location.is_remote:
-        locations.publish(staged, location, overwrite=overwrite)
+        locations.put_in_place(staged, location, overwrite=overwrite)
         return
     store = open_store(location, read_only=False)
     name = staged.path.removeprefix(f"{location.path}/")
@@ -135,10 +134,10 @@ def publish(staged: Location, location: Location, *, overwrite: bool) -> None:
         # None where what is overwritten was removed meanwhile, or is of Zarr format 2.
         before = None if found is None else _names(found.content)
         previous = None if before is None else before.current
-        mark: dict[str, Any] = {"state": "complete", "generation": name, "previous": previous}
+        manifest: dict[str, Any] = {"state": "complete", "generation": name, "previous": previous}
         if before is not None and before.n_samples is not None:
-            mark["n_samples"] = before.n_samples
-        if replace_bytes(store, _FILE, _document({MARK: mark}), expected=found, where=location):
+            manifest["n_samples"] = before.n_samples
+        if replace_bytes(store, _FILE, _document({MANIFEST: manifest}), expected=found, where=location):
             if before is not None and before.previous is not None:
                 _remove(location, before.previous)
             return
@@ -163,8 +162,8 @@ def resolve(location: Location) -> Location:
 def _names(content: bytes) -> _Names:
     """Read what `zarr.json` says; whatever else is wrong with it, who opens the group finds out."""
     try:
-        mark = load_json(content).get("attributes", {}).get(MARK, {})
-        current, previous, n_samples = (mark.get(key) for key in ("generation", "previous", "n_samples"))
+        manifest = load_json(content).get("attributes", {}).get(MANIFEST, {})
+        current, previous, n_samples = (manifest.get(key) for key in ("generation", "previous", "n_samples"))
     except (StorageError, AttributeError):
         return _Names("", None)
     if not isinstance(current, str) or not _GENERATION.fullmatch(current):

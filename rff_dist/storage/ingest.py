@@ -28,7 +28,7 @@ from rff_dist.storage.datasets import ZarrDataset
 from rff_dist.storage.files import File, fetch, find_files, identify
 from rff_dist.storage.locations import Location, check_output, exists, parse_location
 from rff_dist.storage.queries import Query, run_query
-from rff_dist.storage.sources import Batch
+from rff_dist.storage.sources import RowBatch
 from rff_dist.storage.tables import Table, feature_dtype, listed, open_table, read_npz, repeated
 from rff_dist.storage.writing import Progress, write_batches
 
@@ -109,7 +109,6 @@ class _Input:
     ----------
     source : Source
         What the dataset remembers it by; of a query, what its digest begins with.
-    table : Table or None
     path : Path or None
         None for a query.
     """
@@ -257,10 +256,6 @@ def ingest_more(
     chunk_rows : int, optional
         Rows of a chunk, where the dataset is created.
 
-    Returns
-    -------
-    Ingested
-
     Raises
     ------
     DataError, InvalidParameterError, StorageError
@@ -341,7 +336,7 @@ def _open_inputs(
 
 def _read(
     opened: Sequence[_Input], roles: _Roles, journal: _Journal
-) -> tuple[_Plan, int | None, Iterator[Batch]]:
+) -> tuple[_Plan, int | None, Iterator[RowBatch]]:
     """Plan how the rows of a new dataset are read; returns their number where it is known, and batches."""
     first = opened[0]
     if first.table is None:
@@ -366,7 +361,7 @@ def _read(
 
 def _read_onto(
     dataset: Appending, opened: Sequence[_Input], roles: _Roles, journal: _Journal
-) -> Iterator[Batch]:
+) -> Iterator[RowBatch]:
     """Return batches that a dataset's arrays can hold, their columns chosen by the dataset's names."""
     X, y = dataset.headers["X"], dataset.headers.get("y")
     if roles.dtype not in (None, X.dtype.name):
@@ -482,7 +477,9 @@ def _choose_columns(table: str, kinds: Mapping[str, np.dtype[Any] | str], roles:
     return features
 
 
-def _read_tables(opened: Sequence[_Input], plan: _Plan, roles: _Roles, journal: _Journal) -> Iterator[Batch]:
+def _read_tables(
+    opened: Sequence[_Input], plan: _Plan, roles: _Roles, journal: _Journal
+) -> Iterator[RowBatch]:
     for one in opened:
         assert one.table is not None
         yield from _check_rows(_split_columns(one.table, plan, roles), one, plan, roles, journal)
@@ -585,7 +582,9 @@ def _facts(roles: _Roles, journal: _Journal, before: Mapping[str, Any]) -> dict[
     return facts
 
 
-def _then(batches: Iterator[Batch], opened: Sequence[_Input], finish: Callable[[], None]) -> Iterator[Batch]:
+def _then(
+    batches: Iterator[RowBatch], opened: Sequence[_Input], finish: Callable[[], None]
+) -> Iterator[RowBatch]:
     """Hand batches on, of which there is at least one, and call `finish` after the last."""
     n_batches = 0
     for batch in batches:

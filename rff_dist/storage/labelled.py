@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rff_dist.blocks import Block, Dataset, Rows
+from rff_dist.blocks import Block, BlockFunction, Dataset, Rows
 from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.exact import ExactSum
 from rff_dist.storage.columns import TEXT, Column, check_values, is_text
@@ -21,13 +22,17 @@ type FloatArray = NDArray[np.float64]
 type IntArray = NDArray[np.int64]
 
 
-class ExtendedDataset(ABC):
+class ExtendedDataset(Dataset):
     """A dataset with something beside its rows, read from elsewhere.
 
     An engine that computes the source's rows by tasks of their own adds the rest with `addition`.
     """
 
     source: Dataset
+
+    def __post_init__(self) -> None:
+        for name in ("url", "feature_names", "missing_chunks"):
+            object.__setattr__(self, name, getattr(self.source, name))
 
     @property
     @abstractmethod
@@ -51,24 +56,31 @@ class ExtendedDataset(ABC):
         return self.source.chunk_rows
 
     @property
-    def url(self) -> str | None:
-        return self.source.url
+    def is_lazy(self) -> bool:
+        return self.source.is_lazy
+
+    def lazy(self, block: Block) -> tuple[Any, Any, Any]:
+        return self.source.lazy(block)
+
+    def can_travel(self) -> bool:
+        return self.source.can_travel()
 
     @property
-    def feature_names(self) -> tuple[str, ...] | None:
-        """The source's."""
-        return cast("tuple[str, ...] | None", getattr(self.source, "feature_names", None))
+    def extends(self) -> tuple[Dataset, Callable[[Rows], Rows]]:
+        return self.source, self.addition
+
+    def read_groups(self, block: Block) -> NDArray[Any] | None:
+        return self.source.read_groups(block)
 
     def read(self, block: Block) -> Rows:
-        """Read the rows of a block, and what belongs to them."""
         return self.addition(self.source.read(block))
 
-    def prefix_fingerprint(self, n_samples: int) -> str:
+    def prefix_fingerprint(self, n_samples: int) -> str | None:
         """Digest of the first rows and what belongs to them: see `prefix_digest`.
 
         Weights that balance classes depend on all rows, so they change it when rows are appended.
         """
-        return prefix_digest(cast("Dataset", self), n_samples)
+        return None if self.is_lazy else prefix_digest(self, n_samples)
 
     def _check_rows(self, name: str, column: Column) -> None:
         if column.n_samples != self.source.n_samples:
@@ -114,16 +126,13 @@ class GroupedDataset(ExtendedDataset):
     groups: Column
 
     def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "target_names", self.source.target_names)
         self._check_rows("groups", self.groups)
 
     @property
-    def addition(self) -> Callable[[Rows], Rows]:
+    def addition(self) -> _WithGroups:
         return _WithGroups(self.groups)
-
-    @property
-    def target_names(self) -> tuple[str, ...] | None:
-        """The source's."""
-        return cast("tuple[str, ...] | None", getattr(self.source, "target_names", None))
 
     @property
     def n_targets(self) -> int:
@@ -138,26 +147,23 @@ class GroupedDataset(ExtendedDataset):
         return self.source.weighted
 
     def read_weight(self, block: Block) -> FloatArray | None:
-        """Read the weights of one block alone; None without weights."""
-        return read_weight(self.source, block)
+        return self.source.read_weight(block)
+
+    def read_groups(self, block: Block) -> NDArray[Any]:
+        return self.addition.read(block)
+
+    def read_targets(self) -> Any:
+        return self.source.read_targets()
+
+    def without_targets(self) -> GroupedDataset:
+        return GroupedDataset(self.source.without_targets(), self.groups)
 
     def take(self, indices: NDArray[np.intp], /) -> tuple[NDArray[Any], FloatArray | None, FloatArray | None]:
-        """Return X, y and weights of single rows, in the order asked."""
         return self.source.take(indices)
 
     def fingerprint(self) -> str:
-        """Digest of the rows and the groups."""
         parts = ("groups", self.source.fingerprint(), self.groups.fingerprint())
         return hashlib.sha256("|".join(parts).encode()).hexdigest()
-
-
-def read_groups(dataset: Any, block: Block) -> NDArray[Any] | None:
-    """Read the groups of one block alone; None where rows have none."""
-    while isinstance(dataset, ExtendedDataset):
-        if isinstance(dataset, GroupedDataset):
-            return _WithGroups(dataset.groups).read(block)
-        dataset = dataset.source
-    return None
 
 
 # -- labels ----------------------------------------------------------------------------------------
@@ -223,6 +229,7 @@ class LabelledDataset(ExtendedDataset):
     target_names = None  # classes are no columns of the data
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         self._check_rows("y", self.labels)
         if len(self.classes) < 2:
             raise DataError(
@@ -236,38 +243,38 @@ class LabelledDataset(ExtendedDataset):
 
     @property
     def n_targets(self) -> int:
-        """1 for two classes, else the number of classes."""
         return 1 if len(self.classes) == 2 else len(self.classes)
 
     @property
     def one_dimensional(self) -> bool:
-        """Whether there are two classes."""
         return self.n_targets == 1
 
     @property
     def weighted(self) -> bool:
-        """Whether rows or classes have weights."""
         return self.source.weighted or self.class_weight is not None
 
     def read_weight(self, block: Block) -> FloatArray | None:
-        """Read labels and weights of one block, without its X; None without weights."""
-        weight = read_weight(self.source, block)
+        weight = self.source.read_weight(block)
         if self.class_weight is None:
             return weight
         return self.addition.weighted(self.read_codes(block), weight)
+
+    def read_targets(self) -> Column:
+        return self.labels
+
+    def without_targets(self) -> Dataset:
+        return self.source.without_targets()
 
     def read_codes(self, block: Block) -> IntArray:
         """Read the labels of one block as positions in `classes`, shape (n_samples,)."""
         return encode(self.labels.read(block), self.classes, np.arange(block.start, block.stop))
 
     def take(self, indices: NDArray[np.intp], /) -> Sample:
-        """Return X, targets and weights of single rows, in the order asked."""
         X, _, weight = self.source.take(indices)
         codes = encode(self.labels.take(indices), self.classes, np.asarray(indices))
         return Sample(X, class_targets(codes, len(self.classes)), self.addition.weighted(codes, weight))
 
     def fingerprint(self) -> str:
-        """Digest of the rows, the labels, the classes and their weights."""
         digest = hashlib.sha256("|".join([self.source.fingerprint(), self.labels.fingerprint()]).encode())
         digest.update(repr(self.classes.tolist()).encode())
         if self.class_weight is not None:
@@ -400,22 +407,12 @@ def count_block(labels: NDArray[Any], sample_weight: FloatArray | None, first_ro
     return LabelCounts(found, n_samples, ExactSum.by_group(sample_weight, codes, len(found)))
 
 
-def read_weight(dataset: Dataset, block: Block) -> FloatArray | None:
-    """Read the weights of one block, without its X where the dataset can."""
-    if not dataset.weighted:
-        return None
-    if hasattr(dataset, "read_weight"):
-        return cast("FloatArray | None", dataset.read_weight(block))
-    return dataset.read(block).sample_weight
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class LabelReader:
+@dataclass(frozen=True, eq=False)
+class LabelReader(BlockFunction[None, LabelCounts]):
     """The block function of a counting pass: it reads labels and weights, and no X.
 
     Attributes
     ----------
-    labels : Column
     source : Dataset or None
         Whose weights count; None weighs each row 1.
     """
@@ -423,9 +420,11 @@ class LabelReader:
     labels: Column
     source: Dataset | None
 
-    def __call__(self, block: Block, _: None) -> LabelCounts:
-        weight = None if self.source is None else read_weight(self.source, block)
-        return count_block(self.labels.read(block), weight, block.start)
+    run = None
+
+    def begin(self, block: Block, _: None) -> Callable[[], LabelCounts]:
+        weight = None if self.source is None else self.source.read_weight(block)
+        return partial(count_block, self.labels.read(block), weight, block.start)
 
 
 def class_weights(class_weight: str | Mapping[Any, float] | None, counts: LabelCounts) -> FloatArray | None:

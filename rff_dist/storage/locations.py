@@ -434,7 +434,7 @@ def _try_writing(location: Location) -> None:
 
 
 def stage(location: Location) -> Location:
-    """Return the place to write an output of `location` until `publish`; nothing is created."""
+    """Return the place to write an output of `location` until `put_in_place`; nothing is created."""
     token = uuid.uuid4().hex[:12]
     if location.is_local:
         path = Path(location.path)
@@ -444,7 +444,7 @@ def stage(location: Location) -> Location:
     return location
 
 
-def publish(staged: Location, location: Location, *, overwrite: bool) -> None:
+def put_in_place(staged: Location, location: Location, *, overwrite: bool) -> None:
     """Move a finished output to its place: fsync, then rename.
 
     With `overwrite` the old folder is moved aside, the new one moved in and the old one removed. Whoever

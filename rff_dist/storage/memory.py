@@ -19,8 +19,8 @@ SEGMENT_BYTES = 2**20
 MAX_SEGMENT_ROWS = 4096
 
 
-class Sizes:
-    """What follows from a dataset's X, y and sample_weight, whatever holds them."""
+class ArraysDataset(Dataset):
+    """A dataset of arrays X, y and sample_weight, whatever holds them."""
 
     X: Any
     y: Any
@@ -36,24 +36,54 @@ class Sizes:
 
     @property
     def n_targets(self) -> int:
-        """Columns of y; 0 without y."""
         if self.y is None:
             return 0
         return int(self.y.shape[1]) if self.y.ndim == 2 else 1
 
     @property
     def one_dimensional(self) -> bool:
-        """Whether y is a vector rather than a matrix."""
         return self.y is not None and self.y.ndim == 1
 
     @property
     def weighted(self) -> bool:
-        """Whether rows have weights."""
         return self.sample_weight is not None
 
-    def prefix_fingerprint(self, n_samples: int) -> str:
-        """Digest of the first rows alone: see `prefix_digest`."""
-        return prefix_digest(cast("Dataset", self), n_samples)
+    def prefix_fingerprint(self, n_samples: int) -> str | None:
+        return prefix_digest(self, n_samples)
+
+    def read_targets(self) -> Any:
+        return self.y
+
+
+class RowsInMemory(ArraysDataset):
+    """Rows that this process holds in arrays."""
+
+    url = None
+    missing_chunks = "error"
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return cast("np.dtype[Any]", self.X.dtype)
+
+    def read(self, block: Block) -> Rows:
+        return Rows(block, *self._select(slice(block.start, block.stop)))
+
+    def take(self, indices: np.ndarray | Sequence[int]) -> Sample:
+        return Sample(*self._select(check_indices(indices, self.n_samples)))
+
+    def read_weight(self, block: Block) -> np.ndarray | None:
+        return None if self.sample_weight is None else self.sample_weight[block.start : block.stop]
+
+    def can_travel(self) -> bool:
+        return False
+
+    def _select(self, rows: slice | np.ndarray) -> tuple[Any, np.ndarray | None, np.ndarray | None]:
+        X, y, weight = self.X[rows], self.y, self.sample_weight
+        return (
+            X if isinstance(X, np.ndarray) else X.toarray(),
+            None if y is None else as_targets(y[rows]),
+            None if weight is None else weight[rows],
+        )
 
 
 class Sample(NamedTuple):
@@ -75,7 +105,7 @@ class Sample(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class ArrayDataset(Sizes):
+class ArrayDataset(RowsInMemory):
     """Rows in memory, behind the same protocol as `ZarrDataset`.
 
     Parameters
@@ -104,8 +134,6 @@ class ArrayDataset(Sizes):
     feature_names: tuple[str, ...] | None = None
     target_names: tuple[str, ...] | None = None
 
-    url = None
-
     def __post_init__(self) -> None:
         X = np.asarray(self.X)
         require_numbers("X", X)
@@ -131,32 +159,7 @@ class ArrayDataset(Sizes):
         for name, value in {"X": X, "y": y, "sample_weight": weight}.items():
             object.__setattr__(self, name, value)
 
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        return self.X.dtype
-
-    def read(self, block: Block) -> Rows:
-        """Return the rows of one block, as views."""
-        rows = slice(block.start, block.stop)
-        return Rows(
-            block,
-            self.X[rows],
-            None if self.y is None else as_targets(self.y[rows]),
-            None if self.sample_weight is None else self.sample_weight[rows],
-        )
-
-    def take(self, indices: np.ndarray | Sequence[int]) -> Sample:
-        """Return single rows, in the order asked."""
-        rows = check_indices(indices, self.n_samples)
-        weight = None if self.sample_weight is None else self.sample_weight[rows]
-        return Sample(self.X[rows], None if self.y is None else as_targets(self.y[rows]), weight)
-
-    def read_weight(self, block: Block) -> np.ndarray | None:
-        """Return the weights of one block alone; None without weights."""
-        return None if self.sample_weight is None else self.sample_weight[block.start : block.stop]
-
     def without_targets(self) -> ArrayDataset:
-        """Return the same rows without y."""
         return replace(self, y=None, target_names=None)
 
     @cached_property
@@ -166,12 +169,11 @@ class ArrayDataset(Sizes):
         return hashlib.sha256("|".join(parts).encode()).hexdigest()
 
     def fingerprint(self) -> str:
-        """Digest of all values."""
         return self._digest
 
 
 @dataclass(frozen=True, eq=False)
-class SparseDataset(Sizes):
+class SparseDataset(RowsInMemory):
     """A scipy.sparse matrix as a dataset: each block becomes dense when it is read.
 
     Attributes
@@ -185,37 +187,13 @@ class SparseDataset(Sizes):
     y: np.ndarray | None = None
     sample_weight: np.ndarray | None = None
 
-    url = None
     chunk_rows = 8192
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        return cast("np.dtype[Any]", self.X.dtype)
-
-    def read(self, block: Block) -> Rows:
-        """Return the rows of a block, dense."""
-        rows = slice(block.start, block.stop)
-        y = None if self.y is None else as_targets(self.y[rows])
-        weight = None if self.sample_weight is None else self.sample_weight[rows]
-        return Rows(block, self.X[rows].toarray(), y, weight)
-
-    def take(self, indices: np.ndarray | Sequence[int]) -> Sample:
-        """Return the rows at `indices`, dense."""
-        rows = check_indices(indices, self.n_samples)
-        y = None if self.y is None else as_targets(self.y[rows])
-        weight = None if self.sample_weight is None else self.sample_weight[rows]
-        return Sample(self.X[rows].toarray(), y, weight)
-
-    def read_weight(self, block: Block) -> np.ndarray | None:
-        """Return the weights of one block alone; None without weights."""
-        return None if self.sample_weight is None else self.sample_weight[block.start : block.stop]
+    feature_names = target_names = None
 
     def without_targets(self) -> SparseDataset:
-        """Return the same rows without y."""
         return replace(self, y=None)
 
     def fingerprint(self) -> str:
-        """Digest of all values."""
         hasher = hashlib.sha256(repr(self.X.shape).encode())
         for array in (self.X.data, self.X.indices, self.X.indptr, self.y, self.sample_weight):
             if array is not None:
@@ -278,7 +256,6 @@ def prefix_digest(dataset: Dataset, n_samples: int) -> str:
 
     Parameters
     ----------
-    dataset : Dataset
     n_samples : int
         How many of its rows.
 

@@ -15,7 +15,7 @@ from rff_dist.errors import DataError, InvalidParameterError, RFFDistError, Stor
 from rff_dist.storage.arrays import create_array, describe
 from rff_dist.storage.columns import TEXT
 from rff_dist.storage.datasets import FORMAT_VERSION
-from rff_dist.storage.generations import MARK, begin, publish
+from rff_dist.storage.generations import MANIFEST, begin, put_in_place
 from rff_dist.storage.locations import (
     Location,
     check_output,
@@ -119,7 +119,7 @@ class Output:
             If something has appeared at `url` and `overwrite` is False.
         """
         n_chunks = -(-self.n_samples // self.chunk_rows)
-        mark: dict[str, Any] = {
+        manifest: dict[str, Any] = {
             "state": "complete",
             "format_version": FORMAT_VERSION,
             "n_samples": self.n_samples,
@@ -133,8 +133,8 @@ class Output:
                     "rows were written. Write the missing blocks, or discard the output"
                 )
             group = zarr.open_group(open_store(self.staged, read_only=False), mode="r+")
-            group.attrs.update({**(attributes or {}), MARK: mark})
-            publish(self.staged, self.location, overwrite=self.overwrite)
+            group.attrs.update({**(attributes or {}), MANIFEST: manifest})
+            put_in_place(self.staged, self.location, overwrite=self.overwrite)
         except Exception as error:
             if isinstance(error, RFFDistError) or not is_store_error(error):
                 raise
@@ -223,7 +223,7 @@ def create_output(
         raise InvalidParameterError(f"`array` is {array!r}; expected a name, or several different ones")
     location = parse_location(url)
     check_output(location, overwrite=overwrite, inputs=[parse_location(source) for source in inputs])
-    attributes: dict[str, Any] = {MARK: {"state": "writing"}}
+    attributes: dict[str, Any] = {MANIFEST: {"state": "writing"}}
     if column_names is not None:
         attributes["feature_names"] = list(column_names)
     staged, group = begin(location, attributes)

@@ -262,10 +262,6 @@ class RegisteredModel:
         promote : bool
             Whether readers get it from now on; else it waits for `promote`.
 
-        Returns
-        -------
-        version : Version
-
         Raises
         ------
         StorageError

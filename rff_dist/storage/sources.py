@@ -14,10 +14,10 @@ from rff_dist.storage.columns import Column, as_column
 from rff_dist.storage.datasets import ZarrDataset, dataset_from_arrays
 from rff_dist.storage.memory import ArrayDataset
 
-type Batch = np.ndarray | tuple[np.ndarray | None, ...]
+type RowBatch = np.ndarray | tuple[np.ndarray | None, ...]
 
 
-def read_source(X: Any, y: Any, sample_weight: Any, groups: Any) -> tuple[Iterator[Batch], int | None]:
+def read_source(X: Any, y: Any, sample_weight: Any, groups: Any) -> tuple[Iterator[RowBatch], int | None]:
     """Return batches (X, y, sample_weight, groups), None for what there is not, and the rows in all if known.
 
     Raises
@@ -76,7 +76,7 @@ def column_names(values: Any) -> list[str] | None:
 
 def _stored_batches(
     dataset: ZarrDataset | ArrayDataset, labels: Column | None, groups: Column | None
-) -> Iterator[Batch]:
+) -> Iterator[RowBatch]:
     rows = dataset.chunk_rows if isinstance(dataset, ZarrDataset) else max(1, dataset.n_samples)
     for block in cut_blocks(dataset.n_samples, rows, rows_per_block=rows) or [Block(0, 0, 0)]:
         read = dataset.read(block)
@@ -89,7 +89,7 @@ def _stored_batches(
         )
 
 
-def _lazy_batches(parts: list[Any]) -> Iterator[Batch]:
+def _lazy_batches(parts: list[Any]) -> Iterator[RowBatch]:
     """Compute a Dask collection one block of rows at a time, with the rows of y that belong to it."""
     n_blocks = _row_blocks(parts[0])
     for name, part in zip(("y", "sample_weight", "groups"), parts[1:], strict=True):

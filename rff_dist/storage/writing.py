@@ -17,7 +17,7 @@ from rff_dist.errors import DataError, InvalidParameterError, RFFDistError, Stor
 from rff_dist.storage.arrays import CHUNK_TARGET_BYTES, MAX_ROWS, create_array, describe
 from rff_dist.storage.columns import TEXT, check_values, is_text
 from rff_dist.storage.datasets import FORMAT_VERSION, ZarrDataset, open_dataset
-from rff_dist.storage.generations import MARK, begin, publish
+from rff_dist.storage.generations import MANIFEST, begin, put_in_place
 from rff_dist.storage.locations import (
     Location,
     check_output,
@@ -27,7 +27,7 @@ from rff_dist.storage.locations import (
     writing_advice,
 )
 from rff_dist.storage.memory import as_bytes, require_columns, require_numbers
-from rff_dist.storage.sources import Batch, column_names, read_source
+from rff_dist.storage.sources import RowBatch, column_names, read_source
 
 MAX_CHUNK_ROWS = 2**16
 
@@ -134,7 +134,7 @@ def choose_chunk_rows(row_bytes: int, n_samples: int | None = None) -> int:
 
 def write_batches(
     location: Location,
-    batches: Iterable[Batch],
+    batches: Iterable[RowBatch],
     *,
     n_samples: int | None,
     chunk_rows: int | None,
@@ -153,10 +153,10 @@ def write_batches(
     if chunk_rows is not None and (not hasattr(chunk_rows, "__index__") or chunk_rows < 1):
         raise InvalidParameterError(f"`chunk_rows`={chunk_rows!r}; expected an integer of at least 1")
     check_output(location, overwrite=overwrite, inputs=inputs)
-    staged, group = begin(location, {MARK: {"state": "writing"}})
+    staged, group = begin(location, {MANIFEST: {"state": "writing"}})
     try:
         dtypes = _write(group, batches, n_samples, chunk_rows, names, attributes, observer)
-        publish(staged, location, overwrite=overwrite)
+        put_in_place(staged, location, overwrite=overwrite)
     except BaseException as error:
         discard(staged)
         if is_store_error(error) and not isinstance(error, RFFDistError):
@@ -174,7 +174,7 @@ def write_batches(
 
 def _write(
     group: zarr.Group,
-    batches: Iterable[Batch],
+    batches: Iterable[RowBatch],
     n_samples: int | None,
     chunk_rows: int | None,
     names: tuple[Sequence[str] | None, Sequence[str] | None],
@@ -203,14 +203,14 @@ def _write(
             found[key] = [str(name) for name in columns]
     if names[1] is not None and "y" not in buffer.arrays:
         raise DataError(f"`target_names`={list(names[1])} but there is no y")
-    mark: dict[str, Any] = {
+    manifest: dict[str, Any] = {
         "state": "complete",
         "format_version": FORMAT_VERSION,
         "n_samples": buffer.n_samples,
         "chunk_rows": buffer.chunk_rows,
         "sha256": digest,
     }
-    group.attrs.update({**found, MARK: mark})
+    group.attrs.update({**found, MANIFEST: manifest})
     return {name: array.dtype for name, array in buffer.arrays.items()}
 
 
@@ -297,7 +297,7 @@ class _RowBuffer:
         self.n_written = stop
 
 
-def name_parts(batch: Batch, first_row: int) -> dict[str, np.ndarray]:
+def name_parts(batch: RowBatch, first_row: int) -> dict[str, np.ndarray]:
     """Check the arrays of a batch: X of any numeric dtype, y float64 or labels, weights float64, groups."""
     parts = batch if isinstance(batch, tuple) else (batch,)
     if len(parts) > 4:

@@ -11,7 +11,7 @@ from scipy.linalg import cho_factor, cho_solve
 from threadpoolctl import threadpool_limits
 
 from rff_dist.solvers import solve_cholesky
-from rff_dist.statistics import NormalEquations
+from rff_dist.statistics_spec import NormalEquations
 from tests.benchmarks.measure import seconds
 
 ROUNDS = 3

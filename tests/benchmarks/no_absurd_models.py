@@ -17,7 +17,8 @@ from rich.table import Table
 from scipy.linalg import LinAlgWarning
 
 from rff_dist import RFFRidge
-from rff_dist.blocks import Block, LinearModel, Rows, predict_rows
+from rff_dist.accumulation import LinearModel, predict_rows
+from rff_dist.blocks import Block, Rows
 from rff_dist.solvers import RidgeSpectrum, decompose
 
 WANTED = 1.1  # times the error of the best alpha of the grid

@@ -16,7 +16,7 @@ from sklearn.metrics import adjusted_rand_score
 
 from flows.cluster import ClusterParameters, cluster
 from flows.running import lend_engine
-from rff_dist import Gaussian, choosing_k, kmeans, pipeline
+from rff_dist import Gaussian, choosing_k, kmeans, kmeans_labels, kmeans_starts, pipeline
 from rff_dist.cluster_model import digest_of, read_clusters
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import DataError, OutputExistsError, PlanError, StorageError
@@ -74,7 +74,7 @@ def test_flow_publishes_what_the_library_finds_with_a_row_for_each_pass(paramete
     assert digest_of(published) == result["digest"] == digest_of(expected)
     assert published.inertias == expected.inertias
     labels = np.asarray(open_column(parameters.output, "labels").take(np.arange(900)))
-    in_memory = kmeans.label_in_memory(open_dataset(parameters.data), expected, engine=SerialEngine(1))
+    in_memory = kmeans_labels.label_in_memory(open_dataset(parameters.data), expected, engine=SerialEngine(1))
     np.testing.assert_array_equal(labels, in_memory)
     distances = open_dataset(parameters.output, x="distances", y=None).take(np.arange(900))[0]
     np.testing.assert_array_equal(distances.argmin(axis=1), labels)
@@ -174,7 +174,7 @@ def test_a_failing_publication_leaves_nothing_half_done_or_says_what_is_left(
         raise StorageError("the disk is full")
 
     monkeypatch.setattr(
-        *((publishing, breaks) if breaks == "write_clusters" else (kmeans.StagedLabels, breaks)), fail
+        *((publishing, breaks) if breaks == "write_clusters" else (kmeans_labels.StagedLabels, breaks)), fail
     )
     with lend_engine(SerialEngine(1)), pytest.raises(StorageError, match="the disk is full") as failure:
         cluster(parameters.model_copy(update=places))
@@ -190,7 +190,7 @@ def test_a_failing_publication_leaves_nothing_half_done_or_says_what_is_left(
 
 def test_what_does_not_fit_in_memory_is_refused_before_a_pass(parameters, tmp_path, monkeypatch):
     places = {"output": str(tmp_path / "labels.zarr"), "model": str(tmp_path / "model")}
-    monkeypatch.setattr(kmeans, "available_memory", lambda: 2**20)
+    monkeypatch.setattr(kmeans_starts, "available_memory", lambda: 2**20)
     monkeypatch.setattr(pipeline, "inspect", lambda *_, **__: pytest.fail("a pass ran"))
     with disable_run_logger(), lend_engine(SerialEngine(1)), pytest.raises(PlanError, match="a worker needs"):
         cluster.fn(parameters.model_copy(update={**places, "n_clusters": [2, 3]}))

@@ -4,7 +4,7 @@ import operator
 import random
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -21,12 +21,15 @@ from rff_dist import (
     block_memory,
     draw_feature_map,
     kmeans,
+    kmeans_labels,
+    kmeans_starts,
     open_dataset,
     pipeline,
     prediction,
     write_dataset,
 )
-from rff_dist.blocks import Accumulation, Block, BlockTask, Rows, accumulate_rows, cut_blocks
+from rff_dist.accumulation import Accumulation, accumulate_rows
+from rff_dist.blocks import Block, BlockTask, Rows, cut_blocks
 from rff_dist.engines.dask import DaskEngine
 from rff_dist.engines.serial import PairwiseTree
 from rff_dist.folds import HashFolds
@@ -154,7 +157,7 @@ def test_classifiers_have_the_same_bits_on_dask(dataset, cluster, loss):
         assert model.model_.card["classifier"] == models[0].model_.card["classifier"]
 
 
-def find_clusters(dataset: ZarrDataset, engine: Any, features: str) -> kmeans.Clusters:
+def find_clusters(dataset: ZarrDataset, engine: Any, features: str) -> kmeans_starts.Clusters:
     model = RFFKMeans(
         3, n_components=32, features=features, n_init=2, max_iter=2, random_state=0, engine=engine
     )
@@ -163,7 +166,7 @@ def find_clusters(dataset: ZarrDataset, engine: Any, features: str) -> kmeans.Cl
 
 
 @pytest.fixture(scope="module")
-def expected_clusters(dataset: ZarrDataset) -> dict[str, kmeans.Clusters]:
+def expected_clusters(dataset: ZarrDataset) -> dict[str, kmeans_starts.Clusters]:
     engine = SerialEngine(n_threads=1)
     return {features: find_clusters(dataset, engine, features) for features in ("fourier", "nystrom")}
 
@@ -181,9 +184,11 @@ def test_clusters_and_labels_have_the_same_bits_on_dask(
     assert_array_equal(found.centres, expected.centres)
     assert_array_equal(found.weights, expected.weights)
     assert (found.inertias, found.start_inertias) == (expected.inertias, expected.start_inertias)
-    kmeans.write_labels(dataset, found, tmp_path / "labels.zarr", engine=cluster)
+    kmeans_labels.write_labels(dataset, found, tmp_path / "labels.zarr", engine=cluster)
     labels = open_column(tmp_path / "labels.zarr", "labels").read(Block(0, 0, N_ROWS))
-    assert_array_equal(labels, kmeans.label_in_memory(dataset, expected, engine=SerialEngine(n_threads=2)))
+    assert_array_equal(
+        labels, kmeans_labels.label_in_memory(dataset, expected, engine=SerialEngine(n_threads=2))
+    )
 
 
 @pytest.mark.distributed
@@ -209,7 +214,7 @@ def test_passes_that_remember_blocks_have_the_bits_of_whole_ones_on_dask(dataset
 
 @pytest.mark.distributed
 def test_batches_several_numbers_and_principal_components_have_the_same_bits_on_dask(dataset, cluster):
-    def cluster_with(engine: Any) -> tuple[kmeans.Clusters, ...]:
+    def cluster_with(engine: Any) -> tuple[kmeans_starts.Clusters, ...]:
         moments = pipeline.inspect(dataset, engine=engine)
         feature_map = kmeans.draw_features(
             dataset,
@@ -226,9 +231,9 @@ def test_batches_several_numbers_and_principal_components_have_the_same_bits_on_
             normalize="degree",
             engine=engine,
         )
-        job = kmeans.measure(dataset, feature_map, moments, engine=engine)
-        candidates = kmeans.find_candidates(job, "k-means||", n_clusters=4, seed=1)
-        starts = kmeans.choose_starts(candidates, (2, 4), n_init=2, seed=1)
+        job = kmeans_starts.measure(dataset, feature_map, moments, engine=engine)
+        candidates = kmeans_starts.find_candidates(job, "k-means||", n_clusters=4, seed=1)
+        starts = kmeans_starts.choose_starts(candidates, (2, 4), n_init=2, seed=1)
         starts = kmeans.approach(job, starts, algorithm="minibatch", tol=0.0, seed=1)
         return kmeans.finish(kmeans.iterate(job, starts, max_iter=2, tol=0.0))
 
@@ -239,25 +244,28 @@ def test_batches_several_numbers_and_principal_components_have_the_same_bits_on_
         assert one.feature_map.digest() == other.feature_map.digest()
 
 
-@dataclass(frozen=True)
-class SleepyDataset:
+class SleepyDataset(ZarrDataset):
     """Rows of a dataset that take a while to read, some blocks longer than others."""
-
-    dataset: ZarrDataset
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return getattr(self.dataset, name)
 
     def read(self, block: Block) -> Rows:
         time.sleep(random.Random(block.start).random() * 0.1)
-        return self.dataset.read(block)
+        return super().read(block)
+
+    def __reduce__(self) -> Any:
+        return reopen_sleepy, super().__reduce__()
+
+
+def sleepy(dataset: ZarrDataset) -> SleepyDataset:
+    return SleepyDataset(**{one.name: getattr(dataset, one.name) for one in fields(dataset)})
+
+
+def reopen_sleepy(reopen: Callable[..., ZarrDataset], arguments: tuple[Any, ...]) -> SleepyDataset:
+    return sleepy(reopen(*arguments))
 
 
 @pytest.mark.distributed
 def test_dask_blocks_that_finish_in_another_order_change_no_bit(dataset, expected, cluster):
-    assert_same_bits(fit(SleepyDataset(dataset), scaled(cluster, 3)), expected)  # type: ignore[arg-type]
+    assert_same_bits(fit(sleepy(dataset), scaled(cluster, 3)), expected)
 
 
 @pytest.mark.distributed

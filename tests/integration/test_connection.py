@@ -12,7 +12,7 @@ import distributed
 import pytest
 
 from rff_dist.blocks import Block
-from rff_dist.engines import dask as dask_engine
+from rff_dist.engines import dask_cluster
 from rff_dist.engines.connection import TLS_VARIABLES, Cluster, TLSFiles, open_engine
 from rff_dist.engines.dask import DaskEngine
 from rff_dist.errors import ClusterError
@@ -43,7 +43,7 @@ def scheduler_file(tls: TLSFiles, tmp_path_factory: pytest.TempPathFactory) -> I
         host="127.0.0.1",
         dashboard_address="127.0.0.1:0",
         memory_limit=0,
-        security=dask_engine.tls_security(tls),
+        security=dask_cluster.tls_security(tls),
     ) as cluster:
         file = tmp_path_factory.mktemp("scheduler") / "scheduler.json"
         file.write_text(json.dumps(cluster.scheduler.identity()))
@@ -92,7 +92,7 @@ def test_without_certificates_a_tls_cluster_is_not_reached(scheduler_file: Path)
 def test_an_adaptive_cluster_grows_with_the_blocks_and_shrinks_without_and_may_speak_tls(
     tls: TLSFiles, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(dask_engine, "IDLE_S", 1)
+    monkeypatch.setattr(dask_cluster, "IDLE_S", 1)
     handlers: dict[str, Any] = {}
     hurry = tmp_path / "has grown"
 

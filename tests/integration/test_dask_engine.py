@@ -12,7 +12,6 @@ import time
 import urllib.request
 import uuid
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +27,10 @@ import zarr
 from distributed.comm.core import CommClosedError
 
 from rff_dist.blocks import Block, BlockTask, Rows, cut_blocks
-from rff_dist.engines import dask as dask_engine
-from rff_dist.engines.dask import DaskEngine, state_digests
+from rff_dist.engines import dask_cluster, dask_tasks
+from rff_dist.engines.dask import DaskEngine
 from rff_dist.engines.dask_arrays import DaskArrayDataset
+from rff_dist.engines.dask_tasks import state_digests
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import (
     BlockError,
@@ -279,8 +279,9 @@ def test_digests_are_found_in_members_and_attributes() -> None:
 def test_other_versions_on_workers_are_refused_with_a_table(
     embedded: DaskEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    here = dask_engine._versions() | {"numpy": "1.0"}
-    monkeypatch.setattr(dask_engine, "_versions", lambda: here)
+    here = distributed.versions.get_versions(["rff_dist", "scipy"])
+    here["packages"]["numpy"] = "1.0"
+    monkeypatch.setattr("distributed.versions.get_versions", lambda packages=None: here)
     engine = DaskEngine(client=embedded.client)
     with pytest.raises(
         ClusterError, match=r"(?s)other versions.*where +python .*numpy.*client .*1\.0.*tcp://"
@@ -330,7 +331,7 @@ def assert_one_block_at_a_time(engine: DaskEngine) -> None:
         time.sleep(0.02)
         seen = worker.running
         worker.running -= 1
-        return seen, blocks._n_threads.get()
+        return seen, blocks.threads_in_use.get()
 
     assert engine.map_reduce(running_together, unit_blocks(10), None, combine=max) == (1, 2)
 
@@ -397,7 +398,7 @@ def test_a_cluster_without_workers_ends_the_pass(
 
 
 def test_no_scheduler_is_an_error_that_names_the_address(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dask_engine, "CONNECT_S", 0.5)
+    monkeypatch.setattr(dask_cluster, "CONNECT_S", 0.5)
     with pytest.raises(ClusterUnavailableError, match=r"no scheduler answers at tcp://127\.0\.0\.1:9"):
         DaskEngine("127.0.0.1:9")
 
@@ -422,7 +423,7 @@ def test_a_scheduler_beyond_this_machine_needs_tls(address: str) -> None:
     ],
 )
 def test_loopback_tls_and_what_the_caller_insists_on_are_allowed(address: str, insecure: bool) -> None:
-    assert dask_engine._checked_address(address, insecure=insecure).endswith(address)
+    assert dask_cluster.checked_address(address, insecure=insecure).endswith(address)
 
 
 @pytest.mark.parametrize(
@@ -435,7 +436,7 @@ def test_loopback_tls_and_what_the_caller_insists_on_are_allowed(address: str, i
     ],
 )
 def test_an_address_without_a_port_means_the_port_of_dask(address: str, full: str) -> None:
-    assert dask_engine._checked_address(address, insecure=False) == full
+    assert dask_cluster.checked_address(address, insecure=False) == full
 
 
 def test_no_scheduler_at_the_default_port_is_an_error_that_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -502,12 +503,13 @@ def test_functions_that_cannot_be_pickled_are_refused(embedded: DaskEngine, tmp_
 # -- data that cannot travel ---------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Placed(Counting, FileOutput):
+class Placed(Counting):
     """Rows, or an output, that say where they are."""
 
-    url: str = "memory://here"
-    path: Path = Path()
+    url = "memory://here"  # type: ignore[assignment]
+
+    def write(self, block: Block, array: np.ndarray) -> None:
+        raise AssertionError("refused before work")
 
 
 def count_rows(rows: Rows, _: object) -> int:
@@ -566,14 +568,15 @@ def test_open_arrays_without_a_url_are_refused_in_the_words_of_storage(embedded:
     )
 
 
-@dataclass(frozen=True)
 class OnlyHere(Counting):
     """Rows that cannot be opened in another process, as in a folder that only this machine has."""
 
-    pid: int
+    def __init__(self, pid: int) -> None:
+        super().__init__()
+        object.__setattr__(self, "pid", pid)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _open_here, (self.pid,)
+        return _open_here, (self.__dict__["pid"],)
 
 
 def _open_here(pid: int) -> OnlyHere:
@@ -635,7 +638,7 @@ HEARTBEAT = "Failed to communicate with scheduler during heartbeat."
         (HEARTBEAT, CommClosedError("in <TCP (closed)>: Stream is closed"), False),
         (HEARTBEAT, ConnectionRefusedError("nobody listens"), False),
         ("Failed to log closing event", CommClosedError("Connection has been closed."), False),
-        ("Compute Failed\nFunction:  _run_block(...)", ValueError("bad"), False),
+        ("Compute Failed\nFunction:  run_block(...)", ValueError("bad"), False),
         (HEARTBEAT, TypeError("another error than a lost connection"), True),
         ("Unexpected exception during heartbeat. Closing worker.", CommClosedError("closed"), True),
         ("Worker stream died during communication: tcp://127.0.0.1:1", CommClosedError("closed"), True),
@@ -649,7 +652,7 @@ def test_embedded_workers_leave_it_to_the_client_to_say_that_the_scheduler_is_go
         lambda: [one.__name__ for one in logging.getLogger("distributed.worker").filters]
     )
     assert all(names.count("_is_said_here_only") == 1 for names in filters.values())
-    assert dask_engine._is_said_here_only(record_of(message, error)) is is_said
+    assert dask_tasks._is_said_here_only(record_of(message, error)) is is_said
 
 
 # -- metrics -------------------------------------------------------------------------------------------
@@ -712,14 +715,14 @@ def test_an_engine_works_where_the_scheduler_cannot_count(
         raise MissingDependencyError("metrics need the package prometheus_client")
 
     engine = scaled(embedded, 1)
-    engine.client.unregister_scheduler_plugin(dask_engine._CountBlocks.name)
-    monkeypatch.setattr(dask_engine, "pass_counters", refuse)
+    engine.client.unregister_scheduler_plugin(dask_tasks.CountBlocks.name)
+    monkeypatch.setattr(dask_tasks, "pass_counters", refuse)
     with DaskEngine(client=engine.client) as another:
         assert another.map_reduce(lambda b, _: 1, unit_blocks(3), None, combine=operator.add) == 3
     assert "metrics need the package prometheus_client" in caplog.text
 
     # And where rff_dist cannot be imported, say.
-    engine.client.unregister_scheduler_plugin(dask_engine._CountBlocks.name)
+    engine.client.unregister_scheduler_plugin(dask_tasks.CountBlocks.name)
     monkeypatch.setattr(distributed.Client, "register_plugin", lambda *_: 1 / 0)
     with caplog.at_level("INFO", "rff_dist"), DaskEngine(client=engine.client) as another:
         assert another.map_reduce(lambda b, _: 1, unit_blocks(3), None, combine=operator.add) == 3

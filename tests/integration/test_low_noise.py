@@ -10,7 +10,7 @@ import scipy.linalg
 from scipy.linalg import LinAlgWarning
 from threadpoolctl import threadpool_limits
 
-from rff_dist import Gaussian, blocks, draw_feature_map, pipeline
+from rff_dist import Gaussian, accumulation, draw_feature_map, pipeline
 from tests.plain import plain_ridge
 
 N_TRAIN, N_TEST, N_FEATURES, N_COMPONENTS, NOISE = 36_000, 4_000, 8, 768, 0.01
@@ -111,7 +111,7 @@ def test_float32_products_would_fail_here(problem, models, monkeypatch):
     # The problem tells the mistake from the method. Measured with 1,024 components and length scale 6:
     # float64 0.0638 (QR 0.0636), float32 0.0718, GCV 0.0549 and 0.0708, and a Gram with the eigenvalue
     # -4e-5, which the solver reports and cuts off; at 2,048 components and without that 0.48.
-    monkeypatch.setattr(blocks, "np", Float32Products())
+    monkeypatch.setattr(accumulation, "np", Float32Products())
     with (
         pytest.warns(UserWarning, match="the rounding error of Z'Z"),
         pytest.warns(LinAlgWarning, match="negative eigenvalue .*was it summed in float32"),

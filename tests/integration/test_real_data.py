@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from rff_dist import Matern, SerialEngine, prediction
-from rff_dist.blocks import Block, LinearModel, Rows, predict_rows
+from rff_dist.accumulation import LinearModel, predict_rows
+from rff_dist.blocks import Block, Rows
 from rff_dist.solvers import solve_cholesky
 from rff_dist.storage import ArrayDataset
 from rff_dist.uncertainty import LEVELS

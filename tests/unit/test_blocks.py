@@ -14,26 +14,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn import metrics
 
+from rff_dist import accumulation as accumulation_module
 from rff_dist import blocks as blocks_module
+from rff_dist.accumulation import Accumulation, LinearModel, accumulate_rows, evaluate_rows, predict_rows
 from rff_dist.blocks import (
-    Accumulation,
     Block,
     BlockTask,
-    LinearModel,
     Rows,
-    accumulate_rows,
     check_finite,
     cut_blocks,
-    evaluate_rows,
     falling_tiles,
     measure_moments,
-    predict_rows,
     share_out,
     using_threads,
 )
 from rff_dist.errors import DataError, PlanError, StatisticsError
 from rff_dist.feature_map import draw_feature_map
-from rff_dist.statistics import StatisticsSpec
+from rff_dist.statistics_spec import StatisticsSpec
+from rff_dist.storage import ArrayDataset
 
 N_FEATURES = 3
 TILE = 64  # rows of a tile where a test wants many of them
@@ -82,7 +80,7 @@ def _one_blas_thread():
 
 @pytest.fixture
 def small_tiles(monkeypatch):
-    monkeypatch.setattr(blocks_module, "tile_rows", lambda _: TILE)
+    monkeypatch.setattr(accumulation_module, "tile_rows", lambda _: TILE)
 
 
 class TestCuttingBlocks:
@@ -101,11 +99,8 @@ class TestCuttingBlocks:
             cut_blocks(100, chunk_rows, rows_per_block=rows_per_block)
 
     def test_a_task_reads_its_block_and_computes_on_the_rows(self):
-        class Source:
-            def read(self, block):
-                return Rows(block, np.arange(block.start, block.stop)[:, None])
-
-        task = BlockTask(Source(), lambda rows, state: int(rows.X.sum()) + state)
+        source = ArrayDataset(np.arange(100)[:, None])
+        task = BlockTask(source, lambda rows, state: int(rows.X.sum()) + state)
         assert task(Block(0, 3, 6), 100) == 112
 
 
@@ -140,7 +135,7 @@ class TestSameBits:
         state, rows = accumulation(n_components), random_rows(n_samples, weights=weights)
         edges = sorted({0, n_samples, *(cut * TILE for cut in cuts if cut * TILE < n_samples)})
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(blocks_module, "tile_rows", lambda _: TILE)
+            patch.setattr(accumulation_module, "tile_rows", lambda _: TILE)
             whole = accumulate_rows(rows, state)
             pieces = [
                 accumulate_rows(part(rows, start, stop), state) for start, stop in itertools.pairwise(edges)
@@ -189,15 +184,15 @@ class TestSameBits:
         assert measure_moments(rows, np.zeros(5)).n_samples == 0
 
     def test_the_number_of_threads_is_restored(self):
-        before = blocks_module._n_threads.get()
+        before = blocks_module.threads_in_use.get()
 
         def fail_with(n_threads):
-            assert blocks_module._n_threads.get() == n_threads
+            assert blocks_module.threads_in_use.get() == n_threads
             raise KeyError
 
         with pytest.raises(KeyError), using_threads(7):
             fail_with(7)
-        assert blocks_module._n_threads.get() == before
+        assert blocks_module.threads_in_use.get() == before
 
 
 def accumulate(rows):

@@ -17,8 +17,8 @@ from sklearn.datasets import make_blobs
 from rff_dist import block_memory
 from rff_dist.blocks import Block, Rows, using_threads
 from rff_dist.candidates import (
-    Choice,
     Points,
+    SeedChoice,
     choose_centres,
     choose_rows,
     exchange_centres,
@@ -26,7 +26,8 @@ from rff_dist.candidates import (
     weigh_points,
     weighted_inertia,
 )
-from rff_dist.clustering import Centres, ClusterGrid, Scorer
+from rff_dist.cluster_sums import Centres, ClusterGrid
+from rff_dist.clustering import Scorer
 from tests.clustered_rows import MAPS, N_ROWS, X, centres_of, nearest, rows_of, squared_distances
 from tests.explicit import explicit_Z
 
@@ -42,7 +43,7 @@ def feature_map(request):
 def test_the_farthest_rows_are_found_and_the_lower_goes_first_of_equals(feature_map):
     state = centres_of(feature_map)
     twice = Rows(Block(0, 100, 100 + 2 * N_ROWS), np.concatenate([X, X]))
-    found = choose_rows(twice, Choice(Points((replace(state, precise=True),)), 6))
+    found = choose_rows(twice, SeedChoice(Points((replace(state, precise=True),)), 6))
     Z = explicit_Z(feature_map, X)
     farthest = np.argsort(-squared_distances(Z, state.values[0]).min(axis=1))[:3]
     expected = [row for first in farthest for row in (100 + first, 100 + first + N_ROWS)]
@@ -56,14 +57,14 @@ def test_rows_at_a_centre_or_without_weight_are_not_chosen():
     state = Centres(feature_map, explicit_Z(feature_map, X[:2])[np.newaxis], ClusterGrid(39))
     rows = Rows(Block(0, 0, 4), X[[0, 1, 2, 3]], None, np.array([1.0, 1.0, 0.0, 2.0]))
     for seed in (None, 5):
-        assert choose_rows(rows, Choice(Points((state,)), 4, seed)).row_numbers.tolist() == [3]
+        assert choose_rows(rows, SeedChoice(Points((state,)), 4, seed)).row_numbers.tolist() == [3]
 
 
 @given(cuts=st.sets(st.integers(1, N_ROWS - 1), max_size=4), seed=st.integers(0, 2**64 - 1))
 @settings(max_examples=10)
 def test_the_same_rows_are_drawn_from_any_blocks(cuts, seed):
     state = centres_of(MAPS["pairs"])
-    choice = Choice(Points((state,)), 20, seed)
+    choice = SeedChoice(Points((state,)), 20, seed)
     ends = [0, *sorted(cuts), N_ROWS]
     parts = [choose_rows(rows_of(a, b), choice) for a, b in itertools.pairwise(ends)]
     found, whole = functools.reduce(operator.add, parts), choose_rows(rows_of(), choice)
@@ -79,7 +80,7 @@ def test_rows_are_drawn_with_probabilities_in_proportion_to_weight_and_squared_d
     )
     state = Centres(feature_map, np.zeros((1, 1, 3)), ClusterGrid(39, 4, ((3, 2),)))
     rows = Rows(Block(0, 0, 4), inputs, None, weights)
-    drawn = [choose_rows(rows, Choice(Points((state,)), 1, seed)).row_numbers[0] for seed in range(1500)]
+    drawn = [choose_rows(rows, SeedChoice(Points((state,)), 1, seed)).row_numbers[0] for seed in range(1500)]
     expected = 1500 * np.array([9.0, 4.0, 9.0]) / 22
     assert chisquare(np.bincount(drawn, minlength=3), expected).pvalue > 1e-3
 
@@ -115,7 +116,7 @@ def test_rows_that_are_remembered_are_compared_with_new_points_only_and_give_the
         memory = {"run": f"run {budget}", "budget": budget}
         points = [Points(tuple(groups[: i + 1]), **memory) for i in range(len(groups))]
         with using_threads(n_threads):
-            choices = [choose_rows(rows, Choice(some, 15, 3)) for some in points[:-1]]
+            choices = [choose_rows(rows, SeedChoice(some, 15, 3)) for some in points[:-1]]
             return choices, weigh_points(rows, points[-1])
 
     choices, sums = draw(0)

@@ -10,7 +10,15 @@ from hypothesis import strategies as st
 from sklearn.datasets import make_blobs
 from sklearn.metrics import silhouette_score
 
-from rff_dist import Gaussian, SerialEngine, choosing_k, draw_feature_map, kmeans
+from rff_dist import (
+    Gaussian,
+    SerialEngine,
+    choosing_k,
+    draw_feature_map,
+    kmeans,
+    kmeans_labels,
+    kmeans_starts,
+)
 from rff_dist.choosing_k import choose, gap_statistics, mean_silhouettes, stabilities
 from rff_dist.errors import DataError, InvalidParameterError, PlanError
 from rff_dist.jobs.cluster import ClusteringRun
@@ -108,7 +116,7 @@ def test_several_numbers_find_what_each_finds_alone_and_the_blobs_are_taken():
         assert one.clusters.inertias == alone.inertias
         assert one.clusters.facts == alone.facts
         Z = alone.feature_map.transform(X, dtype=np.float64)
-        labels = kmeans.label_in_memory(ArrayDataset(X), alone, engine=ENGINE)
+        labels = kmeans_labels.label_in_memory(ArrayDataset(X), alone, engine=ENGINE)
         assert one.silhouette == pytest.approx(silhouette_score(Z, labels), abs=1e-9)
     assert (found.best.n_clusters, found.best_index, found.n_sampled) == (4, 1, 600)
     assert [row["n_clusters"] for row in found.rows] == [2, 4, 6]
@@ -134,9 +142,9 @@ def test_all_numbers_and_their_starts_share_the_passes(algorithm):
 
     def found_with(*numbers):
         engine = CountingEngine()
-        job = kmeans.measure(ArrayDataset(rows), feature_map, None, engine=engine)
-        candidates = kmeans.find_candidates(job, "k-means++", n_clusters=7, seed=0)
-        starts = kmeans.choose_starts(candidates, numbers, n_init=2, seed=0)
+        job = kmeans_starts.measure(ArrayDataset(rows), feature_map, None, engine=engine)
+        candidates = kmeans_starts.find_candidates(job, "k-means++", n_clusters=7, seed=0)
+        starts = kmeans_starts.choose_starts(candidates, numbers, n_init=2, seed=0)
         starts = kmeans.approach(job, starts, algorithm=algorithm, tol=1e-3, seed=0)
         found = kmeans.finish(kmeans.iterate(job, starts, max_iter=4, tol=0.0))
         return found, engine.labels
@@ -156,11 +164,11 @@ def test_all_numbers_and_their_starts_share_the_passes(algorithm):
 def test_an_empty_cluster_of_a_smaller_number_is_refilled_and_its_absent_ones_are_not():
     points = X[:200]
     feature_map = draw_feature_map(Gaussian(1.0), n_features=3, n_components=16, random_state=0)
-    job = kmeans.measure(ArrayDataset(points), feature_map, None, engine=ENGINE)
+    job = kmeans_starts.measure(ArrayDataset(points), feature_map, None, engine=ENGINE)
     values = np.zeros((2, 5, 16))
     values[0] = feature_map.transform(points[:5])
     values[1, :3] = [*feature_map.transform(points[:2]), np.full(16, 50.0)]
-    together = kmeans.finish(kmeans.iterate(job, kmeans.Starts(values, (5, 3)), max_iter=4, tol=0.0))
+    together = kmeans.finish(kmeans.iterate(job, kmeans_starts.Starts(values, (5, 3)), max_iter=4, tol=0.0))
     alone = [
         kmeans.finish(kmeans.iterate(job, start[np.newaxis], max_iter=4, tol=0.0))[0]
         for start in (values[1, :3], values[0])
@@ -174,14 +182,14 @@ def test_an_empty_cluster_of_a_smaller_number_is_refilled_and_its_absent_ones_ar
 def test_what_does_not_fit_in_memory_is_refused_before_a_row_is_read(monkeypatch):
     unread = ArrayDataset(X)
     monkeypatch.setattr(ArrayDataset, "read", lambda *_: pytest.fail("a row was read"))
-    monkeypatch.setattr(kmeans, "available_memory", lambda: 2**29)
+    monkeypatch.setattr(kmeans_starts, "available_memory", lambda: 2**29)
     with pytest.raises(
         PlanError, match=r"for 30_000 centres \(n_clusters=500, starts=60, n_components=1_024\)"
     ):
         compare(unread, n_clusters=[400, 450, 500], n_init=20)
     with pytest.raises(PlanError, match=r"a worker needs .* n_components=30_000\) but has 512.0 MiB"):
         kmeans.fit(unread, Gaussian(), n_clusters=500, n_components=30_000, engine=ENGINE)
-    monkeypatch.setattr(kmeans, "available_memory", lambda: 2**34)
+    monkeypatch.setattr(kmeans_starts, "available_memory", lambda: 2**34)
     monkeypatch.setattr(choosing_k, "available_memory", lambda: 2**28)
     with pytest.raises(PlanError, match="the samples that numbers of clusters are judged on need"):
         compare(unread, n_clusters=[2, 3], n_components=8_192)

@@ -21,7 +21,7 @@ from rff_dist import (
     RFFClassifier,
     RFFRidge,
     SerialEngine,
-    classification,
+    class_prediction,
     load_model,
     prediction,
     save_model,
@@ -163,9 +163,9 @@ def test_everything_that_predicts_takes_the_same_class(tmp_path, loss, n_classes
         assert_array_equal(predicted, model.predict_proba(X).argmax(axis=1))
     dataset = write_dataset(tmp_path / "rows", X, y.astype(float), chunk_rows=200)
     labelled = LabelledDataset(dataset, as_column(y), model.classes_)
-    found = classification.evaluate(labelled, model.model_, engine=ENGINE)
+    found = class_prediction.evaluate(labelled, model.model_, engine=ENGINE)
     assert_array_equal(found.counts, confusion_matrix(y, predicted))
-    classification.predict(dataset, model.model_, tmp_path / "labels", engine=ENGINE)
+    class_prediction.predict(dataset, model.model_, tmp_path / "labels", engine=ENGINE)
     assert_array_equal(open_column(tmp_path / "labels", "labels").read(Block(0, 0, len(y))), predicted)
 
 

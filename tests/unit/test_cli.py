@@ -26,7 +26,7 @@ from rff_dist.bounds import better_map, pairwise_components
 from rff_dist.cli import app, shell
 from rff_dist.cli.generate import draw_function
 from rff_dist.cli.options import read_bytes, read_count
-from rff_dist.engines.dask import spare_children_ctrl_c
+from rff_dist.engines.dask_cluster import spare_children_ctrl_c
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.feature_map import draw_feature_map
 from rff_dist.folds import GroupFolds, HashFolds, TimeFolds
@@ -430,7 +430,7 @@ def test_a_job_that_does_not_fit_exits_1_with_both_numbers(folder):
 
 
 def test_a_scheduler_that_does_not_answer_exits_69(folder, tmp_path, monkeypatch):
-    monkeypatch.setattr("rff_dist.engines.dask.CONNECT_S", 0.3)
+    monkeypatch.setattr("rff_dist.engines.dask_cluster.CONNECT_S", 0.3)
     monkeypatch.setenv("RFF_DIST_SCHEDULER", "tcp://127.0.0.1:1")
     message = refusal(69, "fit", folder / "data.zarr", tmp_path / "model")
     assert "no scheduler answers at tcp://127.0.0.1:1" in message

@@ -14,6 +14,7 @@ from rff_dist import (
     RFFKMeans,
     SerialEngine,
     kmeans,
+    kmeans_labels,
     load_model,
     open_dataset,
     save_model,
@@ -74,7 +75,7 @@ def fit_here(data):
 def test_labels_distances_and_model_are_those_of_the_library(data, written):
     expected = fit_here(data)
     dataset = open_dataset(data, y=None)
-    labels = kmeans.label_in_memory(dataset, expected, engine=ENGINE)
+    labels = kmeans_labels.label_in_memory(dataset, expected, engine=ENGINE)
     np.testing.assert_array_equal(read_array(written["output"], "labels"), labels)
     distances = open_dataset(written["output"], x="distances", y=None).take(np.arange(500))[0]
     assert distances.shape == (500, 4)

@@ -6,7 +6,7 @@ from matplotlib.image import imread
 from sklearn.datasets import make_blobs
 from sklearn.decomposition import PCA
 
-from rff_dist import Gaussian, SerialEngine, kmeans
+from rff_dist import Gaussian, SerialEngine, kmeans, kmeans_labels
 from rff_dist.cluster_view import ClusterView, view_clusters
 from rff_dist.errors import DataError
 from rff_dist.report import save_clusters
@@ -32,7 +32,9 @@ def test_scores_and_shares_are_those_of_pca_on_the_features_and_centres_are_mean
     np.testing.assert_allclose(view.scores, expected * signs, atol=1e-10)
     np.testing.assert_allclose(view.shares, theirs.explained_variance_ratio_, rtol=1e-10)
     assert (np.take_along_axis(view.scores, np.abs(view.scores).argmax(axis=0)[np.newaxis], 0) > 0).all()
-    np.testing.assert_array_equal(view.labels, kmeans.label_in_memory(ArrayDataset(X), found, engine=ENGINE))
+    np.testing.assert_array_equal(
+        view.labels, kmeans_labels.label_in_memory(ArrayDataset(X), found, engine=ENGINE)
+    )
     means = [view.scores[view.labels == i].mean(axis=0) for i in range(4)]
     np.testing.assert_allclose(view.centres, means, atol=1e-6)  # features of passes are float32
 

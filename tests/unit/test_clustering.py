@@ -13,16 +13,8 @@ from scipy.stats import kstest
 
 from rff_dist import Gaussian
 from rff_dist.blocks import Block, Rows, using_threads
-from rff_dist.clustering import (
-    Centres,
-    ClusterGrid,
-    Scorer,
-    centre_distances,
-    fraction_bits_for,
-    label_rows,
-    row_uniforms,
-    sum_clusters,
-)
+from rff_dist.cluster_sums import Centres, ClusterGrid, fraction_bits_for
+from rff_dist.clustering import Scorer, centre_distances, label_rows, row_uniforms, sum_clusters
 from rff_dist.errors import DataError, StatisticsError
 from tests.clustered_rows import (
     MAPS,

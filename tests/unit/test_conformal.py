@@ -22,7 +22,7 @@ from rff_dist import (
     prediction,
     save_model,
 )
-from rff_dist.blocks import Accumulation, LinearModel
+from rff_dist.accumulation import Accumulation, LinearModel
 from rff_dist.conformal import (
     REACH,
     FoldModels,

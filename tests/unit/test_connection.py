@@ -16,7 +16,7 @@ from rff_dist.engines.connection import (
     read_scheduler_file,
     worker_hints,
 )
-from rff_dist.engines.dask import WorkerFacts
+from rff_dist.engines.dask_cluster import WorkerFacts
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import ClusterError, ClusterUnavailableError, InvalidParameterError
 

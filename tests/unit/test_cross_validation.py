@@ -10,7 +10,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.linear_model import Ridge
 from sklearn.model_selection import KFold, cross_val_score
 
-from rff_dist.blocks import Accumulation, Accumulations, Block, Rows, accumulate_fold_rows
+from rff_dist.accumulation import Accumulation, Accumulations, accumulate_fold_rows
+from rff_dist.blocks import Block, Rows
 from rff_dist.cross_validation import AS_GOOD, CrossValidation, cross_validate, cross_validation_bytes
 from rff_dist.errors import InvalidParameterError, StatisticsError
 from rff_dist.feature_map import Nystrom, draw_feature_map, draw_nystrom, shortened
@@ -18,7 +19,7 @@ from rff_dist.folds import Folds, GroupFolds, HashFolds, TimeFolds
 from rff_dist.kernels import Gaussian
 from rff_dist.selection import default_alphas
 from rff_dist.solvers import decompose
-from rff_dist.statistics import FINE_FRACTION_BITS, StatisticsSpec, TileLayout
+from rff_dist.statistics_spec import FINE_FRACTION_BITS, StatisticsSpec, TileLayout
 
 ALPHAS = np.geomspace(1e-4, 1e3, 5)
 
@@ -290,7 +291,7 @@ def test_scores_weigh_targets_by_their_variances():
     assert table.best.score == table.scores.min()
 
 
-def test_one_standard_error_rule_takes_the_largest_alpha_and_the_smallest_width_within_it():
+def test_one_standard_error_rule_takes_the_largest_alpha_and_the_fewest_components_within_it():
     means = np.array([[5.0, 4.0, 3.5, 6.0], [2.4, 2.05, 2.3, 2.9], [2.2, 2.0, 2.45, 2.6]])
     table = hand_made(means + np.array([-0.5, 0.5, -0.5, 0.5])[:, np.newaxis, np.newaxis])
     error = 1 / np.sqrt(12)  # the standard deviation of the four, √(1/3), over √4
@@ -300,7 +301,7 @@ def test_one_standard_error_rule_takes_the_largest_alpha_and_the_smallest_width_
     assert table.one_standard_error(64).alpha == 10.0  # 2.45 is beyond 2.289
     assert table.one_standard_error(32).alpha == 100.0
     assert table.one_standard_error(32).score == pytest.approx(2.3)
-    assert (table.smallest_width().n_components, table.smallest_width().alpha) == (32, 10.0)
+    assert (table.fewest_components().n_components, table.fewest_components().alpha) == (32, 10.0)
     assert table.best_of(16).alpha == 100.0
 
 
@@ -323,7 +324,7 @@ def test_ties_go_to_the_smaller_width_and_the_larger_alpha():
     table = hand_made(np.tile([[2.0, 1.0 + 1e-11, 3.0], [1.0, 1.0, 1.0 + 1e-11]], (3, 1, 1)))
     assert (table.best.n_components, table.best.alpha) == (16, 10.0)
     assert (table.best_of(32).alpha, table.best_of(32).at_end) == (100.0, "upper")
-    assert table.smallest_width() == table.best
+    assert table.fewest_components() == table.best
     assert table.one_standard_error(16).alpha == 10.0
 
 
@@ -353,7 +354,7 @@ def test_one_split_has_no_standard_error_and_no_rule_that_needs_it():
     table = cross_validate(fold_statistics(X, y, feature_map, TimeFolds(2)), alphas=ALPHAS)
     assert np.isnan(table.standard_error).all()
     assert table.best.alpha in ALPHAS
-    for rule in (table.smallest_width, lambda: table.one_standard_error(64)):
+    for rule in (table.fewest_components, lambda: table.one_standard_error(64)):
         with pytest.raises(InvalidParameterError, match="one split"):
             rule()
 

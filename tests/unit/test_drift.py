@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from rff_dist import pipeline
-from rff_dist.blocks import Accumulation, Block, LinearModel, Rows, accumulate_rows, measure_moments
+from rff_dist.accumulation import Accumulation, LinearModel, accumulate_rows
+from rff_dist.blocks import Block, Rows, measure_moments
 from rff_dist.drift import (
     Batch,
     BatchState,

@@ -199,7 +199,7 @@ class TestMaximum:
 class TestRefusals:
     @pytest.mark.parametrize("kernel", [Linear(), Gaussian() + Matern(), 2.0 * Gaussian()])
     def test_kernels_without_one_width_are_refused(self, kernel):
-        with pytest.raises(InvalidParameterError, match="kernels of one width"):
+        with pytest.raises(InvalidParameterError, match="kernels of one length scale"):
             maximize_evidence(kernel, *sample())
 
     def test_constant_targets_are_refused(self):

@@ -12,17 +12,8 @@ from hypothesis import strategies as st
 from sklearn.model_selection import GroupKFold
 
 from rff_dist import Gaussian, Laplacian, Linear, SerialEngine, draw_feature_map
-from rff_dist.blocks import (
-    Accumulation,
-    Accumulations,
-    Block,
-    BlockTask,
-    Rows,
-    accumulate_fold_rows,
-    accumulate_rows,
-    add_each,
-    cut_blocks,
-)
+from rff_dist.accumulation import Accumulation, Accumulations, accumulate_fold_rows, accumulate_rows, add_each
+from rff_dist.blocks import Block, BlockTask, Rows, cut_blocks
 from rff_dist.errors import DataError, InvalidParameterError, StatisticsError
 from rff_dist.feature_map import Nystrom, draw_nystrom, shortened
 from rff_dist.folds import (
@@ -38,7 +29,7 @@ from rff_dist.folds import (
     hold_in,
 )
 from rff_dist.runs import as_runs, expand
-from rff_dist.statistics import FINE_FRACTION_BITS, StatisticsSpec
+from rff_dist.statistics_spec import FINE_FRACTION_BITS, StatisticsSpec
 from rff_dist.storage import ArrayDataset
 
 

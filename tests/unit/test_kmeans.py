@@ -24,6 +24,8 @@ from rff_dist import (
     clustering,
     draw_feature_map,
     kmeans,
+    kmeans_labels,
+    kmeans_starts,
     load_model,
     open_dataset,
     save_model,
@@ -202,7 +204,7 @@ def test_clusters_have_the_same_bits_for_any_chunks_and_threads(many_rows, init)
     assert_same_bits(found[1], found[0])
     if init == "k-means||":  # a sample of rows is read by chunks
         assert_same_bits(found[2], found[0])
-        labels = [kmeans.label_in_memory(dataset, found[0], engine=ENGINE) for dataset in datasets]
+        labels = [kmeans_labels.label_in_memory(dataset, found[0], engine=ENGINE) for dataset in datasets]
         assert_array_equal(labels[1], labels[0])
 
 
@@ -309,9 +311,9 @@ def test_centres_of_mini_batches_are_the_means_of_the_rows_drawn_while_they_were
         uniforms = clustering.row_uniforms(state.seed, stream, block.start, block.stop)
         return np.sort(np.argsort(uniforms, kind="stable")[: state.n_rows])
 
-    job = kmeans.measure(dataset, feature_map, None, engine=ENGINE)
+    job = kmeans_starts.measure(dataset, feature_map, None, engine=ENGINE)
     job = replace(job, engine=Watching(n_threads=1))
-    starts = kmeans.Starts(Z[np.newaxis, :5], (5,))
+    starts = kmeans_starts.Starts(Z[np.newaxis, :5], (5,))
     found = kmeans.learn_from_batches(job, starts, seed=2)
     centres, sums, counts = Z[:5].copy(), np.zeros((5, 16)), np.zeros(5)
     for step, batch in enumerate(drawn):
@@ -360,8 +362,10 @@ def test_another_chunking_changes_at_most_labels_of_rows_between_centres(shuffle
         kmeans.find_clusters(dataset, feature_map, n_clusters=6, init=start, max_iter=9, engine=ENGINE)
         for dataset in datasets
     ]
-    labels = [kmeans.label_in_memory(*pair, engine=ENGINE) for pair in zip(datasets, found, strict=True)]
-    distances = np.sort(kmeans.distances_in_memory(datasets[0], found[0], engine=ENGINE), axis=1)
+    labels = [
+        kmeans_labels.label_in_memory(*pair, engine=ENGINE) for pair in zip(datasets, found, strict=True)
+    ]
+    distances = np.sort(kmeans_labels.distances_in_memory(datasets[0], found[0], engine=ENGINE), axis=1)
     ties = np.square(distances[:, 1]) - np.square(distances[:, 0]) <= np.finfo(np.float32).eps
     changed = labels[0] != labels[1]
     assert not (changed & ~ties).any()
@@ -416,7 +420,7 @@ def test_labels_and_distances_are_written_to_zarr(blobs, tmp_path):
     model = RFFKMeans(6, n_components=64, random_state=0).fit(tmp_path / "rows.zarr")
     assert not hasattr(model, "labels_")
     dataset, url = open_dataset(tmp_path / "rows.zarr"), tmp_path / "labels.zarr"
-    assert kmeans.write_labels(dataset, model.clusters_, url, engine=ENGINE, distances=True) == len(X)
+    assert kmeans_labels.write_labels(dataset, model.clusters_, url, engine=ENGINE, distances=True) == len(X)
     in_memory = RFFKMeans(6, n_components=64, random_state=0).fit(X)
     assert_array_equal(in_memory.cluster_centers_, model.cluster_centers_)
     written = open_dataset(url, x="distances", y="labels")
@@ -424,8 +428,8 @@ def test_labels_and_distances_are_written_to_zarr(blobs, tmp_path):
     assert_array_equal(rows[1][:, 0], in_memory.labels_)
     assert_array_equal(rows[0], in_memory.transform(X))
     with pytest.raises(OutputExistsError):
-        kmeans.write_labels(dataset, model.clusters_, url, engine=ENGINE)
-    kmeans.write_labels(dataset, model.clusters_, url, engine=ENGINE, overwrite=True)
+        kmeans_labels.write_labels(dataset, model.clusters_, url, engine=ENGINE)
+    kmeans_labels.write_labels(dataset, model.clusters_, url, engine=ENGINE, overwrite=True)
 
 
 def test_a_dask_array_is_labelled_lazily(blobs):
@@ -519,7 +523,7 @@ def test_weights_must_count(blobs):
 
 
 def test_more_centres_than_memory_holds_are_refused_before_the_pass(blobs, monkeypatch):
-    monkeypatch.setattr(kmeans, "available_memory", lambda: 2**30)
+    monkeypatch.setattr(kmeans_starts, "available_memory", lambda: 2**30)
     with pytest.raises(
         PlanError, match=r"needs .* GiB for 10_000 centres \(n_clusters=1_000, starts=10, .* but has 1.0 GiB"
     ):

@@ -21,12 +21,14 @@ from rff_dist import (
     clustering,
     draw_feature_map,
     kmeans,
+    kmeans_starts,
     lloyd,
     pipeline,
 )
 from rff_dist.blocks import Block, Rows, cut_blocks, using_threads
-from rff_dist.clustering import Centres, ClusterGrid, sum_clusters
-from rff_dist.engines.dask import SLOTS, _Pass
+from rff_dist.cluster_sums import Centres, ClusterGrid
+from rff_dist.clustering import sum_clusters
+from rff_dist.engines.dask_pass import SLOTS, Pass
 from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.feature_map import draw_nystrom
 from rff_dist.lloyd import Course, margin_losses, sum_remembered
@@ -67,7 +69,7 @@ def job_of(feature_map, *, weighted=False, n_threads=1, dataset=ArrayDataset, in
     data = dataset(inputs, sample_weight=WEIGHTS[: len(inputs)] if weighted else None)
     engine = SerialEngine(n_threads=n_threads)
     moments = pipeline.inspect(data, engine=engine) if weighted else None
-    return kmeans.measure(data, feature_map, moments, engine=engine)
+    return kmeans_starts.measure(data, feature_map, moments, engine=engine)
 
 
 def starts_of(feature_map, n_init, inputs=X):
@@ -335,7 +337,7 @@ def test_bad_parameters_are_refused(options, message):
 
 
 def test_a_block_goes_to_the_worker_that_remembers_it_unless_that_is_busy_or_gone():
-    running = object.__new__(_Pass)
+    running = object.__new__(Pass)
     running._blocks, running._homes, running._load = [Block(7, 0, 1)], {7: "b"}, Counter()
     running._engine = SimpleNamespace(_current_workers=lambda: {"a": 1, "b": 1})
     assert running._free_worker(0) == "b"

@@ -12,12 +12,13 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.svm import LinearSVC
 
 from rff_dist import Gaussian, Linear, SerialEngine, draw_feature_map, pipeline
-from rff_dist.blocks import Block, LinearModel, Rows, using_threads
+from rff_dist.accumulation import LinearModel
+from rff_dist.blocks import Block, Rows, using_threads
 from rff_dist.classification import fit_loss, logistic_curvature
 from rff_dist.errors import DataError
 from rff_dist.losses import LOSSES, LossState, sum_loss
 from rff_dist.solvers.minimize import minimize_loss
-from rff_dist.statistics import NormalEquations
+from rff_dist.statistics_spec import NormalEquations
 from rff_dist.storage import ArrayDataset
 
 ENGINE = SerialEngine(n_threads=1)
@@ -267,9 +268,9 @@ def test_losses_do_not_overflow(score, code):
     ("y", "message"),
     [
         (None, "y has 0 columns"),
-        ([[0.0], [1.0]], r"y holds \[0.0\] in row 5; expected class codes"),
+        ([[0.0], [1.0]], r"y holds \[0.0\] in row 5; expected class targets"),
         ([[1.0, 1.0, -1.0], [1.0, -1.0, -1.0]], r"y holds \[1.0, 1.0, -1.0\] in row 5"),
-        ([[1.0, -1.0], [1.0, -1.0]], "y has 2 columns of class codes; the model has 1"),
+        ([[1.0, -1.0], [1.0, -1.0]], "y has 2 columns of class targets; the model has 1"),
     ],
 )
 def test_targets_that_are_no_codes_are_refused_with_their_row(y, message):

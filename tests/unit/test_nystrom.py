@@ -20,7 +20,7 @@ from rff_dist import (
     pipeline,
     save_model,
 )
-from rff_dist.blocks import LinearModel
+from rff_dist.accumulation import LinearModel
 from rff_dist.errors import InvalidParameterError, StatisticsError
 from rff_dist.feature_map import Nystrom, NystromFeatureMap, Standardizer, draw_nystrom, feature_map_class
 from rff_dist.feature_map.centres import RULES
@@ -90,7 +90,8 @@ class TestAgainstDenseFormulas:
         statistics = accumulate(dataset, feature_map, engine=SerialEngine(1))
         solution = pipeline.solve(statistics, alpha=0.3, fit_intercept=False).solution
         model = LinearModel(feature_map, solution.coefficients, solution.intercept)
-        from rff_dist.blocks import Block, Rows, predict_rows
+        from rff_dist.accumulation import predict_rows
+        from rff_dist.blocks import Block, Rows
 
         got = predict_rows(Rows(Block(0, 0, len(new)), new), model)[:, 0]
         # minimise ‖y − K_nm β‖² + alpha·β'(K_mm + jitter·I)β

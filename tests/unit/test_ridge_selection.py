@@ -118,7 +118,7 @@ def test_the_fit_is_the_one_at_the_chosen_width_and_alpha(problem):
     np.testing.assert_allclose(chosen.predict(X), direct.predict(X), rtol=1e-8, atol=1e-8)
 
 
-def test_of_several_the_smallest_width_within_a_standard_error_is_taken(problem):
+def test_of_several_the_fewest_components_within_a_standard_error_is_taken(problem):
     X = problem[0][:400]
     y = np.sin(X[:, 0]) + 0.5 * np.random.default_rng(1).standard_normal(len(X))
     widths = [32, 64, 128, 256, 512, 1024, 2048]

@@ -10,7 +10,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from rff_dist import Gaussian, compiled, draw_feature_map, vector_code
 from rff_dist.blocks import Block, Rows
-from rff_dist.clustering import Centres, ClusterGrid, Scorer, Tally, label_rows, sum_clusters
+from rff_dist.cluster_sums import Centres, ClusterGrid
+from rff_dist.clustering import Scorer, Tally, label_rows, sum_clusters
 from rff_dist.errors import DataError
 from rff_dist.screening import FRACTION, GROUP, LANES, screen_of
 from tests.clustered_rows import MAPS, N_CLUSTERS, X, centres_of, nearest, rows_of, squared_distances

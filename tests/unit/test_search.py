@@ -266,7 +266,7 @@ def test_several_widths_of_a_sum_of_kernels_are_refused_before_the_sums(dataset)
 
 @pytest.mark.parametrize("length_scale", [2.0, TimesMedian(1.0), "evidence"])
 def test_a_width_for_a_kernel_that_has_none_is_refused(length_scale):
-    with pytest.raises(InvalidParameterError, match="width"):
+    with pytest.raises(InvalidParameterError, match="length scale"):
         Candidate(Linear(), length_scale)
 
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rff_dist import blocks as blocks_module
-from rff_dist.blocks import Block
+from rff_dist.blocks import Block, BlockFunction
 from rff_dist.engines.serial import PairwiseTree, SerialEngine
 from rff_dist.errors import BlockError, InvalidParameterError
 from tests.engine_contract import EngineContract, merge_level_by_level, nest, unit_blocks
@@ -54,12 +54,12 @@ def test_partials_held_grow_with_the_logarithm_of_the_blocks() -> None:
 def test_blocks_see_the_threads_of_the_engine_and_blas_sees_one() -> None:
     def threads(block: object, _: object) -> tuple[int, set[int]]:
         blas = {p["num_threads"] for p in threadpoolctl.threadpool_info() if p["user_api"] == "blas"}
-        return blocks_module._n_threads.get(), blas
+        return blocks_module.threads_in_use.get(), blas
 
-    before = blocks_module._n_threads.get()
+    before = blocks_module.threads_in_use.get()
     with threadpoolctl.threadpool_limits(2):
         assert SerialEngine(3).map_reduce(threads, unit_blocks(1), None, combine=nest) == (3, {1})
-    assert blocks_module._n_threads.get() == before
+    assert blocks_module.threads_in_use.get() == before
 
 
 def test_threads_are_those_that_this_process_may_use() -> None:
@@ -81,17 +81,16 @@ def test_threads_may_be_an_integer_of_numpy() -> None:
 # -- reading ahead -------------------------------------------------------------------------------------
 
 
-class InTwoParts:
+class InTwoParts(BlockFunction[None, Any]):
     """A task that notes when a block is begun and finished, and by which thread."""
+
+    source = run = None
 
     def __init__(self, *, failing: int | None = None) -> None:
         self.events: list[tuple[str, int]] = []
         self.threads: set[threading.Thread] = set()
         self.begun = [threading.Event() for _ in range(100)]
         self.failing = failing
-
-    def __call__(self, block: Block, state: None) -> int:
-        raise AssertionError("an engine that can read ahead does")
 
     def begin(self, block: Block, state: None) -> Callable[[], int]:
         self.events.append(("begin", block.index))
@@ -136,6 +135,8 @@ def test_rows_are_read_ahead_for_outputs_too() -> None:
     written = []
 
     class Output:
+        url = None
+
         def write(self, block: Block, array: np.ndarray[Any, Any]) -> None:
             written.append((block.index, array.tolist()))
 

@@ -13,11 +13,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rff_dist.blocks import Accumulation, Block, Rows, accumulate_rows
+from rff_dist.accumulation import Accumulation, accumulate_rows
+from rff_dist.blocks import Block, Rows
 from rff_dist.errors import DataError, StatisticsError
 from rff_dist.exact import ExactSum
 from rff_dist.feature_map import FourierFeatureMap, draw_feature_map
-from rff_dist.statistics import FINE_FRACTION_BITS, FRACTION_BITS, RidgeStatistics, StatisticsSpec, TileLayout
+from rff_dist.statistics import RidgeStatistics
+from rff_dist.statistics_spec import FINE_FRACTION_BITS, FRACTION_BITS, StatisticsSpec, TileLayout
 from tests.strategies import row_sets
 
 N_FEATURES = 3

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import accuracy_score
 
-from rff_dist import automatic, classification, prediction, search
+from rff_dist import automatic, class_prediction, classification, prediction, search
 from rff_dist.automatic import RidgeOptions
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import DataError, InvalidParameterError, OutputBusyError, OutputExistsError, StorageError
@@ -128,9 +128,9 @@ def test_a_classifier_is_that_of_the_library_and_is_judged_by_its_labels(problem
     assert published.card["classifier"] == json.loads(json.dumps(expected.card["classifier"]))
     assert summary["estimate"] is None  # errors of codes are none of labels
     scores = prediction.predict_in_memory(test.rows, published, engine=SerialEngine(1))
-    calibration = classification.calibration_of(published)
-    decided = classification.decide(scores.reshape(-1, 1), calibration)
-    predicted = classification.read_classes(published)[decided]
+    calibration = class_prediction.calibration_of(published)
+    decided = class_prediction.decide(scores.reshape(-1, 1), calibration)
+    predicted = class_prediction.read_classes(published)[decided]
     assert metrics["accuracy"] == pytest.approx(accuracy_score(labels[:50], predicted))
     assert metrics["log_loss"] > 0
     assert published.card["metrics"] == metrics

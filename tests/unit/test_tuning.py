@@ -84,7 +84,7 @@ def test_several_targets_share_their_length_scales():
         ({"n_components": 5}, "even"),
         ({"n_starts": 1.5}, "n_starts"),
         ({"per_feature": "yes"}, "per_feature"),
-        ({"kernel": Gaussian() + Linear()}, "kernels of one width"),
+        ({"kernel": Gaussian() + Linear()}, "kernels of one length scale"),
         ({"random_state": "zero"}, "random_state"),
     ],
 )
@@ -150,7 +150,7 @@ class TestInFits:
         assert len(digests) == 1
 
     def test_kernels_without_one_width_are_refused(self):
-        with pytest.raises(InvalidParameterError, match="kernels of one width"):
+        with pytest.raises(InvalidParameterError, match="kernels of one length scale"):
             plain_ridge("linear", length_scale="evidence").fit(*rows())
 
     def test_a_sampler_has_no_targets_to_tune_by(self):

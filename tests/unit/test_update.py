@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from rff_dist import classification, pipeline, plan, prediction, update
+from rff_dist.accumulation import Accumulation, accumulate_rows
 from rff_dist.automatic import RidgeOptions
-from rff_dist.blocks import Accumulation, Block, accumulate_rows, using_threads
+from rff_dist.blocks import Block, using_threads
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import DataError, FingerprintMismatchError, InvalidParameterError, StatisticsError
 from rff_dist.folds import HashFolds, TimeFolds, folds_from_dict, hold_in

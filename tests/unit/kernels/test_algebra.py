@@ -249,5 +249,5 @@ class TestMissingLengthScales:
 
     def test_a_number_is_the_width_of_the_parts_without_one(self):
         assert with_length_scale(Gaussian() + Matern(1.0), 3.0) == Gaussian(3.0) + Matern(1.0)
-        with pytest.raises(InvalidParameterError, match="has no part without a width"):
+        with pytest.raises(InvalidParameterError, match="has no part without a length scale"):
             with_length_scale(Gaussian(1.0) + Linear(), 3.0)

@@ -1,0 +1,311 @@
+# mypy: allow-untyped-calls
+"""Dask clusters: addresses, embedded ones, certificates, and what their workers are."""
+
+# mypy: allow-untyped-calls
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import logging
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import dask.config
+import distributed
+from distributed.comm.addressing import parse_host_port
+from distributed.deploy.utils import nprocesses_nthreads
+
+from rff_dist.engines.serial import (
+    check_optional_count,
+)
+from rff_dist.errors import (
+    ClusterError,
+    ClusterUnavailableError,
+    InvalidParameterError,
+)
+
+if TYPE_CHECKING:
+    from rff_dist.engines.connection import TLSFiles
+
+
+#: Seconds to wait for a scheduler's answer.
+CONNECT_S = 6.0
+
+
+#: Seconds without blocks after which an adaptive cluster stops workers.
+IDLE_S = 30.0
+
+
+#: Packages, beside Python, whose versions decide the bits.
+SAME_PACKAGES = ["rff_dist", "numpy", "scipy"]
+
+
+class _QuietNanny(distributed.Nanny):
+    """A nanny that leaves this process's environment as it is.
+
+    Dask's own sets OMP_NUM_THREADS=1 and more in the *client's* environment at every start of a
+    worker, where later child processes inherit them.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        # `env` has them still, and is set inside the worker before NumPy is imported.
+        self.pre_spawn_env: dict[str, str] = {}
+
+
+def check_parameters(
+    scheduler: str | None,
+    client: distributed.Client | None,
+    *,
+    size: Mapping[str, int | str | None],
+    security: distributed.Security | None,
+) -> None:
+    """Raise InvalidParameterError where parameters of an engine exclude each other."""
+    if scheduler is not None and client is not None:
+        raise InvalidParameterError("`scheduler` and `client` were both given; give one of them")
+    given = [name for name, value in size.items() if value is not None]
+    if given and (scheduler is not None or client is not None):
+        raise InvalidParameterError(
+            f"{', '.join(f'`{name}`' for name in given)} size an embedded cluster, "
+            "but an existing one was given; leave them out"
+        )
+    if security is not None and client is not None:
+        raise InvalidParameterError("`security` belongs to the `client` given; leave it out")
+    for name in ("n_workers", "min_workers", "threads_per_worker"):
+        check_optional_count(name, size[name])
+
+
+def checked_address(address: str, *, insecure: bool) -> str:
+    """Return scheme://host:port, by default port 8786, unless anyone in between could take this process."""
+    scheme, separator, rest = address.partition("://")
+    if not separator:
+        scheme, rest = "tcp", address
+    if scheme not in ("tcp", "tls", "ws", "wss"):
+        raise InvalidParameterError(
+            f"`scheduler`={address!r} is no address; expected tcp://host:port or tls://host:port"
+        )
+    try:
+        host, port = parse_host_port(rest, 8786)
+    except ValueError as error:
+        raise InvalidParameterError(f"`scheduler`={address!r} is no address: {error}") from error
+    if not host or not 0 < port < 65_536:
+        raise InvalidParameterError(
+            f"`scheduler`={address!r} is no address: host {host!r} and port {port}; "
+            "expected a host and a port in [1, 65535]"
+        )
+    if scheme in ("tcp", "ws") and not _is_loopback(host) and not insecure:
+        raise ClusterError(
+            f"the scheduler {address} is reached over the network without TLS, and anyone who reaches it "
+            "can run code there and here; use tls:// with `security`, "
+            "or `insecure=True` on a network that you trust"
+        )
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def connect(address: str, security: distributed.Security | None) -> distributed.Client:
+    """Connect to a scheduler, or raise ClusterError."""
+    # A client without certificates would try for 12 s more to close what it never opened.
+    certificates = (security or distributed.Security()).get_connection_args("client")["ssl_context"]
+    if certificates is None and address.startswith(("tls://", "wss://")):
+        raise ClusterError(
+            f"{address} is spoken to with certificates, and there are none; set RFF_DIST_TLS_CA, "
+            "RFF_DIST_TLS_CERT and RFF_DIST_TLS_KEY to PEM files, or give `security`"
+        )
+    try:
+        return distributed.Client(address, security=security, timeout=CONNECT_S, set_as_default=False)
+    except OSError as error:
+        raise ClusterUnavailableError(
+            f"no scheduler answers at {address} within {CONNECT_S:g} s: {error}; "
+            "check the address, or start one with `dask scheduler --host 127.0.0.1`"
+        ) from error
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ClusterError(f"cannot connect to {address}: {error}; check `security`") from error
+
+
+def tls_security(files: TLSFiles) -> distributed.Security:
+    """Return Dask's form of certificates: for a client, and for all parts of an embedded cluster."""
+    pair = {
+        f"tls_{role}_{name}": getattr(files, name)
+        for role in ("client", "scheduler", "worker")
+        for name in ("cert", "key")
+    }
+    return distributed.Security(tls_ca_file=files.ca, require_encryption=True, **pair)
+
+
+class _AsManyAsBlocks(distributed.Adaptive):
+    """Ask for a worker per block that is left.
+
+    Dask's own rule divides the tasks that wait by the workers' threads, but a block takes all of a worker's,
+    and few blocks wait at the scheduler.
+    """
+
+    def __init__(self, cluster: Any, *, n_wanted: Callable[[], int], **options: Any) -> None:
+        self._n_wanted = n_wanted
+        super().__init__(cluster, **options)
+
+    async def target(self) -> int:
+        return self._n_wanted()
+
+
+@contextlib.contextmanager
+def spare_children_ctrl_c() -> Iterator[None]:
+    """Start processes that ignore Ctrl-C, which a terminal sends to all: each would die with a traceback.
+
+    Processes inherit that a signal is ignored. Here it is blocked meanwhile, so that it is not lost.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+# Every process of a cluster looks at itself 50 and 100 times a second, which takes 2 % of a core each.
+_WATCH_LESS = {
+    "distributed.admin.tick.interval": "500ms",
+    "distributed.admin.system-monitor.interval": "5s",
+    "distributed.worker.profile.interval": "100ms",
+    "distributed.worker.profile.cycle": "10s",
+}
+
+
+def start_cluster(
+    n_workers: int | None,
+    threads_per_worker: int | None,
+    memory_limit: int | str | None,
+    *,
+    security: distributed.Security | None,
+    min_workers: int | None,
+    n_wanted: Callable[[], int],
+) -> distributed.LocalCluster:
+    """Start an embedded cluster, or raise ClusterError."""
+    n_cpus = len(os.sched_getaffinity(0))
+    if n_workers is None and threads_per_worker is None:
+        n_workers, threads_per_worker = nprocesses_nthreads(n_cpus)
+    n_workers = n_workers or max(1, n_cpus // (threads_per_worker or 1))
+    threads_per_worker = threads_per_worker or max(1, n_cpus // n_workers)
+    if min_workers is not None and min_workers > n_workers:
+        raise InvalidParameterError(
+            f"`min_workers` is {min_workers} and `n_workers` {n_workers}; expected at most as many"
+        )
+    try:
+        with spare_children_ctrl_c(), dask.config.set(_WATCH_LESS):
+            cluster = distributed.LocalCluster(
+                n_workers=min_workers or n_workers,
+                threads_per_worker=threads_per_worker,
+                processes=True,
+                worker_class=_QuietNanny,
+                memory_limit="auto" if memory_limit is None else memory_limit,
+                host="127.0.0.1",
+                # None would mean port 8787, and a warning where that is taken.
+                dashboard_address="127.0.0.1:0",
+                worker_dashboard_address=None,
+                # Pictures of bokeh's, where it is installed, take a second and 20 MiB; /metrics stays.
+                scheduler_kwargs={"dashboard": False},
+                security=security,
+                # Warnings tell of restarts and full memory, which a pass survives; errors stay.
+                silence_logs=logging.ERROR,
+            )
+            if min_workers is not None:
+                cluster.adapt(
+                    Adaptive=_AsManyAsBlocks,
+                    n_wanted=n_wanted,
+                    minimum=min_workers,
+                    maximum=n_workers,
+                    interval="1s",
+                    wait_count=round(IDLE_S),
+                )
+            return cluster
+    except Exception as error:
+        raise ClusterError(
+            f"an embedded cluster of {n_workers} workers with {threads_per_worker} threads did not start: "
+            f'{type(error).__name__}: {error}; in a script, put the work under `if __name__ == "__main__":`, '
+            "because each worker imports the script"
+        ) from error
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerFacts:
+    """How a worker was started.
+
+    Attributes
+    ----------
+    address : str
+        The worker's.
+    host : str
+        Its machine's name.
+    n_threads : int
+        Threads that a block may use.
+    n_cpus : int
+        Cores that its process may use.
+    memory : int
+        Bytes of its machine, or of its container.
+    memory_limit : int
+        Bytes that it may use; 0 without a limit.
+    """
+
+    address: str
+    host: str
+    n_threads: int
+    n_cpus: int
+    memory: int
+    memory_limit: int
+
+
+def make_fact_reader() -> Callable[..., dict[str, Any]]:
+    """Return the function that a worker describes itself by."""
+
+    def facts(dask_worker: Any) -> dict[str, Any]:
+        # Nested, so that it is pickled by value and runs where rff_dist cannot be imported.
+        import socket
+
+        from dask.system import CPU_COUNT
+        from distributed.system import MEMORY_LIMIT
+
+        threads = dask_worker.state.nthreads
+        return {
+            "host": socket.gethostname(),
+            "n_threads": threads,
+            "n_cpus": CPU_COUNT,
+            "memory": MEMORY_LIMIT,
+        }
+
+    return facts
+
+
+def check_versions(client: Mapping[str, Any], workers: Mapping[str, Mapping[str, Any]]) -> None:
+    """Raise ClusterError with a table if any worker runs other versions than the client."""
+    names = ("python", *SAME_PACKAGES)
+    here, *there = (
+        tuple(one["packages"].get(name) or "none" for name in names) for one in (client, *workers.values())
+    )
+    wrong = [(worker, *versions) for worker, versions in zip(workers, there, strict=True) if versions != here]
+    if not wrong:
+        return
+    lines = [("where", *names), ("client", *here), *wrong]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    table = "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) for line in lines
+    )
+    raise ClusterError(
+        f"{len(wrong)} workers run other versions than the client, so their bits may differ; "
+        f"install the same versions on both sides:\n{table}"
+    )
