@@ -41,7 +41,8 @@ _OURS = (
     + """
 import operator
 from rff_dist import SerialEngine
-from rff_dist.clustering import Centres, ClusterGrid, fraction_bits_for, sum_clusters
+from rff_dist.cluster_sums import Centres, ClusterGrid, fraction_bits_for
+from rff_dist.clustering import sum_clusters
 engine, blocks = SerialEngine(), blocks_of(dataset)
 grid = ClusterGrid(fraction_bits_for(dataset.n_samples))
 def lloyd(centres):
@@ -68,9 +69,9 @@ print(json.dumps({"one": one, "several": several, "peak_mib": after_three, "seve
 _RUN = (
     _COMMON
     + """
-from rff_dist import SerialEngine, block_memory, kmeans
+from rff_dist import SerialEngine, block_memory, kmeans, kmeans_starts
 engine = SerialEngine()
-job = kmeans.measure(dataset, feature_map, None, engine=engine)
+job = kmeans_starts.measure(dataset, feature_map, None, engine=engine)
 seconds, start = [], time.perf_counter()
 for done in kmeans.iterate(job, centres[:1], max_iter=int(sys.argv[5]), tol=0.0):
     seconds.append(time.perf_counter() - start)
