@@ -25,15 +25,16 @@ from prefect import get_run_logger
 from prefect.artifacts import create_markdown_artifact, create_table_artifact
 
 from flows.common import facts_markdown, log_rows, place_of, show_versions
-from flows.running import Limits, Summary, code, form, job_flow, number, runner_of
-from rff_dist.cluster_view import view_clusters
+from flows.running import Limits, code, form, job_flow, number, runner_of
 from rff_dist.errors import OutputExistsError
 from rff_dist.jobs.cluster import ClusteringRun, open_clustering
 from rff_dist.jobs.options import Where
 from rff_dist.jobs.specs import Clustering
 from rff_dist.jobs.steps import Step, run_steps
+from rff_dist.kmeans.view import view_clusters
 from rff_dist.report import save_clusters
 from rff_dist.storage.locations import parse_location
+from rff_dist.typing import Summary
 
 __all__ = ["ClusterParameters", "cluster"]
 

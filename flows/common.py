@@ -10,15 +10,16 @@ from prefect import get_run_logger
 from prefect.artifacts import create_markdown_artifact, create_table_artifact
 
 from flows.pictures import show_choice
-from flows.running import Form, Summary, code, number, runner_of
+from flows.running import Form, code, number, runner_of
 from rff_dist.jobs import fits
 from rff_dist.jobs import train as training
 from rff_dist.jobs.publishing import version_rows
 from rff_dist.jobs.specs import Train, Tune
 from rff_dist.jobs.steps import run_steps
-from rff_dist.search import shortened_text
-from rff_dist.storage import redact
-from rff_dist.storage.registry import RegisteredModel
+from rff_dist.registry.versions import RegisteredModel
+from rff_dist.ridge.search import shortened_text
+from rff_dist.text import redact
+from rff_dist.typing import Summary
 
 __all__ = ["facts_markdown", "place_of", "show_versions", "train_model"]
 

@@ -19,13 +19,14 @@ from prefect.artifacts import create_markdown_artifact
 from prefect.blocks.system import Secret
 
 from flows.common import facts_markdown
-from flows.running import Summary, code, form, job_flow, runner_of
+from flows.running import code, form, job_flow, runner_of
 from rff_dist.errors import InvalidParameterError
+from rff_dist.ingest.queries import CONNECTION_VARIABLE
 from rff_dist.jobs.fields import group, option
 from rff_dist.jobs.ingest import Ingestion
 from rff_dist.jobs.specs import Ingest
 from rff_dist.jobs.steps import run_steps
-from rff_dist.storage.queries import CONNECTION_VARIABLE
+from rff_dist.typing import Summary
 
 __all__ = ["IngestParameters", "ingest"]
 

@@ -18,12 +18,13 @@ from prefect import get_run_logger
 from prefect.artifacts import create_markdown_artifact
 
 from flows.common import facts_markdown
-from flows.running import Limits, Summary, code, form, job_flow, lend_engine, runner_of
+from flows.running import Limits, code, form, job_flow, lend_engine, runner_of
 from rff_dist.jobs.options import Where
 from rff_dist.jobs.score import open_scoring
 from rff_dist.jobs.specs import Predict
 from rff_dist.jobs.steps import run_steps
-from rff_dist.storage import redact
+from rff_dist.text import redact
+from rff_dist.typing import Summary
 
 __all__ = ["PredictParameters", "lend_engine", "predict"]
 

@@ -24,11 +24,12 @@ from prefect import get_run_logger
 from prefect.artifacts import create_markdown_artifact, create_table_artifact
 
 from flows.common import facts_markdown, place_of, show_versions
-from flows.running import Limits, Summary, code, form, job_flow, number, runner_of
+from flows.running import Limits, code, form, job_flow, number, runner_of
 from rff_dist.jobs.options import Where
 from rff_dist.jobs.refresh import open_update, outcome
 from rff_dist.jobs.specs import Update
 from rff_dist.jobs.steps import run_steps
+from rff_dist.typing import Summary
 
 __all__ = ["RefreshParameters", "refresh"]
 

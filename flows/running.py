@@ -32,10 +32,12 @@ from prefect.states import Completed
 from prefect.utilities.timeout import timeout
 from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
 
-from rff_dist import logs
-from rff_dist.engines import Engine, connection
-from rff_dist.engines.connection import Cluster
+from rff_dist.engines import cluster as connection
+from rff_dist.engines import logs
+from rff_dist.engines.cluster import Cluster
 from rff_dist.engines.dask import DaskEngine
+from rff_dist.engines.progress import BlockDone, Event, LogObserver, PassFailed, PassFinished, PassStarted
+from rff_dist.engines.protocol import Engine
 from rff_dist.errors import (
     ClusterLostError,
     ClusterUnavailableError,
@@ -47,16 +49,15 @@ from rff_dist.errors import (
 from rff_dist.jobs.fields import build, group, option, options_of
 from rff_dist.jobs.options import Where
 from rff_dist.jobs.steps import Runner, Skipped, Step
-from rff_dist.progress import BlockDone, Event, LogObserver, PassFailed, PassFinished, PassStarted
-from rff_dist.storage import redact
 from rff_dist.storage.leases import Lease, hold
 from rff_dist.storage.locations import beside, open_store, parse_location, write_bytes
+from rff_dist.text import redact
+from rff_dist.typing import Summary
 
 __all__ = [
     "Form",
     "Limits",
     "RunParameters",
-    "Summary",
     "check_location",
     "code",
     "form",
@@ -75,7 +76,6 @@ RETRIES, RETRY_DELAYS_S = 2, (10.0, 60.0)
 #: A pass shows its progress on the server when it has taken so many seconds, and again after as many.
 SHOW_AFTER_S, SHOW_EVERY_S = 2.0, 5.0
 
-type Summary = dict[str, Any]
 type Minutes = Annotated[float, Gt(0)]
 
 

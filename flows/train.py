@@ -17,9 +17,10 @@ or serve it as a deployment, whose parameters are validated before a run starts.
 from __future__ import annotations
 
 from flows.common import train_model
-from flows.running import Limits, Summary, form, job_flow, lend_engine
+from flows.running import Limits, form, job_flow, lend_engine
 from rff_dist.jobs.options import Where
 from rff_dist.jobs.specs import Train
+from rff_dist.typing import Summary
 
 __all__ = ["TrainParameters", "lend_engine", "train"]
 

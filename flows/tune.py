@@ -16,9 +16,10 @@ or serve it as a deployment, whose parameters are validated before a run starts.
 from __future__ import annotations
 
 from flows.common import train_model
-from flows.running import Limits, Summary, form, job_flow
+from flows.running import Limits, form, job_flow
 from rff_dist.jobs.options import Where
 from rff_dist.jobs.specs import Tune
+from rff_dist.typing import Summary
 
 __all__ = ["TuneParameters", "tune"]
 

@@ -21,76 +21,68 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from rff_dist.approximation import approximation_error
+    from rff_dist.data.folds import GroupFolds, HashFolds, PredefinedFolds, TimeFolds
     from rff_dist.engines.dask import DaskEngine
     from rff_dist.engines.serial import SerialEngine
-    from rff_dist.estimators import (
-        RFFPCA,
-        KernelKMeans,
-        RFFClassifier,
-        RFFKMeans,
-        RFFRidge,
-        RFFSampler,
-        load_model,
-        save_model,
-    )
-    from rff_dist.feature_map import FeatureMap, Nystrom, draw_feature_map
-    from rff_dist.folds import GroupFolds, HashFolds, PredefinedFolds, TimeFolds
-    from rff_dist.kernels import (
-        Cauchy,
-        Gaussian,
-        Laplacian,
-        Linear,
-        Matern,
-        Min,
-        Polynomial,
-        RationalQuadratic,
-        Sinc,
-        SpectralKernel,
-        check_positive_definite,
-    )
-    from rff_dist.pipeline import accumulate
-    from rff_dist.statistics import RidgeStatistics
-    from rff_dist.storage import append_dataset, open_dataset, write_dataset
-    from rff_dist.tuning import tune_kernels, tune_length_scales
+    from rff_dist.estimators.classifier import RFFClassifier
+    from rff_dist.estimators.kernel_kmeans import KernelKMeans
+    from rff_dist.estimators.kmeans import RFFKMeans
+    from rff_dist.estimators.pca import RFFPCA
+    from rff_dist.estimators.persistence import load_model, save_model
+    from rff_dist.estimators.ridge import RFFRidge
+    from rff_dist.estimators.sampler import RFFSampler
+    from rff_dist.estimators.tuning import tune_kernels, tune_length_scales
+    from rff_dist.features.approximation import approximation_error
+    from rff_dist.features.draw import draw_feature_map
+    from rff_dist.features.feature_map import FeatureMap
+    from rff_dist.features.nystrom import Nystrom
+    from rff_dist.kernels.explicit import Linear, Min, Polynomial
+    from rff_dist.kernels.positive_definite import check_positive_definite
+    from rff_dist.kernels.spectral import SpectralKernel
+    from rff_dist.kernels.stationary import Cauchy, Gaussian, Laplacian, Matern, RationalQuadratic, Sinc
+    from rff_dist.statistics.passes import accumulate
+    from rff_dist.statistics.ridge_statistics import RidgeStatistics
+    from rff_dist.storage.appending import append_dataset
+    from rff_dist.storage.datasets import open_dataset
+    from rff_dist.storage.writing import write_dataset
 
 _HOMES = {
-    "Cauchy": "rff_dist.kernels",
+    "Cauchy": "rff_dist.kernels.stationary",
     "DaskEngine": "rff_dist.engines.dask",
-    "FeatureMap": "rff_dist.feature_map",
-    "Gaussian": "rff_dist.kernels",
-    "GroupFolds": "rff_dist.folds",
-    "HashFolds": "rff_dist.folds",
-    "KernelKMeans": "rff_dist.estimators",
-    "Laplacian": "rff_dist.kernels",
-    "Linear": "rff_dist.kernels",
-    "Matern": "rff_dist.kernels",
-    "Min": "rff_dist.kernels",
-    "Nystrom": "rff_dist.feature_map",
-    "Polynomial": "rff_dist.kernels",
-    "PredefinedFolds": "rff_dist.folds",
-    "RFFClassifier": "rff_dist.estimators",
-    "RFFKMeans": "rff_dist.estimators",
-    "RFFPCA": "rff_dist.estimators",
-    "RFFRidge": "rff_dist.estimators",
-    "RFFSampler": "rff_dist.estimators",
-    "RationalQuadratic": "rff_dist.kernels",
-    "RidgeStatistics": "rff_dist.statistics",
+    "FeatureMap": "rff_dist.features.feature_map",
+    "Gaussian": "rff_dist.kernels.stationary",
+    "GroupFolds": "rff_dist.data.folds",
+    "HashFolds": "rff_dist.data.folds",
+    "KernelKMeans": "rff_dist.estimators.kernel_kmeans",
+    "Laplacian": "rff_dist.kernels.stationary",
+    "Linear": "rff_dist.kernels.explicit",
+    "Matern": "rff_dist.kernels.stationary",
+    "Min": "rff_dist.kernels.explicit",
+    "Nystrom": "rff_dist.features.nystrom",
+    "Polynomial": "rff_dist.kernels.explicit",
+    "PredefinedFolds": "rff_dist.data.folds",
+    "RFFClassifier": "rff_dist.estimators.classifier",
+    "RFFKMeans": "rff_dist.estimators.kmeans",
+    "RFFPCA": "rff_dist.estimators.pca",
+    "RFFRidge": "rff_dist.estimators.ridge",
+    "RFFSampler": "rff_dist.estimators.sampler",
+    "RationalQuadratic": "rff_dist.kernels.stationary",
+    "RidgeStatistics": "rff_dist.statistics.ridge_statistics",
     "SerialEngine": "rff_dist.engines.serial",
-    "Sinc": "rff_dist.kernels",
-    "SpectralKernel": "rff_dist.kernels",
-    "TimeFolds": "rff_dist.folds",
-    "accumulate": "rff_dist.pipeline",
-    "append_dataset": "rff_dist.storage",
-    "approximation_error": "rff_dist.approximation",
-    "check_positive_definite": "rff_dist.kernels",
-    "draw_feature_map": "rff_dist.feature_map",
-    "load_model": "rff_dist.estimators",
-    "open_dataset": "rff_dist.storage",
-    "save_model": "rff_dist.estimators",
-    "tune_kernels": "rff_dist.tuning",
-    "tune_length_scales": "rff_dist.tuning",
-    "write_dataset": "rff_dist.storage",
+    "Sinc": "rff_dist.kernels.stationary",
+    "SpectralKernel": "rff_dist.kernels.spectral",
+    "TimeFolds": "rff_dist.data.folds",
+    "accumulate": "rff_dist.statistics.passes",
+    "append_dataset": "rff_dist.storage.appending",
+    "approximation_error": "rff_dist.features.approximation",
+    "check_positive_definite": "rff_dist.kernels.positive_definite",
+    "draw_feature_map": "rff_dist.features.draw",
+    "load_model": "rff_dist.estimators.persistence",
+    "open_dataset": "rff_dist.storage.datasets",
+    "save_model": "rff_dist.estimators.persistence",
+    "tune_kernels": "rff_dist.estimators.tuning",
+    "tune_length_scales": "rff_dist.estimators.tuning",
+    "write_dataset": "rff_dist.storage.writing",
 }
 
 __all__ = [  # noqa: RUF022  plain alphabetical order

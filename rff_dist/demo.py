@@ -25,18 +25,22 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from rff_dist import kmeans_labels, prediction
-from rff_dist.agreement import Contingency, count_agreement
-from rff_dist.blocks import Block
-from rff_dist.engines import Engine
+from rff_dist.data.blocks import Block
 from rff_dist.engines.dask import DaskEngine
+from rff_dist.engines.progress import Event, Observer, PassTimings, RichProgress
+from rff_dist.engines.protocol import Engine
 from rff_dist.errors import InvalidParameterError
 from rff_dist.estimators.kmeans import RFFKMeans
-from rff_dist.model import read_model
-from rff_dist.plan import measure_gflops
-from rff_dist.progress import Event, Observer, PassTimings, RichProgress
+from rff_dist.kmeans import labels as kmeans_labels
+from rff_dist.kmeans.agreement import Contingency, count_agreement
 from rff_dist.report import Panel, save_comparison
-from rff_dist.storage import open_column, open_dataset, write_dataset
+from rff_dist.ridge import predict as prediction
+from rff_dist.ridge.model import read_model
+from rff_dist.ridge.plan import measure_gflops
+from rff_dist.storage.columns import open_column
+from rff_dist.storage.datasets import open_dataset
+from rff_dist.storage.writing import write_dataset
+from rff_dist.typing import FloatArray
 
 __all__ = ["LENGTH_SCALES", "run_demo"]
 
@@ -47,8 +51,6 @@ _FOLDS = 2  # of so many rows; each takes a decomposition for every candidate
 _PICTURE = "flower.jpg"
 _DIGITS, _DIGIT_STARTS = 10, 10
 _EXAMPLES = 9  # of each cluster in the picture
-
-type FloatArray = NDArray[np.float64]
 
 
 def run_demo(

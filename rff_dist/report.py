@@ -15,11 +15,11 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 from numpy.typing import ArrayLike, NDArray
 
-from rff_dist.cluster_view import ClusterView
-from rff_dist.cross_validation import Choice, CrossValidation
+from rff_dist.data.folds import folds_from_dict
 from rff_dist.errors import DataError, StorageError
-from rff_dist.folds import folds_from_dict
-from rff_dist.model import RidgeModel
+from rff_dist.kmeans.view import ClusterView
+from rff_dist.ridge.model import RidgeModel
+from rff_dist.selection.cross_validation import Choice, CrossValidation
 
 __all__ = [
     "AlphaPath",
@@ -374,7 +374,7 @@ def save_clusters(path: str | os.PathLike[str], view: ClusterView, *, title: str
     path : str or Path
         Where; its folder is made, and a file that is there is replaced when the new one is whole.
     view : ClusterView
-        From `cluster_view.view_clusters`. Clusters up to a number of 40 have their numbers at their centres,
+        From `kmeans.view.view_clusters`. Clusters up to a number of 40 have their numbers at their centres,
         unless they have no rows in the view.
     title, subtitle : str
         Above the axes.

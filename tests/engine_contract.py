@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rff_dist.blocks import Block, BlockTask, cut_blocks
-from rff_dist.engines import Engine
+from rff_dist.data.blocks import Block, BlockTask, cut_blocks
+from rff_dist.data.memory import ArrayDataset
+from rff_dist.engines.progress import BlockDone, Event, PassFailed, PassFinished, PassStarted
+from rff_dist.engines.protocol import Engine
 from rff_dist.errors import BlockError, DataError, PlanError
-from rff_dist.progress import BlockDone, Event, PassFailed, PassFinished, PassStarted
-from rff_dist.storage import ArrayDataset
 
 BLOCKS = cut_blocks(1_000, 10, rows_per_block=70)
 
@@ -215,7 +215,7 @@ class EngineContract:
         engine.observers = (broken, seen.append)
         assert engine.map_reduce(lambda block, _: 1, BLOCKS, None, combine=operator.add) == len(BLOCKS)
         assert len(seen) == len(BLOCKS) + 2
-        (record,) = [r for r in caplog.records if r.name == "rff_dist.progress"]
+        (record,) = [r for r in caplog.records if r.name == "rff_dist.engines.progress"]
         assert "broken" in record.getMessage()
         assert "the terminal is gone" in str(record.exc_info)
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from rff_dist.runs import expand
+from rff_dist.numerics.runs import expand
 
 
 def explicit_Z(feature_map, X):

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from rff_dist import RFFClassifier, RFFRidge
-from rff_dist.kernels import Kernel, parts_without_length_scale
+from rff_dist.kernels.base import Kernel, parts_without_length_scale
 
 
 def plain_ridge(kernel: str | Kernel = "gaussian", **parameters: Any) -> RFFRidge:

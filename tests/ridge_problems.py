@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from rff_dist.statistics_spec import NormalEquations
+from rff_dist.numerics.normal_equations import NormalEquations
 
 Matrix = NDArray[np.float64]
 

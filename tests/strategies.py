@@ -6,19 +6,10 @@ import numpy as np
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from rff_dist.blocks import Block, Rows
-from rff_dist.kernels import (
-    Cauchy,
-    Gaussian,
-    Kernel,
-    Laplacian,
-    Linear,
-    Matern,
-    Min,
-    Polynomial,
-    RationalQuadratic,
-    Sinc,
-)
+from rff_dist.data.blocks import Block, Rows
+from rff_dist.kernels.base import Kernel
+from rff_dist.kernels.explicit import Linear, Min, Polynomial
+from rff_dist.kernels.stationary import Cauchy, Gaussian, Laplacian, Matern, RationalQuadratic, Sinc
 
 FINITE = st.floats(allow_nan=False, allow_infinity=False)  # subnormals, ±0 and 1.8e308 included
 

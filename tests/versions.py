@@ -4,8 +4,8 @@ from typing import Any
 
 import numpy as np
 
-from rff_dist.storage import Record, write_record
-from rff_dist.storage.registry import RegisteredModel, Version
+from rff_dist.registry.versions import RegisteredModel, Version
+from rff_dist.storage.records import Record, write_record
 
 
 def publish(url: str, i: int, **options: Any) -> Version:

@@ -14,8 +14,8 @@ from dask_jobqueue import SLURMCluster
 from distributed import Client, Security
 
 from rff_dist import DaskEngine, Gaussian, open_dataset
-from rff_dist.model import write_model
-from rff_dist.pipeline import fit
+from rff_dist.ridge.fit import fit
+from rff_dist.ridge.model import write_model
 
 
 def cluster_of_jobs(tls: Path) -> SLURMCluster:

@@ -17,9 +17,9 @@ from rff_dist.errors import InvalidParameterError
 from rff_dist.jobs.options import Drawing, Features, WeightedSource
 
 if TYPE_CHECKING:
-    from rff_dist.approximation import ApproximationError
-    from rff_dist.feature_map import FeatureMap
-    from rff_dist.kernels import Kernel
+    from rff_dist.features.approximation import ApproximationError
+    from rff_dist.features.feature_map import FeatureMap
+    from rff_dist.kernels.base import Kernel
 
 FEATURES, MEASURE = Drawing.panel, "What is measured"
 MEASURES = {"mean": "mean", "max": "largest", "relative_operator_norm": "norm"}
@@ -79,12 +79,15 @@ def approximate(
 
     Only the sampled rows are read; means, deviations and the median distance are theirs.
     """
-    from rff_dist import drawing, pipeline, storage
-    from rff_dist.approximation import error_curve
-    from rff_dist.bounds import better_map
+    from rff_dist.data import memory, samples
     from rff_dist.engines.serial import SerialEngine
-    from rff_dist.feature_map import check_n_components
-    from rff_dist.kernels import check_design, default_design
+    from rff_dist.features import for_dataset
+    from rff_dist.features.approximation import error_curve
+    from rff_dist.features.bounds import better_map
+    from rff_dist.features.draw import check_n_components
+    from rff_dist.kernels.base import check_design, default_design
+    from rff_dist.statistics import inspection
+    from rff_dist.storage import datasets
 
     if features.map not in ("auto", "pairs", "phases"):
         raise typer.BadParameter(f"{features.map!r}; expected auto, pairs or phases", param_hint="--map")
@@ -92,15 +95,15 @@ def approximate(
     dimension = check_n_components(read_count(n_components, "--components"), features.map)
     chosen, seed = features.make_kernel(), features.seed
     arranged = features.design or default_design(chosen)
-    data, dataset = source.data, storage.open_dataset(source.data, **source.names())
+    data, dataset = source.data, datasets.open_dataset(source.data, **source.names())
     chosen.check_columns(dataset.n_features)
     check_design(chosen, arranged, dataset.n_features)
-    rows = drawing.sample_inputs(dataset, seed, n_rows=n_samples * n_repeats)
-    sample = storage.ArrayDataset(rows)
-    moments = pipeline.inspect(sample, engine=SerialEngine(1))
-    standardizer = None if no_standardize else pipeline.standardizer_from(moments)
-    ranges = pipeline.input_range(moments, standardizer)
-    feature_map = drawing.draw(
+    rows = samples.sample_inputs(dataset, seed, n_rows=n_samples * n_repeats)
+    sample = memory.ArrayDataset(rows)
+    moments = inspection.inspect(sample, engine=SerialEngine(1))
+    standardizer = None if no_standardize else inspection.standardizer_from(moments)
+    ranges = inspection.input_range(moments, standardizer)
+    feature_map = for_dataset.draw(
         sample,
         chosen,
         length_scale=features.scale,
@@ -123,7 +126,7 @@ def approximate(
         confidence=confidence,
         random_state=seed,
     )
-    compared = drawing.sample_inputs(sample, seed)  # the rows that --map auto looks at
+    compared = samples.sample_inputs(sample, seed)  # the rows that --map auto looks at
     variances = better_map(spec.kernel, compared if standardizer is None else standardizer(compared))
     theory = Theory(
         spec.kernel,
@@ -175,7 +178,7 @@ def _curve_components(feature_map: FeatureMap) -> list[int]:
     """Return D and its halves, as far as the kernel has features of so few components."""
     from dataclasses import replace
 
-    from rff_dist.feature_map import draw_from_spec
+    from rff_dist.features.draw import draw_from_spec
 
     D = feature_map.n_components
     spec = feature_map.spec
@@ -207,7 +210,7 @@ class Theory:
         found: ApproximationError,
         n_features: int,
     ) -> None:
-        from rff_dist import bounds
+        from rff_dist.features import bounds
 
         self._found = found
         self._variance = variance
@@ -238,7 +241,7 @@ class Theory:
 
     def bounds(self, n_components: int) -> dict[str, float | None]:
         """Return theory's figure for each measure, and for any two points of the box of the inputs."""
-        from rff_dist import bounds
+        from rff_dist.features import bounds
 
         known: dict[str, float | None] = dict.fromkeys([*MEASURES, "compact_set"])
         if "mean" not in self.refusals:
@@ -251,7 +254,7 @@ class Theory:
 
     def needed(self, error: float) -> dict[str, dict[str, float | None]]:
         """Return the D for an error: by the measured 1/√D law, by theory, and how many times as much."""
-        from rff_dist import bounds
+        from rff_dist.features import bounds
 
         known: dict[str, int | None] = dict.fromkeys([*MEASURES, "compact_set"])
         if "mean" not in self.refusals:

@@ -27,8 +27,8 @@ from rff_dist.jobs.options import Where
 from rff_dist.jobs.specs import Clustering
 
 if TYPE_CHECKING:
-    from rff_dist.kmeans_starts import Clusters
-    from rff_dist.storage import ZarrDataset
+    from rff_dist.kmeans.starts import Clusters
+    from rff_dist.storage.datasets import ZarrDataset
 
 _SHOWN_CLUSTERS, _SHOWN_PASSES = 20, 12
 
@@ -51,9 +51,9 @@ def cluster(
     ] = None,
 ) -> Report:
     """Cluster rows by k-means in random features: a Lloyd pass an iteration; write their labels."""
-    from rff_dist.cluster_model import digest_of
     from rff_dist.jobs.cluster import open_clustering
     from rff_dist.jobs.steps import run_steps
+    from rff_dist.kmeans.model import digest_of
 
     passes = Passes(where)
     with open_clustering(job, passes.runner) as run:
@@ -80,7 +80,7 @@ def cluster(
 
 def _draw(plot: Path, found: Clusters, dataset: ZarrDataset, data: str, seed: int) -> None:
     """Draw a sample of the rows with their clusters."""
-    from rff_dist.cluster_view import view_clusters
+    from rff_dist.kmeans.view import view_clusters
     from rff_dist.report import save_clusters
 
     view = view_clusters(dataset, found, seed=seed)

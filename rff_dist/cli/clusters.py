@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 from rff_dist.cli.display import plural
 
 if TYPE_CHECKING:
-    from rff_dist.agreement import Contingency
-    from rff_dist.kmeans_starts import Clusters
+    from rff_dist.kmeans.agreement import Contingency
+    from rff_dist.kmeans.starts import Clusters
 
 
 def describe_clusters(found: Clusters) -> dict[str, Any]:
     """Return the facts of clusters for the JSON document."""
-    from rff_dist.pipeline import kernel_of
+    from rff_dist.ridge.fit import kernel_of
 
     kernel = kernel_of(found.feature_map)
     return {

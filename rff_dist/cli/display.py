@@ -22,13 +22,14 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from rff_dist.cross_validation import CrossValidation
-    from rff_dist.engines import Engine
+    from rff_dist.engines.progress import Event, Observer
+    from rff_dist.engines.protocol import Engine
     from rff_dist.jobs.options import Where
-    from rff_dist.jobs.steps import Runner, Step, Summary
-    from rff_dist.model import RidgeModel
-    from rff_dist.progress import Event, Observer
-    from rff_dist.storage import ZarrDataset
+    from rff_dist.jobs.steps import Runner, Step
+    from rff_dist.ridge.model import RidgeModel
+    from rff_dist.selection.cross_validation import CrossValidation
+    from rff_dist.storage.datasets import ZarrDataset
+    from rff_dist.typing import Summary
 
 
 class RowCounter:
@@ -69,7 +70,7 @@ class PassClock:
         self._solving: float | None = None
 
     def __call__(self, event: Event) -> None:
-        from rff_dist.progress import PassFinished, PassStarted, Remark
+        from rff_dist.engines.progress import PassFinished, PassStarted, Remark
 
         now = time.perf_counter()
         match event:
@@ -125,8 +126,8 @@ class Passes:
     @contextlib.contextmanager
     def open(self) -> Iterator[Engine]:
         """Start what runs the passes, with progress on standard error; close it in any case."""
-        from rff_dist.engines.connection import open_engine
-        from rff_dist.progress import Remark, RichProgress
+        from rff_dist.engines.cluster import open_engine
+        from rff_dist.engines.progress import Remark, RichProgress
 
         where, cluster = self.where, self.where.cluster.in_environment()
         self._clock = clock = PassClock()
@@ -195,7 +196,7 @@ def describe_cross_validation(
     """Return what a table of k-fold errors says of one of its places, and of the best of each width."""
     import numpy as np
 
-    from rff_dist.folds import folds_to_dict
+    from rff_dist.data.folds import folds_to_dict
 
     width = int(np.argmin(np.abs(table.n_components - n_components)))
     targets = np.arange(len(table.target_variance))
@@ -339,7 +340,7 @@ def candidate_words(row: Mapping[str, Any]) -> str:
     width = (
         "" if scale is None else ", a width per column" if isinstance(scale, list) else f", width {scale:.3g}"
     )
-    from rff_dist.search import shortened_text
+    from rff_dist.ridge.search import shortened_text
 
     error, kernel = _plus_minus(row["score"], row["standard_error"]), shortened_text(row["kernel"])
     return f"{kernel}{width}, {row.get('features', 'fourier')}, error {error} of the variance"
@@ -348,7 +349,7 @@ def candidate_words(row: Mapping[str, Any]) -> str:
 def candidates_view(candidates: Sequence[Mapping[str, Any]], *, n_shown: int = 6) -> RenderableType:
     """Return the best of the candidates that were tried as a table."""
     from rff_dist.jobs.fits import chosen_candidate, n_candidates
-    from rff_dist.search import shortened_text
+    from rff_dist.ridge.search import shortened_text
 
     best = chosen_candidate(candidates)
     ranked = sorted(candidates, key=lambda one: (one is not best, one.get("round") == "first", one["score"]))

@@ -15,20 +15,20 @@ from rff_dist.jobs.options import Where
 from rff_dist.jobs.specs import Evaluate
 
 if TYPE_CHECKING:
-    from rff_dist.accumulation import Errors
-    from rff_dist.agreement import Contingency
-    from rff_dist.confusion import Confusion
-    from rff_dist.model import RidgeModel
-    from rff_dist.uncertainty import Calibration
+    from rff_dist.classify.confusion import Confusion
+    from rff_dist.kmeans.agreement import Contingency
+    from rff_dist.ridge.evaluation import Errors
+    from rff_dist.ridge.model import RidgeModel
+    from rff_dist.ridge.uncertainty import Calibration
 
 
 @command("rff-dist evaluate model test.zarr", "rff-dist evaluate model test.zarr --std --json")
 def evaluate(job: Evaluate, where: Where) -> Report:
     """Measure a model's errors on a dataset: per target, per class, or clusters against labels (--y)."""
-    from rff_dist.agreement import Contingency
-    from rff_dist.confusion import Confusion
+    from rff_dist.classify.confusion import Confusion
     from rff_dist.jobs import score
-    from rff_dist.kmeans_starts import Clusters
+    from rff_dist.kmeans.agreement import Contingency
+    from rff_dist.kmeans.starts import Clusters
 
     passes = Passes(where)
     scoring, judged = score.evaluate(job, passes.runner)
@@ -57,7 +57,7 @@ def _clusters_report(judged: Contingency, y: str, about: Mapping[str, str], ran:
 def _classifier_report(
     found: Confusion, model: RidgeModel, about: Mapping[str, str], ran: Mapping[str, Any]
 ) -> Report:
-    from rff_dist.class_prediction import read_classes
+    from rff_dist.classify.predict import read_classes
 
     classes = read_classes(model)
     columns = {"precision": found.precision, "recall": found.recall}
@@ -100,7 +100,7 @@ def _regression_report(
 ) -> Report:
     import numpy as np
 
-    from rff_dist.uncertainty import Calibration
+    from rff_dist.ridge.uncertainty import Calibration
 
     calibration = found if isinstance(found, Calibration) else None
     errors = found.errors if isinstance(found, Calibration) else found
@@ -139,7 +139,7 @@ def _regression_report(
 
 
 def _describe_calibration(calibration: Calibration, target: int) -> dict[str, Any]:
-    from rff_dist.uncertainty import LEVELS
+    from rff_dist.ridge.uncertainty import LEVELS
 
     per_level = {"coverage": calibration.coverage, "mean_width": calibration.mean_widths}
     return {

@@ -32,9 +32,9 @@ from rff_dist.jobs.options import Where
 from rff_dist.jobs.specs import Train
 
 if TYPE_CHECKING:
-    from rff_dist.feature_map import FeatureMap
+    from rff_dist.features.feature_map import FeatureMap
     from rff_dist.jobs.train import Training
-    from rff_dist.pipeline import Solved
+    from rff_dist.ridge.fit import Solved
 
 
 @command(
@@ -49,9 +49,9 @@ def fit(
     plot: PlotPath = None,
 ) -> Report:
     """Train a ridge regression, or a classifier. What is left out is chosen by cross-validation."""
-    from rff_dist import pipeline
     from rff_dist.jobs.steps import run_steps
     from rff_dist.jobs.train import open_training
+    from rff_dist.ridge import fit as pipeline
 
     options = job.to_fit().options
     several = isinstance(options.n_components, list)
@@ -84,8 +84,8 @@ def fit(
 
 
 def _describe_features(feature_map: FeatureMap, seed: int) -> dict[str, Any]:
-    from rff_dist.feature_map import NystromFeatureMap
-    from rff_dist.pipeline import kernel_of
+    from rff_dist.features.nystrom import NystromFeatureMap
+    from rff_dist.ridge.fit import kernel_of
 
     kernel = kernel_of(feature_map)
     assert kernel is not None  # the map was drawn just now
@@ -138,7 +138,7 @@ def _end_of_path(solved: Solved) -> str | None:
     """Say which end of the values looked at alpha is at, if any: a better one may lie beyond it."""
     import numpy as np
 
-    from rff_dist.selection import end_of_grid, worst_end
+    from rff_dist.selection.alphas import end_of_grid, worst_end
 
     table, path = solved.cross_validation, solved.leave_one_out
     if table is not None and solved.choice is not None:

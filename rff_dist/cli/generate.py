@@ -26,7 +26,7 @@ from rff_dist.jobs.options import Features
 if TYPE_CHECKING:
     import numpy as np
 
-    from rff_dist.kernels import Kernel
+    from rff_dist.kernels.base import Kernel
 
 
 @command("rff-dist generate data.zarr --rows 1e6 --features 8 --length-scale 2 --noise 0.1")
@@ -57,9 +57,9 @@ def generate(
     The function is drawn from the kernel's feature prior, f(x) = z(x)'w with standard normal w, at
     standard normal x; no model can have a smaller RMSE than the noise.
     """
-    from rff_dist import storage
-    from rff_dist.blocks import using_threads
-    from rff_dist.kernels import with_length_scale
+    from rff_dist.ingest import generate as generate_module
+    from rff_dist.kernels.base import with_length_scale
+    from rff_dist.numerics.threads import using_threads
 
     n_samples, n_columns = read_count(rows, "--rows"), read_count(n_features, "--features")
     chunk = None if chunk_rows is None else read_count(chunk_rows, "--chunk-rows")
@@ -72,7 +72,7 @@ def generate(
     start = time.perf_counter()
     # Threads share whole tiles, so that no bit of the data depends on their number.
     with using_threads(len(os.sched_getaffinity(0))), RowCounter("generate") as counter:
-        dataset = storage.generate_dataset(
+        dataset = generate_module.generate_dataset(
             output,
             function,
             n_samples=n_samples,
@@ -122,10 +122,10 @@ def draw_function(
     """
     import numpy as np
 
-    from rff_dist.accumulation import LinearModel, predict_rows
-    from rff_dist.blocks import Block, Rows
-    from rff_dist.feature_map import draw_feature_map
-    from rff_dist.kernels import default_design
+    from rff_dist.data.blocks import Block, Rows
+    from rff_dist.features.draw import draw_feature_map
+    from rff_dist.kernels.base import default_design
+    from rff_dist.ridge.linear_model import LinearModel, predict_rows
 
     features_seed, weights_seed = np.random.SeedSequence([seed, 1]).generate_state(2, np.uint64).tolist()
     feature_map = draw_feature_map(

@@ -31,7 +31,7 @@ from rff_dist.cli.shell import Report, command
 from rff_dist.errors import IntegrityError, StorageError, UnsafeModelError, VersionError
 
 if TYPE_CHECKING:
-    from rff_dist.storage import Record
+    from rff_dist.storage.records import Record
 
 
 @command("rff-dist info data.zarr", "rff-dist info model --json")
@@ -39,12 +39,12 @@ def info(
     path: Annotated[str, typer.Argument(metavar="PATH", help="A dataset, a model or predictions.")],
 ) -> Report:
     """Describe a dataset, predictions or a model; of a model every byte is checked."""
-    from rff_dist import storage
+    from rff_dist.storage import datasets, records
     from rff_dist.storage.contents import list_arrays
     from rff_dist.storage.locations import POINTER_FILE
 
     try:
-        record = storage.read_record(path)
+        record = records.read_record(path)
     except (IntegrityError, UnsafeModelError, VersionError):
         raise
     except StorageError:
@@ -53,7 +53,7 @@ def info(
     else:
         return _describe_record(path, record, version=_version_of(path))
     if "://" not in path and not Path(path).is_dir():
-        storage.open_dataset(path)  # says what is there instead
+        datasets.open_dataset(path)  # says what is there instead
     attributes, arrays = list_arrays(path)
     shown = {name: value for name, value in attributes.items() if name != "rff_dist"}
     mark = attributes.get("rff_dist")
@@ -83,7 +83,7 @@ def info(
     if kind == "dataset":
         weights = "sample_weight" if "sample_weight" in names and "y" in names else None
         text = any(array.name == "y" and array.header.dtype.kind in "UT" for array in arrays)
-        dataset = storage.open_dataset(path, y=None if text else "y", sample_weight=weights)
+        dataset = datasets.open_dataset(path, y=None if text else "y", sample_weight=weights)
         document["fingerprint"] = dataset.fingerprint()
     return Report(document, _contents_view(document))
 
@@ -123,7 +123,7 @@ def _contents_view(found: Mapping[str, Any]) -> RenderableType:
 
 def _version_of(path: str) -> int | None:
     """Return which version of a registered model is current; None of what is no registered model."""
-    from rff_dist.storage.registry import RegisteredModel
+    from rff_dist.registry.versions import RegisteredModel
 
     pointer = RegisteredModel(path).pointer()
     return None if pointer is None else pointer.number
@@ -224,8 +224,8 @@ def _cluster_facts(record: Record) -> dict[str, str]:
 
 def _cross_validation(record: Record) -> dict[str, Any] | None:
     """Return what a model's table of k-fold errors says; None where alpha was not chosen from one."""
-    from rff_dist.cross_validation import CrossValidation
-    from rff_dist.folds import folds_from_dict
+    from rff_dist.data.folds import folds_from_dict
+    from rff_dist.selection.cross_validation import CrossValidation
 
     prefix, metadata = "selection_", record.metadata
     if f"{prefix}cv_errors" not in record.arrays:

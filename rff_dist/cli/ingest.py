@@ -21,7 +21,7 @@ from rff_dist.cli.shell import Report, command
 from rff_dist.jobs.specs import Ingest
 
 if TYPE_CHECKING:
-    from rff_dist.storage import Ingested
+    from rff_dist.ingest.ingest import Ingested
 
 
 @command(
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 )
 def ingest(job: Ingest) -> Report:
     """Turn files or a query into a dataset or more rows of one, in memory that does not grow with them."""
+    from rff_dist.ingest.ingest import Ingested
     from rff_dist.jobs.ingest import ingest
-    from rff_dist.storage import Ingested
 
     start = time.perf_counter()
     with RowCounter("ingest") as counter:

@@ -12,7 +12,7 @@ from rff_dist.cli.display import facts_view, kernel_words, next_step, plural, so
 from rff_dist.cli.shell import Report, app, command, make_group
 
 if TYPE_CHECKING:
-    from rff_dist.storage.registry import RegisteredModel, Version
+    from rff_dist.registry.versions import RegisteredModel, Version
 
 group = make_group("models", "List, promote and roll back the versions of registered models.")
 app.add_typer(group)
@@ -33,7 +33,7 @@ _OF_SPEC = {"alpha": "alpha", "clusters": "n_clusters"}
 def list_models(registry: RegistryArgument = "models") -> Report:
     """List the registered models in a folder, each with its current version."""
     from rff_dist.jobs.publishing import version_rows
-    from rff_dist.storage.registry import Registry
+    from rff_dist.registry.versions import Registry
 
     found = Registry(registry)
     models: list[dict[str, Any]] = []
@@ -132,7 +132,7 @@ def prune(
 def _open(model: str) -> RegisteredModel:
     """Return a registered model that exists."""
     from rff_dist.errors import StorageError
-    from rff_dist.storage.registry import RegisteredModel
+    from rff_dist.registry.versions import RegisteredModel
 
     registered = RegisteredModel(model)
     if registered.pointer() is None and not registered.versions(last=1):

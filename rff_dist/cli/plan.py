@@ -14,8 +14,8 @@ from rff_dist.jobs.options import TrainFeatures, TrainingSource, Where
 from rff_dist.jobs.ridge_options import DEFAULT_FOLDS, FoldOptions, PenaltyOptions
 
 if TYPE_CHECKING:
-    from rff_dist.automatic import Choices
-    from rff_dist.plan import Plan
+    from rff_dist.ridge.automatic import Choices
+    from rff_dist.ridge.plan import Plan
 
 
 @command(
@@ -37,12 +37,16 @@ def plan(
     """Say what a fit would take: bytes, operations, memory and seconds. Nothing runs but a stop-watch."""
     from functools import partial
 
-    from rff_dist import drawing, pipeline, storage
-    from rff_dist.automatic import choices_of
-    from rff_dist.cross_validation import cross_validation_flops
+    from rff_dist.features import for_dataset
     from rff_dist.jobs.fits import Fit
     from rff_dist.jobs.specs import ridge_options
-    from rff_dist.plan import available_memory, human_bytes, measure_gflops, plan_fit
+    from rff_dist.numerics.machine import available_memory
+    from rff_dist.ridge import fit as pipeline
+    from rff_dist.ridge.automatic import choices_of
+    from rff_dist.ridge.plan import measure_gflops, plan_fit
+    from rff_dist.selection.cross_validation import cross_validation_flops
+    from rff_dist.storage import datasets
+    from rff_dist.text import human_bytes
 
     folds.check(penalty.chosen, features.n_components)
     fit = Fit(options=ridge_options(source, features, penalty, folds))
@@ -51,7 +55,7 @@ def plan(
     here = available_memory()
     limit = (here if serial else here // workers) if memory is None else read_bytes(memory, "--memory")
     solver_limit = here if memory is None else limit
-    dataset = storage.open_dataset(source.data, x=source.x, y=source.y)
+    dataset = datasets.open_dataset(source.data, x=source.x, y=source.y)
     fit.check(dataset)
     plan_with = partial(
         plan_fit,
@@ -64,7 +68,7 @@ def plan(
         n_threads=threads,
         separate_client=not serial,
         alpha_path=not pipeline.is_one_alpha(options.alpha),
-        whitened=drawing.find_features(options.kinds[-1]) is not None,
+        whitened=for_dataset.find_features(options.kinds[-1]) is not None,
         memory_limit=limit,
         client_memory_limit=solver_limit,
     )
@@ -117,9 +121,9 @@ def plan(
 
 def _plan_choosing(choices: Choices, found: Plan, *, n_splits: int, gflops: float) -> dict[str, Any] | None:
     """Return what choosing by folds takes beyond one fit: a first round in this process, and a final."""
-    from rff_dist import automatic
-    from rff_dist.cross_validation import cross_validation_flops
-    from rff_dist.triangular import available_cores
+    from rff_dist.numerics.machine import available_cores
+    from rff_dist.ridge import automatic
+    from rff_dist.selection.cross_validation import cross_validation_flops
 
     if not choices.choosing:
         return None

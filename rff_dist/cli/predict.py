@@ -10,8 +10,8 @@ from rff_dist.jobs.options import Where
 from rff_dist.jobs.specs import Predict
 
 if TYPE_CHECKING:
-    from rff_dist.kmeans_starts import Clusters
-    from rff_dist.model import RidgeModel
+    from rff_dist.kmeans.starts import Clusters
+    from rff_dist.ridge.model import RidgeModel
 
 
 @command(
@@ -53,7 +53,7 @@ def predict(job: Predict, where: Where) -> Report:
 
 def _describe_outputs(model: RidgeModel | Clusters, job: Predict) -> tuple[str, dict[str, Any]]:
     """Return what is written of each row in words, and for the JSON document."""
-    from rff_dist.kmeans_starts import Clusters
+    from rff_dist.kmeans.starts import Clusters
 
     if isinstance(model, Clusters):
         distances = "distances" if job.distances else None

@@ -57,7 +57,7 @@ CANNOT_WRITE, BUSY, INTERRUPTED, TERMINATED = 73, 75, 130, 143
 # Releases of typer have it in different places; in each it is the base of all mistakes in the arguments.
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 
-LOG_FORMATS = ("text", "json")  # of `rff_dist.logs`, which is not imported until it is needed
+LOG_FORMATS = ("text", "json")  # of `rff_dist.engines.logs`, which is not imported until it is needed
 _log_format: ContextVar[str] = ContextVar("log_format", default="text")
 
 out, err = Console(highlight=False), Console(highlight=False, stderr=True)
@@ -339,14 +339,14 @@ def _run_in_log() -> contextlib.AbstractContextManager[Any]:
     """Give this run a name in lines for machines."""
     if not logs_json():
         return contextlib.nullcontext()
-    from rff_dist.logs import of_run
+    from rff_dist.engines.logs import of_run
 
     return of_run(uuid.uuid4().hex[:12])
 
 
 @contextlib.contextmanager
 def _json_messages(*, debug: bool) -> Iterator[None]:
-    from rff_dist.logs import json_lines
+    from rff_dist.engines.logs import json_lines
 
     def show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
         say("warning", str(message), "yellow")
@@ -412,7 +412,7 @@ def hint_line(text: str) -> None:
 
 
 def _write_line(level: str, message: str) -> None:
-    from rff_dist.logs import json_line
+    from rff_dist.engines.logs import json_line
 
     sys.stderr.write(json_line(level, message) + "\n")
 

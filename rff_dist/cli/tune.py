@@ -29,8 +29,8 @@ from rff_dist.jobs.options import Where
 from rff_dist.jobs.specs import Tune
 
 if TYPE_CHECKING:
-    from rff_dist.blocks import Dataset
-    from rff_dist.search import Search
+    from rff_dist.data.blocks import Dataset
+    from rff_dist.ridge.search import Search
 
 
 @command(

@@ -35,19 +35,12 @@ import numpy as np
 from distributed.client import ClosedClientError
 from distributed.comm.core import CommClosedError
 
-from rff_dist import block_memory
-from rff_dist.blocks import Block, BlockFunction
-from rff_dist.engines import Broadcast, Engine, RegionWriter
-from rff_dist.engines.serial import (
-    check_blocks,
-)
-from rff_dist.errors import (
-    ClusterLostError,
-    MissingDependencyError,
-    RFFDistError,
-    StorageError,
-)
-from rff_dist.progress import BlockDone, Observer, announce_pass
+from rff_dist.data.blocks import Block, BlockFunction
+from rff_dist.engines import block_memory
+from rff_dist.engines.progress import BlockDone, Observer, announce_pass
+from rff_dist.engines.protocol import Broadcast, Engine, RegionWriter
+from rff_dist.engines.serial import check_blocks
+from rff_dist.errors import ClusterLostError, MissingDependencyError, RFFDistError, StorageError
 
 if TYPE_CHECKING:
     pass
@@ -63,7 +56,7 @@ from rff_dist.engines.dask_cluster import (
     start_cluster,
 )
 from rff_dist.engines.dask_pass import POLL_S, Pass
-from rff_dist.engines.dask_tasks import (
+from rff_dist.engines.worker import (
     TOPIC,
     CountBlocks,
     PassTask,
@@ -120,7 +113,7 @@ class DaskEngine(Engine):
     memory_limit : int or str, optional
         Bytes ("4 GiB") per worker of the embedded cluster; equal shares of the memory by default.
     observers : iterable of callables
-        Called with the events of `rff_dist.progress`.
+        Called with the events of `rff_dist.engines.progress`.
     insecure : bool
         Allow a scheduler beyond this machine without TLS. Anyone who reaches it can run code on it.
     security : distributed.Security, optional
@@ -330,7 +323,7 @@ class DaskEngine(Engine):
     ) -> T:
         """Reduce `function(block, state)` over all blocks, pairwise in block order, on the workers.
 
-        See `rff_dist.engines.Engine.map_reduce` for the contract. Where `function` is a `BlockTask`
+        See `rff_dist.engines.protocol.Engine.map_reduce` for the contract. Where `function` is a `BlockTask`
         whose source `is_lazy`, the cluster computes the source's collections and the rows never
         pass through the client.
         """

@@ -15,9 +15,9 @@ import numpy as np
 from dask.base import compute
 from dask.delayed import delayed
 
-from rff_dist.blocks import Block, Rows
+from rff_dist.data.blocks import Block, Rows
+from rff_dist.data.memory import ArraysDataset
 from rff_dist.errors import DataError
-from rff_dist.storage.memory import ArraysDataset
 
 __all__ = ["DaskArrayDataset"]
 

@@ -19,17 +19,11 @@ import distributed
 from distributed.comm.addressing import parse_host_port
 from distributed.deploy.utils import nprocesses_nthreads
 
-from rff_dist.engines.serial import (
-    check_optional_count,
-)
-from rff_dist.errors import (
-    ClusterError,
-    ClusterUnavailableError,
-    InvalidParameterError,
-)
+from rff_dist.engines.serial import check_optional_count
+from rff_dist.errors import ClusterError, ClusterUnavailableError, InvalidParameterError
 
 if TYPE_CHECKING:
-    from rff_dist.engines.connection import TLSFiles
+    from rff_dist.engines.cluster import TLSFiles
 
 
 #: Seconds to wait for a scheduler's answer.

@@ -13,27 +13,13 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast
 import distributed
 from distributed.scheduler import KilledWorker
 
-from rff_dist.blocks import Block
-from rff_dist.engines.serial import (
-    PairwiseTree,
-    block_error,
-    name_block,
-)
-from rff_dist.errors import (
-    BlockError,
-    ClusterError,
-    RFFDistError,
-)
+from rff_dist.data.blocks import Block
+from rff_dist.engines.serial import PairwiseTree, block_error, name_block
+from rff_dist.errors import BlockError, ClusterError, RFFDistError
 
 if TYPE_CHECKING:
     from rff_dist.engines.dask import DaskEngine
-from rff_dist.engines.dask_tasks import (
-    BLOCK,
-    BlockFailed,
-    merge_partials,
-    run_block,
-    run_lazy_block,
-)
+from rff_dist.engines.worker import BLOCK, BlockFailed, merge_partials, run_block, run_lazy_block
 
 type Future = distributed.Future[Any]
 

@@ -16,11 +16,12 @@ from numbers import Integral
 
 import numpy as np
 
-from rff_dist import block_memory
-from rff_dist.blocks import Block, BlockFunction, using_threads
-from rff_dist.engines import Broadcast, Engine, RegionWriter
+from rff_dist.data.blocks import Block, BlockFunction
+from rff_dist.engines import block_memory
+from rff_dist.engines.progress import Announcer, BlockDone, Observer, announce_pass
+from rff_dist.engines.protocol import Broadcast, Engine, RegionWriter
 from rff_dist.errors import BlockError, DataError, InvalidParameterError, PlanError, RFFDistError
-from rff_dist.progress import Announcer, BlockDone, Observer, announce_pass
+from rff_dist.numerics.threads import using_threads
 
 __all__ = [
     "PairwiseTree",
@@ -72,7 +73,7 @@ class SerialEngine(Engine):
     n_threads : int, optional
         Threads that a block may use; all CPUs of this process by default.
     observers : iterable of callables
-        Called with the events of `rff_dist.progress`.
+        Called with the events of `rff_dist.engines.progress`.
 
     Raises
     ------
@@ -82,7 +83,7 @@ class SerialEngine(Engine):
     Examples
     --------
     >>> import operator
-    >>> from rff_dist.blocks import cut_blocks
+    >>> from rff_dist.data.blocks import cut_blocks
     >>> blocks = cut_blocks(1_000, 10, rows_per_block=300)
     >>> engine = SerialEngine(n_threads=1)
     >>> engine.map_reduce(lambda block, power: block.n_samples**power, blocks, 2, combine=operator.add)

@@ -10,17 +10,19 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 
-from rff_dist import pipeline, prediction
-from rff_dist.accumulation import LinearModel, predict_rows
-from rff_dist.automatic import RidgeOptions
-from rff_dist.blocks import Block, Dataset, Rows
-from rff_dist.engines import Engine
+from rff_dist.data.blocks import Block, Dataset, Rows
+from rff_dist.engines.protocol import Engine
 from rff_dist.errors import InvalidParameterError
 from rff_dist.estimators.folds import check_cv
 from rff_dist.estimators.inputs import choose_kernel, is_dask, map_for, map_rows, suitable_engine
-from rff_dist.feature_map import FeatureMap, seed_from_random_state
-from rff_dist.kernels import Kernel, LengthScale
-from rff_dist.model import RidgeModel
+from rff_dist.features.draw import seed_from_random_state
+from rff_dist.features.feature_map import FeatureMap
+from rff_dist.kernels.base import Kernel, LengthScale
+from rff_dist.ridge import fit as pipeline
+from rff_dist.ridge import predict as prediction
+from rff_dist.ridge.automatic import RidgeOptions
+from rff_dist.ridge.linear_model import LinearModel, predict_rows
+from rff_dist.ridge.model import RidgeModel
 
 
 class RandomFeatureEstimator(BaseEstimator, ABC):

@@ -16,10 +16,11 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
-from rff_dist import class_prediction, classification
-from rff_dist.accumulation import LinearModel
-from rff_dist.calibration import ScoreCalibration
-from rff_dist.engines import Engine
+from rff_dist.classify import fit as classification
+from rff_dist.classify import predict as class_prediction
+from rff_dist.classify.platt_scaling import ScoreCalibration
+from rff_dist.data.labelled import LabelledDataset
+from rff_dist.engines.protocol import Engine
 from rff_dist.errors import InvalidParameterError
 from rff_dist.estimators.base import PredictRows, RandomFeatureEstimator
 from rff_dist.estimators.folds import as_folds
@@ -31,12 +32,12 @@ from rff_dist.estimators.inputs import (
     map_rows,
     suitable_engine,
 )
-from rff_dist.feature_map import Nystrom
-from rff_dist.frequencies import Design
-from rff_dist.kernels import Kernel
-from rff_dist.model import RidgeModel
-from rff_dist.statistics import RidgeStatistics
-from rff_dist.storage import LabelledDataset
+from rff_dist.features.nystrom import Nystrom
+from rff_dist.frequencies.designs import Design
+from rff_dist.kernels.base import Kernel
+from rff_dist.ridge.linear_model import LinearModel
+from rff_dist.ridge.model import RidgeModel
+from rff_dist.statistics.ridge_statistics import RidgeStatistics
 
 type _Finish = Callable[[NDArray[np.float64]], NDArray[Any]]
 

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rff_dist.blocks import Dataset
+from rff_dist.data.blocks import Dataset
+from rff_dist.data.folds import Folds, PredefinedFolds, find_folds
 from rff_dist.errors import InvalidParameterError
 from rff_dist.estimators.inputs import is_in_memory, with_groups
-from rff_dist.folds import Folds, PredefinedFolds, find_folds
 
 
 def check_cv(cv: Any) -> None:

@@ -15,15 +15,18 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, validate_data
 
-from rff_dist.blocks import Block, Dataset
-from rff_dist.engines import Engine
+from rff_dist.data.blocks import Block, Dataset
+from rff_dist.data.columns import Column, MemoryColumn
+from rff_dist.data.labelled import GroupedDataset
+from rff_dist.data.memory import ArrayDataset, SparseDataset
+from rff_dist.engines.protocol import Engine
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import DataError, InvalidParameterError
-from rff_dist.evidence import check_tunable
-from rff_dist.kernels import Kernel, LengthScale, Stationary, find_kernel, with_length_scale
-from rff_dist.storage import ArrayDataset, SparseDataset, dataset_from_arrays, open_dataset
-from rff_dist.storage.columns import Column, MemoryColumn, StoredColumn, as_column, open_column
-from rff_dist.storage.labelled import GroupedDataset
+from rff_dist.features.evidence import check_tunable
+from rff_dist.kernels.base import Kernel, LengthScale, Stationary, with_length_scale
+from rff_dist.kernels.find import find_kernel
+from rff_dist.storage.columns import StoredColumn, as_column, open_column
+from rff_dist.storage.datasets import dataset_from_arrays, open_dataset
 
 # BLAS sums columns in another order where they are contiguous, as in frames: other bits
 _CHECKS: dict[str, Any] = {"accept_sparse": "csr", "dtype": [np.float64, np.float32], "order": "C"}
@@ -292,7 +295,7 @@ def _current_dask_client() -> Any:
 
 
 def choose_kernel(kernel: str | Kernel, length_scale: Any) -> tuple[Kernel, str | LengthScale]:
-    """Return the kernel and the length scale to draw with, see `drawing.draw`.
+    """Return the kernel and the length scale to draw with, see `features.for_dataset.draw`.
 
     "evidence" and "median" replace the length scale of a kernel object.
 

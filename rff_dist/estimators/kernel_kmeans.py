@@ -11,19 +11,20 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Cluster
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
-from rff_dist import drawing, pipeline
-from rff_dist.blocks import Block, Dataset
+from rff_dist.checks import check_count
+from rff_dist.data.blocks import Block, Dataset
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import DataError, InvalidParameterError, PlanError
 from rff_dist.estimators.inputs import as_dataset, choose_kernel
-from rff_dist.feature_map import Standardizer, seed_from_random_state
-from rff_dist.kernel_kmeans import Centres, Similarities, cluster, improve, labels_from_rows
-from rff_dist.kernels import Kernel
-from rff_dist.kernels.base import check_count
-from rff_dist.plan import available_memory, human_bytes
-
-type FloatArray = NDArray[np.float64]
-type IntArray = NDArray[np.intp]
+from rff_dist.features import for_dataset
+from rff_dist.features.draw import seed_from_random_state
+from rff_dist.features.feature_map import Standardizer
+from rff_dist.kernels.base import Kernel
+from rff_dist.kmeans.exact import Centres, Similarities, cluster, improve, labels_from_rows
+from rff_dist.numerics.machine import available_memory
+from rff_dist.statistics import inspection
+from rff_dist.text import human_bytes
+from rff_dist.typing import FloatArray, IndexArray
 
 N_INIT = 10
 _STRIP_BYTES = 2**22  # of kernel values made at once
@@ -41,7 +42,7 @@ class KernelKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMix
     n_clusters : int, default=8
     kernel : str, Kernel or "precomputed", default="gaussian"
         A name, or a text such as "matern:nu=2.5" or "gaussian:length_scale=2 + linear", see
-        `rff_dist.kernels.find_kernel`. A length scale that
+        `rff_dist.kernels.find.find_kernel`. A length scale that
         a kernel object or a part of it was made with is kept. "precomputed" takes Gram
         matrices in the place of rows: (n_samples, n_samples) for `fit`, (n_rows, n_samples) for `predict`.
     length_scale : "auto", float or array of shape (n_features,), default="auto"
@@ -174,7 +175,7 @@ class KernelKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMix
         """Check what does not depend on the data; return the number of starts."""
         for name in ("n_clusters", "max_iter"):
             check_count(getattr(self, name), name)
-        pipeline.check_standardize(self.standardize)
+        inspection.check_standardize(self.standardize)
         given = not isinstance(self.init, str)
         if not given and self.init != "k-means++":
             raise InvalidParameterError(
@@ -202,7 +203,7 @@ class KernelKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMix
         weights = _check_sample_weight(sample_weight, gram, dtype=np.float64, ensure_non_negative=True)
         return Similarities(gram, weights)
 
-    def _compare(self, X: Any, sample_weight: Any, seed: int) -> tuple[Similarities, IntArray]:
+    def _compare(self, X: Any, sample_weight: Any, seed: int) -> tuple[Similarities, IndexArray]:
         """Return the Gram of the rows in sorted order, and that order."""
         if isinstance(self.length_scale, str) and self.length_scale == "evidence":
             raise InvalidParameterError(
@@ -213,15 +214,15 @@ class KernelKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMix
         dataset = as_dataset(self, X, None, sample_weight, reset=True, supervised=False).without_targets()
         self._check_size(dataset.n_samples)
         engine = SerialEngine()
-        moments = pipeline.inspect(dataset, engine=engine)
-        self._standardizer = pipeline.standardizer_for(dataset, moments, self.standardize, engine=engine)
+        moments = inspection.inspect(dataset, engine=engine)
+        self._standardizer = inspection.standardizer_for(dataset, moments, self.standardize, engine=engine)
         kernel.check_columns(dataset.n_features)
-        self.kernel_ = drawing.resolve_kernel(
+        self.kernel_ = for_dataset.resolve_kernel(
             dataset,
             kernel,
             length_scale=length_scale,
             standardizer=self._standardizer,
-            ranges=pipeline.input_range(moments, self._standardizer),
+            ranges=inspection.input_range(moments, self._standardizer),
             seed=seed,
         )
         inputs, weights = _read(dataset, self._standardizer)
@@ -257,7 +258,7 @@ class KernelKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMix
                 )
             yield strip, values
 
-    def _labels_to_begin_with(self, rows: Similarities, order: IntArray) -> IntArray:
+    def _labels_to_begin_with(self, rows: Similarities, order: IndexArray) -> IndexArray:
         given = np.asarray(self.init)
         n_samples = len(order)
         as_rows = given.shape == (self.n_clusters,)

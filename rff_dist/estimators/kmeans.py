@@ -11,11 +11,8 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Cluster
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
-from rff_dist import drawing, kmeans, kmeans_labels, kmeans_starts, pipeline
-from rff_dist.blocks import Block, Rows
-from rff_dist.cluster_sums import Centres
-from rff_dist.clustering import centre_distances, label_rows
-from rff_dist.engines import Engine
+from rff_dist.data.blocks import Block, Rows
+from rff_dist.engines.protocol import Engine
 from rff_dist.errors import InvalidParameterError
 from rff_dist.estimators.inputs import (
     as_dataset,
@@ -26,10 +23,20 @@ from rff_dist.estimators.inputs import (
     map_rows,
     suitable_engine,
 )
-from rff_dist.feature_map import FeatureMap, Nystrom, seed_from_random_state
-from rff_dist.frequencies import Design
-from rff_dist.kernels import Kernel, LengthScale, find_design
-from rff_dist.kmeans_starts import Clusters
+from rff_dist.features import for_dataset
+from rff_dist.features.draw import seed_from_random_state
+from rff_dist.features.feature_map import FeatureMap
+from rff_dist.features.nystrom import Nystrom
+from rff_dist.frequencies.designs import Design
+from rff_dist.kernels.base import Kernel, LengthScale, find_design
+from rff_dist.kmeans import fit as kmeans
+from rff_dist.kmeans import labels as kmeans_labels
+from rff_dist.kmeans import starts as kmeans_starts
+from rff_dist.kmeans.cluster_sums import Centres
+from rff_dist.kmeans.lloyd_pass import centre_distances, label_rows
+from rff_dist.kmeans.starts import Clusters
+from rff_dist.ridge import fit as pipeline
+from rff_dist.statistics import inspection
 
 
 class RFFKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, BaseEstimator):
@@ -45,7 +52,7 @@ class RFFKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin,
     n_clusters : int, default=8
     kernel : str or Kernel, default="gaussian"
         What is approximated: a name, or a text such as "matern:nu=2.5" or "gaussian:length_scale=2 + linear",
-        see `rff_dist.kernels.find_kernel`. A length scale that
+        see `rff_dist.kernels.find.find_kernel`. A length scale that
         a kernel object or a part of it was made with is kept.
     length_scale : "auto", float or array of shape (n_features,), default="auto"
         The length scale, in units of the (standardised) inputs; "auto" is the median distance between
@@ -235,9 +242,9 @@ class RFFKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin,
         return self
 
     def _check_parameters(self) -> tuple[Kernel, str | LengthScale | None]:
-        drawing.find_features(self.features)
-        pipeline.check_standardize(self.standardize)
-        width = drawing.check_width(self.n_components, "phases", self.features)
+        for_dataset.find_features(self.features)
+        inspection.check_standardize(self.standardize)
+        width = for_dataset.check_width(self.n_components, "phases", self.features)
         kmeans.check_principal(self.n_principal, self.normalize, width)
         find_design(self.design)
         if isinstance(self.n_init, str) and self.n_init != "auto":
@@ -297,7 +304,7 @@ class RFFKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin,
         Returns
         -------
         labels : int32 array of shape (n_samples,)
-            A lazy Dask array for a Dask collection, else in memory; `rff_dist.kmeans_labels.write_labels`
+            A lazy Dask array for a Dask collection, else in memory; `rff_dist.kmeans.labels.write_labels`
             writes them to Zarr.
 
         Raises

@@ -9,23 +9,20 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
-from rff_dist import pca, pipeline
-from rff_dist.blocks import Block, Rows
-from rff_dist.components import Projection, project_rows
-from rff_dist.engines import Engine
+from rff_dist.data.blocks import Block, Rows
+from rff_dist.engines.protocol import Engine
 from rff_dist.errors import InvalidParameterError
-from rff_dist.estimators.inputs import (
-    as_dataset,
-    choose_kernel,
-    is_dask,
-    map_for,
-    map_rows,
-    suitable_engine,
-)
-from rff_dist.feature_map import FeatureMap, Nystrom, seed_from_random_state
-from rff_dist.frequencies import Design
-from rff_dist.kernels import Kernel
-from rff_dist.statistics import RidgeStatistics
+from rff_dist.estimators.inputs import as_dataset, choose_kernel, is_dask, map_for, map_rows, suitable_engine
+from rff_dist.features.draw import seed_from_random_state
+from rff_dist.features.feature_map import FeatureMap
+from rff_dist.features.nystrom import Nystrom
+from rff_dist.frequencies.designs import Design
+from rff_dist.kernels.base import Kernel
+from rff_dist.pca import fit as pca
+from rff_dist.pca.components import Projection, project_rows
+from rff_dist.ridge import fit as pipeline
+from rff_dist.statistics import inspection
+from rff_dist.statistics.ridge_statistics import RidgeStatistics
 
 
 class RFFPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
@@ -41,7 +38,7 @@ class RFFPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         Principal components to keep, as in scikit-learn's PCA and KernelPCA; not D.
     kernel : str or Kernel, default="gaussian"
         What is approximated: a name, or a text such as "matern:nu=2.5" or "gaussian:length_scale=2 + linear",
-        see `rff_dist.kernels.find_kernel`. A length scale that
+        see `rff_dist.kernels.find.find_kernel`. A length scale that
         a kernel object or a part of it was made with is kept.
     length_scale : "auto", float or array of shape (n_features,), default="auto"
         The length scale, in units of the (standardised) inputs; "auto" is the median distance between
@@ -100,7 +97,7 @@ class RFFPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     length_scale_ : float, tuple of float or None
         The length scale in use.
     projection_ : Projection
-        What scores are made with: `rff_dist.pca.project` writes those of a large dataset to Zarr with it.
+        What scores are made with: `rff_dist.pca.fit.project` writes those of a large dataset to Zarr with it.
     n_features_in_ : int
         Columns of the inputs.
 
@@ -178,7 +175,7 @@ class RFFPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         PlanError
             If the job needs more memory than there is.
         """
-        pipeline.check_standardize(self.standardize)
+        inspection.check_standardize(self.standardize)
         if not isinstance(self.whiten, bool | np.bool_):
             raise InvalidParameterError(f"`whiten` is {self.whiten!r}; expected True or False")
         if isinstance(self.length_scale, str) and self.length_scale == "evidence":
@@ -232,7 +229,7 @@ class RFFPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         -------
         scores : float64 array of shape (n_samples, n_components_)
             A lazy Dask array for a Dask collection, else a NumPy array in memory. To write the
-            scores of a large dataset to Zarr, use `rff_dist.pca.project`.
+            scores of a large dataset to Zarr, use `rff_dist.pca.fit.project`.
 
         Raises
         ------

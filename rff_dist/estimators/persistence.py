@@ -8,16 +8,18 @@ from typing import Any
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from rff_dist.cluster_model import read_any, write_clusters
+from rff_dist.data.folds import folds_from_dict
 from rff_dist.errors import InvalidParameterError
 from rff_dist.estimators.classifier import RFFClassifier, estimator_of
 from rff_dist.estimators.kmeans import RFFKMeans
 from rff_dist.estimators.ridge import RFFRidge
-from rff_dist.feature_map import FeatureMap, NystromFeatureMap, PrincipalFeatureMap
-from rff_dist.folds import folds_from_dict
-from rff_dist.kmeans_starts import Clusters
-from rff_dist.model import RidgeModel, write_model
-from rff_dist.pipeline import kernel_of
+from rff_dist.features.feature_map import FeatureMap
+from rff_dist.features.nystrom import NystromFeatureMap
+from rff_dist.features.principal import PrincipalFeatureMap
+from rff_dist.kmeans.model import read_any, write_clusters
+from rff_dist.kmeans.starts import Clusters
+from rff_dist.ridge.fit import kernel_of
+from rff_dist.ridge.model import RidgeModel, write_model
 
 
 def save_model(

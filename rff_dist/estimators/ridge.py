@@ -10,23 +10,21 @@ from numpy.typing import NDArray
 from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
-from rff_dist import automatic, pipeline, prediction
-from rff_dist.blocks import Dataset
-from rff_dist.engines import Engine
+from rff_dist.data.blocks import Dataset
+from rff_dist.engines.protocol import Engine
 from rff_dist.errors import DataError, InvalidParameterError, StatisticsError
 from rff_dist.estimators.base import RandomFeatureEstimator
 from rff_dist.estimators.folds import as_folds
-from rff_dist.estimators.inputs import (
-    as_dataset,
-    is_dask,
-    is_in_memory,
-    suitable_engine,
-)
-from rff_dist.feature_map import Nystrom
-from rff_dist.frequencies import Design
-from rff_dist.kernels import Kernel
-from rff_dist.model import RidgeModel
-from rff_dist.statistics import RidgeStatistics
+from rff_dist.estimators.inputs import as_dataset, is_dask, is_in_memory, suitable_engine
+from rff_dist.features.nystrom import Nystrom
+from rff_dist.frequencies.designs import Design
+from rff_dist.kernels.base import Kernel
+from rff_dist.ridge import automatic
+from rff_dist.ridge import fit as pipeline
+from rff_dist.ridge import predict as prediction
+from rff_dist.ridge.model import RidgeModel
+from rff_dist.statistics import passes
+from rff_dist.statistics.ridge_statistics import RidgeStatistics
 
 
 class RFFRidge(MultiOutputMixin, RegressorMixin, RandomFeatureEstimator):
@@ -34,16 +32,17 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, RandomFeatureEstimator):
 
     Minimises ‖y − b − Z w‖² + alpha·‖w‖². Without arguments kernel, length scales, kind of features and
     penalty are chosen by cross-validation: some 15 candidates are compared on up to 10,000 rows, and the best
-    two or three on all rows, from sums that also give the model; see `rff_dist.automatic`. What is given is
-    kept. Where all of it is given there are two passes over the rows: a cheap one of means, and one of
-    O(n_samples · n_components²) that accumulates Z'Z and Z'y exactly. The fit has the same bits on one
+    two or three on all rows, from sums that also give the model; see `rff_dist.ridge.automatic`. What is
+    given is kept. Where all of it is given there are two passes over the rows: a cheap one of means, and one
+    of O(n_samples · n_components²) that accumulates Z'Z and Z'y exactly. The fit has the same bits on one
     thread, many threads or a cluster, and memory does not grow with the rows.
 
     Parameters
     ----------
     kernel : "auto", str or Kernel, default="auto"
         What is approximated. A name, or a text such as "matern:nu=2.5" or "gaussian:length_scale=2 + linear";
-        see `rff_dist.kernels.find_kernel`. A kernel object keeps the length scales that it was made with.
+        see `rff_dist.kernels.find.find_kernel`. A kernel object keeps the length scales that it was made
+        with.
         "auto" compares the Gaussian kernel, Matérn's with ν = 1.5, a linear one, and a sum with it.
     length_scale : "auto", "median", "evidence", float or array of shape (n_features,), default="auto"
         How far the kernel reaches, in units of the (standardised) inputs. "median" is the median distance
@@ -75,7 +74,7 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, RandomFeatureEstimator):
         than 1 % of the error, and more than its standard error over the folds; the others share one.
     conformal : bool or "normalized", default=False
         Whether one more pass counts how far off the rows of held-out folds are, so that `predict_interval`
-        needs no law of the noise; see `rff_dist.conformal`. True makes all intervals equally wide;
+        needs no law of the noise; see `rff_dist.ridge.conformal`. True makes all intervals equally wide;
         "normalized" makes them as wide as the residuals near each row say, by a second regression and one
         more pass, for noise that differs from row to row.
     features : "auto", "fourier", "nystrom" or Nystrom, default="auto"
@@ -259,7 +258,7 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, RandomFeatureEstimator):
         dataset = as_dataset(self, X, y, sample_weight, reset=False)
         self._check_targets(dataset)
         with suitable_engine(self.engine, dataset) as engine:
-            added = pipeline.accumulate(dataset, self.feature_map_, engine=engine, spec=self.statistics_.spec)
+            added = passes.accumulate(dataset, self.feature_map_, engine=engine, spec=self.statistics_.spec)
         self._pending = self.statistics_ + added
         return self
 
@@ -277,13 +276,14 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, RandomFeatureEstimator):
             Whether to return the standard deviation of a new observation as well, whose weight is the mean
             of the training rows' weights above 0, or 1 where weights repeat rows: of its noise, the
             coefficients and the intercept, by Bayesian linear regression with alpha and the kernel taken as
-            known; see `rff_dist.uncertainty`. Not for Dask collections.
+            known; see `rff_dist.ridge.uncertainty`. Not for Dask collections.
 
         Returns
         -------
         y : float64 array of shape (n_samples,) or (n_samples, n_targets)
             A lazy Dask array for a Dask collection, else a NumPy array in memory. To write the
-            predictions of a large dataset to Zarr, use `rff_dist.prediction.predict` or `rff-dist predict`.
+            predictions of a large dataset to Zarr, use `rff_dist.ridge.predict.predict` or `rff-dist
+            predict`.
         std : float64 array of the same shape
             In the targets' units; only with `return_std`.
 
@@ -321,7 +321,7 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, RandomFeatureEstimator):
         ----------
         X : array-like, frame, sparse matrix, Zarr array, dataset, path or URL
             Of shape (n_samples, n_features). To write the intervals of a large dataset to Zarr, use
-            `rff_dist.prediction.predict` or `rff-dist predict --interval`.
+            `rff_dist.ridge.predict.predict` or `rff-dist predict --interval`.
         coverage : float, default=0.95
             In (0, 1).
 

@@ -9,14 +9,19 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
-from rff_dist import drawing, pipeline, prediction
-from rff_dist.blocks import Dataset
+from rff_dist.data.blocks import Dataset
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import InvalidParameterError
 from rff_dist.estimators.inputs import as_dataset, choose_kernel, is_dask, map_for, map_rows
-from rff_dist.feature_map import FeatureMap, Nystrom, check_n_components, seed_from_random_state
-from rff_dist.frequencies import Design
-from rff_dist.kernels import Kernel
+from rff_dist.features import for_dataset
+from rff_dist.features.draw import check_n_components, seed_from_random_state
+from rff_dist.features.feature_map import FeatureMap
+from rff_dist.features.nystrom import Nystrom
+from rff_dist.frequencies.designs import Design
+from rff_dist.kernels.base import Kernel
+from rff_dist.ridge import fit as pipeline
+from rff_dist.ridge import predict as prediction
+from rff_dist.statistics import inspection
 
 
 class RFFSampler(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
@@ -29,7 +34,7 @@ class RFFSampler(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
     ----------
     kernel : str or Kernel, default="gaussian"
         What is approximated: a name, or a text such as "matern:nu=2.5" or "gaussian:length_scale=2 + linear",
-        see `rff_dist.kernels.find_kernel`. A length scale that
+        see `rff_dist.kernels.find.find_kernel`. A length scale that
         a kernel object or a part of it was made with is kept.
     length_scale : "auto", float or array of shape (n_features,), default="auto"
         The length scale, in the inputs' units; "auto" is the median distance between rows of a
@@ -110,7 +115,7 @@ class RFFSampler(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
         kernel, length_scale = choose_kernel(self.kernel, self.length_scale)
         check_n_components(self.n_components, "phases")
         dataset = as_dataset(self, X, reset=True, supervised=False)
-        self.feature_map_ = drawing.draw(
+        self.feature_map_ = for_dataset.draw(
             dataset,
             kernel,
             length_scale=length_scale,
@@ -164,8 +169,8 @@ class RFFSampler(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
 
 
 def _input_range(dataset: Dataset) -> Any:
-    moments = pipeline.inspect(dataset, engine=SerialEngine())
-    return pipeline.input_range(moments, None)
+    moments = inspection.inspect(dataset, engine=SerialEngine())
+    return inspection.input_range(moments, None)
 
 
 class _Transform:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rff_dist.errors import InvalidParameterError
-
-type FloatArray = NDArray[np.float64]
+from rff_dist.typing import FloatArray
 
 FREQUENCY_STREAM = 0
 RADIUS_STREAM = 1

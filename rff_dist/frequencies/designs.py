@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import special
 
 from rff_dist.errors import InvalidParameterError
@@ -20,8 +19,7 @@ from rff_dist.frequencies.counter import (
 from rff_dist.frequencies.hadamard import CHUNK, HadamardBlocks
 from rff_dist.frequencies.measures import GaussianMixture, SpectralMeasure
 from rff_dist.frequencies.sobol import scrambled_sobol
-
-type FloatArray = NDArray[np.float64]
+from rff_dist.typing import FloatArray
 
 
 class Design(Protocol):

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import linalg
 
-from rff_dist.frequencies.counter import FloatArray
+from rff_dist.typing import FloatArray
 
 CHUNK = 16  # coordinates that a rotation mixes
 _LARGEST_FACTOR = 4  # binary logarithm of the Kronecker factors' order: 16 is the fastest

@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import special
 
-type FloatArray = NDArray[np.float64]
+from rff_dist.typing import FloatArray
 
 
 class SpectralMeasure(Protocol):

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rff_dist.errors import InvalidParameterError
-from rff_dist.frequencies.counter import SCRAMBLE_STREAM, FloatArray
-
-type BitArray = NDArray[np.uint64]
+from rff_dist.frequencies.counter import SCRAMBLE_STREAM
+from rff_dist.typing import BitArray, FloatArray
 
 N_DIMENSIONS = 21_201  # Joe & Kuo (2008) have direction numbers for these, and SciPy the numbers
 _DIGITS = 30  # of SciPy's points: 2**30 of them differ

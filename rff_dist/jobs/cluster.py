@@ -12,24 +12,32 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from rff_dist import choosing_k, kmeans, kmeans_labels, kmeans_starts, pipeline
-from rff_dist.agreement import Contingency
-from rff_dist.blocks import Moments
-from rff_dist.choosing_k import Comparison
-from rff_dist.cluster_model import digest_of
-from rff_dist.engines import Engine
+from rff_dist.data.columns import Column
+from rff_dist.engines.protocol import Engine
 from rff_dist.errors import InvalidParameterError
-from rff_dist.feature_map import FeatureMap
+from rff_dist.features.feature_map import FeatureMap
 from rff_dist.jobs.publishing import check_place, store
 from rff_dist.jobs.specs import Clustering
-from rff_dist.jobs.steps import Runner, Skipped, Step, Summary, run_steps
-from rff_dist.kmeans import LloydPass
-from rff_dist.kmeans_labels import StagedLabels
-from rff_dist.kmeans_starts import Clusters
-from rff_dist.storage import Column, ZarrDataset, open_dataset, redact
+from rff_dist.jobs.steps import Runner, Skipped, Step, run_steps
+from rff_dist.kmeans import choosing_k
+from rff_dist.kmeans import fit as kmeans
+from rff_dist.kmeans import labels as kmeans_labels
+from rff_dist.kmeans import starts as kmeans_starts
+from rff_dist.kmeans.agreement import Contingency
+from rff_dist.kmeans.choosing_k import Comparison
+from rff_dist.kmeans.fit import LloydPass
+from rff_dist.kmeans.labels import StagedLabels
+from rff_dist.kmeans.model import digest_of
+from rff_dist.kmeans.starts import Clusters
+from rff_dist.ridge import fit as pipeline
+from rff_dist.statistics import inspection
+from rff_dist.statistics.moments import Moments
 from rff_dist.storage.columns import column_of
+from rff_dist.storage.datasets import ZarrDataset, open_dataset
 from rff_dist.storage.leases import Lease, hold
 from rff_dist.storage.locations import check_output, parse_location
+from rff_dist.text import redact
+from rff_dist.typing import Summary
 
 __all__ = ["ClusteringRun", "cluster", "open_clustering"]
 
@@ -110,13 +118,13 @@ class ClusteringRun:
     def inspect(self) -> Summary:
         """Check every value and measure means and deviations, in one cheap pass."""
         dataset, engine = self.dataset, self.engine
-        self.moments = pipeline.inspect(dataset, engine=engine)
+        self.moments = inspection.inspect(dataset, engine=engine)
         return {
             "data": redact(dataset.url or ""),
             "fingerprint": dataset.fingerprint(),
             "n_samples": dataset.n_samples,
             "n_features": dataset.n_features,
-            "n_blocks": len(pipeline.blocks_of(dataset)),
+            "n_blocks": len(inspection.blocks_of(dataset)),
             "n_workers": engine.n_workers,
             "n_threads": engine.n_threads,
         }

@@ -8,20 +8,25 @@ from typing import Any
 
 import numpy as np
 
-from rff_dist import automatic, classification, pipeline, search
-from rff_dist.automatic import RidgeOptions
-from rff_dist.blocks import Dataset
-from rff_dist.engines import Engine
+from rff_dist.classify import fit as classification
+from rff_dist.data.blocks import Dataset
+from rff_dist.data.columns import Column
+from rff_dist.data.labelled import GroupedDataset
+from rff_dist.data.memory import ArrayDataset
+from rff_dist.engines.protocol import Engine
 from rff_dist.errors import DataError, InvalidParameterError
-from rff_dist.feature_map import check_map
+from rff_dist.features.draw import check_map
 from rff_dist.jobs.options import SupervisedSource
-from rff_dist.jobs.steps import Summary
-from rff_dist.kernels import check_design, default_design
-from rff_dist.model import RidgeModel
-from rff_dist.pipeline import Solved
-from rff_dist.storage import ArrayDataset, Column, open_dataset, redact
+from rff_dist.kernels.base import check_design, default_design
+from rff_dist.ridge import automatic, search
+from rff_dist.ridge import fit as pipeline
+from rff_dist.ridge.automatic import RidgeOptions
+from rff_dist.ridge.fit import Solved
+from rff_dist.ridge.model import RidgeModel
 from rff_dist.storage.columns import column_of
-from rff_dist.storage.labelled import GroupedDataset
+from rff_dist.storage.datasets import open_dataset
+from rff_dist.text import redact
+from rff_dist.typing import Summary
 
 __all__ = [
     "Fit",
@@ -103,12 +108,12 @@ class Fit:
     options : RidgeOptions
         Of the regression, or of ridge on class codes.
     loss : str or None
-        Of a classifier, see `classification.fit`; None for a regression.
+        Of a classifier, see `classify.fit.fit`; None for a regression.
     class_weight : "balanced" or None
         Of a classifier.
     candidates : sequence of Candidate, or None
         What is compared on all rows and with all components, in the place of the kernel and length scale of
-        the options; see `search.search`.
+        the options; see `ridge.search.search`.
     """
 
     options: RidgeOptions
@@ -171,7 +176,7 @@ class Fit:
             )
 
     def choices(self, dataset: Dataset, *, engine: Engine) -> automatic.Choices:
-        """Return what the fit begins with, if memory allows it; see `automatic.choices_of`."""
+        """Return what the fit begins with, if memory allows it; see `ridge.automatic.choices_of`."""
         return automatic.choices_of(dataset, self.options, engine=engine, candidates=self.candidates)
 
     def run(self, source: JobData, *, engine: Engine) -> Trained:

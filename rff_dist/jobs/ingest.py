@@ -8,11 +8,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from rff_dist import storage
+from rff_dist.ingest import ingest as ingest_module
+from rff_dist.ingest.ingest import Ingested
+from rff_dist.ingest.queries import CONNECTION_VARIABLE, Query
 from rff_dist.jobs.specs import Ingest
-from rff_dist.jobs.steps import Step, Summary
-from rff_dist.storage import Ingested, Query, ZarrDataset, redact
-from rff_dist.storage.queries import CONNECTION_VARIABLE
+from rff_dist.jobs.steps import Step
+from rff_dist.storage.datasets import ZarrDataset
+from rff_dist.text import redact
+from rff_dist.typing import Summary
 
 __all__ = ["Ingestion", "ingest"]
 
@@ -84,5 +87,5 @@ def ingest(
         "observer": observer,
     }
     if job.append:
-        return storage.ingest_more(source, job.data, **options)
-    return storage.ingest(source, job.data, **options, overwrite=job.overwrite)
+        return ingest_module.ingest_more(source, job.data, **options)
+    return ingest_module.ingest(source, job.data, **options, overwrite=job.overwrite)

@@ -14,9 +14,9 @@ from rff_dist.errors import InvalidParameterError
 from rff_dist.jobs.fields import group, option
 
 if TYPE_CHECKING:
-    from rff_dist.engines.connection import Cluster
-    from rff_dist.feature_map import Nystrom
-    from rff_dist.kernels import Kernel, LengthScale
+    from rff_dist.engines.cluster import Cluster
+    from rff_dist.features.nystrom import Nystrom
+    from rff_dist.kernels.base import Kernel, LengthScale
 
 type Positive = Annotated[float, Gt(0)]
 type NonNegative = Annotated[float, Ge(0)]
@@ -169,13 +169,14 @@ class Features(Drawing):
 
     def make_kernel(self) -> Kernel:
         """Return the kernel, with its length scale where that is given in numbers."""
-        from rff_dist.kernels import with_length_scale
+        from rff_dist.kernels.base import with_length_scale
 
         kernel = self._bare_kernel()
         return kernel if isinstance(self.scale, str) else with_length_scale(kernel, self.scale)
 
     def _bare_kernel(self) -> Kernel:
-        from rff_dist.kernels import Matern, find_kernel
+        from rff_dist.kernels.find import find_kernel
+        from rff_dist.kernels.stationary import Matern
 
         return find_kernel(self.kernel) if self.nu is None else Matern(nu=self.nu)
 
@@ -214,7 +215,7 @@ class TrainFeatures(Features):
     @property
     def given_kernel(self) -> str | Kernel:
         """The kernel as `RidgeOptions` takes it: auto stays a name, and so does a length scale."""
-        from rff_dist.kernels import Matern
+        from rff_dist.kernels.stationary import Matern
 
         return self.kernel if self.nu is None else Matern(nu=self.nu)
 
@@ -271,9 +272,9 @@ class ClusterFeatures(Features):
     )
 
     def __post_init__(self) -> None:
-        from rff_dist import kmeans
-        from rff_dist.drawing import check_width
-        from rff_dist.feature_map import check_map
+        from rff_dist.features.draw import check_map
+        from rff_dist.features.for_dataset import check_width
+        from rff_dist.kmeans import fit as kmeans
 
         super().__post_init__()
         check_map(self.map)
@@ -285,14 +286,14 @@ class ClusterFeatures(Features):
     @property
     def arrangement(self) -> str:
         """How frequencies are arranged."""
-        from rff_dist.kernels import default_design
+        from rff_dist.kernels.base import default_design
 
         return self.design or default_design(self.make_kernel())
 
     def check_columns(self, n_features: int | None = None) -> None:
         """Check that kernel and design suit each other, and so many columns."""
-        from rff_dist.drawing import find_features
-        from rff_dist.kernels import check_design
+        from rff_dist.features.for_dataset import find_features
+        from rff_dist.kernels.base import check_design
 
         kernel = self.make_kernel()
         if n_features is None:
@@ -309,7 +310,7 @@ class ClusterFeatures(Features):
 
 
 def _kind(features: str, centres: str | None) -> str | Nystrom:
-    from rff_dist.feature_map import Nystrom
+    from rff_dist.features.nystrom import Nystrom
 
     return features if features != "nystrom" else Nystrom() if centres is None else Nystrom(centres)
 
@@ -374,7 +375,8 @@ class Lloyd:
     )
 
     def __post_init__(self) -> None:
-        from rff_dist import choosing_k, kmeans_starts
+        from rff_dist.kmeans import choosing_k
+        from rff_dist.kmeans import starts as kmeans_starts
 
         if self.choose is not None and len(self.numbers) == 1:
             raise InvalidParameterError(
@@ -478,7 +480,7 @@ class Where:
     @property
     def cluster(self) -> Cluster:
         """What the options say."""
-        from rff_dist.engines.connection import Cluster
+        from rff_dist.engines.cluster import Cluster
 
         return Cluster(
             scheduler=self.scheduler,

@@ -6,12 +6,12 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from rff_dist.cluster_model import write_clusters
-from rff_dist.kmeans_starts import Clusters
-from rff_dist.model import RidgeModel, write_model
-from rff_dist.pipeline import kernel_of
+from rff_dist.kmeans.model import write_clusters
+from rff_dist.kmeans.starts import Clusters
+from rff_dist.registry.versions import RegisteredModel, Version
+from rff_dist.ridge.fit import kernel_of
+from rff_dist.ridge.model import RidgeModel, write_model
 from rff_dist.storage.locations import Location, check_output, parse_location
-from rff_dist.storage.registry import RegisteredModel, Version
 
 __all__ = ["check_place", "lineage_of", "publish", "store", "version_rows", "write"]
 

@@ -24,32 +24,18 @@ from typing import Any
 
 import numpy as np
 
-from rff_dist import pipeline
-from rff_dist.blocks import Dataset
-from rff_dist.drift import LEVEL, Batch, ColumnMoments, Drift, ErrorSums, check_level, judge_drift
-from rff_dist.engines import Engine
+from rff_dist.data.blocks import Dataset
+from rff_dist.engines.protocol import Engine
 from rff_dist.errors import InvalidParameterError, PlanError, StatisticsError
-from rff_dist.feature_map import NystromFeatureMap
+from rff_dist.features.nystrom import NystromFeatureMap
 from rff_dist.jobs.publishing import publish
 from rff_dist.jobs.specs import Update
-from rff_dist.jobs.steps import Runner, Step, Summary, in_this_process, run_steps
-from rff_dist.model import KIND, RidgeModel, model_from, write_model
-from rff_dist.plan import human_bytes
-from rff_dist.statistics import RidgeStatistics
-from rff_dist.storage import Record, open_dataset, read_record, redact
-from rff_dist.storage.documents import parse_document, sign_document
-from rff_dist.storage.leases import Lease, hold
-from rff_dist.storage.locations import (
-    Location,
-    holds_versions,
-    open_store,
-    parse_location,
-    read_bytes,
-    write_bytes,
-)
-from rff_dist.storage.models import peek_record
-from rff_dist.storage.registry import RegisteredModel, Version
-from rff_dist.update import (
+from rff_dist.jobs.steps import Runner, Step, in_this_process, run_steps
+from rff_dist.registry.versions import RegisteredModel, Version
+from rff_dist.ridge import fit as pipeline
+from rff_dist.ridge.drift import LEVEL, Batch, Drift, ErrorSums, check_level, judge_drift
+from rff_dist.ridge.model import KIND, RidgeModel, model_from, write_model
+from rff_dist.ridge.update import (
     TOLERANCE,
     Gate,
     HeldOut,
@@ -65,6 +51,22 @@ from rff_dist.update import (
     score_new_rows,
     solve_update,
 )
+from rff_dist.statistics.moments import ColumnMoments
+from rff_dist.statistics.ridge_statistics import RidgeStatistics
+from rff_dist.storage.datasets import open_dataset
+from rff_dist.storage.documents import parse_document, sign_document
+from rff_dist.storage.leases import Lease, hold
+from rff_dist.storage.locations import (
+    Location,
+    holds_versions,
+    open_store,
+    parse_location,
+    read_bytes,
+    write_bytes,
+)
+from rff_dist.storage.records import Record, peek_record, read_record
+from rff_dist.text import human_bytes, redact
+from rff_dist.typing import Summary
 
 __all__ = [
     "Refresh",

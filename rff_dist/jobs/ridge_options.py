@@ -9,7 +9,7 @@ from rff_dist.jobs.fields import group, option
 from rff_dist.jobs.options import FoldCount, NonNegative, Positive, Positives
 
 if TYPE_CHECKING:
-    from rff_dist.folds import Folds
+    from rff_dist.data.folds import Folds
 
 DEFAULT_FOLDS = 5
 
@@ -63,7 +63,7 @@ class PenaltyOptions:
             )
 
     def _check_select(self, select: str) -> None:
-        from rff_dist.pipeline import ALPHA_NAMES
+        from rff_dist.ridge.fit import ALPHA_NAMES
 
         names = [name for name in ALPHA_NAMES if name != "auto"]
         if select not in names:
@@ -151,7 +151,7 @@ class FoldOptions:
     @property
     def cv(self) -> int | Folds | None:
         """The folds; None leaves them to what memory holds."""
-        from rff_dist.folds import GroupFolds, TimeFolds
+        from rff_dist.data.folds import GroupFolds, TimeFolds
 
         n_folds = self.folds or DEFAULT_FOLDS
         if self.group_by is not None:
@@ -160,7 +160,7 @@ class FoldOptions:
 
     def check(self, alpha: Any, n_components: Any) -> None:
         """Check that what needs cross-validation and what chooses alpha go together."""
-        from rff_dist.pipeline import CV_NAMES
+        from rff_dist.ridge.fit import CV_NAMES
 
         if not isinstance(alpha, str) or alpha in CV_NAMES:
             return
@@ -197,7 +197,7 @@ class Classes:
     )
 
     def __post_init__(self) -> None:
-        from rff_dist.classification import check_loss
+        from rff_dist.classify.fit import check_loss
 
         for name in ("loss", "class_weight"):
             if getattr(self, name) is not None and not self.classify:

@@ -9,25 +9,29 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from rff_dist import class_prediction, kmeans_labels, prediction
-from rff_dist.accumulation import Errors
-from rff_dist.agreement import Contingency
-from rff_dist.blocks import Dataset
-from rff_dist.cluster_model import digest_of, read_any
-from rff_dist.confusion import Confusion
-from rff_dist.engines import Engine
+from rff_dist.classify import predict as class_prediction
+from rff_dist.classify.confusion import Confusion
+from rff_dist.data.blocks import Dataset
+from rff_dist.data.labelled import LabelledDataset
+from rff_dist.engines.protocol import Engine
 from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.jobs.specs import Evaluate, Predict
-from rff_dist.jobs.steps import Runner, Step, Summary, run_steps
-from rff_dist.kmeans_starts import Clusters
-from rff_dist.model import RidgeModel
-from rff_dist.storage import ZarrDataset, open_dataset, redact
+from rff_dist.jobs.steps import Runner, Step, run_steps
+from rff_dist.kmeans import labels as kmeans_labels
+from rff_dist.kmeans.agreement import Contingency
+from rff_dist.kmeans.model import digest_of, read_any
+from rff_dist.kmeans.starts import Clusters
+from rff_dist.registry.versions import RegisteredModel
+from rff_dist.ridge import predict as prediction
+from rff_dist.ridge.evaluation import Errors
+from rff_dist.ridge.model import RidgeModel
+from rff_dist.ridge.uncertainty import Calibration
 from rff_dist.storage.columns import column_of
-from rff_dist.storage.labelled import LabelledDataset
+from rff_dist.storage.datasets import ZarrDataset, open_dataset
 from rff_dist.storage.leases import hold
 from rff_dist.storage.locations import check_output, holds_versions, parse_location
-from rff_dist.storage.registry import RegisteredModel
-from rff_dist.uncertainty import Calibration
+from rff_dist.text import redact
+from rff_dist.typing import Summary
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +184,8 @@ def score(
     Raises
     ------
     RFFDistError
-        As `check_wanted`, `prediction.predict`, `class_prediction.predict` and `kmeans_labels.write_labels`.
+        As `check_wanted`, `ridge.predict.predict`, `classify.predict.predict` and
+        `kmeans.labels.write_labels`.
     """
     check_wanted(scoring, wanted)
     model = scoring.model

@@ -25,8 +25,8 @@ from rff_dist.jobs.options import (
 from rff_dist.jobs.ridge_options import Classes, FoldOptions, PenaltyOptions, TrainPenalty, TunePenalty
 
 if TYPE_CHECKING:
-    from rff_dist.automatic import RidgeOptions
     from rff_dist.jobs.fits import Fit
+    from rff_dist.ridge.automatic import RidgeOptions
 
 _TEST = "Path or URL of test data to evaluate the model on; if left out, it is not evaluated."
 
@@ -62,7 +62,7 @@ class Train:
 
     def to_fit(self) -> Fit:
         """Return what is trained, as the library takes it."""
-        from rff_dist.class_prediction import SQUARED
+        from rff_dist.classify.predict import SQUARED
         from rff_dist.jobs.fits import Fit
 
         classes = self.classes
@@ -94,7 +94,7 @@ class Tune:
     def to_fit(self) -> Fit:
         """Return what is compared, as the library takes it."""
         from rff_dist.jobs.fits import Fit
-        from rff_dist.search import make_candidates
+        from rff_dist.ridge.search import make_candidates
 
         candidates = make_candidates(self.features.kernels, self.features.length_scales)
         return Fit(
@@ -110,7 +110,7 @@ def ridge_options(
     folds: FoldOptions,
 ) -> RidgeOptions:
     """Return the options of a regression as the library takes them."""
-    from rff_dist.automatic import RidgeOptions
+    from rff_dist.ridge.automatic import RidgeOptions
 
     given: dict[str, Any] = {}
     if isinstance(features, TrainFeatures):

@@ -5,14 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any
 
-from rff_dist.engines import Engine
+from rff_dist.engines.protocol import Engine
 from rff_dist.engines.serial import SerialEngine
+from rff_dist.typing import Summary
 
-__all__ = ["Runner", "Skipped", "Step", "Summary", "in_this_process", "run_steps", "take"]
-
-type Summary = dict[str, Any]
+__all__ = [
+    "Runner",
+    "Skipped",
+    "Step",
+    "in_this_process",
+    "run_steps",
+    "take",
+]
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,19 +18,22 @@ from typing import Any
 
 import numpy as np
 
-from rff_dist import class_prediction, pipeline, prediction
-from rff_dist.engines import Engine
+from rff_dist.classify import predict as class_prediction
+from rff_dist.data.labelled import LabelledDataset
+from rff_dist.engines.protocol import Engine
 from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.jobs.fits import Fit, JobData, Trained, describe_fit, open_job_data
 from rff_dist.jobs.publishing import check_place, store
 from rff_dist.jobs.specs import Train, Tune
-from rff_dist.jobs.steps import Runner, Skipped, Step, Summary, run_steps
-from rff_dist.model import write_model
-from rff_dist.plan import human_bytes
-from rff_dist.storage import redact, write_record
-from rff_dist.storage.labelled import LabelledDataset
+from rff_dist.jobs.steps import Runner, Skipped, Step, run_steps
+from rff_dist.ridge import fit as pipeline
+from rff_dist.ridge import predict as prediction
+from rff_dist.ridge.model import write_model
 from rff_dist.storage.leases import Lease, hold
 from rff_dist.storage.locations import Location, beside, children, discard, parse_location
+from rff_dist.storage.records import write_record
+from rff_dist.text import human_bytes, redact
+from rff_dist.typing import Summary
 
 __all__ = [
     "Training",

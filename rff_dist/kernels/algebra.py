@@ -8,17 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from rff_dist.checks import is_number
 from rff_dist.errors import DataError, InvalidParameterError
-from rff_dist.frequencies import Design
-from rff_dist.kernels.base import (
-    FloatArray,
-    Kernel,
-    LengthScale,
-    ShiftInvariant,
-    Stationary,
-    Term,
-    is_number,
-)
+from rff_dist.frequencies.designs import Design
+from rff_dist.kernels.base import Kernel, LengthScale, ShiftInvariant, Stationary, Term
+from rff_dist.typing import FloatArray
 
 type _Fill = Callable[[Stationary, tuple[int, ...] | None], LengthScale]
 
@@ -118,7 +112,7 @@ class Scaled(Kernel):
 
     @classmethod
     def from_parameters(cls, parameters: Mapping[str, Any]) -> Kernel:
-        from rff_dist.kernels import kernel_from_dict
+        from rff_dist.kernels.find import kernel_from_dict
 
         return cls(parameters["weight"], kernel_from_dict(parameters["kernel"]))
 
@@ -154,7 +148,7 @@ class _Several(Kernel):
 
 
 def _kernels_of(parameters: Mapping[str, Any]) -> tuple[Kernel, ...]:
-    from rff_dist.kernels import kernel_from_dict
+    from rff_dist.kernels.find import kernel_from_dict
 
     return tuple(kernel_from_dict(values) for values in parameters["kernels"])
 
@@ -329,7 +323,7 @@ class OnColumns(Kernel):
 
     @classmethod
     def from_parameters(cls, parameters: Mapping[str, Any]) -> Kernel:
-        from rff_dist.kernels import kernel_from_dict
+        from rff_dist.kernels.find import kernel_from_dict
 
         return kernel_from_dict(parameters["kernel"]).on(parameters["columns"])
 

@@ -5,38 +5,22 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, ClassVar, Self, TypeGuard
+from typing import Any, ClassVar, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.spatial.distance import cdist
 
+from rff_dist.checks import check_count, check_positive, find_by_name, is_number
 from rff_dist.errors import DataError, InvalidParameterError
-from rff_dist.frequencies import DESIGNS, Design, GaussianMixture, SpectralMeasure, seed_of
-from rff_dist.names import find_by_name
+from rff_dist.frequencies.counter import seed_of
+from rff_dist.frequencies.designs import DESIGNS, Design
+from rff_dist.frequencies.measures import GaussianMixture, SpectralMeasure
+from rff_dist.typing import FloatArray
 
-type FloatArray = NDArray[np.float64]
 type LengthScale = float | tuple[float, ...]
 
 _FAR = 1e100  # all kernels are 0 long before, and the squares of larger distances overflow
-
-
-def check_positive(value: object, name: str) -> float:
-    """Return `value` as a float if it is a finite number above 0.
-
-    Raises
-    ------
-    InvalidParameterError
-        Otherwise.
-    """
-    if not is_number(value) or not 0 < value < np.inf:
-        raise InvalidParameterError(f"`{name}` is {value!r}; expected a finite number above 0")
-    return float(value)
-
-
-def is_number(value: object) -> TypeGuard[float]:
-    """Return whether `value` is a real number, and no truth value."""
-    return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
 
 
 def as_length_scale(value: float | Sequence[float] | np.ndarray) -> LengthScale:
@@ -54,19 +38,6 @@ def as_length_scale(value: float | Sequence[float] | np.ndarray) -> LengthScale:
             f"`length_scale` has shape {np.shape(value)}; expected one number, or one per input column"
         )
     return tuple(check_positive(v, "length_scale") for v in value)  # type: ignore[union-attr]
-
-
-def check_count(value: object, name: str) -> int:
-    """Return `value` as an int if it is an integer of at least 1.
-
-    Raises
-    ------
-    InvalidParameterError
-        Otherwise.
-    """
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
-        raise InvalidParameterError(f"`{name}` is {value!r}; expected an integer of at least 1")
-    return int(value)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,11 +18,10 @@ from numpy.polynomial import legendre
 from numpy.typing import NDArray
 from scipy import special
 
+from rff_dist.checks import is_number
 from rff_dist.errors import InvalidParameterError
-from rff_dist.kernels.base import FloatArray, is_number
 from rff_dist.kernels.stationary import matern_bessel
-
-type ComplexArray = NDArray[np.complex128]
+from rff_dist.typing import ComplexArray, FloatArray
 
 _DEGREE = 15
 _NODES, _NODE_WEIGHTS = legendre.leggauss(_DEGREE + 1)

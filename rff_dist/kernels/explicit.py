@@ -8,8 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from rff_dist.checks import check_count, is_number
 from rff_dist.errors import DataError, InvalidParameterError
-from rff_dist.kernels.base import FloatArray, Kernel, check_count, is_number
+from rff_dist.kernels.base import Kernel
+from rff_dist.typing import FloatArray
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import special
 
+from rff_dist.checks import check_count, check_positive
 from rff_dist.errors import DataError, InvalidParameterError
-from rff_dist.kernels.base import FloatArray, check_count, check_positive
 from rff_dist.kernels.characteristic import fit_panels, panel_nodes
+from rff_dist.typing import FloatArray
 
 _EXTENT = 50  # half-widths of the function
 _N_POINTS = 2**13  # of the grid in one dimension

@@ -11,10 +11,10 @@ from numpy.typing import ArrayLike
 from scipy.spatial.distance import cdist
 
 from rff_dist.errors import InvalidParameterError
-from rff_dist.frequencies import ProductMeasure, SpectralMeasure
-from rff_dist.frequencies.measures import NormalMixture
-from rff_dist.kernels.base import FloatArray, LengthScale, Stationary
+from rff_dist.frequencies.measures import NormalMixture, ProductMeasure, SpectralMeasure
+from rff_dist.kernels.base import LengthScale, Stationary
 from rff_dist.kernels.characteristic import Law
+from rff_dist.typing import FloatArray
 
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)

@@ -8,8 +8,10 @@ from typing import Any, Self
 import numpy as np
 from scipy import special
 
-from rff_dist.frequencies import GaussianMixture, ProductMeasure, SpectralMeasure
-from rff_dist.kernels.base import FloatArray, OfCoordinates, OfDistance, check_positive
+from rff_dist.checks import check_positive
+from rff_dist.frequencies.measures import GaussianMixture, ProductMeasure, SpectralMeasure
+from rff_dist.kernels.base import OfCoordinates, OfDistance
+from rff_dist.typing import FloatArray
 
 
 @dataclass(frozen=True, repr=False)

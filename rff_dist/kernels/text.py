@@ -7,10 +7,10 @@ import re
 from collections.abc import Mapping
 from inspect import signature
 
+from rff_dist.checks import find_by_name
 from rff_dist.errors import InvalidParameterError
 from rff_dist.kernels.algebra import Constant
 from rff_dist.kernels.base import Kernel, Stationary
-from rff_dist.names import find_by_name
 
 _PLUS = re.compile(r"(?<![0-9.][eE])(?<!=)\+")  # not the sign of a number or of its exponent
 _FORM = "expected a form such as 'matern:nu=1.5' or 'gaussian:length_scale=2 + 0.1 * linear'"

@@ -33,24 +33,12 @@ from zarr.core.buffer import Buffer
 from zarr.core.sync import sync
 from zarr.storage import LocalStore
 
+from rff_dist.data.columns import is_text
+from rff_dist.data.memory import as_bytes
 from rff_dist.errors import ConflictError, DataError, RFFDistError, StorageError, VersionError
-from rff_dist.storage.arrays import (
-    MAX_ROWS,
-    Header,
-    describe,
-    load_json,
-    read_header,
-    read_rows,
-    with_shape,
-)
-from rff_dist.storage.columns import is_text
+from rff_dist.storage.arrays import MAX_ROWS, Header, describe, load_json, read_header, read_rows, with_shape
 from rff_dist.storage.conditional import Tagged, read_tagged, replace_bytes
-from rff_dist.storage.datasets import (
-    FORMAT_VERSION,
-    committed_rows,
-    open_complete_group,
-    open_existing,
-)
+from rff_dist.storage.datasets import FORMAT_VERSION, committed_rows, open_complete_group, open_existing
 from rff_dist.storage.generations import MANIFEST, resolve
 from rff_dist.storage.leases import Lease, hold
 from rff_dist.storage.locations import (
@@ -62,7 +50,6 @@ from rff_dist.storage.locations import (
     write_bytes,
     writing_advice,
 )
-from rff_dist.storage.memory import as_bytes
 from rff_dist.storage.sources import RowBatch, column_names, read_source
 from rff_dist.storage.writing import Progress, name_parts
 

@@ -16,9 +16,9 @@ from zarr.abc.store import Store
 from zarr.codecs import Crc32cCodec
 from zarr.errors import ChunkNotFoundError
 
+from rff_dist.data.memory import as_bytes
 from rff_dist.errors import IntegrityError, StorageError
 from rff_dist.storage.locations import explain, is_store_error, read_bytes
-from rff_dist.storage.memory import as_bytes
 
 MAX_ROWS = 2**40
 CHUNK_TARGET_BYTES = 16 * 2**20

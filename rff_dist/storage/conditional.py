@@ -150,12 +150,7 @@ def _locked(store: Store, key: str) -> Iterator[None]:
 def _put(store: ObjectStore[Any], key: str, content: bytes, expected: Tagged | None, where: Any) -> bool:
     """Write to an object store under a condition."""
     import obstore
-    from obstore.exceptions import (
-        AlreadyExistsError,
-        GenericError,
-        NotSupportedError,
-        PreconditionError,
-    )
+    from obstore.exceptions import AlreadyExistsError, GenericError, NotSupportedError, PreconditionError
 
     if expected is not None and not expected.tag:
         return _put_unguarded(store, key, content, expected, where)

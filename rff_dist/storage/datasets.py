@@ -20,7 +20,16 @@ import zarr
 from zarr.abc.store import Store
 from zarr.storage import LocalStore
 
-from rff_dist.blocks import Block, Rows
+from rff_dist.data.blocks import Block, Rows
+from rff_dist.data.memory import (
+    ArraysDataset,
+    Sample,
+    as_targets,
+    check_indices,
+    digest_array,
+    require_columns,
+    require_numbers,
+)
 from rff_dist.errors import DataError, InvalidParameterError, StorageError
 from rff_dist.storage.arrays import (
     MAX_ROWS,
@@ -36,23 +45,7 @@ from rff_dist.storage.arrays import (
     with_shape,
 )
 from rff_dist.storage.generations import MANIFEST, resolve
-from rff_dist.storage.locations import (
-    Location,
-    exists,
-    open_store,
-    parse_location,
-    read_bytes,
-    unfinished,
-)
-from rff_dist.storage.memory import (
-    ArraysDataset,
-    Sample,
-    as_targets,
-    check_indices,
-    digest_array,
-    require_columns,
-    require_numbers,
-)
+from rff_dist.storage.locations import Location, exists, open_store, parse_location, read_bytes, unfinished
 
 FORMAT_VERSION = 1
 _WEIGHTS = "sample_weight"  # the array's name where this package writes one
@@ -384,7 +377,7 @@ def open_existing(location: Location, place: Location | None = None) -> tuple[St
         if not path.is_dir():
             raise StorageError(
                 f"{path} is a file; expected a Zarr group, which is a folder. "
-                "Turn CSV, Parquet or NumPy files into one with rff_dist.storage.ingest (rff-dist ingest)"
+                "Turn CSV, Parquet or NumPy files into one with rff_dist.ingest.ingest (rff-dist ingest)"
             )
     elif location.is_remote and not exists(location):
         raise StorageError(f"no dataset at {location}: expected a Zarr group")

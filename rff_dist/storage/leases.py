@@ -31,7 +31,8 @@ from zarr.buffer.cpu import Buffer
 from zarr.core.sync import sync
 
 from rff_dist.errors import OutputBusyError, RFFDistError, StorageError
-from rff_dist.storage.locations import Location, open_store, parse_location, read_bytes, redact, write_bytes
+from rff_dist.storage.locations import Location, open_store, parse_location, read_bytes, write_bytes
+from rff_dist.text import redact
 
 __all__ = ["BEAT_S", "EXPIRES_S", "Lease", "hold"]
 

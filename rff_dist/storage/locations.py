@@ -29,6 +29,7 @@ from zarr.core.sync import sync
 from zarr.storage import LocalStore, MemoryStore, ObjectStore
 
 from rff_dist.errors import MissingDependencyError, OutputExistsError, StorageError
+from rff_dist.text import redact
 
 logger = logging.getLogger(__name__)
 
@@ -128,14 +129,6 @@ def parse_location(url: str | os.PathLike[str]) -> Location:
     if not rest.strip("/"):
         raise StorageError(f"{text} names nothing; expected {scheme}://name")
     return Location(scheme, rest.rstrip("/"))
-
-
-def redact(url: str) -> str:
-    """Replace user names, passwords, queries and fragments of URLs by `***`, for logs and errors."""
-    text = re.sub(r"(://)[^/@]*@", r"\1***@", url)
-    if "://" in text and not text.lower().startswith("file://"):
-        text = re.sub(r"[?#].*", "?***", text)
-    return text
 
 
 def open_store(location: Location, *, read_only: bool) -> Store:

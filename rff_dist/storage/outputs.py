@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import zarr
 
-from rff_dist.blocks import Block
+from rff_dist.data.blocks import Block
+from rff_dist.data.columns import TEXT
 from rff_dist.errors import DataError, InvalidParameterError, RFFDistError, StorageError
 from rff_dist.storage.arrays import create_array, describe
-from rff_dist.storage.columns import TEXT
 from rff_dist.storage.datasets import FORMAT_VERSION
 from rff_dist.storage.generations import MANIFEST, begin, put_in_place
 from rff_dist.storage.locations import (

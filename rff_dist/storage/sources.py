@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 import zarr
 
-from rff_dist.blocks import Block, cut_blocks
+from rff_dist.data.blocks import Block, cut_blocks
+from rff_dist.data.columns import Column
+from rff_dist.data.memory import ArrayDataset
 from rff_dist.errors import DataError, InvalidParameterError
-from rff_dist.storage.columns import Column, as_column
+from rff_dist.storage.columns import as_column
 from rff_dist.storage.datasets import ZarrDataset, dataset_from_arrays
-from rff_dist.storage.memory import ArrayDataset
 
 type RowBatch = np.ndarray | tuple[np.ndarray | None, ...]
 

@@ -13,9 +13,10 @@ import numpy as np
 import zarr
 from zarr.core.sync import sync
 
+from rff_dist.data.columns import TEXT, check_values, is_text
+from rff_dist.data.memory import as_bytes, require_columns, require_numbers
 from rff_dist.errors import DataError, InvalidParameterError, RFFDistError, StorageError
 from rff_dist.storage.arrays import CHUNK_TARGET_BYTES, MAX_ROWS, create_array, describe
-from rff_dist.storage.columns import TEXT, check_values, is_text
 from rff_dist.storage.datasets import FORMAT_VERSION, ZarrDataset, open_dataset
 from rff_dist.storage.generations import MANIFEST, begin, put_in_place
 from rff_dist.storage.locations import (
@@ -26,7 +27,6 @@ from rff_dist.storage.locations import (
     parse_location,
     writing_advice,
 )
-from rff_dist.storage.memory import as_bytes, require_columns, require_numbers
 from rff_dist.storage.sources import RowBatch, column_names, read_source
 
 MAX_CHUNK_ROWS = 2**16

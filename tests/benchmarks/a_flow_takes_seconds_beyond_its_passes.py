@@ -12,15 +12,15 @@ from tests.system import Process, answers, free_port
 
 N_SAMPLES, N_FEATURES, N_COMPONENTS = 50_000, 8, 512
 
-# Each in a process of its own, as a worker starts flows; the steps of the flow are those of `pipeline.fit`.
+# Each in a process of its own, as a worker starts flows; the steps of the flow are those of `ridge.fit.fit`.
 PLAIN = """
 import json, sys, time
 start = time.time()
-from rff_dist import pipeline
+from rff_dist.ridge import fit as pipeline
 from rff_dist.engines.serial import SerialEngine
-from rff_dist.kernels import Gaussian
-from rff_dist.model import write_model
-from rff_dist.storage import open_dataset
+from rff_dist.kernels.stationary import Gaussian
+from rff_dist.ridge.model import write_model
+from rff_dist.storage.datasets import open_dataset
 imported = time.time()
 data, output, n_components = open_dataset(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 model, _ = pipeline.fit(data, Gaussian(), engine=SerialEngine(1), n_components=n_components)
@@ -30,7 +30,8 @@ print(json.dumps({"imports": imported - start, "run": time.time() - imported}))
 FLOW = """
 import json, sys, time
 start = time.time()
-from flows.train import TrainParameters, lend_engine, train
+from flows.train import TrainParameters, train
+from flows.running import lend_engine
 from rff_dist.engines.serial import SerialEngine
 imported = time.time()
 data, output, n_components = sys.argv[1], sys.argv[2], int(sys.argv[3])

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from rff_dist import Gaussian, RFFRidge, SerialEngine
-from rff_dist.progress import PassTimings
+from rff_dist.engines.progress import PassTimings
 from tests.benchmarks.measure import make_data, seconds
 
 N_SAMPLES, N_FEATURES = 200_000, 20

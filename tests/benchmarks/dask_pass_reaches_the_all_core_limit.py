@@ -7,8 +7,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from rff_dist import DaskEngine, SerialEngine, draw_feature_map, pipeline
-from rff_dist.engines import Engine
+from rff_dist import DaskEngine, SerialEngine, draw_feature_map
+from rff_dist.engines.protocol import Engine
+from rff_dist.statistics import inspection, passes
 from tests.benchmarks.measure import dsyrk_gflops, make_data, seconds
 
 ROUNDS = 3
@@ -22,12 +23,12 @@ def run(console: Console, folder: Path) -> None:
     dataset = make_data(folder, n_samples, 32)
 
     def everything(engine: Engine) -> None:
-        moments = pipeline.inspect(dataset, engine=engine)
-        standardizer = pipeline.standardizer_from(moments)
+        moments = inspection.inspect(dataset, engine=engine)
+        standardizer = inspection.standardizer_from(moments)
         feature_map = draw_feature_map(
             "gaussian", n_features=32, n_components=N_COMPONENTS, standardizer=standardizer
         )
-        pipeline.accumulate(dataset, feature_map, engine=engine)
+        passes.accumulate(dataset, feature_map, engine=engine)
 
     table = Table("engine", "processes × threads", "blocks", "dsyrk GFLOP/s", "seconds", "share", "wanted")
     engines = {
@@ -43,7 +44,7 @@ def run(console: Console, folder: Path) -> None:
                 engine.broadcast(None)  # starts the cluster, whose 1 to 3 seconds are not the pass's
                 took = seconds(lambda: everything(engine))
             results[name].append((max(before, dsyrk_gflops(N_COMPONENTS, cores)), took))
-    blocks = str(len(pipeline.blocks_of(dataset)))
+    blocks = str(len(inspection.blocks_of(dataset)))
     for name, (_, layout, wanted) in engines.items():
         shares = [n_samples * N_COMPONENTS**2 / took / 1e9 / limit for limit, took in results[name]]
         share = statistics.median(shares)

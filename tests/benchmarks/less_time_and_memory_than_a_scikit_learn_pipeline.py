@@ -36,7 +36,7 @@ _THEIRS = (
     _COMMON
     + """
 from rff_dist import open_dataset
-from rff_dist.blocks import Block
+from rff_dist.data.blocks import Block
 from sklearn.kernel_approximation import RBFSampler
 from sklearn.linear_model import Ridge
 from sklearn.pipeline import make_pipeline

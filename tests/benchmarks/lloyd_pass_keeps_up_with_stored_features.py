@@ -23,8 +23,8 @@ _COMMON = """
 import json, resource, sys, time, warnings
 import numpy as np
 from rff_dist import Gaussian, draw_feature_map, open_dataset
-from rff_dist.blocks import Block, BlockTask
-from rff_dist.pipeline import blocks_of
+from rff_dist.data.blocks import Block, BlockTask
+from rff_dist.statistics.inspection import blocks_of
 path, n_components, n_clusters, n_init = sys.argv[1], *map(int, sys.argv[2:5])
 dataset = open_dataset(path, y=None)
 feature_map = draw_feature_map(
@@ -41,8 +41,8 @@ _OURS = (
     + """
 import operator
 from rff_dist import SerialEngine
-from rff_dist.cluster_sums import Centres, ClusterGrid, fraction_bits_for
-from rff_dist.clustering import sum_clusters
+from rff_dist.kmeans.cluster_sums import Centres, ClusterGrid, fraction_bits_for
+from rff_dist.kmeans.lloyd_pass import sum_clusters
 engine, blocks = SerialEngine(), blocks_of(dataset)
 grid = ClusterGrid(fraction_bits_for(dataset.n_samples))
 def lloyd(centres):
@@ -69,7 +69,9 @@ print(json.dumps({"one": one, "several": several, "peak_mib": after_three, "seve
 _RUN = (
     _COMMON
     + """
-from rff_dist import SerialEngine, block_memory, kmeans, kmeans_starts
+from rff_dist import SerialEngine
+from rff_dist.engines import block_memory
+from rff_dist.kmeans import fit as kmeans, starts as kmeans_starts
 engine = SerialEngine()
 job = kmeans_starts.measure(dataset, feature_map, None, engine=engine)
 seconds, start = [], time.perf_counter()
@@ -108,7 +110,8 @@ print(json.dumps({"short": min(short for (short, _), _ in pairs), "long": min(lo
 _FITS = (
     _COMMON
     + """
-from rff_dist import SerialEngine, kmeans
+from rff_dist import SerialEngine
+from rff_dist.kmeans import fit as kmeans
 def fit(n_init):
     start = time.perf_counter()
     found = kmeans.find_clusters(dataset, feature_map, n_clusters=n_clusters, n_init=n_init, seed=0,
@@ -163,7 +166,8 @@ print(json.dumps({"one": (long - short) / (b - a), "peak_mib": peak()}))
 _STARTS = (
     _COMMON
     + """
-from rff_dist import SerialEngine, kmeans
+from rff_dist import SerialEngine
+from rff_dist.kmeans import fit as kmeans
 from sklearn.cluster import kmeans_plusplus
 from sklearn.metrics import pairwise_distances_argmin_min
 seed = int(sys.argv[5])

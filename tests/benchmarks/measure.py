@@ -12,7 +12,8 @@ import numpy as np
 from scipy.linalg import blas
 from threadpoolctl import threadpool_limits
 
-from rff_dist.storage import ZarrDataset, generate_dataset
+from rff_dist.ingest.generate import generate_dataset
+from rff_dist.storage.datasets import ZarrDataset
 
 
 def seconds(function: Callable[[], Any]) -> float:

@@ -17,9 +17,9 @@ from rich.table import Table
 from scipy.linalg import LinAlgWarning
 
 from rff_dist import RFFRidge
-from rff_dist.accumulation import LinearModel, predict_rows
-from rff_dist.blocks import Block, Rows
-from rff_dist.solvers import RidgeSpectrum, decompose
+from rff_dist.data.blocks import Block, Rows
+from rff_dist.numerics.eigen import RidgeSpectrum, decompose
+from rff_dist.ridge.linear_model import LinearModel, predict_rows
 
 WANTED = 1.1  # times the error of the best alpha of the grid
 MOST_WARNED = 0.2  # of the draws: more would be crying wolf

@@ -8,9 +8,11 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from rff_dist import Matern, Nystrom, SerialEngine, drawing, pipeline
-from rff_dist.solvers import solve_cholesky
-from rff_dist.triangular import available_cores
+from rff_dist import Matern, Nystrom, SerialEngine
+from rff_dist.features import for_dataset
+from rff_dist.numerics.cholesky import solve_cholesky
+from rff_dist.numerics.machine import available_cores
+from rff_dist.statistics import passes
 from tests.benchmarks.measure import dsyrk_gflops, make_data
 
 ROUNDS = 3
@@ -30,7 +32,7 @@ def run(console: Console, folder: Path) -> None:
         for _ in range(ROUNDS):
             limit = max(limit, dsyrk_gflops(n_centres, n_threads))
             clock = [time.perf_counter()]
-            feature_map = drawing.draw(
+            feature_map = for_dataset.draw(
                 dataset,
                 Matern(3.0),
                 length_scale=None,
@@ -42,7 +44,7 @@ def run(console: Console, folder: Path) -> None:
                 features=Nystrom(),
             )
             clock.append(time.perf_counter())
-            statistics = pipeline.accumulate(dataset, feature_map, engine=engine)
+            statistics = passes.accumulate(dataset, feature_map, engine=engine)
             clock.append(time.perf_counter())
             equations = statistics.normal_equations()
             clock.append(time.perf_counter())

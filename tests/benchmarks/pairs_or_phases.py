@@ -11,10 +11,14 @@ from rich.table import Table
 from sklearn.datasets import load_diabetes, make_friedman1, make_friedman2, make_friedman3
 from sklearn.model_selection import train_test_split
 
-from rff_dist import Gaussian, Matern, SerialEngine, pipeline, prediction
-from rff_dist.drawing import median_length_scale, tune
-from rff_dist.kernels import with_length_scale
-from rff_dist.storage import ArrayDataset
+from rff_dist import Gaussian, Matern, SerialEngine
+from rff_dist.data.memory import ArrayDataset
+from rff_dist.features.for_dataset import tune
+from rff_dist.features.median_heuristic import median_length_scale
+from rff_dist.kernels.base import with_length_scale
+from rff_dist.ridge import fit as pipeline
+from rff_dist.ridge import predict as prediction
+from rff_dist.statistics import inspection
 
 UCI = ("airfoil", "concrete", "energy", "elevators", "pol", "keggdirected", "tamielectric", "bike")
 KERNELS = {"gaussian": Gaussian(), "matern 3/2": Matern(nu=1.5)}
@@ -69,8 +73,8 @@ def measure(
 ) -> Iterator[Result]:
     """Fit every problem with every kernel, length scale, width, seed and map."""
     for problem in problems(max_rows, sine_rows):
-        moments = pipeline.inspect(problem.train, engine=SerialEngine())
-        standardizer = pipeline.standardizer_from(moments)
+        moments = inspection.inspect(problem.train, engine=SerialEngine())
+        standardizer = inspection.standardizer_from(moments)
         for name, kernel in KERNELS.items():
             for by in LENGTH_SCALES:
                 scaled = with_length_scale(kernel, _scale(problem, kernel, by, standardizer, tuning_rows))

@@ -7,7 +7,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from rff_dist import SerialEngine, draw_feature_map, pipeline
+from rff_dist import SerialEngine, draw_feature_map
+from rff_dist.statistics import inspection, passes
 from tests.benchmarks.measure import dsyrk_gflops, make_data
 
 ROUNDS = 5
@@ -23,15 +24,15 @@ def run(console: Console, folder: Path) -> None:
         for _ in range(ROUNDS):
             limit = max(limit, dsyrk_gflops(n_components, 1))
             start = time.perf_counter()
-            moments = pipeline.inspect(dataset, engine=engine)
+            moments = inspection.inspect(dataset, engine=engine)
             first_pass = min(first_pass, time.perf_counter() - start)
             feature_map = draw_feature_map(
                 "gaussian",
                 n_features=32,
                 n_components=n_components,
-                standardizer=pipeline.standardizer_from(moments),
+                standardizer=inspection.standardizer_from(moments),
             )
-            pipeline.accumulate(dataset, feature_map, engine=engine)
+            passes.accumulate(dataset, feature_map, engine=engine)
             best = min(best, time.perf_counter() - start)
         table.add_row(
             f"{n_components:_}",

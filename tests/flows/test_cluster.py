@@ -16,13 +16,20 @@ from sklearn.metrics import adjusted_rand_score
 
 from flows.cluster import ClusterParameters, cluster
 from flows.running import lend_engine
-from rff_dist import Gaussian, choosing_k, kmeans, kmeans_labels, kmeans_starts, pipeline
-from rff_dist.cluster_model import digest_of, read_clusters
+from rff_dist import Gaussian
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import DataError, OutputExistsError, PlanError, StorageError
 from rff_dist.jobs import publishing
-from rff_dist.storage import open_column, open_dataset, write_dataset
-from rff_dist.storage.registry import RegisteredModel
+from rff_dist.kmeans import choosing_k
+from rff_dist.kmeans import fit as kmeans
+from rff_dist.kmeans import labels as kmeans_labels
+from rff_dist.kmeans import starts as kmeans_starts
+from rff_dist.kmeans.model import digest_of, read_clusters
+from rff_dist.registry.versions import RegisteredModel
+from rff_dist.statistics import inspection
+from rff_dist.storage.columns import open_column
+from rff_dist.storage.datasets import open_dataset
+from rff_dist.storage.writing import write_dataset
 from tests.flows.test_train import task_runs
 from tests.prefect_server import prefect_server  # noqa: F401  # a fixture
 
@@ -191,7 +198,7 @@ def test_a_failing_publication_leaves_nothing_half_done_or_says_what_is_left(
 def test_what_does_not_fit_in_memory_is_refused_before_a_pass(parameters, tmp_path, monkeypatch):
     places = {"output": str(tmp_path / "labels.zarr"), "model": str(tmp_path / "model")}
     monkeypatch.setattr(kmeans_starts, "available_memory", lambda: 2**20)
-    monkeypatch.setattr(pipeline, "inspect", lambda *_, **__: pytest.fail("a pass ran"))
+    monkeypatch.setattr(inspection, "inspect", lambda *_, **__: pytest.fail("a pass ran"))
     with disable_run_logger(), lend_engine(SerialEngine(1)), pytest.raises(PlanError, match="a worker needs"):
         cluster.fn(parameters.model_copy(update={**places, "n_clusters": [2, 3]}))
 

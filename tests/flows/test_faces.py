@@ -20,8 +20,8 @@ from flows import refresh as refresh_flow
 from flows import train as train_flow
 from flows import tune as tune_flow
 from flows.running import Form, lend_engine
-from rff_dist.cli import app
 from rff_dist.cli.options import SpecOptions, flags_of
+from rff_dist.cli.shell import app
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import DataError, OutputExistsError, StorageError
 from rff_dist.jobs import publishing
@@ -34,8 +34,10 @@ from rff_dist.jobs.score import predict
 from rff_dist.jobs.specs import Clustering, Ingest, Predict, Train, Tune, Update
 from rff_dist.jobs.steps import in_this_process, run_steps
 from rff_dist.jobs.train import train
-from rff_dist.model import read_model
-from rff_dist.storage import append_dataset, open_dataset, write_dataset
+from rff_dist.ridge.model import read_model
+from rff_dist.storage.appending import append_dataset
+from rff_dist.storage.datasets import open_dataset
+from rff_dist.storage.writing import write_dataset
 from tests.prefect_server import prefect_server  # noqa: F401  # a fixture
 
 pytestmark = [pytest.mark.flows, pytest.mark.usefixtures("prefect_server")]

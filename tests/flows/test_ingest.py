@@ -12,18 +12,18 @@ from prefect.logging import disable_run_logger
 from pydantic import SecretStr, ValidationError
 
 from flows.ingest import IngestParameters, ingest
-from flows.predict import PredictParameters, lend_engine, predict
-from rff_dist import pipeline, prediction
+from flows.predict import PredictParameters, predict
+from flows.running import lend_engine
 from rff_dist.engines.serial import SerialEngine
-from rff_dist.errors import (
-    DataError,
-    InvalidParameterError,
-    OutputExistsError,
-)
-from rff_dist.kernels import Gaussian
-from rff_dist.model import read_model, write_model
-from rff_dist.storage import open_column, open_dataset, write_dataset
-from rff_dist.storage.registry import RegisteredModel
+from rff_dist.errors import DataError, InvalidParameterError, OutputExistsError
+from rff_dist.kernels.stationary import Gaussian
+from rff_dist.registry.versions import RegisteredModel
+from rff_dist.ridge import fit as pipeline
+from rff_dist.ridge import predict as prediction
+from rff_dist.ridge.model import read_model, write_model
+from rff_dist.storage.columns import open_column
+from rff_dist.storage.datasets import open_dataset
+from rff_dist.storage.writing import write_dataset
 from tests.prefect_server import prefect_server  # noqa: F401  # a fixture
 
 pytestmark = [pytest.mark.flows, pytest.mark.usefixtures("prefect_server")]

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from flows.pictures import show_choice
-from rff_dist import pipeline
+from rff_dist.data.memory import ArrayDataset
 from rff_dist.engines.serial import SerialEngine
-from rff_dist.kernels import Gaussian
-from rff_dist.model import RidgeModel
+from rff_dist.kernels.stationary import Gaussian
 from rff_dist.report import save_choice
-from rff_dist.storage import ArrayDataset
+from rff_dist.ridge import fit as pipeline
+from rff_dist.ridge.model import RidgeModel
 
 pytestmark = pytest.mark.flows
 

@@ -16,17 +16,19 @@ from pydantic import ValidationError
 
 from flows.refresh import RefreshParameters, refresh
 from flows.running import lend_engine
-from rff_dist import pipeline
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import FingerprintMismatchError, OutputBusyError
 from rff_dist.jobs import refresh as steps
 from rff_dist.jobs.publishing import publish
-from rff_dist.kernels import Gaussian
-from rff_dist.model import read_model
-from rff_dist.storage import open_dataset, write_dataset
+from rff_dist.kernels.stationary import Gaussian
+from rff_dist.registry.versions import RegisteredModel
+from rff_dist.ridge import fit as pipeline
+from rff_dist.ridge.model import read_model
+from rff_dist.statistics import passes
 from rff_dist.storage.appending import append_dataset
+from rff_dist.storage.datasets import open_dataset
 from rff_dist.storage.leases import hold
-from rff_dist.storage.registry import RegisteredModel
+from rff_dist.storage.writing import write_dataset
 from tests.prefect_server import prefect_server  # noqa: F401  # a fixture
 
 pytestmark = [pytest.mark.flows, pytest.mark.usefixtures("prefect_server")]
@@ -70,7 +72,7 @@ def at_once(parameters):
     """Return the digest of one pass over all rows with the first version's features and grids."""
     first = read_model(RegisteredModel(parameters.model).version(1).url)
     dataset = open_dataset(parameters.data)
-    return pipeline.accumulate(dataset, first.feature_map, engine=ENGINE, spec=first.statistics.spec).digest()
+    return passes.accumulate(dataset, first.feature_map, engine=ENGINE, spec=first.statistics.spec).digest()
 
 
 def test_nights_with_drifted_rows_with_none_with_bad_ones_and_the_one_after(parameters):
@@ -144,7 +146,7 @@ def test_a_model_in_a_folder_is_replaced_and_test_data_decide(parameters, tmp_pa
 
 
 def test_what_is_refused_fails_before_a_cluster_starts(parameters, tmp_path, monkeypatch):
-    monkeypatch.setattr("rff_dist.engines.connection.open_engine", None)
+    monkeypatch.setattr("rff_dist.engines.cluster.open_engine", None)
     write_dataset(tmp_path / "other.zarr", *batch(5, 1000))
     others = parameters.model_copy(update={"data": str(tmp_path / "other.zarr")})
     with disable_run_logger(), pytest.raises(FingerprintMismatchError, match="begins with others"):

@@ -21,8 +21,9 @@ from flows.cluster import cluster
 from flows.running import RunParameters, describe_stop, holding, is_transient, lend_engine, open_engine, step
 from flows.train import TrainParameters, train
 from flows.tune import tune
-from rff_dist.blocks import cut_blocks
-from rff_dist.engines.connection import Cluster
+from rff_dist.data.blocks import cut_blocks
+from rff_dist.engines.cluster import Cluster
+from rff_dist.engines.progress import BlockDone
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import (
     BlockError,
@@ -37,9 +38,8 @@ from rff_dist.errors import (
     StorageError,
 )
 from rff_dist.jobs.options import Where
-from rff_dist.progress import BlockDone
-from rff_dist.storage import write_dataset
 from rff_dist.storage.leases import hold
+from rff_dist.storage.writing import write_dataset
 from tests.flows.test_train import flow_run, task_runs
 from tests.prefect_server import prefect_server  # noqa: F401  # a fixture
 
@@ -276,7 +276,7 @@ def test_two_runs_of_a_model_never_overlap_and_the_second_is_refused_at_once(tmp
 
 
 def test_a_second_run_is_refused_before_a_cluster_starts(tmp_path, monkeypatch):
-    monkeypatch.setattr("rff_dist.engines.connection.open_engine", None)
+    monkeypatch.setattr("rff_dist.engines.cluster.open_engine", None)
     parameters = write_problem(tmp_path)
     refused: list[Exception] = []
 

@@ -25,20 +25,26 @@ from prefect.utilities.callables import parameter_schema
 from pydantic import ValidationError
 
 import flows
-from flows.train import TrainParameters, lend_engine, train
-from rff_dist import automatic, classification, prediction
-from rff_dist.automatic import RidgeOptions
+from flows.running import lend_engine
+from flows.train import TrainParameters, train
+from rff_dist.classify import fit as classification
+from rff_dist.data.folds import GroupFolds
+from rff_dist.data.labelled import GroupedDataset
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import DataError, InvalidParameterError, OutputExistsError
-from rff_dist.feature_map import Nystrom
-from rff_dist.folds import GroupFolds
+from rff_dist.features.nystrom import Nystrom
 from rff_dist.jobs.fits import Fit
 from rff_dist.jobs.specs import Train
-from rff_dist.kernels import KERNELS, Gaussian, Linear, find_kernel
-from rff_dist.model import RidgeModel, read_model
-from rff_dist.storage import open_dataset, write_dataset
+from rff_dist.kernels.explicit import Linear
+from rff_dist.kernels.find import KERNELS, find_kernel
+from rff_dist.kernels.stationary import Gaussian
+from rff_dist.ridge import automatic
+from rff_dist.ridge import predict as prediction
+from rff_dist.ridge.automatic import RidgeOptions
+from rff_dist.ridge.model import RidgeModel, read_model
 from rff_dist.storage.columns import column_of
-from rff_dist.storage.labelled import GroupedDataset
+from rff_dist.storage.datasets import open_dataset
+from rff_dist.storage.writing import write_dataset
 from tests.prefect_server import prefect_server  # noqa: F401  # a fixture
 
 pytestmark = [pytest.mark.flows, pytest.mark.distributed, pytest.mark.usefixtures("prefect_server")]
@@ -317,7 +323,7 @@ def test_lent_engine_is_not_combined_with_parameters_of_another(run):
 
 
 def test_model_that_exists_is_refused_before_a_cluster_starts(run, monkeypatch):
-    monkeypatch.setattr("rff_dist.engines.connection.open_engine", None)
+    monkeypatch.setattr("rff_dist.engines.cluster.open_engine", None)
     with disable_run_logger(), pytest.raises(OutputExistsError, match="exists already"):
         train.fn(run.parameters)
 

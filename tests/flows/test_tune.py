@@ -14,15 +14,17 @@ from pydantic import ValidationError
 
 from flows.running import lend_engine
 from flows.tune import TuneParameters, tune
-from rff_dist import GroupFolds, prediction
+from rff_dist import GroupFolds
+from rff_dist.data.labelled import GroupedDataset
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import OutputExistsError, StorageError
 from rff_dist.jobs import publishing
-from rff_dist.model import read_model
-from rff_dist.search import make_candidates, search
-from rff_dist.storage import open_dataset, write_dataset
+from rff_dist.ridge import predict as prediction
+from rff_dist.ridge.model import read_model
+from rff_dist.ridge.search import make_candidates, search
 from rff_dist.storage.columns import column_of
-from rff_dist.storage.labelled import GroupedDataset
+from rff_dist.storage.datasets import open_dataset
+from rff_dist.storage.writing import write_dataset
 from tests.flows.test_train import task_runs
 from tests.prefect_server import prefect_server  # noqa: F401  # a fixture
 

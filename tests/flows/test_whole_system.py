@@ -14,13 +14,18 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
-from rff_dist import load_model, pipeline
+from rff_dist import load_model
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.jobs.refresh import read_refusals
-from rff_dist.model import read_model
-from rff_dist.storage import append_dataset, open_column, open_dataset, write_dataset
+from rff_dist.registry.versions import RegisteredModel
+from rff_dist.ridge import fit as pipeline
+from rff_dist.ridge.model import read_model
+from rff_dist.statistics import passes
+from rff_dist.storage.appending import append_dataset
+from rff_dist.storage.columns import open_column
+from rff_dist.storage.datasets import open_dataset
 from rff_dist.storage.locations import parse_location
-from rff_dist.storage.registry import RegisteredModel
+from rff_dist.storage.writing import write_dataset
 from tests.s3_server import SECRET_KEY
 from tests.system import RUN_S, System, deploy, missing_programs, run_system
 
@@ -193,7 +198,7 @@ def test_scheduled_refresh_adds_the_new_rows_and_the_next_one_finds_nothing_to_d
 def test_refreshed_model_has_the_bits_of_one_trained_on_all_rows_at_once(refreshed, place):
     first, second = (read_model(version.url) for version in RegisteredModel(place.model).versions()[:2])
     engine = SerialEngine(1)
-    at_once = pipeline.accumulate(
+    at_once = passes.accumulate(
         open_dataset(place.data), first.feature_map, engine=engine, spec=first.statistics.spec
     )
     assert at_once.n_samples == N_SAMPLES + N_NEW

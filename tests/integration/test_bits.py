@@ -18,25 +18,27 @@ from rff_dist import (
     RFFKMeans,
     RFFRidge,
     SerialEngine,
-    block_memory,
     draw_feature_map,
-    kmeans,
-    kmeans_labels,
-    kmeans_starts,
     open_dataset,
-    pipeline,
-    prediction,
     write_dataset,
 )
-from rff_dist.accumulation import Accumulation, accumulate_rows
-from rff_dist.blocks import Block, BlockTask, Rows, cut_blocks
+from rff_dist.data.blocks import Block, BlockTask, Rows, cut_blocks
+from rff_dist.data.folds import HashFolds
+from rff_dist.data.memory import ArrayDataset
+from rff_dist.engines import block_memory
 from rff_dist.engines.dask import DaskEngine
 from rff_dist.engines.serial import PairwiseTree
-from rff_dist.folds import HashFolds
-from rff_dist.storage import ArrayDataset, ZarrDataset
+from rff_dist.kmeans import fit as kmeans
+from rff_dist.kmeans import labels as kmeans_labels
+from rff_dist.kmeans import starts as kmeans_starts
+from rff_dist.ridge import fit as pipeline
+from rff_dist.ridge import predict as prediction
+from rff_dist.ridge.update import update_model
+from rff_dist.statistics import inspection, passes
+from rff_dist.statistics.accumulate import Accumulation, accumulate_rows
 from rff_dist.storage.appending import append_dataset
 from rff_dist.storage.columns import open_column
-from rff_dist.update import update_model
+from rff_dist.storage.datasets import ZarrDataset
 from tests.plain import plain_classifier, plain_ridge
 
 N_ROWS, N_COMPONENTS = 100_000, 600  # seven blocks of 16,384 rows; three output tiles, one of them narrow
@@ -58,7 +60,7 @@ def fit(dataset: ZarrDataset, engine: Any) -> RFFRidge:
 @pytest.fixture(scope="module")
 def expected(dataset: ZarrDataset) -> RFFRidge:
     """Return the fit of the serial engine with one thread: the specification."""
-    assert len(pipeline.blocks_of(dataset)) == 7
+    assert len(inspection.blocks_of(dataset)) == 7
     return fit(dataset, SerialEngine(n_threads=1))
 
 
@@ -129,7 +131,7 @@ def test_an_update_on_dask_has_the_bits_of_a_serial_pass_over_all_rows(dataset, 
     append_dataset(url, rows.X[last], rows.y[last])
     whole = open_dataset(url)
     found = update_model(model, whole, engine=scaled(cluster, 2))
-    expected = pipeline.accumulate(whole, model.feature_map, engine=serial, spec=model.statistics.spec)
+    expected = passes.accumulate(whole, model.feature_map, engine=serial, spec=model.statistics.spec)
     assert found.statistics == expected
     assert found.digest() == pipeline.refit(model, expected, alpha="gcv").digest()
 
@@ -215,7 +217,7 @@ def test_passes_that_remember_blocks_have_the_bits_of_whole_ones_on_dask(dataset
 @pytest.mark.distributed
 def test_batches_several_numbers_and_principal_components_have_the_same_bits_on_dask(dataset, cluster):
     def cluster_with(engine: Any) -> tuple[kmeans_starts.Clusters, ...]:
-        moments = pipeline.inspect(dataset, engine=engine)
+        moments = inspection.inspect(dataset, engine=engine)
         feature_map = kmeans.draw_features(
             dataset,
             Matern(),
@@ -301,12 +303,12 @@ def test_passes_that_judge_a_model_have_the_same_bits_on_dask(cluster):
     X = rng.normal(size=(40_000, 3))
     Y = np.column_stack([np.sin(X[:, 0]), X[:, 1]]) + 0.1 * rng.normal(size=(40_000, 2))
     data = ArrayDataset(X, Y, rng.random(40_000))
-    assert len(pipeline.blocks_of(data)) > 1
+    assert len(inspection.blocks_of(data)) > 1
     model = plain_ridge(n_components=64, alpha=0.01, random_state=0).fit(data).model_
     accumulation = Accumulation(model.feature_map, model.statistics.spec)
     found = []
     for engine in (SerialEngine(n_threads=1), SerialEngine(n_threads=2), cluster):
-        [folds] = pipeline.accumulate_folds(data, [accumulation], folds=HashFolds(3), engine=engine)
+        [folds] = passes.accumulate_folds(data, [accumulation], folds=HashFolds(3), engine=engine)
         found.append(
             (
                 prediction.evaluate(data, model, engine=engine, std=True),
@@ -370,7 +372,7 @@ def test_blocks_in_any_order_have_the_same_bits(dataset, expected, fixed_tree):
 def test_statistics_of_any_half_are_forgotten_to_the_bit(dataset, expected):
     statistics, spec = expected.statistics_, expected.statistics_.spec
     state = Accumulation(expected.feature_map_, spec)
-    blocks = pipeline.blocks_of(dataset)
+    blocks = inspection.blocks_of(dataset)
     half = SerialEngine(n_threads=1).map_reduce(
         BlockTask(dataset, accumulate_rows), blocks[::2], state, combine=operator.add
     )
@@ -394,7 +396,7 @@ def with_chunks(dataset: ZarrDataset, chunk_rows: int) -> ZarrDataset:
 @pytest.mark.parametrize("chunk_rows", [2048, 16_384])
 def test_other_chunks_that_make_the_same_blocks_have_the_same_bits(dataset, expected, chunk_rows):
     other = with_chunks(dataset, chunk_rows)
-    assert pipeline.blocks_of(other) == pipeline.blocks_of(dataset)
+    assert inspection.blocks_of(other) == inspection.blocks_of(dataset)
     assert_same_bits(fit(other, SerialEngine(n_threads=2)), expected)
 
 

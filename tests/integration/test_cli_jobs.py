@@ -11,7 +11,7 @@ import numpy as np
 import psutil
 import pytest
 
-from rff_dist.storage import write_dataset
+from rff_dist.storage.writing import write_dataset
 
 RFF_DIST = [sys.executable, "-m", "rff_dist.cli"]
 PLAIN = ["--kernel", "gaussian", "--length-scale", "median", "--features", "fourier"]

@@ -12,7 +12,9 @@ from sklearn.linear_model import Ridge
 from rff_dist import RFFSampler, SerialEngine, load_model, save_model, write_dataset
 from rff_dist.engines.dask import DaskEngine
 from rff_dist.errors import DataError
-from rff_dist.kernels import Gaussian, Laplacian, Linear, Matern, Min, Polynomial, SpectralKernel
+from rff_dist.kernels.explicit import Linear, Min, Polynomial
+from rff_dist.kernels.spectral import SpectralKernel
+from rff_dist.kernels.stationary import Gaussian, Laplacian, Matern
 from tests.plain import plain_ridge
 
 KERNELS = {

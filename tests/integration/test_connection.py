@@ -11,9 +11,9 @@ from typing import Any
 import distributed
 import pytest
 
-from rff_dist.blocks import Block
+from rff_dist.data.blocks import Block
 from rff_dist.engines import dask_cluster
-from rff_dist.engines.connection import TLS_VARIABLES, Cluster, TLSFiles, open_engine
+from rff_dist.engines.cluster import TLS_VARIABLES, Cluster, TLSFiles, open_engine
 from rff_dist.engines.dask import DaskEngine
 from rff_dist.errors import ClusterError
 from tests.engine_contract import unit_blocks

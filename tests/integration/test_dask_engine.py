@@ -26,12 +26,14 @@ import pytest
 import zarr
 from distributed.comm.core import CommClosedError
 
-from rff_dist.blocks import Block, BlockTask, Rows, cut_blocks
-from rff_dist.engines import dask_cluster, dask_tasks
+from rff_dist.data.blocks import Block, BlockTask, Rows, cut_blocks
+from rff_dist.engines import dask_cluster
+from rff_dist.engines import worker as dask_tasks
 from rff_dist.engines.dask import DaskEngine
 from rff_dist.engines.dask_arrays import DaskArrayDataset
-from rff_dist.engines.dask_tasks import state_digests
+from rff_dist.engines.progress import BlockDone, Event, PassTimings
 from rff_dist.engines.serial import SerialEngine
+from rff_dist.engines.worker import state_digests
 from rff_dist.errors import (
     BlockError,
     BroadcastError,
@@ -43,8 +45,8 @@ from rff_dist.errors import (
     MissingDependencyError,
     StorageError,
 )
-from rff_dist.progress import BlockDone, Event, PassTimings
-from rff_dist.storage import dataset_from_arrays, open_dataset, write_dataset
+from rff_dist.storage.datasets import dataset_from_arrays, open_dataset
+from rff_dist.storage.writing import write_dataset
 from tests.engine_contract import BLOCKS, Counting, EngineContract, FileOutput, nest, unit_blocks
 from tests.plain import plain_ridge
 
@@ -324,14 +326,14 @@ def command(pid: int) -> list[str]:
 
 def assert_one_block_at_a_time(engine: DaskEngine) -> None:
     def running_together(block: Block, _: object) -> tuple[int, int]:
-        from rff_dist import blocks
+        from rff_dist.numerics import threads
 
         worker = distributed.get_worker()
         worker.running = getattr(worker, "running", 0) + 1
         time.sleep(0.02)
         seen = worker.running
         worker.running -= 1
-        return seen, blocks.threads_in_use.get()
+        return seen, threads.threads_in_use.get()
 
     assert engine.map_reduce(running_together, unit_blocks(10), None, combine=max) == (1, 2)
 

@@ -15,11 +15,12 @@ from sklearn.cluster import KMeans
 from sklearn.datasets import load_digits, load_sample_image
 from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 
-from rff_dist.blocks import Block
+from rff_dist.data.blocks import Block
 from rff_dist.demo import LENGTH_SCALES, run_demo
 from rff_dist.errors import InvalidParameterError
-from rff_dist.model import read_model
-from rff_dist.storage import open_column, open_dataset
+from rff_dist.ridge.model import read_model
+from rff_dist.storage.columns import open_column
+from rff_dist.storage.datasets import open_dataset
 from tests.prefect_server import prefect_server  # noqa: F401  # a fixture
 
 pytestmark = [pytest.mark.flows, pytest.mark.distributed, pytest.mark.usefixtures("prefect_server")]

@@ -18,7 +18,7 @@ from sklearn.datasets import load_digits, make_blobs, make_circles, make_moons
 from sklearn.metrics import adjusted_rand_score
 
 from rff_dist import Gaussian, KernelKMeans, RFFKMeans, draw_feature_map
-from rff_dist.kernel_kmeans import Similarities, choose_rows
+from rff_dist.kmeans.exact import Similarities, choose_rows
 
 N_SAMPLES, N_COMPONENTS = 600, 4096
 N_STARTS, N_COMPARED, N_DISTURBED = 12, 3, 6

@@ -12,8 +12,9 @@ from tests.processes import environment_of_all_cores
 SCRIPT = """
 import json, time
 import numpy as np
-from rff_dist import Gaussian, RFFRidge, SerialEngine, pipeline
-from rff_dist.storage import ArrayDataset
+from rff_dist import Gaussian, RFFRidge, SerialEngine
+from rff_dist.ridge import fit as pipeline
+from rff_dist.data.memory import ArrayDataset
 
 n, n_components, alpha = 6_000, 16_384, 1e-2
 rng = np.random.default_rng(0)

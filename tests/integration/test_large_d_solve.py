@@ -13,8 +13,8 @@ from tests.processes import environment_of_all_cores
 SCRIPT = """
 import json, time
 import numpy as np
-from rff_dist.solvers import solve_cholesky
-from rff_dist.statistics import NormalEquations
+from rff_dist.numerics.cholesky import solve_cholesky
+from rff_dist.numerics.normal_equations import NormalEquations
 
 n, rank, alpha = 16_384, 32, 3.0
 rng = np.random.default_rng(0)

@@ -10,7 +10,9 @@ import scipy.linalg
 from scipy.linalg import LinAlgWarning
 from threadpoolctl import threadpool_limits
 
-from rff_dist import Gaussian, accumulation, draw_feature_map, pipeline
+from rff_dist import Gaussian, draw_feature_map
+from rff_dist.ridge import fit as pipeline
+from rff_dist.statistics import accumulate as accumulation
 from tests.plain import plain_ridge
 
 N_TRAIN, N_TEST, N_FEATURES, N_COMPONENTS, NOISE = 36_000, 4_000, 8, 768, 0.01

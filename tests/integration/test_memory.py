@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 
-from rff_dist.storage import generate_dataset
+from rff_dist.ingest.generate import generate_dataset
 from tests.processes import environment_of_all_cores
 
 MIB = 2**20
@@ -17,7 +17,8 @@ MIB = 2**20
 MALLOC = {"MALLOC_ARENA_MAX": "1", "MALLOC_MMAP_THRESHOLD_": "131072"}
 SCRIPT = """
 import json, sys
-from rff_dist import RFFRidge, SerialEngine, open_dataset, pipeline, prediction
+from rff_dist import RFFRidge, SerialEngine, open_dataset
+from rff_dist.ridge import fit as pipeline, predict as prediction
 
 url, output = sys.argv[1:3]
 n_components, alpha, length_scale, cv = (json.loads(argument) for argument in sys.argv[3:])
@@ -113,7 +114,8 @@ def test_a_table_of_folds_stays_below_the_plans_figure(tmp_path):
 
 LLOYD = """
 import json, sys
-from rff_dist import Gaussian, SerialEngine, draw_feature_map, kmeans, kmeans_starts, open_dataset
+from rff_dist import Gaussian, SerialEngine, draw_feature_map, open_dataset
+from rff_dist.kmeans import fit as kmeans, starts as kmeans_starts
 
 def peak():
     status = dict(line.split(":", 1) for line in open("/proc/self/status"))

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rff_dist.engines.connection import SCHEDULER_VARIABLE
+from rff_dist.engines.cluster import SCHEDULER_VARIABLE
 from rff_dist.engines.dask import DaskEngine
 
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)

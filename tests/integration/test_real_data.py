@@ -11,12 +11,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rff_dist import Matern, SerialEngine, prediction
-from rff_dist.accumulation import LinearModel, predict_rows
-from rff_dist.blocks import Block, Rows
-from rff_dist.solvers import solve_cholesky
-from rff_dist.storage import ArrayDataset
-from rff_dist.uncertainty import LEVELS
+from rff_dist import Matern, SerialEngine
+from rff_dist.data.blocks import Block, Rows
+from rff_dist.data.memory import ArrayDataset
+from rff_dist.numerics.cholesky import solve_cholesky
+from rff_dist.ridge import predict as prediction
+from rff_dist.ridge.linear_model import LinearModel, predict_rows
+from rff_dist.ridge.uncertainty import LEVELS
 from tests.plain import plain_ridge
 
 

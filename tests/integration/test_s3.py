@@ -9,21 +9,18 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from rff_dist.cli import app
+from rff_dist.cli.shell import app
 from rff_dist.errors import ConflictError, OutputBusyError, OutputExistsError, StorageError
-from rff_dist.storage import (
-    append_dataset,
-    create_output,
-    open_column,
-    open_dataset,
-    read_record,
-    write_dataset,
-    write_record,
-)
+from rff_dist.storage.appending import append_dataset
+from rff_dist.storage.columns import open_column
 from rff_dist.storage.conditional import create_bytes
 from rff_dist.storage.contents import list_arrays
+from rff_dist.storage.datasets import open_dataset
 from rff_dist.storage.leases import hold
 from rff_dist.storage.locations import open_store, parse_location
+from rff_dist.storage.outputs import create_output
+from rff_dist.storage.records import read_record, write_record
+from rff_dist.storage.writing import write_dataset
 from tests.s3_server import KEY_ID, SECRET_KEY, serve_s3
 
 pytest.importorskip("obstore", reason="needs the extra s3")

@@ -435,7 +435,7 @@ def test_dashboard_asks_only_for_metrics_that_exist():
     import distributed.http.scheduler.prometheus.semaphore
     import distributed.http.worker.prometheus.core
 
-    from rff_dist.metrics import pass_counters
+    from rff_dist.engines.prometheus import pass_counters
 
     dashboard = json.loads((DEPLOY / "grafana/dashboard.json").read_text(encoding="utf-8"))
     expressions = [t["expr"] for panel in dashboard["panels"] for t in panel.get("targets", [])]

@@ -5,9 +5,8 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
-from rff_dist.cross_validation import CrossValidation
+from rff_dist.data.folds import HashFolds, TimeFolds
 from rff_dist.errors import DataError, StorageError
-from rff_dist.folds import HashFolds, TimeFolds
 from rff_dist.report import (
     AlphaPath,
     ErrorSeries,
@@ -17,6 +16,7 @@ from rff_dist.report import (
     save_cross_validation,
     save_error_curve,
 )
+from rff_dist.selection.cross_validation import CrossValidation
 
 
 def plain(red, green, blue):

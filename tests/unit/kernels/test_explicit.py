@@ -7,7 +7,7 @@ import pytest
 from sklearn.metrics.pairwise import linear_kernel, polynomial_kernel
 
 from rff_dist.errors import DataError, InvalidParameterError
-from rff_dist.kernels import Linear, Min, Polynomial
+from rff_dist.kernels.explicit import Linear, Min, Polynomial
 
 EXACT = 1e-12
 X = np.random.default_rng(0).standard_normal((30, 4))

@@ -8,7 +8,7 @@ from scipy.linalg import toeplitz
 
 from rff_dist import check_positive_definite
 from rff_dist.errors import DataError, InvalidParameterError
-from rff_dist.kernels import Matern
+from rff_dist.kernels.stationary import Matern
 
 FUNCTIONS = {
     "box": lambda r: r <= 1,

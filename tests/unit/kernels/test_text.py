@@ -5,18 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rff_dist.errors import InvalidParameterError
-from rff_dist.kernels import (
-    KERNELS,
-    Cauchy,
-    Constant,
-    Gaussian,
-    Linear,
-    Matern,
-    Min,
-    Polynomial,
-    RationalQuadratic,
-    find_kernel,
-)
+from rff_dist.kernels.algebra import Constant
+from rff_dist.kernels.explicit import Linear, Min, Polynomial
+from rff_dist.kernels.find import KERNELS, find_kernel
+from rff_dist.kernels.stationary import Cauchy, Gaussian, Matern, RationalQuadratic
 from tests.plain import plain_ridge
 
 FORMS = {

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from zarr.codecs import Crc32cCodec
 from zarr.storage import LocalStore
 
-from rff_dist.blocks import Block
+from rff_dist.data.blocks import Block
 from rff_dist.errors import (
     ConflictError,
     DataError,
@@ -24,9 +24,13 @@ from rff_dist.errors import (
     StorageError,
     VersionError,
 )
-from rff_dist.storage import Source, append_dataset, appending, open_column, open_dataset, write_dataset
+from rff_dist.storage import appending
+from rff_dist.storage.appending import Source, append_dataset
 from rff_dist.storage.arrays import with_shape
+from rff_dist.storage.columns import open_column
 from rff_dist.storage.contents import list_arrays
+from rff_dist.storage.datasets import open_dataset
+from rff_dist.storage.writing import write_dataset
 
 DTYPES = st.sampled_from(["float32", "float64", "int8", "bool"])
 LAYOUTS = {"v2": (2, None), "v3": (3, None), "sharded": (3, 6)}
@@ -285,7 +289,8 @@ class TestRefusals:
 KILLED = """
 import itertools, os, shutil, signal, sys
 import numpy as np
-from rff_dist.storage import append_dataset, locations
+from rff_dist.storage.appending import append_dataset
+from rff_dist.storage import locations
 
 folder = sys.argv[1]
 X = np.load(f"{folder}/X.npy")
@@ -377,7 +382,7 @@ def test_a_full_disk_leaves_the_old_dataset(tmp_path):
     before = write_dataset(tmp_path / "data.zarr", X[:1500], y[:1500], chunk_rows=1024).fingerprint()
     script = (
         "import resource, signal, sys, numpy as np\n"
-        "from rff_dist.storage import append_dataset\n"
+        "from rff_dist.storage.appending import append_dataset\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (7000, 7000))\n"
         "append_dataset(sys.argv[1], np.zeros((2500, 2), 'f4'), np.zeros(2500))\n"

@@ -13,12 +13,13 @@ import zarr
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rff_dist.blocks import Block
+from rff_dist.data.blocks import Block
+from rff_dist.data.columns import TEXT
 from rff_dist.errors import DataError, IntegrityError, StorageError
-from rff_dist.storage import as_column, open_column, open_dataset, write_dataset
-from rff_dist.storage.columns import TEXT, column_of
+from rff_dist.storage.columns import as_column, column_of, open_column
 from rff_dist.storage.contents import list_arrays
-from rff_dist.storage.datasets import dataset_from_arrays
+from rff_dist.storage.datasets import dataset_from_arrays, open_dataset
+from rff_dist.storage.writing import write_dataset
 
 WORDS = ["setosa", "é", "", "a longer word", "setosa", "日本", "b"]
 

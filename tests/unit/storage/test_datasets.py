@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 from zarr.codecs import Crc32cCodec
 from zarr.storage import LocalStore, MemoryStore
 
-from rff_dist.blocks import Block, check_finite, cut_blocks
+from rff_dist.data.blocks import Block, cut_blocks
+from rff_dist.data.checks import check_finite
+from rff_dist.data.memory import ArrayDataset
 from rff_dist.errors import (
     DataError,
     IntegrityError,
@@ -22,14 +24,9 @@ from rff_dist.errors import (
     OutputExistsError,
     StorageError,
 )
-from rff_dist.storage import (
-    ArrayDataset,
-    choose_chunk_rows,
-    dataset_from_arrays,
-    open_dataset,
-    redact,
-    write_dataset,
-)
+from rff_dist.storage.datasets import dataset_from_arrays, open_dataset
+from rff_dist.storage.writing import choose_chunk_rows, write_dataset
+from rff_dist.text import redact
 
 LAYOUTS = {"v2": (2, None), "v3": (3, None), "sharded": (3, 20)}
 
@@ -460,7 +457,7 @@ class TestWriting:
         script = (
             "import resource, sys, numpy as np\n"
             "from rff_dist.errors import StorageError\n"
-            "from rff_dist.storage import write_dataset\n"
+            "from rff_dist.storage.writing import write_dataset\n"
             "resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))\n"
             "try: write_dataset(sys.argv[1], np.ones((10_000, 2)), chunk_rows=4_096)\n"
             "except StorageError as error: print(error)\n"

@@ -8,9 +8,11 @@ import zarr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rff_dist.blocks import Block, cut_blocks
+from rff_dist.data.blocks import Block, cut_blocks
 from rff_dist.errors import DataError, InvalidParameterError, OutputExistsError, StorageError
-from rff_dist.storage import create_output, open_dataset, write_dataset
+from rff_dist.storage.datasets import open_dataset
+from rff_dist.storage.outputs import create_output
+from rff_dist.storage.writing import write_dataset
 
 SIZES = {"n_samples": 50, "n_columns": 2, "dtype": "float64", "chunk_rows": 8}
 BLOCKS = cut_blocks(50, 8, rows_per_block=16)

@@ -12,16 +12,14 @@ import pytest
 import zarr
 from zarr.storage import MemoryStore
 
-from rff_dist.blocks import Block
+from rff_dist.data.blocks import Block
 from rff_dist.errors import DataError, InvalidParameterError, StorageError
-from rff_dist.storage import (
-    create_output,
-    generate_dataset,
-    ingest,
-    open_dataset,
-    write_dataset,
-    write_record,
-)
+from rff_dist.ingest.generate import generate_dataset
+from rff_dist.ingest.ingest import ingest
+from rff_dist.storage.datasets import open_dataset
+from rff_dist.storage.outputs import create_output
+from rff_dist.storage.records import write_record
+from rff_dist.storage.writing import write_dataset
 
 X = np.random.default_rng(0).standard_normal((50, 3))
 Y, WEIGHT = X[:, 0] * 2, np.arange(50.0)
@@ -191,7 +189,7 @@ def test_the_trial_leaves_nothing(tmp_path):
 
 def test_a_table_is_not_read_for_an_output_that_cannot_be_written(tmp_path, monkeypatch):
     (tmp_path / "a.csv").write_text("a\n1\n")
-    monkeypatch.setattr(importlib.import_module("rff_dist.storage.ingest"), "open_table", None)
+    monkeypatch.setattr(importlib.import_module("rff_dist.ingest.ingest"), "open_table", None)
     with pytest.raises(StorageError, match="cannot be written"):
         ingest(tmp_path / "a.csv", "/proc/new/a")
 

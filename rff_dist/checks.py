@@ -1,0 +1,59 @@
+"""Checks of what users give: numbers, counts, and names of things."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from typing import TypeGuard
+
+import numpy as np
+
+from rff_dist.errors import InvalidParameterError
+
+
+def find_by_name[T](table: Mapping[str, T], name: object, what: str) -> T:
+    """Return the entry of that name.
+
+    Raises
+    ------
+    InvalidParameterError
+        If there is none; the message gives the nearest one.
+    """
+    if isinstance(name, str) and name in table:
+        return table[name]
+    close = difflib.get_close_matches(str(name), table, n=1)
+    hint = f" (did you mean {close[0]!r}?)" if close else ""
+    raise InvalidParameterError(
+        f"unknown `{what}` {name!r}{hint}; expected one of {sorted(table)} or an object"
+    )
+
+
+def check_positive(value: object, name: str) -> float:
+    """Return `value` as a float if it is a finite number above 0.
+
+    Raises
+    ------
+    InvalidParameterError
+        Otherwise.
+    """
+    if not is_number(value) or not 0 < value < np.inf:
+        raise InvalidParameterError(f"`{name}` is {value!r}; expected a finite number above 0")
+    return float(value)
+
+
+def is_number(value: object) -> TypeGuard[float]:
+    """Return whether `value` is a real number, and no truth value."""
+    return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
+
+
+def check_count(value: object, name: str) -> int:
+    """Return `value` as an int if it is an integer of at least 1.
+
+    Raises
+    ------
+    InvalidParameterError
+        Otherwise.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
+        raise InvalidParameterError(f"`{name}` is {value!r}; expected an integer of at least 1")
+    return int(value)

@@ -1,0 +1,133 @@
+"""How often rows of each class are taken for each class: exact counts, which add up over blocks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from rff_dist.errors import DataError
+from rff_dist.numerics.exact_sums import ExactSum
+from rff_dist.typing import FloatArray, IntArray
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Confusion:
+    """Rows of each class by the class predicted for them; `+` joins two sets of rows and does not round.
+
+    Measures count each row by its weight.
+
+    Attributes
+    ----------
+    counts : int64 array of shape (n_classes, n_classes)
+        Rows of the class of the row that are predicted as the class of the column.
+    weights : ExactSum of shape (n_classes, n_classes)
+        Their weights.
+    surprise : ExactSum of shape (), or None
+        Sum of -weight · log p of the rows' own classes; None where there are no probabilities.
+    """
+
+    counts: IntArray
+    weights: ExactSum
+    surprise: ExactSum | None
+
+    def __add__(self, other: Confusion) -> Confusion:
+        both = self.surprise is not None and other.surprise is not None
+        return Confusion(
+            self.counts + other.counts,
+            self.weights + other.weights,
+            self.surprise + other.surprise if both else None,  # type: ignore[operator]
+        )
+
+    @property
+    def n_samples(self) -> int:
+        """Rows counted."""
+        return int(self.counts.sum())
+
+    @property
+    def accuracy(self) -> float:
+        """Share of rows whose class is predicted.
+
+        Raises
+        ------
+        DataError
+            If all weights are zero.
+        """
+        return float(np.diag(self.weights.value()).sum() / self._total())
+
+    @property
+    def recall(self) -> FloatArray:
+        """Share of each class that is predicted as it, shape (n_classes,); NaN for a class without rows."""
+        weights = self.weights.value()
+        return _shares(np.diag(weights), weights.sum(axis=1))
+
+    @property
+    def precision(self) -> FloatArray:
+        """Share of those predicted as a class that are of it, shape (n_classes,); NaN where none are."""
+        weights = self.weights.value()
+        return _shares(np.diag(weights), weights.sum(axis=0))
+
+    @property
+    def balanced_accuracy(self) -> float:
+        """Mean of `recall` over the classes that have rows."""
+        self._total()
+        return float(np.nanmean(self.recall))
+
+    @property
+    def log_loss(self) -> float | None:
+        """Mean of -log p of the rows' own classes, in nats; None where there are no probabilities."""
+        return None if self.surprise is None else float(self.surprise.value() / self._total())
+
+    def _total(self) -> float:
+        total = float(self.weights.value().sum())
+        if not total > 0:
+            raise DataError("all sample weights are zero; at least one row must count")
+        return total
+
+
+def count_classes(
+    codes: IntArray,
+    predicted: IntArray,
+    n_classes: int,
+    *,
+    sample_weight: FloatArray | None = None,
+    log_probabilities: FloatArray | None = None,
+) -> Confusion:
+    """Count one block of rows.
+
+    Parameters
+    ----------
+    codes, predicted : int64 arrays of shape (n_samples,)
+        Positions of the rows' classes, and of those predicted.
+    sample_weight : float64 array of shape (n_samples,), optional
+        Finite and not negative; 1 if left out.
+    log_probabilities : float64 array of shape (n_samples, n_classes), optional
+
+    Raises
+    ------
+    DataError
+        If a weight is not finite, or negative; names its place.
+    """
+    weights = np.ones(len(codes)) if sample_weight is None else sample_weight
+    usable = np.isfinite(weights) & (weights >= 0)
+    if not usable.all():
+        at = int(np.argmin(usable))
+        raise DataError(
+            f"sample_weight is {weights[at]} in row {at:_} of a block; weights must be finite, not negative"
+        )
+    shape = (n_classes, n_classes)
+    pairs = codes * n_classes + predicted
+    sums = ExactSum.by_group(weights, pairs, n_classes**2)
+    surprise = None
+    if log_probabilities is not None:
+        own = log_probabilities[np.arange(len(codes)), codes]
+        surprise = ExactSum.of(np.asarray(-(weights @ np.where(weights > 0, own, 0.0))))
+    return Confusion(
+        np.bincount(pairs, minlength=n_classes**2).reshape(shape).astype(np.int64),
+        ExactSum(sums.lowest, sums.digits.reshape(-1, *shape)),
+        surprise,
+    )
+
+
+def _shares(part: FloatArray, whole: FloatArray) -> FloatArray:
+    return np.asarray(np.divide(part, whole, out=np.full(len(whole), np.nan), where=whole > 0))

@@ -1,0 +1,211 @@
+"""Classification losses over blocks of rows: their sums and gradients, made in one pass each.
+
+Codes are those of a labelled dataset: −1 and +1, one column for two classes, else one column per class.
+A row of weight w adds w·ℓ(f), f = z'W + b, and w·z ⊗ ∂ℓ/∂f to the gradient. Gradients add up tile by tile
+as exact sums, so that an objective has the same bits on every engine.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from scipy.special import expit, logsumexp
+
+from rff_dist.data.blocks import Rows
+from rff_dist.data.checks import check_finite
+from rff_dist.errors import DataError
+from rff_dist.numerics.exact_sums import ExactSum
+from rff_dist.numerics.threads import share_out
+from rff_dist.ridge.linear_model import LinearModel
+from rff_dist.statistics.spec import tile_rows
+from rff_dist.typing import FloatArray
+
+# Rows whose features are made once, for f and for the gradient. Measured for 75,000 rows, D = 800: strips of
+# 128 to 512 rows, which the cache keeps, take 0.21 to 0.26 s on a busy core, whole tiles of 4,096 0.35 s.
+STRIP_ROWS = 256
+
+
+class Loss(ABC):
+    """A convex loss of scores against targets, and what its objective weighs the penalty by.
+
+    Attributes
+    ----------
+    name : str
+        As in `LOSSES`.
+    penalty_factor : float
+        The objective is Σ w·ℓ + penalty_factor · alpha · ‖W‖².
+    """
+
+    name: ClassVar[str]
+    penalty_factor: ClassVar[float]
+
+    @abstractmethod
+    def __call__(self, scores: FloatArray, targets: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return the loss of each row and its gradient with respect to the scores.
+
+        Parameters
+        ----------
+        scores, targets : float64 arrays of shape (n_samples, n_columns)
+
+        Returns
+        -------
+        losses : float64 array of shape (n_samples,)
+        gradient : float64 array of shape (n_samples, n_columns)
+        """
+
+
+class SquaredHinge(Loss):
+    """max(0, 1 − y·f)² in each column: the L2 support vector machine, one class against the rest.
+
+    With alpha‖W‖² this is scikit-learn's LinearSVC at C = 1/(2·alpha), but for its penalty of the
+    intercept; it is on ridge's scale, so that ridge's alpha carries over.
+    """
+
+    name = "squared_hinge"
+    penalty_factor = 1.0
+
+    def __call__(self, scores: FloatArray, targets: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """See `Loss`."""
+        short = np.maximum(0.0, 1.0 - targets * scores)
+        return np.square(short).sum(axis=1), -2.0 * targets * short
+
+
+class Logistic(Loss):
+    """−log p of the row's class, p = σ(f) for two classes and softmax(f) for more.
+
+    With ½·alpha‖W‖² this is scikit-learn's LogisticRegression at C = 1/alpha.
+    """
+
+    name = "logistic"
+    penalty_factor = 0.5
+
+    def __call__(self, scores: FloatArray, targets: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """See `Loss`."""
+        if scores.shape[1] == 1:
+            agreement = targets * scores
+            return np.logaddexp(0.0, -agreement)[:, 0], -targets * expit(-agreement)
+        member = 0.5 * (targets + 1.0)
+        normalizer = logsumexp(scores, axis=1, keepdims=True)
+        return normalizer[:, 0] - (scores * member).sum(axis=1), np.exp(scores - normalizer) - member
+
+
+LOSSES: Mapping[str, Loss] = {loss.name: loss for loss in (Logistic(), SquaredHinge())}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LossState:
+    """The state of a pass that sums a loss: where it is evaluated."""
+
+    linear: LinearModel
+    loss: Loss
+
+    def digest(self) -> str:
+        """Return the feature map's digest: what every worker must agree on."""
+        return self.linear.digest()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LossSums:
+    """Exact sums of a loss over the rows seen so far; `+` joins two sets of rows.
+
+    Attributes
+    ----------
+    n_samples : int
+        Rows counted.
+    loss : ExactSum of shape ()
+        Σ w·ℓ.
+    gradient : ExactSum of shape (n_components, n_columns)
+        Σ w·u ⊗ ∂ℓ/∂f, u the unnormalised features.
+    intercept_gradient : ExactSum of shape (n_columns,)
+        Σ w·∂ℓ/∂f.
+    """
+
+    n_samples: int
+    loss: ExactSum
+    gradient: ExactSum
+    intercept_gradient: ExactSum
+
+    def __add__(self, other: LossSums) -> LossSums:
+        return LossSums(
+            self.n_samples + other.n_samples,
+            self.loss + other.loss,
+            self.gradient + other.gradient,
+            self.intercept_gradient + other.intercept_gradient,
+        )
+
+
+def sum_loss(rows: Rows, state: LossState) -> LossSums:
+    """Return a block's sums of a loss and its gradient, O(n_samples · n_components · n_features).
+
+    Features are made once, 256 rows at a time: 2 KiB for each component and thread. Threads share out
+    tiles, in which strips add up in order.
+
+    Raises
+    ------
+    DataError
+        If values are not finite, y does not hold targets of the model's classes, or a score overflows.
+    """
+    feature_map, weights = state.linear.feature_map, state.linear.raw_coefficients
+    inputs = feature_map.prepare(rows.X)
+    check_finite(rows, inputs)
+    targets = _checked_targets(rows, n_columns=weights.shape[1])
+    height = tile_rows(feature_map.n_components)
+    sums: dict[int, LossSums] = {}
+
+    def add_up(first: int) -> None:
+        tile = slice(first, min(first + height, len(inputs)))
+        total, gradient = 0.0, np.zeros(weights.shape)
+        slopes = np.zeros(weights.shape[1])
+        features = np.empty((feature_map.n_components, min(STRIP_ROWS, tile.stop - first)))
+        for start in range(first, tile.stop, STRIP_ROWS):
+            strip = slice(start, min(start + STRIP_ROWS, tile.stop))
+            part = features[:, : strip.stop - start]
+            with np.errstate(over="ignore", invalid="ignore"):  # reported below
+                for low, high in feature_map.stripes:
+                    feature_map.fill(inputs[strip], part[low:high], low, high)
+                scores = (weights.T @ part).T + state.linear.intercept
+            _check_scores(scores, rows.block.start + start)
+            losses, slope = state.loss(scores, targets[strip])
+            if rows.sample_weight is not None:
+                losses = losses * rows.sample_weight[strip]
+                slope = slope * rows.sample_weight[strip, np.newaxis]
+            total += float(losses.sum())
+            gradient += part @ slope
+            slopes += slope.sum(axis=0)
+        sums[first] = LossSums(
+            tile.stop - first, ExactSum.of(np.asarray(total)), ExactSum.of(gradient), ExactSum.of(slopes)
+        )
+
+    share_out(add_up, range(0, len(inputs), height))
+    parts = iter(sums.values())  # exact sums: their order is of no consequence
+    return sum(parts, start=next(parts))
+
+
+def _checked_targets(rows: Rows, *, n_columns: int) -> FloatArray:
+    """Return y if it holds −1 and +1 alone, a single +1 in each row of several columns."""
+    if rows.y is None or rows.y.shape[1] != n_columns:
+        found = 0 if rows.y is None else rows.y.shape[1]
+        raise DataError(f"y has {found} columns of class targets; the model has {n_columns}")
+    coded = (np.abs(rows.y) == 1.0).all(axis=1)
+    if n_columns > 1:
+        coded &= (rows.y > 0).sum(axis=1) == 1
+    if not coded.all():
+        row = int(np.argmin(coded))
+        raise DataError(
+            f"y holds {rows.y[row].tolist()} in row {rows.block.start + row:_}; expected class targets, −1 "
+            "and +1, one +1 in a row of several columns. Read labels through a labelled dataset"
+        )
+    return rows.y
+
+
+def _check_scores(scores: FloatArray, first_row: int) -> None:
+    if not np.isfinite(scores).all():
+        row = first_row + int(np.argwhere(~np.isfinite(scores))[0, 0])
+        raise DataError(
+            f"the score of row {row:_} is not finite: its inputs times the frequencies, or the coefficients, "
+            "overflow; standardise the inputs"
+        )

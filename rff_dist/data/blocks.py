@@ -1,0 +1,231 @@
+"""What passes are made over: rows, the datasets they are read from, and blocks of them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rff_dist.errors import PlanError
+from rff_dist.typing import FloatArray
+
+ROUNDING = 1e-14  # of a mean square: what rounding alone may leave as the variance of a constant
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Rows `start:stop` of a dataset: the work of one task.
+
+    Blocks are cut from the data's own chunks and never depend on the cluster,
+    so that any engine accumulates the same blocks in the same way.
+    """
+
+    index: int
+    start: int
+    stop: int
+
+    @property
+    def n_samples(self) -> int:
+        """Rows in the block."""
+        return self.stop - self.start
+
+
+def cut_blocks(n_samples: int, chunk_rows: int, *, rows_per_block: int) -> list[Block]:
+    """Cut `n_samples` rows into blocks of whole chunks, about `rows_per_block` rows each.
+
+    Raises
+    ------
+    PlanError
+        If `chunk_rows` or `rows_per_block` is below 1.
+    """
+    if chunk_rows < 1 or rows_per_block < 1:
+        raise PlanError(
+            f"cannot cut {n_samples:_} rows: `chunk_rows`={chunk_rows} and "
+            f"`rows_per_block`={rows_per_block} must both be at least 1"
+        )
+    rows = max(1, round(rows_per_block / chunk_rows)) * chunk_rows
+    starts = range(0, n_samples, rows)
+    return [Block(i, start, min(start + rows, n_samples)) for i, start in enumerate(starts)]
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """The data of one block, as read: shapes are checked, values are not.
+
+    Attributes
+    ----------
+    block : Block
+        Which rows of the dataset these are.
+    X : real array of shape (n_samples, n_features)
+        Inputs in their stored dtype.
+    y : float64 array of shape (n_samples, n_targets), or None
+        Targets.
+    sample_weight : float64 array of shape (n_samples,), or None
+        Weights; None means 1 for each row.
+    chunk_rows : int, or None
+        Rows of a stored chunk, for messages; None where rows are not stored.
+    groups : int, bool or str array of shape (n_samples,), or None
+        What rows are held out together by; see `GroupFolds`.
+    own_weight : float64 array of shape (n_samples,), or None
+        Weights before they were multiplied by those of classes; None where they were not.
+    """
+
+    block: Block
+    X: NDArray[Any]
+    y: FloatArray | None = None
+    sample_weight: FloatArray | None = None
+    chunk_rows: int | None = None
+    groups: NDArray[Any] | None = None
+    own_weight: FloatArray | None = None
+
+
+class Dataset(ABC):
+    """Rows that blocks are read from: stored, in memory or made by a cluster.
+
+    Attributes
+    ----------
+    url : str or None
+        Where the rows are stored; None if they are not.
+    feature_names, target_names : tuple of str, or None
+        Names of the columns, where they have names.
+    missing_chunks : {"error", "fill"}
+        What a chunk that is not in the store means; "error" for rows that are not stored.
+    """
+
+    url: str | None
+    feature_names: tuple[str, ...] | None
+    target_names: tuple[str, ...] | None
+    missing_chunks: str
+
+    @property
+    @abstractmethod
+    def n_samples(self) -> int:
+        """Rows."""
+
+    @property
+    @abstractmethod
+    def n_features(self) -> int:
+        """Columns of X."""
+
+    @property
+    @abstractmethod
+    def n_targets(self) -> int:
+        """Columns of y; 0 without y."""
+
+    @property
+    @abstractmethod
+    def one_dimensional(self) -> bool:
+        """Whether y is a vector rather than a matrix."""
+
+    @property
+    @abstractmethod
+    def weighted(self) -> bool:
+        """Whether rows have weights."""
+
+    @property
+    @abstractmethod
+    def dtype(self) -> np.dtype[Any]:
+        """The dtype of X as stored."""
+
+    @property
+    @abstractmethod
+    def chunk_rows(self) -> int:
+        """Rows that are worth reading together."""
+
+    @abstractmethod
+    def read(self, block: Block) -> Rows:
+        """Return the rows of a block."""
+
+    @abstractmethod
+    def read_weight(self, block: Block) -> FloatArray | None:
+        """Return the weights of a block, without its X; None without weights."""
+
+    @abstractmethod
+    def read_targets(self) -> Any:
+        """Return all of y as it is held, in the stored dtype; None without y."""
+
+    @abstractmethod
+    def take(self, indices: NDArray[np.intp], /) -> tuple[NDArray[Any], FloatArray | None, FloatArray | None]:
+        """Return X, y and weights of single rows, in the order asked."""
+
+    @abstractmethod
+    def without_targets(self) -> Dataset:
+        """Return the same rows without y."""
+
+    @abstractmethod
+    def fingerprint(self) -> str:
+        """Return a digest that changes when the data change."""
+
+    @abstractmethod
+    def prefix_fingerprint(self, n_samples: int) -> str | None:
+        """Return a digest of the first rows alone; None where these are not told from others."""
+
+    @abstractmethod
+    def can_travel(self) -> bool:
+        """Return whether another process can read the rows itself, and needs no copy of them."""
+
+    def read_groups(self, block: Block) -> NDArray[Any] | None:
+        """Return the groups of a block's rows, without its X; None where rows have none."""
+        return None
+
+    @property
+    def is_lazy(self) -> bool:
+        """Whether a cluster makes the rows, in tasks of its own: see `lazy`."""
+        return False
+
+    def lazy(self, block: Block) -> tuple[Any, Any, Any]:
+        """Return X, y and weights of a block as Dask collections, None for what there is not."""
+        raise NotImplementedError(f"{type(self).__name__} is not lazy")
+
+    @property
+    def extends(self) -> tuple[Dataset, Callable[[Rows], Rows]] | None:
+        """The dataset whose rows these are, and what completes them; None where nothing is added.
+
+        What completes them pickles without the dataset.
+        """
+        return None
+
+
+class BlockFunction[S, T](ABC):
+    """A function of a block and a state that tells an engine where its rows come from.
+
+    Attributes
+    ----------
+    source : Dataset or None
+        What it reads; None if it reads no rows of a dataset.
+    run : str or None
+        What processes remember of the blocks is kept under this name: each block is then best computed
+        where it was before.
+    """
+
+    source: Dataset | None
+    run: str | None
+
+    @abstractmethod
+    def begin(self, block: Block, state: S) -> Callable[[], T]:
+        """Read a block, and return what is left to do."""
+
+    @final
+    def __call__(self, block: Block, state: S) -> T:
+        return self.begin(block, state)()
+
+
+@dataclass(frozen=True)
+class BlockTask[S, T](BlockFunction[S, T]):
+    """Read a block, then compute on its rows: one fused task.
+
+    An engine with a better way to the rows, such as a Dask collection's own tasks, takes `source` and
+    `compute` apart.
+    """
+
+    source: Dataset
+    compute: Callable[[Rows, S], T]
+    run: str | None = None
+
+    def begin(self, block: Block, state: S) -> Callable[[], T]:
+        return partial(self.compute, self.source.read(block), state)

@@ -1,0 +1,190 @@
+"""Columns in memory: one label or group a row, integers, booleans or text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Protocol
+
+import numpy as np
+
+from rff_dist.data.blocks import Block
+from rff_dist.data.memory import check_indices, digest_array
+from rff_dist.errors import DataError
+
+TEXT = np.dtypes.StringDType()
+
+
+class Column(Protocol):
+    """One value a row beside a dataset: whole numbers, booleans or text."""
+
+    @property
+    def n_samples(self) -> int:
+        """Rows."""
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Integer, bool, float (of whole numbers), fixed-width str or NumPy's StringDType."""
+
+    @property
+    def chunk_rows(self) -> int:
+        """Rows that are worth reading together."""
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether the values are in this process, rather than stored where all can read them."""
+
+    def read(self, block: Block) -> np.ndarray:
+        """Return the values of a block's rows, shape (n_samples,)."""
+
+    def take(self, indices: np.ndarray) -> np.ndarray:
+        """Return the values of single rows, in the order asked."""
+
+    def fingerprint(self) -> str:
+        """Return a digest that changes when the values change."""
+
+
+@dataclass(frozen=True, eq=False)
+class MemoryColumn:
+    """Values in memory: `as_column` makes it.
+
+    Attributes
+    ----------
+    values : int, bool, whole float or str array of shape (n_samples,)
+    """
+
+    values: np.ndarray
+
+    chunk_rows = 2**16
+    in_memory = True
+
+    @property
+    def n_samples(self) -> int:
+        return len(self.values)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self.values.dtype
+
+    def read(self, block: Block) -> np.ndarray:
+        """Return the values of a block's rows, as a view."""
+        return self.values[block.start : block.stop]
+
+    def take(self, indices: np.ndarray | Sequence[int]) -> np.ndarray:
+        """Return the values of single rows, in the order asked."""
+        return np.asarray(self.values[check_indices(indices, self.n_samples)])
+
+    @cached_property
+    def _digest(self) -> str:
+        return digest_array(self.values)
+
+    def fingerprint(self) -> str:
+        """Digest of all values."""
+        return self._digest
+
+
+def is_text(dtype: np.dtype[Any]) -> bool:
+    """Return whether values of a dtype are text."""
+    return dtype.kind in "UT"
+
+
+def check_values(values: np.ndarray, name: str, rows: np.ndarray) -> np.ndarray:
+    """Return labels as integers, booleans, whole floats or text; refuse all else.
+
+    Parameters
+    ----------
+    values : array of shape (n,)
+    name : str
+        What errors call them.
+    rows : int array of shape (n,)
+        Their rows in the dataset, for errors.
+
+    Raises
+    ------
+    DataError
+        With the first offending row.
+    """
+    kind = values.dtype.kind
+    if kind in "iufU":
+        values = values.astype(values.dtype.newbyteorder("="), copy=False)
+    if kind == "O" or (kind == "T" and hasattr(values.dtype, "na_object")):
+        return _from_objects(values.astype(object), name, rows)
+    if kind == "f" and values.dtype.itemsize <= 8:
+        good = values == np.rint(values)
+        good &= np.abs(values) <= 2.0**53  # the last that float64 counts to one by one
+        if not good.all():
+            at = int(np.argmin(good))
+            what = (
+                "is missing (NaN)"
+                if np.isnan(values[at])
+                else f"is {values[at]!s}, no whole number up to 2^53,"
+            )
+            raise DataError(
+                f"{name} {what} in row {rows[at]:_}; expected labels: integers, booleans or text. "
+                "Fill or drop such rows, or round the values"
+            )
+        return values
+    if kind == "U":
+        _check_text(values, name, rows)
+    if kind in "biuUT":
+        return values
+    advice = {"M": "Format times as text", "m": "Format times as text", "S": "Decode the bytes to text"}
+    raise DataError(
+        f"{name} has dtype {values.dtype}; expected labels: integers, booleans or text. "
+        f"{advice.get(kind, 'Convert them first')}"
+    )
+
+
+def _from_objects(values: np.ndarray, name: str, rows: np.ndarray) -> np.ndarray:
+    """Return Python objects as the one type that all of them are of."""
+    families: tuple[tuple[Any, Any], ...] = (
+        (str, TEXT),
+        (bool | np.bool_, np.dtype(bool)),
+        (int | np.integer, None),
+    )
+    first = values[0] if len(values) else ""
+    expected, dtype = next((f for f in families if isinstance(first, f[0])), (None, None))
+    for row, value in zip(rows.tolist(), values.tolist(), strict=True):
+        mixed = isinstance(value, bool) and not isinstance(first, bool | np.bool_)
+        if expected is None or mixed or not isinstance(value, expected):
+            missing = value is None or type(value).__name__ in ("NAType", "NaTType") or value != value
+            what = "is missing" if missing else f"is {str(value)[:50]!r}, a {type(value).__name__},"
+            raise DataError(
+                f"{name} {what} in row {row:_}; expected labels of one type: integers, booleans or text. "
+                "Fill or drop such rows, or convert all to text"
+            )
+    if dtype == TEXT:
+        return _as_text(values, name, rows)
+    if dtype is not None:
+        return values.astype(dtype)
+    whole = np.array(values.tolist())
+    if whole.dtype.kind not in "iu":
+        raise DataError(f"{name} holds integers beyond 64 bits; expected smaller ones. Convert them to text")
+    return whole
+
+
+def _as_text(values: np.ndarray, name: str, rows: np.ndarray) -> np.ndarray:
+    try:
+        return values.astype(TEXT)
+    except UnicodeEncodeError:
+        at = next(
+            i for i, value in enumerate(values.tolist()) if any("\ud800" <= c <= "\udfff" for c in value)
+        )
+        raise _half_a_character(values[at], name, rows[at]) from None
+
+
+def _check_text(values: np.ndarray, name: str, rows: np.ndarray) -> None:
+    """Check that text of fixed width holds no half of a surrogate pair, which nothing can store."""
+    points = np.ascontiguousarray(values).view(np.uint32).reshape(len(values), values.dtype.itemsize // 4)
+    halves = (points >= 0xD800) & (points <= 0xDFFF)
+    if halves.any():
+        at = int(np.argmax(halves.any(axis=1)))
+        raise _half_a_character(values[at], name, rows[at])
+
+
+def _half_a_character(value: str, name: str, row: int) -> DataError:
+    return DataError(
+        f"{name} is {str(value)[:50]!a} in row {row:_}, which holds half of a surrogate pair; expected text "
+        "that UTF-8 can store. Decode the bytes it came from anew"
+    )

@@ -1,0 +1,67 @@
+"""How a dataset is cut into the blocks of a pass, by the data alone."""
+
+from __future__ import annotations
+
+from rff_dist.data.blocks import Block, cut_blocks
+from rff_dist.errors import PlanError
+
+MIN_BLOCK_ROWS = (
+    16_384  # sending and merging a block's statistics then costs about 2 % of making them, for any D
+)
+
+
+MAX_BLOCK_ROWS = 262_144
+MAX_BLOCK_BYTES = 2**27  # of inputs, so that reading ahead stays small beside the statistics
+BLOCKS_WANTED = 64  # enough to share out evenly among tens of workers
+FEW_BLOCKS = 16  # enough for a few
+
+
+def plan_blocks(
+    n_samples: int,
+    n_features: int,
+    itemsize: int,
+    chunk_rows: int,
+    *,
+    max_rows: int = MAX_BLOCK_ROWS,
+    n_folds: int = 1,
+) -> list[Block]:
+    """Cut a dataset into the blocks of a pass; depends on the data alone.
+
+    Above a million rows blocks are larger, by powers of two: appended rows then seldom move the edges of the
+    blocks before them, where sums are rounded, so that an update sums only rows that are new.
+
+    Blocks are whole chunks. A chunk far larger than a block is read once for each of its blocks:
+    decoding it again costs little beside the products.
+
+    Parameters
+    ----------
+    n_samples, n_features : int
+        Shape of X.
+    itemsize : int
+        Bytes of one number of X.
+    chunk_rows : int
+        Rows that are worth reading together.
+    max_rows : int
+        Rows that a block may have at the most.
+    n_folds : int
+        Folds whose rows are summed apart: blocks are up to that many times larger, as long as 16 are left to
+        share out, so that sending and merging all folds' sums costs no greater share of making them.
+
+    Raises
+    ------
+    PlanError
+        If a size is below 1.
+    """
+    if n_samples < 1:
+        raise PlanError(f"there are {n_samples} rows; a pass needs at least 1")
+    enlarged = MIN_BLOCK_ROWS * max(1, min(n_folds, n_samples // (FEW_BLOCKS * MIN_BLOCK_ROWS)))
+    shared_out = 1 << (n_samples // BLOCKS_WANTED).bit_length() >> 1  # a power of two, or 0
+    wanted = min(max(shared_out, enlarged), MAX_BLOCK_ROWS)
+    wanted = max(1, min(wanted, MAX_BLOCK_BYTES // max(1, n_features * itemsize), max_rows))
+    pieces = chunk_rows // wanted
+    unit = chunk_rows if pieces < 2 else -(-chunk_rows // pieces)
+    blocks = cut_blocks(n_samples, unit, rows_per_block=wanted)
+    if blocks[0].n_samples > max_rows:  # rounded up, or one chunk is too large: cut it into equal parts
+        unit = -(-unit // -(-unit // max_rows))
+        return cut_blocks(n_samples, unit, rows_per_block=max_rows // unit * unit)
+    return blocks

@@ -1,0 +1,419 @@
+"""Folds for cross-validation: which rows are held out together."""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rff_dist.errors import DataError, InvalidParameterError
+from rff_dist.typing import IntArray
+
+MAX_FOLDS = 1000
+MANY_ROWS = 2**18  # above which samples are read in stretches of rows
+STRETCHES = 256
+_GOLDEN = 0x9E3779B97F4A7C15
+MAX_BALANCED_GROUPS = 2**16  # each takes 10 bytes of the folds; more are even enough by their hashes
+
+
+@dataclass(frozen=True)
+class Folds(ABC):
+    """Assigns each row to one of `n_folds` folds, by the row alone and never by the cluster.
+
+    Attributes
+    ----------
+    n_folds : int
+        At least 2.
+    """
+
+    n_folds: int = 5
+
+    def __post_init__(self) -> None:
+        n_folds: Any = self.n_folds
+        whole = isinstance(n_folds, int | np.integer) and not isinstance(n_folds, bool)
+        if not whole or not 2 <= n_folds <= MAX_FOLDS:
+            raise InvalidParameterError(f"`n_folds` is {n_folds!r}; expected an integer in [2, {MAX_FOLDS}]")
+
+    @abstractmethod
+    def assign(self, start: int, stop: int, *, n_samples: int, groups: NDArray[Any] | None) -> IntArray:
+        """Return the fold of each of the rows `start:stop` of a dataset of `n_samples` rows.
+
+        Parameters
+        ----------
+        groups : int, bool or str array of shape (stop - start,), or None
+            The rows' groups.
+
+        Raises
+        ------
+        DataError
+            If these folds are of groups, and there are none.
+        """
+
+    @property
+    def may_lack_rows(self) -> bool:
+        """Whether a fold without rows is no error, but is not validated on."""
+        return False
+
+    @property
+    def splits(self) -> list[tuple[tuple[int, ...], int]]:
+        """Return each pair of folds to train on and the fold to validate on: all others, each in turn."""
+        every = range(self.n_folds)
+        return [(tuple(f for f in every if f != held_out), held_out) for held_out in every]
+
+
+@dataclass(frozen=True)
+class HashFolds(Folds):
+    """Folds dealt in hands: each `n_folds` consecutive rows go to all folds, in an order that hashes give.
+
+    As good as random, and the same on every machine, whatever rows are appended.
+
+    Attributes
+    ----------
+    n_folds : int
+        At least 2; they differ in size by at most one row.
+    seed : int
+        Another seed cuts other folds.
+    """
+
+    seed: int = 0
+
+    def assign(self, start: int, stop: int, *, n_samples: int, groups: NDArray[Any] | None) -> IntArray:
+        first, last = start // self.n_folds, -(-stop // self.n_folds)  # hands
+        rows = np.arange(first * self.n_folds, last * self.n_folds, dtype=np.uint64)
+        order = np.argsort(_mixed(rows, self.seed).reshape(-1, self.n_folds), axis=1, kind="stable")
+        fold_of_row = np.empty(order.shape, np.int64)
+        np.put_along_axis(fold_of_row, order, np.arange(self.n_folds)[np.newaxis], axis=1)
+        return fold_of_row.ravel()[start - first * self.n_folds : stop - first * self.n_folds]
+
+
+@dataclass(frozen=True, eq=False)
+class GroupTable:
+    """The fold of each group.
+
+    Attributes
+    ----------
+    keys : uint64 array of shape (n_groups,)
+        The groups as numbers or hashes, ascending.
+    folds : int16 array of shape (n_groups,)
+    """
+
+    keys: NDArray[np.uint64]
+    folds: NDArray[np.int16]
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, GroupTable):
+            return NotImplemented
+        return np.array_equal(self.keys, other.keys) and np.array_equal(self.folds, other.folds)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+@dataclass(frozen=True)
+class GroupFolds(Folds):
+    """Folds of groups: rows of one group (patient, site, day) are held out together.
+
+    Up to 65,536 groups are shared out by their sizes, so that folds are as even as groups allow, once they
+    were counted; a pass over a dataset does so first. The hash of more groups, or of groups that were not
+    counted, says their fold.
+
+    Attributes
+    ----------
+    n_folds : int
+        At least 2.
+    seed : int
+        Another seed cuts other folds.
+    table : GroupTable or None
+        The fold of each group that was counted; see `balanced`. It belongs to one dataset, and models' cards
+        leave it out.
+
+    References
+    ----------
+    Graham (1969): largest group first, each to the fold with the fewest rows, as scikit-learn's `GroupKFold`.
+    """
+
+    seed: int = 0
+    table: GroupTable | None = field(default=None, repr=False)
+
+    def assign(self, start: int, stop: int, *, n_samples: int, groups: NDArray[Any] | None) -> IntArray:
+        if groups is None:
+            raise DataError("the data have no groups to cut folds by; name their array, or give `groups`")
+        values, inverse = np.unique(np.asarray(groups), return_inverse=True)
+        keys = _keys(values)
+        fold_of_group = _to_folds(_mixed(keys, self.seed), self.n_folds)
+        if self.table is not None:
+            places = np.minimum(np.searchsorted(self.table.keys, keys), len(self.table.keys) - 1)
+            known = self.table.keys[places] == keys
+            fold_of_group = np.where(known, self.table.folds[places], fold_of_group)
+        return fold_of_group[inverse]
+
+    def balanced(self, groups: NDArray[Any], n_rows: IntArray) -> Self:
+        """Return the same folds with groups shared out by their sizes.
+
+        Parameters
+        ----------
+        groups : int, bool or str array of shape (n_groups,)
+            Each once.
+        n_rows : int array of shape (n_groups,)
+            Rows of each.
+
+        Raises
+        ------
+        DataError
+            If there are fewer groups than folds.
+        """
+        if len(groups) < self.n_folds:
+            raise DataError(
+                f"the data have {len(groups)} groups of rows with weight, and {self} hold out "
+                f"{self.n_folds} sets of them; use at most {len(groups)} folds"
+                if len(groups) > 1
+                else "all rows with weight are of one group, which cannot be held out; leave out the groups"
+            )
+        keys = _keys(groups)
+        fold_of_group = np.empty(len(keys), np.int16)
+        filled = [(0, fold) for fold in range(self.n_folds)]
+        for group in np.lexsort((keys, _mixed(keys, self.seed), -n_rows)):
+            rows, fold = filled[0]
+            fold_of_group[group] = fold
+            heapq.heapreplace(filled, (rows + int(n_rows[group]), fold))
+        order = np.argsort(keys)
+        return replace(self, table=GroupTable(keys[order], fold_of_group[order]))
+
+
+def _keys(groups: NDArray[Any]) -> NDArray[np.uint64]:
+    """Return integers as they are, and hashes of texts."""
+    if groups.dtype.kind in "biu":
+        return groups.astype(np.int64).view(np.uint64)
+    digests = [hashlib.blake2b(str(group).encode(), digest_size=8).digest() for group in groups]
+    return np.frombuffer(b"".join(digests), "<u8").astype(np.uint64)
+
+
+@dataclass(frozen=True)
+class TimeFolds(Folds):
+    """Contiguous folds of rows in the order of time, validated forward: trained on the past alone.
+
+    The first fold is only trained on, so that `n_folds` folds give `n_folds` - 1 splits.
+
+    Attributes
+    ----------
+    n_folds : int
+        At least 2, of equal size.
+    """
+
+    def assign(self, start: int, stop: int, *, n_samples: int, groups: NDArray[Any] | None) -> IntArray:
+        return np.asarray(np.arange(start, stop, dtype=np.int64) * self.n_folds // max(1, n_samples))
+
+    @property
+    def splits(self) -> list[tuple[tuple[int, ...], int]]:
+        return [(tuple(range(held_out)), held_out) for held_out in range(1, self.n_folds)]
+
+
+@dataclass(frozen=True)
+class PredefinedFolds(Folds):
+    """Folds that are given: each row's group is the number of its fold.
+
+    Attributes
+    ----------
+    n_folds : int
+        Groups are 0 to `n_folds` - 1.
+    """
+
+    def assign(self, start: int, stop: int, *, n_samples: int, groups: NDArray[Any] | None) -> IntArray:
+        """Return the rows' groups.
+
+        Raises
+        ------
+        DataError
+            If there are none, or one is no number of a fold.
+        """
+        if groups is None:
+            raise DataError("the data have no fold numbers; name their array, or give them as `groups`")
+        folds = np.asarray(groups)
+        wrong = ~np.isin(folds, np.arange(self.n_folds))
+        if wrong.any():
+            row = int(np.argmax(wrong))
+            raise DataError(
+                f"the fold of row {start + row:_} is {folds[row]!r}; expected a number from 0 to "
+                f"{self.n_folds - 1}"
+            )
+        return folds.astype(np.int64)
+
+
+@dataclass(frozen=True)
+class HeldInFolds(Folds):
+    """Folds of which some rows are only trained on: those that length scales are tuned by.
+
+    Length scales that were tuned by a row's targets predict this row too well: its error says too little
+    of new rows. So it is never validated on. `hold_in` makes these folds.
+
+    Attributes
+    ----------
+    n_folds : int
+        One more than `base` has, the last of the rows that are held in; as many as `base` where its first
+        fold is held in.
+    base : Folds
+        How the other rows are cut.
+    n_samples, n_stretches, width : int
+        Of each of `n_stretches` equal parts of `n_samples` rows, `width` consecutive rows are held in, from
+        a random place on. Rows beyond `n_samples`, which were appended later, are not. 0 stretches: the
+        first fold of `base` is held in.
+    seed : int
+        Of the random places.
+    """
+
+    base: Folds = HashFolds()
+    n_samples: int = 0
+    n_stretches: int = 0
+    width: int = 0
+    seed: int = 0
+
+    def assign(self, start: int, stop: int, *, n_samples: int, groups: NDArray[Any] | None) -> IntArray:
+        folds = self.base.assign(start, stop, n_samples=n_samples, groups=groups)
+        if not self.n_stretches:
+            return folds
+        rows = np.arange(start, stop, dtype=np.int64)
+        inside = np.minimum(rows, self.n_samples - 1)
+        # the part that a row lies in: the last whose first row, part · n_samples // n_stretches, is not later
+        parts = ((inside + 1) * self.n_stretches - 1) // self.n_samples
+        first = self.stretch_starts(parts)
+        held = (rows >= first) & (rows < first + self.width) & (rows < self.n_samples)
+        return np.where(held, self.n_folds - 1, folds)
+
+    def stretch_starts(self, parts: IntArray) -> IntArray:
+        """Return the first row that is held in of each of these parts of the rows."""
+        begin = parts * self.n_samples // self.n_stretches
+        end = (parts + 1) * self.n_samples // self.n_stretches
+        hashes = _mixed(parts.astype(np.uint64), self.seed + 1) >> np.uint64(32)
+        room = (end - begin - self.width + 1).astype(np.uint64)
+        return begin + (hashes * room >> np.uint64(32)).astype(np.int64)
+
+    @property
+    def may_lack_rows(self) -> bool:
+        """Whether rows are held in at random, which may be all of a fold."""
+        return self.n_stretches > 0
+
+    def is_held_in(self, fold_of_row: IntArray) -> NDArray[np.bool_]:
+        """Return which rows are never validated on, given the fold of each."""
+        return np.asarray(fold_of_row == (self.n_folds - 1 if self.n_stretches else 0))
+
+    @property
+    def splits(self) -> list[tuple[tuple[int, ...], int]]:
+        if self.n_stretches:
+            return [((*trained, self.n_folds - 1), held_out) for trained, held_out in self.base.splits]
+        return [(trained, held_out) for trained, held_out in self.base.splits if held_out != 0]
+
+
+@dataclass(frozen=True)
+class SampledFolds(PredefinedFolds):
+    """Folds of a sample of rows, trained and validated on as those of the whole dataset are.
+
+    Attributes
+    ----------
+    n_folds : int
+        As many as `whole` has; the fold of each sampled row is its group.
+    whole : Folds
+        Of the dataset.
+    """
+
+    whole: Folds = HashFolds()
+
+    @property
+    def may_lack_rows(self) -> bool:
+        """Whether the sample, in which rows without weight are not, may have missed a fold: always."""
+        return True
+
+    @property
+    def splits(self) -> list[tuple[tuple[int, ...], int]]:
+        return self.whole.splits
+
+
+def hold_in(folds: Folds, n_samples: int, n_held_in: int) -> HeldInFolds:
+    """Return folds that are never validated on some rows, by which length scales can be tuned.
+
+    Parameters
+    ----------
+    folds : Folds
+        Of folds by hash, rows are held in at random. Of groups, times and given folds, the first fold is, so
+        that no group or time is both tuned by and validated on.
+    n_samples : int
+        Rows of the dataset.
+    n_held_in : int
+        How many rows are wanted. At most half of the rows are held in.
+    """
+    if isinstance(folds, HeldInFolds):
+        return folds
+    if not isinstance(folds, HashFolds):
+        return HeldInFolds(folds.n_folds, folds)
+    wanted = max(1, min(n_held_in, n_samples // 2))
+    # of many rows stretches are held in rather than single rows, since each may lie in another chunk
+    n_stretches = wanted if n_samples <= MANY_ROWS else STRETCHES
+    width = -(-wanted // n_stretches)
+    return HeldInFolds(folds.n_folds + 1, folds, n_samples, n_stretches, width, folds.seed)
+
+
+def folds_to_dict(folds: Folds) -> dict[str, Any]:
+    """Return folds as JSON-able facts, without a table of groups; `folds_from_dict` is the way back."""
+    facts = {
+        "kind": type(folds).__name__,
+        **{f.name: getattr(folds, f.name) for f in fields(folds) if f.repr},
+    }
+    return {**facts, "base": folds_to_dict(folds.base)} if isinstance(folds, HeldInFolds) else facts
+
+
+def folds_from_dict(facts: Mapping[str, Any]) -> Folds:
+    """Return the folds of `folds_to_dict`.
+
+    Raises
+    ------
+    InvalidParameterError
+        If there are no such folds here.
+    """
+    kinds = {kind.__name__: kind for kind in (HashFolds, GroupFolds, TimeFolds, PredefinedFolds, HeldInFolds)}
+    kind = kinds.get(facts["kind"])
+    if kind is None:
+        raise InvalidParameterError(f"unknown folds {facts['kind']!r}; expected one of {sorted(kinds)}")
+    values = {name: value for name, value in facts.items() if name != "kind"}
+    return kind(**values | ({"base": folds_from_dict(values["base"])} if "base" in values else {}))
+
+
+def find_folds(cv: int | Folds, seed: int = 0) -> Folds:
+    """Return folds: `HashFolds(cv)` for a number.
+
+    Raises
+    ------
+    InvalidParameterError
+        If `cv` is neither.
+    """
+    if isinstance(cv, Folds):
+        return cv
+    if isinstance(cv, bool) or not isinstance(cv, int | np.integer):
+        raise InvalidParameterError(
+            f"`cv` is {cv!r}; expected a number of folds, HashFolds(…), GroupFolds(…) or TimeFolds(…)"
+        )
+    return HashFolds(int(cv), seed)
+
+
+def _mixed(keys: NDArray[np.uint64], seed: int) -> NDArray[np.uint64]:
+    """Return the SplitMix64 numbers of keys (Steele, Lea & Flood 2014, fig. 17).
+
+    The stream starts at a number that is mixed from the seed: one at the seed itself would be another seed's,
+    some rows on.
+    """
+    return _finished(
+        keys * np.uint64(_GOLDEN) + _finished(np.array([(2 * seed + 1) * _GOLDEN % 2**64], np.uint64))
+    )
+
+
+def _finished(mixed: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return np.asarray(mixed ^ (mixed >> np.uint64(31)))
+
+
+def _to_folds(hashes: NDArray[np.uint64], n_folds: int) -> IntArray:
+    return ((hashes >> np.uint64(32)) * np.uint64(n_folds) >> np.uint64(32)).astype(np.int64)

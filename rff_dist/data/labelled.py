@@ -1,0 +1,483 @@
+"""Datasets with labels or groups beside their rows: classes as targets of -1 and +1, and their counts."""
+
+from __future__ import annotations
+
+import hashlib
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rff_dist.data.blocks import Block, BlockFunction, Dataset, Rows
+from rff_dist.data.columns import TEXT, Column, check_values, is_text
+from rff_dist.data.memory import Sample, as_bytes, prefix_digest
+from rff_dist.errors import DataError, InvalidParameterError
+from rff_dist.numerics.exact_sums import ExactSum
+from rff_dist.typing import FloatArray, IntArray
+
+
+class ExtendedDataset(Dataset):
+    """A dataset with something beside its rows, read from elsewhere.
+
+    An engine that computes the source's rows by tasks of their own adds the rest with `addition`.
+    """
+
+    source: Dataset
+
+    def __post_init__(self) -> None:
+        for name in ("url", "feature_names", "missing_chunks"):
+            object.__setattr__(self, name, getattr(self.source, name))
+
+    @property
+    @abstractmethod
+    def addition(self) -> Callable[[Rows], Rows]:
+        """What completes the source's rows; it pickles without the source."""
+
+    @property
+    def n_samples(self) -> int:
+        return self.source.n_samples
+
+    @property
+    def n_features(self) -> int:
+        return self.source.n_features
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self.source.dtype
+
+    @property
+    def chunk_rows(self) -> int:
+        return self.source.chunk_rows
+
+    @property
+    def is_lazy(self) -> bool:
+        return self.source.is_lazy
+
+    def lazy(self, block: Block) -> tuple[Any, Any, Any]:
+        return self.source.lazy(block)
+
+    def can_travel(self) -> bool:
+        return self.source.can_travel()
+
+    @property
+    def extends(self) -> tuple[Dataset, Callable[[Rows], Rows]]:
+        return self.source, self.addition
+
+    def read_groups(self, block: Block) -> NDArray[Any] | None:
+        return self.source.read_groups(block)
+
+    def read(self, block: Block) -> Rows:
+        return self.addition(self.source.read(block))
+
+    def prefix_fingerprint(self, n_samples: int) -> str | None:
+        """Digest of the first rows and what belongs to them: see `prefix_digest`.
+
+        Weights that balance classes depend on all rows, so they change it when rows are appended.
+        """
+        return None if self.is_lazy else prefix_digest(self, n_samples)
+
+    def _check_rows(self, name: str, column: Column) -> None:
+        if column.n_samples != self.source.n_samples:
+            raise DataError(
+                f"Found input variables with inconsistent numbers of samples: "
+                f"{[self.source.n_samples, column.n_samples]} (X, {name}); give as many rows of each"
+            )
+
+
+# -- groups ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class _WithGroups:
+    groups: Column
+
+    def __call__(self, rows: Rows) -> Rows:
+        return replace(rows, groups=self.read(rows.block))
+
+    def read(self, block: Block) -> NDArray[Any]:
+        values = self.groups.read(block)
+        return values.astype(np.int64) if values.dtype.kind == "f" else values  # 3.0 is group 3
+
+
+@dataclass(frozen=True, eq=False)
+class GroupedDataset(ExtendedDataset):
+    """A dataset whose rows carry groups, to be held out together.
+
+    Attributes
+    ----------
+    source : Dataset
+        The rows.
+    groups : Column
+        The group of each row; whole floats count as integers.
+
+    Raises
+    ------
+    DataError
+        If there are more or fewer groups than rows.
+    """
+
+    source: Dataset
+    groups: Column
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "target_names", self.source.target_names)
+        self._check_rows("groups", self.groups)
+
+    @property
+    def addition(self) -> _WithGroups:
+        return _WithGroups(self.groups)
+
+    @property
+    def n_targets(self) -> int:
+        return self.source.n_targets
+
+    @property
+    def one_dimensional(self) -> bool:
+        return self.source.one_dimensional
+
+    @property
+    def weighted(self) -> bool:
+        return self.source.weighted
+
+    def read_weight(self, block: Block) -> FloatArray | None:
+        return self.source.read_weight(block)
+
+    def read_groups(self, block: Block) -> NDArray[Any]:
+        return self.addition.read(block)
+
+    def read_targets(self) -> Any:
+        return self.source.read_targets()
+
+    def without_targets(self) -> GroupedDataset:
+        return GroupedDataset(self.source.without_targets(), self.groups)
+
+    def take(self, indices: NDArray[np.intp], /) -> tuple[NDArray[Any], FloatArray | None, FloatArray | None]:
+        return self.source.take(indices)
+
+    def fingerprint(self) -> str:
+        parts = ("groups", self.source.fingerprint(), self.groups.fingerprint())
+        return hashlib.sha256("|".join(parts).encode()).hexdigest()
+
+
+# -- labels ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class _WithLabels:
+    labels: Column
+    classes: NDArray[Any]
+    class_weight: FloatArray | None
+
+    def __call__(self, rows: Rows) -> Rows:
+        block = rows.block
+        codes = encode(self.labels.read(block), self.classes, np.arange(block.start, block.stop))
+        return replace(
+            rows,
+            y=class_targets(codes, len(self.classes)),
+            sample_weight=self.weighted(codes, rows.sample_weight),
+            own_weight=self.own(rows.sample_weight, len(codes)),
+        )
+
+    def own(self, sample_weight: FloatArray | None, n_samples: int) -> FloatArray | None:
+        if self.class_weight is None:
+            return None
+        return np.ones(n_samples) if sample_weight is None else sample_weight
+
+    def weighted(self, codes: IntArray, sample_weight: FloatArray | None) -> FloatArray | None:
+        if self.class_weight is None:
+            return sample_weight
+        weights = self.class_weight[codes]
+        return weights if sample_weight is None else weights * sample_weight
+
+
+@dataclass(frozen=True, eq=False)
+class LabelledDataset(ExtendedDataset):
+    """A dataset whose targets are classes: +1 for a row's own class and -1 for the others.
+
+    With two classes there is one column, +1 for the second; with more a column for each.
+
+    Attributes
+    ----------
+    source : Dataset
+        The rows; targets of its own are not used, see `without_targets`.
+    labels : Column
+        The label of each row.
+    classes : array of shape (n_classes,)
+        All labels there are, sorted, each once: `LabelCounts.classes`.
+    class_weight : float64 array of shape (n_classes,), or None
+        What weights of a class's rows are multiplied by; see `class_weights`. None means 1.
+
+    Raises
+    ------
+    DataError
+        If there are more or fewer labels than rows, or fewer than two classes; on reading, if a label is
+        not among the classes.
+    """
+
+    source: Dataset
+    labels: Column
+    classes: NDArray[Any]
+    class_weight: FloatArray | None = None
+
+    target_names = None  # classes are no columns of the data
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._check_rows("y", self.labels)
+        if len(self.classes) < 2:
+            raise DataError(
+                f"y holds {len(self.classes)} class ({', '.join(map(repr, self.classes.tolist()))}); "
+                "a classifier needs at least 2 classes"
+            )
+
+    @property
+    def addition(self) -> _WithLabels:
+        return _WithLabels(self.labels, self.classes, self.class_weight)
+
+    @property
+    def n_targets(self) -> int:
+        return 1 if len(self.classes) == 2 else len(self.classes)
+
+    @property
+    def one_dimensional(self) -> bool:
+        return self.n_targets == 1
+
+    @property
+    def weighted(self) -> bool:
+        return self.source.weighted or self.class_weight is not None
+
+    def read_weight(self, block: Block) -> FloatArray | None:
+        weight = self.source.read_weight(block)
+        if self.class_weight is None:
+            return weight
+        return self.addition.weighted(self.read_codes(block), weight)
+
+    def read_targets(self) -> Column:
+        return self.labels
+
+    def without_targets(self) -> Dataset:
+        return self.source.without_targets()
+
+    def read_codes(self, block: Block) -> IntArray:
+        """Read the labels of one block as positions in `classes`, shape (n_samples,)."""
+        return encode(self.labels.read(block), self.classes, np.arange(block.start, block.stop))
+
+    def take(self, indices: NDArray[np.intp], /) -> Sample:
+        X, _, weight = self.source.take(indices)
+        codes = encode(self.labels.take(indices), self.classes, np.asarray(indices))
+        return Sample(X, class_targets(codes, len(self.classes)), self.addition.weighted(codes, weight))
+
+    def fingerprint(self) -> str:
+        digest = hashlib.sha256("|".join([self.source.fingerprint(), self.labels.fingerprint()]).encode())
+        digest.update(repr(self.classes.tolist()).encode())
+        if self.class_weight is not None:
+            digest.update(as_bytes(self.class_weight))
+        return digest.hexdigest()
+
+
+def encode(labels: NDArray[Any], classes: NDArray[Any], rows: NDArray[Any]) -> IntArray:
+    """Return labels as positions in `classes`.
+
+    Parameters
+    ----------
+    labels : array of shape (n,)
+        As a `Column` reads them.
+    classes : array of shape (n_classes,)
+        Sorted, each once; text as Python objects, or as NumPy's.
+    rows : int array of shape (n,)
+        The labels' rows, for errors.
+
+    Raises
+    ------
+    DataError
+        If a label is not among the classes; names the first.
+    """
+    known, given = check_values(np.asarray(classes), "classes", np.arange(len(classes))), labels
+    if is_text(known.dtype) != is_text(labels.dtype):
+        kinds = ["text" if is_text(dtype) else "numbers" for dtype in (labels.dtype, known.dtype)]
+        raise DataError(
+            f"y holds {kinds[0]} ({labels.dtype}), but the classes are {kinds[1]}: {_listed(classes)}; "
+            "give labels of the same kind"
+        )
+    if known.dtype.kind != given.dtype.kind and is_text(known.dtype):
+        known, given = known.astype(TEXT), given.astype(TEXT)
+    codes = np.minimum(np.searchsorted(known, given), len(known) - 1)
+    found = known[codes] == given
+    if not found.all():
+        at = int(np.argmin(found))
+        raise DataError(
+            f"y is {labels[at].item() if hasattr(labels[at], 'item') else labels[at]!r} in row "
+            f"{rows[at]:_}, which is not among the {len(classes)} classes: {_listed(classes)}"
+        )
+    return codes.astype(np.int64, copy=False)
+
+
+def class_targets(codes: IntArray, n_classes: int) -> FloatArray:
+    """Return targets of -1 and +1: one column for two classes, else one for each."""
+    if n_classes == 2:
+        return np.where(codes == 1, 1.0, -1.0)[:, np.newaxis]
+    targets = np.full((len(codes), n_classes), -1.0)
+    targets[np.arange(len(codes)), codes] = 1.0
+    return targets
+
+
+# -- counts ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LabelCounts:
+    """The labels seen so far, and the rows and weight of each; `+` does not round.
+
+    Attributes
+    ----------
+    labels : array of shape (n_classes,)
+        Sorted, each once; text of variable width as NumPy's StringDType.
+    n_samples : int64 array of shape (n_classes,)
+        Rows of each.
+    weight : ExactSum of shape (n_classes,)
+        Sum of each one's weights.
+    """
+
+    labels: NDArray[Any]
+    n_samples: IntArray
+    weight: ExactSum
+
+    def __add__(self, other: LabelCounts) -> LabelCounts:
+        labels = np.unique(np.concatenate([self.labels, other.labels]))
+        n_samples, weight = np.zeros(len(labels), np.int64), ExactSum.zeros((len(labels),))
+        for part in (self, other):
+            places = np.searchsorted(labels, part.labels)
+            n_samples[places] += part.n_samples
+            digits = np.zeros((len(part.weight.digits), len(labels)), np.int64)
+            digits[:, places] = part.weight.digits
+            weight = weight + ExactSum(part.weight.lowest, digits)
+        return LabelCounts(labels, n_samples, weight)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, LabelCounts):
+            return NotImplemented
+        return (
+            np.array_equal(self.labels, other.labels)
+            and np.array_equal(self.n_samples, other.n_samples)
+            and self.weight == other.weight
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+    @property
+    def classes(self) -> NDArray[Any]:
+        """The labels as scikit-learn has them: text of variable width as Python objects."""
+        return self.labels.astype(object) if self.labels.dtype.kind == "T" else self.labels
+
+
+def count_block(labels: NDArray[Any], sample_weight: FloatArray | None, first_row: int = 0) -> LabelCounts:
+    """Count the labels of one block.
+
+    Parameters
+    ----------
+    labels : array of shape (n_samples,)
+    sample_weight : float64 array of shape (n_samples,), or None
+        None weighs each row 1.
+    first_row : int, default=0
+        Of the block, for errors.
+
+    Raises
+    ------
+    DataError
+        If a weight is negative, NaN or infinite.
+    """
+    found, codes = np.unique(labels, return_inverse=True)
+    n_samples = np.bincount(codes, minlength=len(found)).astype(np.int64)
+    if sample_weight is None:
+        return LabelCounts(found, n_samples, ExactSum.of(n_samples.astype(np.float64)))
+    usable = np.isfinite(sample_weight) & (sample_weight >= 0)
+    if not usable.all():
+        at = int(np.argmin(usable))
+        raise DataError(
+            f"sample_weight is {sample_weight[at]} in row {first_row + at:_}; weights must be finite and not "
+            "negative"
+        )
+    return LabelCounts(found, n_samples, ExactSum.by_group(sample_weight, codes, len(found)))
+
+
+@dataclass(frozen=True, eq=False)
+class LabelReader(BlockFunction[None, LabelCounts]):
+    """The block function of a counting pass: it reads labels and weights, and no X.
+
+    Attributes
+    ----------
+    source : Dataset or None
+        Whose weights count; None weighs each row 1.
+    """
+
+    labels: Column
+    source: Dataset | None
+
+    run = None
+
+    def begin(self, block: Block, _: None) -> Callable[[], LabelCounts]:
+        weight = None if self.source is None else self.source.read_weight(block)
+        return partial(count_block, self.labels.read(block), weight, block.start)
+
+
+def class_weights(class_weight: str | Mapping[Any, float] | None, counts: LabelCounts) -> FloatArray | None:
+    """Return the weight of each class, or None where all are 1.
+
+    Parameters
+    ----------
+    class_weight : "balanced", mapping of label to float, or None
+        "balanced" makes all classes weigh alike and keeps the total: total weight / (n_classes · the
+        class's weight), as in scikit-learn. Classes that a mapping leaves out weigh 1.
+    counts : LabelCounts
+        Of the training rows.
+
+    Returns
+    -------
+    float64 array of shape (n_classes,), or None
+
+    Raises
+    ------
+    InvalidParameterError
+        If it is something else, names a label that the data do not have, or a weight is negative or not
+        finite.
+    DataError
+        If all rows of a class have the weight 0, so that they cannot be balanced.
+    """
+    if class_weight is None:
+        return None
+    if isinstance(class_weight, str) and class_weight == "balanced":
+        weight = counts.weight.value()
+        if (weight == 0).any():
+            empty = counts.classes[weight == 0].tolist()
+            raise DataError(
+                f"all rows of the class {empty[0]!r} have sample_weight 0, so that class_weight='balanced' "
+                "has no finite weight for it; drop these rows"
+            )
+        return np.asarray(weight.sum() / (len(weight) * weight))
+    if not isinstance(class_weight, Mapping):
+        raise InvalidParameterError(
+            f"`class_weight` is {class_weight!r}; expected 'balanced', a mapping of label to weight, or None"
+        )
+    classes = counts.classes.tolist()
+    unknown = [label for label in class_weight if label not in classes]
+    if unknown:
+        raise InvalidParameterError(
+            f"`class_weight` has the label {unknown[0]!r}, which no row has; the labels are "
+            f"{_listed(counts.classes)}"
+        )
+    weights = np.array([class_weight.get(label, 1.0) for label in classes], np.float64)
+    if not (np.isfinite(weights) & (weights >= 0)).all():
+        raise InvalidParameterError(
+            f"`class_weight` is {dict(class_weight)}; expected weights that are finite and not negative"
+        )
+    return weights
+
+
+def _listed(classes: NDArray[Any]) -> str:
+    shown = ", ".join(repr(label) for label in classes[:10].tolist())
+    return f"{shown}, …" if len(classes) > 10 else shown

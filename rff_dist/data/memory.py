@@ -1,0 +1,298 @@
+"""Rows in memory behind the protocol of stored ones: arrays and sparse matrices."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+
+from rff_dist.data.blocks import Block, Dataset, Rows
+from rff_dist.errors import DataError, InvalidParameterError
+
+# What `prefix_digest` reads; other numbers would give another digest.
+N_SEGMENTS = 8
+SEGMENT_BYTES = 2**20
+MAX_SEGMENT_ROWS = 4096
+
+
+class ArraysDataset(Dataset):
+    """A dataset of arrays X, y and sample_weight, whatever holds them."""
+
+    X: Any
+    y: Any
+    sample_weight: Any
+
+    @property
+    def n_samples(self) -> int:
+        return int(self.X.shape[0])
+
+    @property
+    def n_features(self) -> int:
+        return int(self.X.shape[1])
+
+    @property
+    def n_targets(self) -> int:
+        if self.y is None:
+            return 0
+        return int(self.y.shape[1]) if self.y.ndim == 2 else 1
+
+    @property
+    def one_dimensional(self) -> bool:
+        return self.y is not None and self.y.ndim == 1
+
+    @property
+    def weighted(self) -> bool:
+        return self.sample_weight is not None
+
+    def prefix_fingerprint(self, n_samples: int) -> str | None:
+        return prefix_digest(self, n_samples)
+
+    def read_targets(self) -> Any:
+        return self.y
+
+
+class RowsInMemory(ArraysDataset):
+    """Rows that this process holds in arrays."""
+
+    url = None
+    missing_chunks = "error"
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return cast("np.dtype[Any]", self.X.dtype)
+
+    def read(self, block: Block) -> Rows:
+        return Rows(block, *self._select(slice(block.start, block.stop)))
+
+    def take(self, indices: np.ndarray | Sequence[int]) -> Sample:
+        return Sample(*self._select(check_indices(indices, self.n_samples)))
+
+    def read_weight(self, block: Block) -> np.ndarray | None:
+        return None if self.sample_weight is None else self.sample_weight[block.start : block.stop]
+
+    def can_travel(self) -> bool:
+        return False
+
+    def _select(self, rows: slice | np.ndarray) -> tuple[Any, np.ndarray | None, np.ndarray | None]:
+        X, y, weight = self.X[rows], self.y, self.sample_weight
+        return (
+            X if isinstance(X, np.ndarray) else X.toarray(),
+            None if y is None else as_targets(y[rows]),
+            None if weight is None else weight[rows],
+        )
+
+
+class Sample(NamedTuple):
+    """Some rows of a dataset, in the order they were asked for.
+
+    Attributes
+    ----------
+    X : real array of shape (n_indices, n_features)
+        Inputs in their stored dtype.
+    y : float64 array of shape (n_indices, n_targets), or None
+        Targets.
+    sample_weight : float64 array of shape (n_indices,), or None
+        Weights.
+    """
+
+    X: np.ndarray
+    y: np.ndarray | None
+    sample_weight: np.ndarray | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class ArrayDataset(RowsInMemory):
+    """Rows in memory, behind the same protocol as `ZarrDataset`.
+
+    Parameters
+    ----------
+    X : real array of shape (n_samples, n_features)
+        Inputs; not copied.
+    y : real array of shape (n_samples,) or (n_samples, n_targets), optional
+        Targets.
+    sample_weight : real array of shape (n_samples,), optional
+        Weights.
+    chunk_rows : int, default=8192
+        The rows that blocks are multiples of.
+    feature_names, target_names : sequence of str, optional
+        Column names.
+
+    Raises
+    ------
+    DataError
+        If shapes do not belong together, or the values are not real numbers.
+    """
+
+    X: np.ndarray
+    y: np.ndarray | None = None
+    sample_weight: np.ndarray | None = None
+    chunk_rows: int = 8192
+    feature_names: tuple[str, ...] | None = None
+    target_names: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        X = np.asarray(self.X)
+        require_numbers("X", X)
+        if X.ndim != 2:
+            raise DataError(f"X has shape {X.shape}; expected 2 axes (n_samples, n_features)")
+        require_columns(X.shape, "X")
+        y = None if self.y is None else np.asarray(self.y)
+        if y is not None:
+            require_numbers("y", y)
+            if y.ndim not in (1, 2) or len(y) != len(X):
+                raise DataError(
+                    f"y has shape {y.shape} and X {X.shape}; expected a row of y for each row of X"
+                )
+            y = y.astype(np.float64, copy=False)
+        weight = None if self.sample_weight is None else np.asarray(self.sample_weight)
+        if weight is not None:
+            require_numbers("sample_weight", weight)
+            if weight.shape != (len(X),):
+                raise DataError(f"sample_weight has shape {weight.shape}; expected ({len(X)},)")
+            weight = weight.astype(np.float64)
+        if self.chunk_rows < 1:
+            raise InvalidParameterError(f"`chunk_rows`={self.chunk_rows}; expected at least 1")
+        for name, value in {"X": X, "y": y, "sample_weight": weight}.items():
+            object.__setattr__(self, name, value)
+
+    def without_targets(self) -> ArrayDataset:
+        return replace(self, y=None, target_names=None)
+
+    @cached_property
+    def _digest(self) -> str:
+        arrays = (self.X, self.y, self.sample_weight)
+        parts = ["" if array is None else digest_array(array) for array in arrays]
+        return hashlib.sha256("|".join(parts).encode()).hexdigest()
+
+    def fingerprint(self) -> str:
+        return self._digest
+
+
+@dataclass(frozen=True, eq=False)
+class SparseDataset(RowsInMemory):
+    """A scipy.sparse matrix as a dataset: each block becomes dense when it is read.
+
+    Attributes
+    ----------
+    X : sparse matrix in CSR format of shape (n_samples, n_features)
+    y : float64 array of shape (n_samples,) or (n_samples, n_targets), or None
+    sample_weight : float64 array of shape (n_samples,), or None
+    """
+
+    X: Any
+    y: np.ndarray | None = None
+    sample_weight: np.ndarray | None = None
+
+    chunk_rows = 8192
+    feature_names = target_names = None
+
+    def without_targets(self) -> SparseDataset:
+        return replace(self, y=None)
+
+    def fingerprint(self) -> str:
+        hasher = hashlib.sha256(repr(self.X.shape).encode())
+        for array in (self.X.data, self.X.indices, self.X.indptr, self.y, self.sample_weight):
+            if array is not None:
+                hasher.update(np.ascontiguousarray(array).tobytes())
+        return hasher.hexdigest()
+
+
+def as_targets(y: np.ndarray) -> np.ndarray:
+    """Return y as float64 of 2 axes."""
+    columns = y[:, np.newaxis] if y.ndim == 1 else y
+    return columns.astype(np.float64, copy=False)
+
+
+def require_numbers(name: str, values: np.ndarray) -> None:
+    """Refuse values that are not integers or floats of at most 64 bits."""
+    if values.dtype.kind not in "biuf" or values.dtype.itemsize > 8:
+        raise DataError(f"{name} has dtype {values.dtype}; expected integers or floats of at most 64 bits")
+
+
+def require_columns(shape: tuple[int, ...], label: str) -> None:
+    """Refuse an X of shape (n_samples, 0), in scikit-learn's words."""
+    if shape[1] == 0:
+        raise DataError(
+            f"Found array with 0 feature(s) (shape={shape}) while a minimum of 1 is required: {label}. "
+            "Give X a column"
+        )
+
+
+def check_indices(indices: np.ndarray | Sequence[int], n_samples: int) -> np.ndarray:
+    """Return row numbers as int64, or refuse those outside the dataset."""
+    rows = np.asarray(indices)
+    if rows.ndim != 1 or (rows.size and rows.dtype.kind not in "iu"):
+        raise InvalidParameterError(
+            f"`indices` has shape {rows.shape} and dtype {rows.dtype}; expected 1-D integers"
+        )
+    rows = rows.astype(np.int64)
+    if rows.size and not 0 <= rows.min() <= rows.max() < n_samples:
+        raise InvalidParameterError(
+            f"`indices` from {rows.min()} to {rows.max()}; expected 0 to {n_samples - 1}"
+        )
+    return rows
+
+
+def digest_array(array: np.ndarray) -> str:
+    """Digest of dtype, shape and all values, in pieces of 16 MiB."""
+    digest = hashlib.sha256(f"{array.dtype.str}{array.shape}".encode())
+    rows = max(1, 2**24 // max(1, array[:1].nbytes))
+    for start in range(0, len(array), rows):
+        digest.update(as_bytes(array[start : start + rows]))
+    return digest.hexdigest()
+
+
+def prefix_digest(dataset: Dataset, n_samples: int) -> str:
+    """Digest of the values of a dataset's first rows, the same before and after others were appended.
+
+    It covers the number of rows, the columns of X and y, the dtype of X, and the values of X, y, weights and
+    groups in up to 8 stretches of rows, each of at most 1 MiB and 4,096 rows, the first and the last of the
+    `n_samples` rows among them. Chunks and codecs do not enter it, nor where the rows are held. It does not
+    notice a change to rows outside these stretches.
+
+    Parameters
+    ----------
+    n_samples : int
+        How many of its rows.
+
+    Raises
+    ------
+    InvalidParameterError
+        If the dataset has fewer rows.
+    StorageError
+        If rows cannot be read.
+    """
+    if not 0 <= n_samples <= dataset.n_samples:
+        raise InvalidParameterError(
+            f"a digest of the first {n_samples:_} rows of a dataset of {dataset.n_samples:_}; expected 0 to "
+            f"{dataset.n_samples:_}. Were rows removed?"
+        )
+    told = (n_samples, dataset.n_features, dataset.n_targets, dataset.dtype.newbyteorder("=").str)
+    digest = hashlib.sha256(repr(told).encode())
+    for start, stop in _segments(n_samples, dataset.n_features * dataset.dtype.itemsize):
+        rows = dataset.read(Block(0, start, stop))
+        for name in ("X", "y", "sample_weight", "groups"):
+            values = getattr(rows, name)
+            if values is not None:
+                digest.update(name.encode())
+                digest.update(as_bytes(values.astype("T") if values.dtype.kind == "U" else values))
+    return digest.hexdigest()
+
+
+def _segments(n_samples: int, row_bytes: int) -> list[tuple[int, int]]:
+    """Return up to `N_SEGMENTS` stretches of rows, spread evenly from the first row to the last."""
+    rows = max(1, min(n_samples, MAX_SEGMENT_ROWS, SEGMENT_BYTES // row_bytes))
+    starts = {i * (n_samples - rows) // (N_SEGMENTS - 1) for i in range(N_SEGMENTS)} if n_samples else set()
+    return [(start, start + rows) for start in sorted(starts)]
+
+
+def as_bytes(values: np.ndarray) -> bytes | np.ndarray:
+    """Return what values are as bytes: of text its letters and lengths, not where it lies in memory."""
+    if values.dtype.kind != "T":
+        return np.ascontiguousarray(values).reshape(-1).view(np.uint8)
+    lengths = np.strings.str_len(values).astype("<i8")
+    return lengths.tobytes() + "".join(values.tolist()).encode("utf-8", "surrogatepass")

@@ -1,0 +1,154 @@
+"""Seeded samples of a dataset's rows, and of its folds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rff_dist.data.blocks import Block, Dataset
+from rff_dist.data.folds import MANY_ROWS, STRETCHES, Folds, HeldInFolds
+from rff_dist.errors import DataError
+from rff_dist.typing import FloatArray
+
+HEURISTIC_ROWS = 1000  # rows of the seeded sample whose distances give the median heuristic
+SAMPLED_CHUNKS = 256  # that a larger sample is read from where single rows would touch more
+
+
+def sample_inputs(dataset: Dataset, seed: int, *, n_rows: int = HEURISTIC_ROWS) -> NDArray[Any]:
+    """Return the inputs of `sample_rows`."""
+    return sample_rows(dataset, seed, n_rows=n_rows)[0]
+
+
+def sample_rows(
+    dataset: Dataset, seed: int, *, n_rows: int
+) -> tuple[NDArray[Any], FloatArray | None, FloatArray | None]:
+    """Return X, y and weights of up to `n_rows` rows that have weight.
+
+    They are drawn without replacement, and come in the data's order. Rows without weight change nothing as
+    long as the dataset is not larger than the sample; of a larger one, up to 64 times as many rows are
+    looked at to find those that count.
+
+    Raises
+    ------
+    DataError
+        If no row has a weight, or a sampled one holds NaN or infinity.
+    """
+    rng = np.random.Generator(np.random.Philox(seed))
+    n_drawn = min(n_rows, dataset.n_samples)
+    while True:
+        indices = _sample_indices(dataset, rng, n_drawn)
+        sample, y, weights = dataset.take(indices)
+        counts = np.arange(len(sample)) if weights is None else np.flatnonzero(weights > 0)
+        if len(counts) >= n_rows or n_drawn >= min(dataset.n_samples, 64 * n_rows):
+            break
+        n_drawn = min(dataset.n_samples, 4 * n_drawn)
+    if not len(counts):
+        raise DataError(
+            f"none of {n_drawn:_} sampled rows has a weight above 0; give rows that "
+            "count, or numbers and names in the place of 'auto'"
+        )
+    if len(counts) > n_rows:
+        counts = np.sort(rng.choice(counts, n_rows, replace=False))
+    sample = sample[counts]
+    y, weights = (None if part is None else part[counts] for part in (y, weights))
+    _check_sampled(indices[counts], sample, y)
+    return sample, y, weights
+
+
+def _check_sampled(indices: NDArray[Any], X: NDArray[Any], y: FloatArray | None) -> None:
+    for name, values in (("X", X), ("y", y)):
+        finite = np.ones(1) if values is None else np.isfinite(values).reshape(len(values), -1).all(axis=1)
+        if not finite.all():
+            row = indices[np.argmin(finite)]
+            raise DataError(
+                f"Input {name} contains NaN or infinity: row {row:_}; fill or drop such rows first"
+            )
+
+
+def _sample_indices(dataset: Dataset, rng: np.random.Generator, n_rows: int) -> NDArray[np.intp]:
+    """Return distinct row numbers in order; many rows of many chunks come from chunks drawn first."""
+    n_chunks = -(-dataset.n_samples // dataset.chunk_rows)
+    wanted = max(SAMPLED_CHUNKS, -(-2 * n_rows // dataset.chunk_rows))
+    if n_rows <= HEURISTIC_ROWS or n_chunks <= wanted:
+        return np.sort(rng.choice(dataset.n_samples, n_rows, replace=False))
+    starts = np.sort(rng.choice(n_chunks, wanted, replace=False)) * dataset.chunk_rows
+    rows = (starts[:, np.newaxis] + np.arange(dataset.chunk_rows)).ravel()
+    rows = rows[rows < dataset.n_samples]
+    return np.sort(rng.choice(rows, min(n_rows, len(rows)), replace=False))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FoldSample:
+    """Rows of a dataset that have weight, and the fold of each.
+
+    Attributes
+    ----------
+    folds : Folds
+    fold_of_row : int64 array of shape (n_sampled,)
+    X : array of shape (n_sampled, n_features)
+    y : float64 array of shape (n_sampled, n_targets)
+    weights : float64 array of shape (n_sampled,), or None
+    """
+
+    folds: Folds
+    fold_of_row: NDArray[np.int64]
+    X: NDArray[Any]
+    y: FloatArray
+    weights: FloatArray | None
+
+    def held_in(self, n_rows: int) -> tuple[NDArray[Any], FloatArray, FloatArray | None]:
+        """Return X, y and weights of up to `n_rows` rows that the folds never validate on."""
+        assert isinstance(self.folds, HeldInFolds)
+        rows = np.flatnonzero(self.folds.is_held_in(self.fold_of_row))
+        rows = rows[:: max(1, -(-len(rows) // n_rows))]
+        if not len(rows):
+            raise DataError(
+                "none of the sampled rows that folds are not validated on has a weight above 0, so there is "
+                "nothing to tune length scales by; give rows that count, or a `length_scale`"
+            )
+        return self.X[rows], self.y[rows], None if self.weights is None else self.weights[rows]
+
+
+def sample_folds(dataset: Dataset, folds: Folds, *, n_rows: int) -> FoldSample:
+    """Return about `n_rows` rows with their folds, those that are held in among them; all of few rows.
+
+    Rows without weight are left out.
+
+    Raises
+    ------
+    DataError
+        If a sampled value is NaN or infinite, or folds are of groups and there are none.
+    """
+    n_samples = dataset.n_samples
+    whole = n_samples <= MANY_ROWS
+    if n_samples <= n_rows:
+        starts, width = np.zeros(1, np.int64), n_samples
+    elif isinstance(folds, HeldInFolds) and folds.n_stretches:
+        starts = folds.stretch_starts(np.arange(folds.n_stretches))
+        width = max(folds.width, n_rows // folds.n_stretches)
+    else:
+        n_stretches = n_rows if whole else STRETCHES
+        starts, width = np.arange(n_stretches) * n_samples // n_stretches, n_rows // n_stretches
+    indices = np.unique(np.minimum(starts[:, np.newaxis] + np.arange(width), n_samples - 1))
+    # the folds of runs of consecutive rows, each read at once
+    cuts = [0] if whole else [0, *(np.flatnonzero(np.diff(indices) > 1) + 1)]
+    fold_of_row = np.empty(len(indices), np.int64)
+    for run in np.split(np.arange(len(indices)), cuts[1:]):
+        first, stop = int(indices[run[0]]), int(indices[run[-1]]) + 1
+        groups = dataset.read_groups(Block(0, first, stop))
+        assigned = folds.assign(first, stop, n_samples=n_samples, groups=groups)
+        fold_of_row[run] = assigned[indices[run] - first]
+    X, y, weights = dataset.take(indices)
+    assert y is not None  # folds are of rows with targets
+    counts = np.arange(len(X)) if weights is None else np.flatnonzero(weights > 0)
+    _check_sampled(indices[counts], X[counts], y[counts])
+    return FoldSample(
+        folds,
+        fold_of_row[counts],
+        X[counts],
+        y[counts],
+        None if weights is None else weights[counts],
+    )

@@ -1,0 +1,362 @@
+"""Where passes run, in one place for the command line, the flows and scripts: `Cluster` and `open_engine`.
+
+=================  ===========================================================================
+serial             in this process, without Dask
+embedded           processes of this machine, which start and end with the engine
+adaptive           the same, as many as there are blocks to work on, between two numbers
+address            a scheduler that exists: tcp://127.0.0.1:8786, tls://host:8786
+scheduler file     the JSON file that `dask scheduler --scheduler-file` writes, on a shared disk
+=================  ===========================================================================
+
+How many workers an existing cluster has is its own business: dask-operator's autoscaler, dask-jobqueue and
+`Cluster.adapt` scale it by what waits at its scheduler, and workers that come during a pass get blocks.
+
+The environment says what is not said otherwise: `RFF_DIST_SCHEDULER`, an address or a scheduler file, and for
+TLS the files `RFF_DIST_TLS_CA`, `RFF_DIST_TLS_CERT` and `RFF_DIST_TLS_KEY`. Without these Dask's own
+configuration (`distributed.comm.tls`) holds.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rff_dist.engines.logs import are_json
+from rff_dist.engines.progress import LogObserver, Observer
+from rff_dist.engines.protocol import Engine
+from rff_dist.engines.serial import SerialEngine, check_optional_count
+from rff_dist.errors import ClusterError, ClusterUnavailableError, InvalidParameterError
+from rff_dist.text import human_bytes
+
+if TYPE_CHECKING:
+    from rff_dist.engines.dask import DaskEngine
+    from rff_dist.engines.dask_cluster import WorkerFacts
+
+__all__ = [
+    "SCHEDULER_VARIABLE",
+    "THREADS_PER_WORKER",
+    "TLS_VARIABLES",
+    "Cluster",
+    "TLSFiles",
+    "open_engine",
+    "read_scheduler_file",
+    "worker_hints",
+]
+
+logger = logging.getLogger(__name__)
+
+SCHEDULER_VARIABLE = "RFF_DIST_SCHEDULER"
+#: Of `TLSFiles`, in the order of its members.
+TLS_VARIABLES = ("RFF_DIST_TLS_CA", "RFF_DIST_TLS_CERT", "RFF_DIST_TLS_KEY")
+#: Threads of a worker process unless something says otherwise. They share one set of statistics, so that
+#: few processes with some threads need less memory than many with one; both are as fast.
+THREADS_PER_WORKER = 4
+#: Seconds to wait for a scheduler file that is not there yet.
+FILE_S = 6.0
+_MAX_FILE_BYTES = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class TLSFiles:
+    """PEM files of one trust: who has a key that the authority signed can run code on the cluster.
+
+    Attributes
+    ----------
+    ca : str
+        The authority's certificate.
+    cert, key : str
+        This side's certificate and key.
+    """
+
+    ca: str
+    cert: str
+    key: str
+
+    def check(self) -> None:
+        """Raise ClusterError unless all three are files that can be read."""
+        for name in ("ca", "cert", "key"):
+            path = getattr(self, name)
+            try:
+                with open(path, "rb"):
+                    pass
+            except OSError as error:
+                raise ClusterError(
+                    f"the TLS file {path} cannot be read: {error.strerror or error}; expected a PEM file. "
+                    f"Correct `tls.{name}`, or {TLS_VARIABLES[('ca', 'cert', 'key').index(name)]} in the "
+                    "environment"
+                ) from error
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """Where passes are to run; see the module for the kinds.
+
+    Attributes
+    ----------
+    scheduler : str or None
+        Address of a scheduler, or path of a scheduler file (*.json); None is a cluster of its own.
+    n_workers : int or None
+        Processes of that one, at most; as many as the CPUs give with `n_threads` each where None.
+    min_workers : int or None
+        Makes it adaptive: so many processes where there is nothing to do.
+    n_threads : int or None
+        Threads of each process; up to `THREADS_PER_WORKER` where None.
+    memory : int, str or None
+        Bytes ("4 GiB") that each of its processes may use; equal shares where None.
+    serial : bool
+        Whether to do without Dask.
+    insecure : bool
+        Allow a scheduler beyond this machine without TLS. Anyone who reaches it can run code on it.
+    tls : TLSFiles or None
+        For "tls://", and for a cluster of its own where others use this machine too.
+
+    Raises
+    ------
+    InvalidParameterError
+        If members exclude each other or are out of range.
+    """
+
+    scheduler: str | None = None
+    n_workers: int | None = None
+    min_workers: int | None = None
+    n_threads: int | None = None
+    memory: int | str | None = None
+    serial: bool = False
+    insecure: bool = False
+    tls: TLSFiles | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("n_workers", "min_workers", "n_threads"):
+            check_optional_count(name, getattr(self, name))
+        own = [name for name in ("n_workers", "min_workers", "n_threads", "memory") if self._has(name)]
+        if self.scheduler is not None and own:
+            raise InvalidParameterError(
+                f"{', '.join(f'`{name}`' for name in own)} size a cluster of its own, but `scheduler` is "
+                f"{self.scheduler!r}, which has its own workers; leave one of them out"
+            )
+        other = [name for name in ("scheduler", "n_workers", "min_workers", "memory") if self._has(name)]
+        if self.serial and other:
+            raise InvalidParameterError(
+                f"`serial` runs in this process, without `{other[0]}`; leave one of them out"
+            )
+        if self.min_workers is not None and self.min_workers > self.size()[0]:
+            raise InvalidParameterError(
+                f"`min_workers` is {self.min_workers}, but there are at most {self.size()[0]}; "
+                "give a larger `n_workers`"
+            )
+
+    def _has(self, name: str) -> bool:
+        return getattr(self, name) is not None
+
+    @property
+    def kind(self) -> str:
+        """One of "serial", "embedded", "adaptive", "address" and "scheduler file"."""
+        if self.serial:
+            return "serial"
+        if self.scheduler is not None:
+            return "scheduler file" if self.scheduler.endswith(".json") else "address"
+        return "embedded" if self.min_workers is None else "adaptive"
+
+    def size(self) -> tuple[int, int]:
+        """Return workers and threads of each, for this process or for a cluster of its own."""
+        n_cpus = len(os.sched_getaffinity(0))
+        if self.serial:
+            return 1, self.n_threads or n_cpus
+        workers = self.n_workers or max(1, n_cpus // (self.n_threads or min(n_cpus, THREADS_PER_WORKER)))
+        return workers, self.n_threads or max(1, n_cpus // workers)
+
+    def in_environment(self, environment: Mapping[str, str] = os.environ) -> Cluster:
+        """Return this cluster with what the environment says of scheduler and TLS, where it says nothing.
+
+        Raises
+        ------
+        InvalidParameterError
+            If the environment names some of the TLS files only.
+        """
+        found = self
+        given = ("scheduler", "n_workers", "min_workers", "n_threads", "memory")
+        if not self.serial and not any(self._has(name) for name in given):
+            found = replace(found, scheduler=environment.get(SCHEDULER_VARIABLE) or None)
+        if not self.serial and self.tls is None:
+            found = replace(found, tls=_tls_files(environment))
+        return found
+
+
+def _tls_files(environment: Mapping[str, str]) -> TLSFiles | None:
+    paths = {name: environment.get(name) for name in TLS_VARIABLES}
+    missing = [name for name, path in paths.items() if not path]
+    if len(missing) == len(paths):
+        return None
+    if missing:
+        raise InvalidParameterError(
+            f"{', '.join(missing)} not set, but {', '.join(sorted(paths.keys() - set(missing)))}; expected "
+            "all three or none. Set them to PEM files"
+        )
+    return TLSFiles(*(str(path) for path in paths.values()))
+
+
+def open_engine(cluster: Cluster | None = None, *, observers: Iterable[Observer] = ()) -> Engine:
+    """Start or join what runs the passes; close the engine, or use it as a context manager.
+
+    Parameters
+    ----------
+    cluster : Cluster, optional
+        Where; what it leaves open is as the environment says.
+    observers : iterable of callables
+        Called with the events of `rff_dist.engines.progress`. These are logged too where the log is one of
+        JSON lines, see `rff_dist.engines.logs`.
+
+    Raises
+    ------
+    ClusterUnavailableError
+        If no scheduler answers, or there is no scheduler file.
+    ClusterError
+        If the scheduler must not be used, or workers do not start.
+    InvalidParameterError
+        If the environment does not suit.
+    """
+    cluster = (Cluster() if cluster is None else cluster).in_environment()
+    if are_json():
+        observers = (*observers, LogObserver())
+    if cluster.serial:
+        return SerialEngine(cluster.size()[1], observers=observers)
+    from rff_dist.engines.dask import DaskEngine
+    from rff_dist.engines.dask_cluster import tls_security
+
+    if cluster.tls is not None:
+        cluster.tls.check()
+    if cluster.scheduler is None:
+        workers, threads = cluster.size()
+        return DaskEngine(
+            n_workers=workers,
+            min_workers=cluster.min_workers,
+            threads_per_worker=threads,
+            memory_limit=cluster.memory,
+            security=None if cluster.tls is None else tls_security(cluster.tls),
+            observers=observers,
+        )
+    address = cluster.scheduler
+    if cluster.kind == "scheduler file":
+        address = read_scheduler_file(address)
+    # A scheme without TLS was asked for by name, and is refused by the engine beyond this machine.
+    secured = cluster.tls is not None and address.startswith(("tls://", "wss://"))
+    engine = DaskEngine(
+        address,
+        insecure=cluster.insecure,
+        security=tls_security(cluster.tls) if secured and cluster.tls is not None else None,
+        observers=observers,
+    )
+    _advise(engine)
+    return engine
+
+
+def read_scheduler_file(path: str | os.PathLike[str], *, patience: float | None = None) -> str:
+    """Return the address in a scheduler file, which may be written a moment later.
+
+    Parameters
+    ----------
+    path : str or Path
+        What `dask scheduler --scheduler-file PATH` was given.
+    patience : float, optional
+        Seconds to wait for the file; `FILE_S` by default.
+
+    Raises
+    ------
+    ClusterUnavailableError
+        If there is no such file in time.
+    ClusterError
+        If it is none that a scheduler wrote.
+    """
+    deadline = time.monotonic() + (FILE_S if patience is None else patience)
+    while True:
+        try:
+            text = Path(path).read_bytes()[:_MAX_FILE_BYTES]
+        except OSError as error:
+            if time.monotonic() > deadline:
+                raise ClusterUnavailableError(
+                    f"there is no scheduler file {path}: {error.strerror or error}; start a scheduler with "
+                    f"`dask scheduler --scheduler-file {path}`"
+                ) from error
+            time.sleep(0.1)
+            continue
+        if text or time.monotonic() > deadline:
+            break
+        time.sleep(0.1)
+    try:
+        address: Any = json.loads(text)["address"]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise ClusterError(
+            f"{path} is no scheduler file: {type(error).__name__}: {error}; expected JSON with an `address`, "
+            "as `dask scheduler --scheduler-file` writes it"
+        ) from error
+    if not isinstance(address, str):
+        raise ClusterError(f"the `address` in {path} is {address!r}; expected tcp://host:port or tls://…")
+    return address
+
+
+# ------------------------------------------------------------------------------------------------ advice
+
+
+def _advise(engine: DaskEngine) -> None:
+    workers = engine.describe_workers()
+    if not workers:
+        logger.warning(
+            "the cluster at %s has no worker yet; start one on each machine, with its number of cores: "
+            "`dask worker %s --nworkers 1 --nthreads %d`",
+            engine.address,
+            engine.address,
+            os.cpu_count() or 1,
+        )
+    for hint in worker_hints(workers):
+        logger.warning("%s", hint)
+
+
+def worker_hints(workers: Sequence[WorkerFacts]) -> list[str]:
+    """Say what is wrong with how workers were started.
+
+    A worker computes one block at a time with all its threads, and BLAS with one thread in each of them. So
+    the threads of all workers of a machine should be its cores together, and every worker should know its
+    share of the memory: what a pass needs is compared with it before it starts.
+
+    Parameters
+    ----------
+    workers : sequence of WorkerFacts
+        What `DaskEngine.describe_workers` found.
+
+    Returns
+    -------
+    hints : list of str
+        Empty where nothing is wrong.
+    """
+    hosts: defaultdict[str, list[WorkerFacts]] = defaultdict(list)
+    for worker in workers:
+        hosts[worker.host].append(worker)
+    hints = []
+    for host, here in sorted(hosts.items()):
+        threads, cores = sum(worker.n_threads for worker in here), max(worker.n_cpus for worker in here)
+        if threads > cores:
+            hints.append(
+                f"{len(here)} workers on {host} have {threads} threads together for {cores} cores, and wait "
+                f"for one another; start them with --nthreads {max(1, cores // len(here))}"
+            )
+        limits = [worker.memory_limit for worker in here]
+        total = max(worker.memory for worker in here)
+        if 0 in limits:
+            hints.append(
+                f"{limits.count(0)} workers on {host} have no memory limit, so that a pass which needs too "
+                "much is not refused before it starts; start them with --memory-limit auto"
+            )
+        elif sum(limits) > 1.05 * total:
+            share = 0.95 * total / len(here)
+            hints.append(
+                f"{len(here)} workers on {host} may use {human_bytes(sum(limits))} together, but it has "
+                f"{human_bytes(total)}; start them with --memory-limit '{human_bytes(share)}'"
+            )
+    return hints

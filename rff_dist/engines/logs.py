@@ -1,0 +1,167 @@
+"""Logs for machines: one JSON object a line, with the run, the pass and the block that it is about.
+
+`RFF_DIST_LOG=json`, or `rff-dist --log-format json`, turns them on. Every line has `time` (UTC), `level`,
+`logger` and `message`, and `run` where there is one. Events of passes have more:
+
+=============  =====================================================================================
+event          and its members
+=============  =====================================================================================
+pass started   pass, n_blocks, rows
+block done     pass, block (its index), start, stop, rows, seconds, worker
+pass finished  pass, seconds
+pass failed    pass, seconds, error
+=============  =====================================================================================
+
+They are records of Python's own logging below the logger `rff_dist`, so that a program may send them
+elsewhere with `JSONFormatter`. User names, passwords and queries in URLs are left out.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from datetime import UTC, datetime
+from typing import Any, TextIO
+
+from rff_dist.errors import InvalidParameterError
+from rff_dist.text import redact
+
+__all__ = [
+    "FORMATS",
+    "LOG_VARIABLE",
+    "JSONFormatter",
+    "are_json",
+    "json_line",
+    "json_lines",
+    "log_format",
+    "of_run",
+    "without_secrets",
+]
+
+LOG_VARIABLE = "RFF_DIST_LOG"
+FORMATS = ("text", "json")
+
+_run: ContextVar[str | None] = ContextVar("run", default=None)
+
+
+def log_format(environment: Mapping[str, str] = os.environ) -> str:
+    """Return the format that the environment asks for.
+
+    Raises
+    ------
+    InvalidParameterError
+        If it is none of `FORMATS`.
+    """
+    name = environment.get(LOG_VARIABLE) or "text"
+    if name not in FORMATS:
+        raise InvalidParameterError(f"{LOG_VARIABLE} is {name!r}; expected one of {', '.join(FORMATS)}")
+    return name
+
+
+@contextmanager
+def of_run(run: str) -> Iterator[None]:
+    """Mark all lines that this context logs with the name of a run."""
+    token = _run.set(run)
+    try:
+        yield
+    finally:
+        _run.reset(token)
+
+
+class JSONFormatter(logging.Formatter):
+    """Make a JSON object of a record; what it has in `event`, a mapping, becomes members of its own."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return one line."""
+        members = dict(getattr(record, "event", {}))
+        if record.exc_info and record.exc_info[0] is not None:
+            members["traceback"] = self.formatException(record.exc_info)
+        return json_line(
+            record.levelname.lower(),
+            record.getMessage(),
+            logger=record.name,
+            time=record.created,
+            members=members,
+        )
+
+
+def json_line(
+    level: str,
+    message: str,
+    *,
+    logger: str = "rff_dist",
+    time: float | None = None,
+    members: Mapping[str, Any] | None = None,
+) -> str:
+    """Return one line of the log, without an end of line.
+
+    Parameters
+    ----------
+    level, message, logger : str
+        As in Python's logging.
+    time : float, optional
+        Seconds since 1970; now by default.
+    members : mapping, optional
+        What else is known.
+    """
+    now = datetime.now(UTC) if time is None else datetime.fromtimestamp(time, UTC)
+    line = {
+        "time": now.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+        "level": level,
+        "logger": logger,
+        "run": _run.get(),
+        **(members or {}),
+        "message": message,
+    }
+    known = {name: _plain(value) for name, value in line.items() if value is not None}
+    return json.dumps(known, ensure_ascii=False)
+
+
+def _plain(value: Any) -> Any:
+    """Return a JSON value without secrets; NaN and infinity, which JSON does not have, as text."""
+    if isinstance(value, bool | int) or (isinstance(value, float) and abs(value) < float("inf")):
+        return value
+    return without_secrets(str(value))
+
+
+def without_secrets(text: str) -> str:
+    """Return a text with what is secret in its URLs replaced by `***`."""
+    return re.sub(r"[\w.+-]+://[^\s'\"<>]+", lambda url: redact(url[0]), text)
+
+
+def are_json() -> bool:
+    """Tell whether `json_lines` is on."""
+    return any(isinstance(h.formatter, JSONFormatter) for h in logging.getLogger("rff_dist").handlers)
+
+
+@contextmanager
+def json_lines(stream: TextIO | None = None, *, debug: bool = False) -> Iterator[None]:
+    """Write the package's log as JSON lines as long as the context lasts: passes, warnings and errors.
+
+    Parameters
+    ----------
+    stream : text file, optional
+        Where; standard error by default.
+    debug : bool, default=False
+        Whether to write all else that is logged too.
+    """
+    logger = logging.getLogger("rff_dist")
+    handler = logging.StreamHandler(sys.stderr if stream is None else stream)
+    handler.setFormatter(JSONFormatter())
+    handler.addFilter(lambda record: debug or record.levelno >= logging.WARNING or hasattr(record, "event"))
+    before = logger.level, logger.propagate
+    logger.addHandler(handler)
+    logger.setLevel(logging.DEBUG)
+    logger.propagate = False  # a handler of the root logger would write every line once more
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(before[0])
+        logger.propagate = before[1]

@@ -1,0 +1,266 @@
+"""Tune kernels on arrays or a dataset: length scales by the evidence, or candidates by cross-validation."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from rff_dist.data.blocks import Dataset
+from rff_dist.data.memory import ArrayDataset
+from rff_dist.engines.protocol import Engine
+from rff_dist.engines.serial import SerialEngine
+from rff_dist.errors import DataError, InvalidParameterError
+from rff_dist.estimators.folds import as_folds, check_cv
+from rff_dist.estimators.inputs import as_dataset, map_for, suitable_engine
+from rff_dist.estimators.ridge import RFFRidge
+from rff_dist.features import for_dataset
+from rff_dist.features.draw import seed_from_random_state
+from rff_dist.features.evidence import TunedKernel
+from rff_dist.features.nystrom import Nystrom
+from rff_dist.frequencies.designs import Design
+from rff_dist.kernels.base import Kernel, default_design
+from rff_dist.kernels.find import find_kernel
+from rff_dist.ridge import fit as pipeline
+from rff_dist.ridge import search
+from rff_dist.statistics import inspection, passes
+from rff_dist.storage.datasets import open_dataset
+
+__all__ = ["tune_kernels", "tune_length_scales"]
+
+
+def tune_length_scales(
+    kernel: str | Kernel,
+    X: Any,
+    y: Any = None,
+    sample_weight: Any = None,
+    *,
+    per_feature: bool = True,
+    standardize: bool | str = "auto",
+    n_samples: int = for_dataset.TUNING_ROWS,
+    n_components: int = 256,
+    n_starts: int = 4,
+    random_state: int | np.random.Generator | np.random.RandomState | None = 0,
+    sample_weight_kind: str = "precision",
+) -> TunedKernel:
+    """Choose a kernel's length scales by the evidence (marginal likelihood) of a seeded sample of rows.
+
+    One length scale per column tells which inputs matter (automatic relevance determination) and is often
+    worth more than any number of features; it takes seconds to a minute, O(n_samples · n_components²) for
+    each of some hundred evaluations. Fit with the kernel and the alpha that it returns: the evidence's alpha
+    can be far above GCV's, which is easily too small where few rows are far off.
+
+    Parameters
+    ----------
+    kernel : name or Kernel
+        Of one width, such as Gaussian or Matern; its own length scale is replaced.
+    X : array-like of shape (n_samples, n_features), dataset, path or URL
+        Inputs.
+    y : array-like of shape (n_samples,) or (n_samples, n_targets), optional
+        Left out for a dataset, which has its own. Several targets share the length scales.
+    sample_weight : array-like of shape (n_samples,), optional
+        How much a row counts in the likelihood; rows of weight 0 do not.
+    per_feature : bool
+        Whether each input column has a length scale of its own, or all have one.
+    standardize : {"auto", "rank"} or bool
+        What is done to the input columns first, by a pass or two over all rows, as in `RFFRidge`; the length
+        scales are in units of the columns after that.
+    n_samples : int
+        Rows of the sample, at most.
+    n_components : int
+        Features of the searches, an even number; the ends of the searches are compared in four times as
+        many others.
+    n_starts : int
+        Searches: from the median distance between rows, from √n_features times that, and from random
+        places.
+    random_state : int, Generator, RandomState or None
+        The seed; None takes one from the operating system.
+    sample_weight_kind : {"precision", "frequency"}, default="precision"
+        As in `RFFRidge`.
+
+    Returns
+    -------
+    TunedKernel
+        With `kernel`, `length_scale`, `alpha`, `noise_variance`, the evidence of each start, and whether
+        the search that won has `converged`.
+
+    Raises
+    ------
+    InvalidParameterError
+        If the kernel has no length scale, or several, or a parameter is out of range.
+    DataError
+        If values are not finite, there are no targets, or the sample says nothing of a length scale.
+
+    References
+    ----------
+    Rasmussen & Williams (2006), Sec. 5.1 and 5.4.1.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from rff_dist import Matern, RFFRidge, tune_length_scales
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.uniform(-3, 3, (1000, 3))
+    >>> y = np.sin(X[:, 0]) + 0.1 * rng.standard_normal(1000)
+    >>> tuned = tune_length_scales(Matern(nu=1.5), X, y, n_components=128, n_starts=2)
+    >>> relevant, *others = tuned.length_scale
+    >>> min(others) > 5 * relevant
+    True
+    >>> model = RFFRidge(tuned.kernel, alpha=tuned.alpha, n_components=256, random_state=0).fit(X, y)
+    """
+    if not isinstance(per_feature, bool | np.bool_):
+        raise InvalidParameterError(f"`per_feature` is {per_feature!r}; expected True or False")
+    inspection.check_standardize(standardize)
+    passes.check_weight_kind(sample_weight_kind)
+    found = find_kernel(kernel)
+    if isinstance(X, Dataset | str | os.PathLike):
+        if y is not None or sample_weight is not None:
+            raise DataError("`y` and `sample_weight` belong to the dataset: leave them out, or pass arrays")
+        dataset = X if isinstance(X, Dataset) else open_dataset(X)
+    else:
+        dataset = ArrayDataset(X, y, sample_weight)
+    standardizer = None
+    if standardize:
+        prepared = pipeline.prepare(dataset, standardize=standardize, engine=SerialEngine())
+        standardizer = prepared.standardizer
+    return for_dataset.tune(
+        dataset,
+        found,
+        standardizer=standardizer,
+        seed=seed_from_random_state(random_state),
+        per_feature=per_feature,
+        n_samples=n_samples,
+        n_components=n_components,
+        n_starts=n_starts,
+        frequency_weights=sample_weight_kind == "frequency",
+    )
+
+
+def tune_kernels(
+    X: Any,
+    y: Any = None,
+    sample_weight: Any = None,
+    groups: Any = None,
+    *,
+    kernels: Sequence[str | Kernel] = search.DEFAULT_KERNELS,
+    length_scales: Sequence[Any] | None = None,
+    n_components: Any = search.DEFAULT_COMPONENTS,
+    alpha: Any = "cv",
+    cv: Any = 5,
+    features: str | Nystrom = "fourier",
+    design: str | Design | None = None,
+    standardize: bool | str = "auto",
+    fit_intercept: bool = True,
+    random_state: Any = None,
+    sample_weight_kind: str = "precision",
+    engine: Engine | None = None,
+) -> tuple[RFFRidge, search.Search]:
+    """Choose kernel, length scale, alpha and number of components by exact cross-validation; fit the best.
+
+    A cheap pass of means, and one reading for all candidates: each takes O(n_samples · n_components²), a
+    table of O(n_splits · n_components³), and memory for the sums of every fold. Where memory does not hold
+    all of them, the data are read more often. The model comes from the same sums.
+
+    Parameters
+    ----------
+    X, y, sample_weight, groups
+        As in `RFFRidge.fit`.
+    kernels : sequence of str or Kernel
+        Names, or texts such as "matern:nu=2.5". A kernel of one length scale competes with each of
+        `length_scales`, which replace its own; sums, products and linear kernels compete as they are.
+    length_scales : sequence, optional
+        Numbers, arrays of shape (n_features,), multiples of the median distance between rows such as "0.5x",
+        "median" for "1x", or "evidence"; by default ¼, ½, 1, 2 and 4 times the median, see
+        `rff_dist.ridge.search.make_candidates`.
+    n_components : int, "auto" or sequence of int
+        Of several, each candidate takes its smallest within one standard error of its best, at no other
+        cost than its tables.
+    alpha : "cv", "cv-1se", float or sequence of float
+        As in `RFFRidge`.
+    cv : int, HashFolds, GroupFolds, TimeFolds, splitter or iterable of splits
+        As in `RFFRidge`.
+    features, standardize, fit_intercept, random_state, sample_weight_kind, engine
+        As in `RFFRidge`. All candidates have the same seed.
+    design : str, Design or None
+        As in `RFFRidge`; None is each kernel's own: orthogonal, or "iid" for those that need it.
+
+    Returns
+    -------
+    model : RFFRidge
+        Fitted on all rows, with the parameters of the best candidate: a clone of it fits the same again,
+        unless an odd number among several components made all of them cosines with phases. Its
+        `selection_` is that candidate's table.
+    search : Search
+        `rows` has a dict for each candidate (`pandas.DataFrame(search.rows)` shows them), `best` is one of
+        them, and `n_readings` says how often the data were read.
+
+    Raises
+    ------
+    InvalidParameterError
+        If a parameter is out of range.
+    DataError
+        If values are not finite or shapes do not fit.
+    PlanError
+        If a single candidate needs more memory than there is.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from rff_dist import tune_kernels
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.uniform(-3, 3, (1000, 2))
+    >>> y = np.sin(3 * X[:, 0]) + 0.1 * rng.standard_normal(1000)
+    >>> model, search = tune_kernels(X, y, n_components=128, random_state=0)
+    >>> len(search.rows), search.n_readings
+    (10, 1)
+    >>> model.score(X, y) > 0.9
+    True
+    """
+    candidates = search.make_candidates(kernels, length_scales)
+    check_cv(cv)
+    estimator = RFFRidge(
+        n_components=n_components,
+        alpha=alpha,
+        features=features,
+        standardize=standardize,
+        fit_intercept=fit_intercept,
+        random_state=seed_from_random_state(random_state),
+        sample_weight_kind=sample_weight_kind,
+        engine=engine,
+    )
+    estimator._options()  # checks the parameters
+    folds, dataset = as_folds(cv, as_dataset(estimator, X, y, sample_weight, reset=True), y, groups)
+    with suitable_engine(engine, dataset) as running:
+        found = search.search(
+            dataset,
+            candidates,
+            engine=running,
+            n_components=n_components,
+            alpha=alpha,
+            cv=folds,  # type: ignore[arg-type]  # None is refused
+            design=design,
+            map=map_for(n_components),
+            standardize=standardize,
+            fit_intercept=fit_intercept,
+            seed=estimator.random_state,
+            features=features,
+            sample_weight_kind=sample_weight_kind,
+        )
+    found = replace(found, model=estimator._with_names(found.model))
+    kernel = pipeline.kernel_of(found.model.feature_map)
+    assert kernel is not None  # the map was drawn just now
+    # several alphas, one for each target, are chosen again by the same folds
+    chosen = {"alpha": found.best["alpha"]}
+    if isinstance(found.best["alpha"], list):
+        chosen = {"alpha": alpha, "cv": cv}
+    estimator.set_params(
+        kernel=kernel,
+        n_components=found.best["n_components"],
+        **chosen,
+        design=design or default_design(kernel),
+    )
+    estimator._keep(found.model)
+    return estimator, found

@@ -1,0 +1,301 @@
+"""Is D large enough? The error of Z Z' against the exact kernel, measured on a sample of rows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import linalg, special
+
+from rff_dist.checks import check_count, check_positive
+from rff_dist.data.blocks import Dataset
+from rff_dist.data.memory import ArrayDataset
+from rff_dist.data.samples import sample_inputs
+from rff_dist.errors import DataError, InvalidParameterError
+from rff_dist.features.complex import ComplexFeatureMap
+from rff_dist.features.draw import check_n_components, draw_from_spec, seed_from_random_state
+from rff_dist.features.feature_map import FeatureMap
+from rff_dist.features.fourier import FourierFeatureMap
+from rff_dist.kernels.base import Kernel
+from rff_dist.kernels.find import find_kernel
+
+__all__ = ["ApproximationError", "Estimate", "Measure", "approximation_error", "error_curve"]
+
+type Measure = Literal["mean", "max", "operator_norm", "relative_operator_norm"]
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A mean over samples of rows, and its confidence interval.
+
+    Attributes
+    ----------
+    low, high : float
+        Student's interval of the mean; `low` is at least 0, as errors are.
+    """
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class ApproximationError:
+    """How far Z Z' is from the kernel's Gram matrix K, on samples of rows.
+
+    Attributes
+    ----------
+    mean : Estimate
+        Of the absolute error, over all entries of Z Z' - K.
+    max : Estimate
+        The largest absolute error of an entry; it grows slowly with the rows of a sample.
+    operator_norm : Estimate
+        ‖Z Z' - K‖, the largest eigenvalue by size; it grows with the rows, as ‖K‖ does.
+    relative_operator_norm : Estimate
+        ‖Z Z' - K‖ / ‖K‖.
+    gram_norm : float
+        ‖K‖, the mean over the samples.
+    n_components : int
+        D.
+    n_samples, n_repeats : int
+        Rows of a sample, and the number of samples; no row is in two of them.
+    confidence : float
+        Of the intervals.
+    """
+
+    mean: Estimate
+    max: Estimate
+    operator_norm: Estimate
+    relative_operator_norm: Estimate
+    gram_norm: float
+    n_components: int
+    n_samples: int
+    n_repeats: int
+    confidence: float
+
+    def components_for(self, error: float, *, measure: Measure = "max") -> int:
+        """Return the D at which a measure would fall to `error`, by the 1/√D law; an even number.
+
+        Raises
+        ------
+        InvalidParameterError
+            If the error is not above 0, or there is no such measure.
+        """
+        wanted = check_positive(error, "error")
+        if measure not in ("mean", "max", "operator_norm", "relative_operator_norm"):
+            raise InvalidParameterError(
+                f"unknown `measure` {measure!r}; expected 'mean', 'max', 'operator_norm' or "
+                "'relative_operator_norm'"
+            )
+        found: Estimate = getattr(self, measure)
+        return 2 * max(1, math.ceil(self.n_components * (found.value / wanted) ** 2 / 2))
+
+
+def approximation_error(
+    kernel: str | Kernel,
+    feature_map: FeatureMap,
+    X: ArrayLike | Dataset,
+    *,
+    n_samples: int = 500,
+    n_repeats: int = 8,
+    confidence: float = 0.95,
+    random_state: int | np.random.Generator | np.random.RandomState | None = 0,
+) -> ApproximationError:
+    """Measure how far Z Z' is from the kernel, on several disjoint samples of rows.
+
+    The kernel is evaluated on the rows that the features see: standardised where the map does so. Of a
+    dataset only the sampled rows are read. O(n_repeats · (n_samples² · n_components + n_samples³)).
+
+    The intervals say how much the errors vary with the rows: each is Student's, for the mean over the
+    `n_repeats` samples. The feature map is one draw, and the errors of other seeds' differ by more.
+
+    Parameters
+    ----------
+    kernel : name or Kernel
+        What the features stand for, with its length scale in units of the (standardised) inputs: for a map
+        that was drawn, `feature_map.spec.kernel`.
+    X : array-like of shape (n_rows, n_features), or Dataset
+        Rows of weight 0 are left out.
+    n_samples : int
+        Rows of one sample, at least 2; fewer where X has not enough for all samples.
+    n_repeats : int
+        Disjoint samples, at least 2.
+    confidence : float
+        Of the intervals, between 0 and 1.
+    random_state : int, Generator, RandomState or None
+        Seed of the choice of rows.
+
+    Raises
+    ------
+    InvalidParameterError
+        If a parameter is out of range.
+    DataError
+        If X has other columns than the map, fewer than 2 rows for each sample, or values that are not finite.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from rff_dist import Gaussian, approximation_error, draw_feature_map
+    >>> X = np.random.default_rng(0).standard_normal((4000, 3))
+    >>> feature_map = draw_feature_map(Gaussian(2.0), n_features=3, n_components=1024)
+    >>> error = approximation_error(Gaussian(2.0), feature_map, X)
+    >>> error.mean.value < 0.02, error.max.value < 0.15, error.relative_operator_norm.value < 0.05
+    (True, True, True)
+    """
+    (error,) = error_curve(
+        kernel,
+        feature_map,
+        X,
+        n_components=[feature_map.n_components],
+        n_samples=n_samples,
+        n_repeats=n_repeats,
+        confidence=confidence,
+        random_state=random_state,
+    )
+    return error
+
+
+def error_curve(
+    kernel: str | Kernel,
+    feature_map: FeatureMap,
+    X: ArrayLike | Dataset,
+    *,
+    n_components: Sequence[int],
+    n_samples: int = 500,
+    n_repeats: int = 8,
+    confidence: float = 0.95,
+    random_state: int | np.random.Generator | np.random.RandomState | None = 0,
+) -> list[ApproximationError]:
+    """Measure the error with fewer components too, on the same samples; see `approximation_error`.
+
+    The first components of Fourier features are the features of a smaller draw, so that the whole curve
+    costs as much as its last point. Other maps are drawn again for each point.
+
+    Parameters
+    ----------
+    n_components : sequence of int
+        The numbers of components, each up to that of the map; ascending in the result.
+
+    Returns
+    -------
+    errors : list of ApproximationError
+        One for each number of components, in ascending order.
+
+    Raises
+    ------
+    InvalidParameterError
+        If a parameter is out of range, or the map can neither be cut nor drawn again.
+    """
+    found = find_kernel(kernel)
+    found.check_columns(feature_map.n_features)
+    widths = _check_widths(feature_map, n_components)
+    n_samples, n_repeats = check_count(n_samples, "n_samples"), check_count(n_repeats, "n_repeats")
+    if n_samples < 2 or n_repeats < 2:
+        raise InvalidParameterError(
+            f"`n_samples` is {n_samples} and `n_repeats` is {n_repeats}; expected at least 2 of each"
+        )
+    if not 0 < check_positive(confidence, "confidence") < 1:
+        raise InvalidParameterError(f"`confidence` is {confidence!r}; expected a number between 0 and 1")
+    samples = _samples(X, n_samples, n_repeats, seed_from_random_state(random_state))
+    # axes: sample, number of components, measure
+    measured = np.array([_measure(found, feature_map, rows, widths) for rows in samples])
+    centre = measured.mean(axis=0)
+    spread = special.stdtrit(n_repeats - 1, (1 + confidence) / 2) / math.sqrt(n_repeats)
+    half_width = spread * measured.std(axis=0, ddof=1)
+    errors = []
+    for D, values, half in zip(widths, centre, half_width, strict=True):
+        mean, largest, norm, relative = (
+            Estimate(float(value), float(max(0.0, value - h)), float(value + h))
+            for value, h in zip(values[:4], half[:4], strict=True)
+        )
+        errors.append(
+            ApproximationError(
+                mean=mean,
+                max=largest,
+                operator_norm=norm,
+                relative_operator_norm=relative,
+                gram_norm=float(values[4]),
+                n_components=D,
+                n_samples=len(samples[0]),
+                n_repeats=n_repeats,
+                confidence=float(confidence),
+            )
+        )
+    return errors
+
+
+def _check_widths(feature_map: FeatureMap, n_components: Sequence[int]) -> list[int]:
+    map_name = getattr(feature_map, "map", "") if _nested(feature_map) else ""
+    widths = sorted({check_n_components(D, map_name) for D in n_components})
+    if not widths or widths[-1] > feature_map.n_components:
+        raise InvalidParameterError(
+            f"`n_components` is {list(n_components)}; expected numbers up to {feature_map.n_components}, "
+            "the components of the feature map"
+        )
+    if widths != [feature_map.n_components] and not _nested(feature_map) and feature_map.spec is None:
+        raise InvalidParameterError(
+            "this feature map knows no spec to draw fewer components from; measure it at its own "
+            f"{feature_map.n_components} only"
+        )
+    return widths
+
+
+def _nested(feature_map: FeatureMap) -> bool:
+    return isinstance(feature_map, FourierFeatureMap | ComplexFeatureMap)
+
+
+def _samples(X: ArrayLike | Dataset, n_samples: int, n_repeats: int, seed: int) -> NDArray[Any]:
+    """Return disjoint samples of rows, of shape (n_repeats, n_samples, n_features)."""
+    dataset = X if isinstance(X, Dataset) else ArrayDataset(np.asarray(X))
+    rows = sample_inputs(dataset, seed, n_rows=n_samples * n_repeats)
+    size = min(n_samples, len(rows) // n_repeats)
+    if size < 2:
+        raise DataError(
+            f"the data have {len(rows)} rows for {n_repeats} disjoint samples, each of at least 2; lower "
+            "`n_repeats` or give more rows"
+        )
+    order = np.random.Generator(np.random.Philox(key=np.array([seed, 1], np.uint64))).permutation(len(rows))
+    return rows[order[: size * n_repeats]].reshape(n_repeats, size, -1)
+
+
+def _measure(
+    kernel: Kernel, feature_map: FeatureMap, rows: NDArray[Any], widths: Sequence[int]
+) -> list[tuple[float, float, float, float, float]]:
+    """Return mean, max, operator norm, relative operator norm and ‖K‖, for each number of components."""
+    gram = kernel(feature_map.prepare(rows))
+    norm = float(linalg.eigvalsh(gram, subset_by_index=[len(gram) - 1] * 2)[0])
+    if not norm > 0:
+        raise DataError("the kernel is 0 on all sampled rows, so that no error is relative to it")
+    measured = []
+    for estimate in _estimates(feature_map, rows, widths):
+        error = estimate - gram
+        size = np.abs(error)
+        largest = float(np.abs(linalg.eigvalsh(error)[[0, -1]]).max())
+        measured.append((float(size.mean()), float(size.max()), largest, largest / norm, norm))
+    return measured
+
+
+def _estimates(feature_map: FeatureMap, rows: NDArray[Any], widths: Sequence[int]) -> Iterator[NDArray[Any]]:
+    """Yield Z Z' for each number of components."""
+    if not _nested(feature_map):
+        for D in widths:
+            Z = _with_components(feature_map, D).transform(rows)
+            yield Z @ Z.conj().T
+        return
+    Z = feature_map.transform(rows)
+    start, total = 0, np.zeros((len(rows), len(rows)), Z.dtype)
+    for D in widths:
+        total += Z[:, start:D] @ Z[:, start:D].conj().T
+        yield total * (feature_map.n_components / D)  # a mean over D components, no longer over all
+        start = D
+
+
+def _with_components(feature_map: FeatureMap, n_components: int) -> FeatureMap:
+    if n_components == feature_map.n_components:
+        return feature_map
+    assert feature_map.spec is not None  # checked beforehand
+    return draw_from_spec(replace(feature_map.spec, n_components=n_components), feature_map.standardizer)

@@ -1,0 +1,508 @@
+"""Is D large enough? Theory's bounds on the kernel estimate, from an error to D and back; exact variances.
+
+Three bounds, each for independent frequencies of one shift-invariant kernel:
+
+============================  =====================================================================
+`pairwise_components`         the largest error over all pairs of n points (Hoeffding, union bound)
+`operator_norm_components`    ‖Z Z' - K‖ / ‖K‖ on n points, in expectation (matrix Bernstein)
+`compact_set_components`      the largest error over a whole compact set (a net and a Lipschitz constant)
+============================  =====================================================================
+
+Each has an inverse that ends in `_error`. All are safe and loose, often by a factor of 10 to 100 in D:
+`rff_dist.approximation_error` measures what the error is. The variances are exact.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy import special
+
+from rff_dist.checks import check_count, check_positive
+from rff_dist.errors import DataError, InvalidParameterError
+from rff_dist.kernels.algebra import OnColumns, ShiftInvariantProduct, product_of
+from rff_dist.kernels.base import Kernel, ShiftInvariant, Stationary, Term
+from rff_dist.kernels.stationary import Cauchy, Gaussian, Laplacian, Matern, RationalQuadratic, Sinc
+from rff_dist.typing import FloatArray
+
+__all__ = [
+    "MapVariances",
+    "better_map",
+    "compact_set_components",
+    "compact_set_error",
+    "feature_variance",
+    "operator_norm_components",
+    "operator_norm_error",
+    "pairwise_components",
+    "pairwise_error",
+    "second_moment",
+    "shift_invariant_form",
+]
+
+
+_REAL_MAPS = ("pairs", "phases")
+
+
+# -- all pairs of n points -------------------------------------------------------------------------
+
+
+def pairwise_components(error: float, *, n_points: int, delta: float, map: str = "pairs") -> int:
+    """Return a D with which no pair of `n_points` points is off by more than `error`, but for bad luck.
+
+    Hoeffding's inequality for each pair, P(|z(x)'z(y) - k(x, y)| ≥ t) ≤ 2·exp(-D·t²/c), and a union bound
+    over the pairs. Phases average D terms in [-2, 2], so c = 8, and the n entries of the diagonal count
+    too; pairs average D/2 terms in [-1, 1], so c = 4, and the diagonal is exact. The usual short form for
+    phases, D ≥ (16/ε²)·log(n/δ), is never less for δ ≤ 1/2.
+
+    Parameters
+    ----------
+    error : float
+        The wanted bound on |z(x)'z(y) - k(x, y)|, above 0.
+    n_points : int
+        At least 2.
+    delta : float
+        How likely the bound may fail, between 0 and 1.
+    map : {"pairs", "phases"}
+
+    Returns
+    -------
+    n_components : int
+        Even for pairs.
+
+    Raises
+    ------
+    InvalidParameterError
+        If a parameter is out of range.
+
+    References
+    ----------
+    Hoeffding (1963), Thm. 2; Rahimi & Recht (2007), Sec. 3.
+
+    Examples
+    --------
+    >>> pairwise_components(0.1, n_points=1000, delta=0.05)
+    6726
+    """
+    rate = _pairwise_rate(n_points, delta, map)
+    return _whole(rate / _squared(error), map)
+
+
+def pairwise_error(n_components: int, *, n_points: int, delta: float, map: str = "pairs") -> float:
+    """Return the error that no pair of `n_points` points exceeds with D components, but for bad luck.
+
+    The inverse of `pairwise_components`; see there.
+    """
+    return math.sqrt(_pairwise_rate(n_points, delta, map) / check_count(n_components, "n_components"))
+
+
+def _pairwise_rate(n_points: int, delta: float, map: str) -> float:
+    _check_real_map(map)
+    n = _check_points(n_points)
+    twice_the_pairs = n * (n - 1) if map == "pairs" else n * (n + 1)
+    return (4 if map == "pairs" else 8) * (math.log(twice_the_pairs) - math.log(_check_delta(delta)))
+
+
+# -- operator norm ---------------------------------------------------------------------------------
+
+
+def operator_norm_components(error: float, *, n_points: int, gram_norm: float) -> int:
+    """Return a D with which ‖Z Z' - K‖ ≤ error·‖K‖ in expectation, in the operator norm.
+
+    D ≥ (4/ε²)·(n/‖K‖)·log(2n) gives E‖Z Z' - K‖ ≤ (ε + ε²)·‖K‖, and ε is solved from error = ε + ε². It is
+    the same D for both maps: matrix Bernstein sees D matrices of norm at most 2n for phases, and D/2 of norm
+    at most n for pairs. n/‖K‖, between 1 and n, is small where few directions hold most of the kernel.
+
+    Parameters
+    ----------
+    error : float
+        The wanted relative error, above 0.
+    n_points : int
+        n, at least 2.
+    gram_norm : float
+        ‖K‖, the largest eigenvalue of the Gram matrix of the points.
+
+    Returns
+    -------
+    n_components : int
+        Even.
+
+    Raises
+    ------
+    InvalidParameterError
+        If a parameter is out of range.
+
+    References
+    ----------
+    Tropp (2015), An introduction to matrix concentration inequalities, Sec. 6.5.
+
+    Examples
+    --------
+    >>> operator_norm_components(0.1, n_points=1000, gram_norm=200.0)
+    18116
+    """
+    wanted = check_positive(error, "error")
+    epsilon = 2 * wanted / (1 + math.sqrt(1 + 4 * wanted))  # the root of ε + ε² = error, without cancelling
+    return _whole(_operator_norm_rate(n_points, gram_norm) / _squared(epsilon), "pairs")
+
+
+def operator_norm_error(n_components: int, *, n_points: int, gram_norm: float) -> float:
+    """Return the bound on E‖Z Z' - K‖ / ‖K‖ with D components; the inverse of `operator_norm_components`."""
+    epsilon = math.sqrt(_operator_norm_rate(n_points, gram_norm) / check_count(n_components, "n_components"))
+    return epsilon + epsilon**2
+
+
+def _operator_norm_rate(n_points: int, gram_norm: float) -> float:
+    n = _check_points(n_points)
+    return 4 * n / check_positive(gram_norm, "gram_norm") * math.log(2 * n)
+
+
+# -- compact sets ----------------------------------------------------------------------------------
+
+
+def compact_set_components(
+    error: float, *, n_features: int, second_moment: float, diameter: float, delta: float, map: str = "pairs"
+) -> int:
+    """Return a D with which no two points of a compact set are off by more than `error`, but for bad luck.
+
+    P(sup |z(x)'z(y) - k(x, y)| ≥ ε) ≤ 2⁸·(σ·diam/ε)²·exp(-D·ε²/c), where σ² = E‖ω‖² and σ·diam/ε counts as
+    at least 1. A net of the set, Hoeffding on it, and a Lipschitz constant between its points. The net has d
+    dimensions, of the difference, for pairs: c = 8(d + 2) with D/2 frequencies, which the paper calls D. For
+    phases it has 2d, of both points: c = 32(d + 1), as in Sutherland & Schneider.
+
+    Parameters
+    ----------
+    error : float
+        The wanted bound ε, above 0.
+    n_features : int
+        d, the dimension of the set.
+    second_moment : float
+        σ² = E‖ω‖², see `second_moment`; without a finite one there is no such bound.
+    diameter : float
+        The largest distance of two points of the set, in the units of the inputs.
+    delta : float
+        How likely the bound may fail, between 0 and 1.
+    map : {"pairs", "phases"}
+
+    Returns
+    -------
+    n_components : int
+        Even for pairs.
+
+    Raises
+    ------
+    InvalidParameterError
+        If a parameter is out of range, or the second moment is infinite.
+
+    Notes
+    -----
+    The proof takes E L² ≤ σ² for the Lipschitz constant L of the error, at a place that depends on the draw.
+    With the supremum bounded in full, by the mean of ‖ω‖ plus its expectation, pairs keep 2⁸ up to 12
+    dimensions and have at most 2⁹ beyond; phases at most 2¹⁰.
+
+    References
+    ----------
+    Rahimi & Recht (2007), Claim 1; Sutherland & Schneider (2015), Prop. 1 and 2.
+
+    Examples
+    --------
+    >>> compact_set_components(0.1, n_features=4, second_moment=4.0, diameter=6.0, delta=0.05)
+    86958
+    """
+    log_scale, per_component = _compact_set_rates(n_features, second_moment, diameter, delta, map)
+    wanted = check_positive(error, "error")
+    log_ratio = max(log_scale - math.log(wanted), 0.0)
+    needed = math.log(2**8) - math.log(delta) + 2 * log_ratio
+    return _whole(needed / (per_component * _squared(wanted)), map)
+
+
+def compact_set_error(
+    n_components: int,
+    *,
+    n_features: int,
+    second_moment: float,
+    diameter: float,
+    delta: float,
+    map: str = "pairs",
+) -> float:
+    """Return the error that no two points of a compact set exceed with D components, but for bad luck.
+
+    The inverse of `compact_set_components`; see there. With u = D·ε²/c the equation is u·eᵘ = a, which
+    Lambert's W solves.
+    """
+    log_scale, per_component = _compact_set_rates(n_features, second_moment, diameter, delta, map)
+    rate = per_component * check_count(n_components, "n_components")
+    log_constant = math.log(2**8) - math.log(delta)
+    # wrightomega(log a) is W(a), and does not overflow
+    squared = float(special.wrightomega(log_constant + 2 * log_scale + math.log(rate))) / rate
+    if math.log(squared) > 2 * log_scale:  # σ·diam/ε is below 1, and counts as 1
+        squared = log_constant / rate
+    return math.sqrt(squared)
+
+
+def _compact_set_rates(
+    n_features: int, second_moment: float, diameter: float, delta: float, map: str
+) -> tuple[float, float]:
+    """Return log(σ·diam) and 1/c."""
+    _check_real_map(map)
+    _check_delta(delta)
+    d = check_count(n_features, "n_features")
+    if second_moment == math.inf:
+        raise InvalidParameterError(
+            "`second_moment` is infinite: the frequencies' tails are so heavy (Laplacian, Matérn with nu up "
+            "to 1) that there is no bound over a compact set; take `pairwise_components`, for n points"
+        )
+    log_scale = math.log(check_positive(second_moment, "second_moment")) / 2
+    log_scale += math.log(check_positive(diameter, "diameter"))
+    return log_scale, 1 / (8 * (d + 2) if map == "pairs" else 32 * (d + 1))
+
+
+def second_moment(kernel: Kernel, n_features: int) -> float:
+    """Return E‖ω‖² of a shift-invariant kernel's frequencies: minus the trace of its Hessian at 0.
+
+    Parameters
+    ----------
+    kernel : Kernel
+        Shift-invariant with k(0) = 1, or a product of such.
+    n_features : int
+        Columns of the inputs.
+
+    Returns
+    -------
+    moment : float
+        In squared radians per unit of the inputs; infinite for the Laplacian and for Matérn kernels with nu
+        up to 1, which are not smooth enough at 0.
+
+    Raises
+    ------
+    InvalidParameterError
+        If the kernel is of another kind.
+
+    Examples
+    --------
+    >>> from rff_dist.kernels.stationary import Gaussian, Matern
+    >>> second_moment(Gaussian(2.0), 3), second_moment(Matern(nu=1.5), 2), second_moment(Matern(nu=0.5), 2)
+    (0.75, 6.0, inf)
+    """
+    return _second_moment(shift_invariant_form(kernel), check_count(n_features, "n_features"))
+
+
+def _second_moment(kernel: Kernel, n_features: int) -> float:
+    if isinstance(kernel, ShiftInvariantProduct):  # its frequencies are sums of independent ones of mean 0
+        return math.fsum(_second_moment(factor, n_features) for factor in kernel.kernels)
+    if isinstance(kernel, OnColumns):
+        kernel.check_columns(n_features)
+        return _second_moment(kernel.kernel, len(kernel.columns))
+    if isinstance(kernel, Stationary):
+        return float(_coordinate_moment(kernel) * (kernel.length_scales(n_features) ** -2.0).sum())
+    raise InvalidParameterError(f"the second moment of the frequencies of {kernel} is not known")
+
+
+def _coordinate_moment(kernel: Stationary) -> float:
+    """Return E ω_d² for a unit length scale."""
+    match kernel:
+        case Gaussian() | RationalQuadratic():
+            return 1.0
+        case Matern(nu=nu):
+            return nu / (nu - 1) if nu > 1 else math.inf  # E 2ν/χ²_2ν
+        case Cauchy():
+            return 2.0
+        case Sinc():
+            return 1 / 3
+        case Laplacian():
+            return math.inf
+    raise InvalidParameterError(f"the second moment of the frequencies of {kernel} is not known")
+
+
+# -- closed-form variances -------------------------------------------------------------------------
+
+
+def feature_variance(
+    kernel: Kernel, X: ArrayLike, Y: ArrayLike | None = None, *, n_components: int, map: str = "pairs"
+) -> FloatArray:
+    """Return the variance of z(x)'z(y) over independent draws of the frequencies, exactly.
+
+    With Δ = x - y: pairs (1/D)·[1 + k(2Δ) - 2k(Δ)²], phases (1/D)·[1 + k(2Δ)/2 - k(Δ)²], complex features
+    (1/D)·[1 - k(Δ)²]. Pairs have the lower one where k(Δ)² > k(2Δ)/2: always for the Gaussian and the
+    Laplacian. O(n_samples_X · n_samples_Y · n_features).
+
+    Parameters
+    ----------
+    kernel : Kernel
+        Shift-invariant with k(0) = 1, or a product of such.
+    X : array-like of shape (n_samples_X, n_features)
+    Y : array-like of shape (n_samples_Y, n_features), optional
+        X itself where it is left out.
+    n_components : int
+        D.
+    map : {"pairs", "phases", "complex"}
+
+    Returns
+    -------
+    variance : float64 array of shape (n_samples_X, n_samples_Y)
+
+    Raises
+    ------
+    InvalidParameterError
+        If the kernel is of another kind, or the map unknown.
+
+    References
+    ----------
+    Sutherland & Schneider (2015), eq. 3 and 5.
+
+    Examples
+    --------
+    >>> from rff_dist.kernels.stationary import Gaussian
+    >>> feature_variance(Gaussian(), [[0.0], [9.0]], n_components=100)
+    array([[0.  , 0.01],
+           [0.01, 0.  ]])
+    """
+    if map not in (*_REAL_MAPS, "complex"):
+        raise InvalidParameterError(f"unknown `map` {map!r}; expected 'pairs', 'phases' or 'complex'")
+    D = check_count(n_components, "n_components")
+    return _unit_variance(*_once_and_twice(shift_invariant_form(kernel), X, Y), map) / D
+
+
+def _once_and_twice(
+    kernel: ShiftInvariant, X: ArrayLike, Y: ArrayLike | None
+) -> tuple[FloatArray, FloatArray]:
+    """Return k(Δ) and k(2Δ) of all pairs."""
+    left = np.asarray(X, np.float64)
+    right = left if Y is None else np.asarray(Y, np.float64)
+    return kernel(left, right), kernel(2 * left, 2 * right)
+
+
+def _unit_variance(once: FloatArray, twice: FloatArray, map: str) -> FloatArray:
+    if map == "pairs":
+        variance = 1 + twice - 2 * once**2
+    elif map == "phases":
+        variance = 1 + twice / 2 - once**2
+    else:
+        variance = 1 - once**2
+    return np.maximum(variance, 0.0)  # rounding near Δ = 0
+
+
+@dataclass(frozen=True, slots=True)
+class MapVariances:
+    """The mean closed-form variance of the two real maps over pairs of points, times D.
+
+    Attributes
+    ----------
+    pairs, phases : float
+        Divided by D they are the mean squared error of z(x)'z(y) with independent frequencies.
+    """
+
+    pairs: float
+    phases: float
+
+    @property
+    def better(self) -> Literal["pairs", "phases"]:
+        """The map with the lower variance; pairs where they are equal, for their exact diagonal."""
+        return "pairs" if self.pairs <= self.phases else "phases"
+
+
+def better_map(kernel: Kernel, X: ArrayLike) -> MapVariances:
+    """Compare the maps by their mean closed-form variance over the pairs of distinct rows.
+
+    Phases win where most rows are far apart and the kernel falls slowly (Cauchy, rational quadratic); pairs
+    win otherwise. O(n_samples² · n_features).
+
+    Parameters
+    ----------
+    kernel : Kernel
+        Shift-invariant, or a sum with such terms, which share the components in proportion to their weights
+        as in `draw_feature_map`. Linear, polynomial and min terms have the same features for both maps and
+        add nothing to either variance.
+    X : array-like of shape (n_samples, n_features)
+        At least 2 rows; rows that are equal to each other count as pairs too.
+
+    Returns
+    -------
+    variances : MapVariances
+        Its `better` is the answer.
+
+    Raises
+    ------
+    DataError
+        If there are fewer than 2 rows.
+
+    Examples
+    --------
+    >>> from rff_dist.kernels.stationary import Cauchy, Gaussian
+    >>> X = [[0.0], [3.0], [6.0]]
+    >>> better_map(Gaussian(), X).better, better_map(Cauchy(), X).better
+    ('pairs', 'phases')
+    """
+    points = np.atleast_2d(np.asarray(X, np.float64))
+    if len(points) < 2:
+        raise DataError(f"X has {len(points)} rows; the maps are compared over pairs of at least 2")
+    terms = [
+        (term.weight, whole) for term in kernel.terms() if (whole := _shift_invariant_term(term)) is not None
+    ]
+    above = np.triu_indices(len(points), 1)
+    total = math.fsum(weight for weight, _ in terms)
+    means = dict.fromkeys(_REAL_MAPS, 0.0)
+    for weight, whole in terms:
+        once, twice = (gram[above] for gram in _once_and_twice(whole, points, None))
+        for map in _REAL_MAPS:
+            means[map] += total * weight * float(_unit_variance(once, twice, map).mean())
+    return MapVariances(**means)
+
+
+def shift_invariant_form(kernel: Kernel) -> ShiftInvariant:
+    """Return a kernel that is shift-invariant with k(0) = 1, or a product of such, as one of that class.
+
+    Raises
+    ------
+    InvalidParameterError
+        If it is of another kind: a sum, a multiple, or linear, polynomial or min.
+    """
+    terms = kernel.terms()
+    whole = _shift_invariant_term(terms[0]) if len(terms) == 1 and terms[0].weight == 1.0 else None
+    if whole is None:
+        raise InvalidParameterError(
+            f"bounds and variances are for one shift-invariant kernel with k(0) = 1, not for {kernel}; take "
+            "its terms one by one, or measure with `approximation_error`"
+        )
+    return whole
+
+
+def _shift_invariant_term(term: Term) -> ShiftInvariant | None:
+    whole = product_of(term.factors) if term.factors else None
+    return whole if isinstance(whole, ShiftInvariant) else None
+
+
+# -- checks ----------------------------------------------------------------------------------------
+
+
+def _check_real_map(map: str) -> None:
+    if map not in _REAL_MAPS:
+        raise InvalidParameterError(f"unknown `map` {map!r}; the bounds are for 'pairs' and 'phases'")
+
+
+def _check_points(n_points: int) -> int:
+    n = check_count(n_points, "n_points")
+    if n < 2:
+        raise InvalidParameterError(f"`n_points` is {n}; expected at least 2")
+    return n
+
+
+def _check_delta(delta: float) -> float:
+    if not 0 < check_positive(delta, "delta") < 1:
+        raise InvalidParameterError(f"`delta` is {delta!r}; expected a probability between 0 and 1")
+    return delta
+
+
+def _squared(error: float) -> float:
+    squared = check_positive(error, "error") ** 2
+    if not squared > 1e-300:
+        raise InvalidParameterError(f"`error` is {error:g}; no number of components makes it so small")
+    return squared
+
+
+def _whole(n_components: float, map: str) -> int:
+    step = 2 if map == "pairs" else 1
+    return max(1, math.ceil(n_components / step)) * step

@@ -1,0 +1,127 @@
+"""Which rows become the centres of Nyström features: uniform, k-means++ and randomly pivoted Cholesky.
+
+Every rule is seeded, and nested: the first centres of a longer choice are those of a shorter one. Rules
+that look at the kernel choose fewer where those explain it on all the points.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Executor
+
+import numpy as np
+
+from rff_dist.frequencies.counter import counter_uniforms
+from rff_dist.kernels.base import Kernel
+from rff_dist.numerics.threads import tile_pool
+from rff_dist.numerics.triangular import cholesky_in_place, solve_transposed
+from rff_dist.typing import FloatArray, IndexArray
+
+_STREAM = 2**33  # the first of the seed's streams of random numbers for centres, far above those in use
+_PROPOSALS = 256  # pivots proposed together: a rank-256 update is a matrix product
+
+
+def choose_uniform(points: FloatArray, kernel: Kernel, n_centres: int, seed: int) -> IndexArray:
+    """Choose any rows with the same probability, without replacement; looks at nothing."""
+    return np.argsort(counter_uniforms(seed, _STREAM, len(points), 1)[:, 0], kind="stable")[:n_centres]
+
+
+def choose_by_kmeans(points: FloatArray, kernel: Kernel, n_centres: int, seed: int) -> IndexArray:
+    """Choose each row with the probability of its squared distance to the nearest centre so far.
+
+    Distances are those of the kernel's feature space, k(x, x) − 2·k(x, c) + k(c, c), so that length
+    scales count. O(n_points · n_centres) values of the kernel.
+
+    References
+    ----------
+    Arthur & Vassilvitskii (2007), k-means++; Oglic & Gärtner (2017), Sec. 3, for Nyström features.
+    """
+    uniforms = counter_uniforms(seed, _STREAM, n_centres, 1)[:, 0]
+    diagonal = kernel.diagonal(points)
+    chosen = np.empty(n_centres, np.intp)
+    distances = np.full(len(points), np.inf)
+    weights = np.ones(len(points))
+    for i, uniform in enumerate(uniforms):
+        index = _pick(weights, uniform)
+        chosen[i] = index
+        to_centre = diagonal - 2 * kernel.gram(points, points[index : index + 1])[:, 0] + diagonal[index]
+        np.minimum(distances, np.maximum(to_centre, 0.0), out=distances)
+        distances[index] = 0.0
+        weights = distances
+        if not weights.any():
+            return chosen[: i + 1]
+    return chosen
+
+
+def choose_by_pivots(points: FloatArray, kernel: Kernel, n_centres: int, seed: int) -> IndexArray:
+    """Choose each row with the probability of what the rows before leave of its k(x, x).
+
+    Takes O(n_points · n_centres²) operations and 8 · n_points · n_centres bytes. Pivots are proposed
+    256 at a time by the diagonal before them, and each is kept with the probability that the ones
+    kept since have left of it: the law is that of one pivot at a time.
+
+    References
+    ----------
+    Chen, Epperly, Tropp & Webber (2022), Randomly pivoted Cholesky, Alg. 1; Epperly, Tropp & Webber
+    (2024), Alg. 2, for the rejection.
+    """
+    columns = np.empty((n_centres + _PROPOSALS, len(points)))  # F' of K ≈ FF'
+    left = kernel.diagonal(points).astype(np.float64)
+    exhausted = len(points) * np.finfo(np.float64).eps * left.sum()
+    chosen: list[int] = []
+    turn = 0
+    with tile_pool() as pool:
+        while len(chosen) < n_centres and left.sum() > exhausted:
+            uniforms = counter_uniforms(seed, _STREAM + turn, _PROPOSALS, 2)
+            proposed = np.array([_pick(left, uniform) for uniform in uniforms[:, 0]])
+            known = columns[: len(chosen)]
+            residual = kernel.gram(points[proposed], points[proposed])
+            residual -= known[:, proposed].T @ known[:, proposed]
+            kept = proposed[_accept(residual, left[proposed], uniforms[:, 1])]
+            new = columns[len(chosen) : len(chosen) + len(kept)]
+            _add_columns(new, known, kernel, points, kept, pool)
+            left -= np.square(new).sum(axis=0)
+            chosen += kept.tolist()
+            left[chosen] = 0.0
+            np.maximum(left, 0.0, out=left)
+            turn += 1
+    return np.array(chosen[:n_centres], np.intp)
+
+
+def _accept(residual: FloatArray, proposed: FloatArray, uniforms: FloatArray) -> IndexArray:
+    """Return which proposals to keep; `residual` is used up."""
+    kept = []
+    tiny = len(residual) * np.finfo(np.float64).eps * proposed.max()
+    for i, uniform in enumerate(uniforms):
+        if residual[i, i] <= max(uniform * proposed[i], tiny):
+            continue
+        kept.append(i)
+        pivot = residual[i] / np.sqrt(residual[i, i])
+        residual -= np.outer(pivot, pivot)
+    return np.array(kept, np.intp)
+
+
+def _add_columns(
+    new: FloatArray, known: FloatArray, kernel: Kernel, points: FloatArray, kept: IndexArray, pool: Executor
+) -> None:
+    step = max(1, 2**22 // max(1, len(kept)))  # 32 MiB of kernel values at a time
+    for first in range(0, len(points), step):
+        part = slice(first, first + step)
+        new[:, part] = kernel.gram(points[kept], points[part])
+        new[:, part] -= known[:, kept].T @ known[:, part]
+    factor = np.ascontiguousarray(new[:, kept])
+    stopped = cholesky_in_place(factor, pool)
+    assert stopped is None, "accepted pivots are positive by the same elimination"
+    solve_transposed(factor, new)
+
+
+def _pick(weights: FloatArray, uniform: float) -> int:
+    cumulated = np.cumsum(weights)
+    return min(int(np.searchsorted(cumulated, uniform * cumulated[-1], side="right")), len(weights) - 1)
+
+
+RULES: dict[str, Callable[[FloatArray, Kernel, int, int], IndexArray]] = {
+    "uniform": choose_uniform,
+    "k-means++": choose_by_kmeans,
+    "rpcholesky": choose_by_pivots,
+}

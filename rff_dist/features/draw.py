@@ -1,0 +1,331 @@
+"""Draw the feature map of a kernel: the one of its law, or several side by side."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from rff_dist.checks import check_count
+from rff_dist.errors import InvalidParameterError
+from rff_dist.features.complex import ComplexFeatureMap
+from rff_dist.features.concatenated import ConcatenatedFeatureMap
+from rff_dist.features.explicit import (
+    LinearFeatureMap,
+    draw_sketch,
+    draw_thresholds,
+    make_monomials,
+    n_monomials,
+)
+from rff_dist.features.feature_map import FeatureMap, FeatureSpec, Standardizer
+from rff_dist.features.fourier import FourierFeatureMap, draw_fourier
+from rff_dist.features.nystrom import NystromFeatureMap
+from rff_dist.features.structured import StructuredFeatureMap
+from rff_dist.frequencies.counter import derived_seed, seed_of
+from rff_dist.frequencies.designs import Design
+from rff_dist.kernels.algebra import OnColumns, product_of
+from rff_dist.kernels.base import Kernel, ShiftInvariant, Term, find_design
+from rff_dist.kernels.explicit import Linear, Min, Polynomial
+from rff_dist.kernels.find import find_kernel
+
+MAPS = ("pairs", "phases", "complex")
+
+
+def check_map(map: object) -> None:
+    """Check that there is a map of that name.
+
+    Raises
+    ------
+    InvalidParameterError
+        Otherwise.
+    """
+    if map not in MAPS:
+        raise InvalidParameterError(f"unknown `map` {map!r}; expected one of {sorted(MAPS)}")
+
+
+def check_n_components(n_components: object, map: str) -> int:
+    """Return `n_components` as an int.
+
+    Raises
+    ------
+    InvalidParameterError
+        If it is not an integer of at least 1, or is odd where cosines and sines come in pairs.
+    """
+    count = check_count(n_components, "n_components")
+    if map == "pairs" and count % 2:
+        raise InvalidParameterError(
+            f"`n_components` is {count}; map='pairs' makes two components of each frequency and needs "
+            f"an even number: take {count + 1}, or map='phases'"
+        )
+    return count
+
+
+def draw_feature_map(
+    kernel: str | Kernel,
+    *,
+    n_features: int,
+    n_components: int,
+    design: str | Design = "orthogonal",
+    map: str = "pairs",
+    random_state: int | np.random.Generator | np.random.RandomState | None = 0,
+    standardizer: Standardizer | None = None,
+) -> FeatureMap:
+    """Draw the random features of a kernel.
+
+    The approximation's error falls as 1/√n_components; cost and memory of training grow with its square.
+    The features of a sum of kernels are those of its terms side by side: linear terms and constants
+    take a component per column and are exact, the others share the rest in proportion to their weight.
+    A polynomial term whose share holds all its monomials takes a component for each, and is exact.
+
+    Parameters
+    ----------
+    kernel : name or Kernel
+        What Z @ Z.T approximates; see `rff_dist.kernels`. Parts without a length scale have length scale 1.
+    n_features : int
+        Columns of the inputs.
+    n_components : int
+        D, the number of components of Z; even for pairs. Kernels of exact terms alone may have fewer.
+    design : name or Design
+        How the frequencies are arranged, see `rff_dist.frequencies`. "orthogonal" has less variance than
+        "iid" and needs an isotropic kernel; so does "structured", whose features take O(n_components ·
+        log n_features) work for a row, less than others from some 250 columns on; "quasi-monte-carlo" is for
+        any kernel and best in few columns.
+    map : {"pairs", "phases", "complex"}
+        Cosines and sines of D/2 frequencies, cosines of D frequencies with random phases, or D complex
+        exponentials, for teaching. `better_map` says which of the real ones has the lower variance.
+    random_state : int, Generator, RandomState or None
+        The seed; None takes one from the operating system.
+    standardizer : Standardizer, optional
+        Applied to the inputs first.
+
+    Returns
+    -------
+    feature_map : FeatureMap
+        A `FourierFeatureMap` for a shift-invariant kernel; a `StructuredFeatureMap` where the design is
+        structured and the kernel has a length scale of its own.
+
+    Raises
+    ------
+    InvalidParameterError
+        If a parameter is out of range, or the design does not suit the kernel.
+
+    References
+    ----------
+    Rahimi & Recht (2007), Alg. 1; Sutherland & Schneider (2015) on pairs against phases.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from rff_dist import Gaussian, Linear, draw_feature_map
+    >>> X = np.random.default_rng(0).standard_normal((5, 3))
+    >>> kernel = Gaussian(2.0) + 0.1 * Linear()
+    >>> Z = draw_feature_map(kernel, n_features=3, n_components=4096).transform(X)
+    >>> float(abs(Z @ Z.T - kernel(X)).max()) < 0.05
+    True
+    """
+    check_map(map)
+    found = find_kernel(kernel).with_default_length_scales(lambda part, columns: 1.0)
+    spec = FeatureSpec(
+        kernel=found,
+        design=find_design(design),
+        n_features=check_count(n_features, "n_features"),
+        n_components=check_n_components(n_components, map),
+        map=map,
+        seed=seed_from_random_state(random_state),
+    )
+    found.check_columns(spec.n_features)
+    return draw_from_spec(spec, standardizer)
+
+
+def draw_from_spec(spec: FeatureSpec, standardizer: Standardizer | None) -> FeatureMap:
+    """Draw the feature map of a spec; see `draw_feature_map`."""
+    terms = spec.kernel.terms()
+    if spec.map == "complex":
+        return _draw_complex(spec, terms, standardizer)
+    if len(terms) == 1 and terms[0].weight == 1.0 and (whole := _shift_invariant(terms[0])) is not None:
+        return draw_fourier(replace(spec, kernel=whole), standardizer)
+    parts = _draw_parts(spec, terms)
+    return ConcatenatedFeatureMap(
+        tuple(part for _, part in parts), tuple(weight for weight, _ in parts), standardizer, spec
+    )
+
+
+def shortened(feature_map: FeatureMap, n_components: int) -> FeatureMap:
+    """Return the feature map of the leading components: the one that a smaller draw would have given.
+
+    Parameters
+    ----------
+    feature_map : FeatureMap
+        Drawn from one shift-invariant kernel, or with Nyström's centres.
+    n_components : int
+        At most as many as it has; even for pairs.
+
+    Raises
+    ------
+    InvalidParameterError
+        If there are fewer components, or they are no draw of their own: sums of kernels share out their
+        components, and explicit or given features are not drawn one after another.
+    """
+    if not 1 <= n_components <= feature_map.n_components:
+        raise InvalidParameterError(
+            f"the leading {n_components} components of {feature_map.n_components} were asked for; expected "
+            "at least 1 and at most all"
+        )
+    if n_components == feature_map.n_components:
+        return feature_map
+    if isinstance(feature_map, NystromFeatureMap):
+        return replace(feature_map, centres=feature_map.centres[:n_components])
+    spec = feature_map.spec
+    if spec is None or not isinstance(feature_map, FourierFeatureMap | StructuredFeatureMap):
+        raise InvalidParameterError(
+            f"{type(feature_map).__name__} has no smaller draw among its leading components; give one number "
+            "of components for sums of kernels and for explicit or given features"
+        )
+    n_components = check_n_components(n_components, spec.map)
+    return draw_from_spec(replace(spec, n_components=n_components), feature_map.standardizer)
+
+
+def _shift_invariant(term: Term) -> ShiftInvariant | None:
+    """Return a term's product as one kernel with a spectral measure; None where it has none."""
+    whole = product_of(term.factors) if term.factors else None
+    return whole if isinstance(whole, ShiftInvariant) else None
+
+
+def _draw_complex(spec: FeatureSpec, terms: list[Term], standardizer: Standardizer | None) -> FeatureMap:
+    whole = _shift_invariant(terms[0]) if len(terms) == 1 and terms[0].weight == 1.0 else None
+    if whole is None:
+        raise InvalidParameterError(
+            f"map='complex' is for one shift-invariant kernel, not for {spec.kernel}; take map='pairs'"
+        )
+    phases = replace(spec, kernel=whole, map="phases")
+    return ComplexFeatureMap(draw_fourier(phases).frequencies, standardizer, spec)
+
+
+def _draw_parts(spec: FeatureSpec, terms: list[Term]) -> list[tuple[float, FeatureMap]]:
+    """Draw the terms' feature maps; pairs come first, so that all of them start at even places."""
+    linear: list[tuple[float, FeatureMap]] = []
+    sampled: list[tuple[float, Kernel]] = []
+    for term in terms:
+        whole = _shift_invariant(term)
+        if whole is not None:
+            sampled.append((term.weight, whole))
+        elif not term.factors:
+            linear.append((term.weight, LinearFeatureMap(np.array([-1]), spec.n_features)))
+        elif len(term.factors) > 1:
+            raise InvalidParameterError(
+                f"the product of {' and '.join(str(factor) for factor in term.factors)} has no random "
+                "features here: only shift-invariant kernels multiply; take features='nystrom', which needs "
+                "k(x, y) alone"
+            )
+        else:
+            kernel, columns = _columns_of(term.factors[0], spec.n_features)
+            if isinstance(kernel, Linear):
+                linear.append((term.weight, LinearFeatureMap(columns, spec.n_features)))
+            else:
+                sampled.append((term.weight, term.factors[0]))
+    rest = spec.n_components - sum(part.n_components for _, part in linear)
+    if rest < 2 * len(sampled):
+        raise InvalidParameterError(
+            f"`n_components` is {spec.n_components}; {spec.kernel} needs at least "
+            f"{spec.n_components - rest + 2 * len(sampled)}: a component per linear column and constant, and "
+            "two for each other term"
+        )
+    paired: list[tuple[float, FeatureMap]] = []
+    single: list[tuple[float, FeatureMap]] = []
+    for i, ((weight, kernel), size) in enumerate(
+        zip(sampled, _shares(sampled, spec.n_features, rest), strict=True)
+    ):
+        seed = derived_seed(spec.seed, i)
+        if isinstance(kernel, ShiftInvariant):
+            own = replace(spec, kernel=kernel, seed=seed)
+            # Pairs of an odd share, and one cosine with a phase more: all have the scale √(2/share).
+            odd = size % 2 if spec.map == "pairs" else 0
+            paired.append((weight * (size - odd) / size, draw_fourier(replace(own, n_components=size - odd))))
+            if odd:
+                lone = replace(own, n_components=1, map="phases", seed=derived_seed(seed, 2**20))
+                single.append((weight / size, draw_fourier(lone)))
+        else:
+            single.append((weight, _draw_explicit(kernel, spec.n_features, size, seed)))
+    return paired + single + linear
+
+
+def _shares(sampled: list[tuple[float, Kernel]], n_features: int, total: int) -> list[int]:
+    """Share out components in proportion to weight · typical k(x, x); no term gets more than are exact.
+
+    In twos, and at least two for each, but for exact ones.
+    """
+    shares = _proportional(sampled, n_features, total)
+    most = [_n_exact(kernel, n_features) for _, kernel in sampled]
+    exact = [number is not None and number <= share for number, share in zip(most, shares, strict=True)]
+    if not any(exact):
+        return shares
+    left = total - sum(number or 0 for number, is_exact in zip(most, exact, strict=True) if is_exact)
+    others = [part for part, is_exact in zip(sampled, exact, strict=True) if not is_exact]
+    rest = iter(_shares(others, n_features, left))
+    return [number or 0 if is_exact else next(rest) for number, is_exact in zip(most, exact, strict=True)]
+
+
+def _n_exact(kernel: Kernel, n_features: int) -> int | None:
+    """Return how many features a term has that make it exactly; None where no number does."""
+    inner, columns = _columns_of(kernel, n_features)
+    return n_monomials(inner.degree, inner.offset, len(columns)) if isinstance(inner, Polynomial) else None
+
+
+def _proportional(sampled: list[tuple[float, Kernel]], n_features: int, total: int) -> list[int]:
+    if not sampled:
+        return []
+    sizes = np.array([weight * _typical_size(kernel, n_features) for weight, kernel in sampled])
+    wanted = (total // 2 - len(sampled)) * sizes / sizes.sum()
+    shares = np.floor(wanted).astype(int)
+    shares[np.argsort(shares - wanted, kind="stable")[: total // 2 - len(sampled) - shares.sum()]] += 1
+    shares = 2 * (shares + 1)
+    shares[-1] += total % 2
+    return [int(share) for share in shares]
+
+
+def _typical_size(kernel: Kernel, n_features: int) -> float:
+    inner, columns = _columns_of(kernel, n_features)
+    if isinstance(inner, Min) and inner.is_bound:
+        lower, upper = inner.interval(len(columns))
+        return float((upper - lower).sum() / 2)
+    return 1.0
+
+
+def _columns_of(kernel: Kernel, n_features: int) -> tuple[Kernel, np.ndarray]:
+    if isinstance(kernel, OnColumns):
+        return kernel.kernel, np.array(kernel.columns)
+    return kernel, np.arange(n_features)
+
+
+def _draw_explicit(kernel: Kernel, n_features: int, size: int, seed: int) -> FeatureMap:
+    inner, columns = _columns_of(kernel, n_features)
+    if isinstance(inner, Min):
+        if not inner.is_bound:
+            raise InvalidParameterError(
+                "the features of the min kernel need its interval; give Min(lower, upper), or fit an "
+                "estimator, which takes it from the data"
+            )
+        lower, upper = inner.interval(len(columns))
+        return draw_thresholds(lower, upper, columns, size, seed, width=n_features)
+    if isinstance(inner, Polynomial):
+        if size == n_monomials(inner.degree, inner.offset, len(columns)):
+            return make_monomials(inner.degree, inner.offset, columns, width=n_features)
+        return draw_sketch(inner.degree, inner.offset, columns, size, seed, width=n_features)
+    raise InvalidParameterError(
+        f"{kernel} has no random features here; take features='nystrom', which needs k(x, y) alone"
+    )
+
+
+def seed_from_random_state(random_state: int | np.random.Generator | np.random.RandomState | None) -> int:
+    """Return a seed: the integer itself, or one drawn from the generator or the operating system.
+
+    Raises
+    ------
+    InvalidParameterError
+        If `random_state` is none of these.
+    """
+    if random_state is None:
+        return int(np.random.SeedSequence().generate_state(1, np.uint64)[0])
+    if isinstance(random_state, np.random.RandomState):
+        return int(random_state.randint(0, 2**63 - 1, dtype=np.int64))
+    return seed_of(random_state, name="random_state")

@@ -1,0 +1,383 @@
+"""Choose length scales by the evidence: the marginal likelihood of a sample of rows, with its gradient.
+
+The model is y = Zw + noise with w ~ N(0, signal variance), so that y ~ N(0, σ²·(ZZ'/α + I)), where
+σ² is the noise variance and α its ratio to the signal variance, which is ridge's penalty. The feature
+matrix Z depends on the length scales only through the angles, so that the gradient costs two matrix
+products more than the evidence itself, for any number of columns.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.linalg import eigh, lapack
+from scipy.optimize import OptimizeResult, minimize, minimize_scalar
+
+from rff_dist.checks import check_count
+from rff_dist.errors import DataError, InvalidParameterError, SolveError
+from rff_dist.features.median_heuristic import median_distance
+from rff_dist.frequencies.counter import derived_seed
+from rff_dist.kernels.base import Kernel, LengthScale, Stationary, default_design, find_design
+from rff_dist.numerics.solution import check_n_threads
+from rff_dist.numerics.threads import limit_blas
+from rff_dist.typing import FloatArray
+
+logger = logging.getLogger(__name__)
+
+
+DISTANCE_ROWS = 1000  # rows whose distances give the median heuristic
+LENGTH_SCALE_RANGE = 1e3  # on either side of the median heuristic
+ALPHA_RANGE = (1e-8, 1e4)
+FIRST_ALPHA = 0.1
+PERTURBATION = 0.5  # standard deviation of a random start's log length scales
+COMPARED_COMPONENTS = 2  # times as many as in the search
+MAX_ITERATIONS = 200
+_TOLERANCE = 1e-4  # of -2·log evidence per row and target: 0.1 nats of 2,000 rows
+
+
+@dataclass(frozen=True, slots=True)
+class TunedKernel:
+    """A kernel with the length scales of the greatest evidence, and how they were found.
+
+    Attributes
+    ----------
+    kernel : Stationary
+        With the length scales found, in units of the (standardised) inputs.
+    alpha : float
+        Noise variance over signal variance: the penalty of ridge, for any number of rows.
+    noise_variance : tuple of float
+        Per target, in its units squared; NaN for a target that is constant.
+    log_evidence : float
+        Log density of the sample's targets, summed over targets, in the features of the comparison.
+    start_log_evidences : tuple of float
+        The same for the end of each start's search.
+    converged : bool
+        Whether the search that won ended at a maximum, rather than at its limit of iterations.
+    n_evaluations : int
+        Of the evidence and its gradient, in all searches.
+    n_samples : int
+        Rows of the sample.
+    """
+
+    kernel: Stationary
+    alpha: float
+    noise_variance: tuple[float, ...]
+    log_evidence: float
+    start_log_evidences: tuple[float, ...]
+    converged: bool
+    n_evaluations: int
+    n_samples: int
+
+    @property
+    def length_scale(self) -> LengthScale:
+        """The kernel's length scale: one number, or one per input column."""
+        return self.kernel.length_scale  # type: ignore[return-value]  # made so by the kernel itself
+
+    @property
+    def n_starts(self) -> int:
+        """How many searches there were."""
+        return len(self.start_log_evidences)
+
+
+def check_tunable(kernel: Kernel) -> Stationary:
+    """Return the kernel if the evidence can choose its length scales.
+
+    Raises
+    ------
+    InvalidParameterError
+        If it has no length scale, or several.
+    """
+    if not isinstance(kernel, Stationary):
+        raise InvalidParameterError(
+            f"the evidence tunes kernels of one length scale, such as Gaussian or Matern, not {kernel}; "
+            "give its length scales yourself"
+        )
+    return kernel
+
+
+@dataclass(frozen=True, slots=True)
+class Objective:
+    """-2·log evidence per row and target, less its constants, as a function of log length scales and log α.
+
+    Attributes
+    ----------
+    inputs : float64 array of shape (n_samples, n_features)
+    targets : float64 array of shape (n_samples, n_targets)
+        Centred, and multiplied by `root_weights`.
+    root_weights : float64 array of shape (n_samples,), or None
+        Square roots of the sample weights: a row of weight w counts w times in the likelihood.
+    frequencies : float64 array of shape (n_features, n_frequencies)
+        For a unit length scale.
+    """
+
+    inputs: FloatArray
+    targets: FloatArray
+    root_weights: FloatArray | None
+    frequencies: FloatArray
+
+    @property
+    def n_observations(self) -> float:
+        """Sum of the weights; the number of rows without any."""
+        return len(self.inputs) if self.root_weights is None else float((self.root_weights**2).sum())
+
+    def features(self, length_scales: FloatArray) -> FloatArray:
+        """Return Z of shape (n_samples, 2 · n_frequencies): all cosines, then all sines."""
+        n_frequencies = self.frequencies.shape[1]
+        angles = (self.inputs @ (self.frequencies / length_scales[:, np.newaxis])).astype(np.float32)
+        Z = np.empty((len(angles), 2 * n_frequencies))
+        np.cos(angles, out=Z[:, :n_frequencies], dtype=np.float32)
+        np.sin(angles, out=Z[:, n_frequencies:], dtype=np.float32)
+        Z *= n_frequencies**-0.5
+        if self.root_weights is not None:
+            Z *= self.root_weights[:, np.newaxis]
+        return Z
+
+    def __call__(self, parameters: FloatArray) -> tuple[float, FloatArray]:
+        """Return the value and its gradient, O(n_samples · n_components² + n_components³).
+
+        Parameters
+        ----------
+        parameters : float64 array of shape (2,) or (n_features + 1,)
+            Natural logarithms of one length scale for all columns, or one for each; then that of α.
+
+        References
+        ----------
+        Rasmussen & Williams (2006), eq. 5.8 and 5.9, in the space of weights, σ² at its maximum.
+        """
+        n, n_targets = self.n_observations, self.targets.shape[1]
+        scales = np.broadcast_to(np.exp(parameters[:-1]), len(self.frequencies))
+        alpha = float(np.exp(parameters[-1]))
+        Z = self.features(scales)
+        n_components = Z.shape[1]
+        gram = Z.T @ Z
+        gram[np.diag_indices_from(gram)] += alpha
+        factor, failed = lapack.dpotrf(gram, lower=1, overwrite_a=1)
+        if failed:
+            raise SolveError(f"Z'Z + alpha is not positive definite at alpha = {alpha:g}; scale X and y")
+        weights, _ = lapack.dpotrs(factor, Z.T @ self.targets, lower=1)
+        residuals = self.targets - Z @ weights
+        squares = (weights**2).sum(axis=0)
+        misfit = (residuals**2).sum(axis=0) + alpha * squares
+        log_determinant = 2 * np.log(np.diag(factor)).sum() - n_components * np.log(alpha)
+        value = n * np.log(misfit / n).sum() + n_targets * log_determinant
+
+        lower, _ = lapack.dpotri(factor, lower=1, overwrite_c=1)
+        inverse = np.tril(lower) + np.tril(lower, -1).T
+        by_log_alpha = n * alpha * (squares / misfit).sum()
+        by_log_alpha += n_targets * (alpha * np.trace(inverse) - n_components)
+        by_Z = (2 * n_targets) * (Z @ inverse)
+        by_Z -= residuals @ (2 * n / misfit * weights).T
+        # A cosine changes by minus the sine of its angle, a sine by the cosine: Z holds both, with the
+        # weights' roots, which the chain rule asks for once.
+        half = n_components // 2
+        by_angle = by_Z[:, half:] * Z[:, :half] - by_Z[:, :half] * Z[:, half:]
+        by_log_scale = -((self.inputs.T @ by_angle) * self.frequencies).sum(axis=1) / scales
+        if len(parameters) == 2:
+            by_log_scale = by_log_scale.sum(keepdims=True)
+        count = n * n_targets
+        return float(value) / count, np.append(by_log_scale, by_log_alpha) / count
+
+    def log_evidence(self, length_scales: FloatArray) -> tuple[float, float, FloatArray]:
+        """Return the log evidence at the best α for these length scales, that α, and the noise variances.
+
+        One eigendecomposition serves all α. A row of whole-number weight counts as that many rows.
+        """
+        n, n_targets = self.n_observations, self.targets.shape[1]
+        Z = self.features(length_scales)
+        eigenvalues, eigenvectors = eigh(Z.T @ Z, overwrite_a=True, check_finite=False, driver="evd")
+        eigenvalues = np.maximum(eigenvalues, 0.0)
+        projected = eigenvectors.T @ (Z.T @ self.targets)
+        total = (self.targets**2).sum(axis=0)
+        least = len(eigenvalues) * np.finfo(np.float64).eps * total
+
+        def misfit(alpha: float) -> FloatArray:
+            explained = (projected**2 / (eigenvalues + alpha)[:, np.newaxis]).sum(axis=0)
+            return np.asarray(np.maximum(total - explained, least))
+
+        def value(log_alpha: float) -> float:
+            log_determinant = np.log1p(eigenvalues * np.exp(-log_alpha)).sum()
+            return float(n * np.log(misfit(np.exp(log_alpha)) / n).sum() + n_targets * log_determinant)
+
+        grid = np.linspace(np.log(ALPHA_RANGE[0]), np.log(ALPHA_RANGE[1]), 49)
+        best = int(np.argmin([value(x) for x in grid]))
+        around = (grid[max(best - 1, 0)], grid[min(best + 1, len(grid) - 1)])
+        found = minimize_scalar(value, bounds=around, method="bounded", options={"xatol": 1e-3})
+        alpha = float(np.exp(found.x))
+        constants = n * n_targets * (np.log(2 * np.pi) + 1)
+        return float(-0.5 * (found.fun + constants)), alpha, misfit(alpha) / n
+
+
+def maximize_evidence(
+    kernel: Kernel,
+    X: FloatArray,
+    y: FloatArray,
+    sample_weight: FloatArray | None = None,
+    *,
+    per_feature: bool = True,
+    n_components: int = 256,
+    n_starts: int = 4,
+    seed: int = 0,
+    n_threads: int | None = None,
+    frequency_weights: bool = False,
+) -> TunedKernel:
+    """Choose a kernel's length scales by the evidence of rows in memory.
+
+    Each start has frequencies of its own, drawn once, and climbs by L-BFGS-B; the ends are compared in
+    features of twice as many other frequencies, so that a search that bent the length scales to its
+    own draw does not win. O(n_samples · n_components²) for each of some hundred evaluations. The result
+    does not depend on the number of threads.
+
+    Parameters
+    ----------
+    kernel : Stationary
+        Its own length scale is replaced.
+    X : float64 array of shape (n_samples, n_features)
+        (Standardised) inputs; finite.
+    y : float64 array of shape (n_samples, n_targets)
+        Targets share the length scales and α; their means are taken out, and constant ones have no say.
+    sample_weight : float64 array of shape (n_samples,), optional
+        Above 0: how often a row counts in the likelihood. Unless they repeat rows they are scaled to add up
+        to Kish's effective number of rows, (Σw)²/Σw², so that a factor on all of them changes nothing.
+    per_feature : bool
+        Whether each input column has a length scale of its own: those of columns that do not matter
+        become large.
+    n_components : int
+        Features of the searches, even.
+    n_starts : int
+        The first starts at the median distance between rows, the second at √n_features times that, the
+        others at random multiples of the first.
+    seed : int
+        Of frequencies and starts.
+    n_threads : int, optional
+        Searches that run at a time; one per CPU by default.
+    frequency_weights : bool
+        Whether weights are whole numbers that repeat rows.
+
+    Raises
+    ------
+    InvalidParameterError
+        If the kernel has no length scale, or several, or a number is out of range.
+    DataError
+        If all targets are constant, all rows of X are equal, or weights that repeat rows are not whole.
+
+    References
+    ----------
+    Kish (1965), Survey Sampling; Rasmussen & Williams (2006), Sec. 5.4.1; Lázaro-Gredilla et al. (2010),
+    Sparse spectrum Gaussian process regression, JMLR 11, with frequencies that stay as they were drawn.
+    """
+    found = check_tunable(kernel)
+    n_components, n_starts = check_count(n_components, "n_components"), check_count(n_starts, "n_starts")
+    if n_components % 2:
+        raise InvalidParameterError(f"`n_components` is {n_components}; expected an even number")
+    threads = min(check_n_threads(n_threads), n_starts)
+    n_samples, n_features = X.shape
+    weights = sample_weight
+    if weights is not None and frequency_weights:
+        if (weights != np.rint(weights)).any():
+            raise DataError(
+                f"a sample weight is {weights[weights != np.rint(weights)][0]:g}, and these weights say how "
+                "often a row is there; give whole numbers"
+            )
+    elif weights is not None:
+        relative = weights / weights.max()  # whose squares are in float64's range
+        weights = relative * (relative.sum() / (relative**2).sum())
+    centred = y - np.average(y, axis=0, weights=weights)
+    varying = np.abs(centred).max(axis=0) > 1e-12 * np.abs(y).max(axis=0)
+    if not varying.any():
+        raise DataError(
+            f"all targets are constant in the sample of {n_samples:_} rows, which says nothing of the "
+            "length scale; give a `length_scale`, or 'auto'"
+        )
+    # A shift of the inputs changes nothing but the precision of the angles. With a length scale for each,
+    # columns start alike in units of their deviations.
+    inputs = X - X.mean(axis=0)
+    deviations = inputs.std(axis=0)
+    units = np.where(deviations > 0, deviations, 1.0) if per_feature else np.ones(n_features)
+    inputs /= units
+    sampled = inputs[:: -(-n_samples // DISTANCE_ROWS)]
+    median = median_distance(sampled, found)
+    if median is None:
+        raise DataError(
+            f"all of {len(sampled):_} sampled rows of X are equal, so no length scale is better than "
+            "another; give a `length_scale`"
+        )
+    roots = None if weights is None else np.sqrt(weights)
+    largest = np.abs(centred[:, varying]).max(axis=0)  # so that no square overflows
+    targets = centred[:, varying] / largest * (1.0 if roots is None else roots[:, np.newaxis])
+    unit, design = found.with_length_scale(1.0), find_design(default_design(found))
+
+    def objective(index: int, width: int) -> Objective:
+        frequencies = unit.draw(design, n_features, width // 2, derived_seed(seed, 1 + index), first=0)
+        return Objective(inputs, targets, roots, frequencies)
+
+    starts = _starts(n_starts, n_features if per_feature else 1, n_features, seed) + np.log(median)
+    with limit_blas(1), ThreadPoolExecutor(threads) as pool:
+        objectives = [objective(i, n_components) for i in range(n_starts)]
+        searches = list(pool.map(lambda i: _search(objectives[i], starts[i], median), range(n_starts)))
+        referee = objective(n_starts, COMPARED_COMPONENTS * n_components)
+        ends = [np.broadcast_to(np.exp(search.x[:-1]), n_features) for search in searches]
+        evidences = [referee.log_evidence(end) for end in ends]
+    best = max(range(n_starts), key=lambda i: evidences[i][0])
+    _, alpha, noise = evidences[best]
+    all_noise = np.full(y.shape[1], np.nan)
+    with np.errstate(over="ignore"):
+        all_noise[varying] = noise * largest**2
+    offset = referee.n_observations * np.log(largest).sum()
+    log_evidences = [float(evidence[0] - offset) for evidence in evidences]
+    scales = ends[best] * units
+    tuned = TunedKernel(
+        kernel=found.with_length_scale(scales if per_feature else float(scales[0])),
+        alpha=alpha,
+        noise_variance=tuple(all_noise.tolist()),
+        log_evidence=log_evidences[best],
+        start_log_evidences=tuple(log_evidences),
+        converged=bool(searches[best].success),
+        n_evaluations=sum(search.nfev for search in searches),
+        n_samples=n_samples,
+    )
+    _report(tuned, searches[best])
+    return tuned
+
+
+def _starts(n_starts: int, n_scales: int, n_features: int, seed: int) -> FloatArray:
+    """Return log multiples of the median distance to start from, shape (n_starts, n_scales)."""
+    starts = np.zeros((n_starts, n_scales))
+    starts[1:2] = 0.5 * np.log(n_features)
+    rng = np.random.Generator(np.random.Philox(seed))
+    starts[2:] = PERTURBATION * rng.standard_normal(starts[2:].shape)
+    return starts
+
+
+def _search(objective: Objective, start: FloatArray, median: float) -> OptimizeResult:
+    reach = np.log(median) + np.array([-1, 1]) * np.log(LENGTH_SCALE_RANGE)
+    bounds = [tuple(reach)] * len(start) + [tuple(np.log(ALPHA_RANGE))]
+    return minimize(
+        objective,
+        np.append(start, np.log(FIRST_ALPHA)),
+        jac=True,
+        method="L-BFGS-B",
+        bounds=bounds,
+        options={"maxiter": MAX_ITERATIONS, "maxcor": 20, "ftol": _TOLERANCE, "gtol": 1e-5},
+    )
+
+
+def _report(tuned: TunedKernel, search: OptimizeResult) -> None:
+    evidences = _joined(tuned.start_log_evidences)
+    logger.info(
+        "evidence of %d rows after %d evaluations, by start: %s; alpha %.3g",
+        *(tuned.n_samples, tuned.n_evaluations, evidences, tuned.alpha),
+    )
+    if not tuned.converged:
+        logger.warning(
+            "the search for length scales stopped before it converged (%s); they may be improved by more "
+            "starts or another seed",
+            search.message,
+        )
+
+
+def _joined(values: Iterable[float]) -> str:
+    return ", ".join(f"{value:.6g}" for value in values)

@@ -1,0 +1,283 @@
+"""Feature maps of kernels that are no functions of a difference: constant, linear, polynomial, min."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from itertools import combinations_with_replacement
+from typing import Any, Self, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rff_dist.features.feature_map import FeatureMap, FeatureSpec, Record, Standardizer, arrays_digest
+from rff_dist.frequencies.counter import counter_uniforms
+from rff_dist.numerics.runs import Runs, as_runs
+from rff_dist.typing import Float32Array, FloatArray
+
+_THRESHOLD_STREAM = 3
+_HASH_STREAM = 4
+
+
+class ExplicitFeatureMap(FeatureMap):
+    """Features that are stored as their fields: arrays, and numbers such as `width`, the inputs' columns."""
+
+    width: int
+
+    @property
+    def n_features(self) -> int:
+        return self.width
+
+    @property
+    def scales(self) -> Runs:
+        return ((self.n_components, 1.0),)
+
+    @property
+    def bounded(self) -> bool:
+        return False
+
+    @property
+    def _facts(self) -> dict[str, Any]:
+        return {"width": self.width}
+
+    def digest(self) -> str:
+        facts, arrays = self.record()
+        label = " ".join([self.kind, *map(repr, facts.values())])
+        return arrays_digest(label, list(arrays.values()), self.standardizer)
+
+    def record(self) -> Record:
+        values = ((one.name, getattr(self, one.name)) for one in fields(cast("Any", self)))
+        return self._facts, {name: value for name, value in values if isinstance(value, np.ndarray)}
+
+    @classmethod
+    def from_record(
+        cls, facts: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], standardizer: Standardizer | None
+    ) -> Self:
+        stored = {**facts, **arrays}
+        given = {one.name: stored[one.name] for one in fields(cast("Any", cls)) if one.name in stored}
+        return cls(**{**given, "standardizer": standardizer, "spec": None})
+
+
+@dataclass(frozen=True, eq=False)
+class LinearFeatureMap(ExplicitFeatureMap):
+    """Some of the inputs themselves, and a constant: the exact features of linear kernels and constants.
+
+    Attributes
+    ----------
+    columns : int64 array of shape (n_components,)
+        The input column of each component; -1 is the constant 1.
+    """
+
+    kind = "linear"
+
+    columns: NDArray[np.int64]
+    width: int
+    standardizer: Standardizer | None = None
+    spec: FeatureSpec | None = None
+
+    @property
+    def n_components(self) -> int:
+        return len(self.columns)
+
+    @property
+    def bounded(self) -> bool:
+        return bool((self.columns < 0).all())
+
+    def fill(self, inputs: Float32Array, out: FloatArray, start: int, stop: int) -> None:
+        for line, column in zip(out, self.columns[start:stop], strict=True):
+            line[:] = 1.0 if column < 0 else inputs[:, column]
+
+
+@dataclass(frozen=True, eq=False)
+class ThresholdFeatureMap(ExplicitFeatureMap):
+    """1{t ≤ x} for thresholds t spread over an interval: features of the min kernel.
+
+    Attributes
+    ----------
+    thresholds : float32 array of shape (n_components,)
+    columns : int64 array of shape (n_components,)
+        The input column that each threshold is for.
+    factors : float64 array of shape (n_components,)
+        √(width of the column's interval / number of its thresholds).
+    """
+
+    kind = "threshold"
+
+    thresholds: Float32Array
+    columns: NDArray[np.int64]
+    factors: FloatArray
+    width: int
+    standardizer: Standardizer | None = None
+    spec: FeatureSpec | None = None
+
+    @property
+    def n_components(self) -> int:
+        return len(self.thresholds)
+
+    @property
+    def scales(self) -> Runs:
+        return as_runs(self.factors)
+
+    @property
+    def bounded(self) -> bool:
+        return True
+
+    def fill(self, inputs: Float32Array, out: FloatArray, start: int, stop: int) -> None:
+        for i, component in enumerate(range(start, stop)):
+            np.greater_equal(inputs[:, self.columns[component]], self.thresholds[component], out=out[i])
+
+
+def draw_thresholds(
+    lower: FloatArray,
+    upper: FloatArray,
+    columns: NDArray[np.int64],
+    n_components: int,
+    seed: int,
+    *,
+    width: int,
+) -> ThresholdFeatureMap:
+    """Draw the thresholds of a min kernel, each uniform on its column's interval.
+
+    Columns take turns. A column's thresholds follow a van der Corput sequence, shifted at random: any
+    2**k from the start on have one in each of 2**k equal parts of the interval, and more thresholds
+    keep the first.
+    """
+    turns = np.arange(n_components)
+    which, index = turns % len(columns), turns // len(columns)
+    shift = counter_uniforms(seed, _THRESHOLD_STREAM, len(columns), 1)[:, 0]
+    places = (_radical_inverse(index) + shift[which]) % 1.0
+    thresholds = lower[which] + (upper - lower)[which] * places
+    counts = np.bincount(which, minlength=len(columns))
+    factors = np.sqrt((upper - lower)[which] / counts[which])
+    return ThresholdFeatureMap(thresholds.astype(np.float32), columns[which], factors, width)
+
+
+def _radical_inverse(indices: NDArray[np.int64]) -> FloatArray:
+    """Return the binary digits of each index mirrored at the point (van der Corput)."""
+    result, half, rest = np.zeros(len(indices)), 0.5, indices.copy()
+    while rest.any():
+        result += half * (rest & 1)
+        rest >>= 1
+        half /= 2
+    return result
+
+
+@dataclass(frozen=True, eq=False)
+class MonomialFeatureMap(ExplicitFeatureMap):
+    """All monomials of a polynomial kernel, which are its exact features.
+
+    (x·y + offset)^degree is the power of an inner product of inputs that have √offset beside them, so that
+    its features are the products of `degree` of these, times the root of how many orders each product has.
+
+    Attributes
+    ----------
+    inputs : int64 array of shape (n_components, degree)
+        The input columns that are multiplied; -1 is the constant 1.
+    factors : float64 array of shape (n_components,)
+        √(multinomial coefficient · offset^(number of constants)).
+    """
+
+    kind = "monomial"
+
+    inputs: NDArray[np.int64]
+    factors: FloatArray
+    width: int
+    standardizer: Standardizer | None = None
+    spec: FeatureSpec | None = None
+
+    @property
+    def n_components(self) -> int:
+        return len(self.inputs)
+
+    def fill(self, inputs: Float32Array, out: FloatArray, start: int, stop: int) -> None:
+        for line, columns, factor in zip(
+            out, self.inputs[start:stop].tolist(), self.factors[start:stop], strict=True
+        ):
+            line[:] = factor
+            for column in columns:
+                if column >= 0:
+                    line *= inputs[:, column]
+
+
+def n_monomials(degree: int, offset: float, n_columns: int) -> int:
+    """Return how many exact features (x·y + offset)^degree has."""
+    return math.comb(n_columns - (offset == 0) + degree, degree)
+
+
+def make_monomials(
+    degree: int, offset: float, columns: NDArray[np.int64], *, width: int
+) -> MonomialFeatureMap:
+    """Return the exact features of (x·y + offset)^degree."""
+    choices = [*columns.tolist(), *([-1] if offset else [])]
+    products = np.array(list(combinations_with_replacement(choices, degree)), np.int64)
+    orders = [
+        math.factorial(degree) // math.prod(math.factorial(row.count(column)) for column in set(row))
+        for row in products.tolist()
+    ]
+    constants = (products < 0).sum(axis=1)
+    return MonomialFeatureMap(products, np.sqrt(np.array(orders, np.float64) * offset**constants), width)
+
+
+@dataclass(frozen=True, eq=False)
+class PolynomialFeatureMap(ExplicitFeatureMap):
+    """Tensor sketch of a polynomial kernel (Pham & Pagh 2013): products of count sketches, by FFT.
+
+    Attributes
+    ----------
+    buckets : int64 array of shape (degree, n_inputs)
+        Where each input of each count sketch is added; the last input is √offset.
+    signs : float64 array of shape (degree, n_inputs)
+        1 or -1.
+    columns : int64 array of shape (n_inputs - 1,)
+        The input columns.
+    offset : float
+        Of (x·y + offset)^degree.
+    size : int
+        n_components.
+    """
+
+    kind = "polynomial"
+
+    buckets: NDArray[np.int64]
+    signs: FloatArray
+    columns: NDArray[np.int64]
+    offset: float
+    size: int
+    width: int
+    standardizer: Standardizer | None = None
+    spec: FeatureSpec | None = None
+
+    @property
+    def n_components(self) -> int:
+        return self.size
+
+    @property
+    def _facts(self) -> dict[str, Any]:
+        return {"width": self.width, "size": self.size, "offset": self.offset}
+
+    @property
+    def stripes(self) -> list[tuple[int, int]]:
+        return [(0, self.size)]
+
+    def fill(self, inputs: Float32Array, out: FloatArray, start: int, stop: int) -> None:
+        rows = max(1, 2**21 // self.size)  # 16 MiB of work, whatever the size
+        for first in range(0, len(inputs), rows):
+            part = inputs[first : first + rows]
+            spectrum: Any = 1.0
+            for buckets, signs in zip(self.buckets, self.signs, strict=True):
+                sketch = np.zeros((self.size, len(part)))
+                for bucket, sign, column in zip(buckets, signs, [*self.columns, -1], strict=True):
+                    sketch[bucket] += sign * (np.sqrt(self.offset) if column < 0 else part[:, column])
+                spectrum = spectrum * np.fft.rfft(sketch, axis=0)
+            out[:, first : first + rows] = np.fft.irfft(spectrum, n=self.size, axis=0)[start:stop]
+
+
+def draw_sketch(
+    degree: int, offset: float, columns: NDArray[np.int64], n_components: int, seed: int, *, width: int
+) -> PolynomialFeatureMap:
+    """Draw the hashes of a tensor sketch."""
+    uniforms = counter_uniforms(seed, _HASH_STREAM, degree, 2 * (len(columns) + 1))
+    buckets = np.minimum(uniforms[:, 0::2] * n_components, n_components - 1).astype(np.int64)
+    signs = np.where(uniforms[:, 1::2] < 0.5, -1.0, 1.0)
+    return PolynomialFeatureMap(buckets, signs, columns, offset, n_components, width)

@@ -1,0 +1,301 @@
+"""What a feature map is: all that tiles, statistics and solvers know of it."""
+
+from __future__ import annotations
+
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Self, cast
+
+import numpy as np
+from numpy.typing import ArrayLike, DTypeLike, NDArray
+
+from rff_dist.errors import DataError
+from rff_dist.frequencies.designs import Design
+from rff_dist.kernels.base import Kernel
+from rff_dist.numerics.runs import Runs, expand
+from rff_dist.numerics.threads import tile_pool
+from rff_dist.numerics.triangular import whiten_rows
+from rff_dist.typing import Float32Array, FloatArray
+
+type Record = tuple[dict[str, Any], dict[str, NDArray[Any]]]
+
+STRIPE = 512  # components filled at once: 4 MiB of float32 work per stripe and tile, which caches hold
+
+
+@dataclass(frozen=True, slots=True)
+class RankMap:
+    """A column's map to a normal law: piecewise linear between knots, constant beyond them.
+
+    Attributes
+    ----------
+    column : int
+        Of the inputs.
+    inputs, scores : float64 arrays of shape (n_knots,)
+        The knots, strictly ascending: each value of the column and its normal score.
+    """
+
+    column: int
+    inputs: FloatArray
+    scores: FloatArray
+
+
+@dataclass(frozen=True, slots=True)
+class Standardizer:
+    """Map of the input columns, applied in float64 before features are float32.
+
+    Attributes
+    ----------
+    mean, scale : float64 arrays of shape (n_features,)
+        Inputs become (x - mean) / scale.
+    ranks : tuple of RankMap
+        Columns that become normal scores instead.
+    """
+
+    mean: FloatArray
+    scale: FloatArray
+    ranks: tuple[RankMap, ...] = ()
+
+    def __call__(self, X: NDArray[Any]) -> FloatArray:
+        """Return the standardised rows in float64; values that are not finite stay so."""
+        inputs = np.asarray(X, np.float64)
+        standardized = (inputs - self.mean) / self.scale
+        for rank in self.ranks:
+            values = inputs[..., rank.column]
+            scores = np.interp(values, rank.inputs, rank.scores)
+            standardized[..., rank.column] = np.where(np.isfinite(values), scores, values)
+        return np.asarray(standardized)
+
+    @property
+    def ranked_columns(self) -> tuple[int, ...]:
+        """The columns that become normal scores."""
+        return tuple(rank.column for rank in self.ranks)
+
+    def to_arrays(self) -> dict[str, NDArray[Any]]:
+        """Return the arrays that all of it is stored as; `from_arrays` is the way back."""
+        arrays: dict[str, NDArray[Any]] = {"input_mean": self.mean, "input_scale": self.scale}
+        if self.ranks:
+            arrays["input_rank_columns"] = np.array(self.ranked_columns, np.int64)
+            arrays["input_rank_knots"] = np.array([len(rank.inputs) for rank in self.ranks], np.int64)
+            arrays["input_rank_inputs"] = np.concatenate([rank.inputs for rank in self.ranks])
+            arrays["input_rank_scores"] = np.concatenate([rank.scores for rank in self.ranks])
+        return arrays
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Self | None:
+        """Read what `to_arrays` returned, among other arrays; None where there is nothing of it."""
+        if "input_mean" not in arrays:
+            return None
+        ranks: tuple[RankMap, ...] = ()
+        if "input_rank_columns" in arrays:
+            cuts = np.cumsum(arrays["input_rank_knots"])[:-1]
+            inputs, scores = (np.split(arrays[f"input_rank_{name}"], cuts) for name in ("inputs", "scores"))
+            columns = arrays["input_rank_columns"].tolist()
+            ranks = tuple(RankMap(*parts) for parts in zip(columns, inputs, scores, strict=True))
+        return cls(arrays["input_mean"], arrays["input_scale"], ranks)
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureSpec:
+    """The few hundred bytes that a whole feature map is drawn from."""
+
+    kernel: Kernel
+    design: Design
+    n_features: int
+    n_components: int
+    map: str
+    seed: int
+
+
+class FeatureMap(ABC):
+    """Maps rows to features; everything above knows no more of it than this.
+
+    Features are made unnormalised and transposed, one component per line, by `fill`; `scales` make Z of
+    them, and a `whitener`, where there is one, mixes them last.
+
+    Attributes
+    ----------
+    standardizer : Standardizer, or None
+        Applied to the inputs first.
+    spec : FeatureSpec, or None
+        What the map was drawn from; None where its arrays were given.
+    """
+
+    kind: ClassVar[str]
+    transform_rows: ClassVar[int] = 4096  # that `transform` fills at once
+    standardizer: Standardizer | None
+    spec: FeatureSpec | None
+
+    @property
+    @abstractmethod
+    def n_features(self) -> int:
+        """Columns of the inputs."""
+
+    @property
+    @abstractmethod
+    def n_components(self) -> int:
+        """D, the number of components of Z."""
+
+    @property
+    @abstractmethod
+    def scales(self) -> Runs:
+        """What unnormalised features are multiplied by to give Z: runs of (components, scale)."""
+
+    @abstractmethod
+    def fill(self, inputs: Float32Array, out: FloatArray, start: int, stop: int) -> None:
+        """Write unnormalised components `start:stop`, one of `stripes` or a part of it, to `out`.
+
+        Parameters
+        ----------
+        inputs : float32 array of shape (n_samples, n_features)
+            From `prepare`.
+        out : float64 array of shape (stop - start, n_samples)
+            Overwritten.
+        """
+
+    @abstractmethod
+    def digest(self) -> str:
+        """Return a hexadecimal digest of everything that the features depend on."""
+
+    @abstractmethod
+    def record(self) -> Record:
+        """Return what the map is stored as: JSON-able facts, and arrays by name."""
+
+    @classmethod
+    @abstractmethod
+    def from_record(
+        cls, facts: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], standardizer: Standardizer | None
+    ) -> FeatureMap:
+        """Rebuild the map from what `record` returned."""
+
+    # -- what most maps share -----------------------------------------------------------------------
+
+    def with_standardizer(self, standardizer: Standardizer | None) -> Self:
+        """Return the same features of inputs that are standardised first."""
+        return cast("Self", replace(cast("Any", self), standardizer=standardizer))
+
+    @property
+    def squared_norm(self) -> float | None:
+        """Sum of squares of each row of unnormalised features where it is constant, else None."""
+        return None
+
+    @property
+    def bounded(self) -> bool:
+        """Whether all unnormalised features lie in [-1, 1], so that the sums' grid is known beforehand."""
+        return True
+
+    @property
+    def single_precision(self) -> bool:
+        """Whether `fill_lines` writes float32 numbers."""
+        return False
+
+    @property
+    def whitener(self) -> FloatArray | None:
+        """The triangular T of Z = V·T⁻¹, V the scaled features; None where Z is V."""
+        return None
+
+    @property
+    def stripes(self) -> list[tuple[int, int]]:
+        """Ranges of components that `fill` makes well, in order: all components once."""
+        D = self.n_components
+        return [(start, min(start + STRIPE, D)) for start in range(0, D, STRIPE)]
+
+    def fill_lines(self, inputs: Float32Array, out: NDArray[Any], first: int = 0) -> None:
+        """Write all unnormalised components, rows first, to columns from `first` on.
+
+        Parameters
+        ----------
+        inputs : float32 array of shape (n_samples, n_features)
+            From `prepare`.
+        out : array of shape (n_samples, first + n_components or more), in C order
+            Of float32 where the map is in `single_precision`, else of float64.
+        """
+        for start, stop in self.stripes:
+            self.fill(inputs, out[:, first + start : first + stop].T, start, stop)
+
+    def prepare(self, X: NDArray[Any]) -> Float32Array:
+        """Return standardised float32 inputs of shape (n_samples, n_features).
+
+        Raises
+        ------
+        DataError
+            If X is not of that shape.
+        """
+        if X.ndim != 2 or X.shape[1] != self.n_features:
+            raise DataError(f"X has shape {X.shape}; this feature map expects {self.n_features} columns")
+        if X.dtype.kind not in "biuf":
+            raise DataError(f"X holds {X.dtype}; expected real numbers")
+        standardized = X if self.standardizer is None else self.standardizer(X)
+        with np.errstate(over="ignore"):  # an overflow is an Inf, which the caller reports with its row
+            return np.ascontiguousarray(standardized, np.float32)
+
+    def raw_coefficients(self, coefficients: FloatArray) -> FloatArray:
+        """Return the coefficients of the unnormalised features, for those of Z: shape (D, n_targets)."""
+        return np.asarray(expand(self.scales)[:, np.newaxis] * coefficients)
+
+    def transform(self, X: ArrayLike, *, dtype: DTypeLike = np.float64) -> NDArray[Any]:
+        """Return Z, O(n_samples * n_components * n_features).
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+        dtype : dtype
+            float64 holds the very numbers that statistics are made of; float32 rounds them once more.
+
+        Returns
+        -------
+        Z : array of shape (n_samples, n_components)
+            Z @ Z.T approximates the kernel's Gram matrix.
+
+        Raises
+        ------
+        DataError
+            If X has another number of columns, or values that are not finite.
+        """
+        inputs = self.prepare(np.asarray(X))
+        check_inputs(inputs)
+        whitener = self.whitener
+        Z = np.empty((len(inputs), self.n_components), np.float64 if whitener is not None else dtype)
+        rows = min(self.transform_rows, max(1, len(inputs)))
+        stripes, scales = self.stripes, expand(self.scales)
+        work = np.empty((max(stop - start for start, stop in stripes), rows))
+        for row in range(0, len(inputs), rows):
+            tile = inputs[row : row + rows]
+            for start, stop in stripes:
+                stripe = work[: stop - start, : len(tile)]
+                self.fill(tile, stripe, start, stop)
+                stripe *= scales[start:stop, np.newaxis]
+                for i in range(0, len(tile), 64):  # a transpose that stays in the cache: half the time
+                    Z[row + i : row + i + 64, start:stop] = stripe[:, i : i + 64].T
+        if whitener is not None:
+            with tile_pool() as pool:
+                whiten_rows(Z, whitener, pool)
+        return Z.astype(dtype, copy=False)
+
+
+def check_inputs(inputs: Float32Array) -> None:
+    """Check that prepared inputs are finite.
+
+    Raises
+    ------
+    DataError
+        With the first row and column that are not.
+    """
+    if not np.isfinite(inputs).all():
+        row, column = np.argwhere(~np.isfinite(inputs))[0]
+        raise DataError(
+            f"Input X contains NaN, infinity or a value beyond float32: row {row:_}, column {column}"
+        )
+
+
+def arrays_digest(label: str, arrays: list[NDArray[Any] | None], standardizer: Standardizer | None) -> str:
+    """Return the SHA-256 of a label, arrays and a standardizer."""
+    hasher = hashlib.sha256(label.encode())
+    if standardizer is not None:
+        arrays = [*arrays, *standardizer.to_arrays().values()]
+    for array in arrays:
+        if array is not None:
+            little = np.ascontiguousarray(array).astype(array.dtype.newbyteorder("<"), copy=False)
+            hasher.update(little.tobytes())
+    return hasher.hexdigest()

@@ -1,0 +1,44 @@
+"""The kinds of feature maps, by the names that stored ones have."""
+
+from __future__ import annotations
+
+from rff_dist.errors import IntegrityError
+from rff_dist.features.complex import ComplexFeatureMap
+from rff_dist.features.concatenated import ConcatenatedFeatureMap
+from rff_dist.features.explicit import (
+    LinearFeatureMap,
+    MonomialFeatureMap,
+    PolynomialFeatureMap,
+    ThresholdFeatureMap,
+)
+from rff_dist.features.feature_map import FeatureMap
+from rff_dist.features.fourier import FourierFeatureMap
+from rff_dist.features.nystrom import NystromFeatureMap
+from rff_dist.features.principal import PrincipalFeatureMap
+from rff_dist.features.structured import StructuredFeatureMap
+
+__all__ = ["feature_map_class"]
+
+_KINDS: dict[str, type[FeatureMap]] = {
+    kind.kind: kind
+    for kind in (
+        FourierFeatureMap, StructuredFeatureMap, ConcatenatedFeatureMap, LinearFeatureMap,
+        ThresholdFeatureMap, MonomialFeatureMap, PolynomialFeatureMap, ComplexFeatureMap, NystromFeatureMap,
+        PrincipalFeatureMap,
+    )
+}  # fmt: skip
+
+
+def feature_map_class(kind: str) -> type[FeatureMap]:
+    """Return the class of a stored feature map.
+
+    Raises
+    ------
+    IntegrityError
+        If there is no such kind here.
+    """
+    if kind not in _KINDS:
+        raise IntegrityError(
+            f"the stored feature map is of the unknown kind {kind!r}; expected {sorted(_KINDS)}"
+        )
+    return _KINDS[kind]

@@ -1,0 +1,292 @@
+"""Nyström features: kernel values at centres, whitened by the centres' own Gram matrix.
+
+z(x) = T⁻ᵀ·k(C, x) with T'T = k(C, C) + jitter·I, so that z(x)'z(y) = k(x, C)·k(C, C)⁻¹·k(C, y), the
+projection of the kernel on what its centres span. Any kernel will do: only k(x, y) is asked for.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rff_dist.checks import check_count, check_positive, find_by_name
+from rff_dist.errors import InvalidParameterError, SolveError
+from rff_dist.features.centres import RULES
+from rff_dist.features.feature_map import FeatureMap, FeatureSpec, Record, Standardizer, arrays_digest
+from rff_dist.kernels.algebra import Constant, OnColumns, Product, Scaled, Sum
+from rff_dist.kernels.base import Kernel, ShiftInvariant
+from rff_dist.kernels.explicit import Min
+from rff_dist.kernels.find import kernel_from_dict
+from rff_dist.numerics.runs import Runs
+from rff_dist.numerics.threads import tile_pool
+from rff_dist.numerics.triangular import cholesky_in_place, solve_upper, tiles_of
+from rff_dist.typing import Float32Array, FloatArray
+
+logger = logging.getLogger(__name__)
+
+RELATIVE_JITTER = 1e-5  # measured, see `Nystrom`
+SAMPLE_ROWS = 10_000
+_PANEL_ROWS = 64
+_PANEL_CENTRES = 256  # 128 KiB of kernel values, which caches hold and the allocator keeps
+
+
+@dataclass(frozen=True, slots=True)
+class Nystrom:
+    """How Nyström features are made: which rows of a sample become centres, and the jitter.
+
+    Parameters
+    ----------
+    centres : {"uniform", "k-means++", "rpcholesky"}
+        Distinct rows with the same probability; by k-means++ in the kernel's own distance; or by randomly
+        pivoted Cholesky, which needs the fewest centres to come near the kernel, and
+        8 · sample_rows · n_components bytes. With 2,000 centres the latter two took the errors on two real
+        data sets from 0.392 to 0.388 and from 0.097 to 0.093, and about a second more.
+    jitter : float
+        Added to the diagonal of the centres' Gram, as a share of its mean. With a small one and centres that
+        the kernel hardly tells apart, rounding divided by the jitter is the noise floor: of a Gaussian kernel
+        of length scale 10 on 36,000 rows of eight columns, 1e-7 left an error of 0.39, 1e-5 and 1e-4 of 0.36.
+        Where centres are far apart, 1e-11 and 1e-5 gave the same errors to four digits.
+    sample_rows : int, optional
+        How many rows centres are chosen from: by default 10,000, or twice the centres.
+
+    References
+    ----------
+    Williams & Seeger (2001); Rudi, Carratino & Rosasco (2017), FALKON, for ridge regression.
+    """
+
+    centres: str = "uniform"
+    jitter: float = RELATIVE_JITTER
+    sample_rows: int | None = None
+
+    def __post_init__(self) -> None:
+        find_by_name(RULES, self.centres, "centres")
+        jitter, rows = self.jitter, self.sample_rows
+        if not check_positive(jitter, "jitter") < 1:
+            raise InvalidParameterError(f"`jitter` is {jitter!r}; expected a number between 0 and 1")
+        if rows is not None:
+            check_count(rows, "sample_rows")
+
+    def rows_to_sample(self, n_components: int) -> int:
+        """Return how many rows the centres are chosen from."""
+        return max(SAMPLE_ROWS, 2 * n_components) if self.sample_rows is None else self.sample_rows
+
+
+@dataclass(frozen=True, eq=False)
+class NystromFeatureMap(FeatureMap):
+    """Kernel values at centres, in float64. Statistics hold them as they are; T comes in on reading.
+
+    Pickles without T, which is computed where it is asked for.
+
+    Attributes
+    ----------
+    centres : float32 array of shape (n_components, n_features)
+        Rows of (standardised) inputs.
+    jitter : float
+        What was added to the diagonal of k(C, C), in units of the kernel.
+    """
+
+    kind = "nystrom"
+
+    kernel: Kernel
+    centres: Float32Array
+    jitter: float
+    standardizer: Standardizer | None = None
+    spec: FeatureSpec | None = None
+
+    @property
+    def n_features(self) -> int:
+        return int(self.centres.shape[1])
+
+    @property
+    def n_components(self) -> int:
+        return int(self.centres.shape[0])
+
+    @property
+    def scales(self) -> Runs:
+        return ((self.n_components, self._scale),)
+
+    @property
+    def bounded(self) -> bool:
+        return largest_value(self.kernel) is not None
+
+    @property
+    def _scale(self) -> float:
+        largest = largest_value(self.kernel)
+        return 1.0 if largest is None else 2.0 ** math.ceil(math.log2(largest))
+
+    @cached_property
+    def whitener(self) -> FloatArray:
+        factor = _factor(self, self.jitter)
+        if factor is None:
+            raise SolveError(
+                f"the centres' Gram with the jitter {self.jitter:.3g} is not positive definite here; its "
+                "features were made on another kind of machine, or the kernel is no kernel: fit anew"
+            )
+        return factor
+
+    def fill(self, inputs: Float32Array, out: FloatArray, start: int, stop: int) -> None:
+        """Write unnormalised components `start:stop` to `out`.
+
+        Values are made in panels of 64 rows, the last one padded, so that a row has the same features in
+        whatever company: matrix products round by the shape of their factors.
+        """
+        for first in range(0, len(inputs), _PANEL_ROWS):
+            panel = inputs[first : first + _PANEL_ROWS].astype(np.float64)
+            n_rows = len(panel)
+            if n_rows < _PANEL_ROWS:
+                panel = np.concatenate([panel, np.repeat(panel[:1], _PANEL_ROWS - n_rows, axis=0)])
+            for a in range(start, stop, _PANEL_CENTRES):
+                b = min(a + _PANEL_CENTRES, stop)
+                values = self.kernel.gram(self._points[a:b], panel)
+                out[a - start : b - start, first : first + n_rows] = values[:, :n_rows]
+        if self._scale != 1.0:
+            out /= self._scale
+
+    @cached_property
+    def _points(self) -> FloatArray:
+        return self.centres.astype(np.float64)
+
+    def raw_coefficients(self, coefficients: FloatArray) -> FloatArray:
+        raw = np.array(coefficients, np.float64, order="C")
+        with tile_pool():
+            solve_upper(self.whitener, raw)
+        return self._scale * raw
+
+    def digest(self) -> str:
+        kernel = json.dumps(self.kernel.to_dict(), sort_keys=True)
+        label = f"{self.kind} {kernel} {self.centres.shape} {self.jitter!r}"
+        return arrays_digest(label, [self.centres], self.standardizer)
+
+    def record(self) -> Record:
+        return {"kernel": self.kernel.to_dict(), "jitter": self.jitter}, {"centres": self.centres}
+
+    @classmethod
+    def from_record(
+        cls, facts: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], standardizer: Standardizer | None
+    ) -> NystromFeatureMap:
+        return cls(kernel_from_dict(facts["kernel"]), arrays["centres"], facts["jitter"], standardizer)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return NystromFeatureMap, (self.kernel, self.centres, self.jitter, self.standardizer)
+
+
+def largest_value(kernel: Kernel) -> float | None:
+    """Return what no |k(x, y)| exceeds, the largest k(x, x); None where no bound is known."""
+    match kernel:
+        case ShiftInvariant():
+            return 1.0
+        case Constant():
+            return kernel.value
+        case Scaled() | OnColumns():
+            inner = largest_value(kernel.kernel)
+            return None if inner is None else getattr(kernel, "weight", 1.0) * inner
+        case Sum() | Product():
+            bounds = [largest_value(part) for part in kernel.kernels]
+            known = [bound for bound in bounds if bound is not None]
+            join = math.fsum if isinstance(kernel, Sum) else math.prod
+            return join(known) if len(known) == len(bounds) else None
+        case Min() if isinstance(kernel.lower, tuple) and isinstance(kernel.upper, tuple):
+            return math.fsum(kernel.upper) - math.fsum(kernel.lower)
+    return None
+
+
+def draw_nystrom(
+    kernel: Kernel,
+    sample: Float32Array,
+    *,
+    n_components: int,
+    nystrom: Nystrom,
+    seed: int,
+    standardizer: Standardizer | None = None,
+) -> NystromFeatureMap:
+    """Choose centres among the distinct rows of a sample and factor their Gram matrix.
+
+    Where the factorisation breaks down, the jitter is raised tenfold and logged until it does not.
+
+    Parameters
+    ----------
+    kernel : Kernel
+        With nothing to be filled in from the data. Parts without a length scale have length scale 1.
+    sample : float32 array of shape (n_sampled, n_features)
+        Prepared inputs. Repetitions change nothing.
+    n_components : int
+        How many centres; fewer, and logged, where that many explain the kernel on the sample.
+    nystrom : Nystrom
+        How to choose them.
+    seed : int
+        Of the choice.
+    standardizer : Standardizer, optional
+        What the sample was prepared with.
+
+    Raises
+    ------
+    InvalidParameterError
+        If the kernel is no kernel of such rows, or 0 for them.
+    SolveError
+        If the Gram is not positive definite with a jitter of its own size.
+    """
+    kernel = kernel.with_default_length_scales(lambda part, columns: 1.0)
+    kernel.check_columns(sample.shape[1])
+    points = np.unique(sample, axis=0)
+    wanted = min(n_components, len(points))
+    chosen = RULES[nystrom.centres](points.astype(np.float64), kernel, wanted, seed)
+    if len(chosen) < n_components:
+        logger.info(
+            "%d centres in the place of %d: they explain the kernel on all %d distinct rows of the sample",
+            len(chosen),
+            n_components,
+            len(points),
+        )
+    centres = np.ascontiguousarray(points[chosen])
+    mean = float(kernel.diagonal(centres.astype(np.float64)).mean())
+    if not 0 < mean < np.inf:
+        raise InvalidParameterError(
+            f"k(x, x) of {kernel} is {mean:g} on average over the centres; expected a number above 0"
+        )
+    share = nystrom.jitter
+    while share < 1:
+        feature_map = NystromFeatureMap(kernel, centres, share * mean, standardizer)
+        factor = _factor(feature_map, feature_map.jitter)
+        if factor is not None:
+            feature_map.__dict__["whitener"] = factor
+            return feature_map
+        logger.warning(
+            "the Gram of %d centres is not positive definite with the jitter %.3g: taking ten times as much",
+            len(centres),
+            feature_map.jitter,
+        )
+        share *= 10
+    raise SolveError(
+        f"the Gram of {len(centres)} centres is not positive definite even with a jitter of its own size; is "
+        f"{kernel} a positive semi-definite kernel?"
+    )
+
+
+def _factor(feature_map: NystromFeatureMap, jitter: float) -> FloatArray | None:
+    """Return the upper triangular T of T'T = k(C, C) + jitter·I; None where it breaks down."""
+    size = feature_map.n_components
+    gram = np.empty((size, size))
+    with tile_pool() as pool:
+        list(
+            pool.map(
+                lambda stripe: feature_map.fill(feature_map.centres, gram[slice(*stripe)], *stripe),
+                feature_map.stripes,
+            )
+        )
+        gram *= feature_map.scales[0][1]
+        gram.flat[:: size + 1] += jitter
+        if cholesky_in_place(gram, pool) is not None:
+            return None
+    for tile in tiles_of(size):
+        gram[tile, : tile.start] = 0.0
+        gram[tile, tile] = np.triu(gram[tile, tile])
+    gram.setflags(write=False)
+    return gram

@@ -1,0 +1,119 @@
+"""Random Fourier features by fast Hadamard transforms: no matrix of frequencies is held or multiplied by."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rff_dist.features.cosines import CosineFeatureMap
+from rff_dist.features.feature_map import STRIPE, FeatureSpec, Record, Standardizer, arrays_digest
+from rff_dist.frequencies.hadamard import HadamardBlocks
+from rff_dist.typing import Float32Array, FloatArray
+
+
+@dataclass(frozen=True, eq=False)
+class StructuredFeatureMap(CosineFeatureMap):
+    """Random Fourier features of an isotropic kernel (Choromanski, Rowland & Weller 2017).
+
+    A row takes O(n_components · log n_features) work. Pickles as its spec and digest where it was drawn from
+    a spec.
+
+    Attributes
+    ----------
+    blocks : HadamardBlocks
+        With float32 rotations and radii.
+    phases : float32 array of shape (n_components,), or None
+        In radians; None for cos/sin pairs.
+    standardizer : Standardizer, or None
+        Applied to the inputs first.
+    spec : FeatureSpec, or None
+        What the arrays were drawn from; None where they were given.
+    """
+
+    kind = "structured"
+    transform_rows = 128  # stripes are wide, and so few rows of one stay in a core's own cache
+
+    blocks: HadamardBlocks
+    phases: Float32Array | None = None
+    standardizer: Standardizer | None = None
+    spec: FeatureSpec | None = None
+
+    @property
+    def frequencies(self) -> Float32Array:
+        """The frequencies multiplied out, shape (n_features, n_frequencies): to look at."""
+        return self.blocks.frequencies().astype(np.float32)
+
+    @property
+    def n_features(self) -> int:
+        return len(self.blocks.stretch)
+
+    @property
+    def n_frequencies(self) -> int:
+        return len(self.blocks.radii)
+
+    @property
+    def stripes(self) -> list[tuple[int, int]]:
+        block = self.blocks.block_size * self.per_frequency
+        width, D = max(1, STRIPE // block) * block, self.n_components
+        return [(start, min(start + width, D)) for start in range(0, D, width)]
+
+    def angles(
+        self, inputs: Float32Array, start: int, stop: int, scratch: FloatArray
+    ) -> Iterator[tuple[slice, slice, NDArray[Any]]]:
+        for frequencies, rows, products in self.blocks.products(inputs, start, stop):
+            yield frequencies, rows, products.astype(np.float32)
+
+    def fill_lines(self, inputs: Float32Array, out: NDArray[Any], first: int = 0) -> None:
+        from rff_dist.numerics import compiled  # imports Numba
+
+        for frequencies, rows, products in self.blocks.products(inputs, 0, self.n_frequencies):
+            angles = np.ascontiguousarray(products.T, np.float32)
+            column = first + self.per_frequency * frequencies.start
+            if self.phases is None:
+                compiled.fill_pairs(angles, out[rows], column)
+            else:
+                compiled.fill_cosines(angles, self.phases[frequencies], out[rows], column)
+
+    def digest(self) -> str:
+        blocks = self.blocks
+        label = f"{self.kind} {self.map} {blocks.signs.shape} {blocks.radii.shape}"
+        arrays = [blocks.rotations, blocks.signs, blocks.radii, blocks.stretch, self.phases]
+        return arrays_digest(label, arrays, self.standardizer)
+
+    def record(self) -> Record:
+        blocks = self.blocks
+        arrays: dict[str, NDArray[Any]] = {
+            "rotations": blocks.rotations,
+            "signs": blocks.signs,
+            "radii": blocks.radii,
+            "stretch": blocks.stretch,
+        }
+        if self.phases is not None:
+            arrays["phases"] = self.phases
+        return {"map": self.map}, arrays
+
+    @classmethod
+    def from_record(
+        cls, facts: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], standardizer: Standardizer | None
+    ) -> StructuredFeatureMap:
+        blocks = HadamardBlocks(*(arrays[name] for name in ("rotations", "signs", "radii", "stretch")))
+        return StructuredFeatureMap(blocks, arrays.get("phases"), standardizer)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        from rff_dist.features.fourier import redraw
+
+        if self.spec is None:
+            return StructuredFeatureMap, (self.blocks, self.phases, self.standardizer)
+        return redraw, (self.spec, self.standardizer, self.digest())
+
+
+def in_float32(blocks: HadamardBlocks) -> HadamardBlocks:
+    """Return blocks as a feature map holds them: read-only, with rotations and radii in float32."""
+    rotations, radii = blocks.rotations.astype(np.float32), blocks.radii.astype(np.float32)
+    for array in (rotations, blocks.signs, radii, blocks.stretch):
+        array.setflags(write=False)
+    return replace(blocks, rotations=rotations, radii=radii)

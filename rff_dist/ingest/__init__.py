@@ -1,0 +1,1 @@
+"""Rows from elsewhere: files, tables, queries of databases, and generated data."""

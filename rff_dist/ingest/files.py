@@ -1,0 +1,238 @@
+"""Files to ingest: found by path, folder or pattern, here or in an object store, and known by digest."""
+
+from __future__ import annotations
+
+import fnmatch
+import glob
+import hashlib
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from rff_dist.errors import DataError, StorageError
+from rff_dist.storage.appending import Source
+from rff_dist.storage.locations import Location, explain, is_store_error, open_store, parse_location
+from rff_dist.typing import PathLike
+
+_SUFFIXES = {".csv": ".csv", ".csv.gz": ".csv", ".parquet": ".parquet", ".pq": ".parquet"}
+_PIECE = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A file of rows: `find_files` makes it.
+
+    Attributes
+    ----------
+    location : Location
+        Where it is.
+    kind : {".csv", ".parquet", ".npy", ".npz"}
+        How it is read.
+    stamp : str
+        Changes when the file does, and takes no reading: its size and time, or an object store's ETag.
+    """
+
+    location: Location
+    kind: str
+    stamp: str
+
+    @property
+    def name(self) -> str:
+        return self.location.url
+
+    def is_known(self, sources: Sequence[Mapping[str, Any]]) -> bool:
+        """Say whether a dataset was made of it, by its name and stamp."""
+        return any(one.get("name") == self.name and one.get("stamp") == self.stamp for one in sources)
+
+
+@contextmanager
+def fetch(file: File) -> Iterator[Path]:
+    """Give a file as one of this machine; of an object store a copy that lasts as long as the context.
+
+    Raises
+    ------
+    StorageError
+        If the store does not answer.
+    """
+    if file.location.is_local:
+        yield Path(file.location.path)
+        return
+    with TemporaryDirectory(prefix="rff_dist-") as folder:
+        path = Path(folder) / PurePosixPath(file.location.path).name
+        try:
+            _download(file.location, path)
+        except Exception as error:
+            if isinstance(error, StorageError) or not is_store_error(error):
+                raise
+            raise _away(file.location, error) from error
+        yield path
+
+
+def identify(file: File, path: Path, sources: Sequence[Mapping[str, Any]]) -> Source:
+    """Digest a file's bytes.
+
+    Raises
+    ------
+    DataError
+        If it is a file that a dataset was made of, as `sources` say, with more behind it: its first rows
+        would be there twice.
+    """
+    before = {
+        one["n_bytes"]: one.get("sha256")
+        for one in sources
+        if one.get("name") == file.name and type(one.get("n_bytes")) is int
+    }
+    digest, n_bytes = hashlib.sha256(), 0
+    stops = sorted(before)
+    with open(path, "rb") as stream:
+        while piece := stream.read(min([_PIECE, *(stop - n_bytes for stop in stops if stop > n_bytes)])):
+            digest.update(piece)
+            n_bytes += len(piece)
+            more = n_bytes < path.stat().st_size
+            if more and n_bytes in before and before[n_bytes] == digest.hexdigest():
+                raise DataError(
+                    f"{file.name} has grown since it was ingested: the first {n_bytes:_} of its "
+                    f"{path.stat().st_size:_} bytes are in the dataset already; expected new rows in a file "
+                    "of their own, or the old ones would be there twice"
+                )
+    return Source(file.name, digest.hexdigest(), {"stamp": file.stamp, "n_bytes": n_bytes})
+
+
+def find_files(sources: PathLike | Sequence[PathLike], *, may_be_none: bool = False) -> list[File]:
+    """Find files by their paths, URLs, folders and patterns, each once, in the order given.
+
+    Parameters
+    ----------
+    sources : str or Path, or a sequence of them
+        A file; a folder, which stands for all Parquet files in it, in the order of their names; or a pattern
+        with `*`, `?`, `[…]` and, on this machine, `**`. In an object store likewise (`s3://bucket/new/*.csv`).
+    may_be_none : bool, default=False
+        Whether a pattern or a folder may hold no file (yet).
+
+    Raises
+    ------
+    StorageError
+        If there is no such file, or its type is unknown.
+    """
+    given = [sources] if isinstance(sources, str | os.PathLike) else list(sources)
+    found: dict[str, File] = {}
+    for source in given:
+        location = parse_location(source)
+        if location.scheme == "memory":
+            raise StorageError(f"{location} holds Zarr data, if anything; expected files of rows")
+        files = _find_local(location, may_be_none) if location.is_local else _find_remote(location)
+        if not files and not may_be_none:
+            raise StorageError(f"nothing to ingest at {location}: no file is there")
+        found.update({file.name: file for file in files})
+    return list(found.values())
+
+
+def _find_local(location: Location, may_be_none: bool) -> list[File]:
+    path = Path(location.path)
+    if path.is_dir():
+        return [_local_file(file) for file in _parquet_files(path, may_be_none)]
+    if not path.exists() and glob.has_magic(location.path):
+        matches = [Path(name) for name in sorted(glob.glob(location.path, recursive=True))]
+        return [_local_file(match) for match in matches if match.is_file()]
+    if not path.exists():
+        raise StorageError(f"nothing to ingest at {path}: it does not exist")
+    return [_local_file(path)]
+
+
+def _parquet_files(folder: Path, may_be_none: bool) -> list[Path]:
+    if any((folder / marker).exists() for marker in ("zarr.json", ".zgroup", ".zarray")):
+        raise StorageError(f"{folder} is Zarr data already; open it with open_dataset")
+    files = sorted(folder.rglob("*.parquet"))
+    partitions = sorted(
+        {part for file in files for part in file.relative_to(folder).parts[:-1] if "=" in part}
+    )
+    if partitions:
+        raise StorageError(
+            f"{folder} has partition folders such as {partitions[0]!r}, whose values are not in the files; "
+            "write the column into the files"
+        )
+    if not files and not may_be_none:
+        raise StorageError(f"{folder} is a folder without Parquet files; expected *.parquet in it")
+    return files
+
+
+def _local_file(path: Path) -> File:
+    status = path.stat()
+    return File(Location("file", str(path)), _kind(str(path)), f"{status.st_size}-{status.st_mtime_ns}")
+
+
+def _find_remote(location: Location) -> list[File]:
+    import obstore
+
+    bucket, _, key = location.path.partition("/")
+    parts = key.split("/") if key else []
+    n_plain = next((i for i, part in enumerate(parts) if glob.has_magic(part)), len(parts))
+    has_pattern = n_plain < len(parts)
+    if any("**" in part for part in parts):
+        raise StorageError(
+            f"{location}: `**` is not known in object stores; expected `*` within a folder's name"
+        )
+    try:
+        if not has_pattern and parts:
+            parent: Any = open_store(
+                Location(location.scheme, "/".join([bucket, *parts[:-1]])), read_only=True
+            )
+            try:
+                return [_remote_file(location, obstore.head(parent.store, parts[-1]))]
+            except FileNotFoundError:
+                parts = [*parts, "*.parquet"]  # a folder, perhaps
+        folder = Location(location.scheme, "/".join([bucket, *parts[:n_plain]]))
+        store: Any = open_store(folder, read_only=True)
+        listed = [one for page in obstore.list(store.store) for one in page]
+    except Exception as error:
+        if isinstance(error, StorageError) or not is_store_error(error):
+            raise
+        raise _away(location, error) from error
+    pattern = parts[n_plain:]
+    chosen = {
+        one["path"]: one
+        for one in listed
+        if one["path"].count("/") == len(pattern) - 1
+        and all(map(fnmatch.fnmatchcase, one["path"].split("/"), pattern))
+    }
+    if not chosen and not has_pattern:
+        raise StorageError(f"nothing to ingest at {location}: no such file, and no *.parquet in it")
+    return [_remote_file(folder.child(name), chosen[name]) for name in sorted(chosen)]
+
+
+def _remote_file(location: Location, found: Mapping[str, Any]) -> File:
+    stamp = found["e_tag"] or f"{found['size']}-{found['last_modified'].isoformat()}"
+    return File(location, _kind(location.path), str(stamp))
+
+
+def _download(location: Location, path: Path) -> None:
+    import obstore
+
+    parent, _, name = location.path.rpartition("/")
+    store: Any = open_store(Location(location.scheme, parent), read_only=True)
+    with open(path, "wb") as stream:
+        for piece in obstore.get(store.store, name).stream():
+            stream.write(piece)
+
+
+def _kind(path: str) -> str:
+    name = path.lower()
+    for suffix, kind in _SUFFIXES.items():
+        if name.endswith(suffix):
+            return kind
+    if name.endswith((".npy", ".npz")):
+        return name[-4:]
+    raise StorageError(
+        f"{path} is of an unknown type; expected .csv, .csv.gz, .parquet, .npy, .npz or a folder of Parquet "
+        "files"
+    )
+
+
+def _away(location: Location, error: BaseException) -> StorageError:
+    return StorageError(
+        f"{location} cannot be read ({explain(error)}). Check the address, the network and the permissions"
+    )

@@ -1,0 +1,195 @@
+"""The rows that a query of a database gives, a batch at a time; passwords are never told."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+
+from rff_dist.errors import DataError, InvalidParameterError, MissingDependencyError, StorageError
+from rff_dist.ingest.tables import BATCH_BYTES, Table, listed, repeated
+from rff_dist.storage.locations import explain
+
+CONNECTION_VARIABLE = "RFF_DIST_SQL"
+N_INGESTED = "n_ingested"
+_PEEKED_ROWS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """A query of a database, whose rows are ingested.
+
+    In its text `:n_ingested` stands for the rows that a dataset has of this query already, so that only new
+    ones are asked for: ``SELECT … FROM t ORDER BY id LIMIT 100000000 OFFSET :n_ingested``. Without it all
+    rows of the result are appended, unless they are the very rows that were ingested before.
+
+    Attributes
+    ----------
+    sql : str
+        A SELECT, or what else gives rows.
+    connection : str or None
+        SQLAlchemy's URL of the database, such as `postgresql+psycopg://user:password@host/name`; None takes
+        the environment variable RFF_DIST_SQL. It is neither shown nor stored.
+    """
+
+    sql: str
+    connection: str | None = field(default=None, repr=False)
+
+    @property
+    def name(self) -> str:
+        """The query's text in one line: what a dataset remembers it by."""
+        return " ".join(self.sql.split())
+
+    @property
+    def is_incremental(self) -> bool:
+        """Whether it asks for rows beyond those that are ingested."""
+        return re.search(rf"(?<![:\w\\]):{N_INGESTED}\b", self.sql) is not None
+
+    def n_ingested(self, sources: Sequence[Mapping[str, Any]]) -> int:
+        """Return how many rows of it were read before, as a dataset's `sources` say."""
+        return sum(int(one.get("n_read", 0)) for one in sources if one.get("name") == self.name)
+
+
+@contextmanager
+def run_query(query: Query, *, n_ingested: int) -> Iterator[Table]:
+    """Run a query and give its result as a table, which is read once, by a cursor of the server's.
+
+    Raises
+    ------
+    InvalidParameterError
+        If no connection is given, or it is no URL of a database.
+    MissingDependencyError
+        If the database's driver is not installed.
+    StorageError
+        If the database does not answer or refuses the query.
+    DataError
+        If several columns have one name.
+    """
+    import sqlalchemy
+
+    url = _read_url(query)
+    try:
+        engine = sqlalchemy.create_engine(url, poolclass=sqlalchemy.NullPool)
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"{url.drivername} needs the package {error.name}, which is not installed: "
+            f"pip install {error.name}"
+        ) from None
+    except Exception as error:
+        raise InvalidParameterError(
+            f"{_shown(url)} is no database that SQLAlchemy knows ({_told(error, url)}); expected a URL "
+            "such as sqlite:///file.db or postgresql+psycopg://user:password@host/name"
+        ) from None
+    parameters = {N_INGESTED: n_ingested} if query.is_incremental else {}
+    try:
+        # An error of the database's driver may hold what it was connected with: it is told without.
+        with _telling(url), engine.connect() as connection:
+            streaming = connection.execution_options(stream_results=True)
+            result = streaming.execute(sqlalchemy.text(query.sql), parameters)
+            yield _as_table(result, query, url)
+    finally:
+        engine.dispose()
+
+
+def _read_url(query: Query) -> Any:
+    import sqlalchemy
+
+    text = query.connection or os.environ.get(CONNECTION_VARIABLE)
+    if not text:
+        raise InvalidParameterError(
+            f"no database to run the query on; give its URL by the environment variable "
+            f"{CONNECTION_VARIABLE}, such as sqlite:///file.db or postgresql+psycopg://user:password@host/name"
+        )
+    try:
+        return sqlalchemy.make_url(text)
+    except Exception:
+        raise InvalidParameterError(
+            "the database's URL cannot be read (it is not shown, since it may hold a password); expected one "
+            "such as sqlite:///file.db or postgresql+psycopg://user:password@host/name"
+        ) from None
+
+
+@contextmanager
+def _telling(url: Any) -> Iterator[None]:
+    """Turn errors of SQLAlchemy and its drivers into ours, without the password and what led to them."""
+    import sqlalchemy
+
+    try:
+        yield
+    except sqlalchemy.exc.SQLAlchemyError as error:
+        raise StorageError(
+            f"the query of {_shown(url)} failed ({_told(error, url)}). Check the query, the address and the "
+            "permissions; a colon in its text is written `\\:`"
+        ) from None
+
+
+def _as_table(result: Any, query: Query, url: Any) -> Table:
+    names = [str(name) for name in result.keys()]  # noqa: SIM118  # a cursor
+    if twice := repeated(names):
+        raise DataError(
+            f"the query gives several columns named {listed(twice)}; expected different names (AS …)"
+        )
+    rows = max(1, BATCH_BYTES // (8 * max(1, len(names))))
+    partitions = result.partitions(min(rows, _PEEKED_ROWS))
+    first: Sequence[Any] = next(partitions, [])
+    kinds = {name: _kind([row[i] for row in first]) for i, name in enumerate(names)}
+
+    def batches(numbers: list[str], labels: list[str]) -> Iterator[tuple[np.ndarray, ...]]:
+        start = 0
+        with _telling(url):
+            for part in _chain(first, partitions):
+                columns = dict(zip(names, zip(*part, strict=True), strict=True))
+                values = [_as_numbers(columns[name], name, start) for name in numbers]
+                yield (
+                    np.column_stack(values) if values else np.empty((len(part), 0)),
+                    *(np.array([*columns[name], None], object)[:-1] for name in labels),
+                )
+                start += len(part)
+
+    return Table("the query", kinds, batches, None)
+
+
+def _chain(first: Sequence[Any], partitions: Iterator[Sequence[Any]]) -> Iterator[Sequence[Any]]:
+    if first:
+        yield first
+        yield from partitions
+
+
+def _kind(values: Sequence[Any]) -> np.dtype[Any] | str:
+    """Return float64 for numbers, "string" for text, else the name of a type; without values float64."""
+    types = {type(value) for value in values if value is not None}
+    if all(issubclass(one, int | float | Decimal | np.number) for one in types):
+        return np.dtype(np.float64)
+    return "string" if types == {str} else ", ".join(sorted(one.__name__ for one in types))
+
+
+def _as_numbers(values: Sequence[Any], name: str, start: int) -> np.ndarray:
+    """Return a column as float64, what is missing as NaN."""
+    numbers = np.empty(len(values))
+    for i, value in enumerate(values):
+        if value is not None and not isinstance(value, int | float | Decimal | np.number):
+            raise DataError(
+                f"the query's column {name!r} is {str(value)[:50]!r}, a {type(value).__name__}, in row "
+                f"{start + i + 1:_}; expected numbers. CAST it, or leave the column out"
+            )
+        numbers[i] = np.nan if value is None else float(value)
+    return numbers
+
+
+def _shown(url: Any) -> str:
+    """Return where a database is, without user and password."""
+    return f"{url.drivername}://{url.host or ''}/{url.database or ''}"
+
+
+def _told(error: BaseException, url: Any) -> str:
+    text = explain(error)
+    secrets = [str(url.password or ""), *(str(value) for value in url.query.values())]
+    for secret in filter(None, secrets):
+        text = text.replace(secret, "***")
+    return text

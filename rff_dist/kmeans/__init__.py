@@ -1,0 +1,1 @@
+"""Kernel k-means, in random features and exactly."""

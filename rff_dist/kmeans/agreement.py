@@ -1,0 +1,121 @@
+"""How far two labelings of the same rows agree, from exact counts of the rows that have each pair of labels.
+
+References
+----------
+Hubert & Arabie (1985), Comparing partitions, eq. 5: the adjusted Rand index; Vinh, Epps & Bailey (2010),
+Information theoretic measures for clusterings comparison, table 2: normalised mutual information.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rff_dist.errors import DataError
+from rff_dist.typing import FloatArray, IntArray
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Contingency:
+    """Rows by known label and by cluster; `+` joins two sets of rows and does not round.
+
+    Attributes
+    ----------
+    labels : array of shape (n_labels,)
+        Known labels, sorted, each once.
+    counts : int64 array of shape (n_labels, n_clusters)
+        Rows of each label in each cluster.
+    """
+
+    labels: NDArray[Any]
+    counts: IntArray
+
+    def __add__(self, other: Contingency) -> Contingency:
+        if self.counts.shape[1] != other.counts.shape[1]:
+            raise DataError(
+                f"cannot add counts of {self.counts.shape[1]} and {other.counts.shape[1]} clusters; "
+                "count rows of one clustering"
+            )
+        labels = np.unique(np.concatenate([self.labels, other.labels]))
+        counts = np.zeros((len(labels), self.counts.shape[1]), np.int64)
+        for part in (self, other):
+            counts[np.searchsorted(labels, part.labels)] += part.counts
+        return Contingency(labels, counts)
+
+    @property
+    def n_samples(self) -> int:
+        """Rows counted."""
+        return int(self.counts.sum())
+
+    @property
+    def adjusted_rand_index(self) -> float:
+        """Share of pairs of rows on which both agree, less chance: 1 for the same partition, 0 by chance."""
+        return adjusted_rand_index(self.counts)
+
+    @property
+    def normalized_mutual_information(self) -> float:
+        """Mutual information over the mean of both entropies: 1 for the same partition."""
+        return normalized_mutual_information(self.counts)
+
+
+def count_agreement(labels: NDArray[Any], clusters: NDArray[Any], n_clusters: int) -> Contingency:
+    """Count the rows of each known label in each cluster.
+
+    Parameters
+    ----------
+    labels : array of shape (n_samples,)
+        Known labels of any type that sorts.
+    clusters : int array of shape (n_samples,)
+        In [0, n_clusters).
+    """
+    found, codes = np.unique(labels, return_inverse=True)
+    pairs = codes.astype(np.int64) * n_clusters + clusters
+    counts = np.bincount(pairs, minlength=len(found) * n_clusters)
+    return Contingency(found, counts.reshape(len(found), n_clusters).astype(np.int64))
+
+
+def adjusted_rand_index(counts: IntArray) -> float:
+    """Return the adjusted Rand index of a contingency table; its integers are exact for any number of rows.
+
+    Two labelings that both leave one cluster, or one row to each, are the same partition: 1.
+
+    Parameters
+    ----------
+    counts : int64 array of shape (n_labels, n_clusters)
+    """
+    both, rows, columns = (
+        sum(n * (n - 1) // 2 for n in part.ravel().tolist())
+        for part in (counts, counts.sum(axis=1), counts.sum(axis=0))
+    )
+    n = int(counts.sum())
+    pairs = n * (n - 1) // 2
+    # numerator and denominator times 2 · pairs: Python's integers do not overflow
+    above, below = 2 * (pairs * both - rows * columns), pairs * (rows + columns) - 2 * rows * columns
+    return 1.0 if below == 0 else above / below
+
+
+def normalized_mutual_information(counts: IntArray) -> float:
+    """Return the mutual information of two labelings over the mean of their entropies.
+
+    1 where both leave one cluster, 0 where one of them does.
+
+    Parameters
+    ----------
+    counts : int64 array of shape (n_labels, n_clusters)
+    """
+    shares = counts / max(1, int(counts.sum()))
+    rows, columns = shares.sum(axis=1), shares.sum(axis=0)
+    mean_entropy = (_entropy(rows) + _entropy(columns)) / 2
+    if mean_entropy == 0:
+        return 1.0
+    filled = shares > 0
+    ratios = shares[filled] / np.outer(rows, columns)[filled]
+    return float(np.clip(shares[filled] @ np.log(ratios) / mean_entropy, 0.0, 1.0))
+
+
+def _entropy(shares: FloatArray) -> float:
+    filled = shares[shares > 0]
+    return float(-(filled @ np.log(filled)))

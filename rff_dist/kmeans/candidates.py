@@ -1,0 +1,417 @@
+"""Rows that centres are chosen among: drawn in passes over blocks, and compared in memory.
+
+A pass draws rows by their squared distances to the candidates so far, as k-means|| does; what is drawn of a
+row depends on its number and the seed alone. Centres are chosen among weighted candidates by k-means++, local
+search and a few Lloyd steps: pure NumPy, no Dask and no Zarr.
+
+References
+----------
+Arthur & Vassilvitskii (2007), k-means++; Bahmani, Moseley, Vattani, Kumar & Vassilvitskii (2012), Scalable
+k-means++; Lattanzi & Sohler (2019), local search; Efraimidis & Spirakis (2006), weighted sampling in a pass.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+from numpy.typing import NDArray
+
+from rff_dist.data.blocks import Rows
+from rff_dist.engines import block_memory
+from rff_dist.features.feature_map import FeatureMap
+from rff_dist.frequencies.counter import counter_uniforms
+from rff_dist.kmeans.cluster_sums import EQUAL, Centres, ClusterSums, factors_of, visit_tiles
+from rff_dist.kmeans.lloyd_pass import Scorer, row_uniforms
+from rff_dist.numerics.threads import using_threads
+from rff_dist.typing import FloatArray, IntArray
+
+__all__ = [
+    "ChosenRows",
+    "Points",
+    "SeedChoice",
+    "choose_centres",
+    "choose_rows",
+    "exchange_centres",
+    "improve_centres",
+    "weigh_points",
+    "weighted_inertia",
+]
+
+
+_GAIN = 1e-9  # a change of centres gains more than rounding
+_KMEANS_STREAM = 2**34  # the first of a seed's streams of random numbers for clusters, far above those in use
+_COMPARED_ROWS = 2048  # with all centres at once
+
+# -- rows chosen in a pass -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Points:
+    """Points in features that rows are compared with; the state of a pass that weights them.
+
+    Attributes
+    ----------
+    groups : tuple of Centres
+        Each of one start. Those of the passes before come first, in their order: what a process remembers of
+        a block's rows then lets it compare them with the new ones alone. Nothing but time depends on that.
+    run : str
+        What is remembered is kept under; "" for nothing.
+    budget : int
+        Bytes that each process may remember.
+    """
+
+    groups: tuple[Centres, ...]
+    run: str = ""
+    budget: int = 0
+
+    @property
+    def feature_map(self) -> FeatureMap:
+        """Return what makes the features."""
+        return self.groups[0].feature_map
+
+    def digest(self) -> str:
+        """Return the feature map's digest: what every worker must agree on."""
+        return self.groups[0].digest()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SeedChoice:
+    """The state of a pass that chooses rows far from their nearest points.
+
+    Attributes
+    ----------
+    points : Points
+    size : int
+        Rows to choose; fewer where fewer are off the points.
+    seed : int, or None
+        None chooses the farthest rows. Else rows are drawn without replacement with probabilities in
+        proportion to w·d², which is what Bahmani et al. (2012), Alg. 2, step 4, draw on average. Each number
+        of groups of points is another drawing.
+    """
+
+    points: Points
+    size: int
+    seed: int | None = None
+
+    def digest(self) -> str:
+        """Return the feature map's digest: what every worker must agree on."""
+        return self.points.digest()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ChosenRows:
+    """The rows with the largest keys so far, the largest first; `+` keeps the largest of both.
+
+    Attributes
+    ----------
+    size : int
+        Rows to keep.
+    keys : float64 array of shape (n_chosen,)
+    row_numbers : int64 array of shape (n_chosen,)
+        In the dataset; the lower of equal keys comes first.
+    features : float64 array of shape (n_chosen, n_components)
+        Their Z.
+    """
+
+    size: int
+    keys: FloatArray
+    row_numbers: IntArray
+    features: FloatArray
+
+    def __add__(self, other: ChosenRows) -> ChosenRows:
+        keys = np.concatenate([self.keys, other.keys])
+        row_numbers = np.concatenate([self.row_numbers, other.row_numbers])
+        best = np.lexsort((row_numbers, -keys))[: self.size]
+        features = np.concatenate([self.features, other.features])[best]
+        return ChosenRows(self.size, keys[best], row_numbers[best], features)
+
+
+def choose_rows(rows: Rows, state: SeedChoice) -> ChosenRows:
+    """Choose rows of a block: the farthest from their nearest points, or drawn by their squared distances.
+
+    Rows without weight, or at a point, are never chosen. A row's draw depends on the seed, the number of
+    groups of points and its number in the dataset alone.
+
+    References
+    ----------
+    Efraimidis & Spirakis (2006), Weighted random sampling with a reservoir: the rows with the smallest
+    E/(w·d²), E exponential, are such a draw, and are merged like any smallest.
+
+    Raises
+    ------
+    DataError
+        If a value is not finite or a weight negative.
+    """
+    block, points = rows.block, state.points
+    keys = _find_nearest(rows, points).distances.astype(np.float64)
+    weights = np.ones(len(keys)) if rows.sample_weight is None else rows.sample_weight
+    counts = np.flatnonzero((keys > 0) & (weights > 0))
+    keys = keys[counts]
+    if state.seed is not None:
+        stream = _KMEANS_STREAM + 2 * (len(points.groups) - 1)
+        waits = -np.log(row_uniforms(state.seed, stream, block.start, block.stop)[counts])
+        keys = -waits / (keys * weights[counts])
+    best = np.lexsort((counts, -keys))[: state.size]
+    chosen = counts[best]
+    features = np.empty((len(chosen), points.feature_map.n_components))
+
+    def gather(first: int, tile: NDArray[Any]) -> None:
+        features[first : first + len(tile)] = tile
+
+    visit_tiles(rows, points.feature_map, gather, chosen=chosen)
+    return ChosenRows(state.size, keys[best], block.start + chosen, features * factors_of(points.feature_map))
+
+
+def weigh_points(rows: Rows, state: Points) -> ClusterSums:
+    """Sum the weights of a block's rows by their nearest points, without their features.
+
+    Raises
+    ------
+    DataError
+        If a value is not finite or a weight negative.
+    """
+    n_samples, grid = rows.block.n_samples, state.groups[0].grid
+    labels = _find_nearest(rows, state).labels
+    n_points = sum(group.values.shape[1] for group in state.groups)
+    totals = np.zeros((1, n_points), np.int64)
+    np.add.at(totals[0], labels, grid.counts_of(rows.sample_weight, n_samples))
+    return ClusterSums(n_samples, np.zeros((1, n_points, 0), np.int64), totals, 0)
+
+
+@dataclass(slots=True, eq=False)
+class _Nearest:
+    """The nearest points of a block's rows.
+
+    Attributes
+    ----------
+    n_groups : int
+        Groups of points that the rows were compared with.
+    labels : int32 array of shape (n_rows,)
+        The nearest one; of those that rounding cannot tell apart any, but always the same.
+    distances : float array of shape (n_rows,)
+        Its ‖z − c‖².
+    """
+
+    n_groups: int
+    labels: NDArray[np.int32]
+    distances: NDArray[Any]
+
+
+def _find_nearest(rows: Rows, points: Points) -> _Nearest:
+    """Compare a block's rows with the points that they were not compared with yet."""
+    block, scorers = rows.block, _scorers_of(points)
+    key, n_rows = (block.index, block.start, block.stop), block.n_samples
+    found: _Nearest | None = block_memory.take(points.run, key)
+    if found is None:
+        found = _Nearest(0, np.zeros(n_rows, np.int32), np.full(n_rows, np.inf, scorers[0].dtype))
+    n_known, all_labels, all_distances = found.n_groups, found.labels, found.distances
+    ends = np.cumsum([scorer.n_clusters for scorer in scorers])
+
+    def compare(first: int, features: NDArray[Any]) -> None:
+        here = slice(first, first + len(features))
+        for scorer, end in list(zip(scorers, ends, strict=True))[n_known:]:
+            labels, distances = scorer.least(features)
+            nearer = distances < all_distances[here]
+            all_labels[here][nearer] = end - scorer.n_clusters + labels[nearer]
+            all_distances[here][nearer] = distances[nearer]
+
+    if n_known < len(scorers):
+        n_columns = max(scorer.n_clusters for scorer in scorers[n_known:])
+        visit_tiles(rows, points.feature_map, compare, n_columns=n_columns)
+    found.n_groups = len(scorers)
+    if points.run:
+        n_bytes = all_labels.nbytes + all_distances.nbytes
+        block_memory.keep(points.run, key, found, n_bytes=n_bytes, number=len(scorers), budget=points.budget)
+    return found
+
+
+@lru_cache(maxsize=1)
+def _scorers_of(points: Points) -> list[Scorer]:
+    """Return the scorers that all blocks of a pass share in a process."""
+    return [Scorer(group) for group in points.groups]
+
+
+# -- starts, from candidates in memory -------------------------------------------------------------
+
+
+def choose_centres(
+    points: FloatArray, weights: FloatArray, n_clusters: int, *, seed: int
+) -> NDArray[np.intp]:
+    """Choose centres among weighted points by greedy k-means++; fewer where fewer points are distinct.
+
+    Each centre is the best of 2 + log(n_clusters) points that are drawn with probabilities in proportion to
+    w·d², d the distance to the nearest centre so far. O(n_points · n_clusters · log(n_clusters) · D).
+
+    Parameters
+    ----------
+    points : float64 array of shape (n_points, n_components)
+    weights : float64 array of shape (n_points,)
+        Above 0.
+    n_clusters : int
+    seed : int
+
+    References
+    ----------
+    Arthur & Vassilvitskii (2007), Sec. 2.2 and its closing remark on greedy choices.
+    """
+    n_trials = 2 + int(math.log(n_clusters))
+    uniforms = counter_uniforms(seed, _KMEANS_STREAM + 1, n_clusters, n_trials)
+    with using_threads(1):
+        shifted = points - np.average(points, axis=0, weights=weights)
+        norms = np.einsum("ij,ij->i", shifted, shifted)
+        nothing = EQUAL * float(norms.max())
+        chosen = [_pick(weights, uniforms[0, 0])]
+        distances = _to_points(shifted, norms, np.array(chosen), nothing)[0]
+        for trials in uniforms[1:]:
+            potential = weights * distances
+            if not potential.any():
+                break
+            picked = np.unique([_pick(potential, uniform) for uniform in trials])
+            tried = np.minimum(distances, _to_points(shifted, norms, picked, nothing))
+            best = int(np.argmin(tried @ weights))
+            chosen.append(int(picked[best]))
+            distances = tried[best]
+    return np.array(chosen, np.intp)
+
+
+def _pick(weights: FloatArray, uniform: float) -> int:
+    cumulated = np.cumsum(weights)
+    return min(int(np.searchsorted(cumulated, uniform * cumulated[-1], side="right")), len(weights) - 1)
+
+
+def _to_points(points: FloatArray, norms: FloatArray, chosen: NDArray[np.intp], nothing: float) -> FloatArray:
+    """Return squared distances of all points to the chosen ones, shape (n_chosen, n_points)."""
+    distances: FloatArray = norms - 2.0 * (points[chosen] @ points.T) + norms[chosen, np.newaxis]
+    distances[distances <= nothing] = 0.0
+    return distances
+
+
+def exchange_centres(
+    points: FloatArray, weights: FloatArray, chosen: NDArray[np.intp], *, n_steps: int, seed: int
+) -> NDArray[np.intp]:
+    """Improve centres among weighted points by local search: each step tries one point in a centre's place.
+
+    The point is drawn as in k-means++, and takes the place of the centre for which the sum of w·d² falls
+    most, if it falls for any. So a cluster with two centres gives one to two clusters with one, which Lloyd
+    steps do not do. O(n_points · D) a step; of equal places the lowest.
+
+    Parameters
+    ----------
+    points : float64 array of shape (n_points, n_components)
+    weights : float64 array of shape (n_points,)
+        Above 0.
+    chosen : int array of shape (n_clusters,)
+        Different points.
+    n_steps : int
+    seed : int
+
+    References
+    ----------
+    Lattanzi & Sohler (2019), A better k-means++ algorithm via local search, Alg. 2.
+    """
+    if len(chosen) < 2:
+        return chosen
+    chosen = chosen.copy()
+    uniforms = counter_uniforms(seed, _KMEANS_STREAM + 3, n_steps, 1)[:, 0]
+    with using_threads(1):
+        shifted = points - np.average(points, axis=0, weights=weights)
+        norms = np.einsum("ij,ij->i", shifted, shifted)
+        nothing = EQUAL * float(norms.max())
+        own, near = _two_nearest(shifted, norms, np.arange(len(points)), chosen, nothing)
+        for uniform in uniforms:
+            potential = weights * near[0]
+            if not potential.any():
+                break
+            tried = _pick(potential, uniform)
+            distances = _to_points(shifted, norms, np.array([tried]), nothing)[0]
+            kept = np.minimum(distances, near[0])
+            without = weights * (np.minimum(distances, near[1]) - kept)
+            costs = float(weights @ kept) + np.bincount(own[0], without, minlength=len(chosen))
+            place = int(costs.argmin())
+            if not costs[place] < (1.0 - _GAIN) * float(potential.sum()):
+                continue
+            chosen[place] = tried
+            stale = np.flatnonzero((own == place).any(axis=0) | (distances < near[1]))
+            own[:, stale], near[:, stale] = _two_nearest(shifted, norms, stale, chosen, nothing)
+    return chosen
+
+
+def _two_nearest(
+    points: FloatArray,
+    norms: FloatArray,
+    which: NDArray[np.intp],
+    chosen: NDArray[np.intp],
+    nothing: float,
+) -> tuple[NDArray[np.intp], FloatArray]:
+    """Return the nearest and the second nearest of the chosen points to some, each of shape (2, n_some)."""
+    own, near = np.empty((2, len(which)), np.intp), np.empty((2, len(which)))
+    for first in range(0, len(which), _COMPARED_ROWS):
+        here = slice(first, first + _COMPARED_ROWS)
+        distances = norms[which[here], np.newaxis] - 2.0 * (points[which[here]] @ points[chosen].T)
+        distances += norms[chosen]
+        distances[distances <= nothing] = 0.0
+        for i in range(2):
+            own[i, here] = distances.argmin(axis=1)
+            near[i, here] = np.take_along_axis(distances, own[i, here, np.newaxis], 1)[:, 0]
+            np.put_along_axis(distances, own[i, here, np.newaxis], np.inf, 1)
+    return own, near
+
+
+def _members_of(labels: NDArray[np.intp], n_clusters: int) -> scipy.sparse.csr_array:
+    """Return which points belong to each cluster: ones, shape (n_clusters, n_points)."""
+    order = np.argsort(labels, kind="stable")
+    ends = np.concatenate([[0], np.cumsum(np.bincount(labels, minlength=n_clusters))])
+    return scipy.sparse.csr_array((np.ones(len(order)), order, ends), shape=(n_clusters, len(labels)))
+
+
+def improve_centres(
+    points: FloatArray, weights: FloatArray, centres: FloatArray, *, max_iter: int = 20
+) -> FloatArray:
+    """Return centres after some Lloyd steps on weighted points in memory; an empty one stays where it is.
+
+    Parameters
+    ----------
+    points : float64 array of shape (n_points, n_components)
+    weights : float64 array of shape (n_points,)
+    centres : float64 array of shape (n_clusters, n_components)
+    """
+    labels = np.full(len(points), -1)
+    with using_threads(1):
+        for _ in range(max_iter):
+            former, labels = labels, _scores(points, centres).argmin(axis=1)
+            if np.array_equal(former, labels):
+                break
+            sums = _members_of(labels, len(centres)) @ (points * weights[:, np.newaxis])
+            totals = np.bincount(labels, weights=weights, minlength=len(centres))
+            filled = totals > 0
+            centres = centres.copy()
+            centres[filled] = sums[filled] / totals[filled, np.newaxis]
+    return centres
+
+
+def weighted_inertia(points: FloatArray, weights: FloatArray, centres: FloatArray) -> float:
+    """Return Σ w·‖z − c‖² of weighted points in memory and their nearest centres.
+
+    Parameters
+    ----------
+    points : float64 array of shape (n_points, n_components)
+    weights : float64 array of shape (n_points,)
+    centres : float64 array of shape (n_clusters, n_components)
+    """
+    with using_threads(1):
+        least = _scores(points, centres).min(axis=1)
+    apart = points - centres.mean(axis=0)
+    return float(weights @ (least + np.einsum("ij,ij->i", apart, apart)))
+
+
+def _scores(points: FloatArray, centres: FloatArray) -> FloatArray:
+    """Return ‖z − c‖² less ‖z − m‖², m the mean of the centres, shape (n_points, n_clusters)."""
+    middle = centres.mean(axis=0)
+    apart = centres - middle
+    scores: FloatArray = -2.0 * ((points - middle) @ apart.T) + np.square(apart).sum(axis=1)
+    return scores

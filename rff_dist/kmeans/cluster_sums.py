@@ -1,0 +1,278 @@
+"""The sums that k-means is made of: grid, centres, exact sums of clusters, and tiles of features."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rff_dist.data.blocks import Rows
+from rff_dist.data.checks import check_finite
+from rff_dist.errors import StatisticsError
+from rff_dist.features.feature_map import FeatureMap
+from rff_dist.numerics.runs import Runs, expand
+from rff_dist.numerics.threads import SpareMemory, falling_tiles, share_out
+from rff_dist.numerics.triangular import solve_transposed
+from rff_dist.typing import FloatArray, IntArray
+
+EQUAL = 1e-12  # of the largest squared norm: squared distances up to this are none
+
+
+FINEST_FRACTION_BITS = 39  # a float64 sum of a tile's rows is exact on this grid
+
+
+_LIMB_BITS = 62
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterGrid:
+    """What the integers of exact sums over clusters count.
+
+    Attributes
+    ----------
+    fraction_bits : int
+        Sums count multiples of 2**-fraction_bits of the largest weight times the largest feature.
+    weight_exponent : int
+        No weight is above 2**weight_exponent.
+    exponents : runs of (components, exponent)
+        No tile feature is above 2**exponent; () says 0 for all.
+    """
+
+    fraction_bits: int
+    weight_exponent: int = 0
+    exponents: Runs = ()
+
+    def units(self, n_components: int) -> FloatArray:
+        """Return the power of two that bounds each component, shape (n_components,)."""
+        return np.exp2(expand(self.exponents)) if self.exponents else np.ones(n_components)
+
+    def counts_of(self, sample_weight: FloatArray | None, n_samples: int) -> IntArray:
+        """Return what the weights of rows count, shape (n_samples,); those of rows without weight are 1."""
+        weights = self.scaled(sample_weight, n_samples)
+        return np.rint(np.ldexp(weights, self.fraction_bits)).astype(np.int64)
+
+    def scaled(self, sample_weight: FloatArray | None, n_samples: int) -> FloatArray:
+        """Return weights of at most 1; 1 for rows without."""
+        if sample_weight is None:
+            return np.ones(n_samples)
+        return np.ldexp(sample_weight, -self.weight_exponent)
+
+
+def fraction_bits_for(n_samples: int) -> int:
+    """Return the finest grid on which the sum of that many rows fits in an int64: 39 bits up to 2**23 rows.
+
+    Rows beyond that take a bit for each doubling; a mean over so many averages more than that away.
+    """
+    return min(FINEST_FRACTION_BITS, _LIMB_BITS - max(0, math.ceil(math.log2(max(1, n_samples)))))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Centres:
+    """The state of a pass that compares rows with centres.
+
+    Attributes
+    ----------
+    values : float64 array of shape (n_init, n_clusters, n_components)
+        Centres in Z of each start.
+    precise : bool
+        Whether distances are made in float64 even where features are float32.
+    counts : tuple of int
+        Centres of each start, where they have different numbers of them; rows of `values` beyond are 0 and
+        nearest to no row. () says that all count.
+    """
+
+    feature_map: FeatureMap
+    values: FloatArray
+    grid: ClusterGrid
+    precise: bool = False
+    counts: tuple[int, ...] = ()
+
+    @property
+    def present(self) -> NDArray[np.bool_]:
+        """Return which centres there are, shape (n_init, n_clusters)."""
+        n_init, n_clusters, _ = self.values.shape
+        counts = np.array(self.counts or (n_clusters,) * n_init)
+        return np.asarray(np.arange(n_clusters) < counts[:, np.newaxis])
+
+    def digest(self) -> str:
+        """Return the feature map's digest: what every worker must agree on."""
+        return self.feature_map.digest()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ClusterSums:
+    """Exact sums of the rows nearest to each centre; `+` joins two sets of rows.
+
+    Attributes
+    ----------
+    n_samples : int
+        Rows counted.
+    features : int64 array of shape (n_init, n_clusters, n_components)
+        Weighted sums of tile features, in the grid's units.
+    weights : int64 array of shape (n_init, n_clusters)
+        Sums of weights, in the grid's units.
+    squared_norms : int
+        Weighted sum of ‖z‖², in the grid's units of `largest_squared_norm`; 0 where it was not asked for.
+    """
+
+    n_samples: int
+    features: IntArray
+    weights: IntArray
+    squared_norms: int
+
+    def __add__(self, other: ClusterSums) -> ClusterSums:
+        if self.features.shape != other.features.shape:
+            raise StatisticsError(
+                f"cannot add sums over clusters of shape {self.features.shape} and {other.features.shape}"
+            )
+        return ClusterSums(
+            self.n_samples + other.n_samples,
+            self.features + other.features,
+            self.weights + other.weights,
+            self.squared_norms + other.squared_norms,
+        )
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, ClusterSums):
+            return NotImplemented
+        return (
+            (self.n_samples, self.squared_norms) == (other.n_samples, other.squared_norms)
+            and np.array_equal(self.features, other.features)
+            and np.array_equal(self.weights, other.weights)
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def means(self, state: Centres) -> FloatArray:
+        """Return the mean row of each cluster in Z; the former centre where a cluster is empty."""
+        to_z = factors_of(state.feature_map) * state.grid.units(state.feature_map.n_components)
+        filled = self.weights > 0
+        means = state.values.copy()
+        means[filled] = self.features[filled] / self.weights[filled][:, np.newaxis] * to_z
+        return means
+
+    def cluster_weights(self, grid: ClusterGrid) -> FloatArray:
+        """Return the sum of weights of each cluster, shape (n_init, n_clusters)."""
+        return np.ldexp(self.weights.astype(np.float64), grid.weight_exponent - grid.fraction_bits)
+
+    def sum_of_squared_norms(self, state: Centres) -> float:
+        """Return Σ w·‖z‖² of all rows."""
+        grid = state.grid
+        unit = 2.0 ** (grid.weight_exponent - grid.fraction_bits)
+        return self.squared_norms * unit * largest_squared_norm(state.feature_map, grid)
+
+    def inertias(self, state: Centres, sum_of_squared_norms: float) -> FloatArray:
+        """Return Σ w·‖z − c‖² of each start, shape (n_init,); 0 where rounding leaves less.
+
+        Of the sums alone: Σ w·‖z‖² − Σ_j w_j·(2·c_j·mean_j − ‖c_j‖²), whose error is some 1e-16 of its first
+        term.
+        """
+        weights = self.cluster_weights(state.grid)
+        products = np.einsum("ijk,ijk->ij", state.values, 2.0 * self.means(state) - state.values)
+        left = sum_of_squared_norms - (weights * products).sum(axis=1)
+        return np.asarray(np.maximum(left, 0.0))
+
+
+def factors_of(feature_map: FeatureMap) -> FloatArray:
+    """Return what tile features are multiplied by to give Z: 1 for a whitened map, whose tiles hold Z."""
+    if feature_map.whitener is not None:
+        return np.ones(feature_map.n_components)
+    return expand(feature_map.scales)
+
+
+def same_squared_norm(feature_map: FeatureMap) -> float | None:
+    """Return the ‖z‖² that all rows have but for rounding; None where they differ."""
+    factors = factors_of(feature_map)
+    if feature_map.squared_norm is None or np.ptp(factors) > 0:
+        return None
+    return float(feature_map.squared_norm * factors[0] ** 2)
+
+
+def largest_squared_norm(feature_map: FeatureMap, grid: ClusterGrid) -> float:
+    """Return what no ‖z‖² is above."""
+    norm = same_squared_norm(feature_map)
+    if norm is not None:
+        return norm * (1.0 + 1e-6)  # features are rounded
+    return float(np.square(factors_of(feature_map) * grid.units(feature_map.n_components)).sum())
+
+
+_TILE_BYTES = 2**23  # of float64 features, and of scores
+
+
+_MIN_TILE_ROWS, _MAX_TILE_ROWS = 64, 2048
+
+
+_LEAST_ROWS = 256  # of a tile, unless features are very many
+
+
+_PANEL_ROWS = 64  # tiles are multiples of
+
+
+def _tile_rows(n_components: int, n_columns: int) -> int:
+    """Return the rows of a tile, a power of two: fixed by D and the number of centres."""
+    rows = _TILE_BYTES // (8 * max(n_components, n_columns))
+    return int(min(_MAX_TILE_ROWS, max(_MIN_TILE_ROWS, 2 ** int(math.log2(max(1, rows))))))
+
+
+def visit_tiles(
+    rows: Rows,
+    feature_map: FeatureMap,
+    visit: Callable[[int, NDArray[Any]], None],
+    *,
+    n_columns: int = 1,
+    chosen: NDArray[np.intp] | None = None,
+) -> None:
+    """Call `visit(first row, features)` with each tile of a block; threads share out the tiles.
+
+    Features are of shape (n_rows, n_components), unnormalised, or Z for a whitened map: float32 where the map
+    is in single precision, else float64. They are overwritten when `visit` has returned. With `chosen` they
+    are of these rows of the block alone, and `first row` counts these. Tiles are filled up to multiples of 64
+    rows: BLAS rounds others at their edges, and features would depend on the company.
+
+    Raises
+    ------
+    DataError
+        If X has another number of columns, or holds NaN or infinity.
+    """
+    inputs = feature_map.prepare(rows.X)
+    check_finite(replace(rows, y=None), inputs)
+    if chosen is not None:
+        inputs = inputs[chosen]
+    D = feature_map.n_components
+    most = _tile_rows(D, n_columns)
+    tiles = falling_tiles(len(inputs), most, multiple=_PANEL_ROWS, least=min(most, _LEAST_ROWS))
+    dtype = np.float32 if feature_map.single_precision else np.float64
+    whitener, scales = feature_map.whitener, expand(feature_map.scales)
+    spare = SpareMemory()
+
+    def work(here: slice) -> None:
+        tile = inputs[here]
+        n_rows = len(tile)
+        if n_rows % _PANEL_ROWS:
+            tile = np.concatenate([tile, np.repeat(tile[-1:], -n_rows % _PANEL_ROWS, axis=0)])
+        buffer = spare.take(len(tile) * D, dtype)
+        features = buffer[: len(tile) * D].reshape(len(tile), D)
+        with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is refused by the scores
+            feature_map.fill_lines(tile, features)
+            if whitener is not None:
+                _whiten(features, whitener, scales)
+        visit(here.start, features[:n_rows])
+        spare.give(buffer)
+
+    share_out(work, tiles)
+
+
+def _whiten(features: FloatArray, whitener: FloatArray, scales: FloatArray) -> None:
+    """Overwrite unnormalised features by Z, O(n_components²) a row; a row's bits are its own."""
+    panel = np.zeros((features.shape[1], _PANEL_ROWS))
+    for first in range(0, len(features), _PANEL_ROWS):
+        part = features[first : first + _PANEL_ROWS]
+        panel[:, : len(part)] = part.T
+        panel[:, len(part) :] = 0.0
+        panel *= scales[:, np.newaxis]
+        solve_transposed(whitener, panel)
+        part[:] = panel[:, : len(part)].T

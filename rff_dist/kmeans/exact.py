@@ -1,0 +1,292 @@
+"""Kernel k-means, exactly: arithmetic on one Gram matrix, for few rows and as the reference of `kmeans.fit`.
+
+With weights w, a cluster C of the weight m = Σ_C w has the mean of its rows in feature space as its centre,
+and a row's squared distance to it is
+
+    k(x, x) − (2/m)·Σ_C w_l·k(x, x_l) + (1/m²)·Σ_C Σ_C w_l·w_m·k(x_l, x_m).
+
+Rows go to the nearest centre in turn until they stay. O(n_samples² · n_clusters) an iteration, and beside the
+Gram O(n_samples · n_clusters) memory.
+
+Schölkopf, Smola & Müller (1998), section 5; Dhillon, Guan & Kulis (2004), Kernel k-means, Alg. 1; Arthur &
+Vassilvitskii (2007), k-means++.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from rff_dist.errors import DataError
+from rff_dist.frequencies.counter import counter_uniforms
+from rff_dist.typing import FloatArray, IndexArray
+
+EQUAL = 1e-13  # of the largest k(x, x): squared distances that differ by less are one
+_STREAM = 2**36  # the first of the seed's streams of random numbers for starts, far above those in use
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Similarities:
+    """The rows to cluster: their Gram matrix and weights.
+
+    Attributes
+    ----------
+    gram : float64 array of shape (n_samples, n_samples)
+        Symmetric, positive semi-definite.
+    weights : float64 array of shape (n_samples,)
+        Not negative.
+    """
+
+    gram: FloatArray
+    weights: FloatArray
+
+    @property
+    def diagonal(self) -> FloatArray:
+        """Return k(x_i, x_i), shape (n_samples,)."""
+        return np.diagonal(self.gram)
+
+    @property
+    def rounding(self) -> float:
+        """What a squared distance may be off by."""
+        return EQUAL * float(np.abs(self.diagonal).max(initial=0.0))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Centres:
+    """Centres of clusters of rows, as far as kernel values tell them.
+
+    Attributes
+    ----------
+    members : float64 array of shape (n_samples, n_clusters)
+        Share of each row in each centre: w/m in its own cluster, else 0.
+    squared_norms : float64 array of shape (n_clusters,)
+        ‖c‖²; infinite for a cluster without rows, which no row is near to.
+    weights : float64 array of shape (n_clusters,)
+        m.
+    rounding : float
+        Squared distances that differ by less are one.
+    """
+
+    members: FloatArray
+    squared_norms: FloatArray
+    weights: FloatArray
+    rounding: float
+
+    def scores(self, gram: FloatArray) -> FloatArray:
+        """Return squared distances less k(x, x), shape (n_rows, n_clusters).
+
+        Parameters
+        ----------
+        gram : float64 array of shape (n_rows, n_samples)
+            k of the rows and those clustered.
+        """
+        return self.squared_norms - 2.0 * (gram @ self.members)
+
+    def nearest(self, gram: FloatArray) -> IndexArray:
+        """Return the nearest centre of each row of a Gram, the lowest of equals."""
+        return nearest(self.scores(gram), self.rounding)
+
+    def distances(self, gram: FloatArray, diagonal: FloatArray) -> FloatArray:
+        """Return squared distances of shape (n_rows, n_clusters), not below 0; `diagonal` is k(x, x)."""
+        found: FloatArray = np.maximum(self.scores(gram) + diagonal[:, np.newaxis], 0.0)
+        return found
+
+
+def centres_of(rows: Similarities, labels: IndexArray, n_clusters: int) -> tuple[Centres, FloatArray]:
+    """Return the centres of a partition, and the rows' scores for them, O(n_samples² · n_clusters)."""
+    weights = np.bincount(labels, rows.weights, minlength=n_clusters)
+    filled = weights > 0
+    members = np.zeros((len(labels), n_clusters))
+    shares = rows.weights / np.where(filled, weights, 1.0)[labels]
+    members[np.arange(len(labels)), labels] = shares
+    products = rows.gram @ members
+    own = products[np.arange(len(labels)), labels]
+    squared_norms = np.bincount(labels, shares * own, minlength=n_clusters)
+    centres = Centres(members, np.where(filled, squared_norms, np.inf), weights, rows.rounding)
+    return centres, centres.squared_norms - 2.0 * products
+
+
+def nearest(scores: FloatArray, rounding: float) -> IndexArray:
+    """Return the cluster of the least score of each row; the lowest of those that rounding leaves equal."""
+    least = scores.min(axis=1, keepdims=True)
+    found: IndexArray = (scores <= least + rounding).argmax(axis=1)
+    return found
+
+
+# -- starts ----------------------------------------------------------------------------------------
+
+
+def choose_rows(rows: Similarities, n_clusters: int, *, seed: int, start: int = 0) -> IndexArray:
+    """Choose rows to begin with by greedy k-means++ in feature space, O(n_samples · n_clusters · log).
+
+    Each next row is drawn with the probability of its weight times its squared distance to the nearest so
+    far; of 2 + ln(n_clusters) such draws the one that leaves the least inertia is taken.
+
+    Parameters
+    ----------
+    start : int
+        Which of the seed's starts.
+
+    Returns
+    -------
+    chosen : int array of shape (n_chosen,)
+        Fewer than `n_clusters` where fewer rows of a weight are distinct.
+
+    References
+    ----------
+    Arthur & Vassilvitskii (2007), Sec. 2.2, and Sec. 6 for the greedy draws.
+    """
+    n_draws = 2 + int(math.log(n_clusters))
+    uniforms = counter_uniforms(seed, _STREAM + start, n_clusters, n_draws)
+    chosen = [_draw(rows.weights, uniforms[0, :1])[0]]
+    closest = _to_rows(rows, np.array(chosen))[0]
+    for uniform in uniforms[1:]:
+        chances = rows.weights * closest
+        if not chances.any():
+            break
+        drawn = _draw(chances, uniform)
+        left = np.minimum(_to_rows(rows, drawn), closest)
+        best = int((left @ rows.weights).argmin())
+        chosen.append(drawn[best])
+        closest = left[best]
+    return np.array(chosen, np.intp)
+
+
+def _draw(chances: FloatArray, uniforms: FloatArray) -> IndexArray:
+    cumulated = np.cumsum(chances)
+    found = np.searchsorted(cumulated, uniforms * cumulated[-1], side="right")
+    last = int(np.flatnonzero(chances)[-1])
+    return np.asarray(np.minimum(found, last), np.intp)
+
+
+def _to_rows(rows: Similarities, chosen: IndexArray) -> FloatArray:
+    """Return squared distances to single rows, shape (n_chosen, n_samples); 0 up to rounding."""
+    diagonal = rows.diagonal
+    squared = diagonal - 2.0 * rows.gram[chosen] + diagonal[chosen][:, np.newaxis]
+    return np.where(squared > 4.0 * rows.rounding, squared, 0.0)
+
+
+def labels_from_rows(rows: Similarities, chosen: IndexArray) -> IndexArray:
+    """Return the chosen row that each row is nearest to, as a position in `chosen`."""
+    scores = rows.diagonal[chosen] - 2.0 * rows.gram[chosen].T
+    return nearest(scores, rows.rounding)
+
+
+# -- iterations ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KernelClusters:
+    """Clusters, and how they were found.
+
+    Attributes
+    ----------
+    labels : int array of shape (n_samples,)
+        Of the nearest centre.
+    inertia : float
+        Σ w · squared distance to the nearest centre.
+    objectives : tuple of float
+        Σ w · squared distance to the own cluster's mean, of each partition in turn; it never rises.
+    n_iter : int
+        Assignments made.
+    converged : bool
+        Whether rows stayed where they were.
+    """
+
+    labels: IndexArray
+    centres: Centres
+    inertia: float
+    objectives: tuple[float, ...]
+    n_iter: int
+    converged: bool
+
+    @property
+    def n_filled(self) -> int:
+        """Clusters that have rows of a weight."""
+        return int((self.centres.weights > 0).sum())
+
+
+def improve(rows: Similarities, labels: IndexArray, *, n_clusters: int, max_iter: int) -> KernelClusters:
+    """Assign rows to the nearest centre until they stay, O(n_samples² · n_clusters) each time.
+
+    Ties go to the lowest cluster. An empty cluster takes the row that is farthest from its own centre, the
+    lowest such row; several take the farthest rows in turn. Iterations stop when assignments repeat, or when
+    the objective no longer falls, which ties within rounding may cause.
+
+    Parameters
+    ----------
+    labels : int array of shape (n_samples,)
+        To begin with.
+
+    Raises
+    ------
+    DataError
+        If no row has a weight.
+    """
+    if not rows.weights.any():
+        raise DataError("all sample weights are zero; at least one row must count")
+    total = float(rows.weights @ rows.diagonal)
+    labels = _refill(labels, *centres_of(rows, labels, n_clusters), rows)
+    objectives: list[float] = []
+    for n_iter in range(1, max_iter + 1):
+        centres, scores = centres_of(rows, labels, n_clusters)
+        filled = centres.weights > 0
+        objectives.append(max(0.0, total - float(centres.weights[filled] @ centres.squared_norms[filled])))
+        found = nearest(scores, rows.rounding)
+        following = _refill(found, centres, scores, rows)
+        stays = np.array_equal(following, labels)
+        converged = stays or (n_iter > 1 and objectives[-1] >= objectives[-2])
+        if converged:
+            break
+        labels = following
+    if stays:
+        found = labels
+    squared = np.maximum(scores[np.arange(len(found)), found] + rows.diagonal, 0.0)
+    return KernelClusters(
+        found, centres, float(rows.weights @ squared), tuple(objectives), n_iter, bool(converged)
+    )
+
+
+def _refill(labels: IndexArray, centres: Centres, scores: FloatArray, rows: Similarities) -> IndexArray:
+    """Give each empty cluster the farthest row that is not alone; as many as rows are off their centres."""
+    n_clusters = len(centres.weights)
+    counts = np.bincount(labels[rows.weights > 0], minlength=n_clusters)
+    empty = np.flatnonzero(counts == 0)
+    if not len(empty):
+        return labels
+    labels = labels.copy()
+    squared = rows.diagonal + scores[np.arange(len(labels)), labels]
+    squared = np.where((rows.weights > 0) & (squared > 4.0 * rows.rounding), squared, 0.0)
+    farthest = iter(np.argsort(-squared, kind="stable")[: np.count_nonzero(squared)])
+    for cluster in empty:
+        row = next((row for row in farthest if counts[labels[row]] > 1), None)
+        if row is None:
+            break
+        counts[labels[row]] -= 1
+        labels[row] = cluster
+        counts[cluster] = 1
+    return labels
+
+
+def cluster(rows: Similarities, n_clusters: int, *, n_init: int, max_iter: int, seed: int) -> KernelClusters:
+    """Cluster rows from k-means++ starts, and return the clusters of least inertia, the first of equals.
+
+    Parameters
+    ----------
+    n_init : int
+        Starts.
+    max_iter : int
+        Of each start.
+    seed : int
+        Of the starts.
+    """
+    best: KernelClusters | None = None
+    for start in range(n_init):
+        chosen = choose_rows(rows, n_clusters, seed=seed, start=start)
+        found = improve(rows, labels_from_rows(rows, chosen), n_clusters=n_clusters, max_iter=max_iter)
+        if best is None or found.inertia < best.inertia * (1.0 - EQUAL):
+            best = found
+    assert best is not None  # there is a start
+    return best

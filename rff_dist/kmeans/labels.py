@@ -1,0 +1,254 @@
+"""Labels, distances and inertia of rows under clusters that were found."""
+
+from __future__ import annotations
+
+import operator
+import os
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rff_dist.data.blocks import BlockTask, Dataset, Rows
+from rff_dist.data.columns import Column
+from rff_dist.data.labelled import GroupedDataset
+from rff_dist.engines.protocol import Engine
+from rff_dist.errors import DataError
+from rff_dist.kmeans.agreement import Contingency, count_agreement
+from rff_dist.kmeans.cluster_sums import Centres
+from rff_dist.kmeans.lloyd_pass import centre_distances, label_rows
+from rff_dist.kmeans.starts import Clusters, measure
+from rff_dist.ridge.predict import write_output
+from rff_dist.statistics import inspection
+from rff_dist.storage.outputs import Output
+from rff_dist.typing import FloatArray
+
+
+def label_in_memory(dataset: Dataset, clusters: Clusters, *, engine: Engine) -> NDArray[np.int32]:
+    """Return each row's cluster, shape (n_samples,); ties go to the lowest.
+
+    Raises
+    ------
+    DataError
+        If the dataset does not fit the clusters, or values are not finite.
+    """
+    return np.concatenate(_parts(dataset, clusters, _label_part, engine=engine, label="label"))
+
+
+def distances_in_memory(dataset: Dataset, clusters: Clusters, *, engine: Engine) -> FloatArray:
+    """Return ‖z − c‖ of each row and centre, shape (n_samples, n_clusters).
+
+    Raises
+    ------
+    DataError
+        As `label_in_memory`.
+    """
+    return np.concatenate(_parts(dataset, clusters, _distance_part, engine=engine, label="distances"))
+
+
+def _parts(
+    dataset: Dataset,
+    clusters: Clusters,
+    compute: Callable[[Rows, Centres], list[NDArray[Any]]],
+    *,
+    engine: Engine,
+    label: str,
+) -> list[NDArray[Any]]:
+    check_columns(dataset, clusters)
+    return engine.map_reduce(
+        BlockTask(dataset, compute),
+        inspection.blocks_of(dataset),
+        clusters.state,
+        combine=operator.add,
+        label=label,
+    )
+
+
+def _label_part(rows: Rows, state: Centres) -> list[NDArray[Any]]:
+    return [label_rows(rows, state)]
+
+
+def _distance_part(rows: Rows, state: Centres) -> list[NDArray[Any]]:
+    return [centre_distances(rows, state)]
+
+
+def check_columns(dataset: Dataset, clusters: Clusters) -> None:
+    """Check that a dataset has the columns that clusters were found in.
+
+    Raises
+    ------
+    DataError
+        If it has another number of columns, or other names.
+    """
+    if dataset.n_features != clusters.feature_map.n_features:
+        raise DataError(
+            f"X has {dataset.n_features} features, but the clusters are expecting "
+            f"{clusters.feature_map.n_features} features"
+        )
+    expected, names = clusters.facts.get("feature_names"), dataset.feature_names
+    if expected and names and list(names) != list(expected):
+        raise DataError(
+            f"the columns of X are {list(names)}, but the clusters were found in {list(expected)}; "
+            "give the same columns in the same order"
+        )
+
+
+def inertia_of(dataset: Dataset, clusters: Clusters, *, engine: Engine) -> float:
+    """Return Σ w·‖z − c‖² of a dataset's rows and their nearest centres, in one pass.
+
+    Raises
+    ------
+    DataError
+        As `label_in_memory`, and if a weight is negative.
+    """
+    check_columns(dataset, clusters)
+    moments = inspection.inspect(dataset, engine=engine) if dataset.weighted else None
+    job = measure(dataset, clusters.feature_map, moments, engine=engine)
+    values = clusters.centres[np.newaxis]
+    return float(job.sums(values, label="score").inertias(job.centres(values), job.sum_of_squared_norms)[0])
+
+
+def evaluate(dataset: Dataset, labels: Column, clusters: Clusters, *, engine: Engine) -> Contingency:
+    """Count the rows of each known label in each cluster, in one pass; integers, without weights.
+
+    Parameters
+    ----------
+    labels : Column
+        The known label of each row.
+
+    Raises
+    ------
+    DataError
+        If the dataset does not fit the clusters, there are more or fewer labels than rows, or values are not
+        finite.
+    """
+    check_columns(dataset, clusters)
+    found: Contingency = engine.map_reduce(
+        BlockTask(GroupedDataset(dataset.without_targets(), labels), _count_rows),
+        inspection.blocks_of(dataset),
+        clusters.state,
+        combine=operator.add,
+        label="evaluate",
+    )
+    return found
+
+
+def _count_rows(rows: Rows, state: Centres) -> Contingency:
+    assert rows.groups is not None  # a `GroupedDataset` gave them
+    return count_agreement(rows.groups, label_rows(rows, state), state.values.shape[1])
+
+
+def write_labels(
+    dataset: Dataset,
+    clusters: Clusters,
+    url: str | os.PathLike[str],
+    *,
+    engine: Engine,
+    distances: bool = False,
+    overwrite: bool = False,
+) -> int:
+    """Write each row's cluster to a new Zarr group, as the int32 array `labels`.
+
+    With `distances` the float64 array `distances` beside it holds those to all centres, of shape
+    (n_samples, n_clusters). The pass is idempotent, and the output appears at `url` when it is complete.
+
+    Returns
+    -------
+    n_samples : int
+        Rows written.
+
+    Raises
+    ------
+    DataError
+        If the dataset does not fit the clusters, or values are not finite.
+    StorageError
+        If the output exists and `overwrite` is False, or cannot be written.
+    """
+    with stage_labels(
+        dataset, clusters, url, engine=engine, distances=distances, overwrite=overwrite
+    ) as staged:
+        staged.publish()
+    return staged.n_samples
+
+
+class StagedLabels:
+    """Labels that are all written, and appear when they are published; as a context, else thrown away.
+
+    Attributes
+    ----------
+    n_samples : int
+        Rows written.
+    """
+
+    def __init__(self, output: Output, n_samples: int, attributes: Mapping[str, Any]) -> None:
+        self.n_samples = n_samples
+        self._output: Output | None = output
+        self._attributes = attributes
+
+    def publish(self) -> None:
+        """Let the labels appear at their URL.
+
+        Raises
+        ------
+        StorageError
+            If they cannot.
+        """
+        if self._output is not None:
+            self._output.finish(dict(self._attributes))
+            self._output = None
+
+    def discard(self) -> None:
+        """Throw away labels that were not published."""
+        if self._output is not None:
+            self._output.discard()
+            self._output = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.discard()
+
+
+def stage_labels(
+    dataset: Dataset,
+    clusters: Clusters,
+    url: str | os.PathLike[str],
+    *,
+    engine: Engine,
+    distances: bool = False,
+    overwrite: bool = False,
+) -> StagedLabels:
+    """Write labels as `write_labels` does, but let them appear only when they are published.
+
+    What belongs to them, such as a model, can be stored in between: a reader finds all or none.
+    """
+    check_columns(dataset, clusters)
+    dataset = dataset.without_targets()
+    fields: list[Any] = [("labels", np.int32)]
+    if distances:
+        fields.append(("distances", np.float64, (clusters.n_clusters,)))
+    dtype = np.dtype(fields)
+    output = write_output(
+        dataset,
+        partial(_labelled_rows, dtype=dtype),
+        clusters.state,
+        url,
+        engine=engine,
+        label="label",
+        attributes=None,
+        dtype=dtype,
+        overwrite=overwrite,
+    )
+    attributes = {"feature_map_digest": clusters.feature_map.digest(), "n_clusters": clusters.n_clusters}
+    return StagedLabels(output, output.n_samples, attributes)
+
+
+def _labelled_rows(rows: Rows, state: Centres, *, dtype: np.dtype[Any]) -> NDArray[Any]:
+    labelled = np.empty(rows.block.n_samples, dtype)
+    labelled["labels"] = label_rows(rows, state)
+    if "distances" in (dtype.names or ()):
+        labelled["distances"] = centre_distances(rows, state)
+    return labelled

@@ -1,0 +1,579 @@
+"""What k-means starts from: checks, a pass that measures features, candidates and starts."""
+
+from __future__ import annotations
+
+import logging
+import operator
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from rff_dist.checks import check_count
+from rff_dist.data.blocks import Block, BlockTask, Dataset, Rows
+from rff_dist.data.samples import sample_rows
+from rff_dist.engines.protocol import Engine
+from rff_dist.errors import DataError, InvalidParameterError, PlanError, StatisticsError
+from rff_dist.features.feature_map import FeatureMap
+from rff_dist.frequencies.counter import derived_seed
+from rff_dist.kmeans.candidates import (
+    ChosenRows,
+    Points,
+    SeedChoice,
+    choose_centres,
+    choose_rows,
+    exchange_centres,
+    improve_centres,
+    weigh_points,
+    weighted_inertia,
+)
+from rff_dist.kmeans.cluster_sums import Centres, ClusterGrid, ClusterSums, fraction_bits_for
+from rff_dist.kmeans.lloyd_pass import measure_tiles, pass_bytes, sum_clusters
+from rff_dist.kmeans.skipped_rows import Course, LloydTask, sum_remembered
+from rff_dist.numerics.machine import available_memory
+from rff_dist.numerics.runs import as_runs
+from rff_dist.ridge.plan import PROCESS_BYTES
+from rff_dist.statistics import inspection, passes
+from rff_dist.statistics.moments import Moments
+from rff_dist.text import human_bytes
+from rff_dist.typing import FloatArray
+
+logger = logging.getLogger(__name__)
+
+INITS = ("k-means||", "k-means++")
+
+
+CACHES = ("labels", "features", "none")
+
+
+CACHE_BYTES = 2**30  # that a process remembers of labels, at most, and half of what it has left
+
+
+OVERSAMPLING, ROUNDS = 2, 5  # Bahmani et al. 2012, Sec. 5.3: l = 2k and five rounds
+
+
+LOCAL_SEARCH_STEPS = 20  # and one a cluster more
+
+
+START_STEPS = 10  # of Lloyd on the candidates
+
+
+CANDIDATE_ROWS = 4096  # all distinct rows of a dataset that small are candidates, whatever the start
+
+
+ALGORITHMS = ("lloyd", "minibatch", "progressive")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Clusters:
+    """Clusters of a dataset in features: all that rows are labelled with, and how they were found.
+
+    Attributes
+    ----------
+    feature_map : FeatureMap
+        With the standardizer of the inputs.
+    centres : float64 array of shape (n_clusters, n_components)
+        In Z.
+    weights : float64 array of shape (n_clusters,)
+        Sum of the weights of each cluster's rows; rows without weights count 1.
+    inertia : float
+        Σ w·‖z − c‖² of the rows and their nearest centres, in units of the kernel.
+    inertias : tuple of float
+        That of the centres before each pass, and of the last.
+    start_inertias : tuple of float
+        That of each start in the end; the smallest is this one's.
+    n_iter : int
+        Lloyd passes that moved this start's centres, not counting those on samples.
+    converged : bool
+        Whether they stopped before `max_iter`.
+    grid : ClusterGrid
+        Of the sums that the centres are means of.
+    facts : mapping
+        Of the dataset: its fingerprint and columns.
+    """
+
+    feature_map: FeatureMap
+    centres: FloatArray
+    weights: FloatArray
+    inertia: float
+    inertias: tuple[float, ...]
+    start_inertias: tuple[float, ...]
+    n_iter: int
+    converged: bool
+    grid: ClusterGrid
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def n_clusters(self) -> int:
+        """Clusters that were asked for."""
+        return len(self.centres)
+
+    @property
+    def n_filled(self) -> int:
+        """Clusters that have rows; fewer than asked for where there are fewer distinct rows."""
+        return int((self.weights > 0).sum())
+
+    @property
+    def state(self) -> Centres:
+        """What passes compare rows with."""
+        return Centres(self.feature_map, self.centres[np.newaxis], self.grid)
+
+
+def check_options(
+    *,
+    n_clusters: object,
+    init: object,
+    n_init: object,
+    max_iter: object,
+    tol: object,
+    algorithm: object = "lloyd",
+) -> None:
+    """Check the parameters of `find_clusters` that do not depend on the data.
+
+    Raises
+    ------
+    InvalidParameterError
+        If one is out of range.
+    """
+    for name, value in (("n_clusters", n_clusters), ("n_init", n_init), ("max_iter", max_iter)):
+        check_count(value, name)
+    number = isinstance(tol, int | float | np.integer | np.floating) and not isinstance(tol, bool)
+    if not number or not 0 <= tol < np.inf:  # type: ignore[operator]
+        raise InvalidParameterError(f"`tol` is {tol!r}; expected a number of at least 0")
+    if algorithm not in ALGORITHMS:
+        raise InvalidParameterError(f"unknown `algorithm` {algorithm!r}; expected one of {list(ALGORITHMS)}")
+    if isinstance(init, str):
+        if init not in INITS:
+            raise InvalidParameterError(
+                f"unknown `init` {init!r}; expected one of {sorted(INITS)}, or an array of centres"
+            )
+    elif n_init != 1:
+        raise InvalidParameterError(
+            f"`n_init` is {n_init} beside given centres, which are one start; leave it out"
+        )
+
+
+def check_cache(cache: object, cache_bytes: object) -> None:
+    """Check what `iterate` may remember.
+
+    Raises
+    ------
+    InvalidParameterError
+        If a parameter is out of range.
+    """
+    if cache not in CACHES:
+        raise InvalidParameterError(f"unknown `cache` {cache!r}; expected one of {sorted(CACHES)}")
+    number = isinstance(cache_bytes, int | np.integer) and not isinstance(cache_bytes, bool)
+    if cache_bytes is not None and (not number or cache_bytes < 0):  # type: ignore[operator]
+        raise InvalidParameterError(
+            f"`cache_bytes` is {cache_bytes!r}; expected None or a number of bytes of at least 0"
+        )
+
+
+def check_rows(dataset: Dataset, n_clusters: int) -> None:
+    """Check that there are as many rows as clusters.
+
+    Raises
+    ------
+    DataError
+        Otherwise.
+    """
+    inspection.blocks_of(dataset)  # refuses a dataset without rows
+    if dataset.n_samples < n_clusters:
+        raise DataError(
+            f"n_samples={dataset.n_samples} should be >= n_clusters={n_clusters}; ask for fewer clusters"
+        )
+
+
+def check_fits(
+    dataset: Dataset,
+    n_components: int,
+    numbers: Sequence[int],
+    *,
+    n_init: int,
+    init: object,
+    engine: Engine,
+) -> None:
+    """Check that the passes of some numbers of clusters fit in a worker's memory, before any of them.
+
+    Raises
+    ------
+    PlanError
+        With the memory needed and the memory there is.
+    """
+    largest = max(numbers)
+    check_memory(dataset, n_components, n_init * len(numbers), largest, engine=engine)
+    if isinstance(init, str) and _draws(init, dataset, largest):
+        check_memory(dataset, n_components, 1, _most_candidates(largest), engine=engine)
+
+
+def check_memory(
+    dataset: Dataset, n_components: int, n_starts: int, n_clusters: int, *, engine: Engine
+) -> int:
+    """Check that the sums and centres of a pass fit in a worker's memory; return the bytes left.
+
+    Raises
+    ------
+    PlanError
+        With the memory needed and the memory there is.
+    """
+    blocks = inspection.blocks_of(dataset)
+    needed = PROCESS_BYTES + pass_bytes(
+        n_components, n_starts * n_clusters, n_threads=engine.n_threads, n_blocks=len(blocks)
+    )
+    # as read, in float64 and in float32; and another one that is read ahead
+    needed += blocks[0].n_samples * dataset.n_features * (2 * dataset.dtype.itemsize + 12)
+    limit = engine.worker_memory or available_memory()
+    if needed > limit:
+        raise PlanError(
+            f"a worker needs {human_bytes(needed)} for {n_starts * n_clusters:_} centres "
+            f"(n_clusters={n_clusters:_}, starts={n_starts:_}, n_components={n_components:_}) but has "
+            f"{human_bytes(limit)}; ask for fewer clusters, starts or components, or give each process more "
+            "memory"
+        )
+    return int(limit - needed)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Measured:
+    """A dataset in features, and what all passes over it share.
+
+    Attributes
+    ----------
+    sum_of_squared_norms : float
+        Σ w·‖z‖².
+    weight : float
+        Σ w.
+    variance : float
+        Mean variance of Z's columns.
+    """
+
+    dataset: Dataset
+    feature_map: FeatureMap
+    grid: ClusterGrid
+    engine: Engine
+    sum_of_squared_norms: float = 0.0
+    weight: float = 1.0
+    variance: float = 0.0
+
+    def run[S, T](
+        self,
+        compute: Callable[[Rows, S], T],
+        state: S,
+        *,
+        label: str,
+        combine: Callable[[T, T], T] = operator.add,
+        blocks: Sequence[Block] | None = None,
+        run: str | None = None,
+    ) -> T:
+        """Run a pass over all blocks, or some; `run` is what processes remember of them is kept under."""
+        return self.engine.map_reduce(
+            BlockTask(self.dataset, compute, run),
+            inspection.blocks_of(self.dataset) if blocks is None else blocks,
+            state,
+            combine=combine,
+            label=label,
+        )
+
+    def centres(self, values: FloatArray, *, precise: bool = False, counts: tuple[int, ...] = ()) -> Centres:
+        """Return the state of a pass that compares rows with centres."""
+        return Centres(self.feature_map, values, self.grid, precise, counts)
+
+    def check_memory(self, n_init: int, n_clusters: int) -> int:
+        """Check that the sums and centres of a pass fit in a worker's memory; return the bytes left.
+
+        Raises
+        ------
+        PlanError
+            With the memory needed and the memory there is.
+        """
+        return check_memory(
+            self.dataset, self.feature_map.n_components, n_init, n_clusters, engine=self.engine
+        )
+
+    def sums(
+        self,
+        values: FloatArray,
+        *,
+        counts: tuple[int, ...] = (),
+        blocks: Sequence[Block] | None = None,
+        label: str = "lloyd",
+    ) -> ClusterSums:
+        """Run a Lloyd pass from centres of shape (n_init, n_clusters, n_components).
+
+        Raises
+        ------
+        PlanError
+            If it needs more memory than a worker has.
+        """
+        self.check_memory(*values.shape[:2])
+        state = self.centres(values, counts=counts)
+        sums = self.run(sum_clusters, state, label=label, blocks=blocks)
+        expected = sum(block.n_samples for block in blocks) if blocks is not None else self.dataset.n_samples
+        _check_counted(sums, expected)
+        return sums
+
+    def budget(self, n_init: int, n_clusters: int, *, cache: str, cache_bytes: int | None) -> int:
+        """Return the bytes that each process may remember beside such passes; parameters as for `iterate`.
+
+        Raises
+        ------
+        PlanError
+            If a pass needs more memory than a worker has.
+        """
+        left = self.check_memory(n_init, n_clusters) // 2
+        if cache == "none":
+            return 0
+        if cache_bytes is not None:
+            return int(cache_bytes)
+        return left if cache == "features" else min(CACHE_BYTES, left)
+
+    def course(self, n_init: int, n_clusters: int, *, cache: str, cache_bytes: int | None) -> Course:
+        """Return what the passes of a run of Lloyd's algorithm know of each other.
+
+        Raises
+        ------
+        PlanError
+            If a pass needs more memory than a worker has.
+        """
+        return Course(
+            inspection.blocks_of(self.dataset),
+            n_init,
+            n_clusters,
+            spread=self.variance * self.feature_map.n_components,
+            mean_norm=self.sum_of_squared_norms / self.weight,
+            n_components=self.feature_map.n_components,
+            budget=self.budget(n_init, n_clusters, cache=cache, cache_bytes=cache_bytes),
+            features=cache == "features",
+        )
+
+    def next_sums(self, course: Course, centres: Centres, starts: Sequence[int]) -> ClusterSums:
+        """Run a Lloyd pass that knows of those before it, from centres of some starts."""
+        state = course.state(centres, starts)
+        task: Any = LloydTask(self.dataset, course.run)
+        if self.dataset.is_lazy:  # the cluster reads the rows, whether they are needed or not
+            task = BlockTask(self.dataset, sum_remembered, course.run)
+        sums: ClusterSums = self.engine.map_reduce(
+            task, inspection.blocks_of(self.dataset), state, combine=operator.add, label="lloyd"
+        )
+        _check_counted(sums, self.dataset.n_samples)
+        course.note(state, sums)
+        return sums
+
+
+def _check_counted(sums: ClusterSums, expected: int) -> None:
+    if sums.n_samples != expected:
+        raise StatisticsError(f"a pass counted {sums.n_samples:_} of {expected:_} rows; run it again")
+
+
+def measure(
+    dataset: Dataset, feature_map: FeatureMap, moments: Moments | None, *, engine: Engine
+) -> Measured:
+    """Fix the grid of the sums, and measure norms and variance, in a pass or two.
+
+    Parameters
+    ----------
+    moments : Moments, or None
+        From `statistics.inspection.inspect`; rows with weights need them.
+
+    Raises
+    ------
+    DataError
+        If values are not finite, or all weights are zero.
+    """
+    weight_exponent = 0 if moments is None else passes.weight_grid(moments)["weight_exponent"]
+    job = Measured(
+        dataset, feature_map, ClusterGrid(fraction_bits_for(dataset.n_samples), weight_exponent), engine
+    )
+    if not feature_map.bounded or feature_map.whitener is not None:
+        largest = job.run(measure_tiles, feature_map, label="measure", combine=np.maximum)
+        exponents = np.where(largest > 0, np.frexp(largest)[1], 0)
+        job = replace(job, grid=replace(job.grid, exponents=as_runs(exponents)))
+    origin = job.centres(np.zeros((1, 1, feature_map.n_components)))
+    sums = job.run(partial(sum_clusters, squared_norms=True), origin, label="norms")
+    _check_counted(sums, dataset.n_samples)
+    squared_norms = sums.sum_of_squared_norms(origin)
+    mean = sums.means(origin)
+    weight = float(sums.cluster_weights(job.grid).sum())
+    if not weight > 0:
+        raise DataError("all sample weights are zero; at least one row must count")
+    spread = float(sums.inertias(replace(origin, values=mean), squared_norms)[0])
+    variance = spread / weight / feature_map.n_components
+    return replace(job, sum_of_squared_norms=squared_norms, weight=weight, variance=variance)
+
+
+def read_centres(init: Any, feature_map: FeatureMap, n_clusters: int) -> FloatArray:
+    """Return given centres in Z, of shape (n_clusters, n_components).
+
+    Parameters
+    ----------
+    init : array-like of shape (n_clusters, n_features) or (n_clusters, n_components)
+        Rows of inputs, whose features are taken, or centres in Z; the former where both fit.
+
+    Raises
+    ------
+    DataError
+        If it has another shape, or values that are not finite.
+    """
+    try:
+        centres = np.asarray(init, np.float64)
+        if centres.ndim == 0:
+            raise TypeError("a single value")
+    except (TypeError, ValueError) as error:
+        raise InvalidParameterError(
+            f"`init` is a {type(init).__name__}; expected one of {sorted(INITS)}, or an array of centres"
+        ) from error
+    shapes = [(n_clusters, feature_map.n_features), (n_clusters, feature_map.n_components)]
+    if centres.shape not in shapes:
+        raise DataError(
+            f"The shape of the initial centers {centres.shape} does not match the number of clusters "
+            f"{n_clusters}: expected {shapes[0]} as rows of inputs, or {shapes[1]} as centres in features"
+        )
+    if not np.isfinite(centres).all():
+        raise DataError("`init` contains NaN or infinity; expected finite centres")
+    if centres.shape == shapes[0]:
+        centres = feature_map.transform(centres, dtype=np.float64)
+    return centres
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Candidates:
+    """Rows that centres are chosen among.
+
+    Attributes
+    ----------
+    points : float64 array of shape (n_candidates, n_components)
+        In Z.
+    weights : float64 array of shape (n_candidates,)
+        How much of the dataset each stands for.
+    drawn : bool
+        Whether they were drawn from all rows by k-means||; else they are a sample.
+    """
+
+    points: FloatArray
+    weights: FloatArray
+    drawn: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Starts:
+    """Centres to begin with, of one number of clusters or several.
+
+    Attributes
+    ----------
+    values : float64 array of shape (n_starts, n_clusters, n_components)
+        In Z; 0 where a start has fewer centres than the largest.
+    counts : tuple of int
+        Centres of each start.
+    """
+
+    values: FloatArray
+    counts: tuple[int, ...]
+
+    def __len__(self) -> int:
+        return len(self.counts)
+
+
+def _draws(init: str, dataset: Dataset, n_clusters: int) -> bool:
+    """Return whether candidates are drawn from all rows, in passes."""
+    return init == "k-means||" and dataset.n_samples > _sample_size(n_clusters)
+
+
+def _most_candidates(n_clusters: int) -> int:
+    return 1 + ROUNDS * OVERSAMPLING * n_clusters
+
+
+def _sample_size(n_clusters: int) -> int:
+    return max(CANDIDATE_ROWS, 4 * n_clusters)
+
+
+def find_candidates(
+    job: Measured,
+    init: str,
+    *,
+    n_clusters: int,
+    seed: int,
+    cache: str = "labels",
+    cache_bytes: int | None = None,
+) -> Candidates:
+    """Find the rows that up to `n_clusters` centres are chosen among; parameters as for `find_clusters`."""
+    if _draws(init, job.dataset, n_clusters):
+        budget = job.budget(1, _most_candidates(n_clusters), cache=cache, cache_bytes=cache_bytes)
+        return Candidates(*_draw_candidates(job, n_clusters, seed, budget), drawn=True)
+    return Candidates(*_sample_candidates(job, _sample_size(n_clusters), seed), drawn=False)
+
+
+def choose_starts(candidates: Candidates, numbers: Sequence[int], *, n_init: int, seed: int) -> Starts:
+    """Choose the centres of `n_init` starts for each number of clusters.
+
+    Each is the best of three solutions for the weighted candidates, which cost no pass: two by greedy
+    k-means++ and one of these by local search, all after some Lloyd steps. A lone choice by k-means++ often
+    has two centres in one cluster, and one by local search at times none in a ring.
+    """
+    counts = tuple(number for number in numbers for _ in range(n_init))
+    values = np.zeros((len(counts), max(numbers), candidates.points.shape[1]))
+    for i, number in enumerate(counts):
+        values[i, :number] = _choose_start(candidates, number, derived_seed(seed, i % n_init))
+    return Starts(values, counts)
+
+
+def _choose_start(candidates: Candidates, n_clusters: int, seed: int) -> FloatArray:
+    points, weights = candidates.points, candidates.weights
+    chosen = [choose_centres(points, weights, n_clusters, seed=own) for own in (seed, derived_seed(seed, 0))]
+    if len(chosen[0]) < n_clusters:
+        logger.warning("%d candidates for %d centres are distinct", len(chosen[0]), n_clusters)
+        # a repeated centre gets no rows, since ties go to the lowest index
+        repeated = np.repeat(chosen[0][:1], n_clusters - len(chosen[0]))
+        return np.asarray(points[np.concatenate([chosen[0], repeated])])
+    n_steps = LOCAL_SEARCH_STEPS + n_clusters
+    chosen.append(exchange_centres(points, weights, chosen[0], n_steps=n_steps, seed=seed))
+    solutions = [improve_centres(points, weights, points[some], max_iter=START_STEPS) for some in chosen]
+    return min(solutions, key=lambda centres: weighted_inertia(points, weights, centres))
+
+
+def _sample_candidates(job: Measured, size: int, seed: int) -> tuple[FloatArray, FloatArray]:
+    """Return the distinct rows of a seeded sample in Z, sorted, and their weights."""
+    X, _, weights = sample_rows(job.dataset, seed, n_rows=size)
+    inputs = job.feature_map.prepare(X)
+    _, first, groups = np.unique(inputs, axis=0, return_index=True, return_inverse=True)
+    counts = np.bincount(groups.ravel(), weights=weights).astype(np.float64)
+    return job.feature_map.transform(X[first], dtype=np.float64), counts
+
+
+def _draw_candidates(job: Measured, n_clusters: int, seed: int, budget: int) -> tuple[FloatArray, FloatArray]:
+    """Draw candidates by k-means||, and weight them by the rows that are nearest to them.
+
+    Processes remember how far each row is from the candidates so far, 8 or 12 bytes a row within the budget:
+    a pass then compares it with those alone that the last one drew.
+
+    References
+    ----------
+    Bahmani et al. (2012), Alg. 2. Each round draws 2 · n_clusters rows, not that many on average.
+    """
+    X, _, _ = sample_rows(job.dataset, seed, n_rows=1)
+    # where rows are close together for float32, distances need float64
+    spread = job.variance * job.feature_map.n_components
+    precise = spread < 1e-3 * job.sum_of_squared_norms / job.weight
+    drawn = job.feature_map.transform(X, dtype=np.float64)
+    points, size = Points((), uuid.uuid4().hex, budget), OVERSAMPLING * n_clusters
+    try:
+        for turn in range(ROUNDS):
+            points = replace(points, groups=(*points.groups, job.centres(drawn[np.newaxis], precise=precise)))
+            chosen: ChosenRows = job.run(
+                choose_rows, SeedChoice(points, size, seed), label=f"candidates {turn + 1}", run=points.run
+            )
+            drawn = chosen.features
+            if len(drawn) < size:
+                break
+        if len(drawn):
+            points = replace(points, groups=(*points.groups, job.centres(drawn[np.newaxis], precise=precise)))
+        sums: ClusterSums = job.run(weigh_points, points, label="weights", run=points.run)
+    finally:
+        job.engine.forget(points.run)
+    _check_counted(sums, job.dataset.n_samples)
+    weights = sums.cluster_weights(job.grid)[0]
+    counts = weights > 0
+    return np.concatenate([group.values[0] for group in points.groups])[counts], weights[counts]

@@ -1,0 +1,182 @@
+"""Sums without rounding: integers that add up to the same bits in any order and grouping.
+
+`ExactSum` holds any float64 values, whatever their size: a few arrays of 32-bit digits. The D x D
+Gram is too large for that; `ridge_statistics` keeps it on a fixed-point grid, which its bound allows.
+
+References
+----------
+Demmel & Nguyen (2015) on reproducible sums; Kulisch (2013) on long accumulators.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rff_dist.errors import DataError, StatisticsError
+from rff_dist.typing import FloatArray, IntArray
+
+_BITS = 32
+_MASK = (1 << _BITS) - 1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ExactSum:
+    """An array of exact sums of float64 values, in base 2**32, in canonical form.
+
+    Attributes
+    ----------
+    lowest : int
+        The first digit counts multiples of 2**(32 * lowest).
+    digits : int64 array of shape (n_digits + 1, ...)
+        Digits from 0 to 2**32 - 1, least significant first, then a last one of 0 or -1 for the sign.
+    """
+
+    lowest: int
+    digits: IntArray
+
+    @classmethod
+    def of(cls, values: FloatArray) -> Self:
+        """Return `values` themselves as exact sums.
+
+        Raises
+        ------
+        DataError
+            If a value is NaN or infinite.
+        """
+        if not np.isfinite(values).all():
+            raise DataError("a sum is not finite: values overflow float64; scale them down")
+        mantissas, exponents = np.frexp(values)
+        integers = (mantissas * 2.0**53).astype(np.int64)
+        position, shift = np.divmod(exponents.astype(np.int64) - 53, _BITS)
+        position = np.where(
+            integers == 0, 0 if not integers.any() else position[integers != 0].min(), position
+        )
+        # a 53-bit integer shifted by up to 31 bits spans three digits; each part stays below 2**63
+        low = (integers & _MASK) << shift
+        high = (integers >> _BITS) << shift
+        parts = (low & _MASK, (low >> _BITS) + (high & _MASK), high >> _BITS)
+        lowest = int(position.min()) if values.size else 0
+        spread = int(position.max()) - lowest if values.size else 0
+        digits = np.zeros((spread + 4, *values.shape), np.int64)
+        for step in range(spread + 1):
+            here = position == lowest + step
+            for k, part in enumerate(parts):
+                digits[step + k] += np.where(here, part, 0)
+        return cls(*_canonical(lowest, digits))
+
+    @classmethod
+    def zeros(cls, shape: tuple[int, ...]) -> Self:
+        """Return sums of nothing."""
+        return cls(0, np.zeros((1, *shape), np.int64))
+
+    @classmethod
+    def by_group(cls, values: FloatArray, groups: NDArray[Any], n_groups: int) -> Self:
+        """Return the sums of `values` of each group 0, 1, …, which `groups` gives of each, shape (n_groups,).
+
+        Raises
+        ------
+        DataError
+            If a value is NaN or infinite.
+        """
+        each = cls.of(values)
+        # digit by digit: each is below 2**32, and there are fewer than 2**31 values
+        digits = np.zeros((len(each.digits) + 1, n_groups), np.int64)
+        for k, row in enumerate(each.digits):
+            np.add.at(digits[k], groups, row)
+        return cls(*_canonical(each.lowest, digits))
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the sums."""
+        return self.digits.shape[1:]
+
+    def leading(self, count: int) -> Self:
+        """Return the sums of the first `count` places of the first axis."""
+        return type(self)(*_canonical(self.lowest, self.digits[:, :count].copy()))
+
+    def value(self) -> FloatArray:
+        """Return the sums in float64, within one unit in the last place.
+
+        Raises
+        ------
+        DataError
+            If a sum is larger than float64 holds.
+        """
+        negative = self.digits[-1] < 0
+        magnitude = np.where(negative, -self.digits, self.digits)
+        _carry(magnitude)
+        total = np.zeros(self.shape)
+        with np.errstate(over="ignore"):
+            for k in range(len(magnitude) - 1, -1, -1):
+                total += np.ldexp(magnitude[k].astype(np.float64), _BITS * (self.lowest + k))
+        if not np.isfinite(total).all():
+            raise DataError("a sum is larger than float64 holds; scale the values down")
+        return np.where(negative, -total, total)
+
+    def _combined(self, other: ExactSum, sign: int) -> Self:
+        if self.shape != other.shape:
+            raise StatisticsError(f"cannot add sums of shape {self.shape} and {other.shape}")
+        lowest = min(self.lowest, other.lowest)
+        top = max(self.lowest + len(self.digits), other.lowest + len(other.digits))
+        digits = np.zeros((top - lowest + 1, *self.shape), np.int64)
+        for term, factor in ((self, 1), (other, sign)):
+            offset = term.lowest - lowest
+            digits[offset : offset + len(term.digits)] += factor * term.digits
+        return type(self)(*_canonical(lowest, digits))
+
+    def __add__(self, other: ExactSum) -> Self:
+        return self._combined(other, 1)
+
+    def __sub__(self, other: ExactSum) -> Self:
+        return self._combined(other, -1)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, ExactSum):
+            return NotImplemented
+        return self.lowest == other.lowest and np.array_equal(self.digits, other.digits)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def update_digest(self, hasher: hashlib._Hash) -> None:
+        """Feed the canonical form to a hash."""
+        hasher.update(f"{self.lowest} {self.digits.shape}".encode())
+        hasher.update(np.ascontiguousarray(self.digits).astype("<i8", copy=False).tobytes())
+
+
+def _carry(digits: IntArray) -> None:
+    """Bring all digits but the last into 0 ... 2**32 - 1, in place."""
+    for k in range(len(digits) - 1):
+        digits[k + 1] += digits[k] >> _BITS
+        digits[k] &= _MASK
+
+
+def _canonical(lowest: int, digits: IntArray) -> tuple[int, IntArray]:
+    """Carry, then drop digits that say nothing, so that equal sums have equal digits.
+
+    The last digit must be free to take the carry, and is 0 or -1 after it.
+    """
+    _carry(digits)
+    while len(digits) > 1 and (digits[-2] == (digits[-1] & _MASK)).all():
+        digits = np.concatenate([digits[:-2], digits[-1:]])
+    first = 0
+    while first < len(digits) - 1 and not digits[first].any():
+        first += 1
+    if len(digits) - first == 1 and not digits[-1].any():
+        return 0, digits[-1:].copy()
+    return lowest + first, np.ascontiguousarray(digits[first:])
+
+
+def exact_sum_arrays(prefix: str, total: ExactSum) -> dict[str, NDArray[Any]]:
+    """Return the arrays that store `total`; `exact_sum_from_arrays` is the way back."""
+    return {f"{prefix}_lowest": np.array(total.lowest, np.int64), f"{prefix}_digits": total.digits}
+
+
+def exact_sum_from_arrays(prefix: str, arrays: Mapping[str, NDArray[Any]]) -> ExactSum:
+    """Read what `exact_sum_arrays` returned."""
+    return ExactSum(int(arrays[f"{prefix}_lowest"]), np.asarray(arrays[f"{prefix}_digits"], np.int64))

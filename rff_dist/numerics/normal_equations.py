@@ -1,0 +1,44 @@
+"""The system that ridge regression solves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rff_dist.typing import FloatArray
+
+
+@dataclass(frozen=True, slots=True)
+class NormalEquations:
+    """The system (gram + alpha·I)·w = moments that ridge regression solves, in float64.
+
+    Attributes
+    ----------
+    gram : float64 array of shape (n_components, n_components)
+        Z'Z, symmetric; centred (Z'Z − n·z̄z̄') where an intercept is fitted.
+    moments : float64 array of shape (n_components, n_targets)
+        Z'Y, centred likewise.
+    total_sum_of_squares : float64 array of shape (n_targets,)
+        Sum of squares of each (centred) target.
+    feature_means : float64 array of shape (n_components,)
+        z̄, zero without an intercept.
+    target_means : float64 array of shape (n_targets,)
+        ȳ, zero without an intercept.
+    n_samples : int
+        Observations; see `RidgeStatistics.n_observations`.
+    sum_of_weights : float
+        Of the rows. Over `n_samples` it is the mean weight of an observation.
+    fit_intercept : bool
+        Whether an intercept, which costs one degree of freedom, is fitted.
+    gram_error : float
+        What rounding to the sums' grid may have added to an eigenvalue of the Gram.
+    """
+
+    gram: FloatArray
+    moments: FloatArray
+    total_sum_of_squares: FloatArray
+    feature_means: FloatArray
+    target_means: FloatArray
+    n_samples: int
+    sum_of_weights: float
+    fit_intercept: bool
+    gram_error: float = 0.0

@@ -1,0 +1,221 @@
+"""The answer of a ridge solve and how far it can be trusted: failure is data, with causes and remedies."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from rff_dist.errors import InvalidParameterError, SolveError
+from rff_dist.numerics.machine import available_cores
+from rff_dist.numerics.normal_equations import NormalEquations
+from rff_dist.typing import FloatArray
+
+
+class SolveStatus(StrEnum):
+    """How a ridge system was solved; `causes` and `remedies` are sentences for a person."""
+
+    OK = "ok"
+    ILL_CONDITIONED = "ill_conditioned"
+    RANK_DEFICIENT = "rank_deficient"
+
+    @property
+    def causes(self) -> tuple[str, ...]:
+        """What usually leads to this status."""
+        return _CAUSES[self]
+
+    @property
+    def remedies(self) -> tuple[str, ...]:
+        """What usually helps."""
+        return _REMEDIES[self]
+
+
+_CAUSES = {
+    SolveStatus.OK: (),
+    SolveStatus.ILL_CONDITIONED: (
+        "alpha is below the rounding error of the Gram matrix, so some coefficients are rounding error too",
+        "the length scale is wide for the data, or the features nearly repeat each other",
+    ),
+    SolveStatus.RANK_DEFICIENT: (
+        "there are fewer independent rows than components",
+        "some features repeat each other or are constant",
+    ),
+}
+_REMEDIES = {
+    SolveStatus.OK: (),
+    SolveStatus.ILL_CONDITIONED: (
+        'raise alpha above the floor, or let alpha="auto" choose it',
+        "use a shorter length scale or fewer components",
+    ),
+    SolveStatus.RANK_DEFICIENT: (
+        'use an alpha above the floor, or let alpha="auto" choose it',
+        "use more rows or fewer components",
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RidgeSolution:
+    """Coefficients that minimise ‖y − intercept − Zw‖² + alpha·‖w‖², one column per target.
+
+    Attributes
+    ----------
+    coefficients : float64 array of shape (n_components, n_targets)
+        Weights of the normalised features.
+    intercept : float64 array of shape (n_targets,)
+        ȳ − z̄'w; zero without an intercept.
+    alpha : float64 array of shape (n_targets,)
+        The penalty of each target.
+    residual_sum_of_squares : float64 array of shape (n_targets,)
+        Of the training rows; at least 0. True value within `rss_error_bound` of it.
+    rss_error_bound : float64 array of shape (n_targets,)
+        Rounding error of `residual_sum_of_squares`. A residual below its bound is not resolved:
+        say "at most the bound", not "zero".
+    effective_rank : int
+        Directions of the feature space that the solution uses.
+    floor : float
+        n_components · eps · (largest eigenvalue of the Gram), or the rounding of the sums' grid where that
+        is larger: eigenvalues below it are rounding error.
+    status : SolveStatus
+        How it went, with causes and remedies.
+    """
+
+    coefficients: FloatArray
+    intercept: FloatArray
+    alpha: FloatArray
+    residual_sum_of_squares: FloatArray
+    rss_error_bound: FloatArray
+    effective_rank: int
+    floor: float
+    status: SolveStatus
+
+
+class TargetSummary(Protocol):
+    """What the normal equations and their spectrum both know about features and targets."""
+
+    @property
+    def total_sum_of_squares(self) -> FloatArray:
+        """Sum of squares of each (centred) target, shape (n_targets,)."""
+        ...
+
+    @property
+    def feature_means(self) -> FloatArray:
+        """z̄, shape (n_components,)."""
+        ...
+
+    @property
+    def target_means(self) -> FloatArray:
+        """ȳ, shape (n_targets,)."""
+        ...
+
+
+def make_solution(
+    summary: TargetSummary,
+    coefficients: FloatArray,
+    alpha: FloatArray,
+    *,
+    rss: FloatArray,
+    effective_rank: int,
+    floor: float,
+    status: SolveStatus,
+) -> RidgeSolution:
+    """Complete a solution from its coefficients and the residual as computed, which may be negative."""
+    return RidgeSolution(
+        coefficients=coefficients,
+        intercept=summary.target_means - summary.feature_means @ coefficients,
+        alpha=alpha,
+        residual_sum_of_squares=np.maximum(rss, 0.0),
+        rss_error_bound=rss_error_bound(
+            np.square(coefficients).sum(axis=0),
+            summary.total_sum_of_squares,
+            n_components=len(coefficients),
+            floor=floor,
+        ),
+        effective_rank=effective_rank,
+        floor=floor,
+        status=status,
+    )
+
+
+def rss_error_bound(
+    squared_norm: FloatArray, total_sum_of_squares: FloatArray, *, n_components: int, floor: float
+) -> FloatArray:
+    """Bound the rounding error of a residual computed from sums, c − 2w'B + w'Aw.
+
+    An error E of the Gram moves the residual by at most 3·‖E‖·‖w‖² to first order: w'Ew directly and
+    2·alpha·w'(A + alpha)⁻¹Ew through w. ‖E‖ is taken as the floor. The sums themselves, each at
+    most about the total sum of squares, add n_components·eps of it each.
+    """
+    eps = float(np.finfo(np.float64).eps)
+    return 3.0 * floor * squared_norm + 4.0 * n_components * eps * total_sum_of_squares
+
+
+def check_equations(equations: NormalEquations) -> None:
+    """Refuse shapes that do not belong together and values that are not finite.
+
+    Only the upper triangle of the Gram is looked at, a strip of rows at a time.
+
+    Raises
+    ------
+    SolveError
+        If shapes disagree, or the Gram or the moments hold NaN or infinity.
+    """
+    gram, moments = equations.gram, equations.moments
+    if gram.ndim != 2 or gram.shape[0] != gram.shape[1] or moments.ndim != 2 or len(moments) != len(gram):
+        raise SolveError(
+            f"normal equations do not fit together: gram has shape {gram.shape}, moments {moments.shape}; "
+            f"expected (n_components, n_components) and (n_components, n_targets)"
+        )
+    if 0 in moments.shape:
+        raise SolveError(
+            f"nothing to solve: moments have shape {moments.shape}; expected components and targets"
+        )
+    for start in range(0, len(gram), 512):
+        strip = np.triu(gram[start : start + 512, start:])
+        if not np.isfinite(strip).all():
+            row, column = np.argwhere(~np.isfinite(strip))[0] + start
+            raise SolveError(
+                f"gram[{row}, {column}] is {gram[row, column]}; expected finite numbers. "
+                f"Look for NaN or infinity in the rows that were summed"
+            )
+    for name in ("moments", "total_sum_of_squares", "feature_means", "target_means"):
+        if not np.isfinite(getattr(equations, name)).all():
+            raise SolveError(f"{name} of the normal equations hold NaN or infinity; expected finite numbers")
+
+
+def check_alpha(alpha: ArrayLike, n_targets: int) -> FloatArray:
+    """Return one penalty per target, float64 of shape (n_targets,).
+
+    Raises
+    ------
+    InvalidParameterError
+        If a penalty is negative or not finite, or their number is neither one nor `n_targets`.
+    """
+    values = np.asarray(alpha)
+    if values.dtype.kind not in "iuf" or not np.isfinite(values).all() or (values < 0).any():
+        raise InvalidParameterError(f"`alpha` is {alpha!r}; expected finite numbers in [0, inf)")
+    if values.shape not in {(), (n_targets,)}:
+        raise InvalidParameterError(
+            f"`alpha` has shape {values.shape}; expected one number or one for each of {n_targets} targets"
+        )
+    return np.broadcast_to(values.astype(np.float64), (n_targets,)).copy()
+
+
+def check_n_threads(n_threads: object) -> int:
+    """Return the number of threads to use: as given, or the cores this process may run on.
+
+    The environment (OMP_NUM_THREADS, which Dask's workers and its local cluster set to 1) has no say.
+
+    Raises
+    ------
+    InvalidParameterError
+        If it is not an integer of at least 1.
+    """
+    if n_threads is None:
+        return available_cores()
+    if isinstance(n_threads, bool) or not isinstance(n_threads, int) or n_threads < 1:
+        raise InvalidParameterError(f"`n_threads` is {n_threads!r}; expected None or an integer in [1, inf)")
+    return n_threads

@@ -1,0 +1,152 @@
+"""Threads that share out whole tiles, each with single-threaded BLAS."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+from threadpoolctl import ThreadpoolController
+
+from rff_dist.numerics.machine import available_cores
+
+threads_in_use: ContextVar[int] = ContextVar("n_threads", default=1)
+
+
+@contextlib.contextmanager
+def using_threads(n_threads: int) -> Iterator[None]:
+    """Let block functions use `n_threads` threads, each with single-threaded BLAS.
+
+    Threads share out whole tiles, so no bit of a result depends on their number; BLAS with
+    threads of its own cuts its sums by their number, and crashes on large symmetric products.
+    """
+    token = threads_in_use.set(n_threads)
+    try:
+        with limit_blas(1):
+            yield
+    finally:
+        threads_in_use.reset(token)
+
+
+class _Inline(Executor):
+    """Runs tasks at once, in the calling thread: what one thread needs."""
+
+    def map(self, fn: Callable[..., Any], *iterables: Any, **_: Any) -> Iterator[Any]:
+        return iter([fn(*arguments) for arguments in zip(*iterables, strict=False)])
+
+
+def executor_of(n_threads: int) -> Executor:
+    """Return an executor of so many threads; of one thread, the calling one."""
+    return _Inline() if n_threads == 1 else ThreadPoolExecutor(n_threads)
+
+
+class SpareMemory:
+    """Memory that threads hand on: fresh pages of the system take longer than what is written there."""
+
+    def __init__(self) -> None:
+        self._arrays: deque[NDArray[Any]] = deque()
+
+    def take(self, size: int, dtype: DTypeLike) -> NDArray[Any]:
+        """Return an array of one dimension with at least `size` numbers, of any value."""
+        try:
+            array = self._arrays.popleft()
+        except IndexError:
+            return np.empty(size, dtype)
+        return array if len(array) >= size and array.dtype == dtype else np.empty(size, dtype)
+
+    def give(self, array: NDArray[Any]) -> None:
+        """Hand on an array that is no longer used."""
+        self._arrays.append(array)
+
+
+def share_out[A](function: Callable[[A], None], items: Iterable[A]) -> None:
+    """Call a function with each item, shared out among the threads of `using_threads`, this one included."""
+    left = deque(items)
+
+    def work() -> None:
+        while True:
+            try:
+                item = left.popleft()
+            except IndexError:
+                return
+            function(item)
+
+    n_others = min(threads_in_use.get(), len(left)) - 1
+    if n_others < 1:
+        work()
+        return
+    with ThreadPoolExecutor(n_others) as pool:
+        others = [pool.submit(work) for _ in range(n_others)]
+        try:
+            work()
+        except BaseException:
+            left.clear()
+            raise
+        for other in others:
+            other.result()
+
+
+def even_height(n_rows: int, most: int, *, multiple: int) -> int:
+    """Return the rows of tiles of which each thread of `using_threads` gets equally many.
+
+    Parameters
+    ----------
+    n_rows : int
+        To be cut.
+    most : int
+        Rows that a tile may have, a multiple of `multiple`.
+    multiple : int
+        What the result is a multiple of.
+    """
+    n_threads = threads_in_use.get()
+    n_tiles = -(-max(1, n_rows) // (most * n_threads)) * n_threads
+    return -(-max(1, n_rows) // (n_tiles * multiple)) * multiple
+
+
+def falling_tiles(n_rows: int, most: int, *, multiple: int, least: int) -> list[slice]:
+    """Cut rows into tiles that become smaller towards the end: threads that share them out end together.
+
+    Each is half of what is left for a thread of `using_threads` (Polychronopoulos & Kuck 1987, guided
+    self-scheduling). With one thread all are as large as they may be.
+
+    Parameters
+    ----------
+    most, least : int
+        Rows of the largest and the smallest tiles, multiples of `multiple`.
+    multiple : int
+        What all but the last one are multiples of.
+    """
+    n_threads, tiles, first = threads_in_use.get(), [], 0
+    while first < n_rows:
+        share = most if n_threads == 1 else (n_rows - first) // (2 * n_threads * multiple) * multiple
+        last = min(n_rows, first + min(most, max(least, share)))
+        tiles.append(slice(first, last))
+        first = last
+    return tiles
+
+
+def limit_blas(n_threads: int) -> AbstractContextManager[object]:
+    """Let BLAS and OpenMP use `n_threads` threads for a while: `threadpool_limits`, without its 8 ms."""
+    limiter: AbstractContextManager[object] = _libraries(len(sys.modules)).limit(limits=n_threads)
+    return limiter
+
+
+@lru_cache(maxsize=1)
+def _libraries(n_modules: int) -> ThreadpoolController:
+    """List the libraries with threads of their own, anew when modules may have brought more."""
+    return ThreadpoolController()
+
+
+@contextmanager
+def tile_pool(n_threads: int | None = None) -> Iterator[Executor]:
+    """Open a pool to run tiles in, all cores of the process by default, with BLAS on one thread each."""
+    with limit_blas(1), ThreadPoolExecutor(n_threads or available_cores()) as pool:
+        yield pool

@@ -1,0 +1,355 @@
+"""Kernel PCA as plain functions: inspect → draw → accumulate without targets → eigenvectors → project."""
+
+from __future__ import annotations
+
+import logging
+import operator
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from rff_dist.checks import check_count
+from rff_dist.data.blocks import BlockTask, Dataset, Rows
+from rff_dist.engines.protocol import Engine
+from rff_dist.errors import DataError, InvalidParameterError
+from rff_dist.features.feature_map import FeatureMap
+from rff_dist.features.for_dataset import check_width
+from rff_dist.features.nystrom import Nystrom
+from rff_dist.features.principal import PrincipalFeatureMap
+from rff_dist.frequencies.designs import Design
+from rff_dist.kernels.base import Kernel, LengthScale
+from rff_dist.pca.components import (
+    DegreeAccumulation,
+    Degrees,
+    DegreeStatistics,
+    FeatureSums,
+    PrincipalComponents,
+    Projection,
+    accumulate_normalized_rows,
+    degrees_from,
+    principal_components,
+    project_rows,
+    projection_of,
+    spectral_components,
+    sum_features,
+)
+from rff_dist.ridge import fit as pipeline
+from rff_dist.ridge.linear_model import LinearModel
+from rff_dist.ridge.predict import write_output
+from rff_dist.statistics import inspection, passes
+from rff_dist.statistics.accumulate import Accumulation
+from rff_dist.statistics.moments import Moments
+from rff_dist.statistics.ridge_statistics import RidgeStatistics
+from rff_dist.typing import FloatArray
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KernelComponents:
+    """Kernel principal components of a dataset: all that rows are projected with.
+
+    Attributes
+    ----------
+    feature_map : FeatureMap
+        With the standardizer of the inputs.
+    statistics : RidgeStatistics
+        The exact sums, without targets; of rows of weight w/degree where features were normalised.
+    degrees : Degrees, or None
+        Of degree-normalised features.
+    volume : float
+        Sum of the degrees.
+    n_floored : int
+        Rows whose degree was below the floor, and counts as the floor.
+    """
+
+    feature_map: FeatureMap
+    statistics: RidgeStatistics
+    principal: PrincipalComponents
+    degrees: Degrees | None = None
+    volume: float = 1.0
+    n_floored: int = 0
+
+    def projection(self, *, whiten: bool = False) -> Projection:
+        """Return what gives rows their scores; with `whiten` of variance 1."""
+        return projection_of(
+            self.principal, self.feature_map, degrees=self.degrees, volume=self.volume, whiten=whiten
+        )
+
+    def features(self) -> PrincipalFeatureMap:
+        """Return a feature map whose features are the scores: what clusters are found in."""
+        projection, feature_map = self.projection(), self.feature_map
+        return PrincipalFeatureMap(
+            feature_map.with_standardizer(None),
+            projection.linear.raw_coefficients,
+            projection.linear.intercept,
+            projection.offset,
+            projection.floor,
+            feature_map.standardizer,
+        )
+
+
+def fit_components(
+    dataset: Dataset,
+    kernel: Kernel,
+    *,
+    engine: Engine,
+    n_components: int = 2,
+    length_scale: str | LengthScale | None = "auto",
+    n_random_features: int = 2048,
+    features: str | Nystrom = "fourier",
+    design: str | Design = "orthogonal",
+    map: str = "pairs",
+    standardize: bool | str = False,
+    normalize: str | None = None,
+    seed: int = 0,
+) -> KernelComponents:
+    """Compute kernel principal components: a cheap pass, one of O(n_samples · D²), and O(D³).
+
+    Parameters
+    ----------
+    dataset : Dataset
+        Targets are not looked at.
+    n_components : int
+        Principal components to keep.
+    length_scale : "auto", number(s) or None
+        See `features.for_dataset.draw`.
+    n_random_features : int
+        D, the number of components of Z.
+    features, design, map
+        See `features.for_dataset.draw`.
+    standardize : {"auto", "rank"} or bool
+        What is done to the input columns first, see `statistics.inspection.standardizer_for`.
+    normalize : {None, "degree"}
+        Whether features are divided by their rows' degrees, as in spectral clustering; another cheap pass.
+    seed : int
+        Of frequencies and samples.
+
+    Raises
+    ------
+    InvalidParameterError
+        If a parameter is out of range.
+    DataError
+        If values are not finite, or all rows have the same features.
+    PlanError
+        If the job needs more memory than there is.
+    """
+    if check_count(n_components, "n_components") > check_width(n_random_features, map, features):
+        raise InvalidParameterError(
+            f"`n_components` is {n_components}, above `n_random_features`={n_random_features}, of which "
+            "principal components are made; lower it, or draw more features"
+        )
+    check_normalize(normalize)
+    inspection.check_standardize(standardize)
+    source = dataset.without_targets()
+    pipeline.check_plan(source, n_random_features, engine=engine, features=features)
+    prepared = pipeline.prepare(source, standardize=standardize, engine=engine)
+    feature_map = prepared.draw(
+        kernel,
+        length_scale=length_scale,
+        n_components=n_random_features,
+        design=design,
+        map=map,
+        seed=seed,
+        features=features,
+    )
+    return components_of(
+        source, feature_map, prepared.moments, n_components=n_components, normalize=normalize, engine=engine
+    )
+
+
+def check_normalize(normalize: object) -> None:
+    """Check that it is a way of normalising features.
+
+    Raises
+    ------
+    InvalidParameterError
+        If it is none.
+    """
+    if normalize not in (None, "degree"):
+        raise InvalidParameterError(f"`normalize` is {normalize!r}; expected None or 'degree'")
+
+
+def components_of(
+    dataset: Dataset,
+    feature_map: FeatureMap,
+    moments: Moments,
+    *,
+    n_components: int,
+    normalize: str | None,
+    engine: Engine,
+) -> KernelComponents:
+    """Compute the leading principal components of drawn features; parameters as for `fit_components`.
+
+    Raises
+    ------
+    DataError
+        If values are not finite, or all rows have the same features.
+    """
+    source = dataset.without_targets()
+    kept = min(n_components, feature_map.n_components)  # fewer centres than asked explain the kernel
+    if normalize == "degree":
+        return _fit_normalized(source, feature_map, moments, kept, engine=engine)
+    statistics = _accumulate(source, feature_map, moments, engine=engine)
+    return KernelComponents(feature_map, statistics, principal_components(statistics, kept))
+
+
+def _accumulation(
+    dataset: Dataset, feature_map: FeatureMap, moments: Moments, *, engine: Engine
+) -> Accumulation:
+    spec = passes.statistics_spec(
+        dataset,
+        feature_map,
+        fraction_bits=passes.fraction_bits_for(dataset.n_samples),
+        with_targets=False,
+        engine=engine,
+        **passes.weight_grid(moments),
+    )
+    return Accumulation(feature_map, spec)
+
+
+def _accumulate(
+    dataset: Dataset, feature_map: FeatureMap, moments: Moments, *, engine: Engine
+) -> RidgeStatistics:
+    state = _accumulation(dataset, feature_map, moments, engine=engine)
+    return passes.accumulate(dataset, feature_map, engine=engine, spec=state.spec)
+
+
+def _fit_normalized(
+    dataset: Dataset, feature_map: FeatureMap, moments: Moments, n_components: int, *, engine: Engine
+) -> KernelComponents:
+    sums: FeatureSums = engine.map_reduce(
+        BlockTask(dataset, sum_features),
+        inspection.blocks_of(dataset),
+        engine.broadcast(feature_map),
+        combine=operator.add,
+        label="degrees",
+    )
+    degrees = degrees_from(sums, feature_map)
+    largest = replace(
+        moments,
+        largest_weight=moments.largest_weight / degrees.floor,
+        smallest_weight=moments.smallest_weight / degrees.floor,
+    )
+    accumulation = _accumulation(dataset, feature_map, largest, engine=engine)
+    degree = LinearModel(feature_map, degrees.sums[:, np.newaxis], np.zeros(1))
+    found: DegreeStatistics = engine.map_reduce(
+        BlockTask(dataset, accumulate_normalized_rows),
+        inspection.blocks_of(dataset, max_rows=accumulation.spec.limb_rows),
+        engine.broadcast(DegreeAccumulation(accumulation, degree, degrees.floor)),
+        combine=operator.add,
+        label="accumulate",
+    )
+    found.statistics.check_complete(dataset.n_samples, feature_map.squared_norm)
+    if found.n_floored:
+        logger.warning(
+            "%d of %d rows have a degree below %.3g, a hundredth of the mean, and count as if they had it: "
+            "they are far from all others, and more features or a larger length scale would tell them better",
+            found.n_floored,
+            dataset.n_samples,
+            degrees.floor,
+        )
+    found = replace(found, statistics=found.statistics.with_whitener(feature_map.whitener))
+    principal, volume = spectral_components(found, degrees, n_components)
+    if principal.eigenvalues[0] > 1.01:  # of no Markov chain
+        logger.warning(
+            "the greatest eigenvalue of the degree-normalised kernel is %.3g, and 1 is the most that an "
+            "exact one has: the features are too few for a kernel so narrow; take Nyström features, more of "
+            "them, or a larger length scale",
+            principal.eigenvalues[0],
+        )
+    return KernelComponents(feature_map, found.statistics, principal, degrees, volume, found.n_floored)
+
+
+# -- project ---------------------------------------------------------------------------------------
+
+
+def project(
+    dataset: Dataset,
+    projection: Projection,
+    url: str | os.PathLike[str],
+    *,
+    engine: Engine,
+    column_names: Sequence[str] | None = None,
+    overwrite: bool = False,
+) -> int:
+    """Write the scores of every row to a new Zarr group, as the array `X`: it opens as a dataset again.
+
+    The pass is idempotent: a block written twice holds the same numbers, and the output appears at
+    `url` when it is complete.
+
+    Parameters
+    ----------
+    dataset : Dataset
+        Of the columns that the components were computed from.
+    projection : Projection
+        `KernelComponents.projection()`.
+    url : str or Path
+        Where the scores are to appear.
+    column_names : sequence of str, optional
+        One for each component.
+    overwrite : bool
+        Whether a Zarr group that is there may be replaced.
+
+    Returns
+    -------
+    n_samples : int
+        Rows written.
+
+    Raises
+    ------
+    DataError
+        If the dataset has other columns, or values that are not finite.
+    StorageError
+        If the output exists and `overwrite` is False, or cannot be written.
+    """
+    output = write_output(
+        _checked(dataset, projection),
+        project_rows,
+        projection,
+        url,
+        engine=engine,
+        label="project",
+        attributes={"projection_digest": projection.digest()},
+        n_columns=projection.n_components,
+        array="X",
+        column_names=column_names,
+        overwrite=overwrite,
+    )
+    return output.n_samples
+
+
+def project_in_memory(dataset: Dataset, projection: Projection, *, engine: Engine) -> FloatArray:
+    """Return the scores of every row, of shape (n_samples, n_kept), as one array.
+
+    Raises
+    ------
+    DataError
+        If the dataset has other columns, or values that are not finite.
+    """
+    source = _checked(dataset, projection)
+    parts: list[FloatArray] = engine.map_reduce(
+        BlockTask(source, _project_part),
+        inspection.blocks_of(source),
+        projection,
+        combine=operator.add,
+        label="project",
+    )
+    return np.concatenate(parts)
+
+
+def _project_part(rows: Rows, projection: Projection) -> list[FloatArray]:
+    return [project_rows(rows, projection)]
+
+
+def _checked(dataset: Dataset, projection: Projection) -> Dataset:
+    expected: Any = projection.linear.feature_map.n_features
+    if dataset.n_features != expected:
+        raise DataError(
+            f"X has {dataset.n_features} features, but the components were computed from {expected}; give "
+            "the same columns"
+        )
+    return dataset.without_targets()

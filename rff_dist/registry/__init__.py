@@ -1,0 +1,1 @@
+"""Registered models: numbered versions, and which of them is current."""

@@ -1,0 +1,540 @@
+"""Registered models: numbered versions that stay, and a pointer to the one that readers get.
+
+::
+
+    models/                          Registry
+    └── NAME/                        RegisteredModel; whoever reads this folder reads the current version
+        ├── current.json             which version is current, and which ones were before
+        ├── claims/N.json            created once: who took the number N
+        └── versions/N/              a record, as `write_record` makes it
+            └── lineage.json         what it was made of; written last: without it there is no version N
+
+A number is claimed first, by creating its claim where nobody else has. The record is written whole, then its
+lineage, and then the pointer is replaced in one step, if nobody else has replaced it. A publisher that dies
+on the way leaves a claim, and perhaps a folder that no one reads; the version before stays current.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import platform
+import re
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from importlib.metadata import PackageNotFoundError, distribution
+from itertools import islice
+from typing import Any
+
+from rff_dist.errors import (
+    ConflictError,
+    InvalidParameterError,
+    NoSuchVersionError,
+    OutputExistsError,
+    RFFDistError,
+    StorageError,
+)
+from rff_dist.storage.conditional import create_bytes
+from rff_dist.storage.current_version import Pointer, read_pointer, swap_pointer, version_place
+from rff_dist.storage.documents import parse_document, sign_document
+from rff_dist.storage.locations import (
+    LINEAGE_FILE,
+    Location,
+    check_output,
+    delete_bytes,
+    discard,
+    exists,
+    explain,
+    holds_versions,
+    is_store_error,
+    list_names,
+    may_hold,
+    open_store,
+    parse_location,
+    read_bytes,
+    sync_names,
+    write_bytes,
+    writing_advice,
+)
+from rff_dist.storage.records import peek_record
+from rff_dist.text import redact
+
+__all__ = ["RegisteredModel", "Registry", "Version", "code_version"]
+
+logger = logging.getLogger(__name__)
+
+_KIND, _VERSION = "lineage", 1
+_STORED = ("kind", "digest", "created", "parent", "lineage", "reason")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_CLAIM = re.compile(r"([1-9][0-9]*)\.json")
+_ATTEMPTS = 100
+# A record is written in seconds or minutes.
+_GIVEN_UP = timedelta(days=1)
+_YOUNG = timedelta(hours=1)
+
+
+@dataclass(frozen=True)
+class Version:
+    """One published state of a registered model.
+
+    Attributes
+    ----------
+    number : int
+        Counted from 1; numbers are never used twice, and some may be missing.
+    url : str
+        Where its record is.
+    kind : str
+        What it is, such as "ridge model".
+    digest : str or None
+        Of all that its predictions depend on.
+    created : str
+        When it was published, as ISO 8601 in UTC.
+    parent : int or None
+        The version that was current then, or that it was made from.
+    lineage : dict
+        JSON values: what it was made of (`data`, `data_fingerprint`, `n_samples`, `spec`) and by which code
+        (`code_version`).
+    reason : str
+        Why it was published; may be empty.
+    """
+
+    number: int
+    url: str
+    kind: str
+    digest: str | None
+    created: str
+    parent: int | None
+    lineage: Mapping[str, Any]
+    reason: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all of it as JSON values."""
+        return {
+            "number": self.number,
+            "url": redact(self.url),
+            "kind": self.kind,
+            "digest": self.digest,
+            "created": self.created,
+            "parent": self.parent,
+            "reason": self.reason,
+            "lineage": dict(self.lineage),
+        }
+
+
+class Registry:
+    """The registered models in a folder.
+
+    Parameters
+    ----------
+    url : str or Path
+        A local path, `memory://name` or a URL of an object store.
+    """
+
+    def __init__(self, url: str | os.PathLike[str]) -> None:
+        self.location = parse_location(url)
+
+    def names(self) -> list[str]:
+        """Return the names of the models of which a version is current, sorted."""
+        found = (name for name in list_names(self.location) if _NAME.fullmatch(name))
+        return [name for name in found if holds_versions(self.location.child(name))]
+
+    def model(self, name: str) -> RegisteredModel:
+        """Return the model of a name, which need not exist yet.
+
+        Raises
+        ------
+        InvalidParameterError
+            If it cannot be a name.
+        """
+        if not _NAME.fullmatch(name):
+            raise InvalidParameterError(
+                f"{name!r} cannot name a model; expected letters, digits, dots, hyphens and underscores, the "
+                "first one a letter or digit"
+            )
+        return RegisteredModel(self.location.child(name).url)
+
+
+class RegisteredModel:
+    """The versions of one model.
+
+    Parameters
+    ----------
+    url : str or Path
+        The model's folder, such as `models/NAME`; it need not exist yet.
+    """
+
+    def __init__(self, url: str | os.PathLike[str]) -> None:
+        self.location = parse_location(url)
+
+    @property
+    def url(self) -> str:
+        """Where readers get the current version."""
+        return self.location.url
+
+    @property
+    def name(self) -> str:
+        """The folder's own name."""
+        return self.location.path.rpartition("/")[2]
+
+    def check(self, *, inputs: Sequence[Location] = ()) -> None:
+        """Refuse a place where no version can be published; before hours of work, say.
+
+        Parameters
+        ----------
+        inputs : sequence of Location
+            What is read while a version is written.
+
+        Raises
+        ------
+        OutputExistsError
+            If something else than a registered model is there.
+        StorageError
+            If it cannot be written, or overlaps one of `inputs`.
+        """
+        if exists(self.location) and not self._is_ours():
+            raise OutputExistsError(
+                f"{self.location} holds something else than versions of a registered model; choose another "
+                "name, or publish without register=True"
+            )
+        # The next version goes to a place of its own below the model.
+        check_output(version_place(self.location, self._last_number() + 1), overwrite=False, inputs=inputs)
+
+    def versions(self, *, last: int | None = None) -> list[Version]:
+        """Return the versions that were published whole, in the order of their numbers.
+
+        Parameters
+        ----------
+        last : int, optional
+            How many of the newest to read; all if left out.
+        """
+        found = (self._read_version(number) for number in reversed(self._claimed()))
+        whole = (version for version in found if version is not None)
+        return list(islice(whole, last))[::-1]
+
+    def version(self, number: int) -> Version:
+        """Return one version.
+
+        Raises
+        ------
+        NoSuchVersionError
+            If there is none of that number; names those that exist.
+        """
+        found = self._read_version(number)
+        if found is None:
+            numbers = [version.number for version in self.versions()]
+            known = f"has {_numbers_words(numbers)}" if numbers else "has no versions"
+            raise NoSuchVersionError(f"{self.location} has no version {number}; it {known}")
+        return found
+
+    def pointer(self) -> Pointer | None:
+        """Return which version is current, since when and why; None where none is."""
+        return read_pointer(self.location)[0]
+
+    def current(self) -> Version | None:
+        """Return the version that readers get; None where none was promoted yet."""
+        pointer = self.pointer()
+        return None if pointer is None else self.version(pointer.number)
+
+    def publish(
+        self,
+        write: Callable[[str], object],
+        *,
+        lineage: Mapping[str, Any],
+        reason: str = "",
+        promote: bool = True,
+    ) -> Version:
+        """Store the next version, whole or not at all, and make it the current one.
+
+        Parameters
+        ----------
+        write : callable
+            Stores a record at the URL that it is given, as `write_record` or `write_model` does.
+        lineage : mapping
+            JSON values: what the version was made of. `parent` is the version that it was made from, the
+            current one if left out; `code_version` is this release's, and `data` is a URL, which is stored
+            without anything secret.
+        reason : str
+            Why it is published.
+        promote : bool
+            Whether readers get it from now on; else it waits for `promote`.
+
+        Raises
+        ------
+        StorageError
+            If it cannot be written, or something else is at this place; the current version stays.
+        InvalidParameterError
+            If the lineage is not JSON.
+        """
+        facts = _checked_lineage(lineage)
+        if exists(self.location) and not self._is_ours():
+            self.check()
+        number = self._claim()
+        place = version_place(self.location, number)
+        try:
+            write(place.url)
+            record = peek_record(place.url)
+            pointer = self.pointer()
+            facts = {"parent": None if pointer is None else pointer.number, **facts}
+            version = Version(
+                number=number,
+                url=place.url,
+                kind=record.kind,
+                digest=record.metadata.get("digest"),
+                created=datetime.now(UTC).isoformat(timespec="seconds"),
+                parent=facts["parent"],
+                lineage=facts,
+                reason=reason,
+            )
+            self._write_lineage(version)
+        except BaseException:
+            discard(place)
+            raise
+        logger.info("published version %d of %s", number, self.location)
+        if promote:
+            try:
+                self.promote(number, reason=reason)
+            except BaseException as error:
+                error.add_note(
+                    f"version {number} of {self.location} was published, and is not the current one"
+                )
+                raise
+        return version
+
+    def promote(self, number: int, *, reason: str = "") -> Version:
+        """Make a version the current one: whoever reads the model from now on gets it.
+
+        The version before stays, for `rollback`. Of two promotions at once both are kept in the order of
+        their success, so that neither is overwritten unseen.
+
+        Raises
+        ------
+        NoSuchVersionError
+            If there is no such version.
+        StorageError
+            If the pointer cannot be written.
+        """
+        for _ in range(_ATTEMPTS):
+            before, tagged = read_pointer(self.location)
+            # Looked for after the pointer was read: whoever removes it meanwhile changes the pointer first.
+            version = self.version(number)
+            previous, removing = ((), ()) if before is None else (before.previous, before.removing)
+            if number in removing:
+                raise NoSuchVersionError(f"version {number} of {self.location} is being removed")
+            if before is not None and before.number != number:
+                previous = (*previous, before.number)
+            with suppress(ConflictError), _explained(self.location):
+                swap_pointer(self.location, Pointer.now(number, previous, reason, removing), expected=tagged)
+                return version
+        raise ConflictError(f"{self.location} is promoted to by others all the time; stop them and try again")
+
+    def rollback(self, *, reason: str | None = None) -> Version:
+        """Make the version current that was so before, and return it; again, and it is the one before that.
+
+        Parameters
+        ----------
+        reason : str, optional
+            Why; says which version was left if not given.
+
+        Raises
+        ------
+        NoSuchVersionError
+            If there is nothing to roll back to.
+        ConflictError
+            If another version became current at the same moment.
+        """
+        before, tagged = read_pointer(self.location)
+        if before is None:
+            raise NoSuchVersionError(
+                f"nothing to roll back: {self.location} has no current version; promote one"
+            )
+        why = f"rolled back from version {before.number}" if reason is None else reason
+        previous = before.previous
+        while previous:
+            number, previous = previous[-1], previous[:-1]
+            # A version that was removed since is passed over.
+            if number not in before.removing and (version := self._read_version(number)) is not None:
+                pointer = Pointer.now(number, previous, why, before.removing)
+                with _explained(self.location):
+                    swap_pointer(self.location, pointer, expected=tagged)
+                return version
+        raise NoSuchVersionError(
+            f"nothing to roll back to: no version of {self.location} was current before version "
+            f"{before.number}; promote another one"
+        )
+
+    def prune(self, keep: int) -> list[int]:
+        """Remove all but the newest versions, and return the numbers of those that were removed.
+
+        The current version and the one that a rollback goes back to always stay, and for an hour those that
+        were never current. What publishers that died
+        left behind goes too, a day after they began.
+
+        Parameters
+        ----------
+        keep : int
+            How many of the newest versions stay; at least 1.
+
+        Raises
+        ------
+        InvalidParameterError
+            If `keep` is below 1.
+        NoSuchVersionError
+            If no version is current.
+        """
+        if keep < 1:
+            raise InvalidParameterError(f"`keep` is {keep}; expected at least 1, the newest version")
+        marked, removed = self._mark_old(keep)
+        for number in marked:
+            # First what makes it a version: a half-removed one is none.
+            delete_bytes(open_store(version_place(self.location, number), read_only=False), LINEAGE_FILE)
+        left_behind = set(self._claimed()) - {version.number for version in self.versions()} - set(marked)
+        for number in [*marked, *(number for number in left_behind if self._is_given_up(number))]:
+            discard(version_place(self.location, number))
+        self._swap(lambda now: replace(now, removing=tuple(n for n in now.removing if n not in marked)))
+        return removed
+
+    def _mark_old(self, keep: int) -> tuple[tuple[int, ...], list[int]]:
+        """Keep old versions from becoming current; return all to be removed, and those marked now."""
+        old: list[int] = []
+
+        def mark(now: Pointer) -> Pointer:
+            young = datetime.now(UTC) - _YOUNG
+            kept = {now.number, *now.previous[-1:]}
+            candidates = [version for version in self.versions()[:-keep] if version.number not in kept]
+            # One that was published just now and never current is perhaps about to be promoted.
+            old[:] = [
+                version.number
+                for version in candidates
+                if version.number in now.previous or datetime.fromisoformat(version.created) < young
+            ]
+            return replace(now, removing=tuple(sorted({*now.removing, *old})))
+
+        return self._swap(mark).removing, old
+
+    def _swap(self, change: Callable[[Pointer], Pointer]) -> Pointer:
+        """Change the pointer, however often others change it meanwhile."""
+        for _ in range(_ATTEMPTS):
+            before, tagged = read_pointer(self.location)
+            if before is None:
+                raise NoSuchVersionError(f"{self.location} has no current version; promote one first")
+            after = change(before)
+            with suppress(ConflictError), _explained(self.location):
+                if after != before:
+                    swap_pointer(self.location, after, expected=tagged)
+                return after
+        raise ConflictError(f"{self.location} is changed by others all the time; stop them and try again")
+
+    def _is_given_up(self, number: int) -> bool:
+        """Tell whether whoever claimed a number so long ago is not going to publish it any more."""
+        content = read_bytes(open_store(self._claims, read_only=True), f"{number}.json", where=self._claims)
+        try:
+            claimed = datetime.fromisoformat(json.loads(content or b"")["claimed"])
+        except (ValueError, KeyError, TypeError):
+            return True  # died when it wrote the claim
+        return datetime.now(UTC) - claimed > _GIVEN_UP
+
+    def _is_ours(self) -> bool:
+        """Tell whether what is at the model's place is this model, or the beginning of one."""
+        if holds_versions(self.location):
+            return True
+        return {name for name in list_names(self.location) if not name.startswith(".")} <= {
+            "claims",
+            "versions",
+        }
+
+    def _claimed(self) -> list[int]:
+        """Return all numbers that were ever taken, ascending."""
+        matches = (_CLAIM.fullmatch(name) for name in list_names(self._claims))
+        return sorted(int(match[1]) for match in matches if match)
+
+    @property
+    def _claims(self) -> Location:
+        return self.location.child("claims")
+
+    def _last_number(self) -> int:
+        claimed = self._claimed()
+        return claimed[-1] if claimed else 0
+
+    def _claim(self) -> int:
+        """Take the next number, which nobody else gets."""
+        by = {"host": platform.node(), "process": os.getpid(), "token": uuid.uuid4().hex}
+        content = json.dumps({**by, "claimed": datetime.now(UTC).isoformat(timespec="seconds")}).encode()
+        open_store(self.location, read_only=False)  # a name in memory is there from now on
+        store = open_store(self._claims, read_only=False)
+        number = self._last_number() + 1
+        with _explained(self._claims):
+            while not create_bytes(store, f"{number}.json", content, where=self._claims):
+                number += 1
+        return number
+
+    def _write_lineage(self, version: Version) -> None:
+        """Make a version of a record that was written: its lineage is what tells that it is whole."""
+        place = parse_location(version.url)
+        document = {name: getattr(version, name) for name in _STORED}
+        store = open_store(place, read_only=False)
+        with _explained(place):
+            write_bytes(store, LINEAGE_FILE, sign_document(document, kind=_KIND, version=_VERSION))
+            sync_names(place, 3)
+
+    def _read_version(self, number: int) -> Version | None:
+        place = version_place(self.location, number)
+        if not may_hold(place):
+            return None
+        content = read_bytes(open_store(place, read_only=True), LINEAGE_FILE, where=place)
+        if content is None:
+            return None
+        document = parse_document(content, kind=_KIND, version=_VERSION, where=f"{LINEAGE_FILE} of {place}")
+        return Version(number, place.url, **{name: document[name] for name in _STORED})
+
+
+def code_version() -> dict[str, str]:
+    """Return which release of the package runs, and which commit it was installed from, where that is known.
+
+    Installers record the commit of what they fetched from version control (PEP 610, `direct_url.json`).
+    """
+    try:
+        package = distribution("rff_dist")
+    except PackageNotFoundError:
+        # Run from a checkout that was never installed.
+        return {"code_version": "unknown"}
+    found = {"code_version": package.version}
+    with suppress(ValueError, KeyError, TypeError):
+        found["code_commit"] = str(
+            json.loads(package.read_text("direct_url.json") or "")["vcs_info"]["commit_id"]
+        )
+    return found
+
+
+@contextmanager
+def _explained(location: Location) -> Iterator[None]:
+    """Say of an error of the system or of an object store what could not be written."""
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, RFFDistError) or not is_store_error(error):
+            raise
+        raise StorageError(
+            f"{location} could not be written: {explain(error)}; the current version is unchanged. "
+            f"{writing_advice(error)}"
+        ) from error
+
+
+def _checked_lineage(lineage: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        facts: dict[str, Any] = json.loads(json.dumps({**code_version(), **lineage}, allow_nan=False))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidParameterError(
+            f"the lineage is not JSON: {error}; expected numbers, text, lists"
+        ) from error
+    if isinstance(facts.get("data"), str):
+        facts["data"] = redact(facts["data"])
+    return facts
+
+
+def _numbers_words(numbers: list[int]) -> str:
+    shown = ", ".join(map(str, numbers[-8:]))
+    return f"{'… ' if len(numbers) > 8 else ''}{shown}"

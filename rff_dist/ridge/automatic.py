@@ -1,0 +1,545 @@
+"""Fit with what an expert would try: kernel, length scales and kind of features are chosen by the folds.
+
+1. **Candidates.** Gaussian and Matérn-3/2 kernels, with one length scale per column that the evidence tuned,
+   and with multiples of the median distance between rows; random Fourier features. A linear model beside
+   them, so that nothing is worse than one.
+2. **A first round**, on up to 10,000 rows and with few components, in this process. The best kernels are
+   tried with Nyström features too, and the best of all with a linear kernel added to it.
+3. **The final**: the best, and the best with the other kind of features, on all rows and with all components,
+   in one reading. The model comes from the winner's sums: nothing is fitted twice.
+
+All errors are of rows that were held out, from the same folds. Length scales are tuned by rows that no fold
+validates on; see `data.folds.hold_in`. What is given is kept, and where all is given there is no first round.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from rff_dist.data import samples
+from rff_dist.data.blocks import Dataset
+from rff_dist.data.folds import Folds, SampledFolds, hold_in
+from rff_dist.data.labelled import GroupedDataset, LabelledDataset
+from rff_dist.data.memory import ArrayDataset
+from rff_dist.engines.protocol import Engine
+from rff_dist.engines.serial import SerialEngine
+from rff_dist.errors import DataError, InvalidParameterError, SolveError
+from rff_dist.features import for_dataset
+from rff_dist.features.evidence import check_tunable
+from rff_dist.features.feature_map import FeatureMap
+from rff_dist.features.nystrom import Nystrom
+from rff_dist.frequencies.designs import Design
+from rff_dist.kernels.base import Kernel, LengthScale, Stationary, find_design, parts_without_length_scale
+from rff_dist.kernels.explicit import Linear
+from rff_dist.kernels.find import find_kernel
+from rff_dist.kernels.stationary import Gaussian, Matern
+from rff_dist.ridge import fit as pipeline
+from rff_dist.ridge.search import (
+    Candidate,
+    Draws,
+    Row,
+    TimesMedian,
+    describe_candidate,
+    kernel_text,
+    plan_readings,
+    shortened_text,
+)
+from rff_dist.selection.alphas import PerTarget
+from rff_dist.selection.cross_validation import CrossValidation, cross_validate
+from rff_dist.statistics import inspection, passes
+from rff_dist.storage.columns import as_column
+from rff_dist.typing import FloatArray
+
+__all__ = ["Choices", "RidgeOptions", "choices_of", "fit"]
+
+logger = logging.getLogger(__name__)
+
+
+ROUND_ROWS = 10_000
+ROUND_COMPONENTS = 512
+MULTIPLES = (0.5, 1.0, 2.0, 4.0)  # of the median distance between rows
+TRIED_WITH_NYSTROM = 3
+WITHIN_REACH = 1.3  # times the best score of the first round: what more components and rows may make up for
+TUNED_ON = 2000  # rows by which length scales are tuned, and of which half at most
+TUNING_STARTS = 4
+FEW_ROWS = 500  # of which half tune length scales in half as many components
+MIN_TUNED_SAMPLES = (
+    40  # half of fewer rows are too few to tune length scales by, and so is less than one a column
+)
+TRUSTED_SAMPLES = 200  # length scales that half of fewer rows tuned,
+TRUSTED_PER_COLUMN = 10  # or fewer than these for each column, compete by their errors alone
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RidgeOptions:
+    """What a fit is to use. "auto" leaves a choice to the folds; see `ridge.fit.fit` for the rest.
+
+    Attributes
+    ----------
+    kernel : "auto", str or Kernel
+        "auto" compares Gaussian and Matérn-3/2 kernels, a linear one, and sums of these.
+    length_scale : "auto", "median", "evidence", number(s) or None
+        "auto" compares length scales that the evidence tuned, one per column, with multiples of the median
+        distance between rows. None keeps the kernel's own.
+    features : "auto", "fourier", "nystrom" or Nystrom
+        "auto" compares Fourier and Nyström features.
+    n_components, alpha, alphas, cv, conformal, alpha_per_target, sample_weight_kind
+        As in `ridge.fit.fit`.
+    map, standardize, fit_intercept, seed
+        As in `ridge.fit.fit`.
+    design : str, Design or None
+        None is each kernel's own; see `default_design`.
+    """
+
+    kernel: str | Kernel = "auto"
+    length_scale: str | LengthScale | None = "auto"
+    features: str | Nystrom = "auto"
+    n_components: pipeline.Components = "auto"
+    alpha: pipeline.Alpha = "auto"
+    alphas: Sequence[float] | None = None
+    cv: int | Folds | None = None
+    conformal: bool | str = False
+    alpha_per_target: PerTarget = "auto"
+    sample_weight_kind: str = "precision"
+    design: str | Design | None = None
+    map: str = "pairs"
+    standardize: bool | str = "auto"
+    fit_intercept: bool = True
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        _ = self.penalty  # checks itself
+        inspection.check_standardize(self.standardize)
+        passes.check_weight_kind(self.sample_weight_kind)
+        for kind in self.kinds:
+            for_dataset.find_features(kind)
+            if not isinstance(self.n_components, str) or self.n_components != "auto":
+                pipeline.read_widths(self.n_components, "phases", kind)
+        if self.design is not None:
+            find_design(self.design)
+
+    @property
+    def penalty(self) -> pipeline.Penalty:
+        """How alpha is found."""
+        return pipeline.Penalty(self.alpha, self.alphas, self.fit_intercept, self.alpha_per_target)
+
+    @property
+    def kinds(self) -> list[str | Nystrom]:
+        """The kinds of features to compare."""
+        if not isinstance(self.features, str) or self.features != "auto":
+            return [self.features]
+        exact = not isinstance(self.kernel, str) and isinstance(self.kernel, Linear)
+        return ["fourier"] if exact else ["fourier", "nystrom"]
+
+    def candidates(self, dataset: Dataset) -> list[Candidate]:
+        """Return what the first round begins with; one candidate where there is nothing to choose."""
+        first = self.kinds[0]
+        if isinstance(self.kernel, str) and self.kernel == "auto":
+            kernels: list[Kernel] = [Gaussian(), Matern(nu=1.5)]
+            linear = not _several(self.n_components)
+        else:
+            kernels, linear = [find_kernel(self.kernel)], False
+        found = [
+            Candidate(kernel, length_scale, first)
+            for kernel in kernels
+            for length_scale in self._length_scales(kernel, dataset)
+        ]
+        return [*found, *([Candidate(Linear(), None, "fourier")] if linear else [])]
+
+    def _length_scales(self, kernel: Kernel, dataset: Dataset) -> list[Any]:
+        """Return the length scales that a kernel is tried with."""
+        given = self.length_scale
+        if not isinstance(given, str):
+            return [given]
+        if given == "evidence":
+            check_tunable(kernel)
+            return [given]
+        if given not in ("auto", "median"):
+            raise InvalidParameterError(
+                f"`length_scale` is {given!r}; expected 'auto', 'median', 'evidence' or numbers above 0"
+            )
+        if given == "median" and isinstance(kernel, Stationary):
+            return [TimesMedian(1.0)]
+        if given == "median" or not parts_without_length_scale(kernel):
+            return [None]  # it brings its own, has none, or they are filled in
+        # few rows of classes can be parted exactly, which the evidence takes for knowing the length scales
+        classes = isinstance(dataset, LabelledDataset)
+        least = _trusted_samples(dataset) if classes else max(MIN_TUNED_SAMPLES, 2 * dataset.n_features)
+        tunable = isinstance(kernel, Stationary) and dataset.n_samples >= least
+        return [*(["evidence"] if tunable else []), *map(TimesMedian, MULTIPLES)]
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """What a fit begins with, before any pass.
+
+    Attributes
+    ----------
+    candidates : list of Candidate
+        Of the first round, before those that follow from the best of them; one where nothing is chosen.
+    kinds : list of str or Nystrom
+        The kinds of features to compare.
+    kernels : bool
+        Whether the kernel is to be chosen.
+    penalty : Penalty
+        How alpha is found, where memory has had its say.
+    folds : Folds, or None
+        Summed apart in the final, by which alpha is chosen.
+    widths : list of int
+        Numbers of components, ascending.
+    """
+
+    candidates: list[Candidate]
+    kinds: list[str | Nystrom]
+    kernels: bool
+    penalty: pipeline.Penalty
+    folds: Folds | None
+    widths: list[int]
+
+    @property
+    def tuned(self) -> bool:
+        """Whether length scales are tuned by the evidence."""
+        return any(candidate.length_scale == "evidence" for candidate in self.candidates)
+
+    @property
+    def n_tuned_on(self) -> int:
+        """Rows that length scales are tuned by, at most."""
+        return _n_tuned_on(self.candidates, self.kinds)
+
+    @property
+    def choosing(self) -> bool:
+        """Whether there is a first round."""
+        return len(self.candidates) > 1 or len(self.kinds) > 1
+
+    @property
+    def n_tried(self) -> int:
+        """Candidates of the first round, at most."""
+        if not self.choosing:
+            return 0
+        curved = sum(not isinstance(one.kernel, Linear) for one in self.candidates)
+        more = min(curved, TRIED_WITH_NYSTROM) if len(self.kinds) > 1 else 0
+        return len(self.candidates) + more + self.kernels
+
+    def n_finalists(self, n_samples: int) -> int:
+        """Return how many candidates of the first round meet again on all rows, at most."""
+        first_is_final = n_samples <= ROUND_ROWS and self.widths[-1] <= round_components(n_samples)
+        if not self.choosing or first_is_final or self.folds is None:
+            return 1
+        return 1 + (len(self.kinds) > 1) + self.kernels
+
+
+def choices_of(
+    dataset: Dataset,
+    options: RidgeOptions,
+    *,
+    engine: Engine | None = None,
+    plan: Callable[[int, int], object] | None = None,
+    candidates: Sequence[Candidate] | None = None,
+) -> Choices:
+    """Return what a fit begins with, if memory allows it; see `ridge.fit.plan_choices`.
+
+    `candidates` take the place of the kernels and length scales of the options.
+
+    Raises
+    ------
+    InvalidParameterError
+        If a parameter is out of range.
+    PlanError
+        If memory does not do.
+    """
+    found, kinds = list(candidates or options.candidates(dataset)), options.kinds
+    if dataset.n_samples < 2:  # nothing to compare
+        found, kinds = found[:1], kinds[:1]
+    penalty, folds, widths = pipeline.plan_choices(
+        dataset,
+        options.penalty,
+        cv=options.cv,
+        n_components=options.n_components,
+        map=options.map,
+        features=kinds[-1],
+        conformal=options.conformal,
+        n_tuned_on=_n_tuned_on(found, kinds),
+        engine=engine,
+        plan=plan,
+    )
+    by_name = candidates is not None or not isinstance(options.kernel, str) or options.kernel != "auto"
+    if not by_name:  # a linear kernel takes a component per column
+        fit_in = dataset.n_features <= widths[-1]
+        found = [one for one in found if fit_in or not isinstance(one.kernel, Linear)]
+    return Choices(found, kinds, not by_name, penalty, folds, widths)
+
+
+def _n_tuned_on(candidates: Sequence[Candidate], kinds: Sequence[str | Nystrom]) -> int:
+    """Return how many rows tune length scales; more where they were asked for by name."""
+    if all(candidate.length_scale != "evidence" for candidate in candidates):
+        return 0
+    return TUNED_ON if len(candidates) > 1 or len(kinds) > 1 else for_dataset.TUNING_ROWS
+
+
+def fit(dataset: Dataset, options: RidgeOptions, *, engine: Engine) -> pipeline.Trained:
+    """Choose what the options leave open by cross-validation, and train the best on all rows.
+
+    Parameters
+    ----------
+    dataset : Dataset
+        With targets, and with groups where folds are of groups.
+    options : RidgeOptions
+    engine : Engine
+
+    Returns
+    -------
+    Trained
+        The card of its model has all `candidates` that were tried, with their errors.
+
+    Raises
+    ------
+    InvalidParameterError
+        If a parameter is out of range.
+    DataError
+        If values cannot be used.
+    PlanError
+        If memory does not do.
+    """
+    choices = choices_of(dataset, options, engine=engine)
+    candidates, penalty, folds, widths = choices.candidates, choices.penalty, choices.folds, choices.widths
+    choosing, tuned, n_tuned_on = choices.choosing, choices.tuned, choices.n_tuned_on
+    options = replace(options, features="auto" if len(choices.kinds) > 1 else choices.kinds[0])
+    by = folds
+    if choosing and folds is None:  # alpha is given, or chosen by something else: folds choose the rest
+        by = pipeline.default_folds(dataset.n_samples)
+        by = hold_in(by, dataset.n_samples, n_tuned_on) if tuned else by
+    if by is not None:
+        by = pipeline.prepare_folds(dataset, by, engine=engine)
+        folds = None if folds is None else by
+    prepared = pipeline.prepare(
+        dataset,
+        standardize=options.standardize,
+        sample_weight_kind=options.sample_weight_kind,
+        engine=engine,
+    )
+    draws = Draws(
+        prepared,
+        design=options.design,
+        map=options.map,
+        seed=options.seed,
+        folds=by,
+        **(_tuning(dataset.n_samples) if choosing else {}),
+    )
+    tries = []
+    if choosing:
+        assert by is not None
+        tries = _FirstRound(prepared, options, draws, by, widths[-1]).run(candidates)
+        candidates = _finalists(tries, n_samples=dataset.n_samples, n_components=widths[-1])
+    rows = [one.row for one in tries]
+    if folds is None:
+        feature_map = draws.feature_map(candidates[0], widths[-1], features=options.kinds[0])
+        trained = pipeline.train(prepared, feature_map, penalty=penalty)
+        return replace(trained, model=trained.model.with_card(candidates=rows)) if rows else trained
+    maps = [draws.feature_map(one, widths[-1], features=options.kinds[0]) for one in candidates]
+    readings = plan_readings(
+        dataset,
+        widths[-1],
+        len(maps),
+        engine=engine,
+        n_folds=folds.n_folds,
+        features=options.kinds[-1],
+    )
+    trained = pipeline.train_folds(
+        prepared,
+        [[maps[i] for i in reading] for reading in readings],
+        penalty=penalty,
+        folds=folds,
+        widths=widths,
+        conformal=options.conformal,
+    )
+    if not rows:
+        return trained
+    final = [
+        {"round": "final", "n_samples": dataset.n_samples, **describe_candidate(*one)}
+        for one in trained.compared
+    ]
+    prepared.say("choose", f"of {len(rows)} candidates: {_words(final[trained.best_index])}")
+    return replace(trained, model=trained.model.with_card(candidates=[*final, *rows]))
+
+
+def _trusted_samples(dataset: Dataset) -> int:
+    """Return how many rows there must be for tuned length scales to speak for themselves."""
+    return max(TRUSTED_SAMPLES, 2 * TRUSTED_PER_COLUMN * dataset.n_features)
+
+
+def _tuning(n_samples: int) -> dict[str, int]:
+    """Return the options of `for_dataset.tune` for candidates: quicker than what is asked for by name."""
+    n_components = 128 if n_samples < FEW_ROWS else 256
+    return {"n_samples": TUNED_ON, "n_starts": TUNING_STARTS, "n_components": n_components}
+
+
+def round_components(n_samples: int) -> int:
+    """Return how many components candidates of the first round have: 512, or ¼ to ½ as many as rows."""
+    return min(ROUND_COMPONENTS, max(64, 1 << (n_samples // 4 - 1).bit_length()))
+
+
+def _finalists(tries: Sequence[_Try], *, n_samples: int, n_components: int) -> list[Candidate]:
+    """Return the best candidate, the best with the other kind of features, and the best other kernel.
+
+    What few components say of kinds and kernels need not hold for many, so these meet again if they are
+    within reach. Only the best remains where the first round had all rows and components: it was the final.
+    """
+    best, *others = tries
+    if n_samples <= ROUND_ROWS and n_components <= round_components(n_samples):
+        return [best.candidate]
+    found, limit = [best], WITHIN_REACH * float(best.row["score"])
+    close = [one for one in others if float(one.row["score"]) <= limit]
+    for differs in (_other_features, _other_kernel):
+        found += [one for one in close if differs(one, best) and one not in found][:1]
+    return [one.candidate for one in found]
+
+
+def _other_features(one: _Try, best: _Try) -> bool:
+    return bool(one.row["features"] != best.row["features"])
+
+
+def _other_kernel(one: _Try, best: _Try) -> bool:
+    """Return whether a candidate differs in its kernel alone, and not by a linear one that was added."""
+    first = [row["kernel"].partition(" + ")[0] for row in (one.row, best.row)]
+    alike = not _other_features(one, best) and isinstance(one.candidate.kernel, Stationary)
+    return alike and first[0] != first[1]
+
+
+@dataclass(frozen=True, slots=True)
+class _Try:
+    """A candidate of the first round, and what became of it."""
+
+    candidate: Candidate
+    row: Row
+    split_scores: FloatArray
+
+
+@dataclass(frozen=True, slots=True)
+class _FirstRound:
+    """Candidates on a sample of rows, whose folds are those of the dataset."""
+
+    prepared: pipeline.Prepared
+    options: RidgeOptions
+    draws: Draws
+    folds: Folds
+    n_components: int
+
+    def run(self, candidates: Sequence[Candidate]) -> list[_Try]:
+        """Cross-validate candidates, and more that follow from the best of them; the best comes first."""
+        options = self.options
+        n_samples = self.prepared.dataset.n_samples
+        n_rows, width = min(ROUND_ROWS, n_samples), min(round_components(n_samples), self.n_components)
+        self.prepared.say("choose", f"candidates on {n_rows:,} rows with {width:,} components")
+        sample = samples.sample_folds(self.prepared.dataset, self.folds, n_rows=ROUND_ROWS)
+        tries = []
+        for candidate in candidates:
+            try:
+                tries.append(self._try(candidate, sample))
+            except (DataError, SolveError) as error:
+                if candidate.length_scale != "evidence":
+                    raise
+                # constant targets say nothing of length scales, and neither do few rows that are alike
+                self.prepared.say("choose", f"length scales were not tuned: {error}")
+        if len(options.kinds) > 1:
+            ranked = self._best_first(tries)
+            nonlinear = [one for one in ranked if not isinstance(one.candidate.kernel, Linear)]
+            for one in nonlinear[:TRIED_WITH_NYSTROM]:
+                tries.append(self._try(replace(one.candidate, features=options.kinds[1]), sample))
+        best = self._best_first(tries)[0].candidate
+        if options.kernel == "auto" and self._may_add_linear(best):
+            kernel = self.draws.kernel(best) + Linear()
+            tries.append(self._try(Candidate(kernel, None, best.features), sample))
+        return self._best_first(tries)
+
+    def _best_first(self, tries: Sequence[_Try]) -> list[_Try]:
+        """Sort by error, but let the first be what is preferred among those that may be as good.
+
+        What lies within one standard error of the least error may be chance; errors of the same folds are
+        compared fold by fold. Then a linear model is preferred, as the simplest. Next come length scales that
+        many rows tuned, since those rows, which no fold validates on, speak for them too, and sums of kernels
+        last.
+        """
+        ranked = sorted(tries, key=lambda one: float(one.row["score"]))
+        as_good = [one for one in ranked[1:] if _within_one_standard_error(one, ranked[0])]
+        favourite = min([ranked[0], *as_good], key=self._preference)
+        return [favourite, *(one for one in ranked if one is not favourite)]
+
+    def _preference(self, one: _Try) -> int:
+        candidate, dataset = one.candidate, self.prepared.dataset
+        trusted = dataset.n_samples >= _trusted_samples(dataset)
+        if isinstance(candidate.kernel, Linear):
+            return 0
+        if candidate.length_scale == "evidence" and trusted:
+            return 1
+        return 2 if isinstance(candidate.kernel, Stationary) else 3
+
+    def _may_add_linear(self, best: Candidate) -> bool:
+        """Return whether columns leave room for other components, and these are not to be shortened."""
+        width = min(round_components(self.prepared.dataset.n_samples), self.n_components)
+        room = 2 * self.prepared.dataset.n_features <= width
+        return room and not _several(self.options.n_components) and isinstance(best.kernel, Stationary)
+
+    def _try(self, candidate: Candidate, sample: samples.FoldSample) -> _Try:
+        options, serial = self.options, SerialEngine()
+        width = round_components(self.prepared.dataset.n_samples)
+        if not isinstance(candidate.kernel, Stationary):  # linear terms take a component per column
+            width = max(width, 2 * self.prepared.dataset.n_features)
+        width = min(width, self.n_components)
+        feature_map = self.draws.feature_map(candidate, width, features=options.kinds[0])
+        rows = GroupedDataset(
+            ArrayDataset(sample.X, sample.y, sample.weights), as_column(sample.fold_of_row, name="folds")
+        )
+        member = replace(self.prepared, dataset=rows, engine=serial).accumulation(feature_map)
+        folds = SampledFolds(self.folds.n_folds, self.folds)
+        (parts,) = passes.accumulate_folds(rows, [member], folds=folds, engine=serial)
+        alpha, grid = options.alpha, options.alphas
+        if not isinstance(alpha, str) and np.all(np.asarray(alpha) > 0):
+            grid = np.atleast_1d(np.asarray(alpha, np.float64)).tolist()
+        table = cross_validate(parts, alphas=grid, fit_intercept=options.fit_intercept)
+        row = _describe(feature_map, table, len(sample.X))
+        self.prepared.say("choose", _words(row))
+        at = int(np.flatnonzero(table.alphas == table.best.alpha)[0])
+        return _Try(candidate, row, table.split_scores()[:, 0, at])
+
+
+def _within_one_standard_error(one: _Try, best: _Try) -> bool:
+    if len(one.split_scores) < 2:
+        return False  # one split has no standard error
+    differences = np.subtract(one.split_scores, best.split_scores)
+    return bool(differences.mean() <= differences.std(ddof=1) / np.sqrt(len(differences)))
+
+
+def _several(n_components: pipeline.Components) -> bool:
+    return not isinstance(n_components, str) and not pipeline.is_one_width(n_components)
+
+
+def _describe(feature_map: FeatureMap, table: CrossValidation, n_samples: int) -> Row:
+    kernel, best = pipeline.kernel_of(feature_map), table.best
+    assert kernel is not None  # the map was drawn just now
+    length_scale = getattr(kernel, "length_scale", None)
+    return {
+        "round": "first",
+        "n_samples": n_samples,
+        "kernel": kernel_text(kernel),
+        "length_scale": list(length_scale) if isinstance(length_scale, tuple) else length_scale,
+        "features": pipeline.kind_of(feature_map),
+        "n_components": feature_map.n_components,
+        "alpha": best.alpha,
+        "score": best.score,
+        "standard_error": None if np.isnan(best.standard_error) else best.standard_error,
+    }
+
+
+def _words(row: Row) -> str:
+    scale = row["length_scale"]
+    given = "" if scale is None else ", a length scale per column"
+    given = f", length scale {scale:.3g}" if isinstance(scale, float) else given
+    return (
+        f"{shortened_text(row['kernel'])}{given}, {row['n_components']:,} {row['features']} features: "
+        f"error {row['score']:.4g} of the variance"
+    )

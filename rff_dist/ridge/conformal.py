@@ -1,0 +1,518 @@
+"""Prediction intervals that assume no law of the noise: quantiles of residuals on held-out folds.
+
+Each row's score is |y − f₋(x)|, f₋ the model of a cross-validation that was trained without the row's
+fold. The interval of coverage c about the model f of all rows is f(x) ± q, q the ⌈(n + 1)·c⌉-th smallest of
+n scores: the K-fold form of the jackknife interval, with the rank of split conformal prediction.
+
+What it promises: were each f₋ equal to f, a new row that is exchangeable with these would be inside with
+probability c or more, whatever the noise. As fits of fewer rows are worse, q errs on the wide side; but the
+jackknife has no guarantee for unstable models, where CV+, which keeps all fold models, has one of about
+2c − 1. Coverage is an average over rows: where the noise differs from row to row, an interval of one width
+is too narrow for some and too wide for others; see below. Folds of groups or of time carry their meaning
+over: the interval is then one for a new group, or for the time to come.
+
+**Intervals whose width follows the row.** Where the noise differs from row to row, the scores can be
+|y − f₋(x)| / s₋(x) instead, and the interval f(x) ± q·s(x). √s is a ridge regression of the square roots of
+the held-out residuals |y − f₋| on the same features, and √s₋ that regression without the row's fold: only
+its right-hand side is new, since Z'Z is there. A factor in s is of no consequence, and √s stays within a
+tenth and ten times its mean, so that no row has an absurd width. Roots have a variance where residuals have
+a mean, so that a few outliers do not decide them; logarithms lose more, and say more of small residuals
+than of large ones. The promise is as above, for s too: residuals of other folds, which s₋ is made of, are of
+models that saw the row, but it moves them by its leverage alone.
+
+Scores are counted in bins a factor 2^(1/64) wide, and a quantile is its bin's upper edge: at most 1.1 % too
+large, never too small. Counts are integers, so that they add up to the same bits in any order.
+
+Vovk, Gammerman & Shafer (2005), Algorithmic Learning in a Random World, section 4.1; Vovk (2015),
+Cross-conformal predictors, Annals of Mathematics and Artificial Intelligence 74; Lei, G'Sell, Rinaldo,
+Tibshirani & Wasserman (2018), Distribution-free predictive inference for regression, section 5.2 (widths
+that follow the row), Journal of the American Statistical Association 113; Barber, Candès, Ramdas &
+Tibshirani (2021), Predictive inference with the jackknife+, Annals of Statistics 49.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from rff_dist.data.blocks import Rows
+from rff_dist.data.folds import Folds
+from rff_dist.errors import InvalidParameterError, StatisticsError
+from rff_dist.features.feature_map import FeatureMap
+from rff_dist.numerics.cholesky import solve_cholesky
+from rff_dist.numerics.exact_sums import ExactSum
+from rff_dist.numerics.runs import expand
+from rff_dist.numerics.threads import share_out
+from rff_dist.ridge.evaluation import check_evaluation
+from rff_dist.ridge.linear_model import LinearModel, predict_rows
+from rff_dist.statistics.accumulate import add_each
+from rff_dist.statistics.fold_statistics import FoldStatistics
+from rff_dist.statistics.ridge_statistics import RidgeStatistics
+from rff_dist.statistics.spec import tile_rows
+from rff_dist.typing import FloatArray, IntArray
+
+BINS_PER_OCTAVE = 64  # a width of 2^(1/64) = 1.011
+OCTAVES = 32  # on either side of the target's standard deviation
+SMALLEST = 2.0**-32  # a residual, in units: smaller ones count as this when deviations are fitted
+REACH = 10.0  # how many times its mean √s may be, or that part of it
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FoldModels:
+    """The state of a scoring pass: the models of a cross-validation at one alpha.
+
+    Attributes
+    ----------
+    linear : LinearModel
+        Of n_splits · n_targets columns, the targets of a split side by side.
+    folds : Folds
+        How rows were cut.
+    validated : int64 array of shape (n_splits,)
+        The fold that each split holds out.
+    n_samples : int
+        Rows that were cut.
+    units : float64 array of shape (n_targets,)
+        See `HeldOutScores`.
+    root_deviations : LinearModel, or None
+        √s₋ of scores that are normalised, with columns as `linear` has them.
+    bounds : float64 array of shape (2, n_targets), or None
+        See `Deviations`; None without `root_deviations`.
+    repeated : bool
+        Whether weights are whole numbers that repeat their rows.
+    """
+
+    linear: LinearModel
+    folds: Folds
+    validated: IntArray
+    n_samples: int
+    units: FloatArray
+    root_deviations: LinearModel | None = None
+    bounds: FloatArray | None = None
+    repeated: bool = False
+
+    def digest(self) -> str:
+        """Return the feature map's digest: what every worker must agree on."""
+        return self.linear.digest()
+
+
+def fold_models(
+    statistics: FoldStatistics, feature_map: FeatureMap, *, alpha: ArrayLike, fit_intercept: bool = True
+) -> FoldModels:
+    """Solve for the coefficients of each split, n_splits Cholesky factorisations one after another.
+
+    Parameters
+    ----------
+    statistics : FoldStatistics
+        With the whitener where the feature map has one.
+    feature_map : FeatureMap
+        They were accumulated with.
+    alpha : float or array of shape (n_targets,)
+        The penalty, that of the model of all rows.
+    fit_intercept : bool
+        Whether an intercept is fitted.
+
+    Raises
+    ------
+    StatisticsError
+        If no fold has rows, or those that a split trains on have none.
+    InvalidParameterError, SolveError
+        As `solve_cholesky`.
+    """
+    total = statistics.total()
+    solutions, validated = [], []
+    for trained_on, held_out in statistics.folds.splits:
+        part = statistics.parts[held_out]
+        if part is None or not part.n_observations:
+            continue  # no row asks for this model
+        training = _training(statistics, total, trained_on, held_out)
+        equations = training.normal_equations(fit_intercept=fit_intercept)
+        solutions.append(solve_cholesky(equations, alpha, overwrite_gram=True))
+        validated.append(held_out)
+    if not validated:
+        raise StatisticsError(f"none of {statistics.folds} that is held out has rows; use fewer folds")
+    return FoldModels(
+        linear=LinearModel(
+            feature_map,
+            np.hstack([solution.coefficients for solution in solutions]),
+            np.concatenate([solution.intercept for solution in solutions]),
+        ),
+        folds=statistics.folds,
+        validated=np.array(validated, np.int64),
+        n_samples=statistics.n_samples,
+        units=_units(total.target_deviations()),
+        repeated=total.spec.frequency_weights,
+    )
+
+
+def _training(
+    statistics: FoldStatistics, total: RidgeStatistics, trained_on: tuple[int, ...], held_out: int
+) -> RidgeStatistics:
+    if len(trained_on) == len(statistics.parts) - 1:  # all others: one subtraction
+        return total - statistics.fold(held_out)
+    return statistics.sum(trained_on)
+
+
+def _units(deviations: FloatArray) -> FloatArray:
+    """Return powers of two near the targets' standard deviations; 1 for a constant target."""
+    return np.asarray(np.where(deviations > 0, np.ldexp(1.0, np.frexp(deviations)[1]), 1.0))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Deviations:
+    """How far off the model of all rows is at x, up to a factor: s(x), by a regression of its root.
+
+    Attributes
+    ----------
+    coefficients : float64 array of shape (n_components, n_targets)
+        Of √s, s in the targets' units.
+    intercept : float64 array of shape (n_targets,)
+        Likewise.
+    bounds : float64 array of shape (2, n_targets)
+        The least and the largest √s; what the regression says beyond is replaced by them.
+    """
+
+    coefficients: FloatArray
+    intercept: FloatArray
+    bounds: FloatArray
+
+    def root_deviations(self, feature_map: FeatureMap) -> LinearModel:
+        """Return what predicts √s, before it is bounded."""
+        return LinearModel(feature_map, self.coefficients, self.intercept)
+
+    def to_arrays(self) -> dict[str, NDArray[Any]]:
+        """Return the arrays by name."""
+        return {
+            "deviation_coefficients": self.coefficients,
+            "deviation_intercept": self.intercept,
+            "deviation_bounds": self.bounds,
+        }
+
+
+def deviations_of_rows(rows: Rows, root_deviations: LinearModel, bounds: FloatArray) -> FloatArray:
+    """Return s of each row and column of `root_deviations`, whose targets lie side by side.
+
+    Raises
+    ------
+    DataError
+        As `predict_rows`.
+    """
+    roots = predict_rows(rows, root_deviations)
+    repeated = np.tile(bounds, roots.shape[1] // bounds.shape[1])
+    return np.square(np.clip(roots, *repeated))
+
+
+@functools.lru_cache(maxsize=1)
+def _edges() -> FloatArray:
+    """Return the upper edges of all bins but the last, in units: 0, then a geometric grid."""
+    steps = np.arange(-OCTAVES * BINS_PER_OCTAVE, OCTAVES * BINS_PER_OCTAVE + 1)
+    edges = np.concatenate([[0.0], np.exp2(steps / BINS_PER_OCTAVE)])
+    edges.flags.writeable = False
+    return edges
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HeldOutScores:
+    """How many rows have which score, exactly; `+` joins two sets of rows.
+
+    Attributes
+    ----------
+    counts : int64 array of shape (n_bins, n_targets)
+        Scores are |y − f₋(x)|, or |y − f₋(x)| / s₋(x) with `deviations`. Rows with a score of 0, then those
+        of each bin of a geometric grid from 2^-32 to 2^32 units, and last those above it. A score below the
+        grid counts as 2^-32 units, one above it as infinite.
+    units : float64 array of shape (n_targets,)
+        Powers of two near each target's standard deviation; 1 where scores are normalised.
+    deviations : Deviations, or None
+        s of the model of all rows, where scores are normalised.
+    """
+
+    counts: IntArray
+    units: FloatArray
+    deviations: Deviations | None = None
+
+    def __add__(self, other: HeldOutScores) -> HeldOutScores:
+        if not np.array_equal(self.units, other.units):
+            raise StatisticsError(
+                f"these scores are counted in different units, {self.units} and {other.units}; score all "
+                "blocks with the same models"
+            )
+        return replace(self, counts=self.counts + other.counts)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, HeldOutScores):
+            return NotImplemented
+        mine, theirs = self.to_arrays(), other.to_arrays()
+        return mine.keys() == theirs.keys() and all(np.array_equal(mine[key], theirs[key]) for key in mine)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    @property
+    def n_samples(self) -> int:
+        """Rows counted."""
+        return int(self.counts[:, 0].sum())
+
+    def quantile(self, coverage: float) -> FloatArray:
+        """Return the half width of intervals of a coverage, in the targets' units: shape (n_targets,).
+
+        Of normalised scores it is that over s(x), a number without units.
+
+        The ⌈(n + 1)·coverage⌉-th smallest score, at most 1.1 % too large; infinite where there are too few
+        rows for such a coverage.
+
+        Parameters
+        ----------
+        coverage : float
+            In (0, 1).
+
+        Raises
+        ------
+        InvalidParameterError
+            If `coverage` is not in (0, 1).
+        """
+        if not 0.0 < coverage < 1.0:
+            raise InvalidParameterError(
+                f"`coverage` is {coverage!r}; expected a number in (0, 1), such as 0.9"
+            )
+        exact = (self.n_samples + 1) * coverage
+        rank = math.ceil(exact * (1.0 - 1e-12))  # 100 · 0.07 is 7, though not in float64
+        reached = self.counts.cumsum(axis=0) >= rank
+        index = np.where(reached.any(axis=0), reached.argmax(axis=0), len(self.counts) - 1)
+        return np.asarray(np.append(_edges(), np.inf)[index] * self.units)
+
+    def interval(
+        self, predictions: FloatArray, coverage: float, deviations: FloatArray | None = None
+    ) -> tuple[FloatArray, FloatArray]:
+        """Return the lower and upper ends about predictions of the model of all rows.
+
+        Parameters
+        ----------
+        predictions : float64 array of shape (n_samples, n_targets), or (n_samples,) for a single target
+        coverage : float
+            In (0, 1).
+        deviations : float64 array of the same shape, optional
+            s of these rows, see `deviations_of_rows`; for normalised scores only, and needed there.
+
+        Raises
+        ------
+        InvalidParameterError
+            If `coverage` is not in (0, 1), or `deviations` are missing or not asked for.
+        """
+        half_width = self.quantile(coverage)
+        if (deviations is None) != (self.deviations is None):
+            given, kind = ("none", "") if deviations is None else ("some", "not ")
+            raise InvalidParameterError(
+                f"`deviations`: {given} were given, and these scores are {kind}normalised by them; give them "
+                "for normalised scores, and only there"
+            )
+        if deviations is not None:
+            half_width = half_width * deviations
+        return predictions - half_width, predictions + half_width
+
+    def to_arrays(self) -> dict[str, NDArray[Any]]:
+        """Return the arrays that store the scores; `from_arrays` is the way back."""
+        normalised = {} if self.deviations is None else self.deviations.to_arrays()
+        return {"counts": self.counts, "units": self.units, **normalised}
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Self:
+        """Read what `to_arrays` returned.
+
+        Raises
+        ------
+        StatisticsError
+            If they do not fit together.
+        """
+        counts, units = np.asarray(arrays["counts"], np.int64), np.asarray(arrays["units"], np.float64)
+        expected = (len(_edges()) + 1, len(units))
+        if counts.shape != expected:
+            raise StatisticsError(f"stored scores have counts of shape {counts.shape}; expected {expected}")
+        if "deviation_coefficients" not in arrays:  # scores of one width, and those of older versions
+            return cls(counts, units)
+        names = ("coefficients", "intercept", "bounds")
+        return cls(counts, units, Deviations(*(arrays[f"deviation_{name}"] for name in names)))
+
+
+def score_rows(rows: Rows, state: FoldModels) -> HeldOutScores:
+    """Count the held-out scores of a block, at the cost of predictions with n_splits · n_targets columns.
+
+    A row of weight 0 does not count, any other counts once, or as often as its weight repeats it. Rows of
+    folds that are never held out, such as the first of `TimeFolds`, do not count either.
+
+    Raises
+    ------
+    DataError
+        If the block has no targets, values that are not finite, or lacks the groups that its folds are of.
+    """
+    residuals, split, counted = _residuals(rows, state)
+    units = state.units
+    if state.root_deviations is not None and state.bounds is not None:
+        found = deviations_of_rows(rows, state.root_deviations, state.bounds)
+        found = found.reshape(len(split), -1, len(units))
+        residuals = residuals / found[counted, split[counted]]
+        units = np.ones(len(units))
+    with np.errstate(over="ignore"):  # beyond the grid either way
+        scores = residuals / units
+    edges = _edges()
+    index = np.searchsorted(edges, scores, side="left")
+    times = rows.sample_weight[counted] if state.repeated and rows.sample_weight is not None else None
+    counts = [np.bincount(column, times, len(edges) + 1) for column in index.T]
+    return HeldOutScores(np.column_stack(counts).astype(np.int64), units)
+
+
+def _residuals(rows: Rows, state: FoldModels) -> tuple[FloatArray, IntArray, NDArray[np.bool_]]:
+    """Return |y − f₋| of the rows that count, (n_counted, n_targets), each row's split, and which count."""
+    held_out, split, counted = predict_held_out(rows, state)
+    assert rows.y is not None
+    with np.errstate(over="ignore"):
+        return np.abs(rows.y[counted] - held_out), split, counted
+
+
+def predict_held_out(rows: Rows, state: FoldModels) -> tuple[FloatArray, IntArray, NDArray[np.bool_]]:
+    """Predict each row of a block by the model that was trained without its fold.
+
+    Returns
+    -------
+    predictions : float64 array of shape (n_counted, n_targets)
+        f₋ of the rows that count: those of weight above 0 whose fold is held out.
+    split : int64 array of shape (n_samples,)
+        The split that holds out each row, -1 for none.
+    counted : bool array of shape (n_samples,)
+
+    Raises
+    ------
+    DataError
+        As `score_rows`.
+    """
+    check_evaluation(rows)
+    assigned = state.folds.assign(
+        rows.block.start, rows.block.stop, n_samples=state.n_samples, groups=rows.groups
+    )
+    split_of = np.full(state.folds.n_folds, -1, np.int64)
+    split_of[state.validated] = np.arange(len(state.validated))
+    split = split_of[assigned]
+    counted = split >= 0
+    if rows.sample_weight is not None:
+        counted &= rows.sample_weight > 0
+    predictions = predict_rows(rows, state.linear).reshape(len(split), -1, len(state.units))
+    return predictions[counted, split[counted]], split, counted
+
+
+# -- how far off the model is at each row ----------------------------------------------------------
+
+
+def sum_root_residuals(
+    rows: Rows, state: FoldModels, *, exponents: tuple[tuple[int, int], ...]
+) -> tuple[ExactSum, ...]:
+    """Return a block's sums of the roots of held-out residuals: U'W[g, 1] and [g, 1]'W[g, 1].
+
+    g is √(|y − f₋| / unit). O(n_samples · n_components · n_features), as predictions; the sums are those
+    of `RidgeStatistics.cross` and `targets` with g in the place of y.
+
+    Parameters
+    ----------
+    rows : Rows
+        With targets.
+    state : FoldModels
+        Without deviations.
+    exponents : runs of (components, int)
+        Of the statistics, see `StatisticsSpec`.
+
+    Returns
+    -------
+    cross, targets : ExactSum of shape (n_components, n_targets + 1), and (n_targets + 1, n_targets + 1)
+        Those of each split one after the other.
+
+    Raises
+    ------
+    DataError
+        As `score_rows`.
+    """
+    residuals, split, counted = _residuals(rows, state)
+    n_splits, width = len(state.validated), len(state.units) + 1
+    right = np.zeros((len(split), n_splits, width))
+    roots = np.sqrt(np.maximum(residuals / state.units, SMALLEST))
+    right[counted, split[counted]] = np.column_stack([roots, np.ones(len(roots))])
+    weights = np.ones(len(split)) if rows.sample_weight is None else rows.sample_weight
+    weighted = right * weights[:, np.newaxis, np.newaxis]
+    feature_map = state.linear.feature_map
+    inputs = feature_map.prepare(rows.X)
+    units = np.ldexp(1.0, -expand(exponents).astype(np.int64))[:, np.newaxis] if exponents else 1.0
+    height = tile_rows(feature_map.n_components)
+    sums: dict[int, tuple[ExactSum, ...]] = {}
+
+    def add_up(first: int) -> None:
+        tile = slice(first, min(first + height, len(inputs)))
+        flat = weighted[tile].reshape(tile.stop - first, -1)
+        moments = np.empty((feature_map.n_components, flat.shape[1]))
+        for start, stop in feature_map.stripes:
+            stripe = np.empty((stop - start, len(flat)))
+            feature_map.fill(inputs[tile], stripe, start, stop)
+            moments[start:stop] = stripe @ flat
+        moments *= units
+        by_split = moments.reshape(-1, n_splits, width)
+        sums[first] = tuple(
+            ExactSum.of(part)
+            for k in range(n_splits)
+            for part in (by_split[:, k], right[tile, k].T @ weighted[tile, k])
+        )
+
+    share_out(add_up, range(0, len(inputs), height))
+    return functools.reduce(add_each, sums.values())  # exact: their order is of no consequence
+
+
+def root_residual_statistics(
+    statistics: FoldStatistics, models: FoldModels, sums: tuple[ExactSum, ...]
+) -> FoldStatistics:
+    """Return the statistics of each fold with g in the place of y; Grams are shared, not copied.
+
+    Parameters
+    ----------
+    statistics : FoldStatistics
+        That `models` were solved from.
+    sums : tuple of ExactSum
+        Of all rows; see `sum_root_residuals`.
+    """
+    parts: list[RidgeStatistics | None] = [None] * len(statistics.parts)
+    for fold, cross, targets in zip(models.validated, sums[::2], sums[1::2], strict=True):
+        part = statistics.fold(fold)
+        parts[fold] = replace(part, spec=replace(part.spec, target_offset=()), cross=cross, targets=targets)
+    return replace(statistics, parts=tuple(parts))
+
+
+def with_deviations(
+    models: FoldModels, statistics: FoldStatistics, *, alpha: float
+) -> tuple[FoldModels, Deviations]:
+    """Fit √s by ridge regression: of each split for the scores, and of all rows for predictions.
+
+    n_splits + 1 Cholesky factorisations.
+
+    Parameters
+    ----------
+    statistics : FoldStatistics
+        Of g; see `root_residual_statistics`.
+    alpha : float
+        The penalty of this regression.
+
+    Returns
+    -------
+    models : FoldModels
+        With deviations.
+    deviations : Deviations
+        Of the model of all rows.
+    """
+    feature_map = models.linear.feature_map
+    total = statistics.total()
+    scale = np.sqrt(models.units)
+    bounds = scale * total.target_means() * np.array([[1.0 / REACH], [REACH]])
+    solution = solve_cholesky(total.normal_equations(), alpha, overwrite_gram=True)
+    found = Deviations(scale * solution.coefficients, scale * solution.intercept, bounds)
+    of_splits = fold_models(statistics, feature_map, alpha=alpha).linear
+    scales = np.tile(scale, len(models.validated))
+    roots = LinearModel(feature_map, scales * of_splits.coefficients, scales * of_splits.intercept)
+    return replace(models, root_deviations=roots, bounds=bounds), found

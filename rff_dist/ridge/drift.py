@@ -1,0 +1,443 @@
+"""Do new rows follow the law of the rows that a model holds? Inputs and errors, from sums alone.
+
+Three tests, each with its own p-value; the parts share the level by Bonferroni's inequality:
+
+- the inputs as a whole: the squared distance of the mean embeddings Z'1/n of both sets of rows (MMD²).
+  Without drift it is distributed as a sum of chi-squares of one degree of freedom, weighted by the
+  eigenvalues of the covariance of z times (1/n₁ + 1/n₂); its tail is taken from the three first cumulants,
+  which need no eigenvalues.
+- each column: its mean, and its spread about the old mean, both judged by the larger of the two sets'
+  deviations, so that a column with rare values raises no alarm where the new rows happen to have none. Of
+  many columns the least p-value counts, corrected by Šidák.
+- the errors: are the squared errors of the current model larger than on rows that were held out?
+
+The tests are asymptotic: of fewer than some 50 rows the levels are rough.
+
+References
+----------
+Gretton, Borgwardt, Rasch, Schölkopf & Smola (2012), A kernel two-sample test, JMLR 13, section 4 and Theorem
+12. Hall (1983), Chi squared approximations to the distribution of a sum of independent random variables,
+Annals of Probability 11; Buckley & Eagleson (1988), An approximation to the distribution of quadratic forms
+in normal random variables, Australian Journal of Statistics 30; compared with others by Bodenham & Adams
+(2016), Statistics and Computing 26. Šidák (1967), JASA 62. Welch (1947), Biometrika 34.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import chdtrc, ndtr
+
+from rff_dist.data.blocks import Rows
+from rff_dist.errors import InvalidParameterError, StatisticsError
+from rff_dist.numerics.exact_sums import ExactSum
+from rff_dist.ridge.evaluation import Errors, check_evaluation, errors_of
+from rff_dist.ridge.linear_model import LinearModel, predict_rows
+from rff_dist.statistics.moments import ColumnMoments, Moments, _about, measure_moments
+from rff_dist.statistics.ridge_statistics import RidgeStatistics
+from rff_dist.statistics.spec import OUTPUT_TILE
+from rff_dist.typing import FloatArray
+
+__all__ = [
+    "LEVEL",
+    "Batch",
+    "BatchState",
+    "ColumnShifts",
+    "Drift",
+    "ErrorSums",
+    "check_level",
+    "column_shifts",
+    "embedding_drift",
+    "error_drift",
+    "judge_drift",
+    "measure_batch",
+    "measure_errors",
+]
+
+
+LEVEL = 0.05
+_ROUNDING = 1e-14  # of a mean square: what rounding alone may leave as the variance of a constant
+_LARGEST_SQUARE = 1e70  # of an error: its square can still be weighted and summed
+
+
+# -- what is known of the errors ---------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ErrorSums:
+    """Errors of a model on some rows, and how far their mean square may be off; `+` joins sets of rows.
+
+    Attributes
+    ----------
+    weight_squares : ExactSum of shape ()
+        Sum of the squares of the weights w.
+    squares, fourths : ExactSum of shape (n_targets,)
+        Sums of w²e² and w²e⁴, e the error; an e² above 1e70 counts as 1e70.
+    """
+
+    errors: Errors
+    weight_squares: ExactSum
+    squares: ExactSum
+    fourths: ExactSum
+
+    def __add__(self, other: ErrorSums) -> ErrorSums:
+        return ErrorSums(
+            self.errors + other.errors,
+            self.weight_squares + other.weight_squares,
+            self.squares + other.squares,
+            self.fourths + other.fourths,
+        )
+
+    @property
+    def variance(self) -> FloatArray:
+        """Variance of the mean squared error of independent rows, per target."""
+        mean = np.minimum(self.errors.mean_squared_error, _LARGEST_SQUARE)
+        total = self.errors.weight.value()
+        spread = (
+            self.fourths.value() - 2 * mean * self.squares.value() + mean**2 * self.weight_squares.value()
+        )
+        return np.asarray(np.maximum(spread, 0.0) / total**2)
+
+
+def measure_errors(rows: Rows, model: LinearModel) -> ErrorSums:
+    """Return the errors of a model on a block.
+
+    Raises
+    ------
+    DataError
+        If the block has no targets, or values that are not finite.
+    """
+    check_evaluation(rows)
+    assert rows.y is not None
+    predictions = predict_rows(rows, model)
+    weights = np.ones(len(rows.y)) if rows.sample_weight is None else rows.sample_weight
+    with np.errstate(over="ignore"):
+        squares = np.minimum((rows.y - predictions) ** 2, _LARGEST_SQUARE)
+    return ErrorSums(
+        errors_of(rows, predictions, model.intercept),
+        ExactSum.of(np.asarray(weights @ weights)),
+        ExactSum.of(weights**2 @ squares),
+        ExactSum.of(weights**2 @ squares**2),
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BatchState:
+    """The state of a pass over new rows.
+
+    Attributes
+    ----------
+    model : LinearModel
+        The current one.
+    pivot : float64 array of shape (n_features + n_targets,)
+        What moments are summed about, see `Moments`.
+    """
+
+    model: LinearModel
+    pivot: FloatArray
+
+    def digest(self) -> str:
+        """Return the feature map's digest: what every worker must agree on."""
+        return self.model.digest()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Batch:
+    """What one pass over new rows finds out before they are added; `+` joins two sets of rows.
+
+    Attributes
+    ----------
+    errors : ErrorSums
+        Of the current model, which has not seen them.
+    moments : Moments
+        Of their columns.
+    """
+
+    errors: ErrorSums
+    moments: Moments
+
+    def __add__(self, other: Batch) -> Batch:
+        return Batch(self.errors + other.errors, self.moments + other.moments)
+
+
+def measure_batch(rows: Rows, state: BatchState) -> Batch:
+    """Score a block with a model that has not seen it, and measure its columns, in one reading.
+
+    Raises
+    ------
+    DataError
+        If the block has no targets, or values that are not finite.
+    """
+    return Batch(measure_errors(rows, state.model), measure_moments(rows, state.pivot))
+
+
+# -- the tests -----------------------------------------------------------------------------------------
+
+
+def embedding_drift(held: RidgeStatistics, new: RidgeStatistics) -> tuple[float, float]:
+    """Return MMD² between two sets of rows, and its p-value without drift: O(n_components³).
+
+    Parameters
+    ----------
+    held, new : RidgeStatistics
+        Of the rows that the model holds, and of those to be added.
+
+    Returns
+    -------
+    squared_distance : float
+        ‖Z₁'1/n₁ − Z₂'1/n₂‖², the biased estimate of MMD².
+
+    Raises
+    ------
+    StatisticsError
+        If they are of different features, or one counts no rows.
+    """
+    for which, statistics in (("held", held), ("new", new)):
+        if not statistics.sum_of_weights > 0:
+            raise StatisticsError(f"the {which} rows have no weight; there is nothing to compare")
+    difference = held.Zt1() / held.sum_of_weights - new.Zt1() / new.sum_of_weights
+    together = held + new
+    covariance = together.normal_equations().gram
+    covariance /= together.sum_of_weights
+    scale = 1 / _n_alike(held) + 1 / _n_alike(new)
+    distance = float(difference @ difference)
+    return distance, _tail(distance / scale, _traces(covariance))
+
+
+def _n_alike(statistics: RidgeStatistics) -> float:
+    """Return how many rows count alike; of precision weights the least number, see `ColumnMoments`."""
+    spec = statistics.spec
+    return statistics.sum_of_weights / (1.0 if spec.frequency_weights else 2.0**spec.weight_exponent)
+
+
+def _traces(matrix: FloatArray) -> tuple[float, float, float]:
+    """Return the traces of a symmetric matrix and of its second and third power, in strips."""
+    square = cube = 0.0
+    for start in range(0, len(matrix), OUTPUT_TILE):
+        strip = matrix[start : start + OUTPUT_TILE]
+        square += float(np.vdot(strip, strip))
+        cube += float(np.vdot(strip, strip @ matrix))
+    return float(np.trace(matrix)), square, cube
+
+
+def _tail(value: float, traces: tuple[float, float, float]) -> float:
+    """Return P(Σ λᵢχ²₁ > value) of eigenvalues λ with these power sums (Buckley & Eagleson 1988).
+
+    A chi-square with the same mean, variance and third cumulant, shifted and scaled.
+    """
+    mean, variance, third = traces[0], 2 * traces[1], 8 * traces[2]
+    if not third > 0:  # features that are all constant
+        return 1.0 if value <= _ROUNDING else 0.0
+    freedom = 8 * variance**3 / third**2
+    return float(chdtrc(freedom, max(0.0, freedom + (value - mean) * np.sqrt(2 * freedom / variance))))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ColumnShifts:
+    """How far each column moved.
+
+    Attributes
+    ----------
+    mean : float64 array of shape (n_features,)
+        Of the new rows less that of the old, in the old rows' standard deviations; infinite where a constant
+        changed.
+    spread : float64 array of shape (n_features,)
+        Root mean square deviation of the new rows from the old mean, in the old standard deviations.
+    p_values : float64 array of shape (n_features, 2)
+        Of the mean and of the spread, each on its own.
+    p_value : float
+        Of the least of them, corrected for their number by Šidák.
+    """
+
+    mean: FloatArray
+    spread: FloatArray
+    p_values: FloatArray
+    p_value: float
+
+    @property
+    def order(self) -> NDArray[np.intp]:
+        """The columns by their p-values, the least first."""
+        return np.argsort(self.p_values.min(axis=1), kind="stable")
+
+
+def column_shifts(held: ColumnMoments, new: ColumnMoments) -> ColumnShifts:
+    """Test each column's mean and spread, O(n_features).
+
+    The spread is that about the old mean, so that a shifted mean shows in it too.
+    """
+    shift = new.mean - held.mean
+    shift = np.where(np.abs(shift) > 4 * np.finfo(np.float64).eps * np.abs(held.mean), shift, 0.0)
+    second, _, fourth = _about(shift, np.zeros_like(shift), *new.central)
+    old_variance, new_variance = (held.fourth - held.second**2, fourth - second**2)
+    scores = np.column_stack(
+        [
+            _score(shift, held.second, new.second, held.n_samples, new.n_samples),
+            _score(second - held.second, old_variance, new_variance, held.n_samples, new.n_samples),
+        ]
+    )
+    p_values = 2 * ndtr(-np.abs(scores))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        deviation = np.sqrt(held.second)
+        moved = np.where(shift == 0, 0.0, shift / deviation)
+        spread = np.where(second == held.second, 1.0, np.sqrt(np.maximum(second, 0.0)) / deviation)
+    return ColumnShifts(moved, spread, p_values, _sidak(float(p_values.min()), p_values.size))
+
+
+def _score(
+    difference: FloatArray, old: FloatArray, new: FloatArray, n_old: float, n_new: float
+) -> FloatArray:
+    """Return a difference of means in its standard errors, by the larger of the two variances for the new."""
+    old, new = np.maximum(old, 0.0), np.maximum(new, 0.0)
+    error = np.sqrt(old / n_old + np.maximum(old, new) / n_new)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(difference == 0, 0.0, difference / error)
+
+
+def error_drift(held: ErrorSums, new: ErrorSums) -> tuple[FloatArray, float]:
+    """Test whether errors are larger on new rows than on held-out ones (Welch, one-sided).
+
+    Returns
+    -------
+    ratios : float64 array of shape (n_targets,)
+        Mean squared error on the new rows over that on the held-out ones.
+    p_value : float
+        Of the worst target, corrected for their number by Šidák.
+    """
+    old, now = held.errors.mean_squared_error, new.errors.mean_squared_error
+    with np.errstate(divide="ignore", invalid="ignore"):
+        scores = np.where(now <= old, -np.inf, (now - old) / np.sqrt(held.variance + new.variance))
+        ratios = np.where(now == old, 1.0, now / old)
+    worst = float(ndtr(-scores).min())
+    return ratios, _sidak(worst, len(scores)) if np.isfinite(scores).any() else 1.0
+
+
+def _sidak(p_value: float, n_tests: int) -> float:
+    return 1.0 if p_value >= 1 else float(-np.expm1(n_tests * np.log1p(-p_value)))
+
+
+# -- all of it -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Drift:
+    """What the tests say of new rows.
+
+    Attributes
+    ----------
+    level : float
+        Probability of an alarm without drift.
+    squared_distance : float
+        MMD² between the mean embeddings.
+    p_values : dict of str to float
+        Of the parts that were tested: "embedding", "columns" (where the model knows its columns' moments) and
+        "errors".
+    error_ratios : float64 array of shape (n_targets,)
+        See `error_drift`.
+    """
+
+    level: float
+    squared_distance: float
+    p_values: Mapping[str, float]
+    shifts: ColumnShifts | None
+    error_ratios: FloatArray
+
+    @property
+    def parts(self) -> list[str]:
+        """The parts that raise the alarm: each is tested at its share of the level."""
+        return [name for name, p in self.p_values.items() if p <= self.level / len(self.p_values)]
+
+    @property
+    def drifted(self) -> bool:
+        """Whether there is an alarm."""
+        return bool(self.parts)
+
+    @property
+    def p_value(self) -> float:
+        """Of all parts together (Bonferroni)."""
+        return min(1.0, len(self.p_values) * min(self.p_values.values()))
+
+    def columns(self, n_columns: int = 20) -> list[dict[str, Any]]:
+        """Return the columns that moved most, as JSON values; infinite shifts are None."""
+        if self.shifts is None:
+            return []
+        shifts = self.shifts
+        return [
+            {
+                "column": int(i),
+                "shift": _finite(shifts.mean[i]),
+                "spread": _finite(shifts.spread[i]),
+                "p_value": float(shifts.p_values[i].min()),
+            }
+            for i in shifts.order[:n_columns]
+        ]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all of it as JSON values, the 20 columns that moved most among them."""
+        return {
+            "drifted": self.drifted,
+            "parts": self.parts,
+            "level": self.level,
+            "p_value": self.p_value,
+            "p_values": dict(self.p_values),
+            "squared_distance": self.squared_distance,
+            "error_ratios": [_finite(ratio) for ratio in self.error_ratios],
+            "columns": self.columns(),
+        }
+
+
+def _finite(value: float) -> float | None:
+    return float(value) if np.isfinite(value) else None
+
+
+def check_level(level: float) -> None:
+    """Check that a level is a probability that can be tested at.
+
+    Raises
+    ------
+    InvalidParameterError
+        If it is not in (0, 1).
+    """
+    if not 0.0 < level < 1.0:
+        raise InvalidParameterError(f"`level` is {level!r}; expected a number in (0, 1), such as {LEVEL}")
+
+
+def judge_drift(
+    held: RidgeStatistics,
+    new: RidgeStatistics,
+    *,
+    held_columns: ColumnMoments | None,
+    new_columns: ColumnMoments,
+    held_errors: ErrorSums,
+    new_errors: ErrorSums,
+    level: float = LEVEL,
+) -> Drift:
+    """Test the inputs as a whole, each column, and the errors.
+
+    Parameters
+    ----------
+    held, new : RidgeStatistics
+        See `embedding_drift`.
+    held_columns, new_columns : ColumnMoments
+        See `column_shifts`; without those of the rows that the model holds columns are not tested.
+    held_errors, new_errors : ErrorSums
+        See `error_drift`.
+    level : float
+        In (0, 1).
+
+    Raises
+    ------
+    InvalidParameterError
+        If `level` is not in (0, 1).
+    """
+    check_level(level)
+    distance, p_embedding = embedding_drift(held, new)
+    p_values = {"embedding": p_embedding}
+    shifts = None if held_columns is None else column_shifts(held_columns, new_columns)
+    if shifts is not None:
+        p_values["columns"] = shifts.p_value
+    ratios, p_values["errors"] = error_drift(held_errors, new_errors)
+    return Drift(level, distance, p_values, shifts, ratios)

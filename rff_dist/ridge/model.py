@@ -1,0 +1,313 @@
+"""A trained ridge model: what predicts, what it was trained on, and how it is stored without pickle."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from importlib.metadata import version
+from typing import Any, Self
+
+import numpy as np
+import threadpoolctl
+from numpy.typing import ArrayLike, NDArray
+
+from rff_dist.errors import IntegrityError, RFFDistError
+from rff_dist.features.draw import draw_feature_map
+from rff_dist.features.feature_map import FeatureMap, Standardizer
+from rff_dist.features.kinds import feature_map_class
+from rff_dist.frequencies.designs import DESIGNS
+from rff_dist.kernels.find import kernel_from_dict
+from rff_dist.numerics.solution import RidgeSolution
+from rff_dist.ridge.conformal import HeldOutScores
+from rff_dist.ridge.linear_model import LinearModel
+from rff_dist.statistics.moments import ColumnMoments
+from rff_dist.statistics.ridge_statistics import RidgeStatistics
+from rff_dist.storage.records import Record, read_record, write_record
+from rff_dist.text import redact
+from rff_dist.typing import FloatArray
+
+logger = logging.getLogger(__name__)
+
+KIND = "ridge model"
+
+
+@dataclass(frozen=True, eq=False)
+class RidgeModel:
+    """Everything that prediction, inspection and a later update need.
+
+    Attributes
+    ----------
+    feature_map : FeatureMap
+        With the standardizer of the inputs.
+    coefficients : float64 array of shape (n_components, n_targets)
+        Weights of Z's columns.
+    intercept : float64 array of shape (n_targets,)
+        Added to all predictions.
+    alpha : float, or float64 array of shape (n_targets,)
+        Ridge penalty of ‖y − Zw‖² + alpha‖w‖²; an array where targets have different ones.
+    one_dimensional : bool
+        Whether predictions drop the target axis, as the training targets did.
+    statistics : RidgeStatistics, or None
+        The exact sums it was solved from; None where they were left out.
+    selection : dict of str to ndarray
+        What alpha was chosen from: `Selection.to_arrays` or `CrossValidation.to_arrays`; empty for a given
+        alpha.
+    held_out : HeldOutScores, or None
+        How far off held-out rows were, for conformal intervals.
+    columns : ColumnMoments or None
+        Of the inputs that it was trained on, for drift checks.
+    card : dict
+        JSON-able facts: data fingerprint, rows, versions, processor, solver status, metrics.
+    """
+
+    feature_map: FeatureMap
+    coefficients: FloatArray
+    intercept: FloatArray
+    alpha: float | FloatArray
+    one_dimensional: bool
+    statistics: RidgeStatistics | None = None
+    selection: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    held_out: HeldOutScores | None = None
+    columns: ColumnMoments | None = None
+    card: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def from_solution(
+        cls,
+        feature_map: FeatureMap,
+        statistics: RidgeStatistics,
+        solution: RidgeSolution,
+        selection: Mapping[str, NDArray[Any]],
+        card: Mapping[str, Any],
+    ) -> Self:
+        """Join what a fit produced."""
+        status = {
+            "status": str(solution.status),
+            "causes": list(solution.status.causes),
+            "remedies": list(solution.status.remedies),
+            "effective_rank": solution.effective_rank,
+            "alpha_floor": solution.floor,
+        }
+        facts = {
+            "n_samples": statistics.n_samples,
+            "statistics_digest": statistics.digest(),
+            "feature_map_digest": feature_map.digest(),
+            "solver": status,
+            **describe_ranks(feature_map),
+            "environment": describe_environment(),
+            "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        }
+        return cls(
+            feature_map=feature_map,
+            coefficients=solution.coefficients,
+            intercept=solution.intercept,
+            alpha=one_or_several(solution.alpha),
+            one_dimensional=statistics.spec.one_dimensional,
+            statistics=statistics,
+            selection=selection,
+            card={**facts, **card},
+        )
+
+    @property
+    def plain_alpha(self) -> float | list[float]:
+        """The penalty as JSON has it: a number, or a list with one for each target."""
+        return self.alpha if isinstance(self.alpha, float) else np.asarray(self.alpha).tolist()
+
+    @property
+    def n_features(self) -> int:
+        """Columns of the inputs."""
+        return self.feature_map.n_features
+
+    @property
+    def n_targets(self) -> int:
+        """Columns of the predictions."""
+        return int(self.coefficients.shape[1])
+
+    @property
+    def linear(self) -> LinearModel:
+        """What a predicting pass needs."""
+        return LinearModel(self.feature_map, self.coefficients, self.intercept)
+
+    def with_card(self, **facts: Any) -> Self:
+        """Return the same model with more facts on its card."""
+        return replace(self, card={**self.card, **facts})
+
+    def without_statistics(self) -> Self:
+        """Return the same model without the sums: smaller, but it cannot be updated."""
+        return replace(self, statistics=None)
+
+    def digest(self) -> str:
+        """Return the SHA-256 of all that predictions depend on."""
+        hasher = hashlib.sha256(self.feature_map.digest().encode())
+        for array in (self.coefficients, self.intercept):
+            hasher.update(np.ascontiguousarray(array).astype("<f8", copy=False).tobytes())
+        return hasher.hexdigest()
+
+
+def one_or_several(alpha: ArrayLike) -> float | FloatArray:
+    """Return one number where all are the same, else an array with one for each target."""
+    values = np.atleast_1d(np.asarray(alpha, np.float64))
+    return float(values[0]) if (values == values[0]).all() else values
+
+
+def describe_environment() -> dict[str, Any]:
+    """Return the versions and the kind of processor that bits depend on."""
+    blas = [library for library in threadpoolctl.threadpool_info() if library["user_api"] == "blas"]
+    return {
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+        "packages": {name: version(name) for name in ("rff_dist", "numpy", "scipy", "zarr")},
+        "blas": sorted(
+            {f"{b['internal_api']} {b['version']} {b.get('architecture', '')}".strip() for b in blas}
+        ),
+    }
+
+
+def write_model(model: RidgeModel, url: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+    """Store a model as JSON and checksummed arrays; a reader sees the old one or the new one.
+
+    Raises
+    ------
+    OutputExistsError
+        If there is something at `url` and `overwrite` is False.
+    StorageError
+        If it cannot be written.
+    """
+    features, stored = record_features(model.feature_map)
+    arrays = {"coefficients": model.coefficients, "intercept": model.intercept, **stored}
+    arrays |= {f"selection_{name}": array for name, array in model.selection.items()}
+    if model.held_out is not None:
+        arrays |= {f"held_out_{name}": array for name, array in model.held_out.to_arrays().items()}
+    if model.columns is not None:
+        arrays |= {f"columns_{name}": array for name, array in model.columns.to_arrays().items()}
+    metadata: dict[str, Any] = {
+        "alpha": model.plain_alpha,
+        "one_dimensional": model.one_dimensional,
+        "feature_map": features,
+        "card": dict(model.card),
+        "digest": model.digest(),
+    }
+    if model.statistics is not None:
+        metadata["statistics"], packed = model.statistics.to_arrays()
+        arrays |= {f"statistics_{name}": array for name, array in packed.items()}
+    write_record(url, kind=KIND, metadata=metadata, arrays=arrays, overwrite=overwrite)
+
+
+def read_model(url: str | os.PathLike[str]) -> RidgeModel:
+    """Read a model that `write_model` stored.
+
+    Raises
+    ------
+    StorageError
+        If there is no model, or it is damaged (IntegrityError), unsafe (UnsafeModelError) or too new
+        (VersionError).
+    """
+    return model_from(read_record(url, kind=KIND), url)
+
+
+def model_from(record: Record, url: str | os.PathLike[str]) -> RidgeModel:
+    """Return the model of a record that was read from `url`.
+
+    Raises
+    ------
+    IntegrityError
+        If something is missing.
+    """
+    try:
+        return _from_record(record)
+    except KeyError as error:
+        raise IntegrityError(f"the model at {redact(str(url))} lacks {error}; store it again") from error
+
+
+def _from_record(record: Record) -> RidgeModel:
+    arrays, metadata = record.arrays, record.metadata
+    statistics = None
+    if "statistics" in metadata:
+        packed = _with_prefix(arrays, "statistics_")
+        statistics = RidgeStatistics.from_arrays(metadata["statistics"], packed)
+    feature_map = read_features(metadata["feature_map"], arrays)
+    held_out = _with_prefix(arrays, "held_out_")
+    columns = _with_prefix(arrays, "columns_")
+    if statistics is not None:
+        statistics = statistics.with_whitener(feature_map.whitener)
+    return RidgeModel(
+        feature_map=feature_map,
+        coefficients=arrays["coefficients"],
+        intercept=arrays["intercept"],
+        alpha=one_or_several(metadata["alpha"]),
+        one_dimensional=metadata["one_dimensional"],
+        statistics=statistics,
+        selection=_with_prefix(arrays, "selection_"),
+        held_out=HeldOutScores.from_arrays(held_out) if held_out else None,
+        columns=ColumnMoments.from_arrays(columns) if columns else None,
+        card=metadata["card"],
+    )
+
+
+def _with_prefix(arrays: Mapping[str, NDArray[Any]], prefix: str) -> dict[str, NDArray[Any]]:
+    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
+
+
+def _spec_to_dict(feature_map: FeatureMap) -> dict[str, Any]:
+    spec = feature_map.spec
+    if spec is None or DESIGNS.get(spec.design.name) != spec.design:
+        return {}
+    names = {"design": spec.design.name, "map": spec.map, "seed": spec.seed}
+    # exact features may be fewer than were asked for
+    return {"spec": {"kernel": spec.kernel.to_dict(), "n_components": spec.n_components, **names}}
+
+
+def describe_ranks(feature_map: FeatureMap) -> dict[str, Any]:
+    """Return what a card says of the columns that are mapped to a normal law, if there are any."""
+    standardizer = feature_map.standardizer
+    columns = () if standardizer is None else standardizer.ranked_columns
+    return {"ranked_columns": list(columns)} if columns else {}
+
+
+def record_features(feature_map: FeatureMap) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    """Return what a record keeps of a feature map: JSON values, and arrays by their names in the record."""
+    facts, stored = feature_map.record()
+    arrays = {f"features_{name}": array for name, array in stored.items()}
+    if feature_map.standardizer is not None:
+        arrays |= feature_map.standardizer.to_arrays()
+    values = {
+        "kind": feature_map.kind,
+        "n_features": feature_map.n_features,
+        "digest": feature_map.digest(),
+        **facts,
+        **_spec_to_dict(feature_map),
+    }
+    return values, arrays
+
+
+def read_features(values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> FeatureMap:
+    """Rebuild the features from what `record_features` kept, with the spec where it still draws the same."""
+    standardizer = Standardizer.from_arrays(arrays)
+    stored = feature_map_class(values["kind"]).from_record(
+        values, _with_prefix(arrays, "features_"), standardizer
+    )
+    if "spec" not in values:
+        return stored
+    spec = values["spec"]
+    try:
+        drawn = draw_feature_map(
+            kernel_from_dict(spec["kernel"]),
+            n_features=stored.n_features,
+            n_components=spec.get("n_components", stored.n_components),
+            design=spec["design"],
+            map=spec["map"],
+            random_state=spec["seed"],
+            standardizer=standardizer,
+        )
+    except RFFDistError as error:
+        logger.warning("using the stored features, since their spec cannot be drawn here: %s", error)
+        return stored
+    if drawn.digest() != values["digest"]:
+        logger.warning("using the stored features: this machine draws others from the same seed")
+        return stored
+    return drawn

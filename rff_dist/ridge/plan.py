@@ -1,0 +1,303 @@
+"""What a fit will take, before anything runs: bytes, operations, blocks and peak memory.
+
+Pure arithmetic on sizes. It refuses a job that cannot fit, with the number needed and the number there is.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from rff_dist.data.cut import plan_blocks
+from rff_dist.errors import PlanError
+from rff_dist.features.draw import check_n_components
+from rff_dist.numerics.machine import available_cores
+from rff_dist.numerics.threads import limit_blas
+from rff_dist.numerics.triangular import STRIP_COLUMNS
+from rff_dist.selection.cross_validation import cross_validation_bytes
+from rff_dist.statistics.spec import FRACTION_BITS, OUTPUT_TILE, TileLayout, tile_rows
+from rff_dist.text import human_bytes
+
+ASSUMED_ALPHAS = 64  # of a cross-validation, where the data decide how many there are
+PROCESS_BYTES = (
+    400 * 2**20
+)  # Python with NumPy, SciPy, Zarr, scikit-learn and distributed, measured 230 to 330 MiB
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The figures of one fit.
+
+    Attributes
+    ----------
+    n_samples, n_features, n_targets, n_components : int
+        Sizes of the job.
+    n_workers, n_threads : int
+        Processes, and threads of each.
+    n_blocks, rows_per_block, tile_rows : int
+        How the rows are cut: a block is a task, a tile shares the cache.
+    bytes_read : int
+        Inputs and targets, once for the moments and once for the statistics.
+    flops : int
+        Multiplications and additions of the products.
+    statistics_bytes : int
+        One block's statistics in memory, of all folds and feature maps.
+    worker_bytes : int
+        Peak memory of a worker process; the statistics pass needs no more.
+    client_bytes : int
+        Peak memory of the process that solves, and runs the pass too where there are no other workers.
+    memory_limit, client_memory_limit : int or None
+        Bytes that a worker and the solver may use, where known.
+    """
+
+    n_samples: int
+    n_features: int
+    n_targets: int
+    n_components: int
+    n_workers: int
+    n_threads: int
+    n_blocks: int
+    rows_per_block: int
+    tile_rows: int
+    bytes_read: int
+    flops: int
+    statistics_bytes: int
+    worker_bytes: int
+    client_bytes: int
+    memory_limit: int | None
+    client_memory_limit: int | None
+
+    @property
+    def peak_bytes(self) -> int:
+        """The larger of the two peaks."""
+        return max(self.worker_bytes, self.client_bytes)
+
+    def seconds(self, gflops: float) -> float:
+        """Return the seconds of the statistics pass at `gflops` billion operations a second per thread."""
+        return self.flops / (gflops * 1e9 * self.n_workers * self.n_threads)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all figures as JSON-able values."""
+        return {**asdict(self), "peak_bytes": self.peak_bytes}
+
+
+def plan_fit(
+    *,
+    n_samples: int,
+    n_features: int,
+    n_targets: int,
+    n_components: int,
+    chunk_rows: int,
+    itemsize: int = 4,
+    n_workers: int = 1,
+    n_threads: int = 1,
+    separate_client: bool = False,
+    alpha_path: bool = True,
+    whitened: bool = False,
+    n_folds: int = 1,
+    n_maps: int = 1,
+    memory_limit: int | None = None,
+    client_memory_limit: int | None = None,
+) -> Plan:
+    """Plan one fit: O(n_samples · n_components²) operations, O(n_components²) memory.
+
+    Parameters
+    ----------
+    n_samples, n_features, n_targets, n_components : int
+        Sizes of the job.
+    chunk_rows : int
+        Rows that are worth reading together.
+    itemsize : int
+        Bytes of one number of X.
+    n_workers, n_threads : int
+        Processes, and threads of each.
+    separate_client : bool
+        Whether the solver's process is another than the workers'.
+    alpha_path : bool
+        Whether the whole path of alpha is solved (eigenvectors) or one alpha (Cholesky).
+    whitened : bool
+        Whether the features are Nyström's, of which the solver's process keeps the centres' factor.
+    n_folds : int
+        Folds whose rows are summed apart, for cross-validation; 1 for none.
+    n_maps : int
+        Feature maps whose statistics are accumulated in one reading.
+    memory_limit : int, optional
+        Bytes that a worker process may use.
+    client_memory_limit : int, optional
+        Bytes that the solver's process may use, where it is another; `memory_limit` by default.
+
+    Raises
+    ------
+    PlanError
+        If a worker or the client needs more memory than `memory_limit`; the message has both numbers.
+    """
+    check_n_components(n_components, "phases")
+    blocks = plan_blocks(n_samples, n_features, itemsize, chunk_rows, n_folds=n_folds)
+    rows = max(block.n_samples for block in blocks)
+    height = min(tile_rows(n_components), rows)
+    layout = TileLayout(n_components)
+    limbs = 1 if n_samples <= 1 << (62 - FRACTION_BITS) else 2
+    one_set = 8 * limbs * layout.size + 8 * 6 * n_components * (n_targets + 1)
+    statistics_bytes = one_set * n_folds * n_maps
+    together = 1 if n_threads == 1 else min(-(-rows // height), -(-2 * n_threads // len(layout.tiles())))
+    row_bytes = n_features * itemsize + 8 * (n_targets + 1)
+    chunk_bytes = max(rows, min(chunk_rows, n_samples)) * row_bytes
+    # as stored and as read, and one more that is read ahead
+    block_bytes = 3 * chunk_bytes + rows * (24 * n_features + 24 * (n_targets + 1))
+    tile_bytes = 8 * n_components * height * together + n_threads * (
+        8 * OUTPUT_TILE**2 + 4 * OUTPUT_TILE * height
+    )
+    # a pairwise tree holds one partial a level; then there is the block's own and the sum being made
+    held = math.ceil(math.log2(len(blocks))) + 2 if len(blocks) > 1 else 1
+    pass_bytes = PROCESS_BYTES + block_bytes + tile_bytes + statistics_bytes * held
+    # Cholesky factors a copy of the Gram; the eigensolver needs vectors and two arrays of work
+    matrices = 5 if alpha_path else 2
+    factor_bytes = 8 * n_components**2 if whitened else 0
+    solve_bytes = PROCESS_BYTES + 2 * statistics_bytes + 8 * n_components**2 * matrices + factor_bytes
+    if n_folds > 1:
+        solve_bytes += cross_validation_bytes(
+            n_components,
+            n_targets=n_targets,
+            n_alphas=ASSUMED_ALPHAS,
+            n_threads=available_cores(),
+            statistics_bytes=one_set,
+        )
+    flops = 2 * n_samples * (n_components * n_components // 2 + n_components * (n_features + n_targets + 1))
+    flops *= n_maps
+    plan = Plan(
+        n_samples=n_samples,
+        n_features=n_features,
+        n_targets=n_targets,
+        n_components=n_components,
+        n_workers=n_workers,
+        n_threads=n_threads,
+        n_blocks=len(blocks),
+        rows_per_block=rows,
+        tile_rows=height,
+        bytes_read=2 * n_samples * row_bytes,
+        flops=flops,
+        statistics_bytes=statistics_bytes,
+        worker_bytes=pass_bytes,
+        client_bytes=solve_bytes if separate_client else max(pass_bytes + factor_bytes, solve_bytes),
+        memory_limit=memory_limit,
+        client_memory_limit=memory_limit if client_memory_limit is None else client_memory_limit,
+    )
+
+    def without_limits(n_components: int) -> Plan:
+        return plan_fit(
+            n_samples=n_samples,
+            n_features=n_features,
+            n_targets=n_targets,
+            n_components=n_components,
+            chunk_rows=chunk_rows,
+            itemsize=itemsize,
+            n_workers=n_workers,
+            n_threads=n_threads,
+            separate_client=separate_client,
+            alpha_path=alpha_path,
+            whitened=whitened,
+            n_folds=n_folds,
+            n_maps=n_maps,
+        )
+
+    _refuse_too_large(plan, without_limits)
+    return plan
+
+
+def plan_matrix_pass(
+    *,
+    n_samples: int,
+    n_features: int,
+    n_targets: int,
+    n_components: int,
+    chunk_rows: int,
+    itemsize: int = 4,
+    n_threads: int = 1,
+    n_columns: int = 0,
+    n_matrices: int = 1,
+    spectral: bool = False,
+    whitened: bool = False,
+    separate_client: bool = False,
+) -> tuple[int, int]:
+    """Return the peak bytes of a worker and of the client in a pass that carries a D x D matrix.
+
+    Such passes are those with standard deviations, which carry a triangle, and leave-one-out passes.
+
+    Parameters
+    ----------
+    n_samples, n_features, n_targets, n_components, chunk_rows, itemsize, n_threads, whitened, separate_client
+        As in `plan_fit`.
+    n_columns : int
+        Columns of n_components numbers that the pass carries too.
+    n_matrices : int
+        How many such matrices it carries.
+    spectral : bool
+        Whether the matrix comes of an eigendecomposition rather than a Cholesky factorisation.
+    """
+    blocks = plan_blocks(n_samples, n_features, itemsize, chunk_rows)
+    rows = max(block.n_samples for block in blocks)
+    height = min(tile_rows(n_components), rows)
+    row_bytes = n_features * itemsize + 8 * (n_targets + 1)
+    block_bytes = 2 * max(rows, min(chunk_rows, n_samples)) * row_bytes
+    block_bytes += rows * 24 * (n_features + 4 * (n_targets + 1))
+    # features, what they become and its squares, of 256 rows; a stripe of a tile for the predictions
+    copies = 3 + (n_matrices > 1)
+    strip_bytes = n_threads * (copies * 8 * STRIP_COLUMNS * (n_components + n_columns))
+    strip_bytes += n_threads * 8 * OUTPUT_TILE * height
+    whitener_bytes = whitened * 8 * n_components**2
+    matrix_bytes, column_bytes = n_matrices * 8 * n_components**2, 8 * n_components * n_columns
+    here = PROCESS_BYTES + block_bytes + strip_bytes + matrix_bytes + column_bytes
+    limbs = 1 if n_samples <= 1 << (62 - FRACTION_BITS) else 2
+    kept = 8 * limbs * TileLayout(n_components).size + whitener_bytes  # with the model
+    # the eigensolver needs what it does in a fit; the triangle is made in the Gram's own memory
+    making = PROCESS_BYTES + kept + matrix_bytes * (5 if spectral else 1) + 2 * column_bytes
+    if separate_client:
+        # a matrix that travels is there twice while it is packed or unpacked
+        return here + matrix_bytes + column_bytes, making + matrix_bytes + column_bytes
+    together = max(making, here + kept)
+    return together, together
+
+
+def _refuse_too_large(plan: Plan, without_limits: Callable[[int], Plan]) -> None:
+    for who, needed, limit in (
+        ("a worker", plan.worker_bytes, plan.memory_limit),
+        ("the solver", plan.client_bytes, plan.client_memory_limit),
+    ):
+        if limit is not None and needed > limit:
+            advice = "lower n_components, or"
+            for smaller in range((plan.n_components - 1) // 512 * 512, 0, -512):
+                if _fits(without_limits(smaller), plan):
+                    advice = f"lower n_components to {smaller:_} or"
+                    break
+            raise PlanError(
+                f"{who} needs {human_bytes(needed)} (n_components={plan.n_components:_}, "
+                f"blocks of {plan.rows_per_block:_} rows) but has {human_bytes(limit)}; "
+                f"{advice} give each process more memory"
+            )
+
+
+def _fits(plan: Plan, limits: Plan) -> bool:
+    return all(
+        limit is None or needed <= limit
+        for needed, limit in (
+            (plan.worker_bytes, limits.memory_limit),
+            (plan.client_bytes, limits.client_memory_limit),
+        )
+    )
+
+
+def measure_gflops() -> float:
+    """Time a symmetric product for 0.2 s: billions of float64 operations a second of one thread."""
+    matrix = np.random.Generator(np.random.Philox(0)).standard_normal((1024, 4096))
+    best = math.inf
+    with limit_blas(1):
+        for _ in range(3):
+            start = time.perf_counter()
+            np.matmul(matrix, matrix.T)
+            best = min(best, time.perf_counter() - start)
+    return float(matrix.shape[0] ** 2 * matrix.shape[1] / best / 1e9)

@@ -1,0 +1,408 @@
+"""Passes of a trained model over a dataset: evaluate it, predict, write predictions to Zarr.
+
+Estimators, the command line and the flows are thin faces of these, as of `ridge.fit`, which trains.
+"""
+
+from __future__ import annotations
+
+import operator
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal, cast, overload
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+from scipy.special import ndtri
+
+from rff_dist.data.blocks import BlockTask, Dataset, Rows
+from rff_dist.data.checks import check_finite
+from rff_dist.engines.protocol import Engine
+from rff_dist.errors import DataError, InvalidParameterError, StatisticsError
+from rff_dist.features.feature_map import FeatureMap
+from rff_dist.ridge.conformal import deviations_of_rows
+from rff_dist.ridge.evaluation import Errors, evaluate_rows
+from rff_dist.ridge.fit import check_matrix_pass
+from rff_dist.ridge.linear_model import LinearModel, predict_rows
+from rff_dist.ridge.model import RidgeModel
+from rff_dist.ridge.uncertainty import (
+    Calibration,
+    PredictiveModel,
+    calibrate_rows,
+    predict_rows_with_std,
+    predictive_model,
+)
+from rff_dist.statistics.inspection import blocks_of
+from rff_dist.storage.outputs import Output, create_output
+from rff_dist.typing import FloatArray
+
+
+@overload
+def evaluate(
+    dataset: Dataset, model: RidgeModel, *, engine: Engine, std: Literal[False] = False
+) -> Errors: ...
+
+
+@overload
+def evaluate(dataset: Dataset, model: RidgeModel, *, engine: Engine, std: Literal[True]) -> Calibration: ...
+
+
+@overload
+def evaluate(dataset: Dataset, model: RidgeModel, *, engine: Engine, std: bool) -> Errors | Calibration: ...
+
+
+def evaluate(
+    dataset: Dataset, model: RidgeModel, *, engine: Engine, std: bool = False
+) -> Errors | Calibration:
+    """Measure a model's errors on a dataset in one pass, O(n_samples · n_components · n_features).
+
+    With `std` its standard deviations are judged too, at the cost of `predict_with_std_in_memory`.
+
+    Raises
+    ------
+    DataError
+        If the dataset does not fit the model, or has no targets.
+    StatisticsError, SolveError, PlanError
+        With `std`, as `predict_with_std_in_memory`.
+    """
+    check_dataset(dataset, model)
+    if dataset.n_targets != model.n_targets:
+        raise DataError(f"y has {dataset.n_targets} targets, but the model predicts {model.n_targets}")
+    found: Errors | Calibration = engine.map_reduce(
+        BlockTask(dataset, cast("Any", calibrate_rows if std else evaluate_rows)),
+        blocks_of(dataset),
+        _predictive_state(dataset, model, engine=engine) if std else model.linear,
+        combine=operator.add,
+        label="evaluate",
+    )
+    return found
+
+
+def predict(
+    dataset: Dataset,
+    model: RidgeModel,
+    url: str | os.PathLike[str],
+    *,
+    engine: Engine,
+    std: bool = False,
+    coverage: float | None = None,
+    column_names: Sequence[str] | None = None,
+    overwrite: bool = False,
+) -> int:
+    """Write predictions of every row to a new Zarr group, as the array `predictions`.
+
+    With `std` the array `standard_deviations` beside it holds theirs, at the cost of
+    `predict_with_std_in_memory`. With `coverage` the arrays `lower` and `upper` hold the ends of intervals
+    that new observations are in with that probability: conformal ones where the model has held-out scores,
+    else those of the normal law, at the cost of `std`.
+
+    The pass is idempotent: a block written twice holds the same numbers, and the output appears at
+    `url` when it is complete.
+
+    Returns
+    -------
+    n_samples : int
+        Rows written.
+
+    Raises
+    ------
+    DataError
+        If the dataset does not fit the model.
+    StorageError
+        If the output exists and `overwrite` is False, or cannot be written.
+    StatisticsError, SolveError, PlanError
+        With `std`, as `predict_with_std_in_memory`.
+    InvalidParameterError
+        If `coverage` is not in (0, 1).
+    """
+    check_dataset(dataset, model)
+    wanted = _wanted(model, std=std, coverage=coverage)
+    output = write_output(
+        dataset,
+        partial(_predict_arrays, wanted=wanted, one_dimensional=model.one_dimensional),
+        _state(dataset, model, wanted, engine=engine),
+        url,
+        engine=engine,
+        label="predict",
+        attributes={"model_digest": model.digest()},
+        n_columns=None if model.one_dimensional else model.n_targets,
+        array=wanted.arrays if len(wanted.arrays) > 1 else wanted.arrays[0],
+        column_names=column_names,
+        overwrite=overwrite,
+    )
+    return output.n_samples
+
+
+def write_output[S](
+    dataset: Dataset,
+    compute: Callable[[Rows, S], NDArray[Any]],
+    state: S,
+    url: str | os.PathLike[str],
+    *,
+    engine: Engine,
+    label: str,
+    attributes: Mapping[str, Any] | None,
+    n_columns: int | None = None,
+    dtype: np.dtype[Any] | type = np.float64,
+    **options: Any,
+) -> Output:
+    """Write what a function makes of each block's rows to a new output; see `create_output` for the options.
+
+    With `attributes` the output is finished and appears at `url`; with None the caller finishes or discards
+    it. After an error nothing is left of it.
+    """
+    blocks = blocks_of(dataset)
+    output = create_output(
+        url,
+        n_samples=dataset.n_samples,
+        n_columns=n_columns,
+        dtype=dtype,
+        chunk_rows=blocks[0].n_samples,  # no two tasks write to one chunk
+        inputs=[] if dataset.url is None else [dataset.url],
+        **options,
+    )
+    try:
+        engine.map_write(BlockTask(dataset, compute), blocks, state, output, label=label)
+        if attributes is not None:
+            output.finish(attributes)
+    except BaseException:
+        output.discard()
+        raise
+    return output
+
+
+def predict_block(rows: Rows, model: LinearModel, *, one_dimensional: bool) -> FloatArray:
+    """Return predictions of a block, without the target axis where the targets were a vector."""
+    predictions = predict_rows(rows, model)
+    return predictions[:, 0] if one_dimensional else predictions
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Wanted:
+    """Which arrays a predicting pass makes.
+
+    Attributes
+    ----------
+    arrays : list of str
+        Their names, `predictions` first.
+    deviations : float
+        Half width of intervals in standard deviations; 0 where they have another, or none are wanted.
+    half_width : float64 array of shape (n_targets,), or None
+        Half width of conformal intervals; over s(x) where the model's scores are normalised.
+    """
+
+    arrays: list[str]
+    deviations: float
+    half_width: FloatArray | None
+
+
+def _wanted(model: RidgeModel, *, std: bool, coverage: float | None) -> _Wanted:
+    arrays = ["predictions", *(["standard_deviations"] if std else [])]
+    if coverage is None:
+        return _Wanted(arrays, 0.0, None)
+    if not 0.0 < coverage < 1.0:
+        raise InvalidParameterError(f"`coverage` is {coverage!r}; expected a number in (0, 1), such as 0.9")
+    _refuse_classifier(model, "intervals")
+    arrays += ["lower", "upper"]
+    if model.held_out is not None:
+        return _Wanted(arrays, 0.0, model.held_out.quantile(coverage))
+    return _Wanted(arrays, float(ndtri((1.0 + coverage) / 2.0)), None)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _State:
+    """What a predicting pass needs: the model, and what predicts √s where widths follow the row."""
+
+    model: LinearModel | PredictiveModel
+    root_deviations: LinearModel | None
+    bounds: FloatArray | None
+
+    def digest(self) -> str:
+        return self.model.digest()
+
+
+def _state(dataset: Dataset, model: RidgeModel, wanted: _Wanted, *, engine: Engine) -> _State:
+    needs_std = "standard_deviations" in wanted.arrays or wanted.deviations > 0
+    predicts = _predictive_state(dataset, model, engine=engine) if needs_std else model.linear
+    deviations = None if model.held_out is None else model.held_out.deviations
+    if wanted.half_width is None or deviations is None:
+        return _State(predicts, None, None)
+    return _State(predicts, deviations.root_deviations(model.feature_map), deviations.bounds)
+
+
+def _predict_arrays(rows: Rows, state: _State, *, wanted: _Wanted, one_dimensional: bool) -> FloatArray:
+    """Return the wanted arrays of a block, along the last axis where they are several."""
+    if isinstance(state.model, PredictiveModel):
+        mean, deviation = predict_rows_with_std(rows, state.model)
+    else:
+        mean, deviation = predict_rows(rows, state.model), np.zeros(1)
+    half_width = deviation * wanted.deviations if wanted.half_width is None else wanted.half_width
+    if state.root_deviations is not None and state.bounds is not None:
+        half_width = half_width * deviations_of_rows(rows, state.root_deviations, state.bounds)
+    found = {"predictions": mean, "standard_deviations": deviation}
+    found |= {"lower": mean - half_width, "upper": mean + half_width}
+    made = [found[name][:, 0] if one_dimensional else found[name] for name in wanted.arrays]
+    return made[0] if len(made) == 1 else np.stack(made, axis=-1)
+
+
+def predict_intervals_in_memory(
+    dataset: Dataset, model: RidgeModel, *, coverage: float, engine: Engine
+) -> tuple[FloatArray, FloatArray]:
+    """Return the lower and upper ends of intervals, each as `predict_in_memory` would; see `predict`.
+
+    Raises
+    ------
+    DataError
+        If the dataset does not fit the model.
+    InvalidParameterError
+        If `coverage` is not in (0, 1).
+    StatisticsError, SolveError
+        Without held-out scores, as `predict_with_std_in_memory`.
+    """
+    check_dataset(dataset, model)
+    wanted = _wanted(model, std=False, coverage=coverage)
+    parts: list[FloatArray] = engine.map_reduce(
+        BlockTask(
+            dataset, partial(_predict_arrays_part, wanted=wanted, one_dimensional=model.one_dimensional)
+        ),
+        blocks_of(dataset),
+        _state(dataset, model, wanted, engine=engine),
+        combine=operator.add,
+        label="predict",
+    )
+    ends = np.concatenate(parts)
+    return ends[..., 1], ends[..., 2]
+
+
+def _predict_arrays_part(
+    rows: Rows, state: _State, *, wanted: _Wanted, one_dimensional: bool
+) -> list[FloatArray]:
+    return [_predict_arrays(rows, state, wanted=wanted, one_dimensional=one_dimensional)]
+
+
+def predict_in_memory(dataset: Dataset, model: RidgeModel, *, engine: Engine) -> FloatArray:
+    """Return predictions of shape (n_samples,) or (n_samples, n_targets) as one array."""
+    check_dataset(dataset, model)
+    parts: list[FloatArray] = engine.map_reduce(
+        BlockTask(dataset, partial(_predict_part, one_dimensional=model.one_dimensional)),
+        blocks_of(dataset),
+        model.linear,
+        combine=operator.add,
+        label="predict",
+    )
+    return np.concatenate(parts)
+
+
+def predict_with_std_in_memory(
+    dataset: Dataset, model: RidgeModel, *, engine: Engine
+) -> tuple[FloatArray, FloatArray]:
+    """Return predictions and their standard deviations, each as `predict_in_memory` would.
+
+    O(n_components³ / 3 + n_samples · n_components²); see `rff_dist.ridge.uncertainty` for the formula. Each
+    worker holds a triangle of 8 · n_components² bytes.
+
+    Raises
+    ------
+    DataError
+        If the dataset does not fit the model.
+    StatisticsError
+        If the model has no statistics, or does not say whether an intercept was fitted.
+    SolveError
+        If the statistics do not determine a variance.
+    PlanError
+        If the triangle does not fit into the memory there is.
+    """
+    check_dataset(dataset, model)
+    parts: list[tuple[FloatArray, FloatArray]] = engine.map_reduce(
+        BlockTask(dataset, _predict_part_with_std),
+        blocks_of(dataset),
+        _predictive_state(dataset, model, engine=engine),
+        combine=operator.add,
+        label="predict",
+    )
+    mean, std = (np.concatenate(pieces) for pieces in zip(*parts, strict=True))
+    return (mean[:, 0], std[:, 0]) if model.one_dimensional else (mean, std)
+
+
+def _predictive_state(dataset: Dataset, model: RidgeModel, *, engine: Engine) -> PredictiveModel:
+    check_matrix_pass(
+        dataset,
+        model.feature_map,
+        engine=engine,
+        n_targets=model.n_targets,
+        n_matrices=len(np.unique(model.alpha)),
+    )
+    return _predictive_model(model)
+
+
+def _refuse_classifier(model: RidgeModel, what: str) -> None:
+    """Refuse what is made of ridge's statistics or residuals: a classifier's scores are no observations."""
+    if "classifier" in model.card:
+        raise StatisticsError(
+            f"no {what}: this model is a classifier (loss={model.card['classifier']['loss']!r}), whose "
+            "statistics are those of ridge on class codes; expected a regression. Take its probabilities: "
+            "`predict_proba`, or `rff-dist predict --probabilities`"
+        )
+
+
+def _predictive_model(model: RidgeModel) -> PredictiveModel:
+    _refuse_classifier(model, "standard deviations")
+    if model.statistics is None:
+        raise StatisticsError(
+            "no standard deviations: this model was stored without its statistics, which they are made of; "
+            "store it with `statistics=True`, or fit anew"
+        )
+    if "fit_intercept" not in model.card:
+        raise StatisticsError(
+            "no standard deviations: this model's card does not hold `fit_intercept`, whether an intercept "
+            "was fitted; fit anew"
+        )
+    return predictive_model(
+        model.linear, model.statistics, alpha=model.alpha, fit_intercept=model.card["fit_intercept"]
+    )
+
+
+def _predict_part_with_std(rows: Rows, model: PredictiveModel) -> list[tuple[FloatArray, FloatArray]]:
+    return [predict_rows_with_std(rows, model)]
+
+
+def _predict_part(rows: Rows, model: LinearModel, *, one_dimensional: bool) -> list[FloatArray]:
+    return [predict_block(rows, model, one_dimensional=one_dimensional)]
+
+
+def check_dataset(dataset: Dataset, model: RidgeModel) -> None:
+    """Check that a dataset has the columns that a model was trained on.
+
+    Raises
+    ------
+    DataError
+        If it has another number of columns, or other names.
+    """
+    if dataset.n_features != model.n_features:
+        raise DataError(
+            f"X has {dataset.n_features} features, but the model is expecting {model.n_features} features"
+        )
+    expected = model.card.get("feature_names")
+    names = dataset.feature_names
+    if expected and names and list(names) != list(expected):
+        raise DataError(
+            f"the columns of X are {list(names)}, but the model was trained on {list(expected)}; "
+            "give the same columns in the same order"
+        )
+
+
+def transform_in_memory(dataset: Dataset, feature_map: FeatureMap, *, dtype: DTypeLike) -> NDArray[Any]:
+    """Return Z of shape (n_samples, n_components) as one array.
+
+    Raises
+    ------
+    DataError
+        If values are not finite.
+    """
+    Z = np.empty((dataset.n_samples, feature_map.n_components), dtype)
+    for block in blocks_of(dataset):
+        X = dataset.read(block).X
+        check_finite(Rows(block, X), feature_map.prepare(X))
+        Z[block.start : block.stop] = feature_map.transform(X, dtype=dtype)
+    return Z

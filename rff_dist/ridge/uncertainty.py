@@ -1,0 +1,341 @@
+"""Predictive standard deviations: ridge regression read as Bayesian linear regression.
+
+With the prior w ~ N(0, σ²/alpha·I), a flat one for the intercept and noise of variance σ² over the row's
+weight, the ridge solution is the posterior mean. In centred features the intercept's posterior is
+independent of that of w, with variance σ²/Σweights, so that a new observation of weight ω has the variance
+
+    σ²·(1/ω + 1/Σweights + (z − z̄)'(A + alpha·I)⁻¹(z − z̄)),
+
+A the centred Gram; without an intercept z̄ and 1/Σweights are 0. σ² is the value of the greatest evidence,
+q/n with q = c − B'(A + alpha·I)⁻¹B and n observations, less 1 where an intercept is fitted. It is taken as
+known, and so are alpha and the kernel.
+
+ω is the mean weight of an observation, Σweights/n: 1 for rows that weights repeat. All is computed in units
+of it, A/ω and alpha/ω, so that a factor on all weights and alpha changes nothing. Rows of weight 0 are no
+observations.
+
+Rasmussen & Williams (2006), Gaussian Processes for Machine Learning, eqs. 2.9 and 2.30; Bishop (2006),
+Pattern Recognition and Machine Learning, section 3.3.2.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import ndtri
+
+from rff_dist.data.blocks import Rows
+from rff_dist.errors import DataError, SolveError, StatisticsError
+from rff_dist.numerics.cholesky import rounding_floor, smallest_eigenvalue
+from rff_dist.numerics.exact_sums import ExactSum
+from rff_dist.numerics.normal_equations import NormalEquations
+from rff_dist.numerics.runs import expand
+from rff_dist.numerics.solution import check_alpha, rss_error_bound
+from rff_dist.numerics.threads import share_out, tile_pool
+from rff_dist.numerics.triangular import (
+    STRIP_COLUMNS,
+    cholesky_in_place,
+    multiply_upper_in_place,
+    solve_factored,
+    solve_transposed,
+)
+from rff_dist.ridge.evaluation import Errors, check_evaluation, errors_of
+from rff_dist.ridge.linear_model import LinearModel, predict_rows
+from rff_dist.statistics.ridge_statistics import RidgeStatistics
+from rff_dist.typing import FloatArray
+
+logger = logging.getLogger(__name__)
+
+
+LEVELS = (0.5, 0.8, 0.9, 0.95, 0.99)  # of the central intervals whose coverage is counted
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PredictiveModel:
+    """The state of a pass that predicts with standard deviations.
+
+    Attributes
+    ----------
+    linear : LinearModel
+        The mean.
+    factors : tuple of float64 arrays of shape (n_components, n_components)
+        R in the upper triangle, for scaled features v: ω·z'(A + alpha·I)⁻¹z = ‖R⁻ᵀv‖². One for each alpha.
+    factor_of_target : int64 array of shape (n_targets,)
+        Which of them is each target's.
+    feature_means : float64 array of shape (n_components,)
+        Of v; 0 without an intercept.
+    noise_variance : float64 array of shape (n_targets,)
+        σ²/ω, of an observation of the mean weight, in the targets' units squared.
+    intercept_variance : float
+        Of the intercept in centred features, over σ²/ω: one over the number of observations.
+    mean_weight : float
+        ω.
+    target_scale : float64 array of shape (n_targets,)
+        (Weighted) standard deviation of each target on the training rows.
+    """
+
+    linear: LinearModel
+    factors: tuple[FloatArray, ...]
+    factor_of_target: NDArray[np.int64]
+    feature_means: FloatArray
+    noise_variance: FloatArray
+    intercept_variance: float
+    mean_weight: float
+    target_scale: FloatArray
+
+    def digest(self) -> str:
+        """Return the feature map's digest: what every worker must agree on."""
+        return self.linear.digest()
+
+
+def predictive_model(
+    linear: LinearModel, statistics: RidgeStatistics, *, alpha: ArrayLike, fit_intercept: bool
+) -> PredictiveModel:
+    """Factor A + alpha·I, O(n_components³ / 3) and 8 · n_components² bytes for each different alpha.
+
+    A residual below its rounding error counts as that error, and is logged.
+
+    Parameters
+    ----------
+    linear : LinearModel
+        Solved from the same statistics with the same alpha.
+    statistics : RidgeStatistics
+        Of the training rows.
+    alpha : float or array of shape (n_targets,)
+        The penalty.
+    fit_intercept : bool
+        Whether `linear` has an intercept.
+
+    Raises
+    ------
+    SolveError
+        If A + alpha·I is singular up to rounding, or there are not more observations than intercepts.
+    """
+    equations = statistics.normal_equations(fit_intercept=fit_intercept)
+    if equations.n_samples <= int(fit_intercept):
+        raise SolveError(
+            f"no variance can be estimated from n_samples={equations.n_samples} with an intercept; fit on "
+            "2 rows at least"
+        )
+    mean_weight = equations.sum_of_weights / equations.n_samples
+    feature_means, whitener = equations.feature_means, linear.feature_map.whitener
+    penalty = check_alpha(alpha, equations.moments.shape[1])
+    different, factor_of_target = np.unique(penalty, return_inverse=True)
+    explained, factors = np.empty(len(penalty)), []
+    with tile_pool() as pool:
+        floor = max(rounding_floor(equations.gram), equations.gram_error)
+        for i, one in enumerate(different):
+            last = i == len(different) - 1
+            factor, targets = equations.gram if last else equations.gram.copy(), factor_of_target == i
+            factor.flat[:: len(factor) + 1] += one
+            broken_at = cholesky_in_place(factor, pool)
+            if broken_at is not None or (one < floor and smallest_eigenvalue(factor, pool) < floor):
+                raise SolveError(
+                    f"the variance is not determined: alpha={one:.3g} and an eigenvalue of Z'Z are both "
+                    f"below {floor:.3g}, the rounding error of the eigenvalues; fit with an alpha above it"
+                )
+            explained[targets] = solve_factored(factor, equations.moments[:, targets], pool)[1]
+            if whitener is not None:
+                # z = T⁻ᵀv, so that U⁻ᵀz = (UT)⁻ᵀv: one triangle for workers, which need not make T
+                multiply_upper_in_place(factor, whitener, pool)
+            factor /= np.sqrt(mean_weight)
+            factors.append(factor)
+    noise_variance = _noise_variance(equations, linear.coefficients, explained, alpha=penalty, floor=floor)
+    return PredictiveModel(
+        linear=linear,
+        factors=tuple(factors),
+        factor_of_target=factor_of_target.astype(np.int64),
+        feature_means=feature_means if whitener is None else whitener.T @ feature_means,
+        noise_variance=noise_variance / mean_weight,
+        intercept_variance=1.0 / equations.n_samples if fit_intercept else 0.0,
+        mean_weight=mean_weight,
+        target_scale=statistics.target_deviations(),
+    )
+
+
+def _noise_variance(
+    equations: NormalEquations,
+    coefficients: FloatArray,
+    explained: FloatArray,
+    *,
+    alpha: FloatArray,
+    floor: float,
+) -> FloatArray:
+    """Return σ² = q/n of each target, q = c − B'(A + alpha)⁻¹B = rss + alpha‖w‖²."""
+    squared_norm = np.square(coefficients).sum(axis=0)
+    total = equations.total_sum_of_squares
+    rss = total - explained - alpha * squared_norm
+    bound = rss_error_bound(squared_norm, total, n_components=len(coefficients), floor=floor)
+    for target in np.flatnonzero(rss < bound):
+        logger.warning(
+            "the residual sum of squares of target %d, %.3g, is below its rounding error: taking %.3g",
+            target,
+            rss[target],
+            bound[target],
+        )
+    quadratic = np.maximum(rss, bound) + alpha * squared_norm
+    return np.asarray(quadratic / (equations.n_samples - int(equations.fit_intercept)))
+
+
+def predict_rows_with_std(rows: Rows, model: PredictiveModel) -> tuple[FloatArray, FloatArray]:
+    """Return predictions and standard deviations, each (n_samples, n_targets), O(n_samples · n_components²).
+
+    That is for each of the model's factors.
+
+    Predictions have the bits of `predict_rows`. Features are made 256 rows at a time, once more than for
+    predictions: 2 KiB for each component and thread.
+
+    Raises
+    ------
+    DataError
+        As `predict_rows`, and if a variance overflows.
+    """
+    predictions = predict_rows(rows, model.linear)
+    feature_map = model.linear.feature_map
+    inputs = feature_map.prepare(rows.X)
+    scales, means = expand(feature_map.scales)[:, np.newaxis], model.feature_means[:, np.newaxis]
+    spread = np.empty((len(inputs), len(model.factors)))
+
+    def measure(first: int) -> None:
+        tile = inputs[first : first + STRIP_COLUMNS]
+        features = np.empty((feature_map.n_components, len(tile)))
+        for start, stop in feature_map.stripes:
+            feature_map.fill(tile, features[start:stop], start, stop)
+        with np.errstate(over="ignore", invalid="ignore"):  # reported below
+            features *= scales
+            features -= means
+            for i, factor in enumerate(model.factors):
+                solved = features if i == len(model.factors) - 1 else features.copy()
+                solve_transposed(factor, solved)
+                spread[first : first + len(tile), i] = np.square(solved).sum(axis=0)
+
+    share_out(measure, range(0, len(inputs), STRIP_COLUMNS))
+    if not np.isfinite(spread).all():
+        row = rows.block.start + int(np.argmin(np.isfinite(spread).all(axis=1)))
+        raise DataError(f"the variance of row {row:_} is not finite: its features overflow; scale X down")
+    relative = 1.0 + model.intercept_variance + spread[:, model.factor_of_target]
+    return predictions, np.sqrt(relative * model.noise_variance)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Calibration:
+    """Exact sums of how well standard deviations fit the errors on the rows seen so far; `+` joins two sets.
+
+    Each row is judged as one new observation of the training rows' mean weight, N(f, s²), and counts by its
+    own weight. A target
+    without noise, s = 0, has no density: its scores and densities are NaN.
+
+    Attributes
+    ----------
+    errors : Errors
+        Of the means f.
+    log_losses : ExactSum of shape (n_targets,)
+        Weighted sums of −log N(y; f, s²), in nats.
+    squared_scores : ExactSum of shape (n_targets,)
+        Weighted sums of ((y − f)/s)².
+    covered : ExactSum of shape (n_levels, n_targets)
+        Weight of the rows inside the central interval of each of `LEVELS`, ends included.
+    deviations : ExactSum of shape (n_targets,)
+        Weighted sums of s.
+    target_scale : float64 array of shape (n_targets,)
+        Standard deviation of each target on the training rows.
+    """
+
+    errors: Errors
+    log_losses: ExactSum
+    squared_scores: ExactSum
+    covered: ExactSum
+    deviations: ExactSum
+    target_scale: FloatArray
+
+    def __add__(self, other: Calibration) -> Calibration:
+        if not np.array_equal(self.target_scale, other.target_scale):
+            raise StatisticsError(
+                f"these are of different models, whose targets vary by {self.target_scale} and "
+                f"{other.target_scale}; measure all blocks with one"
+            )
+        return Calibration(
+            self.errors + other.errors,
+            self.log_losses + other.log_losses,
+            self.squared_scores + other.squared_scores,
+            self.covered + other.covered,
+            self.deviations + other.deviations,
+            self.target_scale,
+        )
+
+    @property
+    def nlpd(self) -> FloatArray:
+        """Negative log predictive density per target: mean of ½·log(2πs²) + (y − f)²/(2s²), in nats."""
+        return self._of_noisy(self.log_losses)
+
+    @property
+    def standardized_nlpd(self) -> FloatArray:
+        """NLPD of each target in units of its standard deviation on the training rows, as papers print it."""
+        with np.errstate(divide="ignore"):
+            return np.where(self.target_scale > 0, self.nlpd - np.log(self.target_scale), np.nan)
+
+    @property
+    def mean_squared_score(self) -> FloatArray:
+        """Mean of ((y − f)/s)² per target: 1 where s is right on average, above it where s is too small."""
+        return self._of_noisy(self.squared_scores)
+
+    @property
+    def coverage(self) -> FloatArray:
+        """Share of the rows inside the central interval of each of `LEVELS`, shape (n_levels, n_targets)."""
+        return self.covered.value() / self.errors.weight.value()
+
+    @property
+    def mean_standard_deviation(self) -> FloatArray:
+        """Mean of s per target, in the target's units."""
+        return self.deviations.value() / self.errors.weight.value()
+
+    @property
+    def mean_widths(self) -> FloatArray:
+        """Mean width of the central interval of each of `LEVELS`, shape (n_levels, n_targets)."""
+        return np.outer(2.0 * _quantiles(), self.mean_standard_deviation)
+
+    def _of_noisy(self, sums: ExactSum) -> FloatArray:
+        means = sums.value() / self.errors.weight.value()
+        return np.where(self.deviations.value() > 0, means, np.nan)
+
+
+def _quantiles() -> FloatArray:
+    """Return the half width of each central interval over s, shape (n_levels,)."""
+    return np.asarray(ndtri((1.0 + np.array(LEVELS)) / 2.0))
+
+
+def calibrate_rows(rows: Rows, model: PredictiveModel) -> Calibration:
+    """Return the errors and the calibration of a model on a block, at the cost of `predict_rows_with_std`.
+
+    References
+    ----------
+    Gneiting & Raftery (2007), Strictly Proper Scoring Rules, section 4.1 (the logarithmic score).
+
+    Raises
+    ------
+    DataError
+        If the block has no targets, or values that are not finite; as `predict_rows_with_std`.
+    """
+    check_evaluation(rows)
+    assert rows.y is not None
+    predictions, deviations = predict_rows_with_std(rows, model)
+    residual = np.abs(rows.y - predictions)
+    weights = np.ones(len(residual)) if rows.sample_weight is None else rows.sample_weight
+    certain = deviations == 0.0
+    divisor = np.where(certain, 1.0, deviations)
+    with np.errstate(over="ignore"):  # `ExactSum.of` refuses what is not finite
+        squared = np.where(certain, 0.0, (residual / divisor) ** 2)
+        losses = np.where(certain, 0.0, 0.5 * (np.log(2.0 * np.pi) + squared) + np.log(divisor))
+        sums = [ExactSum.of(weights @ values) for values in (losses, squared, deviations)]
+        inside = np.stack([weights @ (residual <= width * deviations) for width in _quantiles()])
+    return Calibration(
+        errors=errors_of(rows, predictions, model.linear.intercept),
+        log_losses=sums[0],
+        squared_scores=sums[1],
+        covered=ExactSum.of(inside),
+        deviations=sums[2],
+        target_scale=model.target_scale,
+    )

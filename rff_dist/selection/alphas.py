@@ -1,0 +1,82 @@
+"""Grids of alpha: which values are tried, and where the best one lies."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from rff_dist.errors import InvalidParameterError
+from rff_dist.numerics.eigen import RidgeSpectrum
+from rff_dist.numerics.solution import check_alpha
+from rff_dist.typing import FloatArray
+
+RESOLUTION = 1e-10
+MATERIAL_GAIN = 0.01  # share of a target's error that an alpha of its own must save to be taken
+type PerTarget = bool | Literal["auto"]
+
+
+def default_alphas(spectrum: RidgeSpectrum) -> FloatArray:
+    """Three alphas per decade, from the largest eigenvalue down to the floor, below which all is rounding.
+
+    Parameters
+    ----------
+    spectrum : RidgeSpectrum
+        What the alphas are for.
+
+    Returns
+    -------
+    float64 array of shape (n_alphas,)
+        Ascending; 1 alone where the features are all constant, since any alpha then gives zero weights.
+    """
+    return alpha_grid(float(spectrum.eigenvalues[-1]), spectrum.floor)
+
+
+def alpha_grid(largest: float, floor: float) -> FloatArray:
+    """Three alphas per decade from the largest eigenvalue down to the floor; 1 alone where it is 0."""
+    if largest <= 0.0:
+        return np.ones(1)
+    steps = max(1, int(np.floor(3.0 * np.log10(largest / floor))))
+    return largest * 10.0 ** (np.arange(-steps, 1) / 3.0)
+
+
+def check_per_target(per_target: object) -> None:
+    """Check that it is a truth value or "auto".
+
+    Raises
+    ------
+    InvalidParameterError
+        Otherwise.
+    """
+    named = isinstance(per_target, str) and per_target == "auto"
+    if not named and not isinstance(per_target, bool | np.bool_):
+        raise InvalidParameterError(f"`alpha_per_target` is {per_target!r}; expected True, False or 'auto'")
+
+
+def worst_end(ends: Sequence[Literal["lower", "upper"] | None]) -> Literal["lower", "upper"] | None:
+    """Return "lower" before "upper" before None: too small an alpha does more harm."""
+    return "lower" if "lower" in ends else "upper" if "upper" in ends else None
+
+
+def check_grid(alphas: ArrayLike) -> FloatArray:
+    """Return a grid of alphas ascending, each once.
+
+    Raises
+    ------
+    InvalidParameterError
+        If there is none, or one is not in (0, inf).
+    """
+    values = np.atleast_1d(np.asarray(alphas))
+    grid = np.unique(check_alpha(values, len(values)))
+    if len(grid) == 0 or grid[0] == 0.0:
+        raise InvalidParameterError(f"`alphas` is {alphas!r}; expected at least one, all in (0, inf)")
+    return grid
+
+
+def end_of_grid(best: int, n_alphas: int) -> Literal["lower", "upper"] | None:
+    """Say which end of a grid of alphas an index is at, if any."""
+    if best == n_alphas - 1:
+        return "upper"
+    return "lower" if best == 0 else None

@@ -1,0 +1,586 @@
+"""Exact k-fold cross-validation from the statistics of each fold, for every alpha, size and target.
+
+With A, B and c the sums of a fold's Z'Z, Z'y and y'y about the fold's own means, the error on it of the
+coefficients w of the other folds is
+
+    c − 2w'B + w'Aw + W·(δ_y − δ_z'w)²,
+
+δ the fold's means less those of the rows trained on, W its sum of weights: what refitting without the fold
+and predicting it gives, with no second pass over the data. Without an intercept sums and means are about 0.
+
+Hastie, Tibshirani & Friedman (2009), The Elements of Statistical Learning, section 7.10.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from threading import Lock
+from typing import Any, Literal, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.sparse.linalg import eigsh
+
+from rff_dist.data.folds import Folds
+from rff_dist.errors import InvalidParameterError
+from rff_dist.features.feature_map import FeatureMap
+from rff_dist.numerics.cholesky import rounding_floor
+from rff_dist.numerics.normal_equations import NormalEquations
+from rff_dist.numerics.runs import expand
+from rff_dist.numerics.solution import check_n_threads
+from rff_dist.numerics.threads import tile_pool
+from rff_dist.numerics.tridiagonal import RidgeTridiagonal, tridiagonalize
+from rff_dist.selection.alphas import (
+    MATERIAL_GAIN,
+    RESOLUTION,
+    alpha_grid,
+    check_grid,
+    end_of_grid,
+    worst_end,
+)
+from rff_dist.statistics.fold_statistics import FoldStatistics
+from rff_dist.statistics.ridge_statistics import RidgeStatistics
+from rff_dist.typing import FloatArray
+
+_COLUMNS = 512  # pairs of alpha and target whose coefficients are held at once
+_CONSTANT = 1e-14  # of a mean square: what rounding alone may leave as the variance of a constant
+_EPS = float(np.finfo(np.float64).eps)
+AS_GOOD = 0.1  # of a standard error, above the least error: what folds do not tell from it
+INTERPOLATING = 0.9  # mean leverage of rows that are trained on, above which they are as good as interpolated
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A size and an alpha, and how well they did.
+
+    Attributes
+    ----------
+    n_components : int
+        D'.
+    alpha : float
+        Of the grid, the best for all targets together.
+    score, standard_error : float
+        Validation error as a share of the targets' variance, and its standard error.
+    at_end : {"lower", "upper"} or None
+        Which end of the grid an alpha is at, if any: a better one may lie beyond it.
+    own_alphas : tuple of float, or None
+        The alpha of each target, where they are not all one.
+    """
+
+    n_components: int
+    alpha: float
+    score: float
+    standard_error: float
+    at_end: Literal["lower", "upper"] | None
+    own_alphas: tuple[float, ...] | None = None
+
+    @property
+    def penalty(self) -> float | tuple[float, ...]:
+        """The alpha in use: one number, or one for each target."""
+        return self.alpha if self.own_alphas is None else self.own_alphas
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CrossValidation:
+    """Validation errors of every split, size, alpha and target.
+
+    Methods raise InvalidParameterError for a number of components that is not in the table, and for standard
+    errors where there is one split only.
+
+    Attributes
+    ----------
+    folds : Folds
+        How the rows were cut.
+    n_components : int64 array of shape (n_sizes,)
+        Ascending.
+    alphas : float64 array of shape (n_alphas,)
+        Ascending.
+    errors : float64 array of shape (n_splits, n_sizes, n_alphas, n_targets)
+        Mean squared validation errors, in the targets' units squared; one below its rounding error is
+        replaced by that.
+    weights : float64 array of shape (n_splits,)
+        Sums of weights of the rows validated on.
+    target_variance : float64 array of shape (n_targets,)
+        Of all rows, 0 for constants; the mean square where no intercept is fitted.
+    leverages : float64 array of shape (n_splits, n_sizes, n_alphas), or None
+        Mean leverage of the rows trained on: degrees of freedom over rows, 1 where they are interpolated.
+        None in tables that older releases stored.
+    """
+
+    folds: Folds
+    n_components: NDArray[np.int64]
+    alphas: FloatArray
+    errors: FloatArray
+    weights: FloatArray
+    target_variance: FloatArray
+    leverages: FloatArray | None = None
+
+    @property
+    def mean(self) -> FloatArray:
+        """Mean squared error over all rows validated on, shape (n_sizes, n_alphas, n_targets)."""
+        return _mean(self.errors, self.weights)
+
+    @property
+    def standard_error(self) -> FloatArray:
+        """Standard error of `mean`, by how far the splits differ; NaN for a single split.
+
+        sqrt(Σ w·(m − mean)² / ((K − 1)·Σ w)) over K splits: with equal weights the standard deviation of
+        the splits' errors over √K.
+        """
+        return _standard_error(self.errors, self.weights)
+
+    @property
+    def scores(self) -> FloatArray:
+        """What choices go by: mean over targets of error / variance, shape (n_sizes, n_alphas).
+
+        Units of targets do not matter and constant ones have no say; the sum of errors where all are.
+        """
+        return _mean(self.split_scores(), self.weights)
+
+    @property
+    def score_standard_errors(self) -> FloatArray:
+        """Standard errors of `scores`, shape (n_sizes, n_alphas)."""
+        return _standard_error(self.split_scores(), self.weights)
+
+    @property
+    def best(self) -> Choice:
+        """The least score; of scores within 1e-10 the least number of components, and its largest alpha."""
+        scores = self.scores
+        size, _ = np.argwhere(scores <= scores.min() + RESOLUTION)[0]
+        return self._choice(size, _last_within(scores[size], scores.min() + RESOLUTION))
+
+    def best_of(self, n_components: int) -> Choice:
+        """Return the alpha of one size with the least score, the largest of those within 1e-10."""
+        size = self._place_of(n_components)
+        scores = self.scores[size]
+        return self._choice(size, _last_within(scores, scores.min() + RESOLUTION))
+
+    def safest(self, n_components: int) -> Choice:
+        """Return the alpha of one size with the least score; a larger one where rows are interpolated.
+
+        Without noise a path is flat down to the rounding errors at its end. Where the best alpha leaves rows
+        a mean leverage above 0.9, the largest alpha within a tenth of a standard error takes its place:
+        nothing is lost, and the coefficients are less of a chance.
+        """
+        best = self.best_of(n_components)
+        size = self._place_of(n_components)
+        slack = AS_GOOD * best.standard_error if self._interpolates(size, best.alpha) else 0.0
+        limit = best.score + max(np.nan_to_num(slack), RESOLUTION)
+        return self._choice(size, _last_within(self.scores[size], limit))
+
+    def _interpolates(self, size: int, alpha: float) -> bool:
+        at = int(np.searchsorted(self.alphas, alpha))
+        return self.leverages is not None and float(self.leverages[:, size, at].mean()) > INTERPOLATING
+
+    def one_standard_error(self, n_components: int) -> Choice:
+        """Return the largest alpha of one size within one standard error of that size's best."""
+        limit = self._limit(self.best_of(n_components))
+        size = self._place_of(n_components)
+        return self._choice(size, _last_within(self.scores[size], limit))
+
+    def fewest_components(self) -> Choice:
+        """Return the least number of components whose best is within one standard error of the best."""
+        limit = self._limit(self.best)
+        size = int(np.argmax(self.scores.min(axis=1) <= limit))
+        return self.best_of(int(self.n_components[size]))
+
+    def with_own_alphas(self, choice: Choice, *, always: bool, standard_errors: float = 0.0) -> Choice:
+        """Return a choice with an alpha for each target, by that target's own errors.
+
+        Parameters
+        ----------
+        choice : Choice
+            Of this table, with one alpha for all targets.
+        always : bool
+            Whether each target has its own. Otherwise those alone for which it saves more than 1 % of the
+            error, and more than a standard error of what it saves, which the splits tell.
+        standard_errors : float
+            A target's own is the largest alpha whose error is within so many standard errors of its least: 1
+            for the rule of `one_standard_error`, and `AS_GOOD` for that of `safest`, which holds only where
+            rows are interpolated.
+        """
+        size, shared = self._place_of(choice.n_components), int(np.argmin(np.abs(self.alphas - choice.alpha)))
+        places = np.full(len(self.target_variance), shared)
+        varying = np.flatnonzero(self.target_variance > 0.0)
+        for target in varying:
+            errors = self.errors[:, size, :, target] / self.target_variance[target]
+            mean, deviation = _mean(errors, self.weights), _standard_error(errors, self.weights)
+            best = int(np.argmin(mean))
+            slack = standard_errors * np.nan_to_num(deviation[best])
+            if standard_errors == AS_GOOD and not self._interpolates(size, float(self.alphas[best])):
+                slack = 0.0
+            own = _last_within(mean, mean[best] + max(slack, RESOLUTION))
+            saved = errors[:, shared] - errors[:, own]
+            noise = np.nan_to_num(_standard_error(saved, self.weights))
+            if always or _mean(saved, self.weights) > max(MATERIAL_GAIN * mean[shared], noise):
+                places[target] = own
+        if (places == shared).all():
+            return choice
+        score, standard_error = self.score_of(size, places)
+        return replace(
+            choice,
+            own_alphas=tuple(self.alphas[places].tolist()),
+            score=score,
+            standard_error=standard_error,
+            at_end=worst_end([end_of_grid(int(place), len(self.alphas)) for place in places[varying]]),
+        )
+
+    def score_of(self, size: int, places: NDArray[np.intp]) -> tuple[float, float]:
+        """Return the score, and its standard error, of one size and each target's place among the alphas."""
+        errors = self.errors[:, size, places, np.arange(len(places))]
+        varying = self.target_variance > 0.0
+        shares = (
+            (errors[:, varying] / self.target_variance[varying]).mean(axis=1)
+            if varying.any()
+            else errors.sum(axis=1)
+        )
+        return float(_mean(shares, self.weights)), float(_standard_error(shares, self.weights))
+
+    def to_arrays(self) -> dict[str, NDArray[Any]]:
+        """Return the table as arrays by name, to store or to look at."""
+        leverages = {} if self.leverages is None else {"cv_leverages": self.leverages}
+        return {
+            **leverages,
+            "cv_alphas": self.alphas,
+            "cv_n_components": self.n_components,
+            "cv_errors": self.errors,
+            "cv_mean": self.mean,
+            "cv_standard_error": self.standard_error,
+            "cv_weights": self.weights,
+            "cv_target_variance": self.target_variance,
+        }
+
+    @classmethod
+    def from_arrays(cls, folds: Folds, arrays: Mapping[str, NDArray[Any]]) -> Self:
+        """Build a table from what `to_arrays` returned."""
+        names = ("n_components", "alphas", "errors", "weights", "target_variance")
+        leverages = arrays.get("cv_leverages")
+        return cls(folds, **{name: np.asarray(arrays[f"cv_{name}"]) for name in names}, leverages=leverages)
+
+    def split_scores(self) -> FloatArray:
+        """Return what `scores` are the means of, shape (n_splits, n_sizes, n_alphas)."""
+        varying = self.target_variance > 0.0
+        if not varying.any():
+            return np.asarray(self.errors.sum(axis=-1))
+        return np.asarray((self.errors[..., varying] / self.target_variance[varying]).mean(axis=-1))
+
+    def _choice(self, size: int, alpha: int) -> Choice:
+        return Choice(
+            n_components=int(self.n_components[size]),
+            alpha=float(self.alphas[alpha]),
+            score=float(self.scores[size, alpha]),
+            standard_error=float(self.score_standard_errors[size, alpha]),
+            at_end=end_of_grid(alpha, len(self.alphas)),
+        )
+
+    def _place_of(self, n_components: int) -> int:
+        found = np.flatnonzero(self.n_components == n_components)
+        if not len(found):
+            raise InvalidParameterError(
+                f"`n_components` is {n_components}; expected one of {self.n_components.tolist()}"
+            )
+        return int(found[0])
+
+    def _limit(self, best: Choice) -> float:
+        if len(self.weights) < 2:
+            raise InvalidParameterError(
+                f"{self.folds} give one split, whose error has no standard error; use more folds"
+            )
+        # a standard error of 0 must not leave out the best itself, whose ties are within the resolution
+        return best.score + max(best.standard_error, RESOLUTION)
+
+
+def cross_validate(
+    statistics: FoldStatistics,
+    *,
+    alphas: ArrayLike | None = None,
+    feature_maps: Sequence[FeatureMap] | None = None,
+    fit_intercept: bool = True,
+    n_threads: int | None = None,
+) -> CrossValidation:
+    """Cross-validate ridge regression for every alpha, size and target, without another look at the data.
+
+    Takes a reduction to tridiagonal form, O(n_components³), for each split and size; see
+    `cross_validation_bytes` for the memory. Alphas and targets cost O(n_components²) each.
+
+    Parameters
+    ----------
+    statistics : FoldStatistics
+        Of each fold's rows.
+    alphas : float64 array of shape (n_alphas,), optional
+        Positive penalties, in any order. By default three per decade, from the largest eigenvalue of all
+        rows at the largest number of components down to its rounding error.
+    feature_maps : sequence of FeatureMap, optional
+        The sizes to look at, ascending: maps of the leading components, see `shortened`. By default the
+        statistics' own size alone.
+    fit_intercept : bool
+        Whether an intercept is fitted.
+    n_threads : int, optional
+        Splits and sizes worked on side by side, each with one BLAS thread, so that no bit depends on it;
+        all cores of the process by default.
+
+    Raises
+    ------
+    InvalidParameterError
+        If an alpha is not positive and finite, or the maps are not of leading components, ascending.
+    StatisticsError
+        If a fold that is validated on has no rows, or none are left to train on.
+    """
+    threads = check_n_threads(n_threads)
+    total = statistics.total()
+    sizes = _sizes(total, feature_maps)
+    splits = statistics.splits
+    variance = _target_variance(total, fit_intercept)
+    grid = (
+        _default_alphas(sizes[-1].of(total), fit_intercept, threads) if alphas is None else check_grid(alphas)
+    )
+    errors = np.empty((len(splits), len(sizes), len(grid), total.spec.n_targets))
+    leverages = np.empty(errors.shape[:-1])
+    weights = np.array([statistics.fold(validation).sum_of_weights for _, validation in splits])
+    problems, lock = _problems(statistics, total, sizes), Lock()
+
+    def work(_: int) -> None:
+        while True:
+            with lock:  # what is trained on is made as it is needed: one for each thread is in memory
+                problem = next(problems, None)
+            if problem is None:
+                return
+            at = problem.split, problem.size
+            errors[at], leverages[at] = _validate(problem, grid, fit_intercept=fit_intercept)
+
+    threads = min(threads, len(splits) * len(sizes))
+    with tile_pool(threads) as pool:
+        list(pool.map(work, range(threads)))
+    return CrossValidation(
+        folds=statistics.folds,
+        n_components=np.array([size.n_components for size in sizes], np.int64),
+        alphas=grid,
+        errors=errors / weights[:, np.newaxis, np.newaxis, np.newaxis],
+        weights=weights,
+        target_variance=variance,
+        leverages=leverages,
+    )
+
+
+def cross_validation_bytes(
+    n_components: int, *, n_targets: int, n_alphas: int, n_threads: int, statistics_bytes: int
+) -> int:
+    """Return the peak memory of `cross_validate`, beyond the statistics it is given.
+
+    Each thread holds a Gram, its tridiagonal form, the fold's Gram and statistics, and the coefficients of up
+    to 512 pairs of alpha and target.
+
+    Parameters
+    ----------
+    n_components : int
+        The largest number of components.
+    n_targets, n_alphas, n_threads : int
+        As given to `cross_validate`, splits times sizes threads at the most.
+    statistics_bytes : int
+        One fold's statistics.
+    """
+    columns = min(_COLUMNS, n_alphas * n_targets)
+    of_thread = 8 * n_components * (3 * n_components + 4 * columns + 4 * n_targets)
+    return n_threads * (of_thread + statistics_bytes) + statistics_bytes
+
+
+def cross_validation_flops(sizes: Sequence[int], n_splits: int) -> int:
+    """Return the operations of the reductions of `cross_validate`, most of its work: 3·D³ each.
+
+    They are 4/3·D³, half of which run at the memory's speed: they take as long as 3·D³ of products.
+    """
+    return n_splits * sum(3 * size**3 for size in sizes)
+
+
+# -- what is trained and validated on --------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Size:
+    """The leading components that one feature map is about; `feature_map` is None for all, as they are."""
+
+    n_components: int
+    feature_map: FeatureMap | None
+
+    def of(self, statistics: RidgeStatistics) -> RidgeStatistics:
+        if self.feature_map is None:
+            return statistics
+        return statistics.leading(
+            self.n_components, feature_digest=self.feature_map.digest(), scales=self.feature_map.scales
+        )
+
+
+@dataclass(slots=True)
+class _Problem:
+    """One split at one size."""
+
+    split: int
+    size: int
+    training: RidgeStatistics | None
+    validation: RidgeStatistics
+
+
+def _sizes(total: RidgeStatistics, feature_maps: Sequence[FeatureMap] | None) -> list[_Size]:
+    if feature_maps is None:
+        return [_Size(total.n_components, None)]
+    sizes = [feature_map.n_components for feature_map in feature_maps]
+    if not sizes or (np.diff(sizes) <= 0).any() or sizes[-1] > total.n_components:
+        raise InvalidParameterError(
+            f"`feature_maps` have {sizes} components; expected at least one map, ascending, of at most "
+            f"{total.n_components}"
+        )
+    own = total.spec.scales
+    for size, feature_map in zip(sizes, feature_maps, strict=True):
+        whole = size == total.n_components
+        if not whole and (len(feature_map.scales) > 1 or len(own) > 1):
+            raise InvalidParameterError(
+                f"the leading {size} of {total.n_components} components are no feature map of their own: "
+                f"their scales are {feature_map.scales} of {own}; give the whole map alone"
+            )
+        ratio = expand(feature_map.scales) / expand(own)[:size]
+        if not np.allclose(ratio, ratio[0], rtol=1e-12, atol=0.0):
+            raise InvalidParameterError(
+                f"the features of a map of {size} components have scales {feature_map.scales}, those of the "
+                f"statistics {own}; expected the statistics' own up to one factor"
+            )
+    return [
+        _Size(size, None if size == total.n_components and feature_map.scales == own else feature_map)
+        for size, feature_map in zip(sizes, feature_maps, strict=True)
+    ]
+
+
+def _problems(
+    statistics: FoldStatistics, total: RidgeStatistics, sizes: Sequence[_Size]
+) -> Iterator[_Problem]:
+    """Yield every split at every size, the widest first, so that threads end together."""
+    every = set(range(len(statistics.parts)))
+    for index, size in reversed(list(enumerate(sizes))):
+        whole = size.of(total)
+        running: RidgeStatistics | None = None
+        summed: set[int] = set()
+        for split, (folds, held_out) in enumerate(statistics.splits):
+            validation = size.of(statistics.fold(held_out))
+            if set(folds) == every - {held_out}:
+                yield _Problem(split, index, whole - validation, validation)
+                continue
+            if not summed <= set(folds):
+                running, summed = None, set()
+            if added := [fold for fold in folds if fold not in summed]:
+                more = size.of(statistics.sum(added)) if _any_rows(statistics, added) else None
+                running = more if running is None else running if more is None else running + more
+                summed |= set(added)
+            if running is None:
+                running = size.of(statistics.sum(folds))  # which says that they have no rows
+            yield _Problem(split, index, running, validation)
+
+
+def _any_rows(statistics: FoldStatistics, folds: Sequence[int]) -> bool:
+    return any(statistics.parts[fold] is not None for fold in folds)
+
+
+def _target_variance(total: RidgeStatistics, fit_intercept: bool) -> FloatArray:
+    # one component is enough to read the targets' sums; a Gram of all would be made for nothing
+    targets = total.leading(1, feature_digest="", scales=((1, 1.0),))
+    squares = targets.normal_equations(fit_intercept=fit_intercept).total_sum_of_squares
+    uncentred = np.diagonal(total.targets.value())[:-1]  # of the targets less their offset
+    variance = np.where(squares > _CONSTANT * uncentred, squares, 0.0) / total.sum_of_weights
+    return np.asarray(variance)
+
+
+def _default_alphas(statistics: RidgeStatistics, fit_intercept: bool, n_threads: int) -> FloatArray:
+    """Return `default_alphas`, whose largest eigenvalue takes some 20 readings of the Gram by Lanczos."""
+    with tile_pool(n_threads):
+        equations = statistics.normal_equations(fit_intercept=fit_intercept)
+        largest = _largest_eigenvalue(equations.gram)
+    floor = max(len(equations.gram) * _EPS * largest, equations.gram_error)
+    return alpha_grid(largest, floor)
+
+
+def _largest_eigenvalue(gram: FloatArray) -> float:
+    if len(gram) < 64:
+        return float(np.linalg.eigvalsh(gram)[-1])
+    if not gram.any():
+        return 0.0
+    start = np.cos(np.arange(len(gram), dtype=np.float64) ** 2)  # in no eigenvector's null space by accident
+    return float(eigsh(gram, 1, which="LA", v0=start, return_eigenvectors=False)[0])
+
+
+# -- errors ----------------------------------------------------------------------------------------
+
+
+def _validate(problem: _Problem, alphas: FloatArray, *, fit_intercept: bool) -> tuple[FloatArray, FloatArray]:
+    """Return the sums of squared errors of one split at one size, and the mean leverages.
+
+    Their shapes are (n_alphas, n_targets) and (n_alphas,).
+    """
+    assert problem.training is not None
+    equations = problem.training.normal_equations(fit_intercept=fit_intercept)
+    problem.training = None  # what follows is the peak of memory: hold nothing for it that is done with
+    reduced = tridiagonalize(equations)
+    fold = problem.validation.normal_equations(fit_intercept=fit_intercept)
+    weight = problem.validation.sum_of_weights
+    fold_error = max(rounding_floor(fold.gram), fold.gram_error)
+    n_targets = fold.moments.shape[1]
+    pairs = np.arange(len(alphas) * n_targets)
+    errors = np.empty(len(pairs))
+    for start in range(0, len(pairs), _COLUMNS):
+        columns = pairs[start : start + _COLUMNS]
+        targets = columns % n_targets
+        coefficients = _coefficients(equations, reduced, alphas[columns // n_targets], targets)
+        errors[columns] = _sum_of_squares(fold, coefficients, targets, fold_error) + weight * np.square(
+            fold.target_means[targets]
+            - equations.target_means[targets]
+            - (fold.feature_means - equations.feature_means) @ coefficients
+        )
+    leverages = reduced.degrees_of_freedom(alphas) / equations.n_samples
+    return errors.reshape(len(alphas), n_targets), leverages
+
+
+def _coefficients(
+    equations: NormalEquations, reduced: RidgeTridiagonal, alphas: FloatArray, targets: NDArray[np.intp]
+) -> FloatArray:
+    """Return w of each pair of alpha and target, shape (n_components, n_pairs).
+
+    One step of iterative refinement takes out what the reduction's rounding leaves, which is some 100 times
+    the error of a Cholesky factorisation.
+    """
+    moments, penalties = equations.moments[:, targets], np.maximum(alphas, reduced.floor)
+    coefficients = reduced.solve(moments, penalties)
+    residual = moments - equations.gram @ coefficients - penalties * coefficients
+    return coefficients + reduced.solve(residual, penalties)
+
+
+def _sum_of_squares(
+    fold: NormalEquations, coefficients: FloatArray, targets: NDArray[np.intp], fold_error: float
+) -> FloatArray:
+    """Compute c − 2w'B + w'Aw, and its rounding error where that is the larger.
+
+    An error E of the fold's Gram moves it by w'Ew, and the sums, each at most about c, by n_components·eps
+    of c.
+    """
+    total = fold.total_sum_of_squares[targets]
+    gradient = fold.gram @ coefficients
+    gradient -= 2.0 * fold.moments[:, targets]
+    squares = total + np.einsum("ij,ij->j", coefficients, gradient)
+    squared_norm = np.square(coefficients).sum(axis=0)
+    bound = fold_error * squared_norm + 4.0 * len(coefficients) * _EPS * total
+    return np.asarray(np.maximum(squares, bound))
+
+
+# -- means over splits -----------------------------------------------------------------------------
+
+
+def _mean(errors: FloatArray, weights: FloatArray) -> FloatArray:
+    return np.asarray(np.tensordot(weights / weights.sum(), errors, axes=1))
+
+
+def _standard_error(errors: FloatArray, weights: FloatArray) -> FloatArray:
+    if len(weights) < 2:
+        return np.full(errors.shape[1:], np.nan)
+    squares = np.square(errors - _mean(errors, weights))
+    return np.asarray(np.sqrt(_mean(squares, weights) / (len(weights) - 1)))
+
+
+def _last_within(scores: FloatArray, limit: float) -> int:
+    return int(np.flatnonzero(scores <= limit)[-1])

@@ -1,0 +1,252 @@
+"""Alpha by generalized cross-validation or the evidence, from statistics alone: no further pass."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.optimize import minimize_scalar
+
+from rff_dist.errors import SolveError
+from rff_dist.numerics.eigen import RidgeSpectrum
+from rff_dist.selection.alphas import (
+    MATERIAL_GAIN,
+    RESOLUTION,
+    PerTarget,
+    check_grid,
+    default_alphas,
+    end_of_grid,
+    worst_end,
+)
+from rff_dist.typing import FloatArray
+
+logger = logging.getLogger(__name__)
+
+type Criterion = Literal["gcv", "evidence"]
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """The alpha that was chosen, and the path it was chosen from.
+
+    Attributes
+    ----------
+    alphas : float64 array of shape (n_alphas,)
+        The grid, ascending.
+    scores : float64 array of shape (n_alphas, n_targets)
+        GCV of each alpha and target, in the targets' units squared.
+    log_evidences : float64 array of shape (n_alphas, n_targets)
+        Log density of each target, less constants; see `RidgeSpectrum.log_evidences`.
+    degrees_of_freedom : float64 array of shape (n_alphas,)
+        Effective parameters of each alpha, intercept included.
+    best_index : int
+        Row of the best alpha of the grid.
+    alpha : float
+        The best alpha for all targets together, refined between its neighbours on the grid.
+    score : float64 array of shape (n_targets,)
+        GCV at `penalty`.
+    at_end : {"lower", "upper"} or None
+        Which end of the grid the minimum is at, if any: the true minimum may lie beyond it.
+    criterion : {"gcv", "evidence"}
+        What alpha was chosen by.
+    n_samples : int
+        Observations that it was chosen on.
+    own_alphas : float64 array of shape (n_targets,), or None
+        The alpha of each target, where they are not all one.
+    """
+
+    alphas: FloatArray
+    scores: FloatArray
+    degrees_of_freedom: FloatArray
+    best_index: int
+    alpha: float
+    score: FloatArray
+    at_end: Literal["lower", "upper"] | None
+    log_evidences: FloatArray
+    criterion: Criterion
+    n_samples: int
+    own_alphas: FloatArray | None = None
+
+    @property
+    def penalty(self) -> float | FloatArray:
+        """The alpha in use: one number, or one for each target."""
+        return self.alpha if self.own_alphas is None else self.own_alphas
+
+    def to_arrays(self) -> dict[str, FloatArray]:
+        """Return the path as named arrays, for a model's store."""
+        names = ("alphas", "scores", "log_evidences", "degrees_of_freedom")
+        return {name: np.asarray(getattr(self, name)) for name in names}
+
+
+def generalized_cross_validation(spectrum: RidgeSpectrum, alphas: ArrayLike) -> FloatArray:
+    """GCV score of every alpha, in O(n_alphas · n_components · n_targets).
+
+    A residual below its rounding error is replaced by that error, so that a score is never negative, and
+    never better than float64 can tell. With as many degrees of freedom as rows the score is infinite.
+
+    Parameters
+    ----------
+    spectrum : RidgeSpectrum
+        Eigenvalues of the (centred) Z'Z and the targets in its eigenbasis.
+    alphas : float64 array of shape (n_alphas,)
+        Ridge penalties, in the units of the eigenvalues.
+
+    Returns
+    -------
+    float64 array of shape (n_alphas, n_targets)
+        Estimated mean squared error of a new observation of average weight, in the targets' units squared.
+
+    References
+    ----------
+    Golub, Heath & Wahba (1979), Generalized cross-validation as a method for choosing a good ridge
+    parameter, Technometrics 21, eq. 1.4; an intercept counts as one degree of freedom.
+    """
+    resolved = np.maximum(spectrum.residual_sum_of_squares(alphas), spectrum.rss_error_bound(alphas))
+    n_samples = spectrum.n_samples
+    remaining = spectrum.residual_degrees_of_freedom(alphas)[:, np.newaxis] / n_samples
+    determined = remaining > 0.0
+    mean_square = resolved / spectrum.sum_of_weights
+    return np.where(determined, mean_square / np.where(determined, remaining, 1.0) ** 2, np.inf)
+
+
+def select_alpha(
+    spectrum: RidgeSpectrum,
+    alphas: ArrayLike | None = None,
+    *,
+    criterion: Criterion = "gcv",
+    per_target: PerTarget = False,
+) -> Selection:
+    """Choose the alpha with the least GCV or the greatest evidence, for all targets or for each.
+
+    Targets share it by the mean of GCV / variance, so that their units do not matter; constant targets have
+    no say. Scores that differ by less than 1e-10 of the variance go to the larger alpha. The best of the
+    grid is refined by a bounded search between its neighbours (Brent's method on log alpha). Evidences of
+    several targets add up.
+
+    Parameters
+    ----------
+    spectrum : RidgeSpectrum
+        Eigenvalues and targets.
+    alphas : float64 array of shape (n_alphas,), optional
+        Positive penalties to choose from; `default_alphas(spectrum)` by default.
+    criterion : {"gcv", "evidence"}
+        GCV estimates the error of new rows whatever the prior; the evidence trusts it, and is the surer one
+        where the length scales were chosen by it too.
+    per_target : bool or "auto"
+        Whether each target has an alpha of its own. "auto" gives one to targets whose GCV, or noise variance
+        by the evidence, it lowers by more than 1 %.
+
+    Returns
+    -------
+    Selection
+        With the whole path, for plots and reports.
+
+    Raises
+    ------
+    InvalidParameterError
+        If an alpha is not positive and finite, or there is none.
+    SolveError
+        If every alpha leaves no residual degrees of freedom, with one sample say.
+    """
+    grid = default_alphas(spectrum) if alphas is None else check_grid(alphas)
+    scores = generalized_cross_validation(spectrum, grid)
+    gcv = _shared_score(spectrum, scores)
+    if not np.isfinite(gcv).any():
+        raise SolveError(
+            f"alpha cannot be chosen by cross-validation: n_samples={spectrum.n_samples} leaves no residual "
+            f"degrees of freedom for {len(spectrum.eigenvalues)} components. Give alpha, or more rows"
+        )
+    log_evidences = spectrum.log_evidences(grid)
+    # a residual below 1e-10 of y'y is rounding: scores that differ by less are one, and the larger alpha
+    # of them is the safer one
+    path = gcv if criterion == "gcv" else _shared_evidence(spectrum, log_evidences)
+    tied = np.flatnonzero(path <= path.min() + RESOLUTION)
+    best = int(tied[-1])
+    alpha = (
+        _refine(spectrum, grid, best, float(path[best]), criterion) if len(tied) == 1 else float(grid[best])
+    )
+    selection = Selection(
+        alphas=grid,
+        scores=scores,
+        degrees_of_freedom=spectrum.degrees_of_freedom(grid),
+        best_index=best,
+        alpha=alpha,
+        score=generalized_cross_validation(spectrum, [alpha])[0],
+        at_end=end_of_grid(best, len(grid)),
+        log_evidences=log_evidences,
+        criterion=criterion,
+        n_samples=spectrum.n_samples,
+    )
+    if per_target is not False and scores.shape[1] > 1:
+        selection = _with_own_alphas(spectrum, selection, always=per_target is True)
+    if selection.at_end is not None:
+        logger.info(
+            "the best alpha %.3g is at the %s end of %.3g to %.3g", alpha, selection.at_end, grid[0], grid[-1]
+        )
+    return selection
+
+
+def _with_own_alphas(spectrum: RidgeSpectrum, shared: Selection, *, always: bool) -> Selection:
+    own = np.full(shared.scores.shape[1], shared.alpha)
+    ends = []  # of the targets that vary
+    evidence = shared.criterion == "evidence"
+    for target in np.flatnonzero(spectrum.total_sum_of_squares > 0.0):
+        alone = replace(
+            spectrum,
+            projected_moments=spectrum.projected_moments[:, [target]],
+            total_sum_of_squares=spectrum.total_sum_of_squares[[target]],
+            target_means=spectrum.target_means[[target]],
+        )
+        found = select_alpha(alone, shared.alphas, criterion=shared.criterion)
+        if evidence:
+            before, after = _shared_evidence(alone, alone.log_evidences([shared.alpha, found.alpha]))
+            gain = before - after  # −2·log evidence per row is the log of a variance
+        else:
+            gain = 1.0 - found.score[0] / shared.score[target]
+        if always or gain > MATERIAL_GAIN:
+            own[target] = found.alpha
+        ends.append(found.at_end if own[target] == found.alpha else shared.at_end)
+    if (own == shared.alpha).all():
+        return shared
+    scores = generalized_cross_validation(spectrum, own)[np.arange(len(own)), np.arange(len(own))]
+    return replace(shared, own_alphas=own, score=scores, at_end=worst_end(ends))
+
+
+def _shared_score(spectrum: RidgeSpectrum, scores: FloatArray) -> FloatArray:
+    """Mean over targets of GCV / variance, shape (n_alphas,)."""
+    variance = spectrum.total_sum_of_squares / spectrum.sum_of_weights
+    varying = variance > 0.0
+    if not varying.any():
+        return scores.sum(axis=1)
+    shared: FloatArray = (scores[:, varying] / variance[varying]).mean(axis=1)
+    return shared
+
+
+def _shared_evidence(spectrum: RidgeSpectrum, log_evidences: FloatArray) -> FloatArray:
+    """−2·log evidence per row, mean over the targets that vary, shape (n_alphas,)."""
+    varying = spectrum.total_sum_of_squares > 0.0
+    if not varying.any():
+        return np.zeros(len(log_evidences))
+    shared: FloatArray = -2.0 * log_evidences[:, varying].mean(axis=1) / spectrum.n_samples
+    return shared
+
+
+def _refine(
+    spectrum: RidgeSpectrum, grid: FloatArray, best: int, best_score: float, criterion: Criterion
+) -> float:
+    """Search between the neighbours of `grid[best]`; the grid's own point wins a tie."""
+    lower, upper = np.log(grid[max(best - 1, 0)]), np.log(grid[min(best + 1, len(grid) - 1)])
+    if lower == upper:
+        return float(grid[best])
+
+    def score(log_alpha: float) -> float:
+        alphas = [np.exp(log_alpha)]
+        if criterion == "evidence":
+            return float(_shared_evidence(spectrum, spectrum.log_evidences(alphas))[0])
+        return float(_shared_score(spectrum, generalized_cross_validation(spectrum, alphas))[0])
+
+    found = minimize_scalar(score, bounds=(lower, upper), method="bounded", options={"xatol": 1e-3})
+    return float(np.exp(found.x)) if found.fun < best_score else float(grid[best])

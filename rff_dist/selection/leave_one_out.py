@@ -1,0 +1,294 @@
+"""Leave-one-out errors (PRESS) of every alpha, in one more pass over the rows that were trained on.
+
+With A = QΛQ' the (centred) Gram and u = Q'(z − z̄), the row i of weight w has the leverage
+
+    h(alpha) = w·(1/Σweights + Σ_j u_j²/(λ_j + alpha)),
+
+and the model that was trained without it misses it by e/(1 − h), e its residual in the model of all rows:
+what refitting without each row in turn would give, up to rounding. Without an intercept z̄ and 1/Σweights
+are 0. Directions whose eigenvalue is below its rounding error have no weight, as in `RidgeSpectrum.solve`.
+Generalised cross-validation, which needs no pass, puts the mean leverage in the place of each.
+
+Allen (1974), The relationship between variable selection and data augmentation and a method for prediction,
+Technometrics 16 (PRESS); Hastie, Tibshirani & Friedman (2009), The Elements of Statistical Learning, eqs.
+7.64 to 7.67.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from rff_dist.data.blocks import Rows
+from rff_dist.data.checks import check_finite
+from rff_dist.errors import DataError, SolveError, StatisticsError
+from rff_dist.features.feature_map import FeatureMap
+from rff_dist.numerics.eigen import decompose
+from rff_dist.numerics.exact_sums import ExactSum
+from rff_dist.numerics.runs import expand
+from rff_dist.numerics.threads import share_out, tile_pool
+from rff_dist.numerics.triangular import STRIP_COLUMNS, solve_upper
+from rff_dist.selection.alphas import MATERIAL_GAIN, RESOLUTION, PerTarget, check_grid, default_alphas
+from rff_dist.statistics.ridge_statistics import RidgeStatistics
+from rff_dist.typing import FloatArray, IntArray
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HatMatrix:
+    """The state of a leave-one-out pass: each row's leverage and residual for every alpha.
+
+    Takes 8 · n_components² bytes in each worker, as a pass with standard deviations does.
+
+    Attributes
+    ----------
+    feature_map : FeatureMap
+        With the scaled features v.
+    rotation : float64 array of shape (n_components, n_kept)
+        Q'(z − z̄) = rotation'·(v − feature_means), for the eigenvalues above the floor.
+    feature_means : float64 array of shape (n_components,)
+        Of v; 0 without an intercept.
+    inverse : float64 array of shape (n_kept, n_alphas)
+        1/(λ + alpha).
+    weights : float64 array of shape (n_kept, n_alphas · n_targets)
+        (Λ + alpha)⁻¹Q'B, the targets of one alpha side by side.
+    target_means : float64 array of shape (n_targets,)
+        0 without an intercept.
+    intercept_leverage : float
+        1/Σweights; 0 without an intercept.
+    resolution : float64 array of shape (n_alphas,)
+        What rounding may have changed a leverage by.
+    repeated : bool
+        Whether weights are whole numbers that repeat their rows, of which one copy is left out.
+    alphas, target_variance
+        As in `LeaveOneOut`.
+    """
+
+    feature_map: FeatureMap
+    rotation: FloatArray
+    feature_means: FloatArray
+    inverse: FloatArray
+    weights: FloatArray
+    target_means: FloatArray
+    intercept_leverage: float
+    resolution: FloatArray
+    repeated: bool
+    alphas: FloatArray
+    target_variance: FloatArray
+
+    def digest(self) -> str:
+        """Return the feature map's digest: what every worker must agree on."""
+        return self.feature_map.digest()
+
+
+def hat_matrix(
+    statistics: RidgeStatistics,
+    feature_map: FeatureMap,
+    *,
+    alphas: ArrayLike | None = None,
+    fit_intercept: bool = True,
+) -> HatMatrix:
+    """Decompose the Gram for a leave-one-out pass, O(n_components³).
+
+    Parameters
+    ----------
+    statistics : RidgeStatistics
+        Of the training rows.
+    feature_map : FeatureMap
+        They were accumulated with.
+    alphas : float64 array of shape (n_alphas,), optional
+        Penalties above 0; by default `default_alphas`: three a decade.
+    fit_intercept : bool
+        Whether an intercept is fitted.
+
+    Raises
+    ------
+    InvalidParameterError
+        If an alpha is not positive and finite, or there is none.
+    StatisticsError, SolveError
+        If there are no rows, or the statistics are not finite.
+    """
+    equations = statistics.normal_equations(fit_intercept=fit_intercept)
+    spectrum = decompose(equations)
+    grid = default_alphas(spectrum) if alphas is None else check_grid(alphas)
+    kept = spectrum.eigenvalues[spectrum.n_clipped :]
+    basis = spectrum.eigenvectors[:, spectrum.eigenvectors.shape[1] - len(kept) :]
+    inverse = 1.0 / (kept[:, np.newaxis] + grid)
+    moments = spectrum.projected_moments[spectrum.n_clipped :]
+    weights = inverse[:, :, np.newaxis] * moments[:, np.newaxis, :]
+    rotation, feature_means = np.array(basis, order="C"), equations.feature_means
+    if (whitener := feature_map.whitener) is not None:
+        # z = T⁻ᵀv, so that Q'z = (T⁻¹Q)'v: workers need not make T
+        with tile_pool():
+            solve_upper(whitener, rotation)
+        feature_means = whitener.T @ feature_means
+    smallest = kept[0] if len(kept) else 0.0
+    return HatMatrix(
+        feature_map=feature_map,
+        rotation=rotation,
+        feature_means=feature_means,
+        inverse=inverse,
+        weights=weights.reshape(len(kept), -1),
+        target_means=equations.target_means,
+        intercept_leverage=1.0 / statistics.sum_of_weights if fit_intercept else 0.0,
+        resolution=len(spectrum.eigenvalues) * np.finfo(np.float64).eps + spectrum.floor / (smallest + grid),
+        repeated=statistics.spec.frequency_weights,
+        alphas=grid,
+        target_variance=equations.total_sum_of_squares / statistics.sum_of_weights,
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LeaveOneOut:
+    """Exact sums of leave-one-out errors on the rows seen so far; `+` joins two sets of rows.
+
+    Attributes
+    ----------
+    alphas : float64 array of shape (n_alphas,)
+        Ascending.
+    target_variance : float64 array of shape (n_targets,)
+        Of the training rows; the mean square without an intercept.
+    n_samples : int
+        Rows counted.
+    weight : ExactSum of shape ()
+        Sum of the weights.
+    squared : ExactSum of shape (n_alphas, n_targets)
+        Weighted sums of squares of e/(1 − h), over the rows that are determined.
+    n_undetermined : int64 array of shape (n_alphas,)
+        Rows whose leverage is 1 up to rounding: without them the others do not say what they would be.
+    """
+
+    alphas: FloatArray
+    target_variance: FloatArray
+    n_samples: int
+    weight: ExactSum
+    squared: ExactSum
+    n_undetermined: IntArray
+
+    def __add__(self, other: LeaveOneOut) -> LeaveOneOut:
+        if not np.array_equal(self.alphas, other.alphas):
+            raise StatisticsError(
+                f"these errors are of different penalties, {self.alphas} and {other.alphas}; measure all "
+                "blocks with one `hat_matrix`"
+            )
+        return replace(
+            self,
+            n_samples=self.n_samples + other.n_samples,
+            weight=self.weight + other.weight,
+            squared=self.squared + other.squared,
+            n_undetermined=self.n_undetermined + other.n_undetermined,
+        )
+
+    @property
+    def mean_squared_error(self) -> FloatArray:
+        """PRESS / Σweights of each alpha and target, shape (n_alphas, n_targets), in its units squared.
+
+        Infinite where a row is undetermined.
+        """
+        means = self.squared.value() / self.weight.value()
+        return np.where(self.n_undetermined[:, np.newaxis] > 0, np.inf, means)
+
+    def to_arrays(self) -> dict[str, FloatArray]:
+        """Return the path as arrays by name, to store or to look at."""
+        return {"press_alphas": self.alphas, "press_errors": self.mean_squared_error}
+
+
+def leave_out_rows(rows: Rows, state: HatMatrix) -> LeaveOneOut:
+    """Return the leave-one-out errors of a block, 2 · n_samples · n_components² operations and more.
+
+    Features are made 256 rows at a time: 4 KiB for each component and thread.
+
+    Raises
+    ------
+    DataError
+        If the block has no targets, or values that are not finite.
+    """
+    if rows.y is None:
+        raise DataError("the data have no y: leave-one-out errors need targets")
+    feature_map, y = state.feature_map, rows.y
+    inputs = feature_map.prepare(rows.X)
+    check_finite(rows, inputs)
+    weights = np.ones(len(inputs)) if rows.sample_weight is None else rows.sample_weight
+    scales, means = expand(feature_map.scales)[:, np.newaxis], state.feature_means[:, np.newaxis]
+    n_alphas, n_targets = len(state.alphas), len(state.target_means)
+    starts = range(0, len(inputs), STRIP_COLUMNS)
+    squared = np.empty((len(starts), n_alphas, n_targets))
+    undetermined = np.zeros((len(starts), n_alphas), np.int64)
+
+    def measure(strip: int) -> None:
+        part = slice(starts[strip], starts[strip] + STRIP_COLUMNS)
+        tile, weight = inputs[part], weights[part]
+        features = np.empty((feature_map.n_components, len(tile)))
+        for start, stop in feature_map.stripes:
+            feature_map.fill(tile, features[start:stop], start, stop)
+        with np.errstate(over="ignore", invalid="ignore"):  # `ExactSum.of` refuses what is not finite
+            features *= scales
+            features -= means
+            rotated = state.rotation.T @ features
+            fitted = (state.weights.T @ rotated).reshape(n_alphas, n_targets, len(tile))
+            residual = (y[part] - state.target_means).T - fitted
+            share = state.inverse.T @ np.square(rotated) + state.intercept_leverage
+            left = 1.0 - (share if state.repeated else weight * share)  # of repeated rows one goes
+            lost = (left <= state.resolution[:, np.newaxis]) & (weight > 0)
+            missed = residual / np.where(lost | (weight == 0), np.inf, left)[:, np.newaxis]
+            squared[strip] = np.square(missed) @ weight
+        undetermined[strip] = lost.sum(axis=1)
+
+    share_out(measure, range(len(starts)))
+    return LeaveOneOut(
+        alphas=state.alphas,
+        target_variance=state.target_variance,
+        n_samples=len(inputs),
+        weight=ExactSum.of(np.asarray(weights.sum())),
+        squared=ExactSum.of(squared.sum(axis=0)),
+        n_undetermined=undetermined.sum(axis=0),
+    )
+
+
+def select_by_press(found: LeaveOneOut, *, per_target: PerTarget = False) -> float | FloatArray:
+    """Return the alpha of the least leave-one-out error, for all targets or for each.
+
+    Targets share it by the mean of error / variance, so that their units do not matter; constant targets
+    have no say. Of scores within 1e-10 of the variance the larger alpha is taken.
+
+    Parameters
+    ----------
+    per_target : bool or "auto"
+        Whether each target has an alpha of its own; "auto" gives one to targets whose error it lowers by more
+        than 1 %.
+
+    Returns
+    -------
+    alpha : float, or float64 array of shape (n_targets,) where targets have different ones
+
+    Raises
+    ------
+    SolveError
+        If every alpha leaves a row undetermined.
+    """
+    errors, varying = found.mean_squared_error, found.target_variance > 0.0
+    scores = (
+        (errors[:, varying] / found.target_variance[varying]).mean(axis=1)
+        if varying.any()
+        else errors.sum(axis=1)
+    )
+    if not np.isfinite(scores).any():
+        raise SolveError(
+            f"alpha cannot be chosen by leave-one-out errors: with every alpha up to {found.alphas[-1]:.3g} "
+            f"some of the {found.n_samples:_} rows have a leverage of 1 up to rounding; give larger alphas"
+        )
+    best = int(np.flatnonzero(scores <= scores.min() + RESOLUTION)[-1])
+    if best in (0, len(scores) - 1):
+        end = "lower" if best == 0 else "upper"
+        logger.info("the best alpha %.3g is at the %s end of the path", found.alphas[best], end)
+    places = np.full(errors.shape[1], best)
+    for target in np.flatnonzero(varying) if per_target is not False else ():
+        shares = errors[:, target] / found.target_variance[target]
+        own = int(np.flatnonzero(shares <= shares.min() + RESOLUTION)[-1])
+        if per_target is True or shares[own] < (1.0 - MATERIAL_GAIN) * shares[best]:
+            places[target] = own
+    return float(found.alphas[best]) if (places == best).all() else found.alphas[places]

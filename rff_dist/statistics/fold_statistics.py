@@ -1,0 +1,161 @@
+"""The statistics of each fold, summed apart in one pass.
+
+Statistics add up and subtract exactly, so they hold every training set of a cross-validation: the sums of all
+rows less those of the fold that is held out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rff_dist.data.folds import Folds
+from rff_dist.errors import StatisticsError
+from rff_dist.numerics.runs import Runs
+from rff_dist.statistics.ridge_statistics import RidgeStatistics
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FoldStatistics:
+    """Exact statistics of each fold of the rows seen so far; `+` does not round.
+
+    Takes as much memory as that many statistics; a fold without rows takes none, so that blocks of
+    contiguous folds stay small.
+
+    Attributes
+    ----------
+    folds : Folds
+        How the rows were cut.
+    parts : tuple of RidgeStatistics or None, of length n_folds
+        None where no row of a fold was counted.
+    """
+
+    folds: Folds
+    parts: tuple[RidgeStatistics | None, ...]
+
+    def __add__(self, other: FoldStatistics) -> Self:
+        if not isinstance(other, FoldStatistics):
+            return NotImplemented
+        if self.folds != other.folds:
+            raise StatisticsError(
+                f"these statistics are of different folds, {self.folds} and {other.folds}; cut both alike"
+            )
+        return replace(self, parts=tuple(map(_plus, self.parts, other.parts)))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, FoldStatistics):
+            return NotImplemented
+        return self.folds == other.folds and self.parts == other.parts
+
+    __hash__ = None  # type: ignore[assignment]
+
+    @property
+    def n_samples(self) -> int:
+        """Rows counted."""
+        return sum(part.n_samples for part in self.parts if part is not None)
+
+    def fold(self, index: int) -> RidgeStatistics:
+        """Return the statistics of one fold.
+
+        Raises
+        ------
+        StatisticsError
+            If it has no rows.
+        """
+        part = self.parts[index]
+        if part is None:
+            sizes = [0 if other is None else other.n_samples for other in self.parts]
+            raise StatisticsError(
+                f"fold {index} of {self.folds} has no rows (rows per fold: {sizes}); use fewer folds, or "
+                "more groups"
+            )
+        return part
+
+    @property
+    def splits(self) -> list[tuple[tuple[int, ...], int]]:
+        """The splits of `folds`, less those that would be validated on rows without any weight.
+
+        Raises
+        ------
+        StatisticsError
+            If a fold that is held out has no rows, or none of them any weight.
+        """
+        splits = [split for split in self.folds.splits if self._validates(split[1])]
+        if not splits:
+            raise StatisticsError(f"no row that {self.folds} hold out has a weight above 0; use fewer folds")
+        return splits
+
+    def _validates(self, held_out: int) -> bool:
+        if self.parts[held_out] is None and self.folds.may_lack_rows:
+            return False
+        return self.fold(held_out).n_observations > 0
+
+    def total(self) -> RidgeStatistics:
+        """Return the statistics of all rows.
+
+        Raises
+        ------
+        StatisticsError
+            If no rows were counted.
+        """
+        return self.sum(range(len(self.parts)))
+
+    def sum(self, indices: Sequence[int]) -> RidgeStatistics:
+        """Return the statistics of several folds' rows; of folds without rows only where others have some.
+
+        Raises
+        ------
+        StatisticsError
+            If none of them has rows.
+        """
+        parts = [part for index in indices if (part := self.parts[index]) is not None]
+        if not parts:
+            return self.fold(indices[0])
+        return reduce(_add, parts)
+
+    def leading(self, n_components: int, *, feature_digest: str, scales: Runs) -> Self:
+        """Return the statistics of the leading components; see `RidgeStatistics.leading`."""
+        parts = (
+            None if part is None else part.leading(n_components, feature_digest=feature_digest, scales=scales)
+            for part in self.parts
+        )
+        return replace(self, parts=tuple(parts))
+
+    def check_complete(self, n_samples: int, squared_norm: float | None) -> None:
+        """Check that every row counted once; see `RidgeStatistics.check_complete`.
+
+        Raises
+        ------
+        StatisticsError
+            If rows are missing or were counted twice.
+        """
+        if self.n_samples != n_samples:
+            raise StatisticsError(
+                f"the folds' statistics count {self.n_samples:_} rows but the data have {n_samples:_}; "
+                "a block is missing or was counted twice: run the pass again and report this"
+            )
+        for part in self.parts:
+            if part is not None:
+                part.check_complete(part.n_samples, squared_norm)
+
+    def with_whitener(self, whitener: NDArray[np.float64] | None) -> Self:
+        """Return the same sums, to be read with a feature map's `whitener`."""
+        return replace(
+            self,
+            parts=tuple(None if part is None else part.with_whitener(whitener) for part in self.parts),
+        )
+
+
+def _add(left: RidgeStatistics, right: RidgeStatistics) -> RidgeStatistics:
+    return left + right
+
+
+def _plus(left: RidgeStatistics | None, right: RidgeStatistics | None) -> RidgeStatistics | None:
+    if left is None or right is None:
+        return right if left is None else left
+    return left + right

@@ -1,0 +1,291 @@
+"""Passes that accumulate a dataset's statistics, of all rows or of each fold."""
+
+from __future__ import annotations
+
+import math
+import operator
+import warnings
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from rff_dist.data.blocks import BlockTask, Dataset
+from rff_dist.data.folds import Folds
+from rff_dist.engines.protocol import Broadcast, Engine
+from rff_dist.engines.serial import SerialEngine
+from rff_dist.errors import DataError, InvalidParameterError
+from rff_dist.features.feature_map import FeatureMap
+from rff_dist.features.nystrom import NystromFeatureMap
+from rff_dist.numerics.runs import as_runs
+from rff_dist.statistics.accumulate import (
+    Accumulation,
+    Accumulations,
+    accumulate_fold_rows,
+    accumulate_rows,
+    add_each,
+    measure_features,
+)
+from rff_dist.statistics.fold_statistics import FoldStatistics
+from rff_dist.statistics.inspection import blocks_of, inspect
+from rff_dist.statistics.moments import Moments
+from rff_dist.statistics.ridge_statistics import RidgeStatistics
+from rff_dist.statistics.spec import FINE_FRACTION_BITS, FRACTION_BITS, StatisticsSpec
+from rff_dist.typing import FloatArray
+
+MAX_WEIGHT_EXPONENT = 400
+WEIGHT_BITS = 10  # of the smallest weight that are above the sums' grid, at least
+WEIGHT_KINDS = ("precision", "frequency")
+
+
+def fraction_bits_for(n_samples: int) -> int:
+    """Return the fineness of the sums' grid: finer for few rows, whose products have finer bits.
+
+    More rows may be added on the fine grid later: the sums are as exact, and take twice the memory.
+    """
+    return FINE_FRACTION_BITS if n_samples <= 2**13 else FRACTION_BITS
+
+
+def check_weight_kind(sample_weight_kind: object) -> None:
+    """Check that weights are said to mean "precision" or "frequency".
+
+    Raises
+    ------
+    InvalidParameterError
+        Otherwise.
+    """
+    if sample_weight_kind not in WEIGHT_KINDS:
+        raise InvalidParameterError(
+            f"`sample_weight_kind` is {sample_weight_kind!r}; expected one of {list(WEIGHT_KINDS)}"
+        )
+
+
+def weight_grid(moments: Moments, sample_weight_kind: str = "precision") -> dict[str, Any]:
+    """Return the parts of a `StatisticsSpec` that the weights decide.
+
+    The grid's exponent is the smallest whose power of two no weight exceeds. Weights that are so far below it
+    that the sums hold fewer than three of their digits are warned of: those below 2e-12 of the largest in up
+    to 8,192 rows, below 2e-9 in more.
+
+    Parameters
+    ----------
+    moments : Moments
+        Of the rows.
+    sample_weight_kind : "precision" or "frequency"
+        See `fit`.
+
+    Raises
+    ------
+    DataError
+        If the weights are so large or small that float64 would overflow or lose them.
+    InvalidParameterError
+        If there is no such kind.
+    """
+    check_weight_kind(sample_weight_kind)
+    mantissa, exponent = math.frexp(moments.largest_weight)
+    exponent -= mantissa == 0.5  # a power of two itself
+    if abs(exponent) > MAX_WEIGHT_EXPONENT:
+        raise DataError(
+            f"sample weights are up to {moments.largest_weight:g}; scale them to lie between "
+            f"{2.0**-MAX_WEIGHT_EXPONENT:.0e} and {2.0**MAX_WEIGHT_EXPONENT:.0e}"
+        )
+    resolved = 2.0 ** (exponent - fraction_bits_for(moments.n_samples) + WEIGHT_BITS)
+    if moments.smallest_weight < resolved:
+        warnings.warn(
+            f"sample weights go from {moments.smallest_weight:.3g} to {moments.largest_weight:.3g}: the sums "
+            f"hold fewer than three digits of weights below {resolved:.3g}. Give rows that are not to count "
+            "the weight 0, and others weights that are nearer to each other",
+            UserWarning,
+            stacklevel=4,
+        )
+    return {"weight_exponent": exponent, "frequency_weights": sample_weight_kind == "frequency"}
+
+
+def statistics_spec(
+    dataset: Dataset,
+    feature_map: FeatureMap,
+    *,
+    target_offset: tuple[float, ...] = (),
+    weight_exponent: int = 0,
+    frequency_weights: bool = False,
+    fraction_bits: int = FRACTION_BITS,
+    with_targets: bool = True,
+    engine: Engine | None = None,
+) -> StatisticsSpec:
+    """Return what statistics of a dataset in a feature map are about.
+
+    Features without a bound, such as linear ones, take their grid from a first pass of maxima on
+    `engine`, with head-room for twice as much; see `statistics.accumulate.measure_features`. Without targets
+    the statistics are Z'Z, Z'1 and the counts alone, and y is not looked at.
+
+    Raises
+    ------
+    DataError
+        If the dataset has no targets, unless it is to be summed without.
+    """
+    if with_targets and dataset.n_targets < 1:
+        raise DataError("the data have no y: training needs targets")
+    return StatisticsSpec(
+        n_components=feature_map.n_components,
+        n_targets=dataset.n_targets if with_targets else 0,
+        feature_digest=feature_map.digest(),
+        scales=feature_map.scales,
+        whitened=isinstance(feature_map, NystromFeatureMap),
+        exponents=() if feature_map.bounded else _feature_grid(dataset, feature_map, engine=engine),
+        weight_exponent=weight_exponent,
+        target_offset=target_offset,
+        one_dimensional=with_targets and dataset.one_dimensional,
+        frequency_weights=frequency_weights,
+        fraction_bits=fraction_bits,
+    )
+
+
+def _feature_grid(
+    dataset: Dataset, feature_map: FeatureMap, *, engine: Engine | None
+) -> tuple[tuple[int, int], ...]:
+    largest: FloatArray = (SerialEngine() if engine is None else engine).map_reduce(
+        BlockTask(dataset, measure_features),
+        blocks_of(dataset),
+        feature_map,
+        combine=np.maximum,
+        label="measure",
+    )
+    exponents = np.where(largest > 0, np.frexp(largest)[1] + 1, 0)  # a bit of head-room
+    return tuple((count, int(exponent)) for count, exponent in as_runs(exponents))
+
+
+def broadcast(feature_map: FeatureMap, spec: StatisticsSpec, *, engine: Engine) -> Broadcast[Accumulation]:
+    """Give the feature map to every worker and check that each holds the same frequencies.
+
+    Raises
+    ------
+    BroadcastError
+        If a worker's differ; names the worker and both digests.
+    """
+    return engine.broadcast(Accumulation(feature_map, spec))
+
+
+def accumulate(
+    dataset: Dataset,
+    feature_map: FeatureMap,
+    *,
+    engine: Engine | None = None,
+    spec: StatisticsSpec | None = None,
+) -> RidgeStatistics:
+    """Accumulate the exact statistics of a dataset in one pass, O(n_samples · n_components²).
+
+    The result has the same bits on every engine, on one type of machine.
+
+    Parameters
+    ----------
+    dataset : Dataset
+        With targets, or without: then the statistics are Z'Z, Z'1 and the counts alone.
+    feature_map : FeatureMap
+        See `draw_feature_map`.
+    engine : Engine, optional
+        A `SerialEngine` with all threads by default.
+    spec : StatisticsSpec, optional
+        Offsets and grids to sum with. By default targets are summed as they are, and the grid of
+        the weights, where there are any, comes from a first pass.
+
+    Returns
+    -------
+    statistics : RidgeStatistics
+
+    Raises
+    ------
+    DataError
+        If values are not finite, or the spec is of targets and there are none.
+    StatisticsError
+        If a row is missing or was counted twice.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from rff_dist import accumulate, draw_feature_map, open_dataset, write_dataset
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.standard_normal((1000, 3))
+    >>> dataset = write_dataset("memory://accumulate-example", X, X.sum(axis=1))
+    >>> feature_map = draw_feature_map("gaussian", n_features=3, n_components=64)
+    >>> statistics = accumulate(dataset, feature_map)
+    >>> statistics.n_samples, statistics.ZtZ().shape
+    (1000, (64, 64))
+    """
+    if not isinstance(dataset, Dataset):
+        raise InvalidParameterError(
+            f"`dataset` is a {type(dataset).__name__}; open it first: open_dataset(…)"
+        )
+    engine = SerialEngine() if engine is None else engine
+    if spec is None:
+        spec = statistics_spec(dataset, feature_map, with_targets=dataset.n_targets > 0, engine=engine)
+        if dataset.weighted:
+            spec = replace(spec, **weight_grid(inspect(dataset, engine=engine)))
+    return accumulate_broadcast(dataset, broadcast(feature_map, spec, engine=engine), engine=engine)
+
+
+def accumulate_broadcast(
+    dataset: Dataset, state: Broadcast[Accumulation], *, engine: Engine
+) -> RidgeStatistics:
+    """Accumulate with a state that the workers have already."""
+    statistics: RidgeStatistics = engine.map_reduce(
+        BlockTask(dataset, accumulate_rows),
+        blocks_of(dataset, max_rows=state.state.spec.limb_rows),
+        state,
+        combine=operator.add,
+        label="accumulate",
+    )
+    feature_map = state.state.feature_map
+    statistics.check_complete(dataset.n_samples, feature_map.squared_norm)
+    return statistics.with_whitener(feature_map.whitener)
+
+
+def accumulate_folds(
+    dataset: Dataset, members: Sequence[Accumulation], *, folds: Folds, engine: Engine
+) -> tuple[FoldStatistics, ...]:
+    """Accumulate each fold's exact statistics for several feature maps in one reading of a dataset.
+
+    O(n_samples · n_components²) for each map, whatever the number of folds; every fold and map takes memory
+    of its own.
+
+    Parameters
+    ----------
+    dataset : Dataset
+        With targets, and with groups where the folds are of groups.
+    members : sequence of Accumulation
+        The feature maps, and what each one's statistics are about.
+    folds : Folds
+    engine : Engine
+
+    Returns
+    -------
+    statistics : tuple of FoldStatistics
+        One for each member.
+
+    Raises
+    ------
+    DataError
+        If values are not finite, or targets or groups are missing.
+    StatisticsError
+        If a row is missing or was counted twice.
+    BroadcastError
+        If a worker's features differ.
+    """
+    state = engine.broadcast(Accumulations(tuple(members), folds, dataset.n_samples))
+    found: tuple[FoldStatistics, ...] = engine.map_reduce(
+        BlockTask(dataset, accumulate_fold_rows),
+        blocks_of(
+            dataset,
+            max_rows=min(member.spec.limb_rows for member in members),
+            n_folds=folds.n_folds,
+        ),
+        state,
+        combine=add_each,
+        label="accumulate",
+    )
+    for statistics, member in zip(found, members, strict=True):
+        statistics.check_complete(dataset.n_samples, member.feature_map.squared_norm)
+    return tuple(
+        statistics.with_whitener(member.feature_map.whitener)
+        for statistics, member in zip(found, members, strict=True)
+    )

@@ -1,0 +1,144 @@
+"""What statistics are about, and how Z'Z is laid out in tiles."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rff_dist.numerics.runs import Runs, expand
+from rff_dist.typing import FloatArray
+
+OUTPUT_TILE = 512  # columns of an output tile; see TileLayout
+
+
+FRACTION_BITS = 39  # a float64 product of up to 2**13 rows, entries up to 1, may be exact to 2**-39 only
+
+
+FINE_FRACTION_BITS = 49  # for few rows, whose products are small and have finer bits
+
+
+LIMB_BITS = 62  # of one int64, with a bit to spare
+
+
+def tile_rows(n_components: int) -> int:
+    """Return the rows of a tile: fixed by D, so that sums have the same bits everywhere.
+
+    4,096 rows amortise the integer sums to below 1 % of the product; wide maps take 2,048 to keep
+    the tile's float64 features at `8 * tile_rows * n_components` bytes below 128 MiB for D = 8,192.
+    """
+    return 4096 if n_components <= 4096 else 2048
+
+
+@dataclass(frozen=True, slots=True)
+class TileLayout:
+    """How the upper triangle of a D x D matrix is cut into output tiles, stored one after another.
+
+    Tiles of 512 columns reach the speed of one large product (measured: 1.03 of the dsyrk limit at
+    D = 4,096), keep the float64 work of a tile in the cache, share out evenly among threads, and
+    spare threaded OpenBLAS the large symmetric products that crash it (numpy issue 19685).
+    """
+
+    n_components: int
+
+    @property
+    def edges(self) -> range:
+        """First component of each strip."""
+        return range(0, self.n_components, OUTPUT_TILE)
+
+    def width(self, start: int) -> int:
+        """Return the components of the strip that begins at `start`."""
+        return min(OUTPUT_TILE, self.n_components - start)
+
+    def tiles(self) -> list[tuple[int, int, int]]:
+        """Return (row start, column start, offset) of each output tile, row by row."""
+        return _tiles(self.n_components)
+
+    @property
+    def size(self) -> int:
+        """Numbers stored: the upper triangle, with whole diagonal tiles."""
+        row, column, offset = self.tiles()[-1]
+        return offset + self.width(row) * self.width(column)
+
+    def view(self, buffer: NDArray[Any], row: int, column: int, offset: int) -> NDArray[Any]:
+        """Return one tile of a flat buffer as a matrix."""
+        height, width = self.width(row), self.width(column)
+        return buffer[offset : offset + height * width].reshape(height, width)
+
+
+@lru_cache(maxsize=16)
+def _tiles(n_components: int) -> list[tuple[int, int, int]]:
+    layout = TileLayout(n_components)
+    tiles = []
+    offset = 0
+    for row in layout.edges:
+        for column in range(row, n_components, OUTPUT_TILE):
+            tiles.append((row, column, offset))
+            offset += layout.width(row) * layout.width(column)
+    return tiles
+
+
+@dataclass(frozen=True, slots=True)
+class StatisticsSpec:
+    """What statistics are about: only statistics with equal specs add up.
+
+    Attributes
+    ----------
+    n_components, n_targets : int
+        D, and the columns of Y; 0 for the sums of features alone.
+    feature_digest : str
+        Digest of the feature map.
+    scales : runs of (components, float)
+        Z = scale · V, V the unnormalised features.
+    exponents : runs of (components, int)
+        V = 2**exponent · U with entries of U in [-1, 1]; none where V's are so already.
+    weight_exponent : int
+        Sample weights are at most 2**weight_exponent.
+    fraction_bits : int
+        The Gram is counted in multiples of 2**(weight_exponent - fraction_bits).
+    target_offset : tuple of float of length n_targets
+        Subtracted from Y before anything is summed, so that large means cancel nothing.
+    one_dimensional : bool
+        Whether Y was given as a vector; then `Zty` and `yty` drop the target axis.
+    frequency_weights : bool
+        Whether weights are whole numbers that repeat their rows; others say how precise a row is. See
+        `RidgeStatistics.n_observations`.
+    whitened : bool
+        Whether Z is V·T⁻¹ with the feature map's T, so that the sums are read with its help.
+    """
+
+    n_components: int
+    n_targets: int
+    feature_digest: str
+    scales: Runs
+    weight_exponent: int = 0
+    fraction_bits: int = FRACTION_BITS
+    exponents: tuple[tuple[int, int], ...] = ()
+    target_offset: tuple[float, ...] = ()
+    one_dimensional: bool = False
+    frequency_weights: bool = False
+    whitened: bool = False
+
+    @property
+    def layout(self) -> TileLayout:
+        """Where each output tile of the Gram is stored."""
+        return TileLayout(self.n_components)
+
+    @property
+    def factors(self) -> FloatArray:
+        """Z = factors · U, shape (n_components,)."""
+        scales = expand(self.scales)
+        return np.ldexp(scales, expand(self.exponents).astype(np.int64)) if self.exponents else scales
+
+    @property
+    def grid_exponent(self) -> int:
+        """The Gram is counted in multiples of 2**grid_exponent."""
+        return self.weight_exponent - self.fraction_bits
+
+    @property
+    def limb_rows(self) -> int:
+        """Rows whose sums stay within one int64 limb: 2**23, or 2**13 on the fine grid."""
+        return 1 << (LIMB_BITS - self.fraction_bits)

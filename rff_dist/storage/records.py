@@ -1,0 +1,469 @@
+"""Models on disk: one JSON file and one Zarr group of checksummed arrays; no pickle is reachable.
+
+::
+
+    model/
+    ├── model.json                    kind, versions, metadata, and of each array shape, dtype and SHA-256
+    └── arrays-<generation>.zarr/     the arrays
+
+`model.json` names its arrays and is replaced in one step, after they are on the disk: a reader sees the old
+record or the new one. The generation before stays, for readers that opened the old `model.json`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import zarr
+from zarr.abc.store import Store
+
+from rff_dist.errors import (
+    IntegrityError,
+    InvalidParameterError,
+    OutputExistsError,
+    RFFDistError,
+    StorageError,
+    UnsafeModelError,
+    VersionError,
+)
+from rff_dist.storage.arrays import (
+    CHUNK_TARGET_BYTES,
+    MAX_METADATA_BYTES,
+    create_array,
+    describe,
+    load_json,
+    open_array,
+    read_header,
+    read_rows,
+)
+from rff_dist.storage.current_version import read_pointer, version_place
+from rff_dist.storage.locations import (
+    Location,
+    check_output,
+    discard,
+    exists,
+    is_store_error,
+    may_hold,
+    open_store,
+    parse_location,
+    read_bytes,
+    sync_to_disk,
+    write_bytes,
+    writing_advice,
+)
+
+FORMAT = "rff_dist record"
+FORMAT_VERSION = 1
+MAX_ARRAY_BYTES = 2**37
+_FILE = "model.json"
+_SAFE_CODECS = {"bytes", "crc32c"}
+_PICKLE_SUFFIXES = (".pkl", ".pickle", ".joblib", ".dill", ".cloudpickle")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_GENERATION = re.compile(r"arrays-[0-9a-f]{32}\.zarr")
+
+
+@dataclass(frozen=True)
+class Record:
+    """What was stored: metadata and named arrays of one kind of thing.
+
+    Attributes
+    ----------
+    kind : str
+        What it is, such as "ridge model".
+    metadata : dict
+        JSON values.
+    arrays : dict of str to ndarray
+        Arrays, each checked against its SHA-256.
+    format_version : int
+        Of the file format.
+    rff_dist_version : str
+        Release that wrote it.
+    """
+
+    kind: str
+    metadata: dict[str, Any]
+    arrays: dict[str, np.ndarray]
+    format_version: int
+    rff_dist_version: str
+
+
+def write_record(
+    url: str | os.PathLike[str],
+    *,
+    kind: str,
+    metadata: Mapping[str, Any],
+    arrays: Mapping[str, np.ndarray],
+    overwrite: bool = False,
+) -> None:
+    """Write a record; a reader meanwhile sees the one before, or none.
+
+    Parameters
+    ----------
+    url : str or Path
+        A local path, `memory://name` or a URL of an object store.
+    kind : str
+        What it is; `read_record` compares it.
+    metadata : mapping
+        JSON values: no NaN, no arrays, keys are strings.
+    arrays : mapping of str to ndarray
+        Integers, floats and booleans, of any shape. Strings belong in the metadata.
+    overwrite : bool, default=False
+        Whether a record that is there may be replaced.
+
+    Raises
+    ------
+    OutputExistsError
+        If there is something at `url` and `overwrite` is False.
+    InvalidParameterError
+        If the metadata are not JSON, or an array is not numbers.
+    StorageError
+        If it cannot be written; what was there before stays.
+    """
+    values = {name: _checked_array(name, array) for name, array in arrays.items()}
+    body = _checked_metadata(metadata)
+    location = parse_location(url)
+    check_output(location, overwrite=overwrite, marker=(_FILE,))
+    was_there = exists(location)
+    generation = f"arrays-{uuid.uuid4().hex}.zarr"
+    try:
+        if location.is_local:
+            Path(location.path).mkdir(parents=True, exist_ok=True)
+        store = open_store(location, read_only=False)
+        before = _generations(store, location)
+        _write_arrays(open_store(location.child(generation), read_only=False), values)
+        sync_to_disk(location.child(generation))
+        document = {
+            "format": FORMAT,
+            "format_version": FORMAT_VERSION,
+            "rff_dist_version": _own_version(),
+            "kind": kind,
+            "metadata": body,
+            "generation": generation,
+            "previous": before[0],
+            "arrays": {
+                n: {"shape": v.shape, "dtype": v.dtype.name, "sha256": _sha256(v)} for n, v in values.items()
+            },
+        }
+        _commit(store, document, location, overwrite=overwrite)
+    except BaseException as error:
+        # Of an object store nothing but the arrays was written: a prefix may hold what others wrote.
+        whole = not location.is_remote and not was_there and not _has_record(location)
+        discard(location if whole else location.child(generation))
+        if is_store_error(error) and not isinstance(error, RFFDistError):
+            raise StorageError(
+                f"{location} could not be written: {describe(error)}; what was there before is unchanged. "
+                f"{writing_advice(error)}"
+            ) from error
+        raise
+    if before[1]:
+        discard(location.child(before[1]))
+
+
+def read_record(url: str | os.PathLike[str], *, kind: str | None = None) -> Record:
+    """Read a record and check every byte of it.
+
+    Parameters
+    ----------
+    url : str or Path
+        Where it is. Of a registered model, `models/NAME`, the current version is read.
+    kind : str, optional
+        What it must be.
+
+    Raises
+    ------
+    UnsafeModelError
+        If there is a pickle, or arrays are encoded in a way that could run code.
+    VersionError
+        If a newer release wrote it.
+    IntegrityError
+        If bytes are not those that were written; names the array.
+    StorageError
+        If there is no record, or one of another kind.
+    """
+    location = parse_location(url)
+    while True:
+        place = find_record(location)
+        try:
+            return _read_at(place, kind)
+        except StorageError:
+            # A version that was removed while we read it is current no more.
+            if place == location or find_record(location) == place:
+                raise
+
+
+def find_record(location: Location) -> Location:
+    """Return where the record that is meant by `location` is: of a registered model the current version."""
+    _refuse_pickles(location)
+    if may_hold(location):
+        if read_bytes(open_store(location, read_only=True), _FILE, where=location) is not None:
+            return location
+        pointer, _ = read_pointer(location)
+        if pointer is not None:
+            return version_place(location, pointer.number)
+    if not exists(location):
+        raise StorageError(f"no model at {location}: nothing is there; expected a folder with {_FILE}")
+    return location
+
+
+def peek_record(url: str | os.PathLike[str]) -> Record:
+    """Read a record's kind and metadata, and none of its arrays.
+
+    Raises
+    ------
+    StorageError
+        As `read_record`.
+    """
+    location = find_record(parse_location(url))
+    document = _parse_document(_read_document(open_store(location, read_only=True), location), location)
+    return Record(
+        document["kind"], document["metadata"], {}, document["format_version"], document["rff_dist_version"]
+    )
+
+
+def _read_at(location: Location, kind: str | None) -> Record:
+    """Read the record at a place, and check every byte of it."""
+    _refuse_pickles(location)
+    store = open_store(location, read_only=True)
+    content = _read_document(store, location)
+    while True:
+        document = _parse_document(content, location)
+        if kind is not None and document["kind"] != kind:
+            raise StorageError(f"{location} holds a {document['kind']!r}; expected a {kind!r}")
+        try:
+            below = open_store(location.child(document["generation"]), read_only=True)
+            arrays = {
+                name: _read_array(below, name, entry, f"array {name!r} of {location}")
+                for name, entry in document["arrays"].items()
+            }
+        except StorageError:
+            # Two overwrites while we read remove the arrays under us; the new record is whole.
+            newer = _read_document(store, location)
+            if newer == content:
+                raise
+            content = newer
+            continue
+        return Record(
+            document["kind"],
+            document["metadata"],
+            arrays,
+            document["format_version"],
+            document["rff_dist_version"],
+        )
+
+
+def _checked_array(name: str, array: np.ndarray) -> np.ndarray:
+    values = np.asarray(array)
+    if not _NAME.fullmatch(name):
+        raise InvalidParameterError(f"array name {name!r}; expected letters, digits and underscores")
+    if values.dtype.kind not in "biuf" or values.dtype.itemsize > 8:
+        raise InvalidParameterError(
+            f"array {name!r} has dtype {values.dtype}; expected integers, floats or booleans of at most 64 "
+            "bits. "
+            "Put strings into the metadata"
+        )
+    return np.asarray(values, dtype=values.dtype.newbyteorder("="), order="C")
+
+
+def _checked_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        text = json.dumps(dict(metadata), allow_nan=False)
+        copy: dict[str, Any] = json.loads(text)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidParameterError(
+            f"the metadata are not JSON: {describe(error)}; expected numbers, text, lists"
+        ) from error
+    if len(text) > MAX_METADATA_BYTES // 2:
+        raise InvalidParameterError(f"{len(text):_} bytes of metadata; put large data into arrays")
+    return copy
+
+
+def _write_arrays(store: Store, values: Mapping[str, np.ndarray]) -> None:
+    group = zarr.create_group(store)
+    for name, value in values.items():
+        rows = np.atleast_1d(value)
+        row_bytes = rows[:1].nbytes
+        chunk = max(1, min(len(rows), CHUNK_TARGET_BYTES // max(1, row_bytes)))
+        tail = rows.shape[1:]
+        array = create_array(
+            group,
+            name,
+            shape=rows.shape,
+            dtype=rows.dtype,
+            chunks=(chunk, *(max(1, length) for length in tail)),
+        )
+        for start in range(0, len(rows) if row_bytes else 0, chunk):
+            array[start : start + chunk] = rows[start : start + chunk]
+
+
+def _commit(store: Store, document: dict[str, Any], location: Location, *, overwrite: bool) -> None:
+    if not overwrite and read_bytes(store, _FILE, where=location) is not None:
+        raise OutputExistsError(f"{location} was written meanwhile; choose another name")
+    document = {**document, "sha256": _document_digest(document)}
+    write_bytes(store, _FILE, json.dumps(document, indent=1, allow_nan=False).encode())
+
+
+def _generations(store: Store, location: Location) -> tuple[str | None, str | None]:
+    """Name the current generation and the one before, of the record that is there."""
+    content = read_bytes(store, _FILE, where=location)
+    if content is None:
+        return None, None
+    try:
+        document = load_json(content)
+    except StorageError:
+        # A damaged record is replaced; its arrays cannot be named any more.
+        return None, None
+    names = [document.get("generation"), document.get("previous")]
+    current, previous = (n if isinstance(n, str) and _GENERATION.fullmatch(n) else None for n in names)
+    return current, previous
+
+
+def _has_record(location: Location) -> bool:
+    return (
+        exists(location)
+        and read_bytes(open_store(location, read_only=True), _FILE, where=location) is not None
+    )
+
+
+def _refuse_pickles(location: Location) -> None:
+    if not location.is_local:
+        return
+    path = Path(location.path)
+    if path.is_file():
+        with open(path, "rb") as file:
+            start = file.read(2)
+        # Protocols 2 to 5 begin with 0x80 and their number.
+        pickled = start[:1] == b"\x80" and start[1:2] in (b"\x02", b"\x03", b"\x04", b"\x05")
+        if pickled or path.suffix.lower() in _PICKLE_SUFFIXES:
+            raise UnsafeModelError(
+                f"{path} is a pickle, which runs code when it is loaded; expected a model folder with "
+                f"{_FILE}. "
+                "Fit the model again and save it with save_model"
+            )
+        raise StorageError(f"{path} is a file; expected a model folder with {_FILE}")
+    if path.is_dir():
+        try:
+            names = os.listdir(path)
+        except FileNotFoundError:  # a version that was removed just now
+            return
+        pickles = sorted(name for name in names if name.lower().endswith(_PICKLE_SUFFIXES))
+        if pickles:
+            raise UnsafeModelError(
+                f"{path} holds {', '.join(pickles[:5])}: pickles run code when they are loaded, and no "
+                "model of "
+                f"rff_dist has one; expected {_FILE} and its arrays. Remove them if you know what they are"
+            )
+
+
+def _read_document(store: Store, location: Location) -> bytes:
+    content = read_bytes(store, _FILE, where=location)
+    if content is None:
+        raise StorageError(
+            f"{location} is not a model: it has no {_FILE}. Expected a folder that save_model wrote, or a "
+            "registered model of which a version is current"
+        )
+    return content
+
+
+def _parse_document(content: bytes, location: Location) -> dict[str, Any]:
+    where = f"{_FILE} of {location}"
+    try:
+        document = load_json(content)
+    except StorageError as error:
+        raise IntegrityError(f"{where}: {error}. Restore it from a copy or save it again") from error
+    if document.get("format") != FORMAT:
+        raise StorageError(
+            f"{where} has the format {str(document.get('format'))[:80]!r}; expected {FORMAT!r}"
+        )
+    found = document.get("format_version")
+    if type(found) is int and found > FORMAT_VERSION:
+        raise VersionError(
+            f"{where} has format version {found}, written by rff_dist {document.get('rff_dist_version')}; "
+            "this is "
+            f"rff_dist {_own_version()}, which reads up to version {FORMAT_VERSION}. Install the newer "
+            "release"
+        )
+    stored = document.pop("sha256", None)
+    if stored != _document_digest(document):
+        raise IntegrityError(
+            f"{where} is not as it was written (SHA-256 {str(stored)[:16]}… expected); restore it from a copy"
+        )
+    if not _is_record(document):
+        raise StorageError(f"{where} does not have the fields of a record; restore it from a copy")
+    generation = document.get("generation")
+    unsafe = [name for name in document["arrays"] if not _NAME.fullmatch(name)]
+    # The digest guards against accidents, not against an author with bad intentions: names stay in the
+    # folder.
+    if unsafe or not isinstance(generation, str) or not _GENERATION.fullmatch(generation):
+        raise UnsafeModelError(f"{where} names arrays outside the model: {generation!r} {unsafe[:3]}")
+    return document
+
+
+def _is_record(document: Mapping[str, Any]) -> bool:
+    text = all(isinstance(document.get(key), str) for key in ("kind", "rff_dist_version"))
+    entries = document.get("arrays")
+    if not text or not isinstance(document.get("metadata"), dict) or not isinstance(entries, dict):
+        return False
+    fields = (set(entry) if isinstance(entry, dict) else set() for entry in entries.values())
+    if not all(found >= {"shape", "dtype", "sha256"} for found in fields):
+        return False
+    shapes = [entry["shape"] for entry in entries.values()]
+    return all(isinstance(shape, list) and all(type(n) is int and n >= 0 for n in shape) for shape in shapes)
+
+
+def _read_array(store: Store, path: str, entry: Mapping[str, Any], label: str) -> np.ndarray:
+    header = read_header(store, path, label=label)
+    if header is None:
+        raise IntegrityError(f"{label} is missing; restore the model from a copy or save it again")
+    strange = sorted(set(header.codecs) - _SAFE_CODECS)
+    if strange or header.zarr_format != 3:
+        raise UnsafeModelError(
+            f"{label} is stored as Zarr format {header.zarr_format} with the codecs "
+            f"{', '.join(header.codecs)}; "
+            f"expected format 3 with {', '.join(sorted(_SAFE_CODECS))}, as save_model writes"
+        )
+    shape = tuple(entry["shape"])
+    if (header.shape or (1,)) != (shape or (1,)) or header.dtype.name != entry["dtype"]:
+        raise IntegrityError(
+            f"{label} is {header.dtype} of shape {header.shape}; {_FILE} says {entry['dtype']} of shape "
+            f"{shape}"
+        )
+    n_bytes = int(np.prod([float(length) for length in shape])) * header.dtype.itemsize
+    if n_bytes > MAX_ARRAY_BYTES:
+        raise StorageError(
+            f"{label} claims {n_bytes / 2**30:.0f} GiB; expected at most {MAX_ARRAY_BYTES // 2**30} GiB"
+        )
+    array = open_array(store, path, label=label, like=header)
+    values = read_rows(array, 0, header.shape[0], label=label) if n_bytes else np.empty(shape, header.dtype)
+    values = np.ascontiguousarray(values).reshape(shape)
+    if _sha256(values) != entry["sha256"]:
+        raise IntegrityError(
+            f"{label} is not as it was written: SHA-256 {_sha256(values)[:16]}…, expected "
+            f"{str(entry['sha256'])[:16]}…. Restore the model from a copy or save it again"
+        )
+    return values
+
+
+def _sha256(values: np.ndarray) -> str:
+    return hashlib.sha256(np.ascontiguousarray(values).reshape(-1).view(np.uint8)).hexdigest()
+
+
+def _document_digest(document: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(document, sort_keys=True, allow_nan=False).encode()).hexdigest()
+
+
+def _own_version() -> str:
+    try:
+        return version("rff_dist")
+    except PackageNotFoundError:
+        # Run from a checkout that was never installed.
+        return "unknown"

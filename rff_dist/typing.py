@@ -1,0 +1,19 @@
+"""Types that many modules speak of."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+type FloatArray = NDArray[np.float64]
+type Float32Array = NDArray[np.float32]
+type ComplexArray = NDArray[np.complex128]
+type IntArray = NDArray[np.int64]
+type IndexArray = NDArray[np.intp]  # what indexes an array
+type AnyIntArray = NDArray[np.integer[Any]]
+type BitArray = NDArray[np.uint64]
+type PathLike = str | os.PathLike[str]
+type Summary = dict[str, Any]  # facts of a step, as JSON

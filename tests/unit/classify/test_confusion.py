@@ -1,0 +1,74 @@
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from sklearn import metrics
+
+from rff_dist.classify.confusion import count_classes
+from rff_dist.errors import DataError
+
+
+def rows(weighted, n_samples=200, n_classes=3):
+    rng = np.random.default_rng(0)
+    codes, predicted = rng.integers(0, n_classes, (2, n_samples))
+    probabilities = rng.dirichlet(np.ones(n_classes), n_samples)
+    weights = rng.uniform(0, 2, n_samples) if weighted else None
+    return codes, predicted, probabilities, weights
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_measures_are_those_of_scikit_learn(weighted):
+    codes, predicted, p, weights = rows(weighted)
+    found = count_classes(codes, predicted, 3, sample_weight=weights, log_probabilities=np.log(p))
+    assert_array_equal(found.counts, metrics.confusion_matrix(codes, predicted))
+    given = {"sample_weight": weights}
+    # the sums are exact: what is left is scikit-learn's rounding
+    assert_allclose(found.accuracy, metrics.accuracy_score(codes, predicted, **given), rtol=1e-13)
+    balanced = metrics.balanced_accuracy_score(codes, predicted, **given)
+    assert_allclose(found.balanced_accuracy, balanced, rtol=1e-13)
+    assert_allclose(found.log_loss, metrics.log_loss(codes, p, **given), rtol=1e-13)
+    for name in ("precision", "recall"):
+        expected = getattr(metrics, f"{name}_score")(codes, predicted, average=None, **given)
+        assert_allclose(getattr(found, name), expected, rtol=1e-13)
+
+
+def test_sums_of_blocks_are_the_sums_of_all_rows_to_the_bit():
+    codes, predicted, _, weights = rows(weighted=True)
+    whole = count_classes(codes, predicted, 3, sample_weight=weights)
+    parts = [
+        count_classes(codes[part], predicted[part], 3, sample_weight=weights[part])
+        for part in (slice(150, 200), slice(0, 7), slice(7, 150))
+    ]
+    total = parts[0] + parts[1] + parts[2]
+    assert_array_equal(total.counts, whole.counts)
+    assert total.weights == whole.weights
+    assert total.n_samples == 200
+    assert total.log_loss is None
+
+
+def test_a_class_without_rows_has_no_recall_and_one_never_predicted_no_precision():
+    found = count_classes(np.array([0, 0, 2]), np.array([0, 1, 0]), 3)
+    assert_array_equal(found.recall, [0.5, np.nan, 0.0])
+    assert_array_equal(found.precision, [0.5, 0.0, np.nan])
+    assert found.balanced_accuracy == 0.25
+
+
+def test_a_row_of_weight_0_says_nothing_even_of_an_impossible_class():
+    log_p = np.array([[0.0, -np.inf], [np.log(0.5), np.log(0.5)]])
+    weights = np.array([0.0, 2.0])
+    found = count_classes(
+        np.array([1, 1]), np.array([0, 1]), 2, sample_weight=weights, log_probabilities=log_p
+    )
+    assert_allclose(found.log_loss, np.log(2), rtol=1e-15)
+    assert found.accuracy == 1.0
+
+
+@pytest.mark.parametrize("weights", [[1.0, -1.0], [1.0, np.nan]])
+def test_weights_that_are_none_are_refused(weights):
+    with pytest.raises(DataError, match=r"row 1 of a block; weights must be finite"):
+        count_classes(np.array([0, 1]), np.array([0, 1]), 2, sample_weight=np.array(weights))
+
+
+def test_rows_that_all_weigh_0_have_no_accuracy():
+    found = count_classes(np.array([0]), np.array([0]), 2, sample_weight=np.zeros(1))
+    with pytest.raises(DataError, match="at least one row must count"):
+        found.accuracy  # noqa: B018

@@ -1,0 +1,326 @@
+"""Losses as passes: sums and gradients by definition, minima against scikit-learn's on the explicit Z."""
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy.optimize import approx_fprime, minimize
+from sklearn.linear_model import LogisticRegression
+from sklearn.svm import LinearSVC
+
+from rff_dist import Gaussian, Linear, SerialEngine, draw_feature_map
+from rff_dist.classify.fit import fit_loss, logistic_curvature
+from rff_dist.classify.losses import LOSSES, LossState, sum_loss
+from rff_dist.data.blocks import Block, Rows
+from rff_dist.data.memory import ArrayDataset
+from rff_dist.errors import DataError
+from rff_dist.numerics.minimize import minimize_loss
+from rff_dist.numerics.normal_equations import NormalEquations
+from rff_dist.numerics.threads import using_threads
+from rff_dist.ridge import fit as pipeline
+from rff_dist.ridge.linear_model import LinearModel
+
+ENGINE = SerialEngine(n_threads=1)
+
+
+def codes_of(labels, n_classes):
+    if n_classes == 2:
+        return np.where(labels == 1, 1.0, -1.0)[:, np.newaxis]
+    return np.where(labels[:, np.newaxis] == np.arange(n_classes), 1.0, -1.0)
+
+
+def problem(n_samples=300, n_classes=2, *, weighted=False, seed=0):
+    """Draw rows of overlapping classes: some are always on the wrong side."""
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((n_samples, 3))
+    labels = (np.sin(2 * X[:, 0]) + X[:, 1] + 0.7 * rng.standard_normal(n_samples) > 0.3).astype(int)
+    if n_classes > 2:
+        labels = np.digitize(np.sin(2 * X[:, 0]) + X[:, 1] + 0.5 * X[:, 2], [-1.0, 0.2, 1.0])[:] % n_classes
+        labels = np.where(rng.random(n_samples) < 0.1, rng.integers(0, n_classes, n_samples), labels)
+    weights = rng.uniform(0.2, 3.0, n_samples) if weighted else None
+    return X, labels, weights
+
+
+def ridge_on(dataset, *, alpha=0.3, n_components=40, fit_intercept=True, kernel=None, **options):
+    model, solved = pipeline.fit(
+        dataset,
+        Gaussian(1.5) if kernel is None else kernel,
+        engine=ENGINE,
+        length_scale=None,
+        n_components=n_components,
+        alpha=alpha,
+        fit_intercept=fit_intercept,
+        **options,
+    )
+    return model, logistic_curvature(solved.solution, model.statistics.sum_of_weights)
+
+
+def fitted(n_classes, loss, *, weighted=False, fit_intercept=True, alpha=0.3, tol=1e-15, **options):
+    X, labels, weights = problem(n_classes=n_classes, weighted=weighted)
+    dataset = ArrayDataset(X, codes_of(labels, n_classes), weights)
+    model, curvature = ridge_on(dataset, alpha=alpha, fit_intercept=fit_intercept, **options)
+    minimum = fit_loss(
+        dataset, model, LOSSES[loss], alpha=alpha, curvature=curvature, engine=ENGINE, tol=tol, max_iter=300
+    )
+    return minimum, model.feature_map.transform(X), labels, weights
+
+
+def objective(loss, Z, codes, weights, coefficients, intercept, *, alpha):
+    """Evaluate the objective by its definition, row by row in no clever way."""
+    F = Z @ coefficients + intercept
+    if loss == "squared_hinge":
+        losses, factor = (np.maximum(0, 1 - codes * F) ** 2).sum(axis=1), 1.0
+    elif F.shape[1] == 1:
+        losses, factor = np.log1p(np.exp(-codes * F))[:, 0], 0.5
+    else:
+        P = np.exp(F) / np.exp(F).sum(axis=1, keepdims=True)
+        losses, factor = -np.log(P[codes > 0]), 0.5
+    total = losses.sum() if weights is None else weights @ losses
+    return total + factor * alpha * (coefficients**2).sum()
+
+
+# -- the minimum, against scikit-learn and scipy on the explicit Z -------------------------------------
+
+
+@pytest.mark.parametrize("fit_intercept", [True, False], ids=["intercept", "no intercept"])
+@pytest.mark.parametrize("weighted", [False, True], ids=["no weights", "weights"])
+@pytest.mark.parametrize("n_classes", [2, 4])
+def test_the_logistic_minimum_is_that_of_logistic_regression(n_classes, weighted, fit_intercept):
+    minimum, Z, labels, weights = fitted(
+        n_classes, "logistic", weighted=weighted, fit_intercept=fit_intercept
+    )
+    oracle = LogisticRegression(C=1 / 0.3, tol=1e-10, max_iter=10_000, fit_intercept=fit_intercept)
+    oracle.fit(Z, labels, weights)
+    expected = oracle.decision_function(Z).reshape(len(Z), -1)
+    got = Z @ minimum.coefficients + minimum.intercept
+    # tol=1e-15 of the objective leaves scores right to its root, 3e-8; lbfgs's own 1e-10 is a gradient's
+    if n_classes > 2:  # softmax does not see a shift of all scores; ours add up to 0
+        assert_allclose(got.sum(axis=1), 0.0, atol=1e-9)
+        expected = expected - expected.mean(axis=1, keepdims=True)
+    assert_allclose(got, expected, atol=2e-6)
+    codes = codes_of(labels, n_classes)
+    of_oracle = objective(
+        "logistic", Z, codes, weights, np.atleast_2d(oracle.coef_).T, oracle.intercept_, alpha=0.3
+    )
+    assert_allclose(minimum.objective, of_oracle, rtol=1e-10)
+    assert minimum.converged
+
+
+@pytest.mark.parametrize("weighted", [False, True], ids=["no weights", "weights"])
+@pytest.mark.parametrize("n_classes", [2, 4])
+def test_the_squared_hinge_minimum_without_intercept_is_that_of_linear_svc(n_classes, weighted):
+    minimum, Z, labels, weights = fitted(n_classes, "squared_hinge", weighted=weighted, fit_intercept=False)
+    oracle = LinearSVC(C=1 / 0.6, fit_intercept=False, dual=False, tol=1e-12, max_iter=100_000)
+    oracle.fit(Z, labels, weights)
+    assert_allclose(Z @ minimum.coefficients, (Z @ oracle.coef_.T).reshape(len(Z), -1), atol=2e-6)
+    assert_array_equal(minimum.intercept, np.zeros(len(minimum.intercept)))
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("weighted", [False, True], ids=["no weights", "weights"])
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_the_minimum_is_scipys_of_the_objective_by_definition(loss, weighted, n_classes):
+    minimum, Z, labels, weights = fitted(n_classes, loss, weighted=weighted)
+    codes = codes_of(labels, n_classes)
+    shape = (Z.shape[1] + 1, codes.shape[1])
+
+    def by_definition(parameters):
+        W = parameters.reshape(shape)
+        return objective(loss, Z, codes, weights, W[:-1], W[-1], alpha=0.3)
+
+    ours = np.vstack([minimum.coefficients, minimum.intercept]).ravel()
+    assert_allclose(minimum.objective, by_definition(ours), rtol=1e-13)
+    # forward differences of 1e-7: the gradient is right to about 1e-7 times the curvature of some hundreds
+    assert np.abs(approx_fprime(ours, by_definition, 1e-7)).max() < 1e-3
+    improved = minimize(by_definition, ours, method="L-BFGS-B", options={"maxiter": 5})
+    assert improved.fun >= minimum.objective * (1 - 1e-12)
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_whitened_features_reach_the_same_kind_of_minimum(loss):
+    minimum, Z, labels, _ = fitted(2, loss, features="nystrom")
+    codes = codes_of(labels, 2)
+
+    def by_definition(parameters):
+        return objective(loss, Z, codes, None, parameters[:-1, np.newaxis], parameters[-1:], alpha=0.3)
+
+    ours = np.append(minimum.coefficients, minimum.intercept)
+    assert_allclose(minimum.objective, by_definition(ours), rtol=1e-9)
+    improved = minimize(by_definition, ours, method="L-BFGS-B", options={"maxiter": 5})
+    assert improved.fun >= minimum.objective * (1 - 1e-9)
+
+
+def test_features_without_a_bound_have_the_scikit_learn_minimum():
+    minimum, Z, labels, _ = fitted(2, "logistic", kernel=Linear(), n_components=3, map="phases")
+    oracle = LogisticRegression(C=1 / 0.3, tol=1e-10, max_iter=10_000).fit(Z, labels)
+    got = Z @ minimum.coefficients + minimum.intercept
+    assert_allclose(got[:, 0], oracle.decision_function(Z), atol=2e-6)
+
+
+# -- passes --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_a_loose_tolerance_takes_few_passes_and_says_how_far_it_is(loss):
+    loose, tight = (fitted(2, loss, tol=tol)[0] for tol in (1e-6, 1e-15))
+    assert loose.converged
+    assert loose.n_iterations <= loose.n_evaluations <= 20
+    assert loose.excess <= 1e-6 * loose.reference
+    # scores of 0: ln 2 for each row, or 1
+    assert loose.reference == pytest.approx(300 * (np.log(2) if loss == "logistic" else 1.0), rel=1e-15)
+    # the excess is a guess by the preconditioner's curvature: within a factor of ten
+    assert loose.objective - tight.objective <= 10 * max(loose.excess, 1e-12 * tight.objective)
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("n_classes", [2, 4])
+def test_the_loss_of_separable_classes_converges_though_it_goes_to_0(loss, n_classes):
+    rng = np.random.default_rng(0)
+    labels = np.repeat(np.arange(n_classes), 100)
+    X = 0.3 * rng.standard_normal((len(labels), 3)) + labels[:, np.newaxis]
+    dataset = ArrayDataset(X, codes_of(labels, n_classes))
+    model, curvature = ridge_on(dataset, alpha=1e-4)
+    minimum = fit_loss(
+        dataset, model, LOSSES[loss], alpha=1e-4, curvature=curvature, engine=ENGINE, tol=1e-6, max_iter=100
+    )
+    assert minimum.converged
+    assert minimum.objective < 1e-3 * minimum.reference
+    scores = model.feature_map.transform(X) @ minimum.coefficients + minimum.intercept
+    decided = (scores[:, 0] > 0) if n_classes == 2 else scores.argmax(axis=1)
+    assert (decided == labels).mean() > 0.99
+
+
+def test_too_few_steps_are_not_convergence():
+    X, labels, _ = problem()
+    dataset = ArrayDataset(X, codes_of(labels, 2))
+    model, curvature = ridge_on(dataset)
+    minimum = fit_loss(
+        dataset,
+        model,
+        LOSSES["logistic"],
+        alpha=0.3,
+        curvature=curvature,
+        engine=ENGINE,
+        tol=1e-12,
+        max_iter=2,
+    )
+    assert not minimum.converged
+    assert minimum.n_iterations == 2
+    assert minimum.excess > 1e-12 * minimum.reference
+
+
+def test_a_pass_sums_the_same_in_any_blocks_threads_and_order():
+    X, labels, weights = problem(20_000, 4, weighted=True)
+    codes = codes_of(labels, 4)
+    feature_map = draw_feature_map("gaussian", n_features=3, n_components=96)
+    rng = np.random.default_rng(1)
+    linear = LinearModel(feature_map, rng.standard_normal((96, 4)), rng.standard_normal(4))
+    state = LossState(linear, LOSSES["logistic"])
+
+    def part(start, stop, n_threads=1):
+        rows = Rows(Block(0, start, stop), X[start:stop], codes[start:stop], weights[start:stop])
+        with using_threads(n_threads):
+            return sum_loss(rows, state)
+
+    whole = part(0, 20_000, 3)
+    cut = [part(start, min(start + 8192, 20_000)) for start in (16_384, 0, 8192)]
+    total = cut[0] + cut[1] + cut[2]
+    assert whole.n_samples == total.n_samples == 20_000
+    for name in ("loss", "gradient", "intercept_gradient"):
+        assert getattr(whole, name) == getattr(total, name)
+    F = feature_map.transform(X) @ linear.coefficients + linear.intercept
+    P = np.exp(F) / np.exp(F).sum(axis=1, keepdims=True)
+    slope = weights[:, np.newaxis] * (P - (codes + 1) / 2)
+    assert_allclose(whole.loss.value(), -weights @ np.log(P[codes > 0]), rtol=1e-12)
+    assert_allclose(whole.intercept_gradient.value(), slope.sum(axis=0), atol=1e-9)
+
+
+@given(
+    scores=st.lists(st.floats(-30, 30), min_size=3, max_size=3),
+    own=st.integers(0, 2),
+    name=st.sampled_from(sorted(LOSSES)),
+    n_columns=st.sampled_from([1, 3]),
+)
+def test_the_gradient_of_a_loss_is_its_derivative(scores, own, name, n_columns):
+    F = np.array([scores[:n_columns]])
+    codes = codes_of(np.array([own]), 3) if n_columns == 3 else codes_of(np.array([own % 2]), 2)
+    gradient = LOSSES[name](F, codes)[1]
+    step = 1e-5
+    for k in range(n_columns):
+        shift = np.zeros_like(F)
+        shift[0, k] = step
+        difference = LOSSES[name](F + shift, codes)[0] - LOSSES[name](F - shift, codes)[0]
+        # central differences; the squared hinge's second derivative jumps by 2, an error of step / 2
+        assert_allclose(gradient[0, k], difference[0] / (2 * step), rtol=1e-6, atol=2e-5)
+
+
+@given(st.floats(-1e4, 1e4), st.sampled_from([-1.0, 1.0]))
+def test_losses_do_not_overflow(score, code):
+    for name, n_columns in itertools.product(LOSSES, (1, 2)):
+        F = np.array([[score, -score][:n_columns]])
+        codes = np.array([[code, -code][:n_columns]])
+        for values in LOSSES[name](F, codes):
+            assert np.isfinite(values).all()
+
+
+@pytest.mark.parametrize(
+    ("y", "message"),
+    [
+        (None, "y has 0 columns"),
+        ([[0.0], [1.0]], r"y holds \[0.0\] in row 5; expected class targets"),
+        ([[1.0, 1.0, -1.0], [1.0, -1.0, -1.0]], r"y holds \[1.0, 1.0, -1.0\] in row 5"),
+        ([[1.0, -1.0], [1.0, -1.0]], "y has 2 columns of class targets; the model has 1"),
+    ],
+)
+def test_targets_that_are_no_codes_are_refused_with_their_row(y, message):
+    codes = None if y is None else np.array(y)
+    n_columns = 3 if codes is not None and codes.shape[1] == 3 else 1
+    feature_map = draw_feature_map("gaussian", n_features=2, n_components=4)
+    linear = LinearModel(feature_map, np.zeros((4, n_columns)), np.zeros(n_columns))
+    with pytest.raises(DataError, match=message):
+        sum_loss(Rows(Block(0, 5, 7), np.zeros((2, 2)), codes), LossState(linear, LOSSES["logistic"]))
+
+
+# -- the minimiser alone -------------------------------------------------------------------------------
+
+
+def test_the_minimiser_solves_ridge_in_one_step_where_the_curvature_is_right():
+    # L = ‖y − Zw − b‖² has the Hessian 2·Z'Z: the preconditioned one is the identity
+    rng = np.random.default_rng(0)
+    Z, y = rng.standard_normal((50, 6)) * np.geomspace(1, 1e3, 6) + 2.0, rng.standard_normal((50, 2))
+    means = Z.mean(axis=0)
+    centred = Z - means
+
+    def loss(W, b):
+        residual = Z @ W + b - y
+        return float((residual**2).sum()), 2 * Z.T @ residual, 2 * residual.sum(axis=0)
+
+    equations = NormalEquations(
+        gram=centred.T @ centred,
+        moments=centred.T @ y,
+        total_sum_of_squares=(y**2).sum(axis=0),
+        feature_means=means,
+        target_means=y.mean(axis=0),
+        n_samples=50,
+        sum_of_weights=50,
+        fit_intercept=True,
+    )
+    found = minimize_loss(
+        loss,
+        equations,
+        np.zeros((6, 2)),
+        np.zeros(2),
+        penalty=0.5,
+        curvature=2.0,
+        sum_of_weights=50.0,
+        reference=float((y**2).sum()),
+        tol=1e-20,
+        max_iter=10,
+    )
+    expected = np.linalg.solve(centred.T @ centred + 0.5 * np.eye(6), centred.T @ y)
+    assert_allclose(found.coefficients, expected, rtol=1e-9)
+    assert_allclose(found.intercept, y.mean(axis=0) - means @ expected, rtol=1e-9)
+    assert found.n_evaluations <= 4

@@ -1,0 +1,296 @@
+"""Probabilities from scores: against a direct fit, refits without each row, and known probabilities."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+from scipy.optimize import minimize
+from scipy.special import expit, log_softmax, softmax
+from sklearn.linear_model import Ridge
+
+from rff_dist import Gaussian, SerialEngine
+from rff_dist.classify.fit import calibrate
+from rff_dist.classify.platt_scaling import (
+    SMALLEST_SLOPE,
+    ScoreCalibration,
+    fit_calibration,
+    leave_one_out_scores,
+)
+from rff_dist.data.blocks import Block, Rows
+from rff_dist.data.labelled import LabelledDataset
+from rff_dist.data.memory import ArrayDataset
+from rff_dist.ridge import fit as pipeline
+from rff_dist.ridge.uncertainty import predictive_model
+from rff_dist.storage.columns import as_column
+
+ENGINE = SerialEngine(n_threads=1)
+
+
+def codes_of(labels, n_classes):
+    codes = np.where(labels[:, np.newaxis] == np.arange(n_classes), 1.0, -1.0)
+    return codes[:, 1:] if n_classes == 2 else codes
+
+
+def scored(n_samples, n_classes, *, seed=0):
+    """Draw scores, and labels of known probabilities softmax(1.7·f + b)."""
+    rng = np.random.default_rng(seed)
+    scores = rng.standard_normal((n_samples, 1 if n_classes == 2 else n_classes))
+    shift = np.linspace(-0.5, 0.8, scores.shape[1])
+    logits = 1.7 * scores + shift
+    P = softmax(np.hstack([0 * logits, logits]) if n_classes == 2 else logits, axis=1)
+    labels = (rng.random((n_samples, 1)) > np.cumsum(P, axis=1)[:, :-1]).sum(axis=1)
+    return scores, labels, P
+
+
+def expected_calibration_error(P, labels, n_bins=10):
+    """Return the mean gap between the probability of each class and its frequency, in bins of equal size."""
+    errors = []
+    for k in range(P.shape[1]):
+        for part in np.array_split(np.argsort(P[:, k]), n_bins):
+            errors.append(abs(P[part, k].mean() - (labels[part] == k).mean()))
+    return np.mean(errors)
+
+
+# -- the fit -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("weighted", [False, True], ids=["no weights", "weights"])
+@pytest.mark.parametrize("n_classes", [2, 3, 5])
+def test_parameters_are_those_of_a_direct_fit_of_the_smoothed_likelihood(n_classes, weighted):
+    scores, labels, _ = scored(400, n_classes)
+    weights = np.random.default_rng(1).uniform(0.1, 2.0, 400) if weighted else np.ones(400)
+    got = fit_calibration(scores, codes_of(labels, n_classes), weights if weighted else None)
+    # one observation of the classes' shares beside the 400 rows, and a normal prior of the offsets
+    shares = np.array([weights[labels == k].sum() for k in range(n_classes)]) / weights.sum()
+    T = (400 * np.eye(n_classes)[labels] + shares) / 401
+    rows = weights * 400 / weights.sum()
+    if n_classes == 2:
+
+        def loss(q):
+            f = q[0] * scores[:, 0] + q[1]
+            t = T[:, 1]
+            # ±b/2 about their mean
+            return rows @ -(t * np.log(expit(f)) + (1 - t) * np.log(expit(-f))) + q[1] ** 2 / 4
+    else:
+
+        def loss(q):
+            prior = 0.5 * np.square(q[1:] - q[1:].mean()).sum()
+            return rows @ -(T * log_softmax(q[0] * scores + q[1:], axis=1)).sum(axis=1) + prior
+
+    start = np.append(1.0, np.zeros(scores.shape[1]))
+    direct = minimize(loss, start, method="BFGS", options={"gtol": 1e-6}).x
+    ours = np.append(got.slope, got.intercepts)
+    direct[1:] -= direct[1:].mean() if n_classes > 2 else 0.0
+    # BFGS with differences for gradients: 1e-6 in 400 rows
+    assert_allclose(ours, direct, atol=2e-5)
+    assert loss(ours) <= loss(direct) * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("n_classes", [2, 4])
+def test_probabilities_sum_to_one_and_are_near_the_known_ones(n_classes):
+    scores, labels, P = scored(20_000, n_classes)
+    found = fit_calibration(scores, codes_of(labels, n_classes))
+    got = np.exp(found.log_probabilities(scores))
+    assert got.shape == (20_000, n_classes)
+    assert_allclose(got.sum(axis=1), 1.0, rtol=1e-14)
+    # 20,000 rows: standard errors of the parameters of about 0.02
+    assert np.abs(got - P).max() < 0.03
+    assert expected_calibration_error(got, labels) < 0.012
+
+
+def test_a_slope_of_one_is_the_logistic_losss_own():
+    F = np.random.default_rng(0).standard_normal((50, 3)) * 5
+    assert_allclose(np.exp(ScoreCalibration(1.0, (0.0,) * 3).log_probabilities(F)), softmax(F, axis=1))
+    assert_allclose(np.exp(ScoreCalibration(1.0, (0.0,)).log_probabilities(F[:, :1]))[:, 1], expit(F[:, 0]))
+
+
+def test_far_scores_keep_finite_logarithms():
+    logs = ScoreCalibration(3.0, (0.1,)).log_probabilities(np.array([[1e5], [-1e5]]))
+    assert np.isfinite(logs).all()
+    assert_allclose(np.exp(logs), [[0, 1], [1, 0]], atol=1e-300)
+
+
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_separable_scores_have_finite_parameters(n_classes):
+    labels = np.arange(60) % n_classes
+    codes = codes_of(labels, n_classes)
+    found = fit_calibration(codes, codes)
+    assert np.isfinite([found.slope, *found.intercepts]).all()
+    P = np.exp(found.log_probabilities(codes))
+    # what the smoothing leaves: (n + 1/K) / (n + 1)
+    assert_allclose(P[np.arange(60), labels], (60 + 1 / n_classes) / 61, rtol=1e-6)
+
+
+def test_a_class_that_the_sample_lacks_is_unlikely_not_impossible():
+    scores, labels, _ = scored(200, 3)
+    labels[labels == 2] = 1
+    found = fit_calibration(scores, codes_of(labels, 3))
+    P = np.exp(found.log_probabilities(scores))
+    assert np.isfinite(found.intercepts).all()
+    assert 0 < P[:, 2].mean() < 0.03
+
+
+def test_scores_that_say_nothing_give_the_frequencies():
+    labels = np.repeat([0, 1], [300, 100])
+    found = fit_calibration(np.zeros((400, 1)), codes_of(labels, 2))
+    P = np.exp(found.log_probabilities(np.zeros((1, 1))))
+    # the prior's pull of b/2 is about 1/700 of the 400 rows
+    assert_allclose(P[0, 1], 100 / 400, rtol=0.01)
+    # it is where the gradient vanishes: n·(p − share) + b/2 = 0
+    assert_allclose(400 * (P[0, 1] - 100 / 400) + found.intercepts[0] / 2, 0.0, atol=1e-6)
+
+
+@pytest.mark.parametrize("n_classes", [2, 4])
+def test_a_factor_on_all_weights_changes_no_parameter(n_classes):
+    scores, labels, _ = scored(300, n_classes)
+    weights = np.random.default_rng(1).uniform(0.1, 2.0, 300)
+    codes = codes_of(labels, n_classes)
+    one, other = (fit_calibration(scores, codes, weights * factor) for factor in (1.0, 1 / 3e5))
+    assert_allclose([one.slope, *one.intercepts], [other.slope, *other.intercepts], rtol=1e-7, atol=1e-9)
+
+
+def test_sure_scores_of_many_classes_give_sure_probabilities():
+    labels = np.arange(1000) % 100
+    codes = codes_of(labels, 100)
+    scores = codes + 0.1 * np.random.default_rng(0).standard_normal(codes.shape)
+    P = np.exp(fit_calibration(scores, codes).log_probabilities(scores))
+    # one observation in 1,000 is all that the smoothing takes; a pseudo-count for each class left 0.1
+    assert P[np.arange(1000), labels].mean() > 0.998
+
+
+def test_classes_of_few_rows_or_none_keep_the_rank_of_their_scores():
+    """Scores of all classes alike in law: a sample of 50 rows lacks most of 100 classes."""
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 100, 3000)
+    scores = codes_of(labels, 100) + 0.3 * rng.standard_normal((3000, 100))
+    found = fit_calibration(scores[:50], codes_of(labels[:50], 100))
+    assert (np.argmax(found.logits(scores), axis=1) == labels).mean() > 0.98
+
+
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_scores_that_mislead_are_not_turned_round(n_classes, caplog):
+    scores, labels, _ = scored(300, n_classes)
+    found = fit_calibration(-scores, codes_of(labels, n_classes))
+    assert found.slope == SMALLEST_SLOPE
+    assert "scores say nothing of the classes" in caplog.text
+    P = np.exp(found.log_probabilities(-scores))
+    # with hardly a slope the best intercepts give the classes' own frequencies
+    assert_allclose(P.mean(axis=0), np.bincount(labels) / 300, atol=0.01)
+
+
+# -- scores that did not see their row -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("features", ["fourier", "nystrom"])
+@pytest.mark.parametrize("weighted", [False, True], ids=["no weights", "weights"])
+@pytest.mark.parametrize("fit_intercept", [True, False])
+def test_leave_one_out_scores_are_those_of_refits_without_each_row(fit_intercept, weighted, features):
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((60, 2))
+    codes = codes_of(rng.integers(0, 3, 60), 3)
+    weights = rng.uniform(0.2, 3.0, 60) if weighted else np.ones(60)
+    dataset = ArrayDataset(X, codes, weights if weighted else None)
+    model, _ = pipeline.fit(
+        dataset, Gaussian(1.0), engine=ENGINE, length_scale=None, n_components=30, alpha=0.2,
+        fit_intercept=fit_intercept, features=features,
+    )  # fmt: skip
+    predictive = predictive_model(model.linear, model.statistics, alpha=0.2, fit_intercept=fit_intercept)
+    got = leave_one_out_scores(Rows(Block(0, 0, 60), X, codes), predictive, weights)
+    Z = model.feature_map.transform(X)
+    for i in range(0, 60, 7):
+        rest = np.arange(60) != i
+        ridge = Ridge(alpha=0.2, fit_intercept=fit_intercept, solver="cholesky")
+        ridge.fit(Z[rest], codes[rest], weights[rest])
+        assert_allclose(got[i], ridge.predict(Z[i : i + 1])[0], rtol=1e-8)
+
+
+# -- together ------------------------------------------------------------------------------------------
+
+
+def classified(n_samples, *, n_classes=2, seed=0):
+    rng = np.random.default_rng(seed)
+    X = rng.uniform(-2, 2, (n_samples, 2))
+    logits = np.stack([k * np.sin(2 * X[:, 0]) + X[:, 1] * (k - 1) for k in range(n_classes)], axis=1)
+    P = softmax(2 * logits, axis=1)
+    labels = (rng.random((n_samples, 1)) > np.cumsum(P, axis=1)[:, :-1]).sum(axis=1)
+    return X, labels, P
+
+
+def ridge_on(dataset, alpha="gcv"):
+    return pipeline.fit(
+        dataset, Gaussian(1.0), engine=ENGINE, length_scale=None, n_components=100, alpha=alpha
+    )[0]
+
+
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_calibrated_ridge_is_better_calibrated_than_its_clipped_scores(n_classes):
+    X, labels, P = classified(6000, n_classes=n_classes)
+    train, test = slice(0, 2000), slice(2000, None)
+    dataset = ArrayDataset(X[train], codes_of(labels[train], n_classes))
+    model = ridge_on(dataset)
+    found = calibrate(dataset, model, class_weight=None, seed=0)
+    F = model.feature_map.transform(X[test]) @ model.coefficients + model.intercept
+    got = np.exp(found.log_probabilities(F))
+    clipped = np.clip((F + 1) / 2, 0, 1)
+    clipped = np.hstack([1 - clipped, clipped]) if n_classes == 2 else clipped
+    error = expected_calibration_error(got, labels[test])
+    assert error < 0.03  # 4,000 rows in 10 bins: sampling alone gives about 0.015
+    assert error < expected_calibration_error(clipped, labels[test])
+    own = np.arange(4000), labels[test]
+    bounded = np.clip(clipped, 1 / 2002, None)  # no row impossible: what the smoothing gives Platt's
+    assert -np.log(got[own]).mean() < -np.log(bounded[own]).mean()
+    assert np.abs(got - P[test]).mean() < 0.05
+
+
+def test_probabilities_are_those_of_the_reweighted_rows():
+    X, labels, _ = classified(3000)
+    labels[(labels == 1) & (np.random.default_rng(1).random(3000) < 0.8)] = 0
+    class_weight = len(labels) / (2 * np.bincount(labels))
+    dataset = ArrayDataset(X, codes_of(labels, 2), class_weight[labels])
+    model = ridge_on(dataset)
+    found = calibrate(dataset, model, class_weight=class_weight, seed=0)
+    F = model.feature_map.transform(X) @ model.coefficients + model.intercept
+    weights = class_weight[labels]
+    # balanced: both classes weigh alike
+    assert_allclose(np.average(np.exp(found.log_probabilities(F))[:, 1], weights=weights), 0.5, atol=0.02)
+    assert (found.logits(F)[:, 0] > 0).mean() > labels.mean() + 0.1  # more are decided for the rare class
+
+
+def test_a_class_of_weight_0_counts_for_nothing():
+    X, labels, _ = classified(300, n_classes=3)
+    class_weight = np.array([1.0, 2.0, 0.0])
+    found = []
+    for rows in (slice(None), labels < 2):
+        dataset = ArrayDataset(X[rows], codes_of(labels[rows], 3), class_weight[labels[rows]])
+        model = pipeline.fit(
+            dataset, Gaussian(1.0), engine=ENGINE, length_scale=None, n_components=30, alpha=0.1,
+            standardize=False,
+        )[0]  # fmt: skip
+        found.append(calibrate(dataset, model, class_weight=class_weight, seed=0))
+    assert_allclose(found[0].slope, found[1].slope, rtol=1e-6)
+    assert_allclose(found[0].intercepts, found[1].intercepts, rtol=1e-6)
+
+
+@pytest.mark.parametrize("class_weight", [None, np.array([0.7, 2.5])], ids=["plain", "class weights"])
+def test_whole_weights_repeat_rows(class_weight):
+    X, labels, _ = classified(300)
+    counts = np.random.default_rng(1).integers(0, 4, 300)
+    found = []
+    for times, rows in ((counts.astype(float), np.arange(300)), (None, np.repeat(np.arange(300), counts))):
+        source = ArrayDataset(X[rows], None, times)
+        dataset = LabelledDataset(source, as_column(labels[rows]), np.arange(2), class_weight)
+        model = pipeline.fit(
+            dataset, Gaussian(1.0), engine=ENGINE, length_scale=None, n_components=30,
+            alpha=0.1, standardize=False, sample_weight_kind="frequency",
+        )[0]  # fmt: skip
+        found.append(calibrate(dataset, model, class_weight=class_weight, seed=0))
+    assert_allclose(found[0].slope, found[1].slope, rtol=1e-7)
+    assert_allclose(found[0].intercepts, found[1].intercepts, rtol=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore::scipy.linalg.LinAlgWarning")
+def test_where_the_variance_is_not_determined_there_are_no_probabilities(caplog):
+    X, labels, _ = classified(40)
+    dataset = ArrayDataset(X, codes_of(labels, 2))
+    model = ridge_on(dataset, alpha=0.0)
+    assert calibrate(dataset, model, class_weight=None, seed=0) is None
+    assert "no probabilities" in caplog.text

@@ -1,0 +1,236 @@
+"""`rff-dist cluster`, its models, and what `predict`, `evaluate` and `info` make of them."""
+
+import json
+
+import numpy as np
+import pytest
+from matplotlib.image import imread
+from sklearn.datasets import make_blobs
+from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
+from typer.testing import CliRunner
+
+from rff_dist import Gaussian, RFFKMeans, SerialEngine, load_model, open_dataset, save_model, write_dataset
+from rff_dist.cli.shell import app
+from rff_dist.errors import IntegrityError, StorageError
+from rff_dist.kmeans import fit as kmeans
+from rff_dist.kmeans import labels as kmeans_labels
+from rff_dist.kmeans.model import digest_of, read_clusters
+from rff_dist.ridge.model import read_model
+from rff_dist.storage.columns import open_column
+from rff_dist.storage.records import read_record, write_record
+
+ENGINE = SerialEngine(1)
+SMALL = ["--clusters", "4", "--components", "64", "--starts", "3", "--seed", "2", "--serial"]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """Return the path of a dataset of four blobs, with text labels and numbers of groups."""
+    path = tmp_path_factory.mktemp("cluster") / "data.zarr"
+    X, y = make_blobs(500, 3, centers=[[0, 0, 0], [5, 0, 0], [0, 5, 0], [0, 0, 5]], random_state=0)
+    names = np.array(["north", "east", "south", "west"])[y]
+    write_dataset(path, X, names, groups=y, chunk_rows=100, feature_names=["a", "b", "c"])
+    return path
+
+
+@pytest.fixture(scope="module")
+def written(data):
+    """Cluster the data with all that can be written; return the document."""
+    options = ["--distances", "--model", data.parent / "model", "--labels", "y"]
+    options += ["--plot", data.parent / "clusters.png"]
+    return document("cluster", data, data.parent / "labels.zarr", *SMALL, *options)
+
+
+@pytest.fixture(autouse=True)
+def no_scheduler(monkeypatch):
+    monkeypatch.delenv("RFF_DIST_SCHEDULER", raising=False)
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, [str(argument) for argument in arguments], prog_name="rff-dist")
+
+
+def document(*arguments):
+    result = run(*arguments, "--json")
+    assert result.exit_code == 0, result.stderr
+    return json.loads(result.stdout)
+
+
+def read_array(url, name):
+    return np.asarray(open_column(url, name).take(np.arange(500)))
+
+
+def fit_here(data):
+    dataset = open_dataset(data, y=None)
+    return kmeans.fit(dataset, Gaussian(), n_clusters=4, engine=ENGINE, n_components=64, n_init=3, seed=2)
+
+
+def test_labels_distances_and_model_are_those_of_the_library(data, written):
+    expected = fit_here(data)
+    dataset = open_dataset(data, y=None)
+    labels = kmeans_labels.label_in_memory(dataset, expected, engine=ENGINE)
+    np.testing.assert_array_equal(read_array(written["output"], "labels"), labels)
+    distances = open_dataset(written["output"], x="distances", y=None).take(np.arange(500))[0]
+    assert distances.shape == (500, 4)
+    np.testing.assert_array_equal(distances.argmin(axis=1), labels)
+    np.testing.assert_allclose(distances.min(axis=1) @ distances.min(axis=1), expected.inertia, rtol=1e-9)
+    assert written["digest"] == digest_of(expected) == digest_of(read_clusters(written["model"]))
+    assert written["sizes"] == np.bincount(labels).tolist()
+    assert written["inertias"] == list(expected.inertias)
+    assert written["arrays"] == ["labels", "distances"]
+    assert imread(written["plot"]).shape[2] == 4
+    assert (written["n_samples"], written["n_filled"], len(written["start_inertias"])) == (500, 4, 3)
+
+
+def test_known_labels_are_compared_as_scikit_learn_does(data, written):
+    known, labels = read_array(data, "groups"), read_array(written["output"], "labels")
+    found = written["known_labels"]
+    assert found["adjusted_rand_index"] == pytest.approx(adjusted_rand_score(known, labels), abs=1e-12)
+    information = normalized_mutual_info_score(known, labels)
+    assert found["normalized_mutual_information"] == pytest.approx(information, abs=1e-12)
+    assert found["labels"] == ["east", "north", "south", "west"]
+    assert np.sum(found["counts"]) == 500
+    again = document("evaluate", written["model"], data, "--y", "y", "--serial")
+    assert again["known_labels"] == found
+    shown = run("evaluate", written["model"], data, "--y", "groups", "--serial").stdout
+    assert f"ARI {found['adjusted_rand_index']:.4g}" in shown
+
+
+def test_predict_labels_rows_by_the_stored_centres(data, written, tmp_path):
+    found = document("predict", written["model"], data, tmp_path / "new.zarr", "--distances", "--serial")
+    assert found["model_digest"] == written["digest"]
+    assert found["distances_array"] == "distances"
+    np.testing.assert_array_equal(
+        read_array(tmp_path / "new.zarr", "labels"), read_array(written["output"], "labels")
+    )
+    assert "4 clusters" in run("predict", written["model"], data, tmp_path / "more.zarr", "--serial").stdout
+
+
+def test_info_describes_the_clusters(written):
+    result = run("info", written["model"])
+    shown = " ".join(result.stdout.split())
+    for words in ("k-means model", "D = 64, fourier", "the least of 3 starts", "gaussian", "columns a, b, c"):
+        assert words in shown
+    found = document("info", written["model"])
+    assert found["kind"] == "k-means model"
+    assert found["cluster_weights"] == written["sizes"]
+
+
+def test_a_model_loads_as_the_estimator_and_an_estimator_saves_as_a_model(data, written, tmp_path):
+    model = load_model(written["model"])
+    assert isinstance(model, RFFKMeans)
+    np.testing.assert_array_equal(model.predict(str(data)), read_array(written["output"], "labels"))
+    assert model.feature_names_in_.tolist() == ["a", "b", "c"]
+    assert (model.n_features_in_, model.n_clusters, model.standardize) == (3, 4, False)
+    X = open_dataset(data, y=None).take(np.arange(500))[0]
+    for parameters in (
+        {"features": "nystrom", "n_components": 20},
+        {"kernel": "polynomial", "features": "nystrom"},
+    ):
+        fitted = RFFKMeans(3, random_state=0, **parameters).fit(X)
+        save_model(fitted, tmp_path / "saved", overwrite=True)
+        loaded = load_model(tmp_path / "saved")
+        np.testing.assert_array_equal(loaded.predict(X), fitted.labels_)
+        np.testing.assert_array_equal(loaded.transform(X), fitted.transform(X))
+        assert loaded.clusters_.grid == fitted.clusters_.grid
+        assert loaded.clusters_.inertias == fitted.clusters_.inertias
+
+
+def test_a_damaged_or_other_model_is_refused(written, tmp_path):
+    record = read_record(written["model"])
+    arrays = {name: array for name, array in record.arrays.items() if name != "centres"}
+    write_record(tmp_path / "damaged", kind=record.kind, metadata=record.metadata, arrays=arrays)
+    with pytest.raises(IntegrityError, match="lack 'centres'"):
+        read_clusters(tmp_path / "damaged")
+    with pytest.raises(StorageError, match="expected a 'ridge model'"):
+        read_model(written["model"])
+    write_record(tmp_path / "other", kind="moments", metadata={}, arrays={})
+    with pytest.raises(StorageError, match="holds a 'moments'"):
+        load_model(tmp_path / "other")
+
+
+def test_several_numbers_are_compared_and_the_best_is_written(data, tmp_path):
+    several = ["--clusters", "4,2", *SMALL[2:], "--model", tmp_path / "model"]
+    found = document("cluster", data, tmp_path / "labels.zarr", *several)
+    assert (found["n_clusters"], found["chosen_by"], found["n_sampled"]) == (4, "silhouette", 500)
+    assert found["digest"] == digest_of(fit_here(data))
+    assert [row["n_clusters"] for row in found["candidates"]] == [2, 4]
+    assert read_clusters(tmp_path / "model").facts["candidates"] == found["candidates"]
+    shown = run("cluster", data, tmp_path / "labels.zarr", *several, "--overwrite", "--choose", "gap").stdout
+    lines = [line for line in shown.splitlines() if "← taken" in line]
+    assert len(lines) == 1
+    assert "numbers of clusters, by gap" in shown
+    assert "chosen from 2, 4, by gap" in " ".join(run("info", tmp_path / "model").stdout.split())
+
+
+def test_the_tables_show_sizes_and_the_inertia_of_each_pass(data, tmp_path):
+    result = run("cluster", data, tmp_path / "labels.zarr", *SMALL, "--clusters", "30", "--max-passes", "40")
+    assert result.exit_code == 0, result.stderr
+    for words in ("clusters by size", "… and 10 smaller ones", "inertia of the centres", "converged after"):
+        assert words in result.stdout
+    assert "lloyd: done after" in result.stderr
+
+
+def test_rows_that_are_not_distinct_and_centres_that_still_move_are_told(tmp_path):
+    X = np.repeat(np.arange(3.0), 50)[:, np.newaxis]
+    write_dataset(tmp_path / "data.zarr", X)
+    result = run("cluster", tmp_path / "data.zarr", tmp_path / "labels.zarr", *SMALL)
+    assert result.exit_code == 0, result.stderr
+    assert "4, 3 with rows" in result.stdout
+    X = np.random.default_rng(0).standard_normal((2000, 3))
+    write_dataset(tmp_path / "more.zarr", X)
+    few = ["--max-passes", "1", "--init", "k-means++", "--serial", "--components", "32"]
+    shown = run("cluster", tmp_path / "more.zarr", tmp_path / "more-labels.zarr", *few).stdout
+    assert "centres still moved" in shown
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "words"),
+    [
+        (["--clusters", "0"], 2, "--clusters"),
+        (["--clusters", "two"], 2, "expected a whole number"),
+        (["--clusters", "2,2"], 2, "--clusters is [2, 2]"),
+        (["--clusters", "600"], 65, "n_samples=500"),
+        (["--choose", "gap"], 2, "one number of clusters is not chosen"),
+        (["--clusters", "2,3", "--choose", "elbow"], 2, "--choose 'elbow'"),
+        (["--init", "random"], 2, "--init 'random'"),
+        (["--tol", "-1"], 2, "--tol is -1.0"),
+        (["--length-scale", "evidence"], 2, "evidence needs targets"),
+        (["--labels", "kind"], 65, "kind"),
+        (["--components", "7"], 2, "take 8, or --map phases"),
+        (["--features", "nystrom", "--design", "iid"], 2, "only --features fourier"),
+        (["--model", "labels.zarr"], 73, "labels.zarr"),
+    ],
+)
+def test_what_is_wrong_is_told_before_work_starts(data, tmp_path, monkeypatch, options, code, words):
+    monkeypatch.chdir(tmp_path)
+    result = run("cluster", data, "labels.zarr", "--components", "16", *options, "--serial")
+    assert result.exit_code == code, result.stderr
+    assert words in result.stderr
+    assert not (tmp_path / "labels.zarr").exists()
+    assert "lloyd" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (
+            ["predict", "{model}", "{data}", "new.zarr", "--probabilities"],
+            2,
+            "have no probabilities",
+        ),
+        (["predict", "{model}", "{data}", "new.zarr", "--interval", "0.9"], 2, "--interval"),
+        (["evaluate", "{model}", "{data}", "--std"], 2, "clusters have no standard deviations"),
+        (["evaluate", "{model}", "{data}", "--y", "kind"], 65, "kind"),
+        (["cluster", "{data}", "{output}"], 73, "exists already"),
+        (["cluster", "{data}", "new.zarr", "--model", "{model}"], 73, "exists already"),
+    ],
+)
+def test_other_commands_refuse_what_clusters_do_not_have(
+    data, written, tmp_path, monkeypatch, arguments, code, words
+):
+    monkeypatch.chdir(tmp_path)
+    places = {"model": written["model"], "output": written["output"], "data": str(data)}
+    result = run(*(argument.format(**places) for argument in arguments), "--serial")
+    assert result.exit_code == code, result.stderr
+    assert words in result.stderr

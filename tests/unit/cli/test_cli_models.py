@@ -1,0 +1,218 @@
+"""Registered models at the command line: publish, list, show, promote, roll back, prune."""
+
+import json
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from rff_dist.cli.shell import app
+from rff_dist.jobs.publishing import lineage_of
+from rff_dist.kmeans.model import read_clusters
+from rff_dist.ridge.model import read_model
+from rff_dist.storage.datasets import open_dataset
+from rff_dist.storage.writing import write_dataset
+from tests.versions import publish
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A folder with data, and three versions of the model `prices`, of which the last one is current."""
+    path = tmp_path_factory.mktemp("models")
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((300, 3))
+    write_dataset(path / "data.zarr", X, np.sin(2 * X[:, 0]) + X[:, 1], chunk_rows=64)
+    for alpha in (1, 0.1, 0.01):
+        fit(path, "models/prices", "--alpha", alpha, "--register")
+    return path
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, [str(argument) for argument in arguments], prog_name="rff-dist")
+
+
+def document(*arguments):
+    result = run(*arguments, "--json")
+    assert result.exit_code == 0, result.stderr
+    return json.loads(result.stdout)
+
+
+def refusal(code, *arguments):
+    result = run(*arguments)
+    assert result.exit_code == code, result.output
+    assert "Traceback" not in result.stderr
+    return result.stderr
+
+
+def fit(path, model, *options):
+    given = ("--kernel", "gaussian", "--length-scale", "median", "--features", "fourier")
+    sizes = (*given, "--components", 32, "--serial")
+    return document("fit", path / "data.zarr", path / model, *sizes, *options)
+
+
+@pytest.fixture
+def prices(tmp_path):
+    """A model with three small versions that a test may change."""
+    url = str(tmp_path / "models" / "prices")
+    for i in (1, 2, 3):
+        publish(url, i)
+    return url
+
+
+# -- publishing ---------------------------------------------------------------------------------------------
+
+
+def test_each_fit_becomes_the_next_version(folder):
+    url = folder / "models/prices"
+    shown = document("models", "show", url)
+    assert (shown["current"], shown["previous"]) == (3, [1, 2])
+    alphas = [version["lineage"]["spec"]["alpha"] for version in shown["versions"]]
+    assert alphas == [1, 0.1, 0.01] == [read_model(url / f"versions/{i}").alpha for i in (1, 2, 3)]
+    assert read_model(url).digest() == shown["versions"][2]["digest"]
+
+
+def test_the_lineage_is_that_of_the_model_and_of_its_data(folder):
+    model, dataset = read_model(folder / "models/prices"), open_dataset(folder / "data.zarr")
+    version = document("models", "show", folder / "models/prices")["versions"][-1]
+    lineage = version["lineage"]
+    assert (version["parent"], version["kind"], version["reason"]) == (2, "ridge model", "fitted")
+    assert lineage["data"] == dataset.url
+    assert lineage["data_fingerprint"] == dataset.fingerprint()
+    assert lineage["n_samples"] == dataset.n_samples == 300
+    assert lineage["spec"] == lineage_of(model, data=None)["spec"]
+    kernel = model.feature_map.spec.kernel
+    assert lineage["spec"] == {
+        "features": "fourier",
+        "kernel": kernel.to_dict(),
+        "length_scale": kernel.length_scale,
+        "n_components": 32,
+        "design": "orthogonal",
+        "map": "pairs",
+        "seed": 0,
+        "alpha": 0.01,
+    }
+
+
+def test_fit_tells_the_version_it_published(folder):
+    first = fit(folder, "models/other", "--register")
+    assert first["version"] == {"number": 1, "parent": None}
+    result = run(
+        "fit", folder / "data.zarr", folder / "models/other", "--components", 32, "--serial", "--register"
+    )
+    assert "2, after version 1; the current one from now on" in result.stdout
+    assert fit(folder, "unregistered")["version"] is None
+
+
+def test_tune_and_cluster_publish_versions_too(folder):
+    tuned = document(
+        *("tune", folder / "data.zarr", folder / "models/tuned", "--kernels", "gaussian", "--length-scales"),
+        *("1x", "--components", 32, "--folds", 2, "--serial", "--register"),
+    )
+    assert tuned["version"]["number"] == 1
+    assert document("models", "show", folder / "models/tuned")["versions"][0]["reason"] == "tuned"
+    for i in (1, 2):
+        found = document(
+            *("cluster", folder / "data.zarr", folder / f"labels-{i}.zarr", "--clusters", 3),
+            *("--components", 32, "--serial", "--model", folder / "models/clusters", "--register"),
+        )
+        assert found["version"]["number"] == i
+    spec = document("models", "show", folder / "models/clusters")["versions"][1]["lineage"]
+    assert (spec["spec"]["n_clusters"], spec["n_samples"]) == (3, 300)
+    assert read_clusters(folder / "models/clusters").n_clusters == 3
+
+
+def test_what_reads_a_model_reads_the_current_version_or_the_one_it_is_given(folder, tmp_path):
+    url, data = folder / "models/prices", folder / "data.zarr"
+    described = document("info", url)
+    assert (described["version"], described["alpha"]) == (3, 0.01)
+    first = document("info", url / "versions/1")
+    assert (first["version"], first["alpha"]) == (None, 1)
+    assert "3, the current one" in run("info", url).stdout
+    errors = [document("evaluate", place, data, "--serial")["targets"] for place in (url, url / "versions/3")]
+    assert errors[0] == errors[1]
+    written = document("predict", url, data, tmp_path / "out.zarr", "--serial")
+    assert written["model_digest"] == described["digest"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("fit", "data.zarr", "models/prices", "--register", "--overwrite"), "are never replaced"),
+        (("cluster", "data.zarr", "out.zarr", "--register"), "needs a model to publish; give --model"),
+        (
+            ("fit", "data.zarr", "models/prices"),
+            "keeps all of its versions; publish the next one with --register",
+        ),
+        (("fit", "data.zarr", "models/prices", "--overwrite"), "publish the next one with --register"),
+        (("fit", "data.zarr", "plain", "--register"), "something else than versions"),
+    ],
+)
+def test_what_cannot_be_published_is_refused_before_any_pass(folder, monkeypatch, arguments, message):
+    monkeypatch.chdir(folder)
+    if not (folder / "plain").exists():
+        fit(folder, "plain")
+    code = 2 if message in ("are never replaced", "needs a model to publish; give --model") else 73
+    stderr = refusal(code, *arguments, "--serial")
+    assert message in stderr
+    assert "inspect" not in stderr
+
+
+# -- which version is current -------------------------------------------------------------------------------
+
+
+def test_list_shows_each_model_with_its_current_version(folder):
+    shown = document("models", "list", folder / "models")
+    by_name = {one["name"]: one for one in shown["models"]}
+    assert by_name["prices"]["n_versions"] == 3
+    assert by_name["prices"]["current"]["version"] == 3
+    assert by_name["prices"]["current"]["digest"] == read_model(folder / "models/prices").digest()
+    text = run("models", "list", folder / "models").stdout
+    assert "3 ←" in text
+    assert "next: rff-dist models show" in text
+
+
+def test_an_empty_registry_tells_how_to_begin(tmp_path):
+    assert document("models", "list", tmp_path)["models"] == []
+    assert "--register" in run("models", "list", tmp_path).stdout
+
+
+def test_promote_and_rollback_change_what_readers_get(prices):
+    promoted = document("models", "promote", prices, 1, "--reason", "less bias")
+    assert (promoted["command"], promoted["before"], promoted["current"]["number"]) == (
+        "models promote",
+        3,
+        1,
+    )
+    assert document("models", "show", prices)["promoted_because"] == "less bias"
+    assert document("models", "rollback", prices)["current"]["number"] == 3
+    assert "version 2 is the current one" in run("models", "rollback", prices).stdout
+
+
+def test_what_is_not_there_is_told_by_name_with_a_code_of_its_own(prices, tmp_path):
+    assert "has no version 7; it has 1, 2, 3" in refusal(65, "models", "promote", prices, 7)
+    for _ in range(2):
+        assert run("models", "rollback", prices).exit_code == 0
+    assert "nothing to roll back to" in refusal(65, "models", "rollback", prices)
+    assert "no registered model" in refusal(65, "models", "show", tmp_path / "nothing")
+    failed = run("models", "promote", prices, 7, "--json")
+    assert json.loads(failed.stdout)["error"]["type"] == "NoSuchVersionError"
+    assert json.loads(failed.stdout)["command"] == "models promote"
+
+
+def test_prune_tells_what_it_removed(prices):
+    pruned = document("models", "prune", prices, "--keep", 1)
+    assert (pruned["removed"], pruned["kept"]) == ([1], [2, 3])
+    assert "removed 0 versions" in run("models", "prune", prices, "--keep", 1).stdout
+    assert refusal(2, "models", "prune", prices)
+
+
+def test_show_tells_of_versions_that_wait(tmp_path):
+    publish(str(tmp_path / "m"), 1, promote=False)
+    shown = run("models", "show", tmp_path / "m").stdout
+    assert "none: promote a version" in shown
+    assert "next: rff-dist models promote" in shown
+
+
+def test_mistakes_in_the_words_are_one_line_and_a_next_step():
+    assert "Missing command" in refusal(2, "models")
+    assert "did you mean" in refusal(2, "models", "promot").lower()

@@ -1,0 +1,137 @@
+"""`rff-dist tune`: what it asks of the search, stores, shows and refuses."""
+
+import json
+from typing import Annotated
+
+import numpy as np
+import pytest
+from matplotlib.image import imread
+from typer.testing import CliRunner
+
+from rff_dist import GroupFolds, Matern, RationalQuadratic, TimeFolds, open_dataset, write_dataset
+from rff_dist.cli.options import SpecOptions
+from rff_dist.cli.shell import app
+from rff_dist.data.labelled import GroupedDataset
+from rff_dist.engines.serial import SerialEngine
+from rff_dist.jobs.options import TuneFeatures
+from rff_dist.kernels.stationary import Gaussian
+from rff_dist.ridge.model import read_model
+from rff_dist.ridge.search import TimesMedian, make_candidates, search
+from rff_dist.storage.columns import column_of
+
+SMALL = ["--kernels", "gaussian,matern:nu=1.5", "--length-scales", "0.5x,2", "--serial"]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """Return the path of a dataset of 3 columns with groups."""
+    path = tmp_path_factory.mktemp("tune") / "data.zarr"
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((300, 3))
+    y = np.sin(2 * X[:, 0]) + X[:, 1] + 0.1 * rng.standard_normal(300)
+    write_dataset(path, X, y, groups=np.arange(300) % 17)
+    return path
+
+
+@pytest.fixture(autouse=True)
+def no_scheduler(monkeypatch):
+    monkeypatch.delenv("RFF_DIST_SCHEDULER", raising=False)
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, [str(argument) for argument in arguments], prog_name="rff-dist")
+
+
+def document(*arguments):
+    result = run(*arguments, "--json")
+    assert result.exit_code == 0, result.stderr
+    return json.loads(result.stdout)
+
+
+def test_tune_stores_the_best_of_the_search_and_tells_all_candidates(data, tmp_path):
+    options = ["--components", "16,32", "--alphas", "1e-4:10:6", "--folds", "3", "--seed", "2"]
+    found = document("tune", data, tmp_path / "model", *SMALL, *options, "--plot", tmp_path / "cv.png")
+    expected = search(
+        open_dataset(data),
+        make_candidates(["gaussian", "matern:nu=1.5"], ["0.5x", 2.0]),
+        engine=SerialEngine(1),
+        n_components=[16, 32],
+        alphas=np.geomspace(1e-4, 10, 6).tolist(),
+        cv=3,
+        seed=2,
+    )
+    assert found["digest"] == expected.model.digest() == read_model(tmp_path / "model").digest()
+    assert found["candidates"] == list(expected.rows)
+    assert found["best"] == expected.best
+    assert (found["n_readings"], found["folds"]["n_folds"]) == (1, 3)
+    assert imread(tmp_path / "cv.png").shape[2] == 4
+    assert document("info", tmp_path / "model")["card"]["candidates"] == list(expected.rows)
+
+
+@pytest.mark.parametrize(
+    ("options", "folds"), [(["--group-by", "groups"], GroupFolds(5)), (["--time"], TimeFolds(5))]
+)
+def test_folds_are_of_groups_or_of_time_where_asked(data, tmp_path, options, folds):
+    one = ["--kernels", "gaussian", "--length-scales", "1x", "--components", "16", "--serial"]
+    found = document("tune", data, tmp_path / "model", *one, *options, "--select", "cv-1se")
+    dataset = open_dataset(data)
+    if isinstance(folds, GroupFolds):
+        dataset = GroupedDataset(dataset, column_of(dataset, "groups"))
+    expected = search(
+        dataset,
+        make_candidates(["gaussian"], ["1x"]),
+        engine=SerialEngine(1),
+        n_components=16,
+        alpha="cv-1se",
+        cv=folds,
+    )
+    assert found["digest"] == expected.model.digest()
+    assert found["folds"]["kind"] == type(folds).__name__
+
+
+def test_tune_shows_a_table_with_the_best_and_what_may_lie_beyond(data, tmp_path):
+    result = run("tune", data, tmp_path / "model", *SMALL, "--components", "16")
+    assert result.exit_code == 0, result.stderr
+    shown = " ".join(result.stdout.split())
+    for words in ("4 candidates on", "matern:nu=1.5", "← best", "from 1 reading", "a better one may lie"):
+        assert words in shown
+    assert (
+        sum("±" in line and "matern:nu=1.5" in line for line in result.stdout.splitlines()) == 2
+    )  # unbroken
+    assert "accumulate: done after" in result.stderr
+
+
+def test_kernels_are_separated_by_commas_that_are_not_of_their_parameters():
+    total = "gaussian:length_scale=2 + matern:nu=0.5, length_scale=3"
+    texts = {
+        "kernels": f"gaussian, matern:nu=2.5,rational_quadratic:shape=2,{total}",
+        "length_scales": "0.5x, 3",
+    }
+    read = SpecOptions.of(Annotated[TuneFeatures, "kernels", "length_scales"]).read(texts)
+    found = make_candidates(read.kernels, read.length_scales)
+    assert [one.kernel for one in found[:6:2]] == [Gaussian(), Matern(nu=2.5), RationalQuadratic(shape=2)]
+    assert [one.length_scale for one in found[:2]] == [TimesMedian(0.5), 3.0]
+    assert (found[6].kernel, found[6].length_scale) == (Gaussian(2.0) + Matern(3.0, nu=0.5), None)
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "words"),
+    [
+        (["--length-scales", "wide"], 2, "--length-scales has 'wide'"),
+        (["--length-scales", "-1x"], 2, "above 0"),
+        (["--kernels", "gausian"], 2, "did you mean 'gaussian'?"),
+        (["--kernels", "laplacian", "--design", "orthogonal"], 2, "isotropic"),
+        (["--components", "7"], 2, "take 8, or --map phases"),
+        (["--select", "gcv"], 2, "expected cv or cv-1se"),
+        (["--folds", "2", "--time", "--select", "cv-1se"], 2, "no standard error"),
+        (["--group-by", "groups", "--time"], 2, "groups or of time"),
+        (["--group-by", "nothing"], 65, "nothing"),
+        (["--alphas", "0:1:3"], 2, "LOW:HIGH:N"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused_before_any_work(data, tmp_path, options, code, words):
+    result = run("tune", data, tmp_path / "model", "--serial", *options)
+    assert result.exit_code == code, result.output
+    assert words in result.stderr
+    assert "inspect" not in result.stderr
+    assert not (tmp_path / "model").exists()

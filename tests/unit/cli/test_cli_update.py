@@ -1,0 +1,87 @@
+"""`rff-dist update`: what it tells, for people and as JSON."""
+
+import json
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from rff_dist import Gaussian, SerialEngine, open_dataset, write_dataset
+from rff_dist.cli.shell import app
+from rff_dist.jobs.publishing import publish
+from rff_dist.ridge import fit as pipeline
+from rff_dist.ridge.model import read_model, write_model
+from rff_dist.storage.appending import append_dataset
+
+ENGINE = SerialEngine(1)
+
+
+def batch(seed, n_samples, *, bad=False, shift=0.0):
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((n_samples, 2)) + np.array([0.0, shift])
+    y = np.sin(X[:, 0]) + X[:, 1] + 0.1 * rng.standard_normal(n_samples)
+    return X, 4.0 * rng.permutation(y) if bad else y
+
+
+@pytest.fixture
+def job(tmp_path):
+    """Return a dataset, and a model of its first rows as a folder and as a registered one."""
+    data, model, registered = (str(tmp_path / name) for name in ("data.zarr", "model", "registered"))
+    write_dataset(data, *batch(0, 800), chunk_rows=200, feature_names=["depth", "heat"])
+    trained, _ = pipeline.fit(
+        open_dataset(data), Gaussian(), engine=ENGINE, length_scale=2.0, n_components=32, alpha=0.1
+    )
+    write_model(trained, model)
+    publish(trained, registered, data=data)
+    return data, model, registered
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, ["update", *map(str, arguments), "--serial"], prog_name="rff-dist")
+
+
+def test_an_update_is_told_and_a_second_one_has_nothing_to_do(job):
+    data, model, registered = job
+    append_dataset(data, *batch(1, 300, shift=0.5))
+    before = read_model(model).card
+    dry = json.loads(run(model, data, "--dry-run", "--json").stdout)
+    assert (dry["decision"], read_model(model).card) == ("would be published", before)
+    shown = run(model, data)
+    assert shown.exit_code == 0
+    words = " ".join(shown.stdout.split())
+    for expected in ("published:", "300, of 300 appended", "embedding, columns", "heat", "1,100 rows"):
+        assert expected in words
+    second = run(model, data)
+    assert second.exit_code == 0
+    assert "nothing new" in second.stdout
+    version = json.loads(run(registered, data, "--json").stdout)
+    assert (version["command"], version["version"]) == ("update", 2)
+    assert version["digest"] == read_model(model).digest() == read_model(registered).digest()
+
+
+def test_a_bad_batch_is_kept_out_and_listed(job):
+    data, model, _ = job
+    append_dataset(data, *batch(1, 300, bad=True))
+    shown = run(model, data)
+    assert shown.exit_code == 0
+    assert "kept:" in shown.stdout
+    again = " ".join(run(model, data).stdout.split())
+    assert "rows 800 to 1,099" in again
+    append_dataset(data, *batch(2, 300))
+    assert run(model, data).exit_code == 0
+    described = CliRunner().invoke(app, ["info", model]).stdout
+    assert "rows 800 to 1,099, which updates refused" in " ".join(described.split())
+    forced = json.loads(run(model, data, "--backfill", "0", "--force", "--json").stdout)
+    assert (forced["decision"], forced["n_new"]) == ("published", 300)
+
+
+def test_other_data_and_values_out_of_range_have_their_exit_codes(job, tmp_path):
+    _, model, _ = job
+    other = tmp_path / "other.zarr"
+    write_dataset(other, *batch(5, 900), feature_names=["depth", "heat"])
+    refused = run(model, other)
+    assert refused.exit_code == 65
+    assert "begins with others" in refused.stderr
+    wrong = run(model, other, "--tolerance", "-1")
+    assert wrong.exit_code == 2
+    assert "--tolerance" in wrong.stderr

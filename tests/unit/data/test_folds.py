@@ -1,0 +1,456 @@
+import hashlib
+import itertools
+import json
+import operator
+import pickle
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.model_selection import GroupKFold
+
+from rff_dist import Gaussian, Laplacian, Linear, SerialEngine, draw_feature_map
+from rff_dist.data.blocks import Block, BlockTask, Rows, cut_blocks
+from rff_dist.data.folds import (
+    Folds,
+    GroupFolds,
+    HashFolds,
+    PredefinedFolds,
+    TimeFolds,
+    find_folds,
+    folds_from_dict,
+    folds_to_dict,
+    hold_in,
+)
+from rff_dist.data.memory import ArrayDataset
+from rff_dist.errors import DataError, InvalidParameterError, StatisticsError
+from rff_dist.features.draw import shortened
+from rff_dist.features.nystrom import Nystrom, draw_nystrom
+from rff_dist.numerics.runs import as_runs, expand
+from rff_dist.statistics.accumulate import (
+    Accumulation,
+    Accumulations,
+    accumulate_fold_rows,
+    accumulate_rows,
+    add_each,
+)
+from rff_dist.statistics.fold_statistics import FoldStatistics
+from rff_dist.statistics.spec import FINE_FRACTION_BITS, StatisticsSpec
+
+
+def spec_of(feature_map, *, n_targets=2, **facts):
+    return StatisticsSpec(
+        n_components=feature_map.n_components,
+        n_targets=n_targets,
+        feature_digest=feature_map.digest(),
+        scales=feature_map.scales,
+        fraction_bits=FINE_FRACTION_BITS,
+        whitened=feature_map.whitener is not None,
+        **facts,
+    )
+
+
+def random_rows(n_samples, *, seed=0, n_targets=2, weighted=False):
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((n_samples, 3))
+    weights = rng.uniform(0.1, 2.0, n_samples) if weighted else None
+    return Rows(Block(0, 0, n_samples), X, rng.standard_normal((n_samples, n_targets)), weights)
+
+
+def part_of(rows, mask):
+    """Return some rows as a block of their own."""
+    return Rows(
+        Block(0, 0, int(mask.sum())),
+        rows.X[mask],
+        rows.y[mask],
+        None if rows.sample_weight is None else rows.sample_weight[mask],
+    )
+
+
+@pytest.mark.parametrize("folds", [HashFolds(4), HashFolds(4, seed=7), TimeFolds(4)])
+@given(cuts=st.lists(st.integers(0, 1000), max_size=6))
+def test_a_row_is_in_the_same_fold_however_blocks_are_cut(folds, cuts):
+    whole = folds.assign(0, 1000, n_samples=1000, groups=None)
+    edges = sorted({0, 1000, *cuts})
+    pieces = [folds.assign(a, b, n_samples=1000, groups=None) for a, b in itertools.pairwise(edges)]
+    np.testing.assert_array_equal(np.concatenate(pieces), whole)
+    assert set(whole) == set(range(4))
+
+
+@given(n_samples=st.integers(2, 500), n_folds=st.integers(2, 40), seed=st.integers(0, 2**63 - 1))
+def test_hash_folds_differ_by_at_most_a_row_and_keep_their_rows_when_more_come(n_samples, n_folds, seed):
+    folds = HashFolds(n_folds, seed)
+    fold = folds.assign(0, n_samples, n_samples=n_samples, groups=None)
+    sizes = np.bincount(fold, minlength=n_folds)
+    assert sizes.max() - sizes.min() <= 1
+    more = folds.assign(0, 2 * n_samples, n_samples=2 * n_samples, groups=None)
+    np.testing.assert_array_equal(more[:n_samples], fold)
+
+
+def test_hash_folds_look_random_and_another_seed_cuts_others():
+    n_samples = 100_000
+    first, second = (
+        HashFolds(5, seed).assign(0, n_samples, n_samples=n_samples, groups=None) for seed in (0, 1)
+    )
+    joint = np.bincount(5 * first + second, minlength=25)
+    expected = n_samples / 25
+    # chi-squared of 24 degrees of freedom: above 60 with a probability of 7e-5, were both random
+    assert ((joint - expected) ** 2 / expected).sum() < 60
+    hands = first.reshape(-1, 5)  # each of the 120 orders about as often: 119 degrees of freedom, p = 1e-5
+    orders = np.unique(hands, axis=0, return_counts=True)[1]
+    assert ((orders - 20_000 / 120) ** 2).sum() / (20_000 / 120) < 190
+
+
+def split_mix(key, seed):
+    """SplitMix64 in Python's own integers: the `key`-th output of a stream that starts at the mixed seed."""
+    golden, mask = 0x9E3779B97F4A7C15, 2**64 - 1
+
+    def finished(z):
+        z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & mask
+        z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & mask
+        return z ^ (z >> 31)
+
+    return finished((key * golden + finished((2 * seed + 1) * golden & mask)) & mask)
+
+
+@given(start=st.integers(0, 2**40), seed=st.integers(0, 2**63 - 1), n_folds=st.integers(2, 1000))
+def test_hash_folds_are_ranks_of_split_mix(start, seed, n_folds):
+    """So that they never change: a stored model names its folds by these numbers."""
+    found = HashFolds(n_folds, seed).assign(start, start + 3, n_samples=start + 3, groups=None)
+    hand = {row: range(row - row % n_folds, row - row % n_folds + n_folds) for row in range(start, start + 3)}
+    expected = [sum(split_mix(other, seed) < split_mix(row, seed) for other in hand[row]) for row in hand]
+    assert found.tolist() == expected
+
+
+def test_group_folds_are_split_mix_of_the_number_or_of_the_text_s_hash():
+    digest = int.from_bytes(hashlib.blake2b("ü".encode(), digest_size=8).digest(), "little")
+    text = GroupFolds(5, seed=2).assign(0, 1, n_samples=1, groups=np.array(["ü"]))
+    assert text.tolist() == [(split_mix(digest, 2) >> 32) * 5 >> 32]
+    number = GroupFolds(5).assign(0, 1, n_samples=1, groups=np.array([-3], np.int8))
+    assert number.tolist() == [(split_mix(2**64 - 3, 0) >> 32) * 5 >> 32]
+
+
+@pytest.mark.parametrize(
+    "groups",
+    [
+        np.array([3, 1, 3, -1, 1] * 20),
+        np.array(["x", "yy", "x", "z", "yy"] * 20),
+        np.array([True, False] * 50),
+    ],
+)
+def test_rows_of_a_group_are_held_out_together(groups):
+    fold = GroupFolds(3).assign(0, 100, n_samples=100, groups=groups)
+    for group in np.unique(groups):
+        assert len(set(fold[groups == group])) == 1
+    shuffled = np.random.default_rng(0).permutation(100)
+    np.testing.assert_array_equal(
+        GroupFolds(3).assign(0, 100, n_samples=100, groups=groups[shuffled]), fold[shuffled]
+    )
+
+
+def test_text_of_any_storage_and_integers_of_any_width_are_the_same_groups():
+    words = ["a", "bb", "a"]
+    kinds = [np.array(words), np.array(words, object), np.array(words, np.dtypes.StringDType())]
+    first, *others = (GroupFolds(97).assign(0, 3, n_samples=3, groups=kind).tolist() for kind in kinds)
+    assert all(other == first for other in others)
+    numbers = [np.array([3, 200, 3], kind) for kind in (np.uint8, np.int16, np.int64, np.uint64)]
+    first, *others = (GroupFolds(97).assign(0, 3, n_samples=3, groups=kind).tolist() for kind in numbers)
+    assert all(other == first for other in others)
+
+
+def test_time_folds_are_contiguous_and_validated_forward():
+    folds = TimeFolds(4)
+    fold = folds.assign(0, 10, n_samples=10, groups=None)
+    assert (np.diff(fold) >= 0).all()
+    assert folds.splits == [((0,), 1), ((0, 1), 2), ((0, 1, 2), 3)]
+    assert HashFolds(3).splits == [((1, 2), 0), ((0, 2), 1), ((0, 1), 2)]
+
+
+@pytest.mark.parametrize("n_folds", [1, 0, -3, 2.5, True, "5", 1001])
+def test_a_number_of_folds_out_of_range_is_refused(n_folds):
+    with pytest.raises(InvalidParameterError, match="n_folds"):
+        HashFolds(n_folds)
+
+
+def test_what_is_no_number_of_folds_is_refused():
+    assert find_folds(3) == HashFolds(3)
+    assert find_folds(GroupFolds(3)) == GroupFolds(3)
+    with pytest.raises(InvalidParameterError, match="TimeFolds"):
+        find_folds("five")
+
+
+@pytest.mark.parametrize(
+    "folds",
+    [
+        HashFolds(3, 7),
+        GroupFolds(4),
+        TimeFolds(9),
+        PredefinedFolds(2),
+        hold_in(HashFolds(3, 7), 1000, 100),
+        hold_in(TimeFolds(9), 1000, 100),
+    ],
+)
+def test_folds_are_rebuilt_from_their_facts(folds):
+    facts = json.loads(json.dumps(folds_to_dict(folds)))
+    assert folds_from_dict(facts) == folds
+    with pytest.raises(InvalidParameterError, match="unknown folds 'Others'"):
+        folds_from_dict({**facts, "kind": "Others"})
+
+
+def test_given_folds_are_taken_as_they_are_and_checked():
+    folds = PredefinedFolds(3)
+    given = np.array([2, 0, 1, 1])
+    np.testing.assert_array_equal(folds.assign(5, 9, n_samples=9, groups=given), given)
+    with pytest.raises(DataError, match=r"the fold of row 7 is .*3.*; expected a number from 0 to 2"):
+        folds.assign(5, 9, n_samples=9, groups=np.array([2, 0, 3, 1]))
+    with pytest.raises(DataError, match="no fold numbers"):
+        folds.assign(5, 9, n_samples=9, groups=None)
+
+
+@settings(max_examples=60, deadline=None)
+@given(sizes=st.lists(st.integers(1, 40), min_size=3, max_size=40), seed=st.integers(0, 5))
+def test_balanced_folds_of_groups_are_as_even_as_scikit_learn_s(sizes, seed):
+    groups = np.repeat(np.arange(len(sizes)), sizes)
+    np.random.default_rng(seed).shuffle(groups)
+    names, n_rows = np.unique(groups, return_counts=True)
+    folds = GroupFolds(3, seed).balanced(names, n_rows)
+    found = np.bincount(folds.assign(0, len(groups), n_samples=len(groups), groups=groups), minlength=3)
+    splits = GroupKFold(3).split(groups, groups=groups)
+    assert sorted(found) == sorted(len(test) for _, test in splits)
+
+
+def test_balanced_folds_travel_with_their_table_and_name_themselves_without_it():
+    names = np.array([f"site {i}" for i in range(2**16)])
+    folds = GroupFolds(5, 3).balanced(names, np.ones(len(names), np.int64))
+    assert folds_to_dict(folds) == folds_to_dict(GroupFolds(5, 3))
+    assert repr(folds) == repr(GroupFolds(5, 3))
+    sent = pickle.dumps(folds)
+    assert len(sent) < 11 * 2**16
+    assert pickle.loads(sent) == folds
+    assert folds != GroupFolds(5, 3)  # which has no table of the groups
+    fold = folds.assign(0, 3, n_samples=3, groups=np.array(["site 7", "elsewhere", "site 7"]))
+    assert fold[1] == GroupFolds(5, 3).assign(0, 1, n_samples=1, groups=np.array(["elsewhere"]))[0]
+    assert fold[0] == fold[2]
+
+
+def test_fewer_groups_than_folds_are_refused():
+    with pytest.raises(DataError, match=r"3 groups of rows with weight.*use at most 3 folds"):
+        GroupFolds(4).balanced(np.arange(3), np.ones(3, np.int64))
+    with pytest.raises(DataError, match="all rows with weight are of one group"):
+        GroupFolds(4).balanced(np.arange(1), np.ones(1, np.int64))
+
+
+def test_folds_of_groups_without_groups_are_refused():
+    with pytest.raises(DataError, match="no groups"):
+        GroupFolds(2).assign(0, 3, n_samples=3, groups=None)
+
+
+@pytest.mark.parametrize("folds", [HashFolds(3), TimeFolds(3), GroupFolds(3)])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_each_fold_has_the_statistics_of_its_own_rows(folds: Folds, weighted):
+    rows = random_rows(400, weighted=weighted)
+    rows = replace(rows, groups=np.arange(400) % 17)
+    feature_map = draw_feature_map("gaussian", n_features=3, n_components=64, random_state=0)
+    state = Accumulation(feature_map, spec_of(feature_map, weight_exponent=1))
+    (found,) = accumulate_fold_rows(rows, Accumulations((state,), folds, 400))
+    fold = folds.assign(0, 400, n_samples=400, groups=rows.groups)
+    for i in range(3):
+        assert found.fold(i) == accumulate_rows(part_of(rows, fold == i), state)
+
+
+@pytest.mark.parametrize("n_threads", [1, 3])
+def test_the_sum_of_folds_is_the_statistics_of_all_rows_to_rounding(n_threads):
+    rng = np.random.default_rng(1)
+    dataset = ArrayDataset(rng.standard_normal((30_000, 3)), rng.standard_normal((30_000, 2)))
+    maps = [
+        draw_feature_map(kernel, n_features=3, n_components=96, design="iid", random_state=1)
+        for kernel in (Gaussian(1.0), Laplacian(2.0))
+    ]
+    members = tuple(Accumulation(m, spec_of(m)) for m in maps)
+    folds = HashFolds(4)
+    first, second = SerialEngine(n_threads).map_reduce(
+        BlockTask(dataset, accumulate_fold_rows),
+        cut_blocks(30_000, 1000, rows_per_block=7000),
+        Accumulations(members, folds, 30_000),
+        combine=add_each,
+    )
+    for found, feature_map in ((first, maps[0]), (second, maps[1])):
+        whole = found.total()
+        assert whole.n_samples == 30_000 == found.n_samples
+        Z = feature_map.transform(dataset.X)
+        np.testing.assert_allclose(whole.ZtZ(), Z.T @ Z, rtol=1e-12, atol=1e-10)
+        np.testing.assert_allclose(whole.Zty(), Z.T @ dataset.y, rtol=1e-9, atol=1e-10)
+        for training, held_out in folds.splits:
+            assert whole - found.fold(held_out) == found.sum(training)
+
+
+def test_blocks_of_contiguous_folds_hold_only_their_own():
+    rows = replace(random_rows(100), block=Block(2, 200, 300))
+    feature_map = draw_feature_map("gaussian", n_features=3, n_components=16, random_state=0)
+    state = Accumulations((Accumulation(feature_map, spec_of(feature_map)),), TimeFolds(10), 1000)
+    (found,) = accumulate_fold_rows(rows, state)
+    assert [i for i, part in enumerate(found.parts) if part is not None] == [2]
+    with pytest.raises(StatisticsError, match=r"fold 0 .* has no rows"):
+        found.fold(0)
+    assert found.sum([0, 1, 2]).n_samples == 100
+    with pytest.raises(StatisticsError, match="no rows"):
+        found.sum([0, 1])
+
+
+def test_statistics_of_different_folds_do_not_add_up():
+    left, right = (
+        FoldStatistics(HashFolds(2), (None, None)),
+        FoldStatistics(HashFolds(2, seed=1), (None, None)),
+    )
+    with pytest.raises(StatisticsError, match="different folds"):
+        operator.add(left, right)
+    assert left + left == left
+
+
+# -- rows that are held in -------------------------------------------------------------------------
+
+
+@st.composite
+def held_in_folds(draw):
+    n_samples = draw(st.integers(10, 3000))
+    seed = draw(st.integers(0, 2**32))
+    wanted = draw(st.integers(1, 4000))
+    return hold_in(HashFolds(draw(st.integers(2, 6)), seed), n_samples, wanted), n_samples, wanted
+
+
+@given(case=held_in_folds(), cuts=st.lists(st.integers(0, 3000), max_size=5))
+def test_rows_held_in_are_as_many_as_wanted_however_blocks_are_cut(case, cuts):
+    folds, n_samples, wanted = case
+    whole = folds.assign(0, n_samples, n_samples=n_samples, groups=None)
+    held_in = folds.is_held_in(whole)
+    assert held_in.sum() == min(wanted, n_samples // 2)
+    # the other rows are in their own fold
+    base = folds.base.assign(0, n_samples, n_samples=n_samples, groups=None)
+    np.testing.assert_array_equal(whole[~held_in], base[~held_in])
+    assert (whole[held_in] == folds.n_folds - 1).all()
+    edges = sorted({0, n_samples, *(cut for cut in cuts if cut < n_samples)})
+    pieces = [folds.assign(a, b, n_samples=n_samples, groups=None) for a, b in itertools.pairwise(edges)]
+    np.testing.assert_array_equal(np.concatenate(pieces), whole)
+
+
+@given(case=held_in_folds(), added=st.integers(1, 500))
+def test_rows_that_are_appended_later_are_not_held_in_and_move_no_other(case, added):
+    folds, n_samples, _ = case
+    before = folds.assign(0, n_samples, n_samples=n_samples, groups=None)
+    after = folds.assign(0, n_samples + added, n_samples=n_samples + added, groups=None)
+    np.testing.assert_array_equal(after[:n_samples], before)
+    assert not folds.is_held_in(after[n_samples:]).any()
+
+
+@given(
+    base=st.sampled_from([HashFolds(3), HashFolds(5, 9), TimeFolds(4), GroupFolds(3), PredefinedFolds(4)]),
+    n_samples=st.integers(20, 400),
+)
+def test_rows_held_in_are_trained_on_in_every_split_that_uses_their_time_and_never_validated_on(
+    base, n_samples
+):
+    folds = hold_in(base, n_samples, 10)
+    held_in = {f for f in range(folds.n_folds) if folds.is_held_in(np.array([f]))[0]}
+    assert len(held_in) == 1
+    assert folds.splits
+    for trained, validated in folds.splits:
+        assert validated not in held_in
+        assert held_in <= set(trained)
+        assert validated not in trained
+        # in time nothing is trained on that is later
+        assert not isinstance(base, TimeFolds) or max(trained) < validated
+
+
+@pytest.mark.parametrize("base", [TimeFolds(4), GroupFolds(4), PredefinedFolds(4)])
+def test_of_times_and_groups_the_first_fold_is_held_in(base):
+    groups = np.arange(100) % 4
+    folds = hold_in(base, 100, 10)
+    fold_of_row = folds.assign(0, 100, n_samples=100, groups=groups)
+    np.testing.assert_array_equal(fold_of_row, base.assign(0, 100, n_samples=100, groups=groups))
+    np.testing.assert_array_equal(folds.is_held_in(fold_of_row), fold_of_row == 0)
+    assert folds.n_folds == 4
+
+
+def test_of_many_rows_few_stretches_are_held_in_one_in_each_equal_part():
+    n_samples = 300_000
+    folds = hold_in(HashFolds(5), n_samples, 4000)
+    rows = np.flatnonzero(folds.is_held_in(folds.assign(0, n_samples, n_samples=n_samples, groups=None)))
+    assert len(rows) == 4096  # 256 stretches of 4000 / 256 rows, rounded up
+    starts = rows[np.diff(rows, prepend=-2) > 1]
+    parts = rows * 256 // n_samples
+    np.testing.assert_array_equal(np.bincount(parts, minlength=256), 16)
+    # places within parts are as good as uniform: a mean further off has a probability below 1e-4
+    places = (starts - starts * 256 // n_samples * (n_samples / 256)) / (n_samples / 256)
+    assert abs(places.mean() - 0.5) < 4 / np.sqrt(12 * 256) + 16 * 256 / n_samples
+
+
+def test_what_is_held_in_is_held_in_once():
+    folds = hold_in(HashFolds(3), 100, 10)
+    assert hold_in(folds, 50, 20) is folds
+
+
+# -- leading components ----------------------------------------------------------------------------
+
+
+def nystrom(sample):
+    return draw_nystrom(
+        Gaussian(2.0), sample.astype(np.float32), n_components=40, nystrom=Nystrom("rpcholesky"), seed=0
+    )
+
+
+@pytest.mark.parametrize("leading", [2, 10, 30])
+@pytest.mark.parametrize("design", ["iid", "orthogonal", "structured", "quasi-monte-carlo", "nystrom"])
+def test_leading_components_have_the_statistics_of_the_smaller_draw(leading, design):
+    rows = random_rows(500)
+    if design == "nystrom":
+        feature_map = nystrom(rows.X[:200])
+    else:
+        feature_map = draw_feature_map(
+            "gaussian", n_features=3, n_components=40, design=design, random_state=3
+        )
+    short = shortened(feature_map, leading)
+    statistics = accumulate_rows(rows, Accumulation(feature_map, spec_of(feature_map)))
+    statistics = statistics.with_whitener(feature_map.whitener)
+    found = statistics.leading(leading, feature_digest=short.digest(), scales=short.scales)
+    expected = accumulate_rows(rows, Accumulation(short, spec_of(short))).with_whitener(short.whitener)
+    assert found.spec == expected.spec
+    # other widths make other BLAS products, whose last bits differ
+    np.testing.assert_allclose(found.ZtZ(), expected.ZtZ(), rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(found.Zty(), expected.Zty(), rtol=1e-9, atol=1e-9)
+    np.testing.assert_array_equal(found.yty(), expected.yty())
+    assert found.n_samples == 500
+
+
+@settings(max_examples=20, deadline=None)
+@given(leading=st.integers(1, 1100), seed=st.integers(0, 3))
+def test_leading_tiles_are_the_leading_block(leading, seed):
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((20, 2))
+    feature_map = draw_feature_map(
+        "gaussian", n_features=2, n_components=1100, map="phases", random_state=seed
+    )
+    rows = Rows(Block(0, 0, 20), X, rng.standard_normal((20, 1)))
+    statistics = accumulate_rows(rows, Accumulation(feature_map, spec_of(feature_map, n_targets=1)))
+    scale = expand(feature_map.scales)[:leading]
+    found = statistics.leading(leading, feature_digest="x", scales=as_runs(scale))
+    np.testing.assert_array_equal(found.ZtZ(), statistics.ZtZ()[:leading, :leading])
+    np.testing.assert_array_equal(found.Zty(), statistics.Zty()[:leading])
+    assert found - found == found.empty(found.spec)
+
+
+def test_more_leading_components_than_there_are_are_refused():
+    feature_map = draw_feature_map("gaussian", n_features=3, n_components=8, random_state=0)
+    statistics = accumulate_rows(random_rows(9), Accumulation(feature_map, spec_of(feature_map)))
+    with pytest.raises(StatisticsError, match="leading 10"):
+        statistics.leading(10, feature_digest="", scales=feature_map.scales)
+    with pytest.raises(InvalidParameterError, match="leading 10"):
+        shortened(feature_map, 10)
+    assert shortened(feature_map, 8) is feature_map
+
+
+def test_sums_of_kernels_have_no_smaller_draw_among_their_leading_components():
+    both = draw_feature_map(Gaussian(1.0) + Linear(), n_features=3, n_components=32, random_state=0)
+    with pytest.raises(InvalidParameterError, match="no smaller draw"):
+        shortened(both, 16)

@@ -1,0 +1,167 @@
+"""What a cluster's description means, without any cluster; those that start one are in tests/integration."""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from rff_dist.engines import cluster as connection
+from rff_dist.engines.cluster import (
+    SCHEDULER_VARIABLE,
+    TLS_VARIABLES,
+    Cluster,
+    TLSFiles,
+    open_engine,
+    read_scheduler_file,
+    worker_hints,
+)
+from rff_dist.engines.dask_cluster import WorkerFacts
+from rff_dist.engines.serial import SerialEngine
+from rff_dist.errors import ClusterError, ClusterUnavailableError, InvalidParameterError
+
+TLS = dict(zip(TLS_VARIABLES, ("ca.pem", "cert.pem", "key.pem"), strict=True))
+ADDRESS = "tcp://127.0.0.1:1"
+
+
+@pytest.mark.parametrize(
+    ("given", "kind"),
+    [
+        ({}, "embedded"),
+        ({"n_workers": 2, "n_threads": 1, "memory": "1 GiB"}, "embedded"),
+        ({"n_workers": 4, "min_workers": 1}, "adaptive"),
+        ({"scheduler": "tls://host:8786"}, "address"),
+        ({"scheduler": "/shared/scheduler.json"}, "scheduler file"),
+        ({"serial": True, "n_threads": 2}, "serial"),
+    ],
+)
+def test_what_is_given_decides_the_kind(given, kind):
+    assert Cluster(**given).kind == kind
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"scheduler": ADDRESS, "n_workers": 2}, "`n_workers` size a cluster of its own, but `scheduler` is"),
+        ({"scheduler": ADDRESS, "min_workers": 1}, "`min_workers` size a cluster of its own"),
+        ({"scheduler": ADDRESS, "memory": 2**30}, "`memory` size a cluster of its own"),
+        ({"serial": True, "n_workers": 2}, "without `n_workers`"),
+        ({"serial": True, "scheduler": ADDRESS}, "without `scheduler`"),
+        ({"n_workers": 2, "min_workers": 3}, "`min_workers` is 3, but there are at most 2"),
+        ({"n_workers": 0}, r"`n_workers` is 0; expected None or an integer"),
+        ({"n_threads": 1.5}, r"`n_threads` is 1.5"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(given, words):
+    with pytest.raises(InvalidParameterError, match=words):
+        Cluster(**given)
+
+
+# -- the environment -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"n_workers": 1},
+        {"n_threads": 1},
+        {"min_workers": 1},
+        {"memory": 2**30},
+        {"serial": True},
+        {"scheduler": "tcp://127.0.0.1:2"},
+    ],
+)
+def test_the_environments_scheduler_is_taken_only_where_nothing_else_is_said(given):
+    environment = {SCHEDULER_VARIABLE: ADDRESS}
+    assert Cluster().in_environment(environment).scheduler == ADDRESS
+    assert Cluster(**given).in_environment(environment).scheduler == given.get("scheduler")
+    assert Cluster().in_environment({SCHEDULER_VARIABLE: ""}) == Cluster()
+
+
+def test_the_environment_names_three_tls_files_or_none():
+    found = Cluster().in_environment(TLS).tls
+    assert found == TLSFiles(ca="ca.pem", cert="cert.pem", key="key.pem")
+    mine = TLSFiles("a", "b", "c")
+    assert Cluster(tls=mine).in_environment(TLS).tls == mine
+    assert Cluster(serial=True).in_environment(TLS).tls is None
+    for name in TLS_VARIABLES:
+        with pytest.raises(InvalidParameterError, match=f"{name} not set, but"):
+            Cluster().in_environment({key: value for key, value in TLS.items() if key != name})
+
+
+def test_a_tls_file_that_is_not_there_is_named_before_anything_starts(tmp_path, monkeypatch):
+    (tmp_path / "ca.pem").touch()
+    (tmp_path / "key.pem").touch()
+    for name in TLS_VARIABLES:
+        monkeypatch.setenv(name, str(tmp_path / TLS[name]))
+    with pytest.raises(ClusterError, match=r"TLS file .*cert.pem cannot be read.*RFF_DIST_TLS_CERT"):
+        open_engine(Cluster(scheduler="tls://127.0.0.1:1"))
+
+
+def test_tls_without_certificates_is_refused_before_anything_is_tried(monkeypatch):
+    for name in TLS_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("distributed.Client", None)
+    with pytest.raises(ClusterError, match="there are none; set RFF_DIST_TLS_CA"):
+        open_engine(Cluster(scheduler="tls://127.0.0.1:1"))
+
+
+def test_serial_needs_no_dask_and_gets_the_observers():
+    events: list[Any] = []
+    with open_engine(Cluster(serial=True, n_threads=2), observers=[events.append]) as engine:
+        assert isinstance(engine, SerialEngine)
+        assert engine.n_threads == 2
+        assert engine.observers == (events.append,)
+
+
+# -- scheduler files -------------------------------------------------------------------------------------
+
+
+def test_the_address_in_a_scheduler_file_is_checked_like_any_other(tmp_path):
+    file = tmp_path / "scheduler.json"
+    file.write_text(json.dumps({"type": "Scheduler", "address": "tcp://192.0.2.1:8786"}))
+    assert read_scheduler_file(file) == "tcp://192.0.2.1:8786"
+    with pytest.raises(ClusterError, match="without TLS"):
+        open_engine(Cluster(scheduler=str(file)))
+
+
+def test_a_scheduler_file_that_is_not_there_says_how_to_start_a_scheduler(tmp_path, monkeypatch):
+    monkeypatch.setattr(connection, "FILE_S", 0.2)
+    with pytest.raises(
+        ClusterUnavailableError, match=r"no scheduler file .*none\.json.*dask scheduler --scheduler-file"
+    ):
+        open_engine(Cluster(scheduler=str(tmp_path / "none.json")))
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"id": 1}', '{"address": 5}', "[" * 100_000])
+def test_what_is_no_scheduler_file_is_refused(tmp_path, text):
+    file = tmp_path / "scheduler.json"
+    file.write_text(text)
+    with pytest.raises(ClusterError, match=r"is no scheduler file|is 5"):
+        read_scheduler_file(file, patience=0.0)
+
+
+# -- hints -----------------------------------------------------------------------------------------------
+
+GOOD = WorkerFacts("tcp://127.0.0.1:1", "host", n_threads=4, n_cpus=8, memory=2**34, memory_limit=2**33)
+
+
+def test_workers_that_share_a_machine_fairly_get_no_hint():
+    assert worker_hints([]) == []
+    assert worker_hints([GOOD, GOOD]) == []
+    assert worker_hints([GOOD, GOOD, replace(GOOD, host="another"), replace(GOOD, host="another")]) == []
+
+
+@pytest.mark.parametrize(
+    ("workers", "words"),
+    [
+        ([GOOD] * 3, "3 workers on host have 12 threads together for 8 cores"),
+        ([GOOD] * 3, "start them with --nthreads 2"),
+        ([replace(GOOD, n_threads=16)], "1 workers on host have 16 threads"),
+        ([replace(GOOD, memory_limit=0)], "no memory limit"),
+        ([replace(GOOD, n_threads=1)] * 3, "may use 24.0 GiB together, but it has 16.0 GiB"),
+        ([replace(GOOD, n_threads=1)] * 3, "--memory-limit '5.1 GiB'"),
+    ],
+)
+def test_workers_that_were_started_badly_get_a_hint(workers, words):
+    assert any(words in hint for hint in worker_hints(workers))

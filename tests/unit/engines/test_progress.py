@@ -1,0 +1,99 @@
+import io
+import logging
+
+import pytest
+from rich.console import Console
+
+from rff_dist.data.blocks import Block, cut_blocks
+from rff_dist.engines.progress import (
+    BlockDone,
+    LogObserver,
+    PassFailed,
+    PassFinished,
+    PassStarted,
+    PassTimings,
+    RichProgress,
+    announce_pass,
+)
+
+BLOCKS = cut_blocks(100, 1, rows_per_block=4)
+EVENTS = [
+    PassStarted("features", len(BLOCKS), 100),
+    *(BlockDone("features", block, 0.25, "serial") for block in BLOCKS),
+    PassFinished("features", 6.5),
+]
+
+
+def shown(events: list[object], *, terminal: bool) -> str:
+    file = io.StringIO()
+    console = Console(file=file, force_terminal=terminal, width=120, legacy_windows=False)
+    with RichProgress(console) as progress:
+        for event in events:
+            progress(event)
+    return file.getvalue()
+
+
+def test_bar_shows_label_share_rate_and_times_on_a_terminal() -> None:
+    text = shown(EVENTS, terminal=True)
+    assert "features" in text
+    assert "100%" in text
+    assert "rows/s" in text
+
+
+def test_plain_lines_where_there_is_no_terminal() -> None:
+    text = shown(EVENTS, terminal=False)
+    lines = text.splitlines()
+    assert lines[0] == "features: 100 rows in 25 blocks"
+    assert lines[-1] == "features: done after 6.5 s"
+    assert len(lines) == 11  # start, nine tenths, end
+    assert "\x1b" not in text
+
+
+def test_failed_pass_is_shown_as_stopped() -> None:
+    events = [*EVENTS[:3], PassFailed("features", 1.0, ValueError("no"))]
+    assert "features: stopped after 1.0 s (ValueError)" in shown(events, terminal=False)
+    assert "stopped" in shown(events, terminal=True)
+
+
+def test_a_pass_may_come_again() -> None:
+    assert shown(EVENTS * 2, terminal=False).count("done after") == 2
+
+
+def test_standard_output_stays_free(capsys: pytest.CaptureFixture[str]) -> None:
+    with RichProgress() as progress:
+        for event in EVENTS:
+            progress(event)
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "features" in err
+
+
+def test_log_has_passes_at_info_and_blocks_at_debug(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    observer = LogObserver()
+    for event in [*EVENTS, PassFailed("other", 1.0, ValueError("no"))]:
+        observer(event)
+    info = [r.getMessage() for r in caplog.records if r.levelno == logging.INFO]
+    assert info == [
+        "features: 100 rows in 25 blocks",
+        "features: done after 6.5 s",
+        "other: stopped after 1 s by ValueError",
+    ]
+    assert sum(r.levelno == logging.DEBUG for r in caplog.records) == len(BLOCKS)
+
+
+def test_timings_add_up_by_label() -> None:
+    timings = PassTimings()
+    for event in [*EVENTS, *EVENTS, BlockDone("other", Block(0, 0, 7), 1.0, "serial")]:
+        timings(event)
+    assert timings.seconds("features") == 13.0
+    assert timings.rows("features") == 200
+    assert timings.rows("other") == 7
+    assert timings.seconds("unknown") == 0
+
+
+def test_failure_is_announced_and_raised() -> None:
+    seen: list[object] = []
+    with pytest.raises(ValueError, match="no"), announce_pass((seen.append,), "p", BLOCKS):
+        raise ValueError("no")
+    assert [type(event) for event in seen] == [PassStarted, PassFailed]

@@ -1,0 +1,151 @@
+import os
+import re
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import threadpoolctl
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rff_dist.data.blocks import Block, BlockFunction
+from rff_dist.engines.serial import PairwiseTree, SerialEngine
+from rff_dist.errors import BlockError, InvalidParameterError
+from rff_dist.numerics import threads as threads_module
+from tests.engine_contract import EngineContract, merge_level_by_level, nest, unit_blocks
+
+
+class TestSerialEngine(EngineContract):
+    @pytest.fixture
+    def engine(self) -> SerialEngine:
+        return SerialEngine()
+
+
+@given(n_partials=st.integers(1, 300))
+def test_stream_of_partials_is_merged_as_level_by_level(n_partials: int) -> None:
+    tree = PairwiseTree(nest)
+    for i in range(n_partials):
+        tree.push(i)
+    assert tree.finish() == merge_level_by_level(list(range(n_partials)), nest)
+
+
+def test_partials_held_grow_with_the_logarithm_of_the_blocks() -> None:
+    class Partial:
+        def __init__(self) -> None:
+            alive.add(self)
+
+    alive: weakref.WeakSet[Partial] = weakref.WeakSet()
+    most = 0
+
+    def combine(left: Partial, right: Partial) -> Partial:
+        nonlocal most
+        merged = Partial()
+        most = max(most, len(alive))
+        return merged
+
+    SerialEngine().map_reduce(lambda block, _: Partial(), unit_blocks(1_000), None, combine=combine)
+    # One subtree per level (10 for 1,000 blocks), and the merged one.
+    assert most <= 11
+
+
+def test_blocks_see_the_threads_of_the_engine_and_blas_sees_one() -> None:
+    def threads(block: object, _: object) -> tuple[int, set[int]]:
+        blas = {p["num_threads"] for p in threadpoolctl.threadpool_info() if p["user_api"] == "blas"}
+        return threads_module.threads_in_use.get(), blas
+
+    before = threads_module.threads_in_use.get()
+    with threadpoolctl.threadpool_limits(2):
+        assert SerialEngine(3).map_reduce(threads, unit_blocks(1), None, combine=nest) == (3, {1})
+    assert threads_module.threads_in_use.get() == before
+
+
+def test_threads_are_those_that_this_process_may_use() -> None:
+    assert SerialEngine().n_threads == len(os.sched_getaffinity(0))
+    assert SerialEngine().n_workers == 1
+
+
+@pytest.mark.parametrize("n_threads", [0, -1, 2.5, 2.0, "2", True])
+def test_what_is_no_number_of_threads_is_refused(n_threads: Any) -> None:
+    expected = re.escape(f"`n_threads` is {n_threads!r}; expected None or an integer in [1, inf)")
+    with pytest.raises(InvalidParameterError, match=expected):
+        SerialEngine(n_threads)
+
+
+def test_threads_may_be_an_integer_of_numpy() -> None:
+    assert SerialEngine(np.int64(3)).n_threads == 3  # type: ignore[arg-type]
+
+
+# -- reading ahead -------------------------------------------------------------------------------------
+
+
+class InTwoParts(BlockFunction[None, Any]):
+    """A task that notes when a block is begun and finished, and by which thread."""
+
+    source = run = None
+
+    def __init__(self, *, failing: int | None = None) -> None:
+        self.events: list[tuple[str, int]] = []
+        self.threads: set[threading.Thread] = set()
+        self.begun = [threading.Event() for _ in range(100)]
+        self.failing = failing
+
+    def begin(self, block: Block, state: None) -> Callable[[], int]:
+        self.events.append(("begin", block.index))
+        self.threads.add(threading.current_thread())
+        self.begun[block.index].set()
+        if block.index == self.failing:
+            raise OSError("the disk is gone")
+
+        def finish() -> int:
+            if block.index + 1 < 8:
+                assert self.begun[block.index + 1].wait(30)
+            self.events.append(("finish", block.index))
+            return block.index
+
+        return finish
+
+
+def test_the_next_block_is_read_while_one_is_worked_on_and_no_other() -> None:
+    task = InTwoParts()
+    found = SerialEngine(2).map_reduce(task, unit_blocks(8), None, combine=nest)
+    assert found == merge_level_by_level(list(range(8)), nest)
+    assert [index for kind, index in task.events if kind == "begin"] == list(range(8))
+    assert [index for kind, index in task.events if kind == "finish"] == list(range(8))
+    open_blocks = 0
+    for kind, _ in task.events:
+        open_blocks += 1 if kind == "begin" else -1
+        assert open_blocks <= 2
+    assert len(task.threads) == 1
+    assert not any(thread.is_alive() for thread in task.threads)
+
+
+def test_a_block_that_cannot_be_read_is_named_and_the_reader_is_gone() -> None:
+    task = InTwoParts(failing=3)
+    with pytest.raises(BlockError, match=r"block 3 \(rows 3:4\) failed with OSError: the disk is gone"):
+        SerialEngine().map_reduce(task, unit_blocks(8), None, combine=nest)
+    assert ("finish", 2) in task.events
+    assert ("begin", 5) not in task.events
+    assert not any(thread.is_alive() for thread in task.threads)
+
+
+def test_rows_are_read_ahead_for_outputs_too() -> None:
+    written = []
+
+    class Output:
+        url = None
+
+        def write(self, block: Block, array: np.ndarray[Any, Any]) -> None:
+            written.append((block.index, array.tolist()))
+
+    class Task(InTwoParts):
+        def begin(self, block: Block, state: None) -> Callable[[], Any]:
+            finish = super().begin(block, state)
+            return lambda: np.array([finish()])
+
+    task = Task()
+    assert SerialEngine().map_write(task, unit_blocks(8), None, Output()) == 8
+    assert written == [(i, [i]) for i in range(8)]
+    assert task.events[:2] == [("begin", 0), ("begin", 1)]

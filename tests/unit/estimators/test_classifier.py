@@ -1,0 +1,504 @@
+"""RFFClassifier: scikit-learn's conventions, its solutions on the explicit Z, labels of any type, storage."""
+
+import pickle
+import re
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy.special import softmax
+from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning, NotFittedError
+from sklearn.linear_model import LogisticRegression, RidgeClassifier
+from sklearn.metrics import confusion_matrix, recall_score
+from sklearn.model_selection import GridSearchCV
+from sklearn.svm import LinearSVC
+from sklearn.utils.estimator_checks import estimator_checks_generator
+
+from rff_dist import RFFClassifier, RFFRidge, SerialEngine, load_model, save_model, write_dataset
+from rff_dist.classify import predict as class_prediction
+from rff_dist.data.blocks import Block
+from rff_dist.data.labelled import LabelledDataset
+from rff_dist.data.memory import ArrayDataset
+from rff_dist.errors import DataError, InvalidParameterError, SolveError, StatisticsError
+from rff_dist.ridge import predict as prediction
+from rff_dist.storage.columns import as_column, open_column
+from tests.plain import plain_classifier, plain_ridge
+
+LOSSES = ["squared", "logistic", "squared_hinge"]
+ENGINE = SerialEngine(n_threads=1)
+ODD_LABELS = ["", " ", "a\nb", 'quote " \\ slash', "ünï – 😀", "null\x00inside", "-1"]
+
+
+def draw_rows(n_samples=300, n_classes=2, *, noise=0.5, seed=0):
+    """Draw rows of overlapping classes 0, 1, …"""
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((n_samples, 3)) * [1.0, 3.0, 0.2] + 5.0
+    score = np.sin(2 * (X[:, 0] - 5)) + (X[:, 1] - 5) / 3 + noise * rng.standard_normal(n_samples)
+    return X, np.searchsorted(np.quantile(score, np.arange(1, n_classes) / n_classes), score)
+
+
+def classifier(**parameters):
+    given = {"n_components": 32, "alpha": 0.3, "random_state": 0, "engine": ENGINE}
+    return plain_classifier(**(given | parameters))
+
+
+@pytest.fixture(scope="module")
+def rows():
+    return draw_rows()
+
+
+# -- scikit-learn's conventions ------------------------------------------------------------------------
+
+
+def scikit_learns_checks():
+    """Yield all checks of the default; of the other losses, whose inputs are read alike, those of the fit."""
+    for loss in LOSSES:
+        estimator = plain_classifier(n_components=16, alpha=0.1, loss=loss, engine=ENGINE)
+        for model, check in estimator_checks_generator(estimator):
+            name = getattr(check, "func", check).__name__
+            if "sample_weight_equivalence" in name:  # with rows that are repeated, which precisions do not do
+                model.set_params(sample_weight_kind="frequency")
+            if loss == "squared" or re.search("classifier|weight|subset|n_iter|one_(sample|feature)", name):
+                yield pytest.param(model, check, id=f"{loss}-{name}")
+
+
+@pytest.mark.parametrize(("estimator", "check"), list(scikit_learns_checks()))
+def test_scikit_learns_check(estimator, check):
+    check(estimator)
+
+
+def test_a_grid_search_takes_it(rows):
+    search = GridSearchCV(classifier(), {"length_scale": [0.001, 2.0], "loss": ["squared", "logistic"]}, cv=3)
+    assert search.fit(*rows).best_params_["length_scale"] == 2.0
+
+
+def test_a_pickled_classifier_predicts_the_same(rows):
+    model = classifier().fit(*rows)
+    again = pickle.loads(pickle.dumps(model))
+    assert_array_equal(again.predict_proba(rows[0]), model.predict_proba(rows[0]))
+
+
+# -- solutions, against scikit-learn on the explicit features ------------------------------------------
+
+
+@pytest.mark.parametrize("class_weight", [None, "balanced", {0: 3.0}], ids=str)
+@pytest.mark.parametrize("n_classes", [2, 4])
+@pytest.mark.parametrize("loss", LOSSES)
+def test_decisions_are_those_of_scikit_learns_linear_model_on_explicit_features(
+    loss, n_classes, class_weight
+):
+    X, y = draw_rows(n_classes=n_classes)
+    y = np.where(np.random.default_rng(2).random(len(y)) < 0.1, 0, y)  # unbalanced
+    weights = np.random.default_rng(1).uniform(0.2, 2.0, len(y))
+    fit_intercept = loss != "squared_hinge"  # LinearSVC penalises its intercept
+    model = classifier(
+        loss=loss, class_weight=class_weight, tol=1e-15, max_iter=500, fit_intercept=fit_intercept
+    ).fit(X, y, weights)
+    options = {"class_weight": class_weight, "fit_intercept": fit_intercept}
+    oracle = {
+        "squared": RidgeClassifier(alpha=0.3, solver="cholesky", **options),
+        "logistic": LogisticRegression(C=1 / 0.3, tol=1e-10, max_iter=10_000, **options),
+        "squared_hinge": LinearSVC(C=1 / 0.6, tol=1e-12, max_iter=100_000, dual=False, fit_intercept=False),
+    }[loss]
+    total = np.bincount(y, weights)  # scikit-learn balances numbers of rows, we their weights
+    factors = {"balanced": dict(enumerate(total.sum() / (n_classes * total))), "None": {}}.get(
+        str(class_weight), class_weight
+    )
+    if loss == "squared_hinge":  # LinearSVC weights a class against the rest, not the rows of the rest
+        weights = weights * np.array([factors.get(k, 1.0) for k in range(n_classes)])[y]
+    else:
+        oracle.set_params(class_weight=factors or None)
+    Z = model.feature_map_.transform(X)
+    oracle.fit(Z, y, weights)
+    expected = oracle.decision_function(Z)
+    got = model.decision_function(X)
+    assert got.shape == expected.shape
+    assert model.coef_.shape == np.atleast_2d(oracle.coef_).shape
+    scores = (Z @ model.coef_.T + model.intercept_).reshape(expected.shape)
+    assert_allclose(scores, expected, atol=1e-5)
+    if loss == "squared":
+        calibration = model.model_.card["classifier"]["calibration"]
+        scores = calibration["slope"] * scores + np.array(calibration["intercepts"])
+    assert_allclose(got, scores, atol=1e-5)
+    if loss == "logistic":
+        assert_allclose(model.predict_proba(X), oracle.predict_proba(Z), atol=1e-6)
+        assert_allclose(model.predict_log_proba(X), np.log(model.predict_proba(X)), atol=1e-12)
+
+
+@pytest.mark.parametrize("loss", ["squared", "logistic"])
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_probabilities_are_near_the_frequencies_of_new_rows(loss, n_classes):
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-2, 2, (6000, 2))
+    logits = np.stack([k * np.sin(2 * X[:, 0]) + X[:, 1] * (k - 1) for k in range(n_classes)], axis=1)
+    y = (rng.random((6000, 1)) > np.cumsum(softmax(logits, axis=1), axis=1)[:, :-1]).sum(axis=1)
+    model = classifier(loss=loss, n_components=64, alpha="auto").fit(X[:2000], y[:2000])
+    P = model.predict_proba(X[2000:])
+    assert P.shape == (4000, n_classes)
+    assert_allclose(P.sum(axis=1), 1.0, rtol=1e-12)
+    for k in range(n_classes):
+        for part in np.array_split(np.argsort(P[:, k]), 8):
+            # 500 rows: three standard errors of a frequency are 0.067, and 2,000 rows were fitted
+            assert abs(P[part, k].mean() - (y[2000:][part] == k).mean()) < 0.09
+
+
+@pytest.mark.parametrize("n_classes", [2, 4])
+@pytest.mark.parametrize("loss", LOSSES)
+def test_everything_that_predicts_takes_the_same_class(tmp_path, loss, n_classes):
+    X, y = draw_rows(600, n_classes)
+    y = np.where(np.random.default_rng(2).random(len(y)) < 0.3, 0, y)  # unbalanced
+    model = classifier(loss=loss, class_weight="balanced").fit(X, y)
+    decisions, predicted = model.decision_function(X), model.predict(X)
+    assert_array_equal(predicted, decisions > 0 if n_classes == 2 else decisions.argmax(axis=1))
+    if loss != "squared_hinge":
+        assert_array_equal(predicted, model.predict_proba(X).argmax(axis=1))
+    dataset = write_dataset(tmp_path / "rows", X, y.astype(float), chunk_rows=200)
+    labelled = LabelledDataset(dataset, as_column(y), model.classes_)
+    found = class_prediction.evaluate(labelled, model.model_, engine=ENGINE)
+    assert_array_equal(found.counts, confusion_matrix(y, predicted))
+    class_prediction.predict(dataset, model.model_, tmp_path / "labels", engine=ENGINE)
+    assert_array_equal(open_column(tmp_path / "labels", "labels").read(Block(0, 0, len(y))), predicted)
+
+
+def test_decisions_between_ordered_classes_are_better_calibrated_than_not():
+    X, y = draw_rows(3000, 4)
+    model = classifier().fit(X[:1000], y[:1000])
+    scores = model.feature_map_.transform(X[1000:]) @ model.coef_.T + model.intercept_
+    # 2,000 rows of which some in a hundred differ: a standard error of the difference is below 0.005
+    assert model.score(X[1000:], y[1000:]) > (scores.argmax(axis=1) == y[1000:]).mean() - 0.005
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_class_weights_move_decisions(loss):
+    X, y = draw_rows(2000, noise=1.0)
+    rare = (y == 0) | (np.random.default_rng(1).random(2000) < 0.1)
+    X, y = X[rare], y[rare]
+    recalls = [
+        recall_score(y, classifier(loss=loss, class_weight=weight).fit(X, y).predict(X), average=None)
+        for weight in (None, "balanced")
+    ]
+    assert recalls[0][1] < 0.5 < 0.7 < recalls[1][1]  # of about 100 rows; a standard error is 0.05
+    assert abs(recalls[1][0] - recalls[1][1]) < 0.2
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_what_is_made_of_residuals_is_refused(tmp_path, rows, loss):
+    X, y = rows
+    dataset, model = ArrayDataset(X, y.astype(float)), classifier(loss=loss).fit(X, y).model_
+    message = rf"this model is a classifier \(loss='{loss}'\).* expected a regression"
+    for options in ({"std": True}, {"coverage": 0.9}):
+        with pytest.raises(StatisticsError, match=message):
+            prediction.predict(dataset, model, tmp_path / "out", engine=ENGINE, **options)
+    with pytest.raises(StatisticsError, match=message):
+        prediction.predict_with_std_in_memory(dataset, model, engine=ENGINE)
+    with pytest.raises(StatisticsError, match=message):
+        prediction.evaluate(dataset, model, engine=ENGINE, std=True)
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_squared_hinge_has_no_probabilities(rows):
+    model = classifier(loss="squared_hinge").fit(*rows)
+    assert not hasattr(model, "predict_proba")
+    assert not hasattr(model, "predict_log_proba")
+    with pytest.raises(AttributeError, match="predict_proba"):
+        _ = model.predict_proba
+
+
+@pytest.mark.filterwarnings("ignore::scipy.linalg.LinAlgWarning")
+def test_probabilities_that_cannot_be_told_are_refused_with_alpha():
+    X, y = draw_rows(30)
+    model = classifier(alpha=0.0, n_components=64).fit(X, y)
+    model.predict(X)
+    with pytest.raises(SolveError, match=r"no probabilities: with alpha=0 .*fit with a larger alpha"):
+        model.predict_proba(X)
+
+
+def test_a_chosen_alpha_of_the_logistic_loss_is_ridges_times_the_curvature():
+    X, y = draw_rows(noise=1.5)
+    ridge, logistic, hinge = (classifier(loss=loss, alpha="gcv").fit(X, y) for loss in LOSSES)
+    codes = np.where(y == 1, 1.0, -1.0)
+    scores = (ridge.feature_map_.transform(X) @ ridge.coef_.T + ridge.intercept_)[:, 0]
+    residual = ((codes - scores) ** 2).sum() + ridge.alpha_ * (ridge.coef_**2).sum()
+    assert 1 / 8 < residual / len(y) / 4 < 1 / 4
+    assert_allclose(logistic.alpha_, ridge.alpha_ * residual / len(y) / 4, rtol=1e-6)
+    assert hinge.alpha_ == ridge.alpha_
+    assert_array_equal(hinge.selection_["alphas"], ridge.selection_["alphas"])
+
+
+def test_leave_one_out_chooses_alpha(rows):
+    model = classifier(alpha="press").fit(*rows)
+    errors = model.selection_["press_errors"]
+    assert model.alpha_ == model.selection_["press_alphas"][errors.mean(axis=1).argmin()]
+    assert model.score(*rows) > 0.8
+
+
+def test_cross_validation_chooses_alpha_and_width(rows):
+    X, y = rows
+    model = classifier(alpha="cv", cv=3, n_components=[8, 32], loss="logistic").fit(X, y)
+    assert model.n_components_ in (8, 32)
+    assert "cv_errors" in model.selection_
+    assert model.score(X, y) > 0.8
+
+
+# -- weights -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_whole_weights_repeat_rows(loss):
+    X, y = draw_rows(200, 3)
+    counts = np.random.default_rng(2).integers(0, 4, len(X))
+    options = {"loss": loss, "length_scale": 2.0, "tol": 1e-13, "sample_weight_kind": "frequency"}
+    weighted = classifier(**options).fit(X, y, counts)
+    repeated = classifier(**options).fit(np.repeat(X, counts, axis=0), np.repeat(y, counts))
+    # the standardised inputs are float32, and means differ in their last bit
+    assert_allclose(weighted.decision_function(X), repeated.decision_function(X), atol=1e-5)
+    if loss != "squared_hinge":
+        assert_allclose(weighted.predict_proba(X), repeated.predict_proba(X), atol=1e-5)
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("factor", [1 / 200, 1e4])
+def test_a_factor_on_all_weights_changes_no_decision_and_no_probability(loss, factor):
+    """Digits with weights 1/n had a log loss of 2.24, that of the frequencies 2.30."""
+    X, y = draw_rows(200, 3)
+    weights = np.random.default_rng(2).uniform(0.3, 2.0, len(X))
+    options = {"loss": loss, "length_scale": 2.0, "tol": 1e-13, "class_weight": "balanced"}
+    one, other = (classifier(**options, alpha=0.3 * c).fit(X, y, weights * c) for c in (1.0, factor))
+    assert_allclose(one.decision_function(X), other.decision_function(X), atol=1e-6)
+    if loss != "squared_hinge":
+        assert_allclose(one.predict_proba(X), other.predict_proba(X), atol=1e-6)
+
+
+def test_rows_without_weight_change_no_probability():
+    X, y = draw_rows(300, 3)
+    weights = np.where(np.arange(300) % 3 == 0, 0.0, 0.7)
+    counts = weights > 0
+    given = {"length_scale": 2.0, "standardize": False, "alpha": "gcv"}
+    one = classifier(**given).fit(X, y, weights)
+    other = classifier(**given).fit(X[counts], y[counts], weights[counts])
+    assert_allclose(one.alpha_, other.alpha_, rtol=1e-6)
+    assert_allclose(one.predict_proba(X), other.predict_proba(X), atol=1e-7)
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_class_weights_are_sample_weights(loss):
+    X, y = draw_rows(200, 3)
+    factors = np.array([1.0, 2.5, 0.5])
+    options = {"loss": loss, "tol": 1e-13}
+    by_class = classifier(class_weight={1: 2.5, 2: 0.5}, **options).fit(X, y)
+    by_row = classifier(**options).fit(X, y, factors[y])
+    assert_allclose(by_class.decision_function(X), by_row.decision_function(X), atol=1e-6)
+
+
+def test_a_class_without_weight_leaves_too_few():
+    X, y = draw_rows(50)
+    with pytest.raises(DataError, match=r"rows of 1 class have a weight above 0 \(\[1\]\).* 2 classes"):
+        classifier().fit(X, y, y.astype(float))
+
+
+# -- labels of any type, stored and in memory ----------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        np.array([3, -7, 250]),
+        np.array([0, 2**63 + 5], np.uint64),
+        np.array([5, 1], np.int8),
+        np.array([False, True]),
+        np.array(["no", "yes", "maybe so"]),
+        np.array(["b", "a"], object),
+        np.array([2.0, 1.0]),
+        np.array(ODD_LABELS, object),
+    ],
+    ids=lambda labels: str(labels.dtype),
+)
+def test_labels_come_back_as_they_were_given_and_survive_storage(tmp_path, labels):
+    X, codes = draw_rows(160, len(labels))
+    y = labels[codes]
+    loss = "logistic" if len(labels) == 2 else "squared"
+    model = classifier(loss=loss).fit(X, y)
+    assert_array_equal(model.classes_, np.unique(y))
+    assert model.classes_.dtype == labels.dtype
+    predicted = model.predict(X)
+    assert predicted.dtype == labels.dtype
+    assert set(predicted.tolist()) <= set(labels.tolist())
+    if len(labels) < 4:
+        assert (predicted == y).mean() > 0.6
+    save_model(model, tmp_path / "model")
+    loaded = load_model(tmp_path / "model")
+    assert isinstance(loaded, RFFClassifier)
+    assert loaded.loss == loss
+    assert_array_equal(loaded.classes_, model.classes_)
+    assert loaded.classes_.dtype == model.classes_.dtype
+    assert [type(c) for c in loaded.classes_] == [type(c) for c in model.classes_]
+    assert_array_equal(loaded.predict(X), predicted)
+    assert_array_equal(loaded.predict_proba(X), model.predict_proba(X))
+
+
+def test_a_loaded_classifier_has_its_parameters_and_fits_again(tmp_path, rows):
+    X, y = rows
+    names = np.array(["no", "yes"])[y]
+    model = classifier(
+        loss="squared_hinge", class_weight={"yes": 2.0}, tol=1e-8, max_iter=77, alpha="gcv", length_scale=2.0
+    ).fit(X, names)
+    save_model(model, tmp_path / "model")
+    loaded = load_model(tmp_path / "model")
+    assert (loaded.tol, loaded.max_iter, loaded.alpha) == (1e-8, 77, "gcv")
+    assert loaded.class_weight == {"no": 1.0, "yes": 2.0}
+    assert loaded.n_iter_ == model.n_iter_ > 1
+    assert not hasattr(loaded, "predict_proba")
+    scores = model.decision_function(X)
+    assert_array_equal(loaded.decision_function(X), scores)
+    assert_array_equal(loaded.fit(X, names).decision_function(X), scores)
+
+
+def test_a_stored_ridge_is_loaded_as_a_ridge(tmp_path, rows):
+    save_model(plain_ridge(n_components=8, random_state=0).fit(*rows), tmp_path / "model")
+    assert isinstance(load_model(tmp_path / "model"), RFFRidge)
+
+
+def test_a_frame_keeps_its_column_names(tmp_path, rows):
+    X, y = rows
+    frame = pd.DataFrame(X, columns=list("abc"))
+    model = classifier().fit(frame, pd.Series(np.array(["x", "y"])[y]))
+    save_model(model, tmp_path / "model")
+    loaded = load_model(tmp_path / "model")
+    assert_array_equal(loaded.predict(frame), model.predict(frame))
+    with pytest.raises(ValueError, match="feature names should match"):
+        loaded.predict(frame[list("cba")])
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("text", [True, False], ids=["text", "integers"])
+def test_stored_rows_give_the_classifier_of_rows_in_memory(tmp_path, loss, text):
+    X, y = draw_rows(500, 3)
+    y = np.array(["low", "middle", "high"])[y] if text else y
+    write_dataset(tmp_path / "rows.zarr", X, y, chunk_rows=100)
+    here, stored = classifier(loss=loss).fit(X, y), classifier(loss=loss).fit(tmp_path / "rows.zarr")
+    assert_array_equal(stored.classes_, here.classes_)
+    assert_array_equal(stored.coef_, here.coef_)
+    assert_array_equal(stored.predict(tmp_path / "rows.zarr"), here.predict(X))
+    assert stored.score(tmp_path / "rows.zarr") == here.score(X, y)
+    if loss != "squared_hinge":
+        assert_array_equal(stored.predict_proba(tmp_path / "rows.zarr"), here.predict_proba(X))
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_threads_and_blocks_change_no_bit(loss):
+    X, y = draw_rows(20_000, 3)
+    fits = [
+        classifier(loss=loss, engine=SerialEngine(n_threads=n)).fit(X.astype(np.float32), y) for n in (1, 3)
+    ]
+    assert_array_equal(fits[0].coef_, fits[1].coef_)
+    assert_array_equal(fits[0].intercept_, fits[1].intercept_)
+    assert fits[0].n_iter_ == fits[1].n_iter_
+
+
+def test_dask_collections_are_predicted_lazily(rows):
+    da = pytest.importorskip("dask.array")
+    X, y = rows
+    model = classifier().fit(X, np.array(["no", "yes"])[y])
+    lazy = da.from_array(X, chunks=(100, 3))
+    for method in ("predict", "predict_proba", "predict_log_proba", "decision_function"):
+        result = getattr(model, method)(lazy)
+        expected = getattr(model, method)(X)
+        assert result.shape == expected.shape
+        assert result.dtype == expected.dtype
+        assert_array_equal(result.compute(scheduler="synchronous"), expected)
+
+
+def test_dask_collections_are_fitted(rows):
+    da = pytest.importorskip("dask.array")
+    X, y = rows
+    model = classifier(loss="logistic").fit(da.from_array(X, chunks=(100, 3)), da.from_array(y, chunks=100))
+    expected = classifier(loss="logistic").fit(X, y)
+    assert_allclose(model.coef_, expected.coef_, rtol=1e-6, atol=1e-8)
+    accuracy = model.score(da.from_array(X, chunks=(100, 3)), da.from_array(y, chunks=100))
+    assert accuracy == pytest.approx(expected.score(X, y))
+
+
+def test_the_score_is_the_weighted_share_of_right_rows(rows):
+    X, y = rows
+    weights = np.linspace(0, 1, len(y))
+    model = classifier().fit(X, y)
+    expected = weights @ (model.predict(X) == y) / weights.sum()
+    assert model.score(X, y, weights) == pytest.approx(expected, rel=1e-12)
+    assert model.score(ArrayDataset(X, y.astype(float), weights)) == pytest.approx(expected, rel=1e-12)
+
+
+# -- parameters and refusals ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"loss": "hinge"}, r"unknown `loss` 'hinge'; expected one of \['squared', 'logistic'"),
+        ({"loss": None}, "unknown `loss` None"),
+        ({"tol": 0}, r"`tol` is 0; expected a number in \(0, 1\)"),
+        ({"tol": "small"}, "`tol` is 'small'"),
+        ({"max_iter": 0}, "`max_iter` is 0; expected an integer of at least 1"),
+        ({"max_iter": 2.5}, "`max_iter` is 2.5"),
+        ({"class_weight": "even"}, "`class_weight` is 'even'; expected 'balanced'"),
+        ({"class_weight": {7: 1.0}}, "`class_weight` has the label 7, which no row has"),
+        ({"n_components": 0}, "`n_components` is 0"),
+        ({"alpha": -1}, "`alpha` is -1"),
+    ],
+    ids=lambda value: str(value) if isinstance(value, dict) else "",
+)
+def test_a_bad_parameter_is_refused_at_fit_with_what_is_expected(rows, parameters, message):
+    model = classifier(**parameters)
+    with pytest.raises(InvalidParameterError, match=message):
+        model.fit(*rows)
+    assert "_fitted" not in vars(model)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda X, y: (X, np.zeros(len(y), int)), r"1 class .*at least 2 classes"),
+        (lambda X, y: (X, y + 0.5), "Unknown label type|continuous"),
+        (lambda X, y: (X, y[:-1]), "inconsistent numbers of samples"),
+        (lambda X, y: (X, None), "requires y to be passed"),
+        (lambda X, y: (X * np.nan, y), "NaN"),
+    ],
+    ids=["one class", "fractions", "another length", "no y", "NaN"],
+)
+def test_bad_rows_are_refused(rows, change, message):
+    with pytest.raises(ValueError, match=message):
+        classifier().fit(*change(*rows))
+
+
+def test_too_few_steps_warn_with_how_far_it_is(rows):
+    with pytest.warns(ConvergenceWarning, match=r"loss='logistic' stopped after 2 steps .*`max_iter`"):
+        model = classifier(loss="logistic", max_iter=2).fit(*rows)
+    assert model.n_iter_ == 2
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_ordinary_fits_warn_of_nothing(rows, loss):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        classifier(loss=loss, alpha="auto").fit(*rows)
+
+
+def test_before_fit_there_is_nothing_to_ask(rows):
+    for method in ("predict", "predict_proba", "decision_function"):
+        with pytest.raises(NotFittedError, match="RFFClassifier instance is not fitted yet"):
+            getattr(RFFClassifier(), method)(rows[0])
+    for name in ("coef_", "intercept_", "alpha_", "classes_", "n_iter_", "model_", "statistics_"):
+        assert not hasattr(RFFClassifier(), name)
+
+
+def test_clone_keeps_all_parameters():
+    model = classifier(loss="logistic", class_weight="balanced", tol=1e-3, max_iter=7)
+    assert clone(model).get_params() == model.get_params()
+
+
+def test_softmax_of_scores_is_the_logistic_losss_probability():
+    X, y = draw_rows(300, 3)
+    model = classifier(loss="logistic").fit(X, y)
+    assert_allclose(model.predict_proba(X), softmax(model.decision_function(X), axis=1), rtol=1e-12)

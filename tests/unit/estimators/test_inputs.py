@@ -1,0 +1,427 @@
+"""Every form of the same rows gives the same model, and bad rows are refused in each."""
+
+import operator
+import warnings
+
+import dask
+import dask.array as da
+import dask.dataframe as dd
+import distributed
+import numpy as np
+import pandas as pd
+import polars
+import pytest
+import scipy.sparse as sp
+import zarr
+from numpy.testing import assert_allclose, assert_array_equal
+
+from rff_dist import RFFRidge, RFFSampler, SerialEngine, open_dataset, write_dataset
+from rff_dist.data.blocks import Block
+from rff_dist.data.memory import ArrayDataset
+from rff_dist.engines.dask_arrays import DaskArrayDataset
+from rff_dist.errors import DataError, InvalidParameterError, StorageError
+from rff_dist.estimators.inputs import as_labelled, suitable_engine, with_groups
+from rff_dist.storage.columns import as_column, open_column
+from tests.plain import plain_ridge
+
+N, D = 300, 4
+
+
+@pytest.fixture(scope="module")
+def rows():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(N, D)) * (rng.random((N, D)) < 0.7)  # zeros, for the sparse forms
+    return X, X @ [1.0, -2.0, 0.5, 0.0] + np.sin(3 * X[:, 3]) + 0.1 * rng.normal(size=N) + 7.0
+
+
+def unknown_chunks(array):
+    """Return a Dask array that does not know how many rows its chunks have."""
+    return dd.from_pandas(pd.DataFrame(array), npartitions=3).to_dask_array().astype(array.dtype)
+
+
+def zarr_array(values, chunks):
+    array = zarr.create_array({}, shape=values.shape, dtype=values.dtype, chunks=chunks)
+    array[:] = values
+    return array
+
+
+def stored(X, y, name):
+    return write_dataset(f"memory://inputs-{name}", X, y, chunk_rows=64, overwrite=True)
+
+
+FORMS = {
+    "lists": lambda X, y: (X.tolist(), y.tolist()),
+    "column-major array": lambda X, y: (np.asfortranarray(X), y),
+    "big-endian array": lambda X, y: (X.astype(">f8"), y.astype(">f8")),
+    "every other row of a view": lambda X, y: (np.repeat(X, 2, axis=0)[::2], np.repeat(y, 2)[::2]),
+    "pandas": lambda X, y: (pd.DataFrame(X, columns=list("abcd")), pd.Series(y)),
+    "csr_matrix": lambda X, y: (sp.csr_matrix(X), y),
+    "csc_array": lambda X, y: (sp.csc_array(X), y),
+    "coo_array": lambda X, y: (sp.coo_array(X), y),
+    "Dask array": lambda X, y: (da.from_array(X, chunks=(100, D)), da.from_array(y, chunks=100)),
+    "Dask array with NumPy y": lambda X, y: (da.from_array(X, chunks=(70, D)), y),
+    "Dask array, y in other chunks": lambda X, y: (da.from_array(X, chunks=(70, D)), da.from_array(y)),
+    "Dask array, unknown chunks": lambda X, y: (unknown_chunks(X), unknown_chunks(y[:, np.newaxis])[:, 0]),
+    "Dask frame": lambda X, y: (
+        dd.from_pandas(pd.DataFrame(X, columns=list("abcd")), npartitions=3),
+        dd.from_pandas(pd.Series(y), npartitions=3),
+    ),
+    "Zarr arrays": lambda X, y: (zarr_array(X, (64, D)), zarr_array(y, (50,))),
+    "Zarr array, NumPy y": lambda X, y: (zarr_array(X, (64, 3)), y),
+    "path": lambda X, y: (stored(X, y, "path").url, None),
+    "dataset": lambda X, y: (stored(X, y, "dataset"), None),
+    "array dataset": lambda X, y: (ArrayDataset(X, y), None),
+}  # fmt: skip
+
+
+def as_numpy(values):
+    return np.asarray(values.compute() if dask.is_dask_collection(values) else values)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_same_rows_in_any_form_give_the_same_bits(rows, form):
+    X, y = rows
+    expected = plain_ridge(n_components=32, random_state=0).fit(X, y)
+    given_X, given_y = FORMS[form](X, y)
+    model = plain_ridge(n_components=32, random_state=0).fit(given_X, given_y)
+    assert model.n_features_in_ == D
+    assert model.statistics_ == expected.statistics_
+    assert_array_equal(model.coef_, expected.coef_)
+    assert model.intercept_ == expected.intercept_
+    predictions = model.predict(given_X)
+    assert dask.is_dask_collection(predictions) == dask.is_dask_collection(given_X)
+    # the sum over features is BLAS's, which may round by the number of rows it is given
+    assert_allclose(as_numpy(predictions), expected.predict(X), rtol=1e-13)
+    assert model.score(given_X, given_y) == pytest.approx(expected.score(X, y), rel=1e-12)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_sampler_transforms_any_form_alike(rows, form):
+    X, y = rows
+    expected = RFFSampler(n_components=32, random_state=0).fit_transform(X)
+    given = FORMS[form](X, y)[0]
+    Z = RFFSampler(n_components=32, random_state=0).fit(given).transform(given)
+    assert dask.is_dask_collection(Z) == dask.is_dask_collection(given)
+    assert_array_equal(as_numpy(Z), expected)
+
+
+def test_a_polars_frame_gives_the_same_bits(rows):
+    X, y = rows
+    model = plain_ridge(n_components=32, alpha=0.1, random_state=0)
+    expected = model.fit(X, y).coef_
+    assert_array_equal(model.fit(polars.DataFrame(X, schema=list("abcd")), polars.Series(y)).coef_, expected)
+
+
+@pytest.mark.parametrize("form", ["Dask array", "Zarr arrays", "dataset", "csr_matrix"])
+def test_weights_and_several_targets_in_any_form_give_the_same_bits(rows, form):
+    X, y = rows
+    Y, weights = np.column_stack([y, -y, X[:, 0]]), np.linspace(0.0, 2.0, N)
+    expected = plain_ridge(n_components=32, random_state=0).fit(X, Y, weights)
+    if form == "dataset":
+        arguments = (write_dataset("memory://inputs-weighted", X, Y, sample_weight=weights, overwrite=True),)
+    elif form == "Dask array":
+        arguments = (
+            da.from_array(X, chunks=(100, 4)),
+            da.from_array(Y, chunks=(90, 2)),
+            da.from_array(weights),
+        )
+    elif form == "Zarr arrays":
+        arguments = (zarr_array(X, (64, 4)), zarr_array(Y, (50, 3)), zarr_array(weights, (300,)))
+    else:
+        arguments = (sp.csr_array(X), Y, weights)
+    model = plain_ridge(n_components=32, random_state=0).fit(*arguments)
+    assert model.statistics_ == expected.statistics_
+    assert_array_equal(model.coef_, expected.coef_)
+    assert_allclose(as_numpy(model.predict(arguments[0])), expected.predict(X), rtol=1e-13, atol=1e-13)
+    assert model.score(*arguments) == pytest.approx(expected.score(X, Y, weights), rel=1e-12)
+
+
+def test_several_blocks_are_read_from_each_form_alike():
+    # 20,000 rows are two blocks of 16,384 and 3,616 where chunks are 8,192 rows, as in memory
+    rng = np.random.default_rng(1)
+    X = rng.normal(size=(20_000, 3))
+    y = X[:, 0] + rng.normal(size=len(X))
+    expected = plain_ridge(n_components=16, alpha=1.0, random_state=0).fit(X, y)
+    for given in (
+        (da.from_array(X, chunks=(8192, 3)), da.from_array(y, chunks=8192)),
+        (zarr_array(X, (8192, 3)), zarr_array(y, (8192,))),
+        (sp.csr_array(X), y),
+    ):
+        model = plain_ridge(n_components=16, alpha=1.0, random_state=0).fit(*given)
+        assert model.statistics_ == expected.statistics_
+        assert_array_equal(model.coef_, expected.coef_)
+
+
+# -- Dask collections ----------------------------------------------------------------------------------
+
+
+def test_predictions_of_a_dask_array_are_lazy_and_in_its_chunks(rows):
+    X, y = rows
+    model = plain_ridge(n_components=32, alpha=0.1, random_state=0).fit(X, y)
+    predictions = model.predict(da.from_array(X, chunks=(70, D)))
+    assert isinstance(predictions, da.Array)
+    assert (predictions.shape, predictions.chunks) == ((N,), ((70, 70, 70, 70, 20),))
+    Z = RFFSampler(n_components=32, random_state=0).fit(X).transform(da.from_array(X, chunks=(70, D)))
+    assert (Z.shape, Z.dtype) == ((N, 32), np.float64)
+    several = plain_ridge(n_components=32, alpha=0.1, random_state=0).fit(X, np.column_stack([y, y, y]))
+    assert several.predict(da.from_array(X, chunks=(70, D))).chunks == ((70, 70, 70, 70, 20), (3,))
+
+
+def test_unknown_chunk_sizes_are_computed_in_one_pass(rows):
+    X = rows[0]
+    computed = []
+
+    def counted(piece):
+        computed.append(len(piece))
+        return piece
+
+    lazy = da.from_array(X, chunks=(100, D)).map_blocks(counted, meta=np.empty((0, 0)))
+    unknown = lazy[lazy[:, 0] > -1e9]
+    assert np.isnan(unknown.shape[0])
+    RFFSampler(n_components=32, length_scale=1.0).fit(unknown)
+    assert sorted(computed) == [100, 100, 100]
+
+
+def test_predictions_of_unknown_chunks_have_the_right_values(rows):
+    X, y = rows
+    model = plain_ridge(n_components=32, alpha=0.1, random_state=0).fit(X, y)
+    unknown = da.from_array(X, chunks=(100, D))
+    unknown = unknown[unknown[:, 0] > 0]
+    assert_allclose(model.predict(unknown).compute(), model.predict(X[X[:, 0] > 0]), rtol=1e-13)
+
+
+def test_a_dask_array_split_along_columns_gets_one_warning_and_the_same_bits(rows):
+    X, y = rows
+    expected = plain_ridge(n_components=32, alpha=0.1, random_state=0).fit(X, y)
+    split = da.from_array(X, chunks=(100, 2))
+    model = plain_ridge(n_components=32, alpha=0.1, random_state=0)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        model.fit(split, y)
+    assert [str(w.message).partition(";")[0] for w in caught] == [
+        "X is split into 2 pieces along its columns"
+    ]
+    assert_array_equal(model.coef_, expected.coef_)
+    with pytest.warns(UserWarning, match="split into 2 pieces"):
+        predictions = model.predict(split)
+    assert_allclose(predictions.compute(), expected.predict(X), rtol=1e-13)
+
+
+# -- engines -------------------------------------------------------------------------------------------
+
+
+def run_by(engine, dataset):
+    with suitable_engine(engine, dataset) as chosen:
+        return type(chosen).__name__
+
+
+@pytest.fixture
+def client():
+    with distributed.Client(
+        processes=False, n_workers=1, threads_per_worker=1, dashboard_address="127.0.0.1:0", memory_limit=0
+    ) as client:
+        yield client
+
+
+def test_without_a_client_all_data_run_in_this_process(rows):
+    X, y = rows
+    for dataset in (ArrayDataset(X, y), stored(X, y, "no-client")):
+        assert run_by(None, dataset) == "SerialEngine"
+
+
+@pytest.mark.distributed
+def test_with_a_current_client_stored_and_lazy_data_run_on_it_and_memory_does_not(rows, client, tmp_path):
+    X, y = rows
+    dataset = write_dataset(tmp_path / "data.zarr", X, y)
+    assert run_by(None, dataset) == "DaskEngine"
+    assert run_by(None, ArrayDataset(X, y)) == "SerialEngine"
+    assert run_by(SerialEngine(n_threads=1), dataset) == "SerialEngine"
+    expected = plain_ridge(n_components=32, random_state=0).fit(X, y)
+    for given in ((tmp_path / "data.zarr",), (da.from_array(X, chunks=(100, D)), y)):
+        before = client.run_on_scheduler(lambda dask_scheduler: dask_scheduler.transition_counter)
+        model = plain_ridge(n_components=32, random_state=0).fit(*given)
+        after = client.run_on_scheduler(lambda dask_scheduler: dask_scheduler.transition_counter)
+        assert after > before  # the cluster worked
+        assert_array_equal(model.coef_, expected.coef_)
+        assert_allclose(as_numpy(model.predict(given[0])), expected.predict(X), rtol=1e-13)
+    assert client.status == "running"
+
+
+def test_a_given_engine_runs_the_fit(rows):
+    events = []
+    engine = SerialEngine(n_threads=1, observers=[events.append])
+    plain_ridge(n_components=32, alpha=0.1, engine=engine).fit(*rows)
+    assert {event.label for event in events} >= {"inspect", "accumulate"}
+
+
+# -- bad rows ------------------------------------------------------------------------------------------
+
+
+def with_value(X, value):
+    X = X.copy()
+    X[123, 2] = value
+    return X
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("form", ["Dask array", "Zarr arrays", "path", "dataset"])
+def test_a_value_that_is_not_finite_is_named_by_row_and_column(rows, form, value):
+    X, y = rows
+    kind = "NaN" if np.isnan(value) else "infinity"
+    with pytest.raises(ValueError, match=f"Input X contains {kind}: row 123, column 2") as caught:
+        plain_ridge(n_components=32).fit(*FORMS[form](with_value(X, value), y))
+    assert isinstance(caught.value, DataError)
+    with pytest.raises(DataError, match=f"Input y contains {kind}: row 123"):
+        plain_ridge(n_components=32).fit(*FORMS[form](X, np.where(np.arange(N) == 123, value, y)))
+    model = plain_ridge(n_components=32, alpha=0.1).fit(X, y)
+    with pytest.raises(DataError, match=f"Input X contains {kind}: row .*column 2"):
+        as_numpy(model.predict(FORMS[form](with_value(X, value), y)[0]))
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "message"),
+    [
+        (lambda X, y: (da.from_array(X[:, 0]), y), DataError, r"X has shape \(300,\); expected \(n_samples"),
+        (lambda X, y: (da.from_array(X[:0]), y[:0]), DataError, r"X has shape \(0, 4\)"),
+        (lambda X, y: (da.from_array(X[:, :0]), y), DataError, r"X has shape \(300, 0\)"),
+        (lambda X, y: (da.from_array(X + 1j), y), DataError, r"X has dtype complex128; expected real"),
+        (lambda X, y: (da.from_array(X.astype(object), chunks=100), y), DataError, r"X has dtype object"),
+        (lambda X, y: (da.from_array(X), y[:-1]), DataError, r"y has shape \(299,\), but X has 300 rows"),
+        (lambda X, y: (da.from_array(X), None), DataError, r"RFFRidge requires y to be passed"),
+        (lambda X, y: (da.from_array(X), y, np.ones(3)), DataError, r"sample_weight has shape \(3,\)"),
+        (lambda X, y: (da.from_array(X), y, -np.ones(N)), DataError, r"sample_weight is -1.0 in row 0"),
+        (lambda X, y: (da.from_array(X), y, np.zeros(N)), DataError, r"all sample weights are zero"),
+        (lambda X, y: (zarr_array(X, (64, 4)), y[:-1]), DataError, r"299"),
+        (lambda X, y: (zarr_array(X, (64, 4)), None), DataError, r"RFFRidge requires y to be passed"),
+        (lambda X, y: (stored(X, None, "no-y"), None), DataError, r"RFFRidge requires y to be passed"),
+        (lambda X, y: (stored(X, y, "y-twice"), y), DataError, r"belong to the dataset: leave them out"),
+        (lambda X, y: ("memory://inputs-nothing-here", None), StorageError, r"nothing-here"),
+        (lambda X, y: (sp.csr_array(with_value(X, np.nan)), y), ValueError, r"Input X contains NaN"),
+    ],
+    ids=[
+        "Dask 1-D", "Dask 0 rows", "Dask 0 features", "Dask complex", "Dask objects", "Dask y length",
+        "Dask no y", "Dask weights length", "Dask negative weights", "Dask zero weights",
+        "Zarr y length", "Zarr no y", "dataset without y", "y twice", "no dataset", "sparse NaN",
+    ],
+)  # fmt: skip
+def test_bad_rows_are_refused_in_any_form(rows, given, error, message):
+    with pytest.raises(error, match=message):
+        plain_ridge(n_components=32).fit(*given(*rows))
+
+
+@pytest.mark.parametrize("form", ["Dask array", "Zarr arrays", "path", "csr_matrix"])
+def test_another_number_of_columns_is_refused_in_any_form(rows, form):
+    X, y = rows
+    message = "X has 3 features, but {} is expecting 4 features as input"
+    given = FORMS[form](X[:, :3], y)[0]
+    with pytest.raises(ValueError, match=message.format("RFFRidge")):
+        plain_ridge(n_components=32, alpha=0.1).fit(X, y).predict(given)
+    with pytest.raises(ValueError, match=message.format("RFFSampler")):
+        RFFSampler(n_components=32).fit(X).transform(given)
+
+
+def test_a_dataset_with_other_column_names_is_refused(rows):
+    X, y = rows
+    names = operator.itemgetter("trained", "other")(
+        {
+            name: write_dataset(f"memory://names-{name}", X, y, feature_names=columns, overwrite=True)
+            for name, columns in {"trained": list("abcd"), "other": list("abce")}.items()
+        }
+    )
+    model = plain_ridge(n_components=32, alpha=0.1, random_state=0).fit(names[0])
+    assert list(model.feature_names_in_) == list("abcd")
+    with pytest.raises(DataError, match=r"feature names should match.*'e'.*expected.*'d'"):
+        model.predict(names[1])
+    assert open_dataset(names[1].url).feature_names == tuple("abce")
+
+
+# -- labels and groups -----------------------------------------------------------------------------
+
+LABELLED = {
+    "array": lambda X, y: (X, y),
+    "array with labels of variable width": lambda X, y: (X, y.astype(np.dtypes.StringDType())),
+    "lists": lambda X, y: (X.tolist(), y.tolist()),
+    "pandas": lambda X, y: (pd.DataFrame(X), pd.Series(y)),
+    "polars": lambda X, y: (polars.DataFrame(X), polars.Series(y)),
+    "csr_matrix": lambda X, y: (sp.csr_matrix(X), y),
+    "Dask array": lambda X, y: (da.from_array(X, chunks=(90, -1)), da.from_array(y.astype("U"), chunks=70)),
+    "Dask frame": lambda X, y: (dd.from_pandas(pd.DataFrame(X), npartitions=3), y),
+    "Dask array, column": lambda X, y: (da.from_array(X, chunks=(90, -1)), as_column(y)),
+    "Zarr arrays": lambda X, y: (zarr_array(X, (64, D)), zarr_array(y.astype("U"), (50,))),
+    "path": lambda X, y: (stored(X, y, "labels").url, None),
+    "dataset": lambda X, y: (stored(X, y, "labels"), None),
+    "dataset and a name": lambda X, y: (stored(X, y, "labels"), "y"),
+    "dataset and labels": lambda X, y: (stored(X, y, "labels"), y),
+    "ArrayDataset and labels": lambda X, y: (ArrayDataset(X), y),
+}
+
+
+@pytest.mark.parametrize("form", LABELLED)
+def test_every_form_of_labelled_rows_gives_the_same_rows_and_labels(rows, form):
+    X, y = rows[0], np.array(["a", "b", "ü"], object)[np.arange(N) % 3]
+    estimator = RFFRidge()
+    source, labels = as_labelled(estimator, *LABELLED[form](X, y), reset=True)
+    block = Block(0, 0, N)
+    assert labels.read(block).tolist() == y.tolist()
+    assert_array_equal(source.read(block).X, X)
+    assert source.n_targets == 0
+    assert estimator.n_features_in_ == D
+
+
+@pytest.mark.parametrize(
+    "dataset",
+    [
+        lambda X, y: ArrayDataset(X, y),
+        lambda X, y: stored(X, y, "codes"),
+        lambda X, y: DaskArrayDataset(da.from_array(X, chunks=(90, -1)), y),
+    ],
+)
+def test_numbers_that_a_dataset_has_as_targets_are_its_labels(rows, dataset):
+    X, y = rows[0], np.arange(N) % 3
+    source, labels = as_labelled(RFFRidge(), dataset(X, y), reset=True)
+    assert source.n_targets == 0
+    assert source.read(Block(0, 0, N)).y is None
+    assert labels.read(Block(0, 0, N)).tolist() == y.tolist()
+
+
+@pytest.mark.parametrize(
+    ("X", "y", "message"),
+    [
+        (np.ones((3, 1)), [0.5, 1.2, 3.1], "Unknown label type: continuous"),
+        (np.ones((3, 1)), None, "requires y to be passed"),
+        (np.ones((3, 1)), [1, 2], "inconsistent numbers of samples"),
+        (np.ones((3, 1)), np.ones((3, 2)), r"y should be a 1d array|shape \(3, 2\)"),
+        (da.ones((3, 1)), None, "requires y to be passed"),
+        (da.ones((3, 1)), [1, 2], r"inconsistent numbers of samples: \[3, 2\]"),
+        (da.ones((3, 1)), [1.0, 2.5, 3.0], "no whole number"),
+        (ArrayDataset(np.ones((3, 1))), None, "requires y to be passed"),
+        (ArrayDataset(np.ones((3, 1)), [1, 2, 3]), [1, 2, 3], "`y` belongs to the dataset"),
+        (ArrayDataset(np.ones((3, 1)), np.ones((3, 2))), None, "2 targets; expected one label"),
+        (ArrayDataset(np.ones((3, 1)), [1, 2, 3]), "species", "are not stored"),
+    ],
+)
+def test_labels_that_do_not_fit_are_refused(X, y, message):
+    with pytest.raises(ValueError, match=message):
+        as_labelled(RFFRidge(), X, y, reset=True)
+
+
+def test_a_path_without_labels_names_what_it_holds(rows):
+    dataset = write_dataset("memory://inputs-unlabelled", rows[0], overwrite=True)
+    with pytest.raises(StorageError, match="has no array 'y'; it holds the arrays 'X'"):
+        as_labelled(RFFRidge(), dataset.url, reset=True)
+
+
+def test_groups_are_given_by_value_or_by_the_name_of_a_stored_array(rows):
+    X, y = rows
+    groups = np.array(["u", "v"])[np.arange(N) % 2]
+    dataset = write_dataset("memory://inputs-groups", X, y, groups=groups, overwrite=True)
+    column = open_column("memory://inputs-groups", "groups")
+    for given in ("groups", groups, pd.Series(groups), da.from_array(groups, chunks=70), column):
+        assert with_groups(dataset, given).read(Block(0, 0, N)).groups.tolist() == groups.tolist()
+    assert with_groups(dataset, None) is dataset
+    with pytest.raises(InvalidParameterError, match="`groups` is 'groups', but these data are not stored"):
+        with_groups(ArrayDataset(X, y), "groups")
+    with pytest.raises(DataError, match=r"inconsistent numbers of samples: \[300, 2\] \(X, groups\)"):
+        with_groups(dataset, [1, 2])
+    with pytest.raises(DataError, match="groups is missing"):
+        with_groups(dataset, [1.0, np.nan])

@@ -1,0 +1,591 @@
+import itertools
+import pickle
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy.linalg import LinAlgWarning
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+from sklearn.linear_model import Ridge
+from sklearn.model_selection import GridSearchCV, TimeSeriesSplit
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils import estimator_checks
+from sklearn.utils.estimator_checks import check_estimator, parametrize_with_checks
+
+from rff_dist import Gaussian, Laplacian, RFFRidge, SerialEngine, load_model, save_model
+from rff_dist.data.folds import GroupFolds, TimeFolds
+from rff_dist.data.memory import ArrayDataset
+from rff_dist.errors import DataError, InvalidParameterError, SolveError, StatisticsError
+from rff_dist.ridge import fit as pipeline
+from tests.plain import plain_ridge
+
+
+def draw_rows(n_samples=300, n_features=4, n_targets=None, *, seed=0):
+    """Draw inputs with means, and targets that are smooth in them, with noise."""
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n_samples, n_features)) * [1.0, 3.0, 0.2, 10.0][:n_features] + 5.0
+    y = np.sin(X[:, 0]) + 0.3 * X[:, 1] + 0.1 * rng.normal(size=n_samples) + 40.0
+    if n_targets is None:
+        return X, y
+    return X, np.column_stack([y * (i + 1) - i * X[:, 0] for i in range(n_targets)])
+
+
+@pytest.fixture(scope="module")
+def rows():
+    return draw_rows()
+
+
+@pytest.fixture(scope="module")
+def fitted(rows):
+    return plain_ridge(n_components=32, alpha=0.1, random_state=0).fit(*rows)
+
+
+# -- scikit-learn's conventions ------------------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("ignore:alpha=.* was chosen by")  # the targets of some checks have no noise
+@parametrize_with_checks(
+    [plain_ridge(n_components=32, alpha="auto"), plain_ridge(n_components=32, alpha=0.1)]
+)
+def test_scikit_learns_check(estimator, check):
+    check(estimator)
+
+
+@pytest.mark.filterwarnings("ignore:alpha=.* was chosen by")
+@pytest.mark.parametrize(
+    "check", [estimator_checks.check_fit2d_1sample, estimator_checks.check_fit2d_1feature]
+)
+def test_one_row_and_one_column_do_with_the_default_parameters(check):
+    check("RFFRidge", RFFRidge())
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.filterwarnings("ignore:alpha=.* was chosen by")
+def test_all_of_scikit_learns_checks_pass_with_the_default_parameters():
+    # some 50 fits of a dozen candidates each: minutes
+    check_estimator(RFFRidge(), on_skip=None)
+
+
+def test_clone_keeps_the_engine_itself():
+    engine = SerialEngine(n_threads=1)
+    assert clone(RFFRidge(engine=engine)).engine is engine
+
+
+def test_a_pipeline_and_a_grid_search_take_it(rows):
+    X, y = rows
+    search = GridSearchCV(
+        make_pipeline(StandardScaler(), plain_ridge(n_components=32, random_state=0)),
+        {"rffridge__length_scale": [0.01, 3.0]},
+        cv=3,
+    )
+    assert search.fit(X, y).best_params_ == {"rffridge__length_scale": 3.0}
+
+
+def test_a_pickled_estimator_predicts_the_same_bits(fitted, rows):
+    assert_array_equal(pickle.loads(pickle.dumps(fitted)).predict(rows[0]), fitted.predict(rows[0]))
+
+
+# -- the solution, against scikit-learn's Ridge on the explicit features -------------------------------
+
+
+def assert_same_ridge(model, X, y, sample_weight=None, *, tolerance=1e-9):
+    """Compare with scikit-learn's Ridge on the float64 Z of the same features, relative to the largest."""
+    Z = model.feature_map_.transform(X)
+    assert Z.dtype == np.float64
+    explicit = Ridge(alpha=model.alpha_, fit_intercept=model.fit_intercept, solver="cholesky")
+    explicit.fit(Z, y, sample_weight)
+    for ours, theirs in (
+        (model.coef_, explicit.coef_),
+        (model.intercept_, explicit.intercept_),
+        (model.predict(X), explicit.predict(Z)),
+    ):
+        # scikit-learn drops the target axis of a single column, and has one zero for all intercepts
+        shape = np.shape(ours)
+        theirs = np.reshape(theirs, shape) if np.size(theirs) > 1 else np.full(shape, theirs)
+        assert_allclose(ours, theirs, rtol=0, atol=tolerance * max(1e-300, np.abs(theirs).max()))
+
+
+@pytest.mark.parametrize("fit_intercept", [True, False], ids=["intercept", "no intercept"])
+@pytest.mark.parametrize("n_targets", [None, 1, 3], ids=["vector", "one column", "three columns"])
+@pytest.mark.parametrize("weighted", [False, True], ids=["no weights", "weights"])
+def test_coefficients_are_those_of_ridge_on_explicit_features(fit_intercept, n_targets, weighted):
+    X, y = draw_rows(400, n_targets=n_targets)
+    weights = np.random.default_rng(1).exponential(size=len(X)) if weighted else None
+    model = plain_ridge(n_components=64, alpha=0.05, fit_intercept=fit_intercept, random_state=0)
+    assert_same_ridge(model.fit(X, y, weights), X, y, weights)
+
+
+@pytest.mark.parametrize("n_components", [1, 2, 7, 511, 512, 514, 901])
+def test_coefficients_are_those_of_ridge_for_any_number_of_components(n_components):
+    X, y = draw_rows(500, n_targets=2)
+    model = plain_ridge(n_components=n_components, alpha=0.3, random_state=0).fit(X, y)
+    assert_same_ridge(model, X, y)
+
+
+def test_coefficients_are_those_of_ridge_when_tiles_and_blocks_end_anywhere():
+    # 40,001 rows in memory: five chunks of 8,192, two blocks, tiles of 4,096, a last tile of few rows
+    X, y = draw_rows(40_001)
+    model = plain_ridge(n_components=96, alpha=0.02, random_state=0).fit(X.astype(np.float32), y)
+    assert_same_ridge(model, X.astype(np.float32), y)
+
+
+@pytest.mark.parametrize("alpha", ["auto", "gcv", [1e-6, 1e-2, 1.0]], ids=["auto", "gcv", "list"])
+def test_a_chosen_alpha_gives_the_coefficients_of_that_alpha(alpha):
+    X, y = draw_rows(400, n_targets=2)
+    model = plain_ridge(n_components=64, alpha=alpha, random_state=0).fit(X, y)
+    assert_same_ridge(model, X, y)
+
+
+@pytest.mark.filterwarnings("ignore:alpha=0.0001 was chosen by gcv, but it is the smallest")
+@pytest.mark.parametrize("fit_intercept", [True, False], ids=["intercept", "no intercept"])
+@pytest.mark.parametrize("n_targets", [None, 2], ids=["vector", "two columns"])
+def test_the_path_of_gcv_is_that_of_the_hat_matrix(fit_intercept, n_targets):
+    # Brute force by the definition: for each alpha the n x n matrix that maps y to the predictions
+    X, y = draw_rows(250, n_targets=n_targets)
+    alphas = np.geomspace(1e-4, 1e2, 13)
+    model, _ = pipeline.fit(
+        ArrayDataset(X, y),
+        Gaussian(),
+        engine=SerialEngine(1),
+        n_components=40,
+        alpha="gcv",
+        alphas=alphas,
+        fit_intercept=fit_intercept,
+    )
+    Z, n = model.feature_map.transform(X), len(X)
+    for i, alpha in enumerate(alphas):
+        ridge = Ridge(alpha=alpha, fit_intercept=fit_intercept, solver="svd").fit(Z, np.eye(n))
+        hat = ridge.predict(Z)
+        residual = (y - hat.T @ y).reshape(n, -1)
+        gcv = (residual**2).mean(axis=0) / (1 - np.trace(hat) / n) ** 2
+        assert_allclose(model.selection["scores"][i], gcv, rtol=1e-8)
+        assert_allclose(model.selection["degrees_of_freedom"][i], np.trace(hat), rtol=1e-9)
+    assert_array_equal(model.selection["alphas"], alphas)
+
+
+def test_the_chosen_alpha_is_no_worse_than_any_of_the_path():
+    X, y = draw_rows(400)
+    model = plain_ridge(n_components=64, random_state=0).fit(X, y)
+    best = model.selection_["alphas"][model.selection_["scores"][:, 0].argmin()]
+    assert best / 10 <= model.alpha_ <= best * 10
+    at_best, chosen = (pipeline.solve(model.statistics_, alpha=[one]) for one in (best, model.alpha_))
+    assert chosen.selection.scores.min() <= at_best.selection.scores.min() * (1 + 1e-9)
+
+
+def test_a_given_alpha_leaves_no_path(fitted):
+    assert fitted.alpha_ == 0.1
+    assert fitted.selection_ == {}
+
+
+def test_integer_weights_repeat_rows():
+    X, y = draw_rows(200)
+    counts = np.random.default_rng(2).integers(0, 4, len(X))
+    kind = {"sample_weight_kind": "frequency"}
+    weighted = plain_ridge(n_components=32, length_scale=2.0, random_state=0, **kind).fit(X, y, counts)
+    repeated = plain_ridge(n_components=32, length_scale=2.0, random_state=0)
+    repeated.fit(np.repeat(X, counts, axis=0), np.repeat(y, counts))
+    assert_allclose(weighted.alpha_, repeated.alpha_, rtol=1e-5)  # Brent's own tolerance
+    assert_allclose(weighted.predict(X), repeated.predict(X), rtol=1e-6)
+
+
+def test_inputs_far_from_zero_are_standardised_before_they_are_float32(rows):
+    # seconds since 1970: float32 alone resolves two minutes
+    X, y = rows
+    near = plain_ridge(n_components=64, alpha=0.1, length_scale=2.0, random_state=0).fit(X, y)
+    far = plain_ridge(n_components=64, alpha=0.1, length_scale=2.0, random_state=0).fit(X + 1.7e9, y)
+    assert_allclose(far.predict(X + 1.7e9), near.predict(X), atol=1e-3 * y.std())
+
+
+def test_without_standardisation_the_length_scale_is_in_the_inputs_units(rows):
+    X, y = rows
+    scale = X.std(axis=0)
+    ours = plain_ridge(n_components=32, alpha=0.1, length_scale=2.0, random_state=0).fit(X, y)
+    plain = plain_ridge(
+        n_components=32, alpha=0.1, length_scale=2.0 * scale, standardize=False, random_state=0
+    ).fit(X - X.mean(axis=0), y)
+    assert_allclose(ours.predict(X), plain.predict(X - X.mean(axis=0)), atol=1e-4 * y.std())
+
+
+def test_the_laplacian_needs_the_iid_design(rows):
+    with pytest.raises(InvalidParameterError, match="iid"):
+        plain_ridge("laplacian", n_components=32).fit(*rows)
+    plain_ridge(Laplacian(3.0), n_components=32, design="iid", random_state=0).fit(*rows)
+
+
+def test_the_seed_decides_and_a_generator_gives_one(rows):
+    def predictions(random_state):
+        return plain_ridge(n_components=32, alpha=0.1, random_state=random_state).fit(*rows).predict(rows[0])
+
+    assert_array_equal(predictions(3), predictions(3))
+    assert_array_equal(predictions(np.random.default_rng(3)), predictions(np.random.default_rng(3)))
+    assert (predictions(3) != predictions(4)).any()
+    assert (predictions(None) != predictions(None)).any()
+
+
+def test_alpha_zero_on_a_singular_system_is_finite_and_warns_with_the_rank(rows):
+    X, y = rows
+    with pytest.warns(LinAlgWarning, match="rank"):
+        model = plain_ridge(n_components=512, alpha=0, length_scale=20.0, random_state=0).fit(X[:50], y[:50])
+    assert np.isfinite(model.predict(X)).all()
+
+
+# -- parameters ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"n_components": 0}, r"`n_components` is 0; expected an integer of at least 1"),
+        ({"n_components": -1}, r"`n_components` is -1; expected an integer of at least 1"),
+        ({"n_components": 2.5}, r"`n_components` is 2.5; expected an integer"),
+        ({"n_components": "8"}, r"`n_components` is '8'; expected 'auto', an integer, or several"),
+        ({"n_components": []}, r"`n_components` is empty"),
+        ({"n_components": [16, 3.5]}, r"`n_components` is 3.5; expected an integer"),
+        ({"n_components": True}, r"`n_components` is True; expected an integer"),
+        ({"length_scale": 0}, r"`length_scale`.* 0"),
+        ({"length_scale": -1.0}, r"`length_scale`.* -1\.0"),
+        ({"length_scale": [1.0, 2.0, -3.0, 4.0]}, r"`length_scale`.* -3\.0"),
+        ({"length_scale": [1.0, 2.0]}, r"`length_scale`.* 2 .* 4 "),
+        ({"length_scale": np.nan}, r"`length_scale`.* nan"),
+        ({"length_scale": "automatic"}, r"`length_scale` is 'automatic'; expected 'auto'"),
+        ({"alpha": -1}, r"`alpha` is -1; expected 'auto', 'gcv', .* a finite number of at least 0"),
+        ({"alpha": [0.1, -0.1]}, r"`alpha` is \[0.1, -0.1\]"),
+        ({"alpha": []}, r"`alpha` is \[\]"),
+        ({"alpha": np.inf}, r"`alpha` is inf"),
+        ({"alpha": np.nan}, r"`alpha` is nan"),
+        ({"alpha": "gvc"}, r"`alpha` is 'gvc'; expected 'auto'"),
+        ({"alpha": True}, r"`alpha` is True"),
+        ({"alpha": None}, r"`alpha` is None"),
+        ({"cv": 1}, r"`n_folds` is 1; expected an integer in \[2, "),
+        ({"cv": "five"}, r"`cv` is 'five'; expected a number of folds"),
+        ({"cv": True}, r"`cv` is True"),
+        ({"cv": 3, "alpha": 0}, r"`alpha` is 0; cross-validation needs numbers above 0"),
+        ({"cv": 3, "alpha": "gcv"}, r"`cv` is 3, which takes .* Leave one of them out"),
+        ({"n_components": [16, 32], "alpha": "evidence"}, r"`n_components` is \[16, 32\], which takes .*"),
+        ({"cv": TimeSeriesSplit(3)}, r"TimeSeriesSplit, whose splits do not hold out each row once"),
+        ({"cv": TimeFolds(2), "n_components": [8, 16]}, r"one split, whose error has no standard error"),
+        ({"kernel": "gausian"}, r"unknown `kernel` 'gausian' \(did you mean 'gaussian'\?\)"),
+        ({"kernel": 3}, r"unknown `kernel` 3"),
+        ({"kernel": Gaussian(2.0), "length_scale": 3.0}, r"`length_scale` is 3.0 beside .* give one of them"),
+        ({"design": "ortogonal"}, r"unknown `design` 'ortogonal' \(did you mean 'orthogonal'\?\)"),
+        ({"features": "nystroem"}, r"unknown `features` 'nystroem'; expected one of"),
+        ({"standardize": "yes"}, r"`standardize` is 'yes'; expected True, False, 'rank' or 'auto'"),
+        ({"fit_intercept": 1}, r"`fit_intercept` is 1; expected True or False"),
+        ({"random_state": "zero"}, r"`random_state`.* 'zero'"),
+        ({"random_state": -1}, r"`random_state`.* -1"),
+        ({"engine": "dask"}, r"`engine` is 'dask'; expected a SerialEngine"),
+    ],
+    ids=lambda value: str(value) if isinstance(value, dict) else "",
+)
+def test_a_bad_parameter_is_refused_at_fit_with_what_is_expected(rows, parameters, message):
+    model = plain_ridge(**{"n_components": 32, **parameters})  # the constructor only stores
+    with pytest.raises(InvalidParameterError, match=message) as caught:
+        model.fit(*rows)
+    assert isinstance(caught.value, ValueError)
+    assert "_fitted" not in vars(model)
+
+
+def test_folds_of_groups_without_groups_are_refused_before_a_pass(rows):
+    passes = []
+    model = plain_ridge(n_components=8, cv=GroupFolds(3), engine=SerialEngine(observers=[passes.append]))
+    with pytest.raises(DataError, match="no groups to cut folds by"):
+        model.fit(*rows)
+    assert not passes
+
+
+def test_a_bad_parameter_is_refused_before_the_data_are_read(rows):
+    with pytest.raises(InvalidParameterError, match="n_components"):
+        plain_ridge(n_components=0).fit(np.full((5, 2), np.nan), np.ones(5))
+
+
+# -- fit -----------------------------------------------------------------------------------------------
+
+
+def with_value(X, value):
+    X = X.copy()
+    X[7, 2] = value
+    return X
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        (lambda X, y: (X[:, 0], y), ValueError, r"(?s)Expected 2D array, got 1D array.*[Rr]eshape"),
+        (lambda X, y: (X[:0], y[:0]), ValueError, r"0 sample\(s\) .*minimum of 1 is required"),
+        (lambda X, y: (X[:, :0], y), ValueError, r"0 feature\(s\) .*minimum of 1 is required"),
+        (lambda X, y: (X[np.newaxis], y), ValueError, r"3"),
+        (lambda X, y: (X + 1j, y), ValueError, r"Complex data not supported"),
+        (lambda X, y: (X, y + 1j), ValueError, r"Complex data not supported"),
+        (lambda X, y: ([["a"] * 4] * len(X), y), ValueError, r"could not convert string"),
+        (lambda X, y: ([[{}] * 4] * len(X), y), TypeError, r"(float|number)"),
+        (lambda X, y: (with_value(X, np.nan), y), ValueError, r"Input X contains NaN"),
+        (lambda X, y: (with_value(X, np.inf), y), ValueError, r"Input X contains infinity"),
+        (lambda X, y: (X, [np.nan, *y[1:]]), ValueError, r"[Ii]nput y contains NaN"),
+        (lambda X, y: (X, [np.inf, *y[1:]]), ValueError, r"[Ii]nput y contains infinity"),
+        (lambda X, y: (X, None), ValueError, r"requires y to be passed"),
+        (lambda X, y: (X, y[:-1]), ValueError, r"inconsistent numbers of samples: \[300, 299\]"),
+        (lambda X, y: (X, y, -np.ones(len(y))), ValueError, r"[Nn]egative values .*sample_weight"),
+        (lambda X, y: (X, y, np.zeros(len(y))), ValueError, r"at least one non-zero"),
+        (lambda X, y: (X, y, np.full(len(y), np.nan)), ValueError, r"sample_weight contains NaN"),
+        (lambda X, y: (X, y, np.ones(3)), ValueError, r"sample_weight.shape == \(3,\)"),
+    ],
+    ids=[
+        "1-D X", "0 rows", "0 features", "3-D X", "complex X", "complex y", "strings", "objects",
+        "NaN in X", "Inf in X", "NaN in y", "Inf in y", "no y", "y of another length",
+        "negative weights", "weights all zero", "NaN weights", "weights of another length",
+    ],
+)  # fmt: skip
+def test_bad_rows_are_refused_in_scikit_learns_words(rows, change, error, message):
+    with pytest.raises(error, match=message):
+        plain_ridge(n_components=32).fit(*change(*rows))
+
+
+def test_a_value_that_float32_cannot_hold_is_refused_with_row_and_column(rows):
+    X, y = rows
+    message = r"too large for dtype\('float32'\): row 7, column 2 holds 1e\+100"
+    with pytest.raises(DataError, match=message):
+        plain_ridge(n_components=32, standardize=False).fit(with_value(X, 1e100), y)
+
+
+def test_numbers_as_objects_are_numbers(fitted, rows):
+    X, y = rows
+    again = plain_ridge(n_components=32, alpha=0.1, random_state=0).fit(X.astype(object), y.astype(object))
+    assert_array_equal(again.coef_, fitted.coef_)
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint16, np.int64, bool, np.float16, np.float32])
+def test_any_real_dtype_gives_the_coefficients_of_its_values(dtype):
+    X = np.random.default_rng(0).integers(0, 2 if dtype is bool else 100, (200, 3)).astype(dtype)
+    y = X.astype(float).sum(axis=1)
+    model = plain_ridge(n_components=32, alpha=0.1, random_state=0)
+    coefficients = clone(model).fit(X, y).coef_
+    assert_array_equal(coefficients, clone(model).fit(X.astype(np.float64), y).coef_)
+
+
+def test_one_row_and_constant_columns_fit(rows):
+    X, y = rows
+    one = plain_ridge(n_components=32, alpha=0.1, random_state=0).fit(X[:1], y[:1])
+    assert_allclose(one.predict(X[:1]), y[:1])
+    with pytest.raises(SolveError, match=r"n_samples=1 leaves no residual.*Give alpha, or more rows"):
+        plain_ridge(n_components=32).fit(X[:1], y[:1])
+    constant = plain_ridge(n_components=32, random_state=0).fit(np.ones((20, 2)), np.arange(20.0))
+    assert_allclose(constant.predict(np.ones((1, 2))), [9.5])
+
+
+def test_a_failed_fit_leaves_the_fit_before(rows):
+    X, y = rows
+    model = plain_ridge(n_components=32, alpha=0.1, random_state=0).fit(X, y)
+    before = model.predict(X)
+    with pytest.raises(ValueError, match="NaN"):
+        model.fit(with_value(X, np.nan), y)
+    assert_array_equal(model.predict(X), before)
+
+
+# -- predict and score ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", ["predict", "score"])
+def test_before_fit_there_is_nothing_to_ask(rows, method):
+    arguments = rows if method == "score" else rows[:1]
+    with pytest.raises(NotFittedError, match="RFFRidge instance is not fitted yet"):
+        getattr(RFFRidge(), method)(*arguments)
+
+
+@pytest.mark.parametrize(
+    "name", ["coef_", "intercept_", "alpha_", "statistics_", "selection_", "model_", "feature_map_"]
+)
+def test_fitted_attributes_are_missing_before_fit(name):
+    assert not hasattr(RFFRidge(), name)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda X: X[:, :3], r"X has 3 features, but RFFRidge is expecting 4 features as input"),
+        (lambda X: X[0], r"(?s)Expected 2D array, got 1D array"),
+        (lambda X: X[:0], r"0 sample\(s\)"),
+        (lambda X: with_value(X, np.nan), r"Input X contains NaN"),
+        (lambda X: with_value(X, -np.inf), r"Input X contains infinity"),
+        (lambda X: X * 1j, r"Complex data not supported"),
+        (lambda X: with_value(X, 1e100), r"row 7, column 2"),
+    ],
+    ids=["3 features", "1-D", "0 rows", "NaN", "Inf", "complex", "beyond float32"],
+)
+def test_bad_rows_to_predict_are_refused(fitted, rows, change, message):
+    with pytest.raises(ValueError, match=message):
+        fitted.predict(change(rows[0]))
+
+
+def test_other_column_names_are_refused_in_scikit_learns_words(rows):
+    X, y = rows
+    frame = pd.DataFrame(X, columns=list("abcd"))
+    model = plain_ridge(n_components=32, alpha=0.1, random_state=0).fit(frame, y)
+    with pytest.raises(ValueError, match=r"(?s)feature names should match.*unseen at fit time.*- e"):
+        model.predict(frame.rename(columns={"d": "e"}))
+    with pytest.raises(ValueError, match=r"(?s)feature names should match.*same order"):
+        model.predict(frame[list("dcba")])
+    with pytest.warns(UserWarning, match="X does not have valid feature names"):
+        model.predict(X)
+
+
+def test_each_row_is_predicted_the_same_in_whatever_company(fitted):
+    X = draw_rows(9000, seed=5)[0]
+    whole = fitted.predict(X)
+    for rows in (slice(0, 1), slice(17, 29), slice(4095, 4097), slice(8999, 9000), slice(1, None)):
+        assert_allclose(fitted.predict(X[rows]), whole[rows], rtol=1e-6)
+
+
+def test_the_score_is_r2(fitted, rows):
+    X, y = rows
+    weights = np.linspace(0, 1, len(y))
+    residual = y - fitted.predict(X)
+    spread = y - np.average(y, weights=weights)
+    expected = 1 - (weights @ residual**2) / (weights @ spread**2)
+    assert fitted.score(X, y, weights) == pytest.approx(expected, rel=1e-12)
+
+
+# -- rows that come in pieces --------------------------------------------------------------------------
+
+N_FIRST = 60  # rows of the first call, which fixes what is standardised and subtracted
+
+
+@given(
+    cuts=st.lists(st.integers(N_FIRST + 1, 299), max_size=4, unique=True),
+    order=st.randoms(use_true_random=False),
+)
+@settings(max_examples=10)
+def test_pieces_in_any_order_have_the_same_bits_and_agree_with_all_rows_at_once(cuts, order):
+    X, y = draw_rows(n_targets=2)
+
+    def fit_in(pieces):
+        model = plain_ridge(n_components=32, alpha=0.1, length_scale=3.0, random_state=0)
+        for piece in [slice(0, N_FIRST), *pieces]:
+            model.partial_fit(X[piece], y[piece])
+        return model
+
+    edges = [N_FIRST, *sorted(cuts), len(X)]
+    pieces = [slice(*edge) for edge in itertools.pairwise(edges)]
+    shuffled = order.sample(pieces, len(pieces))
+    pieced, once = fit_in(pieces), fit_in([slice(N_FIRST, len(X))])
+    assert fit_in(shuffled).statistics_ == pieced.statistics_
+    # Tiles begin anew in each piece and their products are rounded, here to a grid of 2^-49
+    assert pieced.statistics_.n_samples == once.statistics_.n_samples == len(X)
+    assert_allclose(pieced.statistics_.ZtZ(), once.statistics_.ZtZ(), rtol=0, atol=1e-12)
+    assert_allclose(pieced.predict(X), once.predict(X), rtol=1e-9)
+
+
+def test_pieces_of_whole_tiles_have_the_bits_of_all_rows_at_once():
+    X, y = draw_rows(3 * 4096 + 100, n_targets=2)
+    once, pieced = (plain_ridge(n_components=32, alpha=0.1, random_state=0) for _ in range(2))
+    once.partial_fit(X[:100], y[:100]).partial_fit(X[100:], y[100:])
+    pieced.partial_fit(X[:100], y[:100])
+    for start in (100 + 2 * 4096, 100, 100 + 4096):
+        pieced.partial_fit(X[start : start + 4096], y[start : start + 4096])
+    assert pieced.statistics_ == once.statistics_
+    assert_array_equal(pieced.coef_, once.coef_)
+
+
+def test_added_rows_are_in_the_coefficients(rows):
+    X, y = rows
+    model = plain_ridge(n_components=32, alpha=0.1, random_state=0)
+    model.partial_fit(X[:100], y[:100]).partial_fit(X[100:], y[100:])
+    assert_same_ridge(model, X, y)
+
+
+def test_forgotten_rows_leave_no_trace_but_the_first_calls_grid(rows):
+    X, y = rows
+    model = plain_ridge(n_components=32, random_state=0)
+    kept = clone(model).partial_fit(X[:200], y[:200])
+    both = clone(model).partial_fit(X[:200], y[:200]).partial_fit(X[200:], y[200:])
+    added = both.statistics_ - kept.statistics_
+    assert added.n_samples == 100
+    assert both.statistics_ - added == kept.statistics_
+    assert kept.statistics_ + added == both.statistics_
+
+
+def test_solving_waits_until_the_coefficients_are_asked_for(rows, monkeypatch):
+    X, y = rows
+    model = plain_ridge(n_components=32, random_state=0).partial_fit(X[:100], y[:100])
+    solves = []
+    solve = pipeline.solve
+    monkeypatch.setattr(pipeline, "solve", lambda *args, **kwargs: solves.append(1) or solve(*args, **kwargs))
+    for start in range(100, 300, 50):
+        model.partial_fit(X[start : start + 50], y[start : start + 50])
+    assert model.statistics_.n_samples == 300
+    assert not solves
+    _ = model.coef_, model.intercept_, model.alpha_, model.predict(X)
+    assert len(solves) == 1
+
+
+def test_a_loaded_model_goes_on_where_it_was_stored(rows):
+    X, y = rows
+    given = {"random_state": 0, "sample_weight_kind": "frequency"}
+    model = plain_ridge(n_components=32, **given).partial_fit(X[:100], y[:100])
+    save_model(model, "memory://goes-on")
+    loaded = load_model("memory://goes-on").partial_fit(X[100:], y[100:])
+    assert loaded.sample_weight_kind == "frequency"
+    model.partial_fit(X[100:], y[100:])
+    assert loaded.statistics_ == model.statistics_
+    assert_array_equal(loaded.predict(X), model.predict(X))
+
+
+def test_a_model_stored_without_statistics_says_that_it_cannot_go_on(rows):
+    X, y = rows
+    save_model(plain_ridge(n_components=32, random_state=0).fit(X, y), "memory://no-sums", statistics=False)
+    loaded = load_model("memory://no-sums")
+    assert not hasattr(loaded, "statistics_")
+    with pytest.raises(StatisticsError, match=r"stored without its statistics.*`statistics=True`"):
+        loaded.partial_fit(X, y)
+
+
+def test_weights_beyond_the_first_calls_grid_are_refused_with_the_largest(rows):
+    X, y = rows
+    weights = np.full(len(y), 3.0)
+    model = plain_ridge(n_components=32, random_state=0).partial_fit(X, y, weights)
+    model.partial_fit(X, y, weights + 1.0)  # 4 = 2², the head-room
+    with pytest.raises(DataError, match=r"sample_weight is 4.5 in row 2, above 4, the largest"):
+        model.partial_fit(X, y, np.where(np.arange(len(y)) == 2, 4.5, 1.0))
+    assert model.statistics_.n_samples == 600
+
+
+@pytest.mark.parametrize("n_targets", [1, 2], ids=["one column", "two columns"])
+def test_other_targets_than_the_first_calls_are_refused(rows, n_targets):
+    X, y = rows
+    model = plain_ridge(n_components=32, random_state=0).partial_fit(X, y)
+    message = rf"y has {n_targets} targets .*the first call had 1 \(vector: True\)"
+    with pytest.raises(DataError, match=message):
+        model.partial_fit(X, np.column_stack([y] * n_targets))
+
+
+def test_other_columns_than_the_first_calls_are_refused(rows):
+    X, y = rows
+    model = plain_ridge(n_components=32, random_state=0).partial_fit(X, y)
+    with pytest.raises(ValueError, match="X has 3 features, but RFFRidge is expecting 4"):
+        model.partial_fit(X[:, :3], y)
+    assert model.statistics_.n_samples == len(X)
+
+
+def test_statistics_of_other_features_do_not_add_up(rows):
+    one, other = (plain_ridge(n_components=32, random_state=seed).fit(*rows).statistics_ for seed in (0, 1))
+    with pytest.raises(StatisticsError, match="feature_digest"):
+        _ = one + other
+
+
+def test_fit_forgets_what_partial_fit_has_added(rows):
+    X, y = rows
+    model = plain_ridge(n_components=32, alpha=0.1, random_state=0)
+    model.partial_fit(X[:100], y[:100]).partial_fit(X[100:], y[100:])
+    assert_array_equal(model.fit(X, y).coef_, clone(model).fit(X, y).coef_)
+
+
+def test_ordinary_fits_warn_of_nothing(rows):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        plain_ridge(n_components=64, random_state=0).fit(*rows)

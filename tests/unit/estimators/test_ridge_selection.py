@@ -1,0 +1,369 @@
+"""Choosing alpha and the number of components by k-fold cross-validation, from one pass."""
+
+import numpy as np
+import pytest
+import zarr
+from scipy.stats import norm
+from sklearn.linear_model import Ridge
+from sklearn.model_selection import GroupKFold, KFold
+
+from rff_dist import RFFRidge, SerialEngine, load_model, save_model, write_dataset
+from rff_dist.data.folds import GroupFolds, HashFolds, PredefinedFolds, TimeFolds
+from rff_dist.data.labelled import GroupedDataset
+from rff_dist.data.memory import ArrayDataset
+from rff_dist.engines.progress import PassStarted
+from rff_dist.errors import DataError
+from rff_dist.ridge import predict as prediction
+from rff_dist.ridge.fit import prepare_folds
+from rff_dist.storage.columns import as_column
+from tests.plain import plain_ridge
+
+ALPHAS = np.logspace(-4, 2, 7)
+
+
+@pytest.fixture(scope="module")
+def problem():
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((1500, 3))
+    y = np.c_[np.sin(2 * X[:, 0]) * X[:, 1], 5 * X[:, 2] ** 2] + 0.3 * rng.standard_normal((1500, 2))
+    return X, y, rng.uniform(0.2, 2.0, 1500)
+
+
+def brute_force(model, X, y, weight, fold_of_row, splits, width):
+    """Mean squared errors of scikit-learn's Ridge, refitted for each split and alpha on the explicit Z."""
+    Z = model.feature_map_.transform(X) * np.sqrt(model.n_components_ / width)
+    Z = Z[:, :width]
+    errors = np.empty((len(splits), len(ALPHAS), y.shape[1]))
+    for i, (training, validation) in enumerate(splits):
+        train, test = np.isin(fold_of_row, training), fold_of_row == validation
+        for j, alpha in enumerate(ALPHAS):
+            ridge = Ridge(alpha, solver="cholesky").fit(Z[train], y[train], sample_weight=weight[train])
+            errors[i, j] = np.average((y[test] - ridge.predict(Z[test])) ** 2, axis=0, weights=weight[test])
+    return errors
+
+
+@pytest.mark.filterwarnings("ignore:alpha=.* was chosen by cv, but it is the smallest")
+@pytest.mark.parametrize("cv", [HashFolds(3, seed=1), TimeFolds(4), GroupFolds(3)])
+def test_the_whole_table_is_what_refitting_gives(problem, cv):
+    X, y, weight = problem
+    groups = np.arange(1500) % 31
+    model = plain_ridge(n_components=[64, 90], alpha=ALPHAS, cv=cv, random_state=0)
+    model.fit(X, y, sample_weight=weight, groups=groups)
+    wide = plain_ridge(n_components=90, alpha=1.0, random_state=0).fit(X, y, sample_weight=weight)
+    if isinstance(cv, GroupFolds):
+        cv = cv.balanced(*np.unique(groups, return_counts=True))
+    fold_of_row = cv.assign(0, 1500, n_samples=1500, groups=groups)
+    table = model.selection_
+    assert table["cv_n_components"].tolist() == [64, 90]
+    for place, width in enumerate([64, 90]):
+        expected = brute_force(wide, X, y, weight, fold_of_row, cv.splits, width)
+        np.testing.assert_allclose(table["cv_errors"][:, place], expected, rtol=1e-8)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_ten_groups_make_five_folds_in_memory_and_stored_with_their_held_out_rows(problem, seed):
+    X, y, weight = problem
+    groups = np.random.default_rng(seed).integers(0, 10, 1500).astype(float)
+    stored = write_dataset(
+        "memory://ten-groups", X, y, sample_weight=weight, groups=groups, chunk_rows=97, overwrite=True
+    )
+    options = {"n_components": 16, "cv": GroupFolds(5, seed), "conformal": True, "random_state": 0}
+    here = plain_ridge(**options).fit(X, y, sample_weight=weight, groups=groups)
+    there = plain_ridge(**options).fit(stored, groups="groups")
+    np.testing.assert_array_equal(here.selection_["cv_errors"], there.selection_["cv_errors"])
+    assert here.selection_["cv_errors"].shape[0] == 5
+    assert here.model_.card["folds"] == {"kind": "GroupFolds", "n_folds": 5, "seed": seed}
+    sizes = np.bincount(groups.astype(int))
+    split = GroupFolds(5, seed).balanced(np.arange(10), sizes)
+    rows = Ridge(here.alpha_, solver="cholesky")
+    Z, fold = here.feature_map_.transform(X), split.assign(0, 1500, n_samples=1500, groups=groups.astype(int))
+    off = np.empty(y.shape)
+    for held_out in range(5):
+        train = fold != held_out
+        fitted = rows.fit(Z[train], y[train], sample_weight=weight[train])
+        off[~train] = np.abs(y[~train] - fitted.predict(Z[~train]))
+    wide = here.model_.held_out.quantile(0.9)
+    np.testing.assert_allclose(wide, np.sort(off, axis=0)[int(np.ceil(1501 * 0.9)) - 1], rtol=0.012)  # bins
+
+
+def test_groups_without_weight_fill_no_fold(problem):
+    X, y, _ = problem
+    groups = np.arange(1500) % 8
+    weight = (groups < 4).astype(float)
+    fitted = RFFRidge(n_components=16, cv=GroupFolds(4), random_state=0)
+    assert np.isfinite(fitted.fit(X, y, sample_weight=weight, groups=groups).selection_["cv_errors"]).all()
+    with pytest.raises(DataError, match="4 groups of rows with weight"):
+        fitted.set_params(cv=GroupFolds(5)).fit(X, y, sample_weight=weight, groups=groups)
+
+
+def test_more_groups_than_are_balanced_are_cut_by_their_hashes(problem, monkeypatch):
+    X, y, _ = problem
+    groups = np.arange(1500) % 40
+    monkeypatch.setattr("rff_dist.ridge.fit.MAX_BALANCED_GROUPS", 39)
+    dataset = GroupedDataset(ArrayDataset(X, y), as_column(groups))
+    assert prepare_folds(dataset, GroupFolds(3), engine=SerialEngine(1)) == GroupFolds(3)
+    monkeypatch.setattr("rff_dist.ridge.fit.MAX_BALANCED_GROUPS", 40)
+    expected = GroupFolds(3).balanced(*np.unique(groups, return_counts=True))
+    assert prepare_folds(dataset, GroupFolds(3), engine=SerialEngine(1)) == expected
+
+
+def test_the_fit_is_the_one_at_the_chosen_width_and_alpha(problem):
+    X, y, weight = problem
+    chosen = plain_ridge(n_components=[16, 64, 128], cv=4, random_state=0).fit(X, y, sample_weight=weight)
+    assert chosen.n_components_ in (16, 64, 128)
+    direct = plain_ridge(n_components=chosen.n_components_, alpha=chosen.alpha_, random_state=0)
+    direct.fit(X, y, sample_weight=weight)
+    assert chosen.feature_map_.digest() == direct.feature_map_.digest()
+    assert chosen.statistics_.n_samples == 1500
+    np.testing.assert_allclose(chosen.coef_, direct.coef_, rtol=1e-6, atol=1e-9)
+    np.testing.assert_allclose(chosen.predict(X), direct.predict(X), rtol=1e-8, atol=1e-8)
+
+
+def test_of_several_the_fewest_components_within_a_standard_error_is_taken(problem):
+    X = problem[0][:400]
+    y = np.sin(X[:, 0]) + 0.5 * np.random.default_rng(1).standard_normal(len(X))
+    widths = [32, 64, 128, 256, 512, 1024, 2048]
+    model = plain_ridge(n_components=widths, random_state=0).fit(X, y)
+    table = model.selection_
+    assert table["cv_n_components"].tolist() == widths
+    best = table["cv_mean"][..., 0].min(axis=1)
+    width, alpha = np.unravel_index(table["cv_mean"][..., 0].argmin(), table["cv_mean"].shape[:2])
+    limit = best.min() + table["cv_standard_error"][width, alpha, 0]
+    assert model.n_components_ == table["cv_n_components"][np.argmax(best <= limit)] < 2048
+
+
+@pytest.mark.parametrize("per_target", [False, True])
+def test_one_standard_error_takes_a_larger_alpha(problem, per_target):
+    X, y, _ = problem
+    options = {"n_components": 64, "alpha_per_target": per_target, "random_state": 0}
+    least = plain_ridge(alpha="cv", **options).fit(X, y)
+    careful = plain_ridge(alpha="cv-1se", **options).fit(X, y)
+    np.testing.assert_array_equal(least.selection_["cv_errors"], careful.selection_["cv_errors"])
+    assert np.all(careful.alpha_ > least.alpha_)
+    np.testing.assert_array_equal(plain_ridge(cv=5, **options).fit(X, y).alpha_, least.alpha_)
+
+
+@pytest.mark.filterwarnings("ignore:alpha=.* was chosen by cv, but it is the smallest")
+@pytest.mark.parametrize("splitter", [KFold(3, shuffle=True, random_state=0), GroupKFold(3)])
+def test_scikit_learn_s_splitters_hold_out_the_rows_they_say(problem, splitter):
+    X, y, weight = problem
+    groups = np.arange(1500) % 31 if isinstance(splitter, GroupKFold) else None
+    splits = list(splitter.split(X, y, groups))
+    fold_of_row = np.empty(1500, int)
+    for i, (_, test) in enumerate(splits):
+        fold_of_row[test] = i
+    models = [
+        plain_ridge(n_components=32, alpha=ALPHAS, cv=cv, random_state=0).fit(X, y, weight, groups)
+        for cv in (splitter, splits)
+    ]
+    expected = brute_force(models[0], X, y, weight, fold_of_row, PredefinedFolds(3).splits, 32)
+    for model in models:
+        np.testing.assert_allclose(model.selection_["cv_errors"][:, 0], expected, rtol=1e-8)
+
+
+def test_a_table_takes_one_reading_of_the_data_after_the_moments(problem):
+    X, y, _ = problem
+    passes = []
+    engine = SerialEngine(
+        1, observers=[lambda event: isinstance(event, PassStarted) and passes.append(event)]
+    )
+    plain_ridge(n_components=[16, 32, 64], cv=5, engine=engine, random_state=0).fit(X, y)
+    assert [event.label for event in passes] == ["inspect", "accumulate"]
+
+
+def test_groups_are_found_by_name_in_a_stored_dataset(problem, tmp_path):
+    X, y, _ = problem
+    groups = np.arange(1500) % 31
+    write_dataset(tmp_path / "data.zarr", X, y, groups=groups)
+    parameters = {"n_components": 32, "cv": GroupFolds(3), "random_state": 0}
+    stored = plain_ridge(**parameters).fit(str(tmp_path / "data.zarr"), groups="groups")
+    here = plain_ridge(**parameters).fit(X, y, groups=groups)
+    np.testing.assert_allclose(stored.selection_["cv_errors"], here.selection_["cv_errors"], rtol=1e-6)
+
+
+def test_a_stored_model_keeps_the_table_and_its_folds(problem, tmp_path):
+    X, y, _ = problem
+    model = plain_ridge(n_components=[16, 32], cv=HashFolds(3, seed=2), random_state=0).fit(X, y)
+    save_model(model, tmp_path / "model")
+    loaded = load_model(tmp_path / "model")
+    assert loaded.selection_.keys() == model.selection_.keys()
+    for name, values in model.selection_.items():
+        np.testing.assert_array_equal(loaded.selection_[name], values)
+    assert loaded.model_.card["folds"] == {"kind": "HashFolds", "n_folds": 3, "seed": 2}
+    assert loaded.cv == HashFolds(3, seed=2)
+    np.testing.assert_array_equal(loaded.predict(X), model.predict(X))
+
+
+def test_rows_added_later_keep_what_was_chosen(problem, tmp_path):
+    X, y, _ = problem
+    model = plain_ridge(n_components=[16, 32], cv=3, random_state=0).fit(X[:1000], y[:1000])
+    alpha, width = model.alpha_, model.n_components_
+    save_model(model, tmp_path / "model")
+    for one in (model, load_model(tmp_path / "model")):
+        one.partial_fit(X[1000:], y[1000:])
+        np.testing.assert_array_equal(one.alpha_, alpha)
+        assert one.n_components_ == width
+        assert one.statistics_.n_samples == 1500
+
+
+# -- intervals -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def skewed():
+    """Rows whose noise is far from normal: exponential, less its mean, times three."""
+    rng = np.random.default_rng(5)
+    X = rng.uniform(-2, 2, (6000, 2))
+    return X, np.sin(2 * X[:, 0]) + X[:, 1] + 3 * (rng.exponential(size=6000) ** 2 - 2.0)
+
+
+def test_conformal_intervals_cover_what_normal_ones_do_not(skewed, tmp_path):
+    X, y = skewed
+    parameters = {"n_components": 64, "random_state": 0}
+    conformal = plain_ridge(conformal=True, **parameters).fit(X[:3000], y[:3000])
+    normal = plain_ridge(**parameters).fit(X[:3000], y[:3000])
+
+    def coverage(model, asked):
+        lower, upper = model.predict_interval(X[3000:], coverage=asked)
+        return np.mean((lower <= y[3000:]) & (y[3000:] <= upper))
+
+    for asked in (0.5, 0.8, 0.9, 0.99):
+        # binomial errors of 3,000 calibrating and 3,000 tested rows; quantiles are up to 1.1 % too large
+        assert coverage(conformal, asked) == pytest.approx(
+            asked, abs=4 * np.sqrt(2 * asked * (1 - asked) / 3000)
+        )
+    assert coverage(normal, 0.5) > 0.8
+    save_model(conformal, tmp_path / "model")
+    for ends, again in zip(
+        conformal.predict_interval(X[:9]), load_model(tmp_path / "model").predict_interval(X[:9]), strict=True
+    ):
+        np.testing.assert_array_equal(ends, again)
+    width = np.subtract(*conformal.predict_interval(X[:9])[::-1])
+    np.testing.assert_allclose(width, width[0])
+    conformal.partial_fit(X[3000:], y[3000:])
+    np.testing.assert_allclose(np.subtract(*conformal.predict_interval(X[:9])[::-1]), width)
+
+
+def test_intervals_without_scores_are_those_of_the_normal_law(problem):
+    X, y, _ = problem
+    model = plain_ridge(n_components=32, random_state=0).fit(X, y)
+    mean, std = model.predict(X[:20], return_std=True)
+    lower, upper = model.predict_interval(X[:20], coverage=0.9)
+    np.testing.assert_allclose(lower, norm.ppf(0.05, mean, std), rtol=1e-12)
+    np.testing.assert_allclose(upper, norm.ppf(0.95, mean, std), rtol=1e-12)
+    for coverage in (0.0, 1.0, -1, np.nan):
+        with pytest.raises(ValueError, match=r"`coverage` is .*expected a number in"):
+            model.predict_interval(X[:20], coverage=coverage)
+
+
+@pytest.mark.parametrize("conformal", [False, True])
+def test_intervals_are_written_beside_predictions(problem, tmp_path, conformal):
+    X, y, _ = problem
+    model = plain_ridge(n_components=32, conformal=conformal, random_state=0).fit(X, y)
+    dataset = write_dataset(tmp_path / "data.zarr", X)
+    engine = SerialEngine(1)
+    prediction.predict(dataset, model.model_, tmp_path / "out", engine=engine, std=True, coverage=0.8)
+    written = zarr.open_group(tmp_path / "out", mode="r")
+    mean, std = model.predict(X, return_std=True)
+    lower, upper = model.predict_interval(X, coverage=0.8)
+    for name, expected in {
+        "predictions": mean,
+        "standard_deviations": std,
+        "lower": lower,
+        "upper": upper,
+    }.items():
+        np.testing.assert_allclose(written[name][:], expected, rtol=1e-12)
+    prediction.predict(dataset, model.model_, tmp_path / "ends", engine=engine, coverage=0.8)
+    assert sorted(zarr.open_group(tmp_path / "ends", mode="r").array_keys()) == [
+        "lower",
+        "predictions",
+        "upper",
+    ]
+
+
+def test_a_fold_without_rows_is_named(problem):
+    X, y, _ = problem
+    with pytest.raises(ValueError, match=r"fold \d of PredefinedFolds.* has no rows"):
+        plain_ridge(n_components=16, cv=PredefinedFolds(5), random_state=0).fit(
+            X, y, groups=np.zeros(1500, int)
+        )
+
+
+@pytest.fixture(scope="module")
+def unlike():
+    """Two targets of noise 0.01 and 3, and a constant one."""
+    rng = np.random.default_rng(3)
+    X = rng.uniform(-2, 2, (1000, 2))
+    clean = np.c_[np.sin(3 * X[:, 0]) * X[:, 1], np.cos(2 * X[:, 1]), np.full(1000, 4.0)]
+    return X, clean + rng.standard_normal((1000, 3)) * [0.01, 3.0, 0.0], clean
+
+
+@pytest.mark.filterwarnings("ignore:alpha=.* was chosen by")  # one target has hardly any noise
+@pytest.mark.parametrize("alpha", ["cv", "cv-1se", "gcv", "evidence", "press", ALPHAS], ids=str)
+def test_each_target_has_the_alpha_and_the_deviation_of_a_fit_of_it_alone(unlike, alpha, tmp_path):
+    X, y, _ = unlike
+    options = {"n_components": 64, "alpha": alpha, "random_state": 0}
+    both = plain_ridge(**options, alpha_per_target=True).fit(X, y[:, :2])
+    alone = [plain_ridge(**options).fit(X, y[:, target]) for target in range(2)]
+    # the bounded search ends within 1e-3 of log alpha of the same minimum
+    np.testing.assert_allclose(both.alpha_, [one.alpha_ for one in alone], rtol=1e-6)
+    assert both.alpha_[1] > 3 * both.alpha_[0]
+    expected = [one.predict(X, return_std=True) for one in alone]
+    for found, column in zip(both.predict(X, return_std=True), zip(*expected, strict=True), strict=True):
+        np.testing.assert_allclose(found, np.column_stack(column), rtol=1e-6, atol=1e-8)
+    save_model(both, tmp_path / "model")
+    loaded = load_model(tmp_path / "model")
+    np.testing.assert_array_equal(loaded.alpha_, both.alpha_)
+    np.testing.assert_array_equal(loaded.predict(X, return_std=True)[1], both.predict(X, return_std=True)[1])
+
+
+@pytest.mark.filterwarnings("ignore:alpha=.* was chosen by")  # one target has hardly any noise
+def test_targets_of_unlike_noise_get_their_own_alphas_by_default(unlike):
+    X, y, clean = unlike
+    fits = {
+        kind: plain_ridge(n_components=128, cv=5, alpha_per_target=kind, random_state=0).fit(X, y)
+        for kind in ("auto", True, False)
+    }
+    errors = {kind: np.sqrt(np.mean((fit.predict(X) - clean) ** 2, axis=0)) for kind, fit in fits.items()}
+    assert isinstance(fits[False].alpha_, float)
+    assert fits["auto"].alpha_.shape == (3,)
+    assert errors["auto"][1] < 0.8 * errors[False][1]  # measured: 0.42 for 0.64
+    assert errors["auto"][0] < 1.1 * errors[False][0]
+    table = fits[True].selection_
+    np.testing.assert_array_equal(
+        fits[True].alpha_[:2], table["cv_alphas"][table["cv_mean"][0, :, :2].argmin(axis=0)]
+    )
+
+
+@pytest.mark.filterwarnings("ignore:alpha=.* was chosen by")  # 64 components follow too little
+@pytest.mark.parametrize("alpha", ["cv", "gcv", "press"])
+def test_targets_that_are_alike_share_one_alpha(unlike, alpha):
+    X, _, clean = unlike
+    noise = np.random.default_rng(4).standard_normal((1000, 3))
+    alike = clean[:, [0, 0, 0]] + 0.3 * noise
+    assert isinstance(plain_ridge(n_components=64, alpha=alpha, random_state=0).fit(X, alike).alpha_, float)
+
+
+@pytest.mark.filterwarnings("ignore:alpha=.* was chosen by cv, but it is the smallest")
+def test_own_alphas_stay_when_rows_are_added_and_are_those_of_the_held_out_models(unlike):
+    X, y, _ = unlike
+    model = plain_ridge(n_components=64, cv=4, alpha=ALPHAS, conformal=True, random_state=0).fit(X, y)
+    fold = HashFolds(4).assign(0, 1000, n_samples=1000, groups=None)
+    Z, off = model.feature_map_.transform(X), np.empty(y.shape)
+    for held_out in range(4):
+        train = fold != held_out
+        ridge = Ridge(model.alpha_, solver="cholesky").fit(Z[train], y[train])
+        off[~train] = np.abs(y[~train] - ridge.predict(Z[~train]))
+    quantile = np.sort(off[:, :2], axis=0)[int(np.ceil(1001 * 0.9)) - 1]
+    np.testing.assert_allclose(model.model_.held_out.quantile(0.9)[:2], quantile, rtol=0.012)  # the bins
+    before = model.alpha_
+    model.partial_fit(X[:100], y[:100])
+    np.testing.assert_array_equal(model.alpha_, before)
+    twice = np.r_[np.arange(1000), np.arange(100)]
+    expected = Ridge(before, solver="cholesky").fit(Z[twice], y[twice])
+    np.testing.assert_allclose(model.predict(X), expected.predict(Z), rtol=1e-8, atol=1e-8)
+
+
+def test_what_is_no_truth_value_is_refused(unlike):
+    with pytest.raises(ValueError, match="`alpha_per_target` is 'each'; expected True, False or 'auto'"):
+        plain_ridge(n_components=8, alpha_per_target="each").fit(*unlike[:2])

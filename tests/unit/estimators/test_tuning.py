@@ -1,0 +1,151 @@
+import numpy as np
+import pytest
+
+from rff_dist import Gaussian, Linear, Matern, RFFSampler, tune_length_scales, write_dataset
+from rff_dist.data.memory import ArrayDataset
+from rff_dist.engines.serial import SerialEngine
+from rff_dist.errors import DataError, InvalidParameterError
+from rff_dist.features import for_dataset
+from rff_dist.features.evidence import maximize_evidence
+from rff_dist.ridge import fit as pipeline
+from tests.plain import plain_ridge
+
+QUICK = {"n_components": 64, "n_starts": 2}
+
+
+def rows(n_samples=300, seed=0):
+    rng = np.random.default_rng(seed)
+    X = rng.uniform(-3, 3, (n_samples, 3)) * [1.0, 10.0, 0.1] + [5.0, 0.0, 0.0]
+    return X, np.sin(X[:, 0]) + 0.1 * rng.standard_normal(n_samples)
+
+
+def test_arrays_are_standardised_as_the_estimator_does():
+    X, y = rows()
+    tuned = tune_length_scales("matern", X, y, **QUICK)
+    direct = maximize_evidence(Matern(), (X - X.mean(axis=0)) / X.std(axis=0), y[:, np.newaxis], **QUICK)
+    assert tuned.length_scale == pytest.approx(direct.length_scale, rel=1e-4)
+    assert tuned.alpha == pytest.approx(direct.alpha, rel=1e-4)
+
+
+def test_length_scales_without_standardisation_are_in_the_inputs_units():
+    X, y = rows()
+    inside = np.asarray(tune_length_scales(Gaussian(), X, y, **QUICK).length_scale) * X.std(axis=0)
+    outside = tune_length_scales(Gaussian(), X, y, standardize=False, **QUICK).length_scale
+    assert outside == pytest.approx(inside, rel=1e-3)
+
+
+def test_a_dataset_gives_what_its_arrays_give():
+    X, y = rows()
+    weight = np.tile([1.0, 2.0, 0.0], 100)
+    dataset = write_dataset("memory://tuning-test", X, y, sample_weight=weight, overwrite=True)
+    stored = tune_length_scales("gaussian", dataset, **QUICK)
+    assert stored == tune_length_scales("gaussian", X, y, weight, **QUICK)
+    assert stored.n_samples == 200
+
+
+def test_rows_without_weight_change_nothing():
+    X, y = rows()
+    weight = np.r_[np.ones(200), np.zeros(100)]
+    wild = np.where(weight > 0, y, 1e6)
+    hidden = tune_length_scales("gaussian", X, wild, weight, standardize=False, **QUICK)
+    alone = tune_length_scales("gaussian", X[:200], y[:200], standardize=False, **QUICK)
+    assert hidden.length_scale == pytest.approx(alone.length_scale, rel=1e-6)
+
+
+def test_a_sample_has_as_many_rows_as_asked():
+    X, y = rows()
+    assert tune_length_scales("gaussian", X, y, n_samples=50, **QUICK).n_samples == 50
+
+
+def test_the_result_does_not_depend_on_the_kernels_own_length_scale():
+    X, y = rows()
+    assert tune_length_scales(Gaussian(7.0), X, y, **QUICK) == tune_length_scales("gaussian", X, y, **QUICK)
+
+
+def test_several_targets_share_their_length_scales():
+    X, y = rows()
+    both = tune_length_scales("gaussian", X, np.stack([y, 1e3 * y], axis=1), **QUICK)
+    one = tune_length_scales("gaussian", X, y, **QUICK)
+    assert both.length_scale == pytest.approx(one.length_scale, rel=1e-2)
+    assert both.noise_variance[1] == pytest.approx(1e6 * both.noise_variance[0], rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"n_samples": 0}, "n_samples"),
+        ({"n_components": 5}, "even"),
+        ({"n_starts": 1.5}, "n_starts"),
+        ({"per_feature": "yes"}, "per_feature"),
+        ({"kernel": Gaussian() + Linear()}, "kernels of one length scale"),
+        ({"random_state": "zero"}, "random_state"),
+    ],
+)
+def test_wrong_parameters_are_refused(wrong, words):
+    X, y = rows()
+    with pytest.raises(InvalidParameterError, match=words):
+        tune_length_scales(**{"kernel": "gaussian", "X": X, "y": y, **wrong})
+
+
+def test_data_without_targets_are_refused():
+    with pytest.raises(DataError, match="needs targets"):
+        tune_length_scales("gaussian", rows()[0])
+
+
+def test_targets_beside_a_dataset_are_refused():
+    X, y = rows()
+    with pytest.raises(DataError, match="belong to the dataset"):
+        tune_length_scales("gaussian", ArrayDataset(X, y), y)
+
+
+@pytest.mark.parametrize("column", ["X", "y"])
+def test_values_that_are_not_finite_are_named(column):
+    X, y = rows()
+    (X[7] if column == "X" else y[7:8])[:] = np.nan
+    with pytest.raises(DataError, match=f"{column} contains NaN or infinity: row 7"):
+        for_dataset.tune(ArrayDataset(X, y), Gaussian(), standardizer=None, seed=0)
+
+
+class TestInFits:
+    def test_the_estimator_tunes_as_the_function_does(self):
+        X, y = rows()
+        model = plain_ridge("matern", length_scale="evidence", n_components=64, random_state=3).fit(X, y)
+        tuned = tune_length_scales("matern", X, y, random_state=3)
+        assert model.length_scale_ == tuned.length_scale
+        assert model.feature_map_.spec.kernel == tuned.kernel
+
+    def test_a_kernel_object_keeps_its_shape_and_gets_new_length_scales(self):
+        X, y = rows()
+        kernel = Matern(9.0, nu=2.5)
+        model = plain_ridge(kernel, length_scale="evidence", n_components=64, random_state=0).fit(X, y)
+        assert model.feature_map_.spec.kernel.nu == 2.5
+        assert min(model.length_scale_[1:]) > 5 * model.length_scale_[0]
+
+    def test_irrelevant_columns_cost_less_than_with_one_width(self):
+        X, y = rows()
+        new = rows(seed=1)[0]
+        scores = [
+            plain_ridge("gaussian", length_scale=choice, n_components=64, random_state=0)
+            .fit(X, y)
+            .score(new, np.sin(new[:, 0]))
+            for choice in ("median", "evidence")
+        ]
+        assert 1 - scores[1] < 0.5 * (1 - scores[0])
+
+    def test_the_same_seed_gives_the_same_model(self):
+        dataset = ArrayDataset(*rows())
+        digests = {
+            pipeline.fit(
+                dataset, Gaussian(), engine=SerialEngine(n), length_scale="evidence", n_components=32, seed=5
+            )[0].digest()
+            for n in (1, 2)
+        }
+        assert len(digests) == 1
+
+    def test_kernels_without_one_width_are_refused(self):
+        with pytest.raises(InvalidParameterError, match="kernels of one length scale"):
+            plain_ridge("linear", length_scale="evidence").fit(*rows())
+
+    def test_a_sampler_has_no_targets_to_tune_by(self):
+        with pytest.raises(InvalidParameterError, match="tune_length_scales"):
+            RFFSampler(length_scale="evidence").fit(*rows())

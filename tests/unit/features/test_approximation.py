@@ -1,0 +1,213 @@
+"""Every kernel in every design and map: unbiased, with the variance that theory gives or less.
+
+The oracles are the closed forms of Sutherland & Schneider (2015), and the laws of the frequencies.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+from scipy import stats
+
+from rff_dist import draw_feature_map
+from rff_dist.errors import InvalidParameterError
+from rff_dist.frequencies.designs import DESIGNS
+from rff_dist.kernels.algebra import Product
+from rff_dist.kernels.base import Kernel
+from rff_dist.kernels.spectral import SpectralKernel
+from rff_dist.kernels.stationary import Cauchy, Gaussian, Laplacian, Matern, RationalQuadratic, Sinc
+
+SHIFT_INVARIANT = {
+    "gaussian": Gaussian(1.3),
+    "laplacian": Laplacian(1.3),
+    "cauchy": Cauchy(1.3),
+    "sinc": Sinc(0.7),
+    "matern 1/2": Matern(1.3, nu=0.5),
+    "matern 3/2": Matern(1.3, nu=1.5),
+    "matern 3.1": Matern(1.3, nu=3.1),
+    "rational quadratic": RationalQuadratic(1.3, shape=0.8),
+    "spectral, logistic": SpectralKernel(stats.logistic(scale=0.6), 1.3),
+    "product": Gaussian(2.0) * Matern(2.0, nu=1.5),
+}
+ISOTROPIC = {name: kernel for name, kernel in SHIFT_INVARIANT.items() if kernel.isotropic}
+DIMENSIONS = [1, 2, 3, 8]
+REAL_MAPS = ["pairs", "phases"]
+N_SEEDS = 50
+
+
+def suits(kernel: Kernel, design: str) -> bool:
+    return kernel.isotropic or design in ("iid", "quasi-monte-carlo")
+
+
+CASES = [
+    pytest.param(kernel, design, id=f"{name}, {design}")
+    for name, kernel in SHIFT_INVARIANT.items()
+    for design in DESIGNS
+    if suits(kernel, design)
+]
+
+
+def points(n_features: int, n: int = 12) -> np.ndarray:
+    """Return points at distances of the order of the kernels' widths, in every dimension."""
+    return np.random.default_rng(5).standard_normal((n, n_features)) / np.sqrt(n_features)
+
+
+def iid_variance(kernel: Kernel, X: np.ndarray, map_name: str) -> np.ndarray:
+    """Return the exact variance of z(x)'z(y) times the number of frequencies, for all pairs of rows."""
+    k, k_twice = kernel(X), kernel(2 * X)
+    return (1 + k_twice - 2 * k**2) / 2 if map_name == "pairs" else 1 + k_twice / 2 - k**2
+
+
+def estimates(kernel: Kernel, design: str, map_name: str, X: np.ndarray, n_frequencies: int) -> np.ndarray:
+    """Return the estimated Gram matrices of independent seeds, shape (N_SEEDS, n, n)."""
+    n_components = n_frequencies * (2 if map_name == "pairs" else 1)
+    grams = []
+    for seed in range(N_SEEDS):
+        features = draw_feature_map(
+            kernel,
+            n_features=X.shape[1],
+            n_components=n_components,
+            design=design,
+            map=map_name,
+            random_state=seed,
+        )
+        Z = features.transform(X)
+        grams.append(Z @ Z.T)
+    return np.array(grams)
+
+
+def mean_and_error(values: np.ndarray) -> tuple[float, float]:
+    """Return the mean of independent values and its standard error."""
+    return float(values.mean()), float(values.std(ddof=1) / np.sqrt(len(values)))
+
+
+@pytest.mark.parametrize("n_features", DIMENSIONS)
+@pytest.mark.parametrize("map_name", REAL_MAPS)
+@pytest.mark.parametrize(("kernel", "design"), CASES)
+def test_features_are_unbiased(kernel, design, map_name, n_features):
+    """The error of each seed, weighted by random signs over the pairs, is 0 within 4 standard errors."""
+    X = points(n_features)
+    errors = estimates(kernel, design, map_name, X, 4 * n_features) - kernel(X)
+    upper = np.triu_indices(len(X), 1)
+    directions = np.random.default_rng(1).standard_normal((6, len(upper[0])))
+    directions[0] = 1.0
+    for direction in directions:
+        mean, error = mean_and_error(errors[:, *upper] @ direction / np.linalg.norm(direction))
+        assert abs(mean) < 4.5 * error + 1e-6  # the largest of 6 directions; float32 features
+
+
+@pytest.mark.parametrize("n_features", DIMENSIONS)
+@pytest.mark.parametrize("map_name", REAL_MAPS)
+@pytest.mark.parametrize("kernel", SHIFT_INVARIANT.values(), ids=SHIFT_INVARIANT)
+def test_iid_features_have_the_closed_form_variance(kernel, map_name, n_features):
+    """Groups of 8 frequencies of one long draw are independent estimates."""
+    group, n_groups = 8, 5_000
+    X = points(n_features, 2)
+    per_frequency = 2 if map_name == "pairs" else 1
+    features = draw_feature_map(
+        kernel,
+        n_features=n_features,
+        n_components=group * n_groups * per_frequency,
+        design="iid",
+        map=map_name,
+        random_state=2026,
+    )
+    Z = features.transform(X)
+    values = (Z[0] * Z[1]).reshape(n_groups, -1).sum(axis=1) * n_groups
+    centred = values - values.mean()
+    variance = centred.var()
+    error = np.sqrt(((centred**4).mean() - variance**2) / n_groups)
+    assert abs(variance - iid_variance(kernel, X, map_name)[0, 1] / group) < 4 * error
+    assert abs(values.mean() - kernel(X)[0, 1]) < 4 * np.sqrt(variance / n_groups)
+
+
+@pytest.mark.parametrize("n_features", DIMENSIONS)
+@pytest.mark.parametrize("map_name", REAL_MAPS)
+@pytest.mark.parametrize(("kernel", "design"), [case for case in CASES if case.values[1] != "iid"])
+def test_no_design_has_more_variance_than_independent_draws(kernel, design, map_name, n_features):
+    """The mean over pairs of rows and 50 seeds, against the exact variance of independent draws.
+
+    A product's frequencies are sums of two arranged draws, which are not arranged as well as each.
+    """
+    X = points(n_features)
+    upper = np.triu_indices(len(X), 1)
+    for per_feature in (1, 4, 16):
+        n_frequencies = per_feature * n_features
+        errors = estimates(kernel, design, map_name, X, n_frequencies) - kernel(X)
+        mean, error = mean_and_error((errors[:, *upper] ** 2).mean(axis=1))
+        iid = iid_variance(kernel, X, map_name)[upper].mean() / n_frequencies
+        assert mean - 3.5 * error < iid
+        if map_name == "pairs" and per_feature >= 4 and n_features >= 3 and not isinstance(kernel, Product):
+            assert mean < 0.95 * iid
+
+
+@pytest.mark.parametrize("design", DESIGNS)
+@pytest.mark.parametrize("n_features", DIMENSIONS)
+def test_gaussian_frequencies_have_the_length_and_the_coordinates_of_a_normal_vector(design, n_features):
+    """Each of 400 seeds gives one frequency, from a changing place of its draw: all are independent."""
+    frequencies = np.array(
+        [
+            Gaussian().sample_frequencies(n_features, 4 * n_features, design=design, rng=seed)[
+                :, seed % (4 * n_features)
+            ]
+            for seed in range(400)
+        ]
+    )
+    squared = (frequencies**2).sum(axis=1)
+    mean, error = mean_and_error(squared)
+    assert abs(mean - n_features) < 4 * error
+    spread, spread_error = mean_and_error((squared - n_features) ** 2)
+    assert abs(spread - 2 * n_features) < 4 * spread_error
+    for coordinate in frequencies.T:
+        assert stats.kstest(coordinate, "norm").pvalue > 1e-4
+
+
+LAWS = {
+    "gaussian": (Gaussian(), stats.norm()),
+    "laplacian": (Laplacian(), stats.cauchy()),
+    "cauchy": (Cauchy(), stats.laplace()),
+    "sinc": (Sinc(), stats.uniform(-1, 2)),
+    "matern 3/2": (Matern(nu=1.5), stats.t(3)),
+    "matern 1/2": (Matern(nu=0.5), stats.t(1)),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "design"),
+    [(name, design) for name in LAWS for design in DESIGNS if suits(LAWS[name][0], design)],
+)
+def test_every_coordinate_follows_its_law(name, design):
+    kernel, law = LAWS[name]
+    for n_features in (1, 3, 8):
+        frequencies = np.array(
+            [
+                kernel.sample_frequencies(n_features, 16, design=design, rng=seed)[:, seed % 16]
+                for seed in range(300)
+            ]
+        )
+        for coordinate in frequencies.T:
+            assert stats.kstest(coordinate, law.cdf).pvalue > 1e-4
+
+
+@pytest.mark.parametrize("design", [name for name in DESIGNS if name not in ("iid", "quasi-monte-carlo")])
+@pytest.mark.parametrize("name", ["laplacian", "cauchy", "sinc"])
+def test_a_design_that_would_change_the_law_is_refused_by_name(name, design):
+    with pytest.raises(InvalidParameterError, match=f"{design}.*isotropic"):
+        draw_feature_map(name, n_features=3, n_components=16, design=design)
+
+
+@pytest.mark.parametrize("kernel", SHIFT_INVARIANT.values(), ids=SHIFT_INVARIANT)
+def test_complex_features_hold_the_pairs_of_the_same_frequencies(kernel):
+    X = points(3)
+    Z = draw_feature_map(kernel, n_features=3, n_components=32, design="iid", map="complex").transform(X)
+    pairs = draw_feature_map(kernel, n_features=3, n_components=64, design="iid").transform(X)
+    assert Z.dtype == np.complex128
+    assert_allclose((Z @ Z.conj().T).real, pairs @ pairs.T, atol=2e-5)
+    assert_allclose(np.diagonal(Z @ Z.conj().T), 1.0, atol=1e-12)
+
+
+@pytest.mark.parametrize(("kernel", "design"), CASES)
+def test_the_first_frequencies_of_a_long_draw_are_a_short_one(kernel, design):
+    short, long = (kernel.sample_frequencies(3, n, design=design, rng=9) for n in (7, 200))
+    np.testing.assert_array_equal(long[:, :7], short)

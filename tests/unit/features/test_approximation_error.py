@@ -1,0 +1,251 @@
+"""The measured error of a feature map: dense formulas, what is read, and what its intervals say."""
+
+import math
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy import stats
+
+import rff_dist.features.approximation
+from rff_dist import approximation_error, draw_feature_map, write_dataset
+from rff_dist.data.memory import ArrayDataset
+from rff_dist.errors import DataError, InvalidParameterError
+from rff_dist.features.approximation import error_curve
+from rff_dist.features.bounds import feature_variance
+from rff_dist.features.feature_map import Standardizer
+from rff_dist.features.fourier import FourierFeatureMap
+from rff_dist.features.nystrom import Nystrom, draw_nystrom
+from rff_dist.kernels.explicit import Linear, Min, Polynomial
+from rff_dist.kernels.stationary import Cauchy, Gaussian, Matern
+
+MEASURES = ["mean", "max", "operator_norm", "relative_operator_norm"]
+
+
+@pytest.fixture(scope="module")
+def X():
+    return np.random.default_rng(0).standard_normal((400, 3))
+
+
+def draw(kernel, n_components=128, **options):
+    return draw_feature_map(kernel, n_features=3, n_components=n_components, **options)
+
+
+def dense(kernel, features, rows):
+    """Return mean, max, operator norm and relative operator norm of Z Z* - K, by NumPy's plain formulas."""
+    Z = features.transform(rows)
+    inputs = rows if features.standardizer is None else features.standardizer(rows)
+    K = kernel(inputs.astype(np.float32))
+    error = Z @ Z.conj().T - K
+    norm = np.linalg.norm(error, 2)
+    return [abs(error).mean(), abs(error).max(), norm, norm / np.linalg.norm(K, 2)]
+
+
+def groups_seen(monkeypatch, *arguments, **options):
+    """Measure, and return the samples of rows that were looked at too."""
+    seen = []
+    measure = rff_dist.features.approximation._measure
+    monkeypatch.setattr(
+        rff_dist.features.approximation,
+        "_measure",
+        lambda kernel, features, rows, widths: seen.append(rows) or measure(kernel, features, rows, widths),
+    )
+    return approximation_error(*arguments, **options), seen
+
+
+CASES = {
+    "pairs": (Gaussian(1.5), {}),
+    "phases": (Cauchy(1.5), {"map": "phases", "design": "iid"}),
+    "complex": (Matern(1.5), {"map": "complex"}),
+    "standardised": (Gaussian(1.5), {"standardizer": Standardizer(np.full(3, 5.0), np.array([1.0, 9, 0.1]))}),
+    "sum": (Gaussian(1.5) + 0.3 * Linear(), {}),
+    "polynomial": (Polynomial(degree=2), {}),
+    "min": (Min(-6.0, 6.0) + 1.0, {}),
+    "product": (Gaussian(2.0) * Cauchy(2.0).on([1]), {"design": "iid"}),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_errors_are_those_of_the_dense_formulas(X, case, monkeypatch):
+    kernel, options = CASES[case]
+    features = draw(kernel, **options)
+    found, groups = groups_seen(monkeypatch, kernel, features, X, n_samples=40, n_repeats=5, confidence=0.9)
+    values = np.array([dense(kernel, features, rows) for rows in groups])
+    for i, measure in enumerate(MEASURES):
+        interval = stats.t.interval(
+            0.9, 4, loc=values[:, i].mean(), scale=values[:, i].std(ddof=1) / math.sqrt(5)
+        )
+        estimate = getattr(found, measure)
+        assert_allclose(estimate.value, values[:, i].mean(), rtol=1e-10)
+        assert_allclose([estimate.low, estimate.high], [max(0, interval[0]), interval[1]], rtol=1e-9)
+    assert (found.n_components, found.n_samples, found.n_repeats) == (features.n_components, 40, 5)
+
+
+class TestNystrom:
+    """z(x)'z(y) = k(x, C) K_CC⁻¹ k(C, y): exact on the centres."""
+
+    def draw(self, centres, n_components, standardizer=None):
+        sample = centres if standardizer is None else standardizer(centres)
+        return draw_nystrom(
+            Gaussian(2.0),
+            sample.astype(np.float32),
+            n_components=n_components,
+            nystrom=Nystrom(),
+            seed=0,
+            standardizer=standardizer,
+        )
+
+    def test_error_is_that_of_the_projection_on_the_centres(self, X, monkeypatch):
+        standardizer = Standardizer(np.full(3, 0.5), np.full(3, 1.5))
+        features = self.draw(X, 60, standardizer)
+        found, groups = groups_seen(monkeypatch, Gaussian(2.0), features, X, n_samples=40, n_repeats=5)
+        values = [dense(Gaussian(2.0), features, rows) for rows in groups]
+        assert_allclose(found.max.value, np.mean([value[1] for value in values]), rtol=1e-6)
+        assert 1e-6 < found.max.value < 0.05
+
+    def test_error_on_the_centres_is_rounding(self, X):
+        features = self.draw(X[:40], 40)
+        found = approximation_error(Gaussian(2.0), features, X[:40], n_samples=10, n_repeats=4)
+        assert found.max.value < 1e-5  # float32 features of the kernel
+
+    def test_fewer_centres_are_another_choice_and_no_prefix(self, X):
+        with pytest.raises(InvalidParameterError, match="knows no spec to draw fewer components from"):
+            error_curve(Gaussian(2.0), self.draw(X, 60), X, n_components=[30, 60])
+
+
+def test_samples_are_disjoint_and_chosen_by_the_seed(X, monkeypatch):
+    features = draw(Gaussian())
+    first, groups = groups_seen(monkeypatch, Gaussian(), features, X, n_samples=40, n_repeats=5)
+    rows = np.concatenate(groups)
+    assert len(np.unique(rows, axis=0)) == 200
+    assert approximation_error(Gaussian(), features, X, n_samples=40, n_repeats=5) == first
+    assert approximation_error(Gaussian(), features, X, n_samples=40, n_repeats=5, random_state=1) != first
+
+
+def test_samples_are_smaller_where_there_are_not_enough_rows(X):
+    assert approximation_error(Gaussian(), draw(Gaussian()), X[:50]).n_samples == 50 // 8
+
+
+def test_squared_error_agrees_with_the_closed_form_variance(X):
+    """Over draws and rows, E|error| of about normal errors is √(2/π) of the standard deviation."""
+    kernel = Gaussian(1.5)
+    deviations = np.sqrt(feature_variance(kernel, X, n_components=2_000))
+    found = [
+        approximation_error(kernel, draw(kernel, 2_000, design="iid", random_state=seed), X).mean.value
+        for seed in range(20)
+    ]
+    assert_allclose(np.mean(found), math.sqrt(2 / math.pi) * deviations.mean(), rtol=0.1)
+
+
+def test_intervals_cover_the_expected_error_of_a_sample_about_as_often_as_they_say():
+    kernel, features = Gaussian(1.5), draw(Gaussian(1.5))
+    X = np.random.default_rng(5).standard_normal((100_000, 3))
+    reference = approximation_error(kernel, features, X, n_samples=30, n_repeats=1_500, random_state=9)
+    covered = dict.fromkeys(MEASURES, 0)
+    for seed in range(200):
+        found = approximation_error(kernel, features, X, n_samples=30, n_repeats=6, random_state=seed)
+        for measure in MEASURES:
+            estimate = getattr(found, measure)
+            covered[measure] += estimate.low <= getattr(reference, measure).value <= estimate.high
+    # 190 of 200 expected, with a standard deviation of 3; the largest error is skewed
+    assert min(covered.values()) >= 175
+
+
+class TestDatasets:
+    def test_a_dataset_has_the_errors_of_its_array(self, X):
+        stored = write_dataset("memory://approximation", X, chunk_rows=50)
+        features = draw(Gaussian())
+        assert approximation_error(Gaussian(), features, stored) == approximation_error(
+            Gaussian(), features, X
+        )
+
+    def test_only_the_sampled_rows_are_read(self, X):
+        class Counting(ArrayDataset):
+            taken = 0
+
+            def take(self, indices):
+                Counting.taken += len(indices)
+                return super().take(indices)
+
+            def read(self, block):
+                raise AssertionError("a whole block was read")
+
+        dataset = Counting(X)
+        approximation_error(Gaussian(), draw(Gaussian()), dataset, n_samples=10, n_repeats=4)
+        assert dataset.taken == 40
+
+    def test_rows_without_weight_are_left_out(self, X):
+        poisoned = np.vstack([X, np.full((5, 3), np.nan)])
+        weights = np.repeat([1.0, 0.0], [len(X), 5])
+        dataset = ArrayDataset(poisoned, None, weights)
+        assert approximation_error(Gaussian(), draw(Gaussian()), dataset).n_samples == len(X) // 8
+
+
+class TestCurve:
+    @pytest.mark.parametrize("case", ["pairs", "phases", "complex", "sum"])
+    def test_points_are_the_errors_of_smaller_draws(self, X, case):
+        kernel, options = CASES[case]
+        curve = error_curve(kernel, draw(kernel, **options), X, n_components=[128, 32, 64])
+        assert [point.n_components for point in curve] == [32, 64, 128]
+        for point in curve:
+            alone = approximation_error(kernel, draw(kernel, point.n_components, **options), X)
+            for measure in MEASURES:
+                assert_allclose(getattr(point, measure).value, getattr(alone, measure).value, rtol=1e-6)
+
+    def test_frequencies_that_were_given_can_be_cut(self, X):
+        frequencies = np.random.default_rng(0).standard_normal((3, 64)).astype(np.float32)
+        found = error_curve(Gaussian(), FourierFeatureMap(frequencies), X, n_components=[32, 128])
+        alone = approximation_error(Gaussian(), FourierFeatureMap(frequencies[:, :16].copy()), X)
+        assert_allclose(found[0].max.value, alone.max.value, rtol=1e-6)
+
+    def test_errors_fall_as_one_over_the_root_of_the_components(self, X):
+        small, large = error_curve(Gaussian(), draw(Gaussian(), 8_192), X, n_components=[512, 8_192])
+        assert_allclose(small.mean.value / large.mean.value, 4, rtol=0.25)
+        wanted = large.max.value / 2
+        assert_allclose(large.components_for(wanted), 4 * 8_192, rtol=1e-3)
+        assert large.components_for(1.0, measure="mean") == 2
+
+
+class TestRefusals:
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ({"n_samples": 1}, "`n_samples` is 1 and `n_repeats` is 8; expected at least 2"),
+            ({"n_repeats": 1}, "`n_repeats` is 1; expected at least 2"),
+            ({"n_repeats": 2.5}, "`n_repeats` is 2.5"),
+            ({"confidence": 1.0}, "`confidence` is 1.0"),
+        ],
+    )
+    def test_a_parameter_out_of_range_is_named(self, X, options, message):
+        with pytest.raises(InvalidParameterError, match=message):
+            approximation_error("gaussian", draw(Gaussian()), X, **options)
+
+    def test_too_few_rows_are_refused(self, X):
+        with pytest.raises(DataError, match="15 rows for 8 disjoint samples"):
+            approximation_error("gaussian", draw(Gaussian()), X[:15])
+
+    def test_other_columns_are_refused(self, X):
+        with pytest.raises(DataError, match="expects 3 columns"):
+            approximation_error("gaussian", draw(Gaussian()), X[:, :2])
+
+    def test_nan_is_named_by_its_row(self, X):
+        broken = X.copy()
+        broken[17, 1] = np.nan
+        with pytest.raises(DataError, match="row 17"):
+            approximation_error("gaussian", draw(Gaussian()), broken)
+
+    @pytest.mark.parametrize("n_components", [[], [256], [7]])
+    def test_points_that_the_map_does_not_have_are_refused(self, X, n_components):
+        with pytest.raises(InvalidParameterError, match="`n_components`"):
+            error_curve("gaussian", draw(Gaussian()), X, n_components=n_components)
+
+    def test_an_unknown_measure_is_refused(self, X):
+        found = approximation_error("gaussian", draw(Gaussian()), X)
+        with pytest.raises(InvalidParameterError, match="'relative_operator_norm'"):
+            found.components_for(0.1, measure="rms")
+
+
+def test_given_rows_are_left_as_they_are(X):
+    before = X.copy()
+    approximation_error("gaussian", draw(Gaussian()), X)
+    assert_array_equal(X, before)

@@ -1,0 +1,325 @@
+"""Theory's bounds: their inverses, their formulas by other ways, and that they hold on small problems."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose
+from scipy.optimize import brentq
+
+from rff_dist.errors import DataError, InvalidParameterError
+from rff_dist.features import bounds
+from rff_dist.features.draw import draw_feature_map
+from rff_dist.kernels.explicit import Linear
+from rff_dist.kernels.stationary import Cauchy, Gaussian, Laplacian, Matern, RationalQuadratic, Sinc
+
+MAPS = ("pairs", "phases")
+ROUNDING = 1 + 1e-12
+
+errors = st.floats(1e-4, 10)
+points = st.integers(2, 10**9)
+deltas = st.floats(1e-12, 0.999)
+maps = st.sampled_from(MAPS)
+
+
+# -- inverses ----------------------------------------------------------------------------------------------
+
+
+@given(errors, points, deltas, maps)
+def test_pairwise_components_are_the_least_that_reach_the_error(error, n_points, delta, map_name):
+    given_ = {"n_points": n_points, "delta": delta, "map": map_name}
+    check_least(
+        error,
+        map_name,
+        components=lambda e: bounds.pairwise_components(e, **given_),
+        error_of=lambda D: bounds.pairwise_error(D, **given_),
+    )
+
+
+@given(errors, points, st.floats(1e-3, 1.0))
+def test_operator_norm_components_are_the_least_that_reach_the_error(error, n_points, fraction):
+    given_ = {"n_points": n_points, "gram_norm": fraction * n_points}
+    check_least(
+        error,
+        "pairs",
+        components=lambda e: bounds.operator_norm_components(e, **given_),
+        error_of=lambda D: bounds.operator_norm_error(D, **given_),
+    )
+
+
+@given(errors, st.integers(1, 500), st.floats(1e-6, 1e6), st.floats(1e-3, 1e6), deltas, maps)
+def test_compact_set_components_are_the_least_that_reach_the_error(
+    error, n_features, moment, diameter, delta, map_name
+):
+    given_ = {
+        "n_features": n_features,
+        "second_moment": moment,
+        "diameter": diameter,
+        "delta": delta,
+        "map": map_name,
+    }
+    check_least(
+        error,
+        map_name,
+        components=lambda e: bounds.compact_set_components(e, **given_),
+        error_of=lambda D: bounds.compact_set_error(D, **given_),
+    )
+
+
+def check_least(error, map_name, *, components, error_of):
+    D = components(error)
+    step = 2 if map_name == "pairs" else 1
+    assert step <= D
+    assert error_of(D) <= error * ROUNDING
+    assert step == D or error_of(D - step) >= error / ROUNDING
+
+
+@given(errors, points, deltas, maps)
+def test_more_components_never_have_a_larger_bound(error, n_points, delta, map_name):
+    D = bounds.pairwise_components(error, n_points=n_points, delta=delta, map=map_name)
+    assume(D < 10**12)
+    for bound in (
+        lambda D: bounds.pairwise_error(D, n_points=n_points, delta=delta, map=map_name),
+        lambda D: bounds.operator_norm_error(D, n_points=n_points, gram_norm=n_points / 3),
+        lambda D: bounds.compact_set_error(
+            D, n_features=3, second_moment=2.0, diameter=error, delta=delta, map=map_name
+        ),
+    ):
+        assert bound(2 * D) < bound(D)
+
+
+# -- formulas ----------------------------------------------------------------------------------------------
+
+
+@given(errors, points, st.floats(1e-12, 0.5))
+def test_pairwise_bound_of_phases_is_below_the_usual_short_form(error, n_points, delta):
+    D = bounds.pairwise_components(error, n_points=n_points, delta=delta, map="phases")
+    assert math.ceil(16 / error**2 * math.log(n_points / delta)) >= D
+
+
+@pytest.mark.parametrize("map_name", MAPS)
+def test_pairwise_bound_spends_delta_on_hoeffding_for_each_pair(map_name):
+    n, D = 7, 600
+    t = bounds.pairwise_error(D, n_points=n, delta=0.2, map=map_name)
+    if map_name == "pairs":
+        spent = n * (n - 1) / 2 * 2 * math.exp(-(D / 2) * t**2 / 2)
+    else:
+        spent = n * (n + 1) / 2 * 2 * math.exp(-D * t**2 / 8)
+    assert_allclose(spent, 0.2, rtol=1e-12)
+
+
+def test_operator_norm_bound_is_the_published_one():
+    """Tropp 2015, Sec. 6.5, with b = 2."""
+    epsilon, n, norm = 0.25, 400, 80.0
+    D = bounds.operator_norm_components(epsilon + epsilon**2, n_points=n, gram_norm=norm)
+    assert 2 * math.ceil(4 / epsilon**2 * n / norm * math.log(2 * n) / 2) == D
+
+
+@pytest.mark.parametrize("diameter", [0.01, 1.0, 30.0])
+@pytest.mark.parametrize(("map_name", "rate"), [("pairs", 1 / (2 * 4 * 7)), ("phases", 1 / (32 * 6))])
+def test_compact_set_error_solves_the_claim(diameter, map_name, rate):
+    """Rahimi & Recht 2007, Claim 1, by a root finder; the paper's D is the number of frequencies."""
+    moment, d, delta, D = 3.0, 5, 0.05, 20_000
+
+    def log_excess(epsilon):
+        ratio = max(math.sqrt(moment) * diameter / epsilon, 1.0)
+        return math.log(2**8 * ratio**2) - D * epsilon**2 * rate - math.log(delta)
+
+    found = bounds.compact_set_error(
+        D, n_features=d, second_moment=moment, diameter=diameter, delta=delta, map=map_name
+    )
+    assert_allclose(found, brentq(log_excess, 1e-6, 1e3, xtol=1e-14), rtol=1e-9)
+
+
+SMOOTH = [
+    Gaussian(1.7),
+    Gaussian((0.5, 2.0, 3.0)),
+    RationalQuadratic(1.3, shape=0.8),
+    Matern(0.9, nu=1.5),
+    Matern(0.9, nu=3.2),
+    Cauchy(1.4),
+    Sinc(0.6),
+    Gaussian(2.0).on([0, 2]),
+    Gaussian(2.0) * Cauchy(1.5).on([1]),
+]
+
+
+@pytest.mark.parametrize("kernel", SMOOTH, ids=repr)
+def test_second_moment_is_minus_the_trace_of_the_hessian_at_zero(kernel):
+    step = 1e-3
+    steps = step * np.eye(3)
+    curvature = 2 * (1 - kernel(np.zeros((1, 3)), steps)[0]) / step**2
+    # Matérn 3/2 has a third-order term of relative size √3·step/ℓ
+    assert_allclose(bounds.second_moment(kernel, 3), curvature.sum(), rtol=3e-3)
+
+
+@pytest.mark.parametrize("kernel", [Laplacian(), Matern(nu=0.5), Matern(nu=1.0), Gaussian() * Laplacian()])
+def test_rough_kernels_have_no_bound_over_a_compact_set(kernel):
+    moment = bounds.second_moment(kernel, 2)
+    assert moment == math.inf
+    with pytest.raises(InvalidParameterError, match="no bound over a compact set"):
+        bounds.compact_set_components(0.1, n_features=2, second_moment=moment, diameter=1.0, delta=0.1)
+
+
+# -- do they hold? -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def X():
+    return np.random.default_rng(3).standard_normal((12, 2)).astype(np.float32).astype(np.float64)
+
+
+def estimates(kernel, X, *, map_name, n_components, n_draws):
+    for seed in range(n_draws):
+        features = draw_feature_map(
+            kernel, n_features=2, n_components=n_components, design="iid", map=map_name, random_state=seed
+        )
+        Z = features.transform(X)
+        yield Z @ Z.T
+
+
+@pytest.mark.parametrize("map_name", MAPS)
+@pytest.mark.parametrize("kernel", [Gaussian(0.7), Laplacian(0.7), Sinc(0.5)], ids=lambda k: k.name)
+def test_bounds_fail_no_more_often_than_they_say(kernel, X, map_name):
+    D, delta, n_draws = 60, 0.5, 300
+    K = kernel(X)
+    pairwise = bounds.pairwise_error(D, n_points=len(X), delta=delta, map=map_name)
+    worst = [
+        abs(gram - K).max()
+        for gram in estimates(kernel, X, map_name=map_name, n_components=D, n_draws=n_draws)
+    ]
+    assert np.mean(np.array(worst) > pairwise) <= delta
+    assert max(worst) > pairwise / 4  # a bound that nothing comes near would test nothing
+
+
+@pytest.mark.parametrize("map_name", MAPS)
+def test_operator_norm_bound_holds_in_the_mean(X, map_name):
+    kernel, D = Gaussian(0.7), 200
+    K = kernel(X)
+    norm = np.linalg.norm(K, 2)
+    found = [
+        np.linalg.norm(gram - K, 2) / norm
+        for gram in estimates(kernel, X, map_name=map_name, n_components=D, n_draws=200)
+    ]
+    bound = bounds.operator_norm_error(D, n_points=len(X), gram_norm=norm)
+    assert bound / 6 < np.mean(found) <= bound
+
+
+@pytest.mark.parametrize("map_name", MAPS)
+def test_compact_set_bound_holds_on_a_fine_grid(map_name):
+    kernel, D, delta = Gaussian(0.5), 4_000, 0.5
+    grid = np.linspace(0, 1, 60)[:, np.newaxis]
+    K = kernel(grid)
+    bound = bounds.compact_set_error(
+        D,
+        n_features=1,
+        second_moment=bounds.second_moment(kernel, 1),
+        diameter=1.0,
+        delta=delta,
+        map=map_name,
+    )
+    failures = 0
+    for seed in range(60):
+        Z = draw_feature_map(
+            kernel, n_features=1, n_components=D, design="iid", map=map_name, random_state=seed
+        ).transform(grid)
+        failures += abs(Z @ Z.T - K).max() > bound
+    assert failures <= delta * 60
+
+
+# -- variances ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("map_name", [*MAPS, "complex"])
+@pytest.mark.parametrize("kernel", [Gaussian(1.2), Cauchy(0.8), Gaussian() * Cauchy()], ids=repr)
+def test_variance_is_that_of_many_draws(kernel, map_name):
+    delta = np.array([[0.7, -0.4]])
+    frequencies = kernel_frequencies(kernel, 400_000)
+    angles = delta[0] @ frequencies
+    if map_name == "pairs":
+        terms = np.cos(angles)
+        expected = 2 * terms.var()  # D components are D/2 frequencies
+    elif map_name == "phases":
+        phases = np.random.default_rng(1).uniform(0, 2 * np.pi, len(angles))
+        expected = (2 * np.cos(angles + phases) * np.cos(phases)).var()
+    else:
+        expected = np.exp(1j * angles).var()
+    found = bounds.feature_variance(kernel, delta, np.zeros((1, 2)), n_components=10, map=map_name)
+    assert_allclose(found, [[expected / 10]], rtol=0.02)
+
+
+def kernel_frequencies(kernel, n):
+    return bounds.shift_invariant_form(kernel).sample_frequencies(2, n, rng=0)
+
+
+@given(st.integers(0, 10_000), st.floats(0.05, 20))
+def test_pairs_are_better_for_the_gaussian_and_the_laplacian_whatever_the_data(seed, scale):
+    X = np.random.default_rng(seed).standard_normal((10, 2))
+    for kernel in (Gaussian(scale), Laplacian(scale)):
+        assert bounds.better_map(kernel, X).better == "pairs"
+
+
+def test_phases_are_better_where_a_slowly_falling_kernel_sees_distant_points():
+    """Of 1/(1 + δ²), pairs have the lower variance while δ² < 3 + √10."""
+    edge = math.sqrt(3 + math.sqrt(10))
+    for distance, better in ((0.99 * edge, "pairs"), (1.01 * edge, "phases")):
+        assert bounds.better_map(Cauchy(), [[0.0], [distance]]).better == better
+
+
+def test_variances_of_the_maps_are_means_over_pairs_of_rows():
+    X = np.random.default_rng(0).standard_normal((9, 2))
+    found = bounds.better_map(Cauchy(0.5), X)
+    for map_name in MAPS:
+        variance = bounds.feature_variance(Cauchy(0.5), X, n_components=1, map=map_name)
+        assert_allclose(getattr(found, map_name), variance[np.triu_indices(9, 1)].mean(), rtol=1e-12)
+
+
+def test_variances_of_a_sum_are_those_of_its_terms_with_shared_components():
+    X = np.random.default_rng(0).standard_normal((9, 2))
+    a, b = bounds.better_map(Cauchy(0.5), X), bounds.better_map(Gaussian(), X)
+    found = bounds.better_map(3 * Cauchy(0.5) + Gaussian() + 5 * Linear(), X)
+    for map_name in MAPS:
+        # of D = 4 components the first term has 3, the second 1
+        parts = 3**2 * getattr(a, map_name) / 3 + getattr(b, map_name) / 1
+        assert_allclose(getattr(found, map_name) / 4, parts, rtol=1e-12)
+
+
+# -- refusals ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "kernel", [Linear(), Gaussian() + Cauchy(), 2 * Gaussian(), Gaussian() * Linear()], ids=repr
+)
+def test_kernels_that_are_no_single_shift_invariant_one_are_refused(kernel):
+    with pytest.raises(InvalidParameterError, match="for one shift-invariant kernel with"):
+        bounds.feature_variance(kernel, [[0.0]], n_components=2)
+    with pytest.raises(InvalidParameterError, match="for one shift-invariant kernel with"):
+        bounds.second_moment(kernel, 1)
+
+
+def test_maps_of_a_kernel_without_frequencies_are_alike():
+    assert bounds.better_map(Linear(), np.eye(2)) == bounds.MapVariances(pairs=0.0, phases=0.0)
+
+
+def test_one_row_has_no_pairs_to_compare():
+    with pytest.raises(DataError, match="X has 1 rows"):
+        bounds.better_map(Gaussian(), [[1.0]])
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"error": 0}, "`error` is 0"),
+        ({"error": 1e-200}, "no number of components"),
+        ({"n_points": 1}, "`n_points` is 1; expected at least 2"),
+        ({"delta": 1.0}, "`delta` is 1.0; expected a probability"),
+        ({"map": "complex"}, "'pairs' and 'phases'"),
+    ],
+)
+def test_parameters_out_of_range_are_refused(changes, message):
+    parameters = {"error": 0.1, "n_points": 10, "delta": 0.1, "map": "pairs", **changes}
+    error = parameters.pop("error")
+    with pytest.raises(InvalidParameterError, match=message):
+        bounds.pairwise_components(error, **parameters)

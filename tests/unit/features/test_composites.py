@@ -1,0 +1,186 @@
+"""Feature maps of composite kernels: unbiased, of the size asked for, and each part in its place."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from rff_dist import draw_feature_map
+from rff_dist.errors import InvalidParameterError
+from rff_dist.features.concatenated import ConcatenatedFeatureMap
+from rff_dist.features.fourier import FourierFeatureMap
+from rff_dist.frequencies.counter import derived_seed
+from rff_dist.kernels.algebra import Constant
+from rff_dist.kernels.explicit import Linear, Min, Polynomial
+from rff_dist.kernels.spectral import SpectralKernel
+from rff_dist.kernels.stationary import Cauchy, Gaussian, Laplacian, Matern, RationalQuadratic, Sinc
+from tests.strategies import composite_kernels
+
+# Float32 inputs, so that kernel and features see the same points; not negative, for Min.
+X = np.random.default_rng(0).uniform(0, 2, (6, 3)).astype(np.float32)
+KERNELS = [
+    Gaussian() + Matern(nu=0.8),
+    0.3 * Gaussian(2.0) + 1.7 * Laplacian(),
+    Gaussian() * Matern(2.0),
+    Gaussian() * Laplacian(3.0) * Cauchy(2.0),
+    (Gaussian() + 0.5 * RationalQuadratic()) * (Matern() + 2),
+    Gaussian().on([0]) + Laplacian().on([1]) + Sinc().on([2]),
+    Gaussian().on([0, 2]) * Matern().on([1]),
+    (Gaussian() * Cauchy()).on([2, 1]) + 1,
+    Gaussian() + Linear(),  # with 30 components an odd share
+    Gaussian() + Linear() + 0.5,
+    1 + Min(0, 2.5),
+    2 * Min([0, 0], [3, 2]).on([2, 0]) + Gaussian(),
+    Polynomial(2, 0.5) + Gaussian(),
+    Polynomial(3, 0.0).on([0, 1]),
+    3 * SpectralKernel(stats.gamma(2.0)) + SpectralKernel(stats.poisson(1.0)),
+    SpectralKernel.mixture([1, 2], [[0, 1, 2], [2, 0, 0]], [[1, 1, 0], [0.2, 0.1, 1]]),
+]
+
+
+def draw(kernel, n_components, *, seed=0, map="pairs"):
+    return draw_feature_map(
+        kernel, n_features=3, n_components=n_components, design="iid", map=map, random_state=seed
+    )
+
+
+@pytest.mark.parametrize("map_name", ["pairs", "phases"])
+@pytest.mark.parametrize("kernel", KERNELS, ids=str)
+def test_features_are_unbiased(kernel, map_name):
+    """The mean over 400 seeds; 4 standard errors, and 1e-5 for float32 features and exact parts."""
+    grams = []
+    for seed in range(400):
+        Z = draw(kernel, 30, seed=seed, map=map_name).transform(X)
+        grams.append(Z @ Z.T)
+    error = np.mean(grams, axis=0) - kernel(X)
+    assert (abs(error) < 4 * np.std(grams, axis=0) / 20 + 1e-5 * np.abs(kernel(X)).max()).all()
+
+
+@pytest.mark.parametrize("kernel", [Linear(), 2 * Linear().on([2, 0]) + 3, Constant(0.7)], ids=str)
+def test_linear_terms_and_constants_are_exact(kernel):
+    Z = draw(kernel, 64).transform(X)
+    assert Z.shape[1] <= 4
+    np.testing.assert_allclose(Z @ Z.T, kernel(X), rtol=1e-14)
+
+
+def test_the_approximation_error_falls_with_more_components():
+    kernel = Gaussian() * Matern() + 0.5 * Laplacian() + Linear()
+    small, large = (
+        np.mean(
+            [abs((Z := draw(kernel, D, seed=s).transform(X)) @ Z.T - kernel(X)).mean() for s in range(20)]
+        )
+        for D in (64, 1024)
+    )
+    assert large == pytest.approx(small / 4, rel=0.4)  # 1/√D
+
+
+class TestShares:
+    @given(composite_kernels(3), st.integers(2, 60), st.sampled_from(["pairs", "phases"]))
+    def test_there_are_as_many_components_as_asked_for_or_an_error_says_how_many_are_needed(
+        self, kernel, half, map_name
+    ):
+        n_components = 2 * half + (map_name == "phases")
+        kernel = kernel.bind(np.zeros(3), np.full(3, 2.0))
+        try:
+            drawn = draw(kernel, n_components, map=map_name)
+        except InvalidParameterError as error:
+            if "needs at least" in str(error) or "no random features" in str(error):
+                return
+            raise
+        assert drawn.transform(X).shape == (6, drawn.n_components)
+        sampled = any(term.factors and not may_be_exact(term.factors) for term in kernel.terms())
+        assert drawn.n_components == n_components if sampled else drawn.n_components <= n_components
+
+    @pytest.mark.parametrize("map_name", ["pairs", "phases"])
+    def test_the_least_number_of_components_is_the_one_in_the_message(self, map_name):
+        kernel = Gaussian() + 2 * Laplacian() + Min(0, 2) + Linear() + 1  # 2 + 2 + 2 + 3 + 1
+        with pytest.raises(InvalidParameterError, match=r"`n_components` is 8; .* needs at least 10"):
+            draw(kernel, 8, map=map_name)
+        for n_components in range(10, 40, 2 if map_name == "pairs" else 1):
+            drawn = draw(kernel, n_components, map=map_name)
+            assert drawn.n_components == n_components == drawn.transform(X).shape[1]
+
+    def test_shares_follow_the_weights(self):
+        parts = draw(3 * Gaussian() + Matern(), 4_000).parts
+        assert [part.n_components for part in parts] == pytest.approx([3_000, 1_000], abs=2)
+        parts = draw(Gaussian() + Min(0, 6), 4_000).parts  # k(x, x) is 9 at the interval's middles
+        assert [part.n_components for part in parts] == pytest.approx([400, 3_600], abs=2)
+
+    def test_an_odd_share_of_pairs_has_one_cosine_with_a_phase_and_pairs_stay_even(self):
+        drawn = draw(Gaussian() + Linear(), 16)  # 13 for the Gaussian
+        kinds = [(part.kind, getattr(part, "map", None), part.n_components) for part in drawn.parts]
+        assert kinds == [("fourier", "pairs", 12), ("fourier", "phases", 1), ("linear", None, 3)]
+        scales = np.repeat([scale for _, scale in drawn.scales], [count for count, _ in drawn.scales])
+        np.testing.assert_allclose(scales[:13], np.sqrt(2 / 13), rtol=1e-15)
+
+    def test_terms_have_independent_frequencies(self):
+        parts = draw(Gaussian() + Gaussian(), 400).parts
+        a, b = (part.frequencies.ravel() for part in parts)
+        assert abs(np.corrcoef(a, b)[0, 1]) < 4 / np.sqrt(len(a))
+
+    def test_a_products_factors_have_independent_frequencies(self):
+        """The sum of two independent N(0, 1) has the variance 2; of a number with itself, 4."""
+        frequencies = draw(Gaussian() * Gaussian(), 4_000).frequencies
+        assert frequencies.var() == pytest.approx(2.0, rel=0.1)
+
+
+def may_be_exact(factors):
+    return all(isinstance(getattr(factor, "kernel", factor), Linear | Polynomial) for factor in factors)
+
+
+class TestTheMap:
+    def test_one_shift_invariant_kernel_has_one_fourier_map_however_it_is_written(self):
+        for kernel in (Gaussian() * Matern(), (Gaussian() * Matern()).on([0, 2]), Gaussian() + 0):
+            assert isinstance(draw(kernel, 8), FourierFeatureMap)
+        assert isinstance(draw(2 * Gaussian(), 8), ConcatenatedFeatureMap)
+
+    @pytest.mark.parametrize("kernel", KERNELS, ids=str)
+    def test_it_pickles_small_and_is_the_same_elsewhere(self, kernel):
+        drawn = draw(kernel, 2_000)
+        data = pickle.dumps(drawn)
+        assert len(data) < 80_000
+        again = pickle.loads(data)
+        assert again.digest() == drawn.digest()
+        assert again.spec == drawn.spec
+        np.testing.assert_array_equal(again.transform(X), drawn.transform(X))
+
+    @pytest.mark.parametrize("kernel", KERNELS, ids=str)
+    def test_it_is_rebuilt_from_its_record(self, kernel):
+        drawn = draw(kernel, 32)
+        again = type(drawn).from_record(*drawn.record(), None)
+        assert again.digest() == drawn.digest()
+        np.testing.assert_array_equal(again.transform(X), drawn.transform(X))
+
+    @pytest.mark.parametrize(
+        "kernel",
+        [Gaussian() * Linear(), Linear() * Linear(), Min(0, 1) * Min(0, 1), (Gaussian() + 1) * Linear()],
+        ids=str,
+    )
+    def test_products_without_random_features_are_refused_with_a_remedy(self, kernel):
+        with pytest.raises(InvalidParameterError, match=r"no random features here.*nystrom"):
+            draw(kernel, 64)
+
+    def test_a_min_kernel_without_its_interval_says_how_to_get_one(self):
+        with pytest.raises(InvalidParameterError, match=r"give Min\(lower, upper\)"):
+            draw(1 + Min(), 8)
+
+    def test_columns_that_do_not_exist_are_refused(self):
+        with pytest.raises(InvalidParameterError, match="column 5"):
+            draw(Gaussian() + Linear().on([5]), 8)
+
+
+def test_derived_seeds_have_not_changed():
+    """Golden values; replace them only together with a note on changed results in the CHANGELOG."""
+    assert [derived_seed(0, i) for i in range(4)] == [
+        0,
+        8007822883733285670,
+        4588923448803167844,
+        550564732320435210,
+    ]
+    assert derived_seed(2026, 0) == 2026
+    assert derived_seed(2**64 - 1, 2**20) == 10815773109192571054

@@ -1,0 +1,219 @@
+import logging
+
+import numpy as np
+import pytest
+from scipy.stats import multivariate_normal
+
+from rff_dist.errors import DataError, InvalidParameterError
+from rff_dist.features import evidence
+from rff_dist.features.evidence import Objective, maximize_evidence
+from rff_dist.kernels.explicit import Linear
+from rff_dist.kernels.stationary import Cauchy, Gaussian, Laplacian, Matern, RationalQuadratic, Sinc
+
+ALL = [Gaussian(), Laplacian(), Cauchy(), Sinc(), Matern(nu=1.5), RationalQuadratic(shape=2.0)]
+
+
+def sample(n_samples=300, n_features=3, n_targets=1, seed=0, noise=0.1):
+    """Rows whose targets depend on the first column only."""
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((n_samples, n_features))
+    waves = np.stack([np.sin((2 + t) * X[:, 0]) for t in range(n_targets)], axis=1)
+    return X, waves + noise * rng.standard_normal(waves.shape)
+
+
+def objective(*, n_features=3, n_targets=1, weighted=False, seed=0, kernel=None):
+    X, y = sample(60, n_features, n_targets, seed)
+    roots = np.sqrt(np.random.default_rng(seed).integers(1, 4, len(X))) if weighted else None
+    targets = y if roots is None else y * roots[:, np.newaxis]
+    frequencies = (kernel or Matern(nu=1.5)).sample_frequencies(n_features, 20, rng=seed)
+    return Objective(X, targets, roots, frequencies)
+
+
+def dense_log_density(function, length_scales, alpha):
+    """Log density by SciPy, at the noise variance that maximises it; a row of weight w is there w times."""
+    roots = np.ones(len(function.inputs)) if function.root_weights is None else function.root_weights
+    rows = np.repeat(np.arange(len(roots)), np.rint(roots**2).astype(int))
+    Z = (function.features(length_scales) / roots[:, np.newaxis])[rows]
+    covariance = Z @ Z.T / alpha + np.eye(len(Z))
+    total = 0.0
+    for y in (function.targets / roots[:, np.newaxis])[rows].T:
+        noise = y @ np.linalg.solve(covariance, y) / len(y)
+        total += multivariate_normal(np.zeros(len(y)), noise * covariance).logpdf(y)
+    return total
+
+
+class TestObjective:
+    @pytest.mark.parametrize("weighted", [False, True])
+    @pytest.mark.parametrize("n_targets", [1, 2])
+    def test_value_is_the_dense_gaussian_log_density(self, n_targets, weighted):
+        function = objective(n_targets=n_targets, weighted=weighted)
+        scales, alpha = np.array([0.5, 2.0, 7.0]), 0.03
+        value, _ = function(np.log([*scales, alpha]))
+        ours = -0.5 * function.n_observations * n_targets * (value + np.log(2 * np.pi) + 1)
+        assert ours == pytest.approx(dense_log_density(function, scales, alpha), rel=1e-9)
+
+    @pytest.mark.parametrize("n_scales", [1, 3])
+    @pytest.mark.parametrize(("n_targets", "weighted"), [(1, False), (2, True)])
+    def test_gradient_is_that_of_finite_differences(self, n_scales, n_targets, weighted):
+        function = objective(n_targets=n_targets, weighted=weighted)
+        point = np.log(np.r_[np.linspace(0.7, 1.5, n_scales), 0.05])
+        _, gradient = function(point)
+        # float32 cosines are 6e-8 off, so the difference quotient of a step of 1e-3 is 1e-5 off at best
+        step = 1e-3
+        moves = step * np.eye(len(point))
+        differences = [(function(point + m)[0] - function(point - m)[0]) / (2 * step) for m in moves]
+        assert gradient == pytest.approx(differences, rel=1e-3, abs=1e-4)
+
+    def test_one_scale_for_all_columns_sums_their_derivatives(self):
+        function = objective()
+        _, each = function(np.log([0.8, 0.8, 0.8, 0.1]))
+        _, shared = function(np.log([0.8, 0.1]))
+        assert shared == pytest.approx([each[:3].sum(), each[3]], rel=1e-12)
+
+    def test_log_evidence_is_the_best_over_alpha(self):
+        function = objective(n_targets=2, weighted=True)
+        scales = np.array([0.5, 2.0, 7.0])
+        found, alpha, noise = function.log_evidence(scales)
+        densities = [dense_log_density(function, scales, a) for a in alpha * np.array([0.9, 1, 1.1])]
+        assert found == pytest.approx(densities[1], rel=1e-9)
+        assert densities[1] > max(densities[0], densities[2])
+        assert (noise > 0).all()
+
+    def test_a_constant_column_has_no_gradient(self):
+        function = objective()
+        function.inputs[:, 1] = 0.0
+        assert function(np.log([0.8, 0.8, 0.8, 0.1]))[1][1] == 0.0
+
+
+class TestMaximum:
+    def test_the_end_of_a_search_is_a_stationary_point(self):
+        function = objective(seed=3)
+        search = evidence._search(function, np.zeros(3), 1.0)
+        inside = np.abs(search.x[:3]) < np.log(evidence.LENGTH_SCALE_RANGE) - 1e-9
+        assert search.success
+        assert np.abs(search.jac[:3][inside]).max() < 5e-3
+
+    @pytest.mark.parametrize("kernel", ALL, ids=lambda kernel: kernel.name)
+    def test_columns_that_do_not_matter_get_large_length_scales(self, kernel):
+        X, y = sample(400, 4)
+        tuned = maximize_evidence(kernel, X, y, n_components=128, n_starts=2, n_threads=1)
+        relevant, *rest = tuned.length_scale
+        assert len(rest) == 3
+        assert min(rest) > 5 * relevant
+        assert type(tuned.kernel) is type(kernel)
+
+    def test_noise_and_width_of_a_known_process_are_found(self):
+        # A draw of the process itself: Gaussian kernel of width 0.7 and variance 1, noise variance 0.04.
+        rng = np.random.default_rng(5)
+        X = rng.uniform(-3, 3, (600, 1))
+        y = rng.multivariate_normal(np.zeros(600), Gaussian(0.7)(X) + 0.04 * np.eye(600))[:, np.newaxis]
+        tuned = maximize_evidence(Gaussian(), X, y, per_feature=False, n_threads=1)
+        assert tuned.length_scale == pytest.approx(0.7, rel=0.25)
+        assert tuned.noise_variance[0] == pytest.approx(0.04, rel=0.2)
+        assert tuned.converged
+
+    def test_one_width_is_a_number_and_has_less_evidence_than_many(self):
+        X, y = sample(400, 4)
+        one = maximize_evidence(Gaussian(), X, y, per_feature=False, n_starts=2, n_threads=1)
+        many = maximize_evidence(Gaussian(), X, y, n_starts=2, n_threads=1)
+        assert isinstance(one.length_scale, float)
+        assert many.log_evidence > one.log_evidence + 50
+
+    def test_columns_in_other_units_get_length_scales_in_them(self):
+        X, y = sample(300, 2)
+        units = np.array([1e6, 1e-6])
+        plain = maximize_evidence(Matern(nu=1.5), X, y, n_starts=1)
+        scaled = maximize_evidence(Matern(nu=1.5), 7.0 * units + X * units, y, n_starts=1)
+        # exact but for the digits that the offset takes from X
+        assert np.divide(scaled.length_scale, units)[0] == pytest.approx(plain.length_scale[0], rel=1e-2)
+
+    def test_the_same_seed_gives_the_same_bits_on_any_number_of_threads(self):
+        X, y = sample(200, 3)
+        one, two = (maximize_evidence(Gaussian(), X, y, seed=4, n_threads=n) for n in (1, 2))
+        other = maximize_evidence(Gaussian(), X, y, seed=5, n_threads=2)
+        assert one == two
+        assert other.length_scale != one.length_scale
+
+    def test_the_start_with_the_greatest_evidence_wins(self):
+        X, y = sample(200, 3)
+        tuned = maximize_evidence(Gaussian(), X, y, n_starts=3)
+        assert tuned.n_starts == 3
+        assert tuned.log_evidence == max(tuned.start_log_evidences)
+        assert tuned.n_samples == 200
+        assert tuned.n_evaluations >= 3
+
+    def test_equal_weights_change_nothing_and_small_ones_hide_rows(self):
+        X, y = sample(300, 2)
+        plain = maximize_evidence(Gaussian(), X, y)
+        assert maximize_evidence(Gaussian(), X, y, 2 * np.ones(300)) == plain
+        assert maximize_evidence(Gaussian(), X, y, np.full(300, 1e-200)) == plain
+        broken = np.vstack([y, 30 * np.random.default_rng(1).standard_normal((100, 1))])
+        more = np.vstack([X, X[:100]])
+        weights = np.r_[np.ones(300), np.full(100, 1e-9)]
+        hidden = maximize_evidence(Gaussian(), more, broken, weights)
+        assert hidden.length_scale[0] == pytest.approx(plain.length_scale[0], rel=0.2)
+
+    def test_whole_weights_repeat_rows_where_they_are_said_to(self):
+        X, y = sample(120, 2)
+        times = np.random.default_rng(2).integers(1, 4, 120)
+        options = {"n_starts": 1, "per_feature": False}
+        weighted = maximize_evidence(Gaussian(), X, y, times * 1.0, frequency_weights=True, **options)
+        repeated = maximize_evidence(Gaussian(), X.repeat(times, axis=0), y.repeat(times, axis=0), **options)
+        # searches in float32 cosines of inputs about another mean, which stop within 1e-6 of the evidence
+        assert weighted.log_evidence == pytest.approx(repeated.log_evidence, rel=1e-4)
+        assert weighted.length_scale == pytest.approx(repeated.length_scale, rel=0.01)
+        with pytest.raises(DataError, match=r"a sample weight is \d.5, .* how often a row is there"):
+            maximize_evidence(Gaussian(), X, y, times + 0.5, frequency_weights=True)
+
+    def test_constant_targets_have_no_say(self):
+        X, y = sample(200, 2)
+        alone = maximize_evidence(Gaussian(), X, y, n_starts=1)
+        beside = maximize_evidence(Gaussian(), X, np.hstack([np.full_like(y, 7.3), y]), n_starts=1)
+        # as far as a search that stops at 1e-6 goes; the products round otherwise for other strides
+        assert beside.length_scale == pytest.approx(alone.length_scale, rel=1e-3)
+        assert np.isnan(beside.noise_variance[0])
+        assert beside.noise_variance[1] == pytest.approx(alone.noise_variance[0], rel=1e-3)
+
+    def test_outliers_and_constant_columns_give_finite_length_scales(self):
+        X, y = sample(300, 3)
+        X[0, 1], X[1, 0] = 1e12, -1e9
+        X[:, 2] = 5.0
+        tuned = maximize_evidence(Matern(nu=1.5), X, y, n_starts=2)
+        assert np.isfinite(tuned.length_scale).all()
+        assert np.isfinite(tuned.log_evidence)
+
+    def test_targets_without_noise_are_tuned_too(self):
+        X, y = sample(300, 2, noise=0.0)
+        tuned = maximize_evidence(Gaussian(), X, y, n_starts=1)
+        assert np.isfinite(tuned.log_evidence)
+        assert tuned.noise_variance[0] < 1e-4
+
+    def test_a_search_that_is_cut_short_says_so(self, monkeypatch, caplog):
+        monkeypatch.setattr(evidence, "MAX_ITERATIONS", 2)
+        X, y = sample(200, 2)
+        with caplog.at_level(logging.WARNING):
+            tuned = maximize_evidence(Gaussian(), X, y, n_starts=1)
+        assert not tuned.converged
+        assert "before it converged" in caplog.text
+
+
+class TestRefusals:
+    @pytest.mark.parametrize("kernel", [Linear(), Gaussian() + Matern(), 2.0 * Gaussian()])
+    def test_kernels_without_one_width_are_refused(self, kernel):
+        with pytest.raises(InvalidParameterError, match="kernels of one length scale"):
+            maximize_evidence(kernel, *sample())
+
+    def test_constant_targets_are_refused(self):
+        X, y = sample()
+        with pytest.raises(DataError, match="all targets are constant"):
+            maximize_evidence(Gaussian(), X, np.full_like(y, 0.1))
+
+    def test_rows_that_are_all_equal_are_refused(self):
+        _, y = sample()
+        with pytest.raises(DataError, match="are equal"):
+            maximize_evidence(Gaussian(), np.ones((300, 2)), y)
+
+    @pytest.mark.parametrize("wrong", [{"n_components": 3}, {"n_components": 0}, {"n_starts": 0}])
+    def test_numbers_out_of_range_are_refused(self, wrong):
+        with pytest.raises(InvalidParameterError, match=next(iter(wrong))):
+            maximize_evidence(Gaussian(), *sample(), **wrong)

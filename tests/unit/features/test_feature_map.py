@@ -1,0 +1,349 @@
+"""Feature maps: the kernel they stand for, their closed-form variance, and how they travel."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rff_dist.errors import BroadcastError, DataError, InvalidParameterError
+from rff_dist.features import fourier
+from rff_dist.features.draw import draw_feature_map
+from rff_dist.features.feature_map import STRIPE, FeatureMap, Standardizer
+from rff_dist.features.fourier import FourierFeatureMap
+from rff_dist.kernels.base import Kernel
+from rff_dist.kernels.stationary import Gaussian, Laplacian, Matern
+
+FLOAT32 = 2.0**-23
+MAPS = ("pairs", "phases")
+KERNELS = [
+    Gaussian(1.3),
+    Laplacian(1.3),
+    Matern(1.3, nu=0.5),
+    Matern(1.3, nu=1.5),
+    Matern(1.3, nu=3.1),
+]
+ISOTROPIC = [kernel for kernel in KERNELS if not isinstance(kernel, Laplacian)]
+
+
+def name_of(kernel: Kernel) -> str:
+    return f"{kernel.name}{getattr(kernel, 'nu', '')}"
+
+
+def draw(kernel="gaussian", *, n_features=3, n_components=64, **options) -> FourierFeatureMap:
+    return draw_feature_map(kernel, n_features=n_features, n_components=n_components, **options)
+
+
+def inputs(n_samples: int, n_features: int = 3, *, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal((n_samples, n_features))
+
+
+def difference(n_features: int) -> np.ndarray:
+    """Return Δ with unequal coordinates: an estimate must be right along and off the axes."""
+    direction = np.linspace(1.0, 1.6, n_features)
+    return 1.1 * direction / np.linalg.norm(direction)
+
+
+def estimates(kernel, map_name, design, n_features, *, group, n_groups) -> np.ndarray:
+    """Return independent estimates of k(Δ), each from its own `group` frequencies of one long draw."""
+    per_frequency = 2 if map_name == "pairs" else 1
+    features = draw(
+        kernel,
+        n_features=n_features,
+        n_components=group * n_groups * per_frequency,
+        design=design,
+        map=map_name,
+        random_state=2026,
+    )
+    x = 0.3 * np.ones(n_features)
+    z = features.transform(np.stack([x, x + difference(n_features)]))
+    return (z[0] * z[1]).reshape(n_groups, -1).sum(axis=1) * n_groups
+
+
+def mean_and_variance(values: np.ndarray) -> tuple[float, float, float, float]:
+    """Return mean, its standard error, variance, its standard error."""
+    n, centred = len(values), values - values.mean()
+    variance = centred.var()
+    return (
+        values.mean(),
+        np.sqrt(variance / n),
+        variance,
+        np.sqrt(((centred**4).mean() - variance**2) / n),
+    )
+
+
+def at(kernel, delta: np.ndarray) -> float:
+    return float(kernel(np.zeros((1, len(delta))), delta[np.newaxis])[0, 0])
+
+
+def test_orthogonal_pairs_have_much_less_variance_for_a_wide_gaussian():
+    """Yu et al. 2016, Sec. 3: the gain is largest for nearby points in many dimensions."""
+    values = estimates(Gaussian(3.0), "pairs", "orthogonal", 8, group=8, n_groups=4_000)
+    k, k_twice = (at(Gaussian(3.0), m * difference(8)) for m in (1, 2))
+    assert values.var() < 0.3 * (1 + k_twice - 2 * k**2) / 2 / 8
+
+
+class TestFeatures:
+    def test_rows_of_pairs_have_unit_length(self):
+        z = draw(n_components=514).transform(10 * inputs(50))
+        np.testing.assert_allclose((z**2).sum(axis=1), 1.0, atol=4 * FLOAT32)
+
+    def test_squared_norm_is_what_each_row_of_unnormalised_pairs_has(self):
+        pairs, phases = draw(n_components=96), draw(n_components=96, map="phases")
+        assert pairs.squared_norm == 48
+        unnormalised = pairs.transform(inputs(9)) / pairs.scale
+        np.testing.assert_allclose((unnormalised**2).sum(axis=1), pairs.squared_norm, rtol=4 * FLOAT32)
+        assert phases.squared_norm is None
+
+    @pytest.mark.parametrize("map_name", MAPS)
+    def test_features_are_the_formulas_in_float64(self, map_name):
+        features = draw("laplacian", n_components=1_100, map=map_name, design="iid")  # 3 stripes
+        X = inputs(7).astype(np.float32)
+        angles = X.astype(np.float64) @ features.frequencies.astype(np.float64)
+        size = np.abs(X.astype(np.float64)) @ np.abs(features.frequencies) + 7
+        z = features.transform(X)
+        if map_name == "pairs":
+            expected = np.stack([np.cos(angles), np.sin(angles)], axis=2).reshape(7, -1)
+            size = np.repeat(size, 2, axis=1)
+        else:
+            expected = np.cos(angles + features.phases)
+        # the angle is rounded about once per product and sum; Cauchy frequencies make some angles huge
+        assert (abs(z / np.sqrt(2 / 1_100) - expected) <= 4 * FLOAT32 * size).all()
+
+    @pytest.mark.parametrize("map_name", MAPS)
+    @pytest.mark.parametrize("design", ["iid", "orthogonal"])
+    def test_leading_components_are_the_features_of_a_smaller_draw(self, map_name, design):
+        small, large = (
+            draw(n_components=n, map=map_name, design=design, random_state=5) for n in (30, 1_400)
+        )
+        np.testing.assert_array_equal(small.frequencies, large.frequencies[:, : small.frequencies.shape[1]])
+        X = inputs(20)
+        np.testing.assert_allclose(
+            large.transform(X)[:, :30] * np.sqrt(1_400 / 30), small.transform(X), atol=1e-6
+        )
+
+    @given(st.integers(1, 60), st.integers(0, 59))
+    def test_a_row_has_its_features_whatever_rows_surround_it(self, n_samples, row):
+        features, X = draw(n_components=70), inputs(60)
+        together = features.transform(X[max(0, row + 1 - n_samples) : row + 1])[-1]
+        # other edges of the float32 product may round the angle otherwise, by its last bits
+        np.testing.assert_allclose(together, features.transform(X)[row], atol=16 * FLOAT32 * features.scale)
+
+    def test_tiles_are_joined_in_order(self):
+        features, X = draw(n_components=6, n_features=1), inputs(9_000, 1)
+        z = features.transform(X)
+        angles = X @ features.frequencies
+        np.testing.assert_allclose(z[:, 0::2] / features.scale, np.cos(angles), atol=1e-5)
+
+    def test_transform_gives_the_dtype_asked_for(self):
+        features, X = draw(n_components=10), inputs(4)
+        double, single = features.transform(X), features.transform(X, dtype=np.float32)
+        assert double.dtype == np.float64
+        assert single.dtype == np.float32
+        np.testing.assert_array_equal(double.astype(np.float32), single)
+
+    @pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16, np.int32, np.uint8, bool])
+    def test_real_inputs_of_any_dtype_are_taken(self, dtype):
+        X = np.array([[1, 0, 1], [0, 0, 1]], dtype)
+        np.testing.assert_array_equal(draw().transform(X), draw().transform(X.astype(np.float64)))
+
+    def test_no_rows_give_no_features(self):
+        assert draw(n_components=8).transform(np.empty((0, 3))).shape == (0, 8)
+
+    @pytest.mark.parametrize("shape", [(5,), (5, 2), (5, 4), (1, 5, 3)])
+    def test_inputs_of_another_shape_are_refused(self, shape):
+        with pytest.raises(DataError, match=r"expects 3 columns"):
+            draw().transform(np.zeros(shape))
+
+    def test_a_fourier_map_is_a_feature_map(self):
+        assert isinstance(draw(), FeatureMap)
+        assert STRIPE % 2 == 0  # a stripe never parts a sine from its cosine
+
+
+class TestStandardizer:
+    SECONDS = 1.7e9 + np.random.default_rng(0).uniform(0, 60, (60, 1))  # a minute of timestamps
+
+    def test_large_means_are_taken_off_in_float64(self):
+        mean, scale = self.SECONDS.mean(axis=0), self.SECONDS.std(axis=0)
+        features = draw(n_features=1, n_components=4_096, standardizer=Standardizer(mean, scale))
+        z = features.transform(self.SECONDS)
+        exact = Gaussian()((self.SECONDS - mean) / scale)
+        assert abs(z @ z.T - exact).max() < 0.1
+
+    def test_folding_the_scale_into_float32_frequencies_would_lose_them(self):
+        """Why the standardizer exists: at 1.7e9 float32 has steps of two minutes."""
+        folded = draw(Gaussian(self.SECONDS.std()), n_features=1, n_components=4_096)
+        z = folded.transform(self.SECONDS)
+        assert abs(z @ z.T - Gaussian(self.SECONDS.std())(self.SECONDS)).max() > 0.5
+        assert len(np.unique(folded.prepare(self.SECONDS))) == 1  # of 60
+
+    def test_it_is_the_same_as_standardised_inputs(self):
+        standardizer = Standardizer(np.array([1.0, -2.0, 0.0]), np.array([2.0, 0.5, 1.0]))
+        with_it, without = draw(standardizer=standardizer), draw()
+        np.testing.assert_array_equal(
+            with_it.transform(inputs(5)), without.transform(standardizer(inputs(5)))
+        )
+        assert with_it.with_standardizer(None).digest() == without.digest()
+        assert without.with_standardizer(standardizer).digest() == with_it.digest()
+
+
+class TestTravelling:
+    STANDARDIZER = Standardizer(np.arange(3.0), np.ones(3))
+
+    @pytest.mark.parametrize("map_name", MAPS)
+    def test_a_drawn_map_pickles_small_and_is_drawn_again(self, map_name):
+        features = draw(
+            Matern([1.0, 2.0, 3.0]), n_components=4_096, map=map_name, standardizer=self.STANDARDIZER
+        )
+        data = pickle.dumps(features)
+        assert len(data) < 2_048
+        fourier._draw_arrays.cache_clear()
+        again = pickle.loads(data)
+        assert again.frequencies is not features.frequencies
+        np.testing.assert_array_equal(again.frequencies, features.frequencies)
+        assert again.digest() == features.digest()
+        assert again.spec == features.spec
+
+    def test_another_process_draws_the_same_digest(self):
+        features = draw("matern", n_components=512, map="phases", standardizer=self.STANDARDIZER)
+        code = "import pickle, sys; print(pickle.load(sys.stdin.buffer).digest())"
+        other = subprocess.run(
+            [sys.executable, "-c", code], input=pickle.dumps(features), capture_output=True, check=True
+        )
+        assert other.stdout.decode().strip() == features.digest()
+
+    def test_a_process_that_draws_otherwise_is_refused(self, monkeypatch):
+        features = draw()
+        data = pickle.dumps(features)
+        off_by_one_bit = features.frequencies.copy()
+        off_by_one_bit[0, 0] = np.nextafter(off_by_one_bit[0, 0], np.float32(np.inf))
+        monkeypatch.setattr(fourier, "_draw_arrays", lambda _: (off_by_one_bit, None))
+        with pytest.raises(BroadcastError, match=rf"expected {features.digest()[:12]}"):
+            pickle.loads(data)
+
+    @pytest.mark.parametrize("map_name", MAPS)
+    def test_given_frequencies_travel_as_bytes(self, map_name):
+        drawn = draw(map=map_name, n_components=200)
+        given_arrays = FourierFeatureMap(1.5 * drawn.frequencies, drawn.phases, self.STANDARDIZER)
+        data = pickle.dumps(given_arrays)
+        assert given_arrays.frequencies.tobytes() in data
+        again = pickle.loads(data)
+        assert again.digest() == given_arrays.digest() != drawn.digest()
+        np.testing.assert_array_equal(again.transform(inputs(4)), given_arrays.transform(inputs(4)))
+
+    def test_drawn_arrays_cannot_be_written_to(self):
+        """They are shared through a cache, and the digest speaks of them."""
+        features = draw(map="phases")
+        for array in (features.frequencies, features.phases):
+            with pytest.raises(ValueError, match="read-only"):
+                array[0] = 0
+
+
+class TestDigest:
+    def test_it_has_not_changed(self):
+        """Frozen on purpose: a new value means that stored models and statistics no longer match."""
+        frequencies = np.arange(6, dtype=np.float32).reshape(2, 3)
+        phases = np.arange(3, dtype=np.float32)
+        standardizer = Standardizer(np.zeros(2), np.ones(2))
+        assert FourierFeatureMap(frequencies).digest()[:16] == "7cd20ae80789da1f"
+        assert FourierFeatureMap(frequencies, phases, standardizer).digest()[:16] == "93795c91df83d3b1"
+
+    def test_it_tells_every_array_apart(self):
+        features = replace(draw(map="phases", standardizer=TestTravelling.STANDARDIZER), spec=None)
+
+        def nudged(array: np.ndarray) -> np.ndarray:
+            copy = array.copy()
+            copy.flat[-1] = np.nextafter(copy.flat[-1], np.array(9, copy.dtype))
+            return copy
+
+        standardizer = features.standardizer
+        changed = [
+            features,
+            replace(features, frequencies=nudged(features.frequencies)),
+            replace(features, frequencies=features.frequencies.reshape(1, -1)),
+            replace(features, phases=nudged(features.phases)),
+            replace(features, phases=None),
+            replace(features, standardizer=None),
+            replace(features, standardizer=Standardizer(nudged(standardizer.mean), standardizer.scale)),
+            replace(features, standardizer=Standardizer(standardizer.mean, nudged(standardizer.scale))),
+            replace(features, standardizer=Standardizer(standardizer.scale, standardizer.mean)),
+        ]
+        assert len({other.digest() for other in changed}) == len(changed)
+
+    def test_it_follows_every_choice_but_not_the_object(self):
+        base = {"n_features": 3, "n_components": 60, "random_state": 0}
+        choices = [
+            {},
+            {"random_state": 1},
+            {"n_components": 62},
+            {"n_features": 4},
+            {"design": "iid"},
+            {"map": "phases"},
+            {"kernel": "matern"},
+            {"kernel": Gaussian(2.0)},
+        ]
+        digests = {draw(**{**base, **choice}).digest() for choice in choices}
+        assert len(digests) == len(choices)
+        assert draw(Gaussian(), **base).digest() == draw("gaussian", **base).digest()
+
+
+class TestParameters:
+    @pytest.mark.parametrize("n_components", [0, -1, 2.5, 2.0, "8", True, None, np.float64(8)], ids=repr)
+    @pytest.mark.parametrize("map_name", MAPS)
+    def test_a_bad_n_components_is_refused(self, n_components, map_name):
+        with pytest.raises(InvalidParameterError, match=r"`n_components` is .*integer of at least 1"):
+            draw(n_components=n_components, map=map_name)
+
+    def test_an_odd_number_of_pairs_is_refused_with_the_next_even_one(self):
+        with pytest.raises(InvalidParameterError, match=r"take 8, or map='phases'"):
+            draw(n_components=7)
+        assert draw(n_components=7, map="phases").n_components == 7
+
+    @pytest.mark.parametrize("n_features", [0, -1, 2.0, "3", True, None])
+    def test_a_bad_n_features_is_refused(self, n_features):
+        with pytest.raises(InvalidParameterError, match="`n_features`"):
+            draw(n_features=n_features)
+
+    def test_an_unknown_map_is_refused(self):
+        with pytest.raises(InvalidParameterError, match=r"unknown `map` 'pair'.*'pairs', 'phases'"):
+            draw(map="pair")
+
+    def test_another_number_of_length_scales_is_refused(self):
+        with pytest.raises(InvalidParameterError, match="2 entries but the data have 3 columns"):
+            draw(Gaussian([1.0, 2.0]))
+
+    def test_the_laplacian_needs_independent_frequencies(self):
+        with pytest.raises(InvalidParameterError, match="use design='iid'"):
+            draw("laplacian", design="orthogonal")
+
+    @pytest.mark.parametrize("kernel", [Gaussian(1e-40), Matern(nu=0.001)], ids=["narrow", "rough"])
+    def test_frequencies_that_float32_cannot_hold_are_refused(self, kernel):
+        with pytest.raises(InvalidParameterError, match="more than float32 holds"):
+            draw(kernel, n_components=256)
+
+    def test_integer_seeds_repeat_and_differ(self):
+        assert draw(random_state=3).digest() == draw(random_state=np.int64(3)).digest()
+        assert draw(random_state=3).digest() != draw(random_state=4).digest()
+        assert draw(random_state=2**64 - 1).spec.seed == 2**64 - 1
+
+    @pytest.mark.parametrize("make", [np.random.default_rng, np.random.RandomState])
+    def test_generators_repeat_from_their_seed_and_move_on(self, make):
+        assert draw(random_state=make(3)).digest() == draw(random_state=make(3)).digest()
+        generator = make(3)
+        assert draw(random_state=generator).digest() != draw(random_state=generator).digest()
+
+    def test_none_takes_a_fresh_seed_that_is_kept(self):
+        first, second = draw(random_state=None), draw(random_state=None)
+        assert first.digest() != second.digest()
+        assert draw(random_state=first.spec.seed).digest() == first.digest()
+
+    @pytest.mark.parametrize("random_state", [-1, 2**64, 1.5, "0", True], ids=repr)
+    def test_a_bad_random_state_is_refused_by_its_name(self, random_state):
+        with pytest.raises(InvalidParameterError, match="`random_state`"):
+            draw(random_state=random_state)

@@ -1,0 +1,396 @@
+"""Nyström features: against dense formulas, and that they travel, add up and are stored like any other."""
+
+import pickle
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy.linalg import solve
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from rff_dist import Gaussian, Laplacian, Matern, RFFSampler, SerialEngine, accumulate, load_model, save_model
+from rff_dist.data import samples
+from rff_dist.data.memory import ArrayDataset
+from rff_dist.errors import InvalidParameterError, StatisticsError
+from rff_dist.features.centres import RULES
+from rff_dist.features.feature_map import Standardizer
+from rff_dist.features.kinds import feature_map_class
+from rff_dist.features.nystrom import Nystrom, NystromFeatureMap, draw_nystrom, largest_value
+from rff_dist.kernels.base import Kernel
+from rff_dist.kernels.explicit import Linear, Min, Polynomial
+from rff_dist.kernels.find import kernel_from_dict
+from rff_dist.ridge import fit as pipeline
+from rff_dist.ridge.linear_model import LinearModel
+from rff_dist.statistics import passes
+from tests.plain import plain_ridge
+
+KERNELS = [
+    Gaussian(2.0),
+    Laplacian(3.0),
+    Matern(2.0, nu=1.5),
+    Gaussian(2.0) * Linear(),
+    Polynomial(2) + 0.5 * Matern([1.0, 2.0, 3.0], nu=0.5),
+    Gaussian(1.0).on([0, 2]) + 3.0,
+    Min((-4.0, -4.0, -4.0), (4.0, 4.0, 4.0)),
+]
+
+
+def inputs(n_samples: int = 300, *, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal((n_samples, 3)).astype(np.float32)
+
+
+def targets(X: np.ndarray) -> np.ndarray:
+    noise = 0.05 * np.random.default_rng(9).standard_normal(len(X))
+    return np.sin(2 * X[:, 0]) + X[:, 1] * X[:, 2] + noise + 7.0
+
+
+def draw(
+    kernel: Kernel | None = None, n_components: int = 40, *, seed: int = 0, **options
+) -> NystromFeatureMap:
+    return draw_nystrom(
+        kernel or Gaussian(2.0), inputs(), n_components=n_components, nystrom=Nystrom(**options), seed=seed
+    )
+
+
+def dense_gram(feature_map: NystromFeatureMap, X: np.ndarray, Y: np.ndarray) -> np.ndarray:
+    """k(X, C) (k(C, C) + jitter·I)⁻¹ k(C, Y), by NumPy alone."""
+    kernel, centres = feature_map.kernel, feature_map.centres
+    regular = kernel(centres) + feature_map.jitter * np.eye(len(centres))
+    return kernel(X, centres) @ solve(regular, kernel(centres, Y), assume_a="pos")
+
+
+@pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
+class TestAgainstDenseFormulas:
+    def test_inner_products_are_the_projected_kernel(self, kernel):
+        feature_map, X = draw(kernel), inputs(90, seed=1)
+        Z = feature_map.transform(X)
+        expected = dense_gram(feature_map, X, X)
+        # rounding of about 1e-15, amplified by 1 / jitter
+        assert_allclose(Z @ Z.T, expected, atol=1e-7 * np.abs(expected).max())
+
+    def test_sums_are_those_of_the_explicit_features(self, kernel):
+        feature_map, X = draw(kernel), inputs(500, seed=1)
+        statistics = accumulate(ArrayDataset(X, targets(X)), feature_map, engine=SerialEngine(1))
+        Z = feature_map.transform(X)
+        for got, expected in (
+            (statistics.ZtZ(), Z.T @ Z),
+            (statistics.Zty(), Z.T @ targets(X)),
+            (statistics.Zt1(), Z.sum(axis=0)),
+        ):
+            assert_allclose(got, expected, atol=1e-7 * np.abs(expected).max())
+
+    def test_predictions_are_those_of_dense_nystrom_regression(self, kernel):
+        feature_map, X, new = draw(kernel), inputs(500, seed=1), inputs(70, seed=2)
+        dataset = ArrayDataset(X, targets(X))
+        statistics = accumulate(dataset, feature_map, engine=SerialEngine(1))
+        solution = pipeline.solve(statistics, alpha=0.3, fit_intercept=False).solution
+        model = LinearModel(feature_map, solution.coefficients, solution.intercept)
+        from rff_dist.data.blocks import Block, Rows
+        from rff_dist.ridge.linear_model import predict_rows
+
+        got = predict_rows(Rows(Block(0, 0, len(new)), new), model)[:, 0]
+        # minimise ‖y − K_nm β‖² + alpha·β'(K_mm + jitter·I)β
+        columns = kernel(X, feature_map.centres)
+        regular = kernel(feature_map.centres) + feature_map.jitter * np.eye(feature_map.n_components)
+        beta = solve(columns.T @ columns + 0.3 * regular, columns.T @ targets(X), assume_a="pos")
+        expected = kernel(new, feature_map.centres) @ beta
+        assert_allclose(got, expected, atol=1e-6 * np.abs(expected).max())
+
+    def test_the_bound_holds(self, kernel):
+        bound = largest_value(kernel)
+        assert (bound is None) == ("linear" in str(kernel.to_dict()) or "polynomial" in str(kernel.to_dict()))
+        feature_map = draw(kernel)
+        assert feature_map.bounded == (bound is not None)
+        if bound is not None:
+            assert np.abs(kernel(inputs(200))).max() <= bound
+            assert feature_map.scales[0][1] >= bound
+
+    def test_a_map_is_stored_by_its_record(self, kernel):
+        feature_map = draw(kernel).with_standardizer(Standardizer(np.ones(3), np.full(3, 2.0)))
+        facts, arrays = feature_map.record()
+        again = feature_map_class("nystrom").from_record(facts, arrays, feature_map.standardizer)
+        assert again.digest() == feature_map.digest()
+        assert_array_equal(again.transform(inputs(5)), feature_map.transform(inputs(5)))
+
+
+class TestBits:
+    def test_a_row_has_the_same_features_in_whatever_company(self):
+        # SciPy's distances are pair by pair; the products of Linear, BLAS's, round by their shape
+        for kernel in (Matern(2.0, nu=1.5), Gaussian(2.0) * Linear()):
+            feature_map, X = draw(kernel, 90), inputs(200, seed=3)
+            Z = feature_map.transform(X)
+            for rows in (slice(0, 1), slice(3, 70), slice(64, 65), slice(50, None, 7)):
+                assert_array_equal(feature_map.transform(X[rows]), Z[rows])
+
+    def test_unnormalised_features_have_them_in_any_stripe_and_company(self):
+        feature_map, X = draw(Gaussian(2.0) * Linear(), 200), inputs(150, seed=3)
+        whole = np.empty((200, 150))
+        feature_map.fill(X, whole, 0, 200)
+        part = np.empty((200, 11))
+        feature_map.fill(X[90:101], part, 0, 200)
+        assert_array_equal(part, whole[:, 90:101])
+
+    def test_wide_inputs_have_them_too_though_a_product_with_one_row_rounds_otherwise(self):
+        X = np.random.default_rng(0).standard_normal((200, 40)).astype(np.float32)
+        kernel = Gaussian(6.0) * Linear()
+        feature_map = draw_nystrom(kernel, X, n_components=90, nystrom=Nystrom(), seed=0)
+        whole, one = np.empty((90, 200)), np.empty((90, 1))
+        feature_map.fill(X, whole, 0, 90)
+        for row in (0, 64, 199):
+            feature_map.fill(X[row : row + 1], one, 0, 90)
+            assert_array_equal(one[:, 0], whole[:, row])
+
+    def test_threads_change_no_bit(self):
+        X = inputs(5000, seed=4)
+        feature_map = draw(n_components=100)
+        one, two = (
+            accumulate(ArrayDataset(X, targets(X)), feature_map, engine=SerialEngine(n)) for n in (1, 2)
+        )
+        assert one == two
+        assert_array_equal(one.ZtZ(), two.ZtZ())
+
+    def test_a_pickle_is_small_and_has_the_same_digest_and_factor(self):
+        feature_map = draw(n_components=200)
+        pickled = pickle.dumps(feature_map)
+        assert len(pickled) < 200 * 3 * 4 + 2000
+        again = pickle.loads(pickled)
+        assert again.digest() == feature_map.digest()
+        assert_array_equal(again.whitener, feature_map.whitener)
+
+
+class TestStatistics:
+    @pytest.fixture
+    def parts(self):
+        feature_map = draw()
+        X = inputs(400, seed=5)
+        pieces = (slice(0, 250), slice(250, 400))
+        return feature_map, [accumulate(ArrayDataset(X[p], targets(X[p])), feature_map) for p in pieces]
+
+    def test_adding_and_forgetting_leaves_no_trace(self, parts):
+        _, (left, right) = parts
+        assert (left + right) - right == left
+        assert_array_equal(((left + right) - right).ZtZ(), left.ZtZ())
+
+    def test_sums_without_their_factor_are_not_read(self, parts):
+        _, (left, _) = parts
+        bare = left.with_whitener(None)
+        assert bare == left
+        assert bare.digest() == left.digest()
+        for read in (bare.ZtZ, bare.Zty, bare.Zt1, bare.normal_equations):
+            with pytest.raises(StatisticsError, match="with_whitener"):
+                read()
+        assert_array_equal((bare + left).ZtZ(), (left + left).ZtZ())
+
+    def test_stored_sums_leave_the_factor_out(self, parts):
+        feature_map, (left, _) = parts
+        metadata, arrays = left.to_arrays()
+        assert sum(array.nbytes for array in arrays.values()) < 8 * 40**2
+        again = type(left).from_arrays(metadata, arrays).with_whitener(feature_map.whitener)
+        assert_array_equal(again.ZtZ(), left.ZtZ())
+
+    @pytest.mark.parametrize("length_scale", [1.0, 30.0])
+    def test_the_error_that_is_reported_covers_what_the_order_of_rows_changes(self, length_scale):
+        """With length scale 30 the Gram of the centres is singular but for its jitter."""
+        feature_map = draw(Gaussian(length_scale), 100)
+        X = inputs(20_000, seed=6)
+        engine, orders = SerialEngine(1), np.random.default_rng(0)
+        grams = []
+        for _ in range(2):
+            rows = X[orders.permutation(len(X))]
+            spec = passes.statistics_spec(
+                ArrayDataset(rows, targets(rows)),
+                feature_map,
+            )
+            equations = accumulate(
+                ArrayDataset(rows, targets(rows)), feature_map, engine=engine, spec=spec
+            ).normal_equations()
+            grams.append(equations.gram)
+        difference = np.linalg.norm(grams[0] - grams[1], 2)
+        assert difference < equations.gram_error
+        assert equations.gram_error < 1000 * difference
+
+    @pytest.mark.parametrize("length_scale", [0.3, 1.7, 10.0])
+    def test_the_error_holds_what_whitening_in_float64_adds(self, length_scale):
+        X = np.random.default_rng(0).standard_normal((1500, 5)).astype(np.float32)
+        feature_map = draw_nystrom(Gaussian(length_scale), X, n_components=400, nystrom=Nystrom(), seed=0)
+        dataset, engine = ArrayDataset(X), SerialEngine(n_threads=1)
+        spec = passes.statistics_spec(
+            dataset, feature_map, fraction_bits=40, with_targets=False, engine=engine
+        )
+        statistics = passes.accumulate(dataset, feature_map, engine=engine, spec=spec)
+        equations = statistics.with_whitener(feature_map.whitener).normal_equations(fit_intercept=False)
+        # features in long double, from kernel values that are float32 numbers
+        V = np.empty((400, 1500))
+        feature_map.fill(feature_map.prepare(X), V, 0, 400)
+        Z, whitener = V.astype(np.longdouble), feature_map.whitener.astype(np.longdouble)
+        for i in range(400):  # T'Z = V from the first row on
+            Z[i] = (Z[i] - whitener[:i, i] @ Z[:i]) / whitener[i, i]
+        difference = np.linalg.norm((equations.gram - Z @ Z.T).astype(np.float64), 2)
+        assert difference < equations.gram_error < 20 * difference
+
+
+class TestCentres:
+    @pytest.mark.parametrize("rule", RULES)
+    def test_they_are_seeded_nested_and_distinct(self, rule):
+        few, many, other = (
+            draw(None, 10, centres=rule),
+            draw(None, 60, centres=rule),
+            draw(None, 60, seed=1, centres=rule),
+        )
+        assert_array_equal(few.centres, many.centres[:10])
+        assert len(np.unique(many.centres, axis=0)) == 60
+        assert not np.array_equal(many.centres, other.centres)
+        assert set(map(tuple, many.centres)) <= set(map(tuple, inputs()))
+
+    @pytest.mark.parametrize("rule", ["k-means++", "rpcholesky"])
+    def test_they_cover_a_skewed_sample_better_than_uniform_ones(self, rule):
+        rng = np.random.default_rng(0)
+        crowd, few = 0.05 * rng.standard_normal((2000, 2)), rng.uniform(-4, 4, (100, 2))
+        X = np.concatenate([crowd, few]).astype(np.float32)
+        lost = {}
+        for name in (rule, "uniform"):
+            feature_map = draw_nystrom(Gaussian(0.8), X, n_components=60, nystrom=Nystrom(name), seed=0)
+            lost[name] = (1 - np.square(feature_map.transform(X)).sum(axis=1)).sum()
+        assert lost[rule] < 0.3 * lost["uniform"]
+
+    def test_pivots_follow_the_law_of_one_at_a_time(self):
+        """The second pivot's law given the first, Chen et al. 2022, Alg. 1, by many seeds."""
+        points = np.array([[0.0], [0.3], [1.0], [4.0]])
+        kernel = Gaussian(1.0)
+        K = kernel(points)
+        second = K.diagonal() - K**2  # row i: what is left of the diagonal after the pivot i
+        expected = second / second.sum(axis=1, keepdims=True) / 4
+        counts = np.zeros((4, 4))
+        n_draws = 1000
+        for seed in range(n_draws):
+            first, then = RULES["rpcholesky"](points, kernel, 2, seed)
+            counts[first, then] += 1
+        deviation = np.sqrt(expected * (1 - expected) / n_draws)
+        assert (np.abs(counts / n_draws - expected) <= 4.5 * deviation + 1e-12).all()
+
+    @pytest.mark.parametrize("rule", ["k-means++", "rpcholesky"])
+    def test_they_are_no_more_than_explain_the_kernel(self, rule, caplog):
+        kernel = Linear().on([1]) if rule == "k-means++" else Linear()
+        with caplog.at_level("INFO", "rff_dist"):
+            assert draw(kernel, 310, centres=rule).n_components < 310
+        assert "explain the kernel" in caplog.text
+
+    def test_pivots_stop_at_the_rank_of_the_kernel(self):
+        assert draw(Linear(), 10, centres="rpcholesky").n_components == 3
+
+    def test_repeated_rows_change_nothing(self):
+        once = draw_nystrom(Gaussian(), inputs(), n_components=20, nystrom=Nystrom(), seed=0)
+        rows = np.concatenate([inputs(), inputs()[::-2]])
+        twice = draw_nystrom(Gaussian(), rows, n_components=20, nystrom=Nystrom(), seed=0)
+        assert_array_equal(once.centres, twice.centres)
+
+    def test_all_distinct_rows_make_the_kernel_exact(self):
+        feature_map, X = draw(Matern(1.0), 2048), inputs()
+        Z = feature_map.transform(X)
+        assert feature_map.n_components == 300
+        assert_allclose(Z @ Z.T, Matern(1.0)(X), atol=2e-5)  # the jitter
+
+    def test_a_sample_of_many_chunks_reads_few_of_them(self):
+        X = np.arange(40_000, dtype=np.float32)[:, np.newaxis]
+        sample = samples.sample_inputs(ArrayDataset(X, chunk_rows=50), 0, n_rows=2000)
+        assert len(np.unique(sample)) == 2000
+        assert len(np.unique(sample // 50)) <= 256
+
+
+class TestJitter:
+    def test_a_kernel_that_is_none_is_refused(self):
+        class Indefinite(Linear):
+            def gram(self, left, right):
+                return -(left @ right.T) + 1e-3
+
+        with pytest.raises(Exception, match="positive semi-definite kernel"):
+            draw_nystrom(Indefinite(), inputs(), n_components=5, nystrom=Nystrom(), seed=0)
+
+    def test_it_is_raised_and_logged_where_the_factorisation_breaks_down(self, caplog):
+        feature_map = draw(Gaussian(1e4), 200, jitter=1e-18)
+        assert feature_map.jitter > 1e-18
+        assert "ten times" in caplog.text
+
+
+class TestEstimators:
+    @pytest.fixture(scope="class")
+    @staticmethod
+    def fitted():
+        X = inputs(400, seed=7)
+        return plain_ridge(Matern(2.0), features="nystrom", n_components=60, random_state=0).fit(
+            X, targets(X)
+        )
+
+    def test_predictions_are_good_and_survive_pickling_and_storing(self, fitted):
+        X = inputs(200, seed=8)
+        truth = np.sin(2 * X[:, 0]) + X[:, 1] * X[:, 2] + 7.0
+        assert np.sqrt(np.mean((fitted.predict(X) - truth) ** 2)) < 0.35 * truth.std()
+        assert_array_equal(pickle.loads(pickle.dumps(fitted)).predict(X), fitted.predict(X))
+        save_model(fitted, "memory://nystrom")
+        loaded = load_model("memory://nystrom")
+        assert_array_equal(loaded.predict(X), fitted.predict(X))
+        assert loaded.features == "nystrom"
+        assert loaded.feature_map_.digest() == fitted.feature_map_.digest()
+        assert loaded.length_scale_ == 2.0
+        assert_array_equal(loaded.statistics_.ZtZ(), fitted.statistics_.ZtZ())
+
+    def test_a_loaded_model_takes_more_rows(self, fitted):
+        save_model(fitted, "memory://nystrom-more")
+        X = inputs(50, seed=9)
+        once, twice = (load_model("memory://nystrom-more").partial_fit(X, targets(X)) for _ in range(2))
+        assert once.statistics_.n_samples == 450
+        assert_array_equal(once.coef_, twice.coef_)
+
+    def test_the_automatic_length_scale_is_that_of_fourier_features(self):
+        X = inputs(300)
+        one, other = (
+            plain_ridge(features=kind, n_components=10, random_state=3).fit(X, targets(X))
+            for kind in ("nystrom", "fourier")
+        )
+        assert one.length_scale_ == other.length_scale_
+
+    def test_a_sampler_transforms_with_any_kernel(self):
+        X = inputs(300)
+        kernel = Gaussian(4.0) * Linear()
+        Z = RFFSampler(
+            kernel, features=Nystrom("rpcholesky"), n_components=120, random_state=0
+        ).fit_transform(X)
+        gram = kernel(X)
+        assert np.linalg.norm(Z @ Z.T - gram) < 0.01 * np.linalg.norm(gram)
+        half = RFFSampler(kernel, features="nystrom", n_components=7, random_state=0).fit(X)
+        assert half.transform(X).dtype == np.float32
+
+    def test_an_unbound_min_kernel_takes_its_interval_from_the_data(self):
+        X = inputs(300)
+        model = plain_ridge(1 + Min(), features="nystrom", n_components=50, random_state=0).fit(
+            X, X[:, 0] ** 2
+        )
+        assert model.score(X, X[:, 0] ** 2) > 0.95
+
+    @pytest.mark.parametrize("features", ["nystroem", None, 3])
+    def test_unknown_features_are_refused(self, features):
+        with pytest.raises(InvalidParameterError, match="features"):
+            plain_ridge(features=features).fit(inputs(), targets(inputs()))
+
+    @pytest.mark.parametrize(
+        "wrong", [{"centres": "best"}, {"jitter": 0}, {"jitter": True}, {"sample_rows": 0}]
+    )
+    def test_wrong_choices_are_refused(self, wrong):
+        with pytest.raises(InvalidParameterError, match=next(iter(wrong))):
+            Nystrom(**wrong)
+
+
+@pytest.mark.filterwarnings("ignore:alpha=.* was chosen by")  # the targets of some checks have no noise
+@parametrize_with_checks(
+    [
+        plain_ridge(features="nystrom", n_components=9, alpha="auto"),
+        RFFSampler(features="nystrom", n_components=9),
+    ]
+)
+def test_scikit_learns_check(estimator, check):
+    check(estimator)
+
+
+def test_kernels_come_back_from_their_dictionaries():
+    for kernel in KERNELS:
+        assert kernel_from_dict(kernel.to_dict()) == kernel

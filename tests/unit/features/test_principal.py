@@ -1,0 +1,70 @@
+"""Scores as features: against the projection that writes them, and in k-means against spectral clustering."""
+
+import pickle
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+
+from rff_dist import Gaussian, SerialEngine
+from rff_dist.data.memory import ArrayDataset
+from rff_dist.errors import InvalidParameterError
+from rff_dist.features.kinds import feature_map_class
+from rff_dist.features.principal import PrincipalFeatureMap
+from rff_dist.pca import fit as pca
+from rff_dist.ridge.fit import kernel_of
+from rff_dist.ridge.model import read_features, record_features
+
+X = np.random.default_rng(0).normal([5.0, 0.0, -2.0], size=(1_000, 3))
+ENGINE = SerialEngine(1)
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        {},
+        {"map": "phases", "n_random_features": 65},
+        {"features": "nystrom"},
+        {"features": "nystrom", "normalize": "degree"},
+    ],
+    ids=["pairs", "phases", "Nyström", "Nyström by degree"],
+)
+def found(request):
+    parameters = {"n_random_features": 64, "n_components": 5, "standardize": True, **request.param}
+    return pca.fit_components(ArrayDataset(X), Gaussian(1.5), engine=ENGINE, length_scale=None, **parameters)
+
+
+def test_features_are_the_scores_that_a_pass_writes(found):
+    features = found.features()
+    expected = pca.project_in_memory(ArrayDataset(X), found.projection(), engine=ENGINE)
+    assert features.n_components == 5
+    assert_allclose(features.transform(X), expected, rtol=0, atol=1e-12 * np.abs(expected).max())
+
+
+def test_a_row_has_the_same_scores_in_whatever_company(found):
+    features = found.features()
+    inputs = features.prepare(X)
+    whole, some, part = np.empty((5, 1_000)), np.empty((5, 73)), np.empty((2, 1_000))
+    features.fill(inputs, whole, 0, 5)
+    features.fill(inputs[500:573], some, 0, 5)
+    features.fill(inputs, part, 1, 3)
+    assert_array_equal(some, whole[:, 500:573])
+    assert_array_equal(part, whole[1:3])
+
+
+def test_what_is_stored_or_pickled_gives_the_same_scores_and_knows_its_kernel(found):
+    features = found.features()
+    facts, arrays = record_features(features)
+    # stored without pickle, and sent to workers with it
+    for other in (read_features(facts, arrays), pickle.loads(pickle.dumps(features))):
+        assert isinstance(other, PrincipalFeatureMap)
+        assert other.digest() == features.digest()
+        assert kernel_of(other) == Gaussian(1.5)
+        assert_array_equal(other.transform(X[:100]), features.transform(X[:100]))
+    assert feature_map_class("principal") is PrincipalFeatureMap
+    assert other.with_standardizer(None).digest() != features.digest()
+
+
+def test_an_unknown_way_of_normalising_is_refused():
+    with pytest.raises(InvalidParameterError, match="`normalize` is 'rows'; expected None or 'degree'"):
+        pca.check_normalize("rows")

@@ -1,0 +1,492 @@
+"""Designs beyond independent and orthogonal frequencies: scrambled Sobol points, Hadamard transforms."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import linalg, stats
+from threadpoolctl import threadpool_limits
+
+from rff_dist import load_model, save_model
+from rff_dist.errors import BroadcastError, InvalidParameterError
+from rff_dist.features import fourier
+from rff_dist.features.concatenated import ConcatenatedFeatureMap
+from rff_dist.features.draw import draw_feature_map
+from rff_dist.features.feature_map import FeatureMap, Standardizer
+from rff_dist.features.fourier import FourierFeatureMap
+from rff_dist.features.kinds import feature_map_class
+from rff_dist.features.structured import StructuredFeatureMap
+from rff_dist.frequencies.designs import Orthogonal, QuasiMonteCarlo, Structured
+from rff_dist.frequencies.hadamard import HadamardBlocks
+from rff_dist.frequencies.measures import GaussianMixture
+from rff_dist.frequencies.sobol import scrambled_sobol
+from rff_dist.kernels.base import Kernel, check_design
+from rff_dist.kernels.stationary import Gaussian, Laplacian, Matern, RationalQuadratic
+from tests.plain import plain_ridge
+
+SMALLEST_P_VALUE = 1e-4  # seeds are fixed; a wrong law gives 1e-20 and less
+ALL_ONES = 2**64 - 1
+
+
+def points(n_features: int) -> np.ndarray:
+    return np.random.default_rng(1).standard_normal((12, n_features))
+
+
+def gram_errors(kernel: Kernel, design: str, n_components: int, X: np.ndarray, seeds: range) -> np.ndarray:
+    """Return Z·Z' - k(X, X) above the diagonal, shape (seeds, pairs)."""
+    exact, upper = kernel(X), np.triu_indices(len(X), 1)
+    errors = []
+    for seed in seeds:
+        Z = draw_feature_map(
+            kernel, n_features=X.shape[1], n_components=n_components, design=design, random_state=seed
+        ).transform(X)
+        errors.append((Z @ Z.T - exact)[upper])
+    return np.array(errors)
+
+
+def iid_variance(kernel: Kernel, n_components: int, X: np.ndarray) -> float:
+    """Return the mean over pairs of rows of the closed form for cos/sin pairs (Sutherland & Schneider)."""
+    upper = np.triu_indices(len(X), 1)
+    k, k_twice = kernel(X)[upper], kernel(2 * X)[upper]
+    return float(((1 + k_twice - 2 * k**2) / n_components).mean())
+
+
+def mean_and_error(values: np.ndarray) -> tuple[float, float]:
+    return values.mean(), values.std(ddof=1) / np.sqrt(len(values))
+
+
+class TestScrambledSobol:
+    def test_points_have_not_changed(self):
+        """Golden values; replace them only together with a note on changed results in the CHANGELOG."""
+        assert [u.hex() for u in scrambled_sobol(0, 0, 3, 2).ravel()] == [
+            "0x1.2968cdeb0e98ep-2",
+            "0x1.657c0ad861e35p-1",
+            "0x1.67fc6949bae85p-1",
+            "0x1.538f342c427aep-2",
+            "0x1.9e2c884f5ba75p-1",
+            "0x1.f815c27fdbbebp-1",
+        ]
+
+    @given(
+        seed=st.integers(0, ALL_ONES),
+        first=st.integers(0, 6),
+        n_points=st.integers(1, 80),
+        more=st.integers(0, 80),
+        n_dimensions=st.integers(1, 5),
+    )
+    def test_points_and_dimensions_are_nested(self, seed, first, n_points, more, n_dimensions):
+        points = scrambled_sobol(seed, first, n_points, n_dimensions)
+        whole = scrambled_sobol(seed, 0, n_points + more, first + n_dimensions)
+        np.testing.assert_array_equal(points, whole[:n_points, first:])
+        assert 0 < whole.min() <= whole.max() < 1
+
+    def test_every_interval_of_a_net_holds_one_point(self):
+        """What makes a Sobol net: 256 points, one in each 256th, in every coordinate and every stretch."""
+        points = scrambled_sobol(3, 0, 512, 40)
+        for stretch in (points[:256], points[256:]):
+            occupied = np.sort((stretch * 256).astype(int), axis=0)
+            np.testing.assert_array_equal(occupied, np.broadcast_to(np.arange(256)[:, np.newaxis], (256, 40)))
+
+    def test_scrambling_keeps_the_two_dimensional_net(self):
+        """The first two Sobol dimensions are a (0, m, 2)-net: a point in each box of area 2**-m."""
+        points = scrambled_sobol(9, 0, 256, 2)
+        for k in range(9):
+            boxes = (points * [2**k, 2 ** (8 - k)]).astype(int)
+            assert len({tuple(box) for box in boxes}) == 256
+
+    def test_each_point_is_uniform_over_seeds(self):
+        draws = np.array([scrambled_sobol(seed, 0, 6, 3) for seed in range(3_000)])
+        for point in draws.reshape(3_000, -1).T:
+            assert stats.kstest(point, "uniform").pvalue > SMALLEST_P_VALUE
+
+    def test_dimensions_are_scrambled_independently(self):
+        """Two dimensions with one shift would make their first points equal."""
+        first_points = np.array([scrambled_sobol(seed, 0, 1, 6)[0] for seed in range(2_000)])
+        correlations = np.corrcoef(first_points.T) - np.eye(6)
+        assert abs(correlations).max() < 5 / np.sqrt(2_000)  # five standard errors
+
+    def test_the_matrices_are_random_and_not_the_shifts_alone(self):
+        """A digital shift alone keeps the digits' differences of two points for all seeds."""
+        digits = [(scrambled_sobol(seed, 0, 2, 1)[:, 0] * 2**20).astype(int) for seed in range(50)]
+        assert len({int(a ^ b) for a, b in digits}) > 40
+
+    def test_more_dimensions_than_the_sequence_has_are_refused(self):
+        assert scrambled_sobol(0, 21_200, 1, 1).shape == (1, 1)
+        with pytest.raises(
+            InvalidParameterError, match=r"quasi-monte-carlo.*21_202 dimensions.*'orthogonal'"
+        ):
+            scrambled_sobol(0, 21_201, 1, 1)
+        with pytest.raises(InvalidParameterError, match="21_202 dimensions"):
+            check_design(Matern(), "quasi-monte-carlo", 21_201)  # and one for the scale
+        check_design(Gaussian(), "quasi-monte-carlo", 21_201)
+
+
+class TestQuasiMonteCarlo:
+    @pytest.mark.parametrize(
+        ("kernel", "law"),
+        [(Gaussian(), stats.norm()), (Laplacian(), stats.cauchy()), (Matern(nu=1.5), stats.t(3))],
+        ids=lambda value: getattr(value, "name", ""),
+    )
+    @pytest.mark.parametrize("n_features", [1, 2, 3, 8])
+    def test_a_frequency_follows_the_kernels_law_over_seeds(self, kernel, law, n_features):
+        """Within one draw frequencies are more even than chance; the law is that of one over seeds."""
+        draws = np.array(
+            [
+                kernel.sample_frequencies(n_features, 3, design="quasi-monte-carlo", rng=seed)
+                for seed in range(1_500)
+            ]
+        )
+        for coordinate in draws.reshape(1_500, -1).T:
+            assert stats.kstest(coordinate, law.cdf).pvalue > SMALLEST_P_VALUE
+
+    @pytest.mark.parametrize(
+        "kernel", [Gaussian(1.3), Laplacian(2.0), Matern(1.3, nu=1.5)], ids=lambda k: k.name
+    )
+    @pytest.mark.parametrize("n_features", [1, 2, 3, 8])
+    def test_features_are_unbiased_with_less_variance_than_independent_ones(self, kernel, n_features):
+        X = points(n_features) / np.sqrt(n_features)
+        errors = gram_errors(kernel, "quasi-monte-carlo", 256, X, range(100))
+        mean, error = mean_and_error(errors.mean(axis=1))
+        assert abs(mean) < 4 * error
+        assert (errors**2).mean() < 0.8 * iid_variance(kernel, 256, X)
+
+    def test_factors_of_a_product_take_their_own_dimensions(self):
+        """With the same dimensions the factors' frequencies would be equal, and k(x, y)² a wider kernel's."""
+        factors = (Gaussian(1.5), Matern(2.0, nu=1.5))
+        first, second = (
+            factor.draw(QuasiMonteCarlo(), 2, 5, 3, first=first)
+            for factor, first in zip(factors, (0, 2), strict=True)
+        )
+        product = factors[0] * factors[1]
+        drawn = draw_feature_map(
+            product, n_features=2, n_components=10, design="quasi-monte-carlo", random_state=3
+        )
+        np.testing.assert_array_equal(drawn.frequencies, (first + second).astype(np.float32))
+        errors = gram_errors(product, "quasi-monte-carlo", 64, points(2), range(100))
+        mean, error = mean_and_error(errors.mean(axis=1))
+        assert abs(mean) < 4 * error
+
+    def test_a_kernel_on_columns_takes_only_their_dimensions(self):
+        kernel = Gaussian(0.5).on([2, 0])
+        drawn = kernel.sample_frequencies(3, 4, design="quasi-monte-carlo", rng=1)
+        inner = Gaussian(0.5).sample_frequencies(2, 4, design="quasi-monte-carlo", rng=1)
+        np.testing.assert_array_equal(drawn, np.stack([inner[1], np.zeros(4), inner[0]]))
+
+
+# -- structured ------------------------------------------------------------------------------------
+
+
+def blocks_of(n_features: int, n_frequencies: int, seed: int = 0) -> HadamardBlocks:
+    blocks = Structured().blocks(GaussianMixture(), n_features, n_frequencies, seed)
+    assert blocks is not None
+    return blocks
+
+
+def multiplied_out(blocks: HadamardBlocks) -> np.ndarray:
+    """Return the first block's frequencies by the definition, with SciPy's Hadamard matrices."""
+    p = blocks.block_size
+    small = np.kron(linalg.hadamard(p // 16), np.eye(16)) @ linalg.block_diag(*blocks.rotations[0])
+    first, second = blocks.signs[0]
+    product = linalg.hadamard(p) * second @ linalg.hadamard(p) * first @ small
+    directions = product / np.linalg.norm(product, axis=1, keepdims=True)
+    radii = blocks.radii[:p, np.newaxis]
+    return (radii * directions[: len(radii)])[:, : len(blocks.stretch)].T
+
+
+def structured(n_features: int = 40, n_components: int = 300, **options) -> StructuredFeatureMap:
+    options = {"kernel": "matern", "design": "structured", "random_state": 3} | options
+    feature_map = draw_feature_map(n_features=n_features, n_components=n_components, **options)
+    assert isinstance(feature_map, StructuredFeatureMap)
+    return feature_map
+
+
+def normal(n_samples: int, n_features: int = 40) -> np.ndarray:
+    return np.random.default_rng(0).standard_normal((n_samples, n_features), np.float32)
+
+
+class TestHadamardBlocks:
+    @pytest.mark.parametrize("n_features", [17, 32, 33, 100, 300])
+    def test_frequencies_are_the_products_of_the_definition(self, n_features):
+        blocks = blocks_of(n_features, 2 * n_features)
+        expected = multiplied_out(blocks)
+        np.testing.assert_allclose(blocks.frequencies()[:, : expected.shape[1]], expected, atol=1e-13)
+
+    def test_they_have_not_changed(self):
+        """Golden values; replace them only together with a note on changed results in the CHANGELOG."""
+        blocks = blocks_of(20, 3, seed=42)
+        assert (
+            "".join("+" if sign > 0 else "-" for sign in blocks.signs[0, 0])
+            == "-+-+--+++-++-+-+-+++-++---+-++++"
+        )
+        np.testing.assert_allclose(
+            blocks.radii, [5.498284714306475, 4.276634538817764, 7.0374141480625765], rtol=1e-12
+        )
+        np.testing.assert_allclose(
+            blocks.frequencies()[[0, 19]],
+            [
+                [-0.33167169359681675, -1.16742614148046, 0.17061694919722006],
+                [0.8912829306448486, -0.040724149412965864, 0.6742327964854224],
+            ],
+            rtol=1e-11,
+        )
+
+    @pytest.mark.parametrize("n_features", [32, 128, 256])
+    def test_a_block_is_orthogonal(self, n_features):
+        frequencies = blocks_of(n_features, 2 * n_features).frequencies()
+        directions = frequencies / np.linalg.norm(frequencies, axis=0)
+        for block in np.split(directions, 2, axis=1):
+            np.testing.assert_allclose(block.T @ block, np.eye(n_features), atol=1e-13)
+
+    @given(
+        n_features=st.integers(1, 70),
+        short=st.integers(1, 150),  # whole blocks and cut ones
+        more=st.integers(0, 150),
+        seed=st.integers(0, ALL_ONES),
+    )
+    def test_the_first_frequencies_do_not_depend_on_how_many_follow(self, n_features, short, more, seed):
+        draws = [
+            Matern().sample_frequencies(n_features, n, design="structured", rng=seed)
+            for n in (short, short + more)
+        ]
+        np.testing.assert_array_equal(draws[0], draws[1][:, :short])
+
+    @pytest.mark.parametrize("n_features", [1, 2, 3, 8, 16])
+    def test_up_to_sixteen_columns_they_are_orthogonal_draws(self, n_features):
+        """Products of signs alone would have few directions there, and no exact law."""
+        draws = (design.draw(GaussianMixture(), n_features, 40, 1) for design in (Structured(), Orthogonal()))
+        np.testing.assert_array_equal(*draws)
+
+    @pytest.mark.parametrize("n_features", [17, 32, 100])
+    def test_coordinates_and_lengths_follow_the_gaussian_law(self, n_features):
+        n, d = 60_000, n_features
+        frequencies = Gaussian(0.5).sample_frequencies(d, n, design="structured", rng=7) * 0.5
+        for coordinate in frequencies[[0, 15, 16, d - 1]]:
+            assert stats.kstest(coordinate, "norm").pvalue > SMALLEST_P_VALUE
+        assert (frequencies != 0).all()
+        squared = (frequencies**2).sum(axis=0)
+        fourth_moment = 12 * d * (d + 4)  # central, of chi-squared with d degrees of freedom
+        assert abs(squared.mean() - d) < 4 * np.sqrt(2 * d / n)
+        assert abs(squared.var() - 2 * d) < 4 * np.sqrt((fourth_moment - (2 * d) ** 2) / n)
+        assert stats.kstest(squared, stats.chi2(d).cdf).pvalue > SMALLEST_P_VALUE
+
+    @pytest.mark.parametrize("n_features", [20, 64])
+    def test_matern_has_one_scale_per_vector(self, n_features):
+        frequencies = Matern(nu=1.0).sample_frequencies(n_features, 60_000, design="structured", rng=5)
+        ratio = (frequencies**2).sum(axis=0) / n_features
+        assert stats.kstest(ratio, stats.f(n_features, 2).cdf).pvalue > SMALLEST_P_VALUE
+
+    def test_a_kernel_that_is_not_isotropic_is_refused_with_the_remedy(self):
+        for n_features in (2, 40):
+            with pytest.raises(
+                InvalidParameterError, match=r"structured design .*isotropic.*'quasi-monte-carlo'"
+            ):
+                check_design(Laplacian(), "structured", n_features)
+
+
+class TestStructured:
+    @pytest.mark.parametrize("kernel", [Gaussian(1.2), Matern(1.2, nu=1.5)], ids=lambda kernel: kernel.name)
+    @pytest.mark.parametrize("n_features", [1, 2, 3, 8, 20, 32])
+    @pytest.mark.parametrize("times", [1, 4, 16])
+    def test_features_are_unbiased_with_no_more_variance_than_independent_ones(
+        self, kernel, n_features, times
+    ):
+        X = points(n_features) / np.sqrt(n_features)
+        n_components = times * n_features + times * n_features % 2
+        errors = gram_errors(kernel, "structured", n_components, X, range(50))
+        mean, error = mean_and_error(errors.mean(axis=1))
+        assert abs(mean) < 4 * error
+        squared, error = mean_and_error((errors**2).mean(axis=1))
+        assert squared < iid_variance(kernel, n_components, X) + 4 * error
+
+    def test_many_features_of_a_gaussian_have_much_less_variance(self):
+        """As orthogonal ones have: the gain is largest for nearby points in many dimensions."""
+        X = points(64) / 8
+        errors = gram_errors(Gaussian(2.0), "structured", 128, X, range(100))
+        assert (errors**2).mean() < 0.3 * iid_variance(Gaussian(2.0), 128, X)
+
+    @pytest.mark.parametrize(
+        "kernel",
+        [
+            Gaussian(1.5) * Matern(2.0, nu=1.5),
+            Matern(1.3, nu=0.5).on(list(range(3, 30))),
+            0.5 * Gaussian(1.0) + 2.0 * RationalQuadratic(1.0, shape=0.7),
+            Gaussian(tuple(np.linspace(0.5, 4, 40))),
+        ],
+        ids=["product", "on columns", "sum", "length scales"],
+    )
+    def test_composed_kernels_are_unbiased(self, kernel):
+        X = points(40) / np.sqrt(40)
+        errors = gram_errors(kernel, "structured", 300, X, range(100))
+        mean, error = mean_and_error(errors.mean(axis=1))
+        assert abs(mean) < 4 * error
+
+    def test_factors_of_a_product_are_drawn_independently(self):
+        kernel, X = Gaussian(2.0) * Gaussian(2.0), points(40) / np.sqrt(40)
+        errors = gram_errors(kernel, "structured", 2_048, X, range(10))
+        assert abs(errors.mean()) < 0.005  # with equal factors k would be that of half the width, 0.1 less
+
+
+class TestStructuredFeatureMap:
+    @pytest.mark.parametrize("map_name", ["pairs", "phases"])
+    @pytest.mark.parametrize("n_features", [17, 40, 300])
+    def test_features_are_those_of_the_dense_frequencies_to_float32(self, n_features, map_name):
+        features = structured(n_features, 700, map=map_name, kernel=Gaussian(3.0))
+        dense = FourierFeatureMap(features.frequencies, features.phases)
+        X = normal(150, n_features)
+        np.testing.assert_allclose(features.transform(X), dense.transform(X), atol=2e-6 * features.scale * 8)
+
+    def test_length_scales_stretch_the_inputs(self):
+        widths = tuple(np.linspace(0.5, 3.0, 40))
+        narrow, unit = structured(kernel=Gaussian(widths)), structured(kernel=Gaussian())
+        np.testing.assert_allclose(
+            narrow.frequencies * np.array(widths)[:, np.newaxis], unit.frequencies, rtol=1e-6
+        )
+        X = normal(9)
+        np.testing.assert_allclose(narrow.transform(X), unit.transform(X / widths), atol=1e-6)
+
+    @given(first=st.integers(0, 139), count=st.integers(1, 140), seed=st.integers(0, 3))
+    def test_a_row_has_the_same_bits_in_any_company(self, first, count, seed):
+        features, X = structured(random_state=seed), normal(140)
+        part = X[first : first + count]
+        np.testing.assert_array_equal(features.transform(part), features.transform(X)[first : first + count])
+
+    def test_the_float64_products_of_a_row_have_the_same_bits_alone(self):
+        """Other shapes of the matrix products would round otherwise, which float32 angles mostly hide."""
+        blocks, X = structured(300).blocks, normal(200, 300)
+        together = np.empty((150, 200))
+        for frequencies, rows, products in blocks.products(X, 0, 150):
+            together[frequencies, rows] = products
+        for row in (0, 63, 64, 150, 199):
+            ((_, _, alone),) = blocks.products(X[row : row + 1], 0, 150)
+            np.testing.assert_array_equal(alone[:, 0], together[:, row])
+
+    @pytest.mark.parametrize("n_features", [40, 1_000, 3_000])
+    def test_the_bits_do_not_depend_on_blas_threads(self, n_features):
+        features, X = structured(n_features, 2_200), normal(70, n_features)
+        with threadpool_limits(1):
+            one = features.transform(X)
+        with threadpool_limits(2):
+            np.testing.assert_array_equal(features.transform(X), one)
+
+    @pytest.mark.parametrize("map_name", ["pairs", "phases"])
+    def test_stripes_are_whole_blocks_and_cover_all_components_once(self, map_name):
+        features = structured(300, 2_600, map=map_name)
+        ends = [0, *(stop for _, stop in features.stripes)]
+        assert features.stripes == list(pairwise(ends))
+        assert ends[-1] == 2_600
+        assert all(end % (512 * features.per_frequency) == 0 for end in ends[:-1])
+
+    def test_any_part_of_a_stripe_can_be_filled(self):
+        features, X = structured(300, 2_600), normal(10, 300)
+        whole, part = np.empty((2_600, 10)), np.empty((1_500, 10))
+        features.fill(X, whole, 0, 2_600)
+        features.fill(X, part, 1_000, 2_500)
+        np.testing.assert_array_equal(part, whole[1_000:2_500])
+
+    def test_leading_components_are_the_features_of_a_smaller_draw(self):
+        small, large = structured(n_components=30), structured(n_components=1_400)
+        X = normal(20)
+        np.testing.assert_allclose(
+            large.transform(X)[:, :30] / large.scale, small.transform(X) / small.scale, rtol=1e-15
+        )
+
+    def test_no_matrix_of_frequencies_is_held(self):
+        features = structured(1_024, 8_192, kernel="gaussian")
+        held = [features.blocks.rotations, features.blocks.signs, features.blocks.radii]
+        assert sum(array.nbytes for array in held) < features.frequencies.nbytes / 50
+
+    def test_up_to_sixteen_columns_a_matrix_serves(self):
+        drawn = draw_feature_map("gaussian", n_features=16, n_components=64, design="structured")
+        assert isinstance(drawn, FourierFeatureMap)
+
+    def test_a_drawn_map_pickles_small_and_is_drawn_again(self):
+        features = structured(standardizer=Standardizer(np.zeros(40), np.ones(40)), map="phases")
+        data = pickle.dumps(features)
+        assert len(data) < 2_048
+        fourier._draw_arrays.cache_clear()
+        again = pickle.loads(data)
+        assert again.digest() == features.digest()
+        assert again.blocks is not features.blocks
+        np.testing.assert_array_equal(again.transform(normal(3)), features.transform(normal(3)))
+
+    def test_another_process_draws_the_same_digest(self):
+        code = "import pickle, sys; print(pickle.load(sys.stdin.buffer).digest())"
+        features = structured()
+        other = subprocess.run(
+            [sys.executable, "-c", code], input=pickle.dumps(features), capture_output=True, check=True
+        )
+        assert other.stdout.decode().strip() == features.digest()
+
+    def test_a_process_that_draws_otherwise_is_refused(self, monkeypatch):
+        features = structured()
+        data = pickle.dumps(features)
+        changed = replace(features.blocks, radii=2 * features.blocks.radii)
+        monkeypatch.setattr(fourier, "_draw_arrays", lambda _: (changed, None))
+        with pytest.raises(BroadcastError, match=rf"expected {features.digest()[:12]}"):
+            pickle.loads(data)
+
+    @pytest.mark.parametrize("map_name", ["pairs", "phases"])
+    def test_records_and_bytes_bring_back_the_same_features(self, map_name):
+        features = structured(map=map_name)
+        facts, arrays = features.record()
+        stored = feature_map_class(features.kind).from_record(facts, arrays, None)
+        travelled = pickle.loads(pickle.dumps(replace(features, spec=None)))
+        for other in (stored, travelled):
+            assert other.digest() == features.digest()
+            np.testing.assert_array_equal(other.transform(normal(5)), features.transform(normal(5)))
+
+    def test_the_digest_tells_every_array_apart(self):
+        features = replace(structured(map="phases"), spec=None)
+        blocks = features.blocks
+        changed: list[FeatureMap] = [
+            features,
+            replace(features, phases=None),
+            replace(features, standardizer=Standardizer(np.zeros(40), np.ones(40))),
+            *(
+                replace(features, blocks=replace(blocks, **{name: -getattr(blocks, name)}))
+                for name in ("rotations", "signs", "radii", "stretch")
+            ),
+        ]
+        assert len({other.digest() for other in changed}) == len(changed)
+
+    def test_drawn_arrays_cannot_be_written_to(self):
+        blocks = structured().blocks
+        for array in (blocks.rotations, blocks.signs, blocks.radii, blocks.stretch):
+            with pytest.raises(ValueError, match="read-only"):
+                array[0] = 0
+
+    @pytest.mark.parametrize("kernel", [Gaussian(1e-40), Matern(nu=0.001)], ids=["narrow", "rough"])
+    def test_frequencies_that_float32_cannot_hold_are_refused(self, kernel):
+        with pytest.raises(InvalidParameterError, match="more than float32 holds"):
+            structured(kernel=kernel)
+
+    def test_a_sum_of_kernels_keeps_the_fast_transform_in_its_parts(self):
+        features = draw_feature_map(
+            Gaussian() + Matern(), n_features=40, n_components=1_000, design="structured"
+        )
+        assert isinstance(features, ConcatenatedFeatureMap)
+        assert all(isinstance(part, StructuredFeatureMap) for part in features.parts)
+        Z, X = features.transform(normal(6)), normal(6)
+        parts = [part.transform(X) for part in features.parts]
+        np.testing.assert_allclose(Z @ Z.T, sum(z @ z.T for z in parts), atol=1e-12)
+
+
+@pytest.mark.parametrize("design", ["quasi-monte-carlo", "structured"])
+def test_a_model_of_each_design_is_trained_stored_and_read_again(design, tmp_path):
+    X = normal(600).astype(np.float64)
+    ridge = plain_ridge(n_components=130, design=design, random_state=0).fit(X, np.sin(X[:, 0]))
+    save_model(ridge, tmp_path / "model")
+    again = load_model(tmp_path / "model")
+    assert again.model_.feature_map.digest() == ridge.model_.feature_map.digest()
+    assert again.get_params()["design"] == design
+    np.testing.assert_array_equal(again.predict(X), ridge.predict(X))
+    dense = ridge.model_.feature_map.transform(X) @ ridge.model_.coefficients + ridge.model_.intercept
+    np.testing.assert_allclose(ridge.predict(X), dense[:, 0], rtol=1e-9, atol=1e-12)

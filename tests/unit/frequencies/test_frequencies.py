@@ -1,0 +1,258 @@
+"""Counter-based random numbers and the laws of the frequencies that are made of them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from rff_dist.errors import InvalidParameterError
+from rff_dist.frequencies.counter import counter_uniforms, draw_phases, seed_of
+from rff_dist.frequencies.designs import DESIGNS, IID, Orthogonal
+from rff_dist.kernels.stationary import Gaussian, Laplacian, Matern
+
+DIMENSIONS = (1, 2, 3, 8)
+N_FREQUENCIES = 6_000
+# Seeds are fixed: about 100 p-values of right laws should all lie above this, and 200 seeds gave p-values
+# that are uniform; a wrong law over this many draws gives 1e-20 and less.
+SMALLEST_P_VALUE = 1e-4
+ALL_ONES = 2**64 - 1
+
+
+def hexadecimal(words: np.ndarray) -> str:
+    return " ".join(f"{int(word):016x}" for word in words)
+
+
+class TestCounterBasedNumbers:
+    # NumPy increments the counter before it makes a block, so its first block is that of counter 1:
+    # Random123's answer for counter c needs NumPy's counter c - 1.
+    @pytest.mark.parametrize(
+        ("counter", "key", "answer"),
+        [
+            (
+                [ALL_ONES] * 4,
+                [0, 0],
+                "16554d9eca36314c db20fe9d672d0fdc d7e772cee186176b 7e68b68aec7ba23b",
+            ),
+            (
+                [ALL_ONES - 1] + [ALL_ONES] * 3,
+                [ALL_ONES] * 2,
+                "87b092c3013fe90b 438c3c67be8d0224 9cc7d7c69cd777b6 a09caebf594f0ba0",
+            ),
+        ],
+        ids=["zero", "ones"],
+    )
+    def test_philox_gives_the_published_known_answers(self, counter, key, answer):
+        """Salmon et al. 2011, Random123's kat_vectors, philox4x64 with 10 rounds."""
+        generator = np.random.Philox(counter=np.array(counter, np.uint64), key=np.array(key, np.uint64))
+        assert hexadecimal(generator.random_raw(4)) == answer
+
+    def test_uniforms_start_at_counter_one_and_keep_52_bits(self):
+        words = np.random.Philox(key=[7, 2]).random_raw(4)
+        expected = [(int(word) // 2**12 * 2 + 1) / 2**53 for word in words]
+        assert counter_uniforms(7, 2, 1, 4)[0].tolist() == expected
+        assert hexadecimal(np.random.Philox(key=[0, 0]).random_raw(1)) == "02f4ba6408e4d89b"
+
+    def test_uniforms_have_not_changed(self):
+        """Golden values; replace them only together with a note on changed results in the CHANGELOG."""
+        assert [u.hex() for u in counter_uniforms(0, 0, 2, 3).ravel()] == [
+            "0x1.7a5d3204726c0p-7",
+            "0x1.eeb1585ce5464p-3",
+            "0x1.c8667a55d9028p-4",
+            "0x1.0137e64510731p-1",
+            "0x1.1c44a2e7a01fep-2",
+            "0x1.e4a1741b7d80dp-1",
+        ]
+
+    @given(
+        st.integers(0, ALL_ONES), st.integers(0, 2), st.integers(1, 9), st.integers(1, 9), st.integers(0, 9)
+    )
+    def test_the_first_rows_do_not_depend_on_how_many_follow(self, seed, stream, n_rows, n_columns, more):
+        longer = counter_uniforms(seed, stream, n_rows + more, n_columns)
+        np.testing.assert_array_equal(counter_uniforms(seed, stream, n_rows, n_columns), longer[:n_rows])
+
+    def test_uniforms_are_uniform_and_never_zero_or_one(self):
+        uniforms = counter_uniforms(3, 1, 20_000, 5)
+        assert uniforms.min() > 0
+        assert uniforms.max() < 1
+        for column in uniforms.T:
+            assert stats.kstest(column, "uniform").pvalue > SMALLEST_P_VALUE
+
+    def test_seeds_and_streams_are_unrelated(self):
+        draws = [counter_uniforms(seed, stream, 1_000, 4).ravel() for seed in (0, 1) for stream in (0, 1, 2)]
+        correlations = np.corrcoef(draws) - np.eye(len(draws))
+        assert abs(correlations).max() < 5 / np.sqrt(4_000)  # five standard errors
+
+    @pytest.mark.parametrize("seed", [-1, 2**64, True, 1.0, "1", None])
+    def test_what_is_no_seed_is_refused(self, seed):
+        with pytest.raises(InvalidParameterError, match=r"`rng` is .*0 to 2\*\*64 - 1"):
+            seed_of(seed)
+
+    def test_a_generator_gives_a_new_seed_each_time(self):
+        rng = np.random.default_rng(0)
+        assert seed_of(rng) != seed_of(rng)
+        assert seed_of(np.random.default_rng(0)) == seed_of(np.random.default_rng(0))
+        assert seed_of(np.uint64(ALL_ONES)) == ALL_ONES
+
+
+class TestGoldenValues:
+    """Frozen draws; regenerate only on purpose, with a note on changed results in the CHANGELOG.
+
+    The inverse distribution functions and the QR factorisation may round their last bits
+    otherwise on another machine, hence 1e-12 and not equality.
+    """
+
+    @pytest.mark.parametrize(
+        ("kernel", "design", "expected"),
+        [
+            (
+                Gaussian(),
+                "iid",
+                [
+                    [0.9161204856345222, -0.33681428760016385, 1.1591278750385423],
+                    [-0.8806796243156724, -0.16506539780760074, 0.7291269380435493],
+                ],
+            ),
+            (
+                Gaussian(),
+                "orthogonal",
+                [
+                    [1.0165544253362793, -0.07762946102711381, 1.6609056638979653],
+                    [-0.3737391095880659, -0.21114882044472721, -2.1537857689332833],
+                ],
+            ),
+            (
+                Laplacian(),
+                "iid",
+                [
+                    [1.5779181444844057, -0.43973721294513995, 2.4533174671949247],
+                    [-1.4789828747389255, -0.2089049514873735, 1.1132213385996848],
+                ],
+            ),
+            (
+                Matern(nu=1.5),
+                "iid",
+                [
+                    [0.7209835928790251, -0.4568200745534247, 1.7154587533090144],
+                    [-0.693091759949764, -0.22387763853466114, 1.0790761011580505],
+                ],
+            ),
+            (
+                Matern(nu=1.5),
+                "orthogonal",
+                [
+                    [0.8000247493956976, -0.10528857438508214, 2.458068018991904],
+                    [-0.2941313618192683, -0.28638042817213627, -3.1875091002760447],
+                ],
+            ),
+        ],
+        ids=lambda value: getattr(value, "name", value) if not isinstance(value, list) else "",
+    )
+    def test_frequencies_have_not_changed(self, kernel, design, expected):
+        frequencies = kernel.sample_frequencies(2, 3, design=design, rng=42)
+        np.testing.assert_allclose(frequencies, expected, rtol=1e-12)
+
+    def test_phases_have_not_changed(self):
+        np.testing.assert_allclose(
+            draw_phases(3, 42), [2.682412649134631, 5.705064108699808, 6.146671976429829], rtol=1e-15
+        )
+
+
+class TestNesting:
+    """The first frequencies of a long draw are the frequencies of a short one, bit for bit."""
+
+    @given(
+        design=st.sampled_from(sorted(DESIGNS)),
+        kernel=st.sampled_from([Gaussian(0.3), Matern(2.0, nu=0.7), Laplacian()]),
+        n_features=st.integers(1, 9),
+        short=st.integers(1, 30),  # whole orthogonal blocks and cut ones
+        more=st.integers(0, 30),
+        seed=st.integers(0, ALL_ONES),
+    )
+    def test_frequencies_are_nested(self, design, kernel, n_features, short, more, seed):
+        if kernel.name == "laplacian":
+            design = "iid"
+        draws = [
+            kernel.sample_frequencies(n_features, n, design=design, rng=seed) for n in (short, short + more)
+        ]
+        np.testing.assert_array_equal(draws[0], draws[1][:, :short])
+
+    @given(st.integers(0, ALL_ONES), st.integers(1, 50), st.integers(0, 50))
+    def test_phases_are_nested(self, seed, short, more):
+        np.testing.assert_array_equal(draw_phases(short, seed), draw_phases(short + more, seed)[:short])
+
+
+class TestOrthogonalDesign:
+    @pytest.mark.parametrize("kernel", [Gaussian(), Matern(nu=0.8)], ids=lambda kernel: kernel.name)
+    @pytest.mark.parametrize("n_features", DIMENSIONS)
+    def test_directions_within_a_block_are_orthogonal(self, kernel, n_features):
+        frequencies = kernel.sample_frequencies(n_features, 5 * n_features - 1, design="orthogonal", rng=1)
+        directions = frequencies / np.linalg.norm(frequencies, axis=0)
+        for start in range(0, directions.shape[1], n_features):
+            block = directions[:, start : start + n_features]
+            np.testing.assert_allclose(block.T @ block, np.eye(block.shape[1]), atol=1e-14)
+
+    def test_blocks_and_radii_are_independent(self):
+        frequencies = Gaussian().sample_frequencies(3, 6_000, design="orthogonal", rng=1)
+        radii = np.linalg.norm(frequencies, axis=0).reshape(-1, 3)
+        directions = (frequencies / np.linalg.norm(frequencies, axis=0)).T.reshape(-1, 3, 3)
+        next_block = np.einsum("bij,bij->bi", directions[:-1], directions[1:])
+        error = 5 / np.sqrt(len(radii))
+        assert abs(next_block.mean(axis=0)).max() < error
+        assert abs(np.corrcoef(radii.T) - np.eye(3)).max() < error
+
+    def test_the_laplacian_is_refused_by_name(self):
+        with pytest.raises(InvalidParameterError, match=r"orthogonal design .* isotropic kernel.*'iid'"):
+            Laplacian().sample_frequencies(2, 4, design="orthogonal", rng=0)
+
+
+LAWS = [
+    (Gaussian(), IID(), stats.norm()),
+    (Gaussian(), Orthogonal(), stats.norm()),
+    (Laplacian(), IID(), stats.cauchy()),
+    *(
+        (Matern(nu=nu), design, stats.t(2 * nu))  # a coordinate of a multivariate Student t
+        for nu in (0.5, 1.5, 4.0)
+        for design in (IID(), Orthogonal())
+    ),
+]
+
+
+@pytest.mark.parametrize("n_features", DIMENSIONS)
+class TestSpectralMarginals:
+    @pytest.mark.parametrize(
+        ("kernel", "design", "law"),
+        LAWS,
+        ids=[f"{k.name}-{getattr(k, 'nu', '')}-{d.name}" for k, d, _ in LAWS],
+    )
+    def test_every_coordinate_follows_the_kernels_law(self, kernel, design, law, n_features):
+        frequencies = kernel.sample_frequencies(n_features, N_FREQUENCIES * n_features, design=design, rng=11)
+        for place in {0, n_features - 1}:  # first and last column of the blocks: QR treats them otherwise
+            for coordinate in frequencies[:, place::n_features]:
+                assert stats.kstest(coordinate, law.cdf).pvalue > SMALLEST_P_VALUE
+
+    @pytest.mark.parametrize("design", sorted(DESIGNS))
+    def test_gaussian_squared_norms_are_chi_squared(self, design, n_features):
+        frequencies = Gaussian(0.5).sample_frequencies(n_features, 20_000, design=design, rng=4)
+        squared = (frequencies**2).sum(axis=0) * 0.5**2
+        n, d = len(squared), n_features
+        fourth_moment = 12 * d * (d + 4)  # central, of chi-squared with d degrees of freedom
+        assert abs(squared.mean() - d) < 4 * np.sqrt(2 * d / n)
+        assert abs(squared.var() - 2 * d) < 4 * np.sqrt((fourth_moment - (2 * d) ** 2) / n)
+        assert stats.kstest(squared, stats.chi2(d).cdf).pvalue > SMALLEST_P_VALUE
+
+    @pytest.mark.parametrize("design", sorted(DESIGNS))
+    def test_matern_has_one_scale_per_vector(self, design, n_features):
+        """‖ω‖²/d follows F(d, 2ν); with one χ² per coordinate it would not, above one dimension."""
+        frequencies = Matern(nu=1.0).sample_frequencies(n_features, N_FREQUENCIES, design=design, rng=5)
+        ratio = (frequencies**2).sum(axis=0) / n_features
+        assert stats.kstest(ratio, stats.f(n_features, 2).cdf).pvalue > SMALLEST_P_VALUE
+
+
+def test_length_scales_divide_the_rows():
+    unit = Gaussian().sample_frequencies(2, 5, rng=0)
+    np.testing.assert_allclose(
+        Gaussian([2.0, 0.1]).sample_frequencies(2, 5, rng=0), unit / [[2.0], [0.1]], rtol=1e-15
+    )

@@ -1,0 +1,263 @@
+"""Runs that update a stored model: what is published, what is kept out, and what a later run makes of it."""
+
+import contextvars
+import json
+import threading
+import uuid
+
+import numpy as np
+import pytest
+
+from rff_dist.data.memory import ArrayDataset
+from rff_dist.engines.serial import SerialEngine
+from rff_dist.errors import InvalidParameterError, OutputBusyError, PlanError, StatisticsError, StorageError
+from rff_dist.jobs import refresh
+from rff_dist.jobs.publishing import publish
+from rff_dist.jobs.steps import in_this_process, run_steps
+from rff_dist.kernels.stationary import Gaussian
+from rff_dist.registry.versions import RegisteredModel
+from rff_dist.ridge import fit as pipeline
+from rff_dist.ridge.model import read_model, write_model
+from rff_dist.statistics import passes
+from rff_dist.storage.leases import hold
+from rff_dist.storage.locations import parse_location
+from rff_dist.storage.records import write_record
+
+ENGINE = SerialEngine(1)
+FIRST = 1200
+
+
+def batch(seed, n_samples=400, *, shift=0.0, bad=False):
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((n_samples, 3)) + np.array([0.0, shift, 0.0])
+    y = np.sin(X[:, 0]) + X[:, 1] + 0.1 * rng.standard_normal(n_samples)
+    return X, 4.0 * rng.permutation(y) if bad else y
+
+
+class Data:
+    """A dataset that grows."""
+
+    def __init__(self):
+        self.parts = [batch(0, FIRST)]
+
+    def append(self, *args, **options):
+        self.parts.append(batch(*args, **options))
+
+    @property
+    def now(self):
+        X, y = (np.concatenate(part) for part in zip(*self.parts, strict=True))
+        return ArrayDataset(X, y, chunk_rows=500)
+
+
+@pytest.fixture
+def data():
+    return Data()
+
+
+def fit(data):
+    model, _ = pipeline.fit(data.now, Gaussian(), engine=ENGINE, length_scale=2.0, n_components=32, alpha=0.1)
+    return model
+
+
+@pytest.fixture
+def place(data):
+    """Return where a model is, in memory: records on a disk are slow to write safely."""
+    url = f"memory://refresh-{uuid.uuid4().hex}"
+    write_model(fit(data), url)
+    return url
+
+
+@pytest.fixture
+def registered(data):
+    """Return where a registered model is."""
+    url = f"memory://refresh-{uuid.uuid4().hex}"
+    publish(fit(data), url, data=None, reason="trained")
+    return url
+
+
+@pytest.fixture(params=["place", "registered"])
+def any_place(request):
+    return request.getfixturevalue(request.param)
+
+
+def run(url, dataset, **options):
+    runner = in_this_process(ENGINE)
+    with refresh.open_refresh(url, dataset, runner=runner, **options) as job:
+        return refresh.outcome(run_steps(job.steps(), runner))
+
+
+def at_once(data, *, without=()):
+    """Return the digest of one pass over all rows with the features and grids of the first fit."""
+    model = fit(Data())
+    statistics = passes.accumulate(data.now, model.feature_map, engine=ENGINE, spec=model.statistics.spec)
+    return statistics.digest()
+
+
+def test_new_rows_are_published_and_a_second_run_has_nothing_to_do(any_place, data):
+    data.append(1)
+    result = run(any_place, data.now)
+    assert (result["decision"], result["n_new"], result["n_samples"]) == ("published", 400, 1600)
+    assert result["statistics_digest"] == at_once(data)
+    published = read_model(any_place)
+    assert published.digest() == result["digest"]
+    assert published.statistics.digest() == result["statistics_digest"]
+    assert published.card["update"]["progressive"] == result["progressive"]
+    again = run(any_place, data.now)
+    assert (again["decision"], again["n_new"], again["digest"]) == ("nothing new", 0, result["digest"])
+    json.dumps([result, again], allow_nan=False)
+
+
+def test_a_version_says_what_it_was_made_of(registered, data):
+    data.append(1)
+    result = run(registered, data.now)
+    current = RegisteredModel(registered).current()
+    assert (current.number, current.parent, result["version"]) == (2, 1, 2)
+    assert current.lineage["added"] == [[FIRST, FIRST + 400]]
+    assert current.lineage["prefix_fingerprint"] == data.now.prefix_fingerprint(1600)
+    assert current.lineage["n_samples"] == 1600
+    assert result["reason"] in current.reason
+
+
+def test_a_bad_batch_is_kept_out_and_the_next_good_one_is_judged_on_its_own(any_place, data):
+    before = read_model(any_place)
+    data.append(1, bad=True)
+    kept = run(any_place, data.now)
+    assert kept["decision"] == "kept"
+    assert "above the 1.05 that are tolerated" in kept["reason"]
+    assert "errors" in kept["drift"]["parts"]
+    after = read_model(any_place)
+    assert after.digest() == before.digest()
+    assert after.statistics == before.statistics
+    assert after.card == before.card
+    assert run(any_place, data.now)["reason"] == (
+        "the model holds all 1,600 rows of the data, but 400 that were refused"
+    )
+    data.append(2)
+    good = run(any_place, data.now)
+    assert good["decision"] == "published"
+    assert (good["new"], good["left_out"]) == ([[1600, 2000]], [[1200, 1600]])
+    assert good["n_samples"] == 1600
+    assert read_model(any_place).card["left_out"] == [[1200, 1600]]
+
+
+def test_a_backfill_judges_refused_rows_again_and_force_takes_them(place, data):
+    data.append(1, bad=True)
+    run(place, data.now)
+    data.append(2)
+    run(place, data.now)
+    assert run(place, data.now, backfill=1600)["decision"] == "nothing new"
+    assert run(place, data.now, backfill=0)["decision"] == "kept"
+    assert [one.start for one in refresh.read_refusals(parse_location(place))] == [1200]
+    forced = run(place, data.now, backfill=0, force=True)
+    assert forced["decision"] == "published"
+    assert forced["reason"].endswith("it was forced")
+    assert forced["statistics_digest"] == at_once(data)
+    assert refresh.read_refusals(parse_location(place)) == []
+
+
+def test_a_larger_tolerance_lets_it_pass(place, data):
+    data.append(1, bad=True)
+    assert run(place, data.now, tolerance=1e6)["decision"] == "published"
+
+
+def test_a_dry_run_writes_nothing(place, data):
+    before = read_model(place)
+    data.append(1, bad=True)
+    assert run(place, data.now, dry_run=True)["decision"] == "would be kept"
+    assert refresh.read_refusals(parse_location(place)) == []
+    assert run(place, data.now, dry_run=True, force=True)["decision"] == "would be published"
+    assert read_model(place).card == before.card
+
+
+def test_drifted_rows_raise_the_flag_and_are_published_all_the_same(place, data):
+    data.append(1, 600, shift=0.5)
+    result = run(place, data.now)
+    assert result["drift"]["drifted"]
+    assert result["drift"]["columns"][0]["column"] == 1
+    assert result["decision"] == "published"
+    assert read_model(place).card["update"]["drift"]["drifted"]
+
+
+def test_a_run_that_died_before_publishing_is_repeated_to_the_same_digest(place, data, monkeypatch):
+    data.append(1)
+    before = read_model(place).digest()
+    with monkeypatch.context() as patched:
+        patched.setattr(refresh, "publish_update", lambda job: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            run(place, data.now)
+    assert read_model(place).digest() == before
+    assert run(place, data.now)["statistics_digest"] == at_once(data)
+
+
+def test_rows_of_a_version_that_was_rolled_back_stay_out(registered, data):
+    for seed in (1, 2):
+        data.append(seed)
+        run(registered, data.now)
+    RegisteredModel(registered).rollback()
+    RegisteredModel(registered).rollback()
+    assert run(registered, data.now)["decision"] == "nothing new"
+    data.append(3)
+    result = run(registered, data.now)
+    assert (result["new"], result["left_out"]) == ([[2000, 2400]], [[1200, 2000]])
+    assert result["version"] == 4
+    assert run(registered, data.now, backfill=0)["statistics_digest"] == at_once(data)
+
+
+def test_test_data_decide_where_there_are_some(place, data):
+    data.append(1)
+    result = run(place, data.now, test=ArrayDataset(*batch(9, 300)))
+    assert result["gate"]["held_out"] == "300 rows of test data"
+    assert result["held_out"]["n_samples"] == 300
+
+
+def test_a_model_that_somebody_else_writes_is_refused(place, data):
+    data.append(1)
+    refused = []
+
+    def other():
+        try:
+            run(place, data.now)
+        except OutputBusyError as error:
+            refused.append(str(error))
+
+    with hold(place, holder="a test"):
+        thread = threading.Thread(target=contextvars.Context().run, args=(other,))
+        thread.start()
+        thread.join()
+    assert "a test" in refused[0]
+
+
+def test_what_cannot_be_updated_is_refused_before_anything_is_read(data):
+    url = f"memory://refresh-{uuid.uuid4().hex}"
+    with pytest.raises(StorageError, match=r"no model at|not in this process"):
+        run(url, data.now)
+    write_record(url, kind="k-means model", metadata={}, arrays={})
+    with pytest.raises(StatisticsError, match=r"holds a 'k-means model'.*Train it anew"):
+        run(url, data.now)
+    write_model(fit(data).without_statistics(), f"{url}-without")
+    with pytest.raises(StatisticsError, match="without its statistics"):
+        run(f"{url}-without", data.now)
+
+
+@pytest.mark.parametrize(
+    ("bad", "words"),
+    [({"tolerance": float("nan")}, "tolerance"), ({"backfill": -1}, "backfill"), ({"level": 1.0}, "level")],
+)
+def test_parameters_out_of_range_are_refused(place, data, bad, words):
+    with pytest.raises(InvalidParameterError, match=words):
+        run(place, data.now, **bad)
+
+
+def test_steps_out_of_order_are_refused(place, data):
+    data.append(1)
+    with refresh.open_refresh(place, data.now) as job, pytest.raises(InvalidParameterError, match="order"):
+        refresh.check_drift(job)
+
+
+def test_an_update_that_does_not_fit_into_memory_is_refused_with_both_numbers(place, data, monkeypatch):
+    """An update holds two more sets of sums than a fit."""
+    data.append(1)
+    enough_for_a_fit = pipeline.check_plan(data.now, 32, engine=ENGINE, alpha=0.1).client_bytes
+    monkeypatch.setattr(pipeline, "available_memory", lambda: enough_for_a_fit)
+    with pytest.raises(PlanError, match=r"needs \d+\.\d MiB .* has \d+\.\d MiB"):
+        run(place, data.now)

@@ -1,0 +1,98 @@
+"""One call writes what a model of any kind says of every row."""
+
+import numpy as np
+import pytest
+
+from rff_dist import save_model
+from rff_dist.engines.serial import SerialEngine
+from rff_dist.errors import DataError, InvalidParameterError, SolveError, StorageError
+from rff_dist.jobs import score as scoring
+from rff_dist.jobs.score import Wanted
+from rff_dist.kernels.stationary import Gaussian
+from rff_dist.kmeans import fit as kmeans
+from rff_dist.kmeans import model as cluster_model
+from rff_dist.ridge import fit as pipeline
+from rff_dist.ridge.model import write_model
+from rff_dist.storage.columns import open_column
+from rff_dist.storage.writing import write_dataset
+from tests.plain import plain_classifier
+
+ENGINE = SerialEngine(1)
+rng = np.random.default_rng(0)
+X = np.vstack([rng.normal(size=(40, 2)) - 3, rng.normal(size=(40, 2)) + 3])
+y = np.repeat([0.0, 1.0], 40)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("scoring")
+    data = write_dataset(folder / "data", X, y, chunk_rows=32)
+    model, _ = pipeline.fit(data, Gaussian(), engine=ENGINE, n_components=16)
+    write_model(model, folder / "regression")
+    for name, loss in (("classifier", "squared"), ("hinge", "squared_hinge")):
+        save_model(
+            plain_classifier(n_components=16, loss=loss).fit(X, np.where(y > 0, "up", "down")), folder / name
+        )
+    clusters = kmeans.fit(data, Gaussian(), engine=ENGINE, n_clusters=2, n_components=16)
+    cluster_model.write_clusters(clusters, folder / "clusters")
+    return folder
+
+
+def write(folder, name, output, **wanted):
+    model = scoring.open_model(folder / name)
+    rows = scoring.open_rows(folder / "data", model)
+    return scoring.score(rows, model, output, wanted=Wanted(**wanted), engine=ENGINE)
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted", "arrays"),
+    [
+        ("regression", {}, ["predictions"]),
+        (
+            "regression",
+            {"std": True, "coverage": 0.5},
+            ["predictions", "standard_deviations", "lower", "upper"],
+        ),
+        ("classifier", {}, ["labels"]),
+        ("classifier", {"probabilities": True}, ["labels", "probabilities"]),
+        ("clusters", {"distances": True}, ["labels", "distances"]),
+    ],
+)
+def test_what_is_wanted_of_each_kind_is_written(folder, tmp_path, name, wanted, arrays):
+    assert scoring.open_model(folder / name).kind == name
+    found = write(folder, name, tmp_path / "out", **wanted)
+    assert found == {"arrays": arrays, "n_samples": 80}
+    import zarr
+
+    assert sorted(zarr.open_group(tmp_path / "out", mode="r").array_keys()) == sorted(arrays)
+    if name != "regression":
+        labels = open_column(tmp_path / "out", "labels").take(range(80))
+        assert len({(label, truth) for label, truth in zip(labels.tolist(), y, strict=True)}) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted", "error", "message"),
+    [
+        ("regression", {"probabilities": True}, InvalidParameterError, "no classifier but regression"),
+        ("regression", {"coverage": 1.5}, InvalidParameterError, r"`coverage` is 1\.5"),
+        ("classifier", {"std": True}, InvalidParameterError, "no regression but classifier"),
+        ("hinge", {"probabilities": True}, SolveError, "no probabilities: the squared hinge has none"),
+        ("clusters", {"coverage": 0.9}, InvalidParameterError, "no regression but clusters"),
+    ],
+)
+def test_what_a_kind_does_not_have_is_refused_before_a_pass(folder, tmp_path, name, wanted, error, message):
+    with pytest.raises(error, match=message):
+        write(folder, name, tmp_path / "out", **wanted)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("name", ["regression", "clusters"])
+def test_rows_of_other_columns_are_refused(folder, tmp_path, name):
+    write_dataset(tmp_path / "wide", np.zeros((3, 5)))
+    with pytest.raises(DataError, match=r"does not fit .*Give data of the columns"):
+        scoring.open_rows(tmp_path / "wide", scoring.open_model(folder / name))
+
+
+def test_no_model_is_said(tmp_path):
+    with pytest.raises(StorageError, match="no model"):
+        scoring.open_model(tmp_path / "none")

@@ -1,0 +1,236 @@
+"""Rows that centres are chosen among, against distances written out on an explicit Z."""
+
+import functools
+import itertools
+import operator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy.stats import chisquare
+from sklearn.cluster import KMeans, kmeans_plusplus
+from sklearn.datasets import make_blobs
+
+from rff_dist.data.blocks import Block, Rows
+from rff_dist.engines import block_memory
+from rff_dist.kmeans.candidates import (
+    Points,
+    SeedChoice,
+    choose_centres,
+    choose_rows,
+    exchange_centres,
+    improve_centres,
+    weigh_points,
+    weighted_inertia,
+)
+from rff_dist.kmeans.cluster_sums import Centres, ClusterGrid
+from rff_dist.kmeans.lloyd_pass import Scorer
+from rff_dist.numerics.threads import using_threads
+from tests.clustered_rows import MAPS, N_ROWS, X, centres_of, nearest, rows_of, squared_distances
+from tests.explicit import explicit_Z
+
+
+@pytest.fixture(params=MAPS)
+def feature_map(request):
+    return MAPS[request.param]
+
+
+# -- rows chosen in a pass -----------------------------------------------------------------------------
+
+
+def test_the_farthest_rows_are_found_and_the_lower_goes_first_of_equals(feature_map):
+    state = centres_of(feature_map)
+    twice = Rows(Block(0, 100, 100 + 2 * N_ROWS), np.concatenate([X, X]))
+    found = choose_rows(twice, SeedChoice(Points((replace(state, precise=True),)), 6))
+    Z = explicit_Z(feature_map, X)
+    farthest = np.argsort(-squared_distances(Z, state.values[0]).min(axis=1))[:3]
+    expected = [row for first in farthest for row in (100 + first, 100 + first + N_ROWS)]
+    assert_array_equal(np.sort(found.row_numbers), np.sort(expected))
+    assert_array_equal(found.row_numbers, expected)
+    assert_allclose(found.features, np.repeat(Z[farthest], 2, axis=0), rtol=0, atol=1e-9)
+
+
+def test_rows_at_a_centre_or_without_weight_are_not_chosen():
+    feature_map = MAPS["pairs"]
+    state = Centres(feature_map, explicit_Z(feature_map, X[:2])[np.newaxis], ClusterGrid(39))
+    rows = Rows(Block(0, 0, 4), X[[0, 1, 2, 3]], None, np.array([1.0, 1.0, 0.0, 2.0]))
+    for seed in (None, 5):
+        assert choose_rows(rows, SeedChoice(Points((state,)), 4, seed)).row_numbers.tolist() == [3]
+
+
+@given(cuts=st.sets(st.integers(1, N_ROWS - 1), max_size=4), seed=st.integers(0, 2**64 - 1))
+@settings(max_examples=10)
+def test_the_same_rows_are_drawn_from_any_blocks(cuts, seed):
+    state = centres_of(MAPS["pairs"])
+    choice = SeedChoice(Points((state,)), 20, seed)
+    ends = [0, *sorted(cuts), N_ROWS]
+    parts = [choose_rows(rows_of(a, b), choice) for a, b in itertools.pairwise(ends)]
+    found, whole = functools.reduce(operator.add, parts), choose_rows(rows_of(), choice)
+    assert_array_equal(found.row_numbers, whole.row_numbers)
+    assert_array_equal(found.features, whole.features)
+
+
+def test_rows_are_drawn_with_probabilities_in_proportion_to_weight_and_squared_distance():
+    feature_map = MAPS["linear"]
+    inputs, weights = (
+        np.array([[1.0, 0, 0], [0, 2.0, 0], [3.0, 0, 0], [0, 0, 0]]),
+        np.array([9.0, 1.0, 1.0, 1.0]),
+    )
+    state = Centres(feature_map, np.zeros((1, 1, 3)), ClusterGrid(39, 4, ((3, 2),)))
+    rows = Rows(Block(0, 0, 4), inputs, None, weights)
+    drawn = [choose_rows(rows, SeedChoice(Points((state,)), 1, seed)).row_numbers[0] for seed in range(1500)]
+    expected = 1500 * np.array([9.0, 4.0, 9.0]) / 22
+    assert chisquare(np.bincount(drawn, minlength=3), expected).pvalue > 1e-3
+
+
+def groups_of(state, sizes):
+    """The centres of a start in groups, as k-means|| draws them."""
+    ends = np.cumsum((0, *sizes))
+    return [replace(state, values=state.values[:, a:b]) for a, b in itertools.pairwise(ends)]
+
+
+@pytest.fixture
+def compared(monkeypatch):
+    """Numbers of centres that tiles were compared with."""
+    numbers = []
+
+    def least(scorer, features, *, ours=Scorer.least):
+        numbers.append(scorer.n_clusters)
+        return ours(scorer, features)
+
+    monkeypatch.setattr(Scorer, "least", least)
+    return numbers
+
+
+@pytest.mark.parametrize("n_threads", [1, 3])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_rows_that_are_remembered_are_compared_with_new_points_only_and_give_the_same(
+    feature_map, weighted, n_threads, compared
+):
+    state = centres_of(feature_map, n_clusters=60, weighted=weighted)
+    groups, rows = groups_of(state, (1, 20, 39)), rows_of(weighted=weighted)
+
+    def draw(budget):
+        memory = {"run": f"run {budget}", "budget": budget}
+        points = [Points(tuple(groups[: i + 1]), **memory) for i in range(len(groups))]
+        with using_threads(n_threads):
+            choices = [choose_rows(rows, SeedChoice(some, 15, 3)) for some in points[:-1]]
+            return choices, weigh_points(rows, points[-1])
+
+    choices, sums = draw(0)
+    assert compared.count(1) > compared.count(20) > compared.count(39) > 0
+    compared.clear()
+    remembered = draw(N_ROWS * 12)
+    assert compared.count(1) == compared.count(20) == compared.count(39)
+    block_memory.forget(f"run {N_ROWS * 12}")
+    assert remembered[1] == sums
+    for one, other in zip(choices, remembered[0], strict=True):
+        assert_array_equal(one.keys, other.keys)
+        assert_array_equal(one.row_numbers, other.row_numbers)
+        assert_array_equal(one.features, other.features)
+
+
+def test_what_was_remembered_of_a_pass_that_runs_again_is_not_counted_twice():
+    state = centres_of(MAPS["pairs"], n_clusters=5)
+    points = Points(tuple(groups_of(state, (2, 3))), "again", 10**6)
+    first, again = (weigh_points(rows_of(), points) for _ in range(2))
+    assert first == again
+    block_memory.forget("again")
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_points_weigh_what_the_rows_nearest_to_them_weigh(feature_map, weighted):
+    state = replace(centres_of(feature_map, n_clusters=60, weighted=weighted), precise=True)
+    rows = rows_of(weighted=weighted)
+    distances = squared_distances(explicit_Z(feature_map, X), state.values[0])
+    expected = np.bincount(nearest(distances), rows.sample_weight, minlength=60)
+    lowest, second = np.sort(distances, axis=1)[:, :2].T
+    tied = second <= lowest * (1 + 1e-12)  # features of 0 and 1 have many
+    expected_of_tied = np.sum(tied if rows.sample_weight is None else rows.sample_weight[tied])
+    for sizes in ((60,), (1, 59), (7, 20, 33)):
+        sums = weigh_points(rows, Points(tuple(groups_of(state, sizes))))
+        weights = sums.cluster_weights(state.grid)[0]
+        assert sums.n_samples == N_ROWS
+        assert weights.sum() == pytest.approx(expected.sum(), rel=1e-9)
+        assert np.abs(weights - expected).sum() <= 2 * expected_of_tied + 1e-6
+
+
+# -- starts --------------------------------------------------------------------------------------------
+
+
+def test_starts_are_as_good_as_scikit_learns_k_means_plus_plus():
+    points, _ = make_blobs(1_000, 5, centers=20, cluster_std=0.5, random_state=0)
+    potentials = {"ours": [], "theirs": []}
+    for seed in range(15):
+        ours = points[choose_centres(points, np.ones(1_000), 20, seed=seed)]
+        theirs = kmeans_plusplus(points, 20, random_state=seed)[0]
+        for name, centres in (("ours", ours), ("theirs", theirs)):
+            potentials[name].append(squared_distances(points, centres).min(axis=1).sum())
+    assert np.median(potentials["ours"]) < 1.1 * np.median(potentials["theirs"])
+
+
+def test_weights_of_points_count_as_repetitions():
+    points = np.random.default_rng(3).standard_normal((50, 4))
+    weights = np.random.default_rng(4).integers(1, 5, 50)
+    chosen = choose_centres(points, weights.astype(float), 10, seed=0)
+    repeated = np.repeat(np.arange(50), weights)
+    assert_array_equal(repeated[choose_centres(points[repeated], np.ones(len(repeated)), 10, seed=0)], chosen)
+
+
+def test_no_more_centres_are_chosen_than_points_are_distinct():
+    points = np.repeat(np.random.default_rng(3).standard_normal((3, 4)), 10, axis=0) + 100.0
+    chosen = choose_centres(points, np.ones(30), 5, seed=0)
+    assert len(np.unique(points[chosen], axis=0)) == len(chosen) == 3
+
+
+@given(st.integers(0, 2**32), st.integers(1, 6), st.integers(1, 30))
+@settings(max_examples=25, deadline=None)
+def test_each_exchange_is_the_best_place_for_a_point_and_never_costs(seed, n_clusters, n_steps):
+    rng = np.random.default_rng(seed)
+    points, weights = rng.standard_normal((40, 3)), rng.exponential(size=40)
+    chosen = rng.choice(40, n_clusters, replace=False)
+
+    def cost(some):
+        return weights @ squared_distances(points, points[some]).min(axis=1)
+
+    before = exchange_centres(points, weights, chosen, n_steps=n_steps - 1, seed=seed)
+    after = exchange_centres(points, weights, chosen, n_steps=n_steps, seed=seed)
+    changed = np.flatnonzero(after != before)
+    assert len(changed) <= 1
+    if len(changed):
+        point = after[changed[0]]
+        places = [np.where(np.arange(n_clusters) == i, point, before) for i in range(n_clusters)]
+        costs = [cost(place) for place in places]
+        assert cost(after) == pytest.approx(min(costs), rel=1e-12)
+        assert cost(after) < cost(before)
+    assert len(np.unique(after)) == n_clusters
+
+
+def test_exchanges_take_one_of_two_centres_from_a_cluster_to_one_without():
+    points, blobs = make_blobs(500, 2, centers=5, cluster_std=0.3, random_state=1)
+    poor = np.concatenate(
+        [np.flatnonzero(blobs == i)[:1] for i in (0, 1, 2, 3)] + [np.flatnonzero(blobs == 3)[1:2]]
+    )
+    chosen = exchange_centres(points, np.ones(500), poor, n_steps=25, seed=0)
+    assert len(np.unique(blobs[chosen])) == 5
+    stuck, found = (
+        improve_centres(points, np.ones(500), points[some], max_iter=100) for some in (poor, chosen)
+    )
+    inertia = weighted_inertia(points, np.ones(500), found)
+    assert inertia < 0.2 * weighted_inertia(points, np.ones(500), stuck)
+    assert inertia == pytest.approx(squared_distances(points, found).min(axis=1).sum(), rel=1e-12)
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_candidates_centres_improve_as_scikit_learns_do():
+    points = np.random.default_rng(5).standard_normal((400, 6)) + 10.0
+    weights = np.random.default_rng(6).exponential(size=400)
+    start = points[:8]
+    model = KMeans(8, init=start, n_init=1, max_iter=5, tol=0.0).fit(points, sample_weight=weights)
+    improved = improve_centres(points, weights, start, max_iter=5)
+    assert_allclose(improved, model.cluster_centers_, rtol=1e-12)
+    alone = improve_centres(points, weights, np.concatenate([start, np.full((1, 6), 1e3)]), max_iter=5)
+    assert_array_equal(alone[8], np.full(6, 1e3))  # an empty one stays

@@ -1,0 +1,217 @@
+"""How many clusters: silhouettes as scikit-learn's, gap and stability on blobs, and the rules that choose."""
+
+import math
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.datasets import make_blobs
+from sklearn.metrics import silhouette_score
+
+from rff_dist import Gaussian, SerialEngine, draw_feature_map
+from rff_dist.data.memory import ArrayDataset
+from rff_dist.errors import DataError, InvalidParameterError, PlanError
+from rff_dist.jobs.cluster import ClusteringRun
+from rff_dist.jobs.fields import build
+from rff_dist.jobs.specs import Clustering
+from rff_dist.kmeans import choosing_k
+from rff_dist.kmeans import fit as kmeans
+from rff_dist.kmeans import labels as kmeans_labels
+from rff_dist.kmeans import starts as kmeans_starts
+from rff_dist.kmeans.choosing_k import choose, gap_statistics, mean_silhouettes, stabilities
+
+ENGINE = SerialEngine(n_threads=1)
+X, LABELS = make_blobs(600, 3, centers=[[0, 0, 0], [6, 0, 0], [0, 6, 0], [0, 0, 6]], random_state=0)
+SMALL = {"n_components": 64, "seed": 1}
+
+
+@settings(max_examples=25)
+@given(st.integers(0, 2**32), st.integers(2, 5), st.integers(1, 4))
+def test_silhouettes_are_those_of_scikit_learn(seed, n_clusters, n_features):
+    rng = np.random.default_rng(seed)
+    points = rng.standard_normal((40, n_features)) + 3.0
+    labelings = [rng.integers(n_clusters, size=40), np.r_[[7], np.arange(39) % 2]]  # with a row alone
+    expected = [
+        silhouette_score(points, labels) if len(set(labels)) > 1 else math.nan for labels in labelings
+    ]
+    # squared distances of rows some 1e-2 apart lose four digits
+    np.testing.assert_allclose(mean_silhouettes(points, labelings), expected, atol=1e-9)
+
+
+def test_panels_do_not_change_silhouettes(monkeypatch):
+    whole = mean_silhouettes(X, [LABELS])
+    monkeypatch.setattr(choosing_k, "_PANEL_ROWS", 7)
+    np.testing.assert_allclose(mean_silhouettes(X, [LABELS]), whole, rtol=1e-13)
+
+
+def test_one_cluster_has_no_silhouette_and_equal_rows_have_zero():
+    found = mean_silhouettes(np.ones((4, 2)), [np.zeros(4, int), np.array([0, 0, 1, 1])])
+    np.testing.assert_array_equal(found, [np.nan, 0.0])
+
+
+def test_the_gap_is_largest_at_the_number_of_blobs_and_none_is_needed_for_uniform_rows():
+    # a wide kernel: features are then nearly linear, and the box's own curvature does not count
+    feature_map = draw_feature_map(Gaussian(8.0), n_features=3, n_components=64, random_state=0)
+    numbers = [1, 2, 3, 4, 6]
+    gaps, errors = gap_statistics(X, feature_map, numbers, seed=0)
+    assert numbers[int(np.argmax(gaps))] == 4
+    uniform = np.random.default_rng(3).random((300, 3))
+    narrow, narrow_errors = gap_statistics(uniform, feature_map, [1, 2, 3], seed=0)
+    # rows of the same law as the references: within their spread, which falls as 1/sqrt(rows)
+    assert np.abs(narrow).max() < 0.1
+    assert (errors > 0).all()
+    assert (narrow_errors > 0).all()
+
+
+def test_blobs_are_stable_and_their_halves_are_not():
+    stable, halves = stabilities(X, [4, 7], seed=0)
+    assert stable == 1.0
+    assert halves < 0.9
+
+
+def candidates(**values):
+    return [
+        SimpleNamespace(**dict(zip(values, row, strict=True))) for row in zip(*values.values(), strict=True)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("criterion", "values", "place"),
+    [
+        ("silhouette", {"silhouette": [math.nan, 0.5, 0.7, 0.7]}, 2),
+        ("stability", {"stability": [1.0, 0.8, 1.0, 0.9]}, 2),
+        ("gap", {"gap": [0.1, 0.5, 0.52, 0.3], "gap_error": [0.0, 0.01, 0.03, 0.01]}, 1),
+        ("gap", {"gap": [0.1, 0.5, 0.9], "gap_error": [0.0, 0.1, 0.1]}, 2),
+    ],
+)
+def test_the_rules_take(criterion, values, place):
+    assert choose(candidates(**values), criterion) == place
+
+
+def compare(dataset, *, engine=ENGINE, **options):
+    """Compare numbers of clusters by the steps of the job, on rows in memory."""
+    job = build(Clustering, {"data": "data", "output": "labels", **options})
+    run = ClusteringRun(job, dataset, None, engine, None)
+    run.check()
+    for step in run.steps():
+        if step.name == "assign":
+            return run.comparison
+        step.run()
+    raise AssertionError("there is no step `assign`")
+
+
+def test_several_numbers_find_what_each_finds_alone_and_the_blobs_are_taken():
+    found = compare(ArrayDataset(X), n_clusters=[6, 2, 4], n_init=4, **SMALL)
+    assert [one.clusters.n_clusters for one in found.candidates] == [2, 4, 6]
+    for one in found.candidates:
+        number = one.clusters.n_clusters
+        alone = kmeans.fit(ArrayDataset(X), Gaussian(), n_clusters=number, engine=ENGINE, n_init=4, **SMALL)
+        np.testing.assert_array_equal(one.clusters.centres, alone.centres)
+        assert one.clusters.inertias == alone.inertias
+        assert one.clusters.facts == alone.facts
+        Z = alone.feature_map.transform(X, dtype=np.float64)
+        labels = kmeans_labels.label_in_memory(ArrayDataset(X), alone, engine=ENGINE)
+        assert one.silhouette == pytest.approx(silhouette_score(Z, labels), abs=1e-9)
+    assert (found.best.n_clusters, found.best_index, found.n_sampled) == (4, 1, 600)
+    assert [row["n_clusters"] for row in found.rows] == [2, 4, 6]
+
+
+class CountingEngine(SerialEngine):
+    """Counts passes by label, and the rows that they read."""
+
+    def __init__(self):
+        super().__init__(1)
+        self.labels = []
+
+    def map_reduce(self, function, blocks, state, **options):
+        self.labels.append(options["label"])
+        return super().map_reduce(function, blocks, state, **options)
+
+
+@pytest.mark.parametrize("algorithm", ["lloyd", "minibatch", "progressive"])
+def test_all_numbers_and_their_starts_share_the_passes(algorithm):
+    n_samples = 70_000 if algorithm == "progressive" else 20_000  # a quarter of the blocks is one at least
+    rows = np.random.default_rng(2).standard_normal((n_samples, 2)).astype(np.float32)
+    feature_map = draw_feature_map(Gaussian(1.0), n_features=2, n_components=8, random_state=0)
+
+    def found_with(*numbers):
+        engine = CountingEngine()
+        job = kmeans_starts.measure(ArrayDataset(rows), feature_map, None, engine=engine)
+        candidates = kmeans_starts.find_candidates(job, "k-means++", n_clusters=7, seed=0)
+        starts = kmeans_starts.choose_starts(candidates, numbers, n_init=2, seed=0)
+        starts = kmeans.approach(job, starts, algorithm=algorithm, tol=1e-3, seed=0)
+        found = kmeans.finish(kmeans.iterate(job, starts, max_iter=4, tol=0.0))
+        return found, engine.labels
+
+    together, labels = found_with(2, 4, 7)
+    alone = [found_with(number) for number in (2, 4, 7)]
+    for one, ((expected,), _) in zip(together, alone, strict=True):
+        np.testing.assert_array_equal(one.centres, expected.centres)
+        np.testing.assert_array_equal(one.weights, expected.weights)
+        assert (one.inertias, one.start_inertias) == (expected.inertias, expected.start_inertias)
+        assert (one.n_iter, one.converged) == (expected.n_iter, expected.converged)
+    assert labels.count("lloyd") == max(found.count("lloyd") for _, found in alone)
+    assert len(labels) <= max(len(found) for _, found in alone)
+    assert (algorithm == "minibatch") == ("mini-batch 1" in labels)
+
+
+def test_an_empty_cluster_of_a_smaller_number_is_refilled_and_its_absent_ones_are_not():
+    points = X[:200]
+    feature_map = draw_feature_map(Gaussian(1.0), n_features=3, n_components=16, random_state=0)
+    job = kmeans_starts.measure(ArrayDataset(points), feature_map, None, engine=ENGINE)
+    values = np.zeros((2, 5, 16))
+    values[0] = feature_map.transform(points[:5])
+    values[1, :3] = [*feature_map.transform(points[:2]), np.full(16, 50.0)]
+    together = kmeans.finish(kmeans.iterate(job, kmeans_starts.Starts(values, (5, 3)), max_iter=4, tol=0.0))
+    alone = [
+        kmeans.finish(kmeans.iterate(job, start[np.newaxis], max_iter=4, tol=0.0))[0]
+        for start in (values[1, :3], values[0])
+    ]
+    for one, expected in zip(together, alone, strict=True):
+        np.testing.assert_array_equal(one.centres, expected.centres)
+        assert one.inertias == expected.inertias
+    assert together[0].n_filled == together[0].n_clusters == 3
+
+
+def test_what_does_not_fit_in_memory_is_refused_before_a_row_is_read(monkeypatch):
+    unread = ArrayDataset(X)
+    monkeypatch.setattr(ArrayDataset, "read", lambda *_: pytest.fail("a row was read"))
+    monkeypatch.setattr(kmeans_starts, "available_memory", lambda: 2**29)
+    with pytest.raises(
+        PlanError, match=r"for 30_000 centres \(n_clusters=500, starts=60, n_components=1_024\)"
+    ):
+        compare(unread, n_clusters=[400, 450, 500], n_init=20)
+    with pytest.raises(PlanError, match=r"a worker needs .* n_components=30_000\) but has 512.0 MiB"):
+        kmeans.fit(unread, Gaussian(), n_clusters=500, n_components=30_000, engine=ENGINE)
+    monkeypatch.setattr(kmeans_starts, "available_memory", lambda: 2**34)
+    monkeypatch.setattr(choosing_k, "available_memory", lambda: 2**28)
+    with pytest.raises(PlanError, match="the samples that numbers of clusters are judged on need"):
+        compare(unread, n_clusters=[2, 3], n_components=8_192)
+
+
+def test_as_many_clusters_as_rows_leave_nothing_over():
+    found = compare(ArrayDataset(X[:5]), n_clusters=[1, 5], choose="gap", **SMALL)
+    assert found.rows[0]["silhouette"] is None
+    assert found.rows[1]["gap"] is None
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "words"),
+    [
+        ({"n_clusters": []}, InvalidParameterError, "different whole numbers"),
+        ({"n_clusters": [2, 2]}, InvalidParameterError, "different whole numbers"),
+        ({"n_clusters": [0, 2]}, InvalidParameterError, "at least 1"),
+        ({"n_clusters": [2, 3], "choose": "elbow"}, InvalidParameterError, "'silhouette'"),
+        ({"n_clusters": [2, 700]}, DataError, "n_clusters=700"),
+        ({"n_clusters": [2, 3], "init": "random"}, InvalidParameterError, "k-means"),
+        ({"n_clusters": [2, 3], "algorithm": "elkan"}, InvalidParameterError, "unknown `algorithm` 'elkan'"),
+        ({"n_clusters": [2, 3], "cache": "all"}, InvalidParameterError, "unknown `cache` 'all'"),
+        ({"n_clusters": [2, 3], "normalize": "degree"}, InvalidParameterError, "without `n_principal`"),
+        ({"n_clusters": [2, 3], "max_iter": 0}, InvalidParameterError, "`max_iter` is 0"),
+    ],
+)
+def test_bad_input_is_refused(options, error, words):
+    with pytest.raises(error, match=words):
+        compare(ArrayDataset(X), **options)

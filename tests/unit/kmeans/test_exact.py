@@ -1,0 +1,343 @@
+"""Exact kernel k-means: against all partitions, scikit-learn's KMeans and the formula itself."""
+
+import itertools
+
+import dask.array
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.sparse
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.base import clone
+from sklearn.cluster import KMeans
+from sklearn.datasets import make_blobs, make_circles, make_moons
+from sklearn.exceptions import ConvergenceWarning, NotFittedError
+from sklearn.metrics import adjusted_rand_score
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from rff_dist import Gaussian, KernelKMeans, Laplacian, Linear, Min, write_dataset
+from rff_dist.data.memory import ArrayDataset
+from rff_dist.errors import DataError, InvalidParameterError, PlanError
+from rff_dist.estimators import kernel_kmeans as estimators_module
+from rff_dist.kmeans.exact import Similarities, choose_rows, improve
+
+
+def squared_distances(gram, weights, labels, n_clusters):
+    """Return NUMERICS' formula term by term, with weights."""
+    found = np.full((len(gram), n_clusters), np.inf)
+    for j in range(n_clusters):
+        own = np.flatnonzero((labels == j) & (weights > 0))
+        if len(own):
+            w, m = weights[own], weights[own].sum()
+            within = (np.outer(w, w) * gram[np.ix_(own, own)]).sum() / m**2
+            found[:, j] = np.diagonal(gram) - 2 / m * (gram[:, own] * w).sum(axis=1) + within
+    return found
+
+
+def objective(gram, weights, labels, n_clusters):
+    distances = squared_distances(gram, weights, labels, n_clusters)[np.arange(len(gram)), labels]
+    return float(weights[weights > 0] @ distances[weights > 0])
+
+
+def draw(n_samples, n_features=2, *, seed=0):
+    return np.random.default_rng(seed).normal(size=(n_samples, n_features))
+
+
+@parametrize_with_checks([KernelKMeans(3, random_state=0)])
+def test_scikit_learns_check(estimator, check):
+    check(estimator)
+
+
+# -- the optimum, and the way there ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n_clusters", [2, 3])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("seed", range(3))
+def test_the_best_of_all_partitions_stays_and_starts_come_near_it(n_clusters, weighted, seed):
+    X = draw(8, seed=seed)
+    weights = np.random.default_rng(seed).uniform(0.2, 3.0, 8) if weighted else np.ones(8)
+    gram = Gaussian(1.0)(X)
+    partitions = [np.array([0, *rest]) for rest in itertools.product(range(n_clusters), repeat=7)]
+    objectives = [objective(gram, weights, labels, n_clusters) for labels in partitions]
+    best, least = partitions[int(np.argmin(objectives))], min(objectives)
+    model = KernelKMeans(n_clusters, kernel=Gaussian(1.0), standardize=False, random_state=0)
+    stays = clone(model).set_params(init=best).fit(X, sample_weight=weights)
+    assert_array_equal(stays.labels_, best)
+    assert stays.inertia_ == pytest.approx(least, abs=1e-12)
+    found = model.fit(X, sample_weight=weights).inertia_
+    # iterations may rest at a partition that is not the best: two of the twelve do, 9 and 1 % above it
+    assert least - 1e-12 <= found <= 1.1 * least
+
+
+@pytest.mark.parametrize("n_clusters", [2, 3])
+def test_the_best_of_all_partitions_is_found_where_clusters_are_apart(n_clusters):
+    X = np.arange(8)[:, np.newaxis] % n_clusters * 4.0 + draw(8, 1, seed=3) * 0.5
+    gram = Laplacian(2.0)(X)
+    partitions = (np.array([0, *rest]) for rest in itertools.product(range(n_clusters), repeat=7))
+    least = min(objective(gram, np.ones(8), labels, n_clusters) for labels in partitions)
+    model = KernelKMeans(n_clusters, kernel=Laplacian(2.0), standardize=False, random_state=0).fit(X)
+    assert model.inertia_ == pytest.approx(least, abs=1e-12)
+    assert adjusted_rand_score(np.arange(8) % n_clusters, model.labels_) == 1.0
+
+
+@st.composite
+def problems(draw_from):
+    seed = draw_from(st.integers(0, 2**32 - 1))
+    n_samples = draw_from(st.integers(2, 40))
+    n_clusters = draw_from(st.integers(1, min(6, n_samples)))
+    rng = np.random.default_rng(seed)
+    # rows on a coarse grid repeat each other, and tie
+    X = rng.integers(0, 4, (n_samples, 2)) if draw_from(st.booleans()) else rng.normal(size=(n_samples, 2))
+    weights = rng.integers(0, 3, n_samples) + 1.0 * (np.arange(n_samples) == 0)
+    labels = rng.integers(0, n_clusters, n_samples)
+    return Similarities(Gaussian(1.0)(X), weights.astype(float)), labels, n_clusters
+
+
+@settings(max_examples=60)
+@given(problem=problems())
+def test_the_objective_never_rises_and_is_the_formulas(problem):
+    rows, labels, n_clusters = problem
+    found = improve(rows, labels, n_clusters=n_clusters, max_iter=100)
+    assert found.converged
+    # sums of 40 terms of about 1 round by 1e-15 or so
+    assert (np.diff(found.objectives) <= 1e-12).all()
+    assert found.objectives[0] <= objective(rows.gram, rows.weights, labels, n_clusters) + 1e-12
+    last = objective(rows.gram, rows.weights, found.labels, n_clusters)
+    assert last == pytest.approx(found.objectives[-1], abs=1e-12)
+    assert found.inertia <= last + 1e-12
+    distances = squared_distances(rows.gram, rows.weights, found.labels, n_clusters)
+    own = distances[np.arange(len(labels)), found.labels]
+    counts = rows.weights > 0
+    assert (own[counts] <= distances[counts].min(axis=1) + 1e-12).all()  # nobody would rather move
+
+
+def test_iterations_one_by_one_lower_the_objective():
+    X = draw(200, seed=3)
+    gram, start = Gaussian(0.7)(X), np.random.default_rng(0).integers(0, 6, 200)
+    rows = Similarities(gram, np.ones(200))
+    found = improve(rows, start, n_clusters=6, max_iter=100)
+    assert found.n_iter > 4
+    short = [improve(rows, start, n_clusters=6, max_iter=n) for n in range(1, found.n_iter + 1)]
+    values = [objective(gram, rows.weights, one.labels, 6) for one in short]
+    assert (np.diff(values) <= 1e-12).all()
+    assert [one.converged for one in short] == [False] * (found.n_iter - 1) + [True]
+
+
+def test_an_empty_cluster_takes_the_row_farthest_from_its_own_centre():
+    x = np.array([[0.0], [1.0], [2.0], [10.0], [-7.5]])
+    rows = Similarities(x @ x.T, np.ones(5))  # mean 1.1: rows 3 and 4 are 8.9 and 8.6 away
+    found = improve(rows, np.zeros(5, np.intp), n_clusters=3, max_iter=10)
+    assert_array_equal(found.labels, [0, 0, 0, 1, 2])
+    assert found.objectives[0] == pytest.approx(2.0)
+
+
+# -- against scikit-learn --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_linear_kernel_from_the_same_rows_is_kmeans(weighted, seed):
+    X = make_blobs(150, n_features=3, centers=5, cluster_std=2.5, random_state=seed)[0]
+    weights = np.random.default_rng(seed).uniform(0.1, 2.0, 150) if weighted else None
+    start = np.random.default_rng(seed).choice(150, 5, replace=False)
+    ours = KernelKMeans(5, kernel=Linear(), init=start, standardize=False).fit(X, sample_weight=weights)
+    plain = KMeans(5, init=X[start], n_init=1, tol=0.0, max_iter=300).fit(X, sample_weight=weights)
+    assert_array_equal(ours.labels_, plain.labels_)
+    assert ours.inertia_ == pytest.approx(plain.inertia_, rel=1e-10)  # float64 sums of 1e2 in squares of 1e3
+    new = draw(60, 3, seed=9) * 8
+    assert_array_equal(ours.predict(new), plain.predict(new))
+    assert_allclose(ours.transform(new), plain.transform(new), atol=1e-6)
+
+
+def test_it_finds_rings_and_moons_where_kmeans_does_not():
+    rings, inner = make_circles(300, factor=0.2, noise=0.05, random_state=0)
+    ours = KernelKMeans(2, length_scale=0.5, random_state=0).fit_predict(rings)
+    assert adjusted_rand_score(inner, ours) == 1.0
+    assert adjusted_rand_score(inner, KMeans(2, n_init=10, random_state=0).fit_predict(rings)) < 0.1
+    moons, upper = make_moons(300, noise=0.05, random_state=0)
+    truth = clone(KernelKMeans(2, kernel=Laplacian(0.1), init=upper.astype(int))).fit(moons)
+    assert adjusted_rand_score(upper, truth.labels_) > 0.8
+
+
+# -- what must not matter --------------------------------------------------------------------------
+
+
+def test_neither_the_order_of_rows_nor_weights_for_repetitions_matter():
+    X = np.round(draw(120, seed=5), 2)
+    weights = np.random.default_rng(1).integers(0, 4, 120)
+    model = KernelKMeans(4, n_init=1, random_state=0)
+    weighted = clone(model).fit(X, sample_weight=weights)
+    shuffled = np.random.default_rng(2).permutation(120)
+    moved = clone(model).fit(X[shuffled], sample_weight=weights[shuffled])
+    assert_array_equal(moved.labels_, weighted.labels_[shuffled])
+    repeated = clone(model).fit(np.repeat(X, weights, axis=0))
+    assert_array_equal(repeated.labels_, np.repeat(weighted.labels_, weights))
+    assert repeated.inertia_ == pytest.approx(weighted.inertia_, rel=1e-9)
+
+
+def test_a_precomputed_gram_gives_what_its_kernel_gives():
+    X, new = np.sort(draw(100, 1, seed=6), axis=0), draw(30, 1, seed=7)  # sorted, as the kernel's rows are
+    kernel = Gaussian(0.8)
+    by_kernel = KernelKMeans(4, kernel=kernel, standardize=False, random_state=0).fit(X)
+    by_gram = KernelKMeans(4, kernel="precomputed", random_state=0).fit(kernel(X))
+    assert_array_equal(by_gram.labels_, by_kernel.labels_)
+    assert by_gram.inertia_ == pytest.approx(by_kernel.inertia_, rel=1e-12)
+    assert_array_equal(by_gram.predict(kernel(new, X)), by_kernel.predict(new))
+    assert_array_equal(by_gram.predict(kernel(X)), by_gram.labels_)
+    assert by_gram.fit(scipy.sparse.csr_array(kernel(X))).inertia_ == by_gram.inertia_
+    with pytest.raises(InvalidParameterError, match="distances need k"):
+        by_gram.transform(kernel(X))
+    assert by_gram.__sklearn_tags__().input_tags.pairwise
+
+
+def test_predictions_of_the_rows_are_their_labels_and_the_nearest_distances():
+    X = draw(150, seed=8)
+    for options in ({}, {"max_iter": 1, "n_init": 1}):
+        model = KernelKMeans(5, random_state=0, **options)
+        if options:
+            with pytest.warns(ConvergenceWarning, match="rows still changed clusters after max_iter=1"):
+                model.fit(X)
+        else:
+            model.fit(X)
+        assert_array_equal(model.predict(X), model.labels_)
+        distances = model.transform(X)
+        assert_array_equal(distances.argmin(axis=1), model.labels_)
+        assert (distances.min(axis=1) ** 2).sum() == pytest.approx(model.inertia_, rel=1e-9)
+
+
+def test_strips_of_the_gram_change_nothing(monkeypatch):
+    X = draw(100, seed=8)
+    whole = KernelKMeans(4, random_state=0).fit(X)
+    monkeypatch.setattr(estimators_module, "_STRIP_BYTES", 8 * 100 * 7)
+    strips = KernelKMeans(4, random_state=0).fit(X)
+    assert strips.inertia_ == whole.inertia_
+    assert_array_equal(strips.predict(X), whole.labels_)
+
+
+def test_all_kinds_of_input_give_the_same_labels(tmp_path):
+    X = draw(100, 3, seed=4)
+    expected = KernelKMeans(3, random_state=0).fit(X)
+    stored = write_dataset(tmp_path / "data.zarr", X, X[:, 0], chunk_rows=32)
+    frame = pd.DataFrame(X, columns=list("abc"))
+    lazy = dask.array.from_array(X, chunks=(40, 3))
+    damaged = ArrayDataset(X, np.full(100, np.nan))  # y is not looked at
+    for rows in (frame, scipy.sparse.csr_array(X), stored, str(tmp_path / "data.zarr"), lazy, damaged):
+        model = KernelKMeans(3, random_state=0).fit(rows)
+        assert_array_equal(model.labels_, expected.labels_)
+        assert_array_equal(model.predict(rows), expected.labels_)
+
+
+def test_given_labels_and_given_rows_are_starts():
+    X = draw(60, seed=2)
+    by_rows = KernelKMeans(3, init=[5, 17, 40], standardize=False).fit(X)
+    nearest = ((X[:, np.newaxis] - X[[5, 17, 40]]) ** 2).sum(axis=2).argmin(axis=1)
+    by_labels = KernelKMeans(3, init=nearest, standardize=False).fit(X)
+    assert_array_equal(by_rows.labels_, by_labels.labels_)
+    assert by_rows.objectives_ == by_labels.objectives_
+    assert_array_equal(
+        KernelKMeans(3, init=by_rows.labels_, standardize=False).fit(X).labels_, by_rows.labels_
+    )
+
+
+def test_starts_are_drawn_by_squared_distance():
+    # two heaps: the second row of a start is in the other heap, whatever the seed
+    X = np.concatenate([draw(50) * 1e-3, draw(50) * 1e-3 + 10])
+    rows = Similarities(Linear()(X - X.mean(axis=0)), np.ones(100))
+    for seed in range(20):
+        first, second = choose_rows(rows, 2, seed=seed)
+        assert (first < 50) != (second < 50)
+
+
+def test_a_kernel_that_waits_for_the_range_of_inputs_gets_it():
+    model = KernelKMeans(2, kernel=Min(), random_state=0).fit(draw(40))
+    assert model.kernel_.is_bound
+    assert set(model.labels_) == {0, 1}
+
+
+# -- bad input -------------------------------------------------------------------------------------
+
+
+def test_fewer_distinct_rows_than_clusters_are_told():
+    X = np.repeat(draw(3), 5, axis=0)
+    with pytest.warns(
+        ConvergenceWarning, match=r"distinct clusters \(3\) found smaller than n_clusters \(5\)"
+    ):
+        model = KernelKMeans(5, length_scale=1.0, random_state=0).fit(X)
+    assert len(np.unique(model.labels_)) == 3
+    assert model.inertia_ == pytest.approx(0, abs=1e-12)
+    assert np.isinf(model.transform(X)).any(axis=0).sum() == 2
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"n_clusters": 0}, "`n_clusters` is 0; expected an integer of at least 1"),
+        ({"max_iter": 0}, "`max_iter` is 0; expected an integer of at least 1"),
+        ({"n_init": 0}, "`n_init` is 0; expected an integer of at least 1"),
+        ({"n_init": "many"}, "`n_init` is 'many'; expected 'auto' or an integer"),
+        ({"n_init": 2, "init": [0, 1, 2]}, "`n_init` is 2 beside a given `init`"),
+        ({"init": "random"}, "unknown `init` 'random'; expected 'k-means\\+\\+'"),
+        ({"init": [0, 1]}, r"`init` has shape \(2,\) and dtype int64; expected .* n_clusters=3 rows"),
+        ({"init": [0.0, 1.0, 2.0]}, "dtype float64"),
+        ({"init": [0, 1, 1]}, "expected row numbers, each once, from 0 to 19"),
+        ({"init": [0, 1, 20]}, "expected row numbers, each once, from 0 to 19"),
+        ({"init": [3] * 20}, "expected labels from 0 to 2"),
+        ({"standardize": "no"}, "`standardize` is 'no'; expected True, False, 'rank' or 'auto'"),
+        ({"length_scale": "evidence"}, "'evidence', which needs targets"),
+        ({"kernel": Gaussian(1.0), "length_scale": 2.0}, "which has its own; give one of them"),
+    ],
+    ids=str,
+)
+def test_a_bad_parameter_is_refused_with_what_is_expected(parameters, message):
+    with pytest.raises(InvalidParameterError, match=message):
+        KernelKMeans(**{"n_clusters": 3, **parameters}).fit(draw(20))
+
+
+def test_bad_rows_are_refused():
+    X = draw(20)
+    with pytest.raises(DataError, match="n_samples=20 should be >= n_clusters=21; ask for fewer clusters"):
+        KernelKMeans(21).fit(X)
+    damaged = X.copy()
+    damaged[7, 1] = np.nan
+    with pytest.raises(ValueError, match="Input X contains NaN"):
+        KernelKMeans(3).fit(damaged)
+    with pytest.raises(DataError, match="Input X contains NaN: row 7, column 1"):
+        KernelKMeans(3).fit(ArrayDataset(damaged))
+    with pytest.raises(DataError, match="Input X contains NaN or infinity: row 7, column 1"):
+        KernelKMeans(3).fit(X).predict(ArrayDataset(damaged))
+    with pytest.raises(NotFittedError):
+        KernelKMeans(3).predict(X)
+    with pytest.raises(ValueError, match="must contain at least one non-zero"):
+        KernelKMeans(3).fit(X, sample_weight=np.zeros(20))
+    with pytest.raises(DataError, match="all sample weights are zero"):
+        KernelKMeans(3).fit(ArrayDataset(X, sample_weight=np.zeros(20)))
+
+
+def test_bad_grams_are_refused():
+    gram = Gaussian(1.0)(draw(20))
+    model = KernelKMeans(3, kernel="precomputed")
+    with pytest.raises(DataError, match=r"Gram has shape \(20, 19\); expected a square matrix"):
+        model.fit(gram[:, :19])
+    skewed = gram.copy()
+    skewed[3, 4] += 0.1
+    with pytest.raises(DataError, match=r"not symmetric: k\[3, 4\] is"):
+        model.fit(skewed)
+    with pytest.raises(ValueError, match="contains NaN"):
+        model.fit(np.where(np.eye(20) > 0, np.nan, gram))
+    with pytest.raises(ValueError, match="must contain at least one non-zero"):
+        model.fit(gram, sample_weight=np.zeros(20))
+    with pytest.raises(DataError, match="all sample weights are zero"):
+        improve(Similarities(gram, np.zeros(20)), np.zeros(20, np.intp), n_clusters=2, max_iter=9)
+    with pytest.raises(ValueError, match="X has 19 features, but KernelKMeans is expecting 20"):
+        model.fit(gram).predict(gram[:, :19])
+
+
+def test_more_rows_than_memory_holds_a_gram_of_are_refused(monkeypatch):
+    monkeypatch.setattr(estimators_module, "available_memory", lambda: 1000)
+    with pytest.raises(
+        PlanError, match=r"Gram matrix of 20 rows needs 3.1 KiB and there are 1000 B; use RFFKMeans"
+    ):
+        KernelKMeans(3).fit(draw(20))

@@ -1,0 +1,548 @@
+"""Kernel k-means in features: against scikit-learn's KMeans on an explicit Z, and its own promises."""
+
+import pickle
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.base import clone
+from sklearn.cluster import KMeans, kmeans_plusplus
+from sklearn.datasets import make_blobs, make_circles, make_moons
+from sklearn.exceptions import ConvergenceWarning, NotFittedError
+from sklearn.metrics import adjusted_rand_score, pairwise_distances
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from rff_dist import (
+    RFFPCA,
+    Gaussian,
+    Linear,
+    Nystrom,
+    RFFKMeans,
+    SerialEngine,
+    draw_feature_map,
+    load_model,
+    open_dataset,
+    save_model,
+    write_dataset,
+)
+from rff_dist.data.memory import ArrayDataset
+from rff_dist.errors import DataError, InvalidParameterError, OutputExistsError, PlanError
+from rff_dist.features.nystrom import draw_nystrom
+from rff_dist.kmeans import fit as kmeans
+from rff_dist.kmeans import labels as kmeans_labels
+from rff_dist.kmeans import lloyd_pass
+from rff_dist.kmeans import starts as kmeans_starts
+from rff_dist.statistics.inspection import blocks_of
+from tests.explicit import explicit_Z
+
+ENGINE = SerialEngine(n_threads=1)
+
+
+def draw_blobs(n_samples=2_000, n_clusters=6, *, seed=0):
+    return make_blobs(
+        n_samples, 4, centers=n_clusters, cluster_std=0.7, center_box=(-5, 5), random_state=seed
+    )
+
+
+@pytest.fixture(scope="module")
+def blobs():
+    return draw_blobs()
+
+
+def theirs_from(Z, start, sample_weight=None, **parameters):
+    """scikit-learn's k-means on an explicit Z from the same start, until no label changes."""
+    model = KMeans(len(start), init=start, n_init=1, tol=0.0, algorithm="lloyd", **parameters)
+    return model.fit(Z, sample_weight=sample_weight)
+
+
+def ours_from(start, X, sample_weight=None, **parameters):
+    model = RFFKMeans(len(start), init=start, tol=0.0, random_state=0, **{"n_components": 64, **parameters})
+    return model.fit(X, sample_weight=sample_weight)
+
+
+def assert_same_clusters(ours, theirs, X):
+    assert_array_equal(ours.labels_, theirs.labels_)
+    assert_allclose(ours.cluster_centers_, theirs.cluster_centers_, rtol=0, atol=1e-9)
+    assert ours.inertia_ == pytest.approx(theirs.inertia_, rel=1e-9)
+    assert_array_equal(ours.predict(X), theirs.labels_)
+
+
+# -- scikit-learn's conventions ------------------------------------------------------------------------
+
+
+@parametrize_with_checks(
+    [
+        RFFKMeans(n_components=32),
+        RFFKMeans(3, n_components=33, init="k-means++", cache="none"),
+    ]
+)
+@pytest.mark.filterwarnings("ignore:Number of distinct clusters:sklearn.exceptions.ConvergenceWarning")
+def test_scikit_learns_check(estimator, check):
+    check(estimator)
+
+
+def test_a_copy_keeps_the_engine_and_a_pickle_the_labels(blobs):
+    X, _ = blobs
+    model = RFFKMeans(6, n_components=64, random_state=0, engine=ENGINE).fit(X)
+    assert clone(model).engine is ENGINE
+    assert_array_equal(pickle.loads(pickle.dumps(model)).predict(X), model.labels_)
+
+
+def test_frames_name_their_columns(blobs):
+    frame = pd.DataFrame(blobs[0], columns=list("abcd"))
+    model = RFFKMeans(3, n_components=32, random_state=0).set_output(transform="pandas").fit(frame)
+    assert list(model.transform(frame).columns) == ["rffkmeans0", "rffkmeans1", "rffkmeans2"]
+    with pytest.raises(ValueError, match="feature names should match"):
+        model.predict(frame[list("abdc")])
+
+
+def test_before_fit_there_is_nothing():
+    with pytest.raises(NotFittedError, match="RFFKMeans instance is not fitted yet"):
+        RFFKMeans().predict([[0.0]])
+    with pytest.raises(AttributeError, match="no attribute 'clusters_' before it is fitted"):
+        RFFKMeans().clusters_  # noqa: B018
+
+
+# -- the solution, against scikit-learn's KMeans on the explicit features ------------------------------
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {},
+        {"n_components": 65},
+        {"kernel": Gaussian(2.0) + 0.5 * Linear(), "standardize": False, "n_components": 68},
+        {"features": "nystrom", "n_components": 50},
+        {"features": "nystrom", "kernel": Gaussian(2.0) * Linear(), "n_components": 50},
+    ],
+    ids=["pairs", "phases", "with linear terms", "Nyström", "Nyström, unbounded"],
+)
+@pytest.mark.parametrize("weighted", [False, True])
+def test_it_is_k_means_on_the_explicit_features(blobs, parameters, weighted):
+    X, _ = blobs
+    weights = np.random.default_rng(1).exponential(size=len(X)) if weighted else None
+    ours = ours_from(X[:6], X, weights, **parameters)
+    Z = explicit_Z(ours.feature_map_, X)
+    theirs = theirs_from(Z, Z[:6], weights)
+    # a Z of linear terms reaches 30, and scikit-learn's own sums round in float64
+    assert_same_clusters(ours, theirs, X)
+    assert ours.clusters_.converged
+    assert ours.n_iter_ == len(ours.clusters_.inertias)
+    expected = np.sqrt(np.square(Z[:100, np.newaxis] - theirs.cluster_centers_).sum(axis=2))
+    assert_allclose(ours.transform(X[:100]), expected, atol=1e-6)
+    assert ours.score(X, sample_weight=weights) == pytest.approx(-ours.inertia_, rel=1e-9)
+
+
+def test_centres_are_given_in_features_too(blobs):
+    X, _ = blobs
+    by_rows = ours_from(X[:6], X)
+    by_centres = ours_from(by_rows.feature_map_.transform(X[:6]), X)
+    assert_array_equal(by_centres.cluster_centers_, by_rows.cluster_centers_)
+
+
+def test_each_pass_leaves_less_inertia(blobs):
+    inertias = np.array(ours_from(blobs[0][:6], blobs[0]).clusters_.inertias)
+    assert len(inertias) > 3
+    assert (np.diff(inertias) <= 1e-12 * inertias[0]).all()
+
+
+def test_whole_weights_repeat_rows(blobs):
+    X, weights = blobs[0][:500], np.random.default_rng(2).integers(0, 4, 500)
+    parameters = {"n_clusters": 4, "n_components": 64, "random_state": 0}
+    by_weights = RFFKMeans(**parameters).fit(X, sample_weight=weights)
+    repeated = RFFKMeans(**parameters).fit(np.repeat(X, weights, axis=0))
+    assert_allclose(by_weights.cluster_centers_, repeated.cluster_centers_, rtol=0, atol=1e-9)
+    assert by_weights.inertia_ == pytest.approx(repeated.inertia_, rel=1e-9)
+    assert_allclose(by_weights.clusters_.weights, np.bincount(repeated.labels_, minlength=4), rtol=1e-10)
+
+
+def test_rings_are_found_that_plain_k_means_cannot():
+    X, rings = make_circles(1_500, noise=0.05, factor=0.3, random_state=0)
+    model = RFFKMeans(2, length_scale=0.5, n_components=512, n_init=2, random_state=0).fit(X)
+    assert adjusted_rand_score(rings, model.labels_) > 0.95
+    assert adjusted_rand_score(rings, KMeans(2, n_init=10, random_state=0).fit_predict(X)) < 0.1
+
+
+# -- bits ----------------------------------------------------------------------------------------------
+
+
+def assert_same_bits(one, other):
+    assert_array_equal(one.centres, other.centres)
+    assert one.inertias == other.inertias
+    assert one.start_inertias == other.start_inertias
+    assert_array_equal(one.weights, other.weights)
+
+
+@pytest.fixture(scope="module")
+def many_rows():
+    return draw_blobs(40_000, 9)[0].astype(np.float32)
+
+
+@pytest.mark.parametrize("init", ["k-means||", "k-means++"])
+def test_clusters_have_the_same_bits_for_any_chunks_and_threads(many_rows, init):
+    datasets = [
+        write_dataset(f"memory://kmeans-{init}-{rows}", many_rows, chunk_rows=rows)
+        for rows in (5_000, 12_345)
+    ]
+    assert len({blocks_of(dataset)[0].n_samples for dataset in datasets}) == 2
+    feature_map = draw_feature_map(Gaussian(4.0), n_features=4, n_components=32, random_state=0)
+    found = [
+        kmeans.find_clusters(
+            dataset,
+            feature_map,
+            n_clusters=9,
+            n_init=2,
+            init=init,
+            max_iter=6,
+            seed=3,
+            engine=SerialEngine(n_threads=n_threads),
+        )
+        for dataset, n_threads in [(datasets[0], 1), (datasets[0], 2), (datasets[1], 3)]
+    ]
+    assert_same_bits(found[1], found[0])
+    if init == "k-means||":  # a sample of rows is read by chunks
+        assert_same_bits(found[2], found[0])
+        labels = [kmeans_labels.label_in_memory(dataset, found[0], engine=ENGINE) for dataset in datasets]
+        assert_array_equal(labels[1], labels[0])
+
+
+def test_starts_in_one_pass_have_the_bits_of_starts_alone(many_rows):
+    feature_map = draw_feature_map(Gaussian(4.0), n_features=4, n_components=32, random_state=0)
+    dataset = ArrayDataset(many_rows)
+    together, alone = (
+        kmeans.find_clusters(dataset, feature_map, n_clusters=9, n_init=n, tol=1e-3, seed=1, engine=ENGINE)
+        for n in (3, 1)
+    )
+    assert together.start_inertias[0] == alone.inertia
+    assert together.inertia == min(together.start_inertias)
+
+
+# -- starts --------------------------------------------------------------------------------------------
+
+
+def test_k_means_parallel_starts_are_no_worse_than_k_means_plus_plus(many_rows):
+    X = many_rows[:12_000]
+    feature_map = draw_feature_map(Gaussian(2.0), n_features=4, n_components=32, random_state=0)
+    Z = feature_map.transform(X)
+    ours, theirs = [], []
+    for seed in range(5):
+        found = kmeans.find_clusters(
+            ArrayDataset(X), feature_map, n_clusters=20, max_iter=1, seed=seed, engine=ENGINE
+        )
+        ours.append(found.inertias[0])
+        centres = kmeans_plusplus(Z, 20, random_state=seed)[0]
+        theirs.append(np.square(pairwise_distances(Z, centres)).min(axis=1).sum())
+    assert np.median(ours) <= np.median(theirs)
+
+
+@pytest.mark.filterwarnings("ignore:the centres still moved:sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("n_samples", [1_500, 6_000], ids=["a sample", "drawn from all rows"])
+def test_a_single_start_finds_blobs_that_are_apart_whatever_the_seed(n_samples):
+    X, blobs = make_blobs(n_samples, 2, centers=15, cluster_std=0.25, random_state=5)
+    for seed in range(8):
+        model = RFFKMeans(15, length_scale=0.3, n_components=128, max_iter=3, random_state=seed)
+        found = model.set_params(standardize=True).fit(X)
+        assert adjusted_rand_score(blobs, found.labels_) > 0.97
+
+
+def test_an_empty_cluster_moves_to_the_row_farthest_from_its_own_centre(blobs):
+    X, _ = blobs
+    probe = ours_from(X[:6], X)
+    Z = explicit_Z(probe.feature_map_, X)
+    nowhere = np.full((2, 64), 100.0)
+    start = np.concatenate([Z[:1], nowhere[:1], Z[1:2], nowhere[1:]])
+    found = kmeans.find_clusters(
+        ArrayDataset(X), probe.feature_map_, n_clusters=4, init=start, max_iter=1, engine=ENGINE
+    )
+    distances = np.square(Z[:, np.newaxis] - Z[:2]).sum(axis=2)
+    farthest = np.argsort(-distances.min(axis=1))[:2]
+    assert_allclose(found.centres[[1, 3]], Z[farthest], rtol=0, atol=1e-9)
+    labels = distances.argmin(axis=1)
+    assert_allclose(found.centres[[0, 2]], [Z[labels == i].mean(axis=0) for i in (0, 1)], rtol=0, atol=1e-9)
+    assert (found.weights > 0).all()
+
+
+def test_growing_samples_save_full_passes():
+    rng = np.random.default_rng(4)
+    X = rng.normal(size=(70_000, 2)).astype(np.float32)
+    feature_map = draw_feature_map(Gaussian(1.0), n_features=2, n_components=16, random_state=0)
+    found = [
+        kmeans.find_clusters(
+            ArrayDataset(X),
+            feature_map,
+            n_clusters=5,
+            init=X[:5],
+            tol=3e-3,
+            algorithm=algorithm,
+            engine=ENGINE,
+        )
+        for algorithm in ("lloyd", "progressive")
+    ]
+    assert found[1].n_iter < found[0].n_iter
+    assert found[1].inertias[0] < 1.01 * found[1].inertia < found[0].inertias[0]
+
+
+@pytest.fixture(scope="module")
+def shuffled():
+    return np.random.default_rng(4).normal(size=(100_000, 2)).astype(np.float32)
+
+
+def test_centres_of_mini_batches_are_the_means_of_the_rows_drawn_while_they_were_nearest(shuffled):
+    """Written out on an explicit Z."""
+    dataset = write_dataset("memory://mini-batches", shuffled, chunk_rows=20_000)
+    feature_map = draw_feature_map(Gaussian(1.0), n_features=2, n_components=16, random_state=0)
+    Z, drawn = feature_map.transform(shuffled), []
+
+    class Watching(SerialEngine):
+        def map_reduce(self, function, blocks, state, **options):
+            compute = function.compute
+
+            def watch(rows, state):
+                drawn[-1] += [rows.X[_drawn_rows(rows.block, state)]]
+                return compute(rows, state)
+
+            drawn.append([])
+            return super().map_reduce(replace(function, compute=watch), blocks, state, **options)
+
+    def _drawn_rows(block, state):
+        stream = lloyd_pass._BATCH_STREAM + state.step
+        uniforms = lloyd_pass.row_uniforms(state.seed, stream, block.start, block.stop)
+        return np.sort(np.argsort(uniforms, kind="stable")[: state.n_rows])
+
+    job = kmeans_starts.measure(dataset, feature_map, None, engine=ENGINE)
+    job = replace(job, engine=Watching(n_threads=1))
+    starts = kmeans_starts.Starts(Z[np.newaxis, :5], (5,))
+    found = kmeans.learn_from_batches(job, starts, seed=2)
+    centres, sums, counts = Z[:5].copy(), np.zeros((5, 16)), np.zeros(5)
+    for step, batch in enumerate(drawn):
+        if step in (1, 2, 4):  # rows of early centres are forgotten
+            sums, counts = np.zeros((5, 16)), np.zeros(5)
+        rows = feature_map.transform(np.concatenate(batch))
+        labels = pairwise_distances(rows, centres).argmin(axis=1)
+        np.add.at(sums, labels, rows)
+        counts += np.bincount(labels, minlength=5)
+        centres = sums / counts[:, np.newaxis]
+    assert len(drawn) == 8
+    assert {len(batch) for batch in drawn} == {5}
+    assert counts.sum() == 4 * 5 * len(drawn[0][0])
+    assert 0.9 * 100_000 < 2 * counts.sum() <= 100_000
+    assert_allclose(found.values[0], centres, rtol=0, atol=1e-6)  # the sums' grid, and ties
+
+
+def test_batches_save_full_passes_with_the_same_bits_for_any_threads(shuffled):
+    feature_map = draw_feature_map(Gaussian(1.0), n_features=2, n_components=16, random_state=0)
+    plain, *found = [
+        kmeans.find_clusters(
+            ArrayDataset(shuffled),
+            feature_map,
+            n_clusters=5,
+            init=shuffled[:5],
+            tol=1e-2,
+            algorithm=algorithm,
+            engine=SerialEngine(n_threads=n_threads),
+        )
+        for algorithm, n_threads in (("lloyd", 1), ("minibatch", 1), ("minibatch", 3))
+    ]
+    assert_same_bits(*found)
+    assert found[0].n_iter < plain.n_iter
+    # eight steps of an eighth of the rows leave 2 %, of the 50 % that the first rows are above
+    assert found[0].inertias[0] < 1.03 * found[0].inertia < plain.inertias[0]
+
+
+def test_another_chunking_changes_at_most_labels_of_rows_between_centres(shuffled):
+    """Of Nyström features, which round; the sums of others are the same to the bit."""
+    X = shuffled[:10_000]
+    datasets = [write_dataset(f"memory://ties-{rows}", X, chunk_rows=rows) for rows in (1_000, 777)]
+    sample = np.unique(X[:500], axis=0)
+    feature_map = draw_nystrom(Gaussian(1.0), sample, n_components=30, nystrom=Nystrom(), seed=0)
+    start = feature_map.transform(X[:6])
+    found = [
+        kmeans.find_clusters(dataset, feature_map, n_clusters=6, init=start, max_iter=9, engine=ENGINE)
+        for dataset in datasets
+    ]
+    labels = [
+        kmeans_labels.label_in_memory(*pair, engine=ENGINE) for pair in zip(datasets, found, strict=True)
+    ]
+    distances = np.sort(kmeans_labels.distances_in_memory(datasets[0], found[0], engine=ENGINE), axis=1)
+    ties = np.square(distances[:, 1]) - np.square(distances[:, 0]) <= np.finfo(np.float32).eps
+    changed = labels[0] != labels[1]
+    assert not (changed & ~ties).any()
+    assert changed.sum() <= ties.sum() < 10
+
+
+# -- principal components ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("normalize", [None, "degree"])
+def test_clusters_in_principal_components_are_k_means_of_the_scores(blobs, normalize):
+    X, _ = blobs
+    parameters = {"length_scale": 1.0, "features": "nystrom", "normalize": normalize, "random_state": 0}
+    scores = RFFPCA(5, n_random_features=60, **parameters).fit_transform(X)
+    ours = RFFKMeans(6, init=scores[:6], n_principal=5, n_components=60, tol=0.0, **parameters).fit(X)
+    assert ours.feature_map_.n_components == 5
+    assert ours.length_scale_ == 1.0
+    assert_same_clusters(ours, theirs_from(scores, scores[:6]), X)
+
+
+@pytest.mark.parametrize("make", [make_circles, make_moons])
+def test_spectral_clusters_part_rings_and_moons(make):
+    """Where neither k-means nor kernel k-means of the same width does."""
+    options = {"factor": 0.5} if make is make_circles else {}
+    X, known = make(1_500, noise=0.05, random_state=0, **options)
+    parameters = {"length_scale": 0.2, "features": "nystrom", "n_components": 200, "random_state": 0}
+    parameters["standardize"] = True
+    spectral = RFFKMeans(2, n_principal=1, normalize="degree", **parameters).fit(X)
+    assert adjusted_rand_score(known, spectral.labels_) > 0.99
+    assert_array_equal(spectral.predict(X), spectral.labels_)
+    assert adjusted_rand_score(known, RFFKMeans(2, **parameters).fit_predict(X)) < 0.9
+    assert adjusted_rand_score(known, KMeans(2, random_state=0).fit_predict(X)) < 0.6
+
+
+def test_clusters_in_principal_components_are_stored_and_loaded(blobs):
+    X, _ = blobs
+    model = RFFKMeans(4, n_principal=3, n_components=64, random_state=0).fit(X)
+    save_model(model, "memory://principal-clusters")
+    loaded = load_model("memory://principal-clusters")
+    assert_array_equal(loaded.predict(X), model.labels_)
+    parameters = {"n_principal": 3, "normalize": None, "n_components": 64, "features": "fourier"}
+    assert {name: loaded.get_params()[name] for name in parameters} == parameters
+    assert loaded.length_scale_ == model.length_scale_
+
+
+# -- storage -------------------------------------------------------------------------------------------
+
+
+def test_labels_and_distances_are_written_to_zarr(blobs, tmp_path):
+    X, _ = blobs
+    write_dataset(tmp_path / "rows.zarr", X, X[:, 0], chunk_rows=300)
+    model = RFFKMeans(6, n_components=64, random_state=0).fit(tmp_path / "rows.zarr")
+    assert not hasattr(model, "labels_")
+    dataset, url = open_dataset(tmp_path / "rows.zarr"), tmp_path / "labels.zarr"
+    assert kmeans_labels.write_labels(dataset, model.clusters_, url, engine=ENGINE, distances=True) == len(X)
+    in_memory = RFFKMeans(6, n_components=64, random_state=0).fit(X)
+    assert_array_equal(in_memory.cluster_centers_, model.cluster_centers_)
+    written = open_dataset(url, x="distances", y="labels")
+    rows = written.take(np.arange(len(X)))
+    assert_array_equal(rows[1][:, 0], in_memory.labels_)
+    assert_array_equal(rows[0], in_memory.transform(X))
+    with pytest.raises(OutputExistsError):
+        kmeans_labels.write_labels(dataset, model.clusters_, url, engine=ENGINE)
+    kmeans_labels.write_labels(dataset, model.clusters_, url, engine=ENGINE, overwrite=True)
+
+
+def test_a_dask_array_is_labelled_lazily(blobs):
+    import dask.array
+
+    X, _ = blobs
+    lazy = dask.array.from_array(X, chunks=(700, 2))
+    with pytest.warns(UserWarning, match="split into 2 pieces along its columns"):
+        model = RFFKMeans(3, n_components=32, random_state=0, engine=ENGINE).fit(lazy)
+    lazy = lazy.rechunk((700, 4))
+    labels, distances = model.predict(lazy), model.transform(lazy)
+    assert_array_equal(labels.compute(scheduler="synchronous"), model.predict(X))
+    assert distances.shape == (2_000, 3)
+    assert_array_equal(distances.compute(scheduler="synchronous"), model.transform(X))
+    assert_array_equal(RFFKMeans(3, n_components=32, random_state=0).fit_predict(X), model.predict(X))
+
+
+# -- bad input -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"n_clusters": 0}, r"`n_clusters` is 0; expected an integer of at least 1"),
+        ({"n_clusters": 2.5}, r"`n_clusters` is 2.5; expected an integer"),
+        ({"n_init": 0}, r"`n_init` is 0; expected an integer of at least 1"),
+        ({"n_init": "some"}, r"`n_init` is 'some'; expected 'auto' or an integer"),
+        ({"max_iter": 0}, r"`max_iter` is 0; expected an integer of at least 1"),
+        ({"tol": -1.0}, r"`tol` is -1.0; expected a number of at least 0"),
+        ({"tol": np.nan}, r"`tol` is nan; expected a number of at least 0"),
+        ({"init": "random"}, r"unknown `init` 'random'; expected one of \['k-means\+\+', 'k-means\|\|'\]"),
+        ({"init": None}, r"`init` is a NoneType; expected one of"),
+        ({"init": np.zeros((3, 4)), "n_init": 2}, r"`n_init` is 2 beside given centres"),
+        ({"n_components": 0}, r"`n_components` is 0; expected an integer of at least 1"),
+        ({"length_scale": "evidence"}, r"`length_scale` is 'evidence', which needs targets"),
+        ({"length_scale": -1.0}, r"`length_scale`.* -1\.0"),
+        ({"features": "fast"}, r"unknown `features` 'fast'"),
+        ({"design": "iit"}, r"unknown `design` 'iit' \(did you mean 'iid'\?\)"),
+        ({"standardize": 1}, r"`standardize` is 1; expected True, False, 'rank' or 'auto'"),
+        ({"cache": "all"}, r"unknown `cache` 'all'; expected one of .*'labels', 'none'\]"),
+        (
+            {"algorithm": "elkan"},
+            r"unknown `algorithm` 'elkan'; expected one of \['lloyd', 'minibatch', 'pro",
+        ),
+        ({"n_principal": 0}, r"`n_principal` is 0; expected an integer of at least 1"),
+        ({"n_principal": 33}, r"`n_principal` is 33, above `n_components`=32"),
+        ({"normalize": "degree"}, r"`normalize` is 'degree' without `n_principal`"),
+        ({"normalize": "rows", "n_principal": 2}, r"`normalize` is 'rows'; expected None or 'degree'"),
+        ({"engine": "dask"}, r"`engine` is 'dask'"),
+    ],
+    ids=lambda value: str(value) if isinstance(value, dict) else "",
+)
+def test_a_bad_parameter_is_refused_at_fit_with_what_is_expected(blobs, parameters, message):
+    with pytest.raises(InvalidParameterError, match=message):
+        RFFKMeans(**{"n_clusters": 3, "n_components": 32, **parameters}).fit(blobs[0])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda X: X[:2], r"n_samples=2 should be >= n_clusters=3"),
+        (lambda X: np.where(X[7, 2] == X, np.nan, X), r"Input X contains NaN"),
+        (lambda X: X[:, 0], r"(?s)Expected 2D array, got 1D array"),
+    ],
+    ids=["fewer rows than clusters", "NaN", "1-D"],
+)
+def test_bad_rows_are_refused(blobs, change, message):
+    with pytest.raises(ValueError, match=message):
+        RFFKMeans(3, n_components=32).fit(change(blobs[0]))
+
+
+@pytest.mark.parametrize(
+    ("centres", "message"),
+    [
+        (np.zeros((3, 5)), r"initial centers \(3, 5\) .* expected \(3, 4\) as rows of inputs, or \(3, 32\)"),
+        (np.zeros((2, 4)), r"initial centers \(2, 4\) does not match the number of clusters 3"),
+        (np.full((3, 4), np.nan), r"`init` contains NaN or infinity"),
+    ],
+)
+def test_centres_that_do_not_fit_are_refused(blobs, centres, message):
+    with pytest.raises(DataError, match=message):
+        RFFKMeans(3, n_components=32, init=centres).fit(blobs[0])
+
+
+def test_weights_must_count(blobs):
+    X, _ = blobs
+    with pytest.raises(ValueError, match="at least one non-zero number"):
+        RFFKMeans(3, n_components=32).fit(X, sample_weight=np.zeros(len(X)))
+    with pytest.raises(ValueError, match="Negative values"):
+        RFFKMeans(3, n_components=32).fit(X, sample_weight=-np.ones(len(X)))
+
+
+def test_more_centres_than_memory_holds_are_refused_before_the_pass(blobs, monkeypatch):
+    monkeypatch.setattr(kmeans_starts, "available_memory", lambda: 2**30)
+    with pytest.raises(
+        PlanError, match=r"needs .* GiB for 10_000 centres \(n_clusters=1_000, starts=10, .* but has 1.0 GiB"
+    ):
+        RFFKMeans(1_000, n_init=10, random_state=0).fit(blobs[0])
+
+
+def test_fewer_distinct_rows_than_clusters_are_told_of():
+    X = np.repeat([[0.0, 0.0], [1.0, 2.0], [3.0, 1.0]], 20, axis=0)
+    with pytest.warns(
+        ConvergenceWarning, match=r"distinct clusters \(3\) found smaller than n_clusters \(5\)"
+    ):
+        model = RFFKMeans(5, n_components=32, standardize=True, random_state=0).fit(X)
+    assert len(np.unique(model.labels_)) == 3
+    assert model.inertia_ == pytest.approx(0.0, abs=1e-12)
+    assert np.isfinite(model.cluster_centers_).all()
+
+
+def test_too_few_passes_are_told_of(blobs):
+    with pytest.warns(ConvergenceWarning, match=r"the centres still moved after max_iter=1 passes"):
+        model = ours_from(blobs[0][:6], blobs[0], max_iter=1)
+    assert not model.clusters_.converged
+    assert_array_equal(np.bincount(model.labels_, minlength=6), model.clusters_.weights)

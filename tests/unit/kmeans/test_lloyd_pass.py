@@ -1,0 +1,194 @@
+"""Passes over clusters, against k-means written out on an explicit Z."""
+
+import functools
+import itertools
+import operator
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy.stats import kstest
+
+from rff_dist import Gaussian
+from rff_dist.data.blocks import Block, Rows
+from rff_dist.errors import DataError, StatisticsError
+from rff_dist.kmeans.cluster_sums import Centres, ClusterGrid, fraction_bits_for
+from rff_dist.kmeans.lloyd_pass import Scorer, centre_distances, label_rows, row_uniforms, sum_clusters
+from rff_dist.numerics.threads import using_threads
+from tests.clustered_rows import (
+    MAPS,
+    N_CLUSTERS,
+    N_ROWS,
+    WEIGHTS,
+    X,
+    centres_of,
+    draw,
+    nearest,
+    rows_of,
+    squared_distances,
+)
+from tests.explicit import explicit_Z
+
+
+@pytest.fixture(params=MAPS)
+def feature_map(request):
+    return MAPS[request.param]
+
+
+# -- Lloyd passes --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_a_pass_finds_the_means_weights_and_inertia_of_k_means_on_an_explicit_Z(feature_map, weighted):
+    state = centres_of(feature_map, n_init=2, weighted=weighted)
+    sums = sum_clusters(rows_of(weighted=weighted), state, squared_norms=True)
+    Z, w = explicit_Z(feature_map, X), WEIGHTS if weighted else np.ones(N_ROWS)
+    squared_norms = sums.sum_of_squared_norms(state)
+    assert squared_norms == pytest.approx(w @ np.square(Z).sum(axis=1), rel=1e-10)
+    for start, centres in enumerate(state.values):
+        distances = squared_distances(Z, centres)
+        labels = nearest(distances)
+        one_hot = (labels[:, np.newaxis] == np.arange(N_CLUSTERS)) * w[:, np.newaxis]
+        # the grid is 2^-39 of the largest feature and weight
+        assert_allclose(sums.cluster_weights(state.grid)[start], one_hot.sum(axis=0), rtol=1e-10)
+        expected = one_hot.T @ Z / one_hot.sum(axis=0)[:, np.newaxis]
+        assert_allclose(sums.means(state)[start], expected, rtol=0, atol=1e-10 * np.abs(Z).max())
+        inertia = w @ distances.min(axis=1)
+        assert sums.inertias(state, squared_norms)[start] == pytest.approx(inertia, rel=1e-9)
+    assert sums.n_samples == N_ROWS
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@settings(max_examples=10)
+@given(cuts=st.sets(st.integers(1, N_ROWS - 1), max_size=5), seed=st.integers(0, 2**32 - 1))
+def test_sums_have_the_same_bits_for_any_blocks_in_any_order(weighted, cuts, seed):
+    state = centres_of(MAPS["phases"], n_init=2, weighted=weighted)
+    ends = [0, *sorted(cuts), N_ROWS]
+    blocks = list(itertools.pairwise(ends))
+    np.random.default_rng(seed).shuffle(blocks)
+    parts = [sum_clusters(rows_of(a, b, weighted=weighted), state, squared_norms=True) for a, b in blocks]
+    whole = sum_clusters(rows_of(weighted=weighted), state, squared_norms=True)
+    assert functools.reduce(operator.add, parts) == whole
+
+
+def test_sums_have_the_same_bits_with_any_number_of_threads(feature_map):
+    state = centres_of(feature_map, n_init=3)
+    found = []
+    for n_threads in (1, 2, 3):
+        with using_threads(n_threads):
+            found.append(sum_clusters(rows_of(), state, squared_norms=True))
+    assert found[1] == found[0]
+    assert found[2] == found[0]
+
+
+def test_sums_of_other_shapes_are_not_added():
+    sums = [sum_clusters(rows_of(), centres_of(MAPS["pairs"], n_clusters=k)) for k in (2, 3)]
+    with pytest.raises(StatisticsError, match=r"sums over clusters of shape \(1, 2, 64\) and \(1, 3, 64\)"):
+        operator.add(*sums)
+
+
+@pytest.mark.parametrize("n_samples", [1, 2**23, 2**23 + 1, 10**9, 2**40])
+def test_the_sum_of_all_rows_fits_in_an_integer(n_samples):
+    assert n_samples * 2 ** fraction_bits_for(n_samples) <= 2**62
+    assert fraction_bits_for(n_samples) >= 22
+
+
+# -- labels --------------------------------------------------------------------------------------------
+
+
+def test_labels_and_distances_are_those_of_an_explicit_Z(feature_map):
+    state = centres_of(feature_map)
+    expected = squared_distances(explicit_Z(feature_map, X), state.values[0])
+    assert_array_equal(label_rows(rows_of(), state), nearest(expected))
+    # a distance is the root of a difference: half the digits near 0, all of them far away
+    scale = np.sqrt(expected.max())
+    assert_allclose(centre_distances(rows_of(), state), np.sqrt(expected), rtol=1e-9, atol=1e-7 * scale)
+
+
+def test_ties_go_to_the_lowest_index(feature_map):
+    state = centres_of(feature_map)
+    twice = Centres(feature_map, np.concatenate([state.values, state.values], axis=1)[:, ::-1], state.grid)
+    assert_array_equal(
+        label_rows(rows_of(), twice),
+        label_rows(rows_of(), Centres(feature_map, twice.values[:, :7], state.grid)),
+    )
+
+
+def test_centres_that_float32_cannot_tell_apart_get_the_rows_nearest_to_them():
+    feature_map = MAPS["pairs"]
+    Z = explicit_Z(feature_map, X)
+    direction = np.random.default_rng(2).standard_normal(64)
+    values = np.stack([Z[0] + 1e-9 * direction, Z[0] - 1e-9 * direction])
+    state = Centres(feature_map, values[np.newaxis], ClusterGrid(39))
+    # which side of the plane between the two: no difference of nearly equal numbers
+    margin = (Z - Z[0]) @ direction
+    clear = np.abs(margin) > 1e-6
+    assert clear.sum() > 0.99 * N_ROWS
+    assert_array_equal(label_rows(rows_of(), state)[clear], (margin < 0)[clear])
+    # beside a third one far away, single precision of whole scores would see no difference
+    far = Centres(feature_map, np.concatenate([values, -values[:1]])[np.newaxis], ClusterGrid(39))
+    labels = label_rows(rows_of(), far)
+    assert_array_equal(labels[clear & (labels < 2)], (margin < 0)[clear & (labels < 2)])
+
+
+def test_scores_err_by_less_than_the_tolerance_that_settles_them():
+    feature_map = draw(Gaussian(1.0), n_components=512)
+    state = centres_of(feature_map, n_clusters=50)
+    scorer = Scorer(state)
+    features = np.empty((N_ROWS, 512), np.float32)
+    feature_map.fill_lines(feature_map.prepare(X), features)
+    exact = squared_distances(explicit_Z(feature_map, X), state.values[0])
+    least, second = np.sort(exact, axis=1)[:, :2].T
+    found = scorer.nearest(features, n_groups=50)  # a group for each centre
+    margins = found.margins[0].T
+    others = np.isfinite(margins)
+    assert (others.sum(axis=1) == 48).all()  # all but the nearest and its rival
+    assert scorer.dtype is np.float32
+    assert np.abs(margins - (exact - least[:, np.newaxis]))[others].max() < scorer.tolerance < 1e-4
+    assert np.abs(found.rival_margins[0] - (second - least)).max() < scorer.tolerance
+    distances, sure = found.distances[0], np.isfinite(found.distances[0])
+    assert sure.mean() > 0.9
+    assert (distances[sure] >= np.sqrt(least)[sure]).all()
+    assert_allclose(distances[sure], np.sqrt(least)[sure], atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "message"),
+    [("X", np.nan, "Input X contains NaN: row 1_234, column 1"), ("w", -1.0, "weight is -1.0 in row 1_234")],
+)
+def test_bad_values_are_named_by_row(column, value, message):
+    inputs, weights = X.copy(), WEIGHTS.copy()
+    if column == "X":
+        inputs[1234, 1] = value
+    else:
+        weights[1234] = value
+    rows = Rows(Block(0, 0, N_ROWS), inputs, None, weights)
+    with pytest.raises(DataError, match=message):
+        sum_clusters(rows, centres_of(MAPS["pairs"], weighted=True))
+
+
+def test_features_that_overflow_are_refused():
+    rows = Rows(Block(0, 0, 1), np.full((1, 3), 3e38))  # finite in float32, its angles are not
+    state = centres_of(MAPS["pairs"])
+    for compute in (label_rows, centre_distances, sum_clusters):
+        with pytest.raises(DataError, match="features of some rows are not finite: their inputs overflow"):
+            compute(rows, state)
+
+
+def test_a_rows_uniform_number_is_its_own():
+    whole = row_uniforms(7, 3, 0, 10_000)
+    for start, stop in [(0, 1), (1, 2), (3, 9), (4, 8), (4_097, 10_000)]:
+        assert_array_equal(row_uniforms(7, 3, start, stop), whole[start:stop])
+    assert kstest(whole, "uniform").pvalue > 1e-3
+    assert not np.intersect1d(whole, row_uniforms(8, 3, 0, 10_000)).size
+
+
+@pytest.mark.parametrize("n_threads", [1, 3])
+def test_a_rows_distances_are_its_own_whatever_rows_are_beside_it(feature_map, n_threads):
+    state = centres_of(feature_map)
+    whole = centre_distances(rows_of(), state)
+    with using_threads(n_threads):
+        for start, stop in ((0, 1), (7, 650), (1, N_ROWS)):
+            assert_array_equal(centre_distances(rows_of(start, stop), state), whole[start:stop])

@@ -1,0 +1,76 @@
+"""Pictures of clusters: scikit-learn's principal components of the explicit features, and a PNG."""
+
+import numpy as np
+import pytest
+from matplotlib.image import imread
+from sklearn.datasets import make_blobs
+from sklearn.decomposition import PCA
+
+from rff_dist import Gaussian, SerialEngine
+from rff_dist.data.memory import ArrayDataset
+from rff_dist.errors import DataError
+from rff_dist.kmeans import fit as kmeans
+from rff_dist.kmeans import labels as kmeans_labels
+from rff_dist.kmeans.view import ClusterView, view_clusters
+from rff_dist.report import save_clusters
+
+ENGINE = SerialEngine(n_threads=1)
+
+
+def cluster(X, n_clusters):
+    return kmeans.fit(
+        ArrayDataset(X), Gaussian(), n_clusters=n_clusters, engine=ENGINE, n_components=64, tol=0.0
+    )
+
+
+def test_scores_and_shares_are_those_of_pca_on_the_features_and_centres_are_means():
+    X, _ = make_blobs(400, 3, centers=4, random_state=0)
+    found = cluster(X, 4)
+    view = view_clusters(ArrayDataset(X), found)  # the sample is all rows, in their order
+    Z = found.feature_map.transform(X, dtype=np.float64)
+    theirs = PCA(2).fit(Z)
+    expected = theirs.transform(Z)
+    signs = np.sign((expected * view.scores).sum(axis=0))
+    np.testing.assert_allclose(view.scores, expected * signs, atol=1e-10)
+    np.testing.assert_allclose(view.shares, theirs.explained_variance_ratio_, rtol=1e-10)
+    assert (np.take_along_axis(view.scores, np.abs(view.scores).argmax(axis=0)[np.newaxis], 0) > 0).all()
+    np.testing.assert_array_equal(
+        view.labels, kmeans_labels.label_in_memory(ArrayDataset(X), found, engine=ENGINE)
+    )
+    means = [view.scores[view.labels == i].mean(axis=0) for i in range(4)]
+    np.testing.assert_allclose(view.centres, means, atol=1e-6)  # features of passes are float32
+
+
+@pytest.mark.parametrize("X", [np.zeros((1, 2)), np.ones((5, 2)), np.arange(2.0)[:, np.newaxis]])
+def test_rows_without_two_directions_have_zeros_there(X):
+    view = view_clusters(ArrayDataset(X), cluster(X, 1))
+    # of equal rows rounding alone is left
+    np.testing.assert_allclose(view.scores[:, 1], 0.0, atol=1e-7)
+    assert np.isfinite(view.centres).all()
+    assert np.isfinite(view.shares).all()
+
+
+def test_a_sample_is_seeded():
+    X, _ = make_blobs(400, 3, centers=4, random_state=0)
+    found = cluster(X, 4)
+    one, same, other = (view_clusters(ArrayDataset(X), found, seed=s, n_rows=50) for s in (1, 1, 2))
+    assert one.scores.shape == (50, 2)
+    np.testing.assert_array_equal(one.scores, same.scores)
+    assert not np.array_equal(one.labels, other.labels)
+
+
+@pytest.mark.parametrize("n_clusters", [1, 3, 60])
+def test_the_picture_is_a_png_of_any_number_of_clusters(tmp_path, n_clusters):
+    rng = np.random.default_rng(0)
+    labels = rng.integers(n_clusters, size=100)
+    view = ClusterView(rng.standard_normal((100, 2)), labels, np.zeros((n_clusters, 2)), (0.5, 0.25))
+    path = save_clusters(tmp_path / "folder" / "view.png", view, title="$rows$", subtitle="100 rows")
+    image = imread(path)
+    assert image.shape[2] == 4
+    assert np.ptp(image[..., :3]) > 0.5
+
+
+def test_no_rows_make_no_picture(tmp_path):
+    view = ClusterView(np.zeros((0, 2)), np.zeros(0, int), np.zeros((1, 2)), (0.0, 0.0))
+    with pytest.raises(DataError, match="nothing to draw"):
+        save_clusters(tmp_path / "view.png", view, title="")

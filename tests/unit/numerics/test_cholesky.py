@@ -1,0 +1,258 @@
+"""solve_cholesky against scikit-learn on explicit features, and where systems are singular or hostile."""
+
+import warnings
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import scipy.linalg
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.linalg import LinAlgWarning
+from sklearn.linear_model import Ridge
+from threadpoolctl import threadpool_info, threadpool_limits
+
+from rff_dist.errors import InvalidParameterError, SolveError
+from rff_dist.numerics.cholesky import solve_cholesky
+from rff_dist.numerics.solution import SolveStatus
+from tests.ridge_problems import draw_problem, normal_equations
+
+EPS = np.finfo(np.float64).eps
+
+
+def spd_equations(n_components: int, n_targets: int, *, seed: int = 0):
+    """Well-conditioned equations of any size, without going through rows."""
+    rng = np.random.default_rng(seed)
+    low_rank = rng.normal(size=(n_components, 20))
+    gram = low_rank @ low_rank.T + np.diag(rng.uniform(5.0, 6.0, n_components))
+    empty = normal_equations(np.zeros((2, n_components)), np.zeros((2, n_targets)), fit_intercept=False)
+    return replace(empty, gram=gram, moments=rng.normal(size=(n_components, n_targets)))
+
+
+@pytest.mark.parametrize("fit_intercept", [False, True])
+@pytest.mark.parametrize("solver", ["cholesky", "svd"])
+@pytest.mark.parametrize("alpha", [1e-3, 1.0, 1e3])
+def test_coefficients_equal_scikit_learns_ridge(fit_intercept, solver, alpha):
+    Z, Y = draw_problem()
+    solution = solve_cholesky(normal_equations(Z, Y, fit_intercept=fit_intercept), alpha)
+    oracle = Ridge(alpha=alpha, solver=solver, fit_intercept=fit_intercept).fit(Z, Y)
+    scale = np.abs(oracle.coef_).max()
+    np.testing.assert_allclose(solution.coefficients, oracle.coef_.T, rtol=1e-9, atol=1e-9 * scale)
+    np.testing.assert_allclose(solution.intercept, oracle.intercept_, rtol=1e-9, atol=1e-9 * scale)
+    assert solution.status is SolveStatus.OK
+    assert solution.effective_rank == Z.shape[1]
+
+
+def test_residual_equals_the_one_of_explicit_predictions():
+    Z, Y = draw_problem()
+    solution = solve_cholesky(normal_equations(Z, Y), 2.5)
+    rss = np.square(Y - Z @ solution.coefficients - solution.intercept).sum(axis=0)
+    np.testing.assert_allclose(solution.residual_sum_of_squares, rss, rtol=1e-9)
+    assert (np.abs(solution.residual_sum_of_squares - rss) <= solution.rss_error_bound).all()
+
+
+def test_each_target_gets_its_own_alpha():
+    Z, Y = draw_problem(n_targets=4)
+    alphas = np.array([10.0, 0.1, 10.0, 3.0])
+    solution = solve_cholesky(normal_equations(Z, Y), alphas)
+    oracle = Ridge(alpha=alphas, solver="cholesky").fit(Z, Y)
+    np.testing.assert_allclose(solution.coefficients, oracle.coef_.T, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(solution.intercept, oracle.intercept_, rtol=1e-9)
+    np.testing.assert_array_equal(solution.alpha, alphas)
+    rss = np.square(Y - Z @ solution.coefficients - solution.intercept).sum(axis=0)
+    np.testing.assert_allclose(solution.residual_sum_of_squares, rss, rtol=1e-9)
+
+
+# 256 is a tile and a strip: one less, one more, whole tiles, and a last tile of one row
+@pytest.mark.parametrize(
+    ("n_components", "n_targets"), [(1, 1), (255, 1), (256, 2), (257, 257), (700, 600), (1025, 3)]
+)
+def test_tiled_factorisation_equals_scipys_solve(n_components, n_targets):
+    equations = spd_equations(n_components, n_targets)
+    solution = solve_cholesky(equations, 0.5, n_threads=2)
+    oracle = scipy.linalg.solve(
+        equations.gram + 0.5 * np.eye(n_components), equations.moments, assume_a="pos"
+    )
+    # condition number below 20 · n_components: errors stay within a few hundred eps of the largest weight
+    np.testing.assert_allclose(solution.coefficients, oracle, rtol=1e-11, atol=1e-11 * np.abs(oracle).max())
+
+
+def test_bits_do_not_depend_on_threads_or_on_the_environments_limit():
+    equations = spd_equations(1_100, 300)
+    with threadpool_limits(2):
+        one = solve_cholesky(equations, 0.5, n_threads=1)
+    for _ in range(3):
+        several = solve_cholesky(equations, 0.5, n_threads=3)
+        assert several.coefficients.tobytes() == one.coefficients.tobytes()
+        assert several.residual_sum_of_squares.tobytes() == one.residual_sum_of_squares.tobytes()
+    with threadpool_limits(1):
+        assert solve_cholesky(equations, 0.5).coefficients.tobytes() == one.coefficients.tobytes()
+
+
+def test_the_callers_thread_limits_are_restored():
+    equations = spd_equations(300, 1)
+    with threadpool_limits(2):
+        before = threadpool_info()
+        solve_cholesky(equations, 0.5)
+        assert threadpool_info() == before
+
+
+def test_only_the_upper_triangle_is_read():
+    equations = spd_equations(600, 2)
+    upper = replace(equations, gram=np.where(np.tri(600, k=-1, dtype=bool), np.nan, equations.gram))
+    expected = solve_cholesky(equations, 1.0).coefficients
+    np.testing.assert_array_equal(solve_cholesky(upper, 1.0).coefficients, expected)
+
+
+def test_gram_is_left_alone_unless_it_may_be_overwritten():
+    equations = spd_equations(600, 2)
+    before = equations.gram.copy()
+    kept = solve_cholesky(equations, 1.0)
+    np.testing.assert_array_equal(equations.gram, before)
+    overwritten = solve_cholesky(equations, 1.0, overwrite_gram=True)
+    assert (equations.gram != before).any()
+    np.testing.assert_array_equal(overwritten.coefficients, kept.coefficients)
+    np.testing.assert_array_equal(overwritten.residual_sum_of_squares, kept.residual_sum_of_squares)
+
+
+def test_fortran_ordered_and_c_ordered_grams_give_the_same_answer():
+    equations = spd_equations(300, 2)
+    fortran = replace(equations, gram=np.asfortranarray(equations.gram))
+    expected = solve_cholesky(equations, 1.0).coefficients
+    np.testing.assert_allclose(solve_cholesky(fortran, 1.0).coefficients, expected, rtol=1e-12)
+
+
+def test_alpha_zero_without_singularity_is_least_squares_without_a_warning():
+    Z, Y = draw_problem()
+    solution = solve_cholesky(normal_equations(Z, Y, fit_intercept=False), 0.0)
+    oracle = scipy.linalg.lstsq(Z, Y)[0]
+    np.testing.assert_allclose(solution.coefficients, oracle, rtol=1e-8, atol=1e-8 * np.abs(oracle).max())
+    assert solution.status is SolveStatus.OK
+
+
+def test_alpha_zero_on_a_singular_system_warns_with_the_rank_and_gives_the_least_norm():
+    Z, Y = draw_problem(n_samples=20, n_components=30)
+    with pytest.warns(LinAlgWarning, match="rank 20 of 30"):
+        solution = solve_cholesky(normal_equations(Z, Y, fit_intercept=False), 0.0)
+    oracle = scipy.linalg.lstsq(Z, Y)[0]
+    # the Gram squares the condition number, 3e3 here
+    np.testing.assert_allclose(solution.coefficients, oracle, rtol=1e-6, atol=1e-6 * np.abs(oracle).max())
+    assert solution.effective_rank == 20
+    assert solution.status is SolveStatus.RANK_DEFICIENT
+    assert solution.status.causes
+    assert solution.status.remedies
+
+
+def test_alpha_zero_on_repeated_features_shares_the_weight_between_them():
+    Z, Y = draw_problem(n_components=10)
+    with pytest.warns(LinAlgWarning, match="rank 10 of 20"):
+        solution = solve_cholesky(normal_equations(np.hstack([Z, Z]), Y), 0.0)
+    np.testing.assert_allclose(solution.coefficients[:10], solution.coefficients[10:], rtol=1e-7, atol=1e-9)
+
+
+def test_all_features_zero_gives_zero_weights_and_says_rank_zero():
+    equations = normal_equations(np.zeros((9, 5)), np.ones((9, 1)))
+    with pytest.warns(LinAlgWarning, match="rank 0 of 5"):
+        solution = solve_cholesky(equations, 0.0)
+    np.testing.assert_array_equal(solution.coefficients, 0.0)
+    np.testing.assert_array_equal(solution.intercept, 1.0)
+
+
+def hilbert_equations():
+    """The smallest eigenvalues are rounding error, yet the factorisation does not break down."""
+    gram = scipy.linalg.hilbert(12)
+    empty = normal_equations(np.zeros((2, 12)), np.zeros((2, 1)), fit_intercept=False)
+    return replace(empty, gram=gram, moments=gram @ np.ones((12, 1)))
+
+
+def test_alpha_far_below_the_floor_warns_with_the_floor():
+    equations = hilbert_equations()
+    floor = 12 * EPS * np.linalg.eigvalsh(equations.gram)[-1]
+    with pytest.warns(LinAlgWarning, match=f"alpha=1e-18 is below the floor {floor:.3g}"):
+        solution = solve_cholesky(equations, 1e-18)
+    assert solution.status is SolveStatus.ILL_CONDITIONED
+    assert solution.floor == pytest.approx(floor, rel=1e-3)
+    assert np.isfinite(solution.coefficients).all()
+
+
+def test_alpha_zero_on_a_nearly_singular_system_does_not_return_rounding_error():
+    with pytest.warns(LinAlgWarning, match=r"rank 1[01] of 12"):
+        solution = solve_cholesky(hilbert_equations(), 0.0)
+    assert solution.status is SolveStatus.RANK_DEFICIENT
+    # the exact solution is all ones; taking the factorisation's answer is off by 0.5
+    np.testing.assert_allclose(solution.coefficients, 1.0, atol=0.05)
+
+
+def test_residual_below_rounding_error_is_reported_as_zero_with_a_bound():
+    rng = np.random.default_rng(0)
+    Z = rng.normal(size=(200, 40))
+    Y = Z @ rng.normal(size=(40, 5)) * 1e6
+    for seed in range(5):
+        rotated = Z @ np.linalg.qr(np.random.default_rng(seed).normal(size=(40, 40)))[0]
+        solution = solve_cholesky(normal_equations(rotated, Y), 1e-12)
+        true_rss = np.square(Y - rotated @ solution.coefficients - solution.intercept).sum(axis=0)
+        assert (solution.residual_sum_of_squares >= 0.0).all()
+        assert (np.abs(solution.residual_sum_of_squares - true_rss) <= solution.rss_error_bound).all()
+
+
+def test_a_gram_that_is_no_gram_is_refused_once_it_is_overwritten():
+    equations = spd_equations(300, 1)
+    equations.gram[280, 280] = -1e3
+    with pytest.raises(SolveError, match=r"not positive semi-definite.*component 280"):
+        solve_cholesky(equations, 1.0, overwrite_gram=True)
+
+
+def test_a_gram_that_is_no_gram_warns_and_stays_finite():
+    equations = spd_equations(300, 1)
+    equations.gram[280, 280] = -1e3
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        solution = solve_cholesky(equations, 1.0)
+    assert any("negative eigenvalue" in str(w.message) for w in caught)
+    assert solution.status is SolveStatus.RANK_DEFICIENT
+    assert np.isfinite(solution.coefficients).all()
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_gram_that_is_not_finite_is_refused_by_place(value):
+    equations = spd_equations(600, 1)
+    equations.gram[3, 555] = value
+    with pytest.raises(SolveError, match=r"gram\[3, 555\] is (nan|inf)"):
+        solve_cholesky(equations, 1.0)
+
+
+@pytest.mark.parametrize("name", ["moments", "total_sum_of_squares", "feature_means", "target_means"])
+def test_other_sums_that_are_not_finite_are_refused_by_name(name):
+    equations = spd_equations(5, 1)
+    with pytest.raises(SolveError, match=name):
+        solve_cholesky(replace(equations, **{name: np.full_like(getattr(equations, name), np.nan)}), 1.0)
+
+
+@pytest.mark.parametrize("alpha", [-1.0, np.nan, np.inf, "1", True, [1.0, 2.0, 3.0], [[1.0]]])
+def test_bad_alpha_is_refused(alpha):
+    with pytest.raises(InvalidParameterError, match="`alpha`"):
+        solve_cholesky(spd_equations(5, 2), alpha)
+
+
+@pytest.mark.parametrize("n_threads", [0, -1, 2.5, "2", True])
+def test_bad_thread_counts_are_refused(n_threads):
+    with pytest.raises(InvalidParameterError, match="`n_threads`"):
+        solve_cholesky(spd_equations(5, 2), 1.0, n_threads=n_threads)
+
+
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    n_samples=st.integers(1, 40),
+    n_components=st.integers(1, 40),
+    log_alpha=st.floats(-6.0, 6.0),
+)
+def test_solution_satisfies_the_normal_equations(seed, n_samples, n_components, log_alpha):
+    Z, Y = draw_problem(n_samples, n_components, 2, seed=seed)
+    equations = normal_equations(Z, Y)
+    alpha = 10.0**log_alpha
+    solution = solve_cholesky(equations, alpha)
+    w = solution.coefficients
+    residual = equations.gram @ w + alpha * w - equations.moments
+    # backward stability: relative to the size of the matrix, whatever its condition
+    size = (np.linalg.norm(equations.gram) + alpha) * np.linalg.norm(w) + np.linalg.norm(equations.moments)
+    assert np.linalg.norm(residual) <= 40 * n_components * EPS * size

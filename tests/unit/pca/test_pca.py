@@ -1,0 +1,341 @@
+"""Kernel PCA: against scikit-learn's PCA of the explicit features, and its KernelPCA."""
+
+import logging
+from dataclasses import replace
+
+import dask.array
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.sparse
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy.linalg import subspace_angles
+from sklearn.base import clone
+from sklearn.datasets import make_moons
+from sklearn.decomposition import PCA, KernelPCA
+from sklearn.exceptions import NotFittedError
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from rff_dist import RFFPCA, Gaussian, Laplacian, Linear, SerialEngine, open_dataset, write_dataset
+from rff_dist.data.memory import ArrayDataset
+from rff_dist.engines.dask import DaskEngine
+from rff_dist.errors import DataError, InvalidParameterError, OutputExistsError, StatisticsError
+from rff_dist.pca import fit as pca
+from rff_dist.pca.components import principal_components
+
+ENGINE = SerialEngine(n_threads=1)
+FEATURES = ("fourier", "nystrom")
+
+
+def draw_rows(n_samples=200, *, seed=0):
+    return np.random.default_rng(seed).normal(size=(n_samples, 3)) * [1.0, 2.0, 3.0] + 5.0
+
+
+@pytest.fixture(scope="module")
+def X():
+    return draw_rows()
+
+
+def small(**parameters):
+    defaults = {"n_components": 4, "length_scale": 1.5, "n_random_features": 64, "random_state": 0}
+    return RFFPCA(**{**defaults, "engine": ENGINE, **parameters})
+
+
+@parametrize_with_checks(
+    [RFFPCA(n_random_features=32), RFFPCA(1, n_random_features=33, features="nystrom", normalize="degree")]
+)
+def test_scikit_learns_check(estimator, check):
+    check(estimator)
+
+
+# -- against scikit-learn --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("features", FEATURES)
+@pytest.mark.parametrize("whiten", [False, True])
+def test_components_and_scores_are_those_of_pca_on_explicit_features(X, features, whiten):
+    ours = small(features=features, whiten=whiten).fit(X)
+    explicit = PCA(4, whiten=whiten, svd_solver="full")
+    Z = ours.feature_map_.transform(X)
+    expected = explicit.fit_transform(Z)  # its signs are ours: the largest coefficient is positive
+    # rounding of the sums, over the gaps between the leading eigenvalues (here a few per cent)
+    tolerance = {"rtol": 0, "atol": 1e-8}
+    assert_allclose(ours.components_, explicit.components_, **tolerance)
+    assert_allclose(ours.explained_variance_, explicit.explained_variance_, **tolerance)
+    assert_allclose(ours.explained_variance_ratio_, explicit.explained_variance_ratio_, **tolerance)
+    assert_allclose(ours.mean_, explicit.mean_, **tolerance)
+    assert_allclose(ours.transform(X), expected, **tolerance)
+    new = draw_rows(50, seed=1)
+    assert_allclose(ours.transform(new), explicit.transform(ours.feature_map_.transform(new)), **tolerance)
+    assert_allclose(ours.eigenvalues_, explicit.singular_values_**2, rtol=1e-8)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "design", "tolerance"),
+    [(Gaussian(6.0), "orthogonal", 0.1), (Laplacian(8.0), "iid", 0.25)],
+    ids=["Gaussian", "Laplacian"],
+)
+def test_scores_approach_those_of_kernel_pca(X, kernel, design, tolerance):
+    ours = RFFPCA(2, kernel=kernel, n_random_features=1024, design=design, standardize=False, random_state=0)
+    exact = KernelPCA(2, kernel="precomputed").fit(kernel(X))
+    # the kernel's error, up to 1/√D = 0.03, over the gap below the second eigenvalue, a fourth of the first;
+    # seeds 0 to 2 gave angles of 0.025 and of 0.05 to 0.13
+    assert subspace_angles(ours.fit_transform(X), exact.fit_transform(kernel(X))).max() < tolerance
+    assert_allclose(ours.eigenvalues_, exact.eigenvalues_, rtol=tolerance)
+
+
+def test_nystrom_features_of_all_rows_are_kernel_pca(X):
+    kernel = Gaussian(2.0)
+    ours = RFFPCA(
+        3, kernel=kernel, features="nystrom", n_random_features=500, standardize=False, random_state=0
+    ).fit(X)
+    exact = KernelPCA(3, kernel="precomputed").fit(kernel(X))
+    # the jitter of 1e-5 on the centres' Gram takes about as much of each eigenvalue
+    assert_allclose(ours.eigenvalues_, exact.eigenvalues_, rtol=1e-4)
+    assert_allclose(
+        np.abs(ours.transform(draw_rows(20, seed=2))),
+        np.abs(exact.transform(kernel(draw_rows(20, seed=2), X))),
+        atol=1e-3,
+    )
+
+
+def test_a_linear_kernel_gives_plain_pca(X):
+    ours = RFFPCA(2, kernel=Linear(), n_random_features=3, design="iid", standardize=False).fit(X)
+    plain = PCA(2).fit(X)
+    # inputs are float32 in features: 6e-8 of their size
+    assert_allclose(ours.explained_variance_, plain.explained_variance_, rtol=1e-6)
+    assert_allclose(np.abs(ours.transform(X)), np.abs(plain.transform(X)), atol=1e-5)
+
+
+def test_whitened_scores_have_unit_covariance(X):
+    scores = small(whiten=True).fit_transform(X)
+    assert_allclose(np.cov(scores.T), np.eye(4), atol=1e-9)
+
+
+# -- weights ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("features", FEATURES)
+@pytest.mark.parametrize("normalize", [None, "degree"])
+def test_whole_weights_score_as_repetitions_do(X, features, normalize):
+    weights = np.random.default_rng(3).integers(0, 4, len(X))
+    model = small(features=features, normalize=normalize)
+    weighted = clone(model).fit(X, sample_weight=weights)
+    repeated = clone(model).fit(np.repeat(X, weights, axis=0))
+    # of n precise rows, of which the mean takes one, and of the N rows that are repeated
+    n, N = np.count_nonzero(weights), weights.sum()
+    one_less = 1.0 if normalize else (1 - 1 / n) / (1 - 1 / N)
+    assert_allclose(weighted.explained_variance_ * one_less, repeated.explained_variance_, rtol=1e-9)
+    # float32 standardisation of the inputs rounds a mean that differs in its last bit
+    assert_allclose(weighted.transform(X), repeated.transform(X), rtol=0, atol=1e-5)
+
+
+def test_the_scale_of_graded_weights_changes_nothing(X):
+    weights = np.random.default_rng(3).random(len(X))
+    one, seven = (small().fit(X, sample_weight=factor * weights) for factor in (1.0, 7.0))
+    assert_allclose(one.explained_variance_, seven.explained_variance_, rtol=1e-10)
+    Z = one.feature_map_.transform(X)
+    n = len(X)
+    covariance = np.cov(Z.T, aweights=weights, ddof=0) * n / (n - 1)
+    assert_allclose(one.explained_variance_, np.linalg.eigvalsh(covariance)[::-1][:4], rtol=1e-9)
+
+
+# -- degrees ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("features", FEATURES)
+@pytest.mark.parametrize("weighted", [False, True])
+def test_degree_normalised_components_are_those_of_the_normalised_kernel(X, features, weighted):
+    weights = np.random.default_rng(3).random(len(X)) if weighted else None
+    model = small(
+        features=features, length_scale=2.5, n_random_features=256, normalize="degree", standardize=True
+    )
+    scores = model.fit(X, sample_weight=weights).transform(X)
+    w = np.ones(len(X)) if weights is None else weights
+    K = model.feature_map_.transform(X) @ model.feature_map_.transform(X).T
+    degrees = K @ w
+    assert model.n_floored_ == 0
+    assert degrees.min() > 0.01 * (w @ degrees) / w.sum()
+    normalised = K * np.sqrt(np.outer(w / degrees, w / degrees))
+    eigenvalues, eigenvectors = np.linalg.eigh(normalised)
+    assert eigenvalues[-1] == pytest.approx(1.0, abs=1e-9)
+    assert_allclose(model.explained_variance_, eigenvalues[::-1][1:5], atol=1e-8)
+    share = w * degrees / (w @ degrees)  # scores vary about 0 as the eigenvalues say
+    assert_allclose(share @ scores, 0, atol=1e-9)
+    assert_allclose((scores.T * share) @ scores, np.diag(model.explained_variance_), atol=1e-8)
+    functions = eigenvectors[:, ::-1][:, 1:5] * np.sqrt(eigenvalues[::-1][1:5])
+    functions /= np.sqrt(share)[:, np.newaxis]
+    assert_allclose(np.abs(scores), np.abs(functions), atol=1e-6)
+
+
+def test_the_first_degree_normalised_score_parts_two_moons():
+    X, truth = make_moons(600, noise=0.04, random_state=0)
+    options = {"length_scale": 0.15, "features": "nystrom", "n_random_features": 200, "random_state": 0}
+    score = RFFPCA(1, normalize="degree", **options).fit_transform(X)[:, 0]
+    assert max((truth == (score > 0)).mean(), (truth == (score < 0)).mean()) == 1.0
+    plain = PCA(1).fit_transform(X)[:, 0]
+    assert max((truth == (plain > 0)).mean(), (truth == (plain < 0)).mean()) < 0.9
+
+
+def test_rows_far_from_all_others_count_as_the_floor_and_are_counted(caplog):
+    X = np.concatenate([np.random.default_rng(0).normal(size=(500, 2)), [[40.0, 0.0], [0.0, 40.0]]])
+    model = RFFPCA(2, length_scale=1.0, features="nystrom", n_random_features=100, normalize="degree")
+    with caplog.at_level(logging.WARNING, logger="rff_dist.pca.fit"):
+        model.set_params(standardize=False, random_state=0).fit(X)
+    degrees = model.feature_map_.transform(X) @ model.feature_map_.transform(X).sum(axis=0)
+    floored = int((degrees < 0.01 * degrees.mean()).sum())
+    assert model.n_floored_ == floored >= 1
+    assert f"{floored} of 502 rows have a degree below" in caplog.text
+    assert np.isfinite(model.transform(X)).all()
+
+
+def test_features_too_few_for_a_narrow_kernel_are_told(caplog):
+    X = make_moons(300, noise=0.04, random_state=0)[0]
+    with caplog.at_level(logging.WARNING, logger="rff_dist.pca.fit"):
+        RFFPCA(1, length_scale=0.1, n_random_features=256, normalize="degree", random_state=0).fit(X)
+    assert "1 is the most that an exact one has" in caplog.text
+
+
+# -- engines, inputs, outputs ----------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory):
+    rng = np.random.default_rng(4)
+    X = (rng.normal(size=(40_000, 3)) + 2.0).astype(np.float32)
+    url = tmp_path_factory.mktemp("pca") / "data.zarr"
+    return write_dataset(url, X, X[:, 0], chunk_rows=4096)
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    with DaskEngine(n_workers=1, threads_per_worker=2) as engine:
+        yield engine
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize("normalize", [None, "degree"])
+def test_both_engines_give_the_same_bits(stored, cluster, normalize, tmp_path):
+    assert len(pca.pipeline.blocks_of(stored)) == 3
+    model = small(normalize=normalize, length_scale=3.0)
+    here, there = (clone(model).set_params(engine=engine).fit(stored) for engine in (ENGINE, cluster))
+    assert here.statistics_.digest() == there.statistics_.digest()
+    assert_array_equal(here.components_, there.components_)
+    assert here.projection_.digest() == there.projection_.digest()
+    for name, fitted, engine in (("here", here, ENGINE), ("there", there, cluster)):
+        written = pca.project(stored, fitted.projection_, tmp_path / name, engine=engine)
+        assert written == stored.n_samples
+    scores = open_dataset(tmp_path / "there").X[:]
+    assert_array_equal(open_dataset(tmp_path / "here").X[:], scores)
+    assert_array_equal(here.transform(stored), scores)
+
+
+def test_written_scores_open_as_a_dataset_with_names(stored, tmp_path):
+    model = small(n_components=2).fit(stored)
+    url = tmp_path / "scores.zarr"
+    names = list(model.get_feature_names_out())
+    pca.project(stored, model.projection_, url, engine=ENGINE, column_names=names)
+    scores = open_dataset(url)
+    assert scores.X.shape == (40_000, 2)
+    assert list(scores.feature_names) == names == ["rffpca0", "rffpca1"]
+    assert scores.attributes["projection_digest"] == model.projection_.digest()
+    with pytest.raises(OutputExistsError):
+        pca.project(stored, model.projection_, url, engine=ENGINE)
+    pca.project(stored, model.projection_, url, engine=ENGINE, overwrite=True)
+    with pytest.raises(DataError, match="X has 2 features, but the components were computed from 3"):
+        pca.project(scores, model.projection_, tmp_path / "other", engine=ENGINE)
+
+
+def test_all_kinds_of_input_give_the_same_scores(X, tmp_path):
+    expected = small().fit_transform(X)
+    frame = pd.DataFrame(X, columns=list("abc"))
+    dataset = write_dataset(tmp_path / "data.zarr", X, np.full(len(X), 7.0), chunk_rows=100)
+    for rows in (frame, scipy.sparse.csr_array(X), dataset, str(tmp_path / "data.zarr"), dataset.X):
+        assert_array_equal(small().fit_transform(rows), expected)
+    lazy = dask.array.from_array(X, chunks=(128, 2))
+    with pytest.warns(UserWarning, match="split into 2 pieces along its columns"):
+        transformed = small().fit_transform(lazy)
+    assert isinstance(transformed, dask.array.Array)
+    assert transformed.shape == expected.shape
+    # matrix products round by the number of rows worked on together
+    assert_allclose(transformed.compute(scheduler="synchronous"), expected, atol=1e-12)
+
+
+def test_targets_are_not_looked_at(X):
+    damaged = ArrayDataset(X, np.full(len(X), np.nan))
+    model = small().fit(damaged)
+    assert model.statistics_ == small().fit(X).statistics_
+    assert_array_equal(model.transform(damaged), model.transform(X))
+
+
+def test_components_of_ridges_statistics_are_the_same(X):
+    with_y = pca.pipeline.accumulate(ArrayDataset(X, X[:, 0]), small().fit(X).feature_map_, engine=ENGINE)
+    assert_allclose(principal_components(with_y, 4).components, small().fit(X).components_, atol=1e-8)
+
+
+def test_pandas_output_names_its_columns(X):
+    model = small(n_components=2).set_output(transform="pandas")
+    assert list(model.fit_transform(pd.DataFrame(X)).columns) == ["rffpca0", "rffpca1"]
+
+
+# -- bad input -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"n_components": 0}, "`n_components` is 0; expected an integer of at least 1"),
+        ({"n_components": 65}, "`n_components` is 65, above `n_random_features`=64"),
+        ({"n_random_features": 0}, "is 0; expected an integer of at least 1"),
+        ({"normalize": "rows"}, "`normalize` is 'rows'; expected None or 'degree'"),
+        ({"whiten": "yes"}, "`whiten` is 'yes'; expected True or False"),
+        ({"standardize": 1}, "`standardize` is 1; expected True, False, 'rank' or 'auto'"),
+        ({"length_scale": "evidence"}, "'evidence', which needs targets"),
+        ({"kernel": "gausian"}, r"did you mean 'gaussian'"),
+    ],
+    ids=lambda value: str(value) if isinstance(value, dict) else "",
+)
+def test_a_bad_parameter_is_refused_with_what_is_expected(X, parameters, message):
+    with pytest.raises(InvalidParameterError, match=message):
+        small(**parameters).fit(X)
+
+
+def test_rows_without_variance_are_refused(X):
+    with pytest.raises(DataError, match="all rows have the same features"):
+        small(standardize=False).fit(np.repeat(X[:1], 10, axis=0))
+    with pytest.raises(StatisticsError, match="1 sample has no variance"):
+        small().fit(X[:1])
+    with pytest.raises(StatisticsError, match="n_samples=1: 1 sample"):
+        small().fit(X[:2], sample_weight=[1, 0])
+    with pytest.raises(ValueError, match="Input X contains NaN"):
+        small().fit(np.where(X[7, 2] == X, np.nan, X))
+    with pytest.raises(NotFittedError):
+        small().transform(X)
+
+
+def test_fewer_directions_than_asked_are_kept_with_a_warning(X):
+    with pytest.warns(UserWarning, match=r"2 principal components in the place of 4: .* above rounding"):
+        model = small().fit(X[:3])
+    assert model.n_components_ == 2
+    assert model.transform(X).shape == (len(X), 2)
+    assert list(model.get_feature_names_out()) == ["rffpca0", "rffpca1"]
+
+
+def test_kernels_of_negative_similarity_have_no_degrees(X):
+    centred = X - X.mean(axis=0)
+    with pytest.raises(DataError, match="degrees add up to"):
+        small(
+            n_components=1,
+            kernel=Linear(),
+            length_scale="median",
+            n_random_features=3,
+            design="iid",
+            standardize=False,
+            normalize="degree",
+        ).fit(np.concatenate([centred, -centred]) * 0)
+
+
+def test_the_state_of_a_projection_is_told_apart_by_its_digest(X):
+    projection = small().fit(X).projection_
+    changed = replace(projection, offset=projection.offset + 1)
+    assert projection.digest() == small().fit(X).projection_.digest() != changed.digest()

@@ -1,0 +1,447 @@
+"""The choice of kernel, length scales and features by the folds: honest, and right where it is obvious."""
+
+import json
+import logging
+import warnings
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.linear_model import RidgeCV
+
+from rff_dist import HashFolds, RFFRidge, SerialEngine, TimeFolds
+from rff_dist.data import samples
+from rff_dist.data.folds import GroupFolds, HeldInFolds, hold_in
+from rff_dist.data.labelled import GroupedDataset
+from rff_dist.data.memory import ArrayDataset
+from rff_dist.errors import DataError, InvalidParameterError, PlanError
+from rff_dist.features import for_dataset
+from rff_dist.kernels.explicit import Linear
+from rff_dist.kernels.stationary import Gaussian, Matern
+from rff_dist.ridge import automatic
+from rff_dist.ridge import fit as pipeline
+from rff_dist.ridge import predict as prediction
+from rff_dist.ridge.automatic import RidgeOptions
+from rff_dist.ridge.plan import Plan
+from rff_dist.storage.columns import as_column
+from tests.plain import plain_ridge
+
+ENGINE = SerialEngine(1)
+
+
+def additive(n_samples=500, n_features=8, *, noise=0.1, seed=0):
+    """Draw rows of which one column alone matters, and this one is far from linear."""
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((n_samples, n_features))
+    return X, np.sin(3 * X[:, 0]) + noise * rng.standard_normal(n_samples)
+
+
+whole_tune, tuned_with = for_dataset.tune, []
+EFFORT = {"n_starts": 1, "n_components": 64}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick():
+    """Tune length scales from one start in few features, which takes a tenth of the time."""
+
+    def tune(*arguments, **options):
+        tuned_with.append(options)
+        return whole_tune(*arguments, **{**options, **EFFORT})
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(for_dataset, "tune", tune)
+        yield
+
+
+@pytest.fixture(scope="module")
+def found():
+    """What the defaults find, with few components, where one column of eight matters."""
+    return automatic.fit(ArrayDataset(*additive()), RidgeOptions(n_components=128), engine=ENGINE).model
+
+
+# -- rows that tune are not validated on ---------------------------------------------------------------
+
+
+@settings(max_examples=20)
+@given(n_samples=st.integers(4, 400), n_rows=st.integers(2, 500), n_held_in=st.integers(1, 300))
+def test_rows_are_sampled_with_their_own_folds(n_samples, n_rows, n_held_in):
+    X = np.arange(n_samples, dtype=float)[:, np.newaxis]
+    dataset, folds = ArrayDataset(X, X), hold_in(HashFolds(3), n_samples, n_held_in)
+    sample = samples.sample_folds(dataset, folds, n_rows=n_rows)
+    rows = sample.X[:, 0].astype(int)
+    whole = folds.assign(0, n_samples, n_samples=n_samples, groups=None)
+    np.testing.assert_array_equal(sample.fold_of_row, whole[rows])
+    assert len(set(rows)) == len(rows)
+    held_in = set(sample.held_in(n_rows)[0][:, 0].astype(int))
+    assert held_in <= set(np.flatnonzero(folds.is_held_in(whole)))
+
+
+@pytest.mark.parametrize("cv", [None, HashFolds(3), TimeFolds(4)])
+def test_targets_of_rows_that_are_validated_on_do_not_tune_length_scales(cv):
+    X, y = additive(300, 3)
+    options = RidgeOptions(
+        kernel="gaussian", length_scale="evidence", features="fourier", n_components=16, cv=cv
+    )
+    trained = automatic.fit(ArrayDataset(X, y), options, engine=ENGINE)
+    folds = trained.parts.folds
+    assert isinstance(folds, HeldInFolds)
+    held_in = folds.is_held_in(folds.assign(0, 300, n_samples=300, groups=None))
+    assert 50 < held_in.sum() <= 150
+    others = np.where(held_in, y, np.random.default_rng(1).permutation(y))
+    again = automatic.fit(ArrayDataset(X, others), options, engine=ENGINE)
+    assert again.model.feature_map.digest() == trained.model.feature_map.digest()
+    moved = np.where(held_in, np.random.default_rng(1).permutation(y), y)
+    moved = automatic.fit(ArrayDataset(X, moved), options, engine=ENGINE)
+    assert moved.model.feature_map.digest() != trained.model.feature_map.digest()
+
+
+def noise_fits(n_seeds, n_samples):
+    """Yield models with tuned length scales of targets that are pure noise, and new such rows."""
+    for seed in range(n_seeds):
+        rng = np.random.default_rng(seed)
+        X, y = rng.standard_normal((n_samples, 20)), rng.standard_normal(n_samples)
+        options = RidgeOptions(
+            kernel="gaussian",
+            length_scale="evidence",
+            features="fourier",
+            n_components=256,
+            conformal=True,
+            seed=seed,
+        )
+        model = automatic.fit(ArrayDataset(X, y), options, engine=ENGINE).model
+        yield model, rng.standard_normal((2000, 20)), rng.standard_normal(2000)
+
+
+@pytest.mark.filterwarnings("ignore:.*as many degrees of freedom as rows")  # noise is followed at times
+@pytest.mark.parametrize(("n_samples", "n_seeds", "most"), [(60, 8, 0.2), (300, 4, 0.1)])
+def test_errors_and_intervals_are_honest_where_there_is_nothing_to_learn(
+    n_samples, n_seeds, most, monkeypatch
+):
+    """Of 60 rows, length scales tuned on those that are validated on too promised an R² too high by 0.35."""
+    if n_samples == 60:
+        monkeypatch.setitem(EFFORT, "n_starts", 2)
+        monkeypatch.setitem(EFFORT, "n_components", 256)
+    excess, covered = [], []
+    for model, X, y in noise_fits(n_seeds, n_samples):
+        dataset = ArrayDataset(X, y)
+        new = prediction.evaluate(dataset, model, engine=ENGINE).r2[0]
+        excess.append(model.card["estimate"]["r2"][0] - new)
+        lower, upper = prediction.predict_intervals_in_memory(
+            ArrayDataset(X), model, coverage=0.9, engine=ENGINE
+        )
+        covered.append(np.mean((lower <= y) & (y <= upper)))
+    validated = n_samples - n_samples // 2
+    # a standard error of R² on so few rows is √(2 / validated / n_seeds), 0.09 and 0.06
+    assert np.mean(excess) < most
+    # quantiles of so many residuals, averaged over seeds: three of their standard errors
+    error = np.sqrt(0.9 * 0.1 / (validated * n_seeds))
+    assert np.mean(covered) == pytest.approx(0.9, abs=3 * error + 0.01)
+
+
+# -- what is chosen ------------------------------------------------------------------------------------
+
+
+def test_one_length_scale_per_column_wins_where_one_column_matters(found):
+    length_scale = np.array(pipeline.length_scale_of(found.feature_map))
+    assert length_scale.shape == (8,)
+    assert (length_scale[1:] > 5 * length_scale[0]).all()
+    rows = found.card["candidates"]
+    single = [row["score"] for row in rows if isinstance(row["length_scale"], float)]
+    assert min(row["score"] for row in rows) < 0.5 * min(single)
+
+
+def test_the_card_tells_of_every_candidate(found):
+    rows = json.loads(json.dumps(found.card["candidates"]))
+    tried = [row for row in rows if row["round"] == "first"]
+    named = {(row["kernel"], row["features"], str(row["length_scale"])) for row in tried}
+    assert len(named) == len(tried)
+    # two kernels of five length scales and a linear one; three with Nyström features; the best plus linear
+    assert len(tried) == 2 * 5 + 1 + 3 + 1
+    assert sum(row["features"] == "nystrom" for row in tried) >= 3
+    assert {"gaussian", "matern:nu=1.5", "linear"} <= {row["kernel"] for row in tried}
+    for row in tried:
+        assert {"kernel", "length_scale", "features", "n_components", "alpha", "score", "n_samples"} <= set(
+            row
+        )
+        assert 0 < row["score"] < 1.5
+        assert row["standard_error"] > 0
+    assert found.card["estimate"]["by"] == "cv"
+    assert 0.8 < found.card["estimate"]["r2"][0] < 1
+
+
+def test_a_linear_problem_is_fitted_as_well_as_by_a_linear_model():
+    rng = np.random.default_rng(0)
+    X, new = rng.standard_normal((200, 5)), rng.standard_normal((2000, 5))
+    slopes = np.array([3.0, -2.0, 0.0, 0.0, 1.0])
+    y = X @ slopes + rng.standard_normal(200)
+    options = RidgeOptions(length_scale=2.0, features="fourier", n_components=64)
+    model = automatic.fit(ArrayDataset(X, y), options, engine=ENGINE).model
+    assert "linear" in str(pipeline.kernel_of(model.feature_map)).lower()
+    linear = RidgeCV(np.logspace(-3, 3, 13)).fit(X, y)
+    errors = [
+        np.mean((found - new @ slopes) ** 2)
+        for found in (
+            prediction.predict_in_memory(ArrayDataset(new), model, engine=ENGINE),
+            linear.predict(new),
+        )
+    ]
+    # of 5 slopes on 200 rows with noise 1 the error is about 6 / 200; a few more degrees of freedom may be in
+    assert errors[0] < errors[1] + 6 / 200
+
+
+@pytest.mark.parametrize("features", ["fourier", "nystrom"])
+@pytest.mark.parametrize(
+    "given", [{"length_scale": 2.0}, {"length_scale": "median", "cv": 3}, {"length_scale": 1.0, "alpha": 0.1}]
+)
+def test_what_is_given_is_kept_and_fitted_as_the_plain_job_does(features, given):
+    dataset = ArrayDataset(*additive(150, 3))
+    options = {"features": features, "n_components": 32, "seed": 3, **given}
+    model = automatic.fit(dataset, RidgeOptions(kernel="gaussian", **options), engine=ENGINE).model
+    expected, _ = pipeline.fit(dataset, Gaussian(), engine=ENGINE, **options)
+    assert model.digest() == expected.digest()
+    assert model.statistics == expected.statistics
+    assert "candidates" not in model.card
+
+
+def test_length_scales_by_evidence_are_those_of_the_plain_job():
+    dataset = ArrayDataset(*additive(100, 2))
+    options = {"length_scale": "evidence", "features": "fourier", "n_components": 32}
+    tuned_with.clear()
+    model = automatic.fit(dataset, RidgeOptions(kernel="gaussian", **options), engine=ENGINE).model
+    expected, _ = pipeline.fit(dataset, Gaussian(), engine=ENGINE, **options)
+    assert model.digest() == expected.digest()
+    here, there = tuned_with  # the default number of rows and starts, on the same folds
+    for name in ("n_samples", "n_starts", "folds"):
+        assert here.get(name) == there.get(name)
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        ({"kernel": "matern:nu=2.5"}, lambda row: row["kernel"] == "matern:nu=2.5"),
+        ({"features": "nystrom"}, lambda row: row["features"] == "nystrom" or row["kernel"] == "linear"),
+        ({"length_scale": 1.5}, lambda row: row["length_scale"] in (1.5, None)),
+    ],
+)
+def test_what_is_given_is_kept_in_every_candidate(given, kept):
+    dataset = ArrayDataset(*additive(100, 3))  # too few rows to tune length scales by
+    model = automatic.fit(dataset, RidgeOptions(n_components=32, **given), engine=ENGINE).model
+    rows = model.card["candidates"]
+    assert len(rows) > 1
+    assert all(kept(row) for row in rows)
+
+
+def test_one_and_two_threads_choose_the_same_model():
+    dataset = ArrayDataset(*additive(120, 3))
+    options = RidgeOptions(n_components=32, seed=1)
+    first, second = (automatic.fit(dataset, options, engine=SerialEngine(n)).model for n in (1, 2))
+    assert first.digest() == second.digest()
+    assert first.card["candidates"] == second.card["candidates"]
+
+
+@pytest.mark.parametrize(("n_features", "n_components"), [(3, 2), (40, 32)])
+def test_columns_that_leave_no_room_for_a_linear_kernel_leave_it_out(n_features, n_components):
+    dataset = ArrayDataset(*additive(60, n_features))
+    options = RidgeOptions(
+        n_components=n_components, length_scale="median", map="phases" if n_components % 2 else "pairs"
+    )
+    rows = automatic.fit(dataset, options, engine=ENGINE).model.card["candidates"]
+    assert not any("linear" in row["kernel"].lower() for row in rows)
+
+
+def test_a_given_linear_kernel_has_its_exact_features_and_nothing_to_choose():
+    dataset = ArrayDataset(*additive(60, 600))
+    model = automatic.fit(dataset, RidgeOptions(kernel=Linear(), n_components=700), engine=ENGINE).model
+    assert "candidates" not in model.card
+    assert model.feature_map.n_components == 600
+
+
+def test_a_given_sum_with_a_linear_kernel_has_room_for_its_columns_in_the_first_round():
+    dataset, kernel = ArrayDataset(*additive(60, 600)), Gaussian(30.0) + Linear()
+    options = RidgeOptions(kernel=kernel, length_scale=None, n_components=700)
+    rows = automatic.fit(dataset, options, engine=ENGINE).model.card["candidates"]
+    assert {row["features"] for row in rows} == {"fourier", "nystrom"}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"length_scale": "wide"},
+        {"kernel": "linear", "length_scale": "evidence"},
+        {"features": "nystroem"},
+        {"n_components": 0},
+        {"n_components": "many"},
+        {"alpha": -1.0},
+        {"alpha": 1.0, "alphas": [1.0]},
+        {"design": "ortogonal"},
+    ],
+)
+def test_bad_options_are_refused_before_a_pass(options):
+    passes = []
+    with pytest.raises(InvalidParameterError):
+        automatic.fit(
+            ArrayDataset(*additive(50, 2)),
+            RidgeOptions(**options),
+            engine=SerialEngine(1, observers=[passes.append]),
+        )
+    assert not passes
+
+
+@pytest.mark.filterwarnings("ignore:alpha=.* as many degrees of freedom as rows")  # so few rows are followed
+@pytest.mark.parametrize("n_samples", [2, 3, 5, 8, 13, 30, 199, 200])
+@pytest.mark.filterwarnings("ignore:.*so much do folds differ")  # of 3 and 5 rows
+def test_few_rows_take_other_folds_and_no_fold_is_empty(n_samples):
+    folds = pipeline.default_folds(n_samples)
+    fold_of_row = folds.assign(0, n_samples, n_samples=n_samples, groups=None)
+    assert len(set(fold_of_row)) == folds.n_folds == (5 if n_samples == 200 else min(n_samples, 10))
+    model = plain_ridge(n_components=8, alpha="auto", random_state=0)
+    model.fit(*additive(n_samples, 2, noise=1.0))
+    assert model.model_.card["folds"]["n_folds"] == folds.n_folds
+
+
+def test_what_one_row_leaves_to_be_chosen_is_refused():
+    with pytest.raises(DataError, match=r"n_samples=1: .* give one number"):
+        RFFRidge().fit([[1.0]], [1.0])
+    with pytest.raises(DataError, match="n_samples=1: "):
+        plain_ridge(n_components=[8, 16]).fit([[1.0]], [1.0])
+    with pytest.raises(DataError, match="n_samples=1: "):
+        plain_ridge(n_components=8, alpha="auto").fit([[1.0]], [1.0])
+
+
+@pytest.mark.parametrize("folds", [TimeFolds(2), TimeFolds(3), GroupFolds(2)])
+def test_one_split_is_enough_to_choose_by(folds):
+    X, y = additive(250, 2)
+    dataset = GroupedDataset(ArrayDataset(X, y), as_column(np.arange(250) % 7, name="groups"))
+    options = RidgeOptions(n_components=16, features="fourier", cv=folds)
+    rows = automatic.fit(dataset, options, engine=ENGINE).model.card["candidates"]
+    assert len(rows) > 10
+    assert json.dumps(rows)
+
+
+# -- memory --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("limit", "n_folds", "alpha", "said"),
+    [
+        (6, 5, "cv", ""),
+        (3, 3, "cv", "taking 3"),
+        (2, 2, "cv", "taking 2"),
+        (1, None, "press", "leave-one-out"),
+    ],
+)
+def test_where_memory_does_not_hold_five_folds_fewer_are_taken(
+    limit, n_folds, alpha, said, monkeypatch, caplog
+):
+    dataset = ArrayDataset(*additive(600, 3))
+    size = {n: plan_for(dataset, n) for n in (1, 2, 3, 5)}
+    fits = max((one for n, one in size.items() if n <= limit), key=lambda one: one.peak_bytes)
+    monkeypatch.setattr(pipeline, "available_memory", lambda: fits.peak_bytes)
+    with caplog.at_level(logging.WARNING, "rff_dist"):
+        model = automatic.fit(dataset, RidgeOptions(**FIXED), engine=ENGINE).model
+    assert (model.card["folds"]["n_folds"] if n_folds else None) == n_folds
+    assert model.card["chosen_by"] == alpha == model.card["estimate"]["by"]
+    assert said in caplog.text
+    assert bool(said) == bool(caplog.text)
+    # what was asked for by name is kept, or refused
+    if limit < 5:
+        for asked in ({"cv": 5}, {"conformal": True, "cv": 5}):
+            with pytest.raises(PlanError):
+                automatic.fit(dataset, RidgeOptions(**FIXED, **asked), engine=ENGINE)
+
+
+FIXED = {"kernel": "gaussian", "length_scale": 1.0, "features": "fourier", "n_components": 1024}
+
+
+def plan_for(dataset, n_folds) -> Plan:
+    return pipeline.check_plan(
+        dataset, 1024, engine=ENGINE, alpha="auto", features="fourier", n_folds=n_folds
+    )
+
+
+@pytest.mark.parametrize(
+    ("n_samples", "expected"), [(1, 256), (256, 256), (257, 512), (1025, 2048), (10**9, 2048)]
+)
+def test_components_are_as_many_as_rows_up_to_2048(n_samples, expected):
+    assert pipeline.automatic_components(n_samples, lambda wanted: None) == expected
+
+
+def test_components_are_halved_where_memory_does_not_do_but_not_below_256():
+    def fits(limit):
+        def check(wanted):
+            if wanted > limit:
+                raise PlanError("too much")
+
+        return check
+
+    assert pipeline.automatic_components(5000, fits(600)) == 512
+    with pytest.raises(PlanError):
+        pipeline.automatic_components(5000, fits(100))
+
+
+# -- warnings ------------------------------------------------------------------------------------------
+
+
+def test_alpha_at_the_lower_end_is_warned_of():
+    X, y = additive(200, 2, noise=0.0)
+    with pytest.warns(
+        UserWarning, match=r"alpha=0.1 was chosen by cv, but it is the smallest that was tried"
+    ):
+        plain_ridge(n_components=64, length_scale=1.0, alpha=[0.1, 10.0], random_state=0).fit(X, y)
+
+
+@pytest.mark.parametrize("alpha", ["gcv", "cv"])
+def test_interpolated_rows_are_warned_of(alpha):
+    # nothing says no to following each row: there is no noise, there are far more components than rows, and
+    # functions that are as rough as the kernel's say little between the rows
+    X = np.random.default_rng(0).uniform(-1, 1, (40, 1))
+    with pytest.warns(UserWarning, match="degrees of freedom as rows"):
+        plain_ridge("matern:nu=0.5", n_components=1024, alpha=alpha, random_state=0).fit(
+            X, np.sin(8 * X[:, 0])
+        )
+
+
+def test_coefficients_that_cancel_at_the_rows_are_warned_of_since_predictions_beyond_them_are_wild():
+    X, y = additive(300, 2, noise=0.5)
+    with pytest.warns(UserWarning, match="cancel one another"):
+        model = plain_ridge(n_components=64, alpha="gcv", random_state=0).fit(X, y)
+    assert np.abs(model.predict(3.0 * X)).max() > 100.0 * np.abs(y).max()
+
+
+def test_folds_that_differ_much_are_warned_of():
+    X, y = additive(60, 2, noise=0.1)
+    y[7] = 300.0
+    with pytest.warns(UserWarning, match="so much do folds differ"):
+        plain_ridge(n_components=16, alpha="auto", random_state=0).fit(X, y)
+
+
+@pytest.mark.parametrize("alpha", ["evidence", "cv", "cv-1se"])
+def test_noisy_targets_are_warned_of_by_nothing(alpha):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        plain_ridge(n_components=64, alpha=alpha, random_state=0).fit(*additive(300, 2, noise=0.5))
+
+
+def test_a_given_alpha_is_warned_of_by_nothing():
+    X, y = additive(60, 1, noise=0.0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        plain_ridge(n_components=256, length_scale=0.3, alpha=1e-6, random_state=0).fit(X, y)
+
+
+# -- scikit-learn's face -------------------------------------------------------------------------------
+
+
+def test_the_estimator_s_defaults_are_the_choice_of_the_folds():
+    X, y = additive(120, 2)
+    model = RFFRidge(n_components=32, random_state=0).fit(X, y)
+    expected = automatic.fit(
+        ArrayDataset(X, y), RidgeOptions(n_components=32, design="orthogonal"), engine=ENGINE
+    ).model
+    assert model.model_.card["candidates"] == expected.card["candidates"]
+    np.testing.assert_array_equal(model.coef_, expected.coefficients[:, 0])
+    assert (
+        isinstance(pipeline.kernel_of(model.feature_map_), Gaussian | Matern | Linear)
+        or model.score(X, y) > 0.5
+    )

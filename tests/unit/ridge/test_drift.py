@@ -1,0 +1,278 @@
+"""Drift checks: their parts against oracles, false alarms without drift, and shifts that must be found."""
+
+import functools
+from operator import add
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from rff_dist.data.blocks import Block, Rows
+from rff_dist.data.memory import ArrayDataset
+from rff_dist.errors import InvalidParameterError, StatisticsError
+from rff_dist.features.draw import draw_feature_map
+from rff_dist.kernels.stationary import Gaussian
+from rff_dist.numerics.cholesky import solve_cholesky
+from rff_dist.ridge.drift import (
+    Batch,
+    BatchState,
+    _tail,
+    column_shifts,
+    embedding_drift,
+    judge_drift,
+    measure_batch,
+    measure_errors,
+)
+from rff_dist.ridge.linear_model import LinearModel
+from rff_dist.statistics import passes
+from rff_dist.statistics.accumulate import Accumulation, accumulate_rows
+from rff_dist.statistics.moments import ColumnMoments, measure_moments
+
+N_FEATURES = 10
+
+
+def rows_of(X, y=None, weights=None):
+    return Rows(Block(0, 0, len(X)), X, None if y is None else y.reshape(len(X), -1), weights)
+
+
+def moments_of(X, weights=None, pivot=None):
+    return ColumnMoments.of(measure_moments(rows_of(X, weights=weights), X[0] if pivot is None else pivot))
+
+
+@functools.cache
+def features(n_components=32):
+    return draw_feature_map(Gaussian(4.0), n_features=N_FEATURES, n_components=n_components, random_state=0)
+
+
+def statistics_of(X, y, weights=None, **options):
+    feature_map = features()
+    spec = passes.statistics_spec(ArrayDataset(X, y, weights), feature_map, **options)
+    return accumulate_rows(rows_of(X, y, weights), Accumulation(feature_map, spec))
+
+
+def draw(rng, n_samples, shift=0.0, noise=0.3):
+    X = rng.standard_normal((n_samples, N_FEATURES))
+    X[:, 3] += shift
+    return X, X[:, 0] + noise * rng.standard_normal(n_samples)
+
+
+def judge(held, new):
+    """Judge new rows as an update does: a fifth of the old ones are held out."""
+    (X, y), (X_new, y_new) = held, new
+    cut = 4 * len(X) // 5
+
+    def model_of(statistics):
+        solution = solve_cholesky(statistics.normal_equations(), np.asarray(1.0))
+        return LinearModel(features(), solution.coefficients, solution.intercept)
+
+    rest, part = statistics_of(X[:cut], y[:cut]), statistics_of(X[cut:], y[cut:])
+    return judge_drift(
+        rest + part,
+        statistics_of(X_new, y_new),
+        held_columns=moments_of(X),
+        new_columns=moments_of(X_new),
+        held_errors=measure_errors(rows_of(X[cut:], y[cut:]), model_of(rest)),
+        new_errors=measure_errors(rows_of(X_new, y_new), model_of(rest + part)),
+    )
+
+
+# -- the figures that are promised ---------------------------------------------------------------------
+
+
+def test_five_per_cent_of_200_batches_without_drift_raise_an_alarm():
+    """5 % ± 2 %; the standard deviation of 200 draws is 1.5 %."""
+    rng = np.random.default_rng(0)
+    alarms = [judge(draw(rng, 1500), draw(rng, 500)).drifted for _ in range(200)]
+    assert 0.03 <= np.mean(alarms) <= 0.07
+
+
+def test_a_shift_of_a_fifth_of_a_deviation_in_one_of_ten_columns_is_found():
+    rng = np.random.default_rng(1)
+    found = [judge(draw(rng, 5000), draw(rng, 5000, shift=0.2)) for _ in range(20)]
+    assert np.mean([drift.drifted for drift in found]) >= 0.9
+    assert all(drift.columns()[0]["column"] == 3 for drift in found if drift.drifted)
+
+
+# -- the mean embedding --------------------------------------------------------------------------------
+
+
+def test_the_distance_is_that_of_the_means_of_explicit_features():
+    rng = np.random.default_rng(0)
+    (X, y), (X_new, y_new) = draw(rng, 300), draw(rng, 100, shift=0.5)
+    distance, _ = embedding_drift(statistics_of(X, y), statistics_of(X_new, y_new))
+    Z, Z_new = features().transform(X), features().transform(X_new)
+    expected = np.sum((Z.mean(axis=0) - Z_new.mean(axis=0)) ** 2)
+    assert distance == pytest.approx(expected, rel=1e-9)  # sums are rounded to 2**-39
+
+
+def test_the_mean_embedding_alone_alarms_as_often_as_its_level_says():
+    rng = np.random.default_rng(2)
+    p_values = [
+        embedding_drift(statistics_of(*draw(rng, 600)), statistics_of(*draw(rng, 200)))[1] for _ in range(200)
+    ]
+    assert stats.kstest(p_values, "uniform").pvalue > 0.01
+
+
+@pytest.mark.parametrize("eigenvalues", [[1.0], [1.0, 1.0, 1.0], 0.7 ** np.arange(30), [5.0] + [0.1] * 60])
+def test_the_tail_of_weighted_chi_squares_is_that_of_a_simulation(eigenvalues):
+    weights = np.asarray(eigenvalues)
+    draws = np.random.default_rng(0).chisquare(1, (100_000, len(weights))) @ weights
+    traces = tuple(float(np.sum(weights**k)) for k in (1, 2, 3))
+    for level in (0.1, 0.05, 0.0167, 0.005):
+        quantile = np.quantile(draws, 1 - level)
+        # three cumulants agree; what is left is below a tenth of the level, and the draws add a twentieth
+        assert _tail(quantile, traces) == pytest.approx(level, rel=0.15)
+
+
+def test_constant_features_drift_if_and_only_if_they_change():
+    assert _tail(0.0, (0.0, 0.0, 0.0)) == 1.0
+    assert _tail(0.1, (0.0, 0.0, 0.0)) == 0.0
+
+
+def test_precision_weights_raise_no_more_alarms_than_rows_that_count_alike():
+    rng = np.random.default_rng(3)
+
+    def weighted(n_samples):
+        return statistics_of(*draw(rng, n_samples), rng.random(n_samples))
+
+    p_values = [embedding_drift(weighted(600), weighted(200))[1] for _ in range(100)]
+    assert np.mean(np.array(p_values) < 0.05) <= 0.05 + 2 * 0.022
+
+
+def test_no_rows_cannot_be_compared():
+    statistics = statistics_of(*draw(np.random.default_rng(0), 10))
+    with pytest.raises(StatisticsError, match="new rows have no weight"):
+        embedding_drift(statistics, statistics - statistics)
+
+
+# -- columns -------------------------------------------------------------------------------------------
+
+
+def test_central_moments_are_those_of_scipy():
+    X = np.random.default_rng(0).gamma(2.0, size=(500, 3)) * [1.0, 1e3, 1e-6] + [0.0, 1e4, 1.0]
+    found = moments_of(X)
+    np.testing.assert_allclose(found.mean, X.mean(axis=0), rtol=1e-12)
+    for order, values in zip((2, 3, 4), found.central, strict=True):
+        # 1 ± 1e-6 has ten digits of its deviations left, of which the fourth power loses some
+        np.testing.assert_allclose(values, stats.moment(X, order, axis=0), rtol=1e-6)
+
+
+@settings(max_examples=50)
+@given(st.lists(st.integers(1, 40), min_size=2, max_size=4), st.integers(0, 2**32 - 1))
+def test_moments_of_parts_add_up_to_those_of_all_rows(sizes, seed):
+    rng = np.random.default_rng(seed)
+    X = rng.gamma(2.0, size=(sum(sizes), 2)) + np.array([0.0, 100.0])
+    weights = rng.random(len(X)) + 0.1
+    ends = np.cumsum(sizes)[:-1]
+    parts = [moments_of(x, w) for x, w in zip(np.split(X, ends), np.split(weights, ends), strict=True)]
+    found, whole = functools.reduce(add, parts), moments_of(X, weights)
+    np.testing.assert_allclose(found.mean, whole.mean, rtol=1e-12)
+    scale = whole.second
+    for power, (a, b) in zip((1, 1.5, 2), zip(found.central, whole.central, strict=True), strict=True):
+        np.testing.assert_allclose(a / scale**power, b / scale**power, rtol=1e-6, atol=1e-6)
+    again = ColumnMoments.from_arrays(found.to_arrays())
+    assert all(np.array_equal(a, b) for a, b in zip(again.central, found.central, strict=True))
+    assert (again.n_samples, again.weight) == (found.n_samples, found.weight)
+
+
+def test_a_column_with_other_spread_is_found_and_its_mean_is_not_blamed():
+    rng = np.random.default_rng(0)
+    X, X_new = rng.standard_normal((4000, 3)), rng.standard_normal((1000, 3)) * [1.0, 1.3, 1.0]
+    shifts = column_shifts(moments_of(X), moments_of(X_new))
+    assert shifts.order[0] == 1
+    assert shifts.p_value < 1e-6
+    assert shifts.p_values[1, 0] > 0.01 > shifts.p_values[1, 1]
+    assert shifts.spread[1] == pytest.approx(1.3, rel=0.1)
+
+
+@pytest.mark.parametrize("heavy", [False, True], ids=["log-normal", "rare"])
+def test_skewed_columns_and_rare_values_raise_no_more_alarms(heavy):
+    rng = np.random.default_rng(5)
+
+    def batch(n_samples):
+        if heavy:
+            return (rng.random((n_samples, 6)) < [1e-4, 1e-3, 0.01, 0.1, 0.5, 0.999]).astype(float)
+        return np.exp(rng.standard_normal((n_samples, 6)))
+
+    alarms = [
+        column_shifts(moments_of(batch(5000)), moments_of(batch(500))).p_value < 0.05 for _ in range(200)
+    ]
+    assert np.mean(alarms) <= 0.07
+
+
+def test_a_constant_column_that_changes_is_found_and_one_that_stays_is_not():
+    X = np.column_stack([np.full(100, 0.1), np.full(100, 7.0)])
+    same = column_shifts(moments_of(X), moments_of(X[:30]))
+    assert same.p_value == 1.0
+    assert same.mean.tolist() == [0.0, 0.0]
+    changed = column_shifts(moments_of(X), moments_of(X[:30] + np.array([0.0, 0.5])))
+    assert changed.p_value == 0.0
+    assert changed.order[0] == 1
+    assert np.isinf(changed.mean[1])
+
+
+# -- errors --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
+def test_the_variance_of_a_mean_squared_error_is_that_of_its_terms(weighted):
+    rng = np.random.default_rng(0)
+    X, y = draw(rng, 400)
+    weights = rng.random(400) if weighted else np.ones(400)
+    model = LinearModel(features(), np.zeros((features().n_components, 1)), np.zeros(1))
+    parts = [rows_of(X[i : i + 100], y[i : i + 100], weights[i : i + 100]) for i in range(0, 400, 100)]
+    found = functools.reduce(add, [measure_errors(part, model) for part in parts])
+    mean = np.average(y**2, weights=weights)
+    expected = np.sum((weights * (y**2 - mean)) ** 2) / weights.sum() ** 2
+    assert found.variance[0] == pytest.approx(expected, rel=1e-9)
+
+
+def test_larger_errors_raise_the_alarm_and_smaller_ones_do_not():
+    rng = np.random.default_rng(0)
+    held = draw(rng, 2000)
+    worse = judge(held, draw(rng, 500, noise=0.6))
+    assert worse.parts == ["errors"]
+    assert worse.error_ratios[0] > 1.5
+    better = judge(held, draw(rng, 500, noise=0.1))
+    assert "errors" not in better.parts
+    assert better.p_values["errors"] == 1.0
+
+
+def test_absurd_targets_are_a_large_error_and_no_failure():
+    X, y = draw(np.random.default_rng(0), 200)
+    drift = judge((X, y), (X[:50], np.full(50, 1e60)))
+    assert "errors" in drift.parts
+
+
+def test_a_pass_over_a_batch_is_both_measurements_in_one():
+    X, y = draw(np.random.default_rng(0), 100)
+    model = LinearModel(features(), np.zeros((features().n_components, 1)), np.zeros(1))
+    state = BatchState(model, np.zeros(N_FEATURES + 1))
+    parts = [measure_batch(rows_of(X[i : i + 50], y[i : i + 50]), state) for i in (0, 50)]
+    found: Batch = parts[0] + parts[1]
+    assert found.errors.errors.n_samples == found.moments.n_samples == 100
+    assert state.digest() == features().digest()
+    np.testing.assert_allclose(ColumnMoments.of(found.moments).mean, X.mean(axis=0), atol=1e-12)
+
+
+# -- all of it -----------------------------------------------------------------------------------------
+
+
+def test_the_level_is_shared_by_the_parts_and_columns_are_left_out_where_they_are_unknown():
+    rng = np.random.default_rng(0)
+    (X, y), (X_new, y_new) = draw(rng, 300), draw(rng, 100)
+    model = LinearModel(features(), np.zeros((features().n_components, 1)), np.zeros(1))
+    parts = {
+        "held_errors": measure_errors(rows_of(X, y), model),
+        "new_errors": measure_errors(rows_of(X_new, y_new), model),
+        "new_columns": moments_of(X_new),
+    }
+    sums = statistics_of(X, y), statistics_of(X_new, y_new)
+    drift = judge_drift(*sums, held_columns=None, **parts)
+    assert sorted(drift.p_values) == ["embedding", "errors"]
+    assert drift.p_value == pytest.approx(min(1.0, 2 * min(drift.p_values.values())))
+    assert drift.columns() == []
+    with pytest.raises(InvalidParameterError, match=r"in \(0, 1\)"):
+        judge_drift(*sums, held_columns=None, level=0.0, **parts)

@@ -1,0 +1,583 @@
+import logging
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import zarr
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy.spatial.distance import pdist
+from sklearn.linear_model import Ridge
+from sklearn.metrics import mean_absolute_error, mean_squared_error, r2_score
+from sklearn.model_selection import LeaveOneOut, cross_val_predict
+
+from rff_dist import (
+    Cauchy,
+    Gaussian,
+    Laplacian,
+    Linear,
+    Matern,
+    SerialEngine,
+    draw_feature_map,
+    write_dataset,
+)
+from rff_dist.data.blocks import Block, Rows
+from rff_dist.data.memory import ArrayDataset
+from rff_dist.errors import (
+    DataError,
+    InvalidParameterError,
+    OutputExistsError,
+    PlanError,
+    SolveError,
+    StatisticsError,
+    StorageError,
+)
+from rff_dist.features import for_dataset, median_heuristic
+from rff_dist.features.fourier import FourierFeatureMap
+from rff_dist.ridge import fit as pipeline
+from rff_dist.ridge import predict as prediction
+from rff_dist.statistics import inspection, passes
+from rff_dist.statistics.ridge_statistics import RidgeStatistics
+from tests.plain import plain_ridge
+
+ENGINE = SerialEngine(n_threads=1)
+
+
+def draw_dataset(n_samples=300, n_features=3, n_targets=None, *, weighted=False, seed=0):
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n_samples, n_features)) * 3.0 + 1.0
+    Y = np.sin(X[:, :1]) + X @ rng.normal(size=(n_features, n_targets or 1)) + 0.1
+    return ArrayDataset(
+        X, Y[:, 0] if n_targets is None else Y, rng.random(n_samples) * 5 if weighted else None
+    )
+
+
+@pytest.fixture(scope="module")
+def dataset():
+    return draw_dataset()
+
+
+@pytest.fixture(scope="module")
+def model(dataset):
+    return pipeline.fit(dataset, Gaussian(), engine=ENGINE, n_components=32, alpha=0.1)[0]
+
+
+# -- inspect -------------------------------------------------------------------------------------------
+
+
+@given(
+    n_samples=st.integers(1, 60),
+    offset=st.sampled_from([0.0, 1e3, 1.7e9, -1e12]),
+    weighted=st.booleans(),
+    seed=st.integers(0, 1000),
+)
+def test_moments_are_those_of_the_columns_however_far_from_zero(n_samples, offset, weighted, seed):
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n_samples, 3)) * [1.0, 0.01, 30.0] + offset
+    y = rng.normal(size=n_samples)
+    weights = rng.random(n_samples) + 0.1 if weighted else None
+    moments = inspection.inspect(ArrayDataset(X, y, weights), engine=ENGINE)
+    columns = np.column_stack([X, y])
+    means = np.average(columns, axis=0, weights=weights)
+    deviations = np.sqrt(np.average((columns - means) ** 2, axis=0, weights=weights))
+    assert moments.n_samples == n_samples
+    assert_allclose(moments.means, means, rtol=1e-15, atol=1e-12)
+    # what float64 holds of the values themselves, which is 1e-4 at 1e12
+    assert_allclose(moments.standard_deviations, deviations, rtol=1e-7, atol=1e-13 * abs(offset) + 1e-12)
+
+
+def test_moments_of_several_blocks_are_those_of_one():
+    dataset = draw_dataset(40_000)
+    assert len(inspection.blocks_of(dataset)) > 1
+    moments = inspection.inspect(dataset, engine=ENGINE)
+    assert_allclose(moments.means[:3], dataset.X.mean(axis=0), rtol=1e-13)
+    assert_allclose(moments.standard_deviations[:3], dataset.X.std(axis=0), rtol=1e-13)
+
+
+def test_constant_columns_are_shifted_but_not_scaled():
+    X = np.column_stack([np.full(50, 0.1), np.arange(50.0), np.full(50, 1e9)])
+    standardizer = inspection.standardizer_from(inspection.inspect(ArrayDataset(X, X[:, 1]), engine=ENGINE))
+    standardized = standardizer(X)
+    assert_array_equal(standardizer.scale[[0, 2]], [1.0, 1.0])
+    assert_allclose(standardized[:, [0, 2]], 0.0, atol=1e-15)
+    assert_allclose(standardized[:, 1].std(), 1.0)
+
+
+def test_weights_of_zero_take_a_row_out_of_the_moments():
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(60, 2)), rng.normal(size=60)
+    weights = (np.arange(60) < 40).astype(float)
+    part = inspection.inspect(ArrayDataset(X, y, weights), engine=ENGINE)
+    alone = inspection.inspect(ArrayDataset(X[:40], y[:40]), engine=ENGINE)
+    assert_allclose(part.means, alone.means, rtol=1e-14)
+    assert_allclose(part.standard_deviations, alone.standard_deviations, rtol=1e-13)
+
+
+@pytest.mark.parametrize(
+    ("largest", "exponent"), [(1.0, 0), (0.5, -1), (0.51, 0), (2.0, 1), (2.0001, 2), (1e-6, -19), (1e6, 20)]
+)
+def test_the_grid_of_weights_is_the_least_power_of_two_that_none_exceeds(largest, exponent):
+    weights = np.array([largest / 3, largest, 0.0])
+    moments = inspection.inspect(ArrayDataset(np.eye(3), np.ones(3), weights), engine=ENGINE)
+    assert passes.weight_grid(moments)["weight_exponent"] == exponent
+
+
+def test_what_weights_mean_is_said_and_not_guessed():
+    moments = inspection.inspect(
+        ArrayDataset(np.eye(3), np.ones(3), np.array([0.0, 1.0, 7.0])), engine=ENGINE
+    )
+    assert not passes.weight_grid(moments)["frequency_weights"]
+    assert passes.weight_grid(moments, "frequency")["frequency_weights"]
+    with pytest.raises(InvalidParameterError, match="`sample_weight_kind` is 'counts'"):
+        passes.weight_grid(moments, "counts")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"X": np.nan}, r"Input X contains NaN: row 17_003, column 1"),
+        ({"X": np.inf}, r"Input X contains infinity: row 17_003, column 1"),
+        ({"y": np.nan}, r"Input y contains NaN: row 17_003"),
+        ({"sample_weight": np.inf}, r"Input sample_weight contains infinity: row 17_003"),
+        ({"sample_weight": -2.0}, r"sample_weight is -2.0 in row 17_003; weights must not be negative"),
+    ],
+    ids=str,
+)
+def test_a_bad_value_is_named_by_its_row_in_the_data(change, message):
+    dataset = draw_dataset(20_000, weighted=True)
+    ((name, value),) = change.items()
+    values = getattr(dataset, name).copy()
+    values[(17_003, 1) if name == "X" else 17_003] = value
+    with pytest.raises(DataError, match=message):
+        inspection.inspect(replace(dataset, **{name: values}), engine=ENGINE)
+
+
+# -- the median heuristic ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("kernel", "metric"), [(Gaussian(), "euclidean"), (Laplacian(), "cityblock")])
+def test_the_median_heuristic_is_the_median_distance_in_the_kernels_metric(dataset, kernel, metric):
+    found = median_heuristic.median_length_scale(dataset, kernel, standardizer=None, seed=0)
+    assert found == pytest.approx(np.median(pdist(dataset.X, metric)), rel=1e-12)
+
+
+def test_each_part_without_a_length_scale_gets_the_median_in_its_own_columns_and_metric(dataset):
+    kernel = Gaussian().on([0, 1]) * Laplacian().on([2]) + 0.5 * Matern(2.0) + Linear() + Matern(nu=2.5)
+    found = for_dataset.resolve_kernel(
+        dataset, kernel, length_scale="auto", standardizer=None, ranges=None, seed=0
+    )
+    near, far, whole = (
+        np.median(pdist(points, metric))
+        for points, metric in (
+            (dataset.X[:, :2], "euclidean"),
+            (dataset.X[:, 2:], "cityblock"),
+            (dataset.X, "euclidean"),
+        )
+    )
+    expected = (
+        Gaussian(near).on([0, 1]) * Laplacian(far).on([2])
+        + 0.5 * Matern(2.0)
+        + Linear()
+        + Matern(whole, nu=2.5)
+    )
+    rows = dataset.X[:50]
+    assert_allclose(found(rows), expected(rows), rtol=1e-12)  # the rows are sorted before they are compared
+
+
+def test_a_kernel_object_without_a_length_scale_fits_as_its_name_does(dataset):
+    def fit(kernel, **length_scale):
+        ridge = plain_ridge(kernel, n_components=16, random_state=0, **length_scale)
+        return ridge.fit(dataset.X, dataset.y)
+
+    named = fit("matern:nu=2.5")
+    assert fit(Matern(nu=2.5)).length_scale_ == named.length_scale_ > 2
+    assert fit(Matern(1.0, nu=2.5)).length_scale_ == 1.0
+    assert fit(Matern(nu=2.5), length_scale=2.0).length_scale_ == 2.0
+    text = fit("gaussian + 0.1 * linear")
+    assert pipeline.kernel_of(text.feature_map_) == Gaussian(named.length_scale_) + 0.1 * Linear()
+    for own, message in ((Matern(1.0), "which has its own"), (Gaussian(1.0) + Linear(), "no part without")):
+        with pytest.raises(InvalidParameterError, match=message):
+            fit(own, length_scale=2.0)
+
+
+def test_the_median_heuristic_samples_many_rows_by_the_seed():
+    dataset = draw_dataset(5_000)
+    exact = np.median(pdist(dataset.X[:3000]))
+    first, again, other = (
+        median_heuristic.median_length_scale(dataset, Gaussian(), standardizer=None, seed=seed)
+        for seed in (0, 0, 1)
+    )
+    assert first == again != other
+    assert first == pytest.approx(exact, rel=0.1)
+
+
+def test_repeated_rows_and_rows_of_no_weight_do_not_change_the_median(dataset):
+    def found(X, weights=None):
+        data = ArrayDataset(X, np.ones(len(X)), weights)
+        return median_heuristic.median_length_scale(data, Gaussian(), standardizer=None, seed=0)
+
+    expected = found(dataset.X)
+    assert found(np.repeat(dataset.X, 3, axis=0)) == expected
+    far = np.vstack([dataset.X, dataset.X + 1e6])
+    assert found(far, np.repeat([1.0, 0.0], len(dataset.X))) == expected
+
+
+def test_equal_rows_give_a_length_scale_of_1_and_say_so(caplog):
+    data = ArrayDataset(np.full((20, 2), 3.0), np.ones(20))
+    with caplog.at_level(logging.WARNING, logger="rff_dist"):
+        assert median_heuristic.median_length_scale(data, Gaussian(), standardizer=None, seed=0) == 1.0
+    assert "all sampled rows are equal" in caplog.text
+
+
+# -- accumulate ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("weighted", [False, True], ids=["no weights", "weights"])
+@pytest.mark.parametrize("n_targets", [None, 2], ids=["vector", "two columns"])
+def test_statistics_are_the_products_of_explicit_features(weighted, n_targets):
+    dataset = draw_dataset(5_000, n_targets=n_targets, weighted=weighted)
+    feature_map = draw_feature_map(Gaussian(3.0), n_features=3, n_components=24)
+    statistics = passes.accumulate(dataset, feature_map, engine=ENGINE)
+    Z = feature_map.transform(dataset.X)
+    W = dataset.sample_weight if weighted else np.ones(len(Z))
+    for found, expected in (
+        (statistics.ZtZ(), (Z.T * W) @ Z),
+        (statistics.Zty(), (Z.T * W) @ dataset.y),
+        (statistics.yty(), (dataset.y.T * W) @ dataset.y),
+        (statistics.Zt1(), Z.T @ W),
+    ):
+        assert np.shape(found) == np.shape(expected)
+        assert_allclose(found, expected, rtol=0, atol=1e-12 * np.abs(expected).max())
+    assert statistics.n_samples == 5_000
+    assert statistics.sum_of_weights == pytest.approx(W.sum(), rel=1e-14)
+
+
+class Leaky(ArrayDataset):
+    """A dataset that loses a row on the way."""
+
+    def read(self, block):
+        rows = super().read(block)
+        lost = 1 if block.index == 1 else 0
+        kept = Block(block.index, block.start + lost, block.stop)
+        return Rows(kept, rows.X[lost:], rows.y[lost:])
+
+
+def test_a_row_that_is_lost_stops_the_job_before_the_solve():
+    feature_map = draw_feature_map(Gaussian(3.0), n_features=3, n_components=8)
+    rows = draw_dataset(40_000)
+    with pytest.raises(StatisticsError, match=r"count 39_999 rows but the data have 40_000"):
+        passes.accumulate(Leaky(rows.X, rows.y), feature_map, engine=ENGINE)
+
+
+class Forgetful(SerialEngine):
+    """An engine that counts a block twice, or not at all."""
+
+    def __init__(self, change):
+        super().__init__(n_threads=1)
+        self.change = change
+
+    def map_reduce(self, function, blocks, state, *, combine, label="pass"):
+        return super().map_reduce(function, self.change(blocks), state, combine=combine, label=label)
+
+
+@pytest.mark.parametrize(
+    ("change", "counted"),
+    [(lambda blocks: blocks[:-1], "32_768"), (lambda blocks: [*blocks, blocks[0]], "56_384")],
+    ids=["a block lost", "a block twice"],
+)
+def test_an_engine_that_miscounts_blocks_is_found_out(change, counted):
+    feature_map = draw_feature_map(Gaussian(3.0), n_features=3, n_components=8)
+    with pytest.raises(StatisticsError, match=f"count {counted} rows but the data have 40_000"):
+        passes.accumulate(draw_dataset(40_000), feature_map, engine=Forgetful(change))
+
+
+def test_without_targets_the_sums_are_those_of_the_features_alone(dataset):
+    feature_map = draw_feature_map(Gaussian(3.0), n_features=3, n_components=8)
+    alone = passes.accumulate(dataset.without_targets(), feature_map, engine=ENGINE)
+    beside_y = passes.accumulate(dataset, feature_map, engine=ENGINE)
+    assert alone.spec.n_targets == 0
+    assert_array_equal(alone.ZtZ(), beside_y.ZtZ())
+    assert_array_equal(alone.Zt1(), beside_y.Zt1())
+    assert alone.Zty().shape == (8, 0)
+    other = passes.accumulate(draw_dataset(50, seed=1).without_targets(), feature_map, engine=ENGINE)
+    assert (alone + other) - other == alone
+    assert RidgeStatistics.from_arrays(*alone.to_arrays()).digest() == alone.digest()
+    with pytest.raises(StatisticsError, match="do not belong together"):
+        _ = alone + beside_y
+
+
+def test_without_targets_y_is_not_looked_at(dataset):
+    feature_map = draw_feature_map(Gaussian(3.0), n_features=3, n_components=8)
+    alone = passes.accumulate(dataset.without_targets(), feature_map, engine=ENGINE)
+    damaged = replace(dataset, y=np.full(dataset.n_samples, np.nan))
+    assert passes.accumulate(damaged, feature_map, engine=ENGINE, spec=alone.spec) == alone
+
+
+def test_training_without_targets_is_refused_wherever_it_begins(dataset):
+    without = dataset.without_targets()
+    feature_map = draw_feature_map(Gaussian(3.0), n_features=3, n_components=8)
+    with pytest.raises(DataError, match="the data have no y: training needs targets"):
+        pipeline.fit(without, Gaussian(), engine=ENGINE, n_components=8)
+    with pytest.raises(DataError, match="the data have no y: training needs targets"):
+        pipeline.fit(without, Gaussian(), engine=ENGINE, n_components=8, cv=3)
+    with pytest.raises(DataError, match="the data have no y: training needs targets"):
+        passes.statistics_spec(without, feature_map)
+    spec = passes.statistics_spec(dataset, feature_map)
+    with pytest.raises(DataError, match="the data have no y: training needs targets"):
+        passes.accumulate(without, feature_map, engine=ENGINE, spec=spec)
+    alone = passes.accumulate(without, feature_map, engine=ENGINE)
+    for alpha in (1.0, "gcv"):
+        with pytest.raises(SolveError, match="nothing to solve: moments have shape"):
+            pipeline.solve(alone, alpha=alpha)
+
+
+def test_few_rows_are_summed_on_a_finer_grid_in_blocks_that_it_holds():
+    assert passes.fraction_bits_for(2**13) > passes.fraction_bits_for(2**13 + 1)
+    dataset = draw_dataset(20_000)
+    feature_map = draw_feature_map(Gaussian(3.0), n_features=3, n_components=8)
+    spec = passes.statistics_spec(dataset, feature_map, fraction_bits=passes.fraction_bits_for(100))
+    statistics = passes.accumulate(dataset, feature_map, engine=ENGINE, spec=spec)  # rows beyond one limb
+    Z = feature_map.transform(dataset.X)
+    assert_allclose(statistics.ZtZ(), Z.T @ Z, rtol=0, atol=1e-12 * len(Z))
+
+
+def test_no_rows_are_refused():
+    with pytest.raises(DataError, match=r"Found array with 0 sample\(s\)"):
+        inspection.blocks_of(ArrayDataset(np.empty((0, 2))))
+
+
+# -- the plan of a job ---------------------------------------------------------------------------------
+
+
+def test_a_fit_that_memory_does_not_hold_is_refused_before_data_are_read(monkeypatch):
+    class Unread(ArrayDataset):
+        def read(self, block):
+            pytest.fail("data were read")
+
+    monkeypatch.setattr(pipeline, "available_memory", lambda: 600 * 2**20)
+    dataset = Unread(np.zeros((1000, 2)), np.zeros(1000))
+    with pytest.raises(PlanError, match=r"needs .* GiB \(n_components=16_384.* but has 600\.0 MiB"):
+        pipeline.fit(dataset, Gaussian(), engine=ENGINE, n_components=16_384)
+
+
+def test_a_cluster_without_workers_yet_can_be_planned_for(dataset):
+    class Waiting(SerialEngine):
+        n_workers = 0
+
+    assert pipeline.check_plan(dataset, 32, engine=Waiting()).n_workers == 1
+
+
+# -- solve and refit -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("alpha", [-1.0, np.nan, np.inf, "best", [], [[1.0]], [1.0, -1.0], None, True, 1j])
+def test_a_bad_alpha_is_refused(model, alpha):
+    with pytest.raises(InvalidParameterError, match=r"`alpha` is .*; expected 'auto', 'gcv', 'evidence'"):
+        pipeline.solve(model.statistics, alpha=alpha)
+
+
+def test_refitting_without_change_changes_no_bit(model):
+    again = pipeline.refit(model, model.statistics, alpha=0.1)
+    assert again.digest() == model.digest()
+    other = pipeline.refit(model, model.statistics, alpha=0.2, fit_intercept=False)
+    assert other.alpha == 0.2
+    assert_array_equal(other.intercept, [0.0])
+
+
+# -- evaluate ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("weighted", [False, True], ids=["no weights", "weights"])
+def test_errors_are_those_of_scikit_learn(weighted):
+    train = draw_dataset(300, n_targets=2)
+    test = draw_dataset(20_000, n_targets=2, weighted=weighted, seed=1)
+    model, _ = pipeline.fit(train, Gaussian(), engine=ENGINE, n_components=32, alpha=0.1)
+    errors = prediction.evaluate(test, model, engine=ENGINE)
+    predicted = prediction.predict_in_memory(test, model, engine=ENGINE)
+    options = {"multioutput": "raw_values", "sample_weight": test.sample_weight}
+    assert errors.n_samples == 20_000
+    assert_allclose(errors.mean_squared_error, mean_squared_error(test.y, predicted, **options), rtol=1e-12)
+    assert_allclose(errors.mean_absolute_error, mean_absolute_error(test.y, predicted, **options), rtol=1e-12)
+    assert_allclose(errors.r2, r2_score(test.y, predicted, **options), rtol=1e-10)
+    assert_allclose(errors.largest, np.abs(test.y - predicted).max(axis=0), rtol=1e-12)
+    bias = np.average(test.y - predicted, axis=0, weights=test.sample_weight)
+    assert_allclose(errors.bias, bias, rtol=1e-10)
+
+
+def test_r2_of_a_constant_target_is_not_a_number(model):
+    errors = prediction.evaluate(ArrayDataset(np.eye(3), np.ones(3)), model, engine=ENGINE)
+    assert np.isnan(errors.r2).all()
+
+
+def test_evaluation_needs_the_models_columns_and_targets(dataset, model):
+    with pytest.raises(DataError, match="X has 2 features, but the model is expecting 3 features"):
+        prediction.evaluate(ArrayDataset(dataset.X[:, :2], dataset.y), model, engine=ENGINE)
+    with pytest.raises(DataError, match="y has 0 targets, but the model predicts 1"):
+        prediction.evaluate(ArrayDataset(dataset.X), model, engine=ENGINE)
+
+
+# -- predict -------------------------------------------------------------------------------------------
+
+
+def test_predictions_are_features_times_coefficients(dataset, model):
+    Z = model.feature_map.transform(dataset.X)
+    expected = Z @ model.coefficients[:, 0] + model.intercept[0]
+    assert_allclose(prediction.predict_in_memory(dataset, model, engine=ENGINE), expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("n_targets", [None, 2], ids=["vector", "two columns"])
+def test_predictions_in_zarr_are_those_in_memory_to_the_bit(tmp_path, n_targets):
+    data = draw_dataset(40_000, n_targets=n_targets)
+    model, _ = pipeline.fit(data, Gaussian(), engine=ENGINE, n_components=16, alpha=0.1)
+    url = tmp_path / "predictions.zarr"
+    assert prediction.predict(data, model, url, engine=ENGINE) == 40_000
+    written = np.asarray(zarr.open_group(url, mode="r")["predictions"])
+    assert_array_equal(written, prediction.predict_in_memory(data, model, engine=ENGINE))
+    with pytest.raises(OutputExistsError):
+        prediction.predict(data, model, url, engine=ENGINE)
+    assert prediction.predict(data, model, url, engine=ENGINE, overwrite=True) == 40_000
+
+
+def test_a_prediction_that_fails_leaves_nothing(tmp_path, model):
+    X = np.ones((20_000, 3))
+    X[19_999, 1] = np.nan
+    with pytest.raises(DataError, match="row 19_999, column 1"):
+        prediction.predict(ArrayDataset(X), model, tmp_path / "out.zarr", engine=ENGINE)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_predictions_are_not_written_into_their_input(tmp_path, dataset, model):
+    stored = write_dataset(tmp_path / "data.zarr", dataset.X, dataset.y)
+    with pytest.raises(StorageError):
+        prediction.predict(stored, model, tmp_path / "data.zarr", engine=ENGINE, overwrite=True)
+    assert_array_equal(stored.read(Block(0, 0, 300)).X, dataset.X)
+
+
+def test_a_dataset_with_other_column_names_is_refused(dataset):
+    named, other = (
+        write_dataset(f"memory://columns-{name}", dataset.X, dataset.y, feature_names=list(name))
+        for name in ("abc", "abd")
+    )
+    trained, _ = pipeline.fit(named, Gaussian(), engine=ENGINE, n_components=8, alpha=0.1)
+    prediction.check_dataset(named, trained)
+    with pytest.raises(
+        DataError, match=r"columns of X are \['a', 'b', 'd'\], .* trained on \['a', 'b', 'c'\]"
+    ):
+        prediction.check_dataset(other, trained)
+
+
+# -- the whole job -------------------------------------------------------------------------------------
+
+
+@settings(max_examples=10)
+@given(n_components=st.integers(1, 40), standardize=st.booleans(), seed=st.integers(0, 2**40))
+def test_the_steps_one_by_one_give_the_model_of_fit(n_components, standardize, seed):
+    dataset = draw_dataset(200)
+    feature_kind = "phases" if n_components % 2 else "pairs"
+    model, solved = pipeline.fit(
+        dataset, Gaussian(), engine=ENGINE, n_components=n_components, map=feature_kind, alpha=0.1,
+        standardize=standardize, seed=seed,
+    )  # fmt: skip
+    standardizer = inspection.standardizer_from(inspection.inspect(dataset, engine=ENGINE))
+    feature_map = for_dataset.draw(
+        dataset, Gaussian(), length_scale="median", n_components=n_components, design="orthogonal",
+        map=feature_kind, seed=seed, standardizer=standardizer if standardize else None,
+    )  # fmt: skip
+    assert feature_map.digest() == model.feature_map.digest()
+    statistics = passes.accumulate(dataset, feature_map, engine=ENGINE, spec=model.statistics.spec)
+    assert statistics == model.statistics
+    assert_array_equal(pipeline.solve(statistics, alpha=0.1).solution.coefficients, model.coefficients)
+    assert solved.selection is None
+
+
+def test_fit_is_what_the_estimator_does(dataset, model):
+    estimator = plain_ridge(n_components=32, alpha=0.1, random_state=0).fit(dataset.X, dataset.y)
+    assert estimator.model_.digest() == model.digest()
+
+
+def test_given_frequencies_know_no_length_scale():
+    with pytest.raises(InvalidParameterError, match="made of given frequencies; it knows no length scale"):
+        pipeline.length_scale_of(FourierFeatureMap(np.ones((2, 4), np.float32)))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_features_in_memory_are_those_of_the_map_block_by_block(dtype):
+    data = draw_dataset(20_000)
+    feature_map = draw_feature_map(Gaussian(3.0), n_features=3, n_components=8)
+    Z = prediction.transform_in_memory(data, feature_map, dtype=dtype)
+    assert Z.dtype == dtype
+    assert_array_equal(Z, feature_map.transform(data.X, dtype=dtype))
+    assert len(inspection.blocks_of(data)) == 2
+
+
+# -- choice of the map -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kernel", "n_components", "expected"),
+    [
+        (Gaussian(0.1), 32, "pairs"),
+        (Cauchy(0.1), 32, "phases"),
+        (2 * Cauchy(0.1) + Linear(), 32, "phases"),
+        (Linear(), 32, "pairs"),
+        (Gaussian(0.1), 33, "phases"),  # cosines and sines need an even number
+    ],
+)
+def test_map_auto_takes_the_lower_variance_and_the_spec_says_which(kernel, n_components, expected):
+    far_apart = ArrayDataset(np.arange(300.0)[:, np.newaxis], np.zeros(300))
+    features = for_dataset.draw(
+        far_apart,
+        kernel,
+        length_scale=None,
+        n_components=n_components,
+        design="iid",
+        map="auto",
+        seed=0,
+        standardizer=None,
+    )
+    assert features.spec.map == expected
+
+
+def test_map_auto_looks_at_standardized_rows():
+    dataset = ArrayDataset(np.arange(300.0)[:, np.newaxis], np.zeros(300))
+    standardizer = inspection.standardizer_from(inspection.inspect(dataset, engine=ENGINE))
+    for applied, expected in ((None, "phases"), (standardizer, "pairs")):
+        chosen = for_dataset.choose_map(dataset, Cauchy(0.3), 32, standardizer=applied, seed=0)
+        assert chosen == expected
+
+
+def test_a_model_keeps_the_map_that_auto_chose(dataset):
+    for name in ("auto", "pairs"):
+        model, _ = pipeline.fit(dataset, Gaussian(), engine=ENGINE, n_components=32, alpha=0.1, map=name)
+        assert model.feature_map.spec.map == "pairs"
+
+
+def test_one_row_leaves_no_pairs_to_choose_a_map_by():
+    dataset = ArrayDataset(np.ones((1, 1)), np.zeros(1))
+    assert for_dataset.choose_map(dataset, Cauchy(), 4, standardizer=None, seed=0) == "pairs"
+
+
+def test_alpha_by_press_is_the_least_leave_one_out_error():
+    rng = np.random.default_rng(3)
+    X = rng.standard_normal((80, 2))
+    dataset = ArrayDataset(X, np.sin(2 * X[:, 0]) + 0.2 * rng.standard_normal(80))
+    labels = []
+    engine = SerialEngine(observers=[lambda event: labels.append((type(event).__name__, event.label))])
+    parameters = {"engine": engine, "n_components": 64, "seed": 0, "length_scale": 1.0}
+    model, solved = pipeline.fit(
+        dataset, Gaussian(), alpha="press", alphas=[1e-5, 1e-3, 1e-1, 1e1], **parameters
+    )
+    assert [label for kind, label in labels if kind == "PassStarted"] == [
+        "inspect",
+        "accumulate",
+        "leave one out",
+    ]
+    assert solved.chosen_by == "press" == model.card["chosen_by"]
+    Z = model.feature_map.transform(X)
+    errors = []
+    for alpha in (1e-5, 1e-3, 1e-1, 1e1):
+        left_out = cross_val_predict(Ridge(alpha), Z, dataset.y, cv=LeaveOneOut())
+        errors.append(np.mean((left_out - dataset.y) ** 2))
+    assert_allclose(model.selection["press_errors"][:, 0], errors, rtol=1e-8)
+    assert model.alpha == [1e-5, 1e-3, 1e-1, 1e1][int(np.argmin(errors))]

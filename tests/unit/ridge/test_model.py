@@ -1,0 +1,298 @@
+import json
+import logging
+import pickle
+import shutil
+
+import numpy as np
+import pandas as pd
+import pytest
+from numpy.testing import assert_array_equal
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+
+from rff_dist import Gaussian, Laplacian, Matern, RFFRidge, load_model, save_model
+from rff_dist.data.memory import ArrayDataset
+from rff_dist.errors import (
+    IntegrityError,
+    InvalidParameterError,
+    OutputExistsError,
+    StorageError,
+    UnsafeModelError,
+    VersionError,
+)
+from rff_dist.features.feature_map import Standardizer
+from rff_dist.features.fourier import FourierFeatureMap
+from rff_dist.frequencies.designs import Orthogonal
+from rff_dist.ridge.fit import solve
+from rff_dist.ridge.model import RidgeModel, read_model, write_model
+from rff_dist.statistics.passes import accumulate
+from rff_dist.storage.records import read_record, write_record
+from tests.plain import plain_ridge
+
+
+@pytest.fixture(scope="module")
+def rows():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(200, 3)) + 4.0
+    return X, np.sin(X[:, 0]) + X[:, 1] + 0.1 * rng.normal(size=200)
+
+
+@pytest.fixture(scope="module")
+def fitted(rows):
+    return plain_ridge(n_components=32, random_state=0).fit(*rows)
+
+
+@pytest.fixture
+def url(fitted, tmp_path):
+    save_model(fitted, tmp_path / "model")
+    return tmp_path / "model"
+
+
+def edit_document(url, change):
+    """Change a stored model's JSON; a record that is meant to stay valid gets its digest anew."""
+    path = url / "model.json"
+    document = json.loads(path.read_text())
+    change(document)
+    path.write_text(json.dumps(document))
+
+
+def edit_metadata(url, change):
+    """Store a record anew with other metadata, digests and all."""
+    record = read_record(url)
+    change(record.metadata)
+    write_record(url, kind=record.kind, metadata=record.metadata, arrays=record.arrays, overwrite=True)
+
+
+# -- there and back ------------------------------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("ignore:alpha=.* was chosen by cv, but it is the smallest")
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {},
+        {"alpha": 0.3},
+        {"n_components": 33},
+        {"kernel": Laplacian(2.0), "design": "iid"},
+        {"kernel": Matern((1.0, 2.0, 3.0), nu=2.5)},
+        {"kernel": "matern", "length_scale": 2.0, "design": Orthogonal()},
+        {"standardize": False},
+        {"fit_intercept": False},
+        {"alpha": [0.1, 1.0]},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("n_targets", [None, 1, 2], ids=["vector", "one column", "two columns"])
+def test_a_stored_model_comes_back_with_the_same_bits(rows, tmp_path, parameters, n_targets):
+    X, y = rows
+    Y = y if n_targets is None else np.column_stack([y, -2 * y + 1][:n_targets])
+    model = plain_ridge(**{"n_components": 32, "random_state": 0, **parameters}).fit(X, Y)
+    save_model(model, tmp_path / "model")
+    loaded = load_model(tmp_path / "model")
+    assert_array_equal(loaded.predict(X), model.predict(X))
+    assert_array_equal(loaded.coef_, model.coef_)
+    assert_array_equal(loaded.intercept_, model.intercept_)
+    assert np.shape(loaded.coef_) == np.shape(model.coef_)
+    assert loaded.alpha_ == model.alpha_
+    assert loaded.length_scale_ == model.length_scale_
+    assert loaded.statistics_ == model.statistics_
+    assert loaded.selection_.keys() == model.selection_.keys()
+    for name in model.selection_:
+        assert_array_equal(loaded.selection_[name], model.selection_[name])
+    assert loaded.feature_map_.digest() == model.feature_map_.digest()
+    assert loaded.feature_map_.spec == model.feature_map_.spec
+    assert loaded.model_.digest() == model.model_.digest()
+    assert loaded.model_.card == model.model_.card
+    assert loaded.n_features_in_ == 3
+    for name in ("n_components", "standardize", "fit_intercept"):
+        assert getattr(loaded, name) == getattr(model, name)
+
+
+@pytest.mark.filterwarnings("ignore:alpha=.* was chosen by cv, but it is the smallest")
+@pytest.mark.parametrize("alpha", ["auto", "gcv", 0.3, [0.1, 1.0]], ids=str)
+def test_a_loaded_model_fits_again_to_the_same_bits(rows, tmp_path, alpha):
+    # its parameters are those of the stored fit: the kernel with the width in use, the seed, the penalty
+    X, y = rows
+    model = plain_ridge("matern", n_components=32, alpha=alpha, random_state=3).fit(X, y)
+    save_model(model, tmp_path / "model")
+    again = clone(load_model(tmp_path / "model")).fit(X, y)
+    assert again.feature_map_.digest() == model.feature_map_.digest()
+    assert_array_equal(again.coef_, model.coef_)
+
+
+def test_column_names_come_back(rows, tmp_path):
+    X, y = rows
+    frame = pd.DataFrame(X, columns=["a", "b", "c"])
+    save_model(plain_ridge(n_components=32, alpha=0.1, random_state=0).fit(frame, y), tmp_path / "model")
+    loaded = load_model(tmp_path / "model")
+    assert list(loaded.feature_names_in_) == ["a", "b", "c"]
+    with pytest.raises(ValueError, match="feature names should match"):
+        loaded.predict(frame.rename(columns={"c": "d"}))
+
+
+def test_without_statistics_a_model_is_smaller_and_predicts_the_same_bits(fitted, rows, tmp_path):
+    save_model(fitted, tmp_path / "whole")
+    save_model(fitted, tmp_path / "small", statistics=False)
+    loaded = load_model(tmp_path / "small")
+    assert loaded.model_.statistics is None
+    assert_array_equal(loaded.predict(rows[0]), fitted.predict(rows[0]))
+
+    def size(folder):
+        return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+    assert size(tmp_path / "small") < size(tmp_path / "whole") - 4 * 32**2
+
+
+def test_given_frequencies_are_stored_as_they_are(rows, tmp_path):
+    X, y = rows
+    rng = np.random.default_rng(1)
+    feature_map = FourierFeatureMap(
+        rng.normal(size=(3, 8)).astype(np.float32), None, Standardizer(X.mean(axis=0), X.std(axis=0))
+    )
+    statistics = accumulate(ArrayDataset(X, y), feature_map)
+    solved = solve(statistics, alpha=0.1)
+    model = RidgeModel.from_solution(feature_map, statistics, solved.solution, {}, {})
+    write_model(model, tmp_path / "model")
+    loaded = read_model(tmp_path / "model")
+    assert loaded.feature_map.spec is None
+    assert loaded.digest() == model.digest()
+    assert_array_equal(load_model(tmp_path / "model").coef_, model.coefficients[:, 0])
+
+
+def test_the_card_tells_what_bits_depend_on(fitted):
+    card = fitted.model_.card
+    assert card["n_samples"] == 200
+    assert card["statistics_digest"] == fitted.statistics_.digest()
+    assert card["feature_map_digest"] == fitted.feature_map_.digest()
+    assert card["solver"]["status"] == "ok"
+    assert {"python", "machine", "packages", "blas"} <= set(card["environment"])
+    assert set(card["environment"]["packages"]) >= {"rff_dist", "numpy", "scipy"}
+    json.dumps(card, allow_nan=False)
+
+
+def test_a_models_digest_changes_with_anything_that_predictions_depend_on(fitted, rows):
+    X, y = rows
+    others = [
+        fitted,
+        plain_ridge(n_components=32, random_state=1).fit(X, y),
+        plain_ridge(n_components=32, random_state=0).fit(X * 2.0, y),
+        plain_ridge(n_components=32, random_state=0).fit(X, y + 1.0),
+        plain_ridge(n_components=32, random_state=0, alpha=3.0).fit(X, y),
+    ]
+    assert len({model.model_.digest() for model in others}) == 5
+
+
+# -- what is not there, or not a model -----------------------------------------------------------------
+
+
+def test_a_model_is_not_overwritten_unless_asked(fitted, url, rows):
+    other = plain_ridge(n_components=32, alpha=5.0, random_state=0).fit(*rows)
+    with pytest.raises(OutputExistsError, match="model"):
+        save_model(other, url)
+    assert load_model(url).alpha_ == fitted.alpha_
+    save_model(other, url, overwrite=True)
+    assert load_model(url).alpha_ == 5.0
+
+
+def test_only_fitted_ridge_models_are_stored(tmp_path):
+    with pytest.raises(NotFittedError, match="not fitted"):
+        save_model(RFFRidge(), tmp_path / "model")
+    with pytest.raises(InvalidParameterError, match="cannot store a Gaussian; expected a fitted RFFRidge"):
+        save_model(Gaussian(1.0), tmp_path / "model")
+    assert not (tmp_path / "model").exists()
+
+
+def test_a_missing_model_is_named(tmp_path):
+    with pytest.raises(StorageError, match="nothing is there"):
+        load_model(tmp_path / "nothing")
+
+
+class Bomb:
+    def __reduce__(self):
+        return pytest.fail, ("a pickle was loaded",)
+
+
+@pytest.mark.parametrize("name", ["model.pkl", "model.joblib", "model"])
+def test_a_pickle_is_refused_and_not_loaded(tmp_path, name):
+    (tmp_path / name).write_bytes(pickle.dumps(Bomb()))
+    with pytest.raises(UnsafeModelError, match="is a pickle"):
+        load_model(tmp_path / name)
+
+
+def test_a_pickle_among_a_models_files_is_refused(url):
+    (url / "model.pkl").write_bytes(pickle.dumps(Bomb()))
+    with pytest.raises(UnsafeModelError, match=r"model\.pkl"):
+        load_model(url)
+
+
+def test_a_record_of_another_kind_is_refused(tmp_path):
+    write_record(tmp_path / "other", kind="labels", metadata={}, arrays={})
+    with pytest.raises(StorageError, match="holds a 'labels'; expected a 'ridge model'"):
+        load_model(tmp_path / "other")
+
+
+def test_the_format_of_a_newer_release_is_refused_with_both_versions(url):
+    edit_document(url, lambda document: document.update(format_version=99, rff_dist_version="9.9.9"))
+    with pytest.raises(VersionError, match=r"format version 99, written by rff_dist 9\.9\.9"):
+        load_model(url)
+
+
+# -- damage --------------------------------------------------------------------------------------------
+
+
+def test_changed_metadata_are_noticed(url):
+    edit_document(url, lambda document: document["metadata"].update(alpha=1e6))
+    with pytest.raises(IntegrityError, match="not as it was written"):
+        load_model(url)
+
+
+@pytest.mark.parametrize(
+    "name", ["coefficients", "intercept", "features_frequencies", "input_mean", "statistics_gram_low"]
+)
+def test_a_flipped_bit_in_any_array_is_noticed(url, name):
+    (chunk, *_) = [path for path in url.glob(f"arrays-*.zarr/{name}/c/**/*") if path.is_file()]
+    content = bytearray(chunk.read_bytes())
+    content[len(content) // 3] ^= 0x10
+    chunk.write_bytes(bytes(content))
+    with pytest.raises(IntegrityError, match=name):
+        load_model(url)
+
+
+def test_a_missing_array_is_noticed(url):
+    (folder,) = url.glob("arrays-*.zarr/coefficients")
+    shutil.rmtree(folder)
+    with pytest.raises(IntegrityError, match="coefficients"):
+        load_model(url)
+
+
+@pytest.mark.parametrize("name", ["alpha", "feature_map", "card", "one_dimensional"])
+def test_a_record_that_lacks_a_field_is_named(url, name):
+    edit_metadata(url, lambda metadata: metadata.pop(name))
+    with pytest.raises(IntegrityError, match=f"lacks '{name}'"):
+        load_model(url)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda values: values.update(digest="0" * 64),
+        lambda values: values["spec"].update(seed=1),
+        lambda values: values["spec"]["kernel"].update(length_scale=123.0),
+        lambda values: values["spec"].update(design="a design of a later release"),
+    ],
+    ids=["another digest", "another seed", "another kernel", "an unknown design"],
+)
+def test_a_spec_that_draws_other_frequencies_gives_way_to_the_stored_ones(fitted, url, rows, caplog, change):
+    edit_metadata(url, lambda metadata: change(metadata["feature_map"]))
+    with caplog.at_level(logging.WARNING, logger="rff_dist"):
+        loaded = load_model(url)
+    assert "using the stored features" in caplog.text
+    assert loaded.feature_map_.spec is None
+    assert_array_equal(loaded.predict(rows[0]), fitted.predict(rows[0]))
+    with pytest.raises(InvalidParameterError, match="knows no length scale"):
+        _ = loaded.length_scale_
+
+
+def test_an_undamaged_model_loads_without_a_word(url, caplog):
+    load_model(url)
+    assert not caplog.records

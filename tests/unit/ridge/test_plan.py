@@ -1,0 +1,280 @@
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rff_dist import SerialEngine
+from rff_dist.data.cut import MAX_BLOCK_BYTES, MAX_BLOCK_ROWS, plan_blocks
+from rff_dist.data.memory import ArrayDataset
+from rff_dist.errors import InvalidParameterError, PlanError
+from rff_dist.numerics.machine import available_memory
+from rff_dist.ridge import fit as pipeline
+from rff_dist.ridge import predict as prediction
+from rff_dist.ridge.plan import PROCESS_BYTES, measure_gflops, plan_fit, plan_matrix_pass
+from rff_dist.text import human_bytes
+from tests.plain import plain_ridge
+
+sizes = {
+    "n_samples": st.integers(1, 10**9),
+    "n_features": st.integers(1, 5_000),
+    "itemsize": st.sampled_from([1, 2, 4, 8]),
+    "chunk_rows": st.integers(1, 10**8) | st.integers(1, 10**5),
+}
+
+
+# -- blocks --------------------------------------------------------------------------------------------
+
+
+@given(**sizes, max_rows=st.integers(1, MAX_BLOCK_ROWS))
+def test_blocks_cover_every_row_once_in_order(n_samples, n_features, itemsize, chunk_rows, max_rows):
+    n_samples = min(n_samples, 2_000 * max_rows)
+    blocks = plan_blocks(n_samples, n_features, itemsize, chunk_rows, max_rows=max_rows)
+    assert [block.index for block in blocks] == list(range(len(blocks)))
+    edges = [block.start for block in blocks] + [n_samples]
+    assert edges[0] == 0
+    assert [block.stop for block in blocks] == edges[1:]
+    assert all(block.n_samples >= 1 for block in blocks)
+
+
+@given(**sizes, max_rows=st.integers(1, MAX_BLOCK_ROWS))
+def test_no_block_has_more_rows_than_allowed(n_samples, n_features, itemsize, chunk_rows, max_rows):
+    n_samples = min(n_samples, 2_000 * max_rows)
+    blocks = plan_blocks(n_samples, n_features, itemsize, chunk_rows, max_rows=max_rows)
+    assert max(block.n_samples for block in blocks) <= max_rows
+
+
+@given(**sizes)
+def test_blocks_are_whole_chunks_unless_a_chunk_is_much_larger_than_a_block(
+    n_samples, n_features, itemsize, chunk_rows
+):
+    blocks = plan_blocks(n_samples, n_features, itemsize, chunk_rows)
+    starts = [block.start for block in blocks]
+    if all(start % chunk_rows == 0 for start in starts):
+        return
+    assert blocks[0].n_samples <= chunk_rows / 2 + 1  # each chunk is cut into several blocks
+
+
+@given(**sizes)
+def test_inputs_of_a_block_stay_small_where_chunks_allow_it(n_samples, n_features, itemsize, chunk_rows):
+    rows = plan_blocks(n_samples, n_features, itemsize, chunk_rows)[0].n_samples
+    row_bytes = n_features * itemsize
+    assert rows * row_bytes <= 2 * max(MAX_BLOCK_BYTES, min(chunk_rows, MAX_BLOCK_ROWS) * row_bytes)
+
+
+@pytest.mark.parametrize(
+    ("n_samples", "chunk_rows", "rows_per_block", "n_blocks"),
+    [
+        (10_000, 1_000, 16_000, 1),
+        (100_000, 8_192, 16_384, 7),
+        (1_000_000, 8_192, 16_384, 62),
+        (10_000_000, 8_192, 131_072, 77),  # 64 or more: enough to share out among tens of workers
+        (100_000_000, 8_192, 262_144, 382),
+        (100_000, 100_000, 16_667, 6),  # one chunk, read once for each of its blocks
+    ],
+)
+def test_blocks_of_ordinary_datasets(n_samples, chunk_rows, rows_per_block, n_blocks):
+    blocks = plan_blocks(n_samples, 8, 4, chunk_rows)
+    assert len(blocks) == n_blocks
+    assert blocks[0].n_samples == min(rows_per_block, n_samples)
+
+
+@given(st.integers(1, 10**8), st.integers(1, 10**7), st.sampled_from([100, 1000, 4096, 8192]))
+def test_appended_rows_move_no_edge_of_former_blocks_until_they_double(n_samples, n_new, chunk_rows):
+    """An update sums again what lies in blocks with other edges: seldom more than the last one."""
+    before = plan_blocks(n_samples, 8, 4, chunk_rows)
+    after = plan_blocks(n_samples + n_new, 8, 4, chunk_rows)
+    if (n_samples + n_new).bit_length() == n_samples.bit_length():
+        assert [block.start for block in after[: len(before)]] == [block.start for block in before]
+
+
+@pytest.mark.parametrize(
+    ("n_samples", "chunk_rows", "message"),
+    [(0, 10, r"there are 0 rows; a pass needs at least 1"), (10, 0, r"`chunk_rows`=0 .*at least 1")],
+)
+def test_sizes_below_1_are_refused(n_samples, chunk_rows, message):
+    with pytest.raises(PlanError, match=message):
+        plan_blocks(n_samples, 3, 4, chunk_rows)
+
+
+# -- figures -------------------------------------------------------------------------------------------
+
+JOB = {"n_samples": 100_000, "n_features": 8, "n_targets": 1, "n_components": 1024, "chunk_rows": 8192}
+
+
+def test_figures_of_a_job_by_hand():
+    plan = plan_fit(**JOB)
+    assert (plan.n_blocks, plan.rows_per_block, plan.tile_rows) == (7, 16_384, 4_096)
+    assert plan.bytes_read == 2 * 100_000 * (8 * 4 + 8 * 2)  # twice: inputs in float32, target and weight
+    assert plan.flops == pytest.approx(100_000 * 1024**2, rel=0.03)  # n·D², and a little for features
+    assert plan.statistics_bytes == pytest.approx(8 * 1024**2 * 3 / 4, rel=0.02)  # 3 of 4 tiles of 512
+    assert plan.worker_bytes > PROCESS_BYTES + plan.statistics_bytes + 8 * 1024 * 4096
+    assert plan.client_bytes > PROCESS_BYTES + 8 * 1024**2 * 5
+    assert plan.peak_bytes == max(plan.worker_bytes, plan.client_bytes)
+    assert plan.seconds(50.0) == pytest.approx(plan.flops / 50e9)
+    assert plan_fit(**JOB, n_workers=3, n_threads=2).seconds(50.0) == pytest.approx(plan.flops / 300e9)
+
+
+def test_the_figures_are_json(capsys):
+    figures = json.loads(json.dumps(plan_fit(**JOB).to_dict()))
+    assert figures["peak_bytes"] == plan_fit(**JOB).peak_bytes
+    assert set(figures) == {field.name for field in dataclasses.fields(plan_fit(**JOB))} | {"peak_bytes"}
+
+
+@given(
+    name=st.sampled_from(["n_samples", "n_features", "n_targets", "n_components", "n_threads", "itemsize"]),
+    job=st.fixed_dictionaries(
+        {
+            "n_samples": st.integers(1, 10**8),
+            "n_features": st.integers(1, 2_000),
+            "n_targets": st.integers(1, 20),
+            "n_components": st.integers(1, 30_000),
+            "n_threads": st.integers(1, 64),
+            "itemsize": st.sampled_from([2, 4]),
+        }
+    ),
+    alpha_path=st.booleans(),
+)
+def test_a_larger_job_never_needs_less(name, job, alpha_path):
+    small = plan_fit(**job, chunk_rows=8192, alpha_path=alpha_path)
+    large = plan_fit(**{**job, name: 2 * job[name]}, chunk_rows=8192, alpha_path=alpha_path)
+    assert large.flops >= small.flops
+    assert large.bytes_read >= small.bytes_read
+    assert large.statistics_bytes >= small.statistics_bytes
+    # wide maps halve their tiles, and wide inputs their blocks: memory may fall by what these hold
+    slack = 3 * MAX_BLOCK_BYTES + 8 * small.n_components * small.tile_rows * small.n_threads
+    assert large.peak_bytes >= small.peak_bytes - slack
+
+
+@given(n_samples=st.integers(2 * 10**6, 10**10), n_components=st.integers(64, 8192), alpha_path=st.booleans())
+def test_memory_does_not_grow_with_the_rows(n_samples, n_components, alpha_path):
+    job = {**JOB, "n_components": n_components, "alpha_path": alpha_path}
+    million = plan_fit(**{**job, "n_samples": 10**6})
+    more = plan_fit(**{**job, "n_samples": n_samples})
+    # a pairwise tree holds one partial more for twice the blocks, and blocks grow to 262,144 rows
+    grown = more.n_blocks.bit_length() * more.statistics_bytes + MAX_BLOCK_ROWS * (3 * 48 + 24 * 10)
+    assert more.peak_bytes <= million.peak_bytes + grown
+
+
+def test_a_path_of_alpha_needs_more_memory_than_one_alpha():
+    job = {**JOB, "n_components": 8192}
+    assert plan_fit(**job, alpha_path=True).client_bytes > plan_fit(**job, alpha_path=False).client_bytes
+
+
+def test_workers_of_their_own_spare_the_solver_the_pass():
+    # few components, wide inputs: the pass needs more than the solve
+    job = {**JOB, "n_features": 1000, "n_components": 64}
+    apart, together = plan_fit(**job, separate_client=True), plan_fit(**job)
+    assert apart.client_bytes < together.client_bytes == together.worker_bytes == apart.worker_bytes
+
+
+def test_folds_and_feature_maps_have_sums_of_their_own_and_share_a_reading():
+    plain, folds, maps = plan_fit(**JOB), plan_fit(**JOB, n_folds=5), plan_fit(**JOB, n_maps=3)
+    assert folds.statistics_bytes == 5 * plain.statistics_bytes
+    assert maps.statistics_bytes == 3 * plain.statistics_bytes
+    assert folds.bytes_read == maps.bytes_read == plain.bytes_read
+    assert (folds.flops, maps.flops) == (plain.flops, 3 * plain.flops)
+    assert folds.rows_per_block == plain.rows_per_block  # few rows: as many blocks to share out
+    # many rows: merging five sums costs no greater share of making them
+    many = {**JOB, "n_samples": 10**6}
+    assert plan_fit(**many).rows_per_block == 16_384
+    assert plan_fit(**many, n_folds=2).rows_per_block == 32_768
+    assert plan_fit(**many, n_folds=5).rows_per_block == 49_152
+    assert folds.client_bytes > plain.client_bytes + 5 * plain.statistics_bytes
+
+
+# -- refusals ------------------------------------------------------------------------------------------
+
+
+def test_a_job_that_does_not_fit_is_refused_with_both_numbers_and_a_remedy():
+    needed = plan_fit(**{**JOB, "n_components": 16_384}).worker_bytes
+    message = (
+        rf"a worker needs {human_bytes(needed)} \(n_components=16_384, blocks of 16_384 rows\) "
+        r"but has 4\.0 GiB; lower n_components to ([0-9_]+) or give each process more memory"
+    )
+    with pytest.raises(PlanError, match=message) as caught:
+        plan_fit(**{**JOB, "n_components": 16_384}, memory_limit=4 * 2**30)
+    advised = int(str(caught.value).partition("n_components to ")[2].split()[0])
+    plan_fit(**{**JOB, "n_components": advised}, memory_limit=4 * 2**30)  # the advice is good,
+    with pytest.raises(PlanError):  # and no larger one would be
+        plan_fit(**{**JOB, "n_components": advised + 512}, memory_limit=4 * 2**30)
+
+
+def test_the_solver_is_refused_by_its_own_limit():
+    job = {**JOB, "n_components": 8192, "separate_client": True}
+    plan = plan_fit(**job)
+    assert plan.client_bytes > plan.worker_bytes
+    limits = {"memory_limit": plan.worker_bytes, "client_memory_limit": plan.client_bytes}
+    plan_fit(**job, **limits)
+    with pytest.raises(PlanError, match="the solver needs"):
+        plan_fit(**job, **{**limits, "client_memory_limit": plan.client_bytes - 1})
+    with pytest.raises(PlanError, match="a worker needs"):
+        plan_fit(**job, **{**limits, "memory_limit": plan.worker_bytes - 1})
+
+
+def test_a_process_too_small_for_anything_gets_no_false_advice():
+    with pytest.raises(
+        PlanError, match=r"has 1\.0 MiB; lower n_components, or give each process more memory"
+    ):
+        plan_fit(**JOB, memory_limit=2**20)
+
+
+@pytest.mark.parametrize("n_components", [0, -1, 2.5, "8", True])
+def test_bad_components_are_refused(n_components):
+    with pytest.raises(InvalidParameterError, match="n_components"):
+        plan_fit(**{**JOB, "n_components": n_components})
+
+
+# -- the machine ---------------------------------------------------------------------------------------
+
+
+def test_memory_is_what_the_machine_and_its_control_group_leave():
+    with open("/proc/meminfo") as file:
+        total = next(int(line.split()[1]) * 1024 for line in file if line.startswith("MemTotal"))
+    assert 2**28 < available_memory() <= total
+
+
+def test_the_machine_is_measured():
+    assert 0.01 < measure_gflops() < 10_000
+
+
+@pytest.mark.parametrize(
+    ("n_bytes", "text"),
+    [(0, "0 B"), (1023, "1023 B"), (1024, "1.0 KiB"),
+     (5 * 2**20, "5.0 MiB"), (2**31, "2.0 GiB"), (2**42, "4.0 TiB")],
+)  # fmt: skip
+def test_sizes_are_told_in_the_unit_a_person_would_use(n_bytes, text):
+    assert human_bytes(n_bytes) == text
+
+
+# -- passes that carry a matrix ------------------------------------------------------------------------
+
+
+def test_a_pass_with_a_matrix_counts_it_where_it_is():
+    small, large = ({**JOB, "n_components": n_components} for n_components in (1024, 4096))
+    matrix = 8 * (4096**2 - 1024**2)
+    for options in ({}, {"spectral": True}, {"whitened": True}, {"separate_client": True}):
+        pairs = zip(plan_matrix_pass(**small, **options), plan_matrix_pass(**large, **options), strict=True)
+        assert all(more - less > matrix for less, more in pairs)
+    # measured with 2,500 components, two threads and a process of 250 MiB: 337 and 438 MiB
+    worker, client = plan_matrix_pass(**large, separate_client=True, spectral=True)
+    assert worker > PROCESS_BYTES + 2 * 8 * 4096**2
+    assert client > PROCESS_BYTES + 5 * 8 * 4096**2
+
+
+def test_a_matrix_that_does_not_fit_is_refused_before_it_is_made(monkeypatch):
+    rng = np.random.default_rng(0)
+    X, y = rng.standard_normal((50, 2)), rng.standard_normal(50)
+    model = plain_ridge(n_components=8, alpha=1.0, engine=SerialEngine(n_threads=1)).fit(X, y)
+    data, engine = ArrayDataset(X, y), SerialEngine(n_threads=1)
+    monkeypatch.setattr(pipeline, "available_memory", lambda: 2**20)
+    prediction.evaluate(data, model.model_, engine=engine)
+    for run in (
+        lambda: prediction.evaluate(data, model.model_, engine=engine, std=True),
+        lambda: prediction.predict_with_std_in_memory(data, model.model_, engine=engine),
+        lambda: pipeline.leave_one_out(data, model.statistics_, model.feature_map_, engine=engine),
+    ):
+        with pytest.raises(PlanError, match=r"needs 4.* MiB for a pass that carries a matrix .* has 1.0 MiB"):
+            run()

@@ -1,0 +1,351 @@
+"""Candidates compared from one reading are what a fit of each alone says."""
+
+import logging
+
+import numpy as np
+import pytest
+from sklearn.model_selection import KFold
+
+from rff_dist import Cauchy, GroupFolds, HashFolds, Laplacian, Matern, RFFRidge, tune_kernels
+from rff_dist.data.memory import ArrayDataset
+from rff_dist.engines.progress import PassStarted
+from rff_dist.engines.serial import SerialEngine
+from rff_dist.errors import DataError, InvalidParameterError, PlanError
+from rff_dist.features.median_heuristic import median_length_scale
+from rff_dist.features.nystrom import Nystrom
+from rff_dist.kernels.explicit import Linear
+from rff_dist.kernels.find import find_kernel
+from rff_dist.kernels.stationary import Gaussian, Sinc
+from rff_dist.ridge import fit as pipeline
+from rff_dist.ridge import search as search_module
+from rff_dist.ridge.fit import kernel_of
+from rff_dist.ridge.model import read_model, write_model
+from rff_dist.ridge.plan import Plan
+from rff_dist.ridge.search import (
+    Candidate,
+    TimesMedian,
+    choose,
+    draw_candidates,
+    kernel_text,
+    make_candidates,
+    read_length_scale,
+    search,
+)
+from rff_dist.statistics import inspection
+from rff_dist.storage.writing import write_dataset
+from tests.plain import plain_ridge
+
+KERNELS = ["gaussian", "matern:nu=1.5"]
+WIDTHS = [0.1, "1x", 3]
+ENGINE = SerialEngine(1)
+
+
+@pytest.fixture(scope="module")
+def data():
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-3, 3, (700, 3))
+    y = np.column_stack([np.sin(X[:, 0]) + X[:, 1], np.abs(X[:, 2])]) + 0.1 * rng.standard_normal((700, 2))
+    return X, y, rng.integers(0, 3, 700).astype(float)
+
+
+@pytest.fixture(scope="module")
+def dataset(data):
+    return ArrayDataset(*data, chunk_rows=128)
+
+
+def counting():
+    passes = []
+    engine = SerialEngine(
+        1, observers=[lambda event: isinstance(event, PassStarted) and passes.append(event.label)]
+    )
+    return engine, passes
+
+
+def refit(dataset, row, **options):
+    """Fit one candidate alone, as its row names it."""
+    return pipeline.fit(
+        dataset, find_kernel(row["kernel"]), engine=ENGINE, length_scale=row["length_scale"], **options
+    )
+
+
+# -- the comparison --------------------------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("ignore:alpha=.* was chosen by cv, but it is the smallest")
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"n_components": 32},
+        {"n_components": [16, 32], "cv": HashFolds(3, seed=4), "alphas": [1e-3, 1e-1, 10.0]},
+        {"n_components": 32, "alpha": [0.1, 1.0], "fit_intercept": False, "standardize": False, "seed": 3},
+        {"n_components": 16, "alpha": "cv-1se", "features": Nystrom("k-means++")},
+    ],
+)
+def test_each_candidate_scores_as_a_fit_of_it_alone_to_the_bit(dataset, options):
+    found = search(dataset, make_candidates(KERNELS, WIDTHS), engine=ENGINE, **options)
+    alone = {"cv": 5, "alpha": "cv", **options}
+    tables = []
+    for row in found.rows:
+        model, solved = refit(dataset, row, **alone)
+        table, choice = solved.cross_validation, solved.choice
+        tables.append((model, table))
+        apart = choice.own_alphas is not None
+        least = table.with_own_alphas(table.best, always=True) if apart else table.best
+        assert row["score"] == least.score
+        assert row["standard_error"] == least.standard_error
+        assert row["n_components"] == choice.n_components
+        assert row["alpha"] == model.plain_alpha == (list(choice.own_alphas) if apart else choice.alpha)
+        (errors,) = table.mean[table.n_components == choice.n_components]
+        places = np.searchsorted(table.alphas, solved.solution.alpha)
+        assert row["rmse"] == np.sqrt(errors[places, [0, 1]]).tolist()
+    best, table = tables[found.best_index]
+    assert found.best["score"] == min(row["score"] for row in found.rows)
+    assert found.model.digest() == best.digest()
+    assert found.model.statistics == best.statistics
+    for name, values in table.to_arrays().items():
+        np.testing.assert_array_equal(found.model.selection[name], values)
+
+
+def test_all_candidates_take_one_reading_after_the_moments(dataset):
+    engine, passes = counting()
+    found = search(dataset, make_candidates(KERNELS, WIDTHS), engine=engine, n_components=[8, 16])
+    assert passes == ["inspect", "accumulate"]
+    assert len(found.rows) == 6
+    assert found.n_readings == 1
+
+
+@pytest.mark.parametrize(("at_once", "n_readings"), [(5, 2), (2, 3), (1, 6)])
+def test_little_memory_takes_more_readings_and_gives_the_same(
+    dataset, monkeypatch, caplog, at_once, n_readings
+):
+    candidates = make_candidates(KERNELS, WIDTHS)
+    whole = search(dataset, candidates, engine=ENGINE, n_components=16)
+
+    def check_plan(*arguments, n_maps=1, **options) -> Plan:
+        if n_maps > at_once:
+            raise PlanError("too much")
+        return whole_plan(*arguments, n_maps=n_maps, **options)
+
+    whole_plan = pipeline.check_plan
+    monkeypatch.setattr(pipeline, "check_plan", check_plan)
+    engine, passes = counting()
+    with caplog.at_level(logging.WARNING, "rff_dist"):
+        split = search(dataset, candidates, engine=engine, n_components=16)
+    assert passes == ["inspect"] + ["accumulate"] * n_readings
+    assert split.n_readings == n_readings
+    assert f"read {n_readings} times" in caplog.text
+    assert split.rows == whole.rows
+    assert split.model.digest() == whole.model.digest()
+
+
+def test_memory_for_no_candidate_is_refused_before_the_data_are_read(dataset, monkeypatch):
+    monkeypatch.setattr(pipeline, "available_memory", lambda: 2**20)
+    engine, passes = counting()
+    with pytest.raises(PlanError, match=r"needs .* but has 1\.0 MiB"):
+        search(dataset, make_candidates(KERNELS), engine=engine)
+    assert not passes
+
+
+def test_multiples_are_of_the_median_in_each_kernels_own_metric(dataset):
+    kernels = [Gaussian(7.0), Laplacian()]
+    found = search(dataset, make_candidates(kernels, ["0.5x", "median", 2]), engine=ENGINE, n_components=8)
+    standardizer = inspection.standardizer_from(inspection.inspect(dataset, engine=ENGINE))
+    expected = []
+    for kernel in kernels:
+        median = median_length_scale(dataset, kernel, standardizer=standardizer, seed=0)
+        expected += [0.5 * median, median, 2.0]
+    assert [row["length_scale"] for row in found.rows] == expected
+    assert expected[0] != expected[3]
+
+
+def test_length_scales_by_evidence_compete_with_single_ones(dataset):
+    found = search(dataset, make_candidates(["gaussian"], ["evidence", 0.01]), engine=ENGINE, n_components=32)
+    assert np.shape(found.rows[0]["length_scale"]) == (3,)
+    assert found.best_index == 0
+
+
+def test_kernels_without_a_single_width_compete_as_they_are(dataset):
+    kernels = ["linear", "gaussian:length_scale=2 + 0.1 * linear", "gaussian"]
+    candidates = make_candidates(kernels, [0.01])
+    assert [one.length_scale for one in candidates] == [None, None, 0.01]
+    found = search(dataset, candidates, engine=ENGINE, n_components=32)
+    assert [row["length_scale"] for row in found.rows] == [None, None, 0.01]
+    assert found.best["kernel"] == "gaussian + 0.1 * linear"
+
+
+def test_rows_say_what_is_as_good_and_what_may_lie_beyond():
+    def row(score, length_scale, kernel="gaussian", error=0.1):
+        return {
+            "kernel": kernel,
+            "length_scale": length_scale,
+            "features": "fourier",
+            "score": score,
+            "standard_error": error,
+        }
+
+    rows = [row(0.5, 1.0), row(0.35, 2.0), row(0.3, 4.0), row(0.31, None, "linear"), row(0.3, 4.0)]
+    compared, best = choose(rows)
+    assert best == 2
+    assert [one["within_one_standard_error"] for one in compared] == [False, True, True, True, True]
+    assert [one["length_scale_at_end"] for one in compared] == ["lower", None, "upper", None, "upper"]
+    assert [one["within_one_standard_error"] for one in choose([row(0.5, 1.0, error=None)])[0]] == [True]
+    with pytest.raises(InvalidParameterError, match="no candidate"):
+        choose([])
+
+
+def test_a_stored_model_keeps_the_table_and_the_candidates(dataset, tmp_path):
+    found = search(dataset, make_candidates(KERNELS, WIDTHS), engine=ENGINE, n_components=16)
+    write_model(found.model, tmp_path / "model")
+    stored = read_model(tmp_path / "model")
+    assert stored.card["candidates"] == list(found.rows)
+    assert (stored.card["chosen_by"], stored.card["folds"]["n_folds"]) == ("cv", 5)
+    np.testing.assert_array_equal(stored.selection["cv_errors"], found.model.selection["cv_errors"])
+
+
+# -- what is refused -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("0.5x", TimesMedian(0.5)),
+        ("median", TimesMedian(1.0)),
+        (TimesMedian(2), TimesMedian(2.0)),
+        (2, 2.0),
+        (np.array([1.0, 2.0]), (1.0, 2.0)),
+        ("evidence", "evidence"),
+        (None, None),
+    ],
+)
+def test_length_scales_are_read_as_one_types_them(value, expected):
+    assert read_length_scale(value) == expected
+    assert read_length_scale(read_length_scale(value)) == expected
+
+
+@pytest.mark.parametrize("value", ["wide", "x", "-1x", "nanx", "infx", "0x", 0, -1.0, [], [1.0, 0.0], True])
+def test_what_is_no_length_scale_is_refused(value):
+    with pytest.raises(InvalidParameterError, match=r"length_scale|factor"):
+        read_length_scale(value)
+
+
+def test_the_same_candidate_is_taken_once():
+    assert len(make_candidates(["gaussian", Gaussian(), "gaussian"], ["1x", "median", 2, 2.0])) == 2
+
+
+@pytest.mark.parametrize(
+    ("candidates", "options", "words"),
+    [
+        ([], {}, "no candidate"),
+        ([Candidate(Gaussian())], {"alpha": "gcv"}, "cross-validation"),
+        ([Candidate(Gaussian())], {"alpha": 0.0}, "above 0"),
+        ([Candidate(Gaussian())], {"alpha": 1.0, "alphas": [1.0]}, "give one of them"),
+        ([Candidate(Gaussian())], {"cv": None}, "number of folds"),
+        ([Candidate(Gaussian())], {"cv": 1}, "n_folds"),
+        ([Candidate(Gaussian())], {"n_components": 7}, "take 8"),
+        ([Candidate(Gaussian(), (1.0, 2.0))], {}, "3 columns"),
+        ([Candidate(Sinc())], {"design": "orthogonal"}, "design='iid'"),
+        ([Candidate(Sinc())], {"design": "iid", "features": "nystrom"}, "Nyström features have none"),
+    ],
+)
+def test_bad_choices_are_refused_before_the_data_are_read(dataset, candidates, options, words):
+    engine, passes = counting()
+    with pytest.raises(InvalidParameterError, match=words):
+        search(dataset, candidates, engine=engine, **{"n_components": 8, **options})
+    assert not passes
+
+
+def test_groups_that_are_missing_are_refused_before_the_data_are_read(dataset):
+    engine, passes = counting()
+    with pytest.raises(DataError, match="no groups"):
+        search(dataset, make_candidates(KERNELS), engine=engine, cv=GroupFolds(3))
+    assert not passes
+
+
+def test_several_widths_of_a_sum_of_kernels_are_refused_before_the_sums(dataset):
+    engine, passes = counting()
+    candidates = make_candidates(["gaussian", "gaussian:length_scale=2 + linear"])
+    with pytest.raises(InvalidParameterError, match="no smaller draw"):
+        search(dataset, candidates, engine=engine, n_components=[16, 32])
+    assert passes == ["inspect"]
+
+
+@pytest.mark.parametrize("length_scale", [2.0, TimesMedian(1.0), "evidence"])
+def test_a_width_for_a_kernel_that_has_none_is_refused(length_scale):
+    with pytest.raises(InvalidParameterError, match="length scale"):
+        Candidate(Linear(), length_scale)
+
+
+def test_kernels_are_told_as_they_are_read():
+    for text in ("gaussian", "matern:nu=2.5", "rational_quadratic:shape=0.5"):
+        kernel = find_kernel(text)
+        assert find_kernel(kernel_text(kernel.with_length_scale(3.0))) == kernel
+
+
+# -- for users of scikit-learn ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kernels", [KERNELS, [Cauchy()]])  # the second needs independent frequencies
+def test_the_tuned_estimator_is_fitted_and_a_clone_of_it_fits_the_same(data, kernels):
+    X, y, weight = data
+    model, found = tune_kernels(
+        X, y, weight, kernels=kernels, length_scales=WIDTHS, n_components=[16, 32], random_state=1
+    )
+    assert isinstance(model, RFFRidge)
+    best = found.best
+    assert (model.alpha_, model.n_components_) == (best["alpha"], best["n_components"])
+    assert model.length_scale_ == best["length_scale"]
+    assert model.model_ is found.model
+    assert set(model.selection_) >= {"cv_errors", "cv_alphas"}
+    again = RFFRidge(**model.get_params()).fit(X, y, weight)
+    # the same draw and alpha; the rows of folds are summed in other tiles
+    np.testing.assert_allclose(again.predict(X), model.predict(X), rtol=1e-9, atol=1e-9)
+
+
+def test_tuning_takes_folds_of_scikit_learn_groups_and_stored_data(data, tmp_path):
+    X, y, _ = data
+    options = {"kernels": ["gaussian"], "length_scales": ["1x"], "n_components": 16, "random_state": 0}
+    _, found = tune_kernels(X, y, cv=KFold(3), **options)
+    expected = plain_ridge(n_components=16, alpha="cv", cv=KFold(3), random_state=0).fit(X, y)
+    np.testing.assert_array_equal(found.model.selection["cv_errors"], expected.selection_["cv_errors"])
+    groups = np.arange(700) % 31
+    write_dataset(tmp_path / "data.zarr", X, y, groups=groups)
+    _, here = tune_kernels(X, y, groups=groups, cv=GroupFolds(3), **options)
+    _, stored = tune_kernels(tmp_path / "data.zarr", groups="groups", cv=GroupFolds(3), **options)
+    np.testing.assert_allclose(stored.best["score"], here.best["score"], rtol=1e-6)  # stored as float32
+
+
+def test_tuning_keeps_column_names_and_updates_by_more_rows(data):
+    pandas = pytest.importorskip("pandas")
+    X, y, _ = data
+    frame = pandas.DataFrame(X, columns=["a", "b", "c"])
+    model, found = tune_kernels(
+        frame[:500], y[:500], kernels=["gaussian"], n_components=16, features="nystrom", random_state=0
+    )
+    assert found.model.card["feature_names"] == ["a", "b", "c"]
+    alpha = model.alpha_
+    model.partial_fit(frame[500:], y[500:])
+    assert model.alpha_ == alpha
+    assert model.statistics_.n_samples == 700
+
+
+def test_the_default_candidates_are_two_kernels_of_five_widths():
+    assert len(make_candidates(search_module.DEFAULT_KERNELS)) == 10
+    assert {one.kernel for one in make_candidates(search_module.DEFAULT_KERNELS)} == {
+        Gaussian(),
+        Matern(nu=1.5),
+    }
+
+
+def test_sums_compete_with_multiples_of_the_median_for_their_parts_without_a_width():
+    dataset = ArrayDataset(np.random.default_rng(0).standard_normal((200, 3)), np.ones(200))
+    kernels = ["gaussian + 0.1 * linear", Gaussian(2.0) + Linear()]
+    candidates = make_candidates(kernels, ["0.5x", "2x", "evidence"])
+    assert [one.length_scale for one in candidates] == [TimesMedian(0.5), TimesMedian(2.0), None]
+    prepared = pipeline.prepare(dataset, standardize=False, sample_weight_kind="precision", engine=ENGINE)
+    maps = draw_candidates(prepared, candidates, widths=[16], design=None, map="pairs", seed=0)
+    median = median_length_scale(dataset, Gaussian(), standardizer=None, seed=0)
+    assert [kernel_of(one) for one in maps] == [
+        Gaussian(0.5 * median) + 0.1 * Linear(),
+        Gaussian(2.0 * median) + 0.1 * Linear(),
+        Gaussian(2.0) + Linear(),
+    ]

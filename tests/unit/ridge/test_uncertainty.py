@@ -1,0 +1,335 @@
+"""Predictive standard deviations against dense Bayesian linear regression, and on data of the model."""
+
+import functools
+import logging
+import operator
+
+import numpy as np
+import pytest
+import zarr
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy.stats import norm
+
+from rff_dist import Gaussian, SerialEngine, load_model, save_model
+from rff_dist.data.memory import ArrayDataset
+from rff_dist.errors import InvalidParameterError, SolveError, StatisticsError
+from rff_dist.numerics.threads import tile_pool
+from rff_dist.numerics.triangular import multiply_upper_in_place
+from rff_dist.ridge import predict as prediction
+from rff_dist.ridge.uncertainty import LEVELS, calibrate_rows
+from rff_dist.statistics import inspection
+from rff_dist.storage.writing import write_dataset
+from tests.plain import plain_ridge
+
+ALPHA = 0.3
+
+
+def problem(n_samples=400, *, n_targets=1, noise=0.2, seed=0):
+    rng = np.random.default_rng(seed)
+    X = rng.uniform(-2, 2, (n_samples, 3)) + 5
+    signal = np.column_stack([np.sin((k + 1) * X[:, 0]) + X[:, 1] for k in range(n_targets)])
+    y = 10 + signal + noise * (1 + np.arange(n_targets)) * rng.standard_normal(signal.shape)
+    return X, y[:, 0] if n_targets == 1 else y
+
+
+def ridge(**parameters):
+    given = {"n_components": 60, "alpha": ALPHA, "random_state": 0, "engine": SerialEngine(n_threads=1)}
+    return plain_ridge(Gaussian(1.0), **(given | parameters))
+
+
+def dense_std(Z, y, Z_new, *, fit_intercept, weights=None, alpha=ALPHA):
+    """Return the standard deviations from the posterior of (b, w), σ² from y's covariance by least squares.
+
+    y ~ N(b, σ²·C), C = W⁻¹ + ZZ'/alpha: the noise variance is that of the generalised residual.
+    """
+    weights = np.ones(len(Z)) if weights is None else weights
+    inverse = np.linalg.inv(np.diag(1 / weights) + Z @ Z.T / alpha)
+    ones = np.full(len(Z), float(fit_intercept))
+    Y = y.reshape(len(y), -1)
+    if fit_intercept:
+        Y = Y - (ones @ inverse @ Y) / (ones @ inverse @ ones)
+    noise = np.einsum("it,ij,jt->t", Y, inverse, Y) / (len(Z) - int(fit_intercept))
+    design, new = (np.column_stack([np.ones(len(z)), z])[:, int(not fit_intercept) :] for z in (Z, Z_new))
+    penalty = np.full(design.shape[1], alpha)
+    if fit_intercept:
+        penalty[0] = 0.0
+    covariance = np.linalg.inv(design.T @ (weights[:, np.newaxis] * design) + np.diag(penalty))
+    spread = np.einsum("ij,jk,ik->i", new, covariance, new)
+    std = np.sqrt(np.outer(1 + spread, noise))
+    return std[:, 0] if y.ndim == 1 else std
+
+
+@pytest.mark.parametrize("features", ["fourier", "nystrom"])
+@pytest.mark.parametrize("n_targets", [1, 3])
+@pytest.mark.parametrize("fit_intercept", [True, False])
+def test_standard_deviations_are_those_of_dense_bayesian_linear_regression(
+    fit_intercept, n_targets, features
+):
+    X, y = problem(n_targets=n_targets)
+    X_new = np.vstack([X[:40], X[:300] + 3.0])
+    model = ridge(features=features, fit_intercept=fit_intercept).fit(X, y)
+    mean, std = model.predict(X_new, return_std=True)
+    Z, Z_new = model.feature_map_.transform(X), model.feature_map_.transform(X_new)
+    assert_array_equal(mean, model.predict(X_new))
+    assert std.shape == mean.shape
+    assert_allclose(std, dense_std(Z, y, Z_new, fit_intercept=fit_intercept), rtol=1e-8)
+
+
+@pytest.mark.parametrize("fit_intercept", [True, False])
+def test_weights_that_are_precisions_scale_each_rows_noise(fit_intercept):
+    X, y = problem()
+    weights = np.random.default_rng(1).uniform(0.2, 3.0, len(X))
+    model = ridge(fit_intercept=fit_intercept).fit(X, y, sample_weight=weights)
+    Z = model.feature_map_.transform(X)
+    # dense_std's new observation has the weight 1, ours their mean: weights and alpha over it
+    mean = weights.mean()
+    expected = dense_std(
+        Z, y, Z, fit_intercept=fit_intercept, weights=weights / mean, alpha=model.alpha_ / mean
+    )
+    assert_allclose(model.predict(X, return_std=True)[1], expected, rtol=1e-8)
+
+
+def test_whole_weights_are_repeated_rows():
+    X, y = problem()
+    weights = np.random.default_rng(1).integers(0, 4, len(X)).astype(float)
+    model = ridge(sample_weight_kind="frequency").fit(X, y, sample_weight=weights)
+    Z, times = model.feature_map_.transform(X), weights.astype(int)
+    expected = dense_std(Z.repeat(times, axis=0), y.repeat(times), Z, fit_intercept=True)
+    assert_allclose(model.predict(X, return_std=True)[1], expected, rtol=1e-8)
+
+
+def test_several_tiles_of_components_and_strips_of_rows_agree_with_the_dense_formula():
+    X, y = problem(900)
+    for features in ("fourier", "nystrom"):
+        model = ridge(features=features, n_components=600).fit(X, y)
+        Z = model.feature_map_.transform(X)
+        got = model.predict(X, return_std=True)[1]
+        assert_allclose(got, dense_std(Z, y, Z, fit_intercept=True), rtol=1e-8)
+
+
+@pytest.mark.parametrize("features", ["fourier", "nystrom"])
+def test_threads_change_no_bit(features):
+    X, y = problem(700, n_targets=2)
+    results = [
+        ridge(features=features, n_components=300, engine=SerialEngine(n_threads=n))
+        .fit(X, y)
+        .predict(X, return_std=True)
+        for n in (1, 2)
+    ]
+    for one, two in zip(*results, strict=True):
+        assert_array_equal(one, two)
+
+
+def test_intervals_cover_as_often_as_they_say():
+    # 4,000 new rows: a standard error of 0.35 %, so that 93 to 97 % is six of them wide on either side
+    X, y = problem(5000, noise=0.5)
+    model = ridge(n_components=200, alpha="evidence").fit(X[:1000], y[:1000])
+    mean, std = model.predict(X[1000:], return_std=True)
+    covered = np.abs(y[1000:] - mean) <= 1.959964 * std
+    assert 0.93 < covered.mean() < 0.97
+
+
+def test_a_row_far_from_the_data_is_less_certain():
+    X, y = problem()
+    model = ridge(n_components=400, alpha=0.01).fit(X, y)
+    near, far = (model.predict(rows, return_std=True)[1] for rows in (X, X + 100))
+    assert far.min() > 2 * near.max()
+
+
+@pytest.mark.parametrize("features", ["fourier", "nystrom"])
+def test_a_stored_model_has_the_same_standard_deviations(tmp_path, features):
+    X, y = problem()
+    model = ridge(features=features).fit(X, y)
+    save_model(model, tmp_path / "model")
+    loaded = load_model(tmp_path / "model")
+    assert_array_equal(loaded.predict(X, return_std=True)[1], model.predict(X, return_std=True)[1])
+
+
+def test_rows_added_later_count():
+    X, y = problem()
+    pieces = ridge(standardize=False).fit(X[:100], y[:100])
+    before = pieces.predict(X, return_std=True)[1]
+    pieces.partial_fit(X[100:], y[100:])
+    whole = ridge(standardize=False).fit(X, y)
+    after = pieces.predict(X, return_std=True)[1]
+    # pieces and the whole round in other tiles of rows
+    assert_allclose(after, whole.predict(X, return_std=True)[1], rtol=1e-10)
+    assert not np.allclose(before, after, rtol=1e-3)
+
+
+def test_stored_rows_have_the_standard_deviations_of_rows_in_memory(tmp_path):
+    X, y = problem()
+    write_dataset(tmp_path / "rows.zarr", X, y)
+    model = ridge().fit(X, y)
+    for stored, here in zip(
+        model.predict(tmp_path / "rows.zarr", return_std=True), model.predict(X, return_std=True), strict=True
+    ):
+        assert_array_equal(stored, here)
+
+
+@pytest.mark.parametrize("n_targets", [1, 2])
+def test_standard_deviations_in_zarr_are_those_in_memory_to_the_bit(tmp_path, n_targets):
+    X, y = problem(40_000, n_targets=n_targets)
+    data, url = ArrayDataset(X, y), tmp_path / "out.zarr"
+    model = ridge(n_components=16).fit(X, y)
+    assert prediction.predict(data, model.model_, url, engine=SerialEngine(n_threads=2), std=True) == 40_000
+    group = zarr.open_group(url, mode="r")
+    mean, std = model.predict(X, return_std=True)
+    assert_array_equal(group["predictions"][:], mean)
+    assert_array_equal(group["standard_deviations"][:], std)
+
+
+def test_a_written_pass_without_statistics_leaves_nothing(tmp_path):
+    X, y = problem()
+    model = ridge().fit(X, y).model_.without_statistics()
+    with pytest.raises(StatisticsError, match="stored without its statistics"):
+        prediction.predict(
+            ArrayDataset(X), model, tmp_path / "out.zarr", engine=SerialEngine(n_threads=1), std=True
+        )
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_model_without_statistics_refuses(tmp_path):
+    X, y = problem()
+    save_model(ridge().fit(X, y), tmp_path / "model", statistics=False)
+    loaded = load_model(tmp_path / "model")
+    loaded.predict(X)
+    with pytest.raises(StatisticsError, match=r"stored without its statistics.*`statistics=True`"):
+        loaded.predict(X, return_std=True)
+
+
+def test_a_model_that_does_not_say_whether_it_has_an_intercept_refuses():
+    X, y = problem()
+    model = ridge().fit(X, y)
+    del model.model_.card["fit_intercept"]
+    with pytest.raises(StatisticsError, match="does not hold `fit_intercept`"):
+        model.predict(X, return_std=True)
+
+
+def test_a_dask_collection_is_refused():
+    da = pytest.importorskip("dask.array")
+    X, y = problem()
+    model = ridge().fit(X, y)
+    with pytest.raises(InvalidParameterError, match="Compute X first"):
+        model.predict(da.from_array(X, chunks=(100, 3)), return_std=True)
+
+
+def test_one_row_with_an_intercept_has_no_variance():
+    X, y = problem()
+    with pytest.raises(SolveError, match="n_samples=1 with an intercept"):
+        ridge(n_components=4).fit(X[:1], y[:1]).predict(X, return_std=True)
+
+
+@pytest.mark.filterwarnings("ignore::scipy.linalg.LinAlgWarning")
+def test_a_singular_system_without_a_penalty_is_refused():
+    X, y = problem()
+    X[:, 2] = X[:, 0] - 3 * X[:, 1]
+    model = plain_ridge("linear", n_components=3, alpha=0.0).fit(X, y)
+    with pytest.raises(SolveError, match=r"alpha=0 and an eigenvalue.*fit with an alpha above it"):
+        model.predict(X, return_std=True)
+
+
+def test_without_a_penalty_it_is_the_prediction_interval_of_least_squares():
+    X, y = problem()
+    std = plain_ridge("linear", n_components=3, alpha=0.0).fit(X, y).predict(X, return_std=True)[1]
+    design = np.column_stack([np.ones(len(X)), X])
+    hat = design @ np.linalg.pinv(design)
+    noise = np.square(y - hat @ y).sum() / (len(X) - 1)
+    assert_allclose(std, np.sqrt(noise * (1 + np.diagonal(hat))), rtol=1e-5)  # X is rounded to float32
+
+
+def test_a_residual_below_its_rounding_error_is_logged(caplog):
+    X, _ = problem()
+    model = ridge(n_components=20, alpha=1e-6)
+    model.fit(X, X[:, 0])
+    exact = model.feature_map_.transform(X)[:, 3]
+    model.fit(X, exact)
+    with caplog.at_level(logging.WARNING, "rff_dist.ridge.uncertainty"):
+        std = model.predict(X, return_std=True)[1]
+    assert "below its rounding error" in caplog.text
+    assert (std > 0).all()
+    assert (std < 1e-4).all()
+
+
+@pytest.mark.parametrize("size", [1, 256, 700])
+def test_products_of_upper_triangles_are_numpys(size):
+    rng = np.random.default_rng(0)
+    left, right = rng.standard_normal((size, size)), np.triu(rng.standard_normal((size, size)))
+    expected = np.triu(left) @ right
+    with tile_pool(2) as pool:
+        multiply_upper_in_place(left, right, pool)
+    assert_allclose(np.triu(left), expected, atol=1e-11)
+
+
+# -- calibration ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("weighted", [False, True], ids=["no weights", "weights"])
+def test_calibration_is_that_of_scipys_normal_distribution_and_direct_counts(weighted):
+    X, y = problem(1500, n_targets=2)
+    weights = np.random.default_rng(2).uniform(0, 2, 1000) if weighted else None
+    model = ridge().fit(X[:500], y[:500])
+    mean, std = model.predict(X[500:], return_std=True)
+    test = ArrayDataset(X[500:], y[500:], sample_weight=weights)
+    found = prediction.evaluate(test, model.model_, engine=model.engine, std=True)
+
+    def average(values):
+        return np.average(values, axis=0, weights=weights)
+
+    nlpd = -average(norm.logpdf(y[500:], mean, std))
+    assert_allclose(found.nlpd, nlpd, rtol=1e-12)
+    assert_allclose(found.standardized_nlpd, nlpd - np.log(y[:500].std(axis=0)), rtol=1e-11)
+    assert_allclose(found.mean_squared_score, average(((y[500:] - mean) / std) ** 2), rtol=1e-12)
+    assert_allclose(found.mean_standard_deviation, average(std), rtol=1e-12)
+    for level, coverage, width in zip(LEVELS, found.coverage, found.mean_widths, strict=True):
+        lower, upper = norm.interval(level, mean, std)
+        assert_allclose(coverage, average((y[500:] >= lower) & (y[500:] <= upper)), rtol=1e-12)
+        assert_allclose(width, average(upper - lower), rtol=1e-12)
+    plain = prediction.evaluate(test, model.model_, engine=model.engine)
+    assert_array_equal(found.errors.mean_squared_error, plain.mean_squared_error)
+
+
+def test_nlpd_of_a_standardised_target_does_not_know_its_units():
+    X, y = problem(900)
+    found = []
+    for factor in (1.0, 1000.0):
+        model = ridge().fit(X[:500], factor * y[:500])
+        test = ArrayDataset(X[500:], factor * y[500:])
+        found.append(prediction.evaluate(test, model.model_, engine=model.engine, std=True))
+    assert_allclose(found[0].standardized_nlpd, found[1].standardized_nlpd, rtol=1e-9)
+    assert_allclose(found[1].nlpd - found[0].nlpd, np.log(1000.0), rtol=1e-9)
+
+
+def test_calibrations_of_joined_blocks_have_the_same_bits_in_any_order_and_on_any_engine():
+    X, y = problem(40_000, n_targets=2)
+    model = ridge(n_components=16).fit(X[:300], y[:300]).model_
+    test = ArrayDataset(X, y, sample_weight=np.random.default_rng(0).uniform(0, 1, len(X)))
+    state = prediction._predictive_model(model)
+    parts = [calibrate_rows(test.read(block), state) for block in inspection.blocks_of(test)]
+    assert len(parts) > 1
+    backwards = functools.reduce(operator.add, reversed(parts))
+    for n_threads in (1, 2):
+        found = prediction.evaluate(test, model, engine=SerialEngine(n_threads=n_threads), std=True)
+        for name in ("log_losses", "squared_scores", "covered", "deviations"):
+            assert getattr(found, name) == getattr(backwards, name)
+
+
+def test_a_target_without_noise_has_no_density():
+    X, y = problem(n_targets=2)
+    y[:, 1] = 5.0
+    model = ridge().fit(X, y)
+    found = prediction.evaluate(ArrayDataset(X, y), model.model_, engine=model.engine, std=True)
+    for values in (found.nlpd, found.standardized_nlpd, found.mean_squared_score):
+        assert np.isfinite(values[0])
+        assert np.isnan(values[1])
+    assert_array_equal(found.coverage[:, 1], 1.0)
+
+
+def test_calibrations_of_different_models_do_not_add_up():
+    X, y = problem()
+    parts = []
+    for factor in (1.0, 2.0):
+        model = ridge().fit(X, factor * y)
+        parts.append(prediction.evaluate(ArrayDataset(X, y), model.model_, engine=model.engine, std=True))
+    with pytest.raises(StatisticsError, match="different models"):
+        parts[0] + parts[1]

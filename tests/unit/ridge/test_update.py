@@ -1,0 +1,495 @@
+"""Updates of a model: the bits of one pass over all rows, whatever was appended, refused or taken back."""
+
+import functools
+import itertools
+from operator import add
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from rff_dist.classify import fit as classification
+from rff_dist.data import cut
+from rff_dist.data.blocks import Block
+from rff_dist.data.columns import MemoryColumn
+from rff_dist.data.folds import HashFolds, TimeFolds, folds_from_dict, hold_in
+from rff_dist.data.memory import ArrayDataset
+from rff_dist.engines.serial import SerialEngine
+from rff_dist.errors import DataError, FingerprintMismatchError, InvalidParameterError, StatisticsError
+from rff_dist.kernels.explicit import Linear
+from rff_dist.kernels.stationary import Gaussian
+from rff_dist.numerics.threads import using_threads
+from rff_dist.ridge import fit as pipeline
+from rff_dist.ridge import predict as prediction
+from rff_dist.ridge import update
+from rff_dist.ridge.automatic import RidgeOptions
+from rff_dist.ridge.update import NewRows, Refusal, find_new_rows, hold_out, judge, refuse, update_model
+from rff_dist.statistics import inspection, passes
+from rff_dist.statistics.accumulate import Accumulation, accumulate_rows
+from rff_dist.storage.appending import append_dataset
+from rff_dist.storage.datasets import open_dataset
+from rff_dist.storage.writing import write_dataset
+
+ENGINE = SerialEngine(1)
+N_ROWS = 26_000
+
+
+@functools.cache
+def arrays():
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((N_ROWS, 3))
+    y = np.column_stack([np.sin(X[:, 0]), X.sum(axis=1)]) + 0.1 * rng.standard_normal((N_ROWS, 2))
+    frequencies, precisions = rng.integers(1, 4, N_ROWS).astype(float), rng.random(N_ROWS)
+    frequencies[0], precisions[0] = 3.0, 1.0  # the first rows fix the weights' grid
+    return X, y, frequencies, precisions
+
+
+def first_rows(n_samples, *, chunk_rows=1000, weights=None, y=None):
+    X, targets, *weighted = arrays()
+    targets = targets if y is None else y
+    sample_weight = None if weights is None else weighted[weights == "precision"][:n_samples]
+    return ArrayDataset(X[:n_samples], targets[:n_samples], sample_weight, chunk_rows=chunk_rows)
+
+
+def fit(dataset, **options):
+    options = {"length_scale": 1.0, "n_components": 8, "alpha": 0.1, **options}
+    return pipeline.fit(dataset, options.pop("kernel", Gaussian()), engine=ENGINE, **options)[0]
+
+
+def at_once(model, dataset):
+    """Return the statistics of one pass over all rows, with a model's features and grids."""
+    return passes.accumulate(dataset, model.feature_map, engine=ENGINE, spec=model.statistics.spec)
+
+
+def with_rows(model, dataset, rows):
+    """Take the steps of `update_model` for given rows."""
+    batch = update.score_new_rows(model, dataset, rows, engine=ENGINE)
+    statistics = update.accumulate_new_rows(model, dataset, rows, engine=ENGINE)
+    return update.solve_update(model, dataset, rows, statistics=statistics, batch=batch)
+
+
+def assert_same(found, model, dataset):
+    expected = at_once(model, dataset)
+    assert found.statistics == expected
+    assert found.statistics.digest() == found.card["statistics_digest"] == expected.digest()
+    assert found.statistics.n_tiles == expected.n_tiles
+
+
+# -- update == all at once -----------------------------------------------------------------------------
+
+
+@settings(max_examples=20)
+@given(
+    first=st.integers(1, 12_000),
+    appended=st.lists(st.sampled_from([1, 999, 1000, 5000]) | st.integers(1, 6000), min_size=1, max_size=3),
+    chunk_rows=st.sampled_from([1, 7, 100, 1000, 8192, 50_000]),
+    small_blocks=st.booleans(),
+    weights=st.sampled_from([None, "frequency", "precision"]),
+)
+def test_updates_one_after_another_have_the_bits_of_one_pass(
+    first, appended, chunk_rows, small_blocks, weights
+):
+    """Small blocks grow at 8,192 and 16,384 rows: there the old edges are lost, and all rows are summed."""
+    with pytest.MonkeyPatch.context() as patched:
+        if small_blocks:
+            patched.setattr(cut, "MIN_BLOCK_ROWS", 512)
+            patched.setattr(cut, "BLOCKS_WANTED", 8)
+        n_samples = first
+        model = begun = fit(first_rows(first, chunk_rows=chunk_rows, weights=weights))
+        for n_new in appended:
+            n_samples += n_new
+            model = update_model(
+                model, first_rows(n_samples, chunk_rows=chunk_rows, weights=weights), engine=ENGINE
+            )
+        assert_same(model, begun, first_rows(n_samples, chunk_rows=chunk_rows, weights=weights))
+        assert model.card["n_seen"] == n_samples
+
+
+@settings(max_examples=20)
+@given(
+    ends=st.lists(st.integers(1, 20_000), min_size=2, max_size=5, unique=True).map(sorted),
+    refused=st.sets(st.integers(1, 4)),
+    backfilled=st.booleans(),
+)
+def test_batches_that_are_left_out_and_taken_back_leave_the_bits_of_their_pieces(ends, refused, backfilled):
+    model = begun = fit(first_rows(ends[0]))
+    refusals = []
+    for i, (_, stop) in enumerate(itertools.pairwise(ends), start=1):
+        dataset = first_rows(stop)
+        rows = find_new_rows(model, dataset, refusals=refusals)
+        assert rows.n_samples > 0
+        if i in refused:
+            refusals += refuse(dataset, rows, "bad")
+        else:
+            model = with_rows(model, dataset, rows)
+    if backfilled:
+        dataset = first_rows(ends[-1])
+        rows = find_new_rows(model, dataset, refusals=refusals, backfill=0)
+        if rows.n_samples:
+            model = with_rows(model, dataset, rows)
+        assert_same(model, begun, dataset)
+    # an oracle of its own: each block of the rows that the model saw, less the rows left out, summed apart
+    dataset, out = first_rows(model.card.get("n_seen", ends[0])), model.card.get("left_out", [])
+    state = Accumulation(begun.feature_map, begun.statistics.spec)
+    kept = np.ones(dataset.n_samples, bool)
+    for start, stop in out:
+        kept[start:stop] = False
+    parts = []
+    for block in inspection.blocks_of(dataset, max_rows=state.spec.limb_rows):
+        edges = np.flatnonzero(np.diff(np.r_[False, kept[block.start : block.stop], False])) + block.start
+        with using_threads(1):
+            parts += [
+                accumulate_rows(dataset.read(Block(0, int(a), int(b))), state)
+                for a, b in zip(edges[::2], edges[1::2], strict=True)
+            ]
+    assert functools.reduce(add, parts) == model.statistics
+
+
+def test_rows_appended_to_a_stored_dataset_are_added(tmp_path):
+    X, y, *_ = arrays()
+    url = tmp_path / "data.zarr"
+    write_dataset(url, X[:3100], y[:3100], chunk_rows=1000)
+    model = begun = fit(open_dataset(url))
+    for start, stop in ((3100, 3101), (3101, 4100), (4100, 9100)):
+        append_dataset(url, X[start:stop], y[start:stop])
+        model = update_model(model, open_dataset(url), engine=ENGINE)
+        assert_same(model, begun, open_dataset(url))
+
+
+def test_a_copy_in_other_chunks_is_cut_as_the_copy_is_and_the_old_rows_as_they_were():
+    model = fit(first_rows(20_500, chunk_rows=1000))
+    again = first_rows(21_000, chunk_rows=300)
+    assert_same(update_model(model, again, engine=ENGINE), model, again)
+
+
+@pytest.mark.parametrize("folds", [None, HashFolds(3), hold_in(HashFolds(3), 20_000, 100)])
+def test_only_the_last_block_and_the_new_rows_are_read_again(folds):
+    read = []
+
+    class Watched(ArrayDataset):
+        def read(self, block):
+            read.append((block.start, block.stop))
+            return super().read(block)
+
+    X, y, *_ = arrays()
+    model = fit(first_rows(20_000), cv=folds)
+    dataset = Watched(X[:21_000], y[:21_000], chunk_rows=1000)
+    rows = find_new_rows(model, dataset)
+    read.clear()
+    update.accumulate_new_rows(model, dataset, rows, engine=ENGINE)
+    assert read == [(16_000, 21_000), (16_000, 20_000)]
+
+
+def test_features_with_centres_and_without_bounds_are_updated_too():
+    y = arrays()[1][:, 0]
+    for options in (
+        {"features": "nystrom"},
+        {"kernel": Gaussian(2.0) + Linear(), "length_scale": None},
+        {"alpha": "evidence", "fit_intercept": False},
+    ):
+        model = fit(first_rows(2000, y=y), **options)
+        dataset = first_rows(2500, y=y)
+        found = update_model(model, dataset, engine=ENGINE)
+        assert_same(found, model, dataset)
+        assert found.one_dimensional
+        expected = pipeline.refit(
+            model,
+            at_once(model, dataset),
+            alpha=options.get("alpha", 0.1),
+            fit_intercept=options.get("fit_intercept", True),
+        )
+        assert found.digest() == expected.digest()
+
+
+def test_a_cross_validated_model_keeps_its_alpha():
+    model = fit(first_rows(2000), alpha="cv", cv=3, conformal=True)
+    found = update_model(model, first_rows(2600), engine=ENGINE)
+    assert found.statistics == by_folds_at_once(model, first_rows(2600))
+    assert found.alpha == model.alpha
+    assert (found.card["alpha_given"], found.card["chosen_by"]) == ("cv", "cv")
+    assert found.held_out == model.held_out
+    again = update_model(found, first_rows(2700), engine=ENGINE)
+    assert again.alpha == model.alpha
+
+
+def by_folds_at_once(model, dataset):
+    """Return the sum of each fold's statistics, from one pass over all rows."""
+    member = Accumulation(model.feature_map, model.statistics.spec)
+    folds = folds_from_dict(model.card["folds"])
+    (parts,) = passes.accumulate_folds(dataset, [member], folds=folds, engine=ENGINE)
+    return parts.total()
+
+
+@settings(max_examples=15)
+@given(
+    first=st.integers(200, 12_000),
+    appended=st.lists(st.sampled_from([1, 999, 1000, 5000]), min_size=1, max_size=3),
+    chunk_rows=st.sampled_from([7, 1000, 50_000]),
+    small_blocks=st.booleans(),
+    held_in=st.booleans(),
+    weights=st.sampled_from([None, "frequency", "precision"]),
+)
+def test_updates_of_what_was_summed_by_hash_folds_have_the_bits_of_one_pass_by_folds(
+    first, appended, chunk_rows, small_blocks, held_in, weights
+):
+    with pytest.MonkeyPatch.context() as patched:
+        if small_blocks:
+            patched.setattr(cut, "MIN_BLOCK_ROWS", 512)
+            patched.setattr(cut, "BLOCKS_WANTED", 8)
+        n_samples, folds = first, HashFolds(3, seed=1)
+        model = begun = fit(
+            first_rows(first, chunk_rows=chunk_rows, weights=weights),
+            cv=hold_in(folds, first, 50) if held_in else folds,
+        )
+        assert model.card["summed_by_folds"]
+        for n_new in appended:
+            n_samples += n_new
+            dataset = first_rows(n_samples, chunk_rows=chunk_rows, weights=weights)
+            model = update_model(model, dataset, engine=ENGINE)
+        assert model.statistics == by_folds_at_once(begun, dataset)
+        assert model.statistics.n_samples == n_samples
+
+
+@pytest.mark.parametrize("folds", [TimeFolds(3), hold_in(TimeFolds(3), 2000, 10)])
+def test_what_was_summed_by_folds_that_move_is_summed_anew(folds):
+    model = begun = fit(first_rows(2000), cv=folds)
+    for n_samples in (2600, 2700):
+        model = update_model(model, first_rows(n_samples), engine=ENGINE)
+        assert_same(model, begun, first_rows(n_samples))
+
+
+def test_alpha_is_chosen_again_from_the_values_that_were_given():
+    alphas = [1e-4, 1e-2, 1.0]
+    model = fit(first_rows(300), alpha="gcv", alphas=alphas)
+    found = update_model(update_model(model, first_rows(400), engine=ENGINE), first_rows(3000), engine=ENGINE)
+    expected = pipeline.solve(at_once(model, first_rows(3000)), alpha="gcv", alphas=alphas)
+    assert found.alpha == expected.solution.alpha[0]
+    assert found.card["alphas"] == alphas
+
+
+def test_columns_of_an_updated_model_are_those_of_all_rows():
+    model = update_model(fit(first_rows(2000)), first_rows(3000), engine=ENGINE)
+    X = arrays()[0][:3000]
+    assert model.columns.n_samples == 3000
+    np.testing.assert_allclose(model.columns.mean, X.mean(axis=0), atol=1e-12)
+    np.testing.assert_allclose(model.columns.fourth, ((X - X.mean(axis=0)) ** 4).mean(axis=0), rtol=1e-9)
+
+
+# -- which rows are new --------------------------------------------------------------------------------
+
+
+def test_nothing_new_is_an_answer():
+    model = fit(first_rows(500))
+    assert find_new_rows(model, first_rows(500)) == NewRows(500, 500, (), ())
+    assert update_model(model, first_rows(500), engine=ENGINE) is model
+
+
+def test_other_rows_at_the_beginning_are_refused():
+    X, y, weights, _ = arrays()
+    model = fit(first_rows(500))
+    changed = X[:600].copy()
+    changed[3, 1] += 1e-9
+    with pytest.raises(FingerprintMismatchError, match=r"500 rows.* begins with others.*fit anew"):
+        find_new_rows(model, ArrayDataset(changed, y[:600]))
+    with pytest.raises(FingerprintMismatchError, match="has only 400"):
+        find_new_rows(model, first_rows(400))
+    with pytest.raises(FingerprintMismatchError, match="same arrays of X, y and weights"):
+        find_new_rows(model, ArrayDataset(X[:600], y[:600], weights[:600]))
+
+
+def test_refused_rows_are_passed_over_unless_they_are_others_now():
+    model = fit(first_rows(500))
+    refusals = refuse(first_rows(600), find_new_rows(model, first_rows(600)), "bad")
+    assert find_new_rows(model, first_rows(600), refusals=refusals) == NewRows(500, 600, (), ((500, 600),))
+    later = find_new_rows(model, first_rows(700), refusals=refusals)
+    assert (later.ranges, later.left_out) == (((600, 700),), ((500, 600),))
+    X, y, *_ = arrays()
+    corrected = y[:600].copy()
+    corrected[550] += 1.0
+    rows = find_new_rows(model, ArrayDataset(X[:600], corrected), refusals=refusals)
+    assert rows.ranges == ((500, 600),)
+
+
+def test_a_backfill_takes_what_was_left_out_from_a_row_on():
+    model = with_rows(
+        fit(first_rows(500)), first_rows(800), NewRows(500, 800, ((600, 700),), ((500, 600), (700, 800)))
+    )
+    refusal = Refusal(800, 900, 900, first_rows(900).prefix_fingerprint(900), "bad", "")
+    for backfill, expected in (
+        (None, ((900, 950),)),
+        (0, ((500, 600), (700, 950))),
+        (550, ((550, 600), (700, 950))),
+        (850, ((850, 950),)),
+    ):
+        rows = find_new_rows(model, first_rows(950), refusals=[refusal], backfill=backfill)
+        assert rows.ranges == expected
+        assert rows.n_samples + sum(b - a for a, b in rows.left_out) == 350
+
+
+@pytest.mark.parametrize("what", ["statistics", "which rows", "classifier"])
+def test_what_cannot_be_updated_is_refused_by_name(what):
+    model = fit(first_rows(300))
+    if what == "statistics":
+        model = model.without_statistics()
+    elif what == "classifier":
+        X = arrays()[0][:300]
+        model, _ = classification.fit_labels(
+            ArrayDataset(X),
+            MemoryColumn(X[:, 0] > 0),
+            RidgeOptions(kernel=Gaussian(), length_scale=None, features="fourier", n_components=8, alpha=0.1),
+            engine=ENGINE,
+        )
+    else:
+        card = {name: value for name, value in model.card.items() if name != "prefix_fingerprint"}
+        model = update.replace(model, card=card)
+    with pytest.raises(StatisticsError, match=rf"cannot be updated: .*{what}.*; train it anew"):
+        find_new_rows(model, first_rows(400))
+
+
+def test_data_of_other_columns_or_targets_are_refused():
+    X, y, *_ = arrays()
+    model = fit(first_rows(300))
+    with pytest.raises(DataError, match="2 features"):
+        find_new_rows(model, ArrayDataset(X[:400, :2], y[:400]))
+    with pytest.raises(DataError, match=r"1 targets \(vector: True\).* on 2"):
+        find_new_rows(model, ArrayDataset(X[:400], y[:400, 0]))
+
+
+def test_new_rows_without_weight_are_refused():
+    X, y, weights, _ = arrays()
+    weighted = np.r_[weights[:300] + 1.0, np.zeros(10)]
+    model = fit(ArrayDataset(X[:300], y[:300], weighted[:300]))
+    with pytest.raises(DataError, match="all 10 new rows have weight 0"):
+        update_model(model, ArrayDataset(X[:310], y[:310], weighted), engine=ENGINE)
+
+
+# -- progressive validation and the gate ---------------------------------------------------------------
+
+
+def test_new_rows_are_scored_before_they_are_added():
+    model, dataset = fit(first_rows(3000)), first_rows(3700)
+    batch = update.score_new_rows(model, dataset, find_new_rows(model, dataset), engine=ENGINE)
+    X, y, *_ = arrays()
+    predictions = prediction.predict_in_memory(ArrayDataset(X[3000:3700]), model, engine=ENGINE)
+    residuals = y[3000:3700] - predictions
+    errors = batch.errors.errors
+    assert errors.n_samples == 700
+    np.testing.assert_allclose(errors.mean_squared_error, (residuals**2).mean(axis=0), rtol=1e-12)
+    np.testing.assert_allclose(errors.mean_absolute_error, np.abs(residuals).mean(axis=0), rtol=1e-12)
+
+
+def test_the_gate_compares_models_that_have_not_seen_the_held_out_rows():
+    model, dataset = fit(first_rows(1000)), first_rows(1400)
+    candidate = update_model(model, dataset, engine=ENGINE)
+    held_out = hold_out(model, dataset, engine=ENGINE)
+    gate = judge(candidate, held_out, engine=ENGINE)
+    X, y, *_ = arrays()
+    expected = []
+    for kept in (np.arange(800), np.r_[:800, 1000:1400]):
+        Z = np.column_stack([model.feature_map.transform(X), np.ones(len(X))])
+        penalty = np.diag([0.1] * 8 + [0.0])
+        weights = np.linalg.solve(Z[kept].T @ Z[kept] + penalty, Z[kept].T @ y[kept])
+        expected.append(np.sqrt(((Z[800:1000] @ weights - y[800:1000]) ** 2).mean(axis=0)))
+    # coefficients of an ill-conditioned system: float64 leaves nine digits of the errors
+    np.testing.assert_allclose([gate.current, gate.new], expected, rtol=1e-7)
+    assert gate.ratio == pytest.approx((expected[1] ** 2 / expected[0] ** 2).max(), rel=1e-6)
+    assert "newest 200 rows" in gate.reason
+
+
+def test_the_gate_allows_for_what_chance_may_add():
+    """The standard error of the paired differences, against NumPy's."""
+    model, dataset = fit(first_rows(1000)), first_rows(1400)
+    worse = pipeline.refit(model, model.statistics, alpha=30.0)
+    gate = judge(worse, hold_out(model, dataset, engine=ENGINE, test=first_rows(300)), engine=ENGINE)
+    X, y, *_ = arrays()
+    old, new = (
+        (y[:300] - prediction.predict_in_memory(ArrayDataset(X[:300]), one, engine=ENGINE)) ** 2
+        for one in (model, worse)
+    )
+    rise = (new - old).mean(axis=0) - stats.norm.ppf(0.995) * (new - old).std(axis=0) / np.sqrt(300)
+    assert gate.at_least == pytest.approx(
+        1 + (rise / old.mean(axis=0)).max(), rel=1e-3
+    )  # 1e-6 of the variance
+    assert gate.at_least < gate.ratio
+
+
+def test_good_batches_pass_the_gate():
+    """At most 1 of 100 fails by chance, however few rows with large errors decide the means."""
+    rng = np.random.default_rng(0)
+    passed = []
+    for _ in range(20):
+        X = rng.standard_normal((600, 4))
+        y = np.sin(2 * X[:, 0]) + X[:, 1] * X[:, 2] + 0.3 * rng.standard_normal(600)
+        model = fit(ArrayDataset(X[:500], y[:500]), n_components=64, alpha=1e-3, length_scale=3.0)
+        dataset = ArrayDataset(X, y)
+        candidate = update_model(model, dataset, engine=ENGINE)
+        passed.append(judge(candidate, hold_out(model, dataset, engine=ENGINE), engine=ENGINE).passed)
+    assert np.mean(passed) >= 0.95
+
+
+def test_test_data_are_held_out_where_there_are_some():
+    X, y, *_ = arrays()
+    test = ArrayDataset(X[5000:5500], y[5000:5500])
+    model, dataset = fit(first_rows(1000)), first_rows(1400)
+    candidate = update_model(model, dataset, engine=ENGINE)
+    gate = judge(candidate, hold_out(model, dataset, engine=ENGINE, test=test), engine=ENGINE)
+    for one, rmse in ((model, gate.current), (candidate, gate.new)):
+        errors = prediction.evaluate(test, one, engine=ENGINE)
+        np.testing.assert_allclose(rmse, np.sqrt(errors.mean_squared_error), rtol=1e-12)
+    assert "500 rows of test data" in gate.reason
+    with pytest.raises(DataError, match="the model was trained on 2"):
+        hold_out(model, dataset, engine=ENGINE, test=ArrayDataset(X[:10], y[:10, 0]))
+
+
+def test_held_out_rows_are_the_newest_that_the_model_holds():
+    model = with_rows(
+        fit(first_rows(500)), first_rows(800), NewRows(500, 800, ((600, 700),), ((500, 600), (700, 800)))
+    )
+    held_out = hold_out(model, first_rows(900), engine=ENGINE)
+    assert [(block.start, block.stop) for block in held_out.blocks] == [(480, 500), (600, 700)]
+
+
+def test_one_corrupted_target_of_two_is_enough_to_fail():
+    X, y, *_ = arrays()
+    bad = y[:1400].copy()
+    bad[1000:, 1] = np.random.default_rng(0).permutation(bad[1000:, 1])
+    dataset = ArrayDataset(X[:1400], bad)
+    model = fit(ArrayDataset(X[:1000], bad[:1000]), n_components=64)
+    candidate = update_model(model, dataset, engine=ENGINE)
+    gate = judge(candidate, hold_out(model, dataset, engine=ENGINE), engine=ENGINE)
+    assert not gate.passed
+    assert "of target 1" in gate.reason
+    assert judge(candidate, hold_out(model, dataset, engine=ENGINE), tolerance=1e3, engine=ENGINE).passed
+    with pytest.raises(InvalidParameterError, match="tolerance"):
+        judge(candidate, hold_out(model, dataset, engine=ENGINE), tolerance=-0.1, engine=ENGINE)
+
+
+def test_errors_below_a_thousandth_of_the_targets_spread_are_not_told_apart():
+    X = arrays()[0]
+    dataset = ArrayDataset(X[:1400], X[:1400, 0])
+    model = fit(
+        ArrayDataset(X[:1000], X[:1000, 0]), kernel=Linear(), length_scale=None, n_components=4, alpha=1e-8
+    )
+    worse = pipeline.refit(model, model.statistics, alpha=1e-3)
+    gate = judge(worse, hold_out(model, dataset, engine=ENGINE), engine=ENGINE)
+    assert gate.new[0] > 10 * gate.current[0]
+    assert gate.passed
+
+
+def test_a_part_that_was_cut_into_other_tiles_is_held_out_too():
+    """Ten one-row updates: their rows are one tile of the whole, and many of the part."""
+    n_samples = 30
+    model = fit(first_rows(n_samples))
+    rows = NewRows(
+        n_samples,
+        60,
+        tuple((i, i + 1) for i in range(31, 60, 2)),
+        tuple((i, i + 1) for i in range(30, 60, 2)),
+    )
+    model = with_rows(model, first_rows(60), rows)
+    whole = update.replace(model, statistics=update.replace(model.statistics, n_tiles=1))
+    held_out = hold_out(whole, first_rows(60), engine=ENGINE)
+    assert held_out.statistics.n_tiles > 1
+    assert judge(whole, held_out, engine=ENGINE).ratio == 1.0

@@ -1,0 +1,250 @@
+"""Rows without weight change nothing; numbers too large or small for the sums are refused in words."""
+
+import numpy as np
+import pytest
+
+from rff_dist import Gaussian, RFFRidge, SerialEngine, draw_feature_map
+from rff_dist.data.blocks import Block, Rows
+from rff_dist.data.memory import ArrayDataset
+from rff_dist.errors import DataError, InvalidParameterError
+from rff_dist.features import median_heuristic
+from rff_dist.ridge import fit as pipeline
+from rff_dist.ridge.uncertainty import predict_rows_with_std, predictive_model
+from rff_dist.statistics import inspection, passes
+from tests.plain import plain_ridge
+
+ENGINE = SerialEngine(n_threads=1)
+
+
+@pytest.fixture
+def problem():
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((3000, 3))
+    return X, np.sin(X[:, 0]) + 0.1 * rng.standard_normal(3000)
+
+
+def test_a_first_row_without_weight_does_not_spoil_the_standardisation(problem):
+    X, y = problem
+    weight = np.ones(len(X))
+    X[0], weight[0] = 1e9, 0.0
+    found = inspection.standardizer_from(inspection.inspect(ArrayDataset(X, y, weight), engine=ENGINE))
+    np.testing.assert_allclose(found.mean, X[1:].mean(axis=0), rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(found.scale, X[1:].std(axis=0), rtol=1e-12)
+
+
+def test_the_median_heuristic_finds_few_rows_with_weight_among_many_without(problem):
+    X, y = problem
+    weight = np.zeros(len(X))
+    weight[::15] = 1.0
+    scale = median_heuristic.median_length_scale(
+        ArrayDataset(X, y, weight), Gaussian(), standardizer=None, seed=0
+    )
+    alone = median_heuristic.median_length_scale(
+        ArrayDataset(X[::15], y[::15]), Gaussian(), standardizer=None, seed=0
+    )
+    assert scale == alone
+
+
+def test_the_median_heuristic_names_the_row_of_a_nan(problem):
+    X, y = problem
+    weight = np.ones(len(X))
+    weight[:1000] = 0.0
+    X[2500, 1] = np.nan
+    with pytest.raises(DataError, match="row 2_500"):
+        median_heuristic.median_length_scale(
+            ArrayDataset(X[:3000], y, np.where(np.arange(3000) == 2500, 1.0, 0.0)),
+            Gaussian(),
+            standardizer=None,
+            seed=0,
+        )
+
+
+@pytest.mark.parametrize("weight", [1024.0000000000002, 1024.0, 0.1, 3.0, 2.0**-30, 1e-100, 1e100])
+def test_equal_weights_of_any_size_fit_the_grid(problem, weight):
+    X, y = problem
+    model = plain_ridge(n_components=16, alpha=weight, random_state=0)
+    plain = plain_ridge(n_components=16, alpha=1.0, random_state=0).fit(X, y)
+    weighted = model.fit(X, y, sample_weight=np.full(len(X), weight))
+    np.testing.assert_allclose(weighted.predict(X), plain.predict(X), rtol=1e-6, atol=1e-9)
+
+
+def criteria():
+    """Return ways to choose alpha, with five folds by hash where there are any."""
+    return [{"alpha": "gcv"}, {"alpha": "evidence"}, {"cv": 5}, {"alpha": [0.01, 0.1, 1.0, 10.0]}]
+
+
+def scaled(model, factor):
+    """Return parameters that mean the same beside weights that are `factor` times as large."""
+    given = model.get("alpha", "auto")
+    return model if isinstance(given, str) else {**model, "alpha": np.multiply(given, factor)}
+
+
+@pytest.mark.filterwarnings("ignore:alpha=.* was chosen by cv, but it is the smallest")
+@pytest.mark.parametrize("choice", criteria(), ids=str)
+@pytest.mark.parametrize("factor", [1 / 3000, 7.3, 1e5])
+def test_a_factor_on_all_weights_changes_nothing_but_alpha(problem, choice, factor):
+    X, y = (part[:400] for part in problem)
+    weights = np.random.default_rng(1).uniform(0.2, 3.0, len(X))
+    plain, more = (
+        RFFRidge(n_components=40, length_scale=1.0, random_state=0, **scaled(choice, c)).fit(
+            X, y, weights * c
+        )
+        for c in (1.0, factor)
+    )
+    # refined by Brent's method to 1e-3 of log alpha, whose path rounding may bend
+    np.testing.assert_allclose(more.alpha_, plain.alpha_ * factor, rtol=2e-3)
+    if "scores" in plain.selection_:
+        found = [np.nanmin(model.selection_["scores"]) for model in (more, plain)]
+        np.testing.assert_allclose(*found, rtol=1e-4)
+    for one, two in zip(more.predict(X, return_std=True), plain.predict(X, return_std=True), strict=True):
+        np.testing.assert_allclose(one, two, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["precision", "frequency"])
+@pytest.mark.parametrize("criterion", ["gcv", "evidence", "press"])
+def test_rows_without_weight_are_no_observations(problem, criterion, kind):
+    X, y = (part[:400] for part in problem)
+    weights = np.random.default_rng(1).integers(0, 3, len(X)).astype(float)
+    counts = weights > 0
+    found = []
+    for rows in (slice(None), counts):
+        model, _ = pipeline.fit(
+            ArrayDataset(X[rows], y[rows], weights[rows]), Gaussian(1.0), engine=ENGINE, length_scale=None,
+            n_components=60, alpha=criterion, sample_weight_kind=kind,
+        )  # fmt: skip
+        found.append(model)
+    np.testing.assert_allclose(found[0].alpha, found[1].alpha, rtol=1e-6)
+    deviations = [
+        predict_rows_with_std(
+            Rows(Block(0, 0, 20), X[:20]),
+            predictive_model(model.linear, model.statistics, alpha=model.alpha, fit_intercept=True),
+        )
+        for model in found
+    ]
+    np.testing.assert_allclose(deviations[0], deviations[1], rtol=1e-7)
+
+
+@pytest.mark.parametrize("criterion", ["gcv", "evidence", "press"])
+def test_weights_that_repeat_rows_choose_what_the_repeated_rows_do(problem, criterion):
+    X, y = (part[:300] for part in problem)
+    times = np.random.default_rng(1).integers(0, 4, len(X))
+    found = []
+    for weights, rows in ((times.astype(float), np.arange(300)), (None, np.arange(300).repeat(times))):
+        model, _ = pipeline.fit(
+            ArrayDataset(X[rows], y[rows], weights), Gaussian(1.0), engine=ENGINE, length_scale=None,
+            n_components=60, alpha=criterion, sample_weight_kind="frequency",
+        )  # fmt: skip
+        found.append(model.alpha)
+    np.testing.assert_allclose(found[0], found[1], rtol=1e-6)
+
+
+def test_noise_of_half_the_rows_is_that_of_all(problem):
+    """Half of the rows without weight halved the noise's deviation in releases before."""
+    X, y = problem
+    weights = (np.arange(len(X)) % 2).astype(float)
+    half = RFFRidge(n_components=64, alpha=0.1, random_state=0).fit(X, y, weights)
+    # noise of 0.1 on 1,500 rows: a standard error of 2 %
+    np.testing.assert_allclose(half.predict(X[:50], return_std=True)[1], 0.1, rtol=0.15)
+
+
+def test_what_weights_mean_must_be_known(problem):
+    with pytest.raises(InvalidParameterError, match="`sample_weight_kind` is 'count'"):
+        RFFRidge(n_components=16, sample_weight_kind="count").fit(*problem)
+
+
+def test_weights_beyond_the_sums_digits_are_warned_of(problem):
+    X, y = problem
+    weights = np.full(len(X), 1e-12)
+    weights[0] = 1.0
+    with pytest.warns(UserWarning, match=r"sample weights go from 1e-12 to 1: .* fewer than three digits"):
+        RFFRidge(n_components=16, alpha=1e-9).fit(X, y, weights)
+
+
+@pytest.mark.parametrize("smallest", [0.0, 1e-9])
+def test_ordinary_weights_and_none_are_not_warned_of(problem, smallest):
+    X, y = problem
+    RFFRidge(n_components=16, alpha=1.0).fit(X, y, np.geomspace(1e-9, 1.0, len(X)) * (y > 0) + smallest)
+
+
+@pytest.mark.parametrize("weight", [1e-300, 1e300])
+def test_weights_beyond_float64s_reach_are_refused(problem, weight):
+    X, y = problem
+    with pytest.raises(DataError, match=r"sample weights are up to|not finite|overflows"):
+        plain_ridge(n_components=16).fit(X, y, sample_weight=np.full(len(X), weight))
+
+
+def test_fractions_repeat_no_row(problem):
+    X, y = problem
+    model = plain_ridge(n_components=16, alpha=1.0, random_state=0, sample_weight_kind="frequency")
+    model.fit(X, y, sample_weight=np.full(len(X), 2.0))
+    with pytest.raises(DataError, match=r"sample_weight is 0.5 in row 0, .* whole numbers"):
+        model.partial_fit(X, y, sample_weight=np.full(len(X), 0.5))
+    with pytest.raises(DataError, match=r"sample_weight is 0.5 in row 0, .* whole numbers"):
+        model.fit(X, y, sample_weight=np.full(len(X), 0.5))
+
+
+@pytest.mark.parametrize(("column", "name"), [(0, "X, column 1"), (1, "y, column 0")])
+@pytest.mark.parametrize(("factor", "problem_"), [(1e-200, "varies by less"), (1e200, "overflows float64")])
+def test_columns_that_float64_cannot_square_are_named(problem, column, name, factor, problem_):
+    X, y = problem
+    if column == 0:
+        X[:, 1] *= factor
+    else:
+        y = y * factor
+    with pytest.raises(DataError, match=rf"Input {name} {problem_}"):
+        plain_ridge(n_components=16, length_scale=1.0).fit(X, y)
+
+
+def test_a_large_mean_without_standardisation_is_warned_of(problem):
+    X, y = problem
+    with pytest.warns(UserWarning, match="column 2 of X has mean 1e"):
+        plain_ridge(n_components=16, standardize=False).fit(X + np.array([0.0, 0.0, 1e8]), y)
+
+
+def test_a_failing_solve_keeps_the_rows_that_were_added(problem):
+    X, y = problem
+    model = plain_ridge(n_components=16, alpha=1.0, random_state=0).fit(X[:2000], y[:2000])
+    model.partial_fit(X[2000:], y[2000:])
+    model.alpha = "none"
+    with pytest.raises(InvalidParameterError):
+        model.predict(X[:2])
+    model.alpha = 1.0
+    assert model.statistics_.n_samples == 3000
+    model.predict(X[:2])
+    assert model.model_.statistics.n_samples == 3000
+
+
+@pytest.mark.parametrize("met", [True, False])
+def test_score_of_a_constant_target_follows_scikit_learn_for_datasets_too(problem, met):
+    X, _ = problem
+    model = plain_ridge(n_components=16, random_state=0).fit(X, np.full(len(X), 3.0))
+    target = np.full(len(X), 3.0 if met else 4.0)
+    assert model.score(ArrayDataset(X, target)) == model.score(X, target) == float(met)
+
+
+def test_features_of_a_nan_are_refused_with_its_place():
+    feature_map = draw_feature_map("gaussian", n_features=2, n_components=4)
+    with pytest.raises(DataError, match="row 3, column 1"):
+        feature_map.transform([[0.0, 0.0]] * 3 + [[0.0, np.nan]])
+
+
+@pytest.mark.parametrize(
+    "parameters", [{"alpha": [0.0, 1.0]}, {"alpha": []}, {"length_scale": None}, {"alpha": [1.0, -1.0]}]
+)
+def test_parameters_are_refused_before_the_data_are_read(parameters):
+    with pytest.raises(InvalidParameterError):
+        plain_ridge(**parameters).fit("nowhere.zarr")
+
+
+def test_accumulate_wants_an_open_dataset():
+    feature_map = draw_feature_map("gaussian", n_features=2, n_components=4)
+    with pytest.raises(InvalidParameterError, match=r"a str; open it first: open_dataset"):
+        passes.accumulate("data.zarr", feature_map)
+
+
+def test_the_median_heuristic_says_when_it_finds_no_row_with_weight(problem):
+    X, y = problem
+    with pytest.raises(DataError, match="none of 3_000 sampled rows has a weight above 0"):
+        median_heuristic.median_length_scale(
+            ArrayDataset(X, y, np.zeros(len(X))), Gaussian(), standardizer=None, seed=0
+        )

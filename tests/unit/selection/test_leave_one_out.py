@@ -1,0 +1,193 @@
+"""Leave-one-out errors against refits without each row, by scikit-learn on an explicit Z."""
+
+import functools
+import operator
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.linear_model import Ridge
+
+from rff_dist import Gaussian, SerialEngine, draw_feature_map
+from rff_dist.data.memory import ArrayDataset
+from rff_dist.errors import DataError, InvalidParameterError, SolveError, StatisticsError
+from rff_dist.features.nystrom import Nystrom, draw_nystrom
+from rff_dist.ridge import fit as pipeline
+from rff_dist.selection.leave_one_out import hat_matrix, leave_out_rows, select_by_press
+from rff_dist.statistics import inspection, passes
+
+ENGINE = SerialEngine(n_threads=1)
+ALPHAS = [1e-3, 0.1, 10.0]
+
+
+def problem(n_samples=60, *, n_targets=3, weights=None, seed=0):
+    rng = np.random.default_rng(seed)
+    X = rng.uniform(-2, 2, (n_samples, 2))
+    Y = 10 + np.column_stack([np.sin((k + 1) * X[:, 0]) + X[:, 1] for k in range(n_targets)])
+    Y += 0.3 * (1 + np.arange(n_targets)) * rng.standard_normal(Y.shape)
+    given = {
+        None: None,
+        "precisions": rng.uniform(0.1, 3.0, n_samples),
+        "some zero": rng.uniform(0.1, 3.0, n_samples) * (rng.random(n_samples) < 0.8),
+        "repeated": rng.integers(0, 4, n_samples).astype(float),
+    }[weights]
+    return ArrayDataset(X, Y, given)
+
+
+def features_of(dataset, kind, n_components=40):
+    if kind == "nystrom":
+        return draw_nystrom(
+            Gaussian(1.0),
+            dataset.X.astype(np.float32),
+            n_components=n_components,
+            nystrom=Nystrom(),
+            seed=0,
+        )
+    return draw_feature_map(Gaussian(1.0), n_features=2, n_components=n_components, random_state=0)
+
+
+def leave_one_out(
+    dataset, feature_map, *, alphas=ALPHAS, fit_intercept=True, engine=ENGINE, kind="precision"
+):
+    moments = inspection.inspect(dataset, engine=engine)
+    spec = passes.statistics_spec(
+        dataset,
+        feature_map,
+        target_offset=inspection.target_offset_from(moments),
+        fraction_bits=passes.fraction_bits_for(dataset.n_samples),
+        **passes.weight_grid(moments, kind),
+    )
+    statistics = passes.accumulate(dataset, feature_map, engine=engine, spec=spec)
+    return pipeline.leave_one_out(
+        dataset, statistics, feature_map, alphas=alphas, fit_intercept=fit_intercept, engine=engine
+    )
+
+
+def refits(Z, Y, weights, *, fit_intercept, alphas=ALPHAS):
+    """Return the weighted mean of squared errors of each row, predicted by a fit of the others."""
+    squared = np.zeros((len(alphas), len(Z), Y.shape[1]))
+    for i in range(len(Z)):
+        others = np.arange(len(Z)) != i
+        for a, alpha in enumerate(alphas):
+            fitted = Ridge(alpha=alpha, fit_intercept=fit_intercept, solver="cholesky").fit(
+                Z[others], Y[others], sample_weight=None if weights is None else weights[others]
+            )
+            squared[a, i] = (Y[i] - fitted.predict(Z[i : i + 1])[0]) ** 2
+    return np.stack([np.average(values, axis=0, weights=weights) for values in squared])
+
+
+@pytest.mark.parametrize("fit_intercept", [True, False])
+@pytest.mark.parametrize("weights", [None, "precisions", "some zero"])
+@pytest.mark.parametrize("kind", ["fourier", "nystrom"])
+def test_errors_are_those_of_refits_without_each_row(kind, weights, fit_intercept):
+    dataset = problem(weights=weights)
+    feature_map = features_of(dataset, kind)
+    found = leave_one_out(dataset, feature_map, fit_intercept=fit_intercept)
+    expected = refits(
+        feature_map.transform(dataset.X), dataset.y, dataset.sample_weight, fit_intercept=fit_intercept
+    )
+    # the sums are rounded to 2e-15; Nyström's are divided by its jitter of 1e-5, and all by alpha
+    assert_allclose(found.mean_squared_error, expected, rtol=1e-8 if kind == "fourier" else 1e-6)
+    assert_allclose(found.mean_squared_error[1:], expected[1:], rtol=1e-8)
+    assert found.n_samples == 60
+
+
+def test_of_repeated_rows_one_copy_is_left_out():
+    dataset = problem(weights="repeated")
+    feature_map = features_of(dataset, "fourier")
+    times = dataset.sample_weight.astype(int)
+    Z, Y = feature_map.transform(dataset.X).repeat(times, axis=0), dataset.y.repeat(times, axis=0)
+    expected = refits(Z, Y, None, fit_intercept=True)
+    found = leave_one_out(dataset, feature_map, kind="frequency")
+    assert_allclose(found.mean_squared_error, expected, rtol=1e-8)
+
+
+def test_more_components_than_rows_have_errors_too():
+    dataset = problem(30)
+    feature_map = features_of(dataset, "fourier", 100)
+    expected = refits(feature_map.transform(dataset.X), dataset.y, None, fit_intercept=True)
+    assert_allclose(leave_one_out(dataset, feature_map).mean_squared_error, expected, rtol=1e-8)
+
+
+def test_it_is_near_generalised_cross_validation_where_all_leverages_are_alike():
+    dataset = problem(3000)
+    feature_map = features_of(dataset, "fourier")
+    found = leave_one_out(dataset, feature_map)
+    solved = pipeline.solve(passes.accumulate(dataset, feature_map, engine=ENGINE), alpha=ALPHAS)
+    assert_allclose(found.mean_squared_error, solved.selection.scores, rtol=0.01)
+
+
+def test_threads_and_the_order_of_blocks_change_no_bit():
+    dataset = problem(40_000, n_targets=2, weights="precisions")
+    feature_map = features_of(dataset, "fourier", 16)
+    statistics = passes.accumulate(dataset, feature_map, engine=ENGINE)
+    state = hat_matrix(statistics, feature_map, alphas=ALPHAS)
+    parts = [leave_out_rows(dataset.read(block), state) for block in inspection.blocks_of(dataset)]
+    assert len(parts) > 1
+    backwards = functools.reduce(operator.add, reversed(parts))
+    found = pipeline.leave_one_out(
+        dataset, statistics, feature_map, alphas=ALPHAS, engine=SerialEngine(n_threads=2)
+    )
+    assert found.squared == backwards.squared
+    assert found.weight == backwards.weight
+    assert found.n_samples == backwards.n_samples == 40_000
+
+
+def test_a_row_that_alone_says_what_it_is_makes_the_error_infinite():
+    # a lone row far from the others, with features of its own: nothing predicts it without a penalty
+    rng = np.random.default_rng(0)
+    X = np.zeros((50, 1))
+    X[0] = 3.0
+    dataset = ArrayDataset(X, rng.standard_normal(50))
+    feature_map = draw_feature_map(Gaussian(1.0), n_features=1, n_components=8, random_state=0)
+    found = leave_one_out(dataset, feature_map, alphas=[3e-15, 1.0])
+    assert_array_equal(found.n_undetermined, [1, 0])
+    assert_array_equal(np.isinf(found.mean_squared_error[:, 0]), [True, False])
+    assert select_by_press(found) == 1.0
+    with pytest.raises(SolveError, match="leverage of 1 up to rounding; give larger alphas"):
+        select_by_press(leave_one_out(dataset, feature_map, alphas=[3e-15]))
+
+
+def test_the_least_shared_error_is_chosen_whatever_the_targets_units():
+    dataset = problem(200)
+    feature_map = features_of(dataset, "fourier")
+    alphas = np.geomspace(1e-6, 1e3, 28)
+    scaled = ArrayDataset(dataset.X, dataset.y * [1.0, 1e6, 0.0])
+    found, other = (leave_one_out(data, feature_map, alphas=alphas) for data in (dataset, scaled))
+    shares = found.mean_squared_error / dataset.y.var(axis=0)
+    assert select_by_press(found) == alphas[shares.mean(axis=1).argmin()]
+    assert select_by_press(other) == alphas[shares[:, :2].mean(axis=1).argmin()]
+
+
+def test_equal_errors_go_to_the_larger_alpha():
+    dataset = ArrayDataset(problem(50).X, np.ones(50))
+    assert select_by_press(leave_one_out(dataset, features_of(dataset, "fourier"))) == 10.0
+
+
+def test_other_rows_than_those_trained_on_are_refused():
+    dataset = problem(weights="precisions")
+    feature_map = features_of(dataset, "fourier")
+    statistics = passes.accumulate(dataset, feature_map, engine=ENGINE)
+    for other, message in (
+        (problem(61), "count 60 rows of 3 targets, the data have 61 of 3"),
+        (problem(n_targets=2), "the data have 60 of 2"),
+        (problem(), "weights add up to .*, those of the data to 60"),
+    ):
+        with pytest.raises(StatisticsError, match=message):
+            pipeline.leave_one_out(other, statistics, feature_map, engine=ENGINE)
+    for alphas in ([], [0.0], [np.nan]):
+        with pytest.raises(InvalidParameterError, match="`alpha"):
+            pipeline.leave_one_out(dataset, statistics, feature_map, alphas=alphas, engine=ENGINE)
+    with pytest.raises(DataError, match="have no y"):
+        leave_out_rows(
+            ArrayDataset(dataset.X).read(inspection.blocks_of(dataset)[0]),
+            hat_matrix(statistics, feature_map),
+        )
+
+
+def test_errors_of_different_paths_do_not_add_up():
+    dataset = problem()
+    feature_map = features_of(dataset, "fourier")
+    left, right = (leave_one_out(dataset, feature_map, alphas=[alpha]) for alpha in (1.0, 2.0))
+    with pytest.raises(StatisticsError, match="different penalties"):
+        left + right

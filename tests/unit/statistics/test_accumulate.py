@@ -1,0 +1,527 @@
+"""One block of rows: the same bits however it is worked on, and errors that name the row."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import threading
+from dataclasses import replace
+from operator import add
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn import metrics
+
+from rff_dist.data.blocks import Block, BlockTask, Rows, cut_blocks
+from rff_dist.data.checks import check_finite
+from rff_dist.data.memory import ArrayDataset
+from rff_dist.errors import DataError, PlanError, StatisticsError
+from rff_dist.features.draw import draw_feature_map
+from rff_dist.numerics import threads
+from rff_dist.numerics.threads import falling_tiles, share_out, using_threads
+from rff_dist.ridge.evaluation import evaluate_rows
+from rff_dist.ridge.linear_model import LinearModel, predict_rows
+from rff_dist.statistics import accumulate as accumulation_module
+from rff_dist.statistics.accumulate import Accumulation, accumulate_rows
+from rff_dist.statistics.moments import measure_moments
+from rff_dist.statistics.spec import StatisticsSpec
+
+N_FEATURES = 3
+TILE = 64  # rows of a tile where a test wants many of them
+
+
+def accumulation(
+    n_components=12, *, n_targets=2, map_name="pairs", n_features=N_FEATURES, **spec
+) -> Accumulation:
+    features = draw_feature_map(
+        "gaussian", n_features=n_features, n_components=n_components, map=map_name, design="iid"
+    )
+    return Accumulation(
+        features, StatisticsSpec(n_components, n_targets, features.digest(), features.scales, **spec)
+    )
+
+
+def model(n_components=12, *, n_targets=2, scale=1.0) -> LinearModel:
+    rng = np.random.default_rng(5)
+    features = accumulation(n_components).feature_map
+    return LinearModel(
+        features, rng.standard_normal((n_components, n_targets)), scale * rng.standard_normal(n_targets)
+    )
+
+
+def random_rows(n_samples, n_targets=2, *, weights=False, start=0, index=0, seed=0) -> Rows:
+    rng = np.random.default_rng(seed)
+    return Rows(
+        Block(index, start, start + n_samples),
+        rng.standard_normal((n_samples, N_FEATURES)),
+        rng.standard_normal((n_samples, n_targets)),
+        rng.random(n_samples) if weights else None,
+    )
+
+
+def part(rows: Rows, start: int, stop: int) -> Rows:
+    weights = None if rows.sample_weight is None else rows.sample_weight[start:stop]
+    first = rows.block.start
+    return Rows(Block(0, first + start, first + stop), rows.X[start:stop], rows.y[start:stop], weights)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_blas_thread():
+    with using_threads(1):
+        yield
+
+
+@pytest.fixture
+def small_tiles(monkeypatch):
+    monkeypatch.setattr(accumulation_module, "tile_rows", lambda _: TILE)
+
+
+class TestCuttingBlocks:
+    @given(st.integers(0, 10_000), st.integers(1, 500), st.integers(1, 2_000))
+    def test_blocks_are_whole_chunks_and_cover_every_row_once(self, n_samples, chunk_rows, rows_per_block):
+        blocks = cut_blocks(n_samples, chunk_rows, rows_per_block=rows_per_block)
+        assert [row for block in blocks for row in range(block.start, block.stop)] == list(range(n_samples))
+        assert [block.index for block in blocks] == list(range(len(blocks)))
+        assert all(block.start % chunk_rows == 0 for block in blocks)
+        assert all(block.n_samples > 0 for block in blocks)
+        assert all(block.n_samples <= max(chunk_rows, 1.5 * rows_per_block) for block in blocks)
+
+    @pytest.mark.parametrize(("chunk_rows", "rows_per_block"), [(0, 10), (10, 0), (-1, 5)])
+    def test_empty_chunks_or_blocks_are_refused(self, chunk_rows, rows_per_block):
+        with pytest.raises(PlanError, match="must both be at least 1"):
+            cut_blocks(100, chunk_rows, rows_per_block=rows_per_block)
+
+    def test_a_task_reads_its_block_and_computes_on_the_rows(self):
+        source = ArrayDataset(np.arange(100)[:, None])
+        task = BlockTask(source, lambda rows, state: int(rows.X.sum()) + state)
+        assert task(Block(0, 3, 6), 100) == 112
+
+
+class TestSameBits:
+    @pytest.mark.parametrize("weights", [False, True], ids=["plain", "weighted"])
+    @pytest.mark.parametrize(("n_components", "map_name"), [(12, "pairs"), (1_030, "pairs"), (701, "phases")])
+    def test_statistics_do_not_depend_on_threads(self, n_components, map_name, weights):
+        state = accumulation(n_components, map_name=map_name)
+        rows = random_rows(4_096 + 900, weights=weights)  # two real tiles, the second one short
+        results = []
+        for n_threads in (1, 2, 3):
+            with using_threads(n_threads):
+                results.append(accumulate_rows(rows, state))
+        assert results[0] == results[1] == results[2]
+        assert results[0].digest() == results[1].digest() == results[2].digest()
+
+    def test_statistics_do_not_depend_on_threads_over_many_tiles(self, small_tiles):
+        state, rows = accumulation(514), random_rows(20 * TILE + 7, weights=True)
+        with using_threads(1):
+            one = accumulate_rows(rows, state)
+        for _ in range(5):
+            with using_threads(3):
+                assert accumulate_rows(rows, state) == one
+
+    @given(
+        n_samples=st.integers(1, 6 * TILE),
+        n_components=st.sampled_from([2, 12, 40, 514]),
+        weights=st.booleans(),
+        cuts=st.sets(st.integers(1, 5)),
+    )
+    def test_blocks_cut_at_tiles_sum_to_the_same_bits(self, n_samples, n_components, weights, cuts):
+        state, rows = accumulation(n_components), random_rows(n_samples, weights=weights)
+        edges = sorted({0, n_samples, *(cut * TILE for cut in cuts if cut * TILE < n_samples)})
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(accumulation_module, "tile_rows", lambda _: TILE)
+            whole = accumulate_rows(rows, state)
+            pieces = [
+                accumulate_rows(part(rows, start, stop), state) for start, stop in itertools.pairwise(edges)
+            ]
+        total = functools.reduce(add, reversed(pieces))
+        assert total == whole
+        assert total.digest() == whole.digest()
+
+    def test_blocks_cut_at_real_tiles_sum_to_the_same_bits(self):
+        state, rows = accumulation(40), random_rows(2 * 4_096 + 100)
+        pieces = [accumulate_rows(part(rows, *edges), state) for edges in ((0, 4_096), (4_096, 8_292))]
+        assert pieces[1] + pieces[0] == accumulate_rows(rows, state)
+
+    def test_the_layout_of_inputs_in_memory_changes_nothing(self):
+        state, rows = accumulation(40), random_rows(300)
+        wide = np.zeros((300, 2 * N_FEATURES))
+        wide[:, ::2] = rows.X
+        for X in (np.asfortranarray(rows.X), wide[:, ::2], rows.X.astype(">f8")):
+            assert accumulate_rows(replace(rows, X=X), state) == accumulate_rows(rows, state)
+
+    @pytest.mark.parametrize("n_components", [12, 1_030])
+    def test_predictions_do_not_depend_on_threads(self, n_components, small_tiles):
+        rows = random_rows(10 * TILE + 3)
+        results = []
+        for n_threads in (1, 2, 3):
+            with using_threads(n_threads):
+                results.append(predict_rows(rows, model(n_components)))
+        np.testing.assert_array_equal(results[0], results[1])
+        np.testing.assert_array_equal(results[0], results[2])
+
+    def test_inputs_are_left_as_they_were(self):
+        rows = random_rows(50, weights=True)
+        copies = [array.copy() for array in (rows.X, rows.y, rows.sample_weight)]
+        accumulate_rows(rows, accumulation(target_offset=(1.0, 2.0)))
+        evaluate_rows(rows, model())
+        measure_moments(rows, np.ones(5))
+        for array, copy in zip((rows.X, rows.y, rows.sample_weight), copies, strict=True):
+            np.testing.assert_array_equal(array, copy)
+
+    def test_no_rows_give_the_empty_result(self):
+        rows, state = random_rows(0), accumulation()
+        assert accumulate_rows(rows, state).n_samples == 0
+        assert not accumulate_rows(rows, state).ZtZ().any()
+        assert predict_rows(rows, model()).shape == (0, 2)
+        assert evaluate_rows(rows, model()).n_samples == 0
+        assert measure_moments(rows, np.zeros(5)).n_samples == 0
+
+    def test_the_number_of_threads_is_restored(self):
+        before = threads.threads_in_use.get()
+
+        def fail_with(n_threads):
+            assert threads.threads_in_use.get() == n_threads
+            raise KeyError
+
+        with pytest.raises(KeyError), using_threads(7):
+            fail_with(7)
+        assert threads.threads_in_use.get() == before
+
+
+def accumulate(rows):
+    return accumulate_rows(rows, accumulation(weight_exponent=1))
+
+
+def predict(rows):
+    return predict_rows(rows, model())
+
+
+def evaluate(rows):
+    return evaluate_rows(rows, model())
+
+
+def moments(rows):
+    return measure_moments(rows, np.zeros(5))
+
+
+class TestBadData:
+    """Errors name row and column as the dataset counts them, not as the block does."""
+
+    ROWS = random_rows(10, weights=True, start=1_000, index=4)
+
+    def damaged(self, name: str, place, value) -> Rows:
+        array = getattr(self.ROWS, name).copy()
+        array[place] = value
+        return replace(self.ROWS, **{name: array})
+
+    @pytest.mark.parametrize("work", [accumulate, predict, evaluate, moments])
+    @pytest.mark.parametrize(
+        ("value", "word"), [(np.nan, "NaN"), (np.inf, "infinity"), (-np.inf, "infinity")]
+    )
+    def test_bad_inputs_are_named(self, work, value, word):
+        with pytest.raises(DataError, match=rf"Input X contains {word}: row 1_007, column 2"):
+            work(self.damaged("X", (7, 2), value))
+
+    @pytest.mark.parametrize("work", [accumulate, evaluate, moments])
+    @pytest.mark.parametrize(("value", "word"), [(np.nan, "NaN"), (np.inf, "infinity")])
+    def test_bad_targets_are_named(self, work, value, word):
+        with pytest.raises(DataError, match=rf"Input y contains {word}: row 1_003, column 1"):
+            work(self.damaged("y", (3, 1), value))
+
+    @pytest.mark.parametrize("work", [accumulate, evaluate, moments])
+    def test_bad_weights_are_named(self, work):
+        with pytest.raises(DataError, match="Input sample_weight contains NaN: row 1_005"):
+            work(self.damaged("sample_weight", 5, np.nan))
+        with pytest.raises(DataError, match=r"sample_weight is -0.5 in row 1_006.*must not be negative"):
+            work(self.damaged("sample_weight", 6, -0.5))
+
+    @pytest.mark.parametrize("work", [accumulate, predict, evaluate])
+    def test_values_beyond_float32_are_named_with_their_value(self, work):
+        with pytest.raises(
+            DataError, match=r"too large for dtype\('float32'\): row 1_002, column 0 holds 1e\+39"
+        ):
+            work(self.damaged("X", (2, 0), 1e39))
+
+    def test_the_first_of_several_is_named(self):
+        rows = self.damaged("X", ([8, 2, 2], [0, 2, 1]), np.nan)
+        with pytest.raises(DataError, match="row 1_002, column 1"):
+            accumulate(rows)
+
+    @pytest.mark.parametrize("work", [accumulate, predict, evaluate])
+    def test_another_number_of_columns_is_refused(self, work):
+        with pytest.raises(DataError, match="expects 3 columns"):
+            work(replace(self.ROWS, X=self.ROWS.X[:, :2]))
+
+    @pytest.mark.parametrize("work", [accumulate, evaluate])
+    def test_missing_targets_are_refused(self, work):
+        with pytest.raises(DataError, match="the data have no y"):
+            work(replace(self.ROWS, y=None))
+
+    @pytest.mark.parametrize("width", [1, 3])
+    def test_targets_of_another_width_are_refused(self, width):
+        with pytest.raises(
+            DataError, match=rf"y has shape \(10, {width}\) in rows 1_000:1_010; expected \(10, 2\)"
+        ):
+            accumulate(replace(self.ROWS, y=np.zeros((10, width))))
+
+    def test_a_weight_above_the_grid_is_named(self):
+        accumulate(self.damaged("sample_weight", 5, 2.0))
+        with pytest.raises(DataError, match=r"sample_weight is 2.01 in row 1_005, above 2,"):
+            accumulate(self.damaged("sample_weight", 5, 2.01))
+
+    def test_rows_without_weights_are_refused_on_a_finer_grid(self):
+        state = accumulation(weight_exponent=-1)
+        accumulate_rows(self.damaged("sample_weight", slice(None), 0.5), state)
+        with pytest.raises(DataError, match=r"rows without weights count 1 each, above 0.5"):
+            accumulate_rows(replace(self.ROWS, sample_weight=None), state)
+
+    def test_a_spec_of_another_width_is_refused(self):
+        state = accumulation()
+        with pytest.raises(StatisticsError, match="laid out for 14 components, the feature map has 12"):
+            accumulate_rows(self.ROWS, replace(state, spec=replace(state.spec, n_components=14)))
+
+    def test_a_block_that_would_overflow_an_integer_is_refused(self):
+        state = accumulation(fraction_bits=49)
+        rows = Rows(Block(0, 0, 2**13 + 1), np.zeros((2**13 + 1, 3)), np.zeros((2**13 + 1, 2)))
+        with pytest.raises(PlanError, match="8_193 rows is too large; cut blocks of at most 8_192"):
+            accumulate_rows(rows, state)
+
+    @pytest.mark.parametrize(
+        ("work", "name"),
+        [
+            (accumulate, "X"),
+            (predict, "X"),
+            (accumulate, "y"),
+            (evaluate, "y"),
+            (moments, "X"),
+            (moments, "y"),
+        ],
+    )
+    def test_overflow_on_the_way_is_an_error_and_not_a_warning(self, work, name):
+        huge = (
+            3e38 if name == "X" and work is not moments else 1e200
+        )  # fits float32 | its square fits nothing
+        with pytest.raises(DataError, match=r"not finite|overflows float64"):
+            work(self.damaged(name, (slice(None), 0), huge))
+
+
+class TestPredictions:
+    @pytest.mark.parametrize("n_targets", [1, 2, 5])
+    @pytest.mark.parametrize("n_components", [2, 12, 1_030])
+    def test_they_are_features_times_coefficients_plus_intercept(self, n_components, n_targets):
+        fitted, rows = model(n_components, n_targets=n_targets), random_rows(200)
+        expected = fitted.feature_map.transform(rows.X) @ fitted.coefficients + fitted.intercept
+        np.testing.assert_allclose(predict_rows(rows, fitted), expected, atol=1e-9)
+
+    def test_they_need_no_targets(self):
+        rows = random_rows(20)
+        np.testing.assert_array_equal(
+            predict_rows(Rows(rows.block, rows.X), model()), predict_rows(rows, model())
+        )
+
+    def test_tiles_are_joined_in_order(self, small_tiles):
+        rows = random_rows(3 * TILE + 1)
+        expected = [predict_rows(part(rows, i, i + 1), model()) for i in range(len(rows.X))]
+        np.testing.assert_allclose(predict_rows(rows, model()), np.concatenate(expected), atol=1e-5)
+
+    def test_a_state_has_its_feature_maps_digest(self):
+        assert model().digest() == model().feature_map.digest() == accumulation().digest()
+
+
+class TestEvaluation:
+    @pytest.mark.parametrize("weights", [False, True], ids=["plain", "weighted"])
+    @pytest.mark.parametrize("n_blocks", [1, 3])
+    def test_scores_are_those_of_scikit_learn(self, weights, n_blocks):
+        rows, fitted = random_rows(300, weights=weights), model(scale=30.0)
+        rows = replace(rows, y=rows.y + fitted.intercept)
+        edges = np.linspace(0, 300, n_blocks + 1).astype(int)
+        errors = functools.reduce(
+            add,
+            [evaluate_rows(part(rows, a, b), fitted) for a, b in itertools.pairwise(edges)],
+        )
+        predicted = fitted.feature_map.transform(rows.X) @ fitted.coefficients + fitted.intercept
+        options = {"sample_weight": rows.sample_weight, "multioutput": "raw_values"}
+        close = functools.partial(np.testing.assert_allclose, rtol=1e-6)  # tiles differ: float32 features
+        close(errors.mean_squared_error, metrics.mean_squared_error(rows.y, predicted, **options))
+        close(errors.mean_absolute_error, metrics.mean_absolute_error(rows.y, predicted, **options))
+        close(errors.r2, metrics.r2_score(rows.y, predicted, **options))
+        close(errors.largest, abs(rows.y - predicted).max(axis=0))
+        close(errors.bias, np.average(rows.y - predicted, axis=0, weights=rows.sample_weight))
+        mean = np.average(rows.y, axis=0, weights=rows.sample_weight)
+        close(errors.target_variance, np.average((rows.y - mean) ** 2, axis=0, weights=rows.sample_weight))
+        assert errors.n_samples == 300
+
+    def test_joined_blocks_have_the_same_bits_in_any_order(self):
+        a, b, c = (evaluate_rows(random_rows(40, seed=seed), model()) for seed in range(3))
+        for left, right in (((a + b) + c, c + (b + a)), (a + (b + c), (c + a) + b)):
+            assert left.squared == right.squared
+            assert left.target_squared == right.target_squared
+            np.testing.assert_array_equal(left.r2, right.r2)
+            np.testing.assert_array_equal(left.largest, right.largest)
+
+    @pytest.mark.parametrize("constant", [0.0, 0.1, -7.3e5])
+    def test_r2_of_a_constant_target_is_not_a_number(self, constant):
+        rows = replace(random_rows(5_000, weights=True), y=np.full((5_000, 2), constant))
+        errors = evaluate_rows(rows, model())
+        np.testing.assert_array_equal(errors.target_variance, 0.0)
+        assert np.isnan(errors.r2).all()
+
+    def test_r2_keeps_its_digits_far_from_zero(self):
+        rows, fitted = random_rows(300), model()
+        far = replace(fitted, intercept=np.full(2, 1e9))
+        shifted = replace(rows, y=np.round(rows.y, 3) + 1e9)
+        expected = metrics.r2_score(
+            np.round(rows.y, 3),
+            fitted.feature_map.transform(rows.X) @ fitted.coefficients,
+            multioutput="raw_values",
+        )
+        np.testing.assert_allclose(
+            evaluate_rows(shifted, far).r2, expected, rtol=1e-6
+        )  # 1e9 has steps of 1e-7
+
+
+class TestMoments:
+    def columns(self, n_samples=500) -> np.ndarray:
+        rng = np.random.default_rng(3)
+        return np.column_stack(
+            [
+                rng.standard_normal(n_samples),
+                np.round(rng.standard_normal(n_samples), 3) + 1e9,
+                np.full(n_samples, 0.1),
+                rng.integers(0, 5, n_samples),
+                np.full(n_samples, 1e9),
+                1e-9 * rng.standard_normal(n_samples),
+            ]
+        )
+
+    def measured(self, X, *, weights=None, pivot=None, y=None):
+        rows = Rows(Block(0, 0, len(X)), X, y, weights)
+        first = X[0] if y is None else np.concatenate([X[0], y[0]])
+        return measure_moments(rows, first.astype(float) if pivot is None else pivot)
+
+    @pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
+    def test_means_and_deviations_are_those_of_numpy(self, weighted):
+        X = self.columns()
+        weights = np.random.default_rng(1).random(500) if weighted else None
+        moments = self.measured(X, weights=weights)
+        shifted = X - X[0]  # exact; NumPy itself loses digits at a mean of 1e9
+        mean = np.average(shifted, axis=0, weights=weights)
+        deviation = np.sqrt(np.average((shifted - mean) ** 2, axis=0, weights=weights))
+        np.testing.assert_allclose(moments.means, X[0] + mean, rtol=1e-14, atol=1e-14)
+        np.testing.assert_allclose(moments.standard_deviations, deviation, rtol=1e-12)
+        assert moments.n_samples == 500
+        assert moments.largest_weight == (weights.max() if weighted else 1.0)
+
+    def test_constant_columns_have_no_deviation_at_all(self):
+        X = self.columns()
+        np.testing.assert_array_equal(self.measured(X).standard_deviations[[2, 4]], 0.0)
+
+    @given(st.floats(-1e12, 1e12), st.integers(1, 300), st.booleans())
+    def test_a_constant_far_from_the_pivot_has_no_deviation_either(self, constant, n_samples, weighted):
+        weights = np.random.default_rng(0).random(n_samples) + 0.1 if weighted else None
+        moments = self.measured(np.full((n_samples, 1), constant), weights=weights, pivot=np.array([1.0]))
+        assert moments.standard_deviations[0] == 0.0
+        assert moments.means[0] == pytest.approx(constant, rel=1e-14, abs=1e-14)
+
+    @pytest.mark.parametrize("dtype", [np.int64, np.int8, np.float32, bool])
+    def test_columns_of_any_dtype_are_summed_in_float64(self, dtype):
+        X = np.random.default_rng(0).integers(0, 2 if dtype is bool else 100, (400, 2)).astype(dtype)
+        moments = self.measured(X)
+        np.testing.assert_allclose(moments.means, X.mean(axis=0, dtype=float), rtol=1e-13)
+        np.testing.assert_allclose(moments.standard_deviations, X.astype(float).std(axis=0), rtol=1e-12)
+
+    def test_targets_follow_the_inputs(self):
+        X, y = self.columns()[:, :1], self.columns()[:, 3:4]
+        moments = self.measured(X, y=y)
+        assert moments.n_targets == 1
+        np.testing.assert_allclose(moments.means, [X.mean(), y.mean()], rtol=1e-13, atol=1e-15)
+
+    def test_blocks_add_up_to_the_same_bits_in_any_order(self):
+        X = self.columns()
+        parts = [self.measured(piece, pivot=X[0]) for piece in np.array_split(X, 7)]
+        forward, backward = functools.reduce(add, parts), functools.reduce(add, reversed(parts))
+        for name in ("sums", "squares", "cubes", "fourths", "weight", "n_samples", "largest_weight"):
+            assert getattr(forward, name) == getattr(backward, name)
+        whole = self.measured(X)  # its float64 sums were grouped otherwise
+        np.testing.assert_allclose(forward.means, whole.means, rtol=1e-13, atol=1e-15)
+        np.testing.assert_allclose(forward.standard_deviations, whole.standard_deviations, rtol=1e-12)
+
+    def test_the_largest_weight_is_that_of_all_blocks(self):
+        X = self.columns(6)
+        light, heavy = (self.measured(X, weights=np.linspace(0, top, 6)) for top in (0.5, 3.0))
+        assert (light + heavy).largest_weight == (heavy + light).largest_weight == 3.0
+
+    def test_moments_about_different_pivots_are_refused(self):
+        X = self.columns()
+        with pytest.raises(StatisticsError, match="same pivot"):
+            self.measured(X) + self.measured(X, pivot=X[1])
+        with pytest.raises(StatisticsError, match="0 and 1 targets"):
+            self.measured(X) + self.measured(X[:, :5], y=X[:, 5:])
+
+    def test_the_smallest_weight_is_that_of_the_rows_that_count(self):
+        X = self.columns(3)
+        parts = [self.measured(X, weights=np.array(weights)) for weights in ([0.0, 0.2, 3.0], [0.0] * 3)]
+        assert (parts[0] + parts[1]).smallest_weight == 0.2
+        assert self.measured(X).smallest_weight == 1.0
+
+
+# -- threads -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n_threads", [1, 2, 5])
+def test_each_item_is_worked_on_once_whichever_thread_takes_it(n_threads):
+    seen = []
+    with using_threads(n_threads):
+        share_out(seen.append, range(500))
+        share_out(seen.append, [])
+    assert sorted(seen) == list(range(500))
+
+
+def test_items_are_worked_on_at_once_by_as_many_threads_as_there_are():
+    together = threading.Barrier(3, timeout=30)
+    with using_threads(3):
+        share_out(lambda _: together.wait(), range(6))
+    assert together.n_waiting == 0
+
+
+@pytest.mark.parametrize("failing", ["caller", "other"])
+def test_an_item_that_fails_fails_them_all(failing):
+    caller, other_waits = threading.current_thread(), threading.Event()
+
+    def work(item):
+        here = "caller" if threading.current_thread() is caller else "other"
+        if here == failing:
+            other_waits.set()
+            raise KeyError(item)
+        assert other_waits.wait(30)
+
+    with using_threads(2), pytest.raises(KeyError):
+        share_out(work, range(10))
+
+
+def test_finite_numbers_whose_sum_is_not_are_let_through():
+    X = np.full((3, 2), 3e38, np.float32)
+    check_finite(Rows(Block(0, 0, 3), X), X)
+    X[2, 1] = np.inf
+    with pytest.raises(DataError, match="row 2, column 1"):
+        check_finite(Rows(Block(0, 0, 3), X), X)
+
+
+@given(
+    n_rows=st.integers(0, 9_000),
+    n_threads=st.integers(1, 9),
+    least=st.integers(1, 4),
+    most=st.integers(4, 40),
+)
+def test_tiles_fall_cover_all_rows_once_and_the_last_are_small(n_rows, n_threads, least, most):
+    with using_threads(n_threads):
+        tiles = falling_tiles(n_rows, 64 * most, multiple=64, least=64 * least)
+    sizes = [tile.stop - tile.start for tile in tiles]
+    assert [tile.start for tile in tiles] == [0, *itertools.accumulate(sizes)][: len(tiles)]
+    assert sum(sizes) == n_rows
+    assert all(size % 64 == 0 and 64 * least <= size <= 64 * most for size in sizes[:-1])
+    assert sizes == sorted(sizes, reverse=True)
+    if n_threads > 1 and n_rows > 64 * least:
+        assert sizes[-1] <= 64 * least

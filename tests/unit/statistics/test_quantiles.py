@@ -1,0 +1,235 @@
+"""Columns mapped to a normal law by ranks from a sample of rows, and which columns are."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy.special import ndtri
+from scipy.stats import rankdata
+from sklearn.base import clone
+from sklearn.preprocessing import QuantileTransformer
+
+from rff_dist import DaskEngine, RFFClassifier, RFFRidge, load_model, save_model, write_dataset
+from rff_dist.data.blocks import Block, Rows
+from rff_dist.data.memory import ArrayDataset
+from rff_dist.engines.serial import SerialEngine
+from rff_dist.errors import DataError, InvalidParameterError
+from rff_dist.features.feature_map import Standardizer
+from rff_dist.features.fourier import FourierFeatureMap
+from rff_dist.statistics import inspection
+from rff_dist.statistics.quantiles import N_CELLS, RowSample, rank_map, sample_columns
+
+ENGINE = SerialEngine(1)
+CELL = 2 * 3.7 / N_CELLS  # a cell of the scores of 4,096 rows, which interpolation errs by at most
+
+
+def tailed(n_samples, seed=0):
+    """Columns: t with 1.5 degrees of freedom, normal, rare 0/1, log-normal of sigma 2."""
+    rng = np.random.default_rng(seed)
+    rare = rng.random(n_samples) < 0.002
+    return np.column_stack(
+        [
+            rng.standard_t(1.5, n_samples),
+            rng.standard_normal(n_samples),
+            rare,
+            np.exp(2 * rng.standard_normal(n_samples)),
+        ]
+    )
+
+
+def standardizer_of(X, standardize, weights=None, engine=ENGINE, chunk_rows=8192):
+    dataset = ArrayDataset(X, None, weights, chunk_rows=chunk_rows)
+    moments = inspection.inspect(dataset, engine=engine)
+    return inspection.standardizer_for(dataset, moments, standardize, engine=engine)
+
+
+def test_scores_of_few_rows_are_those_of_scikit_learn():
+    X = tailed(3_000)
+    ours = standardizer_of(X, "rank")(X)[:, [0, 1, 3]]
+    transformer = QuantileTransformer(n_quantiles=3_000, output_distribution="normal", subsample=None)
+    theirs = transformer.fit_transform(X[:, [0, 1, 3]])
+    inner = np.abs(theirs) < 2.5  # beyond, the two differ in what they call the rank of the least: ½ or 0
+    # ranks differ by half a row, 2e-4 over the normal density at 2.5, 0.018; and interpolation
+    assert_allclose(ours[inner], theirs[inner], rtol=0, atol=0.01 + CELL)
+
+
+def test_scores_of_many_rows_err_as_the_sample_does():
+    X = np.random.default_rng(0).standard_t(1.5, (60_000, 1))
+    shares = rankdata(X) / len(X)
+    found = standardizer_of(X, "rank")(X)[:, 0]
+    inner = np.abs(shares - 0.5) < 0.48
+    # Kolmogorov: 4,096 rows' ranks err by more than 2/√4,096 with probability 7e-4
+    near = ndtri((shares[inner] + 2 / 64).clip(max=0.9999)), ndtri((shares[inner] - 2 / 64).clip(min=0.0001))
+    assert (found[inner] <= near[0] + CELL).all()
+    assert (found[inner] >= near[1] - CELL).all()
+
+
+@given(st.lists(st.integers(-5, 5), min_size=1, max_size=60))
+def test_equal_values_share_the_middle_of_their_ranks(values):
+    column = np.asarray(values, np.float64)
+    found = rank_map(0, column)
+    expected = ndtri((rankdata(column) - 0.5) / len(column))
+    scores = np.interp(column, found.inputs, found.scores)
+    step = np.ptp(expected) / N_CELLS
+    assert_allclose(scores, expected, rtol=0, atol=step + 1e-12)
+    assert (np.diff(found.inputs) > 0).all()
+    assert (np.diff(found.scores) > 0).all()
+
+
+def test_values_beyond_those_seen_are_clipped_and_what_is_not_finite_stays():
+    X = tailed(500)[:, :1]
+    standardizer = standardizer_of(X, "rank")
+    found = standardizer(np.array([[-1e300], [1e300], [np.inf], [np.nan]]))[:, 0]
+    assert_array_equal(found[:2], standardizer(np.array([[X.min()], [X.max()]]))[:, 0])
+    assert found[2] == np.inf
+    assert np.isnan(found[3])
+    model = RFFRidge(n_components=16, alpha=1.0, standardize="rank", random_state=0).fit(X, X[:, 0])
+    with pytest.raises(ValueError, match="infinity"):
+        model.predict([[np.inf]])
+
+
+@given(st.permutations(range(6)), st.integers(0, 2**32))
+def test_samples_add_up_to_the_same_in_any_order(order, seed):
+    rng = np.random.default_rng(seed)
+    X, weights = rng.standard_normal((9_001, 2)), rng.integers(0, 2, 9_001).astype(np.float64)
+    edges = [0, 1, 700, 701, 5_003, 8_000, 9_001]
+    columns = np.array([1])
+    parts = [
+        sample_columns(Rows(Block(i, a, b), X[a:b], None, weights[a:b]), columns)
+        for i, (a, b) in enumerate(itertools.pairwise(edges))
+    ]
+    whole = sample_columns(Rows(Block(0, 0, len(X)), X, None, weights), columns)
+    total = parts[order[0]]
+    for i in order[1:]:
+        total = total + parts[i]
+    assert isinstance(total, RowSample)
+    assert_array_equal(total.keys, whole.keys)
+    assert_array_equal(total.values, whole.values)
+    assert len(total.values) == min(4_096, np.count_nonzero(weights))
+
+
+def test_the_sample_is_as_good_as_random():
+    """Its row numbers are uniform, also modulo small numbers: orders in the data do not matter."""
+    n_samples = 200_000
+    rows = Rows(Block(0, 0, n_samples), np.arange(n_samples, dtype=np.float64)[:, np.newaxis])
+    chosen = np.sort(sample_columns(rows, np.array([0])).values[:, 0])
+    uniform = (np.arange(4_096) + 0.5) / 4_096
+    assert np.abs(chosen / n_samples - uniform).max() < 2 / 64  # Kolmogorov, as above
+    for modulus in (2, 3, 4, 8):
+        counts = np.bincount(chosen.astype(int) % modulus, minlength=modulus)
+        expected = 4_096 / modulus
+        assert np.square(counts - expected).sum() / expected < modulus + 6 * np.sqrt(2 * modulus)
+
+
+def test_rows_without_weight_change_nothing_and_no_one_looks_at_y():
+    X, weights = tailed(6_000), np.ones(6_000)
+    weights[::3] = 0
+    wild = X.copy()
+    wild[::3] *= 1e3
+    first, second = (standardizer_of(rows, "rank", weights) for rows in (X, wild))
+    for one, other in zip(first.ranks, second.ranks, strict=True):
+        assert_array_equal(one.inputs, other.inputs)
+        assert_array_equal(one.scores, other.scores)
+
+
+def test_auto_takes_columns_with_heavy_tails_and_says_which(caplog):
+    X = tailed(5_000)
+    with caplog.at_level("INFO", logger="rff_dist"):
+        found = standardizer_of(X, "auto")
+    assert found.ranked_columns == (0, 3)  # rare 0/1 have as large a kurtosis, but ranks only scale them
+    assert "normal law by their ranks: [0, 3]" in caplog.text
+    plain = standardizer_of(X, True)
+    assert_array_equal(found(X)[:, 1:3], plain(X)[:, 1:3])
+    assert standardizer_of(X, "rank").ranked_columns == (0, 1, 2, 3)
+    assert standardizer_of(X, False) is None
+
+
+@pytest.mark.parametrize("law", ["normal", "uniform", "exponential", "logistic"])
+def test_auto_is_true_for_ordinary_columns(law):
+    X = getattr(np.random.default_rng(0), law)(size=(5_000, 4))
+    found = standardizer_of(X, "auto")
+    assert found.ranks == ()
+    assert_array_equal(found(X), standardizer_of(X, True)(X))
+
+
+def test_a_default_fit_of_heavy_tails_reports_its_columns_and_is_stored(tmp_path):
+    X = tailed(3_000)
+    y = np.tanh(X[:, 0]) + np.log(X[:, 3])
+    model = RFFRidge(n_components=64, alpha=1e-3, random_state=0).fit(X[:2_000], y[:2_000])
+    assert model.ranked_columns_ == (0, 3)
+    assert model.model_.card["ranked_columns"] == [0, 3]
+    # by means and deviations log-normal columns of sigma 2 are a spike at 0: R² 0.3
+    assert model.score(X[2_000:], y[2_000:]) > 0.9
+    save_model(model, tmp_path / "model")
+    loaded = load_model(tmp_path / "model")
+    assert_array_equal(loaded.predict(X), model.predict(X))
+    assert loaded.standardize == "auto"
+    assert loaded.ranked_columns_ == (0, 3)
+    again = clone(loaded).fit(X[:2_000], y[:2_000])
+    assert again.feature_map_.digest() == model.feature_map_.digest()
+    classifier = RFFClassifier(n_components=64, random_state=0).fit(X, y > 0)
+    assert classifier.ranked_columns_ == (0, 3)
+    assert classifier.score(X, y > 0) > 0.9
+
+
+def test_a_standardizer_comes_back_from_its_arrays_and_old_ones_have_no_ranks():
+    standardizer = standardizer_of(tailed(1_000), "rank")
+    arrays = {"other": np.zeros(2), **standardizer.to_arrays()}
+    again = Standardizer.from_arrays(arrays)
+    X = tailed(300, seed=1)
+    assert_array_equal(again(X), standardizer(X))
+    old = Standardizer.from_arrays({name: arrays[name] for name in ("input_mean", "input_scale")})
+    assert_array_equal(old(X), (X - standardizer.mean) / standardizer.scale)
+    assert Standardizer.from_arrays({"other": np.zeros(2)}) is None
+
+
+def test_the_digest_tells_knots_apart():
+    frequencies, standardizer = np.ones((4, 2), np.float32), standardizer_of(tailed(1_000), "rank")
+    digests = {
+        FourierFeatureMap(frequencies, None, one).digest()
+        for one in (
+            standardizer,
+            Standardizer(standardizer.mean, standardizer.scale),
+            Standardizer(standardizer.mean, standardizer.scale, standardizer.ranks[:1]),
+            standardizer_of(tailed(1_001), "rank"),
+        )
+    }
+    assert len(digests) == 4
+
+
+def test_the_standardisation_is_a_known_one():
+    with pytest.raises(
+        InvalidParameterError, match=r"`standardize` is 'ranks'; expected True, False, 'rank'"
+    ):
+        standardizer_of(tailed(100), "ranks")
+
+
+@pytest.mark.distributed
+def test_all_engines_and_blocks_give_the_same_bits(tmp_path):
+    X = tailed(40_000).astype(np.float32)
+    stored = write_dataset(tmp_path / "data.zarr", X, X[:, 0], chunk_rows=1_000)
+    expected = standardizer_of(X, "rank").to_arrays()
+    maps = {name: array for name, array in expected.items() if "rank" in name}
+    with DaskEngine(n_workers=2, threads_per_worker=1) as cluster:
+        for engine, dataset in (
+            (ENGINE, stored),
+            (SerialEngine(3), stored),
+            (cluster, stored),
+            (ENGINE, ArrayDataset(X, chunk_rows=777)),
+        ):
+            moments = inspection.inspect(dataset, engine=engine)
+            found = inspection.standardizer_for(dataset, moments, "rank", engine=engine).to_arrays()
+            for name, array in maps.items():
+                assert_array_equal(found[name], array)
+
+
+def test_data_errors_are_found_before_ranks_are_taken():
+    X = tailed(100)
+    X[7, 1] = np.nan
+    with pytest.raises(DataError, match="row 7"):
+        standardizer_of(X, "rank")

@@ -1,0 +1,558 @@
+"""Sufficient statistics: equal to float64 products, exact under + and -, refused when they do not add up."""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+from dataclasses import replace
+from operator import add
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rff_dist.data.blocks import Block, Rows
+from rff_dist.errors import DataError, StatisticsError
+from rff_dist.features.draw import draw_feature_map
+from rff_dist.features.fourier import FourierFeatureMap
+from rff_dist.numerics.exact_sums import ExactSum
+from rff_dist.statistics.accumulate import Accumulation, accumulate_rows
+from rff_dist.statistics.ridge_statistics import RidgeStatistics
+from rff_dist.statistics.spec import FINE_FRACTION_BITS, FRACTION_BITS, StatisticsSpec, TileLayout
+from tests.strategies import row_sets
+
+N_FEATURES = 3
+EXACT = 1e-12  # the statistics round features' products once; NumPy's Z'Z rounds about as much
+LIMB_ROWS = 2**23  # on the usual grid of 2**-39
+SEVERAL_TILES = 1_030  # three strips of output tiles, the last one 6 wide
+
+
+def feature_map(n_components: int = 12, map_name: str = "pairs") -> FourierFeatureMap:
+    return draw_feature_map("matern", n_features=N_FEATURES, n_components=n_components, map=map_name)
+
+
+def accumulation(features: FourierFeatureMap, n_targets: int = 2, **spec) -> Accumulation:
+    return Accumulation(
+        features,
+        StatisticsSpec(features.n_components, n_targets, features.digest(), features.scales, **spec),
+    )
+
+
+def random_rows(n_samples: int, n_targets: int = 2, *, weights: bool = False, seed: int = 0) -> Rows:
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((n_samples, N_FEATURES))
+    y = np.sin(X[:, :1]) + rng.standard_normal((n_samples, n_targets))
+    return Rows(Block(0, 0, n_samples), X, y, rng.uniform(0, 4, n_samples) if weights else None)
+
+
+def part(rows: Rows, index) -> Rows:
+    weights = None if rows.sample_weight is None else rows.sample_weight[index]
+    X = rows.X[index]
+    return Rows(Block(0, 0, len(X)), X, rows.y[index], weights)
+
+
+def assert_close(got, expected, tolerance=EXACT):
+    """Compare within `tolerance` of the largest expected number."""
+    expected = np.asarray(expected)
+    assert np.shape(got) == expected.shape
+    assert np.abs(got - expected).max() <= tolerance * np.abs(expected).max()
+
+
+class TestAgainstFloat64:
+    @pytest.mark.parametrize("map_name", ["pairs", "phases"])
+    @pytest.mark.parametrize("weights", [False, True], ids=["plain", "weighted"])
+    @pytest.mark.parametrize("n_components", [2, 12, 40, 512, 514, SEVERAL_TILES])
+    def test_all_sums_are_those_of_the_explicit_features(self, n_components, weights, map_name):
+        features, rows = feature_map(n_components, map_name), random_rows(200, weights=weights)
+        offset = (100.0, -3.0)
+        rows = replace(rows, y=rows.y + offset)
+        state = accumulation(features, weight_exponent=2, target_offset=offset)
+        statistics = accumulate_rows(rows, state)
+        Z, w = features.transform(rows.X), rows.sample_weight
+        w = np.ones(200) if w is None else w
+        assert statistics.n_samples == 200
+        assert_close(statistics.ZtZ(), Z.T @ (Z * w[:, None]))
+        assert_close(statistics.Zty(), Z.T @ (rows.y * w[:, None]))
+        assert_close(statistics.yty(), rows.y.T @ (rows.y * w[:, None]))
+        assert_close(statistics.Zt1(), Z.T @ w)
+        assert_close(statistics.target_means(), np.average(rows.y, axis=0, weights=w))
+        assert statistics.sum_of_weights == pytest.approx(w.sum(), rel=1e-15)
+        np.testing.assert_array_equal(statistics.ZtZ(), statistics.ZtZ().T)
+
+    def test_a_vector_of_targets_gives_a_vector_and_a_number(self):
+        features, rows = feature_map(), random_rows(50, 1)
+        statistics = accumulate_rows(
+            rows, accumulation(features, 1, one_dimensional=True, target_offset=(0.5,))
+        )
+        assert statistics.Zty().shape == (12,)
+        assert_close(statistics.Zty(), features.transform(rows.X).T @ rows.y[:, 0])
+        assert isinstance(statistics.yty(), float)
+        assert statistics.yty() == pytest.approx(float(rows.y[:, 0] @ rows.y[:, 0]), rel=EXACT)
+        assert statistics.normal_equations().moments.shape == (12, 1)
+
+    def test_integer_weights_are_repeated_rows(self):
+        features, rows = feature_map(40), random_rows(150)
+        times = np.random.default_rng(1).integers(0, 4, 150)
+        weighted = accumulate_rows(
+            replace(rows, sample_weight=times.astype(float)), accumulation(features, weight_exponent=2)
+        )
+        repeated = accumulate_rows(part(rows, np.repeat(np.arange(150), times)), accumulation(features))
+        for read in (
+            RidgeStatistics.ZtZ,
+            RidgeStatistics.Zty,
+            RidgeStatistics.yty,
+            RidgeStatistics.Zt1,
+            RidgeStatistics.target_means,
+            lambda s: s.normal_equations().gram,
+            lambda s: s.normal_equations().moments,
+        ):
+            assert_close(read(weighted), read(repeated))
+        assert weighted.sum_of_weights == repeated.sum_of_weights == times.sum()
+        weighted.check_complete(150, features.squared_norm)
+
+
+class TestLaws:
+    @given(
+        parts=st.lists(row_sets(n_features=N_FEATURES, n_targets=2, weighted=True), min_size=1, max_size=6),
+        n_components=st.integers(1, 20).map(lambda half: 2 * half),
+        random=st.randoms(use_true_random=False),
+    )
+    def test_order_and_grouping_leave_no_trace(self, parts, n_components, random):
+        state = accumulation(feature_map(n_components))
+        partials = [accumulate_rows(rows, state) for rows in parts]
+        total = functools.reduce(add, partials)
+        shuffled = list(partials)
+        random.shuffle(shuffled)
+        while len(shuffled) > 1:  # add neighbours in a random tree
+            i = random.randrange(len(shuffled) - 1)
+            shuffled[i : i + 2] = [shuffled[i] + shuffled[i + 1]]
+        assert shuffled[0] == total
+        assert shuffled[0].digest() == total.digest()
+
+    @given(
+        row_sets(n_features=N_FEATURES, n_targets=2, weighted=True),
+        row_sets(n_features=N_FEATURES, n_targets=2, weighted=True),
+    )
+    def test_forgetting_rows_leaves_no_trace(self, some, others):
+        state = accumulation(feature_map())
+        s, t = accumulate_rows(some, state), accumulate_rows(others, state)
+        assert (s + t) - t == s
+        assert ((s + t) - t).digest() == s.digest()
+        assert s - s == RidgeStatistics.empty(state.spec)
+        assert s + RidgeStatistics.empty(state.spec) == s
+
+    def test_the_laws_hold_over_several_output_tiles(self):
+        state = accumulation(feature_map(SEVERAL_TILES))
+        s, t, u = (accumulate_rows(random_rows(30, seed=seed), state) for seed in range(3))
+        assert (s + t) + u == u + (t + s)
+        assert (s + t) - t == s
+
+    @given(row_sets(n_features=N_FEATURES, n_targets=1, max_rows=60, weighted=False), st.data())
+    def test_split_rows_sum_to_the_whole(self, rows, data):
+        state = accumulation(feature_map(), 1)
+        cut = data.draw(st.integers(0, len(rows.X)))
+        whole = accumulate_rows(rows, state)
+        halves = accumulate_rows(part(rows, slice(cut)), state) + accumulate_rows(
+            part(rows, slice(cut, None)), state
+        )
+        assert halves.n_samples == whole.n_samples
+        # another tile may round float32 angles otherwise; only tiles that are the same give the same bits
+        assert_close(halves.ZtZ(), whole.ZtZ(), 1e-6)
+        assert np.abs(halves.Zty() - whole.Zty()).max() <= 1e-6 * np.abs(rows.y).sum()
+        np.testing.assert_allclose(halves.yty(), whole.yty(), rtol=1e-13)
+
+    def test_operands_are_left_as_they_were(self):
+        state = accumulation(feature_map())
+        s, t = (accumulate_rows(random_rows(20, seed=seed), state) for seed in range(2))
+        before = s.digest(), t.digest()
+        _ = s + t, s - t
+        assert (s.digest(), t.digest()) == before
+
+
+def by_hand(low: list[int], n_samples: int) -> RidgeStatistics:
+    """Return statistics of two components whose Gram holds the given integers."""
+    spec = StatisticsSpec(2, 0, "hand-made", ((2, 1.0),))
+    one = ExactSum.of(np.full((1, 1), float(n_samples)))
+    return RidgeStatistics(
+        spec, n_samples, n_samples, np.array(low, np.int64), None, ExactSum.zeros((2, 1)), one
+    )
+
+
+def integers(statistics: RidgeStatistics) -> list[int]:
+    """Read the Gram as Python's integers, as the class's docstring defines them."""
+    high = [0] * len(statistics.low) if statistics.high is None else statistics.high.tolist()
+    return [low + h * 2**62 for low, h in zip(statistics.low.tolist(), high, strict=True)]
+
+
+def grams(n_samples: int) -> st.SearchStrategy[list[int]]:
+    """Return Grams of so many rows: each row adds at most 1, which is 2**39 on the grid."""
+    most = n_samples * 2**39
+    return st.lists(st.integers(-most, most), min_size=4, max_size=4)
+
+
+GRAMS = grams(LIMB_ROWS)
+
+
+class TestTwoLimbs:
+    @given(st.lists(GRAMS, min_size=1, max_size=9), st.randoms(use_true_random=False))
+    def test_sums_beyond_one_limb_are_those_of_big_integers(self, grams, random):
+        terms = [by_hand(gram, LIMB_ROWS) for gram in grams]  # the most that one limb may hold
+        random.shuffle(terms)
+        total = functools.reduce(add, terms)
+        assert integers(total) == [sum(column) for column in zip(*grams, strict=True)]
+        assert (total.high is None) == (len(terms) == 1)
+        if total.high is not None:
+            assert ((total.low >= 0) & (total.low < 2**62)).all()
+
+    @given(st.lists(GRAMS, min_size=2, max_size=9), st.randoms(use_true_random=False))
+    def test_forgetting_below_the_limit_returns_to_one_limb(self, grams, random):
+        first, *others = [by_hand(gram, LIMB_ROWS) for gram in grams]
+        total = functools.reduce(add, others, first)
+        random.shuffle(others)
+        for term in others:
+            total -= term
+        assert total == first
+        assert total.high is None
+        assert total.digest() == first.digest()
+
+    @given(grams(LIMB_ROWS), grams(1), grams(LIMB_ROWS - 1))
+    def test_any_route_across_the_limit_gives_the_same_form(self, a, b, c):
+        x, y, z = (by_hand(gram, rows) for gram, rows in ((a, LIMB_ROWS), (b, 1), (c, LIMB_ROWS - 1)))
+        assert (x + y) + z == x + (y + z)
+        assert (x + y) + z == (z + x) + y
+        assert ((x + y) + z).digest() == ((z + x) + y).digest()
+        assert ((x + z) - z).digest() == x.digest()
+
+    def test_real_rows_give_the_same_numbers_in_two_limbs(self):
+        """The same grid, once with limbs of 2**13 rows, and once as the integers that one limb would hold."""
+        features = feature_map(6)
+        state = accumulation(features, fraction_bits=FINE_FRACTION_BITS)
+        assert state.spec.limb_rows == 2**13
+        partials = [accumulate_rows(random_rows(4_000, seed=seed), state) for seed in range(4)]
+        total = functools.reduce(add, partials)
+        assert [part.high is None for part in partials] == [True] * 4
+        assert total.high is not None
+        assert integers(total) == [sum(column) for column in zip(*map(integers, partials), strict=True)]
+        Z = features.transform(np.concatenate([random_rows(4_000, seed=seed).X for seed in range(4)]))
+        assert_close(total.ZtZ(), Z.T @ Z)
+        total.check_complete(16_000, features.squared_norm)
+        back = total - partials[2] - partials[3]
+        assert back.digest() == (partials[0] + partials[1]).digest()
+        assert back.high is None
+
+    def test_two_limbs_are_read_in_the_right_place(self):
+        total = by_hand([2**62, -(2**62), -(2**62), 2**61], LIMB_ROWS)
+        for _ in range(3):
+            total += total
+        expected = np.array([[2.0**62, -(2.0**62)], [-(2.0**62), 2.0**61]]) * 8 / 2.0**39
+        np.testing.assert_array_equal(total.ZtZ(), expected)
+        assert total._trace() == expected[0, 0] + expected[1, 1]
+
+
+class TestRefusals:
+    @pytest.mark.parametrize(
+        ("change", "field"),
+        [
+            ({"n_components": 14}, "n_components: 12 and 14"),
+            ({"n_targets": 3}, "n_targets: 2 and 3"),
+            ({"feature_digest": "other"}, "feature_digest"),
+            ({"scales": ((12, 0.5),)}, "scales"),
+            ({"weight_exponent": 3}, "weight_exponent: 0 and 3"),
+            ({"fraction_bits": 49}, "fraction_bits: 39 and 49"),
+            ({"frequency_weights": True}, "frequency_weights: False and True"),
+            ({"target_offset": (1.0, 2.0)}, r"target_offset: \(\) and \(1.0, 2.0\)"),
+            ({"one_dimensional": True}, "one_dimensional: False and True"),
+        ],
+        ids=lambda value: "" if isinstance(value, str) else next(iter(value)),
+    )
+    def test_statistics_of_different_things_are_refused_by_field(self, change, field):
+        spec = accumulation(feature_map()).spec
+        left, right = RidgeStatistics.empty(spec), RidgeStatistics.empty(replace(spec, **change))
+        for combine in (RidgeStatistics.__add__, RidgeStatistics.__sub__):
+            with pytest.raises(StatisticsError, match=field) as refusal:
+                combine(left, right)
+            assert str(refusal.value).count(" and ") <= 1 + 1  # no field that is equal, and the advice
+        assert left != right
+
+    def test_forgetting_more_rows_than_held_is_refused(self):
+        state = accumulation(feature_map())
+        few, many = accumulate_rows(random_rows(5), state), accumulate_rows(random_rows(6), state)
+        with pytest.raises(StatisticsError, match="cannot forget 6 rows: the statistics hold 5"):
+            few - many
+
+    def test_other_things_cannot_be_added_or_be_equal(self):
+        statistics = RidgeStatistics.empty(accumulation(feature_map()).spec)
+        with pytest.raises(TypeError):
+            statistics + 1
+        assert statistics != 1
+        with pytest.raises(TypeError, match="unhashable"):
+            hash(statistics)
+
+    def test_nothing_is_solved_without_rows_or_weight(self):
+        state = accumulation(feature_map())
+        with pytest.raises(StatisticsError, match="0 rows"):
+            RidgeStatistics.empty(state.spec).normal_equations()
+        weightless = replace(random_rows(7), sample_weight=np.zeros(7))
+        with pytest.raises(StatisticsError, match="7 rows of total weight 0"):
+            accumulate_rows(weightless, state).normal_equations(fit_intercept=False)
+
+
+class TestCompleteness:
+    @pytest.fixture
+    def state(self) -> Accumulation:
+        return accumulation(feature_map(514))
+
+    def test_complete_statistics_pass(self, state):
+        accumulate_rows(random_rows(300), state).check_complete(300, state.feature_map.squared_norm)
+
+    def test_weighted_statistics_pass(self, state):
+        state = replace(state, spec=replace(state.spec, weight_exponent=2))
+        rows = random_rows(300, weights=True)
+        accumulate_rows(rows, state).check_complete(300, state.feature_map.squared_norm)
+
+    def test_a_missing_row_is_found(self, state):
+        statistics = accumulate_rows(random_rows(299), state)
+        with pytest.raises(StatisticsError, match="count 299 rows but the data have 300"):
+            statistics.check_complete(300, None)
+
+    def test_a_doubled_row_is_found(self, state):
+        rows = random_rows(300)
+        statistics = accumulate_rows(rows, state) + accumulate_rows(part(rows, slice(7, 8)), state)
+        with pytest.raises(StatisticsError, match="count 301 rows but the data have 300"):
+            statistics.check_complete(300, None)
+
+    def test_a_gram_that_lacks_a_row_which_was_counted_is_found(self, state):
+        whole = accumulate_rows(random_rows(300), state)
+        damaged = replace(whole, low=accumulate_rows(random_rows(299), state).low)
+        with pytest.raises(StatisticsError, match="trace of U'U"):
+            damaged.check_complete(300, state.feature_map.squared_norm)
+
+    @pytest.mark.parametrize("place", [0, 513 + 1], ids=["first tile", "last tile"])
+    def test_a_damaged_diagonal_is_found_in_any_tile(self, state, place):
+        whole = accumulate_rows(random_rows(300), state)
+        low = whole.low.copy()
+        low[0 if place == 0 else -1] += int(0.01 * 300 * 257 * 2**39)
+        with pytest.raises(StatisticsError, match="trace of U'U"):
+            replace(whole, low=low).check_complete(300, state.feature_map.squared_norm)
+
+
+class TestNormalEquations:
+    @pytest.mark.parametrize("weights", [False, True], ids=["plain", "weighted"])
+    @pytest.mark.parametrize("n_components", [12, SEVERAL_TILES])
+    def test_they_are_numpys_centred_products(self, n_components, weights):
+        features, rows = feature_map(n_components), random_rows(400, weights=weights)
+        equations = accumulate_rows(rows, accumulation(features, weight_exponent=2)).normal_equations()
+        Z, y = features.transform(rows.X), rows.y
+        w = np.ones(400) if rows.sample_weight is None else rows.sample_weight
+        z_mean, y_mean = np.average(Z, axis=0, weights=w), np.average(y, axis=0, weights=w)
+        Z, y = Z - z_mean, y - y_mean
+        assert_close(equations.gram, Z.T @ (Z * w[:, None]))
+        assert_close(equations.moments, Z.T @ (y * w[:, None]))
+        assert_close(equations.total_sum_of_squares, (y**2 * w[:, None]).sum(axis=0))
+        assert_close(equations.feature_means, z_mean)
+        assert_close(equations.target_means, y_mean)
+        assert (equations.n_samples, equations.fit_intercept) == (400, True)
+
+    def test_without_an_intercept_they_are_the_plain_products(self):
+        features, rows = feature_map(), random_rows(400)
+        state = accumulation(features, target_offset=(3.0, -4.0))
+        equations = accumulate_rows(rows, state).normal_equations(fit_intercept=False)
+        Z = features.transform(rows.X)
+        assert_close(equations.gram, Z.T @ Z)
+        assert_close(equations.moments, Z.T @ rows.y)
+        assert_close(equations.total_sum_of_squares, (rows.y**2).sum(axis=0))
+        assert not equations.feature_means.any()
+        assert not equations.target_means.any()
+        assert not equations.fit_intercept
+
+    @pytest.mark.parametrize("fit_intercept", [True, False])
+    def test_the_target_offset_changes_nothing_but_rounding(self, fit_intercept):
+        rows = random_rows(300)
+        plain, offset = (
+            accumulate_rows(rows, accumulation(feature_map(), target_offset=offset)).normal_equations(
+                fit_intercept=fit_intercept
+            )
+            for offset in ((), (50.0, -20.0))
+        )
+        np.testing.assert_array_equal(plain.gram, offset.gram)
+        for name in ("moments", "total_sum_of_squares", "target_means", "feature_means"):
+            np.testing.assert_allclose(getattr(offset, name), getattr(plain, name), rtol=1e-9, atol=1e-9)
+
+    def test_targets_with_a_mean_of_1e9_keep_their_residual(self):
+        rows = random_rows(500)
+        noise = rows.y
+        far = replace(rows, y=np.round(noise, 3) + 1e9)
+        offset = tuple(far.y.mean(axis=0))
+        equations = accumulate_rows(far, accumulation(feature_map(), target_offset=offset)).normal_equations()
+        centred = far.y - far.y.mean(axis=0)  # exact to 1e-7, half a last place of 1e9
+        Z = feature_map().transform(rows.X)
+        np.testing.assert_allclose(equations.total_sum_of_squares, (centred**2).sum(axis=0), rtol=1e-9)
+        np.testing.assert_allclose(equations.moments, (Z - Z.mean(axis=0)).T @ centred, atol=1e-6)
+        true_means = [math.fsum(column) / 500 for column in far.y.T]
+        np.testing.assert_allclose(equations.target_means, true_means, rtol=1e-15)
+
+    def test_a_constant_target_has_no_sum_of_squares(self):
+        rows = replace(random_rows(300), y=np.full((300, 2), 7.3))
+        state = accumulation(feature_map(), target_offset=(7.3, 7.3))
+        equations = accumulate_rows(rows, state).normal_equations()
+        np.testing.assert_array_equal(equations.total_sum_of_squares, 0.0)
+        np.testing.assert_array_equal(equations.moments, 0.0)
+
+
+class TestObservations:
+    def test_weights_that_repeat_rows_count_as_observations(self):
+        rows = replace(random_rows(10), sample_weight=np.arange(10.0))
+        for frequency_weights, expected in ((True, 45), (False, 9)):  # the first row's weight is 0
+            state = accumulation(feature_map(), weight_exponent=4, frequency_weights=frequency_weights)
+            for fit_intercept in (True, False):
+                equations = accumulate_rows(rows, state).normal_equations(fit_intercept=fit_intercept)
+                assert equations.n_samples == expected
+                assert equations.sum_of_weights == 45
+
+    @pytest.mark.parametrize("frequency_weights", [True, False])
+    def test_rows_without_weight_leave_all_but_the_count_of_rows_as_it_is(self, frequency_weights):
+        state = accumulation(feature_map(), weight_exponent=2, frequency_weights=frequency_weights)
+        weighted = replace(random_rows(40), sample_weight=np.arange(40.0) % 4)
+        counts = weighted.sample_weight > 0
+        alone = replace(
+            weighted, block=Block(0, 0, int(counts.sum())), X=weighted.X[counts], y=weighted.y[counts],
+            sample_weight=weighted.sample_weight[counts],
+        )  # fmt: skip
+        whole, part = accumulate_rows(weighted, state), accumulate_rows(alone, state)
+        assert (whole.n_samples, part.n_samples) == (40, 30)
+        assert whole.n_observations == part.n_observations == (60 if frequency_weights else 30)
+
+    def test_observations_add_up_and_are_forgotten_exactly(self):
+        state = accumulation(feature_map(), weight_exponent=2)
+        parts = [
+            accumulate_rows(replace(random_rows(20, seed=seed), sample_weight=np.arange(20.0) % 3), state)
+            for seed in range(2)
+        ]
+        together = parts[0] + parts[1]
+        assert together.n_observations == sum(part.n_observations for part in parts) == 26
+        assert together - parts[1] == parts[0]
+        assert replace(together, n_observations=25) != together
+        assert replace(together, n_observations=25).digest() != together.digest()
+
+    def test_weights_of_classes_repeat_no_row(self):
+        own = np.array([2.0, 0.0, 1.0, 3.0])
+        rows = replace(random_rows(4), sample_weight=own * [0.5, 2.0, 0.5, 0.0], own_weight=own)
+        state = accumulation(feature_map(), frequency_weights=True)
+        assert accumulate_rows(rows, state).n_observations == 3
+
+    def test_fractions_repeat_no_row(self):
+        rows = replace(random_rows(3), sample_weight=np.array([1.0, 0.5, 0.0]))
+        with pytest.raises(DataError, match=r"sample_weight is 0.5 in row 1, .* how often a row is there"):
+            accumulate_rows(rows, accumulation(feature_map(), frequency_weights=True))
+
+    @pytest.mark.parametrize("frequency_weights", [True, False])
+    def test_sums_that_were_stored_without_their_number_are_read_as_they_were_then(self, frequency_weights):
+        rows = replace(random_rows(10), sample_weight=np.arange(10.0))
+        state = accumulation(feature_map(), weight_exponent=4, frequency_weights=frequency_weights)
+        older = replace(accumulate_rows(rows, state), n_observations=45 if frequency_weights else 10)
+        metadata, arrays = older.to_arrays()
+        del metadata["n_observations"]
+        assert RidgeStatistics.from_arrays(metadata, arrays) == older
+
+
+class TestGrid:
+    @pytest.mark.parametrize("fraction_bits", [20, FRACTION_BITS, FINE_FRACTION_BITS])
+    def test_the_gram_is_off_by_no_more_than_it_says(self, fraction_bits):
+        features, rows = feature_map(200), random_rows(1_000)
+        statistics = accumulate_rows(rows, accumulation(features, fraction_bits=fraction_bits))
+        equations = statistics.normal_equations(fit_intercept=False)
+        Z = features.transform(rows.X)
+        error = np.linalg.norm(equations.gram - Z.T @ Z, 2)
+        float64 = 1e-14 * np.linalg.norm(Z.T @ Z, 2)
+        assert error <= equations.gram_error + float64
+        if fraction_bits == 20:  # then the grid is what counts, and the figure must not be idle
+            assert error > equations.gram_error / 10
+
+    def test_a_block_may_fill_one_limb(self):
+        """All entries of phases at x = 0 and b = 0 are 1: the largest sums there are."""
+        ones = FourierFeatureMap(np.zeros((1, 2), np.float32), np.zeros(2, np.float32))
+        n = 2**13
+        spec = StatisticsSpec(2, 1, ones.digest(), ((2, 1.0),), fraction_bits=FINE_FRACTION_BITS)
+        rows = Rows(Block(0, 0, n), np.zeros((n, 1)), np.ones((n, 1)))
+        statistics = accumulate_rows(rows, Accumulation(ones, spec))
+        assert integers(statistics) == [2**62] * 4
+        assert integers(statistics + statistics) == [2**63] * 4
+        np.testing.assert_array_equal((statistics + statistics).ZtZ(), 2.0 * n)
+
+
+class TestStoring:
+    def stored(self, n_components: int = 514):
+        state = accumulation(feature_map(n_components), target_offset=(1.0, 0.1))
+        statistics = accumulate_rows(random_rows(60), state)
+        metadata, arrays = statistics.to_arrays()
+        return statistics, json.loads(json.dumps(metadata)), arrays
+
+    def test_stored_statistics_come_back_equal(self):
+        statistics, metadata, arrays = self.stored()
+        assert arrays["gram_low"].shape == (514 * 515 // 2,)
+        again = RidgeStatistics.from_arrays(metadata, arrays)
+        assert again == statistics
+        assert again.digest() == statistics.digest()
+        np.testing.assert_array_equal(again.ZtZ(), statistics.ZtZ())
+
+    def test_two_limbs_come_back_equal(self):
+        total = by_hand([2**62, 7, 7, 2**61], LIMB_ROWS)
+        total += total
+        metadata, arrays = total.to_arrays()
+        assert arrays["gram_high"].shape == (3,)
+        assert RidgeStatistics.from_arrays(metadata, arrays) == total
+        with pytest.raises(StatisticsError, match="digest"):
+            RidgeStatistics.from_arrays(metadata, {**arrays, "gram_high": arrays["gram_high"] + 1})
+
+    def test_the_digest_has_not_changed(self):
+        """Frozen on purpose: a new value means that stored statistics can no longer be read."""
+        total = by_hand([2**62, 7, 7, 2**61], LIMB_ROWS)
+        assert total.digest()[:16] == "a7bf3e6dc6c45bf5"
+        assert (total + total).digest()[:16] == "a9a7deacf00a91ac"
+
+    @pytest.mark.parametrize(
+        "name", ["gram_low", "cross_digits", "cross_lowest", "targets_digits", "targets_lowest"]
+    )
+    def test_one_changed_number_is_found(self, name):
+        _, metadata, arrays = self.stored()
+        for place in (0, -1):
+            changed = np.array(arrays[name])
+            changed.flat[place] += 1
+            with pytest.raises(StatisticsError, match="digest"):
+                RidgeStatistics.from_arrays(metadata, {**arrays, name: changed})
+
+    @pytest.mark.parametrize(
+        "change",
+        [{"n_samples": 61}, {"digest": "0" * 64}, {"scales": [[24, 0.5]]}, {"target_offset": [1.0, 0.2]}],
+        ids=str,
+    )
+    def test_changed_metadata_is_found(self, change):
+        _, metadata, arrays = self.stored()
+        for key, value in change.items():
+            (metadata if key in metadata else metadata["spec"])[key] = value
+        with pytest.raises(StatisticsError, match="digest"):
+            RidgeStatistics.from_arrays(metadata, arrays)
+
+    @pytest.mark.parametrize("length", [0, 77, 79])
+    def test_a_gram_of_another_length_is_found(self, length):
+        _, metadata, arrays = self.stored(12)
+        arrays["gram_low"] = np.resize(arrays["gram_low"], length)
+        with pytest.raises(StatisticsError, match=r"shape \(\d+,\); expected \(78,\)"):
+            RidgeStatistics.from_arrays(metadata, arrays)
+
+
+class TestTileLayout:
+    @given(st.integers(1, 2_000))
+    def test_tiles_cover_the_upper_triangle_once(self, n_components):
+        layout = TileLayout(n_components)
+        buffer = np.zeros(layout.size, np.int8)
+        counts = np.zeros((n_components, n_components), np.int8)
+        for row, column, offset in layout.tiles():
+            tile = layout.view(buffer, row, column, offset)
+            tile += 1  # a view: it writes through
+            counts[row : row + tile.shape[0], column : column + tile.shape[1]] += 1
+        np.testing.assert_array_equal(buffer, 1)
+        assert (counts[np.triu_indices(n_components)] == 1).all()
+        assert counts.max() == 1

@@ -1,0 +1,334 @@
+import json
+import os
+import pickle
+import subprocess
+import sys
+import threading
+import uuid
+
+import numpy as np
+import pytest
+import zarr
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from rff_dist.errors import (
+    IntegrityError,
+    InvalidParameterError,
+    OutputExistsError,
+    StorageError,
+    UnsafeModelError,
+    VersionError,
+)
+from rff_dist.storage.records import read_record, write_record
+
+METADATA = {"alpha": 0.1, "kernel": {"name": "matern", "nu": 1.5}, "features": ["a", "b"], "none": None}
+NUMBERS = st.one_of(
+    hnp.boolean_dtypes(), hnp.integer_dtypes(endianness="="), hnp.floating_dtypes(endianness="=")
+)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+def write(url, **changes):
+    arrays = {"coefficients": np.arange(12.0).reshape(6, 2), "frequencies": np.ones((2, 3), np.float32)}
+    write_record(url, **{"kind": "ridge", "metadata": METADATA, "arrays": arrays, **changes})
+
+
+def edit(path, change, *, sign=True):
+    """Change model.json, as damage does (`sign=False`) or as an author with bad intentions would."""
+    from rff_dist.storage.records import _document_digest
+
+    document = json.loads((path / "model.json").read_text())
+    document.update(change)
+    if sign:
+        document.pop("sha256")
+        document["sha256"] = _document_digest(document)
+    (path / "model.json").write_text(json.dumps(document))
+
+
+def arrays_folder(path):
+    return path / json.loads((path / "model.json").read_text())["generation"]
+
+
+@settings(max_examples=60)
+@given(
+    metadata=st.dictionaries(st.text(), JSON, max_size=4),
+    arrays=st.dictionaries(
+        st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,8}", fullmatch=True),
+        hnp.arrays(NUMBERS, hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=4)),
+        max_size=3,
+    ),
+    scheme=st.sampled_from(["file", "memory"]),
+)
+def test_what_is_written_is_read_back_bit_for_bit(tmp_path_factory, metadata, arrays, scheme):
+    name = uuid.uuid4().hex
+    url = f"memory://{name}" if scheme == "memory" else tmp_path_factory.getbasetemp() / name
+    # Names that differ in case alone are one folder on some file systems; keep the law simple.
+    arrays = {name.lower(): array for name, array in arrays.items()}
+    write_record(url, kind="anything", metadata=metadata, arrays=arrays)
+    record = read_record(url, kind="anything")
+    assert record.metadata == metadata
+    assert record.arrays.keys() == arrays.keys()
+    for name, array in arrays.items():
+        assert record.arrays[name].dtype == array.dtype
+        assert record.arrays[name].shape == array.shape
+        assert record.arrays[name].tobytes() == array.tobytes()
+
+
+def test_every_flipped_bit_of_an_array_is_noticed_and_the_array_named(tmp_path):
+    write(tmp_path / "m")
+    file = arrays_folder(tmp_path / "m") / "coefficients" / "c" / "0" / "0"
+    content = file.read_bytes()
+    for bit in range(0, 8 * len(content), 7):
+        damaged = bytearray(content)
+        damaged[bit // 8] ^= 1 << bit % 8
+        file.write_bytes(damaged)
+        with pytest.raises(IntegrityError, match="array 'coefficients' of"):
+            read_record(tmp_path / "m")
+    file.write_bytes(content)
+    assert read_record(tmp_path / "m").arrays["coefficients"][5, 1] == 11
+
+
+def test_every_flipped_bit_of_the_json_is_noticed(tmp_path):
+    write(tmp_path / "m")
+    file = tmp_path / "m" / "model.json"
+    content = file.read_bytes()
+    for bit in range(0, 8 * len(content), 13):
+        damaged = bytearray(content)
+        damaged[bit // 8] ^= 1 << bit % 8
+        file.write_bytes(damaged)
+        with pytest.raises(StorageError):
+            read_record(tmp_path / "m")
+
+
+def test_an_array_swapped_for_a_valid_one_is_noticed(tmp_path):
+    write(tmp_path / "m")
+    zarr.open_array(arrays_folder(tmp_path / "m") / "coefficients")[0, 0] = 7
+    with pytest.raises(IntegrityError, match=r"array 'coefficients' of .*SHA-256"):
+        read_record(tmp_path / "m")
+
+
+@pytest.mark.parametrize("name", ["c/0/0", "zarr.json"])
+def test_a_missing_file_of_an_array_is_named(tmp_path, name):
+    write(tmp_path / "m")
+    (arrays_folder(tmp_path / "m") / "frequencies" / name).unlink()
+    with pytest.raises(StorageError, match="array 'frequencies' of"):
+        read_record(tmp_path / "m")
+
+
+class TestWhatIsNotAModel:
+    def test_missing_path(self, tmp_path):
+        with pytest.raises(StorageError, match=r"no model at .*nothing is there"):
+            read_record(tmp_path / "m")
+
+    def test_folder_without_model_json(self, tmp_path):
+        with pytest.raises(StorageError, match=r"it has no model\.json"):
+            read_record(tmp_path)
+
+    @pytest.mark.parametrize("protocol", [2, 3, 4, 5])
+    def test_pickle_under_any_name(self, tmp_path, protocol):
+        (tmp_path / "model").write_bytes(pickle.dumps({"a": 1}, protocol=protocol))
+        with pytest.raises(UnsafeModelError, match="is a pickle"):
+            read_record(tmp_path / "model")
+
+    def test_text_pickle_by_its_suffix(self, tmp_path):
+        (tmp_path / "model.PKL").write_bytes(pickle.dumps({"a": 1}, protocol=0))
+        with pytest.raises(UnsafeModelError, match="is a pickle"):
+            read_record(tmp_path / "model.PKL")
+
+    def test_another_file(self, tmp_path):
+        (tmp_path / "model.txt").write_text("hello")
+        with pytest.raises(StorageError, match="is a file; expected a model folder"):
+            read_record(tmp_path / "model.txt")
+
+    @pytest.mark.parametrize("name", ["extra.pkl", "scaler.joblib"])
+    def test_model_with_a_pickle_beside_it(self, tmp_path, name):
+        write(tmp_path / "m")
+        (tmp_path / "m" / name).write_bytes(b"")
+        with pytest.raises(UnsafeModelError, match=name):
+            read_record(tmp_path / "m")
+
+    def test_record_of_another_kind(self, tmp_path):
+        write(tmp_path / "m")
+        with pytest.raises(StorageError, match="holds a 'ridge'; expected a 'statistics'"):
+            read_record(tmp_path / "m", kind="statistics")
+
+    def test_newer_format(self, tmp_path):
+        write(tmp_path / "m")
+        edit(tmp_path / "m", {"format_version": 7, "rff_dist_version": "9.1"}, sign=False)
+        with pytest.raises(
+            VersionError, match=r"format version 7, written by rff_dist 9\.1.*up to version 1"
+        ):
+            read_record(tmp_path / "m")
+
+    @pytest.mark.parametrize("content", ["", "[" * 200_000, "[]", '{"format": "other"}', "\x80"])
+    def test_damaged_model_json(self, tmp_path, content):
+        write(tmp_path / "m")
+        (tmp_path / "m" / "model.json").write_text(content)
+        with pytest.raises(StorageError, match=r"model\.json of"):
+            read_record(tmp_path / "m")
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            {"generation": "../../elsewhere"},
+            {"generation": 3},
+            {"arrays": {"../../x": {"shape": [1], "dtype": "float64", "sha256": ""}}},
+        ],
+    )
+    def test_paths_that_lead_outside(self, tmp_path, change):
+        write(tmp_path / "m")
+        edit(tmp_path / "m", change)
+        with pytest.raises(UnsafeModelError, match="names arrays outside the model"):
+            read_record(tmp_path / "m")
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            {"arrays": []},
+            {"arrays": {"coefficients": 3}},
+            {"kind": None},
+            {"arrays": {"a": {"shape": 3, "dtype": "f8", "sha256": ""}}},
+        ],
+    )
+    def test_signed_nonsense(self, tmp_path, change):
+        write(tmp_path / "m")
+        edit(tmp_path / "m", change)
+        with pytest.raises(StorageError):
+            read_record(tmp_path / "m")
+
+    @pytest.mark.parametrize("codec", ["vlen-bytes", "numcodecs.pickle", "zstd", "numcodecs.zlib"])
+    def test_array_with_another_codec(self, tmp_path, codec):
+        write(tmp_path / "m")
+        file = arrays_folder(tmp_path / "m") / "coefficients" / "zarr.json"
+        metadata = json.loads(file.read_text())
+        metadata["codecs"] = [{"name": codec}]
+        file.write_text(json.dumps(metadata))
+        with pytest.raises(StorageError, match=codec):
+            read_record(tmp_path / "m")
+
+    def test_array_that_claims_more_than_there_is(self, tmp_path):
+        write(tmp_path / "m")
+        file = arrays_folder(tmp_path / "m") / "coefficients" / "zarr.json"
+        metadata = json.loads(file.read_text())
+        metadata["shape"] = [2**40, 2]
+        file.write_text(json.dumps(metadata))
+        entries = json.loads((tmp_path / "m" / "model.json").read_text())["arrays"]
+        entries["coefficients"]["shape"] = [2**40, 2]
+        edit(tmp_path / "m", {"arrays": entries})
+        with pytest.raises(StorageError, match="claims 16384 GiB"):
+            read_record(tmp_path / "m")
+
+
+def test_loading_a_model_unpickles_nothing(tmp_path, project_root):
+    write(tmp_path / "m")
+    script = (
+        "import sys\n"
+        "import rff_dist.storage.records as storage\n"
+        "events = []\n"
+        "sys.addaudithook(lambda event, _: events.append(event))\n"
+        "storage.read_record(sys.argv[1])\n"
+        "seen = {e for e in events if e.startswith(('pickle', 'os.system', 'subprocess'))}\n"
+        "assert 'open' in events, 'the hook does not work'\n"
+        "sys.stdout.write(repr(sorted(seen)))\n"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path / "m")],
+        capture_output=True,
+        text=True,
+        cwd=project_root,
+        check=True,
+    )
+    assert run.stdout == "[]"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"arrays": {"a": np.array([{}])}}, "array 'a' has dtype object"),
+        ({"arrays": {"a": np.array(["x"])}}, "Put strings into the metadata"),
+        ({"arrays": {"a/b": np.ones(2)}}, "array name 'a/b'"),
+        ({"arrays": {"..": np.ones(2)}}, "array name"),
+        ({"metadata": {"a": float("nan")}}, "not JSON"),
+        ({"metadata": {"a": np.ones(2)}}, "not JSON"),
+    ],
+)
+def test_what_cannot_be_stored_safely_is_refused_before_writing(tmp_path, changes, message):
+    with pytest.raises(InvalidParameterError, match=message):
+        write(tmp_path / "m", **changes)
+    assert list(tmp_path.iterdir()) == []
+
+
+class TestOverwriting:
+    def test_a_model_that_exists_is_kept(self, tmp_path):
+        write(tmp_path / "m")
+        with pytest.raises(OutputExistsError, match="overwrite"):
+            write(tmp_path / "m", kind="other")
+        assert read_record(tmp_path / "m").kind == "ridge"
+
+    def test_two_generations_are_kept(self, tmp_path):
+        for i in range(5):
+            write(tmp_path / "m", metadata={"i": i}, overwrite=True)
+        assert read_record(tmp_path / "m").metadata == {"i": 4}
+        document = json.loads((tmp_path / "m" / "model.json").read_text())
+        kept = {folder.name for folder in (tmp_path / "m").glob("arrays-*.zarr")}
+        assert kept == {document["generation"], document["previous"]}
+
+    def test_a_folder_that_is_no_model_is_kept(self, tmp_path):
+        (tmp_path / "notes.txt").write_text("…")
+        with pytest.raises(StorageError, match="is not replaced"):
+            write(tmp_path, overwrite=True)
+
+    @pytest.mark.faults
+    @pytest.mark.parametrize("scheme", ["file", "memory"])
+    def test_a_reader_sees_the_old_model_or_the_new_one(self, tmp_path, scheme):
+        url = tmp_path / "m" if scheme == "file" else "memory://swapped"
+        seen, done = [], threading.Event()
+
+        def read():
+            while not done.is_set():
+                record = read_record(url)
+                values = np.unique(record.arrays["a"])
+                seen.append((record.metadata["i"], *values.tolist()))
+
+        write_record(url, kind="k", metadata={"i": 0}, arrays={"a": np.zeros(1000)}, overwrite=True)
+        reader = threading.Thread(target=read)
+        reader.start()
+        for i in range(1, 40):
+            write_record(
+                url, kind="k", metadata={"i": i}, arrays={"a": np.full(1000, float(i))}, overwrite=True
+            )
+        done.set()
+        reader.join()
+        assert seen
+        assert all(len(entry) == 2 and entry[0] == entry[1] for entry in seen)
+        assert [entry[0] for entry in seen] == sorted(entry[0] for entry in seen)
+
+    @pytest.mark.faults
+    @pytest.mark.parametrize("overwrite", [False, True])
+    def test_a_full_disk_leaves_the_old_model_and_nothing_else(self, tmp_path, project_root, overwrite):
+        if overwrite:
+            write(tmp_path / "m")
+        before = sorted(os.listdir(tmp_path / "m")) if overwrite else []
+        script = (
+            "import resource, sys, numpy as np\n"
+            "from rff_dist.errors import StorageError\n"
+            "from rff_dist.storage.records import write_record\n"
+            "resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))\n"
+            "large = {'a': np.ones(10_000)}\n"
+            "try: write_record(sys.argv[1], kind='k', metadata={}, arrays=large, overwrite=True)\n"
+            "except StorageError as error: sys.stdout.write(str(error))\n"
+        )
+        command = [sys.executable, "-c", script, str(tmp_path / "m")]
+        run = subprocess.run(command, capture_output=True, text=True, cwd=project_root, check=True)
+        assert "could not be written: OSError" in run.stdout
+        if overwrite:
+            assert read_record(tmp_path / "m").kind == "ridge"
+            assert sorted(os.listdir(tmp_path / "m")) == before
+        else:
+            assert list(tmp_path.iterdir()) == []
