@@ -14,10 +14,7 @@ from rff_dist.errors import InvalidParameterError
 def find_by_name[T](table: Mapping[str, T], name: object, what: str) -> T:
     """Return the entry of that name.
 
-    Raises
-    ------
-    InvalidParameterError
-        If there is none; the message gives the nearest one.
+    Raises InvalidParameterError if there is none; the message gives the nearest one.
     """
     if isinstance(name, str) and name in table:
         return table[name]
@@ -31,10 +28,7 @@ def find_by_name[T](table: Mapping[str, T], name: object, what: str) -> T:
 def check_positive(value: object, name: str) -> float:
     """Return `value` as a float if it is a finite number above 0.
 
-    Raises
-    ------
-    InvalidParameterError
-        Otherwise.
+    Raises InvalidParameterError otherwise.
     """
     if not is_number(value) or not 0 < value < np.inf:
         raise InvalidParameterError(f"`{name}` is {value!r}; expected a finite number above 0")
@@ -49,10 +43,7 @@ def is_number(value: object) -> TypeGuard[float]:
 def check_count(value: object, name: str) -> int:
     """Return `value` as an int if it is an integer of at least 1.
 
-    Raises
-    ------
-    InvalidParameterError
-        Otherwise.
+    Raises InvalidParameterError otherwise.
     """
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
         raise InvalidParameterError(f"`{name}` is {value!r}; expected an integer of at least 1")

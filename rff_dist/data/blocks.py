@@ -38,10 +38,7 @@ class Block:
 def cut_blocks(n_samples: int, chunk_rows: int, *, rows_per_block: int) -> list[Block]:
     """Cut `n_samples` rows into blocks of whole chunks, about `rows_per_block` rows each.
 
-    Raises
-    ------
-    PlanError
-        If `chunk_rows` or `rows_per_block` is below 1.
+    Raises PlanError if `chunk_rows` or `rows_per_block` is below 1.
     """
     if chunk_rows < 1 or rows_per_block < 1:
         raise PlanError(
@@ -57,22 +54,15 @@ def cut_blocks(n_samples: int, chunk_rows: int, *, rows_per_block: int) -> list[
 class Rows:
     """The data of one block, as read: shapes are checked, values are not.
 
-    Attributes
-    ----------
-    block : Block
-        Which rows of the dataset these are.
-    X : real array of shape (n_samples, n_features)
-        Inputs in their stored dtype.
-    y : float64 array of shape (n_samples, n_targets), or None
-        Targets.
-    sample_weight : float64 array of shape (n_samples,), or None
-        Weights; None means 1 for each row.
-    chunk_rows : int, or None
-        Rows of a stored chunk, for messages; None where rows are not stored.
-    groups : int, bool or str array of shape (n_samples,), or None
-        What rows are held out together by; see `GroupFolds`.
-    own_weight : float64 array of shape (n_samples,), or None
-        Weights before they were multiplied by those of classes; None where they were not.
+    `block`: which rows of the dataset these are.
+    `X`: real array of shape (n_samples, n_features). Inputs in their stored dtype.
+    `y`: float64 array of shape (n_samples, n_targets), or None. Targets.
+    `sample_weight`: float64 array of shape (n_samples,), or None. Weights; None means 1 for each row.
+    `chunk_rows`: rows of a stored chunk, for messages; None where rows are not stored.
+    `groups`: int, bool or str array of shape (n_samples,), or None. What rows are held out together by; see
+      `GroupFolds`.
+    `own_weight`: float64 array of shape (n_samples,), or None. Weights before they were multiplied by those
+      of classes; None where they were not.
     """
 
     block: Block
@@ -87,14 +77,10 @@ class Rows:
 class Dataset(ABC):
     """Rows that blocks are read from: stored, in memory or made by a cluster.
 
-    Attributes
-    ----------
-    url : str or None
-        Where the rows are stored; None if they are not.
-    feature_names, target_names : tuple of str, or None
-        Names of the columns, where they have names.
-    missing_chunks : {"error", "fill"}
-        What a chunk that is not in the store means; "error" for rows that are not stored.
+    `url`: where the rows are stored; None if they are not.
+    `feature_names`, `target_names`: names of the columns, where they have names.
+    `missing_chunks`: {"error", "fill"}. What a chunk that is not in the store means; "error" for rows that
+      are not stored.
     """
 
     url: str | None
@@ -194,13 +180,9 @@ class Dataset(ABC):
 class BlockFunction[S, T](ABC):
     """A function of a block and a state that tells an engine where its rows come from.
 
-    Attributes
-    ----------
-    source : Dataset or None
-        What it reads; None if it reads no rows of a dataset.
-    run : str or None
-        What processes remember of the blocks is kept under this name: each block is then best computed
-        where it was before.
+    `source`: what it reads; None if it reads no rows of a dataset.
+    `run`: what processes remember of the blocks is kept under this name: each block is then best computed
+      where it was before.
     """
 
     source: Dataset | None

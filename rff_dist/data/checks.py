@@ -14,17 +14,9 @@ from rff_dist.errors import DataError
 def check_finite(rows: Rows, inputs: NDArray[np.floating[Any]]) -> None:
     """Check that inputs and targets are finite, and weights finite and not negative.
 
-    Parameters
-    ----------
-    rows : Rows
-        As read.
-    inputs : float array of shape (n_samples, n_features)
-        The same rows, prepared; an overflow in float32 counts as infinite.
-
-    Raises
-    ------
-    DataError
-        With the first offending row and column.
+    `inputs`: float array of shape (n_samples, n_features). The same rows, prepared; an overflow in float32
+      counts as infinite.
+    Raises DataError, with the first offending row and column.
     """
     with np.errstate(over="ignore", invalid="ignore"):
         overflows = not np.isfinite(inputs.sum())  # as finite numbers may too; a tenth of the time
@@ -36,10 +28,7 @@ def check_finite(rows: Rows, inputs: NDArray[np.floating[Any]]) -> None:
 def check_targets(rows: Rows) -> None:
     """Check that targets are finite, and weights finite and not negative.
 
-    Raises
-    ------
-    DataError
-        With the first offending row and column.
+    Raises DataError, with the first offending row and column.
     """
     for name, values in (("y", rows.y), ("sample_weight", rows.sample_weight)):
         if values is not None and not np.isfinite(values).all():

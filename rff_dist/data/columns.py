@@ -49,9 +49,7 @@ class Column(Protocol):
 class MemoryColumn:
     """Values in memory: `as_column` makes it.
 
-    Attributes
-    ----------
-    values : int, bool, whole float or str array of shape (n_samples,)
+    `values`: int, bool, whole float or str array of shape (n_samples,).
     """
 
     values: np.ndarray
@@ -92,18 +90,9 @@ def is_text(dtype: np.dtype[Any]) -> bool:
 def check_values(values: np.ndarray, name: str, rows: np.ndarray) -> np.ndarray:
     """Return labels as integers, booleans, whole floats or text; refuse all else.
 
-    Parameters
-    ----------
-    values : array of shape (n,)
-    name : str
-        What errors call them.
-    rows : int array of shape (n,)
-        Their rows in the dataset, for errors.
-
-    Raises
-    ------
-    DataError
-        With the first offending row.
+    `values`: array of shape (n,).
+    `rows`: int array of shape (n,). Their rows in the dataset, for errors.
+    Raises DataError, with the first offending row.
     """
     kind = values.dtype.kind
     if kind in "iufU":

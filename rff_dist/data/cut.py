@@ -33,24 +33,12 @@ def plan_blocks(
     Blocks are whole chunks. A chunk far larger than a block is read once for each of its blocks:
     decoding it again costs little beside the products.
 
-    Parameters
-    ----------
-    n_samples, n_features : int
-        Shape of X.
-    itemsize : int
-        Bytes of one number of X.
-    chunk_rows : int
-        Rows that are worth reading together.
-    max_rows : int
-        Rows that a block may have at the most.
-    n_folds : int
-        Folds whose rows are summed apart: blocks are up to that many times larger, as long as 16 are left to
-        share out, so that sending and merging all folds' sums costs no greater share of making them.
-
-    Raises
-    ------
-    PlanError
-        If a size is below 1.
+    `itemsize`: bytes of one number of X.
+    `chunk_rows`: rows that are worth reading together.
+    `max_rows`: rows that a block may have at the most.
+    `n_folds`: folds whose rows are summed apart: blocks are up to that many times larger, as long as 16 are
+      left to share out, so that sending and merging all folds' sums costs no greater share of making them.
+    Raises PlanError if a size is below 1.
     """
     if n_samples < 1:
         raise PlanError(f"there are {n_samples} rows; a pass needs at least 1")

@@ -26,10 +26,7 @@ MAX_BALANCED_GROUPS = 2**16  # each takes 10 bytes of the folds; more are even e
 class Folds(ABC):
     """Assigns each row to one of `n_folds` folds, by the row alone and never by the cluster.
 
-    Attributes
-    ----------
-    n_folds : int
-        At least 2.
+    `n_folds`: at least 2.
     """
 
     n_folds: int = 5
@@ -44,15 +41,8 @@ class Folds(ABC):
     def assign(self, start: int, stop: int, *, n_samples: int, groups: NDArray[Any] | None) -> IntArray:
         """Return the fold of each of the rows `start:stop` of a dataset of `n_samples` rows.
 
-        Parameters
-        ----------
-        groups : int, bool or str array of shape (stop - start,), or None
-            The rows' groups.
-
-        Raises
-        ------
-        DataError
-            If these folds are of groups, and there are none.
+        `groups`: int, bool or str array of shape (stop - start,), or None. The rows' groups.
+        Raises DataError if these folds are of groups, and there are none.
         """
 
     @property
@@ -96,11 +86,8 @@ class HashFolds(Folds):
 class GroupTable:
     """The fold of each group.
 
-    Attributes
-    ----------
-    keys : uint64 array of shape (n_groups,)
-        The groups as numbers or hashes, ascending.
-    folds : int16 array of shape (n_groups,)
+    `keys`: uint64 array of shape (n_groups,). The groups as numbers or hashes, ascending.
+    `folds`: int16 array of shape (n_groups,).
     """
 
     keys: NDArray[np.uint64]
@@ -251,19 +238,12 @@ class HeldInFolds(Folds):
     Length scales that were tuned by a row's targets predict this row too well: its error says too little
     of new rows. So it is never validated on. `hold_in` makes these folds.
 
-    Attributes
-    ----------
-    n_folds : int
-        One more than `base` has, the last of the rows that are held in; as many as `base` where its first
-        fold is held in.
-    base : Folds
-        How the other rows are cut.
-    n_samples, n_stretches, width : int
-        Of each of `n_stretches` equal parts of `n_samples` rows, `width` consecutive rows are held in, from
-        a random place on. Rows beyond `n_samples`, which were appended later, are not. 0 stretches: the
-        first fold of `base` is held in.
-    seed : int
-        Of the random places.
+    `n_folds`: one more than `base` has, the last of the rows that are held in; as many as `base` where its
+      first fold is held in.
+    `base`: how the other rows are cut.
+    `n_samples`, `n_stretches`, `width`: of each of `n_stretches` equal parts of `n_samples` rows, `width`
+      consecutive rows are held in, from a random place on. Rows beyond `n_samples`, which were appended
+      later, are not. 0 stretches: the first fold of `base` is held in.
     """
 
     base: Folds = HashFolds()
@@ -312,12 +292,7 @@ class HeldInFolds(Folds):
 class SampledFolds(PredefinedFolds):
     """Folds of a sample of rows, trained and validated on as those of the whole dataset are.
 
-    Attributes
-    ----------
-    n_folds : int
-        As many as `whole` has; the fold of each sampled row is its group.
-    whole : Folds
-        Of the dataset.
+    `n_folds`: as many as `whole` has; the fold of each sampled row is its group.
     """
 
     whole: Folds = HashFolds()
@@ -335,15 +310,9 @@ class SampledFolds(PredefinedFolds):
 def hold_in(folds: Folds, n_samples: int, n_held_in: int) -> HeldInFolds:
     """Return folds that are never validated on some rows, by which length scales can be tuned.
 
-    Parameters
-    ----------
-    folds : Folds
-        Of folds by hash, rows are held in at random. Of groups, times and given folds, the first fold is, so
-        that no group or time is both tuned by and validated on.
-    n_samples : int
-        Rows of the dataset.
-    n_held_in : int
-        How many rows are wanted. At most half of the rows are held in.
+    `folds`: of folds by hash, rows are held in at random. Of groups, times and given folds, the first fold
+      is, so that no group or time is both tuned by and validated on.
+    `n_held_in`: how many rows are wanted. At most half of the rows are held in.
     """
     if isinstance(folds, HeldInFolds):
         return folds
@@ -368,10 +337,7 @@ def folds_to_dict(folds: Folds) -> dict[str, Any]:
 def folds_from_dict(facts: Mapping[str, Any]) -> Folds:
     """Return the folds of `folds_to_dict`.
 
-    Raises
-    ------
-    InvalidParameterError
-        If there are no such folds here.
+    Raises InvalidParameterError if there are no such folds here.
     """
     kinds = {kind.__name__: kind for kind in (HashFolds, GroupFolds, TimeFolds, PredefinedFolds, HeldInFolds)}
     kind = kinds.get(facts["kind"])
@@ -384,10 +350,7 @@ def folds_from_dict(facts: Mapping[str, Any]) -> Folds:
 def find_folds(cv: int | Folds, seed: int = 0) -> Folds:
     """Return folds: `HashFolds(cv)` for a number.
 
-    Raises
-    ------
-    InvalidParameterError
-        If `cv` is neither.
+    Raises InvalidParameterError if `cv` is neither.
     """
     if isinstance(cv, Folds):
         return cv

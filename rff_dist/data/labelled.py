@@ -107,17 +107,8 @@ class _WithGroups:
 class GroupedDataset(ExtendedDataset):
     """A dataset whose rows carry groups, to be held out together.
 
-    Attributes
-    ----------
-    source : Dataset
-        The rows.
-    groups : Column
-        The group of each row; whole floats count as integers.
-
-    Raises
-    ------
-    DataError
-        If there are more or fewer groups than rows.
+    `groups`: the group of each row; whole floats count as integers.
+    Raises DataError if there are more or fewer groups than rows.
     """
 
     source: Dataset
@@ -201,22 +192,13 @@ class LabelledDataset(ExtendedDataset):
 
     With two classes there is one column, +1 for the second; with more a column for each.
 
-    Attributes
-    ----------
-    source : Dataset
-        The rows; targets of its own are not used, see `without_targets`.
-    labels : Column
-        The label of each row.
-    classes : array of shape (n_classes,)
-        All labels there are, sorted, each once: `LabelCounts.classes`.
-    class_weight : float64 array of shape (n_classes,), or None
-        What weights of a class's rows are multiplied by; see `class_weights`. None means 1.
-
-    Raises
-    ------
-    DataError
-        If there are more or fewer labels than rows, or fewer than two classes; on reading, if a label is
-        not among the classes.
+    `source`: the rows; targets of its own are not used, see `without_targets`.
+    `labels`: the label of each row.
+    `classes`: array of shape (n_classes,). All labels there are, sorted, each once: `LabelCounts.classes`.
+    `class_weight`: float64 array of shape (n_classes,), or None. What weights of a class's rows are
+      multiplied by; see `class_weights`. None means 1.
+    Raises DataError if there are more or fewer labels than rows, or fewer than two classes; on reading, if a
+      label is not among the classes.
     """
 
     source: Dataset
@@ -283,19 +265,10 @@ class LabelledDataset(ExtendedDataset):
 def encode(labels: NDArray[Any], classes: NDArray[Any], rows: NDArray[Any]) -> IntArray:
     """Return labels as positions in `classes`.
 
-    Parameters
-    ----------
-    labels : array of shape (n,)
-        As a `Column` reads them.
-    classes : array of shape (n_classes,)
-        Sorted, each once; text as Python objects, or as NumPy's.
-    rows : int array of shape (n,)
-        The labels' rows, for errors.
-
-    Raises
-    ------
-    DataError
-        If a label is not among the classes; names the first.
+    `labels`: array of shape (n,). As a `Column` reads them.
+    `classes`: array of shape (n_classes,). Sorted, each once; text as Python objects, or as NumPy's.
+    `rows`: int array of shape (n,). The labels' rows, for errors.
+    Raises DataError if a label is not among the classes; names the first.
     """
     known, given = check_values(np.asarray(classes), "classes", np.arange(len(classes))), labels
     if is_text(known.dtype) != is_text(labels.dtype):
@@ -333,14 +306,9 @@ def class_targets(codes: IntArray, n_classes: int) -> FloatArray:
 class LabelCounts:
     """The labels seen so far, and the rows and weight of each; `+` does not round.
 
-    Attributes
-    ----------
-    labels : array of shape (n_classes,)
-        Sorted, each once; text of variable width as NumPy's StringDType.
-    n_samples : int64 array of shape (n_classes,)
-        Rows of each.
-    weight : ExactSum of shape (n_classes,)
-        Sum of each one's weights.
+    `labels`: array of shape (n_classes,). Sorted, each once; text of variable width as NumPy's StringDType.
+    `n_samples`: int64 array of shape (n_classes,). Rows of each.
+    `weight`: ExactSum of shape (n_classes,). Sum of each one's weights.
     """
 
     labels: NDArray[Any]
@@ -378,18 +346,10 @@ class LabelCounts:
 def count_block(labels: NDArray[Any], sample_weight: FloatArray | None, first_row: int = 0) -> LabelCounts:
     """Count the labels of one block.
 
-    Parameters
-    ----------
-    labels : array of shape (n_samples,)
-    sample_weight : float64 array of shape (n_samples,), or None
-        None weighs each row 1.
-    first_row : int, default=0
-        Of the block, for errors.
-
-    Raises
-    ------
-    DataError
-        If a weight is negative, NaN or infinite.
+    `labels`: array of shape (n_samples,).
+    `sample_weight`: float64 array of shape (n_samples,), or None. None weighs each row 1.
+    `first_row`: of the block, for errors.
+    Raises DataError if a weight is negative, NaN or infinite.
     """
     found, codes = np.unique(labels, return_inverse=True)
     n_samples = np.bincount(codes, minlength=len(found)).astype(np.int64)
@@ -409,10 +369,7 @@ def count_block(labels: NDArray[Any], sample_weight: FloatArray | None, first_ro
 class LabelReader(BlockFunction[None, LabelCounts]):
     """The block function of a counting pass: it reads labels and weights, and no X.
 
-    Attributes
-    ----------
-    source : Dataset or None
-        Whose weights count; None weighs each row 1.
+    `source`: whose weights count; None weighs each row 1.
     """
 
     labels: Column
@@ -428,25 +385,13 @@ class LabelReader(BlockFunction[None, LabelCounts]):
 def class_weights(class_weight: str | Mapping[Any, float] | None, counts: LabelCounts) -> FloatArray | None:
     """Return the weight of each class, or None where all are 1.
 
-    Parameters
-    ----------
-    class_weight : "balanced", mapping of label to float, or None
-        "balanced" makes all classes weigh alike and keeps the total: total weight / (n_classes · the
-        class's weight), as in scikit-learn. Classes that a mapping leaves out weigh 1.
-    counts : LabelCounts
-        Of the training rows.
-
-    Returns
-    -------
-    float64 array of shape (n_classes,), or None
-
-    Raises
-    ------
-    InvalidParameterError
-        If it is something else, names a label that the data do not have, or a weight is negative or not
-        finite.
-    DataError
-        If all rows of a class have the weight 0, so that they cannot be balanced.
+    `class_weight`: "balanced", mapping of label to float, or None. "balanced" makes all classes weigh alike
+      and keeps the total: total weight / (n_classes · the class's weight), as in scikit-learn. Classes that a
+      mapping leaves out weigh 1.
+    Returns float64 array of shape (n_classes,), or None.
+    Raises InvalidParameterError if it is something else, names a label that the data do not have, or a weight
+      is negative or not finite; DataError if all rows of a class have the weight 0, so that they cannot be
+      balanced.
     """
     if class_weight is None:
         return None

@@ -89,14 +89,9 @@ class RowsInMemory(ArraysDataset):
 class Sample(NamedTuple):
     """Some rows of a dataset, in the order they were asked for.
 
-    Attributes
-    ----------
-    X : real array of shape (n_indices, n_features)
-        Inputs in their stored dtype.
-    y : float64 array of shape (n_indices, n_targets), or None
-        Targets.
-    sample_weight : float64 array of shape (n_indices,), or None
-        Weights.
+    `X`: real array of shape (n_indices, n_features). Inputs in their stored dtype.
+    `y`: float64 array of shape (n_indices, n_targets), or None. Targets.
+    `sample_weight`: float64 array of shape (n_indices,), or None. Weights.
     """
 
     X: np.ndarray
@@ -108,23 +103,11 @@ class Sample(NamedTuple):
 class ArrayDataset(RowsInMemory):
     """Rows in memory, behind the same protocol as `ZarrDataset`.
 
-    Parameters
-    ----------
-    X : real array of shape (n_samples, n_features)
-        Inputs; not copied.
-    y : real array of shape (n_samples,) or (n_samples, n_targets), optional
-        Targets.
-    sample_weight : real array of shape (n_samples,), optional
-        Weights.
-    chunk_rows : int, default=8192
-        The rows that blocks are multiples of.
-    feature_names, target_names : sequence of str, optional
-        Column names.
-
-    Raises
-    ------
-    DataError
-        If shapes do not belong together, or the values are not real numbers.
+    `X`: real array of shape (n_samples, n_features). Inputs; not copied.
+    `y`: real array of shape (n_samples,) or (n_samples, n_targets). Targets.
+    `sample_weight`: real array of shape (n_samples,). Weights.
+    `chunk_rows`: the rows that blocks are multiples of.
+    Raises DataError if shapes do not belong together, or the values are not real numbers.
     """
 
     X: np.ndarray
@@ -176,11 +159,9 @@ class ArrayDataset(RowsInMemory):
 class SparseDataset(RowsInMemory):
     """A scipy.sparse matrix as a dataset: each block becomes dense when it is read.
 
-    Attributes
-    ----------
-    X : sparse matrix in CSR format of shape (n_samples, n_features)
-    y : float64 array of shape (n_samples,) or (n_samples, n_targets), or None
-    sample_weight : float64 array of shape (n_samples,), or None
+    `X`: sparse matrix in CSR format of shape (n_samples, n_features).
+    `y`: float64 array of shape (n_samples,) or (n_samples, n_targets), or None.
+    `sample_weight`: float64 array of shape (n_samples,), or None.
     """
 
     X: Any
@@ -254,17 +235,8 @@ def prefix_digest(dataset: Dataset, n_samples: int) -> str:
     `n_samples` rows among them. Chunks and codecs do not enter it, nor where the rows are held. It does not
     notice a change to rows outside these stretches.
 
-    Parameters
-    ----------
-    n_samples : int
-        How many of its rows.
-
-    Raises
-    ------
-    InvalidParameterError
-        If the dataset has fewer rows.
-    StorageError
-        If rows cannot be read.
+    `n_samples`: how many of its rows.
+    Raises InvalidParameterError if the dataset has fewer rows; StorageError if rows cannot be read.
     """
     if not 0 <= n_samples <= dataset.n_samples:
         raise InvalidParameterError(

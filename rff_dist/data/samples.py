@@ -31,10 +31,7 @@ def sample_rows(
     long as the dataset is not larger than the sample; of a larger one, up to 64 times as many rows are
     looked at to find those that count.
 
-    Raises
-    ------
-    DataError
-        If no row has a weight, or a sampled one holds NaN or infinity.
+    Raises DataError if no row has a weight, or a sampled one holds NaN or infinity.
     """
     rng = np.random.Generator(np.random.Philox(seed))
     n_drawn = min(n_rows, dataset.n_samples)
@@ -84,13 +81,10 @@ def _sample_indices(dataset: Dataset, rng: np.random.Generator, n_rows: int) -> 
 class FoldSample:
     """Rows of a dataset that have weight, and the fold of each.
 
-    Attributes
-    ----------
-    folds : Folds
-    fold_of_row : int64 array of shape (n_sampled,)
-    X : array of shape (n_sampled, n_features)
-    y : float64 array of shape (n_sampled, n_targets)
-    weights : float64 array of shape (n_sampled,), or None
+    `fold_of_row`: int64 array of shape (n_sampled,).
+    `X`: array of shape (n_sampled, n_features).
+    `y`: float64 array of shape (n_sampled, n_targets).
+    `weights`: float64 array of shape (n_sampled,), or None.
     """
 
     folds: Folds
@@ -117,10 +111,7 @@ def sample_folds(dataset: Dataset, folds: Folds, *, n_rows: int) -> FoldSample:
 
     Rows without weight are left out.
 
-    Raises
-    ------
-    DataError
-        If a sampled value is NaN or infinite, or folds are of groups and there are none.
+    Raises DataError if a sampled value is NaN or infinite, or folds are of groups and there are none.
     """
     n_samples = dataset.n_samples
     whole = n_samples <= MANY_ROWS

@@ -36,15 +36,8 @@ def take(run: str, key: Hashable) -> Any:
 def keep(run: str, key: Hashable, value: Any, *, n_bytes: int, number: int, budget: int) -> bool:
     """Keep a value for a run's later passes, if it fits.
 
-    Parameters
-    ----------
-    n_bytes : int
-        That it takes.
-    number : int
-        Of the run's pass.
-    budget : int
-        Bytes that all entries of this process may take. What other runs kept, and what this one kept before
-        its last pass, makes room.
+    `budget`: bytes that all entries of this process may take. What other runs kept, and what this one kept
+      before its last pass, makes room.
     """
     with _lock:
         if not _has_room(run, n_bytes, number=number, budget=budget):

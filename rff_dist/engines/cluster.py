@@ -67,12 +67,7 @@ _MAX_FILE_BYTES = 1_000_000
 class TLSFiles:
     """PEM files of one trust: who has a key that the authority signed can run code on the cluster.
 
-    Attributes
-    ----------
-    ca : str
-        The authority's certificate.
-    cert, key : str
-        This side's certificate and key.
+    `cert`, `key`: this side's certificate and key.
     """
 
     ca: str
@@ -98,29 +93,15 @@ class TLSFiles:
 class Cluster:
     """Where passes are to run; see the module for the kinds.
 
-    Attributes
-    ----------
-    scheduler : str or None
-        Address of a scheduler, or path of a scheduler file (*.json); None is a cluster of its own.
-    n_workers : int or None
-        Processes of that one, at most; as many as the CPUs give with `n_threads` each where None.
-    min_workers : int or None
-        Makes it adaptive: so many processes where there is nothing to do.
-    n_threads : int or None
-        Threads of each process; up to `THREADS_PER_WORKER` where None.
-    memory : int, str or None
-        Bytes ("4 GiB") that each of its processes may use; equal shares where None.
-    serial : bool
-        Whether to do without Dask.
-    insecure : bool
-        Allow a scheduler beyond this machine without TLS. Anyone who reaches it can run code on it.
-    tls : TLSFiles or None
-        For "tls://", and for a cluster of its own where others use this machine too.
-
-    Raises
-    ------
-    InvalidParameterError
-        If members exclude each other or are out of range.
+    `scheduler`: address of a scheduler, or path of a scheduler file (*.json); None is a cluster of its own.
+    `n_workers`: processes of that one, at most; as many as the CPUs give with `n_threads` each where None.
+    `min_workers`: makes it adaptive: so many processes where there is nothing to do.
+    `n_threads`: threads of each process; up to `THREADS_PER_WORKER` where None.
+    `memory`: bytes ("4 GiB") that each of its processes may use; equal shares where None.
+    `serial`: whether to do without Dask.
+    `insecure`: allow a scheduler beyond this machine without TLS. Anyone who reaches it can run code on it.
+    `tls`: for "tls://", and for a cluster of its own where others use this machine too.
+    Raises InvalidParameterError if members exclude each other or are out of range.
     """
 
     scheduler: str | None = None
@@ -175,10 +156,7 @@ class Cluster:
     def in_environment(self, environment: Mapping[str, str] = os.environ) -> Cluster:
         """Return this cluster with what the environment says of scheduler and TLS, where it says nothing.
 
-        Raises
-        ------
-        InvalidParameterError
-            If the environment names some of the TLS files only.
+        Raises InvalidParameterError if the environment names some of the TLS files only.
         """
         found = self
         given = ("scheduler", "n_workers", "min_workers", "n_threads", "memory")
@@ -205,22 +183,12 @@ def _tls_files(environment: Mapping[str, str]) -> TLSFiles | None:
 def open_engine(cluster: Cluster | None = None, *, observers: Iterable[Observer] = ()) -> Engine:
     """Start or join what runs the passes; close the engine, or use it as a context manager.
 
-    Parameters
-    ----------
-    cluster : Cluster, optional
-        Where; what it leaves open is as the environment says.
-    observers : iterable of callables
-        Called with the events of `rff_dist.engines.progress`. These are logged too where the log is one of
-        JSON lines, see `rff_dist.engines.logs`.
-
-    Raises
-    ------
-    ClusterUnavailableError
-        If no scheduler answers, or there is no scheduler file.
-    ClusterError
-        If the scheduler must not be used, or workers do not start.
-    InvalidParameterError
-        If the environment does not suit.
+    `cluster`: where; what it leaves open is as the environment says.
+    `observers`: called with the events of `rff_dist.engines.progress`. These are logged too where the log is
+      one of JSON lines, see `rff_dist.engines.logs`.
+    Raises ClusterUnavailableError if no scheduler answers, or there is no scheduler file; ClusterError if the
+      scheduler must not be used, or workers do not start; InvalidParameterError if the environment does not
+      suit.
     """
     cluster = (Cluster() if cluster is None else cluster).in_environment()
     if are_json():
@@ -260,19 +228,10 @@ def open_engine(cluster: Cluster | None = None, *, observers: Iterable[Observer]
 def read_scheduler_file(path: str | os.PathLike[str], *, patience: float | None = None) -> str:
     """Return the address in a scheduler file, which may be written a moment later.
 
-    Parameters
-    ----------
-    path : str or Path
-        What `dask scheduler --scheduler-file PATH` was given.
-    patience : float, optional
-        Seconds to wait for the file; `FILE_S` by default.
-
-    Raises
-    ------
-    ClusterUnavailableError
-        If there is no such file in time.
-    ClusterError
-        If it is none that a scheduler wrote.
+    `path`: what `dask scheduler --scheduler-file PATH` was given.
+    `patience`: seconds to wait for the file; `FILE_S` by default.
+    Raises ClusterUnavailableError if there is no such file in time; ClusterError if it is none that a
+      scheduler wrote.
     """
     deadline = time.monotonic() + (FILE_S if patience is None else patience)
     while True:
@@ -325,15 +284,8 @@ def worker_hints(workers: Sequence[WorkerFacts]) -> list[str]:
     the threads of all workers of a machine should be its cores together, and every worker should know its
     share of the memory: what a pass needs is compared with it before it starts.
 
-    Parameters
-    ----------
-    workers : sequence of WorkerFacts
-        What `DaskEngine.describe_workers` found.
-
-    Returns
-    -------
-    hints : list of str
-        Empty where nothing is wrong.
+    `workers`: what `DaskEngine.describe_workers` found.
+    Returns `hints`: empty where nothing is wrong.
     """
     hosts: defaultdict[str, list[WorkerFacts]] = defaultdict(list)
     for worker in workers:

@@ -27,24 +27,14 @@ class DaskArrayDataset(ArraysDataset):
 
     Unknown chunk sizes are computed, in one pass over everything given.
 
-    Parameters
-    ----------
-    X : dask array of shape (n_samples, n_features), or dask frame
-        Inputs. Split along its columns, it is rechunked with a warning.
-    y : dask or NumPy array of shape (n_samples,) or (n_samples, n_targets), or dask series or frame, optional
-        Targets; cast to float64.
-    sample_weight : dask or NumPy array of shape (n_samples,), or dask series, optional
-        Weights; cast to float64.
-
-    Attributes
-    ----------
-    feature_names, target_names : tuple of str, or None
-        Columns of X and y, where these are frames.
-
-    Raises
-    ------
-    DataError
-        If shapes do not belong together, there are no rows or columns, or values are not real numbers.
+    `X`: dask array of shape (n_samples, n_features), or dask frame. Inputs. Split along its columns, it is
+      rechunked with a warning.
+    `y`: dask or NumPy array of shape (n_samples,) or (n_samples, n_targets), or dask series or frame.
+      Targets; cast to float64.
+    `sample_weight`: dask or NumPy array of shape (n_samples,), or dask series. Weights; cast to float64.
+    `feature_names`, `target_names`: columns of X and y, where these are frames.
+    Raises DataError if shapes do not belong together, there are no rows or columns, or values are not real
+      numbers.
     """
 
     url = None

@@ -240,20 +240,10 @@ def start_cluster(
 class WorkerFacts:
     """How a worker was started.
 
-    Attributes
-    ----------
-    address : str
-        The worker's.
-    host : str
-        Its machine's name.
-    n_threads : int
-        Threads that a block may use.
-    n_cpus : int
-        Cores that its process may use.
-    memory : int
-        Bytes of its machine, or of its container.
-    memory_limit : int
-        Bytes that it may use; 0 without a limit.
+    `n_threads`: threads that a block may use.
+    `n_cpus`: cores that its process may use.
+    `memory`: bytes of its machine, or of its container.
+    `memory_limit`: bytes that it may use; 0 without a limit.
     """
 
     address: str

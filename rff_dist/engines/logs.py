@@ -53,10 +53,7 @@ _run: ContextVar[str | None] = ContextVar("run", default=None)
 def log_format(environment: Mapping[str, str] = os.environ) -> str:
     """Return the format that the environment asks for.
 
-    Raises
-    ------
-    InvalidParameterError
-        If it is none of `FORMATS`.
+    Raises InvalidParameterError if it is none of `FORMATS`.
     """
     name = environment.get(LOG_VARIABLE) or "text"
     if name not in FORMATS:
@@ -101,14 +98,7 @@ def json_line(
 ) -> str:
     """Return one line of the log, without an end of line.
 
-    Parameters
-    ----------
-    level, message, logger : str
-        As in Python's logging.
-    time : float, optional
-        Seconds since 1970; now by default.
-    members : mapping, optional
-        What else is known.
+    `time`: seconds since 1970; now by default.
     """
     now = datetime.now(UTC) if time is None else datetime.fromtimestamp(time, UTC)
     line = {
@@ -144,12 +134,8 @@ def are_json() -> bool:
 def json_lines(stream: TextIO | None = None, *, debug: bool = False) -> Iterator[None]:
     """Write the package's log as JSON lines as long as the context lasts: passes, warnings and errors.
 
-    Parameters
-    ----------
-    stream : text file, optional
-        Where; standard error by default.
-    debug : bool, default=False
-        Whether to write all else that is logged too.
+    `stream`: where; standard error by default.
+    `debug`: whether to write all else that is logged too.
     """
     logger = logging.getLogger("rff_dist")
     handler = logging.StreamHandler(sys.stderr if stream is None else stream)

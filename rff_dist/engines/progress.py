@@ -63,16 +63,9 @@ class PassStarted:
 class BlockDone:
     """A block is finished, once per block however often it was run.
 
-    Attributes
-    ----------
-    label : str
-        The pass.
-    block : Block
-        The rows that are done.
-    seconds : float
-        How long its function took where it ran, without waiting and transfers.
-    worker : str
-        Where it ran: a worker's address, or "serial".
+    `block`: the rows that are done.
+    `seconds`: how long its function took where it ran, without waiting and transfers.
+    `worker`: where it ran: a worker's address, or "serial".
     """
 
     label: str
@@ -146,10 +139,7 @@ def announce_pass(observers: Sequence[Observer], label: str, blocks: Sequence[Bl
 class LogObserver:
     """Log passes at INFO and blocks at DEBUG, each with its members as the record's `event`.
 
-    Parameters
-    ----------
-    target : logging.Logger, optional
-        Where to log; this module's logger by default.
+    `target`: where to log; this module's logger by default.
     """
 
     def __init__(self, target: logging.Logger | None = None) -> None:
@@ -205,12 +195,8 @@ def describe_event(event: Event) -> dict[str, Any]:
 class PassTimings:
     """Collect what the events measured; the lists run in the order of completion.
 
-    Attributes
-    ----------
-    passes : list of (label, float)
-        Wall-clock seconds of every pass that finished.
-    blocks : list of BlockDone
-        Every block of every pass.
+    `passes`: wall-clock seconds of every pass that finished.
+    `blocks`: every block of every pass.
     """
 
     passes: list[tuple[str, float]] = field(default_factory=list)
@@ -245,13 +231,8 @@ class RichProgress:
     the rows and at the end, so that a log file stays short. After a remark a bar without an end says that
     the job is at work, until the next pass.
 
-    Parameters
-    ----------
-    console : rich.console.Console, optional
-        Where to show; standard error by default, so that standard output stays free for results.
+    `console`: where to show; standard error by default, so that standard output stays free for results.
 
-    Examples
-    --------
     >>> from rff_dist.engines.serial import SerialEngine
     >>> with RichProgress() as progress:
     ...     engine = SerialEngine(observers=(progress,))

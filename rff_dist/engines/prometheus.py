@@ -29,10 +29,7 @@ _N_PASSES = 64
 class PassCounters:
     """Count blocks in this process's Prometheus registry; get the one there is from `pass_counters`.
 
-    Raises
-    ------
-    MissingDependencyError
-        If prometheus_client is not installed.
+    Raises MissingDependencyError if prometheus_client is not installed.
     """
 
     def __init__(self) -> None:
@@ -59,16 +56,9 @@ class PassCounters:
     ) -> None:
         """Count a block that was finished, unless this one of this pass was counted before.
 
-        Parameters
-        ----------
-        label, number : str
-            The pass's name, and what tells it apart from all others.
-        index : int
-            The block's.
-        n_samples, n_bytes : int
-            Its rows, and their bytes.
-        seconds : float
-            How long its function took.
+        `label`, `number`: the pass's name, and what tells it apart from all others.
+        `n_samples`, `n_bytes`: its rows, and their bytes.
+        `seconds`: how long its function took.
         """
         done = self._done.setdefault(number, set())
         self._done.move_to_end(number)

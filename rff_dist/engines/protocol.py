@@ -18,13 +18,7 @@ __all__ = ["Broadcast", "Engine", "RegionWriter", "SharedResource"]
 
 @dataclass(frozen=True, eq=False)
 class Broadcast[S]:
-    """State that every worker has; pass it to passes in the place of the state itself.
-
-    Attributes
-    ----------
-    state : S
-        The caller's own copy.
-    """
+    """State that every worker has; pass it to passes in the place of the state itself."""
 
     state: S
 
@@ -76,10 +70,7 @@ class Engine(SharedResource):
     Three rules hold for the functions given to an engine, and make any retry harmless: they are pure,
     they do not change their arguments, and they pickle (closures and lambdas do, by cloudpickle).
 
-    Attributes
-    ----------
-    observers : tuple of callables
-        Called with every event of `rff_dist.engines.progress`, from the thread that runs the pass.
+    `observers`: called with every event of `rff_dist.engines.progress`, from the thread that runs the pass.
     """
 
     observers: tuple[Observer, ...]
@@ -111,10 +102,8 @@ class Engine(SharedResource):
         Whatever in `state` has a method `digest()` (the state, its members or attributes) must have
         the same digest on every worker, also on those that join later.
 
-        Raises
-        ------
-        BroadcastError
-            If a worker holds another digest than the caller; names the worker and both digests.
+        Raises BroadcastError if a worker holds another digest than the caller; names the worker and both
+          digests.
         """
 
     @abstractmethod
@@ -132,28 +121,14 @@ class Engine(SharedResource):
         The shape of the tree depends on the number of blocks alone. O(log n_blocks) partials are
         held per worker.
 
-        Parameters
-        ----------
-        function : callable (block, state) -> partial
-            Pure. On an engine with threads it may use those of `using_threads`.
-        blocks : sequence of Block
-            At least one.
-        state : object or Broadcast
-            What every call gets; broadcast first what several passes share.
-        combine : callable (left, right) -> partial
-            Merges neighbours, the left one with the lower rows, without changing either.
-        label : str
-            The pass's name in events and messages.
-
-        Raises
-        ------
-        PlanError
-            If there are no blocks.
-        BlockError
-            If `function` raised, or kept killing its worker; names the rows. Errors of this package
-            (DataError, StorageError, ...) keep their type and get a note with the rows.
-        ClusterLostError
-            If the cluster went away.
+        `function`: pure. On an engine with threads it may use those of `using_threads`.
+        `blocks`: at least one.
+        `state`: what every call gets; broadcast first what several passes share.
+        `combine`: merges neighbours, the left one with the lower rows, without changing either.
+        `label`: the pass's name in events and messages.
+        Raises PlanError if there are no blocks; BlockError if `function` raised, or kept killing its worker;
+          names the rows. Errors of this package (DataError, StorageError, ...) keep their type and get a note
+          with the rows; ClusterLostError if the cluster went away.
         """
 
     @abstractmethod
@@ -168,15 +143,8 @@ class Engine(SharedResource):
     ) -> int:
         """Write `function(block, state)`, one row per row of the block, to `output`; O(1) memory per worker.
 
-        Returns
-        -------
-        n_samples : int
-            Rows written.
-
-        Raises
-        ------
-        PlanError, BlockError, ClusterLostError
-            As for `map_reduce`.
+        Returns `n_samples`: rows written.
+        Raises PlanError, BlockError, ClusterLostError as for `map_reduce`.
         """
 
     @abstractmethod

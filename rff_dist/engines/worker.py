@@ -42,10 +42,7 @@ _one_block_at_a_time = threading.Lock()
 def state_digests(state: object) -> dict[str, str]:
     """Find what has a method `digest()` in `state`: itself, its members, or their attributes.
 
-    Returns
-    -------
-    digests : dict of str to str
-        The digest by place; "state[0].feature_map", say.
+    Returns `digests`: the digest by place; "state[0].feature_map", say.
     """
     return dict(_walk_digests(state, "state"))
 

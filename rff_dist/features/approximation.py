@@ -32,10 +32,7 @@ type Measure = Literal["mean", "max", "operator_norm", "relative_operator_norm"]
 class Estimate:
     """A mean over samples of rows, and its confidence interval.
 
-    Attributes
-    ----------
-    low, high : float
-        Student's interval of the mean; `low` is at least 0, as errors are.
+    `low`, `high`: Student's interval of the mean; `low` is at least 0, as errors are.
     """
 
     value: float
@@ -47,24 +44,12 @@ class Estimate:
 class ApproximationError:
     """How far Z Z' is from the kernel's Gram matrix K, on samples of rows.
 
-    Attributes
-    ----------
-    mean : Estimate
-        Of the absolute error, over all entries of Z Z' - K.
-    max : Estimate
-        The largest absolute error of an entry; it grows slowly with the rows of a sample.
-    operator_norm : Estimate
-        ‖Z Z' - K‖, the largest eigenvalue by size; it grows with the rows, as ‖K‖ does.
-    relative_operator_norm : Estimate
-        ‖Z Z' - K‖ / ‖K‖.
-    gram_norm : float
-        ‖K‖, the mean over the samples.
-    n_components : int
-        D.
-    n_samples, n_repeats : int
-        Rows of a sample, and the number of samples; no row is in two of them.
-    confidence : float
-        Of the intervals.
+    `mean`: of the absolute error, over all entries of Z Z' - K.
+    `max`: the largest absolute error of an entry; it grows slowly with the rows of a sample.
+    `operator_norm`: ‖Z Z' - K‖, the largest eigenvalue by size; it grows with the rows, as ‖K‖ does.
+    `relative_operator_norm`: ‖Z Z' - K‖ / ‖K‖.
+    `gram_norm`: ‖K‖, the mean over the samples.
+    `n_samples`, `n_repeats`: rows of a sample, and the number of samples; no row is in two of them.
     """
 
     mean: Estimate
@@ -80,10 +65,7 @@ class ApproximationError:
     def components_for(self, error: float, *, measure: Measure = "max") -> int:
         """Return the D at which a measure would fall to `error`, by the 1/√D law; an even number.
 
-        Raises
-        ------
-        InvalidParameterError
-            If the error is not above 0, or there is no such measure.
+        Raises InvalidParameterError if the error is not above 0, or there is no such measure.
         """
         wanted = check_positive(error, "error")
         if measure not in ("mean", "max", "operator_norm", "relative_operator_norm"):
@@ -175,20 +157,10 @@ def error_curve(
     The first components of Fourier features are the features of a smaller draw, so that the whole curve
     costs as much as its last point. Other maps are drawn again for each point.
 
-    Parameters
-    ----------
-    n_components : sequence of int
-        The numbers of components, each up to that of the map; ascending in the result.
-
-    Returns
-    -------
-    errors : list of ApproximationError
-        One for each number of components, in ascending order.
-
-    Raises
-    ------
-    InvalidParameterError
-        If a parameter is out of range, or the map can neither be cut nor drawn again.
+    `n_components`: the numbers of components, each up to that of the map; ascending in the result.
+    Returns `errors`: one for each number of components, in ascending order.
+    Raises InvalidParameterError if a parameter is out of range, or the map can neither be cut nor drawn
+      again.
     """
     found = find_kernel(kernel)
     found.check_columns(feature_map.n_features)

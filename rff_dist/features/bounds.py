@@ -58,32 +58,14 @@ def pairwise_components(error: float, *, n_points: int, delta: float, map: str =
     too; pairs average D/2 terms in [-1, 1], so c = 4, and the diagonal is exact. The usual short form for
     phases, D ≥ (16/ε²)·log(n/δ), is never less for δ ≤ 1/2.
 
-    Parameters
-    ----------
-    error : float
-        The wanted bound on |z(x)'z(y) - k(x, y)|, above 0.
-    n_points : int
-        At least 2.
-    delta : float
-        How likely the bound may fail, between 0 and 1.
-    map : {"pairs", "phases"}
+    `error`: the wanted bound on |z(x)'z(y) - k(x, y)|, above 0.
+    `n_points`: at least 2.
+    `delta`: how likely the bound may fail, between 0 and 1.
+    `map`: {"pairs", "phases"}.
+    Returns `n_components`: even for pairs.
+    Raises InvalidParameterError if a parameter is out of range.
+    Source: Hoeffding (1963), Thm. 2; Rahimi & Recht (2007), Sec. 3.
 
-    Returns
-    -------
-    n_components : int
-        Even for pairs.
-
-    Raises
-    ------
-    InvalidParameterError
-        If a parameter is out of range.
-
-    References
-    ----------
-    Hoeffding (1963), Thm. 2; Rahimi & Recht (2007), Sec. 3.
-
-    Examples
-    --------
     >>> pairwise_components(0.1, n_points=1000, delta=0.05)
     6726
     """
@@ -116,31 +98,13 @@ def operator_norm_components(error: float, *, n_points: int, gram_norm: float) -
     the same D for both maps: matrix Bernstein sees D matrices of norm at most 2n for phases, and D/2 of norm
     at most n for pairs. n/‖K‖, between 1 and n, is small where few directions hold most of the kernel.
 
-    Parameters
-    ----------
-    error : float
-        The wanted relative error, above 0.
-    n_points : int
-        n, at least 2.
-    gram_norm : float
-        ‖K‖, the largest eigenvalue of the Gram matrix of the points.
+    `error`: the wanted relative error, above 0.
+    `n_points`: n, at least 2.
+    `gram_norm`: ‖K‖, the largest eigenvalue of the Gram matrix of the points.
+    Returns `n_components`: even.
+    Raises InvalidParameterError if a parameter is out of range.
+    Source: Tropp (2015), An introduction to matrix concentration inequalities, Sec. 6.5.
 
-    Returns
-    -------
-    n_components : int
-        Even.
-
-    Raises
-    ------
-    InvalidParameterError
-        If a parameter is out of range.
-
-    References
-    ----------
-    Tropp (2015), An introduction to matrix concentration inequalities, Sec. 6.5.
-
-    Examples
-    --------
     >>> operator_norm_components(0.1, n_points=1000, gram_norm=200.0)
     18116
     """
@@ -173,42 +137,19 @@ def compact_set_components(
     dimensions, of the difference, for pairs: c = 8(d + 2) with D/2 frequencies, which the paper calls D. For
     phases it has 2d, of both points: c = 32(d + 1), as in Sutherland & Schneider.
 
-    Parameters
-    ----------
-    error : float
-        The wanted bound ε, above 0.
-    n_features : int
-        d, the dimension of the set.
-    second_moment : float
-        σ² = E‖ω‖², see `second_moment`; without a finite one there is no such bound.
-    diameter : float
-        The largest distance of two points of the set, in the units of the inputs.
-    delta : float
-        How likely the bound may fail, between 0 and 1.
-    map : {"pairs", "phases"}
-
-    Returns
-    -------
-    n_components : int
-        Even for pairs.
-
-    Raises
-    ------
-    InvalidParameterError
-        If a parameter is out of range, or the second moment is infinite.
-
-    Notes
-    -----
+    `error`: the wanted bound ε, above 0.
+    `n_features`: d, the dimension of the set.
+    `second_moment`: σ² = E‖ω‖², see `second_moment`; without a finite one there is no such bound.
+    `diameter`: the largest distance of two points of the set, in the units of the inputs.
+    `delta`: how likely the bound may fail, between 0 and 1.
+    `map`: {"pairs", "phases"}.
+    Returns `n_components`: even for pairs.
+    Raises InvalidParameterError if a parameter is out of range, or the second moment is infinite.
     The proof takes E L² ≤ σ² for the Lipschitz constant L of the error, at a place that depends on the draw.
     With the supremum bounded in full, by the mean of ‖ω‖ plus its expectation, pairs keep 2⁸ up to 12
     dimensions and have at most 2⁹ beyond; phases at most 2¹⁰.
+    Source: Rahimi & Recht (2007), Claim 1; Sutherland & Schneider (2015), Prop. 1 and 2.
 
-    References
-    ----------
-    Rahimi & Recht (2007), Claim 1; Sutherland & Schneider (2015), Prop. 1 and 2.
-
-    Examples
-    --------
     >>> compact_set_components(0.1, n_features=4, second_moment=4.0, diameter=6.0, delta=0.05)
     86958
     """
@@ -263,26 +204,11 @@ def _compact_set_rates(
 def second_moment(kernel: Kernel, n_features: int) -> float:
     """Return E‖ω‖² of a shift-invariant kernel's frequencies: minus the trace of its Hessian at 0.
 
-    Parameters
-    ----------
-    kernel : Kernel
-        Shift-invariant with k(0) = 1, or a product of such.
-    n_features : int
-        Columns of the inputs.
+    `kernel`: shift-invariant with k(0) = 1, or a product of such.
+    Returns `moment`: in squared radians per unit of the inputs; infinite for the Laplacian and for Matérn
+      kernels with nu up to 1, which are not smooth enough at 0.
+    Raises InvalidParameterError if the kernel is of another kind.
 
-    Returns
-    -------
-    moment : float
-        In squared radians per unit of the inputs; infinite for the Laplacian and for Matérn kernels with nu
-        up to 1, which are not smooth enough at 0.
-
-    Raises
-    ------
-    InvalidParameterError
-        If the kernel is of another kind.
-
-    Examples
-    --------
     >>> from rff_dist.kernels.stationary import Gaussian, Matern
     >>> second_moment(Gaussian(2.0), 3), second_moment(Matern(nu=1.5), 2), second_moment(Matern(nu=0.5), 2)
     (0.75, 6.0, inf)
@@ -329,32 +255,14 @@ def feature_variance(
     (1/D)·[1 - k(Δ)²]. Pairs have the lower one where k(Δ)² > k(2Δ)/2: always for the Gaussian and the
     Laplacian. O(n_samples_X · n_samples_Y · n_features).
 
-    Parameters
-    ----------
-    kernel : Kernel
-        Shift-invariant with k(0) = 1, or a product of such.
-    X : array-like of shape (n_samples_X, n_features)
-    Y : array-like of shape (n_samples_Y, n_features), optional
-        X itself where it is left out.
-    n_components : int
-        D.
-    map : {"pairs", "phases", "complex"}
+    `kernel`: shift-invariant with k(0) = 1, or a product of such.
+    `X`: array-like of shape (n_samples_X, n_features).
+    `Y`: array-like of shape (n_samples_Y, n_features). X itself where it is left out.
+    `map`: {"pairs", "phases", "complex"}.
+    Returns `variance`, float64 array of shape (n_samples_X, n_samples_Y).
+    Raises InvalidParameterError if the kernel is of another kind, or the map unknown.
+    Source: Sutherland & Schneider (2015), eq. 3 and 5.
 
-    Returns
-    -------
-    variance : float64 array of shape (n_samples_X, n_samples_Y)
-
-    Raises
-    ------
-    InvalidParameterError
-        If the kernel is of another kind, or the map unknown.
-
-    References
-    ----------
-    Sutherland & Schneider (2015), eq. 3 and 5.
-
-    Examples
-    --------
     >>> from rff_dist.kernels.stationary import Gaussian
     >>> feature_variance(Gaussian(), [[0.0], [9.0]], n_components=100)
     array([[0.  , 0.01],
@@ -389,10 +297,7 @@ def _unit_variance(once: FloatArray, twice: FloatArray, map: str) -> FloatArray:
 class MapVariances:
     """The mean closed-form variance of the two real maps over pairs of points, times D.
 
-    Attributes
-    ----------
-    pairs, phases : float
-        Divided by D they are the mean squared error of z(x)'z(y) with independent frequencies.
+    `pairs`, `phases`: divided by D they are the mean squared error of z(x)'z(y) with independent frequencies.
     """
 
     pairs: float
@@ -410,27 +315,14 @@ def better_map(kernel: Kernel, X: ArrayLike) -> MapVariances:
     Phases win where most rows are far apart and the kernel falls slowly (Cauchy, rational quadratic); pairs
     win otherwise. O(n_samples² · n_features).
 
-    Parameters
-    ----------
-    kernel : Kernel
-        Shift-invariant, or a sum with such terms, which share the components in proportion to their weights
-        as in `draw_feature_map`. Linear, polynomial and min terms have the same features for both maps and
-        add nothing to either variance.
-    X : array-like of shape (n_samples, n_features)
-        At least 2 rows; rows that are equal to each other count as pairs too.
+    `kernel`: shift-invariant, or a sum with such terms, which share the components in proportion to their
+      weights as in `draw_feature_map`. Linear, polynomial and min terms have the same features for both maps
+      and add nothing to either variance.
+    `X`: array-like of shape (n_samples, n_features). At least 2 rows; rows that are equal to each other count
+      as pairs too.
+    Returns `variances`: its `better` is the answer.
+    Raises DataError if there are fewer than 2 rows.
 
-    Returns
-    -------
-    variances : MapVariances
-        Its `better` is the answer.
-
-    Raises
-    ------
-    DataError
-        If there are fewer than 2 rows.
-
-    Examples
-    --------
     >>> from rff_dist.kernels.stationary import Cauchy, Gaussian
     >>> X = [[0.0], [3.0], [6.0]]
     >>> better_map(Gaussian(), X).better, better_map(Cauchy(), X).better
@@ -455,10 +347,7 @@ def better_map(kernel: Kernel, X: ArrayLike) -> MapVariances:
 def shift_invariant_form(kernel: Kernel) -> ShiftInvariant:
     """Return a kernel that is shift-invariant with k(0) = 1, or a product of such, as one of that class.
 
-    Raises
-    ------
-    InvalidParameterError
-        If it is of another kind: a sum, a multiple, or linear, polynomial or min.
+    Raises InvalidParameterError if it is of another kind: a sum, a multiple, or linear, polynomial or min.
     """
     terms = kernel.terms()
     whole = _shift_invariant_term(terms[0]) if len(terms) == 1 and terms[0].weight == 1.0 else None

@@ -32,9 +32,7 @@ def choose_by_kmeans(points: FloatArray, kernel: Kernel, n_centres: int, seed: i
     Distances are those of the kernel's feature space, k(x, x) − 2·k(x, c) + k(c, c), so that length
     scales count. O(n_points · n_centres) values of the kernel.
 
-    References
-    ----------
-    Arthur & Vassilvitskii (2007), k-means++; Oglic & Gärtner (2017), Sec. 3, for Nyström features.
+    Source: Arthur & Vassilvitskii (2007), k-means++; Oglic & Gärtner (2017), Sec. 3, for Nyström features.
     """
     uniforms = counter_uniforms(seed, _STREAM, n_centres, 1)[:, 0]
     diagonal = kernel.diagonal(points)
@@ -60,10 +58,8 @@ def choose_by_pivots(points: FloatArray, kernel: Kernel, n_centres: int, seed: i
     256 at a time by the diagonal before them, and each is kept with the probability that the ones
     kept since have left of it: the law is that of one pivot at a time.
 
-    References
-    ----------
-    Chen, Epperly, Tropp & Webber (2022), Randomly pivoted Cholesky, Alg. 1; Epperly, Tropp & Webber
-    (2024), Alg. 2, for the rejection.
+    Source: Chen, Epperly, Tropp & Webber (2022), Randomly pivoted Cholesky, Alg. 1; Epperly, Tropp & Webber
+      (2024), Alg. 2, for the rejection.
     """
     columns = np.empty((n_centres + _PROPOSALS, len(points)))  # F' of K ≈ FF'
     left = kernel.diagonal(points).astype(np.float64)

@@ -26,10 +26,8 @@ from rff_dist.typing import Float32Array, FloatArray
 class ComplexFeatureMap(FeatureMap):
     """exp(i·ω_j'x) / √D: D frequencies, D complex components. It transforms, and trains nothing.
 
-    Attributes
-    ----------
-    frequencies : float32 array of shape (n_features, n_components)
-        In radians per unit of the (standardised) inputs.
+    `frequencies`: float32 array of shape (n_features, n_components). In radians per unit of the
+      (standardised) inputs.
     """
 
     kind = "complex"
@@ -54,10 +52,7 @@ class ComplexFeatureMap(FeatureMap):
     def fill(self, inputs: Float32Array, out: FloatArray, start: int, stop: int) -> None:
         """Refuse: sums and solvers are real.
 
-        Raises
-        ------
-        InvalidParameterError
-            Always.
+        Raises InvalidParameterError always.
         """
         raise InvalidParameterError(
             "map='complex' is for teaching: it has no real features to train on; take map='pairs', whose "

@@ -19,12 +19,7 @@ from rff_dist.typing import Float32Array, FloatArray
 class ConcatenatedFeatureMap(FeatureMap):
     """√w₁·z₁, √w₂·z₂, …: the features of Σ wᵢ·kᵢ.
 
-    Attributes
-    ----------
-    parts : tuple of FeatureMap
-        Without standardizers of their own.
-    weights : tuple of float
-        One per part.
+    `parts`: without standardizers of their own.
     """
 
     kind = "concatenated"

@@ -24,10 +24,7 @@ type MapName = Literal["pairs", "phases"]
 class CosineFeatureMap(FeatureMap):
     """Random Fourier features of a shift-invariant kernel, however their angles are made.
 
-    Attributes
-    ----------
-    phases : float32 array of shape (n_components,), or None
-        In radians; None for cos/sin pairs.
+    `phases`: float32 array of shape (n_components,), or None. In radians; None for cos/sin pairs.
     """
 
     phases: Float32Array | None
@@ -43,20 +40,12 @@ class CosineFeatureMap(FeatureMap):
     ) -> Iterator[tuple[slice, slice, NDArray[Any]]]:
         """Yield ω'x of frequencies `start:stop`, piece by piece.
 
-        Parameters
-        ----------
-        inputs : float32 array of shape (n_samples, n_features)
-        start, stop : int
-            Which frequencies.
-        scratch : float64 array of shape (stop - start, n_samples)
-            May be overwritten.
-
-        Yields
-        ------
-        frequencies, rows : slice
-            Which angles these are; frequencies are counted from `start`.
-        angles : float32 array of shape (n_frequencies, n_rows)
-            Each row's are the same in whatever company. The caller may overwrite them.
+        `inputs`: float32 array of shape (n_samples, n_features).
+        `start`, `stop`: which frequencies.
+        `scratch`: float64 array of shape (stop - start, n_samples). May be overwritten.
+        Yields `frequencies, rows`: which angles these are; frequencies are counted from `start`.
+        Yields `angles`, float32 array of shape (n_frequencies, n_rows): each row's are the same in whatever
+          company. The caller may overwrite them.
         """
 
     @property
@@ -99,24 +88,17 @@ class CosineFeatureMap(FeatureMap):
 
         They differ from what `fill` writes by 3e-7 and by the angles' own rounding, some 1e-7 of their terms.
 
-        Parameters
-        ----------
-        inputs : float32 array of shape (n_samples, n_features)
-            From `prepare`.
-        out : float32 array of shape (n_samples, first + n_components or more), in C order
+        `inputs`: float32 array of shape (n_samples, n_features). From `prepare`.
+        `out`: float32 array of shape (n_samples, first + n_components or more), in C order.
         """
 
     def fill(self, inputs: Float32Array, out: FloatArray, start: int, stop: int) -> None:
         """Write unnormalised components `start:stop` to `out`.
 
-        Parameters
-        ----------
-        inputs : float32 array of shape (n_samples, n_features)
-            From `prepare`.
-        out : float64 array of shape (stop - start, n_samples)
-            Overwritten; its values are float32 cosines and sines.
-        start, stop : int
-            Even for pairs.
+        `inputs`: float32 array of shape (n_samples, n_features). From `prepare`.
+        `out`: float64 array of shape (stop - start, n_samples). Overwritten; its values are float32 cosines
+          and sines.
+        `start`, `stop`: even for pairs.
         """
         each = self.per_frequency
         first, last = start // each, stop // each

@@ -34,10 +34,7 @@ MAPS = ("pairs", "phases", "complex")
 def check_map(map: object) -> None:
     """Check that there is a map of that name.
 
-    Raises
-    ------
-    InvalidParameterError
-        Otherwise.
+    Raises InvalidParameterError otherwise.
     """
     if map not in MAPS:
         raise InvalidParameterError(f"unknown `map` {map!r}; expected one of {sorted(MAPS)}")
@@ -46,10 +43,8 @@ def check_map(map: object) -> None:
 def check_n_components(n_components: object, map: str) -> int:
     """Return `n_components` as an int.
 
-    Raises
-    ------
-    InvalidParameterError
-        If it is not an integer of at least 1, or is odd where cosines and sines come in pairs.
+    Raises InvalidParameterError if it is not an integer of at least 1, or is odd where cosines and sines come
+      in pairs.
     """
     count = check_count(n_components, "n_components")
     if map == "pairs" and count % 2:
@@ -153,18 +148,10 @@ def draw_from_spec(spec: FeatureSpec, standardizer: Standardizer | None) -> Feat
 def shortened(feature_map: FeatureMap, n_components: int) -> FeatureMap:
     """Return the feature map of the leading components: the one that a smaller draw would have given.
 
-    Parameters
-    ----------
-    feature_map : FeatureMap
-        Drawn from one shift-invariant kernel, or with Nyström's centres.
-    n_components : int
-        At most as many as it has; even for pairs.
-
-    Raises
-    ------
-    InvalidParameterError
-        If there are fewer components, or they are no draw of their own: sums of kernels share out their
-        components, and explicit or given features are not drawn one after another.
+    `feature_map`: drawn from one shift-invariant kernel, or with Nyström's centres.
+    `n_components`: at most as many as it has; even for pairs.
+    Raises InvalidParameterError if there are fewer components, or they are no draw of their own: sums of
+      kernels share out their components, and explicit or given features are not drawn one after another.
     """
     if not 1 <= n_components <= feature_map.n_components:
         raise InvalidParameterError(
@@ -319,10 +306,7 @@ def _draw_explicit(kernel: Kernel, n_features: int, size: int, seed: int) -> Fea
 def seed_from_random_state(random_state: int | np.random.Generator | np.random.RandomState | None) -> int:
     """Return a seed: the integer itself, or one drawn from the generator or the operating system.
 
-    Raises
-    ------
-    InvalidParameterError
-        If `random_state` is none of these.
+    Raises InvalidParameterError if `random_state` is none of these.
     """
     if random_state is None:
         return int(np.random.SeedSequence().generate_state(1, np.uint64)[0])

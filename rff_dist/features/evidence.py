@@ -43,24 +43,14 @@ _TOLERANCE = 1e-4  # of -2·log evidence per row and target: 0.1 nats of 2,000 r
 class TunedKernel:
     """A kernel with the length scales of the greatest evidence, and how they were found.
 
-    Attributes
-    ----------
-    kernel : Stationary
-        With the length scales found, in units of the (standardised) inputs.
-    alpha : float
-        Noise variance over signal variance: the penalty of ridge, for any number of rows.
-    noise_variance : tuple of float
-        Per target, in its units squared; NaN for a target that is constant.
-    log_evidence : float
-        Log density of the sample's targets, summed over targets, in the features of the comparison.
-    start_log_evidences : tuple of float
-        The same for the end of each start's search.
-    converged : bool
-        Whether the search that won ended at a maximum, rather than at its limit of iterations.
-    n_evaluations : int
-        Of the evidence and its gradient, in all searches.
-    n_samples : int
-        Rows of the sample.
+    `kernel`: with the length scales found, in units of the (standardised) inputs.
+    `alpha`: noise variance over signal variance: the penalty of ridge, for any number of rows.
+    `noise_variance`: per target, in its units squared; NaN for a target that is constant.
+    `log_evidence`: log density of the sample's targets, summed over targets, in the features of the
+      comparison.
+    `start_log_evidences`: the same for the end of each start's search.
+    `converged`: whether the search that won ended at a maximum, rather than at its limit of iterations.
+    `n_evaluations`: of the evidence and its gradient, in all searches.
     """
 
     kernel: Stationary
@@ -86,10 +76,7 @@ class TunedKernel:
 def check_tunable(kernel: Kernel) -> Stationary:
     """Return the kernel if the evidence can choose its length scales.
 
-    Raises
-    ------
-    InvalidParameterError
-        If it has no length scale, or several.
+    Raises InvalidParameterError if it has no length scale, or several.
     """
     if not isinstance(kernel, Stationary):
         raise InvalidParameterError(
@@ -103,15 +90,11 @@ def check_tunable(kernel: Kernel) -> Stationary:
 class Objective:
     """-2·log evidence per row and target, less its constants, as a function of log length scales and log α.
 
-    Attributes
-    ----------
-    inputs : float64 array of shape (n_samples, n_features)
-    targets : float64 array of shape (n_samples, n_targets)
-        Centred, and multiplied by `root_weights`.
-    root_weights : float64 array of shape (n_samples,), or None
-        Square roots of the sample weights: a row of weight w counts w times in the likelihood.
-    frequencies : float64 array of shape (n_features, n_frequencies)
-        For a unit length scale.
+    `inputs`: float64 array of shape (n_samples, n_features).
+    `targets`: float64 array of shape (n_samples, n_targets). Centred, and multiplied by `root_weights`.
+    `root_weights`: float64 array of shape (n_samples,), or None. Square roots of the sample weights: a row of
+      weight w counts w times in the likelihood.
+    `frequencies`: float64 array of shape (n_features, n_frequencies). For a unit length scale.
     """
 
     inputs: FloatArray
@@ -139,14 +122,9 @@ class Objective:
     def __call__(self, parameters: FloatArray) -> tuple[float, FloatArray]:
         """Return the value and its gradient, O(n_samples · n_components² + n_components³).
 
-        Parameters
-        ----------
-        parameters : float64 array of shape (2,) or (n_features + 1,)
-            Natural logarithms of one length scale for all columns, or one for each; then that of α.
-
-        References
-        ----------
-        Rasmussen & Williams (2006), eq. 5.8 and 5.9, in the space of weights, σ² at its maximum.
+        `parameters`: float64 array of shape (2,) or (n_features + 1,). Natural logarithms of one length scale
+          for all columns, or one for each; then that of α.
+        Source: Rasmussen & Williams (2006), eq. 5.8 and 5.9, in the space of weights, σ² at its maximum.
         """
         n, n_targets = self.n_observations, self.targets.shape[1]
         scales = np.broadcast_to(np.exp(parameters[:-1]), len(self.frequencies))
@@ -231,43 +209,25 @@ def maximize_evidence(
     own draw does not win. O(n_samples · n_components²) for each of some hundred evaluations. The result
     does not depend on the number of threads.
 
-    Parameters
-    ----------
-    kernel : Stationary
-        Its own length scale is replaced.
-    X : float64 array of shape (n_samples, n_features)
-        (Standardised) inputs; finite.
-    y : float64 array of shape (n_samples, n_targets)
-        Targets share the length scales and α; their means are taken out, and constant ones have no say.
-    sample_weight : float64 array of shape (n_samples,), optional
-        Above 0: how often a row counts in the likelihood. Unless they repeat rows they are scaled to add up
-        to Kish's effective number of rows, (Σw)²/Σw², so that a factor on all of them changes nothing.
-    per_feature : bool
-        Whether each input column has a length scale of its own: those of columns that do not matter
-        become large.
-    n_components : int
-        Features of the searches, even.
-    n_starts : int
-        The first starts at the median distance between rows, the second at √n_features times that, the
-        others at random multiples of the first.
-    seed : int
-        Of frequencies and starts.
-    n_threads : int, optional
-        Searches that run at a time; one per CPU by default.
-    frequency_weights : bool
-        Whether weights are whole numbers that repeat rows.
-
-    Raises
-    ------
-    InvalidParameterError
-        If the kernel has no length scale, or several, or a number is out of range.
-    DataError
-        If all targets are constant, all rows of X are equal, or weights that repeat rows are not whole.
-
-    References
-    ----------
-    Kish (1965), Survey Sampling; Rasmussen & Williams (2006), Sec. 5.4.1; Lázaro-Gredilla et al. (2010),
-    Sparse spectrum Gaussian process regression, JMLR 11, with frequencies that stay as they were drawn.
+    `kernel`: its own length scale is replaced.
+    `X`: float64 array of shape (n_samples, n_features). (Standardised) inputs; finite.
+    `y`: float64 array of shape (n_samples, n_targets). Targets share the length scales and α; their means are
+      taken out, and constant ones have no say.
+    `sample_weight`: float64 array of shape (n_samples,). Above 0: how often a row counts in the likelihood.
+      Unless they repeat rows they are scaled to add up to Kish's effective number of rows, (Σw)²/Σw², so that
+      a factor on all of them changes nothing.
+    `per_feature`: whether each input column has a length scale of its own: those of columns that do not
+      matter become large.
+    `n_components`: features of the searches, even.
+    `n_starts`: the first starts at the median distance between rows, the second at √n_features times that,
+      the others at random multiples of the first.
+    `n_threads`: searches that run at a time; one per CPU by default.
+    Raises InvalidParameterError if the kernel has no length scale, or several, or a number is out of range;
+      DataError if all targets are constant, all rows of X are equal, or weights that repeat rows are not
+      whole.
+    Source: Kish (1965), Survey Sampling; Rasmussen & Williams (2006), Sec. 5.4.1; Lázaro-Gredilla et al.
+      (2010), Sparse spectrum Gaussian process regression, JMLR 11, with frequencies that stay as they were
+      drawn.
     """
     found = check_tunable(kernel)
     n_components, n_starts = check_count(n_components, "n_components"), check_count(n_starts, "n_starts")

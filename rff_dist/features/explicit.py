@@ -63,10 +63,7 @@ class ExplicitFeatureMap(FeatureMap):
 class LinearFeatureMap(ExplicitFeatureMap):
     """Some of the inputs themselves, and a constant: the exact features of linear kernels and constants.
 
-    Attributes
-    ----------
-    columns : int64 array of shape (n_components,)
-        The input column of each component; -1 is the constant 1.
+    `columns`: int64 array of shape (n_components,). The input column of each component; -1 is the constant 1.
     """
 
     kind = "linear"
@@ -93,13 +90,10 @@ class LinearFeatureMap(ExplicitFeatureMap):
 class ThresholdFeatureMap(ExplicitFeatureMap):
     """1{t ≤ x} for thresholds t spread over an interval: features of the min kernel.
 
-    Attributes
-    ----------
-    thresholds : float32 array of shape (n_components,)
-    columns : int64 array of shape (n_components,)
-        The input column that each threshold is for.
-    factors : float64 array of shape (n_components,)
-        √(width of the column's interval / number of its thresholds).
+    `thresholds`: float32 array of shape (n_components,).
+    `columns`: int64 array of shape (n_components,). The input column that each threshold is for.
+    `factors`: float64 array of shape (n_components,). √(width of the column's interval / number of its
+      thresholds).
     """
 
     kind = "threshold"
@@ -170,12 +164,10 @@ class MonomialFeatureMap(ExplicitFeatureMap):
     (x·y + offset)^degree is the power of an inner product of inputs that have √offset beside them, so that
     its features are the products of `degree` of these, times the root of how many orders each product has.
 
-    Attributes
-    ----------
-    inputs : int64 array of shape (n_components, degree)
-        The input columns that are multiplied; -1 is the constant 1.
-    factors : float64 array of shape (n_components,)
-        √(multinomial coefficient · offset^(number of constants)).
+    `inputs`: int64 array of shape (n_components, degree). The input columns that are multiplied; -1 is the
+      constant 1.
+    `factors`: float64 array of shape (n_components,). √(multinomial coefficient · offset^(number of
+      constants)).
     """
 
     kind = "monomial"
@@ -223,18 +215,11 @@ def make_monomials(
 class PolynomialFeatureMap(ExplicitFeatureMap):
     """Tensor sketch of a polynomial kernel (Pham & Pagh 2013): products of count sketches, by FFT.
 
-    Attributes
-    ----------
-    buckets : int64 array of shape (degree, n_inputs)
-        Where each input of each count sketch is added; the last input is √offset.
-    signs : float64 array of shape (degree, n_inputs)
-        1 or -1.
-    columns : int64 array of shape (n_inputs - 1,)
-        The input columns.
-    offset : float
-        Of (x·y + offset)^degree.
-    size : int
-        n_components.
+    `buckets`: int64 array of shape (degree, n_inputs). Where each input of each count sketch is added; the
+      last input is √offset.
+    `signs`: float64 array of shape (degree, n_inputs). 1 or -1.
+    `columns`: int64 array of shape (n_inputs - 1,). The input columns.
+    `offset`: of (x·y + offset)^degree.
     """
 
     kind = "polynomial"

@@ -28,12 +28,9 @@ STRIPE = 512  # components filled at once: 4 MiB of float32 work per stripe and 
 class RankMap:
     """A column's map to a normal law: piecewise linear between knots, constant beyond them.
 
-    Attributes
-    ----------
-    column : int
-        Of the inputs.
-    inputs, scores : float64 arrays of shape (n_knots,)
-        The knots, strictly ascending: each value of the column and its normal score.
+    `column`: of the inputs.
+    `inputs`, `scores`: float64 arrays of shape (n_knots,). The knots, strictly ascending: each value of the
+      column and its normal score.
     """
 
     column: int
@@ -45,12 +42,8 @@ class RankMap:
 class Standardizer:
     """Map of the input columns, applied in float64 before features are float32.
 
-    Attributes
-    ----------
-    mean, scale : float64 arrays of shape (n_features,)
-        Inputs become (x - mean) / scale.
-    ranks : tuple of RankMap
-        Columns that become normal scores instead.
+    `mean`, `scale`: float64 arrays of shape (n_features,). Inputs become (x - mean) / scale.
+    `ranks`: columns that become normal scores instead.
     """
 
     mean: FloatArray
@@ -277,10 +270,7 @@ class FeatureMap(ABC):
 def check_inputs(inputs: Float32Array) -> None:
     """Check that prepared inputs are finite.
 
-    Raises
-    ------
-    DataError
-        With the first row and column that are not.
+    Raises DataError, with the first row and column that are not.
     """
     if not np.isfinite(inputs).all():
         row, column = np.argwhere(~np.isfinite(inputs))[0]

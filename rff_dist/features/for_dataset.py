@@ -31,10 +31,7 @@ FEATURES = ("fourier", "nystrom")
 def find_features(features: str | Nystrom) -> Nystrom | None:
     """Return how Nyström features are made, or None for random Fourier features.
 
-    Raises
-    ------
-    InvalidParameterError
-        If `features` is neither a name nor a `Nystrom`.
+    Raises InvalidParameterError if `features` is neither a name nor a `Nystrom`.
     """
     if isinstance(features, Nystrom):
         return features
@@ -48,10 +45,7 @@ def find_features(features: str | Nystrom) -> Nystrom | None:
 def check_width(n_components: object, map: str, features: str | Nystrom) -> int:
     """Return `n_components` as an int, if there can be as many features of that kind.
 
-    Raises
-    ------
-    InvalidParameterError
-        If it is no integer of at least 1, or odd for Fourier features in pairs.
+    Raises InvalidParameterError if it is no integer of at least 1, or odd for Fourier features in pairs.
     """
     return check_n_components(n_components, map if find_features(features) is None else "centres")
 
@@ -73,32 +67,15 @@ def tune(
 
     Takes seconds to a minute; O(n_samples · n_components²) for each of some hundred evaluations.
 
-    Parameters
-    ----------
-    dataset : Dataset
-        With targets; rows without weight do not count.
-    kernel : Stationary
-        Its own length scale is replaced.
-    standardizer : Standardizer, optional
-        Applied to the rows first.
-    seed : int
-        Of the sample, the frequencies and the starts.
-    per_feature : bool
-        Whether each input column has a length scale of its own.
-    n_samples : int
-        Rows of the sample, at most.
-    n_components, n_starts, frequency_weights
-        See `rff_dist.features.evidence.maximize_evidence`.
-    folds : HeldInFolds, optional
-        Only rows that these folds never validate on are sampled.
-
-    Raises
-    ------
-    InvalidParameterError
-        If the kernel has no length scale, or several, or a number is out of range.
-    DataError
-        If the dataset has no targets, a sampled value is not finite, or the sample says nothing of a length
-        scale.
+    `dataset`: with targets; rows without weight do not count.
+    `kernel`: its own length scale is replaced.
+    `seed`: of the sample, the frequencies and the starts.
+    `per_feature`: whether each input column has a length scale of its own.
+    `n_components`, `n_starts`, `frequency_weights`: see `rff_dist.features.evidence.maximize_evidence`.
+    `folds`: only rows that these folds never validate on are sampled.
+    Raises InvalidParameterError if the kernel has no length scale, or several, or a number is out of range;
+      DataError if the dataset has no targets, a sampled value is not finite, or the sample says nothing of a
+      length scale.
     """
     found, n_rows = check_tunable(kernel), check_count(n_samples, "n_samples")
     if dataset.n_targets < 1:
@@ -128,21 +105,9 @@ def choose_map(
 ) -> str:
     """Return "pairs" or "phases": the real map with the lower closed-form variance on a seeded sample.
 
-    Parameters
-    ----------
-    dataset : Dataset
-    kernel : Kernel
-        With its length scale.
-    n_components : int
-        An odd number leaves only phases.
-    standardizer : Standardizer, optional
-        Applied to the rows first.
-    seed : int
-        Of the sample of up to 1,000 rows.
-
-    See Also
-    --------
-    rff_dist.features.bounds.better_map : The comparison itself.
+    `n_components`: an odd number leaves only phases.
+    `seed`: of the sample of up to 1,000 rows.
+    See also `rff_dist.features.bounds.better_map`: the comparison itself.
     """
     if n_components % 2:
         return "phases"
@@ -172,10 +137,8 @@ def resolve_kernel(
 ) -> Kernel:
     """Return a kernel with all that depends on the data filled in; parameters as for `draw`.
 
-    Raises
-    ------
-    InvalidParameterError
-        If the length scale is neither a name nor numbers above 0, or the kernel takes none.
+    Raises InvalidParameterError if the length scale is neither a name nor numbers above 0, or the kernel
+      takes none.
     """
     kernel.check_columns(dataset.n_features)
     if length_scale == "median" and isinstance(kernel, Stationary):
@@ -218,29 +181,19 @@ def draw(
 ) -> FeatureMap:
     """Draw the feature map of a kernel for a dataset.
 
-    Parameters
-    ----------
-    length_scale : "auto", "median", "evidence", number(s) or None
-        "auto" and None give each part of the kernel that has no length scale the median distance between
-        rows, in its own columns and metric; "median" replaces the length scale of a kernel that has one.
-        Numbers replace a kernel's length scale; of a sum or product they are that of the parts without one.
-        "evidence" is `tune`, which replaces the length scale.
-    map : {"auto", "pairs", "phases", "complex"}
-        "auto" is `choose_map`; the map's spec says what it chose.
-    ranges : pair of float64 arrays of shape (n_features,), optional
-        From `input_range`: they fill in what a kernel wants to know of the inputs.
-    features : "fourier", "nystrom" or Nystrom
-        Random Fourier features, to which `design` and `map` belong; or Nyström features, whose centres
-        are chosen among the distinct rows of a seeded sample.
-    tuned_on : HeldInFolds, optional
-        Folds on whose held-in rows "evidence" tunes; all rows by default.
-    frequency_weights : bool
-        For "evidence": whether weights repeat rows.
-
-    Raises
-    ------
-    InvalidParameterError
-        If a parameter is out of range.
+    `length_scale`: "auto", "median", "evidence", number(s) or None. "auto" and None give each part of the
+      kernel that has no length scale the median distance between rows, in its own columns and metric;
+      "median" replaces the length scale of a kernel that has one. Numbers replace a kernel's length scale; of
+      a sum or product they are that of the parts without one. "evidence" is `tune`, which replaces the length
+      scale.
+    `map`: {"auto", "pairs", "phases", "complex"}. "auto" is `choose_map`; the map's spec says what it chose.
+    `ranges`: pair of float64 arrays of shape (n_features,). From `input_range`: they fill in what a kernel
+      wants to know of the inputs.
+    `features`: "fourier", "nystrom" or Nystrom. Random Fourier features, to which `design` and `map` belong;
+      or Nyström features, whose centres are chosen among the distinct rows of a seeded sample.
+    `tuned_on`: folds on whose held-in rows "evidence" tunes; all rows by default.
+    `frequency_weights`: for "evidence": whether weights repeat rows.
+    Raises InvalidParameterError if a parameter is out of range.
     """
     nystrom = find_features(features)
     kernel = resolve_kernel(

@@ -28,16 +28,11 @@ class FourierFeatureMap(CosineFeatureMap):
     Pickles as its spec and digest where it was drawn from a spec, and is drawn again, and checked,
     where it is unpickled; with given frequencies it pickles as bytes.
 
-    Attributes
-    ----------
-    frequencies : float32 array of shape (n_features, n_frequencies)
-        In radians per unit of the (standardised) inputs.
-    phases : float32 array of shape (n_components,), or None
-        In radians; None for cos/sin pairs.
-    standardizer : Standardizer, or None
-        Applied to the inputs first.
-    spec : FeatureSpec, or None
-        What the arrays were drawn from; None where they were given.
+    `frequencies`: float32 array of shape (n_features, n_frequencies). In radians per unit of the
+      (standardised) inputs.
+    `phases`: float32 array of shape (n_components,), or None. In radians; None for cos/sin pairs.
+    `standardizer`: applied to the inputs first.
+    `spec`: what the arrays were drawn from; None where they were given.
     """
 
     kind = "fourier"
@@ -146,10 +141,7 @@ def redraw(
 ) -> FourierFeatureMap | StructuredFeatureMap:
     """Draw a feature map again that was pickled as its spec.
 
-    Raises
-    ------
-    BroadcastError
-        If it has another digest here.
+    Raises BroadcastError if it has another digest here.
     """
     feature_map = draw_fourier(spec, standardizer)
     if feature_map.digest() != digest:
@@ -166,10 +158,8 @@ def draw_fourier(
 ) -> FourierFeatureMap | StructuredFeatureMap:
     """Draw the features of a shift-invariant kernel, or take them from the few drawn last.
 
-    Raises
-    ------
-    InvalidParameterError
-        If float32 cannot hold the frequencies, or the design does not suit the kernel.
+    Raises InvalidParameterError if float32 cannot hold the frequencies, or the design does not suit the
+      kernel.
     """
     drawn, phases = _draw_arrays(spec)
     if isinstance(drawn, HadamardBlocks):

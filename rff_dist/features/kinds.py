@@ -32,10 +32,7 @@ _KINDS: dict[str, type[FeatureMap]] = {
 def feature_map_class(kind: str) -> type[FeatureMap]:
     """Return the class of a stored feature map.
 
-    Raises
-    ------
-    IntegrityError
-        If there is no such kind here.
+    Raises IntegrityError if there is no such kind here.
     """
     if kind not in _KINDS:
         raise IntegrityError(

@@ -31,13 +31,7 @@ class MedianDistances:
     A first guess that is right within a factor of a few for smooth targets; cross-validation or the
     evidence are better and dearer. The sample is read once, where it is first needed.
 
-    Parameters
-    ----------
-    dataset : Dataset
-    standardizer : Standardizer, optional
-        Applied to the rows first.
-    seed : int
-        Of the sample of up to 1,000 rows.
+    `seed`: of the sample of up to 1,000 rows.
     """
 
     def __init__(self, dataset: Dataset, *, standardizer: Standardizer | None, seed: int) -> None:
@@ -69,10 +63,7 @@ class MedianDistances:
 def median_distance(points: FloatArray, kernel: Stationary) -> float | None:
     """Return the median distance, in the kernel's metric, between distinct rows; None where all are equal.
 
-    Raises
-    ------
-    DataError
-        If the distance is too small or large for float64.
+    Raises DataError if the distance is too small or large for float64.
     """
     # equal rows say nothing of the scale: drop repetitions, so that they change nothing
     distances = pdist(np.unique(points, axis=0), kernel.metric)

@@ -85,12 +85,8 @@ class NystromFeatureMap(FeatureMap):
 
     Pickles without T, which is computed where it is asked for.
 
-    Attributes
-    ----------
-    centres : float32 array of shape (n_components, n_features)
-        Rows of (standardised) inputs.
-    jitter : float
-        What was added to the diagonal of k(C, C), in units of the kernel.
+    `centres`: float32 array of shape (n_components, n_features). Rows of (standardised) inputs.
+    `jitter`: what was added to the diagonal of k(C, C), in units of the kernel.
     """
 
     kind = "nystrom"
@@ -211,27 +207,11 @@ def draw_nystrom(
 
     Where the factorisation breaks down, the jitter is raised tenfold and logged until it does not.
 
-    Parameters
-    ----------
-    kernel : Kernel
-        With nothing to be filled in from the data. Parts without a length scale have length scale 1.
-    sample : float32 array of shape (n_sampled, n_features)
-        Prepared inputs. Repetitions change nothing.
-    n_components : int
-        How many centres; fewer, and logged, where that many explain the kernel on the sample.
-    nystrom : Nystrom
-        How to choose them.
-    seed : int
-        Of the choice.
-    standardizer : Standardizer, optional
-        What the sample was prepared with.
-
-    Raises
-    ------
-    InvalidParameterError
-        If the kernel is no kernel of such rows, or 0 for them.
-    SolveError
-        If the Gram is not positive definite with a jitter of its own size.
+    `kernel`: with nothing to be filled in from the data. Parts without a length scale have length scale 1.
+    `sample`: float32 array of shape (n_sampled, n_features). Prepared inputs. Repetitions change nothing.
+    `n_components`: how many centres; fewer, and logged, where that many explain the kernel on the sample.
+    Raises InvalidParameterError if the kernel is no kernel of such rows, or 0 for them; SolveError if the
+      Gram is not positive definite with a jitter of its own size.
     """
     kernel = kernel.with_default_length_scales(lambda part, columns: 1.0)
     kernel.check_columns(sample.shape[1])

@@ -29,18 +29,12 @@ class PrincipalFeatureMap(FeatureMap):
 
     Rows cost O(D · (n_features + n_kept)), D the other map's width, and D numbers of them exist at a time.
 
-    Attributes
-    ----------
-    base : FeatureMap
-        Without a standardizer of its own.
-    coefficients : float64 array of shape (D, n_kept) or (D, n_kept + 1)
-        Of the other map's unnormalised features; the last column gives degrees where `floor` is given.
-    intercept : float64 array of as many columns
-        Added to the products.
-    offset : float64 array of shape (n_kept,)
-        Subtracted after the scores are divided by the degree.
-    floor : float, or None
-        Of the degrees; None where features are not normalised.
+    `base`: without a standardizer of its own.
+    `coefficients`: float64 array of shape (D, n_kept) or (D, n_kept + 1). Of the other map's unnormalised
+      features; the last column gives degrees where `floor` is given.
+    `intercept`: float64 array of as many columns. Added to the products.
+    `offset`: float64 array of shape (n_kept,). Subtracted after the scores are divided by the degree.
+    `floor`: of the degrees; None where features are not normalised.
     """
 
     kind = "principal"

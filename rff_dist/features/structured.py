@@ -22,16 +22,10 @@ class StructuredFeatureMap(CosineFeatureMap):
     A row takes O(n_components · log n_features) work. Pickles as its spec and digest where it was drawn from
     a spec.
 
-    Attributes
-    ----------
-    blocks : HadamardBlocks
-        With float32 rotations and radii.
-    phases : float32 array of shape (n_components,), or None
-        In radians; None for cos/sin pairs.
-    standardizer : Standardizer, or None
-        Applied to the inputs first.
-    spec : FeatureSpec, or None
-        What the arrays were drawn from; None where they were given.
+    `blocks`: with float32 rotations and radii.
+    `phases`: float32 array of shape (n_components,), or None. In radians; None for cos/sin pairs.
+    `standardizer`: applied to the inputs first.
+    `spec`: what the arrays were drawn from; None where they were given.
     """
 
     kind = "structured"

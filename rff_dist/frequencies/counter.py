@@ -22,19 +22,9 @@ def counter_uniforms(seed: int, stream: int, n_rows: int, n_columns: int) -> Flo
     NumPy promises the raw bits of Philox for ever, but its `Generator` streams for one version
     only; so the map from integers to floats is our own (Salmon et al. 2011, Random123).
 
-    Parameters
-    ----------
-    seed : int
-        From 0 to 2**64 - 1.
-    stream : int
-        Which of the independent streams of that seed.
-    n_rows, n_columns : int
-        Shape of the result.
-
-    Returns
-    -------
-    uniforms : float64 array of shape (n_rows, n_columns)
-        Odd multiples of 2**-53: never 0, never 1.
+    `seed`: from 0 to 2**64 - 1.
+    `stream`: which of the independent streams of that seed.
+    Returns `uniforms`, float64 array of shape (n_rows, n_columns): odd multiples of 2**-53: never 0, never 1.
     """
     words_per_row = -(-n_columns // 4) * 4  # Philox4x64 makes four words a counter step
     raw = np.random.Philox(key=np.array([seed, stream], np.uint64)).random_raw(n_rows * words_per_row)
@@ -45,10 +35,7 @@ def counter_uniforms(seed: int, stream: int, n_rows: int, n_columns: int) -> Flo
 def seed_of(rng: object, *, name: str = "rng") -> int:
     """Return the 64-bit seed that `rng` is, or draws; an error calls it `name`.
 
-    Raises
-    ------
-    InvalidParameterError
-        If `rng` is neither a Generator nor an integer from 0 to 2**64 - 1.
+    Raises InvalidParameterError if `rng` is neither a Generator nor an integer from 0 to 2**64 - 1.
     """
     if isinstance(rng, np.random.Generator):
         return int(rng.integers(0, 2**64, dtype=np.uint64))

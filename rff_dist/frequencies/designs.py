@@ -72,10 +72,7 @@ class Orthogonal:
     ) -> FloatArray:
         """Return frequencies of shape (n_features, n_frequencies) for a unit length scale.
 
-        Raises
-        ------
-        InvalidParameterError
-            If the measure is not isotropic: rotated directions would change it.
+        Raises InvalidParameterError if the measure is not isotropic: rotated directions would change it.
         """
         isotropic = _isotropic(measure, self.name)
         n_blocks = -(-n_frequencies // n_features)
@@ -103,10 +100,7 @@ class QuasiMonteCarlo:
     ) -> FloatArray:
         """Return frequencies of shape (n_features, n_frequencies) for a unit length scale.
 
-        Raises
-        ------
-        InvalidParameterError
-            If the Sobol sequence has fewer dimensions than are needed.
+        Raises InvalidParameterError if the Sobol sequence has fewer dimensions than are needed.
         """
         uniforms = scrambled_sobol(seed, first, n_frequencies, measure.n_uniforms(n_features))
         return np.ascontiguousarray(measure.frequencies(uniforms, n_features).T)
@@ -131,10 +125,7 @@ class Structured:
     ) -> FloatArray:
         """Return frequencies of shape (n_features, n_frequencies) for a unit length scale.
 
-        Raises
-        ------
-        InvalidParameterError
-            If the measure is not isotropic: rotated directions would change it.
+        Raises InvalidParameterError if the measure is not isotropic: rotated directions would change it.
         """
         blocks = self.blocks(measure, n_features, n_frequencies, seed, first=first)
         if blocks is not None:
@@ -146,10 +137,7 @@ class Structured:
     ) -> HadamardBlocks | None:
         """Return what `draw` multiplies out, or None for so few columns that a matrix is as fast.
 
-        Raises
-        ------
-        InvalidParameterError
-            If the measure is not isotropic.
+        Raises InvalidParameterError if the measure is not isotropic.
         """
         isotropic = _isotropic(measure, self.name)
         if n_features <= CHUNK:

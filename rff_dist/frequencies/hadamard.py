@@ -29,20 +29,13 @@ class HadamardBlocks:
     of Choromanski et al., where rotations stand in the place of the first signs: signs alone give each
     coordinate few values, and 0 too often.
 
-    Attributes
-    ----------
-    rotations : float array of shape (n_blocks, p / 16, 16, 16)
-    signs : int8 array of shape (n_blocks, 2, p)
-        S₁ and S₂: 1 or -1.
-    radii : float array of shape (n_frequencies,)
-        Lengths of the frequencies in p dimensions.
-    stretch : float64 array of shape (n_features,)
-        What the coordinates of all frequencies are multiplied by.
-
-    References
-    ----------
-    Yu et al. (2016), "Orthogonal random features", Sec. 4; Choromanski, Rowland & Weller (2017), "The
-    unreasonable effectiveness of structured random orthogonal embeddings", Sec. 2.2.
+    `rotations`: float array of shape (n_blocks, p / 16, 16, 16).
+    `signs`: int8 array of shape (n_blocks, 2, p). S₁ and S₂: 1 or -1.
+    `radii`: float array of shape (n_frequencies,). Lengths of the frequencies in p dimensions.
+    `stretch`: float64 array of shape (n_features,). What the coordinates of all frequencies are multiplied
+      by.
+    Source: Yu et al. (2016), "Orthogonal random features", Sec. 4; Choromanski, Rowland & Weller (2017), "The
+      unreasonable effectiveness of structured random orthogonal embeddings", Sec. 2.2.
     """
 
     rotations: NDArray[np.floating]
@@ -71,18 +64,10 @@ class HadamardBlocks:
         All pieces are transformed in the same shape, the last one padded, so that a row's products do not
         depend on the rows beside it.
 
-        Parameters
-        ----------
-        inputs : array of shape (n_samples, n_features)
-        start, stop : int
-            Best whole blocks: a block is transformed whole.
-
-        Yields
-        ------
-        frequencies, rows : slice
-            Which products these are; frequencies are counted from `start`.
-        products : float64 array of shape (n_frequencies, n_rows)
-            Valid until the next piece.
+        `inputs`: array of shape (n_samples, n_features).
+        `start`, `stop`: best whole blocks: a block is transformed whole.
+        Yields `frequencies, rows`: which products these are; frequencies are counted from `start`.
+        Yields `products`, float64 array of shape (n_frequencies, n_rows): valid until the next piece.
         """
         p, n_features = self.block_size, len(self.stretch)
         n_rows = max(16, min(_MOST_ROWS, _PIECE // p))

@@ -30,10 +30,7 @@ class SpectralMeasure(Protocol):
 class GaussianMixture:
     """Frequencies s·g with g ~ N(0, I) and one random scale s per vector: every isotropic kernel we have.
 
-    Attributes
-    ----------
-    scale_quantile : callable, or None
-        Inverse distribution function of s, from uniforms to scales; None means s = 1.
+    `scale_quantile`: inverse distribution function of s, from uniforms to scales; None means s = 1.
     """
 
     scale_quantile: Callable[[FloatArray], FloatArray] | None = None
@@ -58,10 +55,7 @@ class GaussianMixture:
 class ProductMeasure:
     """Frequencies whose coordinates are independent and follow one law.
 
-    Attributes
-    ----------
-    quantile : callable
-        Inverse distribution function of a coordinate.
+    `quantile`: inverse distribution function of a coordinate.
     """
 
     quantile: Callable[[FloatArray], FloatArray]
@@ -79,13 +73,10 @@ class ProductMeasure:
 class NormalMixture:
     """Frequencies μ_c + S_c·g with g ~ N(0, I) and a component c drawn by weight: a spectral mixture.
 
-    Attributes
-    ----------
-    weights : float64 array of shape (n_mixtures,)
-        Above 0, with the sum 1.
-    means : float64 array of shape (n_mixtures, n_features)
-    scales : float64 array of shape (n_mixtures, n_features) or (n_mixtures, n_features, n_features)
-        Standard deviations of independent coordinates, or matrices S_c of covariances S_c·S_c'.
+    `weights`: float64 array of shape (n_mixtures,). Above 0, with the sum 1.
+    `means`: float64 array of shape (n_mixtures, n_features).
+    `scales`: float64 array of shape (n_mixtures, n_features) or (n_mixtures, n_features, n_features).
+      Standard deviations of independent coordinates, or matrices S_c of covariances S_c·S_c'.
     """
 
     weights: FloatArray

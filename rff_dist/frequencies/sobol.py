@@ -21,29 +21,13 @@ def scrambled_sobol(seed: int, first: int, n_points: int, n_dimensions: int) -> 
     digits: every point is exactly uniform, and the points of one scramble fill the cube as evenly as before.
     The scramble of a dimension depends on (seed, dimension) alone. O(n_points · n_dimensions · log n_points).
 
-    Parameters
-    ----------
-    seed : int
-        From 0 to 2**64 - 1.
-    first : int
-        Which dimension comes first.
-    n_points, n_dimensions : int
-        Shape of the result. The first m of more points are the m points.
-
-    Returns
-    -------
-    uniforms : float64 array of shape (n_points, n_dimensions)
-        Odd multiples of 2**-53: never 0, never 1.
-
-    Raises
-    ------
-    InvalidParameterError
-        If the sequence has fewer dimensions, or points.
-
-    References
-    ----------
-    Matoušek (1998), "On the L2-discrepancy for anchored boxes", Sec. 2; Owen (2003), "Variance with
-    alternative scramblings of digital nets"; Joe & Kuo (2008) for the direction numbers.
+    `seed`: from 0 to 2**64 - 1.
+    `n_points`, `n_dimensions`: shape of the result. The first m of more points are the m points.
+    Returns `uniforms`, float64 array of shape (n_points, n_dimensions): odd multiples of 2**-53: never 0,
+      never 1.
+    Raises InvalidParameterError if the sequence has fewer dimensions, or points.
+    Source: Matoušek (1998), "On the L2-discrepancy for anchored boxes", Sec. 2; Owen (2003), "Variance with
+      alternative scramblings of digital nets"; Joe & Kuo (2008) for the direction numbers.
     """
     if first + n_dimensions > N_DIMENSIONS or n_points > 2**_DIGITS:
         raise InvalidParameterError(

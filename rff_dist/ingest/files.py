@@ -26,14 +26,8 @@ _PIECE = 2**20
 class File:
     """A file of rows: `find_files` makes it.
 
-    Attributes
-    ----------
-    location : Location
-        Where it is.
-    kind : {".csv", ".parquet", ".npy", ".npz"}
-        How it is read.
-    stamp : str
-        Changes when the file does, and takes no reading: its size and time, or an object store's ETag.
+    `kind`: {".csv", ".parquet", ".npy", ".npz"}. How it is read.
+    `stamp`: changes when the file does, and takes no reading: its size and time, or an object store's ETag.
     """
 
     location: Location
@@ -53,10 +47,7 @@ class File:
 def fetch(file: File) -> Iterator[Path]:
     """Give a file as one of this machine; of an object store a copy that lasts as long as the context.
 
-    Raises
-    ------
-    StorageError
-        If the store does not answer.
+    Raises StorageError if the store does not answer.
     """
     if file.location.is_local:
         yield Path(file.location.path)
@@ -75,11 +66,8 @@ def fetch(file: File) -> Iterator[Path]:
 def identify(file: File, path: Path, sources: Sequence[Mapping[str, Any]]) -> Source:
     """Digest a file's bytes.
 
-    Raises
-    ------
-    DataError
-        If it is a file that a dataset was made of, as `sources` say, with more behind it: its first rows
-        would be there twice.
+    Raises DataError if it is a file that a dataset was made of, as `sources` say, with more behind it: its
+      first rows would be there twice.
     """
     before = {
         one["n_bytes"]: one.get("sha256")
@@ -105,18 +93,11 @@ def identify(file: File, path: Path, sources: Sequence[Mapping[str, Any]]) -> So
 def find_files(sources: PathLike | Sequence[PathLike], *, may_be_none: bool = False) -> list[File]:
     """Find files by their paths, URLs, folders and patterns, each once, in the order given.
 
-    Parameters
-    ----------
-    sources : str or Path, or a sequence of them
-        A file; a folder, which stands for all Parquet files in it, in the order of their names; or a pattern
-        with `*`, `?`, `[…]` and, on this machine, `**`. In an object store likewise (`s3://bucket/new/*.csv`).
-    may_be_none : bool, default=False
-        Whether a pattern or a folder may hold no file (yet).
-
-    Raises
-    ------
-    StorageError
-        If there is no such file, or its type is unknown.
+    `sources`: a file; a folder, which stands for all Parquet files in it, in the order of their names; or a
+      pattern with `*`, `?`, `[…]` and, on this machine, `**`. In an object store likewise
+      (`s3://bucket/new/*.csv`).
+    `may_be_none`: whether a pattern or a folder may hold no file (yet).
+    Raises StorageError if there is no such file, or its type is unknown.
     """
     given = [sources] if isinstance(sources, str | os.PathLike) else list(sources)
     found: dict[str, File] = {}

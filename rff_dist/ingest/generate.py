@@ -38,35 +38,16 @@ def generate_dataset(
     a longer data set begins with the rows of a shorter one. X is float32, and the function sees its values as
     stored.
 
-    Parameters
-    ----------
-    url : str or Path
-        Where to write.
-    function : callable
-        From float64 (rows, n_features) to real (rows,) or (rows, n_targets), row by row.
-    n_samples, n_features : int
-        Size of X.
-    noise : float
-        Standard deviation of the noise, in units of y.
-    seed : int
-        From 0 to 2^64 − 1.
-    first_row : int
-        Number of the first row; test data begin where the training data end.
-    chunk_rows, overwrite
-        As in `write_dataset`.
-    observer : callable, optional
-        Called with (rows written, `n_samples`).
-
-    Raises
-    ------
-    InvalidParameterError
-        If a size is below 1, the noise negative or the seed out of range.
-    DataError
-        If the function returns another number of rows, or values that are not finite.
-
-    References
-    ----------
-    Salmon et al. (2011), "Parallel random numbers: as easy as 1, 2, 3": Philox, a generator with a counter.
+    `function`: from float64 (rows, n_features) to real (rows,) or (rows, n_targets), row by row.
+    `noise`: standard deviation of the noise, in units of y.
+    `seed`: from 0 to 2^64 − 1.
+    `first_row`: number of the first row; test data begin where the training data end.
+    `chunk_rows`, `overwrite`: as in `write_dataset`.
+    `observer`: called with (rows written, `n_samples`).
+    Raises InvalidParameterError if a size is below 1, the noise negative or the seed out of range; DataError
+      if the function returns another number of rows, or values that are not finite.
+    Source: Salmon et al. (2011), "Parallel random numbers: as easy as 1, 2, 3": Philox, a generator with a
+      counter.
     """
     sizes = min(n_samples, n_features) >= 1 and first_row >= 0
     if not sizes or not 0 <= noise < np.inf or not 0 <= seed < 2**64:

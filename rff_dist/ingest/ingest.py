@@ -37,14 +37,10 @@ type _Parts = tuple[np.ndarray | None, ...]
 class Ingested:
     """What `ingest_more` did.
 
-    Attributes
-    ----------
-    n_before, n_after : int
-        Rows of the dataset before and after.
-    ingested, skipped : tuple of str
-        Names of the files (or the query) whose rows were added, and of those that were there already.
-    dropped_rows : int
-        Rows that were left out for missing or infinite values.
+    `n_before`, `n_after`: rows of the dataset before and after.
+    `ingested`, `skipped`: names of the files (or the query) whose rows were added, and of those that were
+      there already.
+    `dropped_rows`: rows that were left out for missing or infinite values.
     """
 
     n_before: int
@@ -74,14 +70,7 @@ class _Roles:
 class _Plan:
     """How a table's columns become arrays.
 
-    Attributes
-    ----------
-    features, targets : list of str, or None
-        Names of the columns of X and y; None where they have none.
-    dtype : dtype
-        Of X.
-    text : bool
-        Whether y is text.
+    `features`, `targets`: names of the columns of X and y; None where they have none.
     """
 
     features: list[str] | None
@@ -98,12 +87,7 @@ class _Plan:
 class _Input:
     """Something that rows are read from: a table of a file or of a query, or an .npz file's arrays.
 
-    Attributes
-    ----------
-    source : Source
-        What the dataset remembers it by; of a query, what its digest begins with.
-    path : Path or None
-        None for a query.
+    `source`: what the dataset remembers it by; of a query, what its digest begins with.
     """
 
     source: Source
@@ -148,51 +132,29 @@ def ingest(
 ) -> ZarrDataset:
     """Turn tables into a dataset, in memory that does not grow with them.
 
-    Parameters
-    ----------
-    source : str or Path, a sequence of them, or Query
-        A .csv, .csv.gz, .parquet, .npy or .npz file, here or in an object store, a pattern such as
-        "new/*.csv", or a folder of Parquet files, which are read in the order of their names. Several files
-        have the same columns. The columns of an .npy file are named "0", "1", …; an .npz file, which comes
-        alone, holds the arrays "X" and, optionally, "y".
-    url : str or Path
-        Where to write the dataset.
-    target : str or sequence of str, optional
-        Columns to predict; one name makes y a vector, a list a matrix. One column of text makes y labels for
-        a classifier. In an .npz file the name of the targets' array, "y" if it is there.
-    weight : str, optional
-        Column (or array) of sample weights.
-    groups : str, optional
-        Column (or array) of integers, booleans or text that says which rows are held out together; it is
-        written as "groups".
-    columns : sequence of str, optional
-        Columns of X in this order; None takes all that have no other role.
-    dtype : {"float32", "float64"}, optional
-        Of X. None keeps all digits: float32 for columns of float32, booleans and integers of at most 16 bits,
-        else float64, to which the numbers of a CSV file are read and 64-bit integers above 2^53 are rounded.
-        Targets are float64; labels and groups keep their type.
-    on_nan : {"error", "drop"}, default="error"
-        What to do with a row that has an empty, NaN or infinite value; empty text is one. Dropped rows are
-        counted in the attribute `dropped_rows`.
-    chunk_rows, overwrite
-        As in `write_dataset`.
-    observer : callable, optional
-        Called with (rows written, rows in all or None) after each batch.
-
-    Returns
-    -------
-    ZarrDataset
-        The dataset, opened; without y where that is text, which `open_column(url, "y")` opens. Its attribute
-        `sources` holds name, digest and rows of each file.
-
-    Raises
-    ------
-    StorageError
-        If the source cannot be read, its type is unknown, or the output cannot be written.
-    InvalidParameterError
-        If a column that is named is not there.
-    DataError
-        If a column is not numbers, or a value is missing; names the column and the row.
+    `source`: a .csv, .csv.gz, .parquet, .npy or .npz file, here or in an object store, a pattern such as
+      "new/*.csv", or a folder of Parquet files, which are read in the order of their names. Several files
+      have the same columns. The columns of an .npy file are named "0", "1", …; an .npz file, which comes
+      alone, holds the arrays "X" and, optionally, "y".
+    `url`: where to write the dataset.
+    `target`: columns to predict; one name makes y a vector, a list a matrix. One column of text makes y
+      labels for a classifier. In an .npz file the name of the targets' array, "y" if it is there.
+    `weight`: column (or array) of sample weights.
+    `groups`: column (or array) of integers, booleans or text that says which rows are held out together; it
+      is written as "groups".
+    `columns`: columns of X in this order; None takes all that have no other role.
+    `dtype`: {"float32", "float64"}. Of X. None keeps all digits: float32 for columns of float32, booleans and
+      integers of at most 16 bits, else float64, to which the numbers of a CSV file are read and 64-bit
+      integers above 2^53 are rounded. Targets are float64; labels and groups keep their type.
+    `on_nan`: {"error", "drop"}. What to do with a row that has an empty, NaN or infinite value; empty text is
+      one. Dropped rows are counted in the attribute `dropped_rows`.
+    `chunk_rows`, `overwrite`: as in `write_dataset`.
+    `observer`: called with (rows written, rows in all or None) after each batch.
+    Returns the dataset, opened; without y where that is text, which `open_column(url, "y")` opens. Its
+      attribute `sources` holds name, digest and rows of each file.
+    Raises StorageError if the source cannot be read, its type is unknown, or the output cannot be written;
+      InvalidParameterError if a column that is named is not there; DataError if a column is not numbers, or a
+      value is missing; names the column and the row.
     """
     roles = _check_roles(_Roles(target, weight, groups, columns, dtype, on_nan))
     files = [] if isinstance(source, Query) else find_files(source)
@@ -235,24 +197,17 @@ def ingest_more(
     Columns are found by their names, which the dataset holds; a file may have others beside them. All rows of
     all new files are added, or none.
 
-    Parameters
-    ----------
-    source : str or Path, a sequence of them, or Query
-        As `ingest` takes them, except that a folder or pattern may hold no file. Files that were ingested
-        before are skipped: they have the name, size and time of then, or the same bytes. One that has grown
-        since is refused.
-    url : str or Path
-        The dataset. Where there is none, it is created as by `ingest`, if `target` or `columns` say of what.
-    target, weight, groups, columns, dtype, on_nan, observer
-        As `ingest`. Of a dataset that is there, the first four are known, and need not be given; the dtype of
-        X is the dataset's, and giving it allows to round to it.
-    chunk_rows : int, optional
-        Rows of a chunk, where the dataset is created.
-
-    Raises
-    ------
-    DataError, InvalidParameterError, StorageError
-        As `ingest`, and as `append_dataset`; then the dataset is as it was.
+    `source`: as `ingest` takes them, except that a folder or pattern may hold no file. Files that were
+      ingested before are skipped: they have the name, size and time of then, or the same bytes. One that has
+      grown since is refused.
+    `url`: the dataset. Where there is none, it is created as by `ingest`, if `target` or `columns` say of
+      what.
+    `target`, `weight`, `groups`, `columns`, `dtype`, `on_nan`, `observer`: as `ingest`. Of a dataset that is
+      there, the first four are known, and need not be given; the dtype of X is the dataset's, and giving it
+      allows to round to it.
+    `chunk_rows`: rows of a chunk, where the dataset is created.
+    Raises DataError, InvalidParameterError, StorageError as `ingest`, and as `append_dataset`; then the
+      dataset is as it was.
     """
     roles = _check_roles(_Roles(target, weight, groups, columns, dtype, on_nan))
     location = parse_location(url)

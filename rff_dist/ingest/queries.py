@@ -29,13 +29,9 @@ class Query:
     ones are asked for: ``SELECT … FROM t ORDER BY id LIMIT 100000000 OFFSET :n_ingested``. Without it all
     rows of the result are appended, unless they are the very rows that were ingested before.
 
-    Attributes
-    ----------
-    sql : str
-        A SELECT, or what else gives rows.
-    connection : str or None
-        SQLAlchemy's URL of the database, such as `postgresql+psycopg://user:password@host/name`; None takes
-        the environment variable RFF_DIST_SQL. It is neither shown nor stored.
+    `sql`: a SELECT, or what else gives rows.
+    `connection`: SQLAlchemy's URL of the database, such as `postgresql+psycopg://user:password@host/name`;
+      None takes the environment variable RFF_DIST_SQL. It is neither shown nor stored.
     """
 
     sql: str
@@ -60,16 +56,9 @@ class Query:
 def run_query(query: Query, *, n_ingested: int) -> Iterator[Table]:
     """Run a query and give its result as a table, which is read once, by a cursor of the server's.
 
-    Raises
-    ------
-    InvalidParameterError
-        If no connection is given, or it is no URL of a database.
-    MissingDependencyError
-        If the database's driver is not installed.
-    StorageError
-        If the database does not answer or refuses the query.
-    DataError
-        If several columns have one name.
+    Raises InvalidParameterError if no connection is given, or it is no URL of a database;
+      MissingDependencyError if the database's driver is not installed; StorageError if the database does not
+      answer or refuses the query; DataError if several columns have one name.
     """
     import sqlalchemy
 

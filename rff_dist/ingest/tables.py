@@ -25,17 +25,10 @@ BATCH_BYTES = 8 * 2**20
 class Table:
     """Columns of numbers and text, read batch by batch.
 
-    Attributes
-    ----------
-    name : str
-        What errors call it.
-    kinds : dict of str to dtype or str
-        Of each column its dtype, or the name of a type that is no number: "string" for text.
-    batches : callable
-        From names of columns of numbers and names of columns of labels to an iterator of tuples: an array of
-        shape (rows, n_names), missing values as NaN; then each column of labels, missing ones as None.
-    n_samples : int or None
-        Rows, where that is known.
+    `kinds`: of each column its dtype, or the name of a type that is no number: "string" for text.
+    `batches`: from names of columns of numbers and names of columns of labels to an iterator of tuples: an
+      array of shape (rows, n_names), missing values as NaN; then each column of labels, missing ones as None.
+    `n_samples`: rows, where that is known.
     """
 
     name: str
@@ -47,12 +40,7 @@ class Table:
 def open_table(path: Path, kind: str) -> Table:
     """Read which columns a .csv, .parquet or .npy file has.
 
-    Raises
-    ------
-    StorageError
-        If it cannot be read.
-    DataError
-        If it is no table.
+    Raises StorageError if it cannot be read; DataError if it is no table.
     """
     return {".csv": _csv_table, ".parquet": _parquet_table, ".npy": _npy_table}[kind](path)
 
@@ -216,14 +204,8 @@ def read_npz(
 ) -> tuple[int | None, Iterator[tuple[np.ndarray | None, ...]]]:
     """Return the rows of an .npz file and batches of (X, y, weights, groups), arrays named as given.
 
-    Raises
-    ------
-    StorageError
-        If the file cannot be read.
-    InvalidParameterError
-        If an array that is named is not there.
-    DataError
-        If arrays are no numbers, or of other shapes than they must be.
+    Raises StorageError if the file cannot be read; InvalidParameterError if an array that is named is not
+      there; DataError if arrays are no numbers, or of other shapes than they must be.
     """
     if target is not None and not isinstance(target, str):
         raise InvalidParameterError(f"`target`={target!r}; expected the name of one array of the .npz file")

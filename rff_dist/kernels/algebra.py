@@ -43,10 +43,7 @@ def _in_brackets(kernel: Kernel) -> str:
 class Constant(Kernel):
     """The same value for all pairs: the kernel of constant functions.
 
-    Parameters
-    ----------
-    value : float
-        Above 0.
+    `value`: above 0.
     """
 
     value: float = 1.0
@@ -250,10 +247,7 @@ class ShiftInvariantProduct(Product, ShiftInvariant):
 class OnColumns(Kernel):
     """A kernel that sees only some of the input columns.
 
-    Parameters
-    ----------
-    columns : sequence of int
-        Which columns, each once, counted from 0.
+    `columns`: which columns, each once, counted from 0.
     """
 
     kernel: Kernel

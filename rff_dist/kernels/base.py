@@ -26,10 +26,7 @@ _FAR = 1e100  # all kernels are 0 long before, and the squares of larger distanc
 def as_length_scale(value: float | Sequence[float] | np.ndarray) -> LengthScale:
     """Return a length scale, or a tuple of them, as floats.
 
-    Raises
-    ------
-    InvalidParameterError
-        If one of them is no finite number above 0.
+    Raises InvalidParameterError if one of them is no finite number above 0.
     """
     if np.ndim(value) == 0:
         return check_positive(value.item() if isinstance(value, np.ndarray) else value, "length_scale")
@@ -44,12 +41,8 @@ def as_length_scale(value: float | Sequence[float] | np.ndarray) -> LengthScale:
 class Term:
     """One summand of a kernel that is written as a sum of products: weight · Π factors.
 
-    Attributes
-    ----------
-    weight : float
-        Above 0.
-    factors : tuple of Kernel
-        Kernels that are neither sums nor products nor scaled; none for a constant.
+    `weight`: above 0.
+    `factors`: kernels that are neither sums nor products nor scaled; none for a constant.
     """
 
     weight: float
@@ -68,20 +61,10 @@ class Kernel(ABC):
     def __call__(self, X: ArrayLike, Y: ArrayLike | None = None) -> FloatArray:
         """Return the Gram matrix k(x_i, y_j), O(n_samples_X * n_samples_Y * n_features).
 
-        Parameters
-        ----------
-        X : array-like of shape (n_samples_X, n_features)
-        Y : array-like of shape (n_samples_Y, n_features), optional
-            X itself where it is left out.
-
-        Returns
-        -------
-        gram : float64 array of shape (n_samples_X, n_samples_Y)
-
-        Raises
-        ------
-        DataError
-            If X and Y have different numbers of columns.
+        `X`: array-like of shape (n_samples_X, n_features).
+        `Y`: array-like of shape (n_samples_Y, n_features). X itself where it is left out.
+        Returns `gram`, float64 array of shape (n_samples_X, n_samples_Y).
+        Raises DataError if X and Y have different numbers of columns.
         """
         left = np.atleast_2d(np.asarray(X, np.float64))
         right = left if Y is None else np.atleast_2d(np.asarray(Y, np.float64))
@@ -106,19 +89,14 @@ class Kernel(ABC):
     def check_columns(self, n_features: int) -> None:  # noqa: B027  most look at any columns
         """Check that the kernel can look at points of `n_features` columns.
 
-        Raises
-        ------
-        InvalidParameterError
-            If it needs other columns than there are.
+        Raises InvalidParameterError if it needs other columns than there are.
         """
 
     def bind(self, lower: FloatArray, upper: FloatArray) -> Kernel:
         """Return the kernel with the parameters filled in that depend on the range of the inputs.
 
-        Parameters
-        ----------
-        lower, upper : float64 arrays of shape (n_features,)
-            Least and largest value of each (standardised) input column.
+        `lower`, `upper`: float64 arrays of shape (n_features,). Least and largest value of each
+          (standardised) input column.
         """
         return self
 
@@ -134,12 +112,8 @@ class Kernel(ABC):
     ) -> Kernel:
         """Return the kernel with a length scale for each part that was made without one.
 
-        Parameters
-        ----------
-        fill : callable
-            From such a part, and the input columns that it looks at (None for all), to its length scale.
-        columns : tuple of int, optional
-            The input columns that this kernel looks at; all of them by default.
+        `fill`: from such a part, and the input columns that it looks at (None for all), to its length scale.
+        `columns`: the input columns that this kernel looks at; all of them by default.
         """
         return self
 
@@ -225,25 +199,12 @@ class ShiftInvariant(Kernel):
     ) -> FloatArray:
         """Draw frequencies from the kernel's spectral measure.
 
-        Parameters
-        ----------
-        n_features : int
-            Columns of the inputs.
-        n_frequencies : int
-            How many to draw. The first m of a longer draw with the same seed are the draw of m.
-        design : name or Design
-            How they are arranged, see `rff_dist.frequencies`; independently by default.
-        rng : int or numpy.random.Generator
-            The seed; a Generator is asked for one.
-
-        Returns
-        -------
-        frequencies : float64 array of shape (n_features, n_frequencies)
-            In radians per unit of the inputs.
-
-        References
-        ----------
-        Rahimi & Recht (2007), Alg. 1; Yu et al. (2016), Sec. 3.
+        `n_frequencies`: how many to draw. The first m of a longer draw with the same seed are the draw of m.
+        `design`: how they are arranged, see `rff_dist.frequencies`; independently by default.
+        `rng`: the seed; a Generator is asked for one.
+        Returns `frequencies`, float64 array of shape (n_features, n_frequencies): in radians per unit of the
+          inputs.
+        Source: Rahimi & Recht (2007), Alg. 1; Yu et al. (2016), Sec. 3.
         """
         n_features = check_count(n_features, "n_features")
         n_frequencies = check_count(n_frequencies, "n_frequencies")
@@ -255,12 +216,10 @@ class ShiftInvariant(Kernel):
 class Stationary(ShiftInvariant):
     """A shift-invariant kernel with a length scale.
 
-    Parameters
-    ----------
-    length_scale : float or sequence of float of shape (n_features,), optional
-        The length scale, in the inputs' units; a sequence gives one per input column. A kernel that
-        is made without one gets it from the data where an estimator, a search or a pipeline is given it, and
-        has length scale 1 where it is called on points or its features are drawn.
+    `length_scale`: float or sequence of float of shape (n_features,). The length scale, in the inputs' units;
+      a sequence gives one per input column. A kernel that is made without one gets it from the data where an
+      estimator, a search or a pipeline is given it, and has length scale 1 where it is called on points or
+      its features are drawn.
     """
 
     length_scale: float | Sequence[float] | np.ndarray | None = None
@@ -290,10 +249,7 @@ class Stationary(ShiftInvariant):
     def length_scales(self, n_features: int) -> FloatArray:
         """Return one length scale per input column, shape (n_features,); ones where none was given.
 
-        Raises
-        ------
-        InvalidParameterError
-            If the kernel has another number of length scales than there are columns.
+        Raises InvalidParameterError if the kernel has another number of length scales than there are columns.
         """
         scales = np.asarray(1.0 if self.length_scale is None else self.length_scale, np.float64)
         if scales.ndim and len(scales) != n_features:
@@ -364,10 +320,7 @@ class OfCoordinates(Stationary):
 def find_design(design: str | Design) -> Design:
     """Return the design of that name, or the object itself.
 
-    Raises
-    ------
-    InvalidParameterError
-        If no design has that name; the message gives the nearest one.
+    Raises InvalidParameterError if no design has that name; the message gives the nearest one.
     """
     return (
         design
@@ -379,10 +332,8 @@ def find_design(design: str | Design) -> Design:
 def with_length_scale(kernel: Kernel, length_scale: LengthScale) -> Kernel:
     """Return the kernel with another length scale; of a sum or product, the parts without one get it.
 
-    Raises
-    ------
-    InvalidParameterError
-        If nothing of the kernel can take it, or the length scale is no number above 0.
+    Raises InvalidParameterError if nothing of the kernel can take it, or the length scale is no number above
+      0.
     """
     if isinstance(kernel, Stationary):
         return kernel.with_length_scale(length_scale)
@@ -414,10 +365,7 @@ def default_design(kernel: Kernel) -> str:
 def check_design(kernel: Kernel, design: str | Design, n_features: int) -> None:
     """Check that a design suits a kernel, by a draw of one frequency.
 
-    Raises
-    ------
-    InvalidParameterError
-        If it does not, or has no such name.
+    Raises InvalidParameterError if it does not, or has no such name.
     """
     found = find_design(design)
     for factor in _with_measures(kernel):

@@ -42,16 +42,10 @@ class Law:
 
     Laws of the same name and parameters are equal; a law of no name there equals itself alone.
 
-    Attributes
-    ----------
-    name : str, or None
-        In scipy.stats; None for a distribution of the user's own.
-    parameters : tuple of (str, number)
-        Shape parameters, `loc` and `scale`.
-    own : object
-        The distribution where it has no name.
-    distribution : object
-        Frozen.
+    `name`: in scipy.stats; None for a distribution of the user's own.
+    `parameters`: shape parameters, `loc` and `scale`.
+    `own`: the distribution where it has no name.
+    `distribution`: frozen.
     """
 
     name: str | None
@@ -63,10 +57,8 @@ class Law:
     def of(cls, distribution: Any) -> Self:
         """Return the law of a frozen distribution.
 
-        Raises
-        ------
-        InvalidParameterError
-            If it is no frozen distribution of one number, or its parameters are invalid.
+        Raises InvalidParameterError if it is no frozen distribution of one number, or its parameters are
+          invalid.
         """
         from scipy import stats
 
@@ -102,10 +94,7 @@ class Law:
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
         """Build the law from what `to_dict` returned.
 
-        Raises
-        ------
-        InvalidParameterError
-            If scipy.stats has no such distribution.
+        Raises InvalidParameterError if scipy.stats has no such distribution.
         """
         from scipy import stats
 
@@ -118,10 +107,7 @@ class Law:
     def to_dict(self) -> dict[str, Any]:
         """Return the distribution's name and parameters.
 
-        Raises
-        ------
-        InvalidParameterError
-            If it has no name in scipy.stats.
+        Raises InvalidParameterError if it has no name in scipy.stats.
         """
         if self.name is None:
             raise InvalidParameterError(
@@ -138,10 +124,8 @@ class Law:
     def characteristic_function(self, t: FloatArray) -> FloatArray | ComplexArray:
         """Return E exp(i·t·ω) for each entry of t, real where a closed form says so.
 
-        Raises
-        ------
-        InvalidParameterError
-            If the law has no closed form here and its distribution function is too rough.
+        Raises InvalidParameterError if the law has no closed form here and its distribution function is too
+          rough.
         """
         parameters = dict(self.parameters)
         loc, scale = parameters.pop("loc"), parameters.pop("scale", 1.0)

@@ -32,19 +32,11 @@ def find_kernel(kernel: str | Kernel) -> Kernel:
 
     Parts of a text have no length scale unless it gives them one: it then comes from the data.
 
-    Parameters
-    ----------
-    kernel : str or Kernel
-        A name; with parameters, "matern:nu=2.5"; sums and products, "gaussian + 0.1 * linear"; see
-        `rff_dist.kernels.text`.
+    `kernel`: a name; with parameters, "matern:nu=2.5"; sums and products, "gaussian + 0.1 * linear"; see
+      `rff_dist.kernels.text`.
+    Raises InvalidParameterError if no kernel has that name, with the nearest one, or it has no such
+      parameters.
 
-    Raises
-    ------
-    InvalidParameterError
-        If no kernel has that name, with the nearest one, or it has no such parameters.
-
-    Examples
-    --------
     >>> find_kernel("0.5 + 2 * matern:nu=2.5")
     0.5 + 2.0 * Matern(nu=2.5)
     """
@@ -54,10 +46,7 @@ def find_kernel(kernel: str | Kernel) -> Kernel:
 def kernel_from_dict(values: Mapping[str, Any]) -> Kernel:
     """Build a kernel from what `Kernel.to_dict` returned.
 
-    Raises
-    ------
-    InvalidParameterError
-        If the name or a parameter is unknown.
+    Raises InvalidParameterError if the name or a parameter is unknown.
     """
     if not isinstance(values, Mapping):
         raise InvalidParameterError(f"a kernel is described by {values!r}; expected a dictionary")

@@ -22,20 +22,11 @@ _N_FREQUENCIES = 2**9  # in several dimensions
 class PositiveDefiniteness:
     """What `check_positive_definite` found.
 
-    Attributes
-    ----------
-    positive_definite : bool
-        Whether the spectral density is nowhere below -`tolerance`, as far as was looked.
-    worst_frequency : float
-        Where the density is lowest, in radians per unit of distance.
-    worst_density : float
-        The density there, smoothed over 1/`extent`; over all frequencies it integrates to k(0).
-    tolerance : float
-        What counts as rounding, in the units of the density.
-    n_features : int
-        Dimension of the points.
-    extent, highest_frequency : float
-        How far was looked, in distances and in frequencies.
+    `positive_definite`: whether the spectral density is nowhere below -`tolerance`, as far as was looked.
+    `worst_frequency`: where the density is lowest, in radians per unit of distance.
+    `worst_density`: the density there, smoothed over 1/`extent`; over all frequencies it integrates to k(0).
+    `tolerance`: what counts as rounding, in the units of the density.
+    `extent`, `highest_frequency`: how far was looked, in distances and in frequencies.
     """
 
     positive_definite: bool
@@ -49,10 +40,7 @@ class PositiveDefiniteness:
     def require(self) -> None:
         """Raise unless the function passed.
 
-        Raises
-        ------
-        InvalidParameterError
-            With the frequency at which Bochner's condition fails.
+        Raises InvalidParameterError, with the frequency at which Bochner's condition fails.
         """
         if not self.positive_definite:
             raise InvalidParameterError(str(self))

@@ -237,10 +237,7 @@ class Mixture:
     def of(cls, weights: ArrayLike, means: ArrayLike, scales: ArrayLike) -> Self:
         """Return the mixture, its parameters checked.
 
-        Raises
-        ------
-        InvalidParameterError
-            If shapes or values do not fit.
+        Raises InvalidParameterError if shapes or values do not fit.
         """
         w, mu, s = _numbers(weights, "weights"), _numbers(means, "means"), _numbers(scales, "scales")
         if mu.ndim == s.ndim == 1:

@@ -19,19 +19,11 @@ _FORM = "expected a form such as 'matern:nu=1.5' or 'gaussian:length_scale=2 + 0
 def parse_kernel(text: object, kernels: Mapping[str, type[Kernel]]) -> Kernel:
     """Return the kernel that a text describes: names with parameters, their sums and products.
 
-    Parameters
-    ----------
-    text : str
-        Factors with `*` between them, summed with `+`. A factor is a number, or the name of a kernel, with
-        `:` before its parameters and `,` between them: "rational_quadratic:shape=2,length_scale=0.5".
-    kernels : mapping of str to class
-        The kernels by their names.
-
-    Raises
-    ------
-    InvalidParameterError
-        If a name or a parameter is unknown, a parameter is no number, or a lone kernel brings the length
-        scale that `length_scale` is for.
+    `text`: factors with `*` between them, summed with `+`. A factor is a number, or the name of a kernel,
+      with `:` before its parameters and `,` between them: "rational_quadratic:shape=2,length_scale=0.5".
+    `kernels`: the kernels by their names.
+    Raises InvalidParameterError if a name or a parameter is unknown, a parameter is no number, or a lone
+      kernel brings the length scale that `length_scale` is for.
     """
     if not isinstance(text, str):
         return find_by_name(kernels, text, "kernel")()  # refuses it

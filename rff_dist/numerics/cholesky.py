@@ -43,38 +43,20 @@ def solve_cholesky(
     Gram's size unless `overwrite_gram`. For more than some 20 values of alpha `eigen.decompose` is
     cheaper.
 
-    Parameters
-    ----------
-    equations : NormalEquations
-        Of the Gram only the upper triangle is read.
-    alpha : float or array of shape (n_targets,)
-        Ridge penalty, in the units of the Gram.
-    n_threads : int, optional
-        All cores of the process by default, whatever the environment says. The bits of a Cholesky
-        solution do not depend on it; those of the fallback to eigenvalues do.
-    overwrite_gram : bool, default False
-        Factor in the Gram's own memory, which destroys it. The Gram is copied all the same where it is
-        not C-ordered float64, where targets have different alphas, and where alpha is below the floor,
-        since the eigenvalues may then be needed.
-
-    Returns
-    -------
-    RidgeSolution
-        Status ILL_CONDITIONED, with a LinAlgWarning, where alpha and the smallest eigenvalue are both
-        below the floor. Where alpha = 0 and the Gram is singular, or the factorisation breaks down: the
-        solution of least norm by eigenvalues, RANK_DEFICIENT, with a LinAlgWarning that names the rank.
-
-    Raises
-    ------
-    InvalidParameterError
-        If alpha is negative, not finite or of a wrong shape, or `n_threads` is below 1.
-    SolveError
-        If the equations hold NaN or infinity, or the Gram was overwritten and is not positive
-        semi-definite.
-
-    References
-    ----------
-    Golub & Van Loan, Matrix Computations, 4th ed., section 4.2.6 (block Cholesky, here left-looking).
+    `equations`: of the Gram only the upper triangle is read.
+    `alpha`: float or array of shape (n_targets,). Ridge penalty, in the units of the Gram.
+    `n_threads`: all cores of the process by default, whatever the environment says. The bits of a Cholesky
+      solution do not depend on it; those of the fallback to eigenvalues do.
+    `overwrite_gram`: factor in the Gram's own memory, which destroys it. The Gram is copied all the same
+      where it is not C-ordered float64, where targets have different alphas, and where alpha is below the
+      floor, since the eigenvalues may then be needed.
+    The status is ILL_CONDITIONED, with a LinAlgWarning, where alpha and the smallest eigenvalue are both
+      below the floor. Where alpha = 0 and the Gram is singular, or the factorisation breaks down: the
+      solution of least norm by eigenvalues, RANK_DEFICIENT, with a LinAlgWarning that names the rank.
+    Raises InvalidParameterError if alpha is negative, not finite or of a wrong shape, or `n_threads` is below
+      1; SolveError if the equations hold NaN or infinity, or the Gram was overwritten and is not positive
+      semi-definite.
+    Source: Golub & Van Loan, Matrix Computations, 4th ed., section 4.2.6 (block Cholesky, here left-looking).
     """
     check_equations(equations)
     threads = check_n_threads(n_threads)

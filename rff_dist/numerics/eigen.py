@@ -34,24 +34,18 @@ MAX_THREADED_COMPONENTS = 12_000
 class RidgeSpectrum:
     """Normal equations in the eigenbasis of their Gram, A = QΛQ'.
 
-    Attributes
-    ----------
-    eigenvalues : float64 array of shape (n_components,)
-        Ascending; those at or below `floor` are set to 0.
-    eigenvectors : float64 array of shape (n_components, n_kept)
-        The eigenvectors of the last `n_kept` eigenvalues, one per column: all of Q, or where there are
-        few rows only those of the eigenvalues that are not 0.
-    projected_moments : float64 array of shape (n_components, n_targets)
-        Q'B; 0 where the eigenvalue was set to 0 (B lies in the range of A, so the rest is rounding error).
-    floor : float
-        Rounding error of the eigenvalues: n_components · eps · (largest), or the size of the most
-        negative eigenvalue where that is larger.
-    n_clipped : int
-        How many eigenvalues were set to 0.
-    smallest_eigenvalue : float
-        The smallest eigenvalue as computed, before clipping.
-    total_sum_of_squares, feature_means, target_means, n_samples, sum_of_weights, fit_intercept
-        As in the `NormalEquations` that were decomposed.
+    `eigenvalues`: float64 array of shape (n_components,). Ascending; those at or below `floor` are set to 0.
+    `eigenvectors`: float64 array of shape (n_components, n_kept). The eigenvectors of the last `n_kept`
+      eigenvalues, one per column: all of Q, or where there are few rows only those of the eigenvalues that
+      are not 0.
+    `projected_moments`: float64 array of shape (n_components, n_targets). Q'B; 0 where the eigenvalue was set
+      to 0 (B lies in the range of A, so the rest is rounding error).
+    `floor`: rounding error of the eigenvalues: n_components · eps · (largest), or the size of the most
+      negative eigenvalue where that is larger.
+    `n_clipped`: how many eigenvalues were set to 0.
+    `smallest_eigenvalue`: the smallest eigenvalue as computed, before clipping.
+    `total_sum_of_squares`, `feature_means`, `target_means`, `n_samples`, `sum_of_weights`, `fit_intercept`:
+      as in the `NormalEquations` that were decomposed.
     """
 
     eigenvalues: FloatArray
@@ -78,21 +72,10 @@ class RidgeSpectrum:
         Directions whose eigenvalue was clipped get no weight, so alpha = 0 on a singular system
         gives the coefficients of least norm.
 
-        Parameters
-        ----------
-        alpha : float or array of shape (n_targets,)
-            Ridge penalty, in the units of the eigenvalues.
-
-        Returns
-        -------
-        RidgeSolution
-            Its status is RANK_DEFICIENT, with a LinAlgWarning, where eigenvalues were clipped and
-            alpha is below the floor.
-
-        Raises
-        ------
-        InvalidParameterError
-            If alpha is negative, not finite or of a wrong shape.
+        `alpha`: float or array of shape (n_targets,). Ridge penalty, in the units of the eigenvalues.
+        The result's status is RANK_DEFICIENT, with a LinAlgWarning, where eigenvalues were clipped and alpha
+          is below the floor.
+        Raises InvalidParameterError if alpha is negative, not finite or of a wrong shape.
         """
         penalty = check_alpha(alpha, self.projected_moments.shape[1])
         deficient = self.n_clipped > 0 and bool(((penalty < self.floor) | (penalty == 0)).any())
@@ -120,15 +103,9 @@ class RidgeSpectrum:
     def residual_sum_of_squares(self, alphas: ArrayLike) -> FloatArray:
         """Training residual for every alpha, never negative, in O(n_alphas · n_components · n_targets).
 
-        Parameters
-        ----------
-        alphas : float64 array of shape (n_alphas,)
-            Ridge penalties.
-
-        Returns
-        -------
-        float64 array of shape (n_alphas, n_targets)
-            In the targets' units squared, to within `rss_error_bound(alphas)`.
+        `alphas`: float64 array of shape (n_alphas,). Ridge penalties.
+        Returns float64 array of shape (n_alphas, n_targets): in the targets' units squared, to within
+          `rss_error_bound(alphas)`.
         """
         return np.maximum(self._signed_rss(self._column(alphas)), 0.0)
 
@@ -164,20 +141,10 @@ class RidgeSpectrum:
 
         y ~ N(0, σ²·(ZZ'/alpha + I)) with the σ² of the greatest density, an intercept taken out first.
 
-        Parameters
-        ----------
-        alphas : float64 array of shape (n_alphas,)
-            Penalties above 0.
-
-        Returns
-        -------
-        float64 array of shape (n_alphas, n_targets)
-            −½·(n·log q + Σ log(1 + λ/alpha)) with q = c − B'(A + alpha)⁻¹B; a q below its rounding error
-            counts as that error.
-
-        References
-        ----------
-        Rasmussen & Williams (2006), eq. 2.30, with the matrix determinant lemma.
+        `alphas`: float64 array of shape (n_alphas,). Penalties above 0.
+        Returns float64 array of shape (n_alphas, n_targets): −½·(n·log q + Σ log(1 + λ/alpha)) with q = c −
+          B'(A + alpha)⁻¹B; a q below its rounding error counts as that error.
+        Source: Rasmussen & Williams (2006), eq. 2.30, with the matrix determinant lemma.
         """
         column = self._column(alphas)
         shrinkage = np.array(
@@ -217,24 +184,12 @@ def decompose(equations: NormalEquations, *, n_threads: int | None = None) -> Ri
     the Gram's size; O(n_components² · n_samples) where the rows are at most half as many as the
     components. For a single alpha `solve_cholesky` is the cheaper one.
 
-    Parameters
-    ----------
-    equations : NormalEquations
-        Left as they are; of the Gram only the upper triangle is read.
-    n_threads : int, optional
-        BLAS threads; all cores of the process by default, whatever the environment says. Above
-        12,000 components one thread is used, since threaded OpenBLAS crashes there. The last bits
-        depend on this number.
-
-    Returns
-    -------
-    RidgeSpectrum
-        Eigenvalues at or below the floor are set to 0, counted in it and logged.
-
-    Raises
-    ------
-    SolveError
-        If the equations hold NaN or infinity, or the eigenvalues do not converge.
+    `equations`: left as they are; of the Gram only the upper triangle is read.
+    `n_threads`: BLAS threads; all cores of the process by default, whatever the environment says. Above
+      12,000 components one thread is used, since threaded OpenBLAS crashes there. The last bits depend on
+      this number.
+    Eigenvalues at or below the floor are set to 0, counted in it and logged.
+    Raises SolveError if the equations hold NaN or infinity, or the eigenvalues do not converge.
     """
     check_equations(equations)
     threads = check_n_threads(n_threads)
@@ -282,13 +237,9 @@ def _eigh_of_low_rank(
     Higham (1990), Analysis of the Cholesky decomposition of a semi-definite matrix. 5 to 15 times as
     fast as `eigh` for 30 to 500 rows of 2,048 components, with the same eigenvalues to 5e-13.
 
-    Returns
-    -------
-    eigenvalues : float64 array of shape (n_components,)
-        Ascending, with 0 for all beyond the rank.
-    eigenvectors : float64 array of shape (n_components, rank)
-        Of the last `rank` eigenvalues. None in the place of both where the Gram is not that of so few
-        rows: indefinite, or of a higher rank.
+    Returns `eigenvalues`, float64 array of shape (n_components,): ascending, with 0 for all beyond the rank.
+    Returns `eigenvectors`, float64 array of shape (n_components, rank): of the last `rank` eigenvalues. None
+      in the place of both where the Gram is not that of so few rows: indefinite, or of a higher rank.
     """
     n_components = len(gram)
     rounding = n_components * float(np.finfo(np.float64).eps) * float(np.diagonal(gram).max())

@@ -29,12 +29,9 @@ _MASK = (1 << _BITS) - 1
 class ExactSum:
     """An array of exact sums of float64 values, in base 2**32, in canonical form.
 
-    Attributes
-    ----------
-    lowest : int
-        The first digit counts multiples of 2**(32 * lowest).
-    digits : int64 array of shape (n_digits + 1, ...)
-        Digits from 0 to 2**32 - 1, least significant first, then a last one of 0 or -1 for the sign.
+    `lowest`: the first digit counts multiples of 2**(32 * lowest).
+    `digits`: int64 array of shape (n_digits + 1, ...). Digits from 0 to 2**32 - 1, least significant first,
+      then a last one of 0 or -1 for the sign.
     """
 
     lowest: int
@@ -44,10 +41,7 @@ class ExactSum:
     def of(cls, values: FloatArray) -> Self:
         """Return `values` themselves as exact sums.
 
-        Raises
-        ------
-        DataError
-            If a value is NaN or infinite.
+        Raises DataError if a value is NaN or infinite.
         """
         if not np.isfinite(values).all():
             raise DataError("a sum is not finite: values overflow float64; scale them down")
@@ -79,10 +73,7 @@ class ExactSum:
     def by_group(cls, values: FloatArray, groups: NDArray[Any], n_groups: int) -> Self:
         """Return the sums of `values` of each group 0, 1, …, which `groups` gives of each, shape (n_groups,).
 
-        Raises
-        ------
-        DataError
-            If a value is NaN or infinite.
+        Raises DataError if a value is NaN or infinite.
         """
         each = cls.of(values)
         # digit by digit: each is below 2**32, and there are fewer than 2**31 values
@@ -103,10 +94,7 @@ class ExactSum:
     def value(self) -> FloatArray:
         """Return the sums in float64, within one unit in the last place.
 
-        Raises
-        ------
-        DataError
-            If a sum is larger than float64 holds.
+        Raises DataError if a sum is larger than float64 holds.
         """
         negative = self.digits[-1] < 0
         magnitude = np.where(negative, -self.digits, self.digits)

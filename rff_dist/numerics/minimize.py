@@ -45,22 +45,13 @@ MEMORY = 20  # steps that L-BFGS remembers: 16 · MEMORY bytes for each coeffici
 class Minimum:
     """Where a minimisation ended, and how far from the minimum that may be.
 
-    Attributes
-    ----------
-    coefficients : float64 array of shape (n_components, n_columns)
-        W.
-    intercept : float64 array of shape (n_columns,)
-        b; zero without an intercept.
-    objective : float
-        J at the end.
-    excess : float
-        ½‖∂J/∂V‖², about what J is above its minimum.
-    n_iterations, n_evaluations : int
-        Steps taken, and evaluations of the loss: passes over the data.
-    converged : bool
-        Whether `excess` is at most tol · `reference`.
-    reference : float
-        The loss of scores of 0.
+    `coefficients`: float64 array of shape (n_components, n_columns). W.
+    `intercept`: float64 array of shape (n_columns,). b; zero without an intercept.
+    `objective`: J at the end.
+    `excess`: ½‖∂J/∂V‖², about what J is above its minimum.
+    `n_iterations`, `n_evaluations`: steps taken, and evaluations of the loss: passes over the data.
+    `converged`: whether `excess` is at most tol · `reference`.
+    `reference`: the loss of scores of 0.
     """
 
     coefficients: FloatArray
@@ -90,35 +81,18 @@ def minimize_loss(
 
     The bits depend on those of the loss alone: BLAS runs on one thread for each tile.
 
-    Parameters
-    ----------
-    loss : callable
-        From W and b to the loss and its gradients, all sums over rows.
-    equations : NormalEquations
-        Of the same rows and features; centred where an intercept is fitted. The Gram is overwritten.
-    coefficients : float64 array of shape (n_components, n_columns)
-        W to start from.
-    intercept : float64 array of shape (n_columns,)
-        b to start from; stays as it is where `equations` have no intercept.
-    penalty : float
-        At least 0.
-    curvature : float
-        h, a typical second derivative of the loss with respect to a score. It changes the number of
-        evaluations, not the minimum.
-    sum_of_weights : float
-        Of the rows.
-    reference : float
-        The loss of scores of 0, which J has at W = 0. That of separable classes goes to 0 with the penalty,
-        so that a tolerance relative to J itself would hardly be met.
-    tol : float
-        When to stop: ½‖∂J/∂V‖² ≤ tol·reference. Scores are then right to about √tol of their spread.
-    max_iter : int
-        Steps, at most.
-
-    Raises
-    ------
-    SolveError
-        If the Gram is not positive semi-definite.
+    `loss`: from W and b to the loss and its gradients, all sums over rows.
+    `equations`: of the same rows and features; centred where an intercept is fitted. The Gram is overwritten.
+    `coefficients`: float64 array of shape (n_components, n_columns). W to start from.
+    `intercept`: float64 array of shape (n_columns,). b to start from; stays as it is where `equations` have
+      no intercept.
+    `penalty`: at least 0.
+    `curvature`: h, a typical second derivative of the loss with respect to a score. It changes the number of
+      evaluations, not the minimum.
+    `reference`: the loss of scores of 0, which J has at W = 0. That of separable classes goes to 0 with the
+      penalty, so that a tolerance relative to J itself would hardly be met.
+    `tol`: when to stop: ½‖∂J/∂V‖² ≤ tol·reference. Scores are then right to about √tol of their spread.
+    Raises SolveError if the Gram is not positive semi-definite.
     """
     search = _Search(
         loss,
@@ -169,12 +143,7 @@ def _run(search: _Search, *, goal: float, max_iter: int) -> OptimizeResult:
 class _Search:
     """J as a function of one vector, V and the scaled intercept in centred features; keeps the best point.
 
-    Attributes
-    ----------
-    n_evaluations : int
-        Of the loss.
-    objective, point, gradient
-        Of the evaluation with the least objective.
+    `objective`, `point`, `gradient`: of the evaluation with the least objective.
     """
 
     def __init__(

@@ -11,26 +11,16 @@ from rff_dist.typing import FloatArray
 class NormalEquations:
     """The system (gram + alpha·I)·w = moments that ridge regression solves, in float64.
 
-    Attributes
-    ----------
-    gram : float64 array of shape (n_components, n_components)
-        Z'Z, symmetric; centred (Z'Z − n·z̄z̄') where an intercept is fitted.
-    moments : float64 array of shape (n_components, n_targets)
-        Z'Y, centred likewise.
-    total_sum_of_squares : float64 array of shape (n_targets,)
-        Sum of squares of each (centred) target.
-    feature_means : float64 array of shape (n_components,)
-        z̄, zero without an intercept.
-    target_means : float64 array of shape (n_targets,)
-        ȳ, zero without an intercept.
-    n_samples : int
-        Observations; see `RidgeStatistics.n_observations`.
-    sum_of_weights : float
-        Of the rows. Over `n_samples` it is the mean weight of an observation.
-    fit_intercept : bool
-        Whether an intercept, which costs one degree of freedom, is fitted.
-    gram_error : float
-        What rounding to the sums' grid may have added to an eigenvalue of the Gram.
+    `gram`: float64 array of shape (n_components, n_components). Z'Z, symmetric; centred (Z'Z − n·z̄z̄') where
+      an intercept is fitted.
+    `moments`: float64 array of shape (n_components, n_targets). Z'Y, centred likewise.
+    `total_sum_of_squares`: float64 array of shape (n_targets,). Sum of squares of each (centred) target.
+    `feature_means`: float64 array of shape (n_components,). z̄, zero without an intercept.
+    `target_means`: float64 array of shape (n_targets,). ȳ, zero without an intercept.
+    `n_samples`: observations; see `RidgeStatistics.n_observations`.
+    `sum_of_weights`: of the rows. Over `n_samples` it is the mean weight of an observation.
+    `fit_intercept`: whether an intercept, which costs one degree of freedom, is fitted.
+    `gram_error`: what rounding to the sums' grid may have added to an eigenvalue of the Gram.
     """
 
     gram: FloatArray

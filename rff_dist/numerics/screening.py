@@ -41,27 +41,20 @@ class Screen(NamedTuple):
     A start's scores count units of their own. Columns are centres, of each start as many as fill vectors;
     those that stand for none are never near.
 
-    Attributes
-    ----------
-    units : float32 array of shape (n_components,)
-        What brings features to at most 127.
-    weights : uint8 array of shape (n_bytes / 4, n_columns, 4)
-        128 more than a centre's weights. A row's bytes are its features' and zeros.
-    offsets : int32 array of shape (n_columns,)
-        Of scores, raised by what they may be too low.
-    slack : int32 array of shape (n_columns,)
-        What they are too high then at most.
-    fine_weights : uint8 array of shape (n_columns, 2, n_bytes)
-        128 more than 254 times what the weights' rounding left, which multiply a row's bytes, and the weights
-        again, which multiply its second ones.
-    fine_offsets, fine_slack : int64 arrays of shape (n_columns,)
-        The same of scores in 254ths of units, counted from the raised ones.
-    fractions : float64 array of shape (n_init,)
-        What these 254ths are.
-    middle_weights : uint8 array of shape (n_init, 2, 2, n_bytes)
-        Of what is added to all scores of a row: as fine ones, and the weights again beside zeros.
-    middle_offsets, middle_fractions : float64 arrays of shape (n_init,)
-        Of that, raised by what it may be too low; and what its 254ths are.
+    `units`: float32 array of shape (n_components,). What brings features to at most 127.
+    `weights`: uint8 array of shape (n_bytes / 4, n_columns, 4). 128 more than a centre's weights. A row's
+      bytes are its features' and zeros.
+    `offsets`: int32 array of shape (n_columns,). Of scores, raised by what they may be too low.
+    `slack`: int32 array of shape (n_columns,). What they are too high then at most.
+    `fine_weights`: uint8 array of shape (n_columns, 2, n_bytes). 128 more than 254 times what the weights'
+      rounding left, which multiply a row's bytes, and the weights again, which multiply its second ones.
+    `fine_offsets`, `fine_slack`: int64 arrays of shape (n_columns,). The same of scores in 254ths of units,
+      counted from the raised ones.
+    `fractions`: float64 array of shape (n_init,). What these 254ths are.
+    `middle_weights`: uint8 array of shape (n_init, 2, 2, n_bytes). Of what is added to all scores of a row:
+      as fine ones, and the weights again beside zeros.
+    `middle_offsets`, `middle_fractions`: float64 arrays of shape (n_init,). Of that, raised by what it may be
+      too low; and what its 254ths are.
     """
 
     units: NDArray[np.float32]
@@ -89,20 +82,13 @@ def screen_of(
 ) -> Screen | None:
     """Return what scores z·w + offset are screened with; None where bytes cannot hold them.
 
-    Parameters
-    ----------
-    weights : float64 array of shape (n_init, n_clusters, n_components)
-    offsets : float64 array of shape (n_init, n_clusters)
-        Infinity where there is no centre.
-    middle_weights : float64 array of shape (n_init, n_components)
-    middle_offsets : float64 array of shape (n_init,)
-        z·w + offset is to be added to all scores of a row.
-    largest : float64 array of shape (n_components,)
-        What no feature is above in absolute value.
-    reach : float
-        What no ‖z / largest‖ is above but for rounding.
-    tolerance : float
-        Scores that differ by no more are all kept.
+    `weights`: float64 array of shape (n_init, n_clusters, n_components).
+    `offsets`: float64 array of shape (n_init, n_clusters). Infinity where there is no centre.
+    `middle_weights`: float64 array of shape (n_init, n_components).
+    `middle_offsets`: float64 array of shape (n_init,). z·w + offset is to be added to all scores of a row.
+    `largest`: float64 array of shape (n_components,). What no feature is above in absolute value.
+    `reach`: what no ‖z / largest‖ is above but for rounding.
+    `tolerance`: scores that differ by no more are all kept.
     """
     n_init, n_clusters, n_components = weights.shape
     n_columns = -(-n_clusters // LANES) * LANES

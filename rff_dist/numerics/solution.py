@@ -61,26 +61,17 @@ _REMEDIES = {
 class RidgeSolution:
     """Coefficients that minimise ‖y − intercept − Zw‖² + alpha·‖w‖², one column per target.
 
-    Attributes
-    ----------
-    coefficients : float64 array of shape (n_components, n_targets)
-        Weights of the normalised features.
-    intercept : float64 array of shape (n_targets,)
-        ȳ − z̄'w; zero without an intercept.
-    alpha : float64 array of shape (n_targets,)
-        The penalty of each target.
-    residual_sum_of_squares : float64 array of shape (n_targets,)
-        Of the training rows; at least 0. True value within `rss_error_bound` of it.
-    rss_error_bound : float64 array of shape (n_targets,)
-        Rounding error of `residual_sum_of_squares`. A residual below its bound is not resolved:
-        say "at most the bound", not "zero".
-    effective_rank : int
-        Directions of the feature space that the solution uses.
-    floor : float
-        n_components · eps · (largest eigenvalue of the Gram), or the rounding of the sums' grid where that
-        is larger: eigenvalues below it are rounding error.
-    status : SolveStatus
-        How it went, with causes and remedies.
+    `coefficients`: float64 array of shape (n_components, n_targets). Weights of the normalised features.
+    `intercept`: float64 array of shape (n_targets,). ȳ − z̄'w; zero without an intercept.
+    `alpha`: float64 array of shape (n_targets,). The penalty of each target.
+    `residual_sum_of_squares`: float64 array of shape (n_targets,). Of the training rows; at least 0. True
+      value within `rss_error_bound` of it.
+    `rss_error_bound`: float64 array of shape (n_targets,). Rounding error of `residual_sum_of_squares`. A
+      residual below its bound is not resolved: say "at most the bound", not "zero".
+    `effective_rank`: directions of the feature space that the solution uses.
+    `floor`: n_components · eps · (largest eigenvalue of the Gram), or the rounding of the sums' grid where
+      that is larger: eigenvalues below it are rounding error.
+    `status`: how it went, with causes and remedies.
     """
 
     coefficients: FloatArray
@@ -158,10 +149,7 @@ def check_equations(equations: NormalEquations) -> None:
 
     Only the upper triangle of the Gram is looked at, a strip of rows at a time.
 
-    Raises
-    ------
-    SolveError
-        If shapes disagree, or the Gram or the moments hold NaN or infinity.
+    Raises SolveError if shapes disagree, or the Gram or the moments hold NaN or infinity.
     """
     gram, moments = equations.gram, equations.moments
     if gram.ndim != 2 or gram.shape[0] != gram.shape[1] or moments.ndim != 2 or len(moments) != len(gram):
@@ -189,10 +177,8 @@ def check_equations(equations: NormalEquations) -> None:
 def check_alpha(alpha: ArrayLike, n_targets: int) -> FloatArray:
     """Return one penalty per target, float64 of shape (n_targets,).
 
-    Raises
-    ------
-    InvalidParameterError
-        If a penalty is negative or not finite, or their number is neither one nor `n_targets`.
+    Raises InvalidParameterError if a penalty is negative or not finite, or their number is neither one nor
+      `n_targets`.
     """
     values = np.asarray(alpha)
     if values.dtype.kind not in "iuf" or not np.isfinite(values).all() or (values < 0).any():
@@ -209,10 +195,7 @@ def check_n_threads(n_threads: object) -> int:
 
     The environment (OMP_NUM_THREADS, which Dask's workers and its local cluster set to 1) has no say.
 
-    Raises
-    ------
-    InvalidParameterError
-        If it is not an integer of at least 1.
+    Raises InvalidParameterError if it is not an integer of at least 1.
     """
     if n_threads is None:
         return available_cores()

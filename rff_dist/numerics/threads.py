@@ -97,14 +97,8 @@ def share_out[A](function: Callable[[A], None], items: Iterable[A]) -> None:
 def even_height(n_rows: int, most: int, *, multiple: int) -> int:
     """Return the rows of tiles of which each thread of `using_threads` gets equally many.
 
-    Parameters
-    ----------
-    n_rows : int
-        To be cut.
-    most : int
-        Rows that a tile may have, a multiple of `multiple`.
-    multiple : int
-        What the result is a multiple of.
+    `most`: rows that a tile may have, a multiple of `multiple`.
+    `multiple`: what the result is a multiple of.
     """
     n_threads = threads_in_use.get()
     n_tiles = -(-max(1, n_rows) // (most * n_threads)) * n_threads
@@ -117,12 +111,8 @@ def falling_tiles(n_rows: int, most: int, *, multiple: int, least: int) -> list[
     Each is half of what is left for a thread of `using_threads` (Polychronopoulos & Kuck 1987, guided
     self-scheduling). With one thread all are as large as they may be.
 
-    Parameters
-    ----------
-    most, least : int
-        Rows of the largest and the smallest tiles, multiples of `multiple`.
-    multiple : int
-        What all but the last one are multiples of.
+    `most`, `least`: rows of the largest and the smallest tiles, multiples of `multiple`.
+    `multiple`: what all but the last one are multiples of.
     """
     n_threads, tiles, first = threads_in_use.get(), [], 0
     while first < n_rows:

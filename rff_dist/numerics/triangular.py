@@ -27,21 +27,11 @@ def cholesky_in_place(matrix: FloatArray, pool: Executor) -> int | None:
     the pool row by row, and a pool starts tasks in the order they enter, so that each waits for
     tasks that have started: it cannot deadlock.
 
-    Parameters
-    ----------
-    matrix : C-ordered float64 array of shape (n_components, n_components)
-        Symmetric positive definite; the part below its diagonal tiles is neither read nor written.
-    pool : Executor
-        Where tiles run. BLAS must be limited to one thread meanwhile.
-
-    Returns
-    -------
-    int or None
-        None when it succeeded, else the component at which the matrix proved not positive definite.
-
-    References
-    ----------
-    Golub & Van Loan, Matrix Computations, 4th ed., section 4.2.6 (block Cholesky, here left-looking).
+    `matrix`: C-ordered float64 array of shape (n_components, n_components). Symmetric positive definite; the
+      part below its diagonal tiles is neither read nor written.
+    `pool`: where tiles run. BLAS must be limited to one thread meanwhile.
+    Returns None when it succeeded, else the component at which the matrix proved not positive definite.
+    Source: Golub & Van Loan, Matrix Computations, 4th ed., section 4.2.6 (block Cholesky, here left-looking).
     """
     tiles = tiles_of(len(matrix))
     done: dict[tuple[int, int], Future[None]] = {}
@@ -97,19 +87,11 @@ def solve_factored(
 
     Strips of 256 right-hand sides run side by side in the pool; 2·n_components² operations each.
 
-    Parameters
-    ----------
-    factor : C-ordered float64 array of shape (n_components, n_components)
-        U in its upper triangle.
-    right_hand_sides : float64 array of shape (n_components, n_targets)
-        b.
-    pool : Executor
-        Where strips run. BLAS must be limited to one thread meanwhile.
-
-    Returns
-    -------
-    solutions : float64 array of shape (n_components, n_targets)
-    quadratic_forms : float64 array of shape (n_targets,)
+    `factor`: C-ordered float64 array of shape (n_components, n_components). U in its upper triangle.
+    `right_hand_sides`: float64 array of shape (n_components, n_targets). b.
+    `pool`: where strips run. BLAS must be limited to one thread meanwhile.
+    Returns `solutions`, float64 array of shape (n_components, n_targets).
+    Returns `quadratic_forms`, float64 array of shape (n_targets,).
     """
 
     def solve(strip: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -128,11 +110,8 @@ def solve_factored(
 def solve_transposed(factor: FloatArray, x: FloatArray) -> None:
     """Overwrite x by U⁻ᵀx.
 
-    Parameters
-    ----------
-    factor : float64 array of shape (n_components, n_components)
-        U in its upper triangle.
-    x : C-ordered float64 array of shape (n_components, n_columns)
+    `factor`: float64 array of shape (n_components, n_components). U in its upper triangle.
+    `x`: C-ordered float64 array of shape (n_components, n_columns).
     """
     for rows in tiles_of(len(factor)):
         x[rows] -= factor[: rows.start, rows].T @ x[: rows.start]
@@ -149,14 +128,9 @@ def solve_upper(factor: FloatArray, x: FloatArray) -> None:
 def multiply_upper_in_place(left: FloatArray, right: FloatArray, pool: Executor) -> None:
     """Overwrite U by U·T, strip by strip of rows, in n_components³ / 3 operations.
 
-    Parameters
-    ----------
-    left : C-ordered float64 array of shape (n_components, n_components)
-        U in its upper triangle.
-    right : float64 array of the same shape
-        T, with zeros below its diagonal.
-    pool : Executor
-        Where strips run. BLAS must be limited to one thread meanwhile.
+    `left`: C-ordered float64 array of shape (n_components, n_components). U in its upper triangle.
+    `right`: float64 array of the same shape. T, with zeros below its diagonal.
+    `pool`: where strips run. BLAS must be limited to one thread meanwhile.
     """
     tiles = tiles_of(len(left))
 
@@ -176,14 +150,9 @@ def whiten_in_place(matrix: FloatArray, factor: FloatArray, pool: Executor) -> N
     Strips of columns become those of B = U⁻ᵀA; strips of its rows then become those of (U⁻ᵀB')', of
     which the lower triangle is solved for and mirrored.
 
-    Parameters
-    ----------
-    matrix : C-ordered float64 array of shape (n_components, n_components)
-        All of it is read.
-    factor : C-ordered float64 array of the same shape
-        U in its upper triangle.
-    pool : Executor
-        Where strips run. BLAS must be limited to one thread meanwhile.
+    `matrix`: C-ordered float64 array of shape (n_components, n_components). All of it is read.
+    `factor`: C-ordered float64 array of the same shape. U in its upper triangle.
+    `pool`: where strips run. BLAS must be limited to one thread meanwhile.
     """
     n = len(matrix)
     strips = [slice(start, min(start + STRIP_COLUMNS, n)) for start in range(0, n, STRIP_COLUMNS)]
@@ -213,14 +182,9 @@ def whiten_rows(rows: FloatArray, factor: FloatArray, pool: Executor) -> None:
     Panels of 64 rows, the last one padded, run side by side in the pool, so that a row has the same bits
     in whatever company.
 
-    Parameters
-    ----------
-    rows : float64 array of shape (n_samples, n_components)
-        V.
-    factor : float64 array of shape (n_components, n_components)
-        U in its upper triangle.
-    pool : Executor
-        Where panels run. BLAS must be limited to one thread meanwhile.
+    `rows`: float64 array of shape (n_samples, n_components). V.
+    `factor`: float64 array of shape (n_components, n_components). U in its upper triangle.
+    `pool`: where panels run. BLAS must be limited to one thread meanwhile.
     """
 
     def solve(start: int) -> None:

@@ -33,22 +33,13 @@ _BLOCK = 64  # columns that LAPACK reduces or applies together
 class RidgeTridiagonal:
     """The Gram of normal equations as A = QTQ'.
 
-    Attributes
-    ----------
-    reflectors : Fortran-ordered float64 array of shape (n_components, n_components)
-        Below its first subdiagonal, and with `reflector_scales`, the Householder reflections that make Q.
-    reflector_scales : float64 array of shape (n_components - 1,), one zero for one component
-    diagonal : float64 array of shape (n_components,)
-        Of T.
-    off_diagonal : float64 array of shape (n_components - 1,), one zero for one component
-        Of T.
-    eigenvalues : float64 array of shape (n_components,)
-        Ascending; those at or below `floor` are set to 0.
-    floor : float
-        Rounding error of the eigenvalues, see `RidgeSpectrum`.
-    n_samples : int
-    fit_intercept : bool
-        As in the `NormalEquations`.
+    `reflectors`: Fortran-ordered float64 array of shape (n_components, n_components). Below its first
+      subdiagonal, and with `reflector_scales`, the Householder reflections that make Q.
+    `reflector_scales`: float64 array of shape (n_components - 1,), one zero for one component.
+    `diagonal`: float64 array of shape (n_components,). Of T.
+    `off_diagonal`: float64 array of shape (n_components - 1,), one zero for one component. Of T.
+    `eigenvalues`: float64 array of shape (n_components,). Ascending; those at or below `floor` are set to 0.
+    `floor`: rounding error of the eigenvalues, see `RidgeSpectrum`.
     """
 
     reflectors: FloatArray
@@ -65,19 +56,10 @@ class RidgeTridiagonal:
 
         An alpha below the floor counts as the floor: what smaller ones would tell apart is rounding error.
 
-        Parameters
-        ----------
-        right_hand_sides : float64 array of shape (n_components, n_columns)
-        alphas : float64 array of shape (n_columns,)
-
-        Returns
-        -------
-        float64 array of shape (n_components, n_columns)
-
-        Raises
-        ------
-        SolveError
-            If A + alpha is not positive definite.
+        `right_hand_sides`: float64 array of shape (n_components, n_columns).
+        `alphas`: float64 array of shape (n_columns,).
+        Returns float64 array of shape (n_components, n_columns).
+        Raises SolveError if A + alpha is not positive definite.
         """
         solved = self._rotate(right_hand_sides, transposed=True)
         penalties = np.maximum(alphas, self.floor)
@@ -116,10 +98,7 @@ def tridiagonalize(equations: NormalEquations) -> RidgeTridiagonal:
 
     It takes one BLAS thread, so that no bit depends on their number, and other Python threads run meanwhile.
 
-    Raises
-    ------
-    SolveError
-        If the equations hold NaN or infinity, or the eigenvalues do not converge.
+    Raises SolveError if the equations hold NaN or infinity, or the eigenvalues do not converge.
     """
     check_equations(equations)
     n_components = len(equations.gram)

@@ -81,25 +81,14 @@ _YOUNG = timedelta(hours=1)
 class Version:
     """One published state of a registered model.
 
-    Attributes
-    ----------
-    number : int
-        Counted from 1; numbers are never used twice, and some may be missing.
-    url : str
-        Where its record is.
-    kind : str
-        What it is, such as "ridge model".
-    digest : str or None
-        Of all that its predictions depend on.
-    created : str
-        When it was published, as ISO 8601 in UTC.
-    parent : int or None
-        The version that was current then, or that it was made from.
-    lineage : dict
-        JSON values: what it was made of (`data`, `data_fingerprint`, `n_samples`, `spec`) and by which code
-        (`code_version`).
-    reason : str
-        Why it was published; may be empty.
+    `number`: counted from 1; numbers are never used twice, and some may be missing.
+    `kind`: what it is, such as "ridge model".
+    `digest`: of all that its predictions depend on.
+    `created`: when it was published, as ISO 8601 in UTC.
+    `parent`: the version that was current then, or that it was made from.
+    `lineage`: JSON values: what it was made of (`data`, `data_fingerprint`, `n_samples`, `spec`) and by which
+      code (`code_version`).
+    `reason`: why it was published; may be empty.
     """
 
     number: int
@@ -128,10 +117,7 @@ class Version:
 class Registry:
     """The registered models in a folder.
 
-    Parameters
-    ----------
-    url : str or Path
-        A local path, `memory://name` or a URL of an object store.
+    `url`: a local path, `memory://name` or a URL of an object store.
     """
 
     def __init__(self, url: str | os.PathLike[str]) -> None:
@@ -145,10 +131,7 @@ class Registry:
     def model(self, name: str) -> RegisteredModel:
         """Return the model of a name, which need not exist yet.
 
-        Raises
-        ------
-        InvalidParameterError
-            If it cannot be a name.
+        Raises InvalidParameterError if it cannot be a name.
         """
         if not _NAME.fullmatch(name):
             raise InvalidParameterError(
@@ -161,10 +144,7 @@ class Registry:
 class RegisteredModel:
     """The versions of one model.
 
-    Parameters
-    ----------
-    url : str or Path
-        The model's folder, such as `models/NAME`; it need not exist yet.
+    `url`: the model's folder, such as `models/NAME`; it need not exist yet.
     """
 
     def __init__(self, url: str | os.PathLike[str]) -> None:
@@ -183,17 +163,9 @@ class RegisteredModel:
     def check(self, *, inputs: Sequence[Location] = ()) -> None:
         """Refuse a place where no version can be published; before hours of work, say.
 
-        Parameters
-        ----------
-        inputs : sequence of Location
-            What is read while a version is written.
-
-        Raises
-        ------
-        OutputExistsError
-            If something else than a registered model is there.
-        StorageError
-            If it cannot be written, or overlaps one of `inputs`.
+        `inputs`: what is read while a version is written.
+        Raises OutputExistsError if something else than a registered model is there; StorageError if it cannot
+          be written, or overlaps one of `inputs`.
         """
         if exists(self.location) and not self._is_ours():
             raise OutputExistsError(
@@ -206,10 +178,7 @@ class RegisteredModel:
     def versions(self, *, last: int | None = None) -> list[Version]:
         """Return the versions that were published whole, in the order of their numbers.
 
-        Parameters
-        ----------
-        last : int, optional
-            How many of the newest to read; all if left out.
+        `last`: how many of the newest to read; all if left out.
         """
         found = (self._read_version(number) for number in reversed(self._claimed()))
         whole = (version for version in found if version is not None)
@@ -218,10 +187,7 @@ class RegisteredModel:
     def version(self, number: int) -> Version:
         """Return one version.
 
-        Raises
-        ------
-        NoSuchVersionError
-            If there is none of that number; names those that exist.
+        Raises NoSuchVersionError if there is none of that number; names those that exist.
         """
         found = self._read_version(number)
         if found is None:
@@ -249,25 +215,13 @@ class RegisteredModel:
     ) -> Version:
         """Store the next version, whole or not at all, and make it the current one.
 
-        Parameters
-        ----------
-        write : callable
-            Stores a record at the URL that it is given, as `write_record` or `write_model` does.
-        lineage : mapping
-            JSON values: what the version was made of. `parent` is the version that it was made from, the
-            current one if left out; `code_version` is this release's, and `data` is a URL, which is stored
-            without anything secret.
-        reason : str
-            Why it is published.
-        promote : bool
-            Whether readers get it from now on; else it waits for `promote`.
-
-        Raises
-        ------
-        StorageError
-            If it cannot be written, or something else is at this place; the current version stays.
-        InvalidParameterError
-            If the lineage is not JSON.
+        `write`: stores a record at the URL that it is given, as `write_record` or `write_model` does.
+        `lineage`: JSON values: what the version was made of. `parent` is the version that it was made from,
+          the current one if left out; `code_version` is this release's, and `data` is a URL, which is stored
+          without anything secret.
+        `promote`: whether readers get it from now on; else it waits for `promote`.
+        Raises StorageError if it cannot be written, or something else is at this place; the current version
+          stays; InvalidParameterError if the lineage is not JSON.
         """
         facts = _checked_lineage(lineage)
         if exists(self.location) and not self._is_ours():
@@ -310,12 +264,7 @@ class RegisteredModel:
         The version before stays, for `rollback`. Of two promotions at once both are kept in the order of
         their success, so that neither is overwritten unseen.
 
-        Raises
-        ------
-        NoSuchVersionError
-            If there is no such version.
-        StorageError
-            If the pointer cannot be written.
+        Raises NoSuchVersionError if there is no such version; StorageError if the pointer cannot be written.
         """
         for _ in range(_ATTEMPTS):
             before, tagged = read_pointer(self.location)
@@ -334,17 +283,9 @@ class RegisteredModel:
     def rollback(self, *, reason: str | None = None) -> Version:
         """Make the version current that was so before, and return it; again, and it is the one before that.
 
-        Parameters
-        ----------
-        reason : str, optional
-            Why; says which version was left if not given.
-
-        Raises
-        ------
-        NoSuchVersionError
-            If there is nothing to roll back to.
-        ConflictError
-            If another version became current at the same moment.
+        `reason`: why; says which version was left if not given.
+        Raises NoSuchVersionError if there is nothing to roll back to; ConflictError if another version became
+          current at the same moment.
         """
         before, tagged = read_pointer(self.location)
         if before is None:
@@ -373,17 +314,8 @@ class RegisteredModel:
         were never current. What publishers that died
         left behind goes too, a day after they began.
 
-        Parameters
-        ----------
-        keep : int
-            How many of the newest versions stay; at least 1.
-
-        Raises
-        ------
-        InvalidParameterError
-            If `keep` is below 1.
-        NoSuchVersionError
-            If no version is current.
+        `keep`: how many of the newest versions stay; at least 1.
+        Raises InvalidParameterError if `keep` is below 1; NoSuchVersionError if no version is current.
         """
         if keep < 1:
             raise InvalidParameterError(f"`keep` is {keep}; expected at least 1, the newest version")

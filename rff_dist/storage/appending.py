@@ -67,10 +67,7 @@ type Change = Callable[[Mapping[str, Any], int], Mapping[str, Any] | None]
 class Appended:
     """How many rows a dataset had and has.
 
-    Attributes
-    ----------
-    n_before, n_after : int
-        Rows before the append and after it; equal where there was nothing to do.
+    `n_before`, `n_after`: rows before the append and after it; equal where there was nothing to do.
     """
 
     n_before: int
@@ -81,14 +78,9 @@ class Appended:
 class Source:
     """What rows came from: a dataset remembers it, and takes them once.
 
-    Attributes
-    ----------
-    name : str
-        Such as a file's path; shown to people, compared with nothing.
-    sha256 : str
-        Digest of the content.
-    facts : mapping
-        What else the dataset's attribute `sources` is to keep, as JSON.
+    `name`: such as a file's path; shown to people, compared with nothing.
+    `sha256`: digest of the content.
+    `facts`: what else the dataset's attribute `sources` is to keep, as JSON.
     """
 
     name: str
@@ -165,12 +157,7 @@ def known_sources(attributes: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 def appending(location: Location) -> Iterator[Appending]:
     """Open a dataset to append to it, no other run appending meanwhile.
 
-    Raises
-    ------
-    OutputBusyError
-        If another run is.
-    StorageError
-        If there is no dataset that can be appended to.
+    Raises OutputBusyError if another run is; StorageError if there is no dataset that can be appended to.
     """
     open_existing(location)  # says what is there instead
     with hold(location, holder="appending rows") as lease:
@@ -181,16 +168,7 @@ def appending(location: Location) -> Iterator[Appending]:
 class Appending:
     """A dataset that rows can be appended to, once; `appending` makes it.
 
-    Attributes
-    ----------
-    location, place : Location
-        As it is called, and where its group is.
-    n_before : int
-        Rows that it has.
-    attributes : mapping
-        Of its group.
-    headers : dict of str to Header
-        Of its arrays.
+    `location`, `place`: as it is called, and where its group is.
     """
 
     location: Location
@@ -240,15 +218,10 @@ class Appending:
     ) -> Appended:
         """Write batches after the rows that are there, and then the manifest.
 
-        Parameters
-        ----------
-        change : callable
-            From the group's attributes and the number of new rows to the attributes that change with them;
-            None leaves the dataset as it was. It is called after the last batch.
-        names : pair of sequences of str, or None
-            Names of the columns of X and y, to compare with the dataset's.
-        observer : callable, optional
-            Called with (rows appended, None) after each batch.
+        `change`: from the group's attributes and the number of new rows to the attributes that change with
+          them; None leaves the dataset as it was. It is called after the last batch.
+        `names`: names of the columns of X and y, to compare with the dataset's.
+        `observer`: called with (rows appended, None) after each batch.
         """
         self._check_names(names)
         writers: list[_ArrayWriter] = []
@@ -368,16 +341,8 @@ class Appending:
 class _ArrayWriter:
     """Write the rows of one array in whole stored chunks or shards, beginning with the last that is not full.
 
-    Attributes
-    ----------
-    array : zarr.Array
-        As it is stored.
-    view : zarr.Array
-        The same without an end, so that all that is written is a whole chunk and nothing is read for it.
-    start : int
-        The first row that is not written.
-    pending : list of arrays
-        Rows from there on.
+    `view`: the same without an end, so that all that is written is a whole chunk and nothing is read for it.
+    `start`: the first row that is not written.
     """
 
     name: str

@@ -33,22 +33,12 @@ _OBJECT_CODECS = {"pickle", "json2", "msgpack2", "vlen-utf8", "vlen-bytes", "vle
 class Header:
     """What an array's stored metadata say, read without opening the array.
 
-    Attributes
-    ----------
-    shape : tuple of int
-        Length of each axis.
-    dtype : numpy.dtype
-        Native byte order.
-    chunks : tuple of int
-        Shape of a chunk: the smallest piece that can be decoded.
-    shards : tuple of int or None
-        Shape of a shard, the file that holds several chunks.
-    codecs : tuple of str
-        Names of all codecs and filters.
-    zarr_format : int
-        2 or 3.
-    text : str
-        The metadata that decide how bytes become numbers, as canonical JSON.
+    `dtype`: native byte order.
+    `chunks`: shape of a chunk: the smallest piece that can be decoded.
+    `shards`: shape of a shard, the file that holds several chunks.
+    `codecs`: names of all codecs and filters.
+    `zarr_format`: 2 or 3.
+    `text`: the metadata that decide how bytes become numbers, as canonical JSON.
     """
 
     shape: tuple[int, ...]
@@ -80,22 +70,12 @@ class Header:
 def read_header(store: Store, path: str, *, label: str, text: bool = False) -> Header | None:
     """Read and check an array's metadata, or return None where there is no array.
 
-    Parameters
-    ----------
-    store : zarr.abc.store.Store
-        The store.
-    path : str
-        The array's path in it.
-    label : str
-        How errors call the array, such as "array 'X' of data.zarr".
-    text : bool, default=False
-        Whether it may hold text, of fixed or variable width.
-
-    Raises
-    ------
-    StorageError
-        If the metadata cannot be read, or describe something that cannot be data of this package: not
-        numbers, chunks without rows, more than 2^40 rows, chunks above 4 GiB, codecs that run code.
+    `path`: the array's path in it.
+    `label`: how errors call the array, such as "array 'X' of data.zarr".
+    `text`: whether it may hold text, of fixed or variable width.
+    Raises StorageError if the metadata cannot be read, or describe something that cannot be data of this
+      package: not numbers, chunks without rows, more than 2^40 rows, chunks above 4 GiB, codecs that run
+      code.
     """
     prefix = f"{path}/" if path else ""
     content = read_bytes(store, prefix + "zarr.json", where=label)
@@ -121,10 +101,7 @@ def read_header(store: Store, path: str, *, label: str, text: bool = False) -> H
 def load_json(content: bytes) -> dict[str, Any]:
     """Parse a JSON object from a file that may be hostile.
 
-    Raises
-    ------
-    StorageError
-        If it is too long, too deep, or not a JSON object.
+    Raises StorageError if it is too long, too deep, or not a JSON object.
     """
     if len(content) > MAX_METADATA_BYTES:
         raise StorageError(f"{len(content):_} bytes of metadata; expected at most {MAX_METADATA_BYTES:_}")
@@ -171,12 +148,8 @@ def with_shape(array: zarr.Array[Any], shape: tuple[int, ...]) -> zarr.Array[Any
 def read_rows(array: zarr.Array[Any], start: int, stop: int, *, label: str) -> np.ndarray:
     """Read rows `start:stop`, in native byte order.
 
-    Raises
-    ------
-    IntegrityError
-        If a chunk's bytes are not those that were written.
-    StorageError
-        If a chunk is missing or the store does not answer.
+    Raises IntegrityError if a chunk's bytes are not those that were written; StorageError if a chunk is
+      missing or the store does not answer.
     """
     try:
         return _native(np.asarray(array[start:stop]))

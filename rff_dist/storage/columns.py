@@ -46,11 +46,8 @@ class StoredColumn:
 
     It pickles as its URL and is opened again where it is unpickled.
 
-    Attributes
-    ----------
-    array : zarr.Array of shape (n_samples,)
-    url : str or None
-        The group it lies in; None for an array that was handed over open.
+    `array`: zarr.Array of shape (n_samples,).
+    `url`: the group it lies in; None for an array that was handed over open.
     """
 
     array: zarr.Array[Any]
@@ -77,14 +74,9 @@ class StoredColumn:
     def read(self, block: Block) -> np.ndarray:
         """Read the values of a block's rows.
 
-        Raises
-        ------
-        StorageError
-            If a chunk is missing (unless `missing_chunks="fill"`) or the store does not answer.
-        IntegrityError
-            If a chunk's bytes are damaged.
-        DataError
-            If a value is NaN, or a float that is not a whole number; names the row.
+        Raises StorageError if a chunk is missing (unless `missing_chunks="fill"`) or the store does not
+          answer; IntegrityError if a chunk's bytes are damaged; DataError if a value is NaN, or a float that
+          is not a whole number; names the row.
         """
         if not 0 <= block.start <= block.stop <= self.n_samples:
             raise StorageError(
@@ -121,19 +113,9 @@ def open_column(
 ) -> StoredColumn:
     """Open a 1-D array of a Zarr group as labels or groups, its metadata checked, no rows read.
 
-    Parameters
-    ----------
-    url : str, Path or zarr.Group
-        As in `open_dataset`.
-    name : str
-        The array in the group: integers, booleans, text of fixed or variable width, or whole floats.
-    missing_chunks : {"error", "fill"}, default="error"
-        As in `open_dataset`.
-
-    Raises
-    ------
-    StorageError
-        If there is no such array, it has more than one axis, or holds something else.
+    `name`: the array in the group: integers, booleans, text of fixed or variable width, or whole floats.
+    `missing_chunks`: {"error", "fill"}. As in `open_dataset`.
+    Raises StorageError if there is no such array, it has more than one axis, or holds something else.
     """
     if missing_chunks not in ("error", "fill"):
         raise InvalidParameterError(f"`missing_chunks`={missing_chunks!r}; expected 'error' or 'fill'")
@@ -148,10 +130,8 @@ def open_column(
 def column_of(dataset: ZarrDataset, name: str) -> StoredColumn:
     """Open another array of a stored dataset's group as labels or groups, with the dataset's options.
 
-    Raises
-    ------
-    StorageError
-        As `open_column`; or if the dataset was made of single arrays, which have no common group.
+    Raises StorageError as `open_column`; or if the dataset was made of single arrays, which have no common
+      group.
     """
     if dataset.url is None:
         raise StorageError(
@@ -164,18 +144,10 @@ def column_of(dataset: ZarrDataset, name: str) -> StoredColumn:
 def as_column(values: Any, *, name: str = "y") -> Column:
     """Return labels or groups as a column: what is in memory at once, a Zarr array as it is stored.
 
-    Parameters
-    ----------
-    values : array-like, series, Zarr or Dask array, or Column, of shape (n_samples,)
-        Integers, booleans, text, or floats that are whole numbers; a Dask collection is computed.
-    name : str, default="y"
-        What errors call it.
-
-    Raises
-    ------
-    DataError
-        If it has more than one axis, or a value is missing, NaN, a fraction, a time or another object;
-        names the row.
+    `values`: array-like, series, Zarr or Dask array, or Column, of shape (n_samples,). Integers, booleans,
+      text, or floats that are whole numbers; a Dask collection is computed.
+    Raises DataError if it has more than one axis, or a value is missing, NaN, a fraction, a time or another
+      object; names the row.
     """
     if isinstance(values, MemoryColumn | StoredColumn):
         return values

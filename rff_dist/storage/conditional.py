@@ -34,10 +34,7 @@ _memory_lock = threading.Lock()
 class Tagged:
     """Bytes as they were read, and how the store calls this version of them.
 
-    Attributes
-    ----------
-    tag : mapping
-        An object store's ETag and version; empty elsewhere, where the bytes themselves are compared.
+    `tag`: an object store's ETag and version; empty elsewhere, where the bytes themselves are compared.
     """
 
     content: bytes
@@ -47,10 +44,7 @@ class Tagged:
 def read_tagged(store: Store, key: str, *, where: Location | str) -> Tagged | None:
     """Return what is stored under `key` for a later `replace_bytes`, or None where there is nothing.
 
-    Raises
-    ------
-    StorageError
-        If the store cannot be read; `where` is what the error calls it.
+    Raises StorageError if the store cannot be read; `where` is what the error calls it.
     """
     if not isinstance(store, ObjectStore):
         content = read_bytes(store, key, where=where)
@@ -76,10 +70,7 @@ def create_bytes(store: Store, key: str, content: bytes, *, where: Location | st
     In a folder a process that dies at this moment may leave a part of the bytes; what counts is that there is
     something.
 
-    Raises
-    ------
-    StorageError
-        If the store cannot be written.
+    Raises StorageError if the store cannot be written.
     """
     if isinstance(store, ObjectStore):
         return _put(store, key, content, None, where)
@@ -105,15 +96,8 @@ def replace_bytes(
     Readers see the old bytes or the new ones, also after a power cut. `content` must differ from every other
     caller's, as for `create_bytes`.
 
-    Parameters
-    ----------
-    expected : Tagged, or None
-        What `read_tagged` returned; None where there was nothing.
-
-    Raises
-    ------
-    StorageError
-        If the store cannot be written.
+    `expected`: what `read_tagged` returned; None where there was nothing.
+    Raises StorageError if the store cannot be written.
     """
     if isinstance(store, ObjectStore):
         return _put(store, key, content, expected, where)

@@ -24,14 +24,8 @@ _CHECKSUMS = ("crc32c", "crc32", "adler32", "fletcher32", "jenkins_lookup3", "gz
 class StoredArray:
     """One array of a group, as its metadata describe it.
 
-    Attributes
-    ----------
-    name : str
-        In the group.
-    header : Header
-        Shape, dtype, chunks, shards and codecs.
-    checksum : str or None
-        The codec that notices damaged bytes; None where damage is read back as wrong numbers.
+    `header`: shape, dtype, chunks, shards and codecs.
+    `checksum`: the codec that notices damaged bytes; None where damage is read back as wrong numbers.
     """
 
     name: str
@@ -42,10 +36,7 @@ class StoredArray:
 def list_arrays(url: str | os.PathLike[str]) -> tuple[dict[str, Any], list[StoredArray]]:
     """Return the attributes of the group at `url` and its arrays by name; no rows are read.
 
-    Raises
-    ------
-    StorageError
-        If there is no Zarr group, or an array's metadata cannot be read.
+    Raises StorageError if there is no Zarr group, or an array's metadata cannot be read.
     """
     location = parse_location(url)
     if not exists(location):

@@ -20,18 +20,9 @@ _KIND, _VERSION = "pointer", 1
 class Pointer:
     """Which version is current, and which ones were before.
 
-    Attributes
-    ----------
-    number : int
-        Of the current version.
-    previous : tuple of int
-        Of the versions that were current before, the last one last: what a rollback goes back to.
-    promoted : str
-        When it became current, as ISO 8601 in UTC.
-    reason : str
-        Why; may be empty.
-    removing : tuple of int
-        Of versions that are being removed, and must not become current any more.
+    `previous`: of the versions that were current before, the last one last: what a rollback goes back to.
+    `promoted`: when it became current, as ISO 8601 in UTC.
+    `removing`: of versions that are being removed, and must not become current any more.
     """
 
     number: int
@@ -56,14 +47,8 @@ def version_place(location: Location, number: int) -> Location:
 def read_pointer(location: Location) -> tuple[Pointer | None, Tagged | None]:
     """Return the pointer of a registered model, None where there is none, and what `swap_pointer` compares.
 
-    Raises
-    ------
-    IntegrityError
-        If it is not as it was written.
-    VersionError
-        If a newer release wrote it.
-    StorageError
-        If it cannot be read.
+    Raises IntegrityError if it is not as it was written; VersionError if a newer release wrote it;
+      StorageError if it cannot be read.
     """
     if not may_hold(location):
         return None, None
@@ -74,12 +59,7 @@ def read_pointer(location: Location) -> tuple[Pointer | None, Tagged | None]:
 def swap_pointer(location: Location, pointer: Pointer, *, expected: Tagged | None) -> None:
     """Put a pointer in the place of the one that was read: readers see the one or the other.
 
-    Raises
-    ------
-    ConflictError
-        If it was changed meanwhile.
-    StorageError
-        If it cannot be written.
+    Raises ConflictError if it was changed meanwhile; StorageError if it cannot be written.
     """
     # The token tells this pointer from every other one of the same number.
     document = {**asdict(pointer), "token": uuid.uuid4().hex}

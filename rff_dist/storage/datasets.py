@@ -61,22 +61,12 @@ class ZarrDataset(ArraysDataset):
     It pickles as its URL and options and is opened again where it is unpickled, so that a task carries no
     store and no credentials.
 
-    Attributes
-    ----------
-    X : zarr.Array of shape (n_samples, n_features)
-        Inputs.
-    y : zarr.Array or ndarray of shape (n_samples,) or (n_samples, n_targets), or None
-        Targets.
-    sample_weight : zarr.Array or ndarray of shape (n_samples,), or None
-        Weights; None means 1 for each row.
-    url : str or None
-        Where it is stored; None for arrays that were handed over open.
-    attributes : mapping
-        The group's attributes.
-    feature_names, target_names : tuple of str, or None
-        Column names, where the group's attributes hold them.
-    missing_chunks : {"error", "fill"}
-        What a chunk that is not in the store means.
+    `X`: zarr.Array of shape (n_samples, n_features). Inputs.
+    `y`: zarr.Array or ndarray of shape (n_samples,) or (n_samples, n_targets), or None. Targets.
+    `sample_weight`: zarr.Array or ndarray of shape (n_samples,), or None. Weights; None means 1 for each row.
+    `url`: where it is stored; None for arrays that were handed over open.
+    `feature_names`, `target_names`: column names, where the group's attributes hold them.
+    `missing_chunks`: {"error", "fill"}. What a chunk that is not in the store means.
     """
 
     X: zarr.Array[Any]
@@ -104,12 +94,8 @@ class ZarrDataset(ArraysDataset):
 
         X is in its stored dtype, y float64 of shape (rows, n_targets).
 
-        Raises
-        ------
-        StorageError
-            If a chunk is missing (unless `missing_chunks="fill"`) or the store does not answer.
-        IntegrityError
-            If a chunk's bytes are damaged.
+        Raises StorageError if a chunk is missing (unless `missing_chunks="fill"`) or the store does not
+          answer; IntegrityError if a chunk's bytes are damaged.
         """
         if not 0 <= block.start <= block.stop <= self.n_samples:
             raise StorageError(
@@ -143,15 +129,8 @@ class ZarrDataset(ArraysDataset):
     def take(self, indices: np.ndarray | Sequence[int]) -> Sample:
         """Read single rows, in the order asked; each stored chunk that holds one is read once.
 
-        Parameters
-        ----------
-        indices : int array of shape (n_indices,)
-            Row numbers, repeats allowed.
-
-        Raises
-        ------
-        InvalidParameterError
-            If a row number lies outside the dataset.
+        `indices`: int array of shape (n_indices,). Row numbers, repeats allowed.
+        Raises InvalidParameterError if a row number lies outside the dataset.
         """
         wanted = check_indices(indices, self.n_samples)
         rows, places = np.unique(wanted, return_inverse=True)
@@ -289,23 +268,12 @@ def dataset_from_arrays(
 
     It can be sent to other processes when the arrays lie in local folders.
 
-    Parameters
-    ----------
-    X : zarr.Array of shape (n_samples, n_features)
-        Inputs.
-    y : zarr.Array or ndarray of shape (n_samples,) or (n_samples, n_targets), optional
-        Targets.
-    sample_weight : zarr.Array or ndarray of shape (n_samples,), optional
-        Weights.
-    missing_chunks : {"error", "fill"}, default="error"
-        As in `open_dataset`.
-
-    Raises
-    ------
-    StorageError
-        If the arrays are not numbers of the expected shapes.
-    DataError
-        If they differ in their numbers of rows, or X has no column.
+    `X`: zarr.Array of shape (n_samples, n_features). Inputs.
+    `y`: zarr.Array or ndarray of shape (n_samples,) or (n_samples, n_targets). Targets.
+    `sample_weight`: zarr.Array or ndarray of shape (n_samples,). Weights.
+    `missing_chunks`: {"error", "fill"}. As in `open_dataset`.
+    Raises StorageError if the arrays are not numbers of the expected shapes; DataError if they differ in
+      their numbers of rows, or X has no column.
     """
     given = {"X": X, "y": y, "sample_weight": sample_weight}
     recipe = [_array_recipe(array) for array in given.values()]

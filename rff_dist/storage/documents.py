@@ -22,19 +22,9 @@ def sign_document(document: Mapping[str, Any], *, kind: str, version: int) -> by
 def parse_document(content: bytes, *, kind: str, version: int, where: str) -> dict[str, Any]:
     """Return the document that `sign_document` wrote.
 
-    Parameters
-    ----------
-    version : int
-        The newest version of the format that is understood.
-    where : str
-        What errors call the document.
-
-    Raises
-    ------
-    VersionError
-        If a newer release wrote it.
-    IntegrityError
-        If it is not as it was written.
+    `version`: the newest version of the format that is understood.
+    `where`: what errors call the document.
+    Raises VersionError if a newer release wrote it; IntegrityError if it is not as it was written.
     """
     try:
         document = load_json(content)

@@ -52,14 +52,8 @@ _ATTEMPTS = 8
 class _Names:
     """What a dataset's `zarr.json` says of generations; "" is the dataset in its place.
 
-    Attributes
-    ----------
-    current : str
-        Where the dataset is.
-    previous : str or None
-        Where the one before is; None where there is none.
-    n_samples : int or None
-        Rows of the dataset in its place, for those who still read it; None where that is unknown.
+    `previous`: where the one before is; None where there is none.
+    `n_samples`: rows of the dataset in its place, for those who still read it; None where that is unknown.
     """
 
     current: str
@@ -70,17 +64,9 @@ class _Names:
 def begin(location: Location, attributes: Mapping[str, Any]) -> tuple[Location, zarr.Group]:
     """Create the group of a dataset that is to appear at `location`; `check_output` has allowed it.
 
-    Returns
-    -------
-    staged : Location
-        Where it is written until `put_in_place`; `discard` removes it.
-
-    Raises
-    ------
-    OutputExistsError
-        If another writer began there at the same moment.
-    StorageError
-        If it cannot be written.
+    Returns `staged`: where it is written until `put_in_place`; `discard` removes it.
+    Raises OutputExistsError if another writer began there at the same moment; StorageError if it cannot be
+      written.
     """
     if location.is_remote and exists(location):
         staged = location.child(f"generation-{uuid.uuid4().hex}")
@@ -115,12 +101,8 @@ def begin(location: Location, attributes: Mapping[str, Any]) -> tuple[Location, 
 def put_in_place(staged: Location, location: Location, *, overwrite: bool) -> None:
     """Let a finished dataset appear at `location`; a reader finds the old one or this one.
 
-    Raises
-    ------
-    OutputExistsError
-        If something has appeared there meanwhile and `overwrite` is False.
-    StorageError
-        If the store does not answer; what was there before then stays.
+    Raises OutputExistsError if something has appeared there meanwhile and `overwrite` is False; StorageError
+      if the store does not answer; what was there before then stays.
     """
     if staged == location:
         return
@@ -147,10 +129,7 @@ def put_in_place(staged: Location, location: Location, *, overwrite: bool) -> No
 def resolve(location: Location) -> Location:
     """Return where the arrays of the dataset at `location` are.
 
-    Raises
-    ------
-    StorageError
-        If the store does not answer.
+    Raises StorageError if the store does not answer.
     """
     if not location.is_remote:
         return location

@@ -50,20 +50,10 @@ _ATTEMPTS = 5
 class _Claim:
     """Who holds a lease.
 
-    Attributes
-    ----------
-    token : str
-        Different for every claim.
-    holder : str
-        For people: a run's name, say.
-    host : str
-        For people.
-    machine : str
-        This boot of this machine and its space of process numbers (of a container); "" where unknown.
-    pid, started : int
-        The process, and when it started, in the kernel's ticks since boot.
-    taken, beat : float
-        When it was claimed and when its holder last gave a sign of life, in seconds since 1970.
+    `holder`: for people: a run's name, say.
+    `machine`: this boot of this machine and its space of process numbers (of a container); "" where unknown.
+    `pid`, `started`: the process, and when it started, in the kernel's ticks since boot.
+    `taken`, `beat`: when it was claimed and when its holder last gave a sign of life, in seconds since 1970.
     """
 
     token: str
@@ -116,13 +106,7 @@ class _Claim:
 
 @dataclass(slots=True)
 class Lease:
-    """The right to write to a location, as long as the `with hold(...)` lasts.
-
-    Attributes
-    ----------
-    location : Location
-        What it is for.
-    """
+    """The right to write to a location, as long as the `with hold(...)` lasts."""
 
     location: Location
     _store: Store
@@ -136,12 +120,7 @@ class Lease:
 
         That happens to a process that was stopped for longer than `EXPIRES_S`: on a laptop that slept, say.
 
-        Raises
-        ------
-        OutputBusyError
-            If the lease is lost.
-        StorageError
-            If the store does not answer.
+        Raises OutputBusyError if the lease is lost; StorageError if the store does not answer.
         """
         with self._lock:
             key = _key(self._number)
@@ -187,24 +166,11 @@ def hold(location: str | os.PathLike[str] | Location, *, holder: str) -> Iterato
 
     Where the context of the caller holds it already, that lease is given again.
 
-    Parameters
-    ----------
-    location : str, Path or Location
-        What is written: a model, a registered model, a dataset.
-    holder : str
-        Who writes it, for the message that others get.
-
-    Yields
-    ------
-    lease : Lease
-        Its `check` tells at the last moment whether it still holds.
-
-    Raises
-    ------
-    OutputBusyError
-        At once, with holder and age, if another run holds it.
-    StorageError
-        If the place of the lease cannot be written.
+    `location`: what is written: a model, a registered model, a dataset.
+    `holder`: who writes it, for the message that others get.
+    Yields `lease`: its `check` tells at the last moment whether it still holds.
+    Raises OutputBusyError, at once, with holder and age, if another run holds it; StorageError if the place
+      of the lease cannot be written.
     """
     place = location if isinstance(location, Location) else parse_location(location)
     mine = _held.get().get(place.url)

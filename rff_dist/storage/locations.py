@@ -57,12 +57,8 @@ _MEMORY: dict[str, MemoryStore] = {}
 class Location:
     """A folder in a store.
 
-    Attributes
-    ----------
-    scheme : str
-        One of `SCHEMES`.
-    path : str
-        An absolute local path, a name in memory, or bucket and prefix.
+    `scheme`: one of `SCHEMES`.
+    `path`: an absolute local path, a name in memory, or bucket and prefix.
     """
 
     scheme: str
@@ -92,10 +88,8 @@ class Location:
 def parse_location(url: str | os.PathLike[str]) -> Location:
     """Read a local path or a URL; nothing is opened.
 
-    Raises
-    ------
-    StorageError
-        If the scheme is not one of `SCHEMES`, or the URL is a chain (`::`) or carries credentials.
+    Raises StorageError if the scheme is not one of `SCHEMES`, or the URL is a chain (`::`) or carries
+      credentials.
     """
     text = os.fspath(url)
     if not text.strip():
@@ -134,12 +128,8 @@ def parse_location(url: str | os.PathLike[str]) -> Location:
 def open_store(location: Location, *, read_only: bool) -> Store:
     """Open the Zarr store at `location`; a store in memory is created when it is to be written.
 
-    Raises
-    ------
-    StorageError
-        If a store in memory is to be read and this process has none of that name.
-    MissingDependencyError
-        If the package for the scheme is not installed.
+    Raises StorageError if a store in memory is to be read and this process has none of that name;
+      MissingDependencyError if the package for the scheme is not installed.
     """
     if location.scheme == "file":
         return LocalStore(location.path, read_only=read_only)
@@ -210,10 +200,7 @@ def may_hold(location: Location) -> bool:
 def list_names(location: Location) -> list[str]:
     """Return the names of what is stored directly below `location`, sorted; nothing there is no name.
 
-    Raises
-    ------
-    StorageError
-        If the store cannot be listed.
+    Raises StorageError if the store cannot be listed.
     """
     if location.scheme == "memory":
         start = f"{location.path}/"
@@ -302,24 +289,13 @@ def check_output(
     Whether a local folder can be written is tried, by making and removing an empty folder: permissions do not
     tell of a file system that is full, read-only or unlike others.
 
-    Parameters
-    ----------
-    location : Location
-        Where the output is to be.
-    overwrite : bool
-        Whether what is there may be replaced. Only something of our own kind is: a folder that holds one of
-        the files in `marker`, or nothing.
-    inputs : sequence of Location
-        What is read while the output is written.
-    marker : tuple of str
-        Names of the files that tell that a folder may be replaced.
-
-    Raises
-    ------
-    OutputExistsError
-        If it exists and `overwrite` is False, or it is a registered model or a version of one.
-    StorageError
-        In the other cases.
+    `location`: where the output is to be.
+    `overwrite`: whether what is there may be replaced. Only something of our own kind is: a folder that holds
+      one of the files in `marker`, or nothing.
+    `inputs`: what is read while the output is written.
+    `marker`: names of the files that tell that a folder may be replaced.
+    Raises OutputExistsError if it exists and `overwrite` is False, or it is a registered model or a version
+      of one; StorageError: In the other cases.
     """
     for source in inputs:
         if _overlap(location, source):
@@ -443,10 +419,7 @@ def put_in_place(staged: Location, location: Location, *, overwrite: bool) -> No
     With `overwrite` the old folder is moved aside, the new one moved in and the old one removed. Whoever
     opens `location` between the two renames finds nothing there, and never a mixture.
 
-    Raises
-    ------
-    OutputExistsError
-        If something has appeared at `location` and `overwrite` is False.
+    Raises OutputExistsError if something has appeared at `location` and `overwrite` is False.
     """
     if staged == location:
         return

@@ -33,22 +33,12 @@ class Output:
     It holds names and numbers only, so it travels to workers; each opens the arrays where it writes. Writing
     a block twice stores the same bytes twice, so a retried task does no harm.
 
-    Attributes
-    ----------
-    location, staged : Location
-        Where the output will be, and where it is written until then.
-    arrays : tuple of str
-        Names of the arrays in the group, all of one shape unless they are fields.
-    n_samples : int
-        Rows of each array.
-    n_columns : int or None
-        Columns; None for an array of one axis.
-    chunk_rows : int
-        Rows of a chunk; blocks begin and end on multiples of it.
-    overwrite : bool
-        Whether `finish` may replace a dataset.
-    fields : structured dtype, or None
-        Of the values, where the arrays are its fields.
+    `location`, `staged`: where the output will be, and where it is written until then.
+    `arrays`: names of the arrays in the group, all of one shape unless they are fields.
+    `n_columns`: columns; None for an array of one axis.
+    `chunk_rows`: rows of a chunk; blocks begin and end on multiples of it.
+    `overwrite`: whether `finish` may replace a dataset.
+    `fields`: of the values, where the arrays are its fields.
     """
 
     location: Location
@@ -67,13 +57,9 @@ class Output:
     def write(self, block: Block, values: np.ndarray, /) -> None:
         """Write the rows of one block; those of several arrays are along the last axis, or fields.
 
-        Raises
-        ------
-        StorageError
-            If the block does not begin and end on chunks (two writers could then lose each other's rows), or
-            the bytes cannot be written.
-        DataError
-            If `values` has another shape than the block.
+        Raises StorageError if the block does not begin and end on chunks (two writers could then lose each
+          other's rows), or the bytes cannot be written; DataError if `values` has another shape than the
+          block.
         """
         whole = block.stop % self.chunk_rows == 0 or block.stop == self.n_samples
         if block.start % self.chunk_rows or not whole or not 0 <= block.start < block.stop <= self.n_samples:
@@ -111,12 +97,8 @@ class Output:
     def finish(self, attributes: Mapping[str, Any] | None = None) -> None:
         """Check that every chunk is there, write the manifest and move the output to its place.
 
-        Raises
-        ------
-        StorageError
-            If chunks were not written; the output stays unfinished, and can be completed or discarded.
-        OutputExistsError
-            If something has appeared at `url` and `overwrite` is False.
+        Raises StorageError if chunks were not written; the output stays unfinished, and can be completed or
+          discarded; OutputExistsError if something has appeared at `url` and `overwrite` is False.
         """
         n_chunks = -(-self.n_samples // self.chunk_rows)
         manifest: dict[str, Any] = {
@@ -169,37 +151,19 @@ def create_output(
 ) -> Output:
     """Begin an output of known size that workers fill block by block.
 
-    Parameters
-    ----------
-    url : str or Path
-        Where the output is to appear.
-    n_samples : int
-        Rows.
-    n_columns : int or None
-        Columns; None makes an array of one axis (labels).
-    dtype : dtype
-        Of the values; float or integer. The fields of a structured one make an array each, of one axis or
-        two, of text among others.
-    chunk_rows : int
-        Rows of a chunk: those of the dataset that is read, so that its blocks fit.
-    array : str or sequence of str, default="predictions"
-        Name of the array in the group; `open_dataset(url, x=array)` reads it back. Several names make
-        arrays of one shape, which a block's values hold along a last axis. Fields have their own names.
-    column_names : sequence of str, optional
-        Names of the columns, stored as the attribute `feature_names`.
-    inputs : sequence of str or Path, optional
-        What is read meanwhile; the output may not overlap it.
-    overwrite : bool, default=False
-        Whether a Zarr group that is there may be replaced, when the output is finished.
-
-    Raises
-    ------
-    OutputExistsError
-        If there is something at `url` and `overwrite` is False.
-    StorageError
-        If the place cannot be written or lies inside another dataset.
-    InvalidParameterError
-        If a size is below 1, the dtype is no number or the names do not fit.
+    `url`: where the output is to appear.
+    `n_columns`: columns; None makes an array of one axis (labels).
+    `dtype`: of the values; float or integer. The fields of a structured one make an array each, of one axis
+      or two, of text among others.
+    `chunk_rows`: rows of a chunk: those of the dataset that is read, so that its blocks fit.
+    `array`: name of the array in the group; `open_dataset(url, x=array)` reads it back. Several names make
+      arrays of one shape, which a block's values hold along a last axis. Fields have their own names.
+    `column_names`: names of the columns, stored as the attribute `feature_names`.
+    `inputs`: what is read meanwhile; the output may not overlap it.
+    `overwrite`: whether a Zarr group that is there may be replaced, when the output is finished.
+    Raises OutputExistsError if there is something at `url` and `overwrite` is False; StorageError if the
+      place cannot be written or lies inside another dataset; InvalidParameterError if a size is below 1, the
+      dtype is no number or the names do not fit.
     """
     kind: np.dtype[Any] = np.dtype(dtype)
     tail = () if n_columns is None else (n_columns,)

@@ -76,18 +76,8 @@ _GENERATION = re.compile(r"arrays-[0-9a-f]{32}\.zarr")
 class Record:
     """What was stored: metadata and named arrays of one kind of thing.
 
-    Attributes
-    ----------
-    kind : str
-        What it is, such as "ridge model".
-    metadata : dict
-        JSON values.
-    arrays : dict of str to ndarray
-        Arrays, each checked against its SHA-256.
-    format_version : int
-        Of the file format.
-    rff_dist_version : str
-        Release that wrote it.
+    `kind`: what it is, such as "ridge model".
+    `arrays`: arrays, each checked against its SHA-256.
     """
 
     kind: str
@@ -107,27 +97,14 @@ def write_record(
 ) -> None:
     """Write a record; a reader meanwhile sees the one before, or none.
 
-    Parameters
-    ----------
-    url : str or Path
-        A local path, `memory://name` or a URL of an object store.
-    kind : str
-        What it is; `read_record` compares it.
-    metadata : mapping
-        JSON values: no NaN, no arrays, keys are strings.
-    arrays : mapping of str to ndarray
-        Integers, floats and booleans, of any shape. Strings belong in the metadata.
-    overwrite : bool, default=False
-        Whether a record that is there may be replaced.
-
-    Raises
-    ------
-    OutputExistsError
-        If there is something at `url` and `overwrite` is False.
-    InvalidParameterError
-        If the metadata are not JSON, or an array is not numbers.
-    StorageError
-        If it cannot be written; what was there before stays.
+    `url`: a local path, `memory://name` or a URL of an object store.
+    `kind`: what it is; `read_record` compares it.
+    `metadata`: JSON values: no NaN, no arrays, keys are strings.
+    `arrays`: integers, floats and booleans, of any shape. Strings belong in the metadata.
+    `overwrite`: whether a record that is there may be replaced.
+    Raises OutputExistsError if there is something at `url` and `overwrite` is False; InvalidParameterError if
+      the metadata are not JSON, or an array is not numbers; StorageError if it cannot be written; what was
+      there before stays.
     """
     values = {name: _checked_array(name, array) for name, array in arrays.items()}
     body = _checked_metadata(metadata)
@@ -172,23 +149,10 @@ def write_record(
 def read_record(url: str | os.PathLike[str], *, kind: str | None = None) -> Record:
     """Read a record and check every byte of it.
 
-    Parameters
-    ----------
-    url : str or Path
-        Where it is. Of a registered model, `models/NAME`, the current version is read.
-    kind : str, optional
-        What it must be.
-
-    Raises
-    ------
-    UnsafeModelError
-        If there is a pickle, or arrays are encoded in a way that could run code.
-    VersionError
-        If a newer release wrote it.
-    IntegrityError
-        If bytes are not those that were written; names the array.
-    StorageError
-        If there is no record, or one of another kind.
+    `url`: where it is. Of a registered model, `models/NAME`, the current version is read.
+    Raises UnsafeModelError if there is a pickle, or arrays are encoded in a way that could run code;
+      VersionError if a newer release wrote it; IntegrityError if bytes are not those that were written; names
+      the array; StorageError if there is no record, or one of another kind.
     """
     location = parse_location(url)
     while True:
@@ -218,10 +182,7 @@ def find_record(location: Location) -> Location:
 def peek_record(url: str | os.PathLike[str]) -> Record:
     """Read a record's kind and metadata, and none of its arrays.
 
-    Raises
-    ------
-    StorageError
-        As `read_record`.
+    Raises StorageError as `read_record`.
     """
     location = find_record(parse_location(url))
     document = _parse_document(_read_document(open_store(location, read_only=True), location), location)

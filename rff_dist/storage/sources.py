@@ -21,12 +21,8 @@ type RowBatch = np.ndarray | tuple[np.ndarray | None, ...]
 def read_source(X: Any, y: Any, sample_weight: Any, groups: Any) -> tuple[Iterator[RowBatch], int | None]:
     """Return batches (X, y, sample_weight, groups), None for what there is not, and the rows in all if known.
 
-    Raises
-    ------
-    DataError
-        If shapes or dtypes do not belong together.
-    InvalidParameterError
-        If y is given beside an iterator.
+    Raises DataError if shapes or dtypes do not belong together; InvalidParameterError if y is given beside an
+      iterator.
     """
     if isinstance(X, Iterator):
         if y is not None or sample_weight is not None or groups is not None:

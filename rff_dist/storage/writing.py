@@ -114,15 +114,9 @@ def choose_chunk_rows(row_bytes: int, n_samples: int | None = None) -> int:
     A chunk is also the smallest piece of work, so small datasets are cut finer: about 32 chunks, but not
     below 1024 rows (unless a row is so wide that 16 MiB hold fewer).
 
-    Parameters
-    ----------
-    row_bytes : int
-        Bytes of a row of X.
-    n_samples : int, optional
-        Rows in all; None when that is unknown.
+    `row_bytes`: bytes of a row of X.
+    `n_samples`: rows in all; None when that is unknown.
 
-    Examples
-    --------
     >>> choose_chunk_rows(8 * 4, 10**9), choose_chunk_rows(2 * 4, 136_640), choose_chunk_rows(10**6 * 8)
     (65536, 4096, 2)
     """
