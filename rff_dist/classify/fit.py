@@ -28,7 +28,7 @@ from rff_dist.engines.protocol import Engine
 from rff_dist.errors import DataError, InvalidParameterError, SolveError
 from rff_dist.features.feature_map import FeatureMap
 from rff_dist.numerics.machine import available_cores
-from rff_dist.numerics.minimize import Minimum, minimize_loss
+from rff_dist.numerics.minimize import Minimum, PenalizedLoss, minimize_loss
 from rff_dist.numerics.runs import expand
 from rff_dist.numerics.solution import RidgeSolution
 from rff_dist.numerics.threads import tile_pool, using_threads
@@ -140,18 +140,9 @@ def fit_loss(
         return float(sums.loss.value()), gradient, sums.intercept_gradient.value()
 
     coefficients, intercept = _start(model, loss, curvature)
-    return minimize_loss(
-        evaluate,
-        equations,
-        coefficients,
-        intercept,
-        penalty=loss.penalty_factor * alpha,
-        curvature=curvature,
-        sum_of_weights=statistics.sum_of_weights,
-        reference=statistics.sum_of_weights * _loss_of_no_scores(loss, model.n_targets),
-        tol=tol,
-        max_iter=max_iter,
-    )
+    reference = statistics.sum_of_weights * _loss_of_no_scores(loss, model.n_targets)
+    problem = PenalizedLoss(evaluate, equations, loss.penalty_factor * alpha, curvature, reference)
+    return minimize_loss(problem, coefficients, intercept, tol=tol, max_iter=max_iter)
 
 
 def _start(model: RidgeModel, loss: Loss, curvature: float) -> tuple[FloatArray, FloatArray]:

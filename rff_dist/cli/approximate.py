@@ -82,7 +82,7 @@ def approximate(
     from rff_dist.data import memory, samples
     from rff_dist.engines.serial import SerialEngine
     from rff_dist.features import for_dataset
-    from rff_dist.features.approximation import error_curve
+    from rff_dist.features.approximation import Sampling, error_curve
     from rff_dist.features.bounds import better_map
     from rff_dist.features.draw import check_n_components
     from rff_dist.kernels.base import check_design, default_design
@@ -103,31 +103,15 @@ def approximate(
     moments = inspection.inspect(sample, engine=SerialEngine(1))
     standardizer = None if no_standardize else inspection.standardizer_from(moments)
     ranges = inspection.input_range(moments, standardizer)
-    feature_map = for_dataset.draw(
-        sample,
-        chosen,
-        length_scale=features.scale,
-        n_components=dimension,
-        design=arranged,
-        map=features.map,
-        seed=seed,
-        standardizer=standardizer,
-        ranges=ranges,
-    )
+    seen = for_dataset.Inputs(sample, standardizer, seed, ranges)
+    recipe = for_dataset.Recipe(dimension, features.scale, arranged, features.map)
+    feature_map = for_dataset.draw(seen, chosen, recipe)
     spec = feature_map.spec
     assert spec is not None  # it was drawn just now
-    curve = error_curve(
-        spec.kernel,
-        feature_map,
-        rows,
-        n_components=_curve_components(feature_map),
-        n_samples=n_samples,
-        n_repeats=n_repeats,
-        confidence=confidence,
-        random_state=seed,
-    )
+    sampling = Sampling(n_samples, n_repeats, confidence, seed)
+    curve = error_curve(spec.kernel, feature_map, rows, _curve_components(feature_map), sampling)
     compared = samples.sample_inputs(sample, seed)  # the rows that --map auto looks at
-    variances = better_map(spec.kernel, compared if standardizer is None else standardizer(compared))
+    variances = better_map(spec.kernel, seen.prepare(compared))
     theory = Theory(
         spec.kernel,
         spec.map,

@@ -60,6 +60,7 @@ def generate(
     from rff_dist.ingest import generate as generate_module
     from rff_dist.kernels.base import with_length_scale
     from rff_dist.numerics.threads import using_threads
+    from rff_dist.storage.writing import Writing
 
     n_samples, n_columns = read_count(rows, "--rows"), read_count(n_features, "--features")
     chunk = None if chunk_rows is None else read_count(chunk_rows, "--chunk-rows")
@@ -75,14 +76,8 @@ def generate(
         dataset = generate_module.generate_dataset(
             output,
             function,
-            n_samples=n_samples,
-            n_features=n_columns,
-            noise=noise,
-            seed=seed,
-            first_row=first_row,
-            chunk_rows=chunk,
-            overwrite=overwrite,
-            observer=counter,
+            generate_module.RandomRows(n_samples, n_columns, noise, seed, first_row),
+            Writing(chunk, overwrite, counter),
         )
     seconds = time.perf_counter() - start
     document = {

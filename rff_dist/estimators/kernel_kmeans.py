@@ -217,14 +217,9 @@ class KernelKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMix
         moments = inspection.inspect(dataset, engine=engine)
         self._standardizer = inspection.standardizer_for(dataset, moments, self.standardize, engine=engine)
         kernel.check_columns(dataset.n_features)
-        self.kernel_ = for_dataset.resolve_kernel(
-            dataset,
-            kernel,
-            length_scale=length_scale,
-            standardizer=self._standardizer,
-            ranges=inspection.input_range(moments, self._standardizer),
-            seed=seed,
-        )
+        ranges = inspection.input_range(moments, self._standardizer)
+        seen = for_dataset.Inputs(dataset, self._standardizer, seed, ranges)
+        self.kernel_ = for_dataset.resolve_kernel(seen, kernel, length_scale)
         inputs, weights = _read(dataset, self._standardizer)
         order = np.lexsort(inputs.T[::-1])
         self._rows = inputs[order]

@@ -115,18 +115,12 @@ class RFFSampler(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
         kernel, length_scale = choose_kernel(self.kernel, self.length_scale)
         check_n_components(self.n_components, "phases")
         dataset = as_dataset(self, X, reset=True, supervised=False)
-        self.feature_map_ = for_dataset.draw(
-            dataset,
-            kernel,
-            length_scale=length_scale,
-            n_components=self.n_components,
-            design=self.design,
-            map=map_for(self.n_components),
-            seed=seed_from_random_state(self.random_state),
-            standardizer=None,
-            ranges=None if kernel.is_bound else _input_range(dataset),
-            features=self.features,
+        ranges = None if kernel.is_bound else _input_range(dataset)
+        recipe = for_dataset.Recipe(
+            self.n_components, length_scale, self.design, map_for(self.n_components), self.features
         )
+        seed = seed_from_random_state(self.random_state)
+        self.feature_map_ = for_dataset.draw(for_dataset.Inputs(dataset, None, seed, ranges), kernel, recipe)
         self.length_scale_ = pipeline.length_scale_of(self.feature_map_)
         self._n_features_out = self.feature_map_.n_components
         return self

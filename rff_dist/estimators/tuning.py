@@ -19,7 +19,7 @@ from rff_dist.estimators.inputs import as_dataset, map_for, suitable_engine
 from rff_dist.estimators.ridge import RFFRidge
 from rff_dist.features import for_dataset
 from rff_dist.features.draw import seed_from_random_state
-from rff_dist.features.evidence import TunedKernel
+from rff_dist.features.evidence import EvidenceSearch, TunedKernel
 from rff_dist.features.nystrom import Nystrom
 from rff_dist.frequencies.designs import Design
 from rff_dist.kernels.base import Kernel, default_design
@@ -126,16 +126,11 @@ def tune_length_scales(
     if standardize:
         prepared = pipeline.prepare(dataset, standardize=standardize, engine=SerialEngine())
         standardizer = prepared.standardizer
+    seed, repeated = seed_from_random_state(random_state), sample_weight_kind == "frequency"
     return for_dataset.tune(
-        dataset,
+        for_dataset.Inputs(dataset, standardizer, seed, frequency_weights=repeated),
         found,
-        standardizer=standardizer,
-        seed=seed_from_random_state(random_state),
-        per_feature=per_feature,
-        n_samples=n_samples,
-        n_components=n_components,
-        n_starts=n_starts,
-        frequency_weights=sample_weight_kind == "frequency",
+        EvidenceSearch(bool(per_feature), n_samples, n_components, n_starts),
     )
 
 

@@ -77,6 +77,36 @@ class ApproximationError:
         return 2 * max(1, math.ceil(self.n_components * (found.value / wanted) ** 2 / 2))
 
 
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """The samples of rows that an error is measured on.
+
+    `n_samples`, `n_repeats`: rows of a sample, and disjoint samples: at least 2 of each.
+    `confidence`: of the intervals, between 0 and 1.
+    `seed`: of the choice of rows.
+    Raises InvalidParameterError if one is out of range.
+    """
+
+    n_samples: int = 500
+    n_repeats: int = 8
+    confidence: float = 0.95
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        n_samples, n_repeats = (
+            check_count(self.n_samples, "n_samples"),
+            check_count(self.n_repeats, "n_repeats"),
+        )
+        if n_samples < 2 or n_repeats < 2:
+            raise InvalidParameterError(
+                f"`n_samples` is {n_samples} and `n_repeats` is {n_repeats}; expected at least 2 of each"
+            )
+        if not 0 < check_positive(self.confidence, "confidence") < 1:
+            raise InvalidParameterError(
+                f"`confidence` is {self.confidence!r}; expected a number between 0 and 1"
+            )
+
+
 def approximation_error(
     kernel: str | Kernel,
     feature_map: FeatureMap,
@@ -128,16 +158,8 @@ def approximation_error(
     >>> error.mean.value < 0.02, error.max.value < 0.15, error.relative_operator_norm.value < 0.05
     (True, True, True)
     """
-    (error,) = error_curve(
-        kernel,
-        feature_map,
-        X,
-        n_components=[feature_map.n_components],
-        n_samples=n_samples,
-        n_repeats=n_repeats,
-        confidence=confidence,
-        random_state=random_state,
-    )
+    sampling = Sampling(n_samples, n_repeats, confidence, seed_from_random_state(random_state))
+    (error,) = error_curve(kernel, feature_map, X, [feature_map.n_components], sampling)
     return error
 
 
@@ -145,12 +167,8 @@ def error_curve(
     kernel: str | Kernel,
     feature_map: FeatureMap,
     X: ArrayLike | Dataset,
-    *,
     n_components: Sequence[int],
-    n_samples: int = 500,
-    n_repeats: int = 8,
-    confidence: float = 0.95,
-    random_state: int | np.random.Generator | np.random.RandomState | None = 0,
+    sampling: Sampling = Sampling(),
 ) -> list[ApproximationError]:
     """Measure the error with fewer components too, on the same samples; see `approximation_error`.
 
@@ -165,18 +183,12 @@ def error_curve(
     found = find_kernel(kernel)
     found.check_columns(feature_map.n_features)
     widths = _check_widths(feature_map, n_components)
-    n_samples, n_repeats = check_count(n_samples, "n_samples"), check_count(n_repeats, "n_repeats")
-    if n_samples < 2 or n_repeats < 2:
-        raise InvalidParameterError(
-            f"`n_samples` is {n_samples} and `n_repeats` is {n_repeats}; expected at least 2 of each"
-        )
-    if not 0 < check_positive(confidence, "confidence") < 1:
-        raise InvalidParameterError(f"`confidence` is {confidence!r}; expected a number between 0 and 1")
-    samples = _samples(X, n_samples, n_repeats, seed_from_random_state(random_state))
+    n_repeats = sampling.n_repeats
+    samples = _samples(X, sampling)
     # axes: sample, number of components, measure
     measured = np.array([_measure(found, feature_map, rows, widths) for rows in samples])
     centre = measured.mean(axis=0)
-    spread = special.stdtrit(n_repeats - 1, (1 + confidence) / 2) / math.sqrt(n_repeats)
+    spread = special.stdtrit(n_repeats - 1, (1 + sampling.confidence) / 2) / math.sqrt(n_repeats)
     half_width = spread * measured.std(axis=0, ddof=1)
     errors = []
     for D, values, half in zip(widths, centre, half_width, strict=True):
@@ -194,7 +206,7 @@ def error_curve(
                 n_components=D,
                 n_samples=len(samples[0]),
                 n_repeats=n_repeats,
-                confidence=float(confidence),
+                confidence=float(sampling.confidence),
             )
         )
     return errors
@@ -220,8 +232,9 @@ def _nested(feature_map: FeatureMap) -> bool:
     return isinstance(feature_map, FourierFeatureMap | ComplexFeatureMap)
 
 
-def _samples(X: ArrayLike | Dataset, n_samples: int, n_repeats: int, seed: int) -> NDArray[Any]:
+def _samples(X: ArrayLike | Dataset, sampling: Sampling) -> NDArray[Any]:
     """Return disjoint samples of rows, of shape (n_repeats, n_samples, n_features)."""
+    n_samples, n_repeats, seed = sampling.n_samples, sampling.n_repeats, sampling.seed
     dataset = X if isinstance(X, Dataset) else ArrayDataset(np.asarray(X))
     rows = sample_inputs(dataset, seed, n_rows=n_samples * n_repeats)
     size = min(n_samples, len(rows) // n_repeats)

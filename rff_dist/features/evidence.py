@@ -28,6 +28,8 @@ from rff_dist.typing import FloatArray
 
 logger = logging.getLogger(__name__)
 
+TUNING_ROWS = 4000  # rows of the seeded sample whose evidence gives the length scales
+
 
 DISTANCE_ROWS = 1000  # rows whose distances give the median heuristic
 LENGTH_SCALE_RANGE = 1e3  # on either side of the median heuristic
@@ -189,17 +191,41 @@ class Objective:
         return float(-0.5 * (found.fun + constants)), alpha, misfit(alpha) / n
 
 
+@dataclass(frozen=True, slots=True)
+class EvidenceSearch:
+    """How length scales are looked for.
+
+    `per_feature`: whether each input column has a length scale of its own: those of columns that do not
+      matter become large.
+    `n_samples`: rows of a dataset that are looked at, at most.
+    `n_components`: features of the searches, even.
+    `n_starts`: the first starts at the median distance between rows, the second at √n_features times that,
+      the others at random multiples of the first.
+    `n_threads`: searches that run at a time; one per CPU by default.
+    Raises InvalidParameterError if a number is out of range.
+    """
+
+    per_feature: bool = True
+    n_samples: int = TUNING_ROWS
+    n_components: int = 256
+    n_starts: int = 4
+    n_threads: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("n_samples", "n_components", "n_starts"):
+            object.__setattr__(self, name, check_count(getattr(self, name), name))
+        if self.n_components % 2:
+            raise InvalidParameterError(f"`n_components` is {self.n_components}; expected an even number")
+
+
 def maximize_evidence(
     kernel: Kernel,
     X: FloatArray,
     y: FloatArray,
     sample_weight: FloatArray | None = None,
     *,
-    per_feature: bool = True,
-    n_components: int = 256,
-    n_starts: int = 4,
+    search: EvidenceSearch = EvidenceSearch(),
     seed: int = 0,
-    n_threads: int | None = None,
     frequency_weights: bool = False,
 ) -> TunedKernel:
     """Choose a kernel's length scales by the evidence of rows in memory.
@@ -216,24 +242,16 @@ def maximize_evidence(
     `sample_weight`: float64 array of shape (n_samples,). Above 0: how often a row counts in the likelihood.
       Unless they repeat rows they are scaled to add up to Kish's effective number of rows, (Σw)²/Σw², so that
       a factor on all of them changes nothing.
-    `per_feature`: whether each input column has a length scale of its own: those of columns that do not
-      matter become large.
-    `n_components`: features of the searches, even.
-    `n_starts`: the first starts at the median distance between rows, the second at √n_features times that,
-      the others at random multiples of the first.
-    `n_threads`: searches that run at a time; one per CPU by default.
-    Raises InvalidParameterError if the kernel has no length scale, or several, or a number is out of range;
-      DataError if all targets are constant, all rows of X are equal, or weights that repeat rows are not
-      whole.
+    `frequency_weights`: whether weights are whole numbers that repeat rows.
+    Raises InvalidParameterError if the kernel has no length scale, or several; DataError if all targets are
+      constant, all rows of X are equal, or weights that repeat rows are not whole.
     Source: Kish (1965), Survey Sampling; Rasmussen & Williams (2006), Sec. 5.4.1; Lázaro-Gredilla et al.
       (2010), Sparse spectrum Gaussian process regression, JMLR 11, with frequencies that stay as they were
       drawn.
     """
     found = check_tunable(kernel)
-    n_components, n_starts = check_count(n_components, "n_components"), check_count(n_starts, "n_starts")
-    if n_components % 2:
-        raise InvalidParameterError(f"`n_components` is {n_components}; expected an even number")
-    threads = min(check_n_threads(n_threads), n_starts)
+    n_starts, per_feature = search.n_starts, search.per_feature
+    threads = min(check_n_threads(search.n_threads), n_starts)
     n_samples, n_features = X.shape
     weights = sample_weight
     if weights is not None and frequency_weights:
@@ -276,10 +294,10 @@ def maximize_evidence(
 
     starts = _starts(n_starts, n_features if per_feature else 1, n_features, seed) + np.log(median)
     with limit_blas(1), ThreadPoolExecutor(threads) as pool:
-        objectives = [objective(i, n_components) for i in range(n_starts)]
-        searches = list(pool.map(lambda i: _search(objectives[i], starts[i], median), range(n_starts)))
-        referee = objective(n_starts, COMPARED_COMPONENTS * n_components)
-        ends = [np.broadcast_to(np.exp(search.x[:-1]), n_features) for search in searches]
+        objectives = [objective(i, search.n_components) for i in range(n_starts)]
+        found_by = list(pool.map(lambda i: _search(objectives[i], starts[i], median), range(n_starts)))
+        referee = objective(n_starts, COMPARED_COMPONENTS * search.n_components)
+        ends = [np.broadcast_to(np.exp(one.x[:-1]), n_features) for one in found_by]
         evidences = [referee.log_evidence(end) for end in ends]
     best = max(range(n_starts), key=lambda i: evidences[i][0])
     _, alpha, noise = evidences[best]
@@ -295,11 +313,11 @@ def maximize_evidence(
         noise_variance=tuple(all_noise.tolist()),
         log_evidence=log_evidences[best],
         start_log_evidences=tuple(log_evidences),
-        converged=bool(searches[best].success),
-        n_evaluations=sum(search.nfev for search in searches),
+        converged=bool(found_by[best].success),
+        n_evaluations=sum(one.nfev for one in found_by),
         n_samples=n_samples,
     )
-    _report(tuned, searches[best])
+    _report(tuned, found_by[best])
     return tuned
 
 

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from rff_dist.checks import check_count
 from rff_dist.data.blocks import Dataset
 from rff_dist.data.folds import HeldInFolds
 from rff_dist.data.samples import sample_folds, sample_inputs, sample_rows
 from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.features.bounds import better_map
 from rff_dist.features.draw import check_n_components, draw_feature_map
-from rff_dist.features.evidence import TunedKernel, check_tunable, maximize_evidence
+from rff_dist.features.evidence import (
+    TUNING_ROWS,
+    EvidenceSearch,
+    TunedKernel,
+    check_tunable,
+    maximize_evidence,
+)
 from rff_dist.features.feature_map import FeatureMap, Standardizer
 from rff_dist.features.median_heuristic import MedianDistances
 from rff_dist.features.nystrom import Nystrom, draw_nystrom
@@ -21,11 +29,73 @@ from rff_dist.frequencies.designs import Design
 from rff_dist.kernels.base import Kernel, LengthScale, Stationary, with_length_scale
 from rff_dist.typing import FloatArray
 
+__all__ = [
+    "FEATURES",
+    "TUNING_ROWS",
+    "Inputs",
+    "Recipe",
+    "check_width",
+    "choose_map",
+    "draw",
+    "find_features",
+    "resolve_kernel",
+    "tune",
+]
+
 logger = logging.getLogger(__name__)
 
 
-TUNING_ROWS = 4000  # rows of the seeded sample whose evidence gives the length scales
 FEATURES = ("fourier", "nystrom")
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """The rows of a dataset as features see them.
+
+    `standardizer`: applied to the rows first.
+    `seed`: of all samples of rows, and of the features.
+    `ranges`: float64 arrays of shape (n_features,), from `input_range`: they fill in what a kernel wants to
+      know of the inputs.
+    `frequency_weights`: whether weights repeat rows.
+    """
+
+    dataset: Dataset
+    standardizer: Standardizer | None = None
+    seed: int = 0
+    ranges: tuple[FloatArray, FloatArray] | None = None
+    frequency_weights: bool = False
+
+    @property
+    def medians(self) -> MedianDistances:
+        """Length scales by the median heuristic."""
+        return MedianDistances(self.dataset, standardizer=self.standardizer, seed=self.seed)
+
+    def prepare(self, X: NDArray[Any]) -> NDArray[Any]:
+        """Return rows standardised; those that overflow are refused by a pass, which knows their numbers."""
+        with np.errstate(over="ignore"):
+            return X if self.standardizer is None else self.standardizer(X)
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """What is drawn for a dataset, beside the kernel.
+
+    `length_scale`: "auto" and None give each part of the kernel that has no length scale the median distance
+      between rows, in its own columns and metric; "median" replaces the length scale of a kernel that has
+      one. Numbers replace a kernel's length scale; of a sum or product they are that of the parts without
+      one. "evidence" is `tune`, which replaces the length scale.
+    `map`: {"auto", "pairs", "phases", "complex"}. "auto" is `choose_map`; the map's spec says what it chose.
+    `features`: "fourier", "nystrom" or Nystrom. Random Fourier features, to which `design` and `map` belong;
+      or Nyström features, whose centres are chosen among the distinct rows of a seeded sample.
+    `tuned_on`: folds on whose held-in rows "evidence" tunes; all rows by default.
+    """
+
+    n_components: int
+    length_scale: str | LengthScale | None = None
+    design: str | Design = "orthogonal"
+    map: str = "pairs"
+    features: str | Nystrom = "fourier"
+    tuned_on: HeldInFolds | None = None
 
 
 def find_features(features: str | Nystrom) -> Nystrom | None:
@@ -51,70 +121,52 @@ def check_width(n_components: object, map: str, features: str | Nystrom) -> int:
 
 
 def tune(
-    dataset: Dataset,
+    inputs: Inputs,
     kernel: Kernel,
+    search: EvidenceSearch = EvidenceSearch(),
     *,
-    standardizer: Standardizer | None,
-    seed: int,
-    per_feature: bool = True,
-    n_samples: int = TUNING_ROWS,
-    n_components: int = 256,
-    n_starts: int = 4,
     folds: HeldInFolds | None = None,
-    frequency_weights: bool = False,
 ) -> TunedKernel:
     """Choose a kernel's length scales by the evidence of a seeded sample of rows, in this process.
 
     Takes seconds to a minute; O(n_samples · n_components²) for each of some hundred evaluations.
 
-    `dataset`: with targets; rows without weight do not count.
+    `inputs`: with targets; rows without weight do not count.
     `kernel`: its own length scale is replaced.
-    `seed`: of the sample, the frequencies and the starts.
-    `per_feature`: whether each input column has a length scale of its own.
-    `n_components`, `n_starts`, `frequency_weights`: see `rff_dist.features.evidence.maximize_evidence`.
     `folds`: only rows that these folds never validate on are sampled.
-    Raises InvalidParameterError if the kernel has no length scale, or several, or a number is out of range;
-      DataError if the dataset has no targets, a sampled value is not finite, or the sample says nothing of a
-      length scale.
+    Raises InvalidParameterError if the kernel has no length scale, or several; DataError if the dataset has
+      no targets, a sampled value is not finite, or the sample says nothing of a length scale.
     """
-    found, n_rows = check_tunable(kernel), check_count(n_samples, "n_samples")
+    found, dataset = check_tunable(kernel), inputs.dataset
     if dataset.n_targets < 1:
         raise DataError("the data have no y: the evidence of length scales needs targets")
     if folds is None:
-        X, y, weights = sample_rows(dataset, seed, n_rows=n_rows)
+        X, y, weights = sample_rows(dataset, inputs.seed, n_rows=search.n_samples)
     else:
-        X, y, weights = sample_folds(dataset, folds, n_rows=2 * n_rows).held_in(n_rows)
+        X, y, weights = sample_folds(dataset, folds, n_rows=2 * search.n_samples).held_in(search.n_samples)
     assert y is not None  # there are targets
-    with np.errstate(over="ignore"):
-        inputs = np.asarray(X, np.float64) if standardizer is None else standardizer(X)
     return maximize_evidence(
         found,
-        inputs,
+        np.asarray(inputs.prepare(X), np.float64),
         y,
         weights,
-        per_feature=per_feature,
-        n_components=n_components,
-        n_starts=n_starts,
-        seed=seed,
-        frequency_weights=frequency_weights,
+        search=search,
+        seed=inputs.seed,
+        frequency_weights=inputs.frequency_weights,
     )
 
 
-def choose_map(
-    dataset: Dataset, kernel: Kernel, n_components: int, *, standardizer: Standardizer | None, seed: int
-) -> str:
-    """Return "pairs" or "phases": the real map with the lower closed-form variance on a seeded sample.
+def choose_map(inputs: Inputs, kernel: Kernel, n_components: int) -> str:
+    """Return "pairs" or "phases": the real map with the lower closed-form variance on up to 1,000 rows.
 
-    `n_components`: an odd number leaves only phases.
-    `seed`: of the sample of up to 1,000 rows.
-    See also `rff_dist.features.bounds.better_map`: the comparison itself.
+    An odd `n_components` leaves only phases. The kernel has its length scale. See `better_map`.
     """
     if n_components % 2:
         return "phases"
-    sample = sample_inputs(dataset, seed)
+    sample = sample_inputs(inputs.dataset, inputs.seed)
     if len(sample) < 2:
         return "pairs"
-    variances = better_map(kernel, sample if standardizer is None else standardizer(sample))
+    variances = better_map(kernel, inputs.prepare(sample))
     logger.info(
         "map=%r: mean variance times D is %.4g for pairs and %.4g for phases",
         variances.better,
@@ -125,102 +177,56 @@ def choose_map(
 
 
 def resolve_kernel(
-    dataset: Dataset,
+    inputs: Inputs,
     kernel: Kernel,
-    *,
     length_scale: str | LengthScale | None,
-    standardizer: Standardizer | None,
-    ranges: tuple[FloatArray, FloatArray] | None,
-    seed: int,
     tuned_on: HeldInFolds | None = None,
-    frequency_weights: bool = False,
 ) -> Kernel:
-    """Return a kernel with all that depends on the data filled in; parameters as for `draw`.
+    """Return a kernel with all that depends on the data filled in; see `Recipe` for the length scale.
 
     Raises InvalidParameterError if the length scale is neither a name nor numbers above 0, or the kernel
       takes none.
     """
-    kernel.check_columns(dataset.n_features)
+    kernel.check_columns(inputs.dataset.n_features)
     if length_scale == "median" and isinstance(kernel, Stationary):
         kernel = kernel.with_length_scale(None)
     if length_scale is None or (isinstance(length_scale, str) and length_scale in ("auto", "median")):
-        medians = MedianDistances(dataset, standardizer=standardizer, seed=seed)
-        kernel = kernel.with_default_length_scales(medians)
+        kernel = kernel.with_default_length_scales(inputs.medians)
     elif not isinstance(length_scale, str):
         kernel = with_length_scale(kernel, length_scale)
     elif length_scale == "evidence":
-        kernel = tune(
-            dataset,
-            kernel,
-            standardizer=standardizer,
-            seed=seed,
-            folds=tuned_on,
-            frequency_weights=frequency_weights,
-        ).kernel
+        kernel = tune(inputs, kernel, folds=tuned_on).kernel
     else:
         raise InvalidParameterError(
             f"`length_scale` is {length_scale!r}; expected 'auto', 'median', 'evidence' or numbers above 0"
         )
-    return kernel if ranges is None else kernel.bind(*ranges)
+    return kernel if inputs.ranges is None else kernel.bind(*inputs.ranges)
 
 
-def draw(
-    dataset: Dataset,
-    kernel: Kernel,
-    *,
-    length_scale: str | LengthScale | None,
-    n_components: int,
-    design: str | Design,
-    map: str,
-    seed: int,
-    standardizer: Standardizer | None,
-    ranges: tuple[FloatArray, FloatArray] | None = None,
-    features: str | Nystrom = "fourier",
-    tuned_on: HeldInFolds | None = None,
-    frequency_weights: bool = False,
-) -> FeatureMap:
+def draw(inputs: Inputs, kernel: Kernel, recipe: Recipe) -> FeatureMap:
     """Draw the feature map of a kernel for a dataset.
 
-    `length_scale`: "auto", "median", "evidence", number(s) or None. "auto" and None give each part of the
-      kernel that has no length scale the median distance between rows, in its own columns and metric;
-      "median" replaces the length scale of a kernel that has one. Numbers replace a kernel's length scale; of
-      a sum or product they are that of the parts without one. "evidence" is `tune`, which replaces the length
-      scale.
-    `map`: {"auto", "pairs", "phases", "complex"}. "auto" is `choose_map`; the map's spec says what it chose.
-    `ranges`: pair of float64 arrays of shape (n_features,). From `input_range`: they fill in what a kernel
-      wants to know of the inputs.
-    `features`: "fourier", "nystrom" or Nystrom. Random Fourier features, to which `design` and `map` belong;
-      or Nyström features, whose centres are chosen among the distinct rows of a seeded sample.
-    `tuned_on`: folds on whose held-in rows "evidence" tunes; all rows by default.
-    `frequency_weights`: for "evidence": whether weights repeat rows.
     Raises InvalidParameterError if a parameter is out of range.
     """
-    nystrom = find_features(features)
-    kernel = resolve_kernel(
-        dataset,
-        kernel,
-        length_scale=length_scale,
-        standardizer=standardizer,
-        ranges=ranges,
-        seed=seed,
-        tuned_on=tuned_on,
-        frequency_weights=frequency_weights,
-    )
+    nystrom, dataset, seed = find_features(recipe.features), inputs.dataset, inputs.seed
+    kernel = resolve_kernel(inputs, kernel, recipe.length_scale, recipe.tuned_on)
     if nystrom is not None:
-        sample = sample_inputs(dataset, seed, n_rows=nystrom.rows_to_sample(n_components))
-        with np.errstate(over="ignore"):  # passes refuse such rows by their number
-            prepared = np.asarray(sample if standardizer is None else standardizer(sample), np.float32)
+        sample = sample_inputs(dataset, seed, n_rows=nystrom.rows_to_sample(recipe.n_components))
         return draw_nystrom(
-            kernel, prepared, n_components=n_components, nystrom=nystrom, seed=seed, standardizer=standardizer
+            kernel,
+            np.asarray(inputs.prepare(sample), np.float32),
+            n_components=recipe.n_components,
+            nystrom=nystrom,
+            seed=seed,
+            standardizer=inputs.standardizer,
         )
-    if map == "auto":
-        map = choose_map(dataset, kernel, n_components, standardizer=standardizer, seed=seed)
+    chosen = choose_map(inputs, kernel, recipe.n_components) if recipe.map == "auto" else recipe.map
     return draw_feature_map(
         kernel,
         n_features=dataset.n_features,
-        n_components=n_components,
-        design=design,
-        map=map,
+        n_components=recipe.n_components,
+        design=recipe.design,
+        map=chosen,
         random_state=seed,
-        standardizer=standardizer,
+        standardizer=inputs.standardizer,
     )

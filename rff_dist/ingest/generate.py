@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,25 +12,44 @@ import numpy as np
 from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.storage.datasets import ZarrDataset
 from rff_dist.storage.locations import parse_location
-from rff_dist.storage.writing import Progress, write_batches
+from rff_dist.storage.writing import Writing, write_batches
 
 # Rows that share a counter. Part of the definition of the data: another number gives other rows.
 TILE_ROWS = 8192
 _INPUTS, _NOISE = 0, 1
 
 
+@dataclass(frozen=True, slots=True)
+class RandomRows:
+    """Rows of standard normal inputs, and the noise of their targets.
+
+    `noise`: standard deviation of the noise, in units of y.
+    `seed`: from 0 to 2^64 − 1.
+    `first_row`: number of the first row; test data begin where the training data end.
+    Raises InvalidParameterError if a size is below 1, the noise negative or the seed out of range.
+    """
+
+    n_samples: int
+    n_features: int
+    noise: float
+    seed: int
+    first_row: int = 0
+
+    def __post_init__(self) -> None:
+        sizes = min(self.n_samples, self.n_features) >= 1 and self.first_row >= 0
+        if not sizes or not 0 <= self.noise < np.inf or not 0 <= self.seed < 2**64:
+            raise InvalidParameterError(
+                f"`n_samples`={self.n_samples}, `n_features`={self.n_features}, `noise`={self.noise}, "
+                f"`seed`={self.seed}, `first_row`={self.first_row}; expected sizes of at least 1, noise and "
+                "a first row of at least 0 and a seed from 0 to 2^64 - 1"
+            )
+
+
 def generate_dataset(
     url: str | os.PathLike[str],
     function: Callable[[np.ndarray], np.ndarray],
-    *,
-    n_samples: int,
-    n_features: int,
-    noise: float,
-    seed: int,
-    first_row: int = 0,
-    chunk_rows: int | None = None,
-    overwrite: bool = False,
-    observer: Progress | None = None,
+    rows: RandomRows,
+    how: Writing = Writing(),
 ) -> ZarrDataset:
     """Write y = function(X) + noise · ε with X and ε standard normal, out of core.
 
@@ -39,30 +59,18 @@ def generate_dataset(
     stored.
 
     `function`: from float64 (rows, n_features) to real (rows,) or (rows, n_targets), row by row.
-    `noise`: standard deviation of the noise, in units of y.
-    `seed`: from 0 to 2^64 − 1.
-    `first_row`: number of the first row; test data begin where the training data end.
-    `chunk_rows`, `overwrite`: as in `write_dataset`.
-    `observer`: called with (rows written, `n_samples`).
-    Raises InvalidParameterError if a size is below 1, the noise negative or the seed out of range; DataError
-      if the function returns another number of rows, or values that are not finite.
+    Raises DataError if the function returns another number of rows, or values that are not finite.
     Source: Salmon et al. (2011), "Parallel random numbers: as easy as 1, 2, 3": Philox, a generator with a
       counter.
     """
-    sizes = min(n_samples, n_features) >= 1 and first_row >= 0
-    if not sizes or not 0 <= noise < np.inf or not 0 <= seed < 2**64:
-        raise InvalidParameterError(
-            f"`n_samples`={n_samples}, `n_features`={n_features}, `noise`={noise}, `seed`={seed}, "
-            f"`first_row`={first_row}; expected sizes of at least 1, noise and a first row of at least 0 and "
-            "a seed from 0 to 2^64 - 1"
-        )
+    seed, noise, first_row = rows.seed, rows.noise, rows.first_row
 
     def batches() -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        stop = first_row + n_samples
+        stop = first_row + rows.n_samples
         for tile in range(first_row // TILE_ROWS, -(-stop // TILE_ROWS)):
             start = tile * TILE_ROWS
             own = slice(max(0, first_row - start), min(TILE_ROWS, stop - start))
-            X = _normals(seed, _INPUTS, tile, n_features)[own].astype(np.float32)
+            X = _normals(seed, _INPUTS, tile, rows.n_features)[own].astype(np.float32)
             y = np.asarray(function(X.astype(np.float64)), dtype=np.float64)
             if y.shape[:1] != (len(X),) or y.ndim > 2 or not np.isfinite(y).all():
                 raise DataError(
@@ -77,12 +85,10 @@ def generate_dataset(
     return write_batches(
         parse_location(url),
         batches(),
-        n_samples=n_samples,
-        chunk_rows=chunk_rows,
+        n_samples=rows.n_samples,
         names=(None, None),
         attributes=attributes,
-        overwrite=overwrite,
-        observer=observer,
+        how=how,
     )
 
 

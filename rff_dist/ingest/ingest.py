@@ -8,7 +8,7 @@ import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from rff_dist.storage.appending import SOURCES, Appending, Source, appending, ca
 from rff_dist.storage.datasets import ZarrDataset
 from rff_dist.storage.locations import Location, check_output, exists, parse_location
 from rff_dist.storage.sources import RowBatch
-from rff_dist.storage.writing import Progress, write_batches
+from rff_dist.storage.writing import Writing, write_batches
 from rff_dist.typing import PathLike
 
 # The attributes that tell which columns the weights and groups came from, for those who append.
@@ -51,15 +51,34 @@ class Ingested:
 
 
 @dataclass(frozen=True, slots=True)
-class _Roles:
-    """Which columns become what, and how; the parameters of `ingest`."""
+class Roles:
+    """Which columns of a table become what, and how.
 
-    target: str | Sequence[str] | None
-    weight: str | None
-    groups: str | None
-    columns: Sequence[str] | None
-    dtype: str | None
-    on_nan: str
+    `target`: columns to predict; one name makes y a vector, a list a matrix. One column of text makes y
+      labels for a classifier. In an .npz file the name of the targets' array, "y" if it is there.
+    `weight`: column (or array) of sample weights.
+    `groups`: column (or array) of integers, booleans or text that says which rows are held out together; it
+      is written as "groups".
+    `columns`: columns of X in this order; None takes all that have no other role.
+    `dtype`: {"float32", "float64"}. Of X. None keeps all digits: float32 for columns of float32, booleans and
+      integers of at most 16 bits, else float64, to which the numbers of a CSV file are read and 64-bit
+      integers above 2^53 are rounded. Targets are float64; labels and groups keep their type.
+    `on_nan`: {"error", "drop"}. What to do with a row that has an empty, NaN or infinite value; empty text is
+      one. Dropped rows are counted in the attribute `dropped_rows`.
+    """
+
+    target: str | Sequence[str] | None = None
+    weight: str | None = None
+    groups: str | None = None
+    columns: Sequence[str] | None = None
+    dtype: str | None = None
+    on_nan: str = "error"
+
+    def __post_init__(self) -> None:
+        if self.dtype not in (None, "float32", "float64"):
+            raise InvalidParameterError(f"`dtype`={self.dtype!r}; expected 'float32', 'float64' or None")
+        if self.on_nan not in ("error", "drop"):
+            raise InvalidParameterError(f"`on_nan`={self.on_nan!r}; expected 'error' or 'drop'")
 
     @property
     def targets(self) -> list[str]:
@@ -78,7 +97,7 @@ class _Plan:
     dtype: np.dtype[Any]
     text: bool
 
-    def used(self, roles: _Roles) -> set[str]:
+    def used(self, roles: Roles) -> set[str]:
         others = (roles.weight, roles.groups)
         return {*(self.features or []), *(self.targets or []), *(name for name in others if name)}
 
@@ -119,16 +138,8 @@ class _Journal:
 def ingest(
     source: PathLike | Sequence[PathLike] | Query,
     url: PathLike,
-    *,
-    target: str | Sequence[str] | None = None,
-    weight: str | None = None,
-    groups: str | None = None,
-    columns: Sequence[str] | None = None,
-    dtype: str | None = None,
-    on_nan: str = "error",
-    chunk_rows: int | None = None,
-    overwrite: bool = False,
-    observer: Progress | None = None,
+    roles: Roles = Roles(),
+    how: Writing = Writing(),
 ) -> ZarrDataset:
     """Turn tables into a dataset, in memory that does not grow with them.
 
@@ -136,32 +147,17 @@ def ingest(
       "new/*.csv", or a folder of Parquet files, which are read in the order of their names. Several files
       have the same columns. The columns of an .npy file are named "0", "1", …; an .npz file, which comes
       alone, holds the arrays "X" and, optionally, "y".
-    `url`: where to write the dataset.
-    `target`: columns to predict; one name makes y a vector, a list a matrix. One column of text makes y
-      labels for a classifier. In an .npz file the name of the targets' array, "y" if it is there.
-    `weight`: column (or array) of sample weights.
-    `groups`: column (or array) of integers, booleans or text that says which rows are held out together; it
-      is written as "groups".
-    `columns`: columns of X in this order; None takes all that have no other role.
-    `dtype`: {"float32", "float64"}. Of X. None keeps all digits: float32 for columns of float32, booleans and
-      integers of at most 16 bits, else float64, to which the numbers of a CSV file are read and 64-bit
-      integers above 2^53 are rounded. Targets are float64; labels and groups keep their type.
-    `on_nan`: {"error", "drop"}. What to do with a row that has an empty, NaN or infinite value; empty text is
-      one. Dropped rows are counted in the attribute `dropped_rows`.
-    `chunk_rows`, `overwrite`: as in `write_dataset`.
-    `observer`: called with (rows written, rows in all or None) after each batch.
     Returns the dataset, opened; without y where that is text, which `open_column(url, "y")` opens. Its
       attribute `sources` holds name, digest and rows of each file.
     Raises StorageError if the source cannot be read, its type is unknown, or the output cannot be written;
       InvalidParameterError if a column that is named is not there; DataError if a column is not numbers, or a
       value is missing; names the column and the row.
     """
-    roles = _check_roles(_Roles(target, weight, groups, columns, dtype, on_nan))
     files = [] if isinstance(source, Query) else find_files(source)
     given = [source] if isinstance(source, str | os.PathLike) else [] if isinstance(source, Query) else source
     inputs = [*(parse_location(one) for one in given), *(file.location for file in files)]
     # Looking for a table's columns and types may take a while.
-    check_output(parse_location(url), overwrite=overwrite, inputs=inputs)
+    check_output(parse_location(url), overwrite=how.overwrite, inputs=inputs)
     journal, attributes = _Journal(), dict[str, Any]()
     with ExitStack() as stack:
         opened, _ = _open_inputs(stack, source, files, [])
@@ -170,27 +166,18 @@ def ingest(
             parse_location(url),
             _then(batches, opened, lambda: attributes.update(_facts(roles, journal, {}))),
             n_samples=n_samples,
-            chunk_rows=chunk_rows,
             names=(plan.features, plan.targets),
             attributes=attributes,
-            overwrite=overwrite,
+            how=how,
             inputs=inputs,
-            observer=observer,
         )
 
 
 def ingest_more(
     source: PathLike | Sequence[PathLike] | Query,
     url: PathLike,
-    *,
-    target: str | Sequence[str] | None = None,
-    weight: str | None = None,
-    groups: str | None = None,
-    columns: Sequence[str] | None = None,
-    dtype: str | None = None,
-    on_nan: str = "error",
-    chunk_rows: int | None = None,
-    observer: Progress | None = None,
+    roles: Roles = Roles(),
+    how: Writing = Writing(),
 ) -> Ingested:
     """Append the rows of files that are new to a dataset, or create it; run twice it does nothing more.
 
@@ -202,24 +189,16 @@ def ingest_more(
       grown since is refused.
     `url`: the dataset. Where there is none, it is created as by `ingest`, if `target` or `columns` say of
       what.
-    `target`, `weight`, `groups`, `columns`, `dtype`, `on_nan`, `observer`: as `ingest`. Of a dataset that is
-      there, the first four are known, and need not be given; the dtype of X is the dataset's, and giving it
-      allows to round to it.
-    `chunk_rows`: rows of a chunk, where the dataset is created.
+    `roles`: of a dataset that is there, the columns are known, and need not be given; the dtype of X is the
+      dataset's, and giving it allows to round to it.
+    `how`: chunks are chosen where the dataset is created; nothing is overwritten.
     Raises DataError, InvalidParameterError, StorageError as `ingest`, and as `append_dataset`; then the
       dataset is as it was.
     """
-    roles = _check_roles(_Roles(target, weight, groups, columns, dtype, on_nan))
     location = parse_location(url)
     if not exists(location):
         _refuse_to_guess(source, location, roles)
-        created = ingest(
-            source,
-            url,
-            **{one.name: getattr(roles, one.name) for one in fields(roles)},
-            chunk_rows=chunk_rows,
-            observer=observer,
-        )
+        created = ingest(source, url, roles, replace(how, overwrite=False))
         names = tuple(str(one["name"]) for one in known_sources(created.attributes))
         return Ingested(0, created.n_samples, names, (), int(created.attributes.get(_DROPPED, 0)))
     files = [] if isinstance(source, Query) else find_files(source, may_be_none=True)
@@ -235,7 +214,7 @@ def ingest_more(
             known = opened[0].is_query and (not journal.n_read or journal.digests & dataset.digests)
             return None if known else _facts(roles, journal, attributes)
 
-        found = dataset.append(batches, change=change, observer=observer)
+        found = dataset.append(batches, change=change, observer=how.observer)
         names = tuple(one.source.name for one in opened)
         if opened[0].is_query and found.n_after == found.n_before:
             return Ingested(found.n_before, found.n_after, (), names, journal.dropped)
@@ -283,7 +262,7 @@ def _open_inputs(
 
 
 def _read(
-    opened: Sequence[_Input], roles: _Roles, journal: _Journal
+    opened: Sequence[_Input], roles: Roles, journal: _Journal
 ) -> tuple[_Plan, int | None, Iterator[RowBatch]]:
     """Plan how the rows of a new dataset are read; returns their number where it is known, and batches."""
     first = opened[0]
@@ -308,7 +287,7 @@ def _read(
 
 
 def _read_onto(
-    dataset: Appending, opened: Sequence[_Input], roles: _Roles, journal: _Journal
+    dataset: Appending, opened: Sequence[_Input], roles: Roles, journal: _Journal
 ) -> Iterator[RowBatch]:
     """Return batches that a dataset's arrays can hold, their columns chosen by the dataset's names."""
     X, y = dataset.headers["X"], dataset.headers.get("y")
@@ -338,7 +317,7 @@ def _read_onto(
     return _read_tables(opened, plan, roles, journal)
 
 
-def _known_roles(dataset: Appending, roles: _Roles, *, one_dimensional: bool) -> _Roles:
+def _known_roles(dataset: Appending, roles: Roles, *, one_dimensional: bool) -> Roles:
     """Complete roles by what a dataset knows of its columns, or refuse others."""
     features, targets = dataset.names("feature_names"), dataset.names("target_names")
     for key, given, known in (
@@ -368,7 +347,7 @@ def _known_roles(dataset: Appending, roles: _Roles, *, one_dimensional: bool) ->
     )
 
 
-def _plan_columns(tables: Sequence[Table], roles: _Roles) -> _Plan:
+def _plan_columns(tables: Sequence[Table], roles: Roles) -> _Plan:
     kinds = dict(tables[0].kinds)
     for table in tables[1:]:
         for name in kinds.keys() & table.kinds.keys():
@@ -387,7 +366,7 @@ def _plan_columns(tables: Sequence[Table], roles: _Roles) -> _Plan:
     )
 
 
-def _choose_columns(table: str, kinds: Mapping[str, np.dtype[Any] | str], roles: _Roles) -> list[str]:
+def _choose_columns(table: str, kinds: Mapping[str, np.dtype[Any] | str], roles: Roles) -> list[str]:
     """Names of X's columns, once all names that were given are known to exist and to hold what they must."""
     named = [(name, "target") for name in roles.targets]
     named += [(name, "columns") for name in roles.columns or []]
@@ -426,14 +405,14 @@ def _choose_columns(table: str, kinds: Mapping[str, np.dtype[Any] | str], roles:
 
 
 def _read_tables(
-    opened: Sequence[_Input], plan: _Plan, roles: _Roles, journal: _Journal
+    opened: Sequence[_Input], plan: _Plan, roles: Roles, journal: _Journal
 ) -> Iterator[RowBatch]:
     for one in opened:
         assert one.table is not None
         yield from _check_rows(_split_columns(one.table, plan, roles), one, plan, roles, journal)
 
 
-def _split_columns(table: Table, plan: _Plan, roles: _Roles) -> Iterator[_Parts]:
+def _split_columns(table: Table, plan: _Plan, roles: Roles) -> Iterator[_Parts]:
     features, targets = plan.features or [], roles.targets
     n_features = len(features)
     text = targets if plan.text else []
@@ -449,7 +428,7 @@ def _split_columns(table: Table, plan: _Plan, roles: _Roles) -> Iterator[_Parts]
 
 
 def _check_rows(
-    batches: Iterator[_Parts], one: _Input, plan: _Plan, roles: _Roles, journal: _Journal
+    batches: Iterator[_Parts], one: _Input, plan: _Plan, roles: Roles, journal: _Journal
 ) -> Iterator[_Parts]:
     """Refuse or drop rows with values that are missing or infinite; enters what was read in the journal."""
     first, dropped = 0, 0
@@ -501,17 +480,7 @@ def _is_usable(values: np.ndarray) -> np.ndarray:
 # -- what is remembered ----------------------------------------------------------------------------
 
 
-def _check_roles(roles: _Roles) -> _Roles:
-    if roles.dtype not in (None, "float32", "float64"):
-        raise InvalidParameterError(f"`dtype`={roles.dtype!r}; expected 'float32', 'float64' or None")
-    if roles.on_nan not in ("error", "drop"):
-        raise InvalidParameterError(f"`on_nan`={roles.on_nan!r}; expected 'error' or 'drop'")
-    return roles
-
-
-def _refuse_to_guess(
-    source: PathLike | Sequence[PathLike] | Query, location: Location, roles: _Roles
-) -> None:
+def _refuse_to_guess(source: PathLike | Sequence[PathLike] | Query, location: Location, roles: Roles) -> None:
     """Refuse to create a dataset whose targets nobody named: its name may be a mistake."""
     arrays = not isinstance(source, Query) and all(file.kind == ".npz" for file in find_files(source))
     if not arrays and not roles.targets and roles.columns is None:
@@ -521,7 +490,7 @@ def _refuse_to_guess(
         )
 
 
-def _facts(roles: _Roles, journal: _Journal, before: Mapping[str, Any]) -> dict[str, Any]:
+def _facts(roles: Roles, journal: _Journal, before: Mapping[str, Any]) -> dict[str, Any]:
     """Return the attributes of a dataset that change with what was read."""
     facts: dict[str, Any] = {SOURCES: [*known_sources(before), *journal.entries]}
     for key, name in ((_WEIGHT_COLUMN, roles.weight), (_GROUPS_COLUMN, roles.groups)):

@@ -6,14 +6,14 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from rff_dist.ingest import ingest as ingest_module
-from rff_dist.ingest.ingest import Ingested
+from rff_dist.ingest.ingest import Ingested, Roles
 from rff_dist.ingest.queries import CONNECTION_VARIABLE, Query
 from rff_dist.jobs.specs import Ingest
 from rff_dist.jobs.steps import Step
 from rff_dist.storage.datasets import ZarrDataset
+from rff_dist.storage.writing import Writing
 from rff_dist.text import redact
 from rff_dist.typing import Summary
 
@@ -80,12 +80,7 @@ def ingest(
     connection = job.connection or os.environ.get(CONNECTION_VARIABLE)
     source = job.sources if job.sql is None else Query(job.sql, connection)
     targets = job.targets
-    options: dict[str, Any] = {
-        "target": targets[0] if targets and len(targets) == 1 else targets,
-        **{name: getattr(job, name) for name in ("weight", "groups", "columns", "dtype", "on_nan")},
-        "chunk_rows": job.chunk_rows,
-        "observer": observer,
-    }
-    if job.append:
-        return ingest_module.ingest_more(source, job.data, **options)
-    return ingest_module.ingest(source, job.data, **options, overwrite=job.overwrite)
+    target = targets[0] if targets and len(targets) == 1 else targets
+    roles = Roles(target, job.weight, job.groups, job.columns, job.dtype, job.on_nan)
+    take = ingest_module.ingest_more if job.append else ingest_module.ingest
+    return take(source, job.data, roles, Writing(job.chunk_rows, job.overwrite, observer))

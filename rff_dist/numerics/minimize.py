@@ -64,47 +64,50 @@ class Minimum:
     reference: float
 
 
-def minimize_loss(
-    loss: LossFunction,
-    equations: NormalEquations,
-    coefficients: FloatArray,
-    intercept: FloatArray,
-    *,
-    penalty: float,
-    curvature: float,
-    sum_of_weights: float,
-    reference: float,
-    tol: float,
-    max_iter: int,
-) -> Minimum:
-    """Minimise loss(W, b) + penalty·‖W‖², O(n_components³ / 3) besides the evaluations of the loss.
-
-    The bits depend on those of the loss alone: BLAS runs on one thread for each tile.
+@dataclass(frozen=True, slots=True, eq=False)
+class PenalizedLoss:
+    """J(W, b) = loss(W, b) + penalty·‖W‖².
 
     `loss`: from W and b to the loss and its gradients, all sums over rows.
-    `equations`: of the same rows and features; centred where an intercept is fitted. The Gram is overwritten.
-    `coefficients`: float64 array of shape (n_components, n_columns). W to start from.
-    `intercept`: float64 array of shape (n_columns,). b to start from; stays as it is where `equations` have
-      no intercept.
+    `equations`: of the same rows and features; centred where an intercept is fitted.
     `penalty`: at least 0.
     `curvature`: h, a typical second derivative of the loss with respect to a score. It changes the number of
       evaluations, not the minimum.
     `reference`: the loss of scores of 0, which J has at W = 0. That of separable classes goes to 0 with the
       penalty, so that a tolerance relative to J itself would hardly be met.
+    """
+
+    loss: LossFunction
+    equations: NormalEquations
+    penalty: float
+    curvature: float
+    reference: float
+
+    @property
+    def intercept_scale(self) -> float | None:
+        """What b is multiplied by, √(h · sum of weights); None without an intercept."""
+        equations = self.equations
+        return math.sqrt(self.curvature * equations.sum_of_weights) if equations.fit_intercept else None
+
+
+def minimize_loss(
+    problem: PenalizedLoss, coefficients: FloatArray, intercept: FloatArray, *, tol: float, max_iter: int
+) -> Minimum:
+    """Minimise loss(W, b) + penalty·‖W‖², O(n_components³ / 3) besides the evaluations of the loss.
+
+    The bits depend on those of the loss alone: BLAS runs on one thread for each tile.
+
+    `problem`: its Gram is overwritten.
+    `coefficients`: float64 array of shape (n_components, n_columns). W to start from.
+    `intercept`: float64 array of shape (n_columns,). b to start from; stays as it is where `equations` have
+      no intercept.
     `tol`: when to stop: ½‖∂J/∂V‖² ≤ tol·reference. Scores are then right to about √tol of their spread.
     Raises SolveError if the Gram is not positive semi-definite.
     """
-    search = _Search(
-        loss,
-        _factor(equations, penalty=penalty, curvature=curvature),
-        means=equations.feature_means,
-        penalty=penalty,
-        intercept_scale=math.sqrt(curvature * sum_of_weights) if equations.fit_intercept else None,
-        start=(coefficients, intercept),
-    )
+    search, goal = _Search(problem, (coefficients, intercept)), tol * problem.reference
     with limit_blas(1):  # L-BFGS's own products would else be cut by the number of threads
-        ending = _run(search, goal=tol * reference, max_iter=max_iter)
-    converged = search.excess <= tol * reference
+        ending = _run(search, goal=goal, max_iter=max_iter)
+    converged = search.excess <= goal
     if not converged:
         logger.warning("stopped after %d evaluations: %s", search.n_evaluations, ending.message)
     best, intercept = search.parameters(search.point)
@@ -116,7 +119,7 @@ def minimize_loss(
         n_iterations=int(ending.nit),
         n_evaluations=search.n_evaluations,
         converged=converged,
-        reference=reference,
+        reference=problem.reference,
     )
 
 
@@ -146,18 +149,13 @@ class _Search:
     `objective`, `point`, `gradient`: of the evaluation with the least objective.
     """
 
-    def __init__(
-        self,
-        loss: LossFunction,
-        factor: FloatArray,
-        *,
-        means: FloatArray,
-        penalty: float,
-        intercept_scale: float | None,
-        start: tuple[FloatArray, FloatArray],
-    ) -> None:
-        self._loss, self._factor, self._means = loss, factor, means
-        self._penalty, self._intercept_scale, self._start = penalty, intercept_scale, start
+    def __init__(self, problem: PenalizedLoss, start: tuple[FloatArray, FloatArray]) -> None:
+        self._loss, self._penalty, self._means = (
+            problem.loss,
+            problem.penalty,
+            problem.equations.feature_means,
+        )
+        self._factor, self._intercept_scale, self._start = _factor(problem), problem.intercept_scale, start
         self.n_evaluations = 0
         self.objective = math.inf
         self.point = self.gradient = np.zeros(0)
@@ -203,11 +201,11 @@ class _Search:
         return objective, gradient
 
 
-def _factor(equations: NormalEquations, *, penalty: float, curvature: float) -> FloatArray:
+def _factor(problem: PenalizedLoss) -> FloatArray:
     """Factor h·A + 2·penalty·I in the Gram's place; eigenvalues below the floor are lifted to it."""
-    matrix = equations.gram
+    matrix, penalty, curvature = problem.equations.gram, problem.penalty, problem.curvature
     with tile_pool() as pool:
-        floor = max(rounding_floor(matrix), equations.gram_error)
+        floor = max(rounding_floor(matrix), problem.equations.gram_error)
         matrix *= curvature
         matrix.flat[:: len(matrix) + 1] += max(2.0 * penalty, 2.0 * curvature * floor, np.finfo(float).tiny)
         broken_at = cholesky_in_place(matrix, pool)

@@ -373,7 +373,7 @@ def _trusted_samples(dataset: Dataset) -> int:
 
 
 def _tuning(n_samples: int) -> dict[str, int]:
-    """Return the options of `for_dataset.tune` for candidates: quicker than what is asked for by name."""
+    """Return the members of `EvidenceSearch` for candidates: quicker than what is asked for by name."""
     n_components = 128 if n_samples < FEW_ROWS else 256
     return {"n_samples": TUNED_ON, "n_starts": TUNING_STARTS, "n_components": n_components}
 

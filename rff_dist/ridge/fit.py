@@ -37,7 +37,7 @@ from rff_dist.engines.protocol import Engine
 from rff_dist.errors import DataError, InvalidParameterError, PlanError, StatisticsError
 from rff_dist.features.draw import shortened
 from rff_dist.features.feature_map import FeatureMap, Standardizer
-from rff_dist.features.for_dataset import TUNING_ROWS, check_width, draw, find_features
+from rff_dist.features.for_dataset import TUNING_ROWS, Inputs, Recipe, check_width, draw, find_features
 from rff_dist.features.nystrom import Nystrom, NystromFeatureMap
 from rff_dist.features.principal import PrincipalFeatureMap
 from rff_dist.frequencies.designs import Design
@@ -224,17 +224,14 @@ class Prepared:
         """Whether weights say how often a row is there."""
         return self.sample_weight_kind == "frequency"
 
-    def draw(self, kernel: Kernel, **options: Any) -> FeatureMap:
-        """Draw the feature map of a kernel for the dataset; see `for_dataset.draw` for the options."""
+    def inputs(self, seed: int) -> Inputs:
+        """Return the dataset as features see it, with the seed of samples and features."""
         ranges = input_range(self.moments, self.standardizer)
-        return draw(
-            self.dataset,
-            kernel,
-            standardizer=self.standardizer,
-            ranges=ranges,
-            frequency_weights=self.frequency_weights,
-            **options,
-        )
+        return Inputs(self.dataset, self.standardizer, seed, ranges, self.frequency_weights)
+
+    def draw(self, kernel: Kernel, *, seed: int, **options: Any) -> FeatureMap:
+        """Draw the feature map of a kernel for the dataset; see `Recipe` for the options."""
+        return draw(self.inputs(seed), kernel, Recipe(**options))
 
     def say(self, label: str, text: str) -> None:
         """Tell those who watch the engine what happens between its passes."""

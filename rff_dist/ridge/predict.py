@@ -34,7 +34,7 @@ from rff_dist.ridge.uncertainty import (
     predictive_model,
 )
 from rff_dist.statistics.inspection import blocks_of
-from rff_dist.storage.outputs import Output, create_output
+from rff_dist.storage.outputs import Layout, Output, create_output
 from rff_dist.typing import FloatArray
 
 
@@ -143,25 +143,18 @@ def write_output[S](
     engine: Engine,
     label: str,
     attributes: Mapping[str, Any] | None,
-    n_columns: int | None = None,
-    dtype: np.dtype[Any] | type = np.float64,
+    overwrite: bool = False,
     **options: Any,
 ) -> Output:
-    """Write what a function makes of each block's rows to a new output; see `create_output` for the options.
+    """Write what a function makes of each block's rows to a new output; see its `Layout` for the options.
 
     With `attributes` the output is finished and appears at `url`; with None the caller finishes or discards
     it. After an error nothing is left of it.
     """
     blocks = blocks_of(dataset)
-    output = create_output(
-        url,
-        n_samples=dataset.n_samples,
-        n_columns=n_columns,
-        dtype=dtype,
-        chunk_rows=blocks[0].n_samples,  # no two tasks write to one chunk
-        inputs=[] if dataset.url is None else [dataset.url],
-        **options,
-    )
+    layout = Layout(dataset.n_samples, blocks[0].n_samples, **options)  # no two tasks write to one chunk
+    inputs = [] if dataset.url is None else [dataset.url]
+    output = create_output(url, layout, inputs=inputs, overwrite=overwrite)
     try:
         engine.map_write(BlockTask(dataset, compute), blocks, state, output, label=label)
         if attributes is not None:

@@ -22,7 +22,7 @@ from rff_dist.engines.protocol import Engine
 from rff_dist.errors import InvalidParameterError, PlanError
 from rff_dist.features import for_dataset, median_heuristic
 from rff_dist.features.draw import shortened
-from rff_dist.features.evidence import check_tunable
+from rff_dist.features.evidence import EvidenceSearch, check_tunable
 from rff_dist.features.feature_map import FeatureMap
 from rff_dist.features.nystrom import Nystrom
 from rff_dist.frequencies.designs import Design
@@ -464,7 +464,7 @@ class Draws:
     folds : Folds, or None
         Length scales are tuned by rows that these never validate on.
     **tuning
-        Options of `features.for_dataset.tune`.
+        Members of `EvidenceSearch`.
     """
 
     def __init__(
@@ -513,13 +513,10 @@ class Draws:
         if kernel not in self._tuned:
             self._prepared.say("tune", f"length scales of the {kernel_text(kernel)} kernel")
             self._tuned[kernel] = for_dataset.tune(
-                self._prepared.dataset,
+                self._prepared.inputs(self._seed),
                 kernel,
-                standardizer=self._prepared.standardizer,
-                seed=self._seed,
+                EvidenceSearch(**self._tuning),
                 folds=self._folds if isinstance(self._folds, HeldInFolds) else None,
-                frequency_weights=self._prepared.frequency_weights,
-                **self._tuning,
             ).kernel
         return self._tuned[kernel]
 

@@ -229,8 +229,7 @@ def _checked_array(name: str, array: np.ndarray) -> np.ndarray:
     if values.dtype.kind not in "biuf" or values.dtype.itemsize > 8:
         raise InvalidParameterError(
             f"array {name!r} has dtype {values.dtype}; expected integers, floats or booleans of at most 64 "
-            "bits. "
-            "Put strings into the metadata"
+            "bits. Put strings into the metadata"
         )
     return np.asarray(values, dtype=values.dtype.newbyteorder("="), order="C")
 
@@ -307,8 +306,7 @@ def _refuse_pickles(location: Location) -> None:
         if pickled or path.suffix.lower() in _PICKLE_SUFFIXES:
             raise UnsafeModelError(
                 f"{path} is a pickle, which runs code when it is loaded; expected a model folder with "
-                f"{_FILE}. "
-                "Fit the model again and save it with save_model"
+                f"{_FILE}. Fit the model again and save it with save_model"
             )
         raise StorageError(f"{path} is a file; expected a model folder with {_FILE}")
     if path.is_dir():
@@ -319,9 +317,8 @@ def _refuse_pickles(location: Location) -> None:
         pickles = sorted(name for name in names if name.lower().endswith(_PICKLE_SUFFIXES))
         if pickles:
             raise UnsafeModelError(
-                f"{path} holds {', '.join(pickles[:5])}: pickles run code when they are loaded, and no "
-                "model of "
-                f"rff_dist has one; expected {_FILE} and its arrays. Remove them if you know what they are"
+                f"{path} holds {', '.join(pickles[:5])}: pickles run code when they are loaded, and no model "
+                f"of rff_dist has one; expected {_FILE} and its arrays. Remove them if you know what they are"
             )
 
 
@@ -349,9 +346,8 @@ def _parse_document(content: bytes, location: Location) -> dict[str, Any]:
     if type(found) is int and found > FORMAT_VERSION:
         raise VersionError(
             f"{where} has format version {found}, written by rff_dist {document.get('rff_dist_version')}; "
-            "this is "
-            f"rff_dist {_own_version()}, which reads up to version {FORMAT_VERSION}. Install the newer "
-            "release"
+            f"this is rff_dist {_own_version()}, which reads up to version {FORMAT_VERSION}. Install the "
+            "newer release"
         )
     stored = document.pop("sha256", None)
     if stored != _document_digest(document):

@@ -34,6 +34,26 @@ MAX_CHUNK_ROWS = 2**16
 type Progress = Callable[[int, int | None], None]
 
 
+@dataclass(frozen=True, slots=True)
+class Writing:
+    """How a dataset is written.
+
+    `chunk_rows`: rows of a chunk; None takes `choose_chunk_rows`.
+    `overwrite`: whether a Zarr group that is there may be replaced.
+    `observer`: called with (rows written, rows in all or None) after each batch.
+    Raises InvalidParameterError if `chunk_rows` is no integer of at least 1.
+    """
+
+    chunk_rows: int | None = None
+    overwrite: bool = False
+    observer: Progress | None = None
+
+    def __post_init__(self) -> None:
+        rows: Any = self.chunk_rows
+        if rows is not None and (not hasattr(rows, "__index__") or rows < 1):
+            raise InvalidParameterError(f"`chunk_rows`={rows!r}; expected an integer of at least 1")
+
+
 def write_dataset(
     url: str | os.PathLike[str],
     X: Any,
@@ -101,10 +121,9 @@ def write_dataset(
         parse_location(url),
         batches,
         n_samples=n_samples,
-        chunk_rows=chunk_rows,
         names=(feature_names, target_names),
         attributes=attributes or {},
-        overwrite=overwrite,
+        how=Writing(chunk_rows, overwrite),
     )
 
 
@@ -131,26 +150,21 @@ def write_batches(
     batches: Iterable[RowBatch],
     *,
     n_samples: int | None,
-    chunk_rows: int | None,
     names: tuple[Sequence[str] | None, Sequence[str] | None],
     attributes: Mapping[str, Any],
-    overwrite: bool,
+    how: Writing,
     inputs: Sequence[Location] = (),
-    observer: Progress | None = None,
 ) -> ZarrDataset:
     """Write batches as one dataset; the part of `write_dataset` that `ingest` and `generate_dataset` share.
 
     `n_samples` is a hint for the chunks and the observer; the batches decide. Attributes are read when the
     last batch has been, so that a source can fill them in while it runs.
     """
-    # Also callers without a type checker get here.
-    if chunk_rows is not None and (not hasattr(chunk_rows, "__index__") or chunk_rows < 1):
-        raise InvalidParameterError(f"`chunk_rows`={chunk_rows!r}; expected an integer of at least 1")
-    check_output(location, overwrite=overwrite, inputs=inputs)
+    check_output(location, overwrite=how.overwrite, inputs=inputs)
     staged, group = begin(location, {MANIFEST: {"state": "writing"}})
     try:
-        dtypes = _write(group, batches, n_samples, chunk_rows, names, attributes, observer)
-        put_in_place(staged, location, overwrite=overwrite)
+        dtypes = _write(group, batches, n_samples, names, attributes, how)
+        put_in_place(staged, location, overwrite=how.overwrite)
     except BaseException as error:
         discard(staged)
         if is_store_error(error) and not isinstance(error, RFFDistError):
@@ -170,20 +184,19 @@ def _write(
     group: zarr.Group,
     batches: Iterable[RowBatch],
     n_samples: int | None,
-    chunk_rows: int | None,
     names: tuple[Sequence[str] | None, Sequence[str] | None],
     attributes: Mapping[str, Any],
-    observer: Progress | None,
+    how: Writing,
 ) -> dict[str, np.dtype[Any]]:
     """Write the group's arrays and return their dtypes."""
     buffer: _RowBuffer | None = None
     for batch in batches:
         parts = name_parts(batch, 0 if buffer is None else buffer.n_samples)
         if buffer is None:
-            buffer = _RowBuffer.create(group, parts, n_samples, chunk_rows)
+            buffer = _RowBuffer.create(group, parts, n_samples, how.chunk_rows)
         buffer.add(parts)
-        if observer is not None:
-            observer(buffer.n_samples, n_samples)
+        if how.observer is not None:
+            how.observer(buffer.n_samples, n_samples)
     if buffer is None:
         raise DataError("no batch of rows came; expected at least one, which may have 0 rows")
     digest = buffer.finish()
@@ -260,8 +273,7 @@ class _RowBuffer:
             ):
                 raise DataError(
                     f"batch at row {self.n_samples}: {array.path} is {value.dtype} after {array.dtype}, "
-                    "which would "
-                    "lose digits; convert all batches to one dtype"
+                    "which would lose digits; convert all batches to one dtype"
                 )
             self.pending[name].append(value.astype(array.dtype, copy=False))
         self.n_samples += n_rows

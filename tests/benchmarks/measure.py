@@ -12,8 +12,9 @@ import numpy as np
 from scipy.linalg import blas
 from threadpoolctl import threadpool_limits
 
-from rff_dist.ingest.generate import generate_dataset
+from rff_dist.ingest.generate import RandomRows, generate_dataset
 from rff_dist.storage.datasets import ZarrDataset
+from rff_dist.storage.writing import Writing
 
 
 def seconds(function: Callable[[], Any]) -> float:
@@ -35,11 +36,8 @@ def make_data(folder: Path, n_samples: int, n_features: int) -> ZarrDataset:
     return generate_dataset(
         folder / f"{n_samples}x{n_features}.zarr",
         lambda X: np.sin(X[:, 0]) + X[:, 1] * X[:, 2],
-        n_samples=n_samples,
-        n_features=n_features,
-        noise=0.1,
-        seed=0,
-        overwrite=True,
+        RandomRows(n_samples, n_features, noise=0.1, seed=0),
+        Writing(overwrite=True),
     )
 
 

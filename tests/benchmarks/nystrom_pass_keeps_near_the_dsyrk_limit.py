@@ -33,15 +33,7 @@ def run(console: Console, folder: Path) -> None:
             limit = max(limit, dsyrk_gflops(n_centres, n_threads))
             clock = [time.perf_counter()]
             feature_map = for_dataset.draw(
-                dataset,
-                Matern(3.0),
-                length_scale=None,
-                n_components=n_centres,
-                design="iid",
-                map="pairs",
-                seed=0,
-                standardizer=None,
-                features=Nystrom(),
+                for_dataset.Inputs(dataset), Matern(3.0), for_dataset.Recipe(n_centres, features=Nystrom())
             )
             clock.append(time.perf_counter())
             statistics = passes.accumulate(dataset, feature_map, engine=engine)

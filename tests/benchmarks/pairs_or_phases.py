@@ -13,7 +13,8 @@ from sklearn.model_selection import train_test_split
 
 from rff_dist import Gaussian, Matern, SerialEngine
 from rff_dist.data.memory import ArrayDataset
-from rff_dist.features.for_dataset import tune
+from rff_dist.features.evidence import EvidenceSearch
+from rff_dist.features.for_dataset import Inputs, tune
 from rff_dist.features.median_heuristic import median_length_scale
 from rff_dist.kernels.base import with_length_scale
 from rff_dist.ridge import fit as pipeline
@@ -87,7 +88,9 @@ def measure(
 def _scale(problem, kernel, by, standardizer, tuning_rows):
     if by == "auto":
         return median_length_scale(problem.train, kernel, standardizer=standardizer, seed=0)
-    found = tune(problem.train, kernel, standardizer=standardizer, seed=0, n_samples=tuning_rows, n_starts=2)
+    found = tune(
+        Inputs(problem.train, standardizer), kernel, EvidenceSearch(n_samples=tuning_rows, n_starts=2)
+    )
     return found.length_scale
 
 

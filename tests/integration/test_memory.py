@@ -7,7 +7,8 @@ import sys
 import numpy as np
 import pytest
 
-from rff_dist.ingest.generate import generate_dataset
+from rff_dist.ingest.generate import RandomRows, generate_dataset
+from rff_dist.storage.writing import Writing
 from tests.processes import environment_of_all_cores
 
 MIB = 2**20
@@ -59,11 +60,8 @@ def generate(url, n_samples, n_features=4):
     return generate_dataset(
         url,
         lambda X: np.sin(X[:, 0]) + X[:, 1],
-        n_samples=n_samples,
-        n_features=n_features,
-        noise=0.5,
-        seed=0,
-        chunk_rows=16_384,  # by default chunks, and what is read at a time, grow with the rows up to a limit
+        RandomRows(n_samples, n_features, noise=0.5, seed=0),
+        Writing(16_384),  # by default chunks, and what is read at a time, grow with the rows up to a limit
     )
 
 

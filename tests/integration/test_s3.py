@@ -18,7 +18,7 @@ from rff_dist.storage.contents import list_arrays
 from rff_dist.storage.datasets import open_dataset
 from rff_dist.storage.leases import hold
 from rff_dist.storage.locations import open_store, parse_location
-from rff_dist.storage.outputs import create_output
+from rff_dist.storage.outputs import Layout, create_output
 from rff_dist.storage.records import read_record, write_record
 from rff_dist.storage.writing import write_dataset
 from tests.s3_server import KEY_ID, SECRET_KEY, serve_s3
@@ -222,7 +222,7 @@ def test_failed_overwrite_leaves_the_dataset_that_was_there(server):
 
 def test_unfinished_output_is_taken_for_complete_by_nobody(server):
     url = server.url("unfinished")
-    output = create_output(url, n_samples=30, n_columns=2, dtype="float64", chunk_rows=30, array="X")
+    output = create_output(url, Layout(n_samples=30, n_columns=2, dtype="float64", chunk_rows=30, array="X"))
     with pytest.raises(StorageError, match="unfinished"):
         open_dataset(url)
     with pytest.raises(OutputExistsError, match="exists already"):

@@ -17,7 +17,7 @@ from rff_dist.classify.losses import LOSSES, LossState, sum_loss
 from rff_dist.data.blocks import Block, Rows
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.errors import DataError
-from rff_dist.numerics.minimize import minimize_loss
+from rff_dist.numerics.minimize import PenalizedLoss, minimize_loss
 from rff_dist.numerics.normal_equations import NormalEquations
 from rff_dist.numerics.threads import using_threads
 from rff_dist.ridge import fit as pipeline
@@ -309,14 +309,9 @@ def test_the_minimiser_solves_ridge_in_one_step_where_the_curvature_is_right():
         fit_intercept=True,
     )
     found = minimize_loss(
-        loss,
-        equations,
+        PenalizedLoss(loss, equations, penalty=0.5, curvature=2.0, reference=float((y**2).sum())),
         np.zeros((6, 2)),
         np.zeros(2),
-        penalty=0.5,
-        curvature=2.0,
-        sum_of_weights=50.0,
-        reference=float((y**2).sum()),
         tol=1e-20,
         max_iter=10,
     )

@@ -29,7 +29,6 @@ from rff_dist.engines.dask_cluster import spare_children_ctrl_c
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.features.bounds import better_map, pairwise_components
 from rff_dist.features.draw import draw_feature_map
-from rff_dist.ingest.ingest import ingest
 from rff_dist.jobs.options import Where
 from rff_dist.kernels.explicit import Linear
 from rff_dist.kernels.find import KERNELS
@@ -44,6 +43,7 @@ from rff_dist.storage.columns import open_column
 from rff_dist.storage.datasets import open_dataset
 from rff_dist.storage.leases import hold
 from rff_dist.storage.writing import write_dataset
+from tests.tables import ingest
 
 # choices that are not what a test is about, and would cost a second each
 PLAIN = ["--kernel", "gaussian", "--length-scale", "median", "--features", "fourier"]

@@ -6,7 +6,7 @@ from rff_dist.data.memory import ArrayDataset
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.features import for_dataset
-from rff_dist.features.evidence import maximize_evidence
+from rff_dist.features.evidence import EvidenceSearch, maximize_evidence
 from rff_dist.ridge import fit as pipeline
 from tests.plain import plain_ridge
 
@@ -22,7 +22,9 @@ def rows(n_samples=300, seed=0):
 def test_arrays_are_standardised_as_the_estimator_does():
     X, y = rows()
     tuned = tune_length_scales("matern", X, y, **QUICK)
-    direct = maximize_evidence(Matern(), (X - X.mean(axis=0)) / X.std(axis=0), y[:, np.newaxis], **QUICK)
+    direct = maximize_evidence(
+        Matern(), (X - X.mean(axis=0)) / X.std(axis=0), y[:, np.newaxis], search=EvidenceSearch(**QUICK)
+    )
     assert tuned.length_scale == pytest.approx(direct.length_scale, rel=1e-4)
     assert tuned.alpha == pytest.approx(direct.alpha, rel=1e-4)
 
@@ -103,7 +105,7 @@ def test_values_that_are_not_finite_are_named(column):
     X, y = rows()
     (X[7] if column == "X" else y[7:8])[:] = np.nan
     with pytest.raises(DataError, match=f"{column} contains NaN or infinity: row 7"):
-        for_dataset.tune(ArrayDataset(X, y), Gaussian(), standardizer=None, seed=0)
+        for_dataset.tune(for_dataset.Inputs(ArrayDataset(X, y)), Gaussian())
 
 
 class TestInFits:

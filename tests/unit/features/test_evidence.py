@@ -6,9 +6,22 @@ from scipy.stats import multivariate_normal
 
 from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.features import evidence
-from rff_dist.features.evidence import Objective, maximize_evidence
+from rff_dist.features.evidence import EvidenceSearch, Objective, maximize_evidence
 from rff_dist.kernels.explicit import Linear
 from rff_dist.kernels.stationary import Cauchy, Gaussian, Laplacian, Matern, RationalQuadratic, Sinc
+
+
+def maximize(kernel, X, y, sample_weight=None, *, seed=0, frequency_weights=False, **search):
+    return maximize_evidence(
+        kernel,
+        X,
+        y,
+        sample_weight,
+        search=EvidenceSearch(**search),
+        seed=seed,
+        frequency_weights=frequency_weights,
+    )
+
 
 ALL = [Gaussian(), Laplacian(), Cauchy(), Sinc(), Matern(nu=1.5), RationalQuadratic(shape=2.0)]
 
@@ -96,7 +109,7 @@ class TestMaximum:
     @pytest.mark.parametrize("kernel", ALL, ids=lambda kernel: kernel.name)
     def test_columns_that_do_not_matter_get_large_length_scales(self, kernel):
         X, y = sample(400, 4)
-        tuned = maximize_evidence(kernel, X, y, n_components=128, n_starts=2, n_threads=1)
+        tuned = maximize(kernel, X, y, n_components=128, n_starts=2, n_threads=1)
         relevant, *rest = tuned.length_scale
         assert len(rest) == 3
         assert min(rest) > 5 * relevant
@@ -107,36 +120,36 @@ class TestMaximum:
         rng = np.random.default_rng(5)
         X = rng.uniform(-3, 3, (600, 1))
         y = rng.multivariate_normal(np.zeros(600), Gaussian(0.7)(X) + 0.04 * np.eye(600))[:, np.newaxis]
-        tuned = maximize_evidence(Gaussian(), X, y, per_feature=False, n_threads=1)
+        tuned = maximize(Gaussian(), X, y, per_feature=False, n_threads=1)
         assert tuned.length_scale == pytest.approx(0.7, rel=0.25)
         assert tuned.noise_variance[0] == pytest.approx(0.04, rel=0.2)
         assert tuned.converged
 
     def test_one_width_is_a_number_and_has_less_evidence_than_many(self):
         X, y = sample(400, 4)
-        one = maximize_evidence(Gaussian(), X, y, per_feature=False, n_starts=2, n_threads=1)
-        many = maximize_evidence(Gaussian(), X, y, n_starts=2, n_threads=1)
+        one = maximize(Gaussian(), X, y, per_feature=False, n_starts=2, n_threads=1)
+        many = maximize(Gaussian(), X, y, n_starts=2, n_threads=1)
         assert isinstance(one.length_scale, float)
         assert many.log_evidence > one.log_evidence + 50
 
     def test_columns_in_other_units_get_length_scales_in_them(self):
         X, y = sample(300, 2)
         units = np.array([1e6, 1e-6])
-        plain = maximize_evidence(Matern(nu=1.5), X, y, n_starts=1)
-        scaled = maximize_evidence(Matern(nu=1.5), 7.0 * units + X * units, y, n_starts=1)
+        plain = maximize(Matern(nu=1.5), X, y, n_starts=1)
+        scaled = maximize(Matern(nu=1.5), 7.0 * units + X * units, y, n_starts=1)
         # exact but for the digits that the offset takes from X
         assert np.divide(scaled.length_scale, units)[0] == pytest.approx(plain.length_scale[0], rel=1e-2)
 
     def test_the_same_seed_gives_the_same_bits_on_any_number_of_threads(self):
         X, y = sample(200, 3)
-        one, two = (maximize_evidence(Gaussian(), X, y, seed=4, n_threads=n) for n in (1, 2))
-        other = maximize_evidence(Gaussian(), X, y, seed=5, n_threads=2)
+        one, two = (maximize(Gaussian(), X, y, seed=4, n_threads=n) for n in (1, 2))
+        other = maximize(Gaussian(), X, y, seed=5, n_threads=2)
         assert one == two
         assert other.length_scale != one.length_scale
 
     def test_the_start_with_the_greatest_evidence_wins(self):
         X, y = sample(200, 3)
-        tuned = maximize_evidence(Gaussian(), X, y, n_starts=3)
+        tuned = maximize(Gaussian(), X, y, n_starts=3)
         assert tuned.n_starts == 3
         assert tuned.log_evidence == max(tuned.start_log_evidences)
         assert tuned.n_samples == 200
@@ -144,31 +157,31 @@ class TestMaximum:
 
     def test_equal_weights_change_nothing_and_small_ones_hide_rows(self):
         X, y = sample(300, 2)
-        plain = maximize_evidence(Gaussian(), X, y)
-        assert maximize_evidence(Gaussian(), X, y, 2 * np.ones(300)) == plain
-        assert maximize_evidence(Gaussian(), X, y, np.full(300, 1e-200)) == plain
+        plain = maximize(Gaussian(), X, y)
+        assert maximize(Gaussian(), X, y, 2 * np.ones(300)) == plain
+        assert maximize(Gaussian(), X, y, np.full(300, 1e-200)) == plain
         broken = np.vstack([y, 30 * np.random.default_rng(1).standard_normal((100, 1))])
         more = np.vstack([X, X[:100]])
         weights = np.r_[np.ones(300), np.full(100, 1e-9)]
-        hidden = maximize_evidence(Gaussian(), more, broken, weights)
+        hidden = maximize(Gaussian(), more, broken, weights)
         assert hidden.length_scale[0] == pytest.approx(plain.length_scale[0], rel=0.2)
 
     def test_whole_weights_repeat_rows_where_they_are_said_to(self):
         X, y = sample(120, 2)
         times = np.random.default_rng(2).integers(1, 4, 120)
         options = {"n_starts": 1, "per_feature": False}
-        weighted = maximize_evidence(Gaussian(), X, y, times * 1.0, frequency_weights=True, **options)
-        repeated = maximize_evidence(Gaussian(), X.repeat(times, axis=0), y.repeat(times, axis=0), **options)
+        weighted = maximize(Gaussian(), X, y, times * 1.0, frequency_weights=True, **options)
+        repeated = maximize(Gaussian(), X.repeat(times, axis=0), y.repeat(times, axis=0), **options)
         # searches in float32 cosines of inputs about another mean, which stop within 1e-6 of the evidence
         assert weighted.log_evidence == pytest.approx(repeated.log_evidence, rel=1e-4)
         assert weighted.length_scale == pytest.approx(repeated.length_scale, rel=0.01)
         with pytest.raises(DataError, match=r"a sample weight is \d.5, .* how often a row is there"):
-            maximize_evidence(Gaussian(), X, y, times + 0.5, frequency_weights=True)
+            maximize(Gaussian(), X, y, times + 0.5, frequency_weights=True)
 
     def test_constant_targets_have_no_say(self):
         X, y = sample(200, 2)
-        alone = maximize_evidence(Gaussian(), X, y, n_starts=1)
-        beside = maximize_evidence(Gaussian(), X, np.hstack([np.full_like(y, 7.3), y]), n_starts=1)
+        alone = maximize(Gaussian(), X, y, n_starts=1)
+        beside = maximize(Gaussian(), X, np.hstack([np.full_like(y, 7.3), y]), n_starts=1)
         # as far as a search that stops at 1e-6 goes; the products round otherwise for other strides
         assert beside.length_scale == pytest.approx(alone.length_scale, rel=1e-3)
         assert np.isnan(beside.noise_variance[0])
@@ -178,13 +191,13 @@ class TestMaximum:
         X, y = sample(300, 3)
         X[0, 1], X[1, 0] = 1e12, -1e9
         X[:, 2] = 5.0
-        tuned = maximize_evidence(Matern(nu=1.5), X, y, n_starts=2)
+        tuned = maximize(Matern(nu=1.5), X, y, n_starts=2)
         assert np.isfinite(tuned.length_scale).all()
         assert np.isfinite(tuned.log_evidence)
 
     def test_targets_without_noise_are_tuned_too(self):
         X, y = sample(300, 2, noise=0.0)
-        tuned = maximize_evidence(Gaussian(), X, y, n_starts=1)
+        tuned = maximize(Gaussian(), X, y, n_starts=1)
         assert np.isfinite(tuned.log_evidence)
         assert tuned.noise_variance[0] < 1e-4
 
@@ -192,7 +205,7 @@ class TestMaximum:
         monkeypatch.setattr(evidence, "MAX_ITERATIONS", 2)
         X, y = sample(200, 2)
         with caplog.at_level(logging.WARNING):
-            tuned = maximize_evidence(Gaussian(), X, y, n_starts=1)
+            tuned = maximize(Gaussian(), X, y, n_starts=1)
         assert not tuned.converged
         assert "before it converged" in caplog.text
 
@@ -201,19 +214,19 @@ class TestRefusals:
     @pytest.mark.parametrize("kernel", [Linear(), Gaussian() + Matern(), 2.0 * Gaussian()])
     def test_kernels_without_one_width_are_refused(self, kernel):
         with pytest.raises(InvalidParameterError, match="kernels of one length scale"):
-            maximize_evidence(kernel, *sample())
+            maximize(kernel, *sample())
 
     def test_constant_targets_are_refused(self):
         X, y = sample()
         with pytest.raises(DataError, match="all targets are constant"):
-            maximize_evidence(Gaussian(), X, np.full_like(y, 0.1))
+            maximize(Gaussian(), X, np.full_like(y, 0.1))
 
     def test_rows_that_are_all_equal_are_refused(self):
         _, y = sample()
         with pytest.raises(DataError, match="are equal"):
-            maximize_evidence(Gaussian(), np.ones((300, 2)), y)
+            maximize(Gaussian(), np.ones((300, 2)), y)
 
     @pytest.mark.parametrize("wrong", [{"n_components": 3}, {"n_components": 0}, {"n_starts": 0}])
     def test_numbers_out_of_range_are_refused(self, wrong):
         with pytest.raises(InvalidParameterError, match=next(iter(wrong))):
-            maximize_evidence(Gaussian(), *sample(), **wrong)
+            maximize(Gaussian(), *sample(), **wrong)

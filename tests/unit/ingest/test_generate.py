@@ -3,12 +3,14 @@ import pytest
 
 from rff_dist.data.blocks import Block
 from rff_dist.errors import DataError, InvalidParameterError
-from rff_dist.ingest.generate import generate_dataset
+from rff_dist.ingest.generate import RandomRows, generate_dataset
+from rff_dist.storage.writing import Writing
 
 
 def generate(url, n_samples=20_000, **changes):
     options = {"n_features": 3, "noise": 0.25, "seed": 11, "overwrite": True} | changes
-    rows = generate_dataset(url, lambda X: np.sin(X) @ [1.0, 2.0, 3.0], n_samples=n_samples, **options)
+    how = Writing(options.pop("chunk_rows", None), options.pop("overwrite"))
+    rows = generate_dataset(url, lambda X: np.sin(X) @ [1.0, 2.0, 3.0], RandomRows(n_samples, **options), how)
     return rows, rows.read(Block(0, 0, n_samples))
 
 
@@ -31,7 +33,7 @@ def test_inputs_are_independent_standard_normals():
 
 def test_noise_does_not_repeat_the_inputs():
     dataset = generate_dataset(
-        "memory://g", lambda X: 0 * X, n_samples=20_000, n_features=1, noise=1.0, seed=3, overwrite=True
+        "memory://g", lambda X: 0 * X, RandomRows(20_000, 1, noise=1.0, seed=3), Writing(overwrite=True)
     )
     rows = dataset.read(Block(0, 0, 20_000))
     assert abs(np.corrcoef(rows.X[:, 0], rows.y[:, 0])[0, 1]) < 5 / np.sqrt(20_000)
@@ -73,5 +75,5 @@ def test_parameters_are_checked(change):
 @pytest.mark.filterwarnings("ignore:divide by zero")
 def test_functions_that_do_not_give_a_row_for_each_row_are_refused(tmp_path, function):
     with pytest.raises(DataError, match="`function` gave shape"):
-        generate_dataset(tmp_path / "g", function, n_samples=100, n_features=2, noise=1.0, seed=0)
+        generate_dataset(tmp_path / "g", function, RandomRows(100, 2, noise=1.0, seed=0))
     assert list(tmp_path.iterdir()) == []

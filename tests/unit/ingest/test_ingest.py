@@ -14,10 +14,10 @@ from pyarrow import csv, parquet
 
 from rff_dist.data.blocks import Block
 from rff_dist.errors import DataError, InvalidParameterError, OutputExistsError, StorageError
-from rff_dist.ingest.ingest import ingest
 from rff_dist.storage.columns import open_column
 from rff_dist.storage.datasets import open_dataset
 from rff_dist.storage.writing import write_dataset
+from tests.tables import ingest
 
 
 @pytest.fixture
@@ -328,7 +328,7 @@ def test_peak_memory_does_not_grow_with_the_file(tmp_path, project_root, kind):
     script = (
         "import re, sys\n"
         "from pathlib import Path\n"
-        "from rff_dist.ingest.ingest import ingest\n"
+        "from tests.tables import ingest\n"
         "ingest(sys.argv[1], sys.argv[2], chunk_rows=16_384)\n"
         # Not ru_maxrss, which a child inherits from the process that started it.
         "status = Path('/proc/self/status').read_text()\n"

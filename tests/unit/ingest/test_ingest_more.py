@@ -13,12 +13,13 @@ from hypothesis import strategies as st
 
 from rff_dist.data.blocks import Block
 from rff_dist.errors import DataError, InvalidParameterError, OutputBusyError, StorageError
-from rff_dist.ingest.ingest import Ingested, ingest, ingest_more
+from rff_dist.ingest.ingest import Ingested
 from rff_dist.ingest.queries import Query
 from rff_dist.storage.columns import open_column
 from rff_dist.storage.datasets import open_dataset
 from rff_dist.storage.leases import hold
 from rff_dist.storage.writing import write_dataset
+from tests.tables import ingest, ingest_more
 
 pandas = pytest.importorskip("pandas")
 

@@ -3,6 +3,7 @@
 import json
 import logging
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from rff_dist.data.labelled import GroupedDataset
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.errors import DataError, InvalidParameterError, PlanError
 from rff_dist.features import for_dataset
+from rff_dist.features.evidence import EvidenceSearch
 from rff_dist.kernels.explicit import Linear
 from rff_dist.kernels.stationary import Gaussian, Matern
 from rff_dist.ridge import automatic
@@ -45,9 +47,9 @@ EFFORT = {"n_starts": 1, "n_components": 64}
 def quick():
     """Tune length scales from one start in few features, which takes a tenth of the time."""
 
-    def tune(*arguments, **options):
-        tuned_with.append(options)
-        return whole_tune(*arguments, **{**options, **EFFORT})
+    def tune(inputs, kernel, search=EvidenceSearch(), *, folds):
+        tuned_with.append((search, folds))
+        return whole_tune(inputs, kernel, replace(search, **EFFORT), folds=folds)
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(for_dataset, "tune", tune)
@@ -211,9 +213,8 @@ def test_length_scales_by_evidence_are_those_of_the_plain_job():
     model = automatic.fit(dataset, RidgeOptions(kernel="gaussian", **options), engine=ENGINE).model
     expected, _ = pipeline.fit(dataset, Gaussian(), engine=ENGINE, **options)
     assert model.digest() == expected.digest()
-    here, there = tuned_with  # the default number of rows and starts, on the same folds
-    for name in ("n_samples", "n_starts", "folds"):
-        assert here.get(name) == there.get(name)
+    (here, folds), (there, other_folds) = tuned_with  # default rows and starts, on the same folds
+    assert (here.n_samples, here.n_starts, folds) == (there.n_samples, there.n_starts, other_folds)
 
 
 @pytest.mark.parametrize(

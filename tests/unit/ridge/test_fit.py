@@ -164,9 +164,7 @@ def test_the_median_heuristic_is_the_median_distance_in_the_kernels_metric(datas
 
 def test_each_part_without_a_length_scale_gets_the_median_in_its_own_columns_and_metric(dataset):
     kernel = Gaussian().on([0, 1]) * Laplacian().on([2]) + 0.5 * Matern(2.0) + Linear() + Matern(nu=2.5)
-    found = for_dataset.resolve_kernel(
-        dataset, kernel, length_scale="auto", standardizer=None, ranges=None, seed=0
-    )
+    found = for_dataset.resolve_kernel(for_dataset.Inputs(dataset), kernel, "auto")
     near, far, whole = (
         np.median(pdist(points, metric))
         for points, metric in (
@@ -480,10 +478,9 @@ def test_the_steps_one_by_one_give_the_model_of_fit(n_components, standardize, s
         standardize=standardize, seed=seed,
     )  # fmt: skip
     standardizer = inspection.standardizer_from(inspection.inspect(dataset, engine=ENGINE))
-    feature_map = for_dataset.draw(
-        dataset, Gaussian(), length_scale="median", n_components=n_components, design="orthogonal",
-        map=feature_kind, seed=seed, standardizer=standardizer if standardize else None,
-    )  # fmt: skip
+    inputs = for_dataset.Inputs(dataset, standardizer if standardize else None, seed)
+    recipe = for_dataset.Recipe(n_components, "median", "orthogonal", feature_kind)
+    feature_map = for_dataset.draw(inputs, Gaussian(), recipe)
     assert feature_map.digest() == model.feature_map.digest()
     statistics = passes.accumulate(dataset, feature_map, engine=ENGINE, spec=model.statistics.spec)
     assert statistics == model.statistics
@@ -526,16 +523,8 @@ def test_features_in_memory_are_those_of_the_map_block_by_block(dtype):
 )
 def test_map_auto_takes_the_lower_variance_and_the_spec_says_which(kernel, n_components, expected):
     far_apart = ArrayDataset(np.arange(300.0)[:, np.newaxis], np.zeros(300))
-    features = for_dataset.draw(
-        far_apart,
-        kernel,
-        length_scale=None,
-        n_components=n_components,
-        design="iid",
-        map="auto",
-        seed=0,
-        standardizer=None,
-    )
+    recipe = for_dataset.Recipe(n_components, design="iid", map="auto")
+    features = for_dataset.draw(for_dataset.Inputs(far_apart), kernel, recipe)
     assert features.spec.map == expected
 
 
@@ -543,7 +532,7 @@ def test_map_auto_looks_at_standardized_rows():
     dataset = ArrayDataset(np.arange(300.0)[:, np.newaxis], np.zeros(300))
     standardizer = inspection.standardizer_from(inspection.inspect(dataset, engine=ENGINE))
     for applied, expected in ((None, "phases"), (standardizer, "pairs")):
-        chosen = for_dataset.choose_map(dataset, Cauchy(0.3), 32, standardizer=applied, seed=0)
+        chosen = for_dataset.choose_map(for_dataset.Inputs(dataset, applied), Cauchy(0.3), 32)
         assert chosen == expected
 
 
@@ -555,7 +544,7 @@ def test_a_model_keeps_the_map_that_auto_chose(dataset):
 
 def test_one_row_leaves_no_pairs_to_choose_a_map_by():
     dataset = ArrayDataset(np.ones((1, 1)), np.zeros(1))
-    assert for_dataset.choose_map(dataset, Cauchy(), 4, standardizer=None, seed=0) == "pairs"
+    assert for_dataset.choose_map(for_dataset.Inputs(dataset), Cauchy(), 4) == "pairs"
 
 
 def test_alpha_by_press_is_the_least_leave_one_out_error():

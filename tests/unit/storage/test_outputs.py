@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from rff_dist.data.blocks import Block, cut_blocks
 from rff_dist.errors import DataError, InvalidParameterError, OutputExistsError, StorageError
 from rff_dist.storage.datasets import open_dataset
-from rff_dist.storage.outputs import create_output
+from rff_dist.storage.outputs import Layout, create_output
 from rff_dist.storage.writing import write_dataset
 
 SIZES = {"n_samples": 50, "n_columns": 2, "dtype": "float64", "chunk_rows": 8}
@@ -22,7 +22,7 @@ VALUES = np.arange(100.0).reshape(50, 2)
 @settings(max_examples=30)
 @given(order=st.permutations(range(len(BLOCKS))), again=st.lists(st.integers(0, len(BLOCKS) - 1), max_size=3))
 def test_blocks_may_come_in_any_order_and_more_than_once(order, again):
-    output = create_output("memory://out", **SIZES, overwrite=True)
+    output = create_output("memory://out", Layout(**SIZES), overwrite=True)
     for i in [*order, *again]:
         block = BLOCKS[i]
         output.write(block, VALUES[block.start : block.stop])
@@ -33,7 +33,7 @@ def test_blocks_may_come_in_any_order_and_more_than_once(order, again):
 
 
 def test_workers_write_through_a_pickled_handle(tmp_path, project_root):
-    output = create_output(tmp_path / "p", **SIZES, column_names=["a", "b"])
+    output = create_output(tmp_path / "p", Layout(**SIZES, column_names=["a", "b"]))
     script = (
         "import pickle, sys, numpy as np\n"
         "output, blocks = pickle.load(sys.stdin.buffer)\n"
@@ -52,7 +52,7 @@ def test_workers_write_through_a_pickled_handle(tmp_path, project_root):
 
 def test_labels_have_one_axis(tmp_path):
     output = create_output(
-        tmp_path / "l", n_samples=5, n_columns=None, dtype="int32", chunk_rows=5, array="labels"
+        tmp_path / "l", Layout(n_samples=5, n_columns=None, dtype="int32", chunk_rows=5, array="labels")
     )
     # Zeros are the fill value of integers; left out, they would look like rows that nobody wrote.
     output.write(Block(0, 0, 5), np.zeros(5))
@@ -64,13 +64,13 @@ def test_labels_have_one_axis(tmp_path):
 
 @pytest.mark.parametrize("span", [(1, 8), (0, 7), (8, 15), (48, 56), (8, 8), (-8, 8), (48, 49)])
 def test_blocks_that_are_not_whole_chunks_are_refused(span):
-    output = create_output("memory://out", **SIZES, overwrite=True)
+    output = create_output("memory://out", Layout(**SIZES), overwrite=True)
     with pytest.raises(StorageError, match="not whole chunks"):
         output.write(Block(0, *span), np.zeros((max(0, span[1] - span[0]), 2)))
 
 
 def test_values_of_another_shape_are_refused():
-    output = create_output("memory://out", **SIZES, overwrite=True)
+    output = create_output("memory://out", Layout(**SIZES), overwrite=True)
     with pytest.raises(DataError, match=r"shape \(8, 3\) for rows 0:8; expected \(8, 2\)"):
         output.write(Block(0, 0, 8), np.zeros((8, 3)))
 
@@ -78,7 +78,7 @@ def test_values_of_another_shape_are_refused():
 @pytest.mark.parametrize("scheme", ["file", "memory"])
 def test_an_unfinished_output_is_not_published_and_says_so(tmp_path, scheme):
     url = tmp_path / "p" if scheme == "file" else "memory://unfinished"
-    output = create_output(url, **SIZES)
+    output = create_output(url, Layout(**SIZES))
     # All zeros: a writer that leaves out empty chunks would seem unfinished.
     output.write(BLOCKS[0], np.zeros((16, 2)))
     with pytest.raises(StorageError, match="2 of 7 chunks of 8 rows were written"):
@@ -95,7 +95,7 @@ def test_an_unfinished_output_is_not_published_and_says_so(tmp_path, scheme):
 
 @pytest.mark.parametrize("n_columns", [None, 2])
 def test_several_arrays_of_one_shape_are_written_together(tmp_path, n_columns):
-    output = create_output(tmp_path / "p", **{**SIZES, "n_columns": n_columns}, array=["mean", "std"])
+    output = create_output(tmp_path / "p", Layout(**{**SIZES, "n_columns": n_columns}, array=["mean", "std"]))
     values = VALUES if n_columns is None else np.stack([VALUES, -VALUES], axis=-1)
     for block in BLOCKS[1:]:
         output.write(block, values[block.start : block.stop])
@@ -111,7 +111,7 @@ def test_several_arrays_of_one_shape_are_written_together(tmp_path, n_columns):
 
 
 def test_a_discarded_output_leaves_nothing_and_cannot_be_written(tmp_path):
-    output = create_output(tmp_path / "p", **SIZES)
+    output = create_output(tmp_path / "p", Layout(**SIZES))
     output.discard()
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(StorageError, match="is gone"):
@@ -121,8 +121,8 @@ def test_a_discarded_output_leaves_nothing_and_cannot_be_written(tmp_path):
 def test_an_output_that_exists_is_kept_until_the_new_one_is_finished(tmp_path):
     write_dataset(tmp_path / "p", VALUES)
     with pytest.raises(OutputExistsError):
-        create_output(tmp_path / "p", **SIZES)
-    output = create_output(tmp_path / "p", **SIZES, overwrite=True)
+        create_output(tmp_path / "p", Layout(**SIZES))
+    output = create_output(tmp_path / "p", Layout(**SIZES), overwrite=True)
     assert open_dataset(tmp_path / "p").n_samples == 50
     for block in BLOCKS:
         output.write(block, VALUES[block.start : block.stop])
@@ -132,7 +132,7 @@ def test_an_output_that_exists_is_kept_until_the_new_one_is_finished(tmp_path):
 
 
 def test_two_runs_on_one_output_publish_one(tmp_path):
-    first, second = (create_output(tmp_path / "p", **SIZES) for _ in range(2))
+    first, second = (create_output(tmp_path / "p", Layout(**SIZES)) for _ in range(2))
     for value, output in enumerate((first, second)):
         for block in BLOCKS:
             output.write(block, np.full((block.n_samples, 2), value))
@@ -146,7 +146,7 @@ def test_two_runs_on_one_output_publish_one(tmp_path):
 def test_an_output_that_overlaps_its_input_is_refused(tmp_path, where):
     write_dataset(tmp_path / "a", VALUES)
     with pytest.raises(StorageError, match="overlap"):
-        create_output(tmp_path / where, **SIZES, inputs=[tmp_path / "a"], overwrite=True)
+        create_output(tmp_path / where, Layout(**SIZES), inputs=[tmp_path / "a"], overwrite=True)
     assert open_dataset(tmp_path / "a").n_samples == 50
 
 
@@ -154,7 +154,7 @@ def test_an_input_reached_by_a_link_is_the_same_input(tmp_path):
     write_dataset(tmp_path / "a", VALUES)
     (tmp_path / "link").symlink_to(tmp_path / "a")
     with pytest.raises(StorageError, match="overlap"):
-        create_output(tmp_path / "link", **SIZES, inputs=[tmp_path / "a"], overwrite=True)
+        create_output(tmp_path / "link", Layout(**SIZES), inputs=[tmp_path / "a"], overwrite=True)
 
 
 @pytest.mark.parametrize(
@@ -170,14 +170,14 @@ def test_an_input_reached_by_a_link_is_the_same_input(tmp_path):
 )
 def test_sizes_are_checked(tmp_path, change):
     with pytest.raises(InvalidParameterError):
-        create_output(tmp_path / "p", **{**SIZES, **change})
+        create_output(tmp_path / "p", Layout(**{**SIZES, **change}))
     assert list(tmp_path.iterdir()) == []
 
 
 def test_fields_are_arrays_of_their_own_types_and_shapes(tmp_path):
     fields = np.dtype([("labels", "<U5"), ("probabilities", "f8", (2,))])
     sizes = {"n_samples": 5, "n_columns": None, "chunk_rows": 3}
-    output = create_output(tmp_path / "p", **sizes, dtype=fields, column_names=["no", "yes"])
+    output = create_output(tmp_path / "p", Layout(**sizes, dtype=fields, column_names=["no", "yes"]))
     values = np.zeros(5, fields)
     values["labels"] = ["yes", "", "näyes", "no", "no"]
     values["probabilities"] = np.arange(10.0).reshape(5, 2)
@@ -199,4 +199,6 @@ def test_fields_are_arrays_of_their_own_types_and_shapes(tmp_path):
 )
 def test_fields_that_no_array_holds_are_refused(tmp_path, dtype, n_columns):
     with pytest.raises(InvalidParameterError, match="expected sizes"):
-        create_output(tmp_path / "p", n_samples=5, n_columns=n_columns, dtype=np.dtype(dtype), chunk_rows=3)
+        create_output(
+            tmp_path / "p", Layout(n_samples=5, n_columns=n_columns, dtype=np.dtype(dtype), chunk_rows=3)
+        )

@@ -14,12 +14,12 @@ from zarr.storage import MemoryStore
 
 from rff_dist.data.blocks import Block
 from rff_dist.errors import DataError, InvalidParameterError, StorageError
-from rff_dist.ingest.generate import generate_dataset
-from rff_dist.ingest.ingest import ingest
+from rff_dist.ingest.generate import RandomRows, generate_dataset
 from rff_dist.storage.datasets import open_dataset
-from rff_dist.storage.outputs import create_output
+from rff_dist.storage.outputs import Layout, create_output
 from rff_dist.storage.records import write_record
 from rff_dist.storage.writing import write_dataset
+from tests.tables import ingest
 
 X = np.random.default_rng(0).standard_normal((50, 3))
 Y, WEIGHT = X[:, 0] * 2, np.arange(50.0)
@@ -135,11 +135,11 @@ def test_data_without_columns_are_refused_in_the_words_of_scikit_learn(tmp_path)
 
 
 def write_predictions(url):
-    create_output(url, n_samples=4, n_columns=None, dtype=float, chunk_rows=4)
+    create_output(url, Layout(n_samples=4, n_columns=None, dtype=float, chunk_rows=4))
 
 
 def write_generated(url):
-    generate_dataset(url, lambda X: X[:, 0], n_samples=4, n_features=1, noise=0, seed=0)
+    generate_dataset(url, lambda X: X[:, 0], RandomRows(4, 1, noise=0, seed=0))
 
 
 def write_model(url):
@@ -182,7 +182,7 @@ def test_a_file_system_that_takes_no_folders_is_refused(write):
 def test_the_trial_leaves_nothing(tmp_path):
     with pytest.raises(DataError):
         write_dataset(tmp_path / "new" / "a", iter([]))
-    output = create_output(tmp_path / "b", n_samples=4, n_columns=None, dtype=float, chunk_rows=4)
+    output = create_output(tmp_path / "b", Layout(n_samples=4, n_columns=None, dtype=float, chunk_rows=4))
     assert len(list(tmp_path.glob(".b*"))) == 1
     output.discard()
 
