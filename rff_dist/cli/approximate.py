@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
+from annotated_types import Ge
 from rich.console import Group, RenderableType
 from rich.text import Text
 
@@ -14,6 +15,7 @@ from rff_dist.cli.display import facts_view, kernel_words, plural, titled_table
 from rff_dist.cli.options import NoStandardize, read_count
 from rff_dist.cli.shell import Report, command
 from rff_dist.errors import InvalidParameterError
+from rff_dist.jobs.fields import group, option
 from rff_dist.jobs.options import Drawing, Features, WeightedSource
 
 if TYPE_CHECKING:
@@ -24,6 +26,28 @@ if TYPE_CHECKING:
 FEATURES, MEASURE = Drawing.panel, "What is measured"
 MEASURES = {"mean": "mean", "max": "largest", "relative_operator_norm": "norm"}
 POINTS, LEAST = 8, 16  # of the curve: how many numbers of components at most, and the least of them
+
+
+@group
+class Measured:
+    """What is measured, on which rows."""
+
+    panel: ClassVar[str] = MEASURE
+
+    error: float = option("The error that is wanted.", 0.05, unit="E")
+    delta: float = option("How likely theory's bounds may fail.", 0.05, unit="P")
+    n_samples: Annotated[int, Ge(2)] = option("Rows of one sample.", 500, flag="--rows", unit="N")
+    n_repeats: Annotated[int, Ge(2)] = option("Disjoint samples of rows.", 8, flag="--samples", unit="N")
+    confidence: float = option("Of the intervals of the mean.", 0.95, unit="P")
+
+    def __post_init__(self) -> None:
+        if not 0 < self.error < math.inf:
+            raise InvalidParameterError(f"`error` is {self.error:g}; expected a number above 0, such as 0.05")
+        for name in ("delta", "confidence"):
+            if not 0 < getattr(self, name) < 1:
+                raise InvalidParameterError(
+                    f"`{name}` is {getattr(self, name):g}; expected a number between 0 and 1"
+                )
 
 
 @command(
@@ -41,35 +65,7 @@ def approximate(
         ),
     ] = "2048",
     no_standardize: NoStandardize = False,
-    error: Annotated[
-        float,
-        typer.Option("--error", metavar="E", help="The error that is wanted.", rich_help_panel=MEASURE),
-    ] = 0.05,
-    delta: Annotated[
-        float,
-        typer.Option(
-            "--delta",
-            metavar="P",
-            help="How likely theory's bounds may fail.",
-            rich_help_panel=MEASURE,
-        ),
-    ] = 0.05,
-    n_samples: Annotated[
-        int,
-        typer.Option("--rows", metavar="N", min=2, help="Rows of one sample.", rich_help_panel=MEASURE),
-    ] = 500,
-    n_repeats: Annotated[
-        int,
-        typer.Option(
-            "--samples", metavar="N", min=2, help="Disjoint samples of rows.", rich_help_panel=MEASURE
-        ),
-    ] = 8,
-    confidence: Annotated[
-        float,
-        typer.Option(
-            "--confidence", metavar="P", help="Of the intervals of the mean.", rich_help_panel=MEASURE
-        ),
-    ] = 0.95,
+    measured: Measured,
     output: Annotated[
         str | None,
         typer.Option("--plot", metavar="PNG", help="Draw the error against D.", rich_help_panel=MEASURE),
@@ -91,14 +87,13 @@ def approximate(
 
     if features.map not in ("auto", "pairs", "phases"):
         raise typer.BadParameter(f"{features.map!r}; expected auto, pairs or phases", param_hint="--map")
-    check_wanted(error, delta, confidence)
     dimension = check_n_components(read_count(n_components, "--components"), features.map)
     chosen, seed = features.make_kernel(), features.seed
     arranged = features.design or default_design(chosen)
     data, dataset = source.data, datasets.open_dataset(source.data, **source.names())
     chosen.check_columns(dataset.n_features)
     check_design(chosen, arranged, dataset.n_features)
-    rows = samples.sample_inputs(dataset, seed, n_rows=n_samples * n_repeats)
+    rows = samples.sample_inputs(dataset, seed, n_rows=measured.n_samples * measured.n_repeats)
     sample = memory.ArrayDataset(rows)
     moments = inspection.inspect(sample, engine=SerialEngine(1))
     standardizer = None if no_standardize else inspection.standardizer_from(moments)
@@ -108,14 +103,14 @@ def approximate(
     feature_map = for_dataset.draw(seen, chosen, recipe)
     spec = feature_map.spec
     assert spec is not None  # it was drawn just now
-    sampling = Sampling(n_samples, n_repeats, confidence, seed)
+    sampling = Sampling(measured.n_samples, measured.n_repeats, measured.confidence, seed)
     curve = error_curve(spec.kernel, feature_map, rows, _curve_components(feature_map), sampling)
     compared = samples.sample_inputs(sample, seed)  # the rows that --map auto looks at
     variances = better_map(spec.kernel, seen.prepare(compared))
     theory = Theory(
         spec.kernel,
         spec.map,
-        delta=delta,
+        delta=measured.delta,
         variance=getattr(variances, spec.map),
         diameter=float(math.dist(*ranges)),
         found=curve[-1],
@@ -125,8 +120,8 @@ def approximate(
         "data": data,
         "n_rows_read": len(rows),
         "n_samples": curve[-1].n_samples,
-        "n_repeats": n_repeats,
-        "confidence": confidence,
+        "n_repeats": measured.n_repeats,
+        "confidence": measured.confidence,
         "n_components": feature_map.n_components,
         "kernel": spec.kernel.to_dict(),
         "design": spec.design.name,
@@ -138,7 +133,11 @@ def approximate(
             "better": variances.better,
         },
         "errors": _errors(curve[-1]),
-        "wanted": {"error": error, "delta": delta, "n_components": theory.needed(error)},
+        "wanted": {
+            "error": measured.error,
+            "delta": measured.delta,
+            "n_components": theory.needed(measured.error),
+        },
         "bounds": theory.bounds(feature_map.n_components),
         "no_bounds": theory.refusals,
         "curve": [{"n_components": point.n_components, **_errors(point)} for point in curve],
@@ -147,15 +146,6 @@ def approximate(
     if output is not None:
         _draw_curve(output, curve, theory, document)
     return Report(document, _view(document))
-
-
-def check_wanted(error: float, delta: float, confidence: float) -> None:
-    """Check that the error is above 0, and that probabilities are between 0 and 1."""
-    if not 0 < error < math.inf:
-        raise typer.BadParameter(f"{error:g}; expected a number above 0, such as 0.05", param_hint="--error")
-    for option, value in {"--delta": delta, "--confidence": confidence}.items():
-        if not 0 < value < 1:
-            raise typer.BadParameter(f"{value:g}; expected a number between 0 and 1", param_hint=option)
 
 
 def _curve_components(feature_map: FeatureMap) -> list[int]:

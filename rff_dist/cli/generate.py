@@ -21,6 +21,7 @@ from rff_dist.cli.display import (
 )
 from rff_dist.cli.options import ChunkRows, Overwrite, read_count, read_numbers
 from rff_dist.cli.shell import Report, command
+from rff_dist.jobs.fields import group, option
 from rff_dist.jobs.options import Features
 
 if TYPE_CHECKING:
@@ -29,17 +30,21 @@ if TYPE_CHECKING:
     from rff_dist.kernels.base import Kernel
 
 
+@group
+class Size:
+    """How large the dataset is, and how smooth the function."""
+
+    rows: str = option("Rows, such as 1e6.", unit="N")
+    n_features: str = option("Columns of X.", "8", flag="--features", unit="N")
+    length_scale: str = option("Length scale: smoothness of the function.", "2", unit="L|L1,L2,…")
+
+
 @command("rff-dist generate data.zarr --rows 1e6 --features 8 --length-scale 2 --noise 0.1")
 def generate(
     *,
     output: Annotated[str, typer.Argument(metavar="OUT", help="Where to write the dataset.")],
-    rows: Annotated[str, typer.Option("--rows", metavar="N", help="Rows, such as 1e6.")],
-    n_features: Annotated[str, typer.Option("--features", metavar="N", help="Columns of X.")] = "8",
+    size: Size,
     features: Annotated[Features, "kernel", "nu", "n_components", "seed"],
-    length_scale: Annotated[
-        str,
-        typer.Option("--length-scale", metavar="L|L1,L2,…", help="Length scale: smoothness of the function."),
-    ] = "2",
     noise: Annotated[
         float, typer.Option("--noise", min=0, help="Standard deviation; the function's is 1.")
     ] = 0.1,
@@ -62,9 +67,9 @@ def generate(
     from rff_dist.numerics.threads import using_threads
     from rff_dist.storage.writing import Writing
 
-    n_samples, n_columns = read_count(rows, "--rows"), read_count(n_features, "--features")
+    n_samples, n_columns = read_count(size.rows, "--rows"), read_count(size.n_features, "--features")
     chunk = None if chunk_rows is None else read_count(chunk_rows, "--chunk-rows")
-    widths = read_numbers(length_scale.split(","), length_scale, "--length-scale", "a number")
+    widths = read_numbers(size.length_scale.split(","), size.length_scale, "--length-scale", "a number")
     seed, chosen = (
         features.seed,
         with_length_scale(features.make_kernel(), tuple(widths) if len(widths) > 1 else widths[0]),
@@ -102,18 +107,7 @@ def draw_function(
 ) -> Callable[[np.ndarray], np.ndarray]:
     """Draw f(x) = z(x)'w with w ~ N(0, I) from the feature prior of a kernel; its variance is 1.
 
-    Parameters
-    ----------
-    kernel : Kernel
-    n_features, n_components : int
-        Columns of the inputs, and of Z.
-    seed : int
-        Spread to streams of its own, so that a model fitted with the same seed has other features.
-
-    Returns
-    -------
-    function : callable
-        From (rows, n_features) to (rows,).
+    The seed is spread to streams of its own, so that a model fitted with the same seed has other features.
     """
     import numpy as np
 

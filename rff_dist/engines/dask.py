@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import dask.config
 import distributed
@@ -37,13 +37,6 @@ from distributed.comm.core import CommClosedError
 
 from rff_dist.data.blocks import Block, BlockFunction
 from rff_dist.engines import block_memory
-from rff_dist.engines.progress import BlockDone, Observer, announce_pass
-from rff_dist.engines.protocol import Broadcast, Engine, RegionWriter
-from rff_dist.engines.serial import check_blocks
-from rff_dist.errors import ClusterLostError, MissingDependencyError, RFFDistError, StorageError
-
-if TYPE_CHECKING:
-    pass
 from rff_dist.engines.dask_cluster import (
     CONNECT_S,
     SAME_PACKAGES,
@@ -56,7 +49,11 @@ from rff_dist.engines.dask_cluster import (
     start_cluster,
 )
 from rff_dist.engines.dask_pass import POLL_S, Pass
+from rff_dist.engines.progress import BlockDone, Observer, announce_pass
+from rff_dist.engines.protocol import Broadcast, Engine, RegionWriter
+from rff_dist.engines.serial import check_blocks
 from rff_dist.engines.worker import (
+    BLOCK,
     TOPIC,
     CountBlocks,
     PassTask,
@@ -69,15 +66,13 @@ from rff_dist.engines.worker import (
     take_apart,
     unpack,
 )
+from rff_dist.errors import ClusterLostError, MissingDependencyError, RFFDistError, StorageError
 
 __all__ = ["DaskEngine"]
 
 logger = logging.getLogger(__name__)
 
 type Future = distributed.Future[Any]
-
-
-# ------------------------------------------------------------------------------------ what runs on workers
 
 
 # ------------------------------------------------------------------------------------------- the engine
@@ -464,16 +459,8 @@ class DaskEngine(Engine):
             placed = self._place(state)
             job = self._send(pickled, {}, "function")
             timings = self._timings[number] = {}
-            running = Pass(
-                self,
-                label=label,
-                number=number,
-                job=job,
-                state=placed.future,
-                source=source,
-                blocks=blocks,
-                homes=homes or {},
-            )
+            name = f"{label}{BLOCK}{number}"
+            running = Pass(self, name, blocks, job=job, state=placed.future, source=source, homes=homes or {})
             self._passes.add(running)
             try:
                 for block in running.finished_blocks():

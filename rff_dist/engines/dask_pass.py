@@ -19,7 +19,7 @@ from rff_dist.errors import BlockError, ClusterError, RFFDistError
 
 if TYPE_CHECKING:
     from rff_dist.engines.dask import DaskEngine
-from rff_dist.engines.worker import BLOCK, BlockFailed, merge_partials, run_block, run_lazy_block
+from rff_dist.engines.worker import BlockFailed, merge_partials, run_block, run_lazy_block
 
 type Future = distributed.Future[Any]
 
@@ -37,23 +37,17 @@ class Pass:
     def __init__(
         self,
         engine: DaskEngine,
+        name: str,
+        blocks: Sequence[Block],
         *,
-        label: str,
-        number: str,
         job: Future,
         state: Future,
         source: Any,
-        blocks: Sequence[Block],
         homes: Mapping[int, str],
     ) -> None:
-        self._engine = engine
-        self._homes = homes
-        self._client = engine.client
-        self._name = f"{label}{BLOCK}{number}"
-        self._job = job
-        self._state = state
-        self._source = source
-        self._blocks = blocks
+        self._engine, self._client = engine, engine.client
+        self._name, self._blocks, self._homes = name, blocks, homes
+        self._job, self._state, self._source = job, state, source
         self._in_flight: dict[Any, tuple[Future, Block, str]] = {}
         self._load: Counter[str] = Counter()
         self._done: queue.SimpleQueue[Any] = queue.SimpleQueue()

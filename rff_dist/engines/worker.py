@@ -1,4 +1,3 @@
-# mypy: allow-untyped-calls
 """What the Dask engine sends to workers: a block's task, the state with its digests, and plugins."""
 
 # mypy: allow-untyped-calls
@@ -12,7 +11,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, is_dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import cloudpickle  # type: ignore[import-untyped]
 import distributed
@@ -29,9 +28,6 @@ from rff_dist.errors import (
     RFFDistError,
 )
 from rff_dist.numerics.threads import using_threads
-
-if TYPE_CHECKING:
-    pass
 
 logger = logging.getLogger(__name__)
 

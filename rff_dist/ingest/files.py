@@ -54,12 +54,8 @@ def fetch(file: File) -> Iterator[Path]:
         return
     with TemporaryDirectory(prefix="rff_dist-") as folder:
         path = Path(folder) / PurePosixPath(file.location.path).name
-        try:
+        with _reading(file.location):
             _download(file.location, path)
-        except Exception as error:
-            if isinstance(error, StorageError) or not is_store_error(error):
-                raise
-            raise _away(file.location, error) from error
         yield path
 
 
@@ -157,7 +153,7 @@ def _find_remote(location: Location) -> list[File]:
         raise StorageError(
             f"{location}: `**` is not known in object stores; expected `*` within a folder's name"
         )
-    try:
+    with _reading(location):
         if not has_pattern and parts:
             parent: Any = open_store(
                 Location(location.scheme, "/".join([bucket, *parts[:-1]])), read_only=True
@@ -169,10 +165,6 @@ def _find_remote(location: Location) -> list[File]:
         folder = Location(location.scheme, "/".join([bucket, *parts[:n_plain]]))
         store: Any = open_store(folder, read_only=True)
         listed = [one for page in obstore.list(store.store) for one in page]
-    except Exception as error:
-        if isinstance(error, StorageError) or not is_store_error(error):
-            raise
-        raise _away(location, error) from error
     pattern = parts[n_plain:]
     chosen = {
         one["path"]: one
@@ -213,7 +205,14 @@ def _kind(path: str) -> str:
     )
 
 
-def _away(location: Location, error: BaseException) -> StorageError:
-    return StorageError(
-        f"{location} cannot be read ({explain(error)}). Check the address, the network and the permissions"
-    )
+@contextmanager
+def _reading(location: Location) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, StorageError) or not is_store_error(error):
+            raise
+        raise StorageError(
+            f"{location} cannot be read ({explain(error)}). Check the address, the network and the "
+            "permissions"
+        ) from error

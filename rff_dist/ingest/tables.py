@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rff_dist.errors import DataError, InvalidParameterError, StorageError
-from rff_dist.storage.arrays import describe
+from rff_dist.storage.locations import explain
 
 if TYPE_CHECKING:
     import pyarrow
@@ -62,7 +62,7 @@ def _csv_table(path: Path) -> Table:
         with csv.open_csv(str(path), **options(None)) as reader:
             schema = reader.schema
     except (pyarrow.ArrowException, OSError) as error:
-        raise StorageError(f"{path} cannot be read as CSV: {describe(error)}") from error
+        raise StorageError(f"{path} cannot be read as CSV: {explain(error)}") from error
     kinds = _arrow_kinds(schema, path)
     inferred = {field.name: field.type for field in schema}
 
@@ -85,7 +85,7 @@ def _csv_table(path: Path) -> Table:
                     yield (_to_numpy(batch, names), *(_to_labels(batch, name) for name in labels))
         except (pyarrow.ArrowException, OSError) as error:
             raise DataError(
-                f"{path.name}: {describe(error)}; expected numbers in the columns {listed(names)}"
+                f"{path.name}: {explain(error)}; expected numbers in the columns {listed(names)}"
                 f"{', and one type of value in ' + listed(labels) if labels else ''}. "
                 "Correct the value, or leave the column out with `columns`"
             ) from error
@@ -104,7 +104,7 @@ def _longest_line(path: Path) -> int:
         with opener(path, "rb") as file:
             return max(len(file.readline(2**26)) for _ in range(2))
     except (OSError, EOFError) as error:
-        raise StorageError(f"{path} cannot be read as CSV: {describe(error)}") from error
+        raise StorageError(f"{path} cannot be read as CSV: {explain(error)}") from error
 
 
 def _parquet_table(path: Path) -> Table:
@@ -115,7 +115,7 @@ def _parquet_table(path: Path) -> Table:
         metadata = parquet.read_metadata(path)
         schema = metadata.schema.to_arrow_schema()
     except (pyarrow.ArrowException, OSError) as error:
-        raise StorageError(f"{path} cannot be read as Parquet: {describe(error)}") from error
+        raise StorageError(f"{path} cannot be read as Parquet: {explain(error)}") from error
 
     def batches(names: list[str], labels: list[str]) -> Iterator[tuple[np.ndarray, ...]]:
         rows = max(1, BATCH_BYTES // (8 * len(names)))
@@ -125,7 +125,7 @@ def _parquet_table(path: Path) -> Table:
                 for batch in reader.iter_batches(batch_size=rows, columns=chosen, use_threads=False):
                     yield (_to_numpy(batch, names), *(_to_labels(batch, name) for name in labels))
         except (pyarrow.ArrowException, OSError) as error:
-            raise StorageError(f"{path} cannot be read: {describe(error)}") from error
+            raise StorageError(f"{path} cannot be read: {explain(error)}") from error
 
     return Table(path.name, _arrow_kinds(schema, path), batches, metadata.num_rows)
 
@@ -177,7 +177,7 @@ def _npy_table(path: Path) -> Table:
     try:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
     except (ValueError, OSError, EOFError) as error:
-        raise StorageError(f"{path} cannot be read as an array of numbers: {describe(error)}") from error
+        raise StorageError(f"{path} cannot be read as an array of numbers: {explain(error)}") from error
     if array.ndim != 2:
         raise DataError(f"{path.name} has shape {array.shape}; expected 2 axes (n_samples, n_columns)")
     kind: np.dtype[Any] | str = array.dtype if array.dtype.kind in "biuf" else str(array.dtype)
@@ -213,7 +213,7 @@ def read_npz(
         with zipfile.ZipFile(path) as archive:
             members = {name.removesuffix(".npy") for name in archive.namelist()}
     except (zipfile.BadZipFile, OSError) as error:
-        raise StorageError(f"{path} cannot be read as .npz: {describe(error)}") from error
+        raise StorageError(f"{path} cannot be read as .npz: {explain(error)}") from error
     if target is None and "y" in members:
         target = "y"
     wanted = ["X", target, weight, groups]
@@ -265,7 +265,7 @@ def _npz_rows(path: Path, name: str, rows: int) -> Iterator[np.ndarray]:
             try:
                 content = file.read(count * row_bytes)
             except (zipfile.BadZipFile, OSError, EOFError) as error:
-                raise StorageError(f"array {name!r} of {path} is damaged: {describe(error)}") from error
+                raise StorageError(f"array {name!r} of {path} is damaged: {explain(error)}") from error
             if len(content) != count * row_bytes:
                 raise StorageError(
                     f"array {name!r} of {path} ends at row {start + len(content) // max(1, row_bytes)}"
@@ -281,7 +281,7 @@ def _read_array_header(file: Any, path: Path, name: str) -> tuple[tuple[int, ...
         )
         shape, fortran, dtype = reader(file)
     except (ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise StorageError(f"array {name!r} of {path} cannot be read: {describe(error)}") from error
+        raise StorageError(f"array {name!r} of {path} cannot be read: {explain(error)}") from error
     return shape, fortran, dtype
 
 

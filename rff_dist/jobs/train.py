@@ -30,7 +30,7 @@ from rff_dist.ridge import fit as pipeline
 from rff_dist.ridge import predict as prediction
 from rff_dist.ridge.model import write_model
 from rff_dist.storage.leases import Lease, hold
-from rff_dist.storage.locations import Location, beside, children, discard, parse_location
+from rff_dist.storage.locations import Location, beside, discard, list_names, parse_location
 from rff_dist.storage.records import write_record
 from rff_dist.text import human_bytes, redact
 from rff_dist.typing import Summary
@@ -231,7 +231,7 @@ def leftover_runs(model_url: str) -> list[Location]:
 
 def trained_models(folder: Location) -> list[Location]:
     """Return where trained models are in a run's folder, that were not published."""
-    return [folder.child(name) for name in children(folder) if name.endswith("-model")]
+    return [folder.child(name) for name in list_names(folder) if name.endswith("-model")]
 
 
 # -- its steps -------------------------------------------------------------------------------------

@@ -22,8 +22,8 @@ import os
 import platform
 import re
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from importlib.metadata import PackageNotFoundError, distribution
@@ -35,8 +35,6 @@ from rff_dist.errors import (
     InvalidParameterError,
     NoSuchVersionError,
     OutputExistsError,
-    RFFDistError,
-    StorageError,
 )
 from rff_dist.storage.conditional import create_bytes
 from rff_dist.storage.current_version import Pointer, read_pointer, swap_pointer, version_place
@@ -48,17 +46,15 @@ from rff_dist.storage.locations import (
     delete_bytes,
     discard,
     exists,
-    explain,
     holds_versions,
-    is_store_error,
     list_names,
     may_hold,
     open_store,
     parse_location,
     read_bytes,
+    store_errors,
     sync_names,
     write_bytes,
-    writing_advice,
 )
 from rff_dist.storage.records import peek_record
 from rff_dist.text import redact
@@ -275,7 +271,7 @@ class RegisteredModel:
                 raise NoSuchVersionError(f"version {number} of {self.location} is being removed")
             if before is not None and before.number != number:
                 previous = (*previous, before.number)
-            with suppress(ConflictError), _explained(self.location):
+            with suppress(ConflictError), _writing(self.location):
                 swap_pointer(self.location, Pointer.now(number, previous, reason, removing), expected=tagged)
                 return version
         raise ConflictError(f"{self.location} is promoted to by others all the time; stop them and try again")
@@ -299,7 +295,7 @@ class RegisteredModel:
             # A version that was removed since is passed over.
             if number not in before.removing and (version := self._read_version(number)) is not None:
                 pointer = Pointer.now(number, previous, why, before.removing)
-                with _explained(self.location):
+                with _writing(self.location):
                     swap_pointer(self.location, pointer, expected=tagged)
                 return version
         raise NoSuchVersionError(
@@ -354,7 +350,7 @@ class RegisteredModel:
             if before is None:
                 raise NoSuchVersionError(f"{self.location} has no current version; promote one first")
             after = change(before)
-            with suppress(ConflictError), _explained(self.location):
+            with suppress(ConflictError), _writing(self.location):
                 if after != before:
                     swap_pointer(self.location, after, expected=tagged)
                 return after
@@ -398,7 +394,7 @@ class RegisteredModel:
         open_store(self.location, read_only=False)  # a name in memory is there from now on
         store = open_store(self._claims, read_only=False)
         number = self._last_number() + 1
-        with _explained(self._claims):
+        with _writing(self._claims):
             while not create_bytes(store, f"{number}.json", content, where=self._claims):
                 number += 1
         return number
@@ -408,7 +404,7 @@ class RegisteredModel:
         place = parse_location(version.url)
         document = {name: getattr(version, name) for name in _STORED}
         store = open_store(place, read_only=False)
-        with _explained(place):
+        with _writing(place):
             write_bytes(store, LINEAGE_FILE, sign_document(document, kind=_KIND, version=_VERSION))
             sync_names(place, 3)
 
@@ -441,18 +437,8 @@ def code_version() -> dict[str, str]:
     return found
 
 
-@contextmanager
-def _explained(location: Location) -> Iterator[None]:
-    """Say of an error of the system or of an object store what could not be written."""
-    try:
-        yield
-    except Exception as error:
-        if isinstance(error, RFFDistError) or not is_store_error(error):
-            raise
-        raise StorageError(
-            f"{location} could not be written: {explain(error)}; the current version is unchanged. "
-            f"{writing_advice(error)}"
-        ) from error
+def _writing(location: Location) -> AbstractContextManager[None]:
+    return store_errors(f"{location} could not be written", "; the current version is unchanged")
 
 
 def _checked_lineage(lineage: Mapping[str, Any]) -> dict[str, Any]:

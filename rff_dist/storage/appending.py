@@ -36,13 +36,15 @@ from zarr.storage import LocalStore
 from rff_dist.data.columns import is_text
 from rff_dist.data.memory import as_bytes
 from rff_dist.errors import ConflictError, DataError, RFFDistError, StorageError, VersionError
-from rff_dist.storage.arrays import MAX_ROWS, Header, describe, load_json, read_header, read_rows, with_shape
+from rff_dist.storage.arrays import MAX_ROWS, Header, load_json, read_header, read_rows, with_shape
 from rff_dist.storage.conditional import Tagged, read_tagged, replace_bytes
-from rff_dist.storage.datasets import FORMAT_VERSION, committed_rows, open_complete_group, open_existing
+from rff_dist.storage.datasets import FORMAT_VERSION
 from rff_dist.storage.generations import MANIFEST, resolve
+from rff_dist.storage.groups import committed_rows, open_complete_group, open_existing
 from rff_dist.storage.leases import Lease, hold
 from rff_dist.storage.locations import (
     Location,
+    explain,
     is_store_error,
     open_store,
     parse_location,
@@ -332,7 +334,7 @@ class Appending:
 
     def _not_written(self, error: BaseException) -> StorageError:
         return StorageError(
-            f"rows could not be appended to {self.location}: {describe(error)}; it has the {self.n_before:_} "
+            f"rows could not be appended to {self.location}: {explain(error)}; it has the {self.n_before:_} "
             f"rows of before. {writing_advice(error)}"
         )
 
@@ -467,7 +469,7 @@ def _discard(writers: Sequence[_ArrayWriter]) -> None:
         try:
             writer.discard()
         except Exception as error:
-            _log.warning("%s: chunks beyond its rows were left behind: %s", writer.label, describe(error))
+            _log.warning("%s: chunks beyond its rows were left behind: %s", writer.label, explain(error))
 
 
 def _read_header(store: Store, name: str, place: str) -> Header | None:

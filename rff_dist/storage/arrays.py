@@ -127,7 +127,7 @@ def open_array(
     try:
         array = zarr.open_array(store, path=path, mode="r", zarr_format=zarr_format)
     except Exception as error:
-        raise StorageError(f"{label} cannot be opened: {describe(error)}") from error
+        raise StorageError(f"{label} cannot be opened: {explain(error)}") from error
     return require_chunks(array, fill_missing=fill_missing)
 
 
@@ -195,11 +195,6 @@ def create_array(
         fill_value=np.nan if dtype.kind in "fc" else "" if dtype.kind == "T" else 0,
         config={"write_empty_chunks": True, "read_missing_chunks": False},
     )
-
-
-def describe(error: BaseException) -> str:
-    """One line about an error of a library."""
-    return explain(error)
 
 
 def sample_digest(array: zarr.Array[Any], header: Header, *, label: str, n_chunks: int = 8) -> str:
@@ -362,8 +357,8 @@ def _explain(error: Exception, where: str) -> StorageError:
             "(Zarr's write_empty_chunks=False, its default)"
         )
     if is_store_error(error) and not isinstance(error, gzip.BadGzipFile):
-        return StorageError(f"{where} cannot be read: {describe(error)}")
+        return StorageError(f"{where} cannot be read: {explain(error)}")
     return IntegrityError(
-        f"{where}: the stored bytes are damaged ({describe(error)}). Restore the dataset from a copy or "
+        f"{where}: the stored bytes are damaged ({explain(error)}). Restore the dataset from a copy or "
         "write it again"
     )

@@ -26,16 +26,15 @@ from rff_dist.storage.arrays import (
     stored_rows,
     with_shape,
 )
-from rff_dist.storage.datasets import (
-    ZarrDataset,
+from rff_dist.storage.datasets import ZarrDataset
+from rff_dist.storage.groups import (
+    StoredGroup,
     array_names,
-    check_process,
     committed_rows,
+    find_group,
     local_root,
-    open_complete_group,
-    open_existing,
+    reopen_group,
 )
-from rff_dist.storage.locations import Location, parse_location
 
 type _Recipe = tuple[Callable[..., StoredColumn], tuple[Any, ...]]
 
@@ -119,12 +118,7 @@ def open_column(
     """
     if missing_chunks not in ("error", "fill"):
         raise InvalidParameterError(f"`missing_chunks`={missing_chunks!r}; expected 'error' or 'fill'")
-    if isinstance(url, zarr.Group):
-        root = local_root(url.store, url.path)
-        place = root or f"the group {url.path or '/'} in a {type(url.store).__name__}"
-        reopen: _Recipe | None = None if root is None else (_reopen_url, (root, name, missing_chunks, None))
-        return _open(url.store, url.path, place, root, name, missing_chunks, reopen)
-    return _open_location(parse_location(url), name, missing_chunks)
+    return _open(find_group(url), name, missing_chunks)
 
 
 def column_of(dataset: ZarrDataset, name: str) -> StoredColumn:
@@ -163,24 +157,17 @@ def as_column(values: Any, *, name: str = "y") -> Column:
     return MemoryColumn(check_values(array, name, np.arange(len(array))))
 
 
-def _open(
-    store: Any,
-    root: str,
-    place: str,
-    url: str | None,
-    name: str,
-    missing_chunks: str,
-    reopen: _Recipe | None,
-) -> StoredColumn:
-    group = open_complete_group(store, root, place)
-    path, label = f"{root}/{name}" if root else name, f"array {name!r} of {place}"
-    header = read_header(store, path, label=label, text=True)
+def _open(stored: StoredGroup, name: str, missing_chunks: str) -> StoredColumn:
+    group = stored.open()
+    path, label = stored.prefix + name, f"array {name!r} of {stored.place}"
+    header = read_header(stored.store, path, label=label, text=True)
     if header is None:
-        raise StorageError(f"{place} has no array {name!r}; it holds {array_names(group)}")
+        raise StorageError(f"{stored.place} has no array {name!r}; it holds {array_names(group)}")
     _check_shape(header, label)
-    header = header.first_rows(committed_rows(dict(group.attrs), place))
-    array = open_array(store, path, label=label, fill_missing=missing_chunks == "fill")
-    return StoredColumn(with_shape(array, header.shape), url, header, label, reopen)
+    header = header.first_rows(committed_rows(dict(group.attrs), stored.place))
+    array = open_array(stored.store, path, label=label, fill_missing=missing_chunks == "fill")
+    reopen = None if stored.address is None else (_reopen_stored, (stored.address, name, missing_chunks))
+    return StoredColumn(with_shape(array, header.shape), stored.url, header, label, reopen)
 
 
 def _of_array(array: zarr.Array[Any], name: str, missing_chunks: str) -> StoredColumn:
@@ -201,21 +188,10 @@ def _check_shape(header: Header, label: str) -> None:
         raise StorageError(f"{label} has shape {header.shape}; expected one value a row, shape (n_samples,)")
 
 
-def _open_location(
-    location: Location, name: str, missing_chunks: str, place: Location | None = None
+def _reopen_stored(
+    address: tuple[str, int | None, str | None], name: str, missing_chunks: str
 ) -> StoredColumn:
-    store, generation = open_existing(location, place)
-    process = os.getpid() if location.scheme == "memory" else None
-    reopen = (_reopen_url, (location.url, name, missing_chunks, process, generation))
-    return _open(store, "", str(location), location.url, name, missing_chunks, reopen)
-
-
-def _reopen_url(
-    url: str, name: str, missing_chunks: str, process: int | None, generation: str | None = None
-) -> StoredColumn:
-    check_process(url, process)
-    place = None if generation is None else parse_location(generation)
-    return _open_location(parse_location(url), name, missing_chunks, place)
+    return _open(reopen_group(*address), name, missing_chunks)
 
 
 def _reopen_array(root: str, path: str, missing_chunks: str) -> StoredColumn:

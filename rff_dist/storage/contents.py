@@ -11,10 +11,10 @@ from typing import Any
 import zarr
 
 from rff_dist.errors import StorageError
-from rff_dist.storage.arrays import Header, describe, read_header
-from rff_dist.storage.datasets import committed_rows
+from rff_dist.storage.arrays import Header, read_header
 from rff_dist.storage.generations import resolve
-from rff_dist.storage.locations import exists, open_store, parse_location
+from rff_dist.storage.groups import committed_rows
+from rff_dist.storage.locations import exists, explain, open_store, parse_location
 
 # Codecs that compare a checksum of every chunk when it is read.
 _CHECKSUMS = ("crc32c", "crc32", "adler32", "fletcher32", "jenkins_lookup3", "gzip", "zlib", "bz2", "lzma")
@@ -46,7 +46,7 @@ def list_arrays(url: str | os.PathLike[str]) -> tuple[dict[str, Any], list[Store
         group = zarr.open_group(store, mode="r")
         attributes, names = dict(group.attrs), sorted(group.array_keys())
     except Exception as error:
-        raise StorageError(f"{location} cannot be read as a Zarr group: {describe(error)}") from error
+        raise StorageError(f"{location} cannot be read as a Zarr group: {explain(error)}") from error
     headers = {
         name: read_header(store, name, label=f"array {name!r} of {location}", text=True) for name in names
     }

@@ -12,12 +12,10 @@ import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import numpy as np
 import zarr
-from zarr.abc.store import Store
 from zarr.storage import LocalStore
 
 from rff_dist.data.blocks import Block, Rows
@@ -32,9 +30,7 @@ from rff_dist.data.memory import (
 )
 from rff_dist.errors import DataError, InvalidParameterError, StorageError
 from rff_dist.storage.arrays import (
-    MAX_ROWS,
     Header,
-    describe,
     gather_rows,
     open_array,
     read_header,
@@ -44,8 +40,16 @@ from rff_dist.storage.arrays import (
     stored_rows,
     with_shape,
 )
-from rff_dist.storage.generations import MANIFEST, resolve
-from rff_dist.storage.locations import Location, exists, open_store, parse_location, read_bytes, unfinished
+from rff_dist.storage.generations import MANIFEST
+from rff_dist.storage.groups import (
+    StoredGroup,
+    array_names,
+    committed_rows,
+    find_group,
+    is_array,
+    local_root,
+    reopen_group,
+)
 
 FORMAT_VERSION = 1
 _WEIGHTS = "sample_weight"  # the array's name where this package writes one
@@ -118,9 +122,9 @@ class ZarrDataset(ArraysDataset):
 
     def without_targets(self) -> ZarrDataset:
         reopen = self._reopen
-        if reopen is not None and reopen[0] is _reopen_url:
-            url, (x, _, weight), *options = reopen[1]
-            reopen = (_reopen_url, (url, (x, None, weight), *options))
+        if reopen is not None and reopen[0] is _reopen_stored:
+            address, (x, _, weight), missing_chunks = reopen[1]
+            reopen = (_reopen_stored, (address, (x, None, weight), missing_chunks))
         elif reopen is not None:
             (x, _, weight), *options = reopen[1]
             reopen = (_reopen_arrays, ([x, (), weight], *options))
@@ -237,21 +241,14 @@ def open_dataset(
     if missing_chunks not in ("error", "fill"):
         raise InvalidParameterError(f"`missing_chunks`={missing_chunks!r}; expected 'error' or 'fill'")
     names = (x, y, sample_weight)
-    if isinstance(url, zarr.Group):
-        root = local_root(url.store, url.path)
-        place = root or f"the group {url.path or '/'} in a {type(url.store).__name__}"
-        reopen: _Recipe | None = None if root is None else (_reopen_url, (root, names, missing_chunks, None))
-        dataset = _open(url.store, url.path, place, root, names, missing_chunks, reopen)
-    else:
-        location = parse_location(url)
-        place = str(location)
-        dataset = _open_location(location, names, missing_chunks)
+    stored = find_group(url)
+    dataset = _open(stored, names, missing_chunks)
     if dataset.n_targets and sample_weight is None:
-        path = dataset.X.path.rpartition("/")[0]
-        if read_header_quietly(dataset.X.store, f"{path}/{_WEIGHTS}" if path else _WEIGHTS):
+        folder, slash, _ = dataset.X.path.rpartition("/")
+        if is_array(stored.store, f"{folder}{slash}{_WEIGHTS}"):
             _log.warning(
                 '%s holds sample weights, which are not used; give sample_weight="%s" to use them',
-                place,
+                stored.place,
                 _WEIGHTS,
             )
     return dataset
@@ -315,63 +312,18 @@ def dataset_from_arrays(
     )
 
 
-def _open_location(
-    location: Location,
-    names: tuple[str, str | None, str | None],
-    missing_chunks: str,
-    place: Location | None = None,
-) -> ZarrDataset:
-    store, generation = open_existing(location, place)
-    process = os.getpid() if location.scheme == "memory" else None
-    reopen = (_reopen_url, (location.url, names, missing_chunks, process, generation))
-    return _open(store, "", str(location), location.url, names, missing_chunks, reopen)
-
-
-def open_existing(location: Location, place: Location | None = None) -> tuple[Store, str | None]:
-    """Open the store at a location for reading, or say what is there instead.
-
-    `place` is where another process found its arrays, and is returned for the next one: a dataset in an
-    object store that is overwritten during a pass is read by all workers as it was.
-    """
-    if place is not None:
-        return open_store(place, read_only=True), place.url
-    if location.is_local:
-        path = Path(location.path)
-        begun = unfinished(location)
-        if not os.path.lexists(path):
-            hint = f" An unfinished output of it is at {begun[-1]}; write it again." if begun else ""
-            near = f"; {path.parent} does not exist either" if not path.parent.is_dir() else ""
-            raise StorageError(f"no dataset at {path}: nothing is there{near}; expected a Zarr group.{hint}")
-        if not path.is_dir():
-            raise StorageError(
-                f"{path} is a file; expected a Zarr group, which is a folder. "
-                "Turn CSV, Parquet or NumPy files into one with rff_dist.ingest.ingest (rff-dist ingest)"
-            )
-    elif location.is_remote and not exists(location):
-        raise StorageError(f"no dataset at {location}: expected a Zarr group")
-    found = resolve(location)
-    return open_store(found, read_only=True), found.url if location.is_remote else None
-
-
-def _open(
-    store: Store,
-    root: str,
-    place: str,
-    url: str | None,
-    names: tuple[str, str | None, str | None],
-    missing_chunks: str,
-    reopen: _Recipe | None,
-) -> ZarrDataset:
-    group = open_complete_group(store, root, place)
+def _open(stored: StoredGroup, names: tuple[str, str | None, str | None], missing_chunks: str) -> ZarrDataset:
+    group, store, place = stored.open(), stored.store, stored.place
     attributes = dict(group.attrs)
     n_samples = committed_rows(attributes, place)
-    prefix = f"{root}/" if root else ""
     labels: dict[str, str] = {}
     headers: dict[str, Header] = {}
     arrays: dict[str, zarr.Array[Any] | None] = {}
     for role, name in zip(("X", "y", "sample_weight"), names, strict=True):
         label = f"array {name!r} of {place}"
-        header = None if name is None else read_header(store, prefix + name, label=label, text=role == "y")
+        header = (
+            None if name is None else read_header(store, stored.prefix + name, label=label, text=role == "y")
+        )
         if header is not None and header.dtype.kind in "UT":
             raise StorageError(
                 f"{label} holds labels (text); expected numbers to regress on. Train a classifier on it "
@@ -390,7 +342,7 @@ def _open(
         if role in headers:
             fill = missing_chunks == "fill"
             array = open_array(
-                store, f"{prefix}{name}", label=labels[role], fill_missing=fill, like=headers[role]
+                store, f"{stored.prefix}{name}", label=labels[role], fill_missing=fill, like=headers[role]
             )
             arrays[role] = with_shape(array, headers[role].shape)
     X = arrays["X"]
@@ -400,79 +352,15 @@ def _open(
         X,
         arrays["y"],
         arrays["sample_weight"],
-        url,
+        stored.url,
         attributes,
         _names(attributes, "feature_names", headers["X"].shape[1], place),
         _names(attributes, "target_names", n_targets, place) if n_targets else None,
         missing_chunks,
         headers,
         labels,
-        reopen,
+        None if stored.address is None else (_reopen_stored, (stored.address, names, missing_chunks)),
     )
-
-
-def open_complete_group(store: Store, root: str, place: str) -> zarr.Group:
-    """Open a Zarr group, or say what is there instead, or that this package's writer did not finish it."""
-    group = _open_group(store, root, place)
-    manifest = group.attrs.get(MANIFEST)
-    if isinstance(manifest, Mapping) and manifest.get("state") != "complete":
-        raise StorageError(f"{place} is unfinished: its writer did not come to the end. Write it again")
-    return group
-
-
-def committed_rows(attributes: Mapping[str, Any], place: str) -> int:
-    """Return how many rows the manifest of a group says there are; without one, as many as its arrays have.
-
-    What an array holds beyond them is of an append that did not finish, and does not exist for a reader.
-    """
-    manifest = attributes.get(MANIFEST)
-    n_samples = manifest.get("n_samples", MAX_ROWS) if isinstance(manifest, Mapping) else MAX_ROWS
-    if type(n_samples) is not int or n_samples < 0:
-        raise StorageError(
-            f"attribute {MANIFEST!r} of {place} says n_samples={str(n_samples)[:100]}; expected a number of "
-            "rows. Its metadata are damaged; write the dataset again"
-        )
-    return n_samples
-
-
-def _open_group(store: Store, root: str, place: str) -> zarr.Group:
-    prefix = f"{root}/" if root else ""
-    # Each name that is looked for is a request to an object store.
-    kinds: dict[str, Literal[2, 3]] = {"zarr.json": 3, ".zgroup": 2, ".zarray": 2}
-    zarr_format = next(
-        (kinds[name] for name in kinds if read_bytes(store, prefix + name, where=place) is not None), None
-    )
-    if zarr_format is None:
-        raise StorageError(
-            f"{place} holds no Zarr metadata (zarr.json or .zgroup); expected a Zarr group with an array X"
-        )
-    try:
-        return zarr.open_group(store, path=root, mode="r", zarr_format=zarr_format)
-    except Exception as error:
-        if read_header_quietly(store, root):
-            parent, _, name = place.rstrip("/").rpartition("/")
-            raise StorageError(
-                f"{place} is a Zarr array; expected the group that holds it. Open {parent} with x={name!r}"
-            ) from error
-        raise StorageError(f"{place} cannot be opened as a Zarr group: {describe(error)}") from error
-
-
-def read_header_quietly(store: Store, path: str) -> bool:
-    """Say whether there is a readable array at `path`."""
-    try:
-        return read_header(store, path, label=path) is not None
-    except StorageError:
-        return False
-
-
-def array_names(group: zarr.Group) -> str:
-    """Return the names of a group's arrays in words."""
-    try:
-        names = sorted(group.array_keys())
-    except Exception as error:
-        return f"arrays that cannot be listed ({describe(error)})"
-    shown = ", ".join(repr(name) for name in names[:10])
-    return f"the arrays {shown}{', …' if len(names) > 10 else ''}" if names else "no arrays"
 
 
 def _check_shapes(shapes: Mapping[str, tuple[int, ...]], labels: Mapping[str, str]) -> None:
@@ -505,13 +393,6 @@ def _names(attributes: Mapping[str, Any], key: str, width: int, place: str) -> t
     return tuple(names)
 
 
-def local_root(store: Store, path: str) -> str | None:
-    """Return the folder of a path in a store, or None where it is not a local one."""
-    if not isinstance(store, LocalStore):
-        return None
-    return os.path.abspath(os.path.join(store.root, path))
-
-
 def _array_recipe(
     array: zarr.Array[Any] | np.ndarray | None,
 ) -> tuple[str, str] | np.ndarray | tuple[()] | None:
@@ -524,25 +405,12 @@ def _array_recipe(
     return np.asarray(array)
 
 
-def _reopen_url(
-    url: str,
+def _reopen_stored(
+    address: tuple[str, int | None, str | None],
     names: tuple[str, str | None, str | None],
     missing_chunks: str,
-    process: int | None,
-    generation: str | None = None,
 ) -> ZarrDataset:
-    check_process(url, process)
-    place = None if generation is None else parse_location(generation)
-    return _open_location(parse_location(url), names, missing_chunks, place)
-
-
-def check_process(url: str, process: int | None) -> None:
-    """Refuse what lies in the memory of another process; None means that it does not lie in memory."""
-    if process is not None and process != os.getpid():
-        raise StorageError(
-            f"{url} lives in the memory of process {process} and was sent to process {os.getpid()}; "
-            "write the dataset to a path that both can read, or use the serial engine"
-        )
+    return _open(reopen_group(*address), names, missing_chunks)
 
 
 def _reopen_arrays(

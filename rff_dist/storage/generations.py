@@ -25,12 +25,13 @@ import zarr
 
 from rff_dist.errors import OutputExistsError, StorageError
 from rff_dist.storage import locations
-from rff_dist.storage.arrays import describe, load_json
+from rff_dist.storage.arrays import load_json
 from rff_dist.storage.conditional import create_bytes, read_tagged, replace_bytes
 from rff_dist.storage.locations import (
     Location,
     discard,
     exists,
+    explain,
     is_store_error,
     list_names,
     open_store,
@@ -94,7 +95,7 @@ def begin(location: Location, attributes: Mapping[str, Any]) -> tuple[Location, 
             raise
         discard(staged)
         raise StorageError(
-            f"{location} cannot be written: {describe(error)}. {writing_advice(error)}"
+            f"{location} cannot be written: {explain(error)}. {writing_advice(error)}"
         ) from error
 
 

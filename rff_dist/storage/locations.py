@@ -16,7 +16,8 @@ import os
 import re
 import shutil
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -28,7 +29,7 @@ from zarr.core.buffer import default_buffer_prototype
 from zarr.core.sync import sync
 from zarr.storage import LocalStore, MemoryStore, ObjectStore
 
-from rff_dist.errors import MissingDependencyError, OutputExistsError, StorageError
+from rff_dist.errors import MissingDependencyError, OutputExistsError, RFFDistError, StorageError
 from rff_dist.text import redact
 
 logger = logging.getLogger(__name__)
@@ -171,6 +172,18 @@ def is_store_error(error: BaseException) -> bool:
     return isinstance(error, OSError) or type(error).__module__.startswith("obstore")
 
 
+@contextmanager
+def store_errors(what: str, then: str | None = None) -> Iterator[None]:
+    """Say `what` failed where a store refuses or is away, `then` what is left of it, and what to do."""
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, RFFDistError) or not is_store_error(error):
+            raise
+        advice = "" if then is None else f"{then}. {writing_advice(error)}"
+        raise StorageError(f"{what}: {explain(error)}{advice}") from error
+
+
 def explain(error: BaseException) -> str:
     """One line about an error of a library, without what may not be shown."""
     # obstore adds its internal state after "Debug source".
@@ -203,7 +216,7 @@ def list_names(location: Location) -> list[str]:
     Raises StorageError if the store cannot be listed.
     """
     if location.scheme == "memory":
-        start = f"{location.path}/"
+        start = f"{location.path}/" if location.path else ""
         names = {name.removeprefix(start).partition("/")[0] for name in _MEMORY if name.startswith(start)}
         if location.path not in _MEMORY:
             return sorted(names)
@@ -295,7 +308,7 @@ def check_output(
     `inputs`: what is read while the output is written.
     `marker`: names of the files that tell that a folder may be replaced.
     Raises OutputExistsError if it exists and `overwrite` is False, or it is a registered model or a version
-      of one; StorageError: In the other cases.
+      of one; StorageError in the other cases.
     """
     for source in inputs:
         if _overlap(location, source):
@@ -470,33 +483,14 @@ def unfinished(location: Location) -> list[str]:
     return sorted(str(entry) for entry in path.parent.iterdir() if entry.name.startswith(start))
 
 
-def children(location: Location) -> list[str]:
-    """Names of what is in a folder, sorted; none where there is no folder."""
-    if location.is_local:
-        return sorted(os.listdir(location.path)) if os.path.isdir(location.path) else []
-    if location.scheme == "memory":
-        start = f"{location.path}/" if location.path else ""
-        return sorted({n.removeprefix(start).partition("/")[0] for n in _MEMORY if n.startswith(start)})
-    return sorted(sync(_list_dir(open_store(location, read_only=True), where=location)))
-
-
 def beside(location: Location, kind: str) -> list[Location]:
     """Hidden folders `.NAME.KIND…` beside `location`, where runs keep what they need until they end."""
     parent, separator, name = location.path.rpartition("/")
     if not separator and location.scheme != "memory":  # a whole bucket
         return []
     folder = Location(location.scheme, parent or separator)
-    found = [child for child in children(folder) if child.startswith(f".{name}.{kind}")]
+    found = [child for child in list_names(folder) if child.startswith(f".{name}.{kind}")]
     return [Location(location.scheme, f"{parent}{separator}{child}") for child in found]
-
-
-async def _list_dir(store: Store, *, where: Location) -> list[str]:
-    try:
-        return [name.rstrip("/") async for name in store.list_dir("")]
-    except Exception as error:
-        raise StorageError(
-            f"{where} cannot be listed ({explain(error)}). Check the address, the network and the permissions"
-        ) from error
 
 
 def sync_to_disk(location: Location) -> None:

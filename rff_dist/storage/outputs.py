@@ -12,17 +12,17 @@ import zarr
 
 from rff_dist.data.blocks import Block
 from rff_dist.data.columns import TEXT
-from rff_dist.errors import DataError, InvalidParameterError, RFFDistError, StorageError
-from rff_dist.storage.arrays import create_array, describe
+from rff_dist.errors import DataError, InvalidParameterError, StorageError
+from rff_dist.storage.arrays import create_array
 from rff_dist.storage.datasets import FORMAT_VERSION
 from rff_dist.storage.generations import MANIFEST, begin, put_in_place
 from rff_dist.storage.locations import (
     Location,
     check_output,
     discard,
-    is_store_error,
     open_store,
     parse_location,
+    store_errors,
 )
 
 
@@ -127,15 +127,9 @@ class Output:
                 "cut_blocks(n_samples, chunk_rows=…)"
             )
         parts = self._parts(block, values)
-        try:
+        with store_errors(f"rows {block.start}:{block.stop} of {self.location} cannot be written"):
             for name, part in zip(self.layout.parts, parts, strict=True):
                 self._open(name)[block.start : block.stop] = part
-        except Exception as error:
-            if isinstance(error, RFFDistError) or not is_store_error(error):
-                raise
-            raise StorageError(
-                f"rows {block.start}:{block.stop} of {self.location} cannot be written: {describe(error)}"
-            ) from error
 
     def _parts(self, block: Block, values: np.ndarray) -> Sequence[np.ndarray]:
         """Return the values of each array."""
@@ -167,7 +161,7 @@ class Output:
             "n_samples": n_samples,
             "chunk_rows": chunk_rows,
         }
-        try:
+        with store_errors(f"{self.location} cannot be put in place"):
             n_written = min(self._open(name).nchunks_initialized for name in self.layout.parts)
             if n_written != n_chunks:
                 raise StorageError(
@@ -177,10 +171,6 @@ class Output:
             group = zarr.open_group(open_store(self.staged, read_only=False), mode="r+")
             group.attrs.update({**(attributes or {}), MANIFEST: manifest})
             put_in_place(self.staged, self.location, overwrite=self.overwrite)
-        except Exception as error:
-            if isinstance(error, RFFDistError) or not is_store_error(error):
-                raise
-            raise StorageError(f"{self.location} cannot be put in place: {describe(error)}") from error
 
     def discard(self) -> None:
         """Remove what was written; what was at `url` before stays."""
@@ -217,15 +207,15 @@ def create_output(
     if layout.column_names is not None:
         attributes["feature_names"] = list(layout.column_names)
     staged, group = begin(location, attributes)
+    n_samples, rows = layout.n_samples, layout.chunk_rows
     try:
-        for name, (base, more) in layout.parts.items():
-            stored, shape, chunks = (TEXT if base.kind == "U" else base), layout.n_samples, layout.chunk_rows
-            create_array(group, name, shape=(shape, *more), dtype=stored, chunks=(chunks, *more))
-    except Exception as error:
+        with store_errors(f"{location} cannot be written"):
+            for name, (base, more) in layout.parts.items():
+                stored = TEXT if base.kind == "U" else base
+                create_array(group, name, shape=(n_samples, *more), dtype=stored, chunks=(rows, *more))
+    except Exception:
         discard(staged)
-        if isinstance(error, RFFDistError) or not is_store_error(error):
-            raise
-        raise StorageError(f"{location} cannot be written: {describe(error)}") from error
+        raise
     return Output(location, staged, layout, overwrite)
 
 

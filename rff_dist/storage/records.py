@@ -31,7 +31,6 @@ from rff_dist.errors import (
     IntegrityError,
     InvalidParameterError,
     OutputExistsError,
-    RFFDistError,
     StorageError,
     UnsafeModelError,
     VersionError,
@@ -40,7 +39,6 @@ from rff_dist.storage.arrays import (
     CHUNK_TARGET_BYTES,
     MAX_METADATA_BYTES,
     create_array,
-    describe,
     load_json,
     open_array,
     read_header,
@@ -52,14 +50,14 @@ from rff_dist.storage.locations import (
     check_output,
     discard,
     exists,
-    is_store_error,
+    explain,
     may_hold,
     open_store,
     parse_location,
     read_bytes,
+    store_errors,
     sync_to_disk,
     write_bytes,
-    writing_advice,
 )
 
 FORMAT = "rff_dist record"
@@ -113,34 +111,31 @@ def write_record(
     was_there = exists(location)
     generation = f"arrays-{uuid.uuid4().hex}.zarr"
     try:
-        if location.is_local:
-            Path(location.path).mkdir(parents=True, exist_ok=True)
-        store = open_store(location, read_only=False)
-        before = _generations(store, location)
-        _write_arrays(open_store(location.child(generation), read_only=False), values)
-        sync_to_disk(location.child(generation))
-        document = {
-            "format": FORMAT,
-            "format_version": FORMAT_VERSION,
-            "rff_dist_version": _own_version(),
-            "kind": kind,
-            "metadata": body,
-            "generation": generation,
-            "previous": before[0],
-            "arrays": {
-                n: {"shape": v.shape, "dtype": v.dtype.name, "sha256": _sha256(v)} for n, v in values.items()
-            },
-        }
-        _commit(store, document, location, overwrite=overwrite)
-    except BaseException as error:
+        with store_errors(f"{location} could not be written", "; what was there before is unchanged"):
+            if location.is_local:
+                Path(location.path).mkdir(parents=True, exist_ok=True)
+            store = open_store(location, read_only=False)
+            before = _generations(store, location)
+            _write_arrays(open_store(location.child(generation), read_only=False), values)
+            sync_to_disk(location.child(generation))
+            document = {
+                "format": FORMAT,
+                "format_version": FORMAT_VERSION,
+                "rff_dist_version": _own_version(),
+                "kind": kind,
+                "metadata": body,
+                "generation": generation,
+                "previous": before[0],
+                "arrays": {
+                    n: {"shape": v.shape, "dtype": v.dtype.name, "sha256": _sha256(v)}
+                    for n, v in values.items()
+                },
+            }
+            _commit(store, document, location, overwrite=overwrite)
+    except BaseException:
         # Of an object store nothing but the arrays was written: a prefix may hold what others wrote.
         whole = not location.is_remote and not was_there and not _has_record(location)
         discard(location if whole else location.child(generation))
-        if is_store_error(error) and not isinstance(error, RFFDistError):
-            raise StorageError(
-                f"{location} could not be written: {describe(error)}; what was there before is unchanged. "
-                f"{writing_advice(error)}"
-            ) from error
         raise
     if before[1]:
         discard(location.child(before[1]))
@@ -240,7 +235,7 @@ def _checked_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
         copy: dict[str, Any] = json.loads(text)
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidParameterError(
-            f"the metadata are not JSON: {describe(error)}; expected numbers, text, lists"
+            f"the metadata are not JSON: {explain(error)}; expected numbers, text, lists"
         ) from error
     if len(text) > MAX_METADATA_BYTES // 2:
         raise InvalidParameterError(f"{len(text):_} bytes of metadata; put large data into arrays")

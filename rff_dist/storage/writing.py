@@ -15,17 +15,16 @@ from zarr.core.sync import sync
 
 from rff_dist.data.columns import TEXT, check_values, is_text
 from rff_dist.data.memory import as_bytes, require_columns, require_numbers
-from rff_dist.errors import DataError, InvalidParameterError, RFFDistError, StorageError
-from rff_dist.storage.arrays import CHUNK_TARGET_BYTES, MAX_ROWS, create_array, describe
+from rff_dist.errors import DataError, InvalidParameterError
+from rff_dist.storage.arrays import CHUNK_TARGET_BYTES, MAX_ROWS, create_array
 from rff_dist.storage.datasets import FORMAT_VERSION, ZarrDataset, open_dataset
 from rff_dist.storage.generations import MANIFEST, begin, put_in_place
 from rff_dist.storage.locations import (
     Location,
     check_output,
     discard,
-    is_store_error,
     parse_location,
-    writing_advice,
+    store_errors,
 )
 from rff_dist.storage.sources import RowBatch, column_names, read_source
 
@@ -163,15 +162,11 @@ def write_batches(
     check_output(location, overwrite=how.overwrite, inputs=inputs)
     staged, group = begin(location, {MANIFEST: {"state": "writing"}})
     try:
-        dtypes = _write(group, batches, n_samples, names, attributes, how)
-        put_in_place(staged, location, overwrite=how.overwrite)
-    except BaseException as error:
+        with store_errors(f"{location} could not be written", "; nothing is left of it"):
+            dtypes = _write(group, batches, n_samples, names, attributes, how)
+            put_in_place(staged, location, overwrite=how.overwrite)
+    except BaseException:
         discard(staged)
-        if is_store_error(error) and not isinstance(error, RFFDistError):
-            raise StorageError(
-                f"{location} could not be written: {describe(error)}; nothing is left of it. "
-                f"{writing_advice(error)}"
-            ) from error
         raise
     return open_dataset(
         location.url,
