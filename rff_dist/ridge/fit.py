@@ -92,8 +92,8 @@ type Components = int | str | Sequence[int]
 MAX_LEVERAGE = 0.95  # mean of the rows', above which they are as good as interpolated
 # Below it rows are too many for the features to follow them, so that no penalty is needed.
 SMALL_LEVERAGE = 0.1
-MAX_UNCERTAINTY = 0.5  # standard error of the error by folds, as a share of it
-MAX_CANCELLING = 5.0  # coefficients' norm per row in deviations of the targets
+MAX_UNCERTAINTY = 0.6  # standard error of the error by folds, as a share of it
+MAX_CANCELLING = 20.0  # coefficients' norm per row in deviations of the targets
 MAX_DEFAULT_ALPHAS = 48  # three a decade, over the sixteen of float64
 ALPHA_NAMES = ("auto", "gcv", "evidence", "cv", "cv-1se", "press")
 CV_NAMES = ("auto", "cv", "cv-1se")  # of those, what k-fold cross-validation can stand for
@@ -1253,7 +1253,8 @@ def warn_of_alpha(solved: Solved, *, cancelling: float = 0.0) -> None:
     leverage, at_end = _mean_leverage(solved, alpha)
     uncertain = _uncertainty(solved)
     at_floor = alpha < 3 * floor
-    if at_floor and solved.cross_validation is not None and leverage < SMALL_LEVERAGE:
+    by_folds = solved.cross_validation is not None
+    if at_floor and by_folds and leverage < SMALL_LEVERAGE:
         return
     reasons = {
         "it is the smallest that was tried, so that a better one may lie below": at_end == "lower",
@@ -1263,7 +1264,7 @@ def warn_of_alpha(solved: Solved, *, cancelling: float = 0.0) -> None:
         f"the error of held-out rows is known to {uncertain:.0%} only, so much do folds differ": uncertain
         > MAX_UNCERTAINTY,
         "large coefficients cancel one another at the rows, so that predictions away from them may be far "
-        "off": cancelling > MAX_CANCELLING,
+        "off": by_folds and leverage > SMALL_LEVERAGE and cancelling > MAX_CANCELLING,
     }
     found = [reason for reason, holds in reasons.items() if holds]
     if found:

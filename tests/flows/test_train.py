@@ -381,7 +381,7 @@ GOOD = {"data": "data.zarr", "model": "model"}
         ({"kernel": "gausian"}, "'gaussian'"),
         ({"kernel": "laplacian", "design": "orthogonal"}, "design='iid'"),
         ({"kernel": "matern:mu=1.5"}, "does not take 'mu=1.5'"),
-        ({"kernel": "linear", "length_scale": 2.0}, "no part without a width"),
+        ({"kernel": "linear", "length_scale": 2.0}, "no part without a length scale"),
         ({"nu": 1.5}, "auto kernel has none"),
         ({"features": "nystroem"}, "'nystrom'"),
         ({"centres": "k-means++"}, "features='nystrom'"),

@@ -146,7 +146,7 @@ def test_a_classifier_is_that_of_the_library_and_is_judged_by_its_labels(problem
     ("fit", "words"),
     [
         (Fit(options=RidgeOptions(kernel="gausian")), "gausian"),
-        (Fit(options=RidgeOptions(kernel="linear", length_scale=1.0)), "no part without a width"),
+        (Fit(options=RidgeOptions(kernel="linear", length_scale=1.0)), "no part without a length scale"),
         (Fit(options=RidgeOptions(n_components=9)), "take 10"),
         (Fit(options=RidgeOptions(kernel="laplacian", design="orthogonal")), "isotropic"),
         (Fit(options=RidgeOptions(features="nystrom", design="iid")), "have none"),
