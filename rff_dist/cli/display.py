@@ -98,12 +98,7 @@ class PassClock:
 
 
 class Passes:
-    """What drives the job of a command: its engine, progress on standard error, and a clock.
-
-    Attributes
-    ----------
-    where : Where
-    """
+    """What drives the job of a command: its engine, progress on standard error, and a clock."""
 
     def __init__(self, where: Where) -> None:
         self.where = where

@@ -67,12 +67,8 @@ out, err = Console(highlight=False), Console(highlight=False, stderr=True)
 class Report:
     """What a command found out.
 
-    Attributes
-    ----------
-    document : mapping
-        For `--json`. NumPy's numbers and arrays are welcome; NaN and infinity become null.
-    view : rich renderable, optional
-        For people; None where the command has shown everything already.
+    `document`: for `--json`. NumPy's numbers and arrays are welcome; NaN and infinity become null.
+    `view`: for people; None where the command has shown everything already.
     """
 
     document: Mapping[str, Any]
@@ -225,12 +221,8 @@ def command(
 class Names:
     """What the options of a command are called in messages of the library, and what the command writes.
 
-    Attributes
-    ----------
-    flags : dict of str
-        The flag that stands for each name.
-    written : list of str
-        Names of parameters that say where something is written.
+    `flags`: the flag that stands for each name.
+    `written`: names of parameters that say where something is written.
     """
 
     flags: dict[str, str]

@@ -5,11 +5,7 @@ from __future__ import annotations
 from rff_dist.data.blocks import Block, cut_blocks
 from rff_dist.errors import PlanError
 
-MIN_BLOCK_ROWS = (
-    16_384  # sending and merging a block's statistics then costs about 2 % of making them, for any D
-)
-
-
+MIN_BLOCK_ROWS = 16_384  # sending and merging a block's statistics costs 2 % of making them, for any D
 MAX_BLOCK_ROWS = 262_144
 MAX_BLOCK_BYTES = 2**27  # of inputs, so that reading ahead stays small beside the statistics
 BLOCKS_WANTED = 64  # enough to share out evenly among tens of workers

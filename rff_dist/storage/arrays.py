@@ -286,13 +286,8 @@ def _v2_dtype(text: object) -> np.dtype[Any]:
 
 def _v3_dtype(data_type: object) -> np.dtype[Any]:
     name = data_type if isinstance(data_type, str) else None
-    known = {
-        "bool",
-        *(f"{u}int{b}" for u in ("", "u") for b in (8, 16, 32, 64)),
-        "float16",
-        "float32",
-        "float64",
-    }
+    integers = {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
+    known = {"bool", "float16", "float32", "float64", *integers}
     return _numeric(np.dtype(name) if name in known else data_type, data_type)
 
 
