@@ -16,6 +16,7 @@ from rff_dist.estimators.inputs import as_dataset, choose_kernel, is_dask, map_f
 from rff_dist.features.draw import seed_from_random_state
 from rff_dist.features.feature_map import FeatureMap
 from rff_dist.features.nystrom import Nystrom
+from rff_dist.features.options import FeatureOptions, check_without_targets
 from rff_dist.frequencies.designs import Design
 from rff_dist.kernels.base import Kernel
 from rff_dist.pca import fit as pca
@@ -178,27 +179,22 @@ class RFFPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         inspection.check_standardize(self.standardize)
         if not isinstance(self.whiten, bool | np.bool_):
             raise InvalidParameterError(f"`whiten` is {self.whiten!r}; expected True or False")
-        if isinstance(self.length_scale, str) and self.length_scale == "evidence":
-            raise InvalidParameterError(
-                "`length_scale` is 'evidence', which needs targets, and RFFPCA looks at none; expected "
-                "'auto' or numbers above 0"
-            )
+        check_without_targets(self.length_scale)
         kernel, length_scale = choose_kernel(self.kernel, self.length_scale)
+        features = FeatureOptions(
+            kernel,
+            length_scale=length_scale,
+            n_components=self.n_random_features,
+            features=self.features,
+            design=self.design,
+            map=map_for(self.n_random_features),
+            standardize=self.standardize,
+            seed=seed_from_random_state(self.random_state),
+        )
         dataset = as_dataset(self, X, None, sample_weight, reset=True, supervised=False)
         with suitable_engine(self.engine, dataset) as engine:
             found = pca.fit_components(
-                dataset,
-                kernel,
-                engine=engine,
-                n_components=self.n_components,
-                length_scale=length_scale,
-                n_random_features=self.n_random_features,
-                features=self.features,
-                design=self.design,
-                map=map_for(self.n_random_features),
-                standardize=self.standardize,
-                normalize=self.normalize,
-                seed=seed_from_random_state(self.random_state),
+                dataset, features, n_components=self.n_components, normalize=self.normalize, engine=engine
             )
         self._keep(found)
         return self

@@ -28,6 +28,7 @@ from rff_dist.kmeans.choosing_k import Comparison
 from rff_dist.kmeans.fit import LloydPass
 from rff_dist.kmeans.labels import StagedLabels
 from rff_dist.kmeans.model import digest_of
+from rff_dist.kmeans.options import LloydOptions
 from rff_dist.kmeans.starts import Clusters
 from rff_dist.ridge import fit as pipeline
 from rff_dist.statistics import inspection
@@ -78,6 +79,11 @@ class ClusteringRun:
         return self.found[0] if self.comparison is None else self.comparison.best
 
     @property
+    def lloyd(self) -> LloydOptions:
+        """How they are found."""
+        return self.job.lloyd.to_library(self.job.features.seed)
+
+    @property
     def choice(self) -> Summary:
         """What the number of clusters was chosen from; nothing where it was given."""
         found = self.comparison
@@ -103,17 +109,15 @@ class ClusteringRun:
 
     def check(self) -> None:
         """Refuse what does not suit the rows, or does not fit in a worker's memory, before any pass."""
-        dataset, engine, features, lloyd = self.dataset, self.engine, self.job.features, self.job.lloyd
-        features.check_columns(dataset.n_features)
-        kmeans_starts.check_rows(dataset, lloyd.numbers[-1])
-        width = features.n_components if features.n_principal is None else features.n_principal
-        kmeans_starts.check_fits(
-            dataset, width, lloyd.numbers, n_init=lloyd.n_init, init=lloyd.init, engine=engine
-        )
-        if features.n_principal is not None:
-            pipeline.check_plan(dataset, features.n_components, engine=engine, features=features.kind)
-        if len(lloyd.numbers) > 1:
-            choosing_k.check_samples(dataset, width)
+        dataset, engine, space = self.dataset, self.engine, self.job.features.space
+        n_numbers = len(self.job.lloyd.numbers)
+        self.job.features.check_columns(dataset.n_features)
+        kmeans_starts.check_rows(dataset, self.lloyd.n_clusters)
+        kmeans_starts.check_fits(dataset, space.width, self.lloyd, n_numbers=n_numbers, engine=engine)
+        if space.n_principal is not None:
+            pipeline.check_plan(dataset, space.n_components, engine=engine, features=space.features)
+        if n_numbers > 1:
+            choosing_k.check_samples(dataset, space.width)
 
     def inspect(self) -> Summary:
         """Check every value and measure means and deviations, in one cheap pass."""
@@ -131,22 +135,9 @@ class ClusteringRun:
 
     def draw(self) -> Summary:
         """Draw the features to cluster in; with principal components there is a pass that finds them."""
-        given = self.job.features
-        self.feature_map = feature_map = kmeans.draw_features(
-            self.dataset,
-            given.make_kernel(),
-            _found(self.moments),
-            length_scale=given.scale,
-            n_components=given.n_components,
-            design=given.arrangement,
-            map=given.map,
-            standardize=given.standardize,
-            seed=given.seed,
-            features=given.kind,
-            n_principal=given.n_principal,
-            normalize=given.normalize,
-            engine=self.engine,
-        )
+        given, engine = self.job.features.space, self.engine
+        feature_map = kmeans.draw_features(self.dataset, given, _found(self.moments), engine=engine)
+        self.feature_map = feature_map
         kernel = pipeline.kernel_of(feature_map)
         return {
             "kernel": None if kernel is None else kernel.to_dict(),
@@ -163,15 +154,10 @@ class ClusteringRun:
 
     def start(self) -> Summary:
         """Measure the features' norms, and choose the centres of each start."""
-        lloyd, seed = self.job.lloyd, self.job.features.seed
         job = kmeans_starts.measure(self.dataset, _found(self.feature_map), self.moments, engine=self.engine)
-        candidates = kmeans_starts.find_candidates(
-            job, lloyd.init, n_clusters=lloyd.numbers[-1], seed=seed, cache=lloyd.cache
-        )
-        starts = kmeans_starts.choose_starts(candidates, lloyd.numbers, n_init=lloyd.n_init, seed=seed)
-        starts = kmeans.approach(job, starts, algorithm=lloyd.algorithm, tol=lloyd.tol, seed=seed)
-        self.passes = kmeans.iterate(job, starts, max_iter=lloyd.max_iter, tol=lloyd.tol, cache=lloyd.cache)
-        return {"n_candidates": len(candidates.points), "n_starts": len(starts)}
+        starts = kmeans.start(job, self.lloyd, self.job.lloyd.numbers)
+        self.passes = kmeans.iterate(job, starts, self.lloyd)
+        return {"n_candidates": starts.n_candidates, "n_starts": len(starts)}
 
     def run_pass(self, number: int) -> Summary:
         """Run a Lloyd pass: the centres of all starts that still move go to the means of their rows."""

@@ -16,11 +16,8 @@ from rff_dist.data.blocks import BlockTask, Dataset, Rows
 from rff_dist.engines.protocol import Engine
 from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.features.feature_map import FeatureMap
-from rff_dist.features.for_dataset import check_width
-from rff_dist.features.nystrom import Nystrom
+from rff_dist.features.options import FeatureOptions, check_without_targets
 from rff_dist.features.principal import PrincipalFeatureMap
-from rff_dist.frequencies.designs import Design
-from rff_dist.kernels.base import Kernel, LengthScale
 from rff_dist.pca.components import (
     DegreeAccumulation,
     Degrees,
@@ -94,18 +91,11 @@ class KernelComponents:
 
 def fit_components(
     dataset: Dataset,
-    kernel: Kernel,
+    features: FeatureOptions,
     *,
-    engine: Engine,
     n_components: int = 2,
-    length_scale: str | LengthScale | None = "auto",
-    n_random_features: int = 2048,
-    features: str | Nystrom = "fourier",
-    design: str | Design = "orthogonal",
-    map: str = "pairs",
-    standardize: bool | str = False,
     normalize: str | None = None,
-    seed: int = 0,
+    engine: Engine,
 ) -> KernelComponents:
     """Compute kernel principal components: a cheap pass, one of O(n_samples · D²), and O(D³).
 
@@ -115,18 +105,8 @@ def fit_components(
         Targets are not looked at.
     n_components : int
         Principal components to keep.
-    length_scale : "auto", number(s) or None
-        See `features.for_dataset.draw`.
-    n_random_features : int
-        D, the number of components of Z.
-    features, design, map
-        See `features.for_dataset.draw`.
-    standardize : {"auto", "rank"} or bool
-        What is done to the input columns first, see `statistics.inspection.standardizer_for`.
     normalize : {None, "degree"}
         Whether features are divided by their rows' degrees, as in spectral clustering; another cheap pass.
-    seed : int
-        Of frequencies and samples.
 
     Raises
     ------
@@ -137,25 +117,18 @@ def fit_components(
     PlanError
         If the job needs more memory than there is.
     """
-    if check_count(n_components, "n_components") > check_width(n_random_features, map, features):
+    if check_count(n_components, "n_components") > features.n_components:
         raise InvalidParameterError(
-            f"`n_components` is {n_components}, above `n_random_features`={n_random_features}, of which "
+            f"`n_components` is {n_components}, above `n_random_features`={features.n_components}, of which "
             "principal components are made; lower it, or draw more features"
         )
     check_normalize(normalize)
-    inspection.check_standardize(standardize)
+    check_without_targets(features.length_scale)
+    inspection.check_standardize(features.standardize)
     source = dataset.without_targets()
-    pipeline.check_plan(source, n_random_features, engine=engine, features=features)
-    prepared = pipeline.prepare(source, standardize=standardize, engine=engine)
-    feature_map = prepared.draw(
-        kernel,
-        length_scale=length_scale,
-        n_components=n_random_features,
-        design=design,
-        map=map,
-        seed=seed,
-        features=features,
-    )
+    pipeline.check_plan(source, features.n_components, engine=engine, features=features.features)
+    prepared = pipeline.prepare(source, standardize=features.standardize, engine=engine)
+    feature_map = prepared.draw(features.kernel, **features.drawing)
     return components_of(
         source, feature_map, prepared.moments, n_components=n_components, normalize=normalize, engine=engine
     )

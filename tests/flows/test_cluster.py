@@ -25,6 +25,7 @@ from rff_dist.kmeans import fit as kmeans
 from rff_dist.kmeans import labels as kmeans_labels
 from rff_dist.kmeans import starts as kmeans_starts
 from rff_dist.kmeans.model import digest_of, read_clusters
+from rff_dist.kmeans.options import ClusterSpace, LloydOptions
 from rff_dist.registry.versions import RegisteredModel
 from rff_dist.statistics import inspection
 from rff_dist.storage.columns import open_column
@@ -61,12 +62,9 @@ def test_flow_publishes_what_the_library_finds_with_a_row_for_each_pass(paramete
     assert len(json.dumps(result)) < 8_000
     expected = kmeans.fit(
         open_dataset(parameters.data, y=None),
-        Gaussian(),
-        n_clusters=4,
+        ClusterSpace(Gaussian(), n_components=64, seed=3),
+        LloydOptions(4, n_init=2, seed=3),
         engine=SerialEngine(1),
-        n_components=64,
-        n_init=2,
-        seed=3,
     )
     n_passes = len(result["passes"])
     names = [task.name for task in task_runs(state)]
@@ -132,9 +130,12 @@ def test_several_numbers_share_the_passes_and_the_best_is_published_with_their_t
     with lend_engine(SerialEngine(1)):
         state = cluster(parameters.model_copy(update={**places, **options}), return_state=True)
     result = state.result()
-    dataset, given = open_dataset(parameters.data, y=None), {"algorithm": "minibatch", "n_components": 64}
+    dataset = open_dataset(parameters.data, y=None)
+    space = ClusterSpace(Gaussian(), n_components=64, seed=3)
     alone = [
-        kmeans.fit(dataset, Gaussian(), n_clusters=number, engine=SerialEngine(1), seed=3, **given)
+        kmeans.fit(
+            dataset, space, LloydOptions(number, algorithm="minibatch", seed=3), engine=SerialEngine(1)
+        )
         for number in (2, 4, 6)
     ]
     expected = choosing_k.compare(dataset, alone, criterion="gap", seed=3)
@@ -157,14 +158,11 @@ def test_clusters_in_principal_components_are_those_of_the_library(parameters, t
         result = cluster(parameters.model_copy(update={**places, **options}))
     expected = kmeans.fit(
         open_dataset(parameters.data, y=None),
-        Gaussian(),
-        n_clusters=4,
+        ClusterSpace(
+            Gaussian(), n_components=64, seed=3, features="nystrom", n_principal=3, normalize="degree"
+        ),
+        LloydOptions(4, seed=3),
         engine=SerialEngine(1),
-        n_components=64,
-        seed=3,
-        features="nystrom",
-        n_principal=3,
-        normalize="degree",
     )
     assert result["digest"] == digest_of(expected)
     assert (result["n_components"], result["n_principal"]) == (64, 3)

@@ -15,6 +15,7 @@ from rff_dist.errors import IntegrityError, StorageError
 from rff_dist.kmeans import fit as kmeans
 from rff_dist.kmeans import labels as kmeans_labels
 from rff_dist.kmeans.model import digest_of, read_clusters
+from rff_dist.kmeans.options import ClusterSpace, LloydOptions
 from rff_dist.ridge.model import read_model
 from rff_dist.storage.columns import open_column
 from rff_dist.storage.records import read_record, write_record
@@ -62,7 +63,8 @@ def read_array(url, name):
 
 def fit_here(data):
     dataset = open_dataset(data, y=None)
-    return kmeans.fit(dataset, Gaussian(), n_clusters=4, engine=ENGINE, n_components=64, n_init=3, seed=2)
+    space = ClusterSpace(Gaussian(), n_components=64, seed=2)
+    return kmeans.fit(dataset, space, LloydOptions(4, n_init=3, seed=2), engine=ENGINE)
 
 
 def test_labels_distances_and_model_are_those_of_the_library(data, written):
