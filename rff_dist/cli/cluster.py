@@ -53,7 +53,6 @@ def cluster(
     """Cluster rows by k-means in random features: a Lloyd pass an iteration; write their labels."""
     from rff_dist.jobs.cluster import open_clustering
     from rff_dist.jobs.steps import run_steps
-    from rff_dist.kmeans.model import digest_of
 
     passes = Passes(where)
     with open_clustering(job, passes.runner) as run:
@@ -70,7 +69,7 @@ def cluster(
         "seed": seed,
         **run.choice,
         "known_labels": None if run.agreement is None else describe_agreement(run.agreement, str(job.labels)),
-        "digest": digest_of(found),
+        "digest": found.digest(),
         **passes.facts(),
     }
     if plot is not None:

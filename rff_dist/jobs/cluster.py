@@ -27,7 +27,6 @@ from rff_dist.kmeans.agreement import Contingency
 from rff_dist.kmeans.choosing_k import Comparison
 from rff_dist.kmeans.fit import LloydPass
 from rff_dist.kmeans.labels import StagedLabels
-from rff_dist.kmeans.model import digest_of
 from rff_dist.kmeans.options import LloydOptions
 from rff_dist.kmeans.starts import Clusters
 from rff_dist.ridge import fit as pipeline
@@ -164,8 +163,8 @@ class ClusteringRun:
         began = time.perf_counter()
         done = next(_found(self.passes))
         if done.clusters:
-            facts = pipeline.describe_dataset(self.dataset)
-            self.found = [replace(clusters, facts=facts) for clusters in done.clusters]
+            card = pipeline.describe_dataset(self.dataset)
+            self.found = [replace(clusters, card=card) for clusters in done.clusters]
         return {
             "pass": number,
             "inertia": done.inertia,
@@ -219,11 +218,11 @@ class ClusteringRun:
         job, clusters, version = self.job, self.clusters, None
         if job.model is not None:
             _found(self.lease).check()
-            facts = {**clusters.facts, **self.choice}
+            card = {**clusters.card, **self.choice}
             if self.agreement is not None:
-                facts["agreement"] = self._describe_agreement(self.agreement)
+                card["agreement"] = self._describe_agreement(self.agreement)
             version = store(
-                replace(clusters, facts=facts),
+                replace(clusters, card=card),
                 job.model,
                 register=job.register,
                 overwrite=job.overwrite,
@@ -245,7 +244,7 @@ class ClusteringRun:
             "model": None if job.model is None else redact(job.model),
             "version": None if version is None else version.number,
             "parent": None if version is None else version.parent,
-            "digest": digest_of(clusters),
+            "digest": clusters.digest(),
         }
 
 

@@ -6,11 +6,9 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from rff_dist.kmeans.model import write_clusters
-from rff_dist.kmeans.starts import Clusters
+from rff_dist.kmeans.model import AnyModel, kind_of
 from rff_dist.registry.versions import RegisteredModel, Version
 from rff_dist.ridge.fit import kernel_of
-from rff_dist.ridge.model import RidgeModel, write_model
 from rff_dist.storage.locations import Location, check_output, parse_location
 
 __all__ = ["check_place", "lineage_of", "publish", "store", "version_rows", "write"]
@@ -40,7 +38,7 @@ def check_place(url: str, *, register: bool, overwrite: bool, inputs: Sequence[L
 
 
 def store(
-    model: RidgeModel | Clusters,
+    model: AnyModel,
     url: str,
     *,
     register: bool,
@@ -57,7 +55,7 @@ def store(
 
 
 def publish(
-    model: RidgeModel | Clusters,
+    model: AnyModel,
     url: str | os.PathLike[str],
     *,
     data: str | None,
@@ -69,7 +67,6 @@ def publish(
 
     Parameters
     ----------
-    model : RidgeModel or Clusters
     url : str or Path
         The registered model's folder, such as `models/NAME`; it need not exist yet.
     data : str or None
@@ -81,10 +78,6 @@ def publish(
     **facts
         JSON values that its lineage keeps too. `parent` is the version that it was made from; the current one
         if left out.
-
-    Returns
-    -------
-    version : Version
 
     Raises
     ------
@@ -98,15 +91,12 @@ def publish(
     )
 
 
-def write(model: RidgeModel | Clusters, url: str | os.PathLike[str], *, overwrite: bool = False) -> None:
-    """Store a model of either kind by itself; see `write_model` and `write_clusters`."""
-    if isinstance(model, Clusters):
-        write_clusters(model, url, overwrite=overwrite)
-    else:
-        write_model(model, url, overwrite=overwrite)
+def write(model: AnyModel, url: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+    """Store a model of any kind by itself."""
+    kind_of(model).write(model, url, overwrite=overwrite)
 
 
-def lineage_of(model: RidgeModel | Clusters, *, data: str | None) -> dict[str, Any]:
+def lineage_of(model: AnyModel, *, data: str | None) -> dict[str, Any]:
     """Return what a model was made of: where the rows are, their fingerprint and number, and the spec.
 
     Returns
@@ -115,7 +105,6 @@ def lineage_of(model: RidgeModel | Clusters, *, data: str | None) -> dict[str, A
         `data`, `data_fingerprint`, `n_samples` and, in `spec`, the features, the kernel with its length
         scale, D, design, map, seed, and alpha or the number of clusters. None is what is not known.
     """
-    card = model.facts if isinstance(model, Clusters) else model.card
     feature_map = model.feature_map
     kernel, drawn = kernel_of(feature_map), feature_map.spec
     spec = {
@@ -126,12 +115,9 @@ def lineage_of(model: RidgeModel | Clusters, *, data: str | None) -> dict[str, A
         "design": None if drawn is None else drawn.design.name,
         "map": None if drawn is None else drawn.map,
         "seed": None if drawn is None else drawn.seed,
+        **kind_of(model).chosen(model),
     }
-    if isinstance(model, Clusters):
-        spec["n_clusters"] = model.n_clusters
-    else:
-        spec["alpha"] = model.plain_alpha
-    return {"data": data, **{name: card.get(name) for name in _OF_DATA}, "spec": spec}
+    return {"data": data, **{name: model.card.get(name) for name in _OF_DATA}, "spec": spec}
 
 
 def version_rows(model: RegisteredModel, *, last: int | None = None) -> list[dict[str, Any]]:

@@ -69,7 +69,7 @@ def fit(dataset: Dataset, space: ClusterSpace, lloyd: LloydOptions, *, engine: E
     moments = inspection.inspect(dataset, engine=engine)
     feature_map = draw_features(dataset, space, moments, engine=engine)
     found = find_clusters(dataset, feature_map, lloyd, moments=moments, engine=engine)
-    return replace(found, facts=pipeline.describe_dataset(dataset))
+    return replace(found, card=pipeline.describe_dataset(dataset))
 
 
 def draw_features(dataset: Dataset, space: ClusterSpace, moments: Moments, *, engine: Engine) -> FeatureMap:

@@ -87,7 +87,7 @@ def check_columns(dataset: Dataset, clusters: Clusters) -> None:
             f"X has {dataset.n_features} features, but the clusters are expecting "
             f"{clusters.feature_map.n_features} features"
         )
-    expected, names = clusters.facts.get("feature_names"), dataset.feature_names
+    expected, names = clusters.card.get("feature_names"), dataset.feature_names
     if expected and names and list(names) != list(expected):
         raise DataError(
             f"the columns of X are {list(names)}, but the clusters were found in {list(expected)}; "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import operator
 import uuid
@@ -74,8 +75,8 @@ class Clusters:
         Whether they stopped before `max_iter`.
     grid : ClusterGrid
         Of the sums that the centres are means of.
-    facts : mapping
-        Of the dataset: its fingerprint and columns.
+    card : mapping
+        Facts of the dataset, its fingerprint and columns; and what the number of clusters was chosen from.
     """
 
     feature_map: FeatureMap
@@ -87,7 +88,7 @@ class Clusters:
     n_iter: int
     converged: bool
     grid: ClusterGrid
-    facts: Mapping[str, Any] = field(default_factory=dict)
+    card: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def n_clusters(self) -> int:
@@ -103,6 +104,12 @@ class Clusters:
     def state(self) -> Centres:
         """What passes compare rows with."""
         return Centres(self.feature_map, self.centres[np.newaxis], self.grid)
+
+    def digest(self) -> str:
+        """Return the SHA-256 of all that labels depend on."""
+        hasher = hashlib.sha256(self.feature_map.digest().encode())
+        hasher.update(np.ascontiguousarray(self.centres).astype("<f8", copy=False).tobytes())
+        return hasher.hexdigest()
 
 
 def check_rows(dataset: Dataset, n_clusters: int) -> None:

@@ -24,7 +24,7 @@ from rff_dist.kmeans import choosing_k
 from rff_dist.kmeans import fit as kmeans
 from rff_dist.kmeans import labels as kmeans_labels
 from rff_dist.kmeans import starts as kmeans_starts
-from rff_dist.kmeans.model import digest_of, read_clusters
+from rff_dist.kmeans.model import read_clusters
 from rff_dist.kmeans.options import ClusterSpace, LloydOptions
 from rff_dist.registry.versions import RegisteredModel
 from rff_dist.statistics import inspection
@@ -76,7 +76,7 @@ def test_flow_publishes_what_the_library_finds_with_a_row_for_each_pass(paramete
     assert inertias == sorted(inertias, reverse=True)
 
     published = read_clusters(parameters.model)
-    assert digest_of(published) == result["digest"] == digest_of(expected)
+    assert published.digest() == result["digest"] == expected.digest()
     assert published.inertias == expected.inertias
     labels = np.asarray(open_column(parameters.output, "labels").take(np.arange(900)))
     in_memory = kmeans_labels.label_in_memory(open_dataset(parameters.data), expected, engine=SerialEngine(1))
@@ -86,7 +86,7 @@ def test_flow_publishes_what_the_library_finds_with_a_row_for_each_pass(paramete
     known = np.asarray(open_column(parameters.data, "groups").take(np.arange(900)))
     index = adjusted_rand_score(known, labels)
     assert result["agreement"]["adjusted_rand_index"] == pytest.approx(index, abs=1e-12)
-    assert published.facts["agreement"] == result["agreement"]
+    assert published.card["agreement"] == result["agreement"]
 
     assert imread(result["picture"]).shape[2] == 4
     assert sorted(path.name for path in Path(parameters.model).parent.iterdir()) == [
@@ -113,8 +113,8 @@ def test_registered_clusters_are_a_version_with_what_they_were_made_of(parameter
         result = cluster(parameters.model_copy(update=places))
     version = RegisteredModel(url).current()
     assert (result["version"], version.number, version.digest) == (1, 1, result["digest"])
-    assert digest_of(read_clusters(url)) == result["digest"]
-    assert read_clusters(url).facts["agreement"] == result["agreement"]
+    assert read_clusters(url).digest() == result["digest"]
+    assert read_clusters(url).card["agreement"] == result["agreement"]
     assert (version.lineage["n_samples"], version.lineage["spec"]["n_clusters"]) == (900, 4)
 
 
@@ -140,8 +140,8 @@ def test_several_numbers_share_the_passes_and_the_best_is_published_with_their_t
     ]
     expected = choosing_k.compare(dataset, alone, criterion="gap", seed=3)
     assert result["candidates"] == expected.rows
-    assert result["digest"] == digest_of(expected.best) == digest_of(read_clusters(places["model"]))
-    assert read_clusters(places["model"]).facts["candidates"] == expected.rows
+    assert result["digest"] == expected.best.digest() == read_clusters(places["model"]).digest()
+    assert read_clusters(places["model"]).card["candidates"] == expected.rows
     assert [task.name for task in task_runs(state)].count("choose") == 1
     table = json.loads(Artifact.get("rff-cluster-numbers").data)
     assert [row["clusters"] for row in table] == [2, 4, 6]
@@ -164,9 +164,9 @@ def test_clusters_in_principal_components_are_those_of_the_library(parameters, t
         LloydOptions(4, seed=3),
         engine=SerialEngine(1),
     )
-    assert result["digest"] == digest_of(expected)
+    assert result["digest"] == expected.digest()
     assert (result["n_components"], result["n_principal"]) == (64, 3)
-    assert digest_of(read_clusters(places["model"])) == result["digest"]
+    assert read_clusters(places["model"]).digest() == result["digest"]
 
 
 @pytest.mark.parametrize("breaks", ["write_clusters", "publish"])

@@ -32,7 +32,8 @@ def folder(tmp_path_factory):
     write_model(model, folder / "regression")
     for name, loss in (("classifier", "squared"), ("hinge", "squared_hinge")):
         save_model(
-            plain_classifier(n_components=16, loss=loss).fit(X, np.where(y > 0, "up", "down")), folder / name
+            plain_classifier(n_components=16, loss=loss, alpha=1e-3).fit(X, np.where(y > 0, "up", "down")),
+            folder / name,
         )
     space = ClusterSpace(Gaussian(), n_components=16)
     clusters = kmeans.fit(data, space, LloydOptions(2), engine=ENGINE)

@@ -113,7 +113,7 @@ def test_several_numbers_find_what_each_finds_alone_and_the_blobs_are_taken():
         alone = kmeans.fit(ArrayDataset(X), ClusterSpace(Gaussian(), **SMALL), lloyd, engine=ENGINE)
         np.testing.assert_array_equal(one.clusters.centres, alone.centres)
         assert one.clusters.inertias == alone.inertias
-        assert one.clusters.facts == alone.facts
+        assert one.clusters.card == alone.card
         Z = alone.feature_map.transform(X, dtype=np.float64)
         labels = kmeans_labels.label_in_memory(ArrayDataset(X), alone, engine=ENGINE)
         assert one.silhouette == pytest.approx(silhouette_score(Z, labels), abs=1e-9)
