@@ -82,17 +82,11 @@ def _log_pass(log: Any, done: Summary) -> None:
 def cluster(parameters: ClusterParameters) -> Summary:
     """Cluster rows by k-means in random features; publish their labels and the centres.
 
-    Returns
-    -------
-    dict
-        JSON-able: where labels, model and picture are, the model's digest, sizes of the data, the inertia,
-        sizes of at most 1,000 clusters, each pass, the numbers of clusters that were compared (None for
-        one), and how far known labels agree (None without any).
-
-    Raises
-    ------
-    RFFDistError
-        Of the step that failed. Labels and centres are then not published, but where the error notes it.
+    Returns: JSON-able: where labels, model and picture are, the model's digest, sizes of the data, the
+      inertia, sizes of at most 1,000 clusters, each pass, the numbers of clusters that were compared (None
+      for one), and how far known labels agree (None without any).
+    Raises RFFDistError of the step that failed. Labels and centres are then not published, but where the
+      error notes it.
     """
     log, job = get_run_logger(), parameters.to(Clustering)
     runner = runner_of(

@@ -46,12 +46,9 @@ _MAX_NUMBERS = 40
 class Panel:
     """One picture of a comparison.
 
-    Attributes
-    ----------
-    image : real array of shape (height, width, 3)
-        Red, green and blue from 0 to 1; values beyond are clipped, as any screen does.
-    title, caption : str
-        Written above and below.
+    `image`: real array of shape (height, width, 3). Red, green and blue from 0 to 1; values beyond are
+      clipped, as any screen does.
+    `title`, `caption`: written above and below.
     """
 
     image: NDArray[Any]
@@ -62,21 +59,11 @@ class Panel:
 def save_comparison(path: str | os.PathLike[str], panels: Sequence[Panel], title: str) -> Path:
     """Save pictures side by side as one PNG, at about the resolution of one screen.
 
-    Parameters
-    ----------
-    path : str or Path
-        Where; its folder is made, and a file that is there is replaced when the new one is whole.
-    panels : sequence of Panel
-        From left to right.
-    title : str
-        Above all of them.
-
-    Raises
-    ------
-    DataError
-        If there is no panel, or an image does not have three colours per pixel.
-    StorageError
-        If the file cannot be written.
+    `path`: Where; its folder is made, and a file that is there is replaced when the new one is whole.
+    `panels`: sequence of Panel. From left to right.
+    `title`: above all of them.
+    Raises DataError if there is no panel, or an image does not have three colours per pixel; StorageError if
+      the file cannot be written.
     """
     if not panels:
         raise DataError("there is no panel to draw; expected at least 1")
@@ -111,16 +98,10 @@ def save_comparison(path: str | os.PathLike[str], panels: Sequence[Panel], title
 class ErrorSeries:
     """One measure of an error against the number of components.
 
-    Attributes
-    ----------
-    label : str
-        What is measured.
-    values, low, high : real arrays of shape (n_points,)
-        The measure and its interval.
-    bound : real array of shape (n_points,), or None
-        What theory says it does not exceed.
-    bound_label : str
-        Which theory.
+    `label`: what is measured.
+    `values`, `low`, `high`: real arrays of shape (n_points,). The measure and its interval.
+    `bound`: real array of shape (n_points,), or None. What theory says it does not exceed.
+    `bound_label`: which theory.
     """
 
     label: str
@@ -142,24 +123,13 @@ def save_error_curve(
 ) -> Path:
     """Save errors against the number of components as a PNG, on logarithmic axes, beside 1/√D.
 
-    Parameters
-    ----------
-    path : str or Path
-        Where; its folder is made, and a file that is there is replaced when the new one is whole.
-    n_components : sequence of int of shape (n_points,)
-    series : sequence of ErrorSeries
-        Bounds are dashed, in their measure's colour.
-    title, subtitle : str
-        Above the axes.
-    wanted : float, optional
-        An error to mark.
-
-    Raises
-    ------
-    DataError
-        If there is no series, one has another number of points, or no error is above 0.
-    StorageError
-        If the file cannot be written.
+    `path`: Where; its folder is made, and a file that is there is replaced when the new one is whole.
+    `n_components`: sequence of int of shape (n_points,).
+    `series`: sequence of ErrorSeries. Bounds are dashed, in their measure's colour.
+    `title`, `subtitle`: above the axes.
+    `wanted`: an error to mark.
+    Raises DataError if there is no series, one has another number of points, or no error is above 0;
+      StorageError if the file cannot be written.
     """
     D = np.asarray(n_components, np.float64)
     if not series or not len(D):
@@ -208,22 +178,12 @@ def save_cross_validation(
     Bands and bars are one standard error wide to either side. The best of all is marked, and so is the
     smallest number of components within one standard error of it; of one number, the largest such alpha.
 
-    Parameters
-    ----------
-    path : str or Path
-        Where; its folder is made, and a file that is there is replaced when the new one is whole.
-    title, subtitle : str
-        Above the axes.
-    target : int, optional
-        Draw the root mean squared error of this target, in its units; by default the error that choices go
-        by, the share of the variance that is left.
-
-    Raises
-    ------
-    DataError
-        If there is no such target, or no error is above 0.
-    StorageError
-        If the file cannot be written.
+    `path`: Where; its folder is made, and a file that is there is replaced when the new one is whole.
+    `title`, `subtitle`: above the axes.
+    `target`: draw the root mean squared error of this target, in its units; by default the error that choices
+      go by, the share of the variance that is left.
+    Raises DataError if there is no such target, or no error is above 0; StorageError if the file cannot be
+      written.
     """
     errors, deviations, label = _errors_to_draw(table, target)
     if not (errors > 0).any():
@@ -286,15 +246,10 @@ def save_cross_validation(
 class AlphaPath:
     """What each alpha was judged by, per target.
 
-    Attributes
-    ----------
-    label : str
-        What the values are.
-    alphas : float64 array of shape (n_alphas,)
-    values : float64 array of shape (n_alphas, n_targets)
-        Values that are not finite leave gaps.
-    logarithmic : bool
-        Whether the values' axis is.
+    `label`: what the values are.
+    `alphas`: float64 array of shape (n_alphas,).
+    `values`: float64 array of shape (n_alphas, n_targets). Values that are not finite leave gaps.
+    `logarithmic`: whether the values' axis is.
     """
 
     label: str
@@ -314,23 +269,13 @@ def save_alpha_paths(
 ) -> Path:
     """Save values against alpha as a PNG, one panel for each path and one line for each target.
 
-    Parameters
-    ----------
-    path : str or Path
-        Where; its folder is made, and a file that is there is replaced when the new one is whole.
-    chosen : float or array of shape (n_targets,)
-        The alpha to mark, or those of the targets.
-    labels : sequence of str of length n_targets
-        The targets' names; of more than nine the first nine are drawn.
-    title, subtitle : str
-        Above the axes.
-
-    Raises
-    ------
-    DataError
-        If there is no path, or one has another number of targets.
-    StorageError
-        If the file cannot be written.
+    `path`: Where; its folder is made, and a file that is there is replaced when the new one is whole.
+    `chosen`: float or array of shape (n_targets,). The alpha to mark, or those of the targets.
+    `labels`: sequence of str of length n_targets. The targets' names; of more than nine the first nine are
+      drawn.
+    `title`, `subtitle`: above the axes.
+    Raises DataError if there is no path, or one has another number of targets; StorageError if the file
+      cannot be written.
     """
     if not paths or any(one.values.shape != (len(one.alphas), len(labels)) for one in paths):
         shapes = [one.values.shape for one in paths]
@@ -369,22 +314,11 @@ def save_alpha_paths(
 def save_clusters(path: str | os.PathLike[str], view: ClusterView, *, title: str, subtitle: str = "") -> Path:
     """Save rows in two kernel principal components as a PNG, each in its cluster's colour, with the centres.
 
-    Parameters
-    ----------
-    path : str or Path
-        Where; its folder is made, and a file that is there is replaced when the new one is whole.
-    view : ClusterView
-        From `kmeans.view.view_clusters`. Clusters up to a number of 40 have their numbers at their centres,
-        unless they have no rows in the view.
-    title, subtitle : str
-        Above the axes.
-
-    Raises
-    ------
-    DataError
-        If there is no row.
-    StorageError
-        If the file cannot be written.
+    `path`: Where; its folder is made, and a file that is there is replaced when the new one is whole.
+    `view`: from `kmeans.view.view_clusters`. Clusters up to a number of 40 have their numbers at their
+      centres, unless they have no rows in the view.
+    `title`, `subtitle`: above the axes.
+    Raises DataError if there is no row; StorageError if the file cannot be written.
     """
     if not len(view.scores):
         raise DataError("there is nothing to draw; expected at least 1 row")
@@ -489,21 +423,10 @@ def _save(figure: Figure, path: Path) -> Path:
 def save_choice(model: RidgeModel, path: str | os.PathLike[str], *, title: str, about: str) -> Path | None:
     """Draw the errors that a model's alpha was chosen from; None where it was given.
 
-    Parameters
-    ----------
-    model : RidgeModel
-        Its sums are not needed.
-    path : str or Path
-        Of a PNG.
-    title, about : str
-        Above the axes: which data, and which features.
-
-    Raises
-    ------
-    DataError
-        If no error is above 0.
-    StorageError
-        If the picture cannot be written.
+    `model`: its sums are not needed.
+    `path`: of a PNG.
+    `title`, `about`: above the axes: which data, and which features.
+    Raises DataError if no error is above 0; StorageError if the picture cannot be written.
     """
     arrays = model.selection
     if "cv_alphas" in arrays:

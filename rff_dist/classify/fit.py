@@ -73,12 +73,8 @@ def logistic_curvature(solution: RidgeSolution, sum_of_weights: float) -> float:
     Ridge estimates f = 2p − 1, about which targets vary by 4·p·(1 − p): a quarter of the noise variance of
     greatest evidence, (rss + alpha·‖w‖²) / Σw, averaged over columns.
 
-    Parameters
-    ----------
-    solution : RidgeSolution
-        On targets −1 and +1.
-    sum_of_weights : float
-        Of the rows.
+    `solution`: on targets −1 and +1.
+    `sum_of_weights`: of the rows.
     """
     squared_norms = np.square(solution.coefficients).sum(axis=0)
     residual = solution.residual_sum_of_squares + solution.alpha * squared_norms
@@ -102,25 +98,13 @@ def fit_loss(
     The bits are the same on every engine, on one type of machine. The client holds the Gram's factor of
     8 · n_components² bytes.
 
-    Parameters
-    ----------
-    dataset : Dataset
-        With targets of −1 and +1.
-    model : RidgeModel
-        Ridge on this dataset, with its statistics.
-    alpha : float
-        The penalty is `loss.penalty_factor` · alpha.
-    curvature : float
-        See `minimize_loss`.
-    tol : float
-        See `minimize_loss`.
-    max_iter : int
-        Steps, at most; there are a few more passes.
-
-    Raises
-    ------
-    DataError
-        If values are not finite or others than −1 and +1.
+    `dataset`: with targets of −1 and +1.
+    `model`: ridge on this dataset, with its statistics.
+    `alpha`: the penalty is `loss.penalty_factor` · alpha.
+    `curvature`: see `minimize_loss`.
+    `tol`: see `minimize_loss`.
+    `max_iter`: steps, at most; there are a few more passes.
+    Raises DataError if values are not finite or others than −1 and +1.
     """
     statistics = _statistics(model)
     equations = statistics.normal_equations(fit_intercept=model.card["fit_intercept"])
@@ -169,9 +153,9 @@ def _start(model: RidgeModel, loss: Loss, curvature: float) -> tuple[FloatArray,
 
 def _loss_of_no_scores(loss: Loss, n_columns: int) -> float:
     """Return the loss of a row whose scores are 0, whatever its class."""
-    codes = np.full((1, n_columns), -1.0)
-    codes[0, 0] = 1.0
-    return float(loss(np.zeros_like(codes), codes)[0][0])
+    targets = np.full((1, n_columns), -1.0)
+    targets[0, 0] = 1.0
+    return float(loss(np.zeros_like(targets), targets)[0][0])
 
 
 def _of_z(sums: FloatArray, feature_map: FeatureMap) -> FloatArray:
@@ -205,29 +189,19 @@ def calibrate(
     their classes included, so that class weights move probabilities, and the decisions made by them. Of rows
     that weights repeat one is left out.
 
-    Parameters
-    ----------
-    dataset : Dataset
-        With targets of −1 and +1, whose weights hold those of classes.
-    model : RidgeModel
-        Ridge on this dataset, with its statistics.
-    class_weight : float64 array of shape (n_classes,), or None
-        What the weights of each class's rows were multiplied by.
-    seed : int
-        Of the sample.
-    n_rows : int
-        Of the sample, at most.
-
-    Returns
-    -------
-    ScoreCalibration, or None
-        None, with the reason in the log, where alpha is so small that Z'Z is singular.
+    `dataset`: with targets of −1 and +1, whose weights hold those of classes.
+    `model`: ridge on this dataset, with its statistics.
+    `class_weight`: float64 array of shape (n_classes,), or None. What the weights of each class's rows were
+      multiplied by.
+    `seed`: of the sample.
+    `n_rows`: of the sample, at most.
+    Returns: None, with the reason in the log, where alpha is so small that Z'Z is singular.
     """
-    X, codes, weights = sample_rows(dataset, seed, n_rows=n_rows)
-    assert codes is not None
-    weights = np.ones(len(codes)) if weights is None else weights
-    factors = np.ones(len(codes)) if class_weight is None else class_weight[class_of(codes)]
-    own = np.divide(weights, factors, out=np.zeros(len(codes)), where=factors > 0)
+    X, targets, weights = sample_rows(dataset, seed, n_rows=n_rows)
+    assert targets is not None
+    weights = np.ones(len(targets)) if weights is None else weights
+    factors = np.ones(len(targets)) if class_weight is None else class_weight[class_of(targets)]
+    own = np.divide(weights, factors, out=np.zeros(len(targets)), where=factors > 0)
     repeated = _statistics(model).spec.frequency_weights
     try:
         predictive = predictive_model(
@@ -239,10 +213,10 @@ def calibrate(
     except SolveError as error:
         logger.warning("no probabilities: %s", error)
         return None
-    rows = Rows(Block(0, 0, len(codes)), X, codes)
+    rows = Rows(Block(0, 0, len(targets)), X, targets)
     with using_threads(available_cores()):
         scores = leave_one_out_scores(rows, predictive, factors if repeated else weights)
-    return fit_calibration(scores, codes, weights, float(own.sum()) if repeated else None)
+    return fit_calibration(scores, targets, weights, float(own.sum()) if repeated else None)
 
 
 # -- the whole job ---------------------------------------------------------------------------------
@@ -260,32 +234,19 @@ def fit(
 ) -> tuple[RidgeModel, Solved]:
     """Train a classifier: ridge on targets of −1 and +1, and then probabilities or passes of another loss.
 
-    Parameters
-    ----------
-    dataset : Dataset
-        With targets of −1 and +1, see `LabelledDataset`.
-    options : RidgeOptions
-        Of ridge on the targets. One alpha given is the loss's own. An alpha that is chosen is chosen for
-        ridge: it is the squared hinge's too, and the logistic loss's times `logistic_curvature`, by which
-        both have as many degrees of freedom, and at least 1/8.
-    loss : "squared", "logistic" or "squared_hinge"
-    class_weight : float64 array of shape (n_classes,), or None
-        What the dataset multiplied the weights of each class's rows by.
-    tol, max_iter : float, int
-        See `minimize_loss`; not for "squared".
-
-    Returns
-    -------
-    model : RidgeModel
-        Its statistics are ridge's. Its card has under "classifier" the loss, its calibration (None where
-        it has no probabilities), how its minimum was reached (None for "squared") and ridge's alpha.
-    solved : Solved
-        Of ridge.
-
-    Raises
-    ------
-    InvalidParameterError
-        If there is no such loss.
+    `dataset`: with targets of −1 and +1, see `LabelledDataset`.
+    `options`: of ridge on the targets. One alpha given is the loss's own. An alpha that is chosen is chosen
+      for ridge: it is the squared hinge's too, and the logistic loss's times `logistic_curvature`, by which
+      both have as many degrees of freedom, and at least 1/8.
+    `loss`: "squared", "logistic" or "squared_hinge".
+    `class_weight`: float64 array of shape (n_classes,), or None. What the dataset multiplied the weights of
+      each class's rows by.
+    `tol`, `max_iter`: float, int. See `minimize_loss`; not for "squared".
+    Returns `model`: its statistics are ridge's. Its card has under "classifier" the loss, its calibration
+      (None where it has no probabilities), how its minimum was reached (None for "squared") and ridge's
+      alpha.
+    Returns `solved`: of ridge.
+    Raises InvalidParameterError if there is no such loss.
     """
     check_loss(loss)
     # classes are compared by their scores, which one penalty keeps alike
@@ -333,29 +294,15 @@ def fit_labels(
 ) -> tuple[RidgeModel, Solved]:
     """Train a classifier on labels of any type: a pass that counts them, and then `fit`.
 
-    Parameters
-    ----------
-    source : Dataset
-        The rows; targets of its own are not used.
-    labels : Column
-        The label of each row.
-    loss : "squared", "logistic" or "squared_hinge"
-    class_weight : "balanced", mapping of label to float, or None
-        What the weights of each class's rows are multiplied by; see `class_weights`.
-    tol, max_iter : float, int
-        As in `fit`.
-
-    Returns
-    -------
-    model : RidgeModel
-        With its classes on its card; see `read_classes`.
-    solved : Solved
-        Of ridge.
-
-    Raises
-    ------
-    DataError
-        If there are not two classes with weight.
+    `source`: the rows; targets of its own are not used.
+    `labels`: the label of each row.
+    `loss`: "squared", "logistic" or "squared_hinge".
+    `class_weight`: "balanced", mapping of label to float, or None. What the weights of each class's rows are
+      multiplied by; see `class_weights`.
+    `tol`, `max_iter`: float, int. As in `fit`.
+    Returns `model`: with its classes on its card; see `read_classes`.
+    Returns `solved`: of ridge.
+    Raises DataError if there are not two classes with weight.
     """
     counts = count_labels(labels, source=source, engine=engine)
     factors = class_weights(class_weight, counts)
@@ -386,10 +333,7 @@ def _check_weighted(counts: LabelCounts, factors: NDArray[np.float64] | None) ->
 def check_loss(loss: object) -> None:
     """Check that there is a loss of that name.
 
-    Raises
-    ------
-    InvalidParameterError
-        Otherwise.
+    Raises InvalidParameterError otherwise.
     """
     if not isinstance(loss, str) or loss not in LOSS_NAMES:
         raise InvalidParameterError(f"unknown `loss` {loss!r}; expected one of {list(LOSS_NAMES)}")
@@ -427,20 +371,11 @@ def estimate_by_folds(
 ) -> dict[str, Any]:
     """Estimate accuracy and log loss on new rows: each row is judged by ridge without its fold, in one pass.
 
-    Parameters
-    ----------
-    dataset : Dataset
-        With targets of −1 and +1: the rows that were trained on.
-    trained : Trained
-        With the statistics of its folds.
-    calibration : ScoreCalibration, or None
-        Of the model of all rows.
-
-    Returns
-    -------
-    estimate : dict
-        `by`, "cv"; `accuracy` and `log_loss`, in nats, with their `…_standard_error`, by how far the splits
-        differ. None where there is one split, or no probabilities.
+    `dataset`: with targets of −1 and +1: the rows that were trained on.
+    `trained`: with the statistics of its folds.
+    `calibration`: of the model of all rows.
+    Returns `estimate`: `by`, "cv"; `accuracy` and `log_loss`, in nats, with their `…_standard_error`, by how
+      far the splits differ. None where there is one split, or no probabilities.
     """
     assert trained.parts is not None
     feature_map, solved = trained.compared[trained.best_index]
@@ -477,13 +412,13 @@ def judge_held_out(
     assert rows.y is not None
     n_classes = max(2, rows.y.shape[1])
     weight = None if rows.sample_weight is None else rows.sample_weight[counted]
-    codes, predicted = class_of(rows.y[counted]), decide(scores, calibration)
+    actual, predicted = class_of(rows.y[counted]), decide(scores, calibration)
     logs = None if calibration is None else calibration.log_probabilities(scores)
 
     def of_split(index: int) -> Confusion:
         own = split[counted] == index
         return count_classes(
-            codes[own],
+            actual[own],
             predicted[own],
             n_classes,
             sample_weight=None if weight is None else weight[own],

@@ -46,17 +46,10 @@ __all__ = ["ClusteringRun", "cluster", "open_clustering"]
 class ClusteringRun:
     """A run that clusters: what it is to do, and what its steps have found.
 
-    Attributes
-    ----------
-    job : Clustering
-    dataset : ZarrDataset
-    known : Column or None
-        Known labels to compare with.
-    engine : Engine
-    lease : Lease or None
-        Of the model.
-    moments, feature_map, passes, found, comparison, agreement, staged
-        What the steps have found; None before.
+    `known`: known labels to compare with.
+    `lease`: of the model.
+    `moments`, `feature_map`, `passes`, `found`, `comparison`, `agreement`, `staged`: what the steps have
+      found; None before.
     """
 
     job: Clustering
@@ -252,18 +245,9 @@ class ClusteringRun:
 def open_clustering(job: Clustering, runner: Runner) -> Iterator[ClusteringRun]:
     """Refuse all that can be refused, take the leases, then open the engine.
 
-    Raises
-    ------
-    InvalidParameterError
-        If the options do not suit the columns.
-    DataError
-        If there are fewer rows than clusters.
-    StorageError
-        If something cannot be read, or an output cannot be written.
-    OutputBusyError
-        If another run writes one of the outputs.
-    PlanError
-        If a pass needs more memory than a worker has.
+    Raises InvalidParameterError if the options do not suit the columns; DataError if there are fewer rows
+      than clusters; StorageError if something cannot be read, or an output cannot be written; OutputBusyError
+      if another run writes one of the outputs; PlanError if a pass needs more memory than a worker has.
     """
     source, places = job.source, [parse_location(job.source.data)]
     check_output(parse_location(job.output), overwrite=job.overwrite, inputs=places)

@@ -38,16 +38,10 @@ type Judged = Errors | Calibration | Confusion | Contingency
 class Wanted:
     """What is written beside predictions or labels; each kind of model has some of it.
 
-    Attributes
-    ----------
-    std : bool
-        Standard deviations.
-    coverage : float or None
-        The ends of intervals that hold a new value with this probability.
-    probabilities : bool
-        Those of the classes.
-    distances : bool
-        Those to all centres.
+    `std`: standard deviations.
+    `coverage`: the ends of intervals that hold a new value with this probability.
+    `probabilities`: those of the classes.
+    `distances`: those to all centres.
     """
 
     std: bool = False
@@ -74,10 +68,7 @@ _EXTRAS = {
 class ScoringModel:
     """A model as it is used to score: `open_model` makes it.
 
-    Attributes
-    ----------
-    version : int or None
-        Its number, of a registered model.
+    `version`: its number, of a registered model.
     """
 
     url: str
@@ -98,10 +89,7 @@ class ScoringModel:
 def open_model(url: str | os.PathLike[str]) -> ScoringModel:
     """Read a model, of a registered one the version that is current now.
 
-    Raises
-    ------
-    StorageError
-        If there is none, or it is damaged.
+    Raises StorageError if there is none, or it is damaged.
     """
     version = RegisteredModel(url).current() if holds_versions(parse_location(url)) else None
     model = read_any(url if version is None else version.url)
@@ -111,12 +99,7 @@ def open_model(url: str | os.PathLike[str]) -> ScoringModel:
 def open_rows(url: str | os.PathLike[str], scoring: ScoringModel, **names: Any) -> ZarrDataset:
     """Open the rows that a model is to score; `names` are those of `open_dataset`, y being none.
 
-    Raises
-    ------
-    DataError
-        If they have other columns than the model was trained on.
-    StorageError
-        If there are none.
+    Raises DataError if they have other columns than the model was trained on; StorageError if there are none.
     """
     dataset = open_dataset(url, **{"y": None, **names})
     try:
@@ -133,12 +116,7 @@ def open_rows(url: str | os.PathLike[str], scoring: ScoringModel, **names: Any) 
 def check_wanted(scoring: ScoringModel, wanted: Wanted) -> None:
     """Refuse what a model of this kind does not have, before a pass begins.
 
-    Raises
-    ------
-    InvalidParameterError
-        If it has none.
-    SolveError
-        If a classifier has no probabilities.
+    Raises InvalidParameterError if it has none; SolveError if a classifier has no probabilities.
     """
     for name in wanted.names:
         kind, words, _ = _EXTRAS[name]
@@ -168,16 +146,9 @@ def score(
 ) -> Mapping[str, Any]:
     """Write what a model says of each row to a new Zarr group, which appears when it is complete.
 
-    Returns
-    -------
-    facts : dict
-        `arrays`, the names of what was written, and `n_samples`.
-
-    Raises
-    ------
-    RFFDistError
-        As `check_wanted`, `ridge.predict.predict`, `classify.predict.predict` and
-        `kmeans.labels.write_labels`.
+    Returns `facts`: `arrays`, the names of what was written, and `n_samples`.
+    Raises RFFDistError as `check_wanted`, `ridge.predict.predict`, `classify.predict.predict` and
+      `kmeans.labels.write_labels`.
     """
     check_wanted(scoring, wanted)
     model: Any = scoring.model
@@ -263,18 +234,10 @@ def predict(job: Predict, runner: Runner) -> dict[str, Summary | None]:
 def evaluate(job: Evaluate, runner: Runner) -> tuple[ScoringModel, Judged]:
     """Measure a model's errors on a dataset in one pass.
 
-    Returns
-    -------
-    model : ScoringModel
-    judged : Errors, Calibration, Confusion or Contingency
-        Of a regression, with its standard deviations where `std` is True; of a classifier; of clusters.
-
-    Raises
-    ------
-    InvalidParameterError
-        If a model without standard deviations is to be judged by them.
-    DataError
-        If the data do not fit the model, or have nothing to compare with.
+    Returns `judged`, Errors, Calibration, Confusion or Contingency: of a regression, with its standard
+      deviations where `std` is True; of a classifier; of clusters.
+    Raises InvalidParameterError if a model without standard deviations is to be judged by them; DataError if
+      the data do not fit the model, or have nothing to compare with.
     """
     model, source = open_model(job.model), job.source
     names = source.names() if model.kind == "regression" else {**source.names(), "y": None}

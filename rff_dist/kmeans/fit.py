@@ -56,12 +56,8 @@ def fit(dataset: Dataset, space: ClusterSpace, lloyd: LloydOptions, *, engine: E
     A pass of moments, one of norms, those of the start, and one Lloyd pass an iteration, each of
     O(n_samples · n_components · (n_features + n_init · n_clusters)); memory does not grow with the rows.
 
-    Raises
-    ------
-    DataError
-        If values are not finite, or there are fewer rows than clusters.
-    PlanError
-        If a pass needs more memory than a worker has.
+    Raises DataError if values are not finite, or there are fewer rows than clusters; PlanError if a pass
+      needs more memory than a worker has.
     """
     dataset = dataset.without_targets()
     check_rows(dataset, lloyd.n_clusters)
@@ -75,12 +71,8 @@ def fit(dataset: Dataset, space: ClusterSpace, lloyd: LloydOptions, *, engine: E
 def draw_features(dataset: Dataset, space: ClusterSpace, moments: Moments, *, engine: Engine) -> FeatureMap:
     """Draw the features to cluster in, or find their principal components.
 
-    Raises
-    ------
-    InvalidParameterError
-        If the kernel does not suit the columns.
-    PlanError
-        If components need more memory than there is.
+    Raises InvalidParameterError if the kernel does not suit the columns; PlanError if components need more
+      memory than there is.
     """
     if space.n_principal is not None:
         pipeline.check_plan(dataset, space.n_components, engine=engine, features=space.features)
@@ -109,17 +101,9 @@ def find_clusters(
 ) -> Clusters:
     """Minimise Σ w·‖z(x) − c‖² over centres, by Lloyd passes from one or several starts.
 
-    Parameters
-    ----------
-    moments : Moments, optional
-        From `inspect`, which is run where they are not given and rows have weights.
-
-    Raises
-    ------
-    DataError
-        If values are not finite, there are fewer rows than clusters, or centres have the wrong shape.
-    PlanError
-        If a pass needs more memory than a worker has.
+    `moments`: from `inspect`, which is run where they are not given and rows have weights.
+    Raises DataError if values are not finite, there are fewer rows than clusters, or centres have the wrong
+      shape; PlanError if a pass needs more memory than a worker has.
     """
     check_rows(dataset, lloyd.n_clusters)
     if moments is None and dataset.weighted:
@@ -156,8 +140,6 @@ def learn_from_batches(job: Measured, starts: Starts, *, seed: int) -> Starts:
     up to 16,384 rows, an eighth of all at most, from up to eight blocks; the seed and the step decide which.
     There are 100 steps, or fewer: no more rows are drawn than there are.
 
-    References
-    ----------
     Bottou & Bengio (1995), Convergence properties of the k-means algorithms, Sec. 3; Sculley (2010),
     Web-scale k-means clustering, Alg. 1.
     """
@@ -207,19 +189,13 @@ def _shift(former: FloatArray, centres: FloatArray) -> FloatArray:
 class LloydPass:
     """What a pass over all rows found out.
 
-    Attributes
-    ----------
-    number : int
-        1 for the first.
-    inertias : tuple of float
-        For each number of clusters the least of its starts, of the centres before the pass; of a start that
-        had stopped its last.
-    n_starts : int
-        That took part.
-    shift : float
-        Largest of their sums of squared shifts of centres; 0 for a pass that moved none.
-    clusters : tuple of Clusters
-        What was found in the end for each number of clusters; () before the last pass.
+    `number`: 1 for the first.
+    `inertias`: for each number of clusters the least of its starts, of the centres before the
+      pass; of a start that had stopped its last.
+    `n_starts`: that took part.
+    `shift`: largest of their sums of squared shifts of centres; 0 for a pass that moved none.
+    `clusters`: what was found in the end for each number of clusters; () before the last
+      pass.
     """
 
     number: int
@@ -240,10 +216,7 @@ def iterate(job: Measured, starts: Starts | FloatArray, lloyd: LloydOptions) -> 
     Starts of all numbers of clusters share the passes, each of which makes a row's features once. Those that
     have stopped leave. An array of starts has shape (n_init, n_clusters, n_components).
 
-    Raises
-    ------
-    PlanError
-        If a pass needs more memory than a worker has.
+    Raises PlanError if a pass needs more memory than a worker has.
     """
     if not isinstance(starts, Starts):
         starts = Starts(starts, (starts.shape[1],) * len(starts))

@@ -31,12 +31,8 @@ type AnyModel = RidgeModel | Clusters
 def write_clusters(clusters: Clusters, url: str | os.PathLike[str], *, overwrite: bool = False) -> None:
     """Store clusters; a reader sees the old ones or the new ones.
 
-    Raises
-    ------
-    OutputExistsError
-        If there is something at `url` and `overwrite` is False.
-    StorageError
-        If it cannot be written.
+    Raises OutputExistsError if there is something at `url` and `overwrite` is False; StorageError if it
+      cannot be written.
     """
     features, arrays = record_features(clusters.feature_map)
     card = {
@@ -63,11 +59,8 @@ def write_clusters(clusters: Clusters, url: str | os.PathLike[str], *, overwrite
 def read_clusters(url: str | os.PathLike[str]) -> Clusters:
     """Read clusters that `write_clusters` stored.
 
-    Raises
-    ------
-    StorageError
-        If there are no clusters, or they are damaged (IntegrityError), unsafe (UnsafeModelError) or too new
-        (VersionError).
+    Raises StorageError if there are no clusters, or they are damaged (IntegrityError), unsafe
+      (UnsafeModelError) or too new (VersionError).
     """
     return _clusters_from(read_record(url, kind=KIND), url)
 
@@ -115,16 +108,10 @@ def _clusters_from(record: Record, url: str | os.PathLike[str]) -> Clusters:
 class Kind:
     """A kind of stored models.
 
-    Attributes
-    ----------
-    record : str
-        The kind of its records.
-    read, write : callable
-        From a record and its URL; to a URL.
-    name : callable
-        Says "regression", "classifier" or "clusters" of a model.
-    chosen : callable
-        What a model's lineage says of it beside its features.
+    `record`: the kind of its records.
+    `read`, `write`: from a record and its URL; to a URL.
+    `name`: says "regression", "classifier" or "clusters" of a model.
+    `chosen`: what a model's lineage says of it beside its features.
     """
 
     record: str

@@ -22,22 +22,12 @@ CACHES = ("labels", "features", "none")
 class ClusterSpace(FeatureOptions):
     """Features to cluster in, or their leading principal components.
 
-    Attributes
-    ----------
-    n_principal : int, optional
-        Cluster in the scores on that many leading principal components of the features, which takes a pass
-        of O(n_samples · n_components²); left out, in the features themselves.
-    normalize : {None, "degree"}
-        Whether these are components of degree-normalised features: then this is spectral clustering by the
-        random walk's leading eigenfunctions, each times the root of its eigenvalue.
+    `n_principal`: cluster in the scores on that many leading principal components of the features, which
+      takes a pass of O(n_samples · n_components²); left out, in the features themselves.
+    `normalize`: {None, "degree"}. Whether these are components of degree-normalised features: then this is
+      spectral clustering by the random walk's leading eigenfunctions, each times the root of its eigenvalue.
+    Raises InvalidParameterError if a value is out of range.
 
-    Raises
-    ------
-    InvalidParameterError
-        If a value is out of range.
-
-    References
-    ----------
     Schölkopf, Smola & Müller (1998), Sec. 4; von Luxburg (2007), A tutorial on spectral clustering, Sec. 4;
     Shi & Malik (2000).
     """
@@ -76,41 +66,27 @@ def check_principal(n_principal: int | None, normalize: str | None, n_components
 class LloydOptions:
     """How k-means finds clusters.
 
-    Attributes
-    ----------
-    n_clusters : int
-        Of several numbers that share the passes, the largest.
-    init : "k-means||", "k-means++" or array
-        "k-means||" draws 2 · n_clusters candidates in each of five passes, weights them in another, and
-        chooses centres among them by k-means++ and local search. "k-means++" takes a seeded sample of
-        4,096 rows as candidates, and so do both for a dataset that small. Or centres: rows of inputs, of
-        shape (n_clusters, n_features), or centres in Z, of shape (n_clusters, n_components).
-    n_init : int
-        Starts from other choices among the same candidates; they share each pass.
-    max_iter : int
-        Lloyd passes, at most.
-    tol : float
-        A start stops when its centres' squared shifts add up to no more than this share of the mean variance
-        of Z's columns; 0 when they are exactly where they were, so that no label changed.
-    algorithm : {"lloyd", "minibatch", "progressive"}
-        What comes before the Lloyd passes over all rows, so that few are left of them: nothing; steps on
-        small samples, see `learn_from_batches`; or passes over 1/64, 1/16 and 1/4 of the blocks. The latter
-        two are for very many rows, in no order that matters.
-    cache : {"labels", "features", "none"}
-        "labels" lets each process remember the labels of the blocks that it runs, how sure they are, and
-        their sums: later passes look only at rows whose label can have changed, and those that draw
-        candidates only at new ones. "features" lets it keep the features of as many blocks beside as fit,
-        4 · n_components bytes a row. The bits are those of "none".
-    cache_bytes : int, optional
-        That a process may remember; blocks beyond are looked at in full. By default half of what the plan
-        leaves it, and a gigabyte at most of labels.
-    seed : int
-        Of the starts, and of the rows that are looked at first.
-
-    Raises
-    ------
-    InvalidParameterError
-        If a value is out of range.
+    `n_clusters`: of several numbers that share the passes, the largest.
+    `init`: "k-means||", "k-means++" or array. "k-means||" draws 2 · n_clusters candidates in each of five
+      passes, weights them in another, and chooses centres among them by k-means++ and local search.
+      "k-means++" takes a seeded sample of 4,096 rows as candidates, and so do both for a dataset that small.
+      Or centres: rows of inputs, of shape (n_clusters, n_features), or centres in Z, of shape (n_clusters,
+      n_components).
+    `n_init`: starts from other choices among the same candidates; they share each pass.
+    `max_iter`: Lloyd passes, at most.
+    `tol`: a start stops when its centres' squared shifts add up to no more than this share of the mean
+      variance of Z's columns; 0 when they are exactly where they were, so that no label changed.
+    `algorithm`: {"lloyd", "minibatch", "progressive"}. What comes before the Lloyd passes over all rows, so
+      that few are left of them: nothing; steps on small samples, see `learn_from_batches`; or passes over
+      1/64, 1/16 and 1/4 of the blocks. The latter two are for very many rows, in no order that matters.
+    `cache`: {"labels", "features", "none"}. "labels" lets each process remember the labels of the blocks that
+      it runs, how sure they are, and their sums: later passes look only at rows whose label can have changed,
+      and those that draw candidates only at new ones. "features" lets it keep the features of as many blocks
+      beside as fit, 4 · n_components bytes a row. The bits are those of "none".
+    `cache_bytes`: that a process may remember; blocks beyond are looked at in full. By default half of what
+      the plan leaves it, and a gigabyte at most of labels.
+    `seed`: of the starts, and of the rows that are looked at first.
+    Raises InvalidParameterError if a value is out of range.
     """
 
     n_clusters: int = 8

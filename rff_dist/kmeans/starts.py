@@ -55,28 +55,18 @@ CANDIDATE_ROWS = 4096  # all distinct rows of a dataset that small are candidate
 class Clusters:
     """Clusters of a dataset in features: all that rows are labelled with, and how they were found.
 
-    Attributes
-    ----------
-    feature_map : FeatureMap
-        With the standardizer of the inputs.
-    centres : float64 array of shape (n_clusters, n_components)
-        In Z.
-    weights : float64 array of shape (n_clusters,)
-        Sum of the weights of each cluster's rows; rows without weights count 1.
-    inertia : float
-        Σ w·‖z − c‖² of the rows and their nearest centres, in units of the kernel.
-    inertias : tuple of float
-        That of the centres before each pass, and of the last.
-    start_inertias : tuple of float
-        That of each start in the end; the smallest is this one's.
-    n_iter : int
-        Lloyd passes that moved this start's centres, not counting those on samples.
-    converged : bool
-        Whether they stopped before `max_iter`.
-    grid : ClusterGrid
-        Of the sums that the centres are means of.
-    card : mapping
-        Facts of the dataset, its fingerprint and columns; and what the number of clusters was chosen from.
+    `feature_map`: with the standardizer of the inputs.
+    `centres`: float64 array of shape (n_clusters, n_components). In Z.
+    `weights`: float64 array of shape (n_clusters,). Sum of the weights of each cluster's rows; rows without
+      weights count 1.
+    `inertia`: Σ w·‖z − c‖² of the rows and their nearest centres, in units of the kernel.
+    `inertias`: that of the centres before each pass, and of the last.
+    `start_inertias`: that of each start in the end; the smallest is this one's.
+    `n_iter`: Lloyd passes that moved this start's centres, not counting those on samples.
+    `converged`: whether they stopped before `max_iter`.
+    `grid`: of the sums that the centres are means of.
+    `card`: facts of the dataset, its fingerprint and columns; and what the number of clusters was chosen
+      from.
     """
 
     feature_map: FeatureMap
@@ -115,10 +105,7 @@ class Clusters:
 def check_rows(dataset: Dataset, n_clusters: int) -> None:
     """Check that there are as many rows as clusters.
 
-    Raises
-    ------
-    DataError
-        Otherwise.
+    Raises DataError otherwise.
     """
     inspection.blocks_of(dataset)  # refuses a dataset without rows
     if dataset.n_samples < n_clusters:
@@ -132,10 +119,7 @@ def check_fits(
 ) -> None:
     """Refuse passes in so many columns that do not fit in a worker's memory, before any of them.
 
-    Raises
-    ------
-    PlanError
-        With the memory needed and the memory there is.
+    Raises PlanError with the memory needed and the memory there is.
     """
     check_memory(dataset, width, lloyd.n_init * n_numbers, lloyd.n_clusters, engine=engine)
     if _draws(lloyd, dataset):
@@ -147,10 +131,7 @@ def check_memory(
 ) -> int:
     """Check that the sums and centres of a pass fit in a worker's memory; return the bytes left.
 
-    Raises
-    ------
-    PlanError
-        With the memory needed and the memory there is.
+    Raises PlanError with the memory needed and the memory there is.
     """
     blocks = inspection.blocks_of(dataset)
     needed = PROCESS_BYTES + pass_bytes(
@@ -173,14 +154,9 @@ def check_memory(
 class Measured:
     """A dataset in features, and what all passes over it share.
 
-    Attributes
-    ----------
-    sum_of_squared_norms : float
-        Σ w·‖z‖².
-    weight : float
-        Σ w.
-    variance : float
-        Mean variance of Z's columns.
+    `sum_of_squared_norms`: Σ w·‖z‖².
+    `weight`: Σ w.
+    `variance`: mean variance of Z's columns.
     """
 
     dataset: Dataset
@@ -217,10 +193,7 @@ class Measured:
     def check_memory(self, n_init: int, n_clusters: int) -> int:
         """Check that the sums and centres of a pass fit in a worker's memory; return the bytes left.
 
-        Raises
-        ------
-        PlanError
-            With the memory needed and the memory there is.
+        Raises PlanError with the memory needed and the memory there is.
         """
         return check_memory(
             self.dataset, self.feature_map.n_components, n_init, n_clusters, engine=self.engine
@@ -236,10 +209,7 @@ class Measured:
     ) -> ClusterSums:
         """Run a Lloyd pass from centres of shape (n_init, n_clusters, n_components).
 
-        Raises
-        ------
-        PlanError
-            If it needs more memory than a worker has.
+        Raises PlanError if it needs more memory than a worker has.
         """
         self.check_memory(*values.shape[:2])
         state = self.centres(values, counts=counts)
@@ -251,10 +221,7 @@ class Measured:
     def budget(self, n_init: int, n_clusters: int, lloyd: LloydOptions) -> int:
         """Return the bytes that each process may remember beside such passes.
 
-        Raises
-        ------
-        PlanError
-            If a pass needs more memory than a worker has.
+        Raises PlanError if a pass needs more memory than a worker has.
         """
         left = self.check_memory(n_init, n_clusters) // 2
         if lloyd.cache == "none":
@@ -300,15 +267,8 @@ def measure(
 ) -> Measured:
     """Fix the grid of the sums, and measure norms and variance, in a pass or two.
 
-    Parameters
-    ----------
-    moments : Moments, or None
-        From `statistics.inspection.inspect`; rows with weights need them.
-
-    Raises
-    ------
-    DataError
-        If values are not finite, or all weights are zero.
+    `moments`: from `statistics.inspection.inspect`; rows with weights need them.
+    Raises DataError if values are not finite, or all weights are zero.
     """
     weight_exponent = 0 if moments is None else passes.weight_grid(moments)["weight_exponent"]
     job = Measured(
@@ -334,15 +294,9 @@ def measure(
 def read_centres(init: Any, feature_map: FeatureMap, n_clusters: int) -> FloatArray:
     """Return given centres in Z, of shape (n_clusters, n_components).
 
-    Parameters
-    ----------
-    init : array-like of shape (n_clusters, n_features) or (n_clusters, n_components)
-        Rows of inputs, whose features are taken, or centres in Z; the former where both fit.
-
-    Raises
-    ------
-    DataError
-        If it has another shape, or values that are not finite.
+    `init`: array-like of shape (n_clusters, n_features) or (n_clusters, n_components). Rows of inputs, whose
+      features are taken, or centres in Z; the former where both fit.
+    Raises DataError if it has another shape, or values that are not finite.
     """
     try:
         centres = np.asarray(init, np.float64)
@@ -369,14 +323,9 @@ def read_centres(init: Any, feature_map: FeatureMap, n_clusters: int) -> FloatAr
 class Candidates:
     """Rows that centres are chosen among.
 
-    Attributes
-    ----------
-    points : float64 array of shape (n_candidates, n_components)
-        In Z.
-    weights : float64 array of shape (n_candidates,)
-        How much of the dataset each stands for.
-    drawn : bool
-        Whether they were drawn from all rows by k-means||; else they are a sample.
+    `points`: float64 array of shape (n_candidates, n_components). In Z.
+    `weights`: float64 array of shape (n_candidates,). How much of the dataset each stands for.
+    `drawn`: whether they were drawn from all rows by k-means||; else they are a sample.
     """
 
     points: FloatArray
@@ -388,14 +337,10 @@ class Candidates:
 class Starts:
     """Centres to begin with, of one number of clusters or several.
 
-    Attributes
-    ----------
-    values : float64 array of shape (n_starts, n_clusters, n_components)
-        In Z; 0 where a start has fewer centres than the largest.
-    counts : tuple of int
-        Centres of each start.
-    n_candidates : int
-        Rows that they were chosen among; 0 where they were given.
+    `values`: float64 array of shape (n_starts, n_clusters, n_components). In Z; 0 where a start has fewer
+      centres than the largest.
+    `counts`: centres of each start.
+    `n_candidates`: rows that they were chosen among; 0 where they were given.
     """
 
     values: FloatArray
@@ -470,8 +415,6 @@ def _draw_candidates(job: Measured, lloyd: LloydOptions) -> tuple[FloatArray, Fl
     Processes remember how far each row is from the candidates so far, 8 or 12 bytes a row within the budget:
     a pass then compares it with those alone that the last one drew.
 
-    References
-    ----------
     Bahmani et al. (2012), Alg. 2. Each round draws 2 · n_clusters rows, not that many on average.
     """
     budget = job.budget(1, _most_candidates(lloyd.n_clusters), lloyd)

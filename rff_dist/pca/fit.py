@@ -49,18 +49,11 @@ logger = logging.getLogger(__name__)
 class KernelComponents:
     """Kernel principal components of a dataset: all that rows are projected with.
 
-    Attributes
-    ----------
-    feature_map : FeatureMap
-        With the standardizer of the inputs.
-    statistics : RidgeStatistics
-        The exact sums, without targets; of rows of weight w/degree where features were normalised.
-    degrees : Degrees, or None
-        Of degree-normalised features.
-    volume : float
-        Sum of the degrees.
-    n_floored : int
-        Rows whose degree was below the floor, and counts as the floor.
+    `feature_map`: with the standardizer of the inputs.
+    `statistics`: the exact sums, without targets; of rows of weight w/degree where features were normalised.
+    `degrees`: of degree-normalised features.
+    `volume`: sum of the degrees.
+    `n_floored`: rows whose degree was below the floor, and counts as the floor.
     """
 
     feature_map: FeatureMap
@@ -99,23 +92,12 @@ def fit_components(
 ) -> KernelComponents:
     """Compute kernel principal components: a cheap pass, one of O(n_samples · D²), and O(D³).
 
-    Parameters
-    ----------
-    dataset : Dataset
-        Targets are not looked at.
-    n_components : int
-        Principal components to keep.
-    normalize : {None, "degree"}
-        Whether features are divided by their rows' degrees, as in spectral clustering; another cheap pass.
-
-    Raises
-    ------
-    InvalidParameterError
-        If a parameter is out of range.
-    DataError
-        If values are not finite, or all rows have the same features.
-    PlanError
-        If the job needs more memory than there is.
+    `dataset`: targets are not looked at.
+    `n_components`: principal components to keep.
+    `normalize`: {None, "degree"}. Whether features are divided by their rows' degrees, as in spectral
+      clustering; another cheap pass.
+    Raises InvalidParameterError if a parameter is out of range; DataError if values are not finite, or all
+      rows have the same features; PlanError if the job needs more memory than there is.
     """
     if check_count(n_components, "n_components") > features.n_components:
         raise InvalidParameterError(
@@ -137,10 +119,7 @@ def fit_components(
 def check_normalize(normalize: object) -> None:
     """Check that it is a way of normalising features.
 
-    Raises
-    ------
-    InvalidParameterError
-        If it is none.
+    Raises InvalidParameterError if it is none.
     """
     if normalize not in (None, "degree"):
         raise InvalidParameterError(f"`normalize` is {normalize!r}; expected None or 'degree'")
@@ -157,10 +136,7 @@ def components_of(
 ) -> KernelComponents:
     """Compute the leading principal components of drawn features; parameters as for `fit_components`.
 
-    Raises
-    ------
-    DataError
-        If values are not finite, or all rows have the same features.
+    Raises DataError if values are not finite, or all rows have the same features.
     """
     source = dataset.without_targets()
     kept = min(n_components, feature_map.n_components)  # fewer centres than asked explain the kernel
@@ -254,30 +230,14 @@ def project(
     The pass is idempotent: a block written twice holds the same numbers, and the output appears at
     `url` when it is complete.
 
-    Parameters
-    ----------
-    dataset : Dataset
-        Of the columns that the components were computed from.
-    projection : Projection
-        `KernelComponents.projection()`.
-    url : str or Path
-        Where the scores are to appear.
-    column_names : sequence of str, optional
-        One for each component.
-    overwrite : bool
-        Whether a Zarr group that is there may be replaced.
-
-    Returns
-    -------
-    n_samples : int
-        Rows written.
-
-    Raises
-    ------
-    DataError
-        If the dataset has other columns, or values that are not finite.
-    StorageError
-        If the output exists and `overwrite` is False, or cannot be written.
+    `dataset`: of the columns that the components were computed from.
+    `projection`: `KernelComponents.projection()`.
+    `url`: where the scores are to appear.
+    `column_names`: sequence of str. One for each component.
+    `overwrite`: whether a Zarr group that is there may be replaced.
+    Returns `n_samples`: rows written.
+    Raises DataError if the dataset has other columns, or values that are not finite; StorageError if the
+      output exists and `overwrite` is False, or cannot be written.
     """
     output = write_output(
         _checked(dataset, projection),
@@ -298,10 +258,7 @@ def project(
 def project_in_memory(dataset: Dataset, projection: Projection, *, engine: Engine) -> FloatArray:
     """Return the scores of every row, of shape (n_samples, n_kept), as one array.
 
-    Raises
-    ------
-    DataError
-        If the dataset has other columns, or values that are not finite.
+    Raises DataError if the dataset has other columns, or values that are not finite.
     """
     source = _checked(dataset, projection)
     parts: list[FloatArray] = engine.map_reduce(
