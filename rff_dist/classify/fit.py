@@ -9,13 +9,14 @@ from __future__ import annotations
 import logging
 import operator
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rff_dist.checks import check_count, is_number
 from rff_dist.classify.confusion import Confusion, count_classes
 from rff_dist.classify.losses import LOSSES, Logistic, Loss, LossState, LossSums, sum_loss
 from rff_dist.classify.platt_scaling import ScoreCalibration, fit_calibration, leave_one_out_scores
@@ -51,7 +52,6 @@ logger = logging.getLogger(__name__)
 
 
 LOSS_NAMES = (SQUARED, *LOSSES)
-TOL, MAX_ITER = 1e-6, 100  # of the losses' minima
 CALIBRATION_ROWS = 10_000  # of the seeded sample whose leave-one-out scores are calibrated
 # mean second derivatives of the logistic loss: its bound, and less than which separable classes would give
 LARGEST_CURVATURE, SMALLEST_CURVATURE = 0.25, 1 / 64
@@ -62,6 +62,39 @@ SMALLEST_ALPHA_FACTOR = 1 / 8
 # five data sets; from 32 times, which the curvature of the digits asks for, it took 72 passes for 32
 LARGEST_SCALE = 4.0
 HINGE_CURVATURE = 1.0  # of the squared hinge: 2 for the rows within the margin, about half of all
+
+
+def check_loss(loss: object) -> None:
+    """Check that there is a loss of that name.
+
+    Raises InvalidParameterError otherwise.
+    """
+    if not isinstance(loss, str) or loss not in LOSS_NAMES:
+        raise InvalidParameterError(f"unknown `loss` {loss!r}; expected one of {list(LOSS_NAMES)}")
+
+
+@dataclass(frozen=True, eq=False)
+class LossOptions:
+    """What a classifier minimises, and how far.
+
+    `loss`: "squared", "logistic" or "squared_hinge".
+    `class_weight`: "balanced", mapping of label to float, or None. What the weights of each class's rows are
+      multiplied by; see `class_weights`.
+    `tol`: see `minimize_loss`; not for "squared".
+    `max_iter`: steps, at most; there are a few more passes.
+    Raises InvalidParameterError if there is no such loss, or a number is out of range.
+    """
+
+    loss: str = SQUARED
+    class_weight: str | Mapping[Any, float] | None = None
+    tol: float = 1e-6
+    max_iter: int = 100
+
+    def __post_init__(self) -> None:
+        check_loss(self.loss)
+        if not is_number(self.tol) or not 0 < self.tol < 1:
+            raise InvalidParameterError(f"`tol` is {self.tol!r}; expected a number in (0, 1)")
+        check_count(self.max_iter, "max_iter")
 
 
 # -- losses ----------------------------------------------------------------------------------------
@@ -85,13 +118,11 @@ def logistic_curvature(solution: RidgeSolution, sum_of_weights: float) -> float:
 def fit_loss(
     dataset: Dataset,
     model: RidgeModel,
-    loss: Loss,
+    options: LossOptions,
     *,
     alpha: float,
     curvature: float,
     engine: Engine,
-    tol: float,
-    max_iter: int,
 ) -> Minimum:
     """Minimise Σ w·ℓ(f) + penalty·‖W‖² from ridge's solution, in 10 to 30 passes over the data.
 
@@ -102,11 +133,9 @@ def fit_loss(
     `model`: ridge on this dataset, with its statistics.
     `alpha`: the penalty is `loss.penalty_factor` · alpha.
     `curvature`: see `minimize_loss`.
-    `tol`: see `minimize_loss`.
-    `max_iter`: steps, at most; there are a few more passes.
     Raises DataError if values are not finite or others than −1 and +1.
     """
-    statistics = _statistics(model)
+    statistics, loss = _statistics(model), LOSSES[options.loss]
     equations = statistics.normal_equations(fit_intercept=model.card["fit_intercept"])
     blocks = inspection.blocks_of(dataset)
 
@@ -133,8 +162,8 @@ def fit_loss(
         curvature=curvature,
         sum_of_weights=statistics.sum_of_weights,
         reference=statistics.sum_of_weights * _loss_of_no_scores(loss, model.n_targets),
-        tol=tol,
-        max_iter=max_iter,
+        tol=options.tol,
+        max_iter=options.max_iter,
     )
 
 
@@ -225,12 +254,10 @@ def calibrate(
 def fit(
     dataset: Dataset,
     options: RidgeOptions,
+    losses: LossOptions,
     *,
+    factors: FloatArray | None = None,
     engine: Engine,
-    loss: str = "squared",
-    class_weight: FloatArray | None = None,
-    tol: float = TOL,
-    max_iter: int = MAX_ITER,
 ) -> tuple[RidgeModel, Solved]:
     """Train a classifier: ridge on targets of −1 and +1, and then probabilities or passes of another loss.
 
@@ -238,22 +265,19 @@ def fit(
     `options`: of ridge on the targets. One alpha given is the loss's own. An alpha that is chosen is chosen
       for ridge: it is the squared hinge's too, and the logistic loss's times `logistic_curvature`, by which
       both have as many degrees of freedom, and at least 1/8.
-    `loss`: "squared", "logistic" or "squared_hinge".
-    `class_weight`: float64 array of shape (n_classes,), or None. What the dataset multiplied the weights of
-      each class's rows by.
-    `tol`, `max_iter`: float, int. See `minimize_loss`; not for "squared".
+    `factors`: float64 array of shape (n_classes,), or None. What the dataset multiplied the weights of each
+      class's rows by.
     Returns `model`: its statistics are ridge's. Its card has under "classifier" the loss, its calibration
       (None where it has no probabilities), how its minimum was reached (None for "squared") and ridge's
       alpha.
     Returns `solved`: of ridge.
-    Raises InvalidParameterError if there is no such loss.
     """
-    check_loss(loss)
+    loss = losses.loss
     # classes are compared by their scores, which one penalty keeps alike
     trained = automatic.fit(dataset, replace(options, alpha_per_target=False), engine=engine)
     model, solved, ridge_alpha = trained.model, trained.best, trained.model.alpha
     assert isinstance(ridge_alpha, float)
-    ridge = calibrate(dataset, model, class_weight=class_weight, seed=options.seed)
+    ridge = calibrate(dataset, model, class_weight=factors, seed=options.seed)
     if trained.parts is not None:
         estimate = estimate_by_folds(dataset, trained, ridge, engine=engine)
         model = model.with_card(estimate={"loss": SQUARED, **estimate})
@@ -266,16 +290,7 @@ def fit(
         curvature = logistic_curvature(solved.solution, _statistics(model).sum_of_weights)
         given = pipeline.is_one_alpha(options.alpha)
         alpha *= 1.0 if given else max(curvature, SMALLEST_ALPHA_FACTOR)
-    minimum = fit_loss(
-        dataset,
-        model,
-        LOSSES[loss],
-        alpha=alpha,
-        curvature=curvature,
-        engine=engine,
-        tol=tol,
-        max_iter=max_iter,
-    )
+    minimum = fit_loss(dataset, model, losses, alpha=alpha, curvature=curvature, engine=engine)
     own = ScoreCalibration(1.0, (0.0,) * model.n_targets) if logistic else None
     model = replace(model, coefficients=minimum.coefficients, intercept=minimum.intercept, alpha=alpha)
     return _described(model, loss, own, minimum, ridge_alpha=ridge_alpha), solved
@@ -285,39 +300,25 @@ def fit_labels(
     source: Dataset,
     labels: Column,
     options: RidgeOptions,
+    losses: LossOptions,
     *,
     engine: Engine,
-    loss: str = "squared",
-    class_weight: str | Mapping[Any, float] | None = None,
-    tol: float = TOL,
-    max_iter: int = MAX_ITER,
 ) -> tuple[RidgeModel, Solved]:
     """Train a classifier on labels of any type: a pass that counts them, and then `fit`.
 
     `source`: the rows; targets of its own are not used.
     `labels`: the label of each row.
-    `loss`: "squared", "logistic" or "squared_hinge".
-    `class_weight`: "balanced", mapping of label to float, or None. What the weights of each class's rows are
-      multiplied by; see `class_weights`.
-    `tol`, `max_iter`: float, int. As in `fit`.
     Returns `model`: with its classes on its card; see `read_classes`.
     Returns `solved`: of ridge.
     Raises DataError if there are not two classes with weight.
     """
     counts = count_labels(labels, source=source, engine=engine)
-    factors = class_weights(class_weight, counts)
+    factors = class_weights(losses.class_weight, counts)
     dataset = LabelledDataset(source, labels, counts.classes, factors)
     _check_weighted(counts, factors)
-    model, solved = fit(
-        dataset,
-        options,
-        engine=engine,
-        loss=loss,
-        class_weight=factors,
-        tol=tol,
-        max_iter=max_iter,
-    )
-    return with_classes(model, counts.classes, class_weight, tol=tol, max_iter=max_iter), solved
+    model, solved = fit(dataset, options, losses, factors=factors, engine=engine)
+    told = {"tol": losses.tol, "max_iter": losses.max_iter}
+    return with_classes(model, counts.classes, losses.class_weight, **told), solved
 
 
 def _check_weighted(counts: LabelCounts, factors: NDArray[np.float64] | None) -> None:
@@ -328,15 +329,6 @@ def _check_weighted(counts: LabelCounts, factors: NDArray[np.float64] | None) ->
             f"rows of {len(counted)} class have a weight above 0 ({counted}); a classifier needs at least 2 "
             "classes"
         )
-
-
-def check_loss(loss: object) -> None:
-    """Check that there is a loss of that name.
-
-    Raises InvalidParameterError otherwise.
-    """
-    if not isinstance(loss, str) or loss not in LOSS_NAMES:
-        raise InvalidParameterError(f"unknown `loss` {loss!r}; expected one of {list(LOSS_NAMES)}")
 
 
 def _described(
