@@ -1,4 +1,8 @@
-"""Pictures of results: figures without a display and without any state between them."""
+"""Pictures of results: figures without a display and without any state between them.
+
+The folder of `path` is made, and a file that is there is replaced when the new one is whole. Titles and
+subtitles stand above the axes.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +63,6 @@ class Panel:
 def save_comparison(path: str | os.PathLike[str], panels: Sequence[Panel], title: str) -> Path:
     """Save pictures side by side as one PNG, at about the resolution of one screen.
 
-    `path`: Where; its folder is made, and a file that is there is replaced when the new one is whole.
     `panels`: sequence of Panel. From left to right.
     `title`: above all of them.
     Raises DataError if there is no panel, or an image does not have three colours per pixel; StorageError if
@@ -74,15 +77,8 @@ def save_comparison(path: str | os.PathLike[str], panels: Sequence[Panel], title
             )
     height, width = panels[0].image.shape[:2]
     panel_inches = _WIDTH_INCHES * height / width
-    figure = Figure(
-        figsize=(_WIDTH_INCHES * len(panels) + 0.4, panel_inches + 1.05),
-        layout="constrained",
-        facecolor="white",
-    )
-    figure.get_layout_engine().set(w_pad=0.08, h_pad=0.06)  # type: ignore[union-attr, call-arg]
-    # Names are text: a dollar sign must not start a formula.
-    heading = {"parse_math": False, "fontweight": "bold", "fontsize": 13, "color": _INK}
-    figure.suptitle(title, x=0.08 / figure.get_figwidth(), ha="left", **heading)
+    width_inches = _WIDTH_INCHES * len(panels) + 0.4
+    figure = _figure(width_inches, panel_inches + 1.05, title=title, pads=(0.08, 0.06))
     for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
         axes.imshow(np.clip(panel.image, 0.0, 1.0))
         axes.set_title(panel.title, parse_math=False, loc="left", fontsize=11, color=_INK)
@@ -123,10 +119,8 @@ def save_error_curve(
 ) -> Path:
     """Save errors against the number of components as a PNG, on logarithmic axes, beside 1/√D.
 
-    `path`: Where; its folder is made, and a file that is there is replaced when the new one is whole.
     `n_components`: sequence of int of shape (n_points,).
     `series`: sequence of ErrorSeries. Bounds are dashed, in their measure's colour.
-    `title`, `subtitle`: above the axes.
     `wanted`: an error to mark.
     Raises DataError if there is no series, one has another number of points, or no error is above 0;
       StorageError if the file cannot be written.
@@ -139,13 +133,10 @@ def save_error_curve(
             raise DataError(f"{one.label!r} has {len(one.values)} values for {len(D)} numbers of components")
     if not any((np.asarray(one.values) > 0).any() for one in series):
         raise DataError("all errors are 0, and logarithmic axes have no 0; there is nothing to draw")
-    figure = Figure(figsize=(8.6, 5.2), layout="constrained", facecolor="white")
-    figure.get_layout_engine().set(w_pad=0.12, h_pad=0.1)  # type: ignore[union-attr, call-arg]
-    heading = {"parse_math": False, "fontweight": "bold", "fontsize": 13, "color": _INK}
-    figure.suptitle(title, x=0.12 / figure.get_figwidth(), ha="left", **heading)
+    figure = _figure(8.6, 5.2, title=title)
     axes = figure.subplots()
     axes.set(xscale="log", yscale="log")
-    axes.set_title(subtitle, parse_math=False, loc="left", fontsize=9.5, color=_MUTED)
+    _subtitle(axes, subtitle)
     handles: list[Any] = []
     for one, colour in zip(series, _COLOURS * len(series), strict=False):
         values = np.asarray(one.values)
@@ -178,8 +169,6 @@ def save_cross_validation(
     Bands and bars are one standard error wide to either side. The best of all is marked, and so is the
     smallest number of components within one standard error of it; of one number, the largest such alpha.
 
-    `path`: Where; its folder is made, and a file that is there is replaced when the new one is whole.
-    `title`, `subtitle`: above the axes.
     `target`: draw the root mean squared error of this target, in its units; by default the error that choices
       go by, the share of the variance that is left.
     Raises DataError if there is no such target, or no error is above 0; StorageError if the file cannot be
@@ -192,12 +181,9 @@ def save_cross_validation(
     if len(table.weights) > 1:
         several = len(table.n_components) > 1
         chosen = table.fewest_components() if several else table.one_standard_error(best.n_components)
-    figure = Figure(figsize=(10.6, 5.0), layout="constrained", facecolor="white")
-    figure.get_layout_engine().set(w_pad=0.12, h_pad=0.1)  # type: ignore[union-attr, call-arg]
-    heading = {"parse_math": False, "fontweight": "bold", "fontsize": 13, "color": _INK}
-    figure.suptitle(title, x=0.12 / figure.get_figwidth(), ha="left", **heading)
+    figure = _figure(10.6, 5.0, title=title)
     left, right = figure.subplots(1, 2, width_ratios=[3, 2])
-    left.set_title(subtitle, parse_math=False, loc="left", fontsize=9.5, color=_MUTED)
+    _subtitle(left, subtitle)
     colours = _shades(len(table.n_components))
     for D, values, band, colour in zip(table.n_components, errors, deviations, colours, strict=True):
         left.plot(table.alphas, values, color=colour, lw=1.8, marker=".", ms=4, label=f"D = {D:,}")
@@ -269,11 +255,9 @@ def save_alpha_paths(
 ) -> Path:
     """Save values against alpha as a PNG, one panel for each path and one line for each target.
 
-    `path`: Where; its folder is made, and a file that is there is replaced when the new one is whole.
     `chosen`: float or array of shape (n_targets,). The alpha to mark, or those of the targets.
     `labels`: sequence of str of length n_targets. The targets' names; of more than nine the first nine are
       drawn.
-    `title`, `subtitle`: above the axes.
     Raises DataError if there is no path, or one has another number of targets; StorageError if the file
       cannot be written.
     """
@@ -282,10 +266,7 @@ def save_alpha_paths(
         raise DataError(
             f"the paths have the shapes {shapes}; expected at least one, of {len(labels)} targets"
         )
-    figure = Figure(figsize=(2.4 + 5.2 * len(paths), 4.6), layout="constrained", facecolor="white")
-    figure.get_layout_engine().set(w_pad=0.12, h_pad=0.1)  # type: ignore[union-attr, call-arg]
-    heading = {"parse_math": False, "fontweight": "bold", "fontsize": 13, "color": _INK}
-    figure.suptitle(title, x=0.12 / figure.get_figwidth(), ha="left", **heading)
+    figure = _figure(2.4 + 5.2 * len(paths), 4.6, title=title)
     shown = min(len(labels), _MAX_LINES)
     colours = _shades(shown)
     panels = figure.subplots(1, len(paths), squeeze=False)[0]
@@ -303,7 +284,7 @@ def save_alpha_paths(
         if one.logarithmic:
             axes.yaxis.set_minor_formatter("{x:g}")
         _plain_axes(axes)
-    panels[0].set_title(subtitle, parse_math=False, loc="left", fontsize=9.5, color=_MUTED)
+    _subtitle(panels[0], subtitle)
     handles, names = panels[0].get_legend_handles_labels()
     if shown < len(labels):
         names[shown - 1] += f" (of {len(labels):,} targets)"
@@ -314,20 +295,15 @@ def save_alpha_paths(
 def save_clusters(path: str | os.PathLike[str], view: ClusterView, *, title: str, subtitle: str = "") -> Path:
     """Save rows in two kernel principal components as a PNG, each in its cluster's colour, with the centres.
 
-    `path`: Where; its folder is made, and a file that is there is replaced when the new one is whole.
     `view`: from `kmeans.view.view_clusters`. Clusters up to a number of 40 have their numbers at their
       centres, unless they have no rows in the view.
-    `title`, `subtitle`: above the axes.
     Raises DataError if there is no row; StorageError if the file cannot be written.
     """
     if not len(view.scores):
         raise DataError("there is nothing to draw; expected at least 1 row")
-    figure = Figure(figsize=(7.6, 6.2), layout="constrained", facecolor="white")
-    figure.get_layout_engine().set(w_pad=0.12, h_pad=0.1)  # type: ignore[union-attr, call-arg]
-    heading = {"parse_math": False, "fontweight": "bold", "fontsize": 13, "color": _INK}
-    figure.suptitle(title, x=0.12 / figure.get_figwidth(), ha="left", **heading)
+    figure = _figure(7.6, 6.2, title=title)
     axes = figure.subplots()
-    axes.set_title(subtitle, parse_math=False, loc="left", fontsize=9.5, color=_MUTED)
+    _subtitle(axes, subtitle)
     colours = np.array(_hues(len(view.centres)))
     across, up = view.scores.T
     axes.scatter(across, up, s=11, c=colours[view.labels], alpha=0.75, linewidths=0, zorder=3)
@@ -340,6 +316,19 @@ def save_clusters(path: str | os.PathLike[str], view: ClusterView, *, title: str
         place.set_label_text(f"{which} kernel principal component, {share:.1%} of the variance", color=_MUTED)
     _plain_axes(axes)
     return _save(figure, Path(path))
+
+
+def _figure(width: float, height: float, *, title: str, pads: tuple[float, float] = (0.12, 0.1)) -> Figure:
+    figure = Figure(figsize=(width, height), layout="constrained", facecolor="white")
+    figure.get_layout_engine().set(w_pad=pads[0], h_pad=pads[1])  # type: ignore[union-attr, call-arg]
+    # Names are text: a dollar sign must not start a formula.
+    heading = {"parse_math": False, "fontweight": "bold", "fontsize": 13, "color": _INK}
+    figure.suptitle(title, x=pads[0] / width, ha="left", **heading)
+    return figure
+
+
+def _subtitle(axes: Any, text: str) -> None:
+    axes.set_title(text, parse_math=False, loc="left", fontsize=9.5, color=_MUTED)
 
 
 def _hues(n: int) -> list[tuple[float, float, float]]:
