@@ -19,9 +19,11 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 from numpy.typing import ArrayLike, NDArray
 
+from rff_dist.data.blocks import Dataset
 from rff_dist.data.folds import folds_from_dict
 from rff_dist.errors import DataError, StorageError
-from rff_dist.kmeans.view import ClusterView
+from rff_dist.kmeans.starts import Clusters
+from rff_dist.kmeans.view import ClusterView, view_clusters
 from rff_dist.ridge.model import RidgeModel
 from rff_dist.selection.cross_validation import Choice, CrossValidation
 
@@ -31,6 +33,7 @@ __all__ = [
     "Panel",
     "save_alpha_paths",
     "save_choice",
+    "save_clustering",
     "save_clusters",
     "save_comparison",
     "save_cross_validation",
@@ -316,6 +319,15 @@ def save_clusters(path: str | os.PathLike[str], view: ClusterView, *, title: str
         place.set_label_text(f"{which} kernel principal component, {share:.1%} of the variance", color=_MUTED)
     _plain_axes(axes)
     return _save(figure, Path(path))
+
+
+def save_clustering(
+    path: str | os.PathLike[str], dataset: Dataset, clusters: Clusters, *, seed: int, title: str
+) -> Path:
+    """Save a seeded sample of a dataset's rows with their clusters, see `save_clusters`."""
+    view = view_clusters(dataset, clusters, seed=seed)
+    words = f"{clusters.n_clusters:,} clusters, {len(view.labels):,} rows of {dataset.n_samples:,}"
+    return save_clusters(path, view, title=title, subtitle=words)
 
 
 def _figure(width: float, height: float, *, title: str, pads: tuple[float, float] = (0.12, 0.1)) -> Figure:

@@ -27,8 +27,7 @@ from rff_dist.jobs.options import Where
 from rff_dist.jobs.specs import Clustering
 
 if TYPE_CHECKING:
-    from rff_dist.kmeans.starts import Clusters
-    from rff_dist.storage.datasets import ZarrDataset
+    pass
 
 _SHOWN_CLUSTERS, _SHOWN_PASSES = 20, 12
 
@@ -73,20 +72,10 @@ def cluster(
         **passes.facts(),
     }
     if plot is not None:
-        _draw(plot, found, dataset, job.source.data, seed)
+        from rff_dist.report import save_clustering
+
+        save_clustering(plot, dataset, found, seed=seed, title=job.source.data)
     return Report(document, _view(document))
-
-
-def _draw(plot: Path, found: Clusters, dataset: ZarrDataset, data: str, seed: int) -> None:
-    """Draw a sample of the rows with their clusters."""
-    from rff_dist.kmeans.view import view_clusters
-    from rff_dist.report import save_clusters
-
-    view = view_clusters(dataset, found, seed=seed)
-    words = (
-        f"{plural(found.n_clusters, 'cluster')}, {plural(len(view.labels), 'row')} of {dataset.n_samples:,}"
-    )
-    save_clusters(plot, view, title=data, subtitle=words)
 
 
 def _view(found: Mapping[str, Any]) -> RenderableType:

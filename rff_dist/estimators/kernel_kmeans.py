@@ -278,13 +278,7 @@ class KernelKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMix
         return labels_from_rows(rows, places[given])
 
     def _warn(self, n_filled: int, converged: bool) -> None:
-        if n_filled < self.n_clusters:
-            warnings.warn(
-                f"Number of distinct clusters ({n_filled}) found smaller than n_clusters "
-                f"({self.n_clusters}). Possibly due to duplicate points in X.",
-                ConvergenceWarning,
-                stacklevel=3,
-            )
+        warn_of_few_rows(n_filled, self.n_clusters)
         if not converged:
             warnings.warn(
                 f"rows still changed clusters after max_iter={self.max_iter} iterations; raise `max_iter`",
@@ -354,6 +348,17 @@ class KernelKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMix
         tags.input_tags.sparse = True
         tags.input_tags.pairwise = _is_precomputed(self.kernel)
         return tags
+
+
+def warn_of_few_rows(n_filled: int, n_clusters: int) -> None:
+    """Warn, in scikit-learn's words, where fewer clusters have rows than were asked for."""
+    if n_filled < n_clusters:
+        warnings.warn(
+            f"Number of distinct clusters ({n_filled}) found smaller than n_clusters ({n_clusters}). "
+            "Possibly due to duplicate points in X.",
+            ConvergenceWarning,
+            stacklevel=4,
+        )
 
 
 def _is_precomputed(kernel: object) -> bool:

@@ -11,7 +11,6 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Cluster
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
-from rff_dist.data.blocks import Block, Rows
 from rff_dist.engines.protocol import Engine
 from rff_dist.errors import InvalidParameterError
 from rff_dist.estimators.inputs import (
@@ -21,8 +20,10 @@ from rff_dist.estimators.inputs import (
     is_in_memory,
     map_for,
     map_rows,
+    of_chunks,
     suitable_engine,
 )
+from rff_dist.estimators.kernel_kmeans import warn_of_few_rows
 from rff_dist.features import for_dataset
 from rff_dist.features.draw import seed_from_random_state
 from rff_dist.features.feature_map import FeatureMap
@@ -32,7 +33,6 @@ from rff_dist.frequencies.designs import Design
 from rff_dist.kernels.base import Kernel, LengthScale
 from rff_dist.kmeans import fit as kmeans
 from rff_dist.kmeans import labels as kmeans_labels
-from rff_dist.kmeans.cluster_sums import Centres
 from rff_dist.kmeans.lloyd_pass import centre_distances, label_rows
 from rff_dist.kmeans.options import ClusterSpace, LloydOptions
 from rff_dist.kmeans.starts import Clusters
@@ -266,13 +266,7 @@ class RFFKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin,
 
     def _warn(self) -> None:
         found = self._fitted
-        if found.n_filled < found.n_clusters:
-            warnings.warn(
-                f"Number of distinct clusters ({found.n_filled}) found smaller than n_clusters "
-                f"({found.n_clusters}). Possibly due to duplicate points in X.",
-                ConvergenceWarning,
-                stacklevel=3,
-            )
+        warn_of_few_rows(found.n_filled, found.n_clusters)
         if not found.converged:
             warnings.warn(
                 f"the centres still moved after max_iter={self.max_iter} passes; raise `max_iter` or `tol`",
@@ -309,7 +303,7 @@ class RFFKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin,
         check_is_fitted(self)
         dataset = as_dataset(self, X, reset=False, supervised=False)
         if is_dask(X):
-            return map_rows(X, _Label(self._fitted.state), width=None, dtype=np.int32)
+            return map_rows(X, of_chunks(label_rows, self._fitted.state), width=None, dtype=np.int32)
         with suitable_engine(self.engine, dataset) as engine:
             return kmeans_labels.label_in_memory(dataset, self._fitted, engine=engine)
 
@@ -322,7 +316,8 @@ class RFFKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin,
         dataset = as_dataset(self, X, reset=False, supervised=False)
         if is_dask(X):
             width = self._fitted.n_clusters
-            return map_rows(X, _Distances(self._fitted.state), width=width, dtype=np.float64)
+            distances = of_chunks(centre_distances, self._fitted.state)
+            return map_rows(X, distances, width=width, dtype=np.float64)
         with suitable_engine(self.engine, dataset) as engine:
             return kmeans_labels.distances_in_memory(dataset, self._fitted, engine=engine)
 
@@ -371,20 +366,3 @@ class RFFKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin,
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
         return tags
-
-
-class _Label:
-    """Labels one chunk of a Dask array; a class so that it pickles small."""
-
-    def __init__(self, state: Centres) -> None:
-        self.state = state
-
-    def __call__(self, X: NDArray[Any]) -> NDArray[np.int32]:
-        return label_rows(Rows(Block(0, 0, len(X)), X), self.state)
-
-
-class _Distances(_Label):
-    """Measures the distances of one chunk's rows."""
-
-    def __call__(self, X: NDArray[Any]) -> Any:
-        return centre_distances(Rows(Block(0, 0, len(X)), X), self.state)

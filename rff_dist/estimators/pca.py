@@ -9,10 +9,17 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
-from rff_dist.data.blocks import Block, Rows
 from rff_dist.engines.protocol import Engine
 from rff_dist.errors import InvalidParameterError
-from rff_dist.estimators.inputs import as_dataset, choose_kernel, is_dask, map_for, map_rows, suitable_engine
+from rff_dist.estimators.inputs import (
+    as_dataset,
+    choose_kernel,
+    is_dask,
+    map_for,
+    map_rows,
+    of_chunks,
+    suitable_engine,
+)
 from rff_dist.features.draw import seed_from_random_state
 from rff_dist.features.feature_map import FeatureMap
 from rff_dist.features.nystrom import Nystrom
@@ -237,7 +244,8 @@ class RFFPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         check_is_fitted(self)
         dataset = as_dataset(self, X, reset=False, supervised=False)
         if is_dask(X):
-            return map_rows(X, _Project(self.projection_), width=self.n_components_, dtype=np.float64)
+            project = of_chunks(project_rows, self.projection_)
+            return map_rows(X, project, width=self.n_components_, dtype=np.float64)
         with suitable_engine(self.engine, dataset) as engine:
             return pca.project_in_memory(dataset, self.projection_, engine=engine)
 
@@ -254,13 +262,3 @@ class RFFPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
         return tags
-
-
-class _Project:
-    """Projects one chunk of a Dask array; a class so that it pickles small."""
-
-    def __init__(self, projection: Projection) -> None:
-        self.projection = projection
-
-    def __call__(self, X: NDArray[Any]) -> NDArray[np.float64]:
-        return project_rows(Rows(Block(0, 0, len(X)), X), self.projection)
