@@ -169,7 +169,7 @@ def test_clusters_in_principal_components_are_those_of_the_library(parameters, t
     assert read_clusters(places["model"]).digest() == result["digest"]
 
 
-@pytest.mark.parametrize("breaks", ["write_clusters", "publish"])
+@pytest.mark.parametrize("breaks", ["write", "publish"])
 def test_a_failing_publication_leaves_nothing_half_done_or_says_what_is_left(
     parameters, tmp_path, monkeypatch, breaks
 ):
@@ -179,12 +179,12 @@ def test_a_failing_publication_leaves_nothing_half_done_or_says_what_is_left(
         raise StorageError("the disk is full")
 
     monkeypatch.setattr(
-        *((publishing, breaks) if breaks == "write_clusters" else (kmeans_labels.StagedLabels, breaks)), fail
+        *((publishing, breaks) if breaks == "write" else (kmeans_labels.StagedLabels, breaks)), fail
     )
     with lend_engine(SerialEngine(1)), pytest.raises(StorageError, match="the disk is full") as failure:
         cluster(parameters.model_copy(update=places))
     left = sorted(path.name for path in tmp_path.iterdir())
-    if breaks == "write_clusters":
+    if breaks == "write":
         assert left == ["labels.zarr.png"]
     else:
         assert left == ["labels.zarr.png", "model"]
