@@ -31,8 +31,7 @@ from rff_dist.jobs.cluster import ClusteringRun, open_clustering
 from rff_dist.jobs.options import Where
 from rff_dist.jobs.specs import Clustering
 from rff_dist.jobs.steps import Step, run_steps
-from rff_dist.kmeans.view import view_clusters
-from rff_dist.report import save_clusters
+from rff_dist.report import save_clustering
 from rff_dist.storage.locations import parse_location
 from rff_dist.typing import Summary
 
@@ -63,11 +62,8 @@ def _with_picture(run: ClusteringRun) -> Iterator[Step]:
 
     def draw_and_publish() -> Summary:
         if picture is not None:
-            clusters = run.clusters
-            view = view_clusters(run.dataset, clusters, seed=run.job.features.seed)
-            n_samples = run.dataset.n_samples
-            words = f"{clusters.n_clusters:,} clusters, {len(view.labels):,} rows of {n_samples:,}"
-            save_clusters(picture, view, title=Path(run.job.output).name, subtitle=words)
+            seed, title = run.job.features.seed, Path(run.job.output).name
+            save_clustering(picture, run.dataset, run.clusters, seed=seed, title=title)
         return {**run.publish(), "picture": None if picture is None else str(picture)}
 
     for step in run.steps():
@@ -82,17 +78,11 @@ def _log_pass(log: Any, done: Summary) -> None:
 def cluster(parameters: ClusterParameters) -> Summary:
     """Cluster rows by k-means in random features; publish their labels and the centres.
 
-    Returns
-    -------
-    dict
-        JSON-able: where labels, model and picture are, the model's digest, sizes of the data, the inertia,
-        sizes of at most 1,000 clusters, each pass, the numbers of clusters that were compared (None for
-        one), and how far known labels agree (None without any).
-
-    Raises
-    ------
-    RFFDistError
-        Of the step that failed. Labels and centres are then not published, but where the error notes it.
+    Returns: JSON-able: where labels, model and picture are, the model's digest, sizes of the data, the
+      inertia, sizes of at most 1,000 clusters, each pass, the numbers of clusters that were compared (None
+      for one), and how far known labels agree (None without any).
+    Raises RFFDistError of the step that failed. Labels and centres are then not published, but where the
+      error notes it.
     """
     log, job = get_run_logger(), parameters.to(Clustering)
     runner = runner_of(

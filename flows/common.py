@@ -37,18 +37,9 @@ _TITLES = {
 def train_model(parameters: Form, spec: type[Train | Tune], *, name: str) -> Summary:
     """Run the job that trains a model, and make artifacts of what was trained: the body of a flow.
 
-    Parameters
-    ----------
-    parameters : Form
-    spec : type
-        Of the job.
-    name : str
-        The flow's, which its artifacts begin with.
-
-    Returns
-    -------
-    dict
-        JSON-able: what the steps returned, with `metrics`, None without test data.
+    `spec`: of the job.
+    `name`: the flow's, which its artifacts begin with.
+    Returns: JSON-able: what the steps returned, with `metrics`, None without test data.
     """
     log, job = get_run_logger(), parameters.to(spec)
     runner = runner_of(parameters, log, {"inspect": log_rows, "fit": _log_fit})

@@ -56,10 +56,7 @@ class Connection:
     def read(self) -> str | None:
         """Return the database's URL; None where there is no query.
 
-        Raises
-        ------
-        InvalidParameterError
-            If the block or the variable is not there.
+        Raises InvalidParameterError if the block or the variable is not there.
         """
         if self.sql is None:
             return None
@@ -97,15 +94,9 @@ def _read_secret(block: str) -> str:
 def ingest(parameters: IngestParameters) -> Summary:
     """Append the rows of new files, or of a query, to a dataset.
 
-    Returns
-    -------
-    dict
-        JSON-able: rows before and after, files ingested (the first 50 by name) and skipped, rows dropped.
-
-    Raises
-    ------
-    RFFDistError
-        If a source cannot be read or does not fit the dataset, which then is as it was.
+    Returns: JSON-able: rows before and after, files ingested (the first 50 by name) and skipped, rows
+      dropped.
+    Raises RFFDistError if a source cannot be read or does not fit the dataset, which then is as it was.
     """
     log = get_run_logger()
     job = parameters.to(Ingest, append=True, connection=parameters.to(Connection).read())

@@ -22,15 +22,9 @@ __all__ = ["show_choice"]
 def show_choice(model: RidgeModel, *, key: str, title: str, log: Any) -> None:
     """Make an artifact of the errors that alpha was chosen from; log why where there is nothing to draw.
 
-    Parameters
-    ----------
-    model : RidgeModel
-        Its sums are not needed.
-    key : str
-        The artifact's.
-    title : str
-        Above the axes: which data.
-    log : logger
+    `model`: its sums are not needed.
+    `key`: the artifact's.
+    `title`: above the axes: which data.
     """
     with tempfile.TemporaryDirectory() as folder:
         try:

@@ -41,15 +41,9 @@ class PredictParameters(form(Predict, Where, Limits)):  # type: ignore[misc]  # 
 def predict(parameters: PredictParameters) -> Summary:
     """Score every row of a dataset with a model and write what it says to Zarr.
 
-    Returns
-    -------
-    dict
-        JSON-able: what was written where, by which version of which model, and the rows and seconds.
-
-    Raises
-    ------
-    RFFDistError
-        If something does not fit or the pass fails; then there is no output, or that of before.
+    Returns: JSON-able: what was written where, by which version of which model, and the rows and seconds.
+    Raises RFFDistError if something does not fit or the pass fails; then there is no output, or that of
+      before.
     """
     log, job = get_run_logger(), parameters.to(Predict)
     runner = runner_of(parameters, log)

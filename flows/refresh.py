@@ -47,16 +47,9 @@ class RefreshParameters(form(Update, Where, Limits)):  # type: ignore[misc]  # m
 def refresh(parameters: RefreshParameters) -> Summary:
     """Add the rows that are new to a model, exactly, and publish it if it is no worse.
 
-    Returns
-    -------
-    dict
-        JSON-able: `decision` ("published", "kept" or "nothing new") and `reason`; where the model is, its
-        version's number, digest and rows; the new rows, and of these what `jobs.refresh.outcome` tells.
-
-    Raises
-    ------
-    RFFDistError
-        Of the step that failed; then nothing is published, and no row is refused.
+    Returns: JSON-able: `decision` ("published", "kept" or "nothing new") and `reason`; where the model is,
+      its version's number, digest and rows; the new rows, and of these what `jobs.refresh.outcome` tells.
+    Raises RFFDistError of the step that failed; then nothing is published, and no row is refused.
     """
     log = get_run_logger()
     runner = runner_of(parameters, log, {"find": _log_rows})

@@ -189,12 +189,8 @@ _SAME_BITS = (
 def job_flow[**P, R](name: str, *, resume: str = _SAME_BITS) -> Callable[[Callable[P, R]], Flow[P, R]]:
     """Make a flow that stores no result, and that says what is left and how to go on when it stops.
 
-    Parameters
-    ----------
-    name : str
-        The flow's.
-    resume : str
-        What a run with the same parameters does with what an earlier one left.
+    `name`: the flow's.
+    `resume`: what a run with the same parameters does with what an earlier one left.
     """
 
     # Where the flow's process is killed, the worker imports the flow and calls it there.
@@ -215,13 +211,9 @@ def job_flow[**P, R](name: str, *, resume: str = _SAME_BITS) -> Callable[[Callab
 def step[**P, R](run_name: str, *, retried: bool = False) -> Callable[[Callable[P, R]], Task[P, R]]:
     """Make a task of a function, which Prefect neither caches nor stores the result of.
 
-    Parameters
-    ----------
-    run_name : str
-        Name of its runs.
-    retried : bool, default=False
-        Whether it is run again after a `is_transient` error: only where a second run does no harm, since it
-        reads, or writes again what it wrote. Blocks are the engine's to retry.
+    `run_name`: name of its runs.
+    `retried`: bool, default=False. Whether it is run again after a `is_transient` error: only where a second
+      run does no harm, since it reads, or writes again what it wrote. Blocks are the engine's to retry.
     """
     options: dict[str, Any] = {}
     if retried:
@@ -284,10 +276,7 @@ def lend_engine(engine: Engine) -> Iterator[None]:
 def holding(location: str) -> Iterator[Lease]:
     """Keep other runs from writing to `location`, and refuse at once where one does; before a cluster starts.
 
-    Raises
-    ------
-    OutputBusyError
-        With the other run's name and age.
+    Raises OutputBusyError with the other run's name and age.
     """
     with hold(location, holder=_holder()) as lease:
         yield lease
@@ -306,14 +295,8 @@ def runner_of(
 ) -> Runner:
     """Return what drives a job in a flow: each step is a task, on the engine that the parameters name.
 
-    Parameters
-    ----------
-    parameters : Form
-    log : logger
-    told : mapping, optional
-        What is logged after a step, by its name, or by the first word of it.
-    check : callable
-        Refuses what the job does not, before the engine starts.
+    `told`: what is logged after a step, by its name, or by the first word of it.
+    `check`: refuses what the job does not, before the engine starts.
     """
 
     def take(one: Step) -> Summary | None:
@@ -339,12 +322,8 @@ def runner_of(
 def open_engine(parameters: Form, log: Any) -> Iterator[Engine]:
     """Open the engine that the parameters name, or the one that was lent to the flow, for the time allowed.
 
-    Raises
-    ------
-    JobTimeoutError
-        If what runs inside takes longer than `timeout_minutes`.
-    InvalidParameterError
-        If an engine was lent and the parameters name another.
+    Raises JobTimeoutError if what runs inside takes longer than `timeout_minutes`; InvalidParameterError if
+      an engine was lent and the parameters name another.
     """
     cluster, limits = parameters.to(Where).cluster, parameters.to(Limits)
     with ExitStack() as stack:
@@ -464,16 +443,10 @@ def _tell_what_is_left(flow: Flow[..., Any], run: FlowRun, state: State[Any], *,
 def describe_stop(name: str, parameters: Mapping[str, Any], state: State[Any], *, resume: str) -> str:
     """Say why a run of the flow `name` stopped, what it left and how to go on, as markdown.
 
-    Parameters
-    ----------
-    name : str
-        The flow's.
-    parameters : mapping
-        The run's, as Prefect keeps them.
-    state : State
-        In which it stopped.
-    resume : str
-        What a run with the same parameters does.
+    `name`: the flow's.
+    `parameters`: the run's, as Prefect keeps them.
+    `state`: in which it stopped.
+    `resume`: what a run with the same parameters does.
     """
     given = parameters.get("parameters", parameters)
     given = given.model_dump() if isinstance(given, BaseModel) else dict(given)

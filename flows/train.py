@@ -33,16 +33,9 @@ class TrainParameters(form(Train, Where, Limits)):  # type: ignore[misc]  # made
 def train(parameters: TrainParameters) -> Summary:
     """Train a ridge regression or a classifier on random features, and publish the model.
 
-    Returns
-    -------
-    dict
-        JSON-able: where the model is and its digest, sizes, what was chosen of which candidates, its errors
-        on held-out rows as `estimate`, and the metrics on test data (None without any).
-
-    Raises
-    ------
-    RFFDistError
-        Of the step that failed; then nothing is published. Where publishing fails, the trained model is
-        kept beside the output, and the error says where.
+    Returns: JSON-able: where the model is and its digest, sizes, what was chosen of which candidates, its
+      errors on held-out rows as `estimate`, and the metrics on test data (None without any).
+    Raises RFFDistError of the step that failed; then nothing is published. Where publishing fails, the
+      trained model is kept beside the output, and the error says where.
     """
     return train_model(parameters, Train, name="train")

@@ -32,16 +32,9 @@ class TuneParameters(form(Tune, Where, Limits)):  # type: ignore[misc]  # made o
 def tune(parameters: TuneParameters) -> Summary:
     """Compare kernels, length scales, alphas and D by k-fold cross-validation; publish the best model.
 
-    Returns
-    -------
-    dict
-        JSON-able: where the model is and its digest, sizes, what was chosen of which candidates, its errors
-        on held-out rows as `estimate`, and the metrics on test data (None without any).
-
-    Raises
-    ------
-    RFFDistError
-        Of the step that failed; then nothing is published. Where publishing fails, the trained model is
-        kept beside the output, and the error says where.
+    Returns: JSON-able: where the model is and its digest, sizes, what was chosen of which candidates, its
+      errors on held-out rows as `estimate`, and the metrics on test data (None without any).
+    Raises RFFDistError of the step that failed; then nothing is published. Where publishing fails, the
+      trained model is kept beside the output, and the error says where.
     """
     return train_model(parameters, Tune, name="tune")

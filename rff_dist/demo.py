@@ -68,30 +68,14 @@ def run_demo(
     Takes one to two minutes on two cores. Unless the environment names another, Prefect's home is a
     folder below `output`, so that nothing is left in the user's own.
 
-    Parameters
-    ----------
-    output : Path
-        Folder for data, model and pictures; those of an earlier demo are replaced.
-    n_components : int
-        D.
-    seed : int
-        Of the split, the frequencies and the starts of the clusters.
-    workers, threads : int, optional
-        Size of the local Dask cluster; all CPUs by default.
-    stride : int
-        Take every so many-th pixel of each row and column.
-    console : rich.console.Console
-        Where bars and the final table are shown.
-
-    Returns
-    -------
-    dict
-        The table's figures and the files' paths, JSON-able.
-
-    Raises
-    ------
-    InvalidParameterError
-        If `stride` is below 1.
+    `output`: folder for data, model and pictures; those of an earlier demo are replaced.
+    `n_components`: D.
+    `seed`: of the split, the frequencies and the starts of the clusters.
+    `workers`, `threads`: size of the local Dask cluster; all CPUs by default.
+    `stride`: take every so many-th pixel of each row and column.
+    `console`: rich.console.Console. Where bars and the final table are shown.
+    Returns: the table's figures and the files' paths, JSON-able.
+    Raises InvalidParameterError if `stride` is below 1.
     """
     if stride < 1:
         raise InvalidParameterError(f"`stride` is {stride}; expected at least 1")
@@ -145,15 +129,11 @@ def run_demo(
 class _Photo:
     """The picture as rows.
 
-    Attributes
-    ----------
-    image : float64 array of shape (height, width, 3)
-        Colours from 0 to 1.
-    places : float32 array of shape (n_pixels, 2)
-        Centre of each pixel, from the left and from the top, in units of the width.
-    colours : float64 array of shape (n_pixels, 3)
-    learnt, held_out : int arrays
-        Numbers of the pixels of the two halves.
+    `image`: float64 array of shape (height, width, 3). Colours from 0 to 1.
+    `places`: float32 array of shape (n_pixels, 2). Centre of each pixel, from the left and from the top, in
+      units of the width.
+    `colours`: float64 array of shape (n_pixels, 3).
+    `learnt`, `held_out`: int arrays. Numbers of the pixels of the two halves.
     """
 
     image: FloatArray
@@ -282,15 +262,10 @@ class _Digits:
 class _Clustered:
     """A clustering of the digits.
 
-    Attributes
-    ----------
-    labels : int32 array of shape (n_digits,)
-    distances : float64 array of shape (n_digits, 10)
-        To all centres.
-    agreement : Contingency
-        Digits by name and cluster.
-    facts : mapping
-        How it was found; JSON-able.
+    `labels`: int32 array of shape (n_digits,).
+    `distances`: float64 array of shape (n_digits, 10). To all centres.
+    `agreement`: digits by name and cluster.
+    `facts`: how it was found; JSON-able.
     """
 
     labels: NDArray[np.int32]

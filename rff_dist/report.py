@@ -1,4 +1,8 @@
-"""Pictures of results: figures without a display and without any state between them."""
+"""Pictures of results: figures without a display and without any state between them.
+
+The folder of `path` is made, and a file that is there is replaced when the new one is whole. Titles and
+subtitles stand above the axes.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +19,11 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 from numpy.typing import ArrayLike, NDArray
 
+from rff_dist.data.blocks import Dataset
 from rff_dist.data.folds import folds_from_dict
 from rff_dist.errors import DataError, StorageError
-from rff_dist.kmeans.view import ClusterView
+from rff_dist.kmeans.starts import Clusters
+from rff_dist.kmeans.view import ClusterView, view_clusters
 from rff_dist.ridge.model import RidgeModel
 from rff_dist.selection.cross_validation import Choice, CrossValidation
 
@@ -27,6 +33,7 @@ __all__ = [
     "Panel",
     "save_alpha_paths",
     "save_choice",
+    "save_clustering",
     "save_clusters",
     "save_comparison",
     "save_cross_validation",
@@ -46,12 +53,9 @@ _MAX_NUMBERS = 40
 class Panel:
     """One picture of a comparison.
 
-    Attributes
-    ----------
-    image : real array of shape (height, width, 3)
-        Red, green and blue from 0 to 1; values beyond are clipped, as any screen does.
-    title, caption : str
-        Written above and below.
+    `image`: real array of shape (height, width, 3). Red, green and blue from 0 to 1; values beyond are
+      clipped, as any screen does.
+    `title`, `caption`: written above and below.
     """
 
     image: NDArray[Any]
@@ -62,21 +66,10 @@ class Panel:
 def save_comparison(path: str | os.PathLike[str], panels: Sequence[Panel], title: str) -> Path:
     """Save pictures side by side as one PNG, at about the resolution of one screen.
 
-    Parameters
-    ----------
-    path : str or Path
-        Where; its folder is made, and a file that is there is replaced when the new one is whole.
-    panels : sequence of Panel
-        From left to right.
-    title : str
-        Above all of them.
-
-    Raises
-    ------
-    DataError
-        If there is no panel, or an image does not have three colours per pixel.
-    StorageError
-        If the file cannot be written.
+    `panels`: sequence of Panel. From left to right.
+    `title`: above all of them.
+    Raises DataError if there is no panel, or an image does not have three colours per pixel; StorageError if
+      the file cannot be written.
     """
     if not panels:
         raise DataError("there is no panel to draw; expected at least 1")
@@ -87,15 +80,8 @@ def save_comparison(path: str | os.PathLike[str], panels: Sequence[Panel], title
             )
     height, width = panels[0].image.shape[:2]
     panel_inches = _WIDTH_INCHES * height / width
-    figure = Figure(
-        figsize=(_WIDTH_INCHES * len(panels) + 0.4, panel_inches + 1.05),
-        layout="constrained",
-        facecolor="white",
-    )
-    figure.get_layout_engine().set(w_pad=0.08, h_pad=0.06)  # type: ignore[union-attr, call-arg]
-    # Names are text: a dollar sign must not start a formula.
-    heading = {"parse_math": False, "fontweight": "bold", "fontsize": 13, "color": _INK}
-    figure.suptitle(title, x=0.08 / figure.get_figwidth(), ha="left", **heading)
+    width_inches = _WIDTH_INCHES * len(panels) + 0.4
+    figure = _figure(width_inches, panel_inches + 1.05, title=title, pads=(0.08, 0.06))
     for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
         axes.imshow(np.clip(panel.image, 0.0, 1.0))
         axes.set_title(panel.title, parse_math=False, loc="left", fontsize=11, color=_INK)
@@ -111,16 +97,10 @@ def save_comparison(path: str | os.PathLike[str], panels: Sequence[Panel], title
 class ErrorSeries:
     """One measure of an error against the number of components.
 
-    Attributes
-    ----------
-    label : str
-        What is measured.
-    values, low, high : real arrays of shape (n_points,)
-        The measure and its interval.
-    bound : real array of shape (n_points,), or None
-        What theory says it does not exceed.
-    bound_label : str
-        Which theory.
+    `label`: what is measured.
+    `values`, `low`, `high`: real arrays of shape (n_points,). The measure and its interval.
+    `bound`: real array of shape (n_points,), or None. What theory says it does not exceed.
+    `bound_label`: which theory.
     """
 
     label: str
@@ -142,24 +122,11 @@ def save_error_curve(
 ) -> Path:
     """Save errors against the number of components as a PNG, on logarithmic axes, beside 1/√D.
 
-    Parameters
-    ----------
-    path : str or Path
-        Where; its folder is made, and a file that is there is replaced when the new one is whole.
-    n_components : sequence of int of shape (n_points,)
-    series : sequence of ErrorSeries
-        Bounds are dashed, in their measure's colour.
-    title, subtitle : str
-        Above the axes.
-    wanted : float, optional
-        An error to mark.
-
-    Raises
-    ------
-    DataError
-        If there is no series, one has another number of points, or no error is above 0.
-    StorageError
-        If the file cannot be written.
+    `n_components`: sequence of int of shape (n_points,).
+    `series`: sequence of ErrorSeries. Bounds are dashed, in their measure's colour.
+    `wanted`: an error to mark.
+    Raises DataError if there is no series, one has another number of points, or no error is above 0;
+      StorageError if the file cannot be written.
     """
     D = np.asarray(n_components, np.float64)
     if not series or not len(D):
@@ -169,13 +136,10 @@ def save_error_curve(
             raise DataError(f"{one.label!r} has {len(one.values)} values for {len(D)} numbers of components")
     if not any((np.asarray(one.values) > 0).any() for one in series):
         raise DataError("all errors are 0, and logarithmic axes have no 0; there is nothing to draw")
-    figure = Figure(figsize=(8.6, 5.2), layout="constrained", facecolor="white")
-    figure.get_layout_engine().set(w_pad=0.12, h_pad=0.1)  # type: ignore[union-attr, call-arg]
-    heading = {"parse_math": False, "fontweight": "bold", "fontsize": 13, "color": _INK}
-    figure.suptitle(title, x=0.12 / figure.get_figwidth(), ha="left", **heading)
+    figure = _figure(8.6, 5.2, title=title)
     axes = figure.subplots()
     axes.set(xscale="log", yscale="log")
-    axes.set_title(subtitle, parse_math=False, loc="left", fontsize=9.5, color=_MUTED)
+    _subtitle(axes, subtitle)
     handles: list[Any] = []
     for one, colour in zip(series, _COLOURS * len(series), strict=False):
         values = np.asarray(one.values)
@@ -208,22 +172,10 @@ def save_cross_validation(
     Bands and bars are one standard error wide to either side. The best of all is marked, and so is the
     smallest number of components within one standard error of it; of one number, the largest such alpha.
 
-    Parameters
-    ----------
-    path : str or Path
-        Where; its folder is made, and a file that is there is replaced when the new one is whole.
-    title, subtitle : str
-        Above the axes.
-    target : int, optional
-        Draw the root mean squared error of this target, in its units; by default the error that choices go
-        by, the share of the variance that is left.
-
-    Raises
-    ------
-    DataError
-        If there is no such target, or no error is above 0.
-    StorageError
-        If the file cannot be written.
+    `target`: draw the root mean squared error of this target, in its units; by default the error that choices
+      go by, the share of the variance that is left.
+    Raises DataError if there is no such target, or no error is above 0; StorageError if the file cannot be
+      written.
     """
     errors, deviations, label = _errors_to_draw(table, target)
     if not (errors > 0).any():
@@ -232,12 +184,9 @@ def save_cross_validation(
     if len(table.weights) > 1:
         several = len(table.n_components) > 1
         chosen = table.fewest_components() if several else table.one_standard_error(best.n_components)
-    figure = Figure(figsize=(10.6, 5.0), layout="constrained", facecolor="white")
-    figure.get_layout_engine().set(w_pad=0.12, h_pad=0.1)  # type: ignore[union-attr, call-arg]
-    heading = {"parse_math": False, "fontweight": "bold", "fontsize": 13, "color": _INK}
-    figure.suptitle(title, x=0.12 / figure.get_figwidth(), ha="left", **heading)
+    figure = _figure(10.6, 5.0, title=title)
     left, right = figure.subplots(1, 2, width_ratios=[3, 2])
-    left.set_title(subtitle, parse_math=False, loc="left", fontsize=9.5, color=_MUTED)
+    _subtitle(left, subtitle)
     colours = _shades(len(table.n_components))
     for D, values, band, colour in zip(table.n_components, errors, deviations, colours, strict=True):
         left.plot(table.alphas, values, color=colour, lw=1.8, marker=".", ms=4, label=f"D = {D:,}")
@@ -286,15 +235,10 @@ def save_cross_validation(
 class AlphaPath:
     """What each alpha was judged by, per target.
 
-    Attributes
-    ----------
-    label : str
-        What the values are.
-    alphas : float64 array of shape (n_alphas,)
-    values : float64 array of shape (n_alphas, n_targets)
-        Values that are not finite leave gaps.
-    logarithmic : bool
-        Whether the values' axis is.
+    `label`: what the values are.
+    `alphas`: float64 array of shape (n_alphas,).
+    `values`: float64 array of shape (n_alphas, n_targets). Values that are not finite leave gaps.
+    `logarithmic`: whether the values' axis is.
     """
 
     label: str
@@ -314,33 +258,18 @@ def save_alpha_paths(
 ) -> Path:
     """Save values against alpha as a PNG, one panel for each path and one line for each target.
 
-    Parameters
-    ----------
-    path : str or Path
-        Where; its folder is made, and a file that is there is replaced when the new one is whole.
-    chosen : float or array of shape (n_targets,)
-        The alpha to mark, or those of the targets.
-    labels : sequence of str of length n_targets
-        The targets' names; of more than nine the first nine are drawn.
-    title, subtitle : str
-        Above the axes.
-
-    Raises
-    ------
-    DataError
-        If there is no path, or one has another number of targets.
-    StorageError
-        If the file cannot be written.
+    `chosen`: float or array of shape (n_targets,). The alpha to mark, or those of the targets.
+    `labels`: sequence of str of length n_targets. The targets' names; of more than nine the first nine are
+      drawn.
+    Raises DataError if there is no path, or one has another number of targets; StorageError if the file
+      cannot be written.
     """
     if not paths or any(one.values.shape != (len(one.alphas), len(labels)) for one in paths):
         shapes = [one.values.shape for one in paths]
         raise DataError(
             f"the paths have the shapes {shapes}; expected at least one, of {len(labels)} targets"
         )
-    figure = Figure(figsize=(2.4 + 5.2 * len(paths), 4.6), layout="constrained", facecolor="white")
-    figure.get_layout_engine().set(w_pad=0.12, h_pad=0.1)  # type: ignore[union-attr, call-arg]
-    heading = {"parse_math": False, "fontweight": "bold", "fontsize": 13, "color": _INK}
-    figure.suptitle(title, x=0.12 / figure.get_figwidth(), ha="left", **heading)
+    figure = _figure(2.4 + 5.2 * len(paths), 4.6, title=title)
     shown = min(len(labels), _MAX_LINES)
     colours = _shades(shown)
     panels = figure.subplots(1, len(paths), squeeze=False)[0]
@@ -358,7 +287,7 @@ def save_alpha_paths(
         if one.logarithmic:
             axes.yaxis.set_minor_formatter("{x:g}")
         _plain_axes(axes)
-    panels[0].set_title(subtitle, parse_math=False, loc="left", fontsize=9.5, color=_MUTED)
+    _subtitle(panels[0], subtitle)
     handles, names = panels[0].get_legend_handles_labels()
     if shown < len(labels):
         names[shown - 1] += f" (of {len(labels):,} targets)"
@@ -369,31 +298,15 @@ def save_alpha_paths(
 def save_clusters(path: str | os.PathLike[str], view: ClusterView, *, title: str, subtitle: str = "") -> Path:
     """Save rows in two kernel principal components as a PNG, each in its cluster's colour, with the centres.
 
-    Parameters
-    ----------
-    path : str or Path
-        Where; its folder is made, and a file that is there is replaced when the new one is whole.
-    view : ClusterView
-        From `kmeans.view.view_clusters`. Clusters up to a number of 40 have their numbers at their centres,
-        unless they have no rows in the view.
-    title, subtitle : str
-        Above the axes.
-
-    Raises
-    ------
-    DataError
-        If there is no row.
-    StorageError
-        If the file cannot be written.
+    `view`: from `kmeans.view.view_clusters`. Clusters up to a number of 40 have their numbers at their
+      centres, unless they have no rows in the view.
+    Raises DataError if there is no row; StorageError if the file cannot be written.
     """
     if not len(view.scores):
         raise DataError("there is nothing to draw; expected at least 1 row")
-    figure = Figure(figsize=(7.6, 6.2), layout="constrained", facecolor="white")
-    figure.get_layout_engine().set(w_pad=0.12, h_pad=0.1)  # type: ignore[union-attr, call-arg]
-    heading = {"parse_math": False, "fontweight": "bold", "fontsize": 13, "color": _INK}
-    figure.suptitle(title, x=0.12 / figure.get_figwidth(), ha="left", **heading)
+    figure = _figure(7.6, 6.2, title=title)
     axes = figure.subplots()
-    axes.set_title(subtitle, parse_math=False, loc="left", fontsize=9.5, color=_MUTED)
+    _subtitle(axes, subtitle)
     colours = np.array(_hues(len(view.centres)))
     across, up = view.scores.T
     axes.scatter(across, up, s=11, c=colours[view.labels], alpha=0.75, linewidths=0, zorder=3)
@@ -406,6 +319,28 @@ def save_clusters(path: str | os.PathLike[str], view: ClusterView, *, title: str
         place.set_label_text(f"{which} kernel principal component, {share:.1%} of the variance", color=_MUTED)
     _plain_axes(axes)
     return _save(figure, Path(path))
+
+
+def save_clustering(
+    path: str | os.PathLike[str], dataset: Dataset, clusters: Clusters, *, seed: int, title: str
+) -> Path:
+    """Save a seeded sample of a dataset's rows with their clusters, see `save_clusters`."""
+    view = view_clusters(dataset, clusters, seed=seed)
+    words = f"{clusters.n_clusters:,} clusters, {len(view.labels):,} rows of {dataset.n_samples:,}"
+    return save_clusters(path, view, title=title, subtitle=words)
+
+
+def _figure(width: float, height: float, *, title: str, pads: tuple[float, float] = (0.12, 0.1)) -> Figure:
+    figure = Figure(figsize=(width, height), layout="constrained", facecolor="white")
+    figure.get_layout_engine().set(w_pad=pads[0], h_pad=pads[1])  # type: ignore[union-attr, call-arg]
+    # Names are text: a dollar sign must not start a formula.
+    heading = {"parse_math": False, "fontweight": "bold", "fontsize": 13, "color": _INK}
+    figure.suptitle(title, x=pads[0] / width, ha="left", **heading)
+    return figure
+
+
+def _subtitle(axes: Any, text: str) -> None:
+    axes.set_title(text, parse_math=False, loc="left", fontsize=9.5, color=_MUTED)
 
 
 def _hues(n: int) -> list[tuple[float, float, float]]:
@@ -489,21 +424,10 @@ def _save(figure: Figure, path: Path) -> Path:
 def save_choice(model: RidgeModel, path: str | os.PathLike[str], *, title: str, about: str) -> Path | None:
     """Draw the errors that a model's alpha was chosen from; None where it was given.
 
-    Parameters
-    ----------
-    model : RidgeModel
-        Its sums are not needed.
-    path : str or Path
-        Of a PNG.
-    title, about : str
-        Above the axes: which data, and which features.
-
-    Raises
-    ------
-    DataError
-        If no error is above 0.
-    StorageError
-        If the picture cannot be written.
+    `model`: its sums are not needed.
+    `path`: of a PNG.
+    `title`, `about`: above the axes: which data, and which features.
+    Raises DataError if no error is above 0; StorageError if the picture cannot be written.
     """
     arrays = model.selection
     if "cv_alphas" in arrays:

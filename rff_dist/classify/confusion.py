@@ -17,14 +17,11 @@ class Confusion:
 
     Measures count each row by its weight.
 
-    Attributes
-    ----------
-    counts : int64 array of shape (n_classes, n_classes)
-        Rows of the class of the row that are predicted as the class of the column.
-    weights : ExactSum of shape (n_classes, n_classes)
-        Their weights.
-    surprise : ExactSum of shape (), or None
-        Sum of -weight · log p of the rows' own classes; None where there are no probabilities.
+    `counts`: int64 array of shape (n_classes, n_classes). Rows of the class of the row that are predicted as
+      the class of the column.
+    `weights`: ExactSum of shape (n_classes, n_classes). Their weights.
+    `surprise`: ExactSum of shape (), or None. Sum of -weight · log p of the rows' own classes; None where
+      there are no probabilities.
     """
 
     counts: IntArray
@@ -48,10 +45,7 @@ class Confusion:
     def accuracy(self) -> float:
         """Share of rows whose class is predicted.
 
-        Raises
-        ------
-        DataError
-            If all weights are zero.
+        Raises DataError if all weights are zero.
         """
         return float(np.diag(self.weights.value()).sum() / self._total())
 
@@ -95,18 +89,11 @@ def count_classes(
 ) -> Confusion:
     """Count one block of rows.
 
-    Parameters
-    ----------
-    codes, predicted : int64 arrays of shape (n_samples,)
-        Positions of the rows' classes, and of those predicted.
-    sample_weight : float64 array of shape (n_samples,), optional
-        Finite and not negative; 1 if left out.
-    log_probabilities : float64 array of shape (n_samples, n_classes), optional
-
-    Raises
-    ------
-    DataError
-        If a weight is not finite, or negative; names its place.
+    `codes`, `predicted`: int64 arrays of shape (n_samples,). Positions of the rows' classes, and of those
+      predicted.
+    `sample_weight`: float64 array of shape (n_samples,). Finite and not negative; 1 if left out.
+    `log_probabilities`: float64 array of shape (n_samples, n_classes).
+    Raises DataError if a weight is not finite, or negative; names its place.
     """
     weights = np.ones(len(codes)) if sample_weight is None else sample_weight
     usable = np.isfinite(weights) & (weights >= 0)

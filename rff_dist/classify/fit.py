@@ -9,13 +9,14 @@ from __future__ import annotations
 import logging
 import operator
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rff_dist.checks import check_count, is_number
 from rff_dist.classify.confusion import Confusion, count_classes
 from rff_dist.classify.losses import LOSSES, Logistic, Loss, LossState, LossSums, sum_loss
 from rff_dist.classify.platt_scaling import ScoreCalibration, fit_calibration, leave_one_out_scores
@@ -51,7 +52,6 @@ logger = logging.getLogger(__name__)
 
 
 LOSS_NAMES = (SQUARED, *LOSSES)
-TOL, MAX_ITER = 1e-6, 100  # of the losses' minima
 CALIBRATION_ROWS = 10_000  # of the seeded sample whose leave-one-out scores are calibrated
 # mean second derivatives of the logistic loss: its bound, and less than which separable classes would give
 LARGEST_CURVATURE, SMALLEST_CURVATURE = 0.25, 1 / 64
@@ -64,6 +64,39 @@ LARGEST_SCALE = 4.0
 HINGE_CURVATURE = 1.0  # of the squared hinge: 2 for the rows within the margin, about half of all
 
 
+def check_loss(loss: object) -> None:
+    """Check that there is a loss of that name.
+
+    Raises InvalidParameterError otherwise.
+    """
+    if not isinstance(loss, str) or loss not in LOSS_NAMES:
+        raise InvalidParameterError(f"unknown `loss` {loss!r}; expected one of {list(LOSS_NAMES)}")
+
+
+@dataclass(frozen=True, eq=False)
+class LossOptions:
+    """What a classifier minimises, and how far.
+
+    `loss`: "squared", "logistic" or "squared_hinge".
+    `class_weight`: "balanced", mapping of label to float, or None. What the weights of each class's rows are
+      multiplied by; see `class_weights`.
+    `tol`: see `minimize_loss`; not for "squared".
+    `max_iter`: steps, at most; there are a few more passes.
+    Raises InvalidParameterError if there is no such loss, or a number is out of range.
+    """
+
+    loss: str = SQUARED
+    class_weight: str | Mapping[Any, float] | None = None
+    tol: float = 1e-6
+    max_iter: int = 100
+
+    def __post_init__(self) -> None:
+        check_loss(self.loss)
+        if not is_number(self.tol) or not 0 < self.tol < 1:
+            raise InvalidParameterError(f"`tol` is {self.tol!r}; expected a number in (0, 1)")
+        check_count(self.max_iter, "max_iter")
+
+
 # -- losses ----------------------------------------------------------------------------------------
 
 
@@ -73,12 +106,8 @@ def logistic_curvature(solution: RidgeSolution, sum_of_weights: float) -> float:
     Ridge estimates f = 2p − 1, about which targets vary by 4·p·(1 − p): a quarter of the noise variance of
     greatest evidence, (rss + alpha·‖w‖²) / Σw, averaged over columns.
 
-    Parameters
-    ----------
-    solution : RidgeSolution
-        On targets −1 and +1.
-    sum_of_weights : float
-        Of the rows.
+    `solution`: on targets −1 and +1.
+    `sum_of_weights`: of the rows.
     """
     squared_norms = np.square(solution.coefficients).sum(axis=0)
     residual = solution.residual_sum_of_squares + solution.alpha * squared_norms
@@ -89,40 +118,24 @@ def logistic_curvature(solution: RidgeSolution, sum_of_weights: float) -> float:
 def fit_loss(
     dataset: Dataset,
     model: RidgeModel,
-    loss: Loss,
+    options: LossOptions,
     *,
     alpha: float,
     curvature: float,
     engine: Engine,
-    tol: float,
-    max_iter: int,
 ) -> Minimum:
     """Minimise Σ w·ℓ(f) + penalty·‖W‖² from ridge's solution, in 10 to 30 passes over the data.
 
     The bits are the same on every engine, on one type of machine. The client holds the Gram's factor of
     8 · n_components² bytes.
 
-    Parameters
-    ----------
-    dataset : Dataset
-        With targets of −1 and +1.
-    model : RidgeModel
-        Ridge on this dataset, with its statistics.
-    alpha : float
-        The penalty is `loss.penalty_factor` · alpha.
-    curvature : float
-        See `minimize_loss`.
-    tol : float
-        See `minimize_loss`.
-    max_iter : int
-        Steps, at most; there are a few more passes.
-
-    Raises
-    ------
-    DataError
-        If values are not finite or others than −1 and +1.
+    `dataset`: with targets of −1 and +1.
+    `model`: ridge on this dataset, with its statistics.
+    `alpha`: the penalty is `loss.penalty_factor` · alpha.
+    `curvature`: see `minimize_loss`.
+    Raises DataError if values are not finite or others than −1 and +1.
     """
-    statistics = _statistics(model)
+    statistics, loss = _statistics(model), LOSSES[options.loss]
     equations = statistics.normal_equations(fit_intercept=model.card["fit_intercept"])
     blocks = inspection.blocks_of(dataset)
 
@@ -142,7 +155,7 @@ def fit_loss(
     coefficients, intercept = _start(model, loss, curvature)
     reference = statistics.sum_of_weights * _loss_of_no_scores(loss, model.n_targets)
     problem = PenalizedLoss(evaluate, equations, loss.penalty_factor * alpha, curvature, reference)
-    return minimize_loss(problem, coefficients, intercept, tol=tol, max_iter=max_iter)
+    return minimize_loss(problem, coefficients, intercept, tol=options.tol, max_iter=options.max_iter)
 
 
 def _start(model: RidgeModel, loss: Loss, curvature: float) -> tuple[FloatArray, FloatArray]:
@@ -160,9 +173,9 @@ def _start(model: RidgeModel, loss: Loss, curvature: float) -> tuple[FloatArray,
 
 def _loss_of_no_scores(loss: Loss, n_columns: int) -> float:
     """Return the loss of a row whose scores are 0, whatever its class."""
-    codes = np.full((1, n_columns), -1.0)
-    codes[0, 0] = 1.0
-    return float(loss(np.zeros_like(codes), codes)[0][0])
+    targets = np.full((1, n_columns), -1.0)
+    targets[0, 0] = 1.0
+    return float(loss(np.zeros_like(targets), targets)[0][0])
 
 
 def _of_z(sums: FloatArray, feature_map: FeatureMap) -> FloatArray:
@@ -196,29 +209,19 @@ def calibrate(
     their classes included, so that class weights move probabilities, and the decisions made by them. Of rows
     that weights repeat one is left out.
 
-    Parameters
-    ----------
-    dataset : Dataset
-        With targets of −1 and +1, whose weights hold those of classes.
-    model : RidgeModel
-        Ridge on this dataset, with its statistics.
-    class_weight : float64 array of shape (n_classes,), or None
-        What the weights of each class's rows were multiplied by.
-    seed : int
-        Of the sample.
-    n_rows : int
-        Of the sample, at most.
-
-    Returns
-    -------
-    ScoreCalibration, or None
-        None, with the reason in the log, where alpha is so small that Z'Z is singular.
+    `dataset`: with targets of −1 and +1, whose weights hold those of classes.
+    `model`: ridge on this dataset, with its statistics.
+    `class_weight`: float64 array of shape (n_classes,), or None. What the weights of each class's rows were
+      multiplied by.
+    `seed`: of the sample.
+    `n_rows`: of the sample, at most.
+    Returns: None, with the reason in the log, where alpha is so small that Z'Z is singular.
     """
-    X, codes, weights = sample_rows(dataset, seed, n_rows=n_rows)
-    assert codes is not None
-    weights = np.ones(len(codes)) if weights is None else weights
-    factors = np.ones(len(codes)) if class_weight is None else class_weight[class_of(codes)]
-    own = np.divide(weights, factors, out=np.zeros(len(codes)), where=factors > 0)
+    X, targets, weights = sample_rows(dataset, seed, n_rows=n_rows)
+    assert targets is not None
+    weights = np.ones(len(targets)) if weights is None else weights
+    factors = np.ones(len(targets)) if class_weight is None else class_weight[class_of(targets)]
+    own = np.divide(weights, factors, out=np.zeros(len(targets)), where=factors > 0)
     repeated = _statistics(model).spec.frequency_weights
     try:
         predictive = predictive_model(
@@ -230,10 +233,10 @@ def calibrate(
     except SolveError as error:
         logger.warning("no probabilities: %s", error)
         return None
-    rows = Rows(Block(0, 0, len(codes)), X, codes)
+    rows = Rows(Block(0, 0, len(targets)), X, targets)
     with using_threads(available_cores()):
         scores = leave_one_out_scores(rows, predictive, factors if repeated else weights)
-    return fit_calibration(scores, codes, weights, float(own.sum()) if repeated else None)
+    return fit_calibration(scores, targets, weights, float(own.sum()) if repeated else None)
 
 
 # -- the whole job ---------------------------------------------------------------------------------
@@ -242,48 +245,30 @@ def calibrate(
 def fit(
     dataset: Dataset,
     options: RidgeOptions,
+    losses: LossOptions,
     *,
+    factors: FloatArray | None = None,
     engine: Engine,
-    loss: str = "squared",
-    class_weight: FloatArray | None = None,
-    tol: float = TOL,
-    max_iter: int = MAX_ITER,
 ) -> tuple[RidgeModel, Solved]:
     """Train a classifier: ridge on targets of −1 and +1, and then probabilities or passes of another loss.
 
-    Parameters
-    ----------
-    dataset : Dataset
-        With targets of −1 and +1, see `LabelledDataset`.
-    options : RidgeOptions
-        Of ridge on the targets. One alpha given is the loss's own. An alpha that is chosen is chosen for
-        ridge: it is the squared hinge's too, and the logistic loss's times `logistic_curvature`, by which
-        both have as many degrees of freedom, and at least 1/8.
-    loss : "squared", "logistic" or "squared_hinge"
-    class_weight : float64 array of shape (n_classes,), or None
-        What the dataset multiplied the weights of each class's rows by.
-    tol, max_iter : float, int
-        See `minimize_loss`; not for "squared".
-
-    Returns
-    -------
-    model : RidgeModel
-        Its statistics are ridge's. Its card has under "classifier" the loss, its calibration (None where
-        it has no probabilities), how its minimum was reached (None for "squared") and ridge's alpha.
-    solved : Solved
-        Of ridge.
-
-    Raises
-    ------
-    InvalidParameterError
-        If there is no such loss.
+    `dataset`: with targets of −1 and +1, see `LabelledDataset`.
+    `options`: of ridge on the targets. One alpha given is the loss's own. An alpha that is chosen is chosen
+      for ridge: it is the squared hinge's too, and the logistic loss's times `logistic_curvature`, by which
+      both have as many degrees of freedom, and at least 1/8.
+    `factors`: float64 array of shape (n_classes,), or None. What the dataset multiplied the weights of each
+      class's rows by.
+    Returns `model`: its statistics are ridge's. Its card has under "classifier" the loss, its calibration
+      (None where it has no probabilities), how its minimum was reached (None for "squared") and ridge's
+      alpha.
+    Returns `solved`: of ridge.
     """
-    check_loss(loss)
+    loss = losses.loss
     # classes are compared by their scores, which one penalty keeps alike
     trained = automatic.fit(dataset, replace(options, alpha_per_target=False), engine=engine)
     model, solved, ridge_alpha = trained.model, trained.best, trained.model.alpha
     assert isinstance(ridge_alpha, float)
-    ridge = calibrate(dataset, model, class_weight=class_weight, seed=options.seed)
+    ridge = calibrate(dataset, model, class_weight=factors, seed=options.seed)
     if trained.parts is not None:
         estimate = estimate_by_folds(dataset, trained, ridge, engine=engine)
         model = model.with_card(estimate={"loss": SQUARED, **estimate})
@@ -296,16 +281,7 @@ def fit(
         curvature = logistic_curvature(solved.solution, _statistics(model).sum_of_weights)
         given = pipeline.is_one_alpha(options.alpha)
         alpha *= 1.0 if given else max(curvature, SMALLEST_ALPHA_FACTOR)
-    minimum = fit_loss(
-        dataset,
-        model,
-        LOSSES[loss],
-        alpha=alpha,
-        curvature=curvature,
-        engine=engine,
-        tol=tol,
-        max_iter=max_iter,
-    )
+    minimum = fit_loss(dataset, model, losses, alpha=alpha, curvature=curvature, engine=engine)
     own = ScoreCalibration(1.0, (0.0,) * model.n_targets) if logistic else None
     model = replace(model, coefficients=minimum.coefficients, intercept=minimum.intercept, alpha=alpha)
     return _described(model, loss, own, minimum, ridge_alpha=ridge_alpha), solved
@@ -315,53 +291,25 @@ def fit_labels(
     source: Dataset,
     labels: Column,
     options: RidgeOptions,
+    losses: LossOptions,
     *,
     engine: Engine,
-    loss: str = "squared",
-    class_weight: str | Mapping[Any, float] | None = None,
-    tol: float = TOL,
-    max_iter: int = MAX_ITER,
 ) -> tuple[RidgeModel, Solved]:
     """Train a classifier on labels of any type: a pass that counts them, and then `fit`.
 
-    Parameters
-    ----------
-    source : Dataset
-        The rows; targets of its own are not used.
-    labels : Column
-        The label of each row.
-    loss : "squared", "logistic" or "squared_hinge"
-    class_weight : "balanced", mapping of label to float, or None
-        What the weights of each class's rows are multiplied by; see `class_weights`.
-    tol, max_iter : float, int
-        As in `fit`.
-
-    Returns
-    -------
-    model : RidgeModel
-        With its classes on its card; see `read_classes`.
-    solved : Solved
-        Of ridge.
-
-    Raises
-    ------
-    DataError
-        If there are not two classes with weight.
+    `source`: the rows; targets of its own are not used.
+    `labels`: the label of each row.
+    Returns `model`: with its classes on its card; see `read_classes`.
+    Returns `solved`: of ridge.
+    Raises DataError if there are not two classes with weight.
     """
     counts = count_labels(labels, source=source, engine=engine)
-    factors = class_weights(class_weight, counts)
+    factors = class_weights(losses.class_weight, counts)
     dataset = LabelledDataset(source, labels, counts.classes, factors)
     _check_weighted(counts, factors)
-    model, solved = fit(
-        dataset,
-        options,
-        engine=engine,
-        loss=loss,
-        class_weight=factors,
-        tol=tol,
-        max_iter=max_iter,
-    )
-    return with_classes(model, counts.classes, class_weight, tol=tol, max_iter=max_iter), solved
+    model, solved = fit(dataset, options, losses, factors=factors, engine=engine)
+    told = {"tol": losses.tol, "max_iter": losses.max_iter}
+    return with_classes(model, counts.classes, losses.class_weight, **told), solved
 
 
 def _check_weighted(counts: LabelCounts, factors: NDArray[np.float64] | None) -> None:
@@ -372,18 +320,6 @@ def _check_weighted(counts: LabelCounts, factors: NDArray[np.float64] | None) ->
             f"rows of {len(counted)} class have a weight above 0 ({counted}); a classifier needs at least 2 "
             "classes"
         )
-
-
-def check_loss(loss: object) -> None:
-    """Check that there is a loss of that name.
-
-    Raises
-    ------
-    InvalidParameterError
-        Otherwise.
-    """
-    if not isinstance(loss, str) or loss not in LOSS_NAMES:
-        raise InvalidParameterError(f"unknown `loss` {loss!r}; expected one of {list(LOSS_NAMES)}")
 
 
 def _described(
@@ -418,20 +354,11 @@ def estimate_by_folds(
 ) -> dict[str, Any]:
     """Estimate accuracy and log loss on new rows: each row is judged by ridge without its fold, in one pass.
 
-    Parameters
-    ----------
-    dataset : Dataset
-        With targets of −1 and +1: the rows that were trained on.
-    trained : Trained
-        With the statistics of its folds.
-    calibration : ScoreCalibration, or None
-        Of the model of all rows.
-
-    Returns
-    -------
-    estimate : dict
-        `by`, "cv"; `accuracy` and `log_loss`, in nats, with their `…_standard_error`, by how far the splits
-        differ. None where there is one split, or no probabilities.
+    `dataset`: with targets of −1 and +1: the rows that were trained on.
+    `trained`: with the statistics of its folds.
+    `calibration`: of the model of all rows.
+    Returns `estimate`: `by`, "cv"; `accuracy` and `log_loss`, in nats, with their `…_standard_error`, by how
+      far the splits differ. None where there is one split, or no probabilities.
     """
     assert trained.parts is not None
     feature_map, solved = trained.compared[trained.best_index]
@@ -468,13 +395,13 @@ def judge_held_out(
     assert rows.y is not None
     n_classes = max(2, rows.y.shape[1])
     weight = None if rows.sample_weight is None else rows.sample_weight[counted]
-    codes, predicted = class_of(rows.y[counted]), decide(scores, calibration)
+    actual, predicted = class_of(rows.y[counted]), decide(scores, calibration)
     logs = None if calibration is None else calibration.log_probabilities(scores)
 
     def of_split(index: int) -> Confusion:
         own = split[counted] == index
         return count_classes(
-            codes[own],
+            actual[own],
             predicted[own],
             n_classes,
             sample_weight=None if weight is None else weight[own],

@@ -32,12 +32,8 @@ STRIP_ROWS = 256
 class Loss(ABC):
     """A convex loss of scores against targets, and what its objective weighs the penalty by.
 
-    Attributes
-    ----------
-    name : str
-        As in `LOSSES`.
-    penalty_factor : float
-        The objective is Σ w·ℓ + penalty_factor · alpha · ‖W‖².
+    `name`: as in `LOSSES`.
+    `penalty_factor`: the objective is Σ w·ℓ + penalty_factor · alpha · ‖W‖².
     """
 
     name: ClassVar[str]
@@ -47,14 +43,9 @@ class Loss(ABC):
     def __call__(self, scores: FloatArray, targets: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Return the loss of each row and its gradient with respect to the scores.
 
-        Parameters
-        ----------
-        scores, targets : float64 arrays of shape (n_samples, n_columns)
-
-        Returns
-        -------
-        losses : float64 array of shape (n_samples,)
-        gradient : float64 array of shape (n_samples, n_columns)
+        `scores`, `targets`: float64 arrays of shape (n_samples, n_columns).
+        Returns `losses`, float64 array of shape (n_samples,).
+        Returns `gradient`, float64 array of shape (n_samples, n_columns).
         """
 
 
@@ -112,16 +103,10 @@ class LossState:
 class LossSums:
     """Exact sums of a loss over the rows seen so far; `+` joins two sets of rows.
 
-    Attributes
-    ----------
-    n_samples : int
-        Rows counted.
-    loss : ExactSum of shape ()
-        Σ w·ℓ.
-    gradient : ExactSum of shape (n_components, n_columns)
-        Σ w·u ⊗ ∂ℓ/∂f, u the unnormalised features.
-    intercept_gradient : ExactSum of shape (n_columns,)
-        Σ w·∂ℓ/∂f.
+    `n_samples`: rows counted.
+    `loss`: ExactSum of shape (). Σ w·ℓ.
+    `gradient`: ExactSum of shape (n_components, n_columns). Σ w·u ⊗ ∂ℓ/∂f, u the unnormalised features.
+    `intercept_gradient`: ExactSum of shape (n_columns,). Σ w·∂ℓ/∂f.
     """
 
     n_samples: int
@@ -144,10 +129,8 @@ def sum_loss(rows: Rows, state: LossState) -> LossSums:
     Features are made once, 256 rows at a time: 2 KiB for each component and thread. Threads share out
     tiles, in which strips add up in order.
 
-    Raises
-    ------
-    DataError
-        If values are not finite, y does not hold targets of the model's classes, or a score overflows.
+    Raises DataError if values are not finite, y does not hold targets of the model's classes, or a score
+      overflows.
     """
     feature_map, weights = state.linear.feature_map, state.linear.raw_coefficients
     inputs = feature_map.prepare(rows.X)

@@ -46,12 +46,8 @@ SMALLEST_REMAINDER = 1e-6  # of 1 − h: a row that alone decides its prediction
 class ScoreCalibration:
     """Turns scores into probabilities of classes; `ScoreCalibration(1.0, (0.0, …))` is logistic's own.
 
-    Attributes
-    ----------
-    slope : float
-        a, shared by all classes.
-    intercepts : tuple of float of length n_columns
-        b, one for each column of the scores.
+    `slope`: a, shared by all classes.
+    `intercepts`: tuple of float of length n_columns. b, one for each column of the scores.
     """
 
     slope: float
@@ -60,24 +56,15 @@ class ScoreCalibration:
     def logits(self, scores: FloatArray) -> FloatArray:
         """Return a·f + b: log odds for two classes, else log probabilities up to a shift of each row.
 
-        Parameters
-        ----------
-        scores : float64 array of shape (n_samples, n_columns)
-            One column for two classes.
-
-        Returns
-        -------
-        float64 array of shape (n_samples, n_columns)
+        `scores`: float64 array of shape (n_samples, n_columns). One column for two classes.
+        Returns float64 array of shape (n_samples, n_columns).
         """
         return np.asarray(self.slope * scores + np.array(self.intercepts))
 
     def log_probabilities(self, scores: FloatArray) -> FloatArray:
         """Return the log probability of each class, shape (n_samples, n_classes).
 
-        Parameters
-        ----------
-        scores : float64 array of shape (n_samples, n_columns)
-            One column for two classes.
+        `scores`: float64 array of shape (n_samples, n_columns). One column for two classes.
         """
         return np.asarray(log_softmax(_two_sided(self.logits(scores)), axis=1))
 
@@ -93,18 +80,11 @@ def leave_one_out_scores(rows: Rows, model: PredictiveModel, left_out: FloatArra
     O(n_samples · n_components²). Where a row decides its own prediction up to rounding, 1 − h is taken as
     1e-6, and this is logged.
 
-    Parameters
-    ----------
-    rows : Rows
-        Training rows, with their targets.
-    model : PredictiveModel
-        Fitted on these rows and others.
-    left_out : float64 array of shape (n_samples,)
-        The weight to leave out: a row's own, or less to leave out one of several equal rows.
-
-    Returns
-    -------
-    float64 array of shape (n_samples, n_targets)
+    `rows`: training rows, with their targets.
+    `model`: fitted on these rows and others.
+    `left_out`: float64 array of shape (n_samples,). The weight to leave out: a row's own, or less to leave
+      out one of several equal rows.
+    Returns float64 array of shape (n_samples, n_targets).
     """
     assert rows.y is not None
     predictions, deviations = predict_rows_with_std(rows, model)
@@ -120,7 +100,7 @@ def leave_one_out_scores(rows: Rows, model: PredictiveModel, left_out: FloatArra
 
 def fit_calibration(
     scores: FloatArray,
-    codes: FloatArray,
+    targets: FloatArray,
     sample_weight: FloatArray | None = None,
     n_observations: float | None = None,
 ) -> ScoreCalibration:
@@ -128,25 +108,18 @@ def fit_calibration(
 
     A slope below 1e-3 is taken as that, and this is logged: the scores say nothing of the classes.
 
-    Parameters
-    ----------
-    scores : float64 array of shape (n_samples, n_columns)
-        Of rows that the scores were not fitted on, or leave-one-out ones.
-    codes : float64 array of shape (n_samples, n_columns)
-        −1 and +1: one column for two classes, else a +1 in the column of the row's class.
-    sample_weight : float64 array of shape (n_samples,), optional
-        Not negative, not all 0; a factor on all of them changes nothing.
-    n_observations : float, optional
-        What smoothing and prior are weighed against; by default the rows of a weight above 0.
-
-    Returns
-    -------
-    ScoreCalibration
-        The intercepts of several classes have mean 0.
+    `scores`: float64 array of shape (n_samples, n_columns). Of rows that the scores were not fitted on, or
+      leave-one-out ones.
+    `targets`: float64 array of shape (n_samples, n_columns). −1 and +1: one column for two classes, else a +1
+      in the column of the row's class.
+    `sample_weight`: float64 array of shape (n_samples,). Not negative, not all 0; a factor on all of them
+      changes nothing.
+    `n_observations`: what smoothing and prior are weighed against; by default the rows of a weight above 0.
+    Returns: the intercepts of several classes have mean 0.
     """
     weights = np.ones(len(scores)) if sample_weight is None else sample_weight
     n = float(np.count_nonzero(weights)) if n_observations is None else n_observations
-    likelihood = _Posterior(_two_sided(scores), _smoothed_targets(codes, weights, n), weights, n)
+    likelihood = _Posterior(_two_sided(scores), _smoothed_targets(targets, weights, n), weights, n)
     n_columns = scores.shape[1]
     # without the shift that softmax does not see: the first intercept is 0
     slope, *intercepts = _maximize(likelihood, np.append(2.0, np.zeros(max(1, n_columns - 1))), fixed=0)
@@ -175,9 +148,9 @@ def _maximize(likelihood: _Posterior, start: FloatArray, *, fixed: int) -> list[
     return [*start[:fixed].tolist(), *found.x.tolist()]
 
 
-def _smoothed_targets(codes: FloatArray, weights: FloatArray, n_observations: float) -> FloatArray:
+def _smoothed_targets(targets: FloatArray, weights: FloatArray, n_observations: float) -> FloatArray:
     """Return what each row counts for each class, shape (n_samples, n_classes); rows add up to 1."""
-    member = 0.5 * (np.hstack([-codes, codes]) if codes.shape[1] == 1 else codes) + 0.5
+    member = 0.5 * (np.hstack([-targets, targets]) if targets.shape[1] == 1 else targets) + 0.5
     shares = np.average(member, axis=0, weights=weights)
     return np.asarray((n_observations * member + shares) / (n_observations + 1.0))
 

@@ -34,17 +34,9 @@ def calibration_of(model: RidgeModel) -> ScoreCalibration | None:
 def evaluate(dataset: Dataset, model: RidgeModel, *, engine: Engine) -> Confusion:
     """Count which classes a classifier predicts for the rows of each class, in one pass.
 
-    Parameters
-    ----------
-    dataset : Dataset
-        With targets of −1 and +1: a `LabelledDataset` of the model's classes.
-    model : RidgeModel
-        Of a classifier; where it has probabilities, they are judged too.
-
-    Raises
-    ------
-    DataError
-        If the dataset does not fit the model, or a label is not among the classes.
+    `dataset`: with targets of −1 and +1: a `LabelledDataset` of the model's classes.
+    `model`: of a classifier; where it has probabilities, they are judged too.
+    Raises DataError if the dataset does not fit the model, or a label is not among the classes.
     """
     prediction.check_dataset(dataset, model)
     found: Confusion = engine.map_reduce(
@@ -108,19 +100,9 @@ def predict(
     each class, and the group's attribute `feature_names` the classes. The pass is idempotent, and the output
     appears at `url` when it is complete.
 
-    Returns
-    -------
-    n_samples : int
-        Rows written.
-
-    Raises
-    ------
-    DataError
-        If the dataset does not fit the model.
-    SolveError
-        If there are no probabilities.
-    StorageError
-        If the output exists and `overwrite` is False, or cannot be written.
+    Returns `n_samples`: rows written.
+    Raises DataError if the dataset does not fit the model; SolveError if there are no probabilities;
+      StorageError if the output exists and `overwrite` is False, or cannot be written.
     """
     prediction.check_dataset(dataset, model)
     calibration = calibration_of(model)
@@ -181,10 +163,7 @@ def no_probabilities(model: RidgeModel) -> SolveError:
 def read_classes(model: RidgeModel) -> NDArray[Any]:
     """Return the labels of a classifier's model in the type they were given in.
 
-    Raises
-    ------
-    IntegrityError
-        If they are no labels.
+    Raises IntegrityError if they are no labels.
     """
     facts = model.card["classifier"]
     dtype = np.dtype(facts["dtype"])

@@ -27,8 +27,7 @@ from rff_dist.jobs.options import Where
 from rff_dist.jobs.specs import Clustering
 
 if TYPE_CHECKING:
-    from rff_dist.kmeans.starts import Clusters
-    from rff_dist.storage.datasets import ZarrDataset
+    pass
 
 _SHOWN_CLUSTERS, _SHOWN_PASSES = 20, 12
 
@@ -53,7 +52,6 @@ def cluster(
     """Cluster rows by k-means in random features: a Lloyd pass an iteration; write their labels."""
     from rff_dist.jobs.cluster import open_clustering
     from rff_dist.jobs.steps import run_steps
-    from rff_dist.kmeans.model import digest_of
 
     passes = Passes(where)
     with open_clustering(job, passes.runner) as run:
@@ -70,24 +68,14 @@ def cluster(
         "seed": seed,
         **run.choice,
         "known_labels": None if run.agreement is None else describe_agreement(run.agreement, str(job.labels)),
-        "digest": digest_of(found),
+        "digest": found.digest(),
         **passes.facts(),
     }
     if plot is not None:
-        _draw(plot, found, dataset, job.source.data, seed)
+        from rff_dist.report import save_clustering
+
+        save_clustering(plot, dataset, found, seed=seed, title=job.source.data)
     return Report(document, _view(document))
-
-
-def _draw(plot: Path, found: Clusters, dataset: ZarrDataset, data: str, seed: int) -> None:
-    """Draw a sample of the rows with their clusters."""
-    from rff_dist.kmeans.view import view_clusters
-    from rff_dist.report import save_clusters
-
-    view = view_clusters(dataset, found, seed=seed)
-    words = (
-        f"{plural(found.n_clusters, 'cluster')}, {plural(len(view.labels), 'row')} of {dataset.n_samples:,}"
-    )
-    save_clusters(plot, view, title=data, subtitle=words)
 
 
 def _view(found: Mapping[str, Any]) -> RenderableType:

@@ -25,22 +25,19 @@ if TYPE_CHECKING:
 @command("rff-dist evaluate model test.zarr", "rff-dist evaluate model test.zarr --std --json")
 def evaluate(job: Evaluate, where: Where) -> Report:
     """Measure a model's errors on a dataset: per target, per class, or clusters against labels (--y)."""
-    from rff_dist.classify.confusion import Confusion
     from rff_dist.jobs import score
-    from rff_dist.kmeans.agreement import Contingency
-    from rff_dist.kmeans.starts import Clusters
 
     passes = Passes(where)
     scoring, judged = score.evaluate(job, passes.runner)
     run = passes.facts()
     about = {"model": job.model, "data": job.source.data}
     ran = {"engine": run["engine"], "seconds": run["seconds"]["total"]}
-    if isinstance(judged, Contingency):
-        return _clusters_report(judged, job.source.y, about, ran)
-    assert not isinstance(scoring.model, Clusters)
-    if isinstance(judged, Confusion):
-        return _classifier_report(judged, scoring.model, about, ran)
-    return _regression_report(judged, scoring.model, about, ran)
+    found: Any = judged
+    if scoring.kind == "clusters":
+        return _clusters_report(found, job.source.y, about, ran)
+    report: Any = _classifier_report if scoring.kind == "classifier" else _regression_report
+    done: Report = report(found, scoring.model, about, ran)
+    return done
 
 
 def _title(about: Mapping[str, str], n_samples: int, seconds: float) -> str:

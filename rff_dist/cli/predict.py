@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rff_dist.cli.display import Passes, engine_words, facts_view, plural, seconds_words
 from rff_dist.cli.shell import Report, command
 from rff_dist.jobs.options import Where
 from rff_dist.jobs.specs import Predict
-
-if TYPE_CHECKING:
-    from rff_dist.kmeans.starts import Clusters
-    from rff_dist.ridge.model import RidgeModel
 
 
 @command(
@@ -30,7 +26,7 @@ def predict(job: Predict, where: Where) -> Report:
     assert written is not None
     ran = passes.facts()
     arrays, n_samples, seconds = written["arrays"], written["n_samples"], ran["seconds"]["total"]
-    outputs, facts = _describe_outputs(run.model.model, job)
+    outputs, facts = _describe_outputs(run.model.kind, run.model.model, job)
     document = {
         "output": job.output,
         "array": arrays[0],
@@ -51,11 +47,9 @@ def predict(job: Predict, where: Where) -> Report:
     return Report(document, view)
 
 
-def _describe_outputs(model: RidgeModel | Clusters, job: Predict) -> tuple[str, dict[str, Any]]:
+def _describe_outputs(kind: str, model: Any, job: Predict) -> tuple[str, dict[str, Any]]:
     """Return what is written of each row in words, and for the JSON document."""
-    from rff_dist.kmeans.starts import Clusters
-
-    if isinstance(model, Clusters):
+    if kind == "clusters":
         distances = "distances" if job.distances else None
         words = plural(model.n_clusters, "cluster")
         return words, {"distances_array": distances, "n_clusters": model.n_clusters}
@@ -67,6 +61,6 @@ def _describe_outputs(model: RidgeModel | Clusters, job: Predict) -> tuple[str, 
         "probabilities_array": "probabilities" if job.probabilities else None,
         "n_targets": model.n_targets,
     }
-    if "classifier" in model.card:
+    if kind == "classifier":
         return plural(len(model.card["classifier"]["classes"]), "class", "classes"), facts
     return plural(model.n_targets, "target"), facts

@@ -6,7 +6,6 @@ import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from numbers import Integral, Real
 from typing import Any, Self
 
 import numpy as np
@@ -16,12 +15,11 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
-from rff_dist.classify import fit as classification
 from rff_dist.classify import predict as class_prediction
+from rff_dist.classify.fit import LossOptions, fit_labels
 from rff_dist.classify.platt_scaling import ScoreCalibration
 from rff_dist.data.labelled import LabelledDataset
 from rff_dist.engines.protocol import Engine
-from rff_dist.errors import InvalidParameterError
 from rff_dist.estimators.base import PredictRows, RandomFeatureEstimator
 from rff_dist.estimators.folds import as_folds
 from rff_dist.estimators.inputs import (
@@ -144,8 +142,8 @@ class RFFClassifier(ClassifierMixin, RandomFeatureEstimator):
         fit_intercept: bool = True,
         loss: str = "squared",
         class_weight: Any = None,
-        tol: float = classification.TOL,
-        max_iter: int = classification.MAX_ITER,
+        tol: float = LossOptions.tol,
+        max_iter: int = LossOptions.max_iter,
         random_state: Any = None,
         sample_weight_kind: str = "precision",
         engine: Engine | None = None,
@@ -197,19 +195,16 @@ class RFFClassifier(ClassifierMixin, RandomFeatureEstimator):
             If `max_iter` steps did not do.
         """
         options = self._options()
-        self._check_loss()
+        losses = LossOptions(self.loss, self.class_weight, self.tol, self.max_iter)
         source, labels = as_labelled(self, X, y, sample_weight, reset=True)
         with suitable_engine(self.engine, source) as engine:
             cv, rows = as_folds(self.cv, source, y, groups)
-            model, _ = classification.fit_labels(
+            model, _ = fit_labels(
                 rows,
                 labels,
                 replace(options, cv=cv),
+                replace(losses, tol=float(self.tol), max_iter=int(self.max_iter)),
                 engine=engine,
-                loss=self.loss,
-                class_weight=self.class_weight,
-                tol=float(self.tol),
-                max_iter=int(self.max_iter),
             )
         self._keep(self._with_names(model))
         self._warn_of_early_stop()
@@ -343,15 +338,6 @@ class RFFClassifier(ClassifierMixin, RandomFeatureEstimator):
             raise class_prediction.no_probabilities(self.model_)
         finish = partial(function, self._calibration)
         return self._of_scores(X, finish, width=len(self.classes_), dtype=np.float64)
-
-    def _check_loss(self) -> None:
-        classification.check_loss(self.loss)
-        tol: Any = self.tol
-        max_iter: Any = self.max_iter
-        if isinstance(tol, bool) or not isinstance(tol, Real) or not 0 < float(tol) < 1:
-            raise InvalidParameterError(f"`tol` is {tol!r}; expected a number in (0, 1)")
-        if isinstance(max_iter, bool) or not isinstance(max_iter, Integral) or max_iter < 1:
-            raise InvalidParameterError(f"`max_iter` is {max_iter!r}; expected an integer of at least 1")
 
     def _keep(self, model: RidgeModel) -> None:
         self._fitted = model

@@ -6,6 +6,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, validate_data
 
-from rff_dist.data.blocks import Block, Dataset
+from rff_dist.data.blocks import Block, Dataset, Rows
 from rff_dist.data.columns import Column, MemoryColumn
 from rff_dist.data.labelled import GroupedDataset
 from rff_dist.data.memory import ArrayDataset, SparseDataset
@@ -326,6 +327,15 @@ def map_for(n_components: Any) -> str:
     if isinstance(n_components, str):
         return "pairs"
     return "phases" if any(width % 2 for width in np.atleast_1d(n_components)) else "pairs"
+
+
+def of_chunks[S, T](function: Callable[[Rows, S], T], state: S) -> Callable[[NDArray[Any]], T]:
+    """Return a function of rows and a state as one of a chunk of a Dask array, which pickles small."""
+    return partial(_of_chunk, function, state)
+
+
+def _of_chunk[S, T](function: Callable[[Rows, S], T], state: S, X: NDArray[Any]) -> T:
+    return function(Rows(Block(0, 0, len(X)), X), state)
 
 
 def map_rows(

@@ -19,6 +19,7 @@ from rff_dist.estimators.inputs import as_dataset, choose_kernel
 from rff_dist.features import for_dataset
 from rff_dist.features.draw import seed_from_random_state
 from rff_dist.features.feature_map import Standardizer
+from rff_dist.features.options import check_without_targets
 from rff_dist.kernels.base import Kernel
 from rff_dist.kmeans.exact import Centres, Similarities, cluster, improve, labels_from_rows
 from rff_dist.numerics.machine import available_memory
@@ -205,11 +206,7 @@ class KernelKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMix
 
     def _compare(self, X: Any, sample_weight: Any, seed: int) -> tuple[Similarities, IndexArray]:
         """Return the Gram of the rows in sorted order, and that order."""
-        if isinstance(self.length_scale, str) and self.length_scale == "evidence":
-            raise InvalidParameterError(
-                "`length_scale` is 'evidence', which needs targets, and clusters have none; expected "
-                "'auto' or numbers above 0"
-            )
+        check_without_targets(self.length_scale)
         kernel, length_scale = choose_kernel(self.kernel, self.length_scale)
         dataset = as_dataset(self, X, None, sample_weight, reset=True, supervised=False).without_targets()
         self._check_size(dataset.n_samples)
@@ -276,13 +273,7 @@ class KernelKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMix
         return labels_from_rows(rows, places[given])
 
     def _warn(self, n_filled: int, converged: bool) -> None:
-        if n_filled < self.n_clusters:
-            warnings.warn(
-                f"Number of distinct clusters ({n_filled}) found smaller than n_clusters "
-                f"({self.n_clusters}). Possibly due to duplicate points in X.",
-                ConvergenceWarning,
-                stacklevel=3,
-            )
+        warn_of_few_rows(n_filled, self.n_clusters)
         if not converged:
             warnings.warn(
                 f"rows still changed clusters after max_iter={self.max_iter} iterations; raise `max_iter`",
@@ -352,6 +343,17 @@ class KernelKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMix
         tags.input_tags.sparse = True
         tags.input_tags.pairwise = _is_precomputed(self.kernel)
         return tags
+
+
+def warn_of_few_rows(n_filled: int, n_clusters: int) -> None:
+    """Warn, in scikit-learn's words, where fewer clusters have rows than were asked for."""
+    if n_filled < n_clusters:
+        warnings.warn(
+            f"Number of distinct clusters ({n_filled}) found smaller than n_clusters ({n_clusters}). "
+            "Possibly due to duplicate points in X.",
+            ConvergenceWarning,
+            stacklevel=4,
+        )
 
 
 def _is_precomputed(kernel: object) -> bool:

@@ -11,7 +11,6 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Cluster
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
-from rff_dist.data.blocks import Block, Rows
 from rff_dist.engines.protocol import Engine
 from rff_dist.errors import InvalidParameterError
 from rff_dist.estimators.inputs import (
@@ -21,19 +20,21 @@ from rff_dist.estimators.inputs import (
     is_in_memory,
     map_for,
     map_rows,
+    of_chunks,
     suitable_engine,
 )
+from rff_dist.estimators.kernel_kmeans import warn_of_few_rows
 from rff_dist.features import for_dataset
 from rff_dist.features.draw import seed_from_random_state
 from rff_dist.features.feature_map import FeatureMap
 from rff_dist.features.nystrom import Nystrom
+from rff_dist.features.options import check_without_targets
 from rff_dist.frequencies.designs import Design
-from rff_dist.kernels.base import Kernel, LengthScale, find_design
+from rff_dist.kernels.base import Kernel, LengthScale
 from rff_dist.kmeans import fit as kmeans
 from rff_dist.kmeans import labels as kmeans_labels
-from rff_dist.kmeans import starts as kmeans_starts
-from rff_dist.kmeans.cluster_sums import Centres
 from rff_dist.kmeans.lloyd_pass import centre_distances, label_rows
+from rff_dist.kmeans.options import ClusterSpace, LloydOptions
 from rff_dist.kmeans.starts import Clusters
 from rff_dist.ridge import fit as pipeline
 from rff_dist.statistics import inspection
@@ -160,8 +161,8 @@ class RFFKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin,
         n_components: int = 1024,
         n_init: Any = "auto",
         init: Any = "k-means||",
-        max_iter: int = kmeans.MAX_ITER,
-        tol: float = kmeans.TOL,
+        max_iter: int = LloydOptions.max_iter,
+        tol: float = LloydOptions.tol,
         algorithm: str = "lloyd",
         cache: str = "labels",
         n_principal: int | None = None,
@@ -209,30 +210,10 @@ class RFFKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin,
         DataError
             If values are not finite, or there are fewer rows than clusters.
         """
-        kernel, length_scale = self._check_parameters()
+        space, lloyd = self._options()
         dataset = as_dataset(self, X, None, sample_weight, reset=True, supervised=False)
         with suitable_engine(self.engine, dataset) as engine:
-            found = kmeans.fit(
-                dataset,
-                kernel,
-                n_clusters=self.n_clusters,
-                engine=engine,
-                length_scale=length_scale,
-                n_components=self.n_components,
-                design=self.design,
-                map=map_for(self.n_components),
-                standardize=self.standardize,
-                seed=seed_from_random_state(self.random_state),
-                features=self.features,
-                init=self.init,
-                n_init=self._n_init(),
-                max_iter=self.max_iter,
-                tol=self.tol,
-                algorithm=self.algorithm,
-                cache=self.cache,
-                n_principal=self.n_principal,
-                normalize=self.normalize,
-            )
+            found = kmeans.fit(dataset, space, lloyd, engine=engine)
             if hasattr(self, "labels_"):
                 del self.labels_
             if is_in_memory(X):
@@ -241,29 +222,40 @@ class RFFKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin,
         self._warn()
         return self
 
-    def _check_parameters(self) -> tuple[Kernel, str | LengthScale | None]:
-        for_dataset.find_features(self.features)
+    def _options(self) -> tuple[ClusterSpace, LloydOptions]:
+        """Return the parameters as the library takes them, checked."""
         inspection.check_standardize(self.standardize)
-        width = for_dataset.check_width(self.n_components, "phases", self.features)
-        kmeans.check_principal(self.n_principal, self.normalize, width)
-        find_design(self.design)
+        for_dataset.check_width(self.n_components, "phases", self.features)  # else it has no map
         if isinstance(self.n_init, str) and self.n_init != "auto":
             raise InvalidParameterError(
                 f"`n_init` is {self.n_init!r}; expected 'auto' or an integer of at least 1"
             )
-        kmeans_starts.check_options(
-            n_clusters=self.n_clusters,
+        check_without_targets(self.length_scale)
+        kernel, length_scale = choose_kernel(self.kernel, self.length_scale)
+        seed = seed_from_random_state(self.random_state)
+        space = ClusterSpace(
+            kernel,
+            length_scale=length_scale,
+            n_components=self.n_components,
+            features=self.features,
+            design=self.design,
+            map=map_for(self.n_components),
+            standardize=self.standardize,
+            seed=seed,
+            n_principal=self.n_principal,
+            normalize=self.normalize,
+        )
+        lloyd = LloydOptions(
+            self.n_clusters,
             init=self.init,
-            n_init=self._n_init(),
+            n_init=1 if isinstance(self.n_init, str) else self.n_init,
             max_iter=self.max_iter,
             tol=self.tol,
             algorithm=self.algorithm,
+            cache=self.cache,
+            seed=seed,
         )
-        kmeans_starts.check_cache(self.cache, None)
-        return choose_kernel(self.kernel, self.length_scale)
-
-    def _n_init(self) -> Any:
-        return 1 if isinstance(self.n_init, str) else self.n_init
+        return space, lloyd
 
     def _keep(self, found: Clusters) -> None:
         self._fitted = found
@@ -274,13 +266,7 @@ class RFFKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin,
 
     def _warn(self) -> None:
         found = self._fitted
-        if found.n_filled < found.n_clusters:
-            warnings.warn(
-                f"Number of distinct clusters ({found.n_filled}) found smaller than n_clusters "
-                f"({found.n_clusters}). Possibly due to duplicate points in X.",
-                ConvergenceWarning,
-                stacklevel=3,
-            )
+        warn_of_few_rows(found.n_filled, found.n_clusters)
         if not found.converged:
             warnings.warn(
                 f"the centres still moved after max_iter={self.max_iter} passes; raise `max_iter` or `tol`",
@@ -317,7 +303,7 @@ class RFFKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin,
         check_is_fitted(self)
         dataset = as_dataset(self, X, reset=False, supervised=False)
         if is_dask(X):
-            return map_rows(X, _Label(self._fitted.state), width=None, dtype=np.int32)
+            return map_rows(X, of_chunks(label_rows, self._fitted.state), width=None, dtype=np.int32)
         with suitable_engine(self.engine, dataset) as engine:
             return kmeans_labels.label_in_memory(dataset, self._fitted, engine=engine)
 
@@ -330,7 +316,8 @@ class RFFKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin,
         dataset = as_dataset(self, X, reset=False, supervised=False)
         if is_dask(X):
             width = self._fitted.n_clusters
-            return map_rows(X, _Distances(self._fitted.state), width=width, dtype=np.float64)
+            distances = of_chunks(centre_distances, self._fitted.state)
+            return map_rows(X, distances, width=width, dtype=np.float64)
         with suitable_engine(self.engine, dataset) as engine:
             return kmeans_labels.distances_in_memory(dataset, self._fitted, engine=engine)
 
@@ -379,20 +366,3 @@ class RFFKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin,
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
         return tags
-
-
-class _Label:
-    """Labels one chunk of a Dask array; a class so that it pickles small."""
-
-    def __init__(self, state: Centres) -> None:
-        self.state = state
-
-    def __call__(self, X: NDArray[Any]) -> NDArray[np.int32]:
-        return label_rows(Rows(Block(0, 0, len(X)), X), self.state)
-
-
-class _Distances(_Label):
-    """Measures the distances of one chunk's rows."""
-
-    def __call__(self, X: NDArray[Any]) -> Any:
-        return centre_distances(Rows(Block(0, 0, len(X)), X), self.state)

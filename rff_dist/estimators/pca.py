@@ -9,13 +9,21 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
-from rff_dist.data.blocks import Block, Rows
 from rff_dist.engines.protocol import Engine
 from rff_dist.errors import InvalidParameterError
-from rff_dist.estimators.inputs import as_dataset, choose_kernel, is_dask, map_for, map_rows, suitable_engine
+from rff_dist.estimators.inputs import (
+    as_dataset,
+    choose_kernel,
+    is_dask,
+    map_for,
+    map_rows,
+    of_chunks,
+    suitable_engine,
+)
 from rff_dist.features.draw import seed_from_random_state
 from rff_dist.features.feature_map import FeatureMap
 from rff_dist.features.nystrom import Nystrom
+from rff_dist.features.options import FeatureOptions, check_without_targets
 from rff_dist.frequencies.designs import Design
 from rff_dist.kernels.base import Kernel
 from rff_dist.pca import fit as pca
@@ -178,27 +186,22 @@ class RFFPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         inspection.check_standardize(self.standardize)
         if not isinstance(self.whiten, bool | np.bool_):
             raise InvalidParameterError(f"`whiten` is {self.whiten!r}; expected True or False")
-        if isinstance(self.length_scale, str) and self.length_scale == "evidence":
-            raise InvalidParameterError(
-                "`length_scale` is 'evidence', which needs targets, and RFFPCA looks at none; expected "
-                "'auto' or numbers above 0"
-            )
+        check_without_targets(self.length_scale)
         kernel, length_scale = choose_kernel(self.kernel, self.length_scale)
+        features = FeatureOptions(
+            kernel,
+            length_scale=length_scale,
+            n_components=self.n_random_features,
+            features=self.features,
+            design=self.design,
+            map=map_for(self.n_random_features),
+            standardize=self.standardize,
+            seed=seed_from_random_state(self.random_state),
+        )
         dataset = as_dataset(self, X, None, sample_weight, reset=True, supervised=False)
         with suitable_engine(self.engine, dataset) as engine:
             found = pca.fit_components(
-                dataset,
-                kernel,
-                engine=engine,
-                n_components=self.n_components,
-                length_scale=length_scale,
-                n_random_features=self.n_random_features,
-                features=self.features,
-                design=self.design,
-                map=map_for(self.n_random_features),
-                standardize=self.standardize,
-                normalize=self.normalize,
-                seed=seed_from_random_state(self.random_state),
+                dataset, features, n_components=self.n_components, normalize=self.normalize, engine=engine
             )
         self._keep(found)
         return self
@@ -241,7 +244,8 @@ class RFFPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         check_is_fitted(self)
         dataset = as_dataset(self, X, reset=False, supervised=False)
         if is_dask(X):
-            return map_rows(X, _Project(self.projection_), width=self.n_components_, dtype=np.float64)
+            project = of_chunks(project_rows, self.projection_)
+            return map_rows(X, project, width=self.n_components_, dtype=np.float64)
         with suitable_engine(self.engine, dataset) as engine:
             return pca.project_in_memory(dataset, self.projection_, engine=engine)
 
@@ -258,13 +262,3 @@ class RFFPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
         return tags
-
-
-class _Project:
-    """Projects one chunk of a Dask array; a class so that it pickles small."""
-
-    def __init__(self, projection: Projection) -> None:
-        self.projection = projection
-
-    def __call__(self, X: NDArray[Any]) -> NDArray[np.float64]:
-        return project_rows(Rows(Block(0, 0, len(X)), X), self.projection)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,10 +17,10 @@ from rff_dist.estimators.ridge import RFFRidge
 from rff_dist.features.feature_map import FeatureMap
 from rff_dist.features.nystrom import NystromFeatureMap
 from rff_dist.features.principal import PrincipalFeatureMap
-from rff_dist.kmeans.model import read_any, write_clusters
+from rff_dist.kmeans.model import KINDS, kind_of, read_any
 from rff_dist.kmeans.starts import Clusters
 from rff_dist.ridge.fit import kernel_of
-from rff_dist.ridge.model import RidgeModel, write_model
+from rff_dist.ridge.model import RidgeModel
 
 
 def save_model(
@@ -63,22 +64,17 @@ def save_model(
     >>> bool((loaded.predict(X) == model.predict(X)).all())
     True
     """
-    if isinstance(model, RFFKMeans):
+    fitted: Any = model
+    if isinstance(model, RFFKMeans | RFFRidge | RFFClassifier):
         check_is_fitted(model, "_fitted")
-        model = model.clusters_
-    if isinstance(model, Clusters):
-        write_clusters(model, url, overwrite=overwrite)
-        return
-    if isinstance(model, RFFRidge | RFFClassifier):
-        check_is_fitted(model, "_fitted")
-        fitted = model.model_
-    elif isinstance(model, RidgeModel):
-        fitted = model
-    else:
+        fitted = model._fitted
+    if type(fitted) not in KINDS:
         raise InvalidParameterError(
             f"cannot store a {type(model).__name__}; expected a fitted RFFRidge, RFFClassifier or RFFKMeans"
         )
-    write_model(fitted if statistics else fitted.without_statistics(), url, overwrite=overwrite)
+    if not statistics and isinstance(fitted, RidgeModel):
+        fitted = fitted.without_statistics()
+    kind_of(fitted).write(fitted, url, overwrite=overwrite)
 
 
 def load_model(url: str | os.PathLike[str]) -> RFFRidge | RFFClassifier | RFFKMeans:
@@ -91,22 +87,36 @@ def load_model(url: str | os.PathLike[str]) -> RFFRidge | RFFClassifier | RFFKMe
         for the format of a newer release.
     """
     model = read_any(url)
-    estimator: RFFRidge | RFFClassifier | RFFKMeans
-    if isinstance(model, Clusters):
-        estimator, card = RFFKMeans(model.n_clusters, **_features_of(model.feature_map)), model.facts
-        estimator._keep(model)
-    else:
-        parameters, card = _parameters_of(model), model.card
-        if "classifier" in card:
-            estimator = estimator_of(model, **parameters)
-        else:
-            estimator = RFFRidge(**parameters, alpha_per_target=card.get("alpha_per_target", False))
-            estimator._keep(model)
+    estimator = _MAKERS[kind_of(model).name(model)](model)
     estimator.n_features_in_ = model.feature_map.n_features
-    names = card.get("feature_names")
+    names = model.card.get("feature_names")
     if names:
         estimator.feature_names_in_ = np.asarray(names, object)
     return estimator
+
+
+def _classifier_of(model: Any) -> RFFClassifier:
+    return estimator_of(model, **_parameters_of(model))
+
+
+def _ridge_of(model: Any) -> RFFRidge:
+    per_target = model.card.get("alpha_per_target", False)
+    estimator = RFFRidge(**_parameters_of(model), alpha_per_target=per_target)
+    estimator._keep(model)
+    return estimator
+
+
+def _kmeans_of(model: Any) -> RFFKMeans:
+    estimator = RFFKMeans(model.n_clusters, **_features_of(model.feature_map))
+    estimator._keep(model)
+    return estimator
+
+
+_MAKERS: dict[str, Callable[[Any], RFFRidge | RFFClassifier | RFFKMeans]] = {
+    "classifier": _classifier_of,
+    "regression": _ridge_of,
+    "clusters": _kmeans_of,
+}
 
 
 def _parameters_of(model: RidgeModel) -> dict[str, Any]:

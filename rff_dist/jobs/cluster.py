@@ -27,7 +27,7 @@ from rff_dist.kmeans.agreement import Contingency
 from rff_dist.kmeans.choosing_k import Comparison
 from rff_dist.kmeans.fit import LloydPass
 from rff_dist.kmeans.labels import StagedLabels
-from rff_dist.kmeans.model import digest_of
+from rff_dist.kmeans.options import LloydOptions
 from rff_dist.kmeans.starts import Clusters
 from rff_dist.ridge import fit as pipeline
 from rff_dist.statistics import inspection
@@ -46,17 +46,10 @@ __all__ = ["ClusteringRun", "cluster", "open_clustering"]
 class ClusteringRun:
     """A run that clusters: what it is to do, and what its steps have found.
 
-    Attributes
-    ----------
-    job : Clustering
-    dataset : ZarrDataset
-    known : Column or None
-        Known labels to compare with.
-    engine : Engine
-    lease : Lease or None
-        Of the model.
-    moments, feature_map, passes, found, comparison, agreement, staged
-        What the steps have found; None before.
+    `known`: known labels to compare with.
+    `lease`: of the model.
+    `moments`, `feature_map`, `passes`, `found`, `comparison`, `agreement`, `staged`: what the steps have
+      found; None before.
     """
 
     job: Clustering
@@ -76,6 +69,11 @@ class ClusteringRun:
     def clusters(self) -> Clusters:
         """Those that were taken."""
         return self.found[0] if self.comparison is None else self.comparison.best
+
+    @property
+    def lloyd(self) -> LloydOptions:
+        """How they are found."""
+        return self.job.lloyd.to_library(self.job.features.seed)
 
     @property
     def choice(self) -> Summary:
@@ -103,17 +101,15 @@ class ClusteringRun:
 
     def check(self) -> None:
         """Refuse what does not suit the rows, or does not fit in a worker's memory, before any pass."""
-        dataset, engine, features, lloyd = self.dataset, self.engine, self.job.features, self.job.lloyd
-        features.check_columns(dataset.n_features)
-        kmeans_starts.check_rows(dataset, lloyd.numbers[-1])
-        width = features.n_components if features.n_principal is None else features.n_principal
-        kmeans_starts.check_fits(
-            dataset, width, lloyd.numbers, n_init=lloyd.n_init, init=lloyd.init, engine=engine
-        )
-        if features.n_principal is not None:
-            pipeline.check_plan(dataset, features.n_components, engine=engine, features=features.kind)
-        if len(lloyd.numbers) > 1:
-            choosing_k.check_samples(dataset, width)
+        dataset, engine, space = self.dataset, self.engine, self.job.features.space
+        n_numbers = len(self.job.lloyd.numbers)
+        self.job.features.check_columns(dataset.n_features)
+        kmeans_starts.check_rows(dataset, self.lloyd.n_clusters)
+        kmeans_starts.check_fits(dataset, space.width, self.lloyd, n_numbers=n_numbers, engine=engine)
+        if space.n_principal is not None:
+            pipeline.check_plan(dataset, space.n_components, engine=engine, features=space.features)
+        if n_numbers > 1:
+            choosing_k.check_samples(dataset, space.width)
 
     def inspect(self) -> Summary:
         """Check every value and measure means and deviations, in one cheap pass."""
@@ -131,22 +127,9 @@ class ClusteringRun:
 
     def draw(self) -> Summary:
         """Draw the features to cluster in; with principal components there is a pass that finds them."""
-        given = self.job.features
-        self.feature_map = feature_map = kmeans.draw_features(
-            self.dataset,
-            given.make_kernel(),
-            _found(self.moments),
-            length_scale=given.scale,
-            n_components=given.n_components,
-            design=given.arrangement,
-            map=given.map,
-            standardize=given.standardize,
-            seed=given.seed,
-            features=given.kind,
-            n_principal=given.n_principal,
-            normalize=given.normalize,
-            engine=self.engine,
-        )
+        given, engine = self.job.features.space, self.engine
+        feature_map = kmeans.draw_features(self.dataset, given, _found(self.moments), engine=engine)
+        self.feature_map = feature_map
         kernel = pipeline.kernel_of(feature_map)
         return {
             "kernel": None if kernel is None else kernel.to_dict(),
@@ -163,23 +146,18 @@ class ClusteringRun:
 
     def start(self) -> Summary:
         """Measure the features' norms, and choose the centres of each start."""
-        lloyd, seed = self.job.lloyd, self.job.features.seed
         job = kmeans_starts.measure(self.dataset, _found(self.feature_map), self.moments, engine=self.engine)
-        candidates = kmeans_starts.find_candidates(
-            job, lloyd.init, n_clusters=lloyd.numbers[-1], seed=seed, cache=lloyd.cache
-        )
-        starts = kmeans_starts.choose_starts(candidates, lloyd.numbers, n_init=lloyd.n_init, seed=seed)
-        starts = kmeans.approach(job, starts, algorithm=lloyd.algorithm, tol=lloyd.tol, seed=seed)
-        self.passes = kmeans.iterate(job, starts, max_iter=lloyd.max_iter, tol=lloyd.tol, cache=lloyd.cache)
-        return {"n_candidates": len(candidates.points), "n_starts": len(starts)}
+        starts = kmeans.start(job, self.lloyd, self.job.lloyd.numbers)
+        self.passes = kmeans.iterate(job, starts, self.lloyd)
+        return {"n_candidates": starts.n_candidates, "n_starts": len(starts)}
 
     def run_pass(self, number: int) -> Summary:
         """Run a Lloyd pass: the centres of all starts that still move go to the means of their rows."""
         began = time.perf_counter()
         done = next(_found(self.passes))
         if done.clusters:
-            facts = pipeline.describe_dataset(self.dataset)
-            self.found = [replace(clusters, facts=facts) for clusters in done.clusters]
+            card = pipeline.describe_dataset(self.dataset)
+            self.found = [replace(clusters, card=card) for clusters in done.clusters]
         return {
             "pass": number,
             "inertia": done.inertia,
@@ -233,11 +211,11 @@ class ClusteringRun:
         job, clusters, version = self.job, self.clusters, None
         if job.model is not None:
             _found(self.lease).check()
-            facts = {**clusters.facts, **self.choice}
+            card = {**clusters.card, **self.choice}
             if self.agreement is not None:
-                facts["agreement"] = self._describe_agreement(self.agreement)
+                card["agreement"] = self._describe_agreement(self.agreement)
             version = store(
-                replace(clusters, facts=facts),
+                replace(clusters, card=card),
                 job.model,
                 register=job.register,
                 overwrite=job.overwrite,
@@ -259,7 +237,7 @@ class ClusteringRun:
             "model": None if job.model is None else redact(job.model),
             "version": None if version is None else version.number,
             "parent": None if version is None else version.parent,
-            "digest": digest_of(clusters),
+            "digest": clusters.digest(),
         }
 
 
@@ -267,18 +245,9 @@ class ClusteringRun:
 def open_clustering(job: Clustering, runner: Runner) -> Iterator[ClusteringRun]:
     """Refuse all that can be refused, take the leases, then open the engine.
 
-    Raises
-    ------
-    InvalidParameterError
-        If the options do not suit the columns.
-    DataError
-        If there are fewer rows than clusters.
-    StorageError
-        If something cannot be read, or an output cannot be written.
-    OutputBusyError
-        If another run writes one of the outputs.
-    PlanError
-        If a pass needs more memory than a worker has.
+    Raises InvalidParameterError if the options do not suit the columns; DataError if there are fewer rows
+      than clusters; StorageError if something cannot be read, or an output cannot be written; OutputBusyError
+      if another run writes one of the outputs; PlanError if a pass needs more memory than a worker has.
     """
     source, places = job.source, [parse_location(job.source.data)]
     check_output(parse_location(job.output), overwrite=job.overwrite, inputs=places)

@@ -188,9 +188,8 @@ class Fit:
                 source.rows,
                 source.labels,
                 options,
+                classification.LossOptions(self.loss, self.class_weight),
                 engine=engine,
-                loss=self.loss,
-                class_weight=self.class_weight,
             )
             return Trained(model, solved)
         if self.candidates is None:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from rff_dist.engines.cluster import Cluster
     from rff_dist.features.nystrom import Nystrom
     from rff_dist.kernels.base import Kernel, LengthScale
+    from rff_dist.kmeans.options import ClusterSpace, LloydOptions
 
 type Positive = Annotated[float, Gt(0)]
 type NonNegative = Annotated[float, Ge(0)]
@@ -272,28 +273,34 @@ class ClusterFeatures(Features):
     )
 
     def __post_init__(self) -> None:
-        from rff_dist.features.draw import check_map
-        from rff_dist.features.for_dataset import check_width
-        from rff_dist.kmeans import fit as kmeans
-
         super().__post_init__()
-        check_map(self.map)
-        kmeans.check_principal(
-            self.n_principal, self.normalize, check_width(self.n_components, self.map, self.kind)
-        )
+        _ = self.space  # checks itself
         self.check_columns()
 
     @property
-    def arrangement(self) -> str:
-        """How frequencies are arranged."""
+    def space(self) -> ClusterSpace:
+        """What the options say, as the library takes it."""
         from rff_dist.kernels.base import default_design
+        from rff_dist.kmeans.options import ClusterSpace
 
-        return self.design or default_design(self.make_kernel())
+        kernel = self.make_kernel()
+        return ClusterSpace(
+            kernel,
+            length_scale=self.scale,
+            n_components=self.n_components,
+            features=self.kind,
+            design=self.design or default_design(kernel),
+            map=self.map,
+            standardize=self.standardize,
+            seed=self.seed,
+            n_principal=self.n_principal,
+            normalize=self.normalize,
+        )
 
     def check_columns(self, n_features: int | None = None) -> None:
         """Check that kernel and design suit each other, and so many columns."""
         from rff_dist.features.for_dataset import find_features
-        from rff_dist.kernels.base import check_design
+        from rff_dist.kernels.base import check_design, default_design
 
         kernel = self.make_kernel()
         if n_features is None:
@@ -301,7 +308,7 @@ class ClusterFeatures(Features):
         else:
             kernel.check_columns(n_features)
         if find_features(self.kind) is None:
-            check_design(kernel, self.arrangement, n_features or 1)
+            check_design(kernel, self.design or default_design(kernel), n_features or 1)
         elif self.design is not None:
             raise InvalidParameterError(
                 f"`design` is {self.design!r}, but Nyström features have none, only features='fourier'; "
@@ -376,7 +383,6 @@ class Lloyd:
 
     def __post_init__(self) -> None:
         from rff_dist.kmeans import choosing_k
-        from rff_dist.kmeans import starts as kmeans_starts
 
         if self.choose is not None and len(self.numbers) == 1:
             raise InvalidParameterError(
@@ -384,15 +390,14 @@ class Lloyd:
                 "`n_clusters`"
             )
         choosing_k.check_numbers(self.numbers, self.criterion)
-        kmeans_starts.check_options(
-            n_clusters=self.numbers[-1],
-            init=self.init,
-            n_init=self.n_init,
-            max_iter=self.max_iter,
-            tol=self.tol,
-            algorithm=self.algorithm,
-        )
-        kmeans_starts.check_cache(self.cache, None)
+        _ = self.to_library(0)  # checks itself
+
+    def to_library(self, seed: int) -> LloydOptions:
+        """Return what the options say, as the library takes it."""
+        from rff_dist.kmeans.options import LloydOptions
+
+        names = ("init", "n_init", "max_iter", "tol", "algorithm", "cache")
+        return LloydOptions(self.numbers[-1], seed=seed, **{name: getattr(self, name) for name in names})
 
     @property
     def numbers(self) -> list[int]:

@@ -6,11 +6,9 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from rff_dist.kmeans.model import write_clusters
-from rff_dist.kmeans.starts import Clusters
+from rff_dist.kmeans.model import AnyModel, kind_of
 from rff_dist.registry.versions import RegisteredModel, Version
 from rff_dist.ridge.fit import kernel_of
-from rff_dist.ridge.model import RidgeModel, write_model
 from rff_dist.storage.locations import Location, check_output, parse_location
 
 __all__ = ["check_place", "lineage_of", "publish", "store", "version_rows", "write"]
@@ -23,13 +21,8 @@ _OF_DATA = ("data_fingerprint", "prefix_fingerprint", "n_samples")
 def check_place(url: str, *, register: bool, overwrite: bool, inputs: Sequence[Location]) -> Location:
     """Return where a model, or the next version of a registered one, is to be published, if it can be.
 
-    Raises
-    ------
-    OutputExistsError
-        If there is something at `url` and `overwrite` is False; with `register`, something else than a
-        registered model.
-    StorageError
-        If a model cannot be written there.
+    Raises OutputExistsError if there is something at `url` and `overwrite` is False; with `register`,
+      something else than a registered model; StorageError if a model cannot be written there.
     """
     output = parse_location(url)
     if register:
@@ -40,7 +33,7 @@ def check_place(url: str, *, register: bool, overwrite: bool, inputs: Sequence[L
 
 
 def store(
-    model: RidgeModel | Clusters,
+    model: AnyModel,
     url: str,
     *,
     register: bool,
@@ -57,7 +50,7 @@ def store(
 
 
 def publish(
-    model: RidgeModel | Clusters,
+    model: AnyModel,
     url: str | os.PathLike[str],
     *,
     data: str | None,
@@ -67,29 +60,13 @@ def publish(
 ) -> Version:
     """Store a model as the next version of the registered model at `url`.
 
-    Parameters
-    ----------
-    model : RidgeModel or Clusters
-    url : str or Path
-        The registered model's folder, such as `models/NAME`; it need not exist yet.
-    data : str or None
-        Where the rows are that it was trained on; None where they were in memory.
-    reason : str
-        Why it is published.
-    promote : bool
-        Whether readers get it from now on.
-    **facts
-        JSON values that its lineage keeps too. `parent` is the version that it was made from; the current one
-        if left out.
-
-    Returns
-    -------
-    version : Version
-
-    Raises
-    ------
-    StorageError
-        If it cannot be written; the current version stays.
+    `url`: the registered model's folder, such as `models/NAME`; it need not exist yet.
+    `data`: where the rows are that it was trained on; None where they were in memory.
+    `reason`: why it is published.
+    `promote`: whether readers get it from now on.
+    `**facts`: JSON values that its lineage keeps too. `parent` is the version that it was made from; the
+      current one if left out.
+    Raises StorageError if it cannot be written; the current version stays.
     """
     place = None if data is None else parse_location(data).url
     lineage = {**lineage_of(model, data=place), **facts}
@@ -98,24 +75,17 @@ def publish(
     )
 
 
-def write(model: RidgeModel | Clusters, url: str | os.PathLike[str], *, overwrite: bool = False) -> None:
-    """Store a model of either kind by itself; see `write_model` and `write_clusters`."""
-    if isinstance(model, Clusters):
-        write_clusters(model, url, overwrite=overwrite)
-    else:
-        write_model(model, url, overwrite=overwrite)
+def write(model: AnyModel, url: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+    """Store a model of any kind by itself."""
+    kind_of(model).write(model, url, overwrite=overwrite)
 
 
-def lineage_of(model: RidgeModel | Clusters, *, data: str | None) -> dict[str, Any]:
+def lineage_of(model: AnyModel, *, data: str | None) -> dict[str, Any]:
     """Return what a model was made of: where the rows are, their fingerprint and number, and the spec.
 
-    Returns
-    -------
-    lineage : dict
-        `data`, `data_fingerprint`, `n_samples` and, in `spec`, the features, the kernel with its length
-        scale, D, design, map, seed, and alpha or the number of clusters. None is what is not known.
+    Returns `lineage`: `data`, `data_fingerprint`, `n_samples` and, in `spec`, the features, the kernel with
+      its length scale, D, design, map, seed, and alpha or the number of clusters. None is what is not known.
     """
-    card = model.facts if isinstance(model, Clusters) else model.card
     feature_map = model.feature_map
     kernel, drawn = kernel_of(feature_map), feature_map.spec
     spec = {
@@ -126,28 +96,18 @@ def lineage_of(model: RidgeModel | Clusters, *, data: str | None) -> dict[str, A
         "design": None if drawn is None else drawn.design.name,
         "map": None if drawn is None else drawn.map,
         "seed": None if drawn is None else drawn.seed,
+        **kind_of(model).chosen(model),
     }
-    if isinstance(model, Clusters):
-        spec["n_clusters"] = model.n_clusters
-    else:
-        spec["alpha"] = model.plain_alpha
-    return {"data": data, **{name: card.get(name) for name in _OF_DATA}, "spec": spec}
+    return {"data": data, **{name: model.card.get(name) for name in _OF_DATA}, "spec": spec}
 
 
 def version_rows(model: RegisteredModel, *, last: int | None = None) -> list[dict[str, Any]]:
     """Return the lineage of a registered model's versions as a table, the newest first.
 
-    Parameters
-    ----------
-    last : int, optional
-        How many of the newest versions; all if left out.
-
-    Returns
-    -------
-    rows : list of dict
-        `version`, `current` (whether readers get it), `created`, `parent`, `n_samples`, `data`,
-        `data_fingerprint`, `kernel`, `length_scale`, `n_components`, `alpha`, `n_clusters`, `seed`,
-        `code_version`, `digest` and `reason`.
+    `last`: how many of the newest versions; all if left out.
+    Returns `rows`, list of dict: `version`, `current` (whether readers get it), `created`, `parent`,
+      `n_samples`, `data`, `data_fingerprint`, `kernel`, `length_scale`, `n_components`, `alpha`,
+      `n_clusters`, `seed`, `code_version`, `digest` and `reason`.
     """
     pointer = model.pointer()
     return [

@@ -19,12 +19,10 @@ from rff_dist.jobs.specs import Evaluate, Predict
 from rff_dist.jobs.steps import Runner, Step, run_steps
 from rff_dist.kmeans import labels as kmeans_labels
 from rff_dist.kmeans.agreement import Contingency
-from rff_dist.kmeans.model import digest_of, read_any
-from rff_dist.kmeans.starts import Clusters
+from rff_dist.kmeans.model import AnyModel, kind_of, read_any
 from rff_dist.registry.versions import RegisteredModel
 from rff_dist.ridge import predict as prediction
 from rff_dist.ridge.evaluation import Errors
-from rff_dist.ridge.model import RidgeModel
 from rff_dist.ridge.uncertainty import Calibration
 from rff_dist.storage.columns import column_of
 from rff_dist.storage.datasets import ZarrDataset, open_dataset
@@ -33,21 +31,17 @@ from rff_dist.storage.locations import check_output, holds_versions, parse_locat
 from rff_dist.text import redact
 from rff_dist.typing import Summary
 
+type Judged = Errors | Calibration | Confusion | Contingency
+
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What is written beside predictions or labels.
+    """What is written beside predictions or labels; each kind of model has some of it.
 
-    Attributes
-    ----------
-    std : bool
-        Of a regression, standard deviations.
-    coverage : float or None
-        Of a regression, the ends of intervals that hold a new value with this probability.
-    probabilities : bool
-        Of a classifier, those of the classes.
-    distances : bool
-        Of clusters, those to all centres.
+    `std`: standard deviations.
+    `coverage`: the ends of intervals that hold a new value with this probability.
+    `probabilities`: those of the classes.
+    `distances`: those to all centres.
     """
 
     std: bool = False
@@ -55,64 +49,62 @@ class Wanted:
     probabilities: bool = False
     distances: bool = False
 
+    @property
+    def names(self) -> list[str]:
+        """Those that are wanted."""
+        return [name for name in _EXTRAS if getattr(self, name) not in (None, False)]
+
+
+#: Which kind of model has each, what it is called, and the arrays that are written of it.
+_EXTRAS = {
+    "std": ("regression", "standard deviations", ["standard_deviations"]),
+    "coverage": ("regression", "intervals", ["lower", "upper"]),
+    "probabilities": ("classifier", "probabilities", ["probabilities"]),
+    "distances": ("clusters", "distances", ["distances"]),
+}
+
 
 @dataclass(frozen=True, slots=True)
 class ScoringModel:
     """A model as it is used to score: `open_model` makes it.
 
-    Attributes
-    ----------
-    url : str
-    model : RidgeModel or Clusters
-    version : int or None
-        Its number, of a registered model.
-    digest : str
-        Of all that its predictions depend on.
+    `version`: its number, of a registered model.
     """
 
     url: str
-    model: RidgeModel | Clusters
+    model: AnyModel
     version: int | None
-    digest: str
+
+    @property
+    def digest(self) -> str:
+        """Of all that its predictions depend on."""
+        return self.model.digest()
 
     @property
     def kind(self) -> str:
         """One of "regression", "classifier" and "clusters"."""
-        if isinstance(self.model, Clusters):
-            return "clusters"
-        return "classifier" if "classifier" in self.model.card else "regression"
+        return kind_of(self.model).name(self.model)
 
 
 def open_model(url: str | os.PathLike[str]) -> ScoringModel:
     """Read a model, of a registered one the version that is current now.
 
-    Raises
-    ------
-    StorageError
-        If there is none, or it is damaged.
+    Raises StorageError if there is none, or it is damaged.
     """
     version = RegisteredModel(url).current() if holds_versions(parse_location(url)) else None
     model = read_any(url if version is None else version.url)
-    digest = digest_of(model) if isinstance(model, Clusters) else model.digest()
-    return ScoringModel(os.fspath(url), model, None if version is None else version.number, digest)
+    return ScoringModel(os.fspath(url), model, None if version is None else version.number)
 
 
 def open_rows(url: str | os.PathLike[str], scoring: ScoringModel, **names: Any) -> ZarrDataset:
     """Open the rows that a model is to score; `names` are those of `open_dataset`, y being none.
 
-    Raises
-    ------
-    DataError
-        If they have other columns than the model was trained on.
-    StorageError
-        If there are none.
+    Raises DataError if they have other columns than the model was trained on; StorageError if there are none.
     """
     dataset = open_dataset(url, **{"y": None, **names})
     try:
-        if isinstance(scoring.model, Clusters):
-            kmeans_labels.check_columns(dataset, scoring.model)
-        else:
-            prediction.check_dataset(dataset, scoring.model)
+        check: Any = kmeans_labels.check_columns if scoring.kind == "clusters" else prediction.check_dataset
+        check(dataset, scoring.model)
     except DataError as error:
         raise DataError(
             f"{redact(os.fspath(url))} does not fit {redact(scoring.url)}: {error}. Give data of the columns "
@@ -121,47 +113,25 @@ def open_rows(url: str | os.PathLike[str], scoring: ScoringModel, **names: Any) 
     return dataset
 
 
-_WORDS = {
-    "std": "standard deviations",
-    "coverage": "intervals",
-    "probabilities": "probabilities",
-    "distances": "distances",
-}
-
-
 def check_wanted(scoring: ScoringModel, wanted: Wanted) -> None:
     """Refuse what a model of this kind does not have, before a pass begins.
 
-    Raises
-    ------
-    InvalidParameterError
-        If it has none.
-    SolveError
-        If a classifier has no probabilities.
+    Raises InvalidParameterError if it has none; SolveError if a classifier has no probabilities.
     """
-    only = {
-        "std": (wanted.std, "regression"),
-        "coverage": (wanted.coverage is not None, "regression"),
-        "probabilities": (wanted.probabilities, "classifier"),
-        "distances": (wanted.distances, "clusters"),
-    }
-    for name, (is_wanted, kind) in only.items():
-        if is_wanted and kind != scoring.kind:
+    for name in wanted.names:
+        kind, words, _ = _EXTRAS[name]
+        if kind != scoring.kind:
             has = "clusters have" if scoring.kind == "clusters" else f"a {scoring.kind} has"
             raise InvalidParameterError(
-                f"`{name}` is wanted of a model that is no {kind} but {scoring.kind}: {has} no "
-                f"{_WORDS[name]}; leave it out"
+                f"`{name}` is wanted of a model that is no {kind} but {scoring.kind}: {has} no {words}; "
+                "leave it out"
             )
     if wanted.coverage is not None and not 0.0 < wanted.coverage < 1.0:
         raise InvalidParameterError(
             f"`coverage` is {wanted.coverage!r}; expected a number in (0, 1), such as 0.9"
         )
-    if isinstance(scoring.model, RidgeModel) and wanted.probabilities:
-        _require_probabilities(scoring.model)
-
-
-def _require_probabilities(model: RidgeModel) -> None:
-    if model.card["classifier"]["calibration"] is None:
+    model: Any = scoring.model
+    if wanted.probabilities and model.card["classifier"]["calibration"] is None:
         raise class_prediction.no_probabilities(model)
 
 
@@ -176,43 +146,25 @@ def score(
 ) -> Mapping[str, Any]:
     """Write what a model says of each row to a new Zarr group, which appears when it is complete.
 
-    Returns
-    -------
-    facts : dict
-        `arrays`, the names of what was written, and `n_samples`.
-
-    Raises
-    ------
-    RFFDistError
-        As `check_wanted`, `ridge.predict.predict`, `classify.predict.predict` and
-        `kmeans.labels.write_labels`.
+    Returns `facts`: `arrays`, the names of what was written, and `n_samples`.
+    Raises RFFDistError as `check_wanted`, `ridge.predict.predict`, `classify.predict.predict` and
+      `kmeans.labels.write_labels`.
     """
     check_wanted(scoring, wanted)
-    model = scoring.model
-    if isinstance(model, Clusters):
-        arrays = ["labels", *(["distances"] if wanted.distances else [])]
-        written = kmeans_labels.write_labels(
-            dataset, model, url, engine=engine, distances=wanted.distances, overwrite=overwrite
-        )
+    model: Any = scoring.model
+    where: dict[str, Any] = {"engine": engine, "overwrite": overwrite}
+    if scoring.kind == "regression":
+        names = model.card.get("target_names")
+        wish = {"std": wanted.std, "coverage": wanted.coverage, "column_names": names}
+        written = prediction.predict(dataset, model, url, **wish, **where)
     elif scoring.kind == "classifier":
-        arrays = ["labels", *(["probabilities"] if wanted.probabilities else [])]
-        written = class_prediction.predict(
-            dataset, model, url, engine=engine, probabilities=wanted.probabilities, overwrite=overwrite
-        )
+        wish = {"probabilities": wanted.probabilities}
+        written = class_prediction.predict(dataset, model, url, **wish, **where)
     else:
-        arrays = ["predictions", *(["standard_deviations"] if wanted.std else [])]
-        arrays += ["lower", "upper"] if wanted.coverage is not None else []
-        written = prediction.predict(
-            dataset,
-            model,
-            url,
-            engine=engine,
-            std=wanted.std,
-            coverage=wanted.coverage,
-            column_names=model.card.get("target_names"),
-            overwrite=overwrite,
-        )
-    return {"arrays": arrays, "n_samples": written}
+        written = kmeans_labels.write_labels(dataset, model, url, distances=wanted.distances, **where)
+    first = "predictions" if scoring.kind == "regression" else "labels"
+    extra = [array for name in wanted.names for array in _EXTRAS[name][2]]
+    return {"arrays": [first, *extra], "n_samples": written}
 
 
 # -- the jobs --------------------------------------------------------------------------------------
@@ -220,15 +172,7 @@ def score(
 
 @dataclass(frozen=True, slots=True)
 class Scoring:
-    """A run that predicts.
-
-    Attributes
-    ----------
-    job : Predict
-    model : ScoringModel
-    dataset : ZarrDataset
-    engine : Engine
-    """
+    """A run that predicts."""
 
     job: Predict
     model: ScoringModel
@@ -240,13 +184,7 @@ class Scoring:
         yield Step("score", self.score, repeatable=True)
 
     def score(self) -> Summary:
-        """Write what the model says of each row; the output appears when it is complete.
-
-        Returns
-        -------
-        summary : dict
-            What was written where, by which version of which model, and the rows and seconds.
-        """
+        """Write what the model says of each row; the output appears when it is complete."""
         job, model, start = self.job, self.model, time.perf_counter()
         written = score(
             self.dataset,
@@ -293,24 +231,13 @@ def predict(job: Predict, runner: Runner) -> dict[str, Summary | None]:
         return run_steps(run.steps(), runner)
 
 
-type Judged = Errors | Calibration | Confusion | Contingency
-
-
 def evaluate(job: Evaluate, runner: Runner) -> tuple[ScoringModel, Judged]:
     """Measure a model's errors on a dataset in one pass.
 
-    Returns
-    -------
-    model : ScoringModel
-    judged : Errors, Calibration, Confusion or Contingency
-        Of a regression, with its standard deviations where `std` is True; of a classifier; of clusters.
-
-    Raises
-    ------
-    InvalidParameterError
-        If a model without standard deviations is to be judged by them.
-    DataError
-        If the data do not fit the model, or have nothing to compare with.
+    Returns `judged`, Errors, Calibration, Confusion or Contingency: of a regression, with its standard
+      deviations where `std` is True; of a classifier; of clusters.
+    Raises InvalidParameterError if a model without standard deviations is to be judged by them; DataError if
+      the data do not fit the model, or have nothing to compare with.
     """
     model, source = open_model(job.model), job.source
     names = source.names() if model.kind == "regression" else {**source.names(), "y": None}
@@ -321,11 +248,11 @@ def evaluate(job: Evaluate, runner: Runner) -> tuple[ScoringModel, Judged]:
             f"{redact(source.data)} has no y to compare predictions with; name its array with `y`"
         )
     known = None if model.kind == "regression" else column_of(dataset, source.y)
+    found: Any = model.model
     with runner.open_engine() as engine:
-        if isinstance(model.model, Clusters):
-            assert known is not None
-            return model, kmeans_labels.evaluate(dataset, known, model.model, engine=engine)
-        if known is not None:
-            rows = LabelledDataset(dataset, known, class_prediction.read_classes(model.model))
-            return model, class_prediction.evaluate(rows, model.model, engine=engine)
-        return model, prediction.evaluate(dataset, model.model, engine=engine, std=job.std)
+        if known is None:
+            return model, prediction.evaluate(dataset, found, engine=engine, std=job.std)
+        if model.kind == "clusters":
+            return model, kmeans_labels.evaluate(dataset, known, found, engine=engine)
+        rows = LabelledDataset(dataset, known, class_prediction.read_classes(found))
+        return model, class_prediction.evaluate(rows, found, engine=engine)

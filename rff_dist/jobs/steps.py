@@ -22,12 +22,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """What a step returns that had nothing to do.
-
-    Attributes
-    ----------
-    why : str
-    """
+    """What a step returns that had nothing to do."""
 
     why: str
 
@@ -36,14 +31,9 @@ class Skipped:
 class Step:
     """A step of a job.
 
-    Attributes
-    ----------
-    name : str
-        It is told by that name, and so is its record.
-    run : callable
-        Takes the step and returns its record: small and JSON-able.
-    repeatable : bool
-        Whether a second try does no harm, since it reads, or writes again what it wrote.
+    `name`: it is told by that name, and so is its record.
+    `run`: takes the step and returns its record: small and JSON-able.
+    `repeatable`: whether a second try does no harm, since it reads, or writes again what it wrote.
     """
 
     name: str
@@ -61,14 +51,10 @@ def take(step: Step) -> Summary | None:
 class Runner:
     """By what a job is driven.
 
-    Attributes
-    ----------
-    open_engine : callable
-        Returns a context that gives the engine; it is opened when all that can be refused has been.
-    take : callable
-        Takes a step, as a task of an orchestrator say.
-    holder : str
-        Who runs the job, for the message that others get who would write to the same place.
+    `open_engine`: returns a context that gives the engine; it is opened when all that can be refused has
+      been.
+    `take`: takes a step, as a task of an orchestrator say.
+    `holder`: who runs the job, for the message that others get who would write to the same place.
     """
 
     open_engine: Callable[[], AbstractContextManager[Engine]]

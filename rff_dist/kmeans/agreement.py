@@ -22,12 +22,8 @@ from rff_dist.typing import FloatArray, IntArray
 class Contingency:
     """Rows by known label and by cluster; `+` joins two sets of rows and does not round.
 
-    Attributes
-    ----------
-    labels : array of shape (n_labels,)
-        Known labels, sorted, each once.
-    counts : int64 array of shape (n_labels, n_clusters)
-        Rows of each label in each cluster.
+    `labels`: array of shape (n_labels,). Known labels, sorted, each once.
+    `counts`: int64 array of shape (n_labels, n_clusters). Rows of each label in each cluster.
     """
 
     labels: NDArray[Any]
@@ -64,12 +60,8 @@ class Contingency:
 def count_agreement(labels: NDArray[Any], clusters: NDArray[Any], n_clusters: int) -> Contingency:
     """Count the rows of each known label in each cluster.
 
-    Parameters
-    ----------
-    labels : array of shape (n_samples,)
-        Known labels of any type that sorts.
-    clusters : int array of shape (n_samples,)
-        In [0, n_clusters).
+    `labels`: array of shape (n_samples,). Known labels of any type that sorts.
+    `clusters`: int array of shape (n_samples,). In [0, n_clusters).
     """
     found, codes = np.unique(labels, return_inverse=True)
     pairs = codes.astype(np.int64) * n_clusters + clusters
@@ -82,9 +74,7 @@ def adjusted_rand_index(counts: IntArray) -> float:
 
     Two labelings that both leave one cluster, or one row to each, are the same partition: 1.
 
-    Parameters
-    ----------
-    counts : int64 array of shape (n_labels, n_clusters)
+    `counts`: int64 array of shape (n_labels, n_clusters).
     """
     both, rows, columns = (
         sum(n * (n - 1) // 2 for n in part.ravel().tolist())
@@ -102,9 +92,7 @@ def normalized_mutual_information(counts: IntArray) -> float:
 
     1 where both leave one cluster, 0 where one of them does.
 
-    Parameters
-    ----------
-    counts : int64 array of shape (n_labels, n_clusters)
+    `counts`: int64 array of shape (n_labels, n_clusters).
     """
     shares = counts / max(1, int(counts.sum()))
     rows, columns = shares.sum(axis=1), shares.sum(axis=0)

@@ -54,15 +54,11 @@ _COMPARED_ROWS = 2048  # with all centres at once
 class Points:
     """Points in features that rows are compared with; the state of a pass that weights them.
 
-    Attributes
-    ----------
-    groups : tuple of Centres
-        Each of one start. Those of the passes before come first, in their order: what a process remembers of
-        a block's rows then lets it compare them with the new ones alone. Nothing but time depends on that.
-    run : str
-        What is remembered is kept under; "" for nothing.
-    budget : int
-        Bytes that each process may remember.
+    `groups`: each of one start. Those of the passes before come first, in their order: what
+      a process remembers of a block's rows then lets it compare them with the new ones alone. Nothing but
+      time depends on that.
+    `run`: what is remembered is kept under; "" for nothing.
+    `budget`: bytes that each process may remember.
     """
 
     groups: tuple[Centres, ...]
@@ -83,15 +79,10 @@ class Points:
 class SeedChoice:
     """The state of a pass that chooses rows far from their nearest points.
 
-    Attributes
-    ----------
-    points : Points
-    size : int
-        Rows to choose; fewer where fewer are off the points.
-    seed : int, or None
-        None chooses the farthest rows. Else rows are drawn without replacement with probabilities in
-        proportion to w·d², which is what Bahmani et al. (2012), Alg. 2, step 4, draw on average. Each number
-        of groups of points is another drawing.
+    `size`: rows to choose; fewer where fewer are off the points.
+    `seed`: None chooses the farthest rows. Else rows are drawn without replacement with probabilities in
+      proportion to w·d², which is what Bahmani et al. (2012), Alg. 2, step 4, draw on average. Each number of
+      groups of points is another drawing.
     """
 
     points: Points
@@ -107,15 +98,10 @@ class SeedChoice:
 class ChosenRows:
     """The rows with the largest keys so far, the largest first; `+` keeps the largest of both.
 
-    Attributes
-    ----------
-    size : int
-        Rows to keep.
-    keys : float64 array of shape (n_chosen,)
-    row_numbers : int64 array of shape (n_chosen,)
-        In the dataset; the lower of equal keys comes first.
-    features : float64 array of shape (n_chosen, n_components)
-        Their Z.
+    `size`: rows to keep.
+    `keys`: float64 array of shape (n_chosen,).
+    `row_numbers`: int64 array of shape (n_chosen,). In the dataset; the lower of equal keys comes first.
+    `features`: float64 array of shape (n_chosen, n_components). Their Z.
     """
 
     size: int
@@ -137,15 +123,9 @@ def choose_rows(rows: Rows, state: SeedChoice) -> ChosenRows:
     Rows without weight, or at a point, are never chosen. A row's draw depends on the seed, the number of
     groups of points and its number in the dataset alone.
 
-    References
-    ----------
     Efraimidis & Spirakis (2006), Weighted random sampling with a reservoir: the rows with the smallest
     E/(w·d²), E exponential, are such a draw, and are merged like any smallest.
-
-    Raises
-    ------
-    DataError
-        If a value is not finite or a weight negative.
+    Raises DataError if a value is not finite or a weight negative.
     """
     block, points = rows.block, state.points
     keys = _find_nearest(rows, points).distances.astype(np.float64)
@@ -170,10 +150,7 @@ def choose_rows(rows: Rows, state: SeedChoice) -> ChosenRows:
 def weigh_points(rows: Rows, state: Points) -> ClusterSums:
     """Sum the weights of a block's rows by their nearest points, without their features.
 
-    Raises
-    ------
-    DataError
-        If a value is not finite or a weight negative.
+    Raises DataError if a value is not finite or a weight negative.
     """
     n_samples, grid = rows.block.n_samples, state.groups[0].grid
     labels = _find_nearest(rows, state).labels
@@ -187,14 +164,10 @@ def weigh_points(rows: Rows, state: Points) -> ClusterSums:
 class _Nearest:
     """The nearest points of a block's rows.
 
-    Attributes
-    ----------
-    n_groups : int
-        Groups of points that the rows were compared with.
-    labels : int32 array of shape (n_rows,)
-        The nearest one; of those that rounding cannot tell apart any, but always the same.
-    distances : float array of shape (n_rows,)
-        Its ‖z − c‖².
+    `n_groups`: groups of points that the rows were compared with.
+    `labels`: int32 array of shape (n_rows,). The nearest one; of those that rounding cannot tell apart any,
+      but always the same.
+    `distances`: float array of shape (n_rows,). Its ‖z − c‖².
     """
 
     n_groups: int
@@ -247,16 +220,9 @@ def choose_centres(
     Each centre is the best of 2 + log(n_clusters) points that are drawn with probabilities in proportion to
     w·d², d the distance to the nearest centre so far. O(n_points · n_clusters · log(n_clusters) · D).
 
-    Parameters
-    ----------
-    points : float64 array of shape (n_points, n_components)
-    weights : float64 array of shape (n_points,)
-        Above 0.
-    n_clusters : int
-    seed : int
+    `points`: float64 array of shape (n_points, n_components).
+    `weights`: float64 array of shape (n_points,). Above 0.
 
-    References
-    ----------
     Arthur & Vassilvitskii (2007), Sec. 2.2 and its closing remark on greedy choices.
     """
     n_trials = 2 + int(math.log(n_clusters))
@@ -300,18 +266,10 @@ def exchange_centres(
     most, if it falls for any. So a cluster with two centres gives one to two clusters with one, which Lloyd
     steps do not do. O(n_points · D) a step; of equal places the lowest.
 
-    Parameters
-    ----------
-    points : float64 array of shape (n_points, n_components)
-    weights : float64 array of shape (n_points,)
-        Above 0.
-    chosen : int array of shape (n_clusters,)
-        Different points.
-    n_steps : int
-    seed : int
+    `points`: float64 array of shape (n_points, n_components).
+    `weights`: float64 array of shape (n_points,). Above 0.
+    `chosen`: int array of shape (n_clusters,). Different points.
 
-    References
-    ----------
     Lattanzi & Sohler (2019), A better k-means++ algorithm via local search, Alg. 2.
     """
     if len(chosen) < 2:
@@ -374,11 +332,9 @@ def improve_centres(
 ) -> FloatArray:
     """Return centres after some Lloyd steps on weighted points in memory; an empty one stays where it is.
 
-    Parameters
-    ----------
-    points : float64 array of shape (n_points, n_components)
-    weights : float64 array of shape (n_points,)
-    centres : float64 array of shape (n_clusters, n_components)
+    `points`: float64 array of shape (n_points, n_components).
+    `weights`: float64 array of shape (n_points,).
+    `centres`: float64 array of shape (n_clusters, n_components).
     """
     labels = np.full(len(points), -1)
     with using_threads(1):
@@ -397,11 +353,9 @@ def improve_centres(
 def weighted_inertia(points: FloatArray, weights: FloatArray, centres: FloatArray) -> float:
     """Return Σ w·‖z − c‖² of weighted points in memory and their nearest centres.
 
-    Parameters
-    ----------
-    points : float64 array of shape (n_points, n_components)
-    weights : float64 array of shape (n_points,)
-    centres : float64 array of shape (n_clusters, n_components)
+    `points`: float64 array of shape (n_points, n_components).
+    `weights`: float64 array of shape (n_points,).
+    `centres`: float64 array of shape (n_clusters, n_components).
     """
     with using_threads(1):
         least = _scores(points, centres).min(axis=1)

@@ -48,16 +48,11 @@ _MAX_ITER = 50
 class JudgedNumber:
     """Clusters, and how well they and their number describe samples of the rows.
 
-    Attributes
-    ----------
-    silhouette : float
-        Mean of (b - a) / max(a, b) over a sample, a the mean distance of a row to the others of its cluster,
-        b that to the nearest other cluster, in features; NaN where the sample is in one cluster.
-    gap, gap_error : float
-        E log W of rows that are uniform in the box of the inputs, less log W of the sample's, W its inertia;
-        and the standard error of the former.
-    stability : float
-        Mean adjusted Rand index of what pairs of bootstrap samples say of one sample.
+    `silhouette`: mean of (b - a) / max(a, b) over a sample, a the mean distance of a row to the others of its
+      cluster, b that to the nearest other cluster, in features; NaN where the sample is in one cluster.
+    `gap`, `gap_error`: E log W of rows that are uniform in the box of the inputs, less log W of the sample's,
+      W its inertia; and the standard error of the former.
+    `stability`: mean adjusted Rand index of what pairs of bootstrap samples say of one sample.
     """
 
     clusters: Clusters
@@ -82,10 +77,7 @@ class JudgedNumber:
 class Comparison:
     """Candidates by ascending number of clusters, and which one the criterion takes.
 
-    Attributes
-    ----------
-    n_sampled : int
-        Rows that silhouettes are means over.
+    `n_sampled`: rows that silhouettes are means over.
     """
 
     candidates: tuple[JudgedNumber, ...]
@@ -107,10 +99,7 @@ class Comparison:
 def check_numbers(n_clusters: Sequence[int], criterion: str) -> list[int]:
     """Return the numbers of clusters in ascending order.
 
-    Raises
-    ------
-    InvalidParameterError
-        If there are none, one is given twice or the criterion is unknown.
+    Raises InvalidParameterError if there are none, one is given twice or the criterion is unknown.
     """
     if criterion not in CRITERIA:
         raise InvalidParameterError(f"unknown `criterion` {criterion!r}; expected one of {list(CRITERIA)}")
@@ -125,10 +114,7 @@ def check_numbers(n_clusters: Sequence[int], criterion: str) -> list[int]:
 def check_samples(dataset: Dataset, n_components: int) -> None:
     """Check that the samples that numbers are judged on fit in this process.
 
-    Raises
-    ------
-    PlanError
-        With the memory needed and the memory there is.
+    Raises PlanError with the memory needed and the memory there is.
     """
     n_rows = min(_silhouette_rows(n_components), dataset.n_samples)
     # features, centred and in their panels; of the references besides
@@ -149,12 +135,8 @@ def _silhouette_rows(n_components: int) -> int:
 def compare(dataset: Dataset, found: Sequence[Clusters], *, criterion: str, seed: int) -> Comparison:
     """Judge clusterings of a dataset in the same features, by ascending number of clusters.
 
-    Parameters
-    ----------
-    criterion : str
-        See `fit`.
-    seed : int
-        Of the samples.
+    `criterion`: see `fit`.
+    `seed`: of the samples.
     """
     feature_map, numbers = found[0].feature_map, [clusters.n_clusters for clusters in found]
     X = sample_inputs(dataset, seed, n_rows=_silhouette_rows(feature_map.n_components))
@@ -196,10 +178,8 @@ def mean_silhouettes(points: FloatArray, labelings: Sequence[AnyIntArray]) -> Fl
 
     A row that is alone in its cluster counts 0; a labeling with one cluster has NaN.
 
-    Parameters
-    ----------
-    points : float64 array of shape (n_points, n_components)
-    labelings : sequence of int array of shape (n_points,)
+    `points`: float64 array of shape (n_points, n_components).
+    `labelings`: sequence of int array of shape (n_points,).
     """
     points = points - points.mean(axis=0)  # less cancels
     norms = np.einsum("ij,ij->i", points, points)
@@ -234,15 +214,9 @@ def gap_statistics(
 ) -> tuple[FloatArray, FloatArray]:
     """Return the gap statistic of each number of clusters, and its standard error.
 
-    Parameters
-    ----------
-    X : array of shape (n_samples, n_features)
-        A sample.
-    feature_map : FeatureMap
-        In whose features W is measured.
+    `X`: array of shape (n_samples, n_features). A sample.
+    `feature_map`: in whose features W is measured.
 
-    References
-    ----------
     Tibshirani, Walther & Hastie (2001), Sec. 3, with references from the box of the inputs (choice a).
     """
     low, high = X.min(axis=0).astype(np.float64), X.max(axis=0).astype(np.float64)
@@ -273,9 +247,7 @@ def stabilities(points: FloatArray, n_clusters: Sequence[int], *, seed: int) -> 
     Bootstrap samples of the points are clustered, and label all points by their nearest centres; the
     adjusted Rand index is averaged over the pairs of labelings.
 
-    Parameters
-    ----------
-    points : float64 array of shape (n_points, n_components)
+    `points`: float64 array of shape (n_points, n_components).
     """
     found = []
     for number in n_clusters:

@@ -32,14 +32,10 @@ _LIMB_BITS = 62
 class ClusterGrid:
     """What the integers of exact sums over clusters count.
 
-    Attributes
-    ----------
-    fraction_bits : int
-        Sums count multiples of 2**-fraction_bits of the largest weight times the largest feature.
-    weight_exponent : int
-        No weight is above 2**weight_exponent.
-    exponents : runs of (components, exponent)
-        No tile feature is above 2**exponent; () says 0 for all.
+    `fraction_bits`: sums count multiples of 2**-fraction_bits of the largest weight times the largest
+      feature.
+    `weight_exponent`: no weight is above 2**weight_exponent.
+    `exponents`: runs of (components, exponent). No tile feature is above 2**exponent; () says 0 for all.
     """
 
     fraction_bits: int
@@ -74,15 +70,10 @@ def fraction_bits_for(n_samples: int) -> int:
 class Centres:
     """The state of a pass that compares rows with centres.
 
-    Attributes
-    ----------
-    values : float64 array of shape (n_init, n_clusters, n_components)
-        Centres in Z of each start.
-    precise : bool
-        Whether distances are made in float64 even where features are float32.
-    counts : tuple of int
-        Centres of each start, where they have different numbers of them; rows of `values` beyond are 0 and
-        nearest to no row. () says that all count.
+    `values`: float64 array of shape (n_init, n_clusters, n_components). Centres in Z of each start.
+    `precise`: whether distances are made in float64 even where features are float32.
+    `counts`: centres of each start, where they have different numbers of them; rows of `values`
+      beyond are 0 and nearest to no row. () says that all count.
     """
 
     feature_map: FeatureMap
@@ -107,16 +98,12 @@ class Centres:
 class ClusterSums:
     """Exact sums of the rows nearest to each centre; `+` joins two sets of rows.
 
-    Attributes
-    ----------
-    n_samples : int
-        Rows counted.
-    features : int64 array of shape (n_init, n_clusters, n_components)
-        Weighted sums of tile features, in the grid's units.
-    weights : int64 array of shape (n_init, n_clusters)
-        Sums of weights, in the grid's units.
-    squared_norms : int
-        Weighted sum of ‖z‖², in the grid's units of `largest_squared_norm`; 0 where it was not asked for.
+    `n_samples`: rows counted.
+    `features`: int64 array of shape (n_init, n_clusters, n_components). Weighted sums of tile features, in
+      the grid's units.
+    `weights`: int64 array of shape (n_init, n_clusters). Sums of weights, in the grid's units.
+    `squared_norms`: weighted sum of ‖z‖², in the grid's units of `largest_squared_norm`; 0 where it was not
+      asked for.
     """
 
     n_samples: int
@@ -233,10 +220,7 @@ def visit_tiles(
     are of these rows of the block alone, and `first row` counts these. Tiles are filled up to multiples of 64
     rows: BLAS rounds others at their edges, and features would depend on the company.
 
-    Raises
-    ------
-    DataError
-        If X has another number of columns, or holds NaN or infinity.
+    Raises DataError if X has another number of columns, or holds NaN or infinity.
     """
     inputs = feature_map.prepare(rows.X)
     check_finite(replace(rows, y=None), inputs)

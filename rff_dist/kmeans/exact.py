@@ -31,12 +31,8 @@ _STREAM = 2**36  # the first of the seed's streams of random numbers for starts,
 class Similarities:
     """The rows to cluster: their Gram matrix and weights.
 
-    Attributes
-    ----------
-    gram : float64 array of shape (n_samples, n_samples)
-        Symmetric, positive semi-definite.
-    weights : float64 array of shape (n_samples,)
-        Not negative.
+    `gram`: float64 array of shape (n_samples, n_samples). Symmetric, positive semi-definite.
+    `weights`: float64 array of shape (n_samples,). Not negative.
     """
 
     gram: FloatArray
@@ -57,16 +53,12 @@ class Similarities:
 class Centres:
     """Centres of clusters of rows, as far as kernel values tell them.
 
-    Attributes
-    ----------
-    members : float64 array of shape (n_samples, n_clusters)
-        Share of each row in each centre: w/m in its own cluster, else 0.
-    squared_norms : float64 array of shape (n_clusters,)
-        ‖c‖²; infinite for a cluster without rows, which no row is near to.
-    weights : float64 array of shape (n_clusters,)
-        m.
-    rounding : float
-        Squared distances that differ by less are one.
+    `members`: float64 array of shape (n_samples, n_clusters). Share of each row in each centre: w/m in its
+      own cluster, else 0.
+    `squared_norms`: float64 array of shape (n_clusters,). ‖c‖²; infinite for a cluster without rows, which no
+      row is near to.
+    `weights`: float64 array of shape (n_clusters,). m.
+    `rounding`: squared distances that differ by less are one.
     """
 
     members: FloatArray
@@ -77,10 +69,7 @@ class Centres:
     def scores(self, gram: FloatArray) -> FloatArray:
         """Return squared distances less k(x, x), shape (n_rows, n_clusters).
 
-        Parameters
-        ----------
-        gram : float64 array of shape (n_rows, n_samples)
-            k of the rows and those clustered.
+        `gram`: float64 array of shape (n_rows, n_samples). k of the rows and those clustered.
         """
         return self.squared_norms - 2.0 * (gram @ self.members)
 
@@ -124,18 +113,10 @@ def choose_rows(rows: Similarities, n_clusters: int, *, seed: int, start: int = 
     Each next row is drawn with the probability of its weight times its squared distance to the nearest so
     far; of 2 + ln(n_clusters) such draws the one that leaves the least inertia is taken.
 
-    Parameters
-    ----------
-    start : int
-        Which of the seed's starts.
+    `start`: which of the seed's starts.
+    Returns `chosen`, int array of shape (n_chosen,): fewer than `n_clusters` where fewer rows of a weight are
+      distinct.
 
-    Returns
-    -------
-    chosen : int array of shape (n_chosen,)
-        Fewer than `n_clusters` where fewer rows of a weight are distinct.
-
-    References
-    ----------
     Arthur & Vassilvitskii (2007), Sec. 2.2, and Sec. 6 for the greedy draws.
     """
     n_draws = 2 + int(math.log(n_clusters))
@@ -181,18 +162,12 @@ def labels_from_rows(rows: Similarities, chosen: IndexArray) -> IndexArray:
 class KernelClusters:
     """Clusters, and how they were found.
 
-    Attributes
-    ----------
-    labels : int array of shape (n_samples,)
-        Of the nearest centre.
-    inertia : float
-        Σ w · squared distance to the nearest centre.
-    objectives : tuple of float
-        Σ w · squared distance to the own cluster's mean, of each partition in turn; it never rises.
-    n_iter : int
-        Assignments made.
-    converged : bool
-        Whether rows stayed where they were.
+    `labels`: int array of shape (n_samples,). Of the nearest centre.
+    `inertia`: Σ w · squared distance to the nearest centre.
+    `objectives`: σ w · squared distance to the own cluster's mean, of each partition in turn;
+      it never rises.
+    `n_iter`: assignments made.
+    `converged`: whether rows stayed where they were.
     """
 
     labels: IndexArray
@@ -215,15 +190,8 @@ def improve(rows: Similarities, labels: IndexArray, *, n_clusters: int, max_iter
     lowest such row; several take the farthest rows in turn. Iterations stop when assignments repeat, or when
     the objective no longer falls, which ties within rounding may cause.
 
-    Parameters
-    ----------
-    labels : int array of shape (n_samples,)
-        To begin with.
-
-    Raises
-    ------
-    DataError
-        If no row has a weight.
+    `labels`: int array of shape (n_samples,). To begin with.
+    Raises DataError if no row has a weight.
     """
     if not rows.weights.any():
         raise DataError("all sample weights are zero; at least one row must count")
@@ -273,14 +241,9 @@ def _refill(labels: IndexArray, centres: Centres, scores: FloatArray, rows: Simi
 def cluster(rows: Similarities, n_clusters: int, *, n_init: int, max_iter: int, seed: int) -> KernelClusters:
     """Cluster rows from k-means++ starts, and return the clusters of least inertia, the first of equals.
 
-    Parameters
-    ----------
-    n_init : int
-        Starts.
-    max_iter : int
-        Of each start.
-    seed : int
-        Of the starts.
+    `n_init`: starts.
+    `max_iter`: of each start.
+    `seed`: of the starts.
     """
     best: KernelClusters | None = None
     for start in range(n_init):

@@ -7,40 +7,32 @@ exact sums: the same bits on any engine and for any blocks.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rff_dist.checks import check_count
 from rff_dist.data.blocks import Dataset
 from rff_dist.engines.protocol import Engine
-from rff_dist.errors import InvalidParameterError
 from rff_dist.features.feature_map import FeatureMap
-from rff_dist.features.for_dataset import check_width
-from rff_dist.features.nystrom import Nystrom
-from rff_dist.frequencies.designs import Design
-from rff_dist.kernels.base import Kernel, LengthScale
 from rff_dist.kmeans.candidates import ChosenRows, Points, SeedChoice, choose_rows
 from rff_dist.kmeans.cluster_sums import Centres, ClusterSums
 from rff_dist.kmeans.lloyd_pass import Minibatch, row_uniforms, sum_batch
+from rff_dist.kmeans.options import ClusterSpace, LloydOptions
 from rff_dist.kmeans.skipped_rows import Course
 from rff_dist.kmeans.starts import (
     Clusters,
     Measured,
     Starts,
-    check_cache,
     check_fits,
-    check_options,
     check_rows,
     choose_starts,
     find_candidates,
     measure,
     read_centres,
 )
-from rff_dist.pca.fit import check_normalize, components_of
+from rff_dist.pca.fit import components_of
 from rff_dist.ridge import fit as pipeline
 from rff_dist.statistics import inspection
 from rff_dist.statistics.moments import Moments
@@ -49,7 +41,6 @@ from rff_dist.typing import FloatArray
 logger = logging.getLogger(__name__)
 
 
-MAX_ITER, TOL = 300, 1e-4
 BATCH_ROWS, BATCH_BLOCKS, BATCH_STEPS = 16_384, 8, 100
 PROGRESSIVE_SHARES = (1 / 64, 1 / 16, 1 / 4)  # of the blocks
 PROGRESSIVE_PASSES = 10  # on each share, at most
@@ -59,262 +50,84 @@ _BLOCK_STREAM, _STEP_STREAM = 2**35, 2**35 + 2**20
 # -- the whole job ---------------------------------------------------------------------------------
 
 
-def fit(
-    dataset: Dataset,
-    kernel: Kernel,
-    *,
-    n_clusters: int,
-    engine: Engine,
-    length_scale: str | LengthScale | None = "auto",
-    n_components: int = 1024,
-    design: str | Design = "orthogonal",
-    map: str = "pairs",
-    standardize: bool | str = False,
-    seed: int = 0,
-    features: str | Nystrom = "fourier",
-    n_principal: int | None = None,
-    normalize: str | None = None,
-    init: str | NDArray[Any] = "k-means||",
-    n_init: int = 1,
-    max_iter: int = MAX_ITER,
-    tol: float = TOL,
-    algorithm: str = "lloyd",
-    cache: str = "labels",
-    cache_bytes: int | None = None,
-) -> Clusters:
-    """Find clusters by k-means in random or Nyström features.
+def fit(dataset: Dataset, space: ClusterSpace, lloyd: LloydOptions, *, engine: Engine) -> Clusters:
+    """Find clusters by k-means in random or Nyström features; targets are left alone.
 
     A pass of moments, one of norms, those of the start, and one Lloyd pass an iteration, each of
     O(n_samples · n_components · (n_features + n_init · n_clusters)); memory does not grow with the rows.
 
-    Parameters
-    ----------
-    dataset : Dataset
-        Targets are left alone.
-    length_scale : "auto", number(s) or None
-        "auto" is the median heuristic; None keeps the kernel's own.
-    n_components, design, map, standardize, seed, features
-        See `ridge.fit.fit`.
-    n_principal, normalize
-        See `draw_features`.
-    init, n_init, max_iter, tol, algorithm, cache, cache_bytes
-        See `find_clusters`.
-
-    Raises
-    ------
-    InvalidParameterError
-        If a parameter is out of range.
-    DataError
-        If values are not finite, or there are fewer rows than clusters.
-    PlanError
-        If a pass needs more memory than a worker has.
+    Raises DataError if values are not finite, or there are fewer rows than clusters; PlanError if a pass
+      needs more memory than a worker has.
     """
-    if isinstance(length_scale, str) and length_scale == "evidence":
-        raise InvalidParameterError(
-            "`length_scale` is 'evidence', which needs targets, and clusters have none; "
-            "give 'auto' or numbers"
-        )
-    check_principal(n_principal, normalize, check_width(n_components, map, features))
-    options: dict[str, Any] = {
-        "n_clusters": n_clusters,
-        "init": init,
-        "n_init": n_init,
-        "max_iter": max_iter,
-        "tol": tol,
-        "algorithm": algorithm,
-    }
-    check_options(**options)
-    check_cache(cache, cache_bytes)
     dataset = dataset.without_targets()
-    check_rows(dataset, n_clusters)
-    width = n_components if n_principal is None else n_principal
-    check_fits(dataset, width, (n_clusters,), n_init=n_init, init=init, engine=engine)
+    check_rows(dataset, lloyd.n_clusters)
+    check_fits(dataset, space.width, lloyd, engine=engine)
     moments = inspection.inspect(dataset, engine=engine)
-    feature_map = draw_features(
-        dataset,
-        kernel,
-        moments,
-        length_scale=length_scale,
-        n_components=n_components,
-        design=design,
-        map=map,
-        standardize=standardize,
-        seed=seed,
-        features=features,
-        n_principal=n_principal,
-        normalize=normalize,
-        engine=engine,
-    )
-    found = find_clusters(
-        dataset,
-        feature_map,
-        moments=moments,
-        seed=seed,
-        cache=cache,
-        cache_bytes=cache_bytes,
-        engine=engine,
-        **options,
-    )
-    return replace(found, facts=pipeline.describe_dataset(dataset))
+    feature_map = draw_features(dataset, space, moments, engine=engine)
+    found = find_clusters(dataset, feature_map, lloyd, moments=moments, engine=engine)
+    return replace(found, card=pipeline.describe_dataset(dataset))
 
 
-def draw_features(
-    dataset: Dataset,
-    kernel: Kernel,
-    moments: Moments,
-    *,
-    standardize: bool | str,
-    n_principal: int | None = None,
-    normalize: str | None = None,
-    engine: Engine,
-    **options: Any,
-) -> FeatureMap:
-    """Draw the features to cluster in.
+def draw_features(dataset: Dataset, space: ClusterSpace, moments: Moments, *, engine: Engine) -> FeatureMap:
+    """Draw the features to cluster in, or find their principal components.
 
-    Parameters
-    ----------
-    dataset, kernel, moments, standardize, engine
-        See `fit`.
-    n_principal : int, optional
-        Cluster in the scores on that many leading principal components of the features, which takes a pass
-        of O(n_samples · n_components²); left out, in the features themselves.
-    normalize : {None, "degree"}
-        Whether these are components of degree-normalised features: then this is spectral clustering by the
-        random walk's leading eigenfunctions, each times the root of its eigenvalue.
-    options
-        Of `features.for_dataset.draw`: `length_scale`, `n_components`, `design`, `map`, `seed` and
-        `features`.
-
-    Raises
-    ------
-    InvalidParameterError
-        If a parameter is out of range.
-    PlanError
-        If components need more memory than there is.
-
-    References
-    ----------
-    Schölkopf, Smola & Müller (1998), Sec. 4; von Luxburg (2007), A tutorial on spectral clustering, Sec. 4;
-    Shi & Malik (2000).
+    Raises InvalidParameterError if the kernel does not suit the columns; PlanError if components need more
+      memory than there is.
     """
-    if n_principal is not None:
-        pipeline.check_plan(dataset, options["n_components"], engine=engine, features=options["features"])
-    prepared = pipeline.prepare(dataset, standardize=standardize, moments=moments, engine=engine)
-    feature_map = prepared.draw(kernel, **options)
-    if n_principal is None:
+    if space.n_principal is not None:
+        pipeline.check_plan(dataset, space.n_components, engine=engine, features=space.features)
+    prepared = pipeline.prepare(dataset, standardize=space.standardize, moments=moments, engine=engine)
+    feature_map = prepared.draw(space.kernel, **space.drawing)
+    if space.n_principal is None:
         return feature_map
     found = components_of(
-        dataset, feature_map, moments, n_components=n_principal, normalize=normalize, engine=engine
+        dataset,
+        feature_map,
+        moments,
+        n_components=space.n_principal,
+        normalize=space.normalize,
+        engine=engine,
     )
     return found.features()
-
-
-def check_principal(n_principal: int | None, normalize: str | None, n_components: int) -> None:
-    """Check the parameters of clusters in leading principal components.
-
-    Raises
-    ------
-    InvalidParameterError
-        If there are not so many components, or there is something to normalise for none.
-    """
-    check_normalize(normalize)
-    if n_principal is None:
-        if normalize is not None:
-            raise InvalidParameterError(
-                f"`normalize` is {normalize!r} without `n_principal`; it is of principal components: say how "
-                "many, such as one less than clusters"
-            )
-        return
-    if check_count(n_principal, "n_principal") > n_components:
-        raise InvalidParameterError(
-            f"`n_principal` is {n_principal}, above `n_components`={n_components}, of which principal "
-            "components are made; lower it, or draw more features"
-        )
 
 
 def find_clusters(
     dataset: Dataset,
     feature_map: FeatureMap,
+    lloyd: LloydOptions,
     *,
-    n_clusters: int,
-    engine: Engine,
     moments: Moments | None = None,
-    init: str | NDArray[Any] = "k-means||",
-    n_init: int = 1,
-    max_iter: int = MAX_ITER,
-    tol: float = TOL,
-    seed: int = 0,
-    algorithm: str = "lloyd",
-    cache: str = "labels",
-    cache_bytes: int | None = None,
+    engine: Engine,
 ) -> Clusters:
     """Minimise Σ w·‖z(x) − c‖² over centres, by Lloyd passes from one or several starts.
 
-    Parameters
-    ----------
-    moments : Moments, optional
-        From `inspect`, which is run where they are not given and rows have weights.
-    init : "k-means||", "k-means++" or array
-        "k-means||" draws 2 · n_clusters candidates in each of five passes, weights them in another, and
-        chooses centres among them by k-means++ and local search. "k-means++" takes a seeded sample of
-        4,096 rows as candidates, and so do both for a dataset that small. Or centres: rows of inputs, of
-        shape (n_clusters, n_features), or centres in Z, of shape (n_clusters, n_components).
-    n_init : int
-        Starts from other choices among the same candidates; they share each pass.
-    max_iter : int
-        Lloyd passes, at most.
-    tol : float
-        A start stops when its centres' squared shifts add up to no more than this share of the mean variance
-        of Z's columns; 0 when they are exactly where they were, so that no label changed.
-    seed : int
-        Of the start, and of the rows that are looked at first.
-    algorithm : {"lloyd", "minibatch", "progressive"}
-        What comes before the Lloyd passes over all rows, so that few are left of them: nothing; steps on
-        small samples, see `learn_from_batches`; or passes over 1/64, 1/16 and 1/4 of the blocks. The latter
-        two are for very many rows, in no order that matters.
-    cache, cache_bytes
-        See `iterate`; "labels" and "features" let processes remember how far candidates are too.
-
-    Raises
-    ------
-    InvalidParameterError
-        If a parameter is out of range.
-    DataError
-        If values are not finite, there are fewer rows than clusters, or centres have the wrong shape.
-    PlanError
-        If a pass needs more memory than a worker has.
+    `moments`: from `inspect`, which is run where they are not given and rows have weights.
+    Raises DataError if values are not finite, there are fewer rows than clusters, or centres have the wrong
+      shape; PlanError if a pass needs more memory than a worker has.
     """
-    check_options(
-        n_clusters=n_clusters, init=init, n_init=n_init, max_iter=max_iter, tol=tol, algorithm=algorithm
-    )
-    check_cache(cache, cache_bytes)
-    check_rows(dataset, n_clusters)
+    check_rows(dataset, lloyd.n_clusters)
     if moments is None and dataset.weighted:
         moments = inspection.inspect(dataset, engine=engine)
-    check_fits(dataset, feature_map.n_components, (n_clusters,), n_init=n_init, init=init, engine=engine)
+    check_fits(dataset, feature_map.n_components, lloyd, engine=engine)
     job = measure(dataset, feature_map, moments, engine=engine)
-    if isinstance(init, str):
-        candidates = find_candidates(
-            job, init, n_clusters=n_clusters, seed=seed, cache=cache, cache_bytes=cache_bytes
-        )
-        starts = choose_starts(candidates, (n_clusters,), n_init=n_init, seed=seed)
+    return finish(iterate(job, start(job, lloyd, (lloyd.n_clusters,)), lloyd))[0]
+
+
+def start(job: Measured, lloyd: LloydOptions, numbers: Sequence[int]) -> Starts:
+    """Return where the Lloyd passes over all rows begin, for each number of clusters."""
+    if isinstance(lloyd.init, str):
+        starts = choose_starts(find_candidates(job, lloyd), lloyd, numbers)
     else:
-        starts = Starts(read_centres(init, feature_map, n_clusters)[np.newaxis], (n_clusters,))
-    starts = approach(job, starts, algorithm=algorithm, tol=tol, seed=seed)
-    passes = iterate(job, starts, max_iter=max_iter, tol=tol, cache=cache, cache_bytes=cache_bytes)
-    return finish(passes)[0]
+        centres = read_centres(lloyd.init, job.feature_map, lloyd.n_clusters)
+        starts = Starts(centres[np.newaxis], (lloyd.n_clusters,))
+    if lloyd.algorithm == "minibatch":
+        return learn_from_batches(job, starts, seed=lloyd.seed)
+    if lloyd.algorithm == "progressive":
+        return converge_on_samples(job, starts, tol=lloyd.tol, seed=lloyd.seed)
+    return starts
 
 
 # -- Lloyd passes ----------------------------------------------------------------------------------
-
-
-def approach(job: Measured, starts: Starts, *, algorithm: str, tol: float, seed: int) -> Starts:
-    """Bring starts near to where full passes take them; "lloyd" leaves them where they are."""
-    if algorithm == "minibatch":
-        return learn_from_batches(job, starts, seed=seed)
-    if algorithm == "progressive":
-        return converge_on_samples(job, starts, tol=tol, seed=seed)
-    return starts
 
 
 def learn_from_batches(job: Measured, starts: Starts, *, seed: int) -> Starts:
@@ -327,8 +140,6 @@ def learn_from_batches(job: Measured, starts: Starts, *, seed: int) -> Starts:
     up to 16,384 rows, an eighth of all at most, from up to eight blocks; the seed and the step decide which.
     There are 100 steps, or fewer: no more rows are drawn than there are.
 
-    References
-    ----------
     Bottou & Bengio (1995), Convergence properties of the k-means algorithms, Sec. 3; Sculley (2010),
     Web-scale k-means clustering, Alg. 1.
     """
@@ -378,19 +189,13 @@ def _shift(former: FloatArray, centres: FloatArray) -> FloatArray:
 class LloydPass:
     """What a pass over all rows found out.
 
-    Attributes
-    ----------
-    number : int
-        1 for the first.
-    inertias : tuple of float
-        For each number of clusters the least of its starts, of the centres before the pass; of a start that
-        had stopped its last.
-    n_starts : int
-        That took part.
-    shift : float
-        Largest of their sums of squared shifts of centres; 0 for a pass that moved none.
-    clusters : tuple of Clusters
-        What was found in the end for each number of clusters; () before the last pass.
+    `number`: 1 for the first.
+    `inertias`: for each number of clusters the least of its starts, of the centres before the
+      pass; of a start that had stopped its last.
+    `n_starts`: that took part.
+    `shift`: largest of their sums of squared shifts of centres; 0 for a pass that moved none.
+    `clusters`: what was found in the end for each number of clusters; () before the last
+      pass.
     """
 
     number: int
@@ -405,49 +210,25 @@ class LloydPass:
         return min(self.inertias)
 
 
-def iterate(
-    job: Measured,
-    starts: Starts | FloatArray,
-    *,
-    max_iter: int,
-    tol: float,
-    cache: str = "labels",
-    cache_bytes: int | None = None,
-) -> Iterator[LloydPass]:
+def iterate(job: Measured, starts: Starts | FloatArray, lloyd: LloydOptions) -> Iterator[LloydPass]:
     """Move centres to the means of their rows until they stay, a pass for each `next`.
 
     Starts of all numbers of clusters share the passes, each of which makes a row's features once. Those that
-    have stopped leave.
+    have stopped leave. An array of starts has shape (n_init, n_clusters, n_components).
 
-    Parameters
-    ----------
-    starts : Starts, or float64 array of shape (n_init, n_clusters, n_components)
-    cache : "labels", "features" or "none"
-        "labels" lets each process remember the labels of the blocks that it runs, how sure they are, and
-        their sums: later passes look only at rows whose label can have changed. "features" lets it keep the
-        features of as many blocks beside as fit, 4 · n_components bytes a row, which are then not made again.
-        The bits are those of "none".
-    cache_bytes : int, optional
-        That a process may remember; blocks beyond are looked at in full. By default half of what the plan
-        leaves it, and a gigabyte at most of labels.
-
-    Raises
-    ------
-    PlanError
-        If a pass needs more memory than a worker has.
+    Raises PlanError if a pass needs more memory than a worker has.
     """
     if not isinstance(starts, Starts):
         starts = Starts(starts, (starts.shape[1],) * len(starts))
-    course = job.course(*starts.values.shape[:2], cache=cache, cache_bytes=cache_bytes)
+    n_starts, n_clusters, _ = starts.values.shape
+    course = job.course(n_starts, n_clusters, lloyd)
     try:
-        yield from _iterate(job, course, starts, max_iter=max_iter, tol=tol)
+        yield from _iterate(job, course, starts, lloyd)
     finally:
         job.engine.forget(course.run)
 
 
-def _iterate(
-    job: Measured, course: Course, starts: Starts, *, max_iter: int, tol: float
-) -> Iterator[LloydPass]:
+def _iterate(job: Measured, course: Course, starts: Starts, lloyd: LloydOptions) -> Iterator[LloydPass]:
     centres, counts = starts.values.copy(), np.array(starts.counts)
     numbers = sorted(set(starts.counts))
     paths: list[list[float]] = [[] for _ in counts]
@@ -470,14 +251,14 @@ def _iterate(
         return LloydPass(number, tuple(paths[best(k)][-1] for k in numbers), n_starts, shift)
 
     number, done = 0, LloydPass(0, (), len(counts), 0.0)
-    while number < max_iter and not stopped.all():
+    while number < lloyd.max_iter and not stopped.all():
         if number:
             yield done
         active = np.flatnonzero(~stopped)
         moved = step(active, refill=True)
         shifts = _shift(centres[active], moved)
         settled[active] = shifts == 0.0
-        stopped[active] = shifts <= tol * job.variance
+        stopped[active] = shifts <= lloyd.tol * job.variance
         n_iter[active] += 1
         centres[active] = moved
         number += 1

@@ -29,10 +29,7 @@ from rff_dist.typing import FloatArray
 def label_in_memory(dataset: Dataset, clusters: Clusters, *, engine: Engine) -> NDArray[np.int32]:
     """Return each row's cluster, shape (n_samples,); ties go to the lowest.
 
-    Raises
-    ------
-    DataError
-        If the dataset does not fit the clusters, or values are not finite.
+    Raises DataError if the dataset does not fit the clusters, or values are not finite.
     """
     return np.concatenate(_parts(dataset, clusters, _label_part, engine=engine, label="label"))
 
@@ -40,10 +37,7 @@ def label_in_memory(dataset: Dataset, clusters: Clusters, *, engine: Engine) -> 
 def distances_in_memory(dataset: Dataset, clusters: Clusters, *, engine: Engine) -> FloatArray:
     """Return ‖z − c‖ of each row and centre, shape (n_samples, n_clusters).
 
-    Raises
-    ------
-    DataError
-        As `label_in_memory`.
+    Raises DataError as `label_in_memory`.
     """
     return np.concatenate(_parts(dataset, clusters, _distance_part, engine=engine, label="distances"))
 
@@ -77,17 +71,14 @@ def _distance_part(rows: Rows, state: Centres) -> list[NDArray[Any]]:
 def check_columns(dataset: Dataset, clusters: Clusters) -> None:
     """Check that a dataset has the columns that clusters were found in.
 
-    Raises
-    ------
-    DataError
-        If it has another number of columns, or other names.
+    Raises DataError if it has another number of columns, or other names.
     """
     if dataset.n_features != clusters.feature_map.n_features:
         raise DataError(
             f"X has {dataset.n_features} features, but the clusters are expecting "
             f"{clusters.feature_map.n_features} features"
         )
-    expected, names = clusters.facts.get("feature_names"), dataset.feature_names
+    expected, names = clusters.card.get("feature_names"), dataset.feature_names
     if expected and names and list(names) != list(expected):
         raise DataError(
             f"the columns of X are {list(names)}, but the clusters were found in {list(expected)}; "
@@ -98,10 +89,7 @@ def check_columns(dataset: Dataset, clusters: Clusters) -> None:
 def inertia_of(dataset: Dataset, clusters: Clusters, *, engine: Engine) -> float:
     """Return Σ w·‖z − c‖² of a dataset's rows and their nearest centres, in one pass.
 
-    Raises
-    ------
-    DataError
-        As `label_in_memory`, and if a weight is negative.
+    Raises DataError as `label_in_memory`, and if a weight is negative.
     """
     check_columns(dataset, clusters)
     moments = inspection.inspect(dataset, engine=engine) if dataset.weighted else None
@@ -113,16 +101,9 @@ def inertia_of(dataset: Dataset, clusters: Clusters, *, engine: Engine) -> float
 def evaluate(dataset: Dataset, labels: Column, clusters: Clusters, *, engine: Engine) -> Contingency:
     """Count the rows of each known label in each cluster, in one pass; integers, without weights.
 
-    Parameters
-    ----------
-    labels : Column
-        The known label of each row.
-
-    Raises
-    ------
-    DataError
-        If the dataset does not fit the clusters, there are more or fewer labels than rows, or values are not
-        finite.
+    `labels`: the known label of each row.
+    Raises DataError if the dataset does not fit the clusters, there are more or fewer labels than rows, or
+      values are not finite.
     """
     check_columns(dataset, clusters)
     found: Contingency = engine.map_reduce(
@@ -154,17 +135,9 @@ def write_labels(
     With `distances` the float64 array `distances` beside it holds those to all centres, of shape
     (n_samples, n_clusters). The pass is idempotent, and the output appears at `url` when it is complete.
 
-    Returns
-    -------
-    n_samples : int
-        Rows written.
-
-    Raises
-    ------
-    DataError
-        If the dataset does not fit the clusters, or values are not finite.
-    StorageError
-        If the output exists and `overwrite` is False, or cannot be written.
+    Returns `n_samples`: rows written.
+    Raises DataError if the dataset does not fit the clusters, or values are not finite; StorageError if the
+      output exists and `overwrite` is False, or cannot be written.
     """
     with stage_labels(
         dataset, clusters, url, engine=engine, distances=distances, overwrite=overwrite
@@ -176,10 +149,7 @@ def write_labels(
 class StagedLabels:
     """Labels that are all written, and appear when they are published; as a context, else thrown away.
 
-    Attributes
-    ----------
-    n_samples : int
-        Rows written.
+    `n_samples`: rows written.
     """
 
     def __init__(self, output: Output, n_samples: int, attributes: Mapping[str, Any]) -> None:
@@ -190,10 +160,7 @@ class StagedLabels:
     def publish(self) -> None:
         """Let the labels appear at their URL.
 
-        Raises
-        ------
-        StorageError
-            If they cannot.
+        Raises StorageError if they cannot.
         """
         if self._output is not None:
             self._output.finish(dict(self._attributes))

@@ -51,12 +51,8 @@ _BATCH_STREAM = 2**35 + 2**30
 def pass_bytes(n_components: int, n_columns: int, *, n_threads: int, n_blocks: int) -> int:
     """Return the bytes that a Lloyd pass takes at its peak in one process, beside the inputs of a block.
 
-    Parameters
-    ----------
-    n_columns : int
-        Centres of all starts.
-    n_blocks : int
-        Whose partials are merged pairwise.
+    `n_columns`: centres of all starts.
+    `n_blocks`: whose partials are merged pairwise.
     """
     sums = 8 * n_columns * (n_components + 1)
     tile = _tile_rows(n_components, n_columns) * 8 * (2 * n_components + n_columns) + sums
@@ -69,18 +65,13 @@ def pass_bytes(n_components: int, n_columns: int, *, n_threads: int, n_blocks: i
 class Nearest:
     """The nearest centres of a tile's rows, and how sure they are.
 
-    Attributes
-    ----------
-    labels : int array of shape (n_init, n_rows)
-        Index of the nearest centre; ties go to the lowest.
-    distances : float array of shape (n_init, n_rows)
-        No ‖z − c‖ of the nearest centre is larger; infinity where float32 did not tell it from another.
-    rivals : int array of shape (n_init, n_rows)
-        Index of the second nearest centre.
-    rival_margins : float array of shape (n_init, n_rows)
-        By how much its ‖z − c‖² is larger than the least.
-    margins : float array of shape (n_init, n_groups, n_rows)
-        ‖z − c‖² of none of the other centres of a group is nearer to the least one than this.
+    `labels`: int array of shape (n_init, n_rows). Index of the nearest centre; ties go to the lowest.
+    `distances`: float array of shape (n_init, n_rows). No ‖z − c‖ of the nearest centre is larger; infinity
+      where float32 did not tell it from another.
+    `rivals`: int array of shape (n_init, n_rows). Index of the second nearest centre.
+    `rival_margins`: float array of shape (n_init, n_rows). By how much its ‖z − c‖² is larger than the least.
+    `margins`: float array of shape (n_init, n_groups, n_rows). ‖z − c‖² of none of the other centres of a
+      group is nearer to the least one than this.
     """
 
     labels: NDArray[np.int32]
@@ -93,18 +84,11 @@ class Nearest:
 class Addition(NamedTuple):
     """What rows are added to; from `Tally.adding`.
 
-    Attributes
-    ----------
-    weights : float64 array of shape (n_rows,)
-        At most 1.
-    units : float64 array of shape (n_components,)
-        What brings features to at most 1.
-    shift : float
-        1.5 times the power of two whose last bit is the grid's unit.
-    former : int32 array of shape (n_init, n_rows)
-        Clusters that rows are taken from; −1 for none.
-    features, totals : int64 arrays
-        The sums, changed.
+    `weights`: float64 array of shape (n_rows,). At most 1.
+    `units`: float64 array of shape (n_components,). What brings features to at most 1.
+    `shift`: 1.5 times the power of two whose last bit is the grid's unit.
+    `former`: int32 array of shape (n_init, n_rows). Clusters that rows are taken from; −1 for none.
+    `features`, `totals`: int64 arrays. The sums, changed.
     """
 
     weights: FloatArray
@@ -121,12 +105,9 @@ class Scorer:
     ‖z − c‖² = ‖z‖² + ‖m‖² − 2z·m + score, where m is the mean of a start's centres and the score is
     −2z·(c − m) + ‖c‖² − ‖m‖². Centres that are close to each other then have small scores, and small errors.
 
-    Attributes
-    ----------
-    dtype : type
-        Of features and scores.
-    tolerance : float
-        Scores that differ by no more are settled in float64; two scores' errors are smaller together.
+    `dtype`: of features and scores.
+    `tolerance`: scores that differ by no more are settled in float64; two scores' errors are smaller
+      together.
     """
 
     def __init__(self, state: Centres) -> None:
@@ -191,16 +172,9 @@ class Scorer:
         What bytes or float32 cannot tell apart is settled in float64; of what float64 cannot, the lowest is
         taken.
 
-        Parameters
-        ----------
-        features : array of shape (n_rows, n_components)
-        addition : Addition, optional
-            What the rows are added to, with their labels.
-
-        Raises
-        ------
-        DataError
-            If features overflow.
+        `features`: array of shape (n_rows, n_components).
+        `addition`: what the rows are added to, with their labels.
+        Raises DataError if features overflow.
         """
         labels = self._labels_by_bytes(features) if self._screened else None
         if labels is None:
@@ -342,10 +316,7 @@ class Scorer:
 
         Panels have the same height, the last one is padded: a product's rounding depends on its shape.
 
-        Raises
-        ------
-        DataError
-            If features overflow.
+        Raises DataError if features overflow.
         """
         n_rows, n_components = features.shape
         features = features.astype(self.dtype, copy=False)
@@ -385,15 +356,8 @@ def sum_clusters(rows: Rows, state: Centres, *, squared_norms: bool = False) -> 
     O(n_samples · n_components · (n_features + n_init · n_clusters)). The sums do not depend on how rows are
     cut into blocks, except for whitened maps, whose features round.
 
-    Parameters
-    ----------
-    squared_norms : bool
-        Whether to add up ‖z‖² too, which does not depend on the centres.
-
-    Raises
-    ------
-    DataError
-        If a value is not finite or a weight negative.
+    `squared_norms`: whether to add up ‖z‖² too, which does not depend on the centres.
+    Raises DataError if a value is not finite or a weight negative.
     """
     scorer, tally = scorer_of(state), Tally(state, squared_norms=squared_norms)
     weights = state.grid.scaled(rows.sample_weight, rows.block.n_samples)
@@ -412,10 +376,7 @@ def sum_clusters(rows: Rows, state: Centres, *, squared_norms: bool = False) -> 
 class Tally:
     """Adds up the rows of a block by cluster, as integers; threads may share it.
 
-    Parameters
-    ----------
-    squared_norms : bool
-        Whether to add up ‖z‖² too.
+    `squared_norms`: whether to add up ‖z‖² too.
     """
 
     def __init__(self, state: Centres, *, squared_norms: bool = False) -> None:
@@ -435,12 +396,8 @@ class Tally:
     def adding(self, weights: FloatArray, former: NDArray[np.int32] | None = None) -> Iterator[Addition]:
         """Give what some rows are to be added to.
 
-        Parameters
-        ----------
-        weights : float64 array of shape (n_rows,)
-            From the grid's `scaled`.
-        former : int32 array of shape (n_init, n_rows), optional
-            Clusters that rows are taken from.
+        `weights`: float64 array of shape (n_rows,). From the grid's `scaled`.
+        `former`: int32 array of shape (n_init, n_rows). Clusters that rows are taken from.
         """
         shift = 1.5 * 2.0 ** (52 - self._grid.fraction_bits)
         nowhere = np.full((self._shape[0], len(weights)), -1, np.int32) if former is None else former
@@ -479,10 +436,7 @@ class Tally:
 def measure_tiles(rows: Rows, feature_map: FeatureMap) -> FloatArray:
     """Return the largest absolute value of each tile feature in a block, shape (n_components,).
 
-    Raises
-    ------
-    DataError
-        If a value is not finite.
+    Raises DataError if a value is not finite.
     """
     largest, lock = np.zeros(feature_map.n_components), Lock()
 
@@ -500,10 +454,7 @@ def measure_tiles(rows: Rows, feature_map: FeatureMap) -> FloatArray:
 def label_rows(rows: Rows, state: Centres) -> NDArray[np.int32]:
     """Return the index of each row's nearest centre of the first start, the lowest of equals.
 
-    Raises
-    ------
-    DataError
-        If X has another number of columns, or holds NaN or infinity.
+    Raises DataError if X has another number of columns, or holds NaN or infinity.
     """
     scorer = Scorer(state)
     labels = np.empty(rows.block.n_samples, np.int32)
@@ -523,10 +474,7 @@ def label_rows(rows: Rows, state: Centres) -> NDArray[np.int32]:
 def centre_distances(rows: Rows, state: Centres) -> FloatArray:
     """Return ‖z − c‖ for the centres of the first start, shape (n_samples, n_clusters), in float64.
 
-    Raises
-    ------
-    DataError
-        As `label_rows`.
+    Raises DataError as `label_rows`.
     """
     scorer = Scorer(replace(state, precise=True))
     distances = np.empty((rows.block.n_samples, state.values.shape[1]))
@@ -547,12 +495,8 @@ def centre_distances(rows: Rows, state: Centres) -> FloatArray:
 class Minibatch:
     """The state of a step on a few rows of some blocks.
 
-    Attributes
-    ----------
-    n_rows : int
-        Of each block; all of one that has no more.
-    seed, step : int
-        They decide which rows, with the rows' numbers.
+    `n_rows`: of each block; all of one that has no more.
+    `seed`, `step`: they decide which rows, with the rows' numbers.
     """
 
     centres: Centres
@@ -568,10 +512,7 @@ class Minibatch:
 def sum_batch(rows: Rows, state: Minibatch) -> ClusterSums:
     """Sum some seeded rows of a block by their nearest centres, as `sum_clusters` does.
 
-    Raises
-    ------
-    DataError
-        If a value is not finite or a weight negative.
+    Raises DataError if a value is not finite or a weight negative.
     """
     block = rows.block
     if state.n_rows < block.n_samples:

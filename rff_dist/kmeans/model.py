@@ -2,55 +2,43 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
-from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
-
-import numpy as np
 
 from rff_dist.errors import IntegrityError, StorageError
 from rff_dist.kmeans.cluster_sums import ClusterGrid
 from rff_dist.kmeans.starts import Clusters
 from rff_dist.ridge.model import KIND as RIDGE
-from rff_dist.ridge.model import RidgeModel, describe_environment, model_from, read_features, record_features
+from rff_dist.ridge.model import (
+    RidgeModel,
+    describe_environment,
+    model_from,
+    read_features,
+    record_features,
+    write_model,
+)
 from rff_dist.storage.records import Record, read_record, write_record
 from rff_dist.text import redact
 
 KIND = "k-means model"
 
+type AnyModel = RidgeModel | Clusters
 
-def write_clusters(
-    clusters: Clusters,
-    url: str | os.PathLike[str],
-    *,
-    facts: Mapping[str, Any] | None = None,
-    overwrite: bool = False,
-) -> None:
+
+def write_clusters(clusters: Clusters, url: str | os.PathLike[str], *, overwrite: bool = False) -> None:
     """Store clusters; a reader sees the old ones or the new ones.
 
-    Parameters
-    ----------
-    facts : mapping, optional
-        JSON values that are kept on the card too, such as what the number of clusters was chosen from.
-    overwrite : bool
-        Whether a model that is there may be replaced.
-
-    Raises
-    ------
-    OutputExistsError
-        If there is something at `url` and `overwrite` is False.
-    StorageError
-        If it cannot be written.
+    Raises OutputExistsError if there is something at `url` and `overwrite` is False; StorageError if it
+      cannot be written.
     """
     features, arrays = record_features(clusters.feature_map)
     card = {
         "environment": describe_environment(),
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
-        **clusters.facts,
-        **(facts or {}),
+        **clusters.card,
     }
     metadata = {
         "n_clusters": clusters.n_clusters,
@@ -62,44 +50,34 @@ def write_clusters(
         "grid": asdict(clusters.grid),
         "feature_map": features,
         "card": card,
-        "digest": digest_of(clusters),
+        "digest": clusters.digest(),
     }
     arrays = {"centres": clusters.centres, "cluster_weights": clusters.weights, **arrays}
     write_record(url, kind=KIND, metadata=metadata, arrays=arrays, overwrite=overwrite)
 
 
 def read_clusters(url: str | os.PathLike[str]) -> Clusters:
-    """Read clusters that `write_clusters` stored; their facts are the card's.
+    """Read clusters that `write_clusters` stored.
 
-    Raises
-    ------
-    StorageError
-        If there are no clusters, or they are damaged (IntegrityError), unsafe (UnsafeModelError) or too new
-        (VersionError).
+    Raises StorageError if there are no clusters, or they are damaged (IntegrityError), unsafe
+      (UnsafeModelError) or too new (VersionError).
     """
     return _clusters_from(read_record(url, kind=KIND), url)
 
 
-def read_any(url: str | os.PathLike[str]) -> RidgeModel | Clusters:
-    """Read a model of either kind.
-
-    Raises
-    ------
-    StorageError
-        As `read_clusters`.
-    """
+def read_any(url: str | os.PathLike[str]) -> AnyModel:
+    """Read a model of any kind; raises as `read_clusters`."""
     record = read_record(url)
-    if record.kind not in READERS:
-        expected = " or ".join(f"a {kind!r}" for kind in READERS)
-        raise StorageError(f"{redact(str(url))} holds a {record.kind!r}; expected {expected}")
-    return READERS[record.kind](record, url)
+    for kind in KINDS.values():
+        if kind.record == record.kind:
+            return kind.read(record, url)
+    expected = " or ".join(f"a {kind.record!r}" for kind in KINDS.values())
+    raise StorageError(f"{redact(str(url))} holds a {record.kind!r}; expected {expected}")
 
 
-def digest_of(clusters: Clusters) -> str:
-    """Return the SHA-256 of all that labels depend on."""
-    hasher = hashlib.sha256(clusters.feature_map.digest().encode())
-    hasher.update(np.ascontiguousarray(clusters.centres).astype("<f8", copy=False).tobytes())
-    return hasher.hexdigest()
+def kind_of(model: AnyModel) -> Kind:
+    """Return what there is to know of a model's kind."""
+    return KINDS[type(model)]
 
 
 def _clusters_from(record: Record, url: str | os.PathLike[str]) -> Clusters:
@@ -126,8 +104,36 @@ def _clusters_from(record: Record, url: str | os.PathLike[str]) -> Clusters:
         raise IntegrityError(f"the clusters at {redact(str(url))} lack {error}; store them again") from error
 
 
-#: What reads each kind of stored model.
-READERS: dict[str, Callable[[Record, str | os.PathLike[str]], RidgeModel | Clusters]] = {
-    RIDGE: model_from,
-    KIND: _clusters_from,
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind of stored models.
+
+    `record`: the kind of its records.
+    `read`, `write`: from a record and its URL; to a URL.
+    `name`: says "regression", "classifier" or "clusters" of a model.
+    `chosen`: what a model's lineage says of it beside its features.
+    """
+
+    record: str
+    read: Callable[[Record, str | os.PathLike[str]], AnyModel]
+    write: Callable[..., None]
+    name: Callable[[Any], str]
+    chosen: Callable[[Any], dict[str, Any]]
+
+
+def _name_of_ridge(model: RidgeModel) -> str:
+    return "classifier" if "classifier" in model.card else "regression"
+
+
+KINDS: dict[type, Kind] = {
+    RidgeModel: Kind(
+        RIDGE, model_from, write_model, _name_of_ridge, lambda model: {"alpha": model.plain_alpha}
+    ),
+    Clusters: Kind(
+        KIND,
+        _clusters_from,
+        write_clusters,
+        lambda _: "clusters",
+        lambda model: {"n_clusters": model.n_clusters},
+    ),
 }

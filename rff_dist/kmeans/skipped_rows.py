@@ -58,37 +58,23 @@ _WORTH_NOTING = 0.8  # of a block's rows: to look at more of them takes longer t
 class Past:
     """What a pass must know of those before it in its run.
 
-    Attributes
-    ----------
-    run : str
-        What entries in the memory of blocks are kept under.
-    number : int
-        Of this pass; 0 for the first.
-    starts : tuple of int
-        Which of the run's starts take part.
-    n_starts : int
-        All starts of the run.
-    budget : int
-        Bytes that each process may remember.
-    feature_budget : int
-        Bytes up to which it may keep features too; 0 for none.
-    unit : float
-        What margins are counted in.
-    n_groups : int
-        Groups of centres whose margins are remembered; 0 where none are, only labels.
-    needed : float32 array of shape (n_starts, window · n_clusters, n_groups)
-        For each start of this pass, age of a row's margins (1 first) and label: the margin that a row at its
-        centre must have had, in units.
-    slopes : float32 array of the same shape
-        What it must have had more for each unit of distance from its centre.
-    rival_needed, rival_slopes : float32 arrays of shape (n_starts, window · n_clusters, n_clusters)
-        The same for the second nearest centre alone.
-    radii : float32 array of shape (n_starts, window · n_clusters)
-        The largest distance that this holds for.
-    moves : float32 array of shape (n_starts, window · n_clusters)
-        How far the centre has moved since.
-    oldest : int
-        The age that the next pass will not know any more; 0 for none.
+    `run`: what entries in the memory of blocks are kept under.
+    `number`: of this pass; 0 for the first.
+    `starts`: which of the run's starts take part.
+    `n_starts`: all starts of the run.
+    `budget`: bytes that each process may remember.
+    `feature_budget`: bytes up to which it may keep features too; 0 for none.
+    `unit`: what margins are counted in.
+    `n_groups`: groups of centres whose margins are remembered; 0 where none are, only labels.
+    `needed`: float32 array of shape (n_starts, window · n_clusters, n_groups). For each start of this pass,
+      age of a row's margins (1 first) and label: the margin that a row at its centre must have had, in units.
+    `slopes`: float32 array of the same shape. What it must have had more for each unit of distance from its
+      centre.
+    `rival_needed`, `rival_slopes`: float32 arrays of shape (n_starts, window · n_clusters, n_clusters). The
+      same for the second nearest centre alone.
+    `radii`: float32 array of shape (n_starts, window · n_clusters). The largest distance that this holds for.
+    `moves`: float32 array of shape (n_starts, window · n_clusters). How far the centre has moved since.
+    `oldest`: the age that the next pass will not know any more; 0 for none.
     """
 
     run: str
@@ -126,11 +112,7 @@ class LloydTask(BlockFunction[LloydState, ClusterSums]):
 
     An engine calls it as `function(block, state)`, best where it ran the block before.
 
-    Attributes
-    ----------
-    source : Dataset
-    run : str
-        What processes remember of it is kept under.
+    `run`: what processes remember of it is kept under.
     """
 
     source: Dataset
@@ -158,26 +140,16 @@ type _OfStart = tuple[
 class _Remembered:
     """A block's rows as all starts of a run last saw them; changed in place.
 
-    Attributes
-    ----------
-    block : Block
-    labels : int array of shape (n_starts, n_rows)
-    numbers : int32 array of shape (n_starts, n_rows)
-        Of the passes that the distances and margins were measured in.
-    distances : float32 array of shape (n_starts, n_rows)
-        From a row to its centre.
-    rivals : int array of shape (n_starts, n_rows)
-        Labels of the second nearest centres then.
-    rival_margins : uint16 array of shape (n_starts, n_rows)
-        Theirs, in the run's unit.
-    margins : uint16 array of shape (n_starts, n_rows, n_groups)
-        Of the centres that are neither.
-    sums : ClusterSums
-        Of the labels.
-    note_at : int
-        The pass in which all margins are noted next, or were last.
-    n_wasted : int
-        How often in a row most margins noted were of no use.
+    `labels`: int array of shape (n_starts, n_rows).
+    `numbers`: int32 array of shape (n_starts, n_rows). Of the passes that the distances and margins were
+      measured in.
+    `distances`: float32 array of shape (n_starts, n_rows). From a row to its centre.
+    `rivals`: int array of shape (n_starts, n_rows). Labels of the second nearest centres then.
+    `rival_margins`: uint16 array of shape (n_starts, n_rows). Theirs, in the run's unit.
+    `margins`: uint16 array of shape (n_starts, n_rows, n_groups). Of the centres that are neither.
+    `sums`: of the labels.
+    `note_at`: the pass in which all margins are noted next, or were last.
+    `n_wasted`: how often in a row most margins noted were of no use.
     """
 
     block: Block
@@ -452,19 +424,11 @@ class _Former:
 class Course:
     """The centres of a run's passes so far, kept by the caller: from them follows what has stayed.
 
-    Parameters
-    ----------
-    blocks : sequence of Block
-        Of all rows.
-    n_starts, n_clusters, n_components : int
-    spread : float
-        Mean squared distance of the rows from their mean.
-    mean_norm : float
-        Mean ‖z‖².
-    budget : int
-        Bytes that each process may remember.
-    features : bool
-        Whether it may keep features in what labels leave of these.
+    `blocks`: sequence of Block. Of all rows.
+    `spread`: mean squared distance of the rows from their mean.
+    `mean_norm`: mean ‖z‖².
+    `budget`: bytes that each process may remember.
+    `features`: whether it may keep features in what labels leave of these.
     """
 
     def __init__(
@@ -576,14 +540,9 @@ class Course:
 def margin_losses(former: FloatArray, centres: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Return how much nearer another centre can have come than a row's own: a + b · (distance from its own).
 
-    Parameters
-    ----------
-    former, centres : float64 arrays of shape (n_clusters, n_components)
-
-    Returns
-    -------
-    a, b : float64 arrays of shape (n_clusters, n_clusters)
-        By own and other centre, in squared distances; −1e30 on the diagonal of a.
+    `former`, `centres`: float64 arrays of shape (n_clusters, n_components).
+    Returns `a, b`, float64 arrays of shape (n_clusters, n_clusters): by own and other centre, in squared
+      distances; −1e30 on the diagonal of a.
     """
     moves = centres - former
     products, squares = moves @ moves.T, np.square(moves).sum(axis=1)

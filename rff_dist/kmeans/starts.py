@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import operator
 import uuid
@@ -12,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from rff_dist.checks import check_count
 from rff_dist.data.blocks import Block, BlockTask, Dataset, Rows
 from rff_dist.data.samples import sample_rows
 from rff_dist.engines.protocol import Engine
@@ -32,6 +32,7 @@ from rff_dist.kmeans.candidates import (
 )
 from rff_dist.kmeans.cluster_sums import Centres, ClusterGrid, ClusterSums, fraction_bits_for
 from rff_dist.kmeans.lloyd_pass import measure_tiles, pass_bytes, sum_clusters
+from rff_dist.kmeans.options import INITS, LloydOptions
 from rff_dist.kmeans.skipped_rows import Course, LloydTask, sum_remembered
 from rff_dist.numerics.machine import available_memory
 from rff_dist.numerics.runs import as_runs
@@ -43,56 +44,29 @@ from rff_dist.typing import FloatArray
 
 logger = logging.getLogger(__name__)
 
-INITS = ("k-means||", "k-means++")
-
-
-CACHES = ("labels", "features", "none")
-
-
 CACHE_BYTES = 2**30  # that a process remembers of labels, at most, and half of what it has left
-
-
 OVERSAMPLING, ROUNDS = 2, 5  # Bahmani et al. 2012, Sec. 5.3: l = 2k and five rounds
-
-
 LOCAL_SEARCH_STEPS = 20  # and one a cluster more
-
-
 START_STEPS = 10  # of Lloyd on the candidates
-
-
 CANDIDATE_ROWS = 4096  # all distinct rows of a dataset that small are candidates, whatever the start
-
-
-ALGORITHMS = ("lloyd", "minibatch", "progressive")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Clusters:
     """Clusters of a dataset in features: all that rows are labelled with, and how they were found.
 
-    Attributes
-    ----------
-    feature_map : FeatureMap
-        With the standardizer of the inputs.
-    centres : float64 array of shape (n_clusters, n_components)
-        In Z.
-    weights : float64 array of shape (n_clusters,)
-        Sum of the weights of each cluster's rows; rows without weights count 1.
-    inertia : float
-        Σ w·‖z − c‖² of the rows and their nearest centres, in units of the kernel.
-    inertias : tuple of float
-        That of the centres before each pass, and of the last.
-    start_inertias : tuple of float
-        That of each start in the end; the smallest is this one's.
-    n_iter : int
-        Lloyd passes that moved this start's centres, not counting those on samples.
-    converged : bool
-        Whether they stopped before `max_iter`.
-    grid : ClusterGrid
-        Of the sums that the centres are means of.
-    facts : mapping
-        Of the dataset: its fingerprint and columns.
+    `feature_map`: with the standardizer of the inputs.
+    `centres`: float64 array of shape (n_clusters, n_components). In Z.
+    `weights`: float64 array of shape (n_clusters,). Sum of the weights of each cluster's rows; rows without
+      weights count 1.
+    `inertia`: Σ w·‖z − c‖² of the rows and their nearest centres, in units of the kernel.
+    `inertias`: that of the centres before each pass, and of the last.
+    `start_inertias`: that of each start in the end; the smallest is this one's.
+    `n_iter`: Lloyd passes that moved this start's centres, not counting those on samples.
+    `converged`: whether they stopped before `max_iter`.
+    `grid`: of the sums that the centres are means of.
+    `card`: facts of the dataset, its fingerprint and columns; and what the number of clusters was chosen
+      from.
     """
 
     feature_map: FeatureMap
@@ -104,7 +78,7 @@ class Clusters:
     n_iter: int
     converged: bool
     grid: ClusterGrid
-    facts: Mapping[str, Any] = field(default_factory=dict)
+    card: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def n_clusters(self) -> int:
@@ -121,65 +95,17 @@ class Clusters:
         """What passes compare rows with."""
         return Centres(self.feature_map, self.centres[np.newaxis], self.grid)
 
-
-def check_options(
-    *,
-    n_clusters: object,
-    init: object,
-    n_init: object,
-    max_iter: object,
-    tol: object,
-    algorithm: object = "lloyd",
-) -> None:
-    """Check the parameters of `find_clusters` that do not depend on the data.
-
-    Raises
-    ------
-    InvalidParameterError
-        If one is out of range.
-    """
-    for name, value in (("n_clusters", n_clusters), ("n_init", n_init), ("max_iter", max_iter)):
-        check_count(value, name)
-    number = isinstance(tol, int | float | np.integer | np.floating) and not isinstance(tol, bool)
-    if not number or not 0 <= tol < np.inf:  # type: ignore[operator]
-        raise InvalidParameterError(f"`tol` is {tol!r}; expected a number of at least 0")
-    if algorithm not in ALGORITHMS:
-        raise InvalidParameterError(f"unknown `algorithm` {algorithm!r}; expected one of {list(ALGORITHMS)}")
-    if isinstance(init, str):
-        if init not in INITS:
-            raise InvalidParameterError(
-                f"unknown `init` {init!r}; expected one of {sorted(INITS)}, or an array of centres"
-            )
-    elif n_init != 1:
-        raise InvalidParameterError(
-            f"`n_init` is {n_init} beside given centres, which are one start; leave it out"
-        )
-
-
-def check_cache(cache: object, cache_bytes: object) -> None:
-    """Check what `iterate` may remember.
-
-    Raises
-    ------
-    InvalidParameterError
-        If a parameter is out of range.
-    """
-    if cache not in CACHES:
-        raise InvalidParameterError(f"unknown `cache` {cache!r}; expected one of {sorted(CACHES)}")
-    number = isinstance(cache_bytes, int | np.integer) and not isinstance(cache_bytes, bool)
-    if cache_bytes is not None and (not number or cache_bytes < 0):  # type: ignore[operator]
-        raise InvalidParameterError(
-            f"`cache_bytes` is {cache_bytes!r}; expected None or a number of bytes of at least 0"
-        )
+    def digest(self) -> str:
+        """Return the SHA-256 of all that labels depend on."""
+        hasher = hashlib.sha256(self.feature_map.digest().encode())
+        hasher.update(np.ascontiguousarray(self.centres).astype("<f8", copy=False).tobytes())
+        return hasher.hexdigest()
 
 
 def check_rows(dataset: Dataset, n_clusters: int) -> None:
     """Check that there are as many rows as clusters.
 
-    Raises
-    ------
-    DataError
-        Otherwise.
+    Raises DataError otherwise.
     """
     inspection.blocks_of(dataset)  # refuses a dataset without rows
     if dataset.n_samples < n_clusters:
@@ -189,25 +115,15 @@ def check_rows(dataset: Dataset, n_clusters: int) -> None:
 
 
 def check_fits(
-    dataset: Dataset,
-    n_components: int,
-    numbers: Sequence[int],
-    *,
-    n_init: int,
-    init: object,
-    engine: Engine,
+    dataset: Dataset, width: int, lloyd: LloydOptions, *, n_numbers: int = 1, engine: Engine
 ) -> None:
-    """Check that the passes of some numbers of clusters fit in a worker's memory, before any of them.
+    """Refuse passes in so many columns that do not fit in a worker's memory, before any of them.
 
-    Raises
-    ------
-    PlanError
-        With the memory needed and the memory there is.
+    Raises PlanError with the memory needed and the memory there is.
     """
-    largest = max(numbers)
-    check_memory(dataset, n_components, n_init * len(numbers), largest, engine=engine)
-    if isinstance(init, str) and _draws(init, dataset, largest):
-        check_memory(dataset, n_components, 1, _most_candidates(largest), engine=engine)
+    check_memory(dataset, width, lloyd.n_init * n_numbers, lloyd.n_clusters, engine=engine)
+    if _draws(lloyd, dataset):
+        check_memory(dataset, width, 1, _most_candidates(lloyd.n_clusters), engine=engine)
 
 
 def check_memory(
@@ -215,10 +131,7 @@ def check_memory(
 ) -> int:
     """Check that the sums and centres of a pass fit in a worker's memory; return the bytes left.
 
-    Raises
-    ------
-    PlanError
-        With the memory needed and the memory there is.
+    Raises PlanError with the memory needed and the memory there is.
     """
     blocks = inspection.blocks_of(dataset)
     needed = PROCESS_BYTES + pass_bytes(
@@ -241,14 +154,9 @@ def check_memory(
 class Measured:
     """A dataset in features, and what all passes over it share.
 
-    Attributes
-    ----------
-    sum_of_squared_norms : float
-        Σ w·‖z‖².
-    weight : float
-        Σ w.
-    variance : float
-        Mean variance of Z's columns.
+    `sum_of_squared_norms`: Σ w·‖z‖².
+    `weight`: Σ w.
+    `variance`: mean variance of Z's columns.
     """
 
     dataset: Dataset
@@ -285,10 +193,7 @@ class Measured:
     def check_memory(self, n_init: int, n_clusters: int) -> int:
         """Check that the sums and centres of a pass fit in a worker's memory; return the bytes left.
 
-        Raises
-        ------
-        PlanError
-            With the memory needed and the memory there is.
+        Raises PlanError with the memory needed and the memory there is.
         """
         return check_memory(
             self.dataset, self.feature_map.n_components, n_init, n_clusters, engine=self.engine
@@ -304,10 +209,7 @@ class Measured:
     ) -> ClusterSums:
         """Run a Lloyd pass from centres of shape (n_init, n_clusters, n_components).
 
-        Raises
-        ------
-        PlanError
-            If it needs more memory than a worker has.
+        Raises PlanError if it needs more memory than a worker has.
         """
         self.check_memory(*values.shape[:2])
         state = self.centres(values, counts=counts)
@@ -316,29 +218,20 @@ class Measured:
         _check_counted(sums, expected)
         return sums
 
-    def budget(self, n_init: int, n_clusters: int, *, cache: str, cache_bytes: int | None) -> int:
-        """Return the bytes that each process may remember beside such passes; parameters as for `iterate`.
+    def budget(self, n_init: int, n_clusters: int, lloyd: LloydOptions) -> int:
+        """Return the bytes that each process may remember beside such passes.
 
-        Raises
-        ------
-        PlanError
-            If a pass needs more memory than a worker has.
+        Raises PlanError if a pass needs more memory than a worker has.
         """
         left = self.check_memory(n_init, n_clusters) // 2
-        if cache == "none":
+        if lloyd.cache == "none":
             return 0
-        if cache_bytes is not None:
-            return int(cache_bytes)
-        return left if cache == "features" else min(CACHE_BYTES, left)
+        if lloyd.cache_bytes is not None:
+            return int(lloyd.cache_bytes)
+        return left if lloyd.cache == "features" else min(CACHE_BYTES, left)
 
-    def course(self, n_init: int, n_clusters: int, *, cache: str, cache_bytes: int | None) -> Course:
-        """Return what the passes of a run of Lloyd's algorithm know of each other.
-
-        Raises
-        ------
-        PlanError
-            If a pass needs more memory than a worker has.
-        """
+    def course(self, n_init: int, n_clusters: int, lloyd: LloydOptions) -> Course:
+        """Return what the passes of a run of Lloyd's algorithm know of each other; raises as `budget`."""
         return Course(
             inspection.blocks_of(self.dataset),
             n_init,
@@ -346,8 +239,8 @@ class Measured:
             spread=self.variance * self.feature_map.n_components,
             mean_norm=self.sum_of_squared_norms / self.weight,
             n_components=self.feature_map.n_components,
-            budget=self.budget(n_init, n_clusters, cache=cache, cache_bytes=cache_bytes),
-            features=cache == "features",
+            budget=self.budget(n_init, n_clusters, lloyd),
+            features=lloyd.cache == "features",
         )
 
     def next_sums(self, course: Course, centres: Centres, starts: Sequence[int]) -> ClusterSums:
@@ -374,15 +267,8 @@ def measure(
 ) -> Measured:
     """Fix the grid of the sums, and measure norms and variance, in a pass or two.
 
-    Parameters
-    ----------
-    moments : Moments, or None
-        From `statistics.inspection.inspect`; rows with weights need them.
-
-    Raises
-    ------
-    DataError
-        If values are not finite, or all weights are zero.
+    `moments`: from `statistics.inspection.inspect`; rows with weights need them.
+    Raises DataError if values are not finite, or all weights are zero.
     """
     weight_exponent = 0 if moments is None else passes.weight_grid(moments)["weight_exponent"]
     job = Measured(
@@ -408,15 +294,9 @@ def measure(
 def read_centres(init: Any, feature_map: FeatureMap, n_clusters: int) -> FloatArray:
     """Return given centres in Z, of shape (n_clusters, n_components).
 
-    Parameters
-    ----------
-    init : array-like of shape (n_clusters, n_features) or (n_clusters, n_components)
-        Rows of inputs, whose features are taken, or centres in Z; the former where both fit.
-
-    Raises
-    ------
-    DataError
-        If it has another shape, or values that are not finite.
+    `init`: array-like of shape (n_clusters, n_features) or (n_clusters, n_components). Rows of inputs, whose
+      features are taken, or centres in Z; the former where both fit.
+    Raises DataError if it has another shape, or values that are not finite.
     """
     try:
         centres = np.asarray(init, np.float64)
@@ -443,14 +323,9 @@ def read_centres(init: Any, feature_map: FeatureMap, n_clusters: int) -> FloatAr
 class Candidates:
     """Rows that centres are chosen among.
 
-    Attributes
-    ----------
-    points : float64 array of shape (n_candidates, n_components)
-        In Z.
-    weights : float64 array of shape (n_candidates,)
-        How much of the dataset each stands for.
-    drawn : bool
-        Whether they were drawn from all rows by k-means||; else they are a sample.
+    `points`: float64 array of shape (n_candidates, n_components). In Z.
+    `weights`: float64 array of shape (n_candidates,). How much of the dataset each stands for.
+    `drawn`: whether they were drawn from all rows by k-means||; else they are a sample.
     """
 
     points: FloatArray
@@ -462,24 +337,24 @@ class Candidates:
 class Starts:
     """Centres to begin with, of one number of clusters or several.
 
-    Attributes
-    ----------
-    values : float64 array of shape (n_starts, n_clusters, n_components)
-        In Z; 0 where a start has fewer centres than the largest.
-    counts : tuple of int
-        Centres of each start.
+    `values`: float64 array of shape (n_starts, n_clusters, n_components). In Z; 0 where a start has fewer
+      centres than the largest.
+    `counts`: centres of each start.
+    `n_candidates`: rows that they were chosen among; 0 where they were given.
     """
 
     values: FloatArray
     counts: tuple[int, ...]
+    n_candidates: int = 0
 
     def __len__(self) -> int:
         return len(self.counts)
 
 
-def _draws(init: str, dataset: Dataset, n_clusters: int) -> bool:
+def _draws(lloyd: LloydOptions, dataset: Dataset) -> bool:
     """Return whether candidates are drawn from all rows, in passes."""
-    return init == "k-means||" and dataset.n_samples > _sample_size(n_clusters)
+    by_passes = isinstance(lloyd.init, str) and lloyd.init == "k-means||"
+    return by_passes and dataset.n_samples > _sample_size(lloyd.n_clusters)
 
 
 def _most_candidates(n_clusters: int) -> int:
@@ -490,34 +365,25 @@ def _sample_size(n_clusters: int) -> int:
     return max(CANDIDATE_ROWS, 4 * n_clusters)
 
 
-def find_candidates(
-    job: Measured,
-    init: str,
-    *,
-    n_clusters: int,
-    seed: int,
-    cache: str = "labels",
-    cache_bytes: int | None = None,
-) -> Candidates:
-    """Find the rows that up to `n_clusters` centres are chosen among; parameters as for `find_clusters`."""
-    if _draws(init, job.dataset, n_clusters):
-        budget = job.budget(1, _most_candidates(n_clusters), cache=cache, cache_bytes=cache_bytes)
-        return Candidates(*_draw_candidates(job, n_clusters, seed, budget), drawn=True)
-    return Candidates(*_sample_candidates(job, _sample_size(n_clusters), seed), drawn=False)
+def find_candidates(job: Measured, lloyd: LloydOptions) -> Candidates:
+    """Find the rows that up to `n_clusters` centres are chosen among."""
+    if _draws(lloyd, job.dataset):
+        return Candidates(*_draw_candidates(job, lloyd), drawn=True)
+    return Candidates(*_sample_candidates(job, _sample_size(lloyd.n_clusters), lloyd.seed), drawn=False)
 
 
-def choose_starts(candidates: Candidates, numbers: Sequence[int], *, n_init: int, seed: int) -> Starts:
+def choose_starts(candidates: Candidates, lloyd: LloydOptions, numbers: Sequence[int]) -> Starts:
     """Choose the centres of `n_init` starts for each number of clusters.
 
     Each is the best of three solutions for the weighted candidates, which cost no pass: two by greedy
     k-means++ and one of these by local search, all after some Lloyd steps. A lone choice by k-means++ often
     has two centres in one cluster, and one by local search at times none in a ring.
     """
-    counts = tuple(number for number in numbers for _ in range(n_init))
+    counts = tuple(number for number in numbers for _ in range(lloyd.n_init))
     values = np.zeros((len(counts), max(numbers), candidates.points.shape[1]))
     for i, number in enumerate(counts):
-        values[i, :number] = _choose_start(candidates, number, derived_seed(seed, i % n_init))
-    return Starts(values, counts)
+        values[i, :number] = _choose_start(candidates, number, derived_seed(lloyd.seed, i % lloyd.n_init))
+    return Starts(values, counts, len(candidates.points))
 
 
 def _choose_start(candidates: Candidates, n_clusters: int, seed: int) -> FloatArray:
@@ -543,27 +409,29 @@ def _sample_candidates(job: Measured, size: int, seed: int) -> tuple[FloatArray,
     return job.feature_map.transform(X[first], dtype=np.float64), counts
 
 
-def _draw_candidates(job: Measured, n_clusters: int, seed: int, budget: int) -> tuple[FloatArray, FloatArray]:
+def _draw_candidates(job: Measured, lloyd: LloydOptions) -> tuple[FloatArray, FloatArray]:
     """Draw candidates by k-means||, and weight them by the rows that are nearest to them.
 
     Processes remember how far each row is from the candidates so far, 8 or 12 bytes a row within the budget:
     a pass then compares it with those alone that the last one drew.
 
-    References
-    ----------
     Bahmani et al. (2012), Alg. 2. Each round draws 2 · n_clusters rows, not that many on average.
     """
-    X, _, _ = sample_rows(job.dataset, seed, n_rows=1)
+    budget = job.budget(1, _most_candidates(lloyd.n_clusters), lloyd)
+    X, _, _ = sample_rows(job.dataset, lloyd.seed, n_rows=1)
     # where rows are close together for float32, distances need float64
     spread = job.variance * job.feature_map.n_components
     precise = spread < 1e-3 * job.sum_of_squared_norms / job.weight
     drawn = job.feature_map.transform(X, dtype=np.float64)
-    points, size = Points((), uuid.uuid4().hex, budget), OVERSAMPLING * n_clusters
+    points, size = Points((), uuid.uuid4().hex, budget), OVERSAMPLING * lloyd.n_clusters
     try:
         for turn in range(ROUNDS):
             points = replace(points, groups=(*points.groups, job.centres(drawn[np.newaxis], precise=precise)))
             chosen: ChosenRows = job.run(
-                choose_rows, SeedChoice(points, size, seed), label=f"candidates {turn + 1}", run=points.run
+                choose_rows,
+                SeedChoice(points, size, lloyd.seed),
+                label=f"candidates {turn + 1}",
+                run=points.run,
             )
             drawn = chosen.features
             if len(drawn) < size:

@@ -25,14 +25,11 @@ SAMPLE_ROWS = 2_000
 class ClusterView:
     """A sample of rows and the centres in the two directions of the sample's greatest variance in Z.
 
-    Attributes
-    ----------
-    scores : float64 array of shape (n_sampled, 2)
-        Of the rows; a second column of zeros where there is one direction.
-    labels : int array of shape (n_sampled,)
-    centres : float64 array of shape (n_clusters, 2)
-    shares : tuple of 2 floats
-        Of the sample's variance in each direction.
+    `scores`: float64 array of shape (n_sampled, 2). Of the rows; a second column of zeros where there is one
+      direction.
+    `labels`: int array of shape (n_sampled,).
+    `centres`: float64 array of shape (n_clusters, 2).
+    `shares`: tuple of 2 floats. Of the sample's variance in each direction.
     """
 
     scores: FloatArray
@@ -49,17 +46,10 @@ def view_clusters(
     No pass over the data: O(n_rows² · n_components) in memory. `pca.fit.fit_components` computes the
     components of all rows.
 
-    Parameters
-    ----------
-    seed : int
-        Of the sample.
-    n_rows : int
-        Its size, at most.
-
-    Raises
-    ------
-    DataError
-        If the dataset has other columns than the clusters, or a sampled row holds NaN or infinity.
+    `seed`: of the sample.
+    `n_rows`: its size, at most.
+    Raises DataError if the dataset has other columns than the clusters, or a sampled row holds NaN or
+      infinity.
     """
     check_columns(dataset, clusters)
     X = sample_inputs(dataset.without_targets(), seed, n_rows=n_rows)

@@ -46,21 +46,14 @@ DEGREE_FLOOR = 0.01  # of the mean degree: features of finite width give far row
 class PrincipalComponents:
     """Directions of greatest variance of the features, the greatest first.
 
-    Attributes
-    ----------
-    components : float64 array of shape (n_kept, n_components)
-        Orthonormal rows; the coefficient of largest absolute value of each is positive.
-    eigenvalues : float64 array of shape (n_kept,)
-        Of the centred Z'Z.
-    explained_variance : float64 array of shape (n_kept,)
-        Variance of the rows' scores with the divisor n − 1, as of scikit-learn's PCA of Z; of
-        degree-normalised features the eigenvalue itself.
-    explained_variance_ratio : float64 array of shape (n_kept,)
-        Shares of the variance of all components.
-    means : float64 array of shape (n_components,)
-        What is subtracted from the features.
-    noise_floor : float
-        A variance up to it is rounding.
+    `components`: float64 array of shape (n_kept, n_components). Orthonormal rows; the coefficient of largest
+      absolute value of each is positive.
+    `eigenvalues`: float64 array of shape (n_kept,). Of the centred Z'Z.
+    `explained_variance`: float64 array of shape (n_kept,). Variance of the rows' scores with the divisor n −
+      1, as of scikit-learn's PCA of Z; of degree-normalised features the eigenvalue itself.
+    `explained_variance_ratio`: float64 array of shape (n_kept,). Shares of the variance of all components.
+    `means`: float64 array of shape (n_components,). What is subtracted from the features.
+    `noise_floor`: a variance up to it is rounding.
     """
 
     components: FloatArray
@@ -78,24 +71,11 @@ def principal_components(statistics: RidgeStatistics, n_components: int) -> Prin
     n/(n − 1), n the number of rows. Fewer components are kept, with a warning, where the rows have fewer
     directions of a variance above rounding.
 
-    Parameters
-    ----------
-    statistics : RidgeStatistics
-        With targets or without.
-    n_components : int
-        How many to keep, from 1 to D.
+    `statistics`: with targets or without.
+    `n_components`: how many to keep, from 1 to D.
+    Raises InvalidParameterError if there are not so many features; StatisticsError if fewer than 2 rows were
+      counted; DataError if all rows have the same features.
 
-    Raises
-    ------
-    InvalidParameterError
-        If there are not so many features.
-    StatisticsError
-        If fewer than 2 rows were counted.
-    DataError
-        If all rows have the same features.
-
-    References
-    ----------
     Schölkopf, Smola & Müller (1998).
     """
     equations = statistics.normal_equations(fit_intercept=True)
@@ -165,14 +145,9 @@ def _with_fixed_signs(components: FloatArray) -> FloatArray:
 class FeatureSums:
     """Sums over the rows seen so far: what degrees are made of; `+` joins two sets of rows.
 
-    Attributes
-    ----------
-    n_samples : int
-        Rows counted.
-    weight : ExactSum of shape ()
-        Sum of the weights.
-    raw : ExactSum of shape (n_components,)
-        Weighted sums of the unnormalised features.
+    `n_samples`: rows counted.
+    `weight`: ExactSum of shape (). Sum of the weights.
+    `raw`: ExactSum of shape (n_components,). Weighted sums of the unnormalised features.
     """
 
     n_samples: int
@@ -186,10 +161,7 @@ class FeatureSums:
 def sum_features(rows: Rows, feature_map: FeatureMap) -> FeatureSums:
     """Return the sums of a block's features, O(n_samples · n_components · n_features).
 
-    Raises
-    ------
-    DataError
-        If values are not finite, or a weight is negative.
+    Raises DataError if values are not finite, or a weight is negative.
     """
     inputs = feature_map.prepare(rows.X)
     check_finite(replace(rows, y=None), inputs)
@@ -215,12 +187,8 @@ def sum_features(rows: Rows, feature_map: FeatureMap) -> FeatureSums:
 class Degrees:
     """What gives each row its degree, z(x)'s, the weighted sum of its similarities to the rows summed.
 
-    Attributes
-    ----------
-    sums : float64 array of shape (n_components,)
-        s, the weighted sums of Z's columns.
-    floor : float
-        Smaller degrees count as this one.
+    `sums`: float64 array of shape (n_components,). s, the weighted sums of Z's columns.
+    `floor`: smaller degrees count as this one.
     """
 
     sums: FloatArray
@@ -230,10 +198,7 @@ class Degrees:
 def degrees_from(sums: FeatureSums, feature_map: FeatureMap) -> Degrees:
     """Return the degrees of a dataset; the floor is a hundredth of the mean degree.
 
-    Raises
-    ------
-    DataError
-        If the mean degree is not above 0.
+    Raises DataError if the mean degree is not above 0.
     """
     scaled = expand(feature_map.scales)[:, np.newaxis] * sums.raw.value()[:, np.newaxis]
     if (whitener := feature_map.whitener) is not None:
@@ -252,14 +217,9 @@ def degrees_from(sums: FeatureSums, feature_map: FeatureMap) -> Degrees:
 class DegreeAccumulation:
     """The state of a pass over degree-normalised features.
 
-    Attributes
-    ----------
-    accumulation : Accumulation
-        Features, and a spec whose weights reach the largest weight over `floor`.
-    degree : LinearModel
-        f(x) = z(x)'s.
-    floor : float
-        Of the degrees.
+    `accumulation`: features, and a spec whose weights reach the largest weight over `floor`.
+    `degree`: f(x) = z(x)'s.
+    `floor`: of the degrees.
     """
 
     accumulation: Accumulation
@@ -275,14 +235,9 @@ class DegreeAccumulation:
 class DegreeStatistics:
     """Exact sums of degree-normalised features; `+` joins two sets of rows.
 
-    Attributes
-    ----------
-    statistics : RidgeStatistics
-        Without targets, of rows of weight w/d.
-    volume : ExactSum of shape ()
-        Σ w·d, with d not below the floor.
-    n_floored : int
-        Rows whose degree was below it.
+    `statistics`: without targets, of rows of weight w/d.
+    `volume`: ExactSum of shape (). Σ w·d, with d not below the floor.
+    `n_floored`: rows whose degree was below it.
     """
 
     statistics: RidgeStatistics
@@ -300,10 +255,7 @@ class DegreeStatistics:
 def accumulate_normalized_rows(rows: Rows, state: DegreeAccumulation) -> DegreeStatistics:
     """Return the statistics of a block's degree-normalised features, at the cost of `accumulate_rows`.
 
-    Raises
-    ------
-    DataError
-        If values are not finite, or a weight is negative or beyond the grid of the spec.
+    Raises DataError if values are not finite, or a weight is negative or beyond the grid of the spec.
     """
     found = predict_rows(rows, state.degree)[:, 0]
     check_targets(replace(rows, y=None))  # weights, before they are divided
@@ -321,17 +273,9 @@ def spectral_components(
 ) -> tuple[PrincipalComponents, float]:
     """Compute the leading components of degree-normalised features, O(D³); see the formula above.
 
-    Returns
-    -------
-    principal : PrincipalComponents
-        Its eigenvalues lie in [0, 1] and are the explained variances too.
-    volume : float
-        Σ w·d.
-
-    Raises
-    ------
-    InvalidParameterError, DataError
-        As `principal_components`.
+    Returns `principal`: its eigenvalues lie in [0, 1] and are the explained variances too.
+    Returns `volume`: Σ w·d.
+    Raises InvalidParameterError, DataError as `principal_components`.
     """
     equations = sums.statistics.normal_equations(fit_intercept=False)
     volume = float(sums.volume.value())
@@ -352,15 +296,10 @@ def spectral_components(
 class Projection:
     """The state of a pass that projects rows on components.
 
-    Attributes
-    ----------
-    linear : LinearModel
-        The scores; for degree-normalised features before they are divided by the degree, which is the
-        last column.
-    offset : float64 array of shape (n_kept,)
-        Subtracted after that division.
-    floor : float, or None
-        Of the degrees; None where features are not normalised.
+    `linear`: the scores; for degree-normalised features before they are divided by the degree, which is the
+      last column.
+    `offset`: float64 array of shape (n_kept,). Subtracted after that division.
+    `floor`: of the degrees; None where features are not normalised.
     """
 
     linear: LinearModel
@@ -390,14 +329,9 @@ def projection_of(
 ) -> Projection:
     """Return what gives rows, old or new, their scores.
 
-    Parameters
-    ----------
-    feature_map : FeatureMap
-        They were computed with.
-    degrees : Degrees, optional
-        Of degree-normalised features, and their `volume`.
-    whiten : bool
-        Whether scores are divided by their standard deviations.
+    `feature_map`: they were computed with.
+    `degrees`: of degree-normalised features, and their `volume`.
+    `whiten`: whether scores are divided by their standard deviations.
     """
     scale = np.sqrt(principal.explained_variance) if whiten else np.ones(len(principal.eigenvalues))
     directions = principal.components.T / scale
@@ -411,10 +345,7 @@ def projection_of(
 def project_rows(rows: Rows, projection: Projection) -> FloatArray:
     """Return scores of shape (n_samples, n_kept), O(n_samples · n_components · n_features).
 
-    Raises
-    ------
-    DataError
-        As `predict_rows`.
+    Raises DataError as `predict_rows`.
     """
     scores = predict_rows(rows, projection.linear)
     if projection.floor is None:

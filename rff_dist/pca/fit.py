@@ -16,11 +16,8 @@ from rff_dist.data.blocks import BlockTask, Dataset, Rows
 from rff_dist.engines.protocol import Engine
 from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.features.feature_map import FeatureMap
-from rff_dist.features.for_dataset import check_width
-from rff_dist.features.nystrom import Nystrom
+from rff_dist.features.options import FeatureOptions, check_without_targets
 from rff_dist.features.principal import PrincipalFeatureMap
-from rff_dist.frequencies.designs import Design
-from rff_dist.kernels.base import Kernel, LengthScale
 from rff_dist.pca.components import (
     DegreeAccumulation,
     Degrees,
@@ -52,18 +49,11 @@ logger = logging.getLogger(__name__)
 class KernelComponents:
     """Kernel principal components of a dataset: all that rows are projected with.
 
-    Attributes
-    ----------
-    feature_map : FeatureMap
-        With the standardizer of the inputs.
-    statistics : RidgeStatistics
-        The exact sums, without targets; of rows of weight w/degree where features were normalised.
-    degrees : Degrees, or None
-        Of degree-normalised features.
-    volume : float
-        Sum of the degrees.
-    n_floored : int
-        Rows whose degree was below the floor, and counts as the floor.
+    `feature_map`: with the standardizer of the inputs.
+    `statistics`: the exact sums, without targets; of rows of weight w/degree where features were normalised.
+    `degrees`: of degree-normalised features.
+    `volume`: sum of the degrees.
+    `n_floored`: rows whose degree was below the floor, and counts as the floor.
     """
 
     feature_map: FeatureMap
@@ -94,68 +84,33 @@ class KernelComponents:
 
 def fit_components(
     dataset: Dataset,
-    kernel: Kernel,
+    features: FeatureOptions,
     *,
-    engine: Engine,
     n_components: int = 2,
-    length_scale: str | LengthScale | None = "auto",
-    n_random_features: int = 2048,
-    features: str | Nystrom = "fourier",
-    design: str | Design = "orthogonal",
-    map: str = "pairs",
-    standardize: bool | str = False,
     normalize: str | None = None,
-    seed: int = 0,
+    engine: Engine,
 ) -> KernelComponents:
     """Compute kernel principal components: a cheap pass, one of O(n_samples · D²), and O(D³).
 
-    Parameters
-    ----------
-    dataset : Dataset
-        Targets are not looked at.
-    n_components : int
-        Principal components to keep.
-    length_scale : "auto", number(s) or None
-        See `features.for_dataset.draw`.
-    n_random_features : int
-        D, the number of components of Z.
-    features, design, map
-        See `features.for_dataset.draw`.
-    standardize : {"auto", "rank"} or bool
-        What is done to the input columns first, see `statistics.inspection.standardizer_for`.
-    normalize : {None, "degree"}
-        Whether features are divided by their rows' degrees, as in spectral clustering; another cheap pass.
-    seed : int
-        Of frequencies and samples.
-
-    Raises
-    ------
-    InvalidParameterError
-        If a parameter is out of range.
-    DataError
-        If values are not finite, or all rows have the same features.
-    PlanError
-        If the job needs more memory than there is.
+    `dataset`: targets are not looked at.
+    `n_components`: principal components to keep.
+    `normalize`: {None, "degree"}. Whether features are divided by their rows' degrees, as in spectral
+      clustering; another cheap pass.
+    Raises InvalidParameterError if a parameter is out of range; DataError if values are not finite, or all
+      rows have the same features; PlanError if the job needs more memory than there is.
     """
-    if check_count(n_components, "n_components") > check_width(n_random_features, map, features):
+    if check_count(n_components, "n_components") > features.n_components:
         raise InvalidParameterError(
-            f"`n_components` is {n_components}, above `n_random_features`={n_random_features}, of which "
+            f"`n_components` is {n_components}, above `n_random_features`={features.n_components}, of which "
             "principal components are made; lower it, or draw more features"
         )
     check_normalize(normalize)
-    inspection.check_standardize(standardize)
+    check_without_targets(features.length_scale)
+    inspection.check_standardize(features.standardize)
     source = dataset.without_targets()
-    pipeline.check_plan(source, n_random_features, engine=engine, features=features)
-    prepared = pipeline.prepare(source, standardize=standardize, engine=engine)
-    feature_map = prepared.draw(
-        kernel,
-        length_scale=length_scale,
-        n_components=n_random_features,
-        design=design,
-        map=map,
-        seed=seed,
-        features=features,
-    )
+    pipeline.check_plan(source, features.n_components, engine=engine, features=features.features)
+    prepared = pipeline.prepare(source, standardize=features.standardize, engine=engine)
+    feature_map = prepared.draw(features.kernel, **features.drawing)
     return components_of(
         source, feature_map, prepared.moments, n_components=n_components, normalize=normalize, engine=engine
     )
@@ -164,10 +119,7 @@ def fit_components(
 def check_normalize(normalize: object) -> None:
     """Check that it is a way of normalising features.
 
-    Raises
-    ------
-    InvalidParameterError
-        If it is none.
+    Raises InvalidParameterError if it is none.
     """
     if normalize not in (None, "degree"):
         raise InvalidParameterError(f"`normalize` is {normalize!r}; expected None or 'degree'")
@@ -184,10 +136,7 @@ def components_of(
 ) -> KernelComponents:
     """Compute the leading principal components of drawn features; parameters as for `fit_components`.
 
-    Raises
-    ------
-    DataError
-        If values are not finite, or all rows have the same features.
+    Raises DataError if values are not finite, or all rows have the same features.
     """
     source = dataset.without_targets()
     kept = min(n_components, feature_map.n_components)  # fewer centres than asked explain the kernel
@@ -281,30 +230,14 @@ def project(
     The pass is idempotent: a block written twice holds the same numbers, and the output appears at
     `url` when it is complete.
 
-    Parameters
-    ----------
-    dataset : Dataset
-        Of the columns that the components were computed from.
-    projection : Projection
-        `KernelComponents.projection()`.
-    url : str or Path
-        Where the scores are to appear.
-    column_names : sequence of str, optional
-        One for each component.
-    overwrite : bool
-        Whether a Zarr group that is there may be replaced.
-
-    Returns
-    -------
-    n_samples : int
-        Rows written.
-
-    Raises
-    ------
-    DataError
-        If the dataset has other columns, or values that are not finite.
-    StorageError
-        If the output exists and `overwrite` is False, or cannot be written.
+    `dataset`: of the columns that the components were computed from.
+    `projection`: `KernelComponents.projection()`.
+    `url`: where the scores are to appear.
+    `column_names`: sequence of str. One for each component.
+    `overwrite`: whether a Zarr group that is there may be replaced.
+    Returns `n_samples`: rows written.
+    Raises DataError if the dataset has other columns, or values that are not finite; StorageError if the
+      output exists and `overwrite` is False, or cannot be written.
     """
     output = write_output(
         _checked(dataset, projection),
@@ -325,10 +258,7 @@ def project(
 def project_in_memory(dataset: Dataset, projection: Projection, *, engine: Engine) -> FloatArray:
     """Return the scores of every row, of shape (n_samples, n_kept), as one array.
 
-    Raises
-    ------
-    DataError
-        If the dataset has other columns, or values that are not finite.
+    Raises DataError if the dataset has other columns, or values that are not finite.
     """
     source = _checked(dataset, projection)
     parts: list[FloatArray] = engine.map_reduce(

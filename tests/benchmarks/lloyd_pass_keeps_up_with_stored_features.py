@@ -72,10 +72,12 @@ _RUN = (
 from rff_dist import SerialEngine
 from rff_dist.engines import block_memory
 from rff_dist.kmeans import fit as kmeans, starts as kmeans_starts
+from rff_dist.kmeans.options import LloydOptions
 engine = SerialEngine()
 job = kmeans_starts.measure(dataset, feature_map, None, engine=engine)
+lloyd = LloydOptions(len(centres[0]), max_iter=int(sys.argv[5]), tol=0.0)
 seconds, start = [], time.perf_counter()
-for done in kmeans.iterate(job, centres[:1], max_iter=int(sys.argv[5]), tol=0.0):
+for done in kmeans.iterate(job, centres[:1], lloyd):
     seconds.append(time.perf_counter() - start)
     remembered = max(block_memory.remembered_bytes(), locals().get("remembered", 0))
     start = time.perf_counter()
@@ -112,10 +114,11 @@ _FITS = (
     + """
 from rff_dist import SerialEngine
 from rff_dist.kmeans import fit as kmeans
+from rff_dist.kmeans.options import LloydOptions
 def fit(n_init):
     start = time.perf_counter()
-    found = kmeans.find_clusters(dataset, feature_map, n_clusters=n_clusters, n_init=n_init, seed=0,
-                                 max_iter=int(sys.argv[5]), tol=0.0, engine=SerialEngine())
+    lloyd = LloydOptions(n_clusters, n_init=n_init, max_iter=int(sys.argv[5]), tol=0.0)
+    found = kmeans.find_clusters(dataset, feature_map, lloyd, engine=SerialEngine())
     return time.perf_counter() - start, found.inertias[-1]
 (one, inertia), (several, least) = fit(1), fit(n_init)
 print(json.dumps({"one": one, "several": several, "inertia": inertia, "least": least, "peak_mib": peak()}))
@@ -168,12 +171,13 @@ _STARTS = (
     + """
 from rff_dist import SerialEngine
 from rff_dist.kmeans import fit as kmeans
+from rff_dist.kmeans.options import LloydOptions
 from sklearn.cluster import kmeans_plusplus
 from sklearn.metrics import pairwise_distances_argmin_min
 seed = int(sys.argv[5])
 start = time.perf_counter()
-found = kmeans.find_clusters(dataset, feature_map, n_clusters=n_clusters, max_iter=1, seed=seed,
-                             engine=SerialEngine())
+lloyd = LloydOptions(n_clusters, max_iter=1, seed=seed)
+found = kmeans.find_clusters(dataset, feature_map, lloyd, engine=SerialEngine())
 ours = time.perf_counter() - start
 Z = feature_map.transform(dataset.read(Block(0, 0, dataset.n_samples)).X, dtype=np.float32)
 start = time.perf_counter()

@@ -24,7 +24,8 @@ from rff_dist.kmeans import choosing_k
 from rff_dist.kmeans import fit as kmeans
 from rff_dist.kmeans import labels as kmeans_labels
 from rff_dist.kmeans import starts as kmeans_starts
-from rff_dist.kmeans.model import digest_of, read_clusters
+from rff_dist.kmeans.model import read_clusters
+from rff_dist.kmeans.options import ClusterSpace, LloydOptions
 from rff_dist.registry.versions import RegisteredModel
 from rff_dist.statistics import inspection
 from rff_dist.storage.columns import open_column
@@ -61,12 +62,9 @@ def test_flow_publishes_what_the_library_finds_with_a_row_for_each_pass(paramete
     assert len(json.dumps(result)) < 8_000
     expected = kmeans.fit(
         open_dataset(parameters.data, y=None),
-        Gaussian(),
-        n_clusters=4,
+        ClusterSpace(Gaussian(), n_components=64, seed=3),
+        LloydOptions(4, n_init=2, seed=3),
         engine=SerialEngine(1),
-        n_components=64,
-        n_init=2,
-        seed=3,
     )
     n_passes = len(result["passes"])
     names = [task.name for task in task_runs(state)]
@@ -78,7 +76,7 @@ def test_flow_publishes_what_the_library_finds_with_a_row_for_each_pass(paramete
     assert inertias == sorted(inertias, reverse=True)
 
     published = read_clusters(parameters.model)
-    assert digest_of(published) == result["digest"] == digest_of(expected)
+    assert published.digest() == result["digest"] == expected.digest()
     assert published.inertias == expected.inertias
     labels = np.asarray(open_column(parameters.output, "labels").take(np.arange(900)))
     in_memory = kmeans_labels.label_in_memory(open_dataset(parameters.data), expected, engine=SerialEngine(1))
@@ -88,7 +86,7 @@ def test_flow_publishes_what_the_library_finds_with_a_row_for_each_pass(paramete
     known = np.asarray(open_column(parameters.data, "groups").take(np.arange(900)))
     index = adjusted_rand_score(known, labels)
     assert result["agreement"]["adjusted_rand_index"] == pytest.approx(index, abs=1e-12)
-    assert published.facts["agreement"] == result["agreement"]
+    assert published.card["agreement"] == result["agreement"]
 
     assert imread(result["picture"]).shape[2] == 4
     assert sorted(path.name for path in Path(parameters.model).parent.iterdir()) == [
@@ -115,8 +113,8 @@ def test_registered_clusters_are_a_version_with_what_they_were_made_of(parameter
         result = cluster(parameters.model_copy(update=places))
     version = RegisteredModel(url).current()
     assert (result["version"], version.number, version.digest) == (1, 1, result["digest"])
-    assert digest_of(read_clusters(url)) == result["digest"]
-    assert read_clusters(url).facts["agreement"] == result["agreement"]
+    assert read_clusters(url).digest() == result["digest"]
+    assert read_clusters(url).card["agreement"] == result["agreement"]
     assert (version.lineage["n_samples"], version.lineage["spec"]["n_clusters"]) == (900, 4)
 
 
@@ -132,15 +130,18 @@ def test_several_numbers_share_the_passes_and_the_best_is_published_with_their_t
     with lend_engine(SerialEngine(1)):
         state = cluster(parameters.model_copy(update={**places, **options}), return_state=True)
     result = state.result()
-    dataset, given = open_dataset(parameters.data, y=None), {"algorithm": "minibatch", "n_components": 64}
+    dataset = open_dataset(parameters.data, y=None)
+    space = ClusterSpace(Gaussian(), n_components=64, seed=3)
     alone = [
-        kmeans.fit(dataset, Gaussian(), n_clusters=number, engine=SerialEngine(1), seed=3, **given)
+        kmeans.fit(
+            dataset, space, LloydOptions(number, algorithm="minibatch", seed=3), engine=SerialEngine(1)
+        )
         for number in (2, 4, 6)
     ]
     expected = choosing_k.compare(dataset, alone, criterion="gap", seed=3)
     assert result["candidates"] == expected.rows
-    assert result["digest"] == digest_of(expected.best) == digest_of(read_clusters(places["model"]))
-    assert read_clusters(places["model"]).facts["candidates"] == expected.rows
+    assert result["digest"] == expected.best.digest() == read_clusters(places["model"]).digest()
+    assert read_clusters(places["model"]).card["candidates"] == expected.rows
     assert [task.name for task in task_runs(state)].count("choose") == 1
     table = json.loads(Artifact.get("rff-cluster-numbers").data)
     assert [row["clusters"] for row in table] == [2, 4, 6]
@@ -157,21 +158,18 @@ def test_clusters_in_principal_components_are_those_of_the_library(parameters, t
         result = cluster(parameters.model_copy(update={**places, **options}))
     expected = kmeans.fit(
         open_dataset(parameters.data, y=None),
-        Gaussian(),
-        n_clusters=4,
+        ClusterSpace(
+            Gaussian(), n_components=64, seed=3, features="nystrom", n_principal=3, normalize="degree"
+        ),
+        LloydOptions(4, seed=3),
         engine=SerialEngine(1),
-        n_components=64,
-        seed=3,
-        features="nystrom",
-        n_principal=3,
-        normalize="degree",
     )
-    assert result["digest"] == digest_of(expected)
+    assert result["digest"] == expected.digest()
     assert (result["n_components"], result["n_principal"]) == (64, 3)
-    assert digest_of(read_clusters(places["model"])) == result["digest"]
+    assert read_clusters(places["model"]).digest() == result["digest"]
 
 
-@pytest.mark.parametrize("breaks", ["write_clusters", "publish"])
+@pytest.mark.parametrize("breaks", ["write", "publish"])
 def test_a_failing_publication_leaves_nothing_half_done_or_says_what_is_left(
     parameters, tmp_path, monkeypatch, breaks
 ):
@@ -181,12 +179,12 @@ def test_a_failing_publication_leaves_nothing_half_done_or_says_what_is_left(
         raise StorageError("the disk is full")
 
     monkeypatch.setattr(
-        *((publishing, breaks) if breaks == "write_clusters" else (kmeans_labels.StagedLabels, breaks)), fail
+        *((publishing, breaks) if breaks == "write" else (kmeans_labels.StagedLabels, breaks)), fail
     )
     with lend_engine(SerialEngine(1)), pytest.raises(StorageError, match="the disk is full") as failure:
         cluster(parameters.model_copy(update=places))
     left = sorted(path.name for path in tmp_path.iterdir())
-    if breaks == "write_clusters":
+    if breaks == "write":
         assert left == ["labels.zarr.png"]
     else:
         assert left == ["labels.zarr.png", "model"]

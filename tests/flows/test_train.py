@@ -272,9 +272,8 @@ def test_a_classifier_is_that_of_the_library_and_told_by_its_accuracy(tmp_path, 
         GroupedDataset(dataset, column_of(dataset, "groups")),
         column_of(dataset, "y"),
         RidgeOptions(**PLAIN, cv=GroupFolds(3)),
+        classification.LossOptions(loss or "squared", "balanced"),
         engine=SerialEngine(1),
-        loss=loss or "squared",
-        class_weight="balanced",
     )
     published = read_model(parameters.model)
     assert published.digest() == result["digest"] == expected.digest()

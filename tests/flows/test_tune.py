@@ -104,14 +104,14 @@ def test_flow_publishes_the_best_of_the_search_from_one_reading(problem):
 
 
 def test_what_was_trained_outlives_a_failing_publication(problem, tmp_path, monkeypatch):
-    write_model = publishing.write_model
+    write_model = publishing.write
 
     def fail_at_the_output(model, url, **options):
         if str(url).endswith("/elsewhere"):
             raise StorageError("the disk is full")
         write_model(model, url, **options)
 
-    monkeypatch.setattr(publishing, "write_model", fail_at_the_output)
+    monkeypatch.setattr(publishing, "write", fail_at_the_output)
     update = {"model": str(tmp_path / "elsewhere"), "test": None, "kernels": ["gaussian"]}
     with lend_engine(SerialEngine(1)):
         state = tune(problem.model_copy(update=update), return_state=True)

@@ -31,6 +31,7 @@ from rff_dist.engines.serial import PairwiseTree
 from rff_dist.kmeans import fit as kmeans
 from rff_dist.kmeans import labels as kmeans_labels
 from rff_dist.kmeans import starts as kmeans_starts
+from rff_dist.kmeans.options import ClusterSpace, LloydOptions
 from rff_dist.ridge import fit as pipeline
 from rff_dist.ridge import predict as prediction
 from rff_dist.ridge.update import update_model
@@ -203,7 +204,10 @@ def test_passes_that_remember_blocks_have_the_bits_of_whole_ones_on_dask(dataset
     inits = feature_map.transform(dataset.read(Block(0, 0, 4)).X)
     expected, *found = [
         kmeans.find_clusters(
-            dataset, feature_map, n_clusters=4, init=inits, max_iter=5, tol=0.0, engine=engine, **option
+            dataset,
+            feature_map,
+            LloydOptions(4, init=inits, max_iter=5, tol=0.0, **option),
+            engine=engine,
         )
         for engine, option in zip(engines, options, strict=True)
     ]
@@ -218,26 +222,20 @@ def test_passes_that_remember_blocks_have_the_bits_of_whole_ones_on_dask(dataset
 def test_batches_several_numbers_and_principal_components_have_the_same_bits_on_dask(dataset, cluster):
     def cluster_with(engine: Any) -> tuple[kmeans_starts.Clusters, ...]:
         moments = inspection.inspect(dataset, engine=engine)
-        feature_map = kmeans.draw_features(
-            dataset,
+        space = ClusterSpace(
             Matern(),
-            moments,
             length_scale="median",
             n_components=32,
-            design="orthogonal",
-            map="pairs",
             standardize=True,
             seed=1,
             features="nystrom",
             n_principal=5,
             normalize="degree",
-            engine=engine,
         )
+        feature_map = kmeans.draw_features(dataset, space, moments, engine=engine)
         job = kmeans_starts.measure(dataset, feature_map, moments, engine=engine)
-        candidates = kmeans_starts.find_candidates(job, "k-means||", n_clusters=4, seed=1)
-        starts = kmeans_starts.choose_starts(candidates, (2, 4), n_init=2, seed=1)
-        starts = kmeans.approach(job, starts, algorithm="minibatch", tol=0.0, seed=1)
-        return kmeans.finish(kmeans.iterate(job, starts, max_iter=2, tol=0.0))
+        lloyd = LloydOptions(4, n_init=2, max_iter=2, tol=0.0, algorithm="minibatch", seed=1)
+        return kmeans.finish(kmeans.iterate(job, kmeans.start(job, lloyd, (2, 4)), lloyd))
 
     found, expected = map(cluster_with, [scaled(cluster, 3), SerialEngine(n_threads=1)])
     for one, other in zip(found, expected, strict=True):

@@ -114,6 +114,7 @@ LLOYD = """
 import json, sys
 from rff_dist import Gaussian, SerialEngine, draw_feature_map, open_dataset
 from rff_dist.kmeans import fit as kmeans, starts as kmeans_starts
+from rff_dist.kmeans.options import LloydOptions
 
 def peak():
     status = dict(line.split(":", 1) for line in open("/proc/self/status"))
@@ -122,10 +123,9 @@ def peak():
 dataset, engine = open_dataset(sys.argv[1]).without_targets(), SerialEngine(n_threads=2)
 feature_map = draw_feature_map(Gaussian(1.0), n_features=4, n_components=16, random_state=0)
 job = kmeans_starts.measure(dataset, feature_map, None, engine=engine)
-candidates = kmeans_starts.find_candidates(job, "k-means++", n_clusters=5, seed=0)
-starts = kmeans_starts.choose_starts(candidates, (5,), n_init=1, seed=0)
-starts = kmeans.approach(job, starts, algorithm=sys.argv[3], tol=0.0, seed=0)
-peaks = [peak() for done in kmeans.iterate(job, starts, max_iter=20, tol=0.0, cache=sys.argv[2])]
+cache, algorithm = sys.argv[2:4]
+lloyd = LloydOptions(5, init="k-means++", max_iter=20, tol=0.0, algorithm=algorithm, cache=cache)
+peaks = [peak() for done in kmeans.iterate(job, kmeans.start(job, lloyd, (5,)), lloyd)]
 print(json.dumps({"second": peaks[1], "last": peaks[-1], "passes": len(peaks)}))
 """
 

@@ -12,7 +12,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.svm import LinearSVC
 
 from rff_dist import Gaussian, Linear, SerialEngine, draw_feature_map
-from rff_dist.classify.fit import fit_loss, logistic_curvature
+from rff_dist.classify.fit import LossOptions, fit_loss, logistic_curvature
 from rff_dist.classify.losses import LOSSES, LossState, sum_loss
 from rff_dist.data.blocks import Block, Rows
 from rff_dist.data.memory import ArrayDataset
@@ -62,9 +62,8 @@ def fitted(n_classes, loss, *, weighted=False, fit_intercept=True, alpha=0.3, to
     X, labels, weights = problem(n_classes=n_classes, weighted=weighted)
     dataset = ArrayDataset(X, codes_of(labels, n_classes), weights)
     model, curvature = ridge_on(dataset, alpha=alpha, fit_intercept=fit_intercept, **options)
-    minimum = fit_loss(
-        dataset, model, LOSSES[loss], alpha=alpha, curvature=curvature, engine=ENGINE, tol=tol, max_iter=300
-    )
+    losses = LossOptions(loss, tol=tol, max_iter=300)
+    minimum = fit_loss(dataset, model, losses, alpha=alpha, curvature=curvature, engine=ENGINE)
     return minimum, model.feature_map.transform(X), labels, weights
 
 
@@ -183,9 +182,7 @@ def test_the_loss_of_separable_classes_converges_though_it_goes_to_0(loss, n_cla
     X = 0.3 * rng.standard_normal((len(labels), 3)) + labels[:, np.newaxis]
     dataset = ArrayDataset(X, codes_of(labels, n_classes))
     model, curvature = ridge_on(dataset, alpha=1e-4)
-    minimum = fit_loss(
-        dataset, model, LOSSES[loss], alpha=1e-4, curvature=curvature, engine=ENGINE, tol=1e-6, max_iter=100
-    )
+    minimum = fit_loss(dataset, model, LossOptions(loss), alpha=1e-4, curvature=curvature, engine=ENGINE)
     assert minimum.converged
     assert minimum.objective < 1e-3 * minimum.reference
     scores = model.feature_map.transform(X) @ minimum.coefficients + minimum.intercept
@@ -197,16 +194,8 @@ def test_too_few_steps_are_not_convergence():
     X, labels, _ = problem()
     dataset = ArrayDataset(X, codes_of(labels, 2))
     model, curvature = ridge_on(dataset)
-    minimum = fit_loss(
-        dataset,
-        model,
-        LOSSES["logistic"],
-        alpha=0.3,
-        curvature=curvature,
-        engine=ENGINE,
-        tol=1e-12,
-        max_iter=2,
-    )
+    losses = LossOptions("logistic", tol=1e-12, max_iter=2)
+    minimum = fit_loss(dataset, model, losses, alpha=0.3, curvature=curvature, engine=ENGINE)
     assert not minimum.converged
     assert minimum.n_iterations == 2
     assert minimum.excess > 1e-12 * minimum.reference

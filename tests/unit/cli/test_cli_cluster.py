@@ -14,7 +14,8 @@ from rff_dist.cli.shell import app
 from rff_dist.errors import IntegrityError, StorageError
 from rff_dist.kmeans import fit as kmeans
 from rff_dist.kmeans import labels as kmeans_labels
-from rff_dist.kmeans.model import digest_of, read_clusters
+from rff_dist.kmeans.model import read_clusters
+from rff_dist.kmeans.options import ClusterSpace, LloydOptions
 from rff_dist.ridge.model import read_model
 from rff_dist.storage.columns import open_column
 from rff_dist.storage.records import read_record, write_record
@@ -62,7 +63,8 @@ def read_array(url, name):
 
 def fit_here(data):
     dataset = open_dataset(data, y=None)
-    return kmeans.fit(dataset, Gaussian(), n_clusters=4, engine=ENGINE, n_components=64, n_init=3, seed=2)
+    space = ClusterSpace(Gaussian(), n_components=64, seed=2)
+    return kmeans.fit(dataset, space, LloydOptions(4, n_init=3, seed=2), engine=ENGINE)
 
 
 def test_labels_distances_and_model_are_those_of_the_library(data, written):
@@ -74,7 +76,7 @@ def test_labels_distances_and_model_are_those_of_the_library(data, written):
     assert distances.shape == (500, 4)
     np.testing.assert_array_equal(distances.argmin(axis=1), labels)
     np.testing.assert_allclose(distances.min(axis=1) @ distances.min(axis=1), expected.inertia, rtol=1e-9)
-    assert written["digest"] == digest_of(expected) == digest_of(read_clusters(written["model"]))
+    assert written["digest"] == expected.digest() == read_clusters(written["model"]).digest()
     assert written["sizes"] == np.bincount(labels).tolist()
     assert written["inertias"] == list(expected.inertias)
     assert written["arrays"] == ["labels", "distances"]
@@ -153,9 +155,9 @@ def test_several_numbers_are_compared_and_the_best_is_written(data, tmp_path):
     several = ["--clusters", "4,2", *SMALL[2:], "--model", tmp_path / "model"]
     found = document("cluster", data, tmp_path / "labels.zarr", *several)
     assert (found["n_clusters"], found["chosen_by"], found["n_sampled"]) == (4, "silhouette", 500)
-    assert found["digest"] == digest_of(fit_here(data))
+    assert found["digest"] == fit_here(data).digest()
     assert [row["n_clusters"] for row in found["candidates"]] == [2, 4]
-    assert read_clusters(tmp_path / "model").facts["candidates"] == found["candidates"]
+    assert read_clusters(tmp_path / "model").card["candidates"] == found["candidates"]
     shown = run("cluster", data, tmp_path / "labels.zarr", *several, "--overwrite", "--choose", "gap").stdout
     lines = [line for line in shown.splitlines() if "← taken" in line]
     assert len(lines) == 1

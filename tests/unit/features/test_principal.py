@@ -10,6 +10,7 @@ from rff_dist import Gaussian, SerialEngine
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.errors import InvalidParameterError
 from rff_dist.features.kinds import feature_map_class
+from rff_dist.features.options import FeatureOptions
 from rff_dist.features.principal import PrincipalFeatureMap
 from rff_dist.pca import fit as pca
 from rff_dist.ridge.fit import kernel_of
@@ -23,15 +24,17 @@ ENGINE = SerialEngine(1)
     scope="module",
     params=[
         {},
-        {"map": "phases", "n_random_features": 65},
+        {"map": "phases", "n_components": 65},
         {"features": "nystrom"},
         {"features": "nystrom", "normalize": "degree"},
     ],
     ids=["pairs", "phases", "Nyström", "Nyström by degree"],
 )
 def found(request):
-    parameters = {"n_random_features": 64, "n_components": 5, "standardize": True, **request.param}
-    return pca.fit_components(ArrayDataset(X), Gaussian(1.5), engine=ENGINE, length_scale=None, **parameters)
+    parameters = {"n_components": 64, "standardize": True, **request.param}
+    normalize = parameters.pop("normalize", None)
+    options = FeatureOptions(Gaussian(1.5), length_scale=None, **parameters)
+    return pca.fit_components(ArrayDataset(X), options, n_components=5, normalize=normalize, engine=ENGINE)
 
 
 def test_features_are_the_scores_that_a_pass_writes(found):

@@ -11,6 +11,7 @@ from rff_dist.jobs.score import Wanted
 from rff_dist.kernels.stationary import Gaussian
 from rff_dist.kmeans import fit as kmeans
 from rff_dist.kmeans import model as cluster_model
+from rff_dist.kmeans.options import ClusterSpace, LloydOptions
 from rff_dist.ridge import fit as pipeline
 from rff_dist.ridge.model import write_model
 from rff_dist.storage.columns import open_column
@@ -27,13 +28,15 @@ y = np.repeat([0.0, 1.0], 40)
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("scoring")
     data = write_dataset(folder / "data", X, y, chunk_rows=32)
-    model, _ = pipeline.fit(data, Gaussian(), engine=ENGINE, n_components=16)
+    model, _ = pipeline.fit(data, Gaussian(), engine=ENGINE, n_components=16, alpha=1e-3)
     write_model(model, folder / "regression")
     for name, loss in (("classifier", "squared"), ("hinge", "squared_hinge")):
         save_model(
-            plain_classifier(n_components=16, loss=loss).fit(X, np.where(y > 0, "up", "down")), folder / name
+            plain_classifier(n_components=16, loss=loss, alpha=1e-3).fit(X, np.where(y > 0, "up", "down")),
+            folder / name,
         )
-    clusters = kmeans.fit(data, Gaussian(), engine=ENGINE, n_clusters=2, n_components=16)
+    space = ClusterSpace(Gaussian(), n_components=16)
+    clusters = kmeans.fit(data, space, LloydOptions(2), engine=ENGINE)
     cluster_model.write_clusters(clusters, folder / "clusters")
     return folder
 

@@ -126,9 +126,8 @@ def test_a_classifier_is_that_of_the_library_and_is_judged_by_its_labels(problem
         summary = training.fit_model(job)
         metrics = training.evaluate_model(job)
         training.publish_model(job)
-    expected, _ = classification.fit_labels(
-        rows, as_column(labels), options, engine=SerialEngine(1), loss=loss, class_weight="balanced"
-    )
+    losses = classification.LossOptions(loss, "balanced")
+    expected, _ = classification.fit_labels(rows, as_column(labels), options, losses, engine=SerialEngine(1))
     published = read_model(in_memory)
     assert published.digest() == expected.digest()
     assert published.card["classifier"] == json.loads(json.dumps(expected.card["classifier"]))

@@ -1,6 +1,7 @@
 """How many clusters: silhouettes as scikit-learn's, gap and stability on blobs, and the rules that choose."""
 
 import math
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -21,6 +22,7 @@ from rff_dist.kmeans import fit as kmeans
 from rff_dist.kmeans import labels as kmeans_labels
 from rff_dist.kmeans import starts as kmeans_starts
 from rff_dist.kmeans.choosing_k import choose, gap_statistics, mean_silhouettes, stabilities
+from rff_dist.kmeans.options import ClusterSpace, LloydOptions
 
 ENGINE = SerialEngine(n_threads=1)
 X, LABELS = make_blobs(600, 3, centers=[[0, 0, 0], [6, 0, 0], [0, 6, 0], [0, 0, 6]], random_state=0)
@@ -107,10 +109,11 @@ def test_several_numbers_find_what_each_finds_alone_and_the_blobs_are_taken():
     assert [one.clusters.n_clusters for one in found.candidates] == [2, 4, 6]
     for one in found.candidates:
         number = one.clusters.n_clusters
-        alone = kmeans.fit(ArrayDataset(X), Gaussian(), n_clusters=number, engine=ENGINE, n_init=4, **SMALL)
+        lloyd = LloydOptions(number, n_init=4, seed=1)
+        alone = kmeans.fit(ArrayDataset(X), ClusterSpace(Gaussian(), **SMALL), lloyd, engine=ENGINE)
         np.testing.assert_array_equal(one.clusters.centres, alone.centres)
         assert one.clusters.inertias == alone.inertias
-        assert one.clusters.facts == alone.facts
+        assert one.clusters.card == alone.card
         Z = alone.feature_map.transform(X, dtype=np.float64)
         labels = kmeans_labels.label_in_memory(ArrayDataset(X), alone, engine=ENGINE)
         assert one.silhouette == pytest.approx(silhouette_score(Z, labels), abs=1e-9)
@@ -139,10 +142,9 @@ def test_all_numbers_and_their_starts_share_the_passes(algorithm):
     def found_with(*numbers):
         engine = CountingEngine()
         job = kmeans_starts.measure(ArrayDataset(rows), feature_map, None, engine=engine)
-        candidates = kmeans_starts.find_candidates(job, "k-means++", n_clusters=7, seed=0)
-        starts = kmeans_starts.choose_starts(candidates, numbers, n_init=2, seed=0)
-        starts = kmeans.approach(job, starts, algorithm=algorithm, tol=1e-3, seed=0)
-        found = kmeans.finish(kmeans.iterate(job, starts, max_iter=4, tol=0.0))
+        lloyd = LloydOptions(7, init="k-means++", n_init=2, max_iter=4, tol=1e-3, algorithm=algorithm)
+        starts = kmeans.start(job, lloyd, numbers)
+        found = kmeans.finish(kmeans.iterate(job, starts, replace(lloyd, tol=0.0)))
         return found, engine.labels
 
     together, labels = found_with(2, 4, 7)
@@ -164,9 +166,10 @@ def test_an_empty_cluster_of_a_smaller_number_is_refilled_and_its_absent_ones_ar
     values = np.zeros((2, 5, 16))
     values[0] = feature_map.transform(points[:5])
     values[1, :3] = [*feature_map.transform(points[:2]), np.full(16, 50.0)]
-    together = kmeans.finish(kmeans.iterate(job, kmeans_starts.Starts(values, (5, 3)), max_iter=4, tol=0.0))
+    lloyd = LloydOptions(5, max_iter=4, tol=0.0)
+    together = kmeans.finish(kmeans.iterate(job, kmeans_starts.Starts(values, (5, 3)), lloyd))
     alone = [
-        kmeans.finish(kmeans.iterate(job, start[np.newaxis], max_iter=4, tol=0.0))[0]
+        kmeans.finish(kmeans.iterate(job, start[np.newaxis], lloyd))[0]
         for start in (values[1, :3], values[0])
     ]
     for one, expected in zip(together, alone, strict=True):
@@ -184,7 +187,7 @@ def test_what_does_not_fit_in_memory_is_refused_before_a_row_is_read(monkeypatch
     ):
         compare(unread, n_clusters=[400, 450, 500], n_init=20)
     with pytest.raises(PlanError, match=r"a worker needs .* n_components=30_000\) but has 512.0 MiB"):
-        kmeans.fit(unread, Gaussian(), n_clusters=500, n_components=30_000, engine=ENGINE)
+        kmeans.fit(unread, ClusterSpace(Gaussian(), n_components=30_000), LloydOptions(500), engine=ENGINE)
     monkeypatch.setattr(kmeans_starts, "available_memory", lambda: 2**34)
     monkeypatch.setattr(choosing_k, "available_memory", lambda: 2**28)
     with pytest.raises(PlanError, match="the samples that numbers of clusters are judged on need"):

@@ -34,6 +34,7 @@ from rff_dist.kmeans import fit as kmeans
 from rff_dist.kmeans import labels as kmeans_labels
 from rff_dist.kmeans import lloyd_pass
 from rff_dist.kmeans import starts as kmeans_starts
+from rff_dist.kmeans.options import LloydOptions
 from rff_dist.statistics.inspection import blocks_of
 from tests.explicit import explicit_Z
 
@@ -192,11 +193,7 @@ def test_clusters_have_the_same_bits_for_any_chunks_and_threads(many_rows, init)
         kmeans.find_clusters(
             dataset,
             feature_map,
-            n_clusters=9,
-            n_init=2,
-            init=init,
-            max_iter=6,
-            seed=3,
+            LloydOptions(9, n_init=2, init=init, max_iter=6, seed=3),
             engine=SerialEngine(n_threads=n_threads),
         )
         for dataset, n_threads in [(datasets[0], 1), (datasets[0], 2), (datasets[1], 3)]
@@ -212,7 +209,7 @@ def test_starts_in_one_pass_have_the_bits_of_starts_alone(many_rows):
     feature_map = draw_feature_map(Gaussian(4.0), n_features=4, n_components=32, random_state=0)
     dataset = ArrayDataset(many_rows)
     together, alone = (
-        kmeans.find_clusters(dataset, feature_map, n_clusters=9, n_init=n, tol=1e-3, seed=1, engine=ENGINE)
+        kmeans.find_clusters(dataset, feature_map, LloydOptions(9, n_init=n, tol=1e-3, seed=1), engine=ENGINE)
         for n in (3, 1)
     )
     assert together.start_inertias[0] == alone.inertia
@@ -229,7 +226,7 @@ def test_k_means_parallel_starts_are_no_worse_than_k_means_plus_plus(many_rows):
     ours, theirs = [], []
     for seed in range(5):
         found = kmeans.find_clusters(
-            ArrayDataset(X), feature_map, n_clusters=20, max_iter=1, seed=seed, engine=ENGINE
+            ArrayDataset(X), feature_map, LloydOptions(20, max_iter=1, seed=seed), engine=ENGINE
         )
         ours.append(found.inertias[0])
         centres = kmeans_plusplus(Z, 20, random_state=seed)[0]
@@ -254,7 +251,7 @@ def test_an_empty_cluster_moves_to_the_row_farthest_from_its_own_centre(blobs):
     nowhere = np.full((2, 64), 100.0)
     start = np.concatenate([Z[:1], nowhere[:1], Z[1:2], nowhere[1:]])
     found = kmeans.find_clusters(
-        ArrayDataset(X), probe.feature_map_, n_clusters=4, init=start, max_iter=1, engine=ENGINE
+        ArrayDataset(X), probe.feature_map_, LloydOptions(4, init=start, max_iter=1), engine=ENGINE
     )
     distances = np.square(Z[:, np.newaxis] - Z[:2]).sum(axis=2)
     farthest = np.argsort(-distances.min(axis=1))[:2]
@@ -272,10 +269,7 @@ def test_growing_samples_save_full_passes():
         kmeans.find_clusters(
             ArrayDataset(X),
             feature_map,
-            n_clusters=5,
-            init=X[:5],
-            tol=3e-3,
-            algorithm=algorithm,
+            LloydOptions(5, init=X[:5], tol=3e-3, algorithm=algorithm),
             engine=ENGINE,
         )
         for algorithm in ("lloyd", "progressive")
@@ -337,10 +331,7 @@ def test_batches_save_full_passes_with_the_same_bits_for_any_threads(shuffled):
         kmeans.find_clusters(
             ArrayDataset(shuffled),
             feature_map,
-            n_clusters=5,
-            init=shuffled[:5],
-            tol=1e-2,
-            algorithm=algorithm,
+            LloydOptions(5, init=shuffled[:5], tol=1e-2, algorithm=algorithm),
             engine=SerialEngine(n_threads=n_threads),
         )
         for algorithm, n_threads in (("lloyd", 1), ("minibatch", 1), ("minibatch", 3))
@@ -359,7 +350,7 @@ def test_another_chunking_changes_at_most_labels_of_rows_between_centres(shuffle
     feature_map = draw_nystrom(Gaussian(1.0), sample, n_components=30, nystrom=Nystrom(), seed=0)
     start = feature_map.transform(X[:6])
     found = [
-        kmeans.find_clusters(dataset, feature_map, n_clusters=6, init=start, max_iter=9, engine=ENGINE)
+        kmeans.find_clusters(dataset, feature_map, LloydOptions(6, init=start, max_iter=9), engine=ENGINE)
         for dataset in datasets
     ]
     labels = [

@@ -24,6 +24,7 @@ from rff_dist.kmeans import lloyd_pass, skipped_rows
 from rff_dist.kmeans import starts as kmeans_starts
 from rff_dist.kmeans.cluster_sums import Centres, ClusterGrid
 from rff_dist.kmeans.lloyd_pass import sum_clusters
+from rff_dist.kmeans.options import LloydOptions
 from rff_dist.kmeans.skipped_rows import Course, margin_losses, sum_remembered
 from rff_dist.numerics.threads import using_threads
 from rff_dist.statistics import inspection
@@ -71,9 +72,13 @@ def starts_of(feature_map, n_init, inputs=X):
     return feature_map.transform(inputs[chosen]).reshape(n_init, N_CLUSTERS, -1)
 
 
+def lloyd(**options):
+    return LloydOptions(N_CLUSTERS, **{"tol": 0.0, **options})
+
+
 def run(job, starts, **options):
     """What each pass found, and the clusters in the end."""
-    passes = list(kmeans.iterate(job, starts, **{"max_iter": 14, "tol": 0.0, **options}))
+    passes = list(kmeans.iterate(job, starts, lloyd(**{"max_iter": 14, **options})))
     return passes, passes[-1].clusters[0]
 
 
@@ -120,7 +125,7 @@ def test_half_the_blocks_are_remembered_where_the_budget_is_for_half_of_them(mon
     budget = n_blocks * skipped_rows.block_bytes(BLOCK_ROWS, 1, N_CLUSTERS, 64, n_groups=N_CLUSTERS) // 2
     held = []
     passes = []
-    for done in kmeans.iterate(job, starts, max_iter=14, tol=0.0, cache_bytes=budget):
+    for done in kmeans.iterate(job, starts, lloyd(max_iter=14, cache_bytes=budget)):
         passes.append(done)
         held.append(block_memory.remembered_bytes())
     assert_same_bits((passes, passes[-1].clusters[0]), expected)
@@ -137,7 +142,7 @@ def test_entries_that_are_lost_between_passes_change_nothing(lost, seed):
     expected = run(job, starts, cache="none", max_iter=6)
     rng = np.random.default_rng(seed)
     passes = []
-    for done in kmeans.iterate(job, starts, max_iter=6, tol=0.0):
+    for done in kmeans.iterate(job, starts, lloyd(max_iter=6)):
         passes.append(done)
         for place in list(block_memory._entries):
             if rng.integers(0, 9) in lost:
@@ -181,7 +186,7 @@ def test_passes_that_cannot_change_a_label_read_no_block():
     Z = feature_map.transform(inputs)
     starts = np.stack([[1.01 * Z[blobs == i].mean(axis=0) for i in range(N_CLUSTERS)]])
     n_read = []
-    for _ in kmeans.iterate(job, starts, max_iter=30, tol=0.0):
+    for _ in kmeans.iterate(job, starts, lloyd(max_iter=30)):
         n_read.append(job.dataset.n_read)
         job.dataset.n_read = 0
     assert n_read[0] >= len(inspection.blocks_of(job.dataset))
@@ -225,7 +230,7 @@ def test_later_passes_look_at_few_rows(looked):
     job = job_of(MAPS["pairs"])
     looked.clear()
     n_looked = []
-    for _ in kmeans.iterate(job, starts_of(MAPS["pairs"], 1), max_iter=25, tol=0.0):
+    for _ in kmeans.iterate(job, starts_of(MAPS["pairs"], 1), lloyd(max_iter=25)):
         n_looked.append(looked.total())
         looked.clear()
     assert len(n_looked) > 20
@@ -285,7 +290,7 @@ def test_no_margin_loses_more_than_its_bound(seed, scale, n_components):
 def test_nothing_is_remembered_after_a_run_that_fails():
     inputs = X.copy()
     job = job_of(MAPS["pairs"], inputs=inputs)
-    passes = kmeans.iterate(job, starts_of(MAPS["pairs"], 1), max_iter=9, tol=0.0)
+    passes = kmeans.iterate(job, starts_of(MAPS["pairs"], 1), lloyd(max_iter=9))
     next(passes)
     assert block_memory.remembered_bytes() > 0
     job.dataset.X[3_000] = np.nan
@@ -295,7 +300,7 @@ def test_nothing_is_remembered_after_a_run_that_fails():
 
 
 def test_a_run_that_is_left_unfinished_is_forgotten():
-    passes = kmeans.iterate(job_of(MAPS["pairs"]), starts_of(MAPS["pairs"], 1), max_iter=9, tol=0.0)
+    passes = kmeans.iterate(job_of(MAPS["pairs"]), starts_of(MAPS["pairs"], 1), lloyd(max_iter=9))
     next(passes)
     assert block_memory.remembered_bytes() > 0
     passes.close()
@@ -326,7 +331,7 @@ def test_entries_of_other_runs_and_old_ones_make_room():
 def test_bad_parameters_are_refused(options, message):
     with pytest.raises(InvalidParameterError, match=message):
         kmeans.find_clusters(
-            ArrayDataset(X), MAPS["pairs"], n_clusters=2, engine=SerialEngine(n_threads=1), **options
+            ArrayDataset(X), MAPS["pairs"], LloydOptions(2, **options), engine=SerialEngine(n_threads=1)
         )
 
 

@@ -11,6 +11,7 @@ from rff_dist.data.memory import ArrayDataset
 from rff_dist.errors import DataError
 from rff_dist.kmeans import fit as kmeans
 from rff_dist.kmeans import labels as kmeans_labels
+from rff_dist.kmeans.options import ClusterSpace, LloydOptions
 from rff_dist.kmeans.view import ClusterView, view_clusters
 from rff_dist.report import save_clusters
 
@@ -18,9 +19,8 @@ ENGINE = SerialEngine(n_threads=1)
 
 
 def cluster(X, n_clusters):
-    return kmeans.fit(
-        ArrayDataset(X), Gaussian(), n_clusters=n_clusters, engine=ENGINE, n_components=64, tol=0.0
-    )
+    space = ClusterSpace(Gaussian(), n_components=64)
+    return kmeans.fit(ArrayDataset(X), space, LloydOptions(n_clusters, tol=0.0), engine=ENGINE)
 
 
 def test_scores_and_shares_are_those_of_pca_on_the_features_and_centres_are_means():

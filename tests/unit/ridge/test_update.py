@@ -339,6 +339,7 @@ def test_what_cannot_be_updated_is_refused_by_name(what):
             ArrayDataset(X),
             MemoryColumn(X[:, 0] > 0),
             RidgeOptions(kernel=Gaussian(), length_scale=None, features="fourier", n_components=8, alpha=0.1),
+            classification.LossOptions(),
             engine=ENGINE,
         )
     else:

@@ -1,0 +1,125 @@
+"""What clusters are found in, and how: the options of k-means, checked once."""
+
+from __future__ import annotations
+
+from dataclasses import KW_ONLY, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rff_dist.checks import check_count, is_number
+from rff_dist.errors import InvalidParameterError
+from rff_dist.features.options import FeatureOptions, check_without_targets
+from rff_dist.pca.fit import check_normalize
+
+INITS = ("k-means||", "k-means++")
+ALGORITHMS = ("lloyd", "minibatch", "progressive")
+CACHES = ("labels", "features", "none")
+
+
+@dataclass(frozen=True)
+class ClusterSpace(FeatureOptions):
+    """Features to cluster in, or their leading principal components.
+
+    `n_principal`: cluster in the scores on that many leading principal components of the features, which
+      takes a pass of O(n_samples · n_components²); left out, in the features themselves.
+    `normalize`: {None, "degree"}. Whether these are components of degree-normalised features: then this is
+      spectral clustering by the random walk's leading eigenfunctions, each times the root of its eigenvalue.
+    Raises InvalidParameterError if a value is out of range.
+
+    Schölkopf, Smola & Müller (1998), Sec. 4; von Luxburg (2007), A tutorial on spectral clustering, Sec. 4;
+    Shi & Malik (2000).
+    """
+
+    n_principal: int | None = None
+    normalize: str | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_without_targets(self.length_scale)
+        check_principal(self.n_principal, self.normalize, self.n_components)
+
+    @property
+    def width(self) -> int:
+        """Number of columns that clusters are found in, at most."""
+        return self.n_components if self.n_principal is None else self.n_principal
+
+
+def check_principal(n_principal: int | None, normalize: str | None, n_components: int) -> None:
+    """Refuse more principal components than there are features, and `normalize` without any."""
+    check_normalize(normalize)
+    if n_principal is None:
+        if normalize is not None:
+            raise InvalidParameterError(
+                f"`normalize` is {normalize!r} without `n_principal`; it is of principal components: say how "
+                "many, such as one less than clusters"
+            )
+    elif check_count(n_principal, "n_principal") > n_components:
+        raise InvalidParameterError(
+            f"`n_principal` is {n_principal}, above `n_components`={n_components}, of which principal "
+            "components are made; lower it, or draw more features"
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class LloydOptions:
+    """How k-means finds clusters.
+
+    `n_clusters`: of several numbers that share the passes, the largest.
+    `init`: "k-means||", "k-means++" or array. "k-means||" draws 2 · n_clusters candidates in each of five
+      passes, weights them in another, and chooses centres among them by k-means++ and local search.
+      "k-means++" takes a seeded sample of 4,096 rows as candidates, and so do both for a dataset that small.
+      Or centres: rows of inputs, of shape (n_clusters, n_features), or centres in Z, of shape (n_clusters,
+      n_components).
+    `n_init`: starts from other choices among the same candidates; they share each pass.
+    `max_iter`: Lloyd passes, at most.
+    `tol`: a start stops when its centres' squared shifts add up to no more than this share of the mean
+      variance of Z's columns; 0 when they are exactly where they were, so that no label changed.
+    `algorithm`: {"lloyd", "minibatch", "progressive"}. What comes before the Lloyd passes over all rows, so
+      that few are left of them: nothing; steps on small samples, see `learn_from_batches`; or passes over
+      1/64, 1/16 and 1/4 of the blocks. The latter two are for very many rows, in no order that matters.
+    `cache`: {"labels", "features", "none"}. "labels" lets each process remember the labels of the blocks that
+      it runs, how sure they are, and their sums: later passes look only at rows whose label can have changed,
+      and those that draw candidates only at new ones. "features" lets it keep the features of as many blocks
+      beside as fit, 4 · n_components bytes a row. The bits are those of "none".
+    `cache_bytes`: that a process may remember; blocks beyond are looked at in full. By default half of what
+      the plan leaves it, and a gigabyte at most of labels.
+    `seed`: of the starts, and of the rows that are looked at first.
+    Raises InvalidParameterError if a value is out of range.
+    """
+
+    n_clusters: int = 8
+    _: KW_ONLY
+    init: str | NDArray[Any] = "k-means||"
+    n_init: int = 1
+    max_iter: int = 300
+    tol: float = 1e-4
+    algorithm: str = "lloyd"
+    cache: str = "labels"
+    cache_bytes: int | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("n_clusters", "n_init", "max_iter"):
+            check_count(getattr(self, name), name)
+        if not is_number(self.tol) or not 0 <= self.tol < np.inf:
+            raise InvalidParameterError(f"`tol` is {self.tol!r}; expected a number of at least 0")
+        for name, known in (("algorithm", ALGORITHMS), ("cache", CACHES)):
+            if (given := getattr(self, name)) not in known:
+                raise InvalidParameterError(f"unknown `{name}` {given!r}; expected one of {sorted(known)}")
+        if isinstance(self.init, str):
+            if self.init not in INITS:
+                raise InvalidParameterError(
+                    f"unknown `init` {self.init!r}; expected one of {sorted(INITS)}, or an array of centres"
+                )
+        elif self.n_init != 1:
+            raise InvalidParameterError(
+                f"`n_init` is {self.n_init} beside given centres, which are one start; leave it out"
+            )
+        given = self.cache_bytes
+        whole = isinstance(given, int | np.integer) and not isinstance(given, bool)
+        if given is not None and (not whole or given < 0):
+            raise InvalidParameterError(
+                f"`cache_bytes` is {given!r}; expected None or a number of bytes of at least 0"
+            )
