@@ -16,6 +16,7 @@ from rff_dist.data.columns import Column
 from rff_dist.engines.protocol import Engine
 from rff_dist.errors import InvalidParameterError
 from rff_dist.features.feature_map import FeatureMap
+from rff_dist.features.kernel_of import kernel_of
 from rff_dist.jobs.publishing import check_place, store
 from rff_dist.jobs.specs import Clustering
 from rff_dist.jobs.steps import Runner, Skipped, Step, run_steps
@@ -29,7 +30,8 @@ from rff_dist.kmeans.fit import LloydPass
 from rff_dist.kmeans.labels import StagedLabels
 from rff_dist.kmeans.model import digest_of
 from rff_dist.kmeans.starts import Clusters
-from rff_dist.ridge import fit as pipeline
+from rff_dist.ridge.describe import describe_dataset
+from rff_dist.ridge.plan import check_plan
 from rff_dist.statistics import inspection
 from rff_dist.statistics.moments import Moments
 from rff_dist.storage.columns import column_of
@@ -111,7 +113,7 @@ class ClusteringRun:
             dataset, width, lloyd.numbers, n_init=lloyd.n_init, init=lloyd.init, engine=engine
         )
         if features.n_principal is not None:
-            pipeline.check_plan(dataset, features.n_components, engine=engine, features=features.kind)
+            check_plan(dataset, features.n_components, engine=engine, features=features.kind)
         if len(lloyd.numbers) > 1:
             choosing_k.check_samples(dataset, width)
 
@@ -147,7 +149,7 @@ class ClusteringRun:
             normalize=given.normalize,
             engine=self.engine,
         )
-        kernel = pipeline.kernel_of(feature_map)
+        kernel = kernel_of(feature_map)
         return {
             "kernel": None if kernel is None else kernel.to_dict(),
             "n_components": given.n_components,
@@ -178,7 +180,7 @@ class ClusteringRun:
         began = time.perf_counter()
         done = next(_found(self.passes))
         if done.clusters:
-            facts = pipeline.describe_dataset(self.dataset)
+            facts = describe_dataset(self.dataset)
             self.found = [replace(clusters, facts=facts) for clusters in done.clusters]
         return {
             "pass": number,

@@ -6,10 +6,10 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
+from rff_dist.features.kernel_of import kernel_of
 from rff_dist.kmeans.model import write_clusters
 from rff_dist.kmeans.starts import Clusters
 from rff_dist.registry.versions import RegisteredModel, Version
-from rff_dist.ridge.fit import kernel_of
 from rff_dist.ridge.model import RidgeModel, write_model
 from rff_dist.storage.locations import Location, check_output, parse_location
 

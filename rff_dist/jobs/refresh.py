@@ -32,9 +32,9 @@ from rff_dist.jobs.publishing import publish
 from rff_dist.jobs.specs import Update
 from rff_dist.jobs.steps import Runner, Step, in_this_process, run_steps
 from rff_dist.registry.versions import RegisteredModel, Version
-from rff_dist.ridge import fit as pipeline
 from rff_dist.ridge.drift import LEVEL, Batch, Drift, ErrorSums, check_level, judge_drift
 from rff_dist.ridge.model import KIND, RidgeModel, model_from, write_model
+from rff_dist.ridge.plan import check_plan
 from rff_dist.ridge.update import (
     TOLERANCE,
     Gate,
@@ -353,7 +353,7 @@ def score_rows(job: Refresh, engine: Engine) -> Summary:
         If a value cannot be used; names row and column.
     """
     feature_map = job.model.feature_map
-    plan = pipeline.check_plan(
+    plan = check_plan(
         job.dataset,
         feature_map.n_components,
         engine=engine,

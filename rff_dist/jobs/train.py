@@ -26,9 +26,9 @@ from rff_dist.jobs.fits import Fit, JobData, Trained, describe_fit, open_job_dat
 from rff_dist.jobs.publishing import check_place, store
 from rff_dist.jobs.specs import Train, Tune
 from rff_dist.jobs.steps import Runner, Skipped, Step, run_steps
-from rff_dist.ridge import fit as pipeline
 from rff_dist.ridge import predict as prediction
 from rff_dist.ridge.model import write_model
+from rff_dist.ridge.plan import check_plan
 from rff_dist.storage.leases import Lease, hold
 from rff_dist.storage.locations import Location, beside, children, discard, parse_location
 from rff_dist.storage.records import write_record
@@ -258,7 +258,7 @@ def inspect_data(run: Training) -> Summary:
     _check_test(run)
     run.fit.check(dataset)
     choices = run.fit.choices(dataset, engine=run.engine)
-    plan = pipeline.check_plan(
+    plan = check_plan(
         dataset,
         choices.widths[-1],
         engine=run.engine,

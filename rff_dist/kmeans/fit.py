@@ -41,7 +41,9 @@ from rff_dist.kmeans.starts import (
     read_centres,
 )
 from rff_dist.pca.fit import check_normalize, components_of
-from rff_dist.ridge import fit as pipeline
+from rff_dist.ridge.describe import describe_dataset
+from rff_dist.ridge.plan import check_plan
+from rff_dist.ridge.prepare import prepare
 from rff_dist.statistics import inspection
 from rff_dist.statistics.moments import Moments
 from rff_dist.typing import FloatArray
@@ -94,7 +96,7 @@ def fit(
     length_scale : "auto", number(s) or None
         "auto" is the median heuristic; None keeps the kernel's own.
     n_components, design, map, standardize, seed, features
-        See `ridge.fit.fit`.
+        See `RidgeOptions`.
     n_principal, normalize
         See `draw_features`.
     init, n_init, max_iter, tol, algorithm, cache, cache_bytes
@@ -155,7 +157,7 @@ def fit(
         engine=engine,
         **options,
     )
-    return replace(found, facts=pipeline.describe_dataset(dataset))
+    return replace(found, facts=describe_dataset(dataset))
 
 
 def draw_features(
@@ -198,8 +200,8 @@ def draw_features(
     Shi & Malik (2000).
     """
     if n_principal is not None:
-        pipeline.check_plan(dataset, options["n_components"], engine=engine, features=options["features"])
-    prepared = pipeline.prepare(dataset, standardize=standardize, moments=moments, engine=engine)
+        check_plan(dataset, options["n_components"], engine=engine, features=options["features"])
+    prepared = prepare(dataset, standardize=standardize, moments=moments, engine=engine)
     feature_map = prepared.draw(kernel, **options)
     if n_principal is None:
         return feature_map

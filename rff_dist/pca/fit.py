@@ -36,9 +36,10 @@ from rff_dist.pca.components import (
     spectral_components,
     sum_features,
 )
-from rff_dist.ridge import fit as pipeline
 from rff_dist.ridge.linear_model import LinearModel
+from rff_dist.ridge.plan import check_plan
 from rff_dist.ridge.predict import write_output
+from rff_dist.ridge.prepare import prepare
 from rff_dist.statistics import inspection, passes
 from rff_dist.statistics.accumulate import Accumulation
 from rff_dist.statistics.moments import Moments
@@ -145,8 +146,8 @@ def fit_components(
     check_normalize(normalize)
     inspection.check_standardize(standardize)
     source = dataset.without_targets()
-    pipeline.check_plan(source, n_random_features, engine=engine, features=features)
-    prepared = pipeline.prepare(source, standardize=standardize, engine=engine)
+    check_plan(source, n_random_features, engine=engine, features=features)
+    prepared = prepare(source, standardize=standardize, engine=engine)
     feature_map = prepared.draw(
         kernel,
         length_scale=length_scale,

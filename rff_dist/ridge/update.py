@@ -35,10 +35,11 @@ from rff_dist.errors import DataError, FingerprintMismatchError, InvalidParamete
 from rff_dist.numerics.cholesky import solve_cholesky
 from rff_dist.numerics.eigen import decompose
 from rff_dist.numerics.exact_sums import ExactSum
-from rff_dist.ridge import fit as pipeline
 from rff_dist.ridge import predict as prediction
+from rff_dist.ridge.describe import describe_cut, describe_dataset
 from rff_dist.ridge.drift import Batch, BatchState, ErrorSums, measure_batch, measure_errors
 from rff_dist.ridge.evaluation import check_evaluation
+from rff_dist.ridge.fit import refit
 from rff_dist.ridge.linear_model import LinearModel, predict_rows
 from rff_dist.ridge.model import RidgeModel
 from rff_dist.statistics import inspection, passes
@@ -441,7 +442,7 @@ def solve_update(
     """
     card = model.card
     stays = card.get("chosen_by") in ("cv", "press")
-    again = pipeline.refit(
+    again = refit(
         model,
         statistics,
         alpha=None if stays else card["alpha_given"],
@@ -451,8 +452,8 @@ def solve_update(
     kept = {name: card[name] for name in ("alpha_given", "alphas") if name in card}
     again = again.with_card(
         **kept,
-        **pipeline.describe_dataset(dataset),
-        **pipeline.describe_cut(dataset, statistics, _folds(model)),
+        **describe_dataset(dataset),
+        **describe_cut(dataset, statistics, _folds(model)),
         n_seen=rows.n_after,
         left_out=[list(one) for one in rows.left_out],
     )
@@ -541,7 +542,7 @@ def _linear_without(model: RidgeModel, part: RidgeStatistics | None) -> LinearMo
     n_tiles = model.statistics.n_tiles + part.n_tiles
     rest = replace(model.statistics - part, n_tiles=n_tiles)
     equations = rest.normal_equations(fit_intercept=model.card["fit_intercept"])
-    # As `ridge.fit.solve` does: directions below the floor count by Cholesky and not by eigenvalues, and
+    # As `ridge.solve` does: directions below the floor count by Cholesky and not by eigenvalues, and
     # where alpha is near the floor the errors of the two are far apart (0.244 and 0.273 for D = 512 in 3
     # columns).
     if model.card.get("chosen_by") in ("gcv", "evidence"):
