@@ -60,7 +60,6 @@ def open_job_data(
 
     Parameters
     ----------
-    source : SupervisedSource
     url : str
         Of the source's data, or of test data beside them.
     group_by : str, optional
@@ -94,7 +93,6 @@ class Trained:
     ----------
     model : RidgeModel
         With its sums.
-    solved : Solved
     search : Search or None
         Where candidates were given.
     """

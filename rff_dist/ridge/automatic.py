@@ -213,8 +213,6 @@ def fit(dataset: Dataset, options: RidgeOptions, *, engine: Engine) -> Trained:
     ----------
     dataset : Dataset
         With targets, and with groups where folds are of groups.
-    options : RidgeOptions
-    engine : Engine
 
     Returns
     -------

@@ -63,7 +63,6 @@ class Candidate:
 
     Attributes
     ----------
-    kernel : Kernel
     length_scale : TimesMedian, "evidence", number(s) or None
         In the place of a kernel's own. Of a sum or product, `TimesMedian` and numbers are those of its parts
         without one, a multiple of the median in each part's own columns. None keeps the kernel's own; parts

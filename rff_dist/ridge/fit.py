@@ -37,7 +37,6 @@ class Trained:
 
     Attributes
     ----------
-    model : RidgeModel
     compared : tuple of (FeatureMap, Solved)
         Every feature map that was trained, in the width that was chosen for it.
     best_index : int
@@ -95,11 +94,8 @@ def train_folds(
 
     Parameters
     ----------
-    prepared : Prepared
     readings : sequence of sequence of FeatureMap
         The feature maps to compare. Those of one reading share a pass over the data.
-    penalty : Penalty
-    folds : Folds
     widths : sequence of int
         Numbers of components that each map chooses from; see `solve_folds`.
     conformal : bool or "normalized"

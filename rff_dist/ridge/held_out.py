@@ -53,14 +53,12 @@ def leave_one_out(
     ----------
     dataset : Dataset
         The rows that `statistics` count, no others.
-    statistics : RidgeStatistics
     feature_map : FeatureMap
         They were accumulated with.
     alphas : float64 array of shape (n_alphas,), optional
         Penalties above 0; three a decade by default, see `default_alphas`.
     fit_intercept : bool
         Whether an intercept is fitted.
-    engine : Engine
 
     Raises
     ------
@@ -125,7 +123,6 @@ def hold_out_scores(
     ----------
     dataset : Dataset
         The rows that `statistics` count, in the same order.
-    statistics : FoldStatistics
     feature_map : FeatureMap
         They were accumulated with.
     alpha : float or array of shape (n_targets,)
@@ -135,7 +132,6 @@ def hold_out_scores(
     normalized : bool
         Whether scores are counted in predicted deviations of their rows, so that intervals are wider where
         rows are farther off.
-    engine : Engine
 
     Raises
     ------

@@ -105,7 +105,6 @@ class Sizes:
 
     Attributes
     ----------
-    n_samples, n_features, n_targets : int
     chunk_rows : int
         Rows that are worth reading together.
     itemsize : int
@@ -188,9 +187,6 @@ def plan_fit(
 
     Parameters
     ----------
-    sizes : Sizes
-    n_components : int
-    machines : Machines
     alpha_path : bool
         Whether the whole path of alpha is solved (eigenvectors) or one alpha (Cholesky).
     whitened : bool

@@ -30,7 +30,6 @@ class Prepared:
 
     Attributes
     ----------
-    dataset : Dataset
     moments : Moments
         Of its columns.
     standardizer : Standardizer, or None

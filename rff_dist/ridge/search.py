@@ -100,7 +100,6 @@ def search(
     options : RidgeOptions
         With one kind of features. Of several numbers of components each candidate takes its smallest within
         one standard error of its best; see `solve_folds`. "auto" alpha is "cv".
-    engine : Engine
 
     Raises
     ------

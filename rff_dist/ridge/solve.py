@@ -29,7 +29,6 @@ class Solved:
 
     Attributes
     ----------
-    solution : RidgeSolution
     selection : Selection or None
         The path of alpha on all rows, by GCV or the evidence.
     cross_validation : CrossValidation or None
@@ -75,7 +74,6 @@ def solve_folds(
     ----------
     statistics : FoldStatistics
         In `feature_map`.
-    feature_map : FeatureMap
     penalty : Penalty
         "cv" searches from the rounding floor to the largest eigenvalue for the least error, and takes the
         largest alpha that is as good, see `CrossValidation.safest`; "cv-1se" takes the largest within one
@@ -91,7 +89,6 @@ def solve_folds(
         Of the width that was chosen.
     statistics : RidgeStatistics
         Of all rows, in it.
-    solved : Solved
 
     Raises
     ------

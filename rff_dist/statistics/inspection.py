@@ -139,7 +139,6 @@ def standardizer_for(
 
     Parameters
     ----------
-    dataset : Dataset
     moments : Moments
         From `inspect`.
     standardize : True, False, "rank" or "auto"
@@ -147,7 +146,6 @@ def standardizer_for(
         by the ranks of its values, see `rff_dist.statistics.quantiles`: another cheap pass. "auto" is True,
         but "rank" for columns with heavy tails, see `HEAVY_KURTOSIS`; it takes the pass only where there are
         some.
-    engine : Engine
 
     Raises
     ------

@@ -189,10 +189,6 @@ def accumulate(
         Offsets and grids to sum with. By default targets are summed as they are, and the grid of
         the weights, where there are any, comes from a first pass.
 
-    Returns
-    -------
-    statistics : RidgeStatistics
-
     Raises
     ------
     DataError
@@ -254,8 +250,6 @@ def accumulate_folds(
         With targets, and with groups where the folds are of groups.
     members : sequence of Accumulation
         The feature maps, and what each one's statistics are about.
-    folds : Folds
-    engine : Engine
 
     Returns
     -------
