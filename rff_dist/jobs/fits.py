@@ -71,8 +71,6 @@ def open_job_data(
     ------
     DataError
         If there are no targets.
-    StorageError
-        If the data cannot be opened.
     """
     names = source.names()
     dataset = open_dataset(url, **(names | {"y": None} if classify else names))

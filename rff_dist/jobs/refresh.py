@@ -258,8 +258,6 @@ def open_refresh(
         If another run writes it.
     StorageError
         If there is no ridge model.
-    InvalidParameterError
-        If a parameter is out of range.
     """
     runner = in_this_process() if runner is None else runner
     tolerance, level = options.get("tolerance", TOLERANCE), options.get("level", LEVEL)

@@ -295,8 +295,6 @@ def fit_model(run: Training) -> Summary:
     ------
     DataError
         If a value cannot be used; names row and column.
-    StatisticsError
-        If a row is missing or was counted twice.
     """
     start = time.perf_counter()
     run.found = found = run.fit.run(run.data, engine=run.engine)

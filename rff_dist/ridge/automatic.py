@@ -178,13 +178,6 @@ def choices_of(
     """Return what a fit begins with, if memory allows it; see `plan_choices`.
 
     `candidates` take the place of the kernels and length scales of the options.
-
-    Raises
-    ------
-    InvalidParameterError
-        If a parameter is out of range.
-    PlanError
-        If memory does not do.
     """
     found, kinds = list(candidates or candidates_of(options, dataset)), options.kinds
     if dataset.n_samples < 2:  # nothing to compare
@@ -218,15 +211,6 @@ def fit(dataset: Dataset, options: RidgeOptions, *, engine: Engine) -> Trained:
     -------
     Trained
         The card of its model has all `candidates` that were tried, with their errors.
-
-    Raises
-    ------
-    InvalidParameterError
-        If a parameter is out of range.
-    DataError
-        If values cannot be used.
-    PlanError
-        If memory does not do.
     """
     choices = choices_of(dataset, options, plan=planner(dataset, options, engine=engine))
     candidates, penalty, folds, widths = choices.candidates, choices.penalty, choices.folds, choices.widths

@@ -97,11 +97,6 @@ def read_length_scale(value: Any) -> Width:
     value : number(s), str, TimesMedian or None
         A multiple of the median distance as text: "0.5x"; "median" is "1x". "evidence" tunes one length scale
         per column; None keeps the kernel's own.
-
-    Raises
-    ------
-    InvalidParameterError
-        If it is none of these.
     """
     if value is None or isinstance(value, TimesMedian):
         return value

@@ -183,8 +183,6 @@ def plan_choices(
     ------
     InvalidParameterError
         If parameters do not go together.
-    PlanError
-        With the memory needed and the memory there is.
     """
     folds = folds_for(options, dataset.n_samples)
     if folds is not None and dataset.n_samples == 1:

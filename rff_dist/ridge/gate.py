@@ -280,13 +280,7 @@ def judge(candidate: RidgeModel, held_out: HeldOut, *, tolerance: float = TOLERA
 
 
 def check_tolerance(tolerance: float) -> None:
-    """Check that a gate's tolerance is a number of at least 0.
-
-    Raises
-    ------
-    InvalidParameterError
-        Otherwise.
-    """
+    """Check that a gate's tolerance is a number of at least 0."""
     if not 0.0 <= tolerance < np.inf:
         raise InvalidParameterError(
             f"`tolerance` is {tolerance!r}; expected a number in [0, inf), such as 0.05"

@@ -64,8 +64,6 @@ def leave_one_out(
     ------
     InvalidParameterError
         If an alpha is not positive and finite, or there is none.
-    DataError
-        If values are not finite.
     StatisticsError
         If the statistics are of other rows.
     PlanError

@@ -35,13 +35,7 @@ def is_one_alpha(alpha: Alpha) -> bool:
 
 
 def check_alpha(alpha: Any) -> None:
-    """Check that alpha is "auto", "gcv", "evidence", a finite number of at least 0, or several.
-
-    Raises
-    ------
-    InvalidParameterError
-        Otherwise.
-    """
+    """Check that alpha is "auto", "gcv", "evidence", a finite number of at least 0, or several."""
     if isinstance(alpha, str) and alpha in ALPHA_NAMES:
         return
     values = np.asarray(alpha)

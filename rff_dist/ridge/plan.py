@@ -344,13 +344,7 @@ def check_plan(
     n_folds: int = 1,
     n_maps: int = 1,
 ) -> Plan:
-    """Plan a fit on an engine, and refuse it where memory would not do; see `plan_fit`.
-
-    Raises
-    ------
-    PlanError
-        With the memory needed and the memory there is.
-    """
+    """Plan a fit on an engine, and refuse it where memory would not do; see `plan_fit`."""
     blocks_of(dataset)  # refuses a dataset without rows
     return plan_fit(
         Sizes.of(dataset),
@@ -366,13 +360,7 @@ def check_plan(
 def check_matrix_pass(
     dataset: Dataset, feature_map: FeatureMap, *, engine: Engine, n_targets: int, **carried: Any
 ) -> None:
-    """Refuse a pass that carries D x D matrices where memory would not do; see `plan_matrix_pass`.
-
-    Raises
-    ------
-    PlanError
-        With the memory needed and the memory there is.
-    """
+    """Refuse a pass that carries D x D matrices where memory would not do; see `plan_matrix_pass`."""
     blocks_of(dataset)  # refuses a dataset without rows
     machines = Machines.of(engine)
     needed = plan_matrix_pass(

@@ -393,13 +393,7 @@ def check_dataset(dataset: Dataset, model: RidgeModel) -> None:
 
 
 def transform_in_memory(dataset: Dataset, feature_map: FeatureMap, *, dtype: DTypeLike) -> NDArray[Any]:
-    """Return Z of shape (n_samples, n_components) as one array.
-
-    Raises
-    ------
-    DataError
-        If values are not finite.
-    """
+    """Return Z of shape (n_samples, n_components) as one array."""
     Z = np.empty((dataset.n_samples, feature_map.n_components), dtype)
     for block in blocks_of(dataset):
         X = dataset.read(block).X

@@ -105,8 +105,6 @@ def search(
     ------
     InvalidParameterError
         If a parameter is out of range, or a candidate has no smaller draws for several widths.
-    DataError
-        If a value cannot be used.
     PlanError
         If memory would not do for a single candidate.
     StatisticsError

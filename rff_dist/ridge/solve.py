@@ -129,8 +129,6 @@ def solve(statistics: RidgeStatistics, penalty: Penalty) -> Solved:
     ------
     InvalidParameterError
         If alpha is chosen by something that statistics of all rows do not tell.
-    SolveError
-        If the statistics are not finite.
     """
     if penalty.named not in (None, "gcv", "evidence"):
         raise InvalidParameterError(

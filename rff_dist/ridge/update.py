@@ -282,8 +282,6 @@ def accumulate_new_rows(
     ------
     DataError
         If values cannot be used, or lie beyond what the sums were laid out for.
-    StatisticsError
-        If a row is missing or was counted twice.
     """
     assert model.statistics is not None
     spec, whitener = model.statistics.spec, model.feature_map.whitener
@@ -345,13 +343,7 @@ def sum_ranges(
 def solve_update(
     model: RidgeModel, dataset: Dataset, rows: NewRows, *, statistics: RidgeStatistics, batch: Batch
 ) -> RidgeModel:
-    """Solve a model again from the statistics of all rows, with alpha chosen as before.
-
-    Raises
-    ------
-    SolveError
-        If the statistics are not finite.
-    """
+    """Solve a model again from the statistics of all rows, with alpha chosen as before."""
     card = model.card
     stays = card.get("chosen_by") in ("cv", "press")
     again = refit(

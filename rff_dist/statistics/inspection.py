@@ -118,13 +118,7 @@ def standardizer_from(moments: Moments) -> Standardizer:
 
 
 def check_standardize(standardize: object) -> bool | str:
-    """Return what is done to the input columns: True, False, "rank" or "auto".
-
-    Raises
-    ------
-    InvalidParameterError
-        If it is none of these.
-    """
+    """Return what is done to the input columns: True, False, "rank" or "auto"."""
     if isinstance(standardize, bool | np.bool_):
         return bool(standardize)
     if isinstance(standardize, str) and standardize in ("rank", "auto"):
