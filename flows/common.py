@@ -16,8 +16,8 @@ from rff_dist.jobs import train as training
 from rff_dist.jobs.publishing import version_rows
 from rff_dist.jobs.specs import Train, Tune
 from rff_dist.jobs.steps import run_steps
+from rff_dist.kernels.text import shortened_text
 from rff_dist.registry.versions import RegisteredModel
-from rff_dist.ridge.search import shortened_text
 from rff_dist.text import redact
 from rff_dist.typing import Summary
 

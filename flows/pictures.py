@@ -11,10 +11,10 @@ from prefect.artifacts import create_image_artifact
 
 from flows.running import number
 from rff_dist.errors import RFFDistError
+from rff_dist.features.kernel_of import kernel_of
+from rff_dist.kernels.text import kernel_text, shortened_text
 from rff_dist.report import save_choice
-from rff_dist.ridge.fit import kernel_of
 from rff_dist.ridge.model import RidgeModel
-from rff_dist.ridge.search import kernel_text, shortened_text
 
 __all__ = ["show_choice"]
 

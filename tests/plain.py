@@ -1,11 +1,19 @@
 """Estimators of one kernel, length scale and kind of features, for tests that are not about their choice."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from rff_dist import RFFClassifier, RFFRidge
+from rff_dist.data.blocks import Dataset
+from rff_dist.engines.protocol import Engine
 from rff_dist.kernels.base import Kernel, parts_without_length_scale
+from rff_dist.ridge import automatic, search
+from rff_dist.ridge.candidates import Candidate
+from rff_dist.ridge.model import RidgeModel
+from rff_dist.ridge.options import RidgeOptions
+from rff_dist.ridge.solve import Solved
 
 
 def plain_ridge(kernel: str | Kernel = "gaussian", **parameters: Any) -> RFFRidge:
@@ -31,3 +39,20 @@ def _plain(kernel: str | Kernel, *, alpha: str) -> dict[str, Any]:
         "n_components": 2048,
         "alpha": alpha,
     }
+
+
+def fit_ridge(
+    dataset: Dataset, kernel: Kernel, *, engine: Engine, **options: Any
+) -> tuple[RidgeModel, Solved]:
+    """Train on Fourier features with one median distance."""
+    plain = {"length_scale": "median", "features": "fourier", "design": "orthogonal", "n_components": 2048}
+    trained = automatic.fit(dataset, RidgeOptions(kernel=kernel, **plain | options), engine=engine)
+    return trained.model, trained.best
+
+
+def search_plain(
+    dataset: Dataset, candidates: Sequence[Candidate], *, engine: Engine, **options: Any
+) -> search.Search:
+    """Compare candidates on Fourier features by five folds."""
+    plain = {"features": "fourier", "alpha": "cv", "n_components": search.DEFAULT_COMPONENTS}
+    return search.search(dataset, candidates, RidgeOptions(**plain | options), engine=engine)

@@ -13,9 +13,10 @@ from pathlib import Path
 from dask_jobqueue import SLURMCluster
 from distributed import Client, Security
 
-from rff_dist import DaskEngine, Gaussian, open_dataset
-from rff_dist.ridge.fit import fit
+from rff_dist import DaskEngine, open_dataset
+from rff_dist.ridge.automatic import fit
 from rff_dist.ridge.model import write_model
+from rff_dist.ridge.options import RidgeOptions
 
 
 def cluster_of_jobs(tls: Path) -> SLURMCluster:
@@ -50,8 +51,10 @@ def main() -> None:
         cluster.scale(jobs=4)
         client.wait_for_workers(1)
         with DaskEngine(client=client) as engine:
-            trained, _ = fit(open_dataset(data), Gaussian(), n_components=2048, engine=engine)
-            write_model(trained, model)
+            options = RidgeOptions(
+                kernel="gaussian", length_scale="median", features="fourier", n_components=2048
+            )
+            write_model(fit(open_dataset(data), options, engine=engine).model, model)
 
 
 if __name__ == "__main__":

@@ -35,12 +35,12 @@ from rff_dist.numerics.solution import RidgeSolution
 from rff_dist.numerics.threads import tile_pool, using_threads
 from rff_dist.numerics.triangular import solve_transposed
 from rff_dist.ridge import automatic
-from rff_dist.ridge import fit as pipeline
-from rff_dist.ridge.automatic import RidgeOptions
 from rff_dist.ridge.conformal import FoldModels, fold_models, predict_held_out
-from rff_dist.ridge.fit import Solved
+from rff_dist.ridge.fit import Trained
 from rff_dist.ridge.linear_model import LinearModel
 from rff_dist.ridge.model import RidgeModel
+from rff_dist.ridge.options import RidgeOptions, is_one_alpha
+from rff_dist.ridge.solve import Solved
 from rff_dist.ridge.uncertainty import predictive_model
 from rff_dist.statistics import inspection
 from rff_dist.statistics.accumulate import add_each
@@ -279,7 +279,7 @@ def fit(
     alpha = ridge_alpha
     if logistic:
         curvature = logistic_curvature(solved.solution, _statistics(model).sum_of_weights)
-        given = pipeline.is_one_alpha(options.alpha)
+        given = is_one_alpha(options.alpha)
         alpha *= 1.0 if given else max(curvature, SMALLEST_ALPHA_FACTOR)
     minimum = fit_loss(dataset, model, losses, alpha=alpha, curvature=curvature, engine=engine)
     own = ScoreCalibration(1.0, (0.0,) * model.n_targets) if logistic else None
@@ -350,7 +350,7 @@ def _described(
 
 
 def estimate_by_folds(
-    dataset: Dataset, trained: pipeline.Trained, calibration: ScoreCalibration | None, *, engine: Engine
+    dataset: Dataset, trained: Trained, calibration: ScoreCalibration | None, *, engine: Engine
 ) -> dict[str, Any]:
     """Estimate accuracy and log loss on new rows: each row is judged by ridge without its fold, in one pass.
 

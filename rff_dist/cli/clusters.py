@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 def describe_clusters(found: Clusters) -> dict[str, Any]:
     """Return the facts of clusters for the JSON document."""
-    from rff_dist.ridge.fit import kernel_of
+    from rff_dist.features.kernel_of import kernel_of
 
     kernel = kernel_of(found.feature_map)
     return {

@@ -335,7 +335,7 @@ def candidate_words(row: Mapping[str, Any]) -> str:
     width = (
         "" if scale is None else ", a width per column" if isinstance(scale, list) else f", width {scale:.3g}"
     )
-    from rff_dist.ridge.search import shortened_text
+    from rff_dist.kernels.text import shortened_text
 
     error, kernel = _plus_minus(row["score"], row["standard_error"]), shortened_text(row["kernel"])
     return f"{kernel}{width}, {row.get('features', 'fourier')}, error {error} of the variance"
@@ -344,7 +344,7 @@ def candidate_words(row: Mapping[str, Any]) -> str:
 def candidates_view(candidates: Sequence[Mapping[str, Any]], *, n_shown: int = 6) -> RenderableType:
     """Return the best of the candidates that were tried as a table."""
     from rff_dist.jobs.fits import chosen_candidate, n_candidates
-    from rff_dist.ridge.search import shortened_text
+    from rff_dist.kernels.text import shortened_text
 
     best = chosen_candidate(candidates)
     ranked = sorted(candidates, key=lambda one: (one is not best, one.get("round") == "first", one["score"]))

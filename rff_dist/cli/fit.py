@@ -34,7 +34,7 @@ from rff_dist.jobs.specs import Train
 if TYPE_CHECKING:
     from rff_dist.features.feature_map import FeatureMap
     from rff_dist.jobs.train import Training
-    from rff_dist.ridge.fit import Solved
+    from rff_dist.ridge.solve import Solved
 
 
 @command(
@@ -51,11 +51,11 @@ def fit(
     """Train a ridge regression, or a classifier. What is left out is chosen by cross-validation."""
     from rff_dist.jobs.steps import run_steps
     from rff_dist.jobs.train import open_training
-    from rff_dist.ridge import fit as pipeline
+    from rff_dist.ridge.options import is_one_alpha
 
     options = job.to_fit().options
     several = isinstance(options.n_components, list)
-    given = pipeline.is_one_alpha(options.alpha) and options.cv is None and not several
+    given = is_one_alpha(options.alpha) and options.cv is None and not several
     if plot is not None and given and not options.conformal:
         raise typer.BadParameter(
             "nothing is chosen, so there is no error against alpha to draw; add --select cv",
@@ -84,8 +84,8 @@ def fit(
 
 
 def _describe_features(feature_map: FeatureMap, seed: int) -> dict[str, Any]:
+    from rff_dist.features.kernel_of import kernel_of
     from rff_dist.features.nystrom import NystromFeatureMap
-    from rff_dist.ridge.fit import kernel_of
 
     kernel = kernel_of(feature_map)
     assert kernel is not None  # the map was drawn just now

@@ -269,7 +269,7 @@ def read_numbers(parts: Sequence[str], text: str, flag: str, expected: str) -> l
 
 def read_alphas(text: str, flag: str) -> list[float]:
     """Read a range such as 1e-6:1e3:30, in equal ratios, or numbers with commas between them."""
-    from rff_dist.ridge.fit import check_alpha
+    from rff_dist.ridge.options import check_alpha
 
     if ":" not in text:
         values = read_numbers(text.split(","), text, flag, "LOW:HIGH:N")

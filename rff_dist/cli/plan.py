@@ -35,15 +35,13 @@ def plan(
     ] = None,
 ) -> Report:
     """Say what a fit would take: bytes, operations, memory and seconds. Nothing runs but a stop-watch."""
-    from functools import partial
-
     from rff_dist.features import for_dataset
     from rff_dist.jobs.fits import Fit
     from rff_dist.jobs.specs import ridge_options
     from rff_dist.numerics.machine import available_memory
-    from rff_dist.ridge import fit as pipeline
     from rff_dist.ridge.automatic import choices_of
-    from rff_dist.ridge.plan import measure_gflops, plan_fit
+    from rff_dist.ridge.options import is_one_alpha
+    from rff_dist.ridge.plan import Machines, Sizes, measure_gflops, plan_fit
     from rff_dist.selection.cross_validation import cross_validation_flops
     from rff_dist.storage import datasets
     from rff_dist.text import human_bytes
@@ -57,27 +55,28 @@ def plan(
     solver_limit = here if memory is None else limit
     dataset = datasets.open_dataset(source.data, x=source.x, y=source.y)
     fit.check(dataset)
-    plan_with = partial(
-        plan_fit,
-        n_samples=dataset.n_samples,
-        n_features=dataset.n_features,
-        n_targets=max(1, dataset.n_targets),
-        chunk_rows=dataset.chunk_rows,
-        itemsize=dataset.dtype.itemsize,
+    machines = Machines(
         n_workers=workers,
         n_threads=threads,
         separate_client=not serial,
-        alpha_path=not pipeline.is_one_alpha(options.alpha),
-        whitened=for_dataset.find_features(options.kinds[-1]) is not None,
         memory_limit=limit,
         client_memory_limit=solver_limit,
     )
-    choices = choices_of(
-        dataset, options, plan=lambda width, n_folds: plan_with(n_components=width, n_folds=n_folds)
-    )
+
+    def plan_with(n_components: int, n_folds: int) -> Plan:
+        return plan_fit(
+            Sizes.of(dataset),
+            n_components,
+            machines,
+            alpha_path=not is_one_alpha(options.alpha),
+            whitened=for_dataset.find_features(options.kinds[-1]) is not None,
+            n_folds=n_folds,
+        )
+
+    choices = choices_of(dataset, options, plan=plan_with)
     summed, widths = choices.folds, choices.widths
     n_folds = 1 if summed is None else summed.n_folds
-    found = plan_with(n_components=widths[-1], n_folds=n_folds)
+    found = plan_with(widths[-1], n_folds)
     gflops = measure_gflops()
     seconds = found.seconds(gflops)
     splits = 0 if summed is None else len(summed.splits)

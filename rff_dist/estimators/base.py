@@ -17,12 +17,12 @@ from rff_dist.estimators.folds import check_cv
 from rff_dist.estimators.inputs import choose_kernel, is_dask, map_for, map_rows, suitable_engine
 from rff_dist.features.draw import seed_from_random_state
 from rff_dist.features.feature_map import FeatureMap
+from rff_dist.features.kernel_of import length_scale_of
 from rff_dist.kernels.base import Kernel, LengthScale
-from rff_dist.ridge import fit as pipeline
 from rff_dist.ridge import predict as prediction
-from rff_dist.ridge.automatic import RidgeOptions
 from rff_dist.ridge.linear_model import LinearModel, predict_rows
 from rff_dist.ridge.model import RidgeModel
+from rff_dist.ridge.options import RidgeOptions
 
 
 class RandomFeatureEstimator(BaseEstimator, ABC):
@@ -92,7 +92,7 @@ class RandomFeatureEstimator(BaseEstimator, ABC):
     def length_scale_(self) -> LengthScale | None:
         """The length scale in use; None for a kernel that has several, or none."""
         self._require_fitted("length_scale_")
-        return pipeline.length_scale_of(self.feature_map_)
+        return length_scale_of(self.feature_map_)
 
     def _require_fitted(self, name: str) -> None:
         if "_fitted" not in vars(self):

@@ -15,13 +15,7 @@ from rff_dist.estimators.inputs import is_in_memory, with_groups
 
 
 def check_cv(cv: Any) -> None:
-    """Check that `cv` can be folds, before data are looked at.
-
-    Raises
-    ------
-    InvalidParameterError
-        Otherwise.
-    """
+    """Check that `cv` can be folds, before data are looked at."""
     if cv is not None and not _gives_splits(cv):
         find_folds(cv)
 

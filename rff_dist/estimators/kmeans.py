@@ -27,6 +27,7 @@ from rff_dist.estimators.kernel_kmeans import warn_of_few_rows
 from rff_dist.features import for_dataset
 from rff_dist.features.draw import seed_from_random_state
 from rff_dist.features.feature_map import FeatureMap
+from rff_dist.features.kernel_of import length_scale_of
 from rff_dist.features.nystrom import Nystrom
 from rff_dist.features.options import check_without_targets
 from rff_dist.frequencies.designs import Design
@@ -36,7 +37,6 @@ from rff_dist.kmeans import labels as kmeans_labels
 from rff_dist.kmeans.lloyd_pass import centre_distances, label_rows
 from rff_dist.kmeans.options import ClusterSpace, LloydOptions
 from rff_dist.kmeans.starts import Clusters
-from rff_dist.ridge import fit as pipeline
 from rff_dist.statistics import inspection
 
 
@@ -354,7 +354,7 @@ class RFFKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin,
     def length_scale_(self) -> LengthScale | None:
         """The length scale in use; None for a kernel that has several, or none."""
         self._require_fitted("length_scale_")
-        return pipeline.length_scale_of(self.feature_map_)
+        return length_scale_of(self.feature_map_)
 
     def _require_fitted(self, name: str) -> None:
         if "_fitted" not in vars(self):

@@ -22,13 +22,13 @@ from rff_dist.estimators.inputs import (
 )
 from rff_dist.features.draw import seed_from_random_state
 from rff_dist.features.feature_map import FeatureMap
+from rff_dist.features.kernel_of import length_scale_of
 from rff_dist.features.nystrom import Nystrom
 from rff_dist.features.options import FeatureOptions, check_without_targets
 from rff_dist.frequencies.designs import Design
 from rff_dist.kernels.base import Kernel
 from rff_dist.pca import fit as pca
 from rff_dist.pca.components import Projection, project_rows
-from rff_dist.ridge import fit as pipeline
 from rff_dist.statistics import inspection
 from rff_dist.statistics.ridge_statistics import RidgeStatistics
 
@@ -217,7 +217,7 @@ class RFFPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         self.mean_ = principal.means
         self.noise_floor_ = principal.noise_floor
         self.n_floored_ = found.n_floored
-        self.length_scale_ = pipeline.length_scale_of(found.feature_map)
+        self.length_scale_ = length_scale_of(found.feature_map)
         self.projection_ = found.projection(whiten=bool(self.whiten))
 
     def transform(self, X: Any) -> Any:

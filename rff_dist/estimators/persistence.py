@@ -15,11 +15,11 @@ from rff_dist.estimators.classifier import RFFClassifier, estimator_of
 from rff_dist.estimators.kmeans import RFFKMeans
 from rff_dist.estimators.ridge import RFFRidge
 from rff_dist.features.feature_map import FeatureMap
+from rff_dist.features.kernel_of import kernel_of
 from rff_dist.features.nystrom import NystromFeatureMap
 from rff_dist.features.principal import PrincipalFeatureMap
 from rff_dist.kmeans.model import KINDS, kind_of, read_any
 from rff_dist.kmeans.starts import Clusters
-from rff_dist.ridge.fit import kernel_of
 from rff_dist.ridge.model import RidgeModel
 
 

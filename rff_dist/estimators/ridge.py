@@ -20,9 +20,10 @@ from rff_dist.features.nystrom import Nystrom
 from rff_dist.frequencies.designs import Design
 from rff_dist.kernels.base import Kernel
 from rff_dist.ridge import automatic
-from rff_dist.ridge import fit as pipeline
 from rff_dist.ridge import predict as prediction
+from rff_dist.ridge.fit import refit
 from rff_dist.ridge.model import RidgeModel
+from rff_dist.ridge.options import Alpha, check_alpha, is_one_alpha
 from rff_dist.statistics import passes
 from rff_dist.statistics.ridge_statistics import RidgeStatistics
 
@@ -372,7 +373,7 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, RandomFeatureEstimator):
         self._require_fitted("model_")
         if self._pending is not None:
             # the sums stay pending until they are solved: a failing solve must not lose rows
-            self._fitted = pipeline.refit(
+            self._fitted = refit(
                 self._fitted,
                 self._pending,
                 alpha=self._alpha_to_refit(),
@@ -404,12 +405,12 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, RandomFeatureEstimator):
         intercept = self.model_.intercept
         return float(intercept[0]) if self._fitted.one_dimensional else intercept
 
-    def _alpha_to_refit(self) -> pipeline.Alpha | None:
+    def _alpha_to_refit(self) -> Alpha | None:
         """Return what alpha is chosen by when rows were added; folds and former rows are not at hand."""
-        alpha: pipeline.Alpha = self.alpha
-        pipeline.check_alpha(alpha)
+        alpha: Alpha = self.alpha
+        check_alpha(alpha)
         chosen_anew = isinstance(alpha, str) and alpha in ("gcv", "evidence")
-        return alpha if chosen_anew or pipeline.is_one_alpha(alpha) else None
+        return alpha if chosen_anew or is_one_alpha(alpha) else None
 
     def _keep(self, model: RidgeModel) -> None:
         self._fitted = model

@@ -16,10 +16,10 @@ from rff_dist.estimators.inputs import as_dataset, choose_kernel, is_dask, map_f
 from rff_dist.features import for_dataset
 from rff_dist.features.draw import check_n_components, seed_from_random_state
 from rff_dist.features.feature_map import FeatureMap
+from rff_dist.features.kernel_of import length_scale_of
 from rff_dist.features.nystrom import Nystrom
 from rff_dist.frequencies.designs import Design
 from rff_dist.kernels.base import Kernel
-from rff_dist.ridge import fit as pipeline
 from rff_dist.ridge import predict as prediction
 from rff_dist.statistics import inspection
 
@@ -121,7 +121,7 @@ class RFFSampler(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
         )
         seed = seed_from_random_state(self.random_state)
         self.feature_map_ = for_dataset.draw(for_dataset.Inputs(dataset, None, seed, ranges), kernel, recipe)
-        self.length_scale_ = pipeline.length_scale_of(self.feature_map_)
+        self.length_scale_ = length_scale_of(self.feature_map_)
         self._n_features_out = self.feature_map_.n_components
         return self
 

@@ -15,17 +15,19 @@ from rff_dist.engines.protocol import Engine
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.estimators.folds import as_folds, check_cv
-from rff_dist.estimators.inputs import as_dataset, map_for, suitable_engine
+from rff_dist.estimators.inputs import as_dataset, suitable_engine
 from rff_dist.estimators.ridge import RFFRidge
 from rff_dist.features import for_dataset
 from rff_dist.features.draw import seed_from_random_state
 from rff_dist.features.evidence import EvidenceSearch, TunedKernel
+from rff_dist.features.kernel_of import kernel_of
 from rff_dist.features.nystrom import Nystrom
 from rff_dist.frequencies.designs import Design
 from rff_dist.kernels.base import Kernel, default_design
 from rff_dist.kernels.find import find_kernel
-from rff_dist.ridge import fit as pipeline
 from rff_dist.ridge import search
+from rff_dist.ridge.candidates import DEFAULT_KERNELS, make_candidates
+from rff_dist.ridge.prepare import prepare
 from rff_dist.statistics import inspection, passes
 from rff_dist.storage.datasets import open_dataset
 
@@ -124,7 +126,7 @@ def tune_length_scales(
         dataset = ArrayDataset(X, y, sample_weight)
     standardizer = None
     if standardize:
-        prepared = pipeline.prepare(dataset, standardize=standardize, engine=SerialEngine())
+        prepared = prepare(dataset, standardize=standardize, engine=SerialEngine())
         standardizer = prepared.standardizer
     seed, repeated = seed_from_random_state(random_state), sample_weight_kind == "frequency"
     return for_dataset.tune(
@@ -140,7 +142,7 @@ def tune_kernels(
     sample_weight: Any = None,
     groups: Any = None,
     *,
-    kernels: Sequence[str | Kernel] = search.DEFAULT_KERNELS,
+    kernels: Sequence[str | Kernel] = DEFAULT_KERNELS,
     length_scales: Sequence[Any] | None = None,
     n_components: Any = search.DEFAULT_COMPONENTS,
     alpha: Any = "cv",
@@ -169,7 +171,7 @@ def tune_kernels(
     length_scales : sequence, optional
         Numbers, arrays of shape (n_features,), multiples of the median distance between rows such as "0.5x",
         "median" for "1x", or "evidence"; by default ¼, ½, 1, 2 and 4 times the median, see
-        `rff_dist.ridge.search.make_candidates`.
+        `rff_dist.ridge.candidates.make_candidates`.
     n_components : int, "auto" or sequence of int
         Of several, each candidate takes its smallest within one standard error of its best, at no other
         cost than its tables.
@@ -214,7 +216,7 @@ def tune_kernels(
     >>> model.score(X, y) > 0.9
     True
     """
-    candidates = search.make_candidates(kernels, length_scales)
+    candidates = make_candidates(kernels, length_scales)
     check_cv(cv)
     estimator = RFFRidge(
         n_components=n_components,
@@ -226,26 +228,13 @@ def tune_kernels(
         sample_weight_kind=sample_weight_kind,
         engine=engine,
     )
-    estimator._options()  # checks the parameters
+    options = estimator._options()
     folds, dataset = as_folds(cv, as_dataset(estimator, X, y, sample_weight, reset=True), y, groups)
     with suitable_engine(engine, dataset) as running:
-        found = search.search(
-            dataset,
-            candidates,
-            engine=running,
-            n_components=n_components,
-            alpha=alpha,
-            cv=folds,  # type: ignore[arg-type]  # None is refused
-            design=design,
-            map=map_for(n_components),
-            standardize=standardize,
-            fit_intercept=fit_intercept,
-            seed=estimator.random_state,
-            features=features,
-            sample_weight_kind=sample_weight_kind,
-        )
+        options = replace(options, cv=folds, design=design, seed=estimator.random_state)
+        found = search.search(dataset, candidates, options, engine=running)
     found = replace(found, model=estimator._with_names(found.model))
-    kernel = pipeline.kernel_of(found.model.feature_map)
+    kernel = kernel_of(found.model.feature_map)
     assert kernel is not None  # the map was drawn just now
     # several alphas, one for each target, are chosen again by the same folds
     chosen = {"alpha": found.best["alpha"]}

@@ -16,6 +16,7 @@ from rff_dist.data.columns import Column
 from rff_dist.engines.protocol import Engine
 from rff_dist.errors import InvalidParameterError
 from rff_dist.features.feature_map import FeatureMap
+from rff_dist.features.kernel_of import kernel_of
 from rff_dist.jobs.publishing import check_place, store
 from rff_dist.jobs.specs import Clustering
 from rff_dist.jobs.steps import Runner, Skipped, Step, run_steps
@@ -29,7 +30,8 @@ from rff_dist.kmeans.fit import LloydPass
 from rff_dist.kmeans.labels import StagedLabels
 from rff_dist.kmeans.options import LloydOptions
 from rff_dist.kmeans.starts import Clusters
-from rff_dist.ridge import fit as pipeline
+from rff_dist.ridge.describe import describe_dataset
+from rff_dist.ridge.plan import check_plan
 from rff_dist.statistics import inspection
 from rff_dist.statistics.moments import Moments
 from rff_dist.storage.columns import column_of
@@ -107,7 +109,7 @@ class ClusteringRun:
         kmeans_starts.check_rows(dataset, self.lloyd.n_clusters)
         kmeans_starts.check_fits(dataset, space.width, self.lloyd, n_numbers=n_numbers, engine=engine)
         if space.n_principal is not None:
-            pipeline.check_plan(dataset, space.n_components, engine=engine, features=space.features)
+            check_plan(dataset, space.n_components, engine=engine, features=space.features)
         if n_numbers > 1:
             choosing_k.check_samples(dataset, space.width)
 
@@ -130,7 +132,7 @@ class ClusteringRun:
         given, engine = self.job.features.space, self.engine
         feature_map = kmeans.draw_features(self.dataset, given, _found(self.moments), engine=engine)
         self.feature_map = feature_map
-        kernel = pipeline.kernel_of(feature_map)
+        kernel = kernel_of(feature_map)
         return {
             "kernel": None if kernel is None else kernel.to_dict(),
             "n_components": given.n_components,
@@ -156,7 +158,7 @@ class ClusteringRun:
         began = time.perf_counter()
         done = next(_found(self.passes))
         if done.clusters:
-            card = pipeline.describe_dataset(self.dataset)
+            card = describe_dataset(self.dataset)
             self.found = [replace(clusters, card=card) for clusters in done.clusters]
         return {
             "pass": number,

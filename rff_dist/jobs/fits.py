@@ -16,13 +16,16 @@ from rff_dist.data.memory import ArrayDataset
 from rff_dist.engines.protocol import Engine
 from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.features.draw import check_map
+from rff_dist.features.kernel_of import kernel_of, kind_of
 from rff_dist.jobs.options import SupervisedSource
 from rff_dist.kernels.base import check_design, default_design
+from rff_dist.kernels.text import kernel_text
 from rff_dist.ridge import automatic, search
-from rff_dist.ridge import fit as pipeline
-from rff_dist.ridge.automatic import RidgeOptions
-from rff_dist.ridge.fit import Solved
+from rff_dist.ridge.candidates import Candidate, check_candidates
+from rff_dist.ridge.choices import check_folds, folds_for, planner
 from rff_dist.ridge.model import RidgeModel
+from rff_dist.ridge.options import RidgeOptions, read_widths
+from rff_dist.ridge.solve import Solved
 from rff_dist.storage.columns import column_of
 from rff_dist.storage.datasets import open_dataset
 from rff_dist.text import redact
@@ -38,6 +41,8 @@ __all__ = [
     "n_candidates",
     "open_job_data",
 ]
+
+_ONE_ROW = ArrayDataset(np.zeros((1, 1)), np.zeros(1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +60,6 @@ def open_job_data(
 
     Parameters
     ----------
-    source : SupervisedSource
     url : str
         Of the source's data, or of test data beside them.
     group_by : str, optional
@@ -67,8 +71,6 @@ def open_job_data(
     ------
     DataError
         If there are no targets.
-    StorageError
-        If the data cannot be opened.
     """
     names = source.names()
     dataset = open_dataset(url, **(names | {"y": None} if classify else names))
@@ -89,7 +91,6 @@ class Trained:
     ----------
     model : RidgeModel
         With its sums.
-    solved : Solved
     search : Search or None
         Where candidates were given.
     """
@@ -119,7 +120,7 @@ class Fit:
     options: RidgeOptions
     loss: str | None = None
     class_weight: str | None = None
-    candidates: tuple[search.Candidate, ...] | None = None
+    candidates: tuple[Candidate, ...] | None = None
 
     def check(self, dataset: Dataset | None = None) -> None:
         """Check what can be known to be wrong before any work starts; without a dataset all but its columns.
@@ -144,31 +145,21 @@ class Fit:
             raise InvalidParameterError(
                 f"`class_weight` is {self.class_weight!r}, but a regression has no classes; leave it out"
             )
-        folds = pipeline.folds_for(
-            options.cv,
-            alpha=options.alpha,
-            n_components=options.n_components,
-            conformal=bool(options.conformal),
-        )
+        folds = folds_for(options)
         if self.candidates is not None:
-            search.check_choices(
-                options.alpha,
-                options.alphas,
-                cv=options.cv or pipeline.DEFAULT_FOLDS,
-                n_components=options.n_components,
-            )
+            search.with_folds(options)  # checks that they can choose
         kinds = options.kinds
         if not isinstance(options.n_components, str):
             for kind in kinds:
-                pipeline.read_widths(options.n_components, options.map, kind)
+                read_widths(options.n_components, options.map, kind)
         if dataset is not None:
-            candidates = list(self.candidates or options.candidates(dataset))
-            search.check_candidates(candidates, dataset, design=options.design, features=kinds[0])
+            candidates = list(self.candidates or automatic.candidates_of(options, dataset))
+            check_candidates(candidates, dataset, options)
             if folds is not None:
-                pipeline.check_folds(dataset, folds)
+                check_folds(dataset, folds)
         elif kinds[0] == "fourier":
             # what a kernel allows does not depend on the columns that this one row has
-            for one in self.candidates or options.candidates(ArrayDataset(np.zeros((1, 1)), np.zeros(1))):
+            for one in self.candidates or automatic.candidates_of(options, _ONE_ROW):
                 check_design(one.kernel, options.design or default_design(one.kernel), 1)
         elif options.design is not None:
             raise InvalidParameterError(
@@ -177,7 +168,12 @@ class Fit:
 
     def choices(self, dataset: Dataset, *, engine: Engine) -> automatic.Choices:
         """Return what the fit begins with, if memory allows it; see `ridge.automatic.choices_of`."""
-        return automatic.choices_of(dataset, self.options, engine=engine, candidates=self.candidates)
+        return automatic.choices_of(
+            dataset,
+            self.options,
+            plan=planner(dataset, self.options, engine=engine),
+            candidates=self.candidates,
+        )
 
     def run(self, source: JobData, *, engine: Engine) -> Trained:
         """Train the model, and return it with how it was found."""
@@ -195,23 +191,7 @@ class Fit:
         if self.candidates is None:
             trained = automatic.fit(source.rows, options, engine=engine)
             return Trained(trained.model, trained.best)
-        found = search.search(
-            source.rows,
-            self.candidates,
-            engine=engine,
-            n_components=options.n_components,
-            alpha=options.alpha,
-            alphas=options.alphas,
-            cv=options.cv or pipeline.DEFAULT_FOLDS,
-            design=options.design,
-            map=options.map,
-            standardize=options.standardize,
-            fit_intercept=options.fit_intercept,
-            seed=options.seed,
-            features=options.features,
-            alpha_per_target=options.alpha_per_target,
-            sample_weight_kind=options.sample_weight_kind,
-        )
+        found = search.search(source.rows, self.candidates, options, engine=engine)
         return Trained(found.model, found.solved, found)
 
 
@@ -220,12 +200,12 @@ class Fit:
 
 def describe_fit(model: RidgeModel, solved: Solved) -> Summary:
     """Return JSON-able facts of a model that was trained: what was chosen, and how good it is."""
-    kernel, status = pipeline.kernel_of(model.feature_map), solved.solution.status
+    kernel, status = kernel_of(model.feature_map), solved.solution.status
     length_scale = getattr(kernel, "length_scale", None)
     return {
-        "kernel": "given" if kernel is None else search.kernel_text(kernel),
+        "kernel": "given" if kernel is None else kernel_text(kernel),
         "length_scale": list(length_scale) if isinstance(length_scale, tuple) else length_scale,
-        "features": pipeline.kind_of(model.feature_map),
+        "features": kind_of(model.feature_map),
         "n_components": model.feature_map.n_components,
         "alpha": model.plain_alpha,
         "alpha_chosen_by": model.card["chosen_by"],

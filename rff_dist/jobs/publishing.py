@@ -6,9 +6,9 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
+from rff_dist.features.kernel_of import kernel_of
 from rff_dist.kmeans.model import AnyModel, kind_of
 from rff_dist.registry.versions import RegisteredModel, Version
-from rff_dist.ridge.fit import kernel_of
 from rff_dist.storage.locations import Location, check_output, parse_location
 
 __all__ = ["check_place", "lineage_of", "publish", "store", "version_rows", "write"]

@@ -32,21 +32,16 @@ from rff_dist.jobs.publishing import publish
 from rff_dist.jobs.specs import Update
 from rff_dist.jobs.steps import Runner, Step, in_this_process, run_steps
 from rff_dist.registry.versions import RegisteredModel, Version
-from rff_dist.ridge import fit as pipeline
 from rff_dist.ridge.drift import LEVEL, Batch, Drift, ErrorSums, check_level, judge_drift
+from rff_dist.ridge.gate import TOLERANCE, Gate, HeldOut, check_tolerance, hold_out, judge
 from rff_dist.ridge.model import KIND, RidgeModel, model_from, write_model
+from rff_dist.ridge.plan import check_plan
 from rff_dist.ridge.update import (
-    TOLERANCE,
-    Gate,
-    HeldOut,
     NewRows,
     Refusal,
     accumulate_new_rows,
-    check_tolerance,
     check_updatable,
     find_new_rows,
-    hold_out,
-    judge,
     refuse,
     score_new_rows,
     solve_update,
@@ -175,8 +170,6 @@ class Refresh:
         Whether the new model is published whatever the gate says.
     dry_run : bool
         Whether nothing is written.
-    refusals : list of Refusal
-    lease : Lease
     runner : Runner
         By what the steps are driven.
     rows, batch, held_out, statistics, drift, candidate, gate
@@ -254,7 +247,6 @@ def open_refresh(
     ----------
     url : str or Path
         A model's folder, or that of a registered model, whose next version is published.
-    dataset : Dataset
     runner : Runner, optional
         By what the steps are driven; in this process if left out.
     **options
@@ -266,8 +258,6 @@ def open_refresh(
         If another run writes it.
     StorageError
         If there is no ridge model.
-    InvalidParameterError
-        If a parameter is out of range.
     """
     runner = in_this_process() if runner is None else runner
     tolerance, level = options.get("tolerance", TOLERANCE), options.get("level", LEVEL)
@@ -353,7 +343,7 @@ def score_rows(job: Refresh, engine: Engine) -> Summary:
         If a value cannot be used; names row and column.
     """
     feature_map = job.model.feature_map
-    plan = pipeline.check_plan(
+    plan = check_plan(
         job.dataset,
         feature_map.n_components,
         engine=engine,

@@ -63,7 +63,7 @@ class PenaltyOptions:
             )
 
     def _check_select(self, select: str) -> None:
-        from rff_dist.ridge.fit import ALPHA_NAMES
+        from rff_dist.ridge.options import ALPHA_NAMES
 
         names = [name for name in ALPHA_NAMES if name != "auto"]
         if select not in names:
@@ -160,7 +160,7 @@ class FoldOptions:
 
     def check(self, alpha: Any, n_components: Any) -> None:
         """Check that what needs cross-validation and what chooses alpha go together."""
-        from rff_dist.ridge.fit import CV_NAMES
+        from rff_dist.ridge.options import CV_NAMES
 
         if not isinstance(alpha, str) or alpha in CV_NAMES:
             return

@@ -26,7 +26,7 @@ from rff_dist.jobs.ridge_options import Classes, FoldOptions, PenaltyOptions, Tr
 
 if TYPE_CHECKING:
     from rff_dist.jobs.fits import Fit
-    from rff_dist.ridge.automatic import RidgeOptions
+    from rff_dist.ridge.options import RidgeOptions
 
 _TEST = "Path or URL of test data to evaluate the model on; if left out, it is not evaluated."
 
@@ -94,7 +94,7 @@ class Tune:
     def to_fit(self) -> Fit:
         """Return what is compared, as the library takes it."""
         from rff_dist.jobs.fits import Fit
-        from rff_dist.ridge.search import make_candidates
+        from rff_dist.ridge.candidates import make_candidates
 
         candidates = make_candidates(self.features.kernels, self.features.length_scales)
         return Fit(
@@ -110,7 +110,7 @@ def ridge_options(
     folds: FoldOptions,
 ) -> RidgeOptions:
     """Return the options of a regression as the library takes them."""
-    from rff_dist.ridge.automatic import RidgeOptions
+    from rff_dist.ridge.options import RidgeOptions
 
     given: dict[str, Any] = {}
     if isinstance(features, TrainFeatures):

@@ -26,9 +26,9 @@ from rff_dist.jobs.fits import Fit, JobData, Trained, describe_fit, open_job_dat
 from rff_dist.jobs.publishing import check_place, store
 from rff_dist.jobs.specs import Train, Tune
 from rff_dist.jobs.steps import Runner, Skipped, Step, run_steps
-from rff_dist.ridge import fit as pipeline
 from rff_dist.ridge import predict as prediction
 from rff_dist.ridge.model import write_model
+from rff_dist.ridge.plan import check_plan
 from rff_dist.storage.leases import Lease, hold
 from rff_dist.storage.locations import Location, beside, discard, list_names, parse_location
 from rff_dist.storage.records import write_record
@@ -258,7 +258,7 @@ def inspect_data(run: Training) -> Summary:
     _check_test(run)
     run.fit.check(dataset)
     choices = run.fit.choices(dataset, engine=run.engine)
-    plan = pipeline.check_plan(
+    plan = check_plan(
         dataset,
         choices.widths[-1],
         engine=run.engine,
@@ -295,8 +295,6 @@ def fit_model(run: Training) -> Summary:
     ------
     DataError
         If a value cannot be used; names row and column.
-    StatisticsError
-        If a row is missing or was counted twice.
     """
     start = time.perf_counter()
     run.found = found = run.fit.run(run.data, engine=run.engine)

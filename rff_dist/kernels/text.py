@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
+from dataclasses import fields
 from inspect import signature
 
 from rff_dist.checks import find_by_name
 from rff_dist.errors import InvalidParameterError
-from rff_dist.kernels.algebra import Constant
+from rff_dist.kernels.algebra import Constant, Scaled, Sum
 from rff_dist.kernels.base import Kernel, Stationary
+from rff_dist.kernels.explicit import Linear
 
 _PLUS = re.compile(r"(?<![0-9.][eE])(?<!=)\+")  # not the sign of a number or of its exponent
 _FORM = "expected a form such as 'matern:nu=1.5' or 'gaussian:length_scale=2 + 0.1 * linear'"
@@ -84,3 +86,33 @@ def _number(text: str) -> int | float | None:
     except ValueError:
         return None
     return None if math.isnan(number) else number
+
+
+def kernel_text(kernel: Kernel) -> str:
+    """Return a kernel, or a sum of some, as `find_kernel` reads it, without widths; others as they show.
+
+    >>> from rff_dist.kernels.explicit import Linear
+    >>> from rff_dist.kernels.stationary import Matern
+    >>> kernel_text(Matern(2.0, nu=1.5) + 0.1 * Linear())
+    'matern:nu=1.5 + 0.1 * linear'
+    """
+    if isinstance(kernel, Sum):
+        return " + ".join(map(kernel_text, kernel.kernels))
+    if isinstance(kernel, Scaled) and not isinstance(kernel.kernel, Sum):
+        return f"{kernel.weight:g} * {kernel_text(kernel.kernel)}"
+    if not isinstance(kernel, Stationary | Linear):
+        return str(kernel)
+    own = {f.name: getattr(kernel, f.name) for f in fields(kernel) if f.name != "length_scale"}
+    if not all(isinstance(value, int | float) for value in own.values()):
+        return str(kernel)
+    parameters = ",".join(f"{name}={value:g}" for name, value in own.items())
+    return f"{kernel.name}:{parameters}" if parameters else kernel.name
+
+
+def shortened_text(text: str) -> str:
+    """Return a kernel's text for people: its numbers have three digits.
+
+    >>> shortened_text("Gaussian(length_scale=1.9087707404331382) + Linear()")
+    'Gaussian(length_scale=1.91) + Linear()'
+    """
+    return re.sub(r"\d+\.\d{3,}(e-?\d+)?", lambda number: f"{float(number[0]):.3g}", text)

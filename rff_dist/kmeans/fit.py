@@ -33,7 +33,9 @@ from rff_dist.kmeans.starts import (
     read_centres,
 )
 from rff_dist.pca.fit import components_of
-from rff_dist.ridge import fit as pipeline
+from rff_dist.ridge.describe import describe_dataset
+from rff_dist.ridge.plan import check_plan
+from rff_dist.ridge.prepare import prepare
 from rff_dist.statistics import inspection
 from rff_dist.statistics.moments import Moments
 from rff_dist.typing import FloatArray
@@ -65,7 +67,7 @@ def fit(dataset: Dataset, space: ClusterSpace, lloyd: LloydOptions, *, engine: E
     moments = inspection.inspect(dataset, engine=engine)
     feature_map = draw_features(dataset, space, moments, engine=engine)
     found = find_clusters(dataset, feature_map, lloyd, moments=moments, engine=engine)
-    return replace(found, card=pipeline.describe_dataset(dataset))
+    return replace(found, card=describe_dataset(dataset))
 
 
 def draw_features(dataset: Dataset, space: ClusterSpace, moments: Moments, *, engine: Engine) -> FeatureMap:
@@ -75,8 +77,8 @@ def draw_features(dataset: Dataset, space: ClusterSpace, moments: Moments, *, en
       memory than there is.
     """
     if space.n_principal is not None:
-        pipeline.check_plan(dataset, space.n_components, engine=engine, features=space.features)
-    prepared = pipeline.prepare(dataset, standardize=space.standardize, moments=moments, engine=engine)
+        check_plan(dataset, space.n_components, engine=engine, features=space.features)
+    prepared = prepare(dataset, standardize=space.standardize, moments=moments, engine=engine)
     feature_map = prepared.draw(space.kernel, **space.drawing)
     if space.n_principal is None:
         return feature_map

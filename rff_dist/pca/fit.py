@@ -33,9 +33,10 @@ from rff_dist.pca.components import (
     spectral_components,
     sum_features,
 )
-from rff_dist.ridge import fit as pipeline
 from rff_dist.ridge.linear_model import LinearModel
+from rff_dist.ridge.plan import check_plan
 from rff_dist.ridge.predict import write_output
+from rff_dist.ridge.prepare import prepare
 from rff_dist.statistics import inspection, passes
 from rff_dist.statistics.accumulate import Accumulation
 from rff_dist.statistics.moments import Moments
@@ -108,8 +109,8 @@ def fit_components(
     check_without_targets(features.length_scale)
     inspection.check_standardize(features.standardize)
     source = dataset.without_targets()
-    pipeline.check_plan(source, features.n_components, engine=engine, features=features.features)
-    prepared = pipeline.prepare(source, standardize=features.standardize, engine=engine)
+    check_plan(source, features.n_components, engine=engine, features=features.features)
+    prepared = prepare(source, standardize=features.standardize, engine=engine)
     feature_map = prepared.draw(features.kernel, **features.drawing)
     return components_of(
         source, feature_map, prepared.moments, n_components=n_components, normalize=normalize, engine=engine

@@ -15,7 +15,7 @@ validates on; see `data.folds.hold_in`. What is given is kept, and where all is 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -32,30 +32,25 @@ from rff_dist.errors import DataError, InvalidParameterError, SolveError
 from rff_dist.features import for_dataset
 from rff_dist.features.evidence import check_tunable
 from rff_dist.features.feature_map import FeatureMap
+from rff_dist.features.kernel_of import kernel_of, kind_of
 from rff_dist.features.nystrom import Nystrom
-from rff_dist.frequencies.designs import Design
-from rff_dist.kernels.base import Kernel, LengthScale, Stationary, find_design, parts_without_length_scale
+from rff_dist.kernels.base import Kernel, Stationary, parts_without_length_scale
 from rff_dist.kernels.explicit import Linear
 from rff_dist.kernels.find import find_kernel
 from rff_dist.kernels.stationary import Gaussian, Matern
-from rff_dist.ridge import fit as pipeline
-from rff_dist.ridge.search import (
-    Candidate,
-    Draws,
-    Row,
-    TimesMedian,
-    describe_candidate,
-    kernel_text,
-    plan_readings,
-    shortened_text,
-)
-from rff_dist.selection.alphas import PerTarget
+from rff_dist.kernels.text import kernel_text, shortened_text
+from rff_dist.ridge.candidates import Candidate, Draws, TimesMedian
+from rff_dist.ridge.choices import PlanFit, default_folds, plan_choices, planner, prepare_folds
+from rff_dist.ridge.fit import Trained, train, train_folds
+from rff_dist.ridge.options import Penalty, RidgeOptions, are_several
+from rff_dist.ridge.prepare import Prepared, prepare
+from rff_dist.ridge.search import Row, describe_candidate, plan_readings
 from rff_dist.selection.cross_validation import CrossValidation, cross_validate
-from rff_dist.statistics import inspection, passes
+from rff_dist.statistics import passes
 from rff_dist.storage.columns import as_column
 from rff_dist.typing import FloatArray
 
-__all__ = ["Choices", "RidgeOptions", "choices_of", "fit"]
+__all__ = ["Choices", "candidates_of", "choices_of", "fit"]
 
 logger = logging.getLogger(__name__)
 
@@ -75,103 +70,43 @@ TRUSTED_SAMPLES = 200  # length scales that half of fewer rows tuned,
 TRUSTED_PER_COLUMN = 10  # or fewer than these for each column, compete by their errors alone
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RidgeOptions:
-    """What a fit is to use. "auto" leaves a choice to the folds; see `ridge.fit.fit` for the rest.
+def candidates_of(options: RidgeOptions, dataset: Dataset) -> list[Candidate]:
+    """Return what the first round begins with; one candidate where there is nothing to choose."""
+    first = options.kinds[0]
+    if isinstance(options.kernel, str) and options.kernel == "auto":
+        kernels: list[Kernel] = [Gaussian(), Matern(nu=1.5)]
+        linear = not are_several(options.n_components)
+    else:
+        kernels, linear = [find_kernel(options.kernel)], False
+    found = [
+        Candidate(kernel, length_scale, first)
+        for kernel in kernels
+        for length_scale in _length_scales(options, kernel, dataset)
+    ]
+    return [*found, *([Candidate(Linear(), None, "fourier")] if linear else [])]
 
-    Attributes
-    ----------
-    kernel : "auto", str or Kernel
-        "auto" compares Gaussian and Matérn-3/2 kernels, a linear one, and sums of these.
-    length_scale : "auto", "median", "evidence", number(s) or None
-        "auto" compares length scales that the evidence tuned, one per column, with multiples of the median
-        distance between rows. None keeps the kernel's own.
-    features : "auto", "fourier", "nystrom" or Nystrom
-        "auto" compares Fourier and Nyström features.
-    n_components, alpha, alphas, cv, conformal, alpha_per_target, sample_weight_kind
-        As in `ridge.fit.fit`.
-    map, standardize, fit_intercept, seed
-        As in `ridge.fit.fit`.
-    design : str, Design or None
-        None is each kernel's own; see `default_design`.
-    """
 
-    kernel: str | Kernel = "auto"
-    length_scale: str | LengthScale | None = "auto"
-    features: str | Nystrom = "auto"
-    n_components: pipeline.Components = "auto"
-    alpha: pipeline.Alpha = "auto"
-    alphas: Sequence[float] | None = None
-    cv: int | Folds | None = None
-    conformal: bool | str = False
-    alpha_per_target: PerTarget = "auto"
-    sample_weight_kind: str = "precision"
-    design: str | Design | None = None
-    map: str = "pairs"
-    standardize: bool | str = "auto"
-    fit_intercept: bool = True
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        _ = self.penalty  # checks itself
-        inspection.check_standardize(self.standardize)
-        passes.check_weight_kind(self.sample_weight_kind)
-        for kind in self.kinds:
-            for_dataset.find_features(kind)
-            if not isinstance(self.n_components, str) or self.n_components != "auto":
-                pipeline.read_widths(self.n_components, "phases", kind)
-        if self.design is not None:
-            find_design(self.design)
-
-    @property
-    def penalty(self) -> pipeline.Penalty:
-        """How alpha is found."""
-        return pipeline.Penalty(self.alpha, self.alphas, self.fit_intercept, self.alpha_per_target)
-
-    @property
-    def kinds(self) -> list[str | Nystrom]:
-        """The kinds of features to compare."""
-        if not isinstance(self.features, str) or self.features != "auto":
-            return [self.features]
-        exact = not isinstance(self.kernel, str) and isinstance(self.kernel, Linear)
-        return ["fourier"] if exact else ["fourier", "nystrom"]
-
-    def candidates(self, dataset: Dataset) -> list[Candidate]:
-        """Return what the first round begins with; one candidate where there is nothing to choose."""
-        first = self.kinds[0]
-        if isinstance(self.kernel, str) and self.kernel == "auto":
-            kernels: list[Kernel] = [Gaussian(), Matern(nu=1.5)]
-            linear = not _several(self.n_components)
-        else:
-            kernels, linear = [find_kernel(self.kernel)], False
-        found = [
-            Candidate(kernel, length_scale, first)
-            for kernel in kernels
-            for length_scale in self._length_scales(kernel, dataset)
-        ]
-        return [*found, *([Candidate(Linear(), None, "fourier")] if linear else [])]
-
-    def _length_scales(self, kernel: Kernel, dataset: Dataset) -> list[Any]:
-        """Return the length scales that a kernel is tried with."""
-        given = self.length_scale
-        if not isinstance(given, str):
-            return [given]
-        if given == "evidence":
-            check_tunable(kernel)
-            return [given]
-        if given not in ("auto", "median"):
-            raise InvalidParameterError(
-                f"`length_scale` is {given!r}; expected 'auto', 'median', 'evidence' or numbers above 0"
-            )
-        if given == "median" and isinstance(kernel, Stationary):
-            return [TimesMedian(1.0)]
-        if given == "median" or not parts_without_length_scale(kernel):
-            return [None]  # it brings its own, has none, or they are filled in
-        # few rows of classes can be parted exactly, which the evidence takes for knowing the length scales
-        classes = isinstance(dataset, LabelledDataset)
-        least = _trusted_samples(dataset) if classes else max(MIN_TUNED_SAMPLES, 2 * dataset.n_features)
-        tunable = isinstance(kernel, Stationary) and dataset.n_samples >= least
-        return [*(["evidence"] if tunable else []), *map(TimesMedian, MULTIPLES)]
+def _length_scales(options: RidgeOptions, kernel: Kernel, dataset: Dataset) -> list[Any]:
+    """Return the length scales that a kernel is tried with."""
+    given = options.length_scale
+    if not isinstance(given, str):
+        return [given]
+    if given == "evidence":
+        check_tunable(kernel)
+        return [given]
+    if given not in ("auto", "median"):
+        raise InvalidParameterError(
+            f"`length_scale` is {given!r}; expected 'auto', 'median', 'evidence' or numbers above 0"
+        )
+    if given == "median" and isinstance(kernel, Stationary):
+        return [TimesMedian(1.0)]
+    if given == "median" or not parts_without_length_scale(kernel):
+        return [None]  # it brings its own, has none, or they are filled in
+    # few rows of classes can be parted exactly, which the evidence takes for knowing the length scales
+    classes = isinstance(dataset, LabelledDataset)
+    least = _trusted_samples(dataset) if classes else max(MIN_TUNED_SAMPLES, 2 * dataset.n_features)
+    tunable = isinstance(kernel, Stationary) and dataset.n_samples >= least
+    return [*(["evidence"] if tunable else []), *map(TimesMedian, MULTIPLES)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +132,7 @@ class Choices:
     candidates: list[Candidate]
     kinds: list[str | Nystrom]
     kernels: bool
-    penalty: pipeline.Penalty
+    penalty: Penalty
     folds: Folds | None
     widths: list[int]
 
@@ -237,35 +172,18 @@ def choices_of(
     dataset: Dataset,
     options: RidgeOptions,
     *,
-    engine: Engine | None = None,
-    plan: Callable[[int, int], object] | None = None,
+    plan: PlanFit,
     candidates: Sequence[Candidate] | None = None,
 ) -> Choices:
-    """Return what a fit begins with, if memory allows it; see `ridge.fit.plan_choices`.
+    """Return what a fit begins with, if memory allows it; see `plan_choices`.
 
     `candidates` take the place of the kernels and length scales of the options.
-
-    Raises
-    ------
-    InvalidParameterError
-        If a parameter is out of range.
-    PlanError
-        If memory does not do.
     """
-    found, kinds = list(candidates or options.candidates(dataset)), options.kinds
+    found, kinds = list(candidates or candidates_of(options, dataset)), options.kinds
     if dataset.n_samples < 2:  # nothing to compare
         found, kinds = found[:1], kinds[:1]
-    penalty, folds, widths = pipeline.plan_choices(
-        dataset,
-        options.penalty,
-        cv=options.cv,
-        n_components=options.n_components,
-        map=options.map,
-        features=kinds[-1],
-        conformal=options.conformal,
-        n_tuned_on=_n_tuned_on(found, kinds),
-        engine=engine,
-        plan=plan,
+    penalty, folds, widths = plan_choices(
+        dataset, options, features=kinds[-1], n_tuned_on=_n_tuned_on(found, kinds), plan=plan
     )
     by_name = candidates is not None or not isinstance(options.kernel, str) or options.kernel != "auto"
     if not by_name:  # a linear kernel takes a component per column
@@ -281,55 +199,37 @@ def _n_tuned_on(candidates: Sequence[Candidate], kinds: Sequence[str | Nystrom])
     return TUNED_ON if len(candidates) > 1 or len(kinds) > 1 else for_dataset.TUNING_ROWS
 
 
-def fit(dataset: Dataset, options: RidgeOptions, *, engine: Engine) -> pipeline.Trained:
+def fit(dataset: Dataset, options: RidgeOptions, *, engine: Engine) -> Trained:
     """Choose what the options leave open by cross-validation, and train the best on all rows.
 
     Parameters
     ----------
     dataset : Dataset
         With targets, and with groups where folds are of groups.
-    options : RidgeOptions
-    engine : Engine
 
     Returns
     -------
     Trained
         The card of its model has all `candidates` that were tried, with their errors.
-
-    Raises
-    ------
-    InvalidParameterError
-        If a parameter is out of range.
-    DataError
-        If values cannot be used.
-    PlanError
-        If memory does not do.
     """
-    choices = choices_of(dataset, options, engine=engine)
+    choices = choices_of(dataset, options, plan=planner(dataset, options, engine=engine))
     candidates, penalty, folds, widths = choices.candidates, choices.penalty, choices.folds, choices.widths
     choosing, tuned, n_tuned_on = choices.choosing, choices.tuned, choices.n_tuned_on
     options = replace(options, features="auto" if len(choices.kinds) > 1 else choices.kinds[0])
     by = folds
     if choosing and folds is None:  # alpha is given, or chosen by something else: folds choose the rest
-        by = pipeline.default_folds(dataset.n_samples)
+        by = default_folds(dataset.n_samples)
         by = hold_in(by, dataset.n_samples, n_tuned_on) if tuned else by
     if by is not None:
-        by = pipeline.prepare_folds(dataset, by, engine=engine)
+        by = prepare_folds(dataset, by, engine=engine)
         folds = None if folds is None else by
-    prepared = pipeline.prepare(
+    prepared = prepare(
         dataset,
         standardize=options.standardize,
         sample_weight_kind=options.sample_weight_kind,
         engine=engine,
     )
-    draws = Draws(
-        prepared,
-        design=options.design,
-        map=options.map,
-        seed=options.seed,
-        folds=by,
-        **(_tuning(dataset.n_samples) if choosing else {}),
-    )
+    draws = Draws(prepared, options, folds=by, **(_tuning(dataset.n_samples) if choosing else {}))
     tries = []
     if choosing:
         assert by is not None
@@ -337,10 +237,10 @@ def fit(dataset: Dataset, options: RidgeOptions, *, engine: Engine) -> pipeline.
         candidates = _finalists(tries, n_samples=dataset.n_samples, n_components=widths[-1])
     rows = [one.row for one in tries]
     if folds is None:
-        feature_map = draws.feature_map(candidates[0], widths[-1], features=options.kinds[0])
-        trained = pipeline.train(prepared, feature_map, penalty=penalty)
+        feature_map = draws.feature_map(candidates[0], widths[-1])
+        trained = train(prepared, feature_map, penalty=penalty)
         return replace(trained, model=trained.model.with_card(candidates=rows)) if rows else trained
-    maps = [draws.feature_map(one, widths[-1], features=options.kinds[0]) for one in candidates]
+    maps = [draws.feature_map(one, widths[-1]) for one in candidates]
     readings = plan_readings(
         dataset,
         widths[-1],
@@ -349,7 +249,7 @@ def fit(dataset: Dataset, options: RidgeOptions, *, engine: Engine) -> pipeline.
         n_folds=folds.n_folds,
         features=options.kinds[-1],
     )
-    trained = pipeline.train_folds(
+    trained = train_folds(
         prepared,
         [[maps[i] for i in reading] for reading in readings],
         penalty=penalty,
@@ -423,7 +323,7 @@ class _Try:
 class _FirstRound:
     """Candidates on a sample of rows, whose folds are those of the dataset."""
 
-    prepared: pipeline.Prepared
+    prepared: Prepared
     options: RidgeOptions
     draws: Draws
     folds: Folds
@@ -482,7 +382,7 @@ class _FirstRound:
         """Return whether columns leave room for other components, and these are not to be shortened."""
         width = min(round_components(self.prepared.dataset.n_samples), self.n_components)
         room = 2 * self.prepared.dataset.n_features <= width
-        return room and not _several(self.options.n_components) and isinstance(best.kernel, Stationary)
+        return room and not are_several(self.options.n_components) and isinstance(best.kernel, Stationary)
 
     def _try(self, candidate: Candidate, sample: samples.FoldSample) -> _Try:
         options, serial = self.options, SerialEngine()
@@ -490,16 +390,15 @@ class _FirstRound:
         if not isinstance(candidate.kernel, Stationary):  # linear terms take a component per column
             width = max(width, 2 * self.prepared.dataset.n_features)
         width = min(width, self.n_components)
-        feature_map = self.draws.feature_map(candidate, width, features=options.kinds[0])
+        feature_map = self.draws.feature_map(candidate, width)
         rows = GroupedDataset(
             ArrayDataset(sample.X, sample.y, sample.weights), as_column(sample.fold_of_row, name="folds")
         )
         member = replace(self.prepared, dataset=rows, engine=serial).accumulation(feature_map)
         folds = SampledFolds(self.folds.n_folds, self.folds)
         (parts,) = passes.accumulate_folds(rows, [member], folds=folds, engine=serial)
-        alpha, grid = options.alpha, options.alphas
-        if not isinstance(alpha, str) and np.all(np.asarray(alpha) > 0):
-            grid = np.atleast_1d(np.asarray(alpha, np.float64)).tolist()
+        grid = options.penalty.grid
+        grid = grid if grid is None or np.all(grid > 0) else None
         table = cross_validate(parts, alphas=grid, fit_intercept=options.fit_intercept)
         row = _describe(feature_map, table, len(sample.X))
         self.prepared.say("choose", _words(row))
@@ -514,12 +413,8 @@ def _within_one_standard_error(one: _Try, best: _Try) -> bool:
     return bool(differences.mean() <= differences.std(ddof=1) / np.sqrt(len(differences)))
 
 
-def _several(n_components: pipeline.Components) -> bool:
-    return not isinstance(n_components, str) and not pipeline.is_one_width(n_components)
-
-
 def _describe(feature_map: FeatureMap, table: CrossValidation, n_samples: int) -> Row:
-    kernel, best = pipeline.kernel_of(feature_map), table.best
+    kernel, best = kernel_of(feature_map), table.best
     assert kernel is not None  # the map was drawn just now
     length_scale = getattr(kernel, "length_scale", None)
     return {
@@ -527,7 +422,7 @@ def _describe(feature_map: FeatureMap, table: CrossValidation, n_samples: int) -
         "n_samples": n_samples,
         "kernel": kernel_text(kernel),
         "length_scale": list(length_scale) if isinstance(length_scale, tuple) else length_scale,
-        "features": pipeline.kind_of(feature_map),
+        "features": kind_of(feature_map),
         "n_components": feature_map.n_components,
         "alpha": best.alpha,
         "score": best.score,

@@ -98,13 +98,7 @@ def evaluate_rows(rows: Rows, model: LinearModel) -> Errors:
 
 
 def check_evaluation(rows: Rows) -> None:
-    """Check that a block has targets, and that they and the weights can be used.
-
-    Raises
-    ------
-    DataError
-        Otherwise.
-    """
+    """Check that a block has targets, and that they and the weights can be used."""
     if rows.y is None:
         raise DataError("the data have no y: an evaluation needs targets")
     check_targets(rows)

@@ -1,6 +1,6 @@
 """What a fit will take, before anything runs: bytes, operations, blocks and peak memory.
 
-Pure arithmetic on sizes. It refuses a job that cannot fit, with the number needed and the number there is.
+Arithmetic on sizes. It refuses a job that cannot fit, with the number needed and the number there is.
 """
 
 from __future__ import annotations
@@ -8,18 +8,25 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Self
 
 import numpy as np
 
+from rff_dist.data.blocks import Block, Dataset
 from rff_dist.data.cut import plan_blocks
+from rff_dist.engines.protocol import Engine
 from rff_dist.errors import PlanError
 from rff_dist.features.draw import check_n_components
-from rff_dist.numerics.machine import available_cores
+from rff_dist.features.feature_map import FeatureMap
+from rff_dist.features.for_dataset import find_features
+from rff_dist.features.nystrom import Nystrom
+from rff_dist.numerics.machine import available_cores, available_memory
 from rff_dist.numerics.threads import limit_blas
 from rff_dist.numerics.triangular import STRIP_COLUMNS
+from rff_dist.ridge.options import Alpha, is_one_alpha
 from rff_dist.selection.cross_validation import cross_validation_bytes
+from rff_dist.statistics.inspection import blocks_of
 from rff_dist.statistics.spec import FRACTION_BITS, OUTPUT_TILE, TileLayout, tile_rows
 from rff_dist.text import human_bytes
 
@@ -77,6 +84,12 @@ class Plan:
         """The larger of the two peaks."""
         return max(self.worker_bytes, self.client_bytes)
 
+    @property
+    def fits(self) -> bool:
+        """Whether both processes have the memory that they need, as far as is known."""
+        needed = (self.worker_bytes, self.memory_limit), (self.client_bytes, self.client_memory_limit)
+        return all(limit is None or wanted <= limit for wanted, limit in needed)
+
     def seconds(self, gflops: float) -> float:
         """Return the seconds of the statistics pass at `gflops` billion operations a second per thread."""
         return self.flops / (gflops * 1e9 * self.n_workers * self.n_threads)
@@ -86,38 +99,94 @@ class Plan:
         return {**asdict(self), "peak_bytes": self.peak_bytes}
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """Sizes of a dataset.
+
+    Attributes
+    ----------
+    chunk_rows : int
+        Rows that are worth reading together.
+    itemsize : int
+        Bytes of one number of X.
+    """
+
+    n_samples: int
+    n_features: int
+    n_targets: int
+    chunk_rows: int
+    itemsize: int = 4
+
+    @classmethod
+    def of(cls, dataset: Dataset) -> Self:
+        """Return the sizes of a dataset; one without targets is planned as with one."""
+        return cls(
+            n_samples=dataset.n_samples,
+            n_features=dataset.n_features,
+            n_targets=max(1, dataset.n_targets),
+            chunk_rows=dataset.chunk_rows,
+            itemsize=dataset.dtype.itemsize,
+        )
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row as it is read, with its targets and weight."""
+        return self.n_features * self.itemsize + 8 * (self.n_targets + 1)
+
+    def blocks(self, n_folds: int = 1) -> list[Block]:
+        """Cut the rows into the blocks of a pass."""
+        return plan_blocks(self.n_samples, self.n_features, self.itemsize, self.chunk_rows, n_folds=n_folds)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machines:
+    """What runs a job.
+
+    Attributes
+    ----------
+    n_workers, n_threads : int
+        Processes, and threads of each.
+    separate_client : bool
+        Whether the solver's process is another than the workers'.
+    memory_limit : int or None
+        Bytes that a worker process may use, where known.
+    client_memory_limit : int or None
+        Bytes that the solver's process may use; None is `memory_limit`.
+    """
+
+    n_workers: int = 1
+    n_threads: int = 1
+    separate_client: bool = False
+    memory_limit: int | None = None
+    client_memory_limit: int | None = None
+
+    @classmethod
+    def of(cls, engine: Engine) -> Self:
+        """Return what an engine runs on."""
+        here = available_memory()
+        return cls(
+            n_workers=max(1, engine.n_workers),  # a cluster may still wait for its first worker
+            n_threads=engine.n_threads,
+            separate_client=not engine.in_process,
+            memory_limit=engine.worker_memory or here,
+            client_memory_limit=here,
+        )
+
+
 def plan_fit(
-    *,
-    n_samples: int,
-    n_features: int,
-    n_targets: int,
+    sizes: Sizes,
     n_components: int,
-    chunk_rows: int,
-    itemsize: int = 4,
-    n_workers: int = 1,
-    n_threads: int = 1,
-    separate_client: bool = False,
+    machines: Machines,
+    *,
     alpha_path: bool = True,
     whitened: bool = False,
     n_folds: int = 1,
     n_maps: int = 1,
-    memory_limit: int | None = None,
-    client_memory_limit: int | None = None,
 ) -> Plan:
     """Plan one fit: O(n_samples · n_components²) operations, O(n_components²) memory.
 
     Parameters
     ----------
-    n_samples, n_features, n_targets, n_components : int
-        Sizes of the job.
-    chunk_rows : int
-        Rows that are worth reading together.
-    itemsize : int
-        Bytes of one number of X.
-    n_workers, n_threads : int
-        Processes, and threads of each.
-    separate_client : bool
-        Whether the solver's process is another than the workers'.
     alpha_path : bool
         Whether the whole path of alpha is solved (eigenvectors) or one alpha (Cholesky).
     whitened : bool
@@ -126,27 +195,50 @@ def plan_fit(
         Folds whose rows are summed apart, for cross-validation; 1 for none.
     n_maps : int
         Feature maps whose statistics are accumulated in one reading.
-    memory_limit : int, optional
-        Bytes that a worker process may use.
-    client_memory_limit : int, optional
-        Bytes that the solver's process may use, where it is another; `memory_limit` by default.
 
     Raises
     ------
     PlanError
-        If a worker or the client needs more memory than `memory_limit`; the message has both numbers.
+        If a worker or the solver needs more memory than it has; the message has both numbers.
     """
+
+    def plan(n_components: int) -> Plan:
+        return _plan(
+            sizes,
+            n_components,
+            machines,
+            alpha_path=alpha_path,
+            whitened=whitened,
+            n_folds=n_folds,
+            n_maps=n_maps,
+        )
+
     check_n_components(n_components, "phases")
-    blocks = plan_blocks(n_samples, n_features, itemsize, chunk_rows, n_folds=n_folds)
+    planned = plan(n_components)
+    _refuse_too_large(planned, plan)
+    return planned
+
+
+def _plan(
+    sizes: Sizes,
+    n_components: int,
+    machines: Machines,
+    *,
+    alpha_path: bool,
+    whitened: bool,
+    n_folds: int,
+    n_maps: int,
+) -> Plan:
+    n_samples, n_features, n_targets = sizes.n_samples, sizes.n_features, sizes.n_targets
+    n_threads = machines.n_threads
+    blocks = sizes.blocks(n_folds)
     rows = max(block.n_samples for block in blocks)
     height = min(tile_rows(n_components), rows)
     layout = TileLayout(n_components)
-    limbs = 1 if n_samples <= 1 << (62 - FRACTION_BITS) else 2
-    one_set = 8 * limbs * layout.size + 8 * 6 * n_components * (n_targets + 1)
+    one_set = 8 * _limbs(n_samples) * layout.size + 8 * 6 * n_components * (n_targets + 1)
     statistics_bytes = one_set * n_folds * n_maps
     together = 1 if n_threads == 1 else min(-(-rows // height), -(-2 * n_threads // len(layout.tiles())))
-    row_bytes = n_features * itemsize + 8 * (n_targets + 1)
-    chunk_bytes = max(rows, min(chunk_rows, n_samples)) * row_bytes
+    chunk_bytes = max(rows, min(sizes.chunk_rows, n_samples)) * sizes.row_bytes
     # as stored and as read, and one more that is read ahead
     block_bytes = 3 * chunk_bytes + rows * (24 * n_features + 24 * (n_targets + 1))
     tile_bytes = 8 * n_components * height * together + n_threads * (
@@ -169,60 +261,41 @@ def plan_fit(
         )
     flops = 2 * n_samples * (n_components * n_components // 2 + n_components * (n_features + n_targets + 1))
     flops *= n_maps
-    plan = Plan(
+    limit = machines.memory_limit
+    return Plan(
         n_samples=n_samples,
         n_features=n_features,
         n_targets=n_targets,
         n_components=n_components,
-        n_workers=n_workers,
+        n_workers=machines.n_workers,
         n_threads=n_threads,
         n_blocks=len(blocks),
         rows_per_block=rows,
         tile_rows=height,
-        bytes_read=2 * n_samples * row_bytes,
+        bytes_read=2 * n_samples * sizes.row_bytes,
         flops=flops,
         statistics_bytes=statistics_bytes,
         worker_bytes=pass_bytes,
-        client_bytes=solve_bytes if separate_client else max(pass_bytes + factor_bytes, solve_bytes),
-        memory_limit=memory_limit,
-        client_memory_limit=memory_limit if client_memory_limit is None else client_memory_limit,
+        client_bytes=solve_bytes if machines.separate_client else max(pass_bytes + factor_bytes, solve_bytes),
+        memory_limit=limit,
+        client_memory_limit=limit if machines.client_memory_limit is None else machines.client_memory_limit,
     )
 
-    def without_limits(n_components: int) -> Plan:
-        return plan_fit(
-            n_samples=n_samples,
-            n_features=n_features,
-            n_targets=n_targets,
-            n_components=n_components,
-            chunk_rows=chunk_rows,
-            itemsize=itemsize,
-            n_workers=n_workers,
-            n_threads=n_threads,
-            separate_client=separate_client,
-            alpha_path=alpha_path,
-            whitened=whitened,
-            n_folds=n_folds,
-            n_maps=n_maps,
-        )
 
-    _refuse_too_large(plan, without_limits)
-    return plan
+def _limbs(n_samples: int) -> int:
+    """Return how many integers hold one sum of so many products."""
+    return 1 if n_samples <= 1 << (62 - FRACTION_BITS) else 2
 
 
 def plan_matrix_pass(
-    *,
-    n_samples: int,
-    n_features: int,
-    n_targets: int,
+    sizes: Sizes,
     n_components: int,
-    chunk_rows: int,
-    itemsize: int = 4,
-    n_threads: int = 1,
+    machines: Machines,
+    *,
     n_columns: int = 0,
     n_matrices: int = 1,
     spectral: bool = False,
     whitened: bool = False,
-    separate_client: bool = False,
 ) -> tuple[int, int]:
     """Return the peak bytes of a worker and of the client in a pass that carries a D x D matrix.
 
@@ -230,7 +303,7 @@ def plan_matrix_pass(
 
     Parameters
     ----------
-    n_samples, n_features, n_targets, n_components, chunk_rows, itemsize, n_threads, whitened, separate_client
+    sizes, n_components, machines, whitened
         As in `plan_fit`.
     n_columns : int
         Columns of n_components numbers that the pass carries too.
@@ -239,12 +312,11 @@ def plan_matrix_pass(
     spectral : bool
         Whether the matrix comes of an eigendecomposition rather than a Cholesky factorisation.
     """
-    blocks = plan_blocks(n_samples, n_features, itemsize, chunk_rows)
-    rows = max(block.n_samples for block in blocks)
+    n_samples, n_targets, n_threads = sizes.n_samples, sizes.n_targets, machines.n_threads
+    rows = max(block.n_samples for block in sizes.blocks())
     height = min(tile_rows(n_components), rows)
-    row_bytes = n_features * itemsize + 8 * (n_targets + 1)
-    block_bytes = 2 * max(rows, min(chunk_rows, n_samples)) * row_bytes
-    block_bytes += rows * 24 * (n_features + 4 * (n_targets + 1))
+    block_bytes = 2 * max(rows, min(sizes.chunk_rows, n_samples)) * sizes.row_bytes
+    block_bytes += rows * 24 * (sizes.n_features + 4 * (n_targets + 1))
     # features, what they become and its squares, of 256 rows; a stripe of a tile for the predictions
     copies = 3 + (n_matrices > 1)
     strip_bytes = n_threads * (copies * 8 * STRIP_COLUMNS * (n_components + n_columns))
@@ -252,18 +324,63 @@ def plan_matrix_pass(
     whitener_bytes = whitened * 8 * n_components**2
     matrix_bytes, column_bytes = n_matrices * 8 * n_components**2, 8 * n_components * n_columns
     here = PROCESS_BYTES + block_bytes + strip_bytes + matrix_bytes + column_bytes
-    limbs = 1 if n_samples <= 1 << (62 - FRACTION_BITS) else 2
-    kept = 8 * limbs * TileLayout(n_components).size + whitener_bytes  # with the model
+    kept = 8 * _limbs(n_samples) * TileLayout(n_components).size + whitener_bytes  # with the model
     # the eigensolver needs what it does in a fit; the triangle is made in the Gram's own memory
     making = PROCESS_BYTES + kept + matrix_bytes * (5 if spectral else 1) + 2 * column_bytes
-    if separate_client:
+    if machines.separate_client:
         # a matrix that travels is there twice while it is packed or unpacked
         return here + matrix_bytes + column_bytes, making + matrix_bytes + column_bytes
     together = max(making, here + kept)
     return together, together
 
 
-def _refuse_too_large(plan: Plan, without_limits: Callable[[int], Plan]) -> None:
+def check_plan(
+    dataset: Dataset,
+    n_components: int,
+    *,
+    engine: Engine,
+    alpha: Alpha = "auto",
+    features: str | Nystrom = "fourier",
+    n_folds: int = 1,
+    n_maps: int = 1,
+) -> Plan:
+    """Plan a fit on an engine, and refuse it where memory would not do; see `plan_fit`."""
+    blocks_of(dataset)  # refuses a dataset without rows
+    return plan_fit(
+        Sizes.of(dataset),
+        n_components,
+        Machines.of(engine),
+        alpha_path=not is_one_alpha(alpha),
+        whitened=find_features(features) is not None,
+        n_folds=n_folds,
+        n_maps=n_maps,
+    )
+
+
+def check_matrix_pass(
+    dataset: Dataset, feature_map: FeatureMap, *, engine: Engine, n_targets: int, **carried: Any
+) -> None:
+    """Refuse a pass that carries D x D matrices where memory would not do; see `plan_matrix_pass`."""
+    blocks_of(dataset)  # refuses a dataset without rows
+    machines = Machines.of(engine)
+    needed = plan_matrix_pass(
+        replace(Sizes.of(dataset), n_targets=n_targets),
+        feature_map.n_components,
+        machines,
+        whitened=feature_map.whitener is not None,
+        **carried,
+    )
+    limits = (machines.memory_limit, machines.client_memory_limit)
+    for who, wanted, limit in zip(("a worker", "this process"), needed, limits, strict=True):
+        if limit is not None and wanted > limit:
+            raise PlanError(
+                f"{who} needs {human_bytes(wanted)} for a pass that carries a matrix of n_components="
+                f"{feature_map.n_components:_} squared, but has {human_bytes(limit)}; give it more "
+                "memory, or fit fewer components"
+            )
+
+
+def _refuse_too_large(plan: Plan, again: Callable[[int], Plan]) -> None:
     for who, needed, limit in (
         ("a worker", plan.worker_bytes, plan.memory_limit),
         ("the solver", plan.client_bytes, plan.client_memory_limit),
@@ -271,7 +388,7 @@ def _refuse_too_large(plan: Plan, without_limits: Callable[[int], Plan]) -> None
         if limit is not None and needed > limit:
             advice = "lower n_components, or"
             for smaller in range((plan.n_components - 1) // 512 * 512, 0, -512):
-                if _fits(without_limits(smaller), plan):
+                if again(smaller).fits:
                     advice = f"lower n_components to {smaller:_} or"
                     break
             raise PlanError(
@@ -279,16 +396,6 @@ def _refuse_too_large(plan: Plan, without_limits: Callable[[int], Plan]) -> None
                 f"blocks of {plan.rows_per_block:_} rows) but has {human_bytes(limit)}; "
                 f"{advice} give each process more memory"
             )
-
-
-def _fits(plan: Plan, limits: Plan) -> bool:
-    return all(
-        limit is None or needed <= limit
-        for needed, limit in (
-            (plan.worker_bytes, limits.memory_limit),
-            (plan.client_bytes, limits.client_memory_limit),
-        )
-    )
 
 
 def measure_gflops() -> float:

@@ -1,6 +1,6 @@
 """Passes of a trained model over a dataset: evaluate it, predict, write predictions to Zarr.
 
-Estimators, the command line and the flows are thin faces of these, as of `ridge.fit`, which trains.
+Estimators, the command line and the flows are thin faces of these, as of `ridge.automatic.fit`, which trains.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from rff_dist.errors import DataError, InvalidParameterError, StatisticsError
 from rff_dist.features.feature_map import FeatureMap
 from rff_dist.ridge.conformal import deviations_of_rows
 from rff_dist.ridge.evaluation import Errors, evaluate_rows
-from rff_dist.ridge.fit import check_matrix_pass
 from rff_dist.ridge.linear_model import LinearModel, predict_rows
 from rff_dist.ridge.model import RidgeModel
+from rff_dist.ridge.plan import check_matrix_pass
 from rff_dist.ridge.uncertainty import (
     Calibration,
     PredictiveModel,
@@ -386,13 +386,7 @@ def check_dataset(dataset: Dataset, model: RidgeModel) -> None:
 
 
 def transform_in_memory(dataset: Dataset, feature_map: FeatureMap, *, dtype: DTypeLike) -> NDArray[Any]:
-    """Return Z of shape (n_samples, n_components) as one array.
-
-    Raises
-    ------
-    DataError
-        If values are not finite.
-    """
+    """Return Z of shape (n_samples, n_components) as one array."""
     Z = np.empty((dataset.n_samples, feature_map.n_components), dtype)
     for block in blocks_of(dataset):
         X = dataset.read(block).X

@@ -43,13 +43,7 @@ def alpha_grid(largest: float, floor: float) -> FloatArray:
 
 
 def check_per_target(per_target: object) -> None:
-    """Check that it is a truth value or "auto".
-
-    Raises
-    ------
-    InvalidParameterError
-        Otherwise.
-    """
+    """Check that it is a truth value or "auto"."""
     named = isinstance(per_target, str) and per_target == "auto"
     if not named and not isinstance(per_target, bool | np.bool_):
         raise InvalidParameterError(f"`alpha_per_target` is {per_target!r}; expected True, False or 'auto'")

@@ -118,13 +118,7 @@ def standardizer_from(moments: Moments) -> Standardizer:
 
 
 def check_standardize(standardize: object) -> bool | str:
-    """Return what is done to the input columns: True, False, "rank" or "auto".
-
-    Raises
-    ------
-    InvalidParameterError
-        If it is none of these.
-    """
+    """Return what is done to the input columns: True, False, "rank" or "auto"."""
     if isinstance(standardize, bool | np.bool_):
         return bool(standardize)
     if isinstance(standardize, str) and standardize in ("rank", "auto"):
@@ -139,7 +133,6 @@ def standardizer_for(
 
     Parameters
     ----------
-    dataset : Dataset
     moments : Moments
         From `inspect`.
     standardize : True, False, "rank" or "auto"
@@ -147,7 +140,6 @@ def standardizer_for(
         by the ranks of its values, see `rff_dist.statistics.quantiles`: another cheap pass. "auto" is True,
         but "rank" for columns with heavy tails, see `HEAVY_KURTOSIS`; it takes the pass only where there are
         some.
-    engine : Engine
 
     Raises
     ------

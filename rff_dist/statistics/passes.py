@@ -48,13 +48,7 @@ def fraction_bits_for(n_samples: int) -> int:
 
 
 def check_weight_kind(sample_weight_kind: object) -> None:
-    """Check that weights are said to mean "precision" or "frequency".
-
-    Raises
-    ------
-    InvalidParameterError
-        Otherwise.
-    """
+    """Check that weights are said to mean "precision" or "frequency"."""
     if sample_weight_kind not in WEIGHT_KINDS:
         raise InvalidParameterError(
             f"`sample_weight_kind` is {sample_weight_kind!r}; expected one of {list(WEIGHT_KINDS)}"
@@ -79,8 +73,6 @@ def weight_grid(moments: Moments, sample_weight_kind: str = "precision") -> dict
     ------
     DataError
         If the weights are so large or small that float64 would overflow or lose them.
-    InvalidParameterError
-        If there is no such kind.
     """
     check_weight_kind(sample_weight_kind)
     mantissa, exponent = math.frexp(moments.largest_weight)
@@ -189,10 +181,6 @@ def accumulate(
         Offsets and grids to sum with. By default targets are summed as they are, and the grid of
         the weights, where there are any, comes from a first pass.
 
-    Returns
-    -------
-    statistics : RidgeStatistics
-
     Raises
     ------
     DataError
@@ -254,8 +242,6 @@ def accumulate_folds(
         With targets, and with groups where the folds are of groups.
     members : sequence of Accumulation
         The feature maps, and what each one's statistics are about.
-    folds : Folds
-    engine : Engine
 
     Returns
     -------
@@ -266,10 +252,6 @@ def accumulate_folds(
     ------
     DataError
         If values are not finite, or targets or groups are missing.
-    StatisticsError
-        If a row is missing or was counted twice.
-    BroadcastError
-        If a worker's features differ.
     """
     state = engine.broadcast(Accumulations(tuple(members), folds, dataset.n_samples))
     found: tuple[FoldStatistics, ...] = engine.map_reduce(

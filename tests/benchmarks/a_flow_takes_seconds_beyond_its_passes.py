@@ -12,18 +12,18 @@ from tests.system import Process, answers, free_port
 
 N_SAMPLES, N_FEATURES, N_COMPONENTS = 50_000, 8, 512
 
-# Each in a process of its own, as a worker starts flows; the steps of the flow are those of `ridge.fit.fit`.
+# Each in a process of its own, as a worker starts flows; the flow takes the steps of `ridge.automatic.fit`.
 PLAIN = """
 import json, sys, time
 start = time.time()
-from rff_dist.ridge import fit as pipeline
+from tests.plain import fit_ridge
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.kernels.stationary import Gaussian
 from rff_dist.ridge.model import write_model
 from rff_dist.storage.datasets import open_dataset
 imported = time.time()
 data, output, n_components = open_dataset(sys.argv[1]), sys.argv[2], int(sys.argv[3])
-model, _ = pipeline.fit(data, Gaussian(), engine=SerialEngine(1), n_components=n_components)
+model, _ = fit_ridge(data, Gaussian(), engine=SerialEngine(1), n_components=n_components)
 write_model(model, output, overwrite=True)
 print(json.dumps({"imports": imported - start, "run": time.time() - imported}))
 """

@@ -18,12 +18,12 @@ from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import DataError, InvalidParameterError, OutputExistsError
 from rff_dist.kernels.stationary import Gaussian
 from rff_dist.registry.versions import RegisteredModel
-from rff_dist.ridge import fit as pipeline
 from rff_dist.ridge import predict as prediction
 from rff_dist.ridge.model import read_model, write_model
 from rff_dist.storage.columns import open_column
 from rff_dist.storage.datasets import open_dataset
 from rff_dist.storage.writing import write_dataset
+from tests.plain import fit_ridge
 from tests.prefect_server import prefect_server  # noqa: F401  # a fixture
 
 pytestmark = [pytest.mark.flows, pytest.mark.usefixtures("prefect_server")]
@@ -141,7 +141,7 @@ def trained(tmp_path_factory):
     write_dataset(folder / "data.zarr", X, np.sin(X[:, 0]), chunk_rows=128)
     registered = RegisteredModel(folder / "models" / "m")
     for i in (1, 2):
-        model, _ = pipeline.fit(
+        model, _ = fit_ridge(
             open_dataset(folder / "data.zarr"), Gaussian(), engine=SerialEngine(1), n_components=32, seed=i
         )
         write_model(model, folder / f"model-{i}")

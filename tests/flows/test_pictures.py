@@ -11,8 +11,8 @@ from rff_dist.data.memory import ArrayDataset
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.kernels.stationary import Gaussian
 from rff_dist.report import save_choice
-from rff_dist.ridge import fit as pipeline
 from rff_dist.ridge.model import RidgeModel
+from tests.plain import fit_ridge
 
 pytestmark = pytest.mark.flows
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.flows
 def fit(y: Callable[[np.ndarray], np.ndarray], **options: object) -> RidgeModel:
     X = np.random.default_rng(0).normal(size=(300, 2))
     dataset = ArrayDataset(X, y(X), chunk_rows=100)
-    model, _ = pipeline.fit(dataset, Gaussian(1.0), engine=SerialEngine(1), n_components=8, **options)
+    model, _ = fit_ridge(dataset, Gaussian(1.0), engine=SerialEngine(1), n_components=8, **options)
     return model.without_statistics()
 
 

@@ -22,13 +22,13 @@ from rff_dist.jobs import refresh as steps
 from rff_dist.jobs.publishing import publish
 from rff_dist.kernels.stationary import Gaussian
 from rff_dist.registry.versions import RegisteredModel
-from rff_dist.ridge import fit as pipeline
 from rff_dist.ridge.model import read_model
 from rff_dist.statistics import passes
 from rff_dist.storage.appending import append_dataset
 from rff_dist.storage.datasets import open_dataset
 from rff_dist.storage.leases import hold
 from rff_dist.storage.writing import write_dataset
+from tests.plain import fit_ridge
 from tests.prefect_server import prefect_server  # noqa: F401  # a fixture
 
 pytestmark = [pytest.mark.flows, pytest.mark.usefixtures("prefect_server")]
@@ -49,7 +49,7 @@ def parameters(tmp_path: Path) -> RefreshParameters:
     """Return the parameters of a refresh of a registered model of 900 rows."""
     data, model = str(tmp_path / "data.zarr"), str(tmp_path / "models" / "main")
     write_dataset(data, *batch(0, 900), chunk_rows=200)
-    trained, _ = pipeline.fit(
+    trained, _ = fit_ridge(
         open_dataset(data), Gaussian(), engine=ENGINE, length_scale=2.0, n_components=32, alpha=0.1
     )
     publish(trained, model, data=data, reason="trained")

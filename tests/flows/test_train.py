@@ -40,8 +40,8 @@ from rff_dist.kernels.find import KERNELS, find_kernel
 from rff_dist.kernels.stationary import Gaussian
 from rff_dist.ridge import automatic
 from rff_dist.ridge import predict as prediction
-from rff_dist.ridge.automatic import RidgeOptions
 from rff_dist.ridge.model import RidgeModel, read_model
+from rff_dist.ridge.options import RidgeOptions
 from rff_dist.storage.columns import column_of
 from rff_dist.storage.datasets import open_dataset
 from rff_dist.storage.writing import write_dataset

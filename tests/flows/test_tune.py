@@ -20,12 +20,13 @@ from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import OutputExistsError, StorageError
 from rff_dist.jobs import publishing
 from rff_dist.ridge import predict as prediction
+from rff_dist.ridge.candidates import make_candidates
 from rff_dist.ridge.model import read_model
-from rff_dist.ridge.search import make_candidates, search
 from rff_dist.storage.columns import column_of
 from rff_dist.storage.datasets import open_dataset
 from rff_dist.storage.writing import write_dataset
 from tests.flows.test_train import task_runs
+from tests.plain import search_plain
 from tests.prefect_server import prefect_server  # noqa: F401  # a fixture
 
 pytestmark = [pytest.mark.flows, pytest.mark.distributed, pytest.mark.usefixtures("prefect_server")]
@@ -59,7 +60,7 @@ def problem(tmp_path_factory: pytest.TempPathFactory) -> TuneParameters:
 
 def search_serially(parameters: TuneParameters) -> Any:
     dataset = open_dataset(parameters.data)
-    return search(
+    return search_plain(
         GroupedDataset(dataset, column_of(dataset, "groups")),
         make_candidates(KERNELS, LENGTH_SCALES),
         engine=SerialEngine(1),

@@ -18,8 +18,9 @@ from rff_dist import load_model
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.jobs.refresh import read_refusals
 from rff_dist.registry.versions import RegisteredModel
-from rff_dist.ridge import fit as pipeline
 from rff_dist.ridge.model import read_model
+from rff_dist.ridge.options import Penalty
+from rff_dist.ridge.solve import solve
 from rff_dist.statistics import passes
 from rff_dist.storage.appending import append_dataset
 from rff_dist.storage.columns import open_column
@@ -204,7 +205,7 @@ def test_refreshed_model_has_the_bits_of_one_trained_on_all_rows_at_once(refresh
     assert at_once.n_samples == N_SAMPLES + N_NEW
     assert second.feature_map.digest() == first.feature_map.digest()
     assert second.statistics.digest() == at_once.digest()
-    solved = pipeline.solve(at_once, alpha="auto", fit_intercept=True)
+    solved = solve(at_once, Penalty(alpha="auto", fit_intercept=True))
     np.testing.assert_array_equal(second.coefficients, solved.solution.coefficients)
 
 

@@ -32,15 +32,16 @@ from rff_dist.kmeans import fit as kmeans
 from rff_dist.kmeans import labels as kmeans_labels
 from rff_dist.kmeans import starts as kmeans_starts
 from rff_dist.kmeans.options import ClusterSpace, LloydOptions
-from rff_dist.ridge import fit as pipeline
 from rff_dist.ridge import predict as prediction
+from rff_dist.ridge.fit import refit
+from rff_dist.ridge.held_out import hold_out_scores, leave_one_out
 from rff_dist.ridge.update import update_model
 from rff_dist.statistics import inspection, passes
 from rff_dist.statistics.accumulate import Accumulation, accumulate_rows
 from rff_dist.storage.appending import append_dataset
 from rff_dist.storage.columns import open_column
 from rff_dist.storage.datasets import ZarrDataset
-from tests.plain import plain_classifier, plain_ridge
+from tests.plain import fit_ridge, plain_classifier, plain_ridge
 
 N_ROWS, N_COMPONENTS = 100_000, 600  # seven blocks of 16,384 rows; three output tiles, one of them narrow
 
@@ -128,13 +129,13 @@ def test_an_update_on_dask_has_the_bits_of_a_serial_pass_over_all_rows(dataset, 
     first, last = slice(0, 40_000), slice(40_000, 60_000)
     url = tmp_path / "data.zarr"
     given = write_dataset(url, rows.X[first], rows.y[first], chunk_rows=4096)
-    model, _ = pipeline.fit(given, Matern(1.5), engine=serial, n_components=64, alpha="gcv")
+    model, _ = fit_ridge(given, Matern(1.5), engine=serial, n_components=64, alpha="gcv")
     append_dataset(url, rows.X[last], rows.y[last])
     whole = open_dataset(url)
     found = update_model(model, whole, engine=scaled(cluster, 2))
     expected = passes.accumulate(whole, model.feature_map, engine=serial, spec=model.statistics.spec)
     assert found.statistics == expected
-    assert found.digest() == pipeline.refit(model, expected, alpha="gcv").digest()
+    assert found.digest() == refit(model, expected, alpha="gcv").digest()
 
 
 @pytest.mark.distributed
@@ -310,10 +311,8 @@ def test_passes_that_judge_a_model_have_the_same_bits_on_dask(cluster):
         found.append(
             (
                 prediction.evaluate(data, model, engine=engine, std=True),
-                pipeline.leave_one_out(
-                    data, model.statistics, model.feature_map, alphas=[0.01, 1.0], engine=engine
-                ),
-                pipeline.hold_out_scores(data, folds, model.feature_map, alpha=0.01, engine=engine),
+                leave_one_out(data, model.statistics, model.feature_map, alphas=[0.01, 1.0], engine=engine),
+                hold_out_scores(data, folds, model.feature_map, alpha=0.01, engine=engine),
             )
         )
     judged, left_out, scores = found[0]

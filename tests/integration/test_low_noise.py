@@ -11,7 +11,8 @@ from scipy.linalg import LinAlgWarning
 from threadpoolctl import threadpool_limits
 
 from rff_dist import Gaussian, draw_feature_map
-from rff_dist.ridge import fit as pipeline
+from rff_dist.ridge.options import Penalty
+from rff_dist.ridge.solve import solve
 from rff_dist.statistics import accumulate as accumulation
 from tests.plain import plain_ridge
 
@@ -76,7 +77,7 @@ def errors_by_alpha(model, problem):
     Z = model.feature_map_.transform(problem.X_test)
     errors = []
     for alpha in ALPHAS:
-        solution = pipeline.solve(model.statistics_, alpha=alpha).solution
+        solution = solve(model.statistics_, Penalty(alpha=alpha)).solution
         assert (solution.residual_sum_of_squares >= 0).all()
         errors.append(problem.error((Z @ solution.coefficients)[:, 0] + solution.intercept))
     return errors

@@ -20,8 +20,8 @@ from rff_dist.errors import DataError
 from rff_dist.numerics.minimize import PenalizedLoss, minimize_loss
 from rff_dist.numerics.normal_equations import NormalEquations
 from rff_dist.numerics.threads import using_threads
-from rff_dist.ridge import fit as pipeline
 from rff_dist.ridge.linear_model import LinearModel
+from tests.plain import fit_ridge
 
 ENGINE = SerialEngine(n_threads=1)
 
@@ -45,7 +45,7 @@ def problem(n_samples=300, n_classes=2, *, weighted=False, seed=0):
 
 
 def ridge_on(dataset, *, alpha=0.3, n_components=40, fit_intercept=True, kernel=None, **options):
-    model, solved = pipeline.fit(
+    model, solved = fit_ridge(
         dataset,
         Gaussian(1.5) if kernel is None else kernel,
         engine=ENGINE,

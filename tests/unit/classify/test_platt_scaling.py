@@ -18,9 +18,9 @@ from rff_dist.classify.platt_scaling import (
 from rff_dist.data.blocks import Block, Rows
 from rff_dist.data.labelled import LabelledDataset
 from rff_dist.data.memory import ArrayDataset
-from rff_dist.ridge import fit as pipeline
 from rff_dist.ridge.uncertainty import predictive_model
 from rff_dist.storage.columns import as_column
+from tests.plain import fit_ridge
 
 ENGINE = SerialEngine(n_threads=1)
 
@@ -189,7 +189,7 @@ def test_leave_one_out_scores_are_those_of_refits_without_each_row(fit_intercept
     codes = codes_of(rng.integers(0, 3, 60), 3)
     weights = rng.uniform(0.2, 3.0, 60) if weighted else np.ones(60)
     dataset = ArrayDataset(X, codes, weights if weighted else None)
-    model, _ = pipeline.fit(
+    model, _ = fit_ridge(
         dataset, Gaussian(1.0), engine=ENGINE, length_scale=None, n_components=30, alpha=0.2,
         fit_intercept=fit_intercept, features=features,
     )  # fmt: skip
@@ -216,9 +216,9 @@ def classified(n_samples, *, n_classes=2, seed=0):
 
 
 def ridge_on(dataset, alpha="gcv"):
-    return pipeline.fit(
-        dataset, Gaussian(1.0), engine=ENGINE, length_scale=None, n_components=100, alpha=alpha
-    )[0]
+    return fit_ridge(dataset, Gaussian(1.0), engine=ENGINE, length_scale=None, n_components=100, alpha=alpha)[
+        0
+    ]
 
 
 @pytest.mark.parametrize("n_classes", [2, 3])
@@ -261,7 +261,7 @@ def test_a_class_of_weight_0_counts_for_nothing():
     found = []
     for rows in (slice(None), labels < 2):
         dataset = ArrayDataset(X[rows], codes_of(labels[rows], 3), class_weight[labels[rows]])
-        model = pipeline.fit(
+        model = fit_ridge(
             dataset, Gaussian(1.0), engine=ENGINE, length_scale=None, n_components=30, alpha=0.1,
             standardize=False,
         )[0]  # fmt: skip
@@ -278,7 +278,7 @@ def test_whole_weights_repeat_rows(class_weight):
     for times, rows in ((counts.astype(float), np.arange(300)), (None, np.repeat(np.arange(300), counts))):
         source = ArrayDataset(X[rows], None, times)
         dataset = LabelledDataset(source, as_column(labels[rows]), np.arange(2), class_weight)
-        model = pipeline.fit(
+        model = fit_ridge(
             dataset, Gaussian(1.0), engine=ENGINE, length_scale=None, n_components=30,
             alpha=0.1, standardize=False, sample_weight_kind="frequency",
         )[0]  # fmt: skip

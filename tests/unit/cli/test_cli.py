@@ -35,10 +35,9 @@ from rff_dist.kernels.find import KERNELS
 from rff_dist.kernels.stationary import Gaussian, Matern, RationalQuadratic
 from rff_dist.ridge import automatic
 from rff_dist.ridge import plan as plan_module
-from rff_dist.ridge.automatic import RidgeOptions
-from rff_dist.ridge.fit import ALPHA_NAMES
 from rff_dist.ridge.model import read_model, write_model
-from rff_dist.ridge.plan import plan_fit
+from rff_dist.ridge.options import ALPHA_NAMES, RidgeOptions
+from rff_dist.ridge.plan import Machines, Sizes, plan_fit
 from rff_dist.storage.columns import open_column
 from rff_dist.storage.datasets import open_dataset
 from rff_dist.storage.leases import hold
@@ -634,19 +633,18 @@ def test_a_drawn_function_has_other_features_than_a_fit_with_the_same_seed():
 def test_the_plan_is_the_librarys(folder):
     sizes = ("--components", "512", "--workers", "3", "--threads", "2")
     found = document("plan", folder / "data.zarr", *PLAIN, *sizes)
+    itemsize = open_dataset(folder / "data.zarr").dtype.itemsize
     expected = plan_fit(
-        n_samples=300,
-        n_features=3,
-        n_targets=1,
-        n_components=512,
-        chunk_rows=64,
-        itemsize=open_dataset(folder / "data.zarr").dtype.itemsize,
-        n_workers=3,
-        n_threads=2,
-        separate_client=True,
+        Sizes(n_samples=300, n_features=3, n_targets=1, chunk_rows=64, itemsize=itemsize),
+        512,
+        Machines(
+            n_workers=3,
+            n_threads=2,
+            separate_client=True,
+            memory_limit=found["memory_limit"],
+            client_memory_limit=found["client_memory_limit"],
+        ),
         n_folds=5,
-        memory_limit=found["memory_limit"],
-        client_memory_limit=found["client_memory_limit"],
     )
     assert found["memory_limit"] < found["client_memory_limit"]
     assert {name: found[name] for name in expected.to_dict()} == expected.to_dict()

@@ -15,9 +15,10 @@ from rff_dist.data.labelled import GroupedDataset
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.jobs.options import TuneFeatures
 from rff_dist.kernels.stationary import Gaussian
+from rff_dist.ridge.candidates import TimesMedian, make_candidates
 from rff_dist.ridge.model import read_model
-from rff_dist.ridge.search import TimesMedian, make_candidates, search
 from rff_dist.storage.columns import column_of
+from tests.plain import search_plain
 
 SMALL = ["--kernels", "gaussian,matern:nu=1.5", "--length-scales", "0.5x,2", "--serial"]
 
@@ -51,7 +52,7 @@ def document(*arguments):
 def test_tune_stores_the_best_of_the_search_and_tells_all_candidates(data, tmp_path):
     options = ["--components", "16,32", "--alphas", "1e-4:10:6", "--folds", "3", "--seed", "2"]
     found = document("tune", data, tmp_path / "model", *SMALL, *options, "--plot", tmp_path / "cv.png")
-    expected = search(
+    expected = search_plain(
         open_dataset(data),
         make_candidates(["gaussian", "matern:nu=1.5"], ["0.5x", 2.0]),
         engine=SerialEngine(1),
@@ -77,7 +78,7 @@ def test_folds_are_of_groups_or_of_time_where_asked(data, tmp_path, options, fol
     dataset = open_dataset(data)
     if isinstance(folds, GroupFolds):
         dataset = GroupedDataset(dataset, column_of(dataset, "groups"))
-    expected = search(
+    expected = search_plain(
         dataset,
         make_candidates(["gaussian"], ["1x"]),
         engine=SerialEngine(1),

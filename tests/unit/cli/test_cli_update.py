@@ -9,9 +9,9 @@ from typer.testing import CliRunner
 from rff_dist import Gaussian, SerialEngine, open_dataset, write_dataset
 from rff_dist.cli.shell import app
 from rff_dist.jobs.publishing import publish
-from rff_dist.ridge import fit as pipeline
 from rff_dist.ridge.model import read_model, write_model
 from rff_dist.storage.appending import append_dataset
+from tests.plain import fit_ridge
 
 ENGINE = SerialEngine(1)
 
@@ -28,7 +28,7 @@ def job(tmp_path):
     """Return a dataset, and a model of its first rows as a folder and as a registered one."""
     data, model, registered = (str(tmp_path / name) for name in ("data.zarr", "model", "registered"))
     write_dataset(data, *batch(0, 800), chunk_rows=200, feature_names=["depth", "heat"])
-    trained, _ = pipeline.fit(
+    trained, _ = fit_ridge(
         open_dataset(data), Gaussian(), engine=ENGINE, length_scale=2.0, n_components=32, alpha=0.1
     )
     write_model(trained, model)

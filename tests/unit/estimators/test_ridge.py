@@ -22,8 +22,9 @@ from rff_dist import Gaussian, Laplacian, RFFRidge, SerialEngine, load_model, sa
 from rff_dist.data.folds import GroupFolds, TimeFolds
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.errors import DataError, InvalidParameterError, SolveError, StatisticsError
-from rff_dist.ridge import fit as pipeline
-from tests.plain import plain_ridge
+from rff_dist.ridge.options import Penalty
+from rff_dist.ridge.solve import solve
+from tests.plain import fit_ridge, plain_ridge
 
 
 def draw_rows(n_samples=300, n_features=4, n_targets=None, *, seed=0):
@@ -150,7 +151,7 @@ def test_the_path_of_gcv_is_that_of_the_hat_matrix(fit_intercept, n_targets):
     # Brute force by the definition: for each alpha the n x n matrix that maps y to the predictions
     X, y = draw_rows(250, n_targets=n_targets)
     alphas = np.geomspace(1e-4, 1e2, 13)
-    model, _ = pipeline.fit(
+    model, _ = fit_ridge(
         ArrayDataset(X, y),
         Gaussian(),
         engine=SerialEngine(1),
@@ -175,7 +176,7 @@ def test_the_chosen_alpha_is_no_worse_than_any_of_the_path():
     model = plain_ridge(n_components=64, random_state=0).fit(X, y)
     best = model.selection_["alphas"][model.selection_["scores"][:, 0].argmin()]
     assert best / 10 <= model.alpha_ <= best * 10
-    at_best, chosen = (pipeline.solve(model.statistics_, alpha=[one]) for one in (best, model.alpha_))
+    at_best, chosen = (solve(model.statistics_, Penalty([one])) for one in (best, model.alpha_))
     assert chosen.selection.scores.min() <= at_best.selection.scores.min() * (1 + 1e-9)
 
 
@@ -514,8 +515,7 @@ def test_solving_waits_until_the_coefficients_are_asked_for(rows, monkeypatch):
     X, y = rows
     model = plain_ridge(n_components=32, random_state=0).partial_fit(X[:100], y[:100])
     solves = []
-    solve = pipeline.solve
-    monkeypatch.setattr(pipeline, "solve", lambda *args, **kwargs: solves.append(1) or solve(*args, **kwargs))
+    monkeypatch.setattr("rff_dist.ridge.fit.solve", lambda *args: solves.append(1) or solve(*args))
     for start in range(100, 300, 50):
         model.partial_fit(X[start : start + 50], y[start : start + 50])
     assert model.statistics_.n_samples == 300

@@ -19,8 +19,9 @@ from rff_dist.features.nystrom import Nystrom, NystromFeatureMap, draw_nystrom, 
 from rff_dist.kernels.base import Kernel
 from rff_dist.kernels.explicit import Linear, Min, Polynomial
 from rff_dist.kernels.find import kernel_from_dict
-from rff_dist.ridge import fit as pipeline
 from rff_dist.ridge.linear_model import LinearModel
+from rff_dist.ridge.options import Penalty
+from rff_dist.ridge.solve import solve as solve_ridge
 from rff_dist.statistics import passes
 from tests.plain import plain_ridge
 
@@ -83,7 +84,7 @@ class TestAgainstDenseFormulas:
         feature_map, X, new = draw(kernel), inputs(500, seed=1), inputs(70, seed=2)
         dataset = ArrayDataset(X, targets(X))
         statistics = accumulate(dataset, feature_map, engine=SerialEngine(1))
-        solution = pipeline.solve(statistics, alpha=0.3, fit_intercept=False).solution
+        solution = solve_ridge(statistics, Penalty(alpha=0.3, fit_intercept=False)).solution
         model = LinearModel(feature_map, solution.coefficients, solution.intercept)
         from rff_dist.data.blocks import Block, Rows
         from rff_dist.ridge.linear_model import predict_rows

@@ -9,11 +9,11 @@ from numpy.testing import assert_allclose, assert_array_equal
 from rff_dist import Gaussian, SerialEngine
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.errors import InvalidParameterError
+from rff_dist.features.kernel_of import kernel_of
 from rff_dist.features.kinds import feature_map_class
 from rff_dist.features.options import FeatureOptions
 from rff_dist.features.principal import PrincipalFeatureMap
 from rff_dist.pca import fit as pca
-from rff_dist.ridge.fit import kernel_of
 from rff_dist.ridge.model import read_features, record_features
 
 X = np.random.default_rng(0).normal([5.0, 0.0, -2.0], size=(1_000, 3))

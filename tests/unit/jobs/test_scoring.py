@@ -12,11 +12,10 @@ from rff_dist.kernels.stationary import Gaussian
 from rff_dist.kmeans import fit as kmeans
 from rff_dist.kmeans import model as cluster_model
 from rff_dist.kmeans.options import ClusterSpace, LloydOptions
-from rff_dist.ridge import fit as pipeline
 from rff_dist.ridge.model import write_model
 from rff_dist.storage.columns import open_column
 from rff_dist.storage.writing import write_dataset
-from tests.plain import plain_classifier
+from tests.plain import fit_ridge, plain_classifier
 
 ENGINE = SerialEngine(1)
 rng = np.random.default_rng(0)
@@ -28,7 +27,7 @@ y = np.repeat([0.0, 1.0], 40)
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("scoring")
     data = write_dataset(folder / "data", X, y, chunk_rows=32)
-    model, _ = pipeline.fit(data, Gaussian(), engine=ENGINE, n_components=16, alpha=1e-3)
+    model, _ = fit_ridge(data, Gaussian(), engine=ENGINE, n_components=16, alpha=1e-3)
     write_model(model, folder / "regression")
     for name, loss in (("classifier", "squared"), ("hinge", "squared_hinge")):
         save_model(

@@ -22,12 +22,14 @@ from rff_dist.jobs.fits import Fit, JobData
 from rff_dist.kernels.stationary import Cauchy, Matern
 from rff_dist.ridge import automatic, search
 from rff_dist.ridge import predict as prediction
-from rff_dist.ridge.automatic import RidgeOptions
+from rff_dist.ridge.candidates import make_candidates
+from rff_dist.ridge.choices import planner
 from rff_dist.ridge.model import read_model
-from rff_dist.ridge.search import make_candidates
+from rff_dist.ridge.options import RidgeOptions
 from rff_dist.storage import leases
 from rff_dist.storage.columns import as_column
 from rff_dist.storage.records import read_record
+from tests.plain import search_plain
 
 PLAIN = {"kernel": "gaussian", "length_scale": 1.0, "features": "fourier", "n_components": 32}
 
@@ -108,7 +110,7 @@ def test_given_candidates_are_those_of_a_search(problem, in_memory):
     with open_job(problem, in_memory, Fit(options=options, candidates=candidates)) as job:
         assert training.inspect_data(job)["n_candidates"] == 4
         run(job)
-    found = search.search(problem, candidates, engine=SerialEngine(1), n_components=[16, 32], cv=3)
+    found = search_plain(problem, candidates, engine=SerialEngine(1), n_components=[16, 32], cv=3)
     assert_same(read_model(in_memory), found.model)
     assert fits.chosen_candidate(found.rows) == found.best
     assert fits.n_candidates(found.rows) == 4
@@ -176,14 +178,16 @@ def test_length_scales_of_other_columns_are_refused_before_any_pass(problem, in_
 def test_the_plan_of_choices_is_what_is_tried(n_samples):
     X = np.random.default_rng(0).standard_normal((n_samples, 2))
     dataset = ArrayDataset(X, X[:, 0])
-    choices = automatic.choices_of(dataset, RidgeOptions(n_components=32, cv=3), engine=SerialEngine(1))
+    options, engine = RidgeOptions(n_components=32, cv=3), SerialEngine(1)
+    choices = automatic.choices_of(dataset, options, plan=planner(dataset, options, engine=engine))
     assert choices.n_tried == 15
     assert choices.n_finalists(n_samples) == (1 if n_samples == 600 else 3)
     assert choices.folds.base == HashFolds(3)
     if n_samples == 600:
-        rows = automatic.fit(dataset, RidgeOptions(n_components=32, cv=3), engine=SerialEngine(1)).model.card
+        rows = automatic.fit(dataset, options, engine=engine).model.card
         assert fits.n_candidates(rows["candidates"]) <= choices.n_tried
-    given = automatic.choices_of(dataset, RidgeOptions(**PLAIN), engine=SerialEngine(1))
+    options = RidgeOptions(**PLAIN)
+    given = automatic.choices_of(dataset, options, plan=planner(dataset, options, engine=engine))
     assert (given.choosing, given.n_tried, given.n_finalists(n_samples)) == (False, 0, 1)
 
 

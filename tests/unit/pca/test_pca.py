@@ -22,6 +22,8 @@ from rff_dist.engines.dask import DaskEngine
 from rff_dist.errors import DataError, InvalidParameterError, OutputExistsError, StatisticsError
 from rff_dist.pca import fit as pca
 from rff_dist.pca.components import principal_components
+from rff_dist.statistics.inspection import blocks_of
+from rff_dist.statistics.passes import accumulate
 
 ENGINE = SerialEngine(n_threads=1)
 FEATURES = ("fourier", "nystrom")
@@ -216,7 +218,7 @@ def cluster():
 @pytest.mark.distributed
 @pytest.mark.parametrize("normalize", [None, "degree"])
 def test_both_engines_give_the_same_bits(stored, cluster, normalize, tmp_path):
-    assert len(pca.pipeline.blocks_of(stored)) == 3
+    assert len(blocks_of(stored)) == 3
     model = small(normalize=normalize, length_scale=3.0)
     here, there = (clone(model).set_params(engine=engine).fit(stored) for engine in (ENGINE, cluster))
     assert here.statistics_.digest() == there.statistics_.digest()
@@ -269,7 +271,7 @@ def test_targets_are_not_looked_at(X):
 
 
 def test_components_of_ridges_statistics_are_the_same(X):
-    with_y = pca.pipeline.accumulate(ArrayDataset(X, X[:, 0]), small().fit(X).feature_map_, engine=ENGINE)
+    with_y = accumulate(ArrayDataset(X, X[:, 0]), small().fit(X).feature_map_, engine=ENGINE)
     assert_allclose(principal_components(with_y, 4).components, small().fit(X).components_, atol=1e-8)
 
 

@@ -19,15 +19,16 @@ from rff_dist.data.memory import ArrayDataset
 from rff_dist.errors import DataError, InvalidParameterError, PlanError
 from rff_dist.features import for_dataset
 from rff_dist.features.evidence import EvidenceSearch
+from rff_dist.features.kernel_of import kernel_of, length_scale_of
 from rff_dist.kernels.explicit import Linear
 from rff_dist.kernels.stationary import Gaussian, Matern
 from rff_dist.ridge import automatic
-from rff_dist.ridge import fit as pipeline
 from rff_dist.ridge import predict as prediction
-from rff_dist.ridge.automatic import RidgeOptions
-from rff_dist.ridge.plan import Plan
+from rff_dist.ridge.choices import automatic_components, default_folds
+from rff_dist.ridge.options import RidgeOptions
+from rff_dist.ridge.plan import Plan, check_plan
 from rff_dist.storage.columns import as_column
-from tests.plain import plain_ridge
+from tests.plain import fit_ridge, plain_ridge
 
 ENGINE = SerialEngine(1)
 
@@ -145,7 +146,7 @@ def test_errors_and_intervals_are_honest_where_there_is_nothing_to_learn(
 
 
 def test_one_length_scale_per_column_wins_where_one_column_matters(found):
-    length_scale = np.array(pipeline.length_scale_of(found.feature_map))
+    length_scale = np.array(length_scale_of(found.feature_map))
     assert length_scale.shape == (8,)
     assert (length_scale[1:] > 5 * length_scale[0]).all()
     rows = found.card["candidates"]
@@ -179,7 +180,7 @@ def test_a_linear_problem_is_fitted_as_well_as_by_a_linear_model():
     y = X @ slopes + rng.standard_normal(200)
     options = RidgeOptions(length_scale=2.0, features="fourier", n_components=64)
     model = automatic.fit(ArrayDataset(X, y), options, engine=ENGINE).model
-    assert "linear" in str(pipeline.kernel_of(model.feature_map)).lower()
+    assert "linear" in str(kernel_of(model.feature_map)).lower()
     linear = RidgeCV(np.logspace(-3, 3, 13)).fit(X, y)
     errors = [
         np.mean((found - new @ slopes) ** 2)
@@ -200,7 +201,7 @@ def test_what_is_given_is_kept_and_fitted_as_the_plain_job_does(features, given)
     dataset = ArrayDataset(*additive(150, 3))
     options = {"features": features, "n_components": 32, "seed": 3, **given}
     model = automatic.fit(dataset, RidgeOptions(kernel="gaussian", **options), engine=ENGINE).model
-    expected, _ = pipeline.fit(dataset, Gaussian(), engine=ENGINE, **options)
+    expected, _ = fit_ridge(dataset, Gaussian(), engine=ENGINE, **options)
     assert model.digest() == expected.digest()
     assert model.statistics == expected.statistics
     assert "candidates" not in model.card
@@ -211,7 +212,7 @@ def test_length_scales_by_evidence_are_those_of_the_plain_job():
     options = {"length_scale": "evidence", "features": "fourier", "n_components": 32}
     tuned_with.clear()
     model = automatic.fit(dataset, RidgeOptions(kernel="gaussian", **options), engine=ENGINE).model
-    expected, _ = pipeline.fit(dataset, Gaussian(), engine=ENGINE, **options)
+    expected, _ = fit_ridge(dataset, Gaussian(), engine=ENGINE, **options)
     assert model.digest() == expected.digest()
     (here, folds), (there, other_folds) = tuned_with  # default rows and starts, on the same folds
     assert (here.n_samples, here.n_starts, folds) == (there.n_samples, there.n_starts, other_folds)
@@ -293,7 +294,7 @@ def test_bad_options_are_refused_before_a_pass(options):
 @pytest.mark.parametrize("n_samples", [2, 3, 5, 8, 13, 30, 199, 200])
 @pytest.mark.filterwarnings("ignore:.*so much do folds differ")  # of 3 and 5 rows
 def test_few_rows_take_other_folds_and_no_fold_is_empty(n_samples):
-    folds = pipeline.default_folds(n_samples)
+    folds = default_folds(n_samples)
     fold_of_row = folds.assign(0, n_samples, n_samples=n_samples, groups=None)
     assert len(set(fold_of_row)) == folds.n_folds == (5 if n_samples == 200 else min(n_samples, 10))
     model = plain_ridge(n_components=8, alpha="auto", random_state=0)
@@ -338,7 +339,7 @@ def test_where_memory_does_not_hold_five_folds_fewer_are_taken(
     dataset = ArrayDataset(*additive(600, 3))
     size = {n: plan_for(dataset, n) for n in (1, 2, 3, 5)}
     fits = max((one for n, one in size.items() if n <= limit), key=lambda one: one.peak_bytes)
-    monkeypatch.setattr(pipeline, "available_memory", lambda: fits.peak_bytes)
+    monkeypatch.setattr("rff_dist.ridge.plan.available_memory", lambda: fits.peak_bytes)
     with caplog.at_level(logging.WARNING, "rff_dist"):
         model = automatic.fit(dataset, RidgeOptions(**FIXED), engine=ENGINE).model
     assert (model.card["folds"]["n_folds"] if n_folds else None) == n_folds
@@ -356,16 +357,14 @@ FIXED = {"kernel": "gaussian", "length_scale": 1.0, "features": "fourier", "n_co
 
 
 def plan_for(dataset, n_folds) -> Plan:
-    return pipeline.check_plan(
-        dataset, 1024, engine=ENGINE, alpha="auto", features="fourier", n_folds=n_folds
-    )
+    return check_plan(dataset, 1024, engine=ENGINE, alpha="auto", features="fourier", n_folds=n_folds)
 
 
 @pytest.mark.parametrize(
     ("n_samples", "expected"), [(1, 256), (256, 256), (257, 512), (1025, 2048), (10**9, 2048)]
 )
 def test_components_are_as_many_as_rows_up_to_2048(n_samples, expected):
-    assert pipeline.automatic_components(n_samples, lambda wanted: None) == expected
+    assert automatic_components(n_samples, lambda wanted: None) == expected
 
 
 def test_components_are_halved_where_memory_does_not_do_but_not_below_256():
@@ -376,9 +375,9 @@ def test_components_are_halved_where_memory_does_not_do_but_not_below_256():
 
         return check
 
-    assert pipeline.automatic_components(5000, fits(600)) == 512
+    assert automatic_components(5000, fits(600)) == 512
     with pytest.raises(PlanError):
-        pipeline.automatic_components(5000, fits(100))
+        automatic_components(5000, fits(100))
 
 
 # -- warnings ------------------------------------------------------------------------------------------
@@ -442,7 +441,4 @@ def test_the_estimator_s_defaults_are_the_choice_of_the_folds():
     ).model
     assert model.model_.card["candidates"] == expected.card["candidates"]
     np.testing.assert_array_equal(model.coef_, expected.coefficients[:, 0])
-    assert (
-        isinstance(pipeline.kernel_of(model.feature_map_), Gaussian | Matern | Linear)
-        or model.score(X, y) > 0.5
-    )
+    assert isinstance(kernel_of(model.feature_map_), Gaussian | Matern | Linear) or model.score(X, y) > 0.5

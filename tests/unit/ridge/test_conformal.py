@@ -18,7 +18,6 @@ from rff_dist.data.folds import GroupFolds, HashFolds, TimeFolds
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.errors import DataError, InvalidParameterError, StatisticsError
 from rff_dist.features.nystrom import Nystrom, draw_nystrom
-from rff_dist.ridge import fit as pipeline
 from rff_dist.ridge import predict as prediction
 from rff_dist.ridge.conformal import (
     REACH,
@@ -30,8 +29,11 @@ from rff_dist.ridge.conformal import (
     sum_root_residuals,
     with_deviations,
 )
+from rff_dist.ridge.held_out import hold_out_scores
 from rff_dist.ridge.linear_model import LinearModel
 from rff_dist.ridge.model import RidgeModel
+from rff_dist.ridge.options import Penalty
+from rff_dist.ridge.solve import solve
 from rff_dist.statistics import inspection, passes
 from rff_dist.statistics.accumulate import Accumulation
 from tests.plain import plain_ridge
@@ -95,7 +97,7 @@ def test_quantiles_are_those_of_refits_residuals_rounded_up_by_a_hundredth(
     dataset = problem(weighted=weighted)
     feature_map = features_of(dataset, kind)
     statistics = statistics_of(dataset, feature_map, folds)
-    scores = pipeline.hold_out_scores(
+    scores = hold_out_scores(
         dataset, statistics, feature_map, alpha=ALPHA, fit_intercept=fit_intercept, engine=ENGINE
     )
     residuals = held_out_residuals(dataset, feature_map, folds, fit_intercept=fit_intercept)
@@ -216,11 +218,11 @@ def test_intervals_cover_new_rows_as_often_as_they_say_whatever_the_noise(noise)
     train, test = ArrayDataset(dataset.X[:3000], dataset.y[:3000]), dataset.y[3000:, 0]
     feature_map = features_of(train)
     statistics = statistics_of(train, feature_map, HashFolds(5))
-    solved = pipeline.solve(statistics.total(), alpha=1.0)
+    solved = solve(statistics.total(), Penalty(alpha=1.0))
     model = RidgeModel.from_solution(
         feature_map, statistics.total(), solved.solution, None, {"fit_intercept": True}
     )
-    scores = pipeline.hold_out_scores(train, statistics, feature_map, alpha=1.0, engine=ENGINE)
+    scores = hold_out_scores(train, statistics, feature_map, alpha=1.0, engine=ENGINE)
     new = ArrayDataset(dataset.X[3000:], dataset.y[3000:])
     mean, std = prediction.predict_with_std_in_memory(new, model, engine=ENGINE)
     lower, upper = scores.interval(mean, 0.9)
@@ -324,7 +326,7 @@ def test_blocks_and_threads_change_no_count(folds):
     feature_map = features_of(dataset, n_components=16)
     statistics = statistics_of(dataset, feature_map, folds)
     found = [
-        pipeline.hold_out_scores(data, statistics, feature_map, alpha=ALPHA, engine=engine)
+        hold_out_scores(data, statistics, feature_map, alpha=ALPHA, engine=engine)
         for data, engine in (
             (dataset, ENGINE),
             (dataset, SerialEngine(n_threads=2)),
@@ -344,7 +346,7 @@ def test_a_fold_without_rows_needs_no_model():
     dataset = problem(6)
     feature_map = features_of(dataset, n_components=4)
     folds = HashFolds(12)
-    scores = pipeline.hold_out_scores(
+    scores = hold_out_scores(
         dataset, statistics_of(dataset, feature_map, folds), feature_map, alpha=ALPHA, engine=ENGINE
     )
     assert scores.n_samples == 6
@@ -353,7 +355,7 @@ def test_a_fold_without_rows_needs_no_model():
 def test_scores_come_back_from_their_arrays():
     dataset = problem()
     feature_map = features_of(dataset)
-    scores = pipeline.hold_out_scores(
+    scores = hold_out_scores(
         dataset, statistics_of(dataset, feature_map, HashFolds(3)), feature_map, alpha=ALPHA, engine=ENGINE
     )
     assert HeldOutScores.from_arrays(scores.to_arrays()) == scores
@@ -370,7 +372,7 @@ def test_what_cannot_be_used_is_refused():
     feature_map = features_of(dataset)
     statistics = statistics_of(dataset, feature_map, HashFolds(3))
     with pytest.raises(StatisticsError, match="count 300 rows, the data have 299"):
-        pipeline.hold_out_scores(problem(299), statistics, feature_map, alpha=ALPHA, engine=ENGINE)
+        hold_out_scores(problem(299), statistics, feature_map, alpha=ALPHA, engine=ENGINE)
     models = fold_models(statistics, feature_map, alpha=ALPHA)
     [block] = inspection.blocks_of(dataset)
     with pytest.raises(DataError, match="have no y"):

@@ -35,11 +35,15 @@ from rff_dist.errors import (
 )
 from rff_dist.features import for_dataset, median_heuristic
 from rff_dist.features.fourier import FourierFeatureMap
-from rff_dist.ridge import fit as pipeline
+from rff_dist.features.kernel_of import kernel_of, length_scale_of
 from rff_dist.ridge import predict as prediction
+from rff_dist.ridge.fit import refit
+from rff_dist.ridge.options import Penalty
+from rff_dist.ridge.plan import check_plan
+from rff_dist.ridge.solve import solve
 from rff_dist.statistics import inspection, passes
 from rff_dist.statistics.ridge_statistics import RidgeStatistics
-from tests.plain import plain_ridge
+from tests.plain import fit_ridge, plain_ridge
 
 ENGINE = SerialEngine(n_threads=1)
 
@@ -60,7 +64,7 @@ def dataset():
 
 @pytest.fixture(scope="module")
 def model(dataset):
-    return pipeline.fit(dataset, Gaussian(), engine=ENGINE, n_components=32, alpha=0.1)[0]
+    return fit_ridge(dataset, Gaussian(), engine=ENGINE, n_components=32, alpha=0.1)[0]
 
 
 # -- inspect -------------------------------------------------------------------------------------------
@@ -193,7 +197,7 @@ def test_a_kernel_object_without_a_length_scale_fits_as_its_name_does(dataset):
     assert fit(Matern(1.0, nu=2.5)).length_scale_ == 1.0
     assert fit(Matern(nu=2.5), length_scale=2.0).length_scale_ == 2.0
     text = fit("gaussian + 0.1 * linear")
-    assert pipeline.kernel_of(text.feature_map_) == Gaussian(named.length_scale_) + 0.1 * Linear()
+    assert kernel_of(text.feature_map_) == Gaussian(named.length_scale_) + 0.1 * Linear()
     for own, message in ((Matern(1.0), "which has its own"), (Gaussian(1.0) + Linear(), "no part without")):
         with pytest.raises(InvalidParameterError, match=message):
             fit(own, length_scale=2.0)
@@ -316,9 +320,9 @@ def test_training_without_targets_is_refused_wherever_it_begins(dataset):
     without = dataset.without_targets()
     feature_map = draw_feature_map(Gaussian(3.0), n_features=3, n_components=8)
     with pytest.raises(DataError, match="the data have no y: training needs targets"):
-        pipeline.fit(without, Gaussian(), engine=ENGINE, n_components=8)
+        fit_ridge(without, Gaussian(), engine=ENGINE, n_components=8)
     with pytest.raises(DataError, match="the data have no y: training needs targets"):
-        pipeline.fit(without, Gaussian(), engine=ENGINE, n_components=8, cv=3)
+        fit_ridge(without, Gaussian(), engine=ENGINE, n_components=8, cv=3)
     with pytest.raises(DataError, match="the data have no y: training needs targets"):
         passes.statistics_spec(without, feature_map)
     spec = passes.statistics_spec(dataset, feature_map)
@@ -327,7 +331,7 @@ def test_training_without_targets_is_refused_wherever_it_begins(dataset):
     alone = passes.accumulate(without, feature_map, engine=ENGINE)
     for alpha in (1.0, "gcv"):
         with pytest.raises(SolveError, match="nothing to solve: moments have shape"):
-            pipeline.solve(alone, alpha=alpha)
+            solve(alone, Penalty(alpha=alpha))
 
 
 def test_few_rows_are_summed_on_a_finer_grid_in_blocks_that_it_holds():
@@ -353,17 +357,17 @@ def test_a_fit_that_memory_does_not_hold_is_refused_before_data_are_read(monkeyp
         def read(self, block):
             pytest.fail("data were read")
 
-    monkeypatch.setattr(pipeline, "available_memory", lambda: 600 * 2**20)
+    monkeypatch.setattr("rff_dist.ridge.plan.available_memory", lambda: 600 * 2**20)
     dataset = Unread(np.zeros((1000, 2)), np.zeros(1000))
     with pytest.raises(PlanError, match=r"needs .* GiB \(n_components=16_384.* but has 600\.0 MiB"):
-        pipeline.fit(dataset, Gaussian(), engine=ENGINE, n_components=16_384)
+        fit_ridge(dataset, Gaussian(), engine=ENGINE, n_components=16_384)
 
 
 def test_a_cluster_without_workers_yet_can_be_planned_for(dataset):
     class Waiting(SerialEngine):
         n_workers = 0
 
-    assert pipeline.check_plan(dataset, 32, engine=Waiting()).n_workers == 1
+    assert check_plan(dataset, 32, engine=Waiting()).n_workers == 1
 
 
 # -- solve and refit -----------------------------------------------------------------------------------
@@ -372,13 +376,13 @@ def test_a_cluster_without_workers_yet_can_be_planned_for(dataset):
 @pytest.mark.parametrize("alpha", [-1.0, np.nan, np.inf, "best", [], [[1.0]], [1.0, -1.0], None, True, 1j])
 def test_a_bad_alpha_is_refused(model, alpha):
     with pytest.raises(InvalidParameterError, match=r"`alpha` is .*; expected 'auto', 'gcv', 'evidence'"):
-        pipeline.solve(model.statistics, alpha=alpha)
+        solve(model.statistics, Penalty(alpha=alpha))
 
 
 def test_refitting_without_change_changes_no_bit(model):
-    again = pipeline.refit(model, model.statistics, alpha=0.1)
+    again = refit(model, model.statistics, alpha=0.1)
     assert again.digest() == model.digest()
-    other = pipeline.refit(model, model.statistics, alpha=0.2, fit_intercept=False)
+    other = refit(model, model.statistics, alpha=0.2, fit_intercept=False)
     assert other.alpha == 0.2
     assert_array_equal(other.intercept, [0.0])
 
@@ -390,7 +394,7 @@ def test_refitting_without_change_changes_no_bit(model):
 def test_errors_are_those_of_scikit_learn(weighted):
     train = draw_dataset(300, n_targets=2)
     test = draw_dataset(20_000, n_targets=2, weighted=weighted, seed=1)
-    model, _ = pipeline.fit(train, Gaussian(), engine=ENGINE, n_components=32, alpha=0.1)
+    model, _ = fit_ridge(train, Gaussian(), engine=ENGINE, n_components=32, alpha=0.1)
     errors = prediction.evaluate(test, model, engine=ENGINE)
     predicted = prediction.predict_in_memory(test, model, engine=ENGINE)
     options = {"multioutput": "raw_values", "sample_weight": test.sample_weight}
@@ -427,7 +431,7 @@ def test_predictions_are_features_times_coefficients(dataset, model):
 @pytest.mark.parametrize("n_targets", [None, 2], ids=["vector", "two columns"])
 def test_predictions_in_zarr_are_those_in_memory_to_the_bit(tmp_path, n_targets):
     data = draw_dataset(40_000, n_targets=n_targets)
-    model, _ = pipeline.fit(data, Gaussian(), engine=ENGINE, n_components=16, alpha=0.1)
+    model, _ = fit_ridge(data, Gaussian(), engine=ENGINE, n_components=16, alpha=0.1)
     url = tmp_path / "predictions.zarr"
     assert prediction.predict(data, model, url, engine=ENGINE) == 40_000
     written = np.asarray(zarr.open_group(url, mode="r")["predictions"])
@@ -457,7 +461,7 @@ def test_a_dataset_with_other_column_names_is_refused(dataset):
         write_dataset(f"memory://columns-{name}", dataset.X, dataset.y, feature_names=list(name))
         for name in ("abc", "abd")
     )
-    trained, _ = pipeline.fit(named, Gaussian(), engine=ENGINE, n_components=8, alpha=0.1)
+    trained, _ = fit_ridge(named, Gaussian(), engine=ENGINE, n_components=8, alpha=0.1)
     prediction.check_dataset(named, trained)
     with pytest.raises(
         DataError, match=r"columns of X are \['a', 'b', 'd'\], .* trained on \['a', 'b', 'c'\]"
@@ -473,7 +477,7 @@ def test_a_dataset_with_other_column_names_is_refused(dataset):
 def test_the_steps_one_by_one_give_the_model_of_fit(n_components, standardize, seed):
     dataset = draw_dataset(200)
     feature_kind = "phases" if n_components % 2 else "pairs"
-    model, solved = pipeline.fit(
+    model, solved = fit_ridge(
         dataset, Gaussian(), engine=ENGINE, n_components=n_components, map=feature_kind, alpha=0.1,
         standardize=standardize, seed=seed,
     )  # fmt: skip
@@ -484,7 +488,7 @@ def test_the_steps_one_by_one_give_the_model_of_fit(n_components, standardize, s
     assert feature_map.digest() == model.feature_map.digest()
     statistics = passes.accumulate(dataset, feature_map, engine=ENGINE, spec=model.statistics.spec)
     assert statistics == model.statistics
-    assert_array_equal(pipeline.solve(statistics, alpha=0.1).solution.coefficients, model.coefficients)
+    assert_array_equal(solve(statistics, Penalty(alpha=0.1)).solution.coefficients, model.coefficients)
     assert solved.selection is None
 
 
@@ -495,7 +499,7 @@ def test_fit_is_what_the_estimator_does(dataset, model):
 
 def test_given_frequencies_know_no_length_scale():
     with pytest.raises(InvalidParameterError, match="made of given frequencies; it knows no length scale"):
-        pipeline.length_scale_of(FourierFeatureMap(np.ones((2, 4), np.float32)))
+        length_scale_of(FourierFeatureMap(np.ones((2, 4), np.float32)))
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -538,7 +542,7 @@ def test_map_auto_looks_at_standardized_rows():
 
 def test_a_model_keeps_the_map_that_auto_chose(dataset):
     for name in ("auto", "pairs"):
-        model, _ = pipeline.fit(dataset, Gaussian(), engine=ENGINE, n_components=32, alpha=0.1, map=name)
+        model, _ = fit_ridge(dataset, Gaussian(), engine=ENGINE, n_components=32, alpha=0.1, map=name)
         assert model.feature_map.spec.map == "pairs"
 
 
@@ -554,7 +558,7 @@ def test_alpha_by_press_is_the_least_leave_one_out_error():
     labels = []
     engine = SerialEngine(observers=[lambda event: labels.append((type(event).__name__, event.label))])
     parameters = {"engine": engine, "n_components": 64, "seed": 0, "length_scale": 1.0}
-    model, solved = pipeline.fit(
+    model, solved = fit_ridge(
         dataset, Gaussian(), alpha="press", alphas=[1e-5, 1e-3, 1e-1, 1e1], **parameters
     )
     assert [label for kind, label in labels if kind == "PassStarted"] == [

@@ -23,8 +23,9 @@ from rff_dist.errors import (
 from rff_dist.features.feature_map import Standardizer
 from rff_dist.features.fourier import FourierFeatureMap
 from rff_dist.frequencies.designs import Orthogonal
-from rff_dist.ridge.fit import solve
 from rff_dist.ridge.model import RidgeModel, read_model, write_model
+from rff_dist.ridge.options import Penalty
+from rff_dist.ridge.solve import solve
 from rff_dist.statistics.passes import accumulate
 from rff_dist.storage.records import read_record, write_record
 from tests.plain import plain_ridge
@@ -150,7 +151,7 @@ def test_given_frequencies_are_stored_as_they_are(rows, tmp_path):
         rng.normal(size=(3, 8)).astype(np.float32), None, Standardizer(X.mean(axis=0), X.std(axis=0))
     )
     statistics = accumulate(ArrayDataset(X, y), feature_map)
-    solved = solve(statistics, alpha=0.1)
+    solved = solve(statistics, Penalty(0.1))
     model = RidgeModel.from_solution(feature_map, statistics, solved.solution, {}, {})
     write_model(model, tmp_path / "model")
     loaded = read_model(tmp_path / "model")

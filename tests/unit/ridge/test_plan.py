@@ -1,4 +1,5 @@
 import dataclasses
+import functools
 import json
 
 import numpy as np
@@ -11,9 +12,10 @@ from rff_dist.data.cut import MAX_BLOCK_BYTES, MAX_BLOCK_ROWS, plan_blocks
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.errors import InvalidParameterError, PlanError
 from rff_dist.numerics.machine import available_memory
-from rff_dist.ridge import fit as pipeline
+from rff_dist.ridge import plan as planning
 from rff_dist.ridge import predict as prediction
-from rff_dist.ridge.plan import PROCESS_BYTES, measure_gflops, plan_fit, plan_matrix_pass
+from rff_dist.ridge.held_out import leave_one_out
+from rff_dist.ridge.plan import PROCESS_BYTES, Machines, Sizes, measure_gflops
 from rff_dist.text import human_bytes
 from tests.plain import plain_ridge
 
@@ -102,6 +104,19 @@ def test_sizes_below_1_are_refused(n_samples, chunk_rows, message):
 # -- figures -------------------------------------------------------------------------------------------
 
 JOB = {"n_samples": 100_000, "n_features": 8, "n_targets": 1, "n_components": 1024, "chunk_rows": 8192}
+
+
+def with_nouns(function, **job):
+    """Call a function of sizes and machines with their fields side by side."""
+    sizes, machines = (
+        noun(**{one.name: job.pop(one.name) for one in dataclasses.fields(noun) if one.name in job})
+        for noun in (Sizes, Machines)
+    )
+    return function(sizes, job.pop("n_components"), machines, **job)
+
+
+plan_fit = functools.partial(with_nouns, planning.plan_fit)
+plan_matrix_pass = functools.partial(with_nouns, planning.plan_matrix_pass)
 
 
 def test_figures_of_a_job_by_hand():
@@ -269,12 +284,12 @@ def test_a_matrix_that_does_not_fit_is_refused_before_it_is_made(monkeypatch):
     X, y = rng.standard_normal((50, 2)), rng.standard_normal(50)
     model = plain_ridge(n_components=8, alpha=1.0, engine=SerialEngine(n_threads=1)).fit(X, y)
     data, engine = ArrayDataset(X, y), SerialEngine(n_threads=1)
-    monkeypatch.setattr(pipeline, "available_memory", lambda: 2**20)
+    monkeypatch.setattr("rff_dist.ridge.plan.available_memory", lambda: 2**20)
     prediction.evaluate(data, model.model_, engine=engine)
     for run in (
         lambda: prediction.evaluate(data, model.model_, engine=engine, std=True),
         lambda: prediction.predict_with_std_in_memory(data, model.model_, engine=engine),
-        lambda: pipeline.leave_one_out(data, model.statistics_, model.feature_map_, engine=engine),
+        lambda: leave_one_out(data, model.statistics_, model.feature_map_, engine=engine),
     ):
         with pytest.raises(PlanError, match=r"needs 4.* MiB for a pass that carries a matrix .* has 1.0 MiB"):
             run()

@@ -11,29 +11,31 @@ from rff_dist.data.memory import ArrayDataset
 from rff_dist.engines.progress import PassStarted
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import DataError, InvalidParameterError, PlanError
+from rff_dist.features.kernel_of import kernel_of
 from rff_dist.features.median_heuristic import median_length_scale
 from rff_dist.features.nystrom import Nystrom
 from rff_dist.kernels.explicit import Linear
 from rff_dist.kernels.find import find_kernel
 from rff_dist.kernels.stationary import Gaussian, Sinc
-from rff_dist.ridge import fit as pipeline
+from rff_dist.kernels.text import kernel_text
 from rff_dist.ridge import search as search_module
-from rff_dist.ridge.fit import kernel_of
-from rff_dist.ridge.model import read_model, write_model
-from rff_dist.ridge.plan import Plan
-from rff_dist.ridge.search import (
+from rff_dist.ridge.candidates import (
+    DEFAULT_KERNELS,
     Candidate,
+    Draws,
     TimesMedian,
-    choose,
     draw_candidates,
-    kernel_text,
     make_candidates,
     read_length_scale,
-    search,
 )
+from rff_dist.ridge.model import read_model, write_model
+from rff_dist.ridge.options import RidgeOptions
+from rff_dist.ridge.plan import Plan
+from rff_dist.ridge.prepare import prepare
+from rff_dist.ridge.search import choose
 from rff_dist.statistics import inspection
 from rff_dist.storage.writing import write_dataset
-from tests.plain import plain_ridge
+from tests.plain import fit_ridge, plain_ridge, search_plain
 
 KERNELS = ["gaussian", "matern:nu=1.5"]
 WIDTHS = [0.1, "1x", 3]
@@ -63,7 +65,7 @@ def counting():
 
 def refit(dataset, row, **options):
     """Fit one candidate alone, as its row names it."""
-    return pipeline.fit(
+    return fit_ridge(
         dataset, find_kernel(row["kernel"]), engine=ENGINE, length_scale=row["length_scale"], **options
     )
 
@@ -82,7 +84,7 @@ def refit(dataset, row, **options):
     ],
 )
 def test_each_candidate_scores_as_a_fit_of_it_alone_to_the_bit(dataset, options):
-    found = search(dataset, make_candidates(KERNELS, WIDTHS), engine=ENGINE, **options)
+    found = search_plain(dataset, make_candidates(KERNELS, WIDTHS), engine=ENGINE, **options)
     alone = {"cv": 5, "alpha": "cv", **options}
     tables = []
     for row in found.rows:
@@ -108,7 +110,7 @@ def test_each_candidate_scores_as_a_fit_of_it_alone_to_the_bit(dataset, options)
 
 def test_all_candidates_take_one_reading_after_the_moments(dataset):
     engine, passes = counting()
-    found = search(dataset, make_candidates(KERNELS, WIDTHS), engine=engine, n_components=[8, 16])
+    found = search_plain(dataset, make_candidates(KERNELS, WIDTHS), engine=engine, n_components=[8, 16])
     assert passes == ["inspect", "accumulate"]
     assert len(found.rows) == 6
     assert found.n_readings == 1
@@ -119,18 +121,18 @@ def test_little_memory_takes_more_readings_and_gives_the_same(
     dataset, monkeypatch, caplog, at_once, n_readings
 ):
     candidates = make_candidates(KERNELS, WIDTHS)
-    whole = search(dataset, candidates, engine=ENGINE, n_components=16)
+    whole = search_plain(dataset, candidates, engine=ENGINE, n_components=16)
 
     def check_plan(*arguments, n_maps=1, **options) -> Plan:
         if n_maps > at_once:
             raise PlanError("too much")
         return whole_plan(*arguments, n_maps=n_maps, **options)
 
-    whole_plan = pipeline.check_plan
-    monkeypatch.setattr(pipeline, "check_plan", check_plan)
+    whole_plan = search_module.check_plan
+    monkeypatch.setattr(search_module, "check_plan", check_plan)
     engine, passes = counting()
     with caplog.at_level(logging.WARNING, "rff_dist"):
-        split = search(dataset, candidates, engine=engine, n_components=16)
+        split = search_plain(dataset, candidates, engine=engine, n_components=16)
     assert passes == ["inspect"] + ["accumulate"] * n_readings
     assert split.n_readings == n_readings
     assert f"read {n_readings} times" in caplog.text
@@ -139,16 +141,18 @@ def test_little_memory_takes_more_readings_and_gives_the_same(
 
 
 def test_memory_for_no_candidate_is_refused_before_the_data_are_read(dataset, monkeypatch):
-    monkeypatch.setattr(pipeline, "available_memory", lambda: 2**20)
+    monkeypatch.setattr("rff_dist.ridge.plan.available_memory", lambda: 2**20)
     engine, passes = counting()
     with pytest.raises(PlanError, match=r"needs .* but has 1\.0 MiB"):
-        search(dataset, make_candidates(KERNELS), engine=engine)
+        search_plain(dataset, make_candidates(KERNELS), engine=engine)
     assert not passes
 
 
 def test_multiples_are_of_the_median_in_each_kernels_own_metric(dataset):
     kernels = [Gaussian(7.0), Laplacian()]
-    found = search(dataset, make_candidates(kernels, ["0.5x", "median", 2]), engine=ENGINE, n_components=8)
+    found = search_plain(
+        dataset, make_candidates(kernels, ["0.5x", "median", 2]), engine=ENGINE, n_components=8
+    )
     standardizer = inspection.standardizer_from(inspection.inspect(dataset, engine=ENGINE))
     expected = []
     for kernel in kernels:
@@ -159,7 +163,9 @@ def test_multiples_are_of_the_median_in_each_kernels_own_metric(dataset):
 
 
 def test_length_scales_by_evidence_compete_with_single_ones(dataset):
-    found = search(dataset, make_candidates(["gaussian"], ["evidence", 0.01]), engine=ENGINE, n_components=32)
+    found = search_plain(
+        dataset, make_candidates(["gaussian"], ["evidence", 0.01]), engine=ENGINE, n_components=32
+    )
     assert np.shape(found.rows[0]["length_scale"]) == (3,)
     assert found.best_index == 0
 
@@ -168,7 +174,7 @@ def test_kernels_without_a_single_width_compete_as_they_are(dataset):
     kernels = ["linear", "gaussian:length_scale=2 + 0.1 * linear", "gaussian"]
     candidates = make_candidates(kernels, [0.01])
     assert [one.length_scale for one in candidates] == [None, None, 0.01]
-    found = search(dataset, candidates, engine=ENGINE, n_components=32)
+    found = search_plain(dataset, candidates, engine=ENGINE, n_components=32)
     assert [row["length_scale"] for row in found.rows] == [None, None, 0.01]
     assert found.best["kernel"] == "gaussian + 0.1 * linear"
 
@@ -194,7 +200,7 @@ def test_rows_say_what_is_as_good_and_what_may_lie_beyond():
 
 
 def test_a_stored_model_keeps_the_table_and_the_candidates(dataset, tmp_path):
-    found = search(dataset, make_candidates(KERNELS, WIDTHS), engine=ENGINE, n_components=16)
+    found = search_plain(dataset, make_candidates(KERNELS, WIDTHS), engine=ENGINE, n_components=16)
     write_model(found.model, tmp_path / "model")
     stored = read_model(tmp_path / "model")
     assert stored.card["candidates"] == list(found.rows)
@@ -239,7 +245,7 @@ def test_the_same_candidate_is_taken_once():
         ([Candidate(Gaussian())], {"alpha": "gcv"}, "cross-validation"),
         ([Candidate(Gaussian())], {"alpha": 0.0}, "above 0"),
         ([Candidate(Gaussian())], {"alpha": 1.0, "alphas": [1.0]}, "give one of them"),
-        ([Candidate(Gaussian())], {"cv": None}, "number of folds"),
+        ([Candidate(Gaussian())], {"cv": "five"}, "number of folds"),
         ([Candidate(Gaussian())], {"cv": 1}, "n_folds"),
         ([Candidate(Gaussian())], {"n_components": 7}, "take 8"),
         ([Candidate(Gaussian(), (1.0, 2.0))], {}, "3 columns"),
@@ -250,14 +256,14 @@ def test_the_same_candidate_is_taken_once():
 def test_bad_choices_are_refused_before_the_data_are_read(dataset, candidates, options, words):
     engine, passes = counting()
     with pytest.raises(InvalidParameterError, match=words):
-        search(dataset, candidates, engine=engine, **{"n_components": 8, **options})
+        search_plain(dataset, candidates, engine=engine, **{"n_components": 8, **options})
     assert not passes
 
 
 def test_groups_that_are_missing_are_refused_before_the_data_are_read(dataset):
     engine, passes = counting()
     with pytest.raises(DataError, match="no groups"):
-        search(dataset, make_candidates(KERNELS), engine=engine, cv=GroupFolds(3))
+        search_plain(dataset, make_candidates(KERNELS), engine=engine, cv=GroupFolds(3))
     assert not passes
 
 
@@ -265,7 +271,7 @@ def test_several_widths_of_a_sum_of_kernels_are_refused_before_the_sums(dataset)
     engine, passes = counting()
     candidates = make_candidates(["gaussian", "gaussian:length_scale=2 + linear"])
     with pytest.raises(InvalidParameterError, match="no smaller draw"):
-        search(dataset, candidates, engine=engine, n_components=[16, 32])
+        search_plain(dataset, candidates, engine=engine, n_components=[16, 32])
     assert passes == ["inspect"]
 
 
@@ -329,8 +335,8 @@ def test_tuning_keeps_column_names_and_updates_by_more_rows(data):
 
 
 def test_the_default_candidates_are_two_kernels_of_five_widths():
-    assert len(make_candidates(search_module.DEFAULT_KERNELS)) == 10
-    assert {one.kernel for one in make_candidates(search_module.DEFAULT_KERNELS)} == {
+    assert len(make_candidates(DEFAULT_KERNELS)) == 10
+    assert {one.kernel for one in make_candidates(DEFAULT_KERNELS)} == {
         Gaussian(),
         Matern(nu=1.5),
     }
@@ -341,8 +347,8 @@ def test_sums_compete_with_multiples_of_the_median_for_their_parts_without_a_wid
     kernels = ["gaussian + 0.1 * linear", Gaussian(2.0) + Linear()]
     candidates = make_candidates(kernels, ["0.5x", "2x", "evidence"])
     assert [one.length_scale for one in candidates] == [TimesMedian(0.5), TimesMedian(2.0), None]
-    prepared = pipeline.prepare(dataset, standardize=False, sample_weight_kind="precision", engine=ENGINE)
-    maps = draw_candidates(prepared, candidates, widths=[16], design=None, map="pairs", seed=0)
+    prepared = prepare(dataset, standardize=False, sample_weight_kind="precision", engine=ENGINE)
+    maps = draw_candidates(Draws(prepared, RidgeOptions(features="fourier")), candidates, [16])
     median = median_length_scale(dataset, Gaussian(), standardizer=None, seed=0)
     assert [kernel_of(one) for one in maps] == [
         Gaussian(0.5 * median) + 0.1 * Linear(),

@@ -21,16 +21,19 @@ from rff_dist.errors import DataError, FingerprintMismatchError, InvalidParamete
 from rff_dist.kernels.explicit import Linear
 from rff_dist.kernels.stationary import Gaussian
 from rff_dist.numerics.threads import using_threads
-from rff_dist.ridge import fit as pipeline
 from rff_dist.ridge import predict as prediction
 from rff_dist.ridge import update
-from rff_dist.ridge.automatic import RidgeOptions
-from rff_dist.ridge.update import NewRows, Refusal, find_new_rows, hold_out, judge, refuse, update_model
+from rff_dist.ridge.fit import refit
+from rff_dist.ridge.gate import hold_out, judge
+from rff_dist.ridge.options import Penalty, RidgeOptions
+from rff_dist.ridge.solve import solve
+from rff_dist.ridge.update import NewRows, Refusal, find_new_rows, refuse, update_model
 from rff_dist.statistics import inspection, passes
 from rff_dist.statistics.accumulate import Accumulation, accumulate_rows
 from rff_dist.storage.appending import append_dataset
 from rff_dist.storage.datasets import open_dataset
 from rff_dist.storage.writing import write_dataset
+from tests.plain import fit_ridge
 
 ENGINE = SerialEngine(1)
 N_ROWS = 26_000
@@ -55,7 +58,7 @@ def first_rows(n_samples, *, chunk_rows=1000, weights=None, y=None):
 
 def fit(dataset, **options):
     options = {"length_scale": 1.0, "n_components": 8, "alpha": 0.1, **options}
-    return pipeline.fit(dataset, options.pop("kernel", Gaussian()), engine=ENGINE, **options)[0]
+    return fit_ridge(dataset, options.pop("kernel", Gaussian()), engine=ENGINE, **options)[0]
 
 
 def at_once(model, dataset):
@@ -194,7 +197,7 @@ def test_features_with_centres_and_without_bounds_are_updated_too():
         found = update_model(model, dataset, engine=ENGINE)
         assert_same(found, model, dataset)
         assert found.one_dimensional
-        expected = pipeline.refit(
+        expected = refit(
             model,
             at_once(model, dataset),
             alpha=options.get("alpha", 0.1),
@@ -264,7 +267,7 @@ def test_alpha_is_chosen_again_from_the_values_that_were_given():
     alphas = [1e-4, 1e-2, 1.0]
     model = fit(first_rows(300), alpha="gcv", alphas=alphas)
     found = update_model(update_model(model, first_rows(400), engine=ENGINE), first_rows(3000), engine=ENGINE)
-    expected = pipeline.solve(at_once(model, first_rows(3000)), alpha="gcv", alphas=alphas)
+    expected = solve(at_once(model, first_rows(3000)), Penalty(alpha="gcv", alphas=alphas))
     assert found.alpha == expected.solution.alpha[0]
     assert found.card["alphas"] == alphas
 
@@ -402,7 +405,7 @@ def test_the_gate_compares_models_that_have_not_seen_the_held_out_rows():
 def test_the_gate_allows_for_what_chance_may_add():
     """The standard error of the paired differences, against NumPy's."""
     model, dataset = fit(first_rows(1000)), first_rows(1400)
-    worse = pipeline.refit(model, model.statistics, alpha=30.0)
+    worse = refit(model, model.statistics, alpha=30.0)
     gate = judge(worse, hold_out(model, dataset, engine=ENGINE, test=first_rows(300)), engine=ENGINE)
     X, y, *_ = arrays()
     old, new = (
@@ -473,7 +476,7 @@ def test_errors_below_a_thousandth_of_the_targets_spread_are_not_told_apart():
     model = fit(
         ArrayDataset(X[:1000], X[:1000, 0]), kernel=Linear(), length_scale=None, n_components=4, alpha=1e-8
     )
-    worse = pipeline.refit(model, model.statistics, alpha=1e-3)
+    worse = refit(model, model.statistics, alpha=1e-3)
     gate = judge(worse, hold_out(model, dataset, engine=ENGINE), engine=ENGINE)
     assert gate.new[0] > 10 * gate.current[0]
     assert gate.passed

@@ -8,10 +8,9 @@ from rff_dist.data.blocks import Block, Rows
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.features import median_heuristic
-from rff_dist.ridge import fit as pipeline
 from rff_dist.ridge.uncertainty import predict_rows_with_std, predictive_model
 from rff_dist.statistics import inspection, passes
-from tests.plain import plain_ridge
+from tests.plain import fit_ridge, plain_ridge
 
 ENGINE = SerialEngine(n_threads=1)
 
@@ -108,7 +107,7 @@ def test_rows_without_weight_are_no_observations(problem, criterion, kind):
     counts = weights > 0
     found = []
     for rows in (slice(None), counts):
-        model, _ = pipeline.fit(
+        model, _ = fit_ridge(
             ArrayDataset(X[rows], y[rows], weights[rows]), Gaussian(1.0), engine=ENGINE, length_scale=None,
             n_components=60, alpha=criterion, sample_weight_kind=kind,
         )  # fmt: skip
@@ -130,7 +129,7 @@ def test_weights_that_repeat_rows_choose_what_the_repeated_rows_do(problem, crit
     times = np.random.default_rng(1).integers(0, 4, len(X))
     found = []
     for weights, rows in ((times.astype(float), np.arange(300)), (None, np.arange(300).repeat(times))):
-        model, _ = pipeline.fit(
+        model, _ = fit_ridge(
             ArrayDataset(X[rows], y[rows], weights), Gaussian(1.0), engine=ENGINE, length_scale=None,
             n_components=60, alpha=criterion, sample_weight_kind="frequency",
         )  # fmt: skip

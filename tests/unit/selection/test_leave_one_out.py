@@ -12,7 +12,9 @@ from rff_dist import Gaussian, SerialEngine, draw_feature_map
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.errors import DataError, InvalidParameterError, SolveError, StatisticsError
 from rff_dist.features.nystrom import Nystrom, draw_nystrom
-from rff_dist.ridge import fit as pipeline
+from rff_dist.ridge import held_out
+from rff_dist.ridge.options import Penalty
+from rff_dist.ridge.solve import solve
 from rff_dist.selection.leave_one_out import hat_matrix, leave_out_rows, select_by_press
 from rff_dist.statistics import inspection, passes
 
@@ -58,7 +60,7 @@ def leave_one_out(
         **passes.weight_grid(moments, kind),
     )
     statistics = passes.accumulate(dataset, feature_map, engine=engine, spec=spec)
-    return pipeline.leave_one_out(
+    return held_out.leave_one_out(
         dataset, statistics, feature_map, alphas=alphas, fit_intercept=fit_intercept, engine=engine
     )
 
@@ -113,7 +115,7 @@ def test_it_is_near_generalised_cross_validation_where_all_leverages_are_alike()
     dataset = problem(3000)
     feature_map = features_of(dataset, "fourier")
     found = leave_one_out(dataset, feature_map)
-    solved = pipeline.solve(passes.accumulate(dataset, feature_map, engine=ENGINE), alpha=ALPHAS)
+    solved = solve(passes.accumulate(dataset, feature_map, engine=ENGINE), Penalty(alpha=ALPHAS))
     assert_allclose(found.mean_squared_error, solved.selection.scores, rtol=0.01)
 
 
@@ -125,7 +127,7 @@ def test_threads_and_the_order_of_blocks_change_no_bit():
     parts = [leave_out_rows(dataset.read(block), state) for block in inspection.blocks_of(dataset)]
     assert len(parts) > 1
     backwards = functools.reduce(operator.add, reversed(parts))
-    found = pipeline.leave_one_out(
+    found = held_out.leave_one_out(
         dataset, statistics, feature_map, alphas=ALPHAS, engine=SerialEngine(n_threads=2)
     )
     assert found.squared == backwards.squared
@@ -174,10 +176,10 @@ def test_other_rows_than_those_trained_on_are_refused():
         (problem(), "weights add up to .*, those of the data to 60"),
     ):
         with pytest.raises(StatisticsError, match=message):
-            pipeline.leave_one_out(other, statistics, feature_map, engine=ENGINE)
+            held_out.leave_one_out(other, statistics, feature_map, engine=ENGINE)
     for alphas in ([], [0.0], [np.nan]):
         with pytest.raises(InvalidParameterError, match="`alpha"):
-            pipeline.leave_one_out(dataset, statistics, feature_map, alphas=alphas, engine=ENGINE)
+            held_out.leave_one_out(dataset, statistics, feature_map, alphas=alphas, engine=ENGINE)
     with pytest.raises(DataError, match="have no y"):
         leave_out_rows(
             ArrayDataset(dataset.X).read(inspection.blocks_of(dataset)[0]),

@@ -1,0 +1,42 @@
+"""Which kernel a feature map stands for, with which length scale, and by which kind of features."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from rff_dist.errors import InvalidParameterError
+from rff_dist.features.feature_map import FeatureMap
+from rff_dist.features.nystrom import NystromFeatureMap
+from rff_dist.features.principal import PrincipalFeatureMap
+from rff_dist.kernels.base import Kernel, LengthScale
+
+
+def kernel_of(feature_map: FeatureMap) -> Kernel | None:
+    """Return the kernel that a feature map stands for; None where its frequencies were given."""
+    if isinstance(feature_map, PrincipalFeatureMap):
+        return kernel_of(feature_map.base)
+    if isinstance(feature_map, NystromFeatureMap):
+        return feature_map.kernel
+    return None if feature_map.spec is None else feature_map.spec.kernel
+
+
+def kind_of(feature_map: FeatureMap) -> str:
+    """Return "nystrom" or "fourier", as parameters name the kinds of features."""
+    inner = feature_map.base if isinstance(feature_map, PrincipalFeatureMap) else feature_map
+    return "nystrom" if isinstance(inner, NystromFeatureMap) else "fourier"
+
+
+def length_scale_of(feature_map: FeatureMap) -> LengthScale | None:
+    """Return the kernel's length scale that a feature map was drawn with; None where it has no single one.
+
+    Raises
+    ------
+    InvalidParameterError
+        If its frequencies were given rather than drawn.
+    """
+    kernel = kernel_of(feature_map)
+    if kernel is None:
+        raise InvalidParameterError(
+            "this feature map was made of given frequencies; it knows no length scale"
+        )
+    return cast("LengthScale | None", getattr(kernel, "length_scale", None))

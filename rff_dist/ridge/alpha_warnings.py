@@ -1,0 +1,102 @@
+"""Warnings where alpha was chosen by something that hardly tells of new rows."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+
+from rff_dist.ridge.solve import Solved
+from rff_dist.selection.alphas import end_of_grid
+from rff_dist.statistics.ridge_statistics import RidgeStatistics
+
+MAX_LEVERAGE = 0.95  # mean of the rows', above which they are as good as interpolated
+# Below it rows are too many for the features to follow them, so that no penalty is needed.
+SMALL_LEVERAGE = 0.1
+MAX_UNCERTAINTY = 0.6  # standard error of the error by folds, as a share of it
+MAX_CANCELLING = 20.0  # coefficients' norm per row in deviations of the targets
+
+
+def warn_of_alpha(solved: Solved, *, cancelling: float = 0.0) -> None:
+    """Warn where alpha was chosen but what it was chosen by hardly tells of new rows.
+
+    At the lower end of its range a better one may lie below, and near the rounding error of Z'Z rounding has
+    a say in the coefficients. Where the mean leverage is near 1 the rows are interpolated. Coefficients that
+    cancel one another at the rows, see `how_cancelling`, need not do so elsewhere. Few features of many rows
+    want no penalty: folds that found the smallest alpha best have measured that.
+    """
+    if solved.chosen_by == "given":
+        return
+    floor, alpha = solved.solution.floor, _least_alpha(solved)
+    leverage, at_end = _mean_leverage(solved, alpha)
+    uncertain = _uncertainty(solved)
+    at_floor = alpha < 3 * floor
+    by_folds = solved.cross_validation is not None
+    if at_floor and by_folds and leverage < SMALL_LEVERAGE:
+        return
+    reasons = {
+        "it is the smallest that was tried, so that a better one may lie below": at_end == "lower",
+        f"it is near {floor:.2g}, the rounding error of Z'Z, below which coefficients are chance": at_floor,
+        f"with {leverage:.0%} as many degrees of freedom as rows the model follows each of them": leverage
+        > MAX_LEVERAGE,
+        f"the error of held-out rows is known to {uncertain:.0%} only, so much do folds differ": uncertain
+        > MAX_UNCERTAINTY,
+        "large coefficients cancel one another at the rows, so that predictions away from them may be far "
+        "off": by_folds and leverage > SMALL_LEVERAGE and cancelling > MAX_CANCELLING,
+    }
+    found = [reason for reason, holds in reasons.items() if holds]
+    if found:
+        warnings.warn(
+            f"alpha={alpha:.3g} was chosen by {solved.chosen_by}, but {', and '.join(found)}. Without noise "
+            "in y this is as it should be. Else look at errors on held-out rows, and give a larger `alpha` "
+            "or other values to choose from, another length scale or number of components, or more rows",
+            UserWarning,
+            stacklevel=2,
+        )
+
+
+def _uncertainty(solved: Solved) -> float:
+    """Return the standard error of the error by folds as a share of it; 0 where it is not known."""
+    choice = solved.choice
+    if choice is None or not choice.score > 0.0:
+        return 0.0
+    return float(np.nan_to_num(choice.standard_error)) / choice.score
+
+
+def how_cancelling(solved: Solved, statistics: RidgeStatistics) -> float:
+    """Return the norm of the coefficients per row, in standard deviations of the targets.
+
+    Features of a shift-invariant kernel have the norm 1, so that no prediction is further from the mean than
+    the coefficients' norm. Where that is more than rows times deviations, terms of opposite signs make up the
+    predictions.
+    """
+    norms = np.linalg.norm(solved.solution.coefficients, axis=0)
+    deviations = statistics.target_deviations()
+    varying = deviations > 0.0
+    return float((norms[varying] / deviations[varying]).max(initial=0.0)) / statistics.n_observations
+
+
+def _least_alpha(solved: Solved) -> float:
+    """Return the least alpha of the targets that vary: a constant one is predicted as well by any."""
+    found, alphas = solved.cross_validation or solved.leave_one_out, solved.solution.alpha
+    varying = alphas if found is None else alphas[found.target_variance > 0.0]
+    return float((varying if len(varying) else alphas).min())
+
+
+def _mean_leverage(solved: Solved, alpha: float) -> tuple[float, str | None]:
+    """Return degrees of freedom over rows, and which end of its range alpha is at."""
+    table, choice, selection = solved.cross_validation, solved.choice, solved.selection
+    if table is not None and choice is not None:
+        width = int(np.flatnonzero(table.n_components == choice.n_components)[0])
+        at = int(np.searchsorted(table.alphas, alpha))
+        leverages = table.leverages
+        mean = 0.0 if leverages is None else float(np.average(leverages[:, width, at]))
+        return mean, choice.at_end if len(table.alphas) > 1 else None
+    if selection is not None:
+        degrees = selection.degrees_of_freedom[selection.best_index]
+        return float(degrees) / selection.n_samples, selection.at_end
+    path = solved.leave_one_out
+    if path is None:
+        return 0.0, None
+    at = int(np.searchsorted(path.alphas, alpha))
+    return 0.0, end_of_grid(at, len(path.alphas))

@@ -1,0 +1,239 @@
+"""Kernels, length scales and kinds of features that are compared, and how their feature maps are drawn."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rff_dist.checks import check_positive
+from rff_dist.data.blocks import Dataset
+from rff_dist.data.folds import Folds, HeldInFolds
+from rff_dist.errors import InvalidParameterError
+from rff_dist.features import for_dataset, median_heuristic
+from rff_dist.features.draw import shortened
+from rff_dist.features.evidence import EvidenceSearch, check_tunable
+from rff_dist.features.feature_map import FeatureMap
+from rff_dist.features.nystrom import Nystrom
+from rff_dist.kernels.base import (
+    Kernel,
+    LengthScale,
+    Stationary,
+    as_length_scale,
+    check_design,
+    default_design,
+    parts_without_length_scale,
+    with_length_scale,
+)
+from rff_dist.kernels.find import find_kernel
+from rff_dist.kernels.text import kernel_text
+from rff_dist.ridge.options import RidgeOptions
+from rff_dist.ridge.prepare import Prepared
+
+type Width = str | LengthScale | TimesMedian | None
+
+
+@dataclass(frozen=True, slots=True)
+class TimesMedian:
+    """A length scale as a multiple of the median distance between rows, in the kernel's metric.
+
+    Attributes
+    ----------
+    factor : float
+        Above 0; 1 is the median heuristic.
+    """
+
+    factor: float
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "factor", check_positive(self.factor, "factor"))
+
+    def __str__(self) -> str:
+        return f"{self.factor:g}x"
+
+
+DEFAULT_KERNELS = ("gaussian", "matern:nu=1.5")
+DEFAULT_LENGTH_SCALES: tuple[Width, ...] = tuple(TimesMedian(factor) for factor in (0.25, 0.5, 1.0, 2.0, 4.0))
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A kernel, its length scale and the kind of its features.
+
+    Attributes
+    ----------
+    length_scale : TimesMedian, "evidence", number(s) or None
+        In the place of a kernel's own. Of a sum or product, `TimesMedian` and numbers are those of its parts
+        without one, a multiple of the median in each part's own columns. None keeps the kernel's own; parts
+        without one get the median.
+    features : "fourier", "nystrom", Nystrom or None
+        None is what the search is told.
+    """
+
+    kernel: Kernel
+    length_scale: Width = TimesMedian(1.0)
+    features: str | Nystrom | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.length_scale, TimesMedian):
+            with_length_scale(self.kernel, 1.0)
+        elif isinstance(self.length_scale, str):
+            if self.length_scale != "evidence":
+                raise InvalidParameterError(
+                    f"`length_scale` is {self.length_scale!r}; see `read_length_scale`"
+                )
+            check_tunable(self.kernel)
+        elif self.length_scale is not None:
+            with_length_scale(self.kernel, self.length_scale)
+            object.__setattr__(self, "length_scale", as_length_scale(self.length_scale))
+
+
+def read_length_scale(value: Any) -> Width:
+    """Return what a length scale among several is, as one types it.
+
+    Parameters
+    ----------
+    value : number(s), str, TimesMedian or None
+        A multiple of the median distance as text: "0.5x"; "median" is "1x". "evidence" tunes one length scale
+        per column; None keeps the kernel's own.
+    """
+    if value is None or isinstance(value, TimesMedian):
+        return value
+    if isinstance(value, str):
+        if value == "evidence":
+            return value
+        match = re.fullmatch(r"\s*([0-9.eE+-]+)\s*x\s*", "1x" if value == "median" else value)
+        try:
+            return TimesMedian(float(match[1] if match else ""))
+        except ValueError:
+            raise InvalidParameterError(
+                f"`length_scales` has {value!r}; expected numbers above 0, multiples of the median distance "
+                "such as '0.5x', 'median' or 'evidence'"
+            ) from None
+    return as_length_scale(value)
+
+
+def make_candidates(
+    kernels: Sequence[str | Kernel], length_scales: Sequence[Any] | None = None
+) -> list[Candidate]:
+    """Return every kernel with every length scale; a kernel that can take none as it is.
+
+    Parameters
+    ----------
+    kernels : sequence of str or Kernel
+        See `find_kernel`. A kernel's own length scale is replaced; in sums and products, parts keep theirs.
+    length_scales : sequence, optional
+        See `read_length_scale`. By default ¼, ½, 1, 2 and 4 times the median distance: of six sets of the
+        UCI repository with Gaussian, Matérn-3/2 and Matérn-1/2 kernels (6,000 rows, D = 384) the best of a
+        grid of factors √2 lay from 0.35 to 4 medians, and the best of these five was within about one
+        standard error of it, but for one set, pol, where up to 8 % are left to a finer grid.
+
+    Raises
+    ------
+    InvalidParameterError
+        If there is none, a kernel is unknown, or a length scale none for it.
+    """
+    widths = DEFAULT_LENGTH_SCALES if length_scales is None else [read_length_scale(w) for w in length_scales]
+    found = [find_kernel(kernel) for kernel in kernels]
+    if not found or not widths:
+        raise InvalidParameterError(
+            f"`kernels` are {list(kernels)} and `length_scales` {list(widths)}; expected at least one of each"
+        )
+    candidates: list[Candidate] = []
+    for kernel in found:
+        several: Sequence[Width] = widths
+        if not isinstance(kernel, Stationary):  # the evidence tunes one kernel, not several together
+            own = parts_without_length_scale(kernel)
+            several = [width for width in widths if own and width != "evidence"] or [None]
+        candidates += [Candidate(kernel, width) for width in several]
+    return [one for i, one in enumerate(candidates) if one not in candidates[:i]]
+
+
+def check_candidates(candidates: Sequence[Candidate], dataset: Dataset, options: RidgeOptions) -> None:
+    """Check that there are candidates, and that each suits the columns and the design.
+
+    Raises
+    ------
+    InvalidParameterError
+        If one does not.
+    """
+    if not candidates:
+        raise InvalidParameterError("there is no candidate to compare; expected at least 1")
+    design, fourier = options.design, for_dataset.find_features(options.kinds[0]) is None
+    if design is not None and not fourier:
+        raise InvalidParameterError(f"`design` is {design!r}, but Nyström features have none; leave it out")
+    for candidate in candidates:
+        candidate.kernel.check_columns(dataset.n_features)
+        if isinstance(candidate.length_scale, float | tuple):
+            kernel = with_length_scale(candidate.kernel, candidate.length_scale)
+            kernel.check_columns(dataset.n_features)
+        if fourier:
+            check_design(candidate.kernel, design or default_design(candidate.kernel), dataset.n_features)
+
+
+class Draws:
+    """Draws candidates' feature maps for one dataset; what several of them need is found once.
+
+    The options say design, map and seed, and the kind of features of candidates that leave it open. Length
+    scales are tuned by rows that the folds never validate on; `tuning` are options of `for_dataset.tune`.
+    """
+
+    def __init__(
+        self, prepared: Prepared, options: RidgeOptions, *, folds: Folds | None = None, **tuning: Any
+    ) -> None:
+        self._prepared, self._options, self._folds, self._tuning = prepared, options, folds, tuning
+        self._medians = median_heuristic.MedianDistances(
+            prepared.dataset, standardizer=prepared.standardizer, seed=options.seed
+        )
+        self._tuned: dict[Kernel, Kernel] = {}
+
+    def feature_map(self, candidate: Candidate, n_components: int) -> FeatureMap:
+        """Draw the feature map of a candidate."""
+        kernel, options = self.kernel(candidate), self._options
+        return self._prepared.draw(
+            kernel,
+            length_scale=None,
+            n_components=n_components,
+            design=options.design or default_design(kernel),
+            map=options.map,
+            seed=options.seed,
+            features=candidate.features or options.kinds[0],
+        )
+
+    def kernel(self, candidate: Candidate) -> Kernel:
+        """Return a candidate's kernel with its length scales in numbers."""
+        kernel, given = candidate.kernel, candidate.length_scale
+        if isinstance(given, TimesMedian):
+            if isinstance(kernel, Stationary):
+                kernel = kernel.with_length_scale(None)
+            return kernel.with_default_length_scales(
+                lambda part, columns: given.factor * self._medians(part, columns)
+            )
+        if not isinstance(given, str):
+            return kernel if given is None else with_length_scale(kernel, given)
+        if kernel not in self._tuned:
+            self._prepared.say("tune", f"length scales of the {kernel_text(kernel)} kernel")
+            self._tuned[kernel] = for_dataset.tune(
+                self._prepared.inputs(self._options.seed),
+                kernel,
+                EvidenceSearch(**self._tuning),
+                folds=self._folds if isinstance(self._folds, HeldInFolds) else None,
+            ).kernel
+        return self._tuned[kernel]
+
+
+def draw_candidates(draws: Draws, candidates: Sequence[Candidate], widths: Sequence[int]) -> list[FeatureMap]:
+    """Draw every candidate's feature map at the largest of `widths`, all with one seed.
+
+    Raises
+    ------
+    InvalidParameterError
+        If a parameter is out of range, or a map has no smaller draws for the other widths.
+    """
+    maps = [draws.feature_map(candidate, widths[-1]) for candidate in candidates]
+    for one in maps:
+        for width in widths:
+            if width < one.n_components:
+                shortened(one, width)  # refuses what has no smaller draws before the data are read
+    return maps

@@ -1,0 +1,237 @@
+"""Which folds, penalty and numbers of components a fit begins with, as far as memory allows."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from rff_dist.data.blocks import Block, Dataset
+from rff_dist.data.folds import (
+    MAX_BALANCED_GROUPS,
+    Folds,
+    GroupFolds,
+    HashFolds,
+    HeldInFolds,
+    find_folds,
+    hold_in,
+)
+from rff_dist.engines.protocol import Engine
+from rff_dist.errors import DataError, InvalidParameterError, PlanError
+from rff_dist.features.nystrom import Nystrom
+from rff_dist.ridge.options import (
+    CV_NAMES,
+    Penalty,
+    RidgeOptions,
+    are_several,
+    check_conformal,
+    is_one_alpha,
+    read_widths,
+)
+from rff_dist.ridge.plan import Plan, check_plan
+from rff_dist.statistics.label_counts import count_groups
+
+logger = logging.getLogger(__name__)
+
+# plans a fit of so many components with so many folds, or raises a PlanError where memory would not do
+type PlanFit = Callable[[int, int], object]
+
+DEFAULT_FOLDS, FOLDS_OF_FEW, FEW_SAMPLES = 5, 10, 200
+AUTO_COMPONENTS = 2048  # what `n_components="auto"` takes, if rows and memory allow
+MIN_AUTO_COMPONENTS = 256
+
+
+def default_folds(n_samples: int) -> HashFolds:
+    """Return 5 folds by hash; 10 for fewer than 200 rows, and of fewer than 10 rows one for each."""
+    return HashFolds(DEFAULT_FOLDS if n_samples >= FEW_SAMPLES else max(2, min(n_samples, FOLDS_OF_FEW)))
+
+
+def folds_for(options: RidgeOptions, n_samples: int = FEW_SAMPLES) -> Folds | None:
+    """Return the folds that a fit sums apart; None where nothing is chosen by cross-validation.
+
+    Several numbers of components, several alphas, "auto" and "cv" and conformal intervals ask for folds.
+
+    Raises
+    ------
+    InvalidParameterError
+        If `cv` is no number of folds, or `alpha` is chosen by something else, or 0.
+    """
+    alpha, cv, named = options.alpha, options.cv, isinstance(options.alpha, str)
+    several = are_several(options.n_components)
+    by_folds = str(alpha) in CV_NAMES if named else not is_one_alpha(alpha)
+    if cv is None and not several and not by_folds and not options.conformal:
+        return None
+    if named and not by_folds:
+        asked = {f"`cv` is {cv!r}": cv is not None, f"`n_components` is {options.n_components!r}": several}
+        reason = next((words for words, is_so in asked.items() if is_so), "`conformal` is True")
+        raise InvalidParameterError(
+            f"{reason}, which takes k-fold cross-validation, and `alpha` is {alpha!r}; expected one of "
+            f"{list(CV_NAMES)} or numbers. Leave one of them out"
+        )
+    if not named and not np.all(np.asarray(alpha) > 0):
+        raise InvalidParameterError(f"`alpha` is {alpha!r}; cross-validation needs numbers above 0")
+    folds = default_folds(n_samples) if cv is None else find_folds(cv)
+    if len(folds.splits) < 2 and (several or (named and alpha == "cv-1se")):
+        raise InvalidParameterError(
+            f"{folds} give one split, whose error has no standard error; use more folds"
+        )
+    return folds
+
+
+def prepare_folds(dataset: Dataset, folds: Folds, *, engine: Engine) -> Folds:
+    """Return the folds that passes over a dataset cut its rows by: of groups, those balanced by their sizes.
+
+    Groups are counted in a pass that reads no X. Above `MAX_BALANCED_GROUPS` their hashes cut the folds.
+
+    Raises
+    ------
+    DataError
+        If the folds are of groups and there are none, or fewer than folds.
+    """
+    if isinstance(folds, HeldInFolds):
+        return replace(folds, base=prepare_folds(dataset, folds.base, engine=engine))
+    check_folds(dataset, folds)
+    if not isinstance(folds, GroupFolds):
+        return folds
+    folds = replace(folds, table=None)
+    counts = count_groups(dataset, at_most=MAX_BALANCED_GROUPS, engine=engine)
+    if counts is None:
+        logger.info("more than %d groups: their hashes say which folds they are in", MAX_BALANCED_GROUPS)
+        return folds
+    counted = counts.weight.value() > 0
+    return folds.balanced(counts.labels[counted], counts.n_samples[counted])
+
+
+def check_folds(dataset: Dataset, folds: Folds) -> None:
+    """Check that a dataset's rows know what the folds go by, before a pass over them.
+
+    Raises
+    ------
+    DataError
+        If the folds are of groups and there are none.
+    """
+    first = Block(0, 0, min(1, dataset.n_samples))
+    folds.assign(0, first.stop, n_samples=dataset.n_samples, groups=dataset.read(first).groups)
+
+
+def automatic_components(n_samples: int, fits: Callable[[int], object]) -> int:
+    """Return how many components a fit takes by default: 2,048, or fewer for few rows or little memory.
+
+    More components than rows seldom help: below 1,024 rows as many are taken as there are rows, rounded up
+    to a power of two, and at least 256. A pass takes time in proportion to rows and the square of this, so
+    that 2,048 components of 200,000 rows take some ten seconds of two cores.
+
+    Parameters
+    ----------
+    n_samples : int
+        Rows.
+    fits : callable
+        Plans a fit of so many components, and raises a PlanError where memory would not do.
+
+    Raises
+    ------
+    PlanError
+        If memory does not do for 256 components either.
+    """
+    wanted = min(AUTO_COMPONENTS, max(MIN_AUTO_COMPONENTS, 1 << (n_samples - 1).bit_length()))
+    while True:
+        try:
+            fits(wanted)
+        except PlanError:
+            if wanted == MIN_AUTO_COMPONENTS:
+                raise
+            logger.warning("memory does not hold the sums of %d components: taking half as many", wanted)
+            wanted //= 2
+        else:
+            return wanted
+
+
+def planner(dataset: Dataset, options: RidgeOptions, *, engine: Engine) -> PlanFit:
+    """Return the function that plans a fit on an engine; see `plan_choices`."""
+
+    def plan(n_components: int, n_folds: int) -> Plan:
+        return check_plan(
+            dataset,
+            n_components,
+            engine=engine,
+            alpha=options.alpha,
+            features=options.kinds[-1],
+            n_folds=n_folds,
+        )
+
+    return plan
+
+
+def plan_choices(
+    dataset: Dataset,
+    options: RidgeOptions,
+    *,
+    features: str | Nystrom,
+    n_tuned_on: int = 0,
+    plan: PlanFit,
+) -> tuple[Penalty, Folds | None, list[int]]:
+    """Return the penalty, folds and numbers of components of a fit that memory allows.
+
+    Where `cv` is left out and memory does not hold the sums of five folds, three or two take their place.
+    Where it does not hold those either, "auto" alpha is chosen by leave-one-out errors in another pass. What
+    was asked for by name is kept. Where `n_tuned_on` rows are to tune length scales by the evidence, the
+    folds are never validated on these.
+
+    Raises
+    ------
+    InvalidParameterError
+        If parameters do not go together.
+    """
+    folds = folds_for(options, dataset.n_samples)
+    if folds is not None and dataset.n_samples == 1:
+        raise DataError(
+            "n_samples=1: nothing can be chosen by errors on held-out rows; give one number as `alpha`, or "
+            "more rows"
+        )
+    check_conformal(options.conformal, folds)
+    penalty = options.penalty
+    automatic = penalty.named == "auto"
+
+    def honest(folds: Folds | None) -> Folds | None:
+        return folds if folds is None or not n_tuned_on else hold_in(folds, dataset.n_samples, n_tuned_on)
+
+    def check(n_components: int, folds: Folds | None) -> None:
+        plan(n_components, 1 if folds is None else folds.n_folds)
+
+    folds = honest(folds)
+    if isinstance(options.n_components, str) and options.n_components == "auto":
+        widths = [automatic_components(dataset.n_samples, lambda wanted: check(wanted, folds))]
+    else:
+        widths = read_widths(options.n_components, options.map, features)
+        choices: list[Folds | None] = [folds]
+        if folds is not None and options.cv is None and automatic:
+            choices += [honest(HashFolds(3)), honest(HashFolds(2))]
+            choices += [] if options.conformal or are_several(options.n_components) else [None]
+        folds = _first_that_fits(choices, lambda choice: check(widths[-1], choice))
+    if not automatic:
+        return penalty, folds, widths
+    return replace(penalty, alpha="press" if folds is None else "cv"), folds, widths
+
+
+def _first_that_fits(
+    choices: Sequence[Folds | None], check: Callable[[Folds | None], object]
+) -> Folds | None:
+    for i, choice in enumerate(choices):
+        try:
+            check(choice)
+        except PlanError:
+            if i == len(choices) - 1:
+                raise
+            following = choices[i + 1]
+            logger.warning(
+                "memory does not hold the sums of %d folds: %s",
+                choice.n_folds if choice is not None else 0,
+                "alpha is chosen by leave-one-out errors, in another pass"
+                if following is None
+                else f"taking {following.n_folds}",
+            )
+        else:
+            return choice
+    raise AssertionError("unreachable: the last choice fits, or its plan is refused")

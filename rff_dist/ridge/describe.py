@@ -1,0 +1,83 @@
+"""What a model's card keeps: of the data, the choices, and the error to expect on new rows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from rff_dist.data.blocks import Dataset
+from rff_dist.data.folds import Folds
+from rff_dist.ridge.options import Penalty
+from rff_dist.ridge.solve import Solved
+from rff_dist.statistics.inspection import blocks_of
+from rff_dist.statistics.ridge_statistics import RidgeStatistics
+
+
+def describe_dataset(dataset: Dataset) -> Mapping[str, Any]:
+    """Return the facts of a dataset that a model's card keeps."""
+    facts: dict[str, Any] = {"data_fingerprint": dataset.fingerprint()}
+    if (prefix := dataset.prefix_fingerprint(dataset.n_samples)) is not None:
+        # Of all rows now, of the first ones when more were appended: what an update compares.
+        facts["prefix_fingerprint"] = prefix
+    for name, names in {"feature_names": dataset.feature_names, "target_names": dataset.target_names}.items():
+        if names is not None:
+            facts[name] = list(names)
+    return facts
+
+
+def describe_cut(
+    dataset: Dataset, statistics: RidgeStatistics, folds: Folds | None = None
+) -> Mapping[str, Any]:
+    """Return what a model's card keeps of the blocks that were summed: only the last one is shorter."""
+    blocks = blocks_of(
+        dataset, max_rows=statistics.spec.limb_rows, n_folds=1 if folds is None else folds.n_folds
+    )
+    return {"rows_per_block": blocks[0].n_samples, "summed_by_folds": folds is not None}
+
+
+def describe_choices(penalty: Penalty) -> Mapping[str, Any]:
+    """Return the facts of a model's card by which later fits choose as this one did."""
+    alpha, per_target = penalty.alpha, penalty.per_target
+    return {
+        "alpha_given": alpha if isinstance(alpha, str) else np.asarray(alpha, np.float64).tolist(),
+        "alpha_per_target": per_target if isinstance(per_target, str) else bool(per_target),
+        "fit_intercept": bool(penalty.fit_intercept),
+    }
+
+
+def describe_estimate(solved: Solved) -> dict[str, Any] | None:
+    """Return what errors on new rows are estimated to be, by rows that were held out; None without any.
+
+    Returns
+    -------
+    estimate : dict
+        `by`, "cv" or "press"; for each target `rmse` in its units, its `rmse_standard_error` and `r2`, None
+        where they are not determined: one split has no standard error, a constant target no R².
+    """
+    table, path = solved.cross_validation, solved.leave_one_out
+    if table is not None and solved.choice is not None:
+        width = int(np.flatnonzero(table.n_components == solved.choice.n_components)[0])
+        places = np.searchsorted(table.alphas, solved.solution.alpha), np.arange(len(solved.solution.alpha))
+        errors, deviations = table.mean[width][places], table.standard_error[width][places]
+        variance = table.target_variance
+    elif path is not None:
+        places = np.searchsorted(path.alphas, solved.solution.alpha), np.arange(len(solved.solution.alpha))
+        errors, variance = path.mean_squared_error[places], path.target_variance
+        deviations = np.full(len(errors), np.nan)
+    else:
+        return None
+    rmse = np.sqrt(errors)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        figures = {
+            "rmse": rmse,
+            "rmse_standard_error": np.where(rmse > 0, deviations / (2 * rmse), 0.0),  # by the derivative
+            "r2": np.where(variance > 0, 1 - errors / variance, np.nan),
+        }
+    found = {
+        name: [value if math.isfinite(value) else None for value in values.tolist()]
+        for name, values in figures.items()
+    }
+    return {"by": "press" if path is not None else "cv", **found}

@@ -1,0 +1,287 @@
+"""The gate: a new model and the current one, compared on rows that neither has seen.
+
+**What is held out** to compare the new model with the current one: test data if there are any, else the
+newest fifth of the rows that the current model holds, at most 10,000. These were accepted before, so that a
+batch with wrong targets cannot vouch for itself. Both models are solved without them, from exact differences,
+and compared on them; the model that is published holds all rows, those too.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+from scipy.special import ndtri
+
+from rff_dist.data.blocks import Block, BlockTask, Dataset, Rows
+from rff_dist.engines.protocol import Engine
+from rff_dist.errors import InvalidParameterError
+from rff_dist.numerics.cholesky import solve_cholesky
+from rff_dist.numerics.eigen import decompose
+from rff_dist.numerics.exact_sums import ExactSum
+from rff_dist.ridge.drift import ErrorSums, measure_errors
+from rff_dist.ridge.evaluation import check_evaluation
+from rff_dist.ridge.linear_model import LinearModel, predict_rows
+from rff_dist.ridge.model import RidgeModel
+from rff_dist.ridge.row_ranges import Range, as_blocks, count_rows, cut_ranges
+from rff_dist.ridge.update import check_columns, held_ranges, rows_at_once, sum_ranges
+from rff_dist.statistics import inspection, passes
+from rff_dist.statistics.ridge_statistics import RidgeStatistics
+from rff_dist.typing import FloatArray
+
+TOLERANCE = 0.05
+HELD_OUT_SHARE = 5  # one row of so many
+HELD_OUT_ROWS = 10_000
+_DOUBT = 0.01  # probability of a failure by chance alone
+_LARGEST_SQUARE = 1e70  # of an error: its square can still be weighted and summed
+_NEGLIGIBLE = 1e-6  # of a target's variance: errors below it are not told apart
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HeldOut:
+    """Rows that two models are compared on, neither of which has seen them; see above.
+
+    Attributes
+    ----------
+    statistics : RidgeStatistics or None
+        Of these rows, to be subtracted; None of test data.
+    model : LinearModel
+        The current one, solved without them.
+    errors : ErrorSums
+        Its errors.
+    """
+
+    dataset: Dataset
+    blocks: list[Block]
+    statistics: RidgeStatistics | None
+    model: LinearModel
+    errors: ErrorSums
+
+    @property
+    def words(self) -> str:
+        """What they are, for people."""
+        n_samples = f"{self.errors.errors.n_samples:,}"
+        if self.statistics is None:
+            return f"{n_samples} rows of test data"
+        return f"the newest {n_samples} rows that the current model holds"
+
+
+def hold_out(model: RidgeModel, dataset: Dataset, *, engine: Engine, test: Dataset | None = None) -> HeldOut:
+    """Choose the rows to hold out, and measure the current model's errors on them, solved without them.
+
+    Raises
+    ------
+    DataError
+        If test data do not fit the model, or have no targets.
+    StatisticsError
+        If the model holds a single row.
+    """
+    assert model.statistics is not None
+    if test is not None:
+        check_columns(model, test)
+        blocks = inspection.blocks_of(test)
+        linear = model.linear
+        return HeldOut(test, blocks, None, linear, _errors(test, blocks, linear, engine=engine))
+    spec, ranges = model.statistics.spec, _newest(held_ranges(model))
+    blocks = as_blocks(cut_ranges(ranges, rows_at_once(dataset, spec.limb_rows)))
+    state = passes.broadcast(model.feature_map, spec, engine=engine)
+    pieces = [(block.start, block.stop) for block in blocks]
+    statistics = sum_ranges(dataset, pieces, state, engine=engine).with_whitener(model.feature_map.whitener)
+    without = _linear_without(model, statistics)
+    return HeldOut(dataset, blocks, statistics, without, _errors(dataset, blocks, without, engine=engine))
+
+
+def _newest(ranges: Sequence[Range]) -> list[Range]:
+    wanted = max(1, min(count_rows(ranges) // HELD_OUT_SHARE, HELD_OUT_ROWS))
+    newest: list[Range] = []
+    for start, stop in reversed(ranges):
+        first = max(start, stop - wanted)
+        newest.insert(0, (first, stop))
+        wanted -= stop - first
+        if not wanted:
+            break
+    return newest
+
+
+def _linear_without(model: RidgeModel, part: RidgeStatistics | None) -> LinearModel:
+    """Return a model solved without some of its rows, with the same alpha."""
+    if part is None:
+        return model.linear
+    assert model.statistics is not None
+    # The part was cut into other tiles than in the whole: their roundings add up, and none cancels.
+    n_tiles = model.statistics.n_tiles + part.n_tiles
+    rest = replace(model.statistics - part, n_tiles=n_tiles)
+    equations = rest.normal_equations(fit_intercept=model.card["fit_intercept"])
+    # As `ridge.solve` does: directions below the floor count by Cholesky and not by eigenvalues, and
+    # where alpha is near the floor the errors of the two are far apart (0.244 and 0.273 for D = 512 in 3
+    # columns).
+    if model.card.get("chosen_by") in ("gcv", "evidence"):
+        solution = decompose(equations).solve(model.alpha)
+    else:
+        solution = solve_cholesky(equations, np.asarray(model.alpha), overwrite_gram=True)
+    return LinearModel(model.feature_map, solution.coefficients, solution.intercept)
+
+
+def _errors(dataset: Dataset, blocks: Sequence[Block], model: LinearModel, *, engine: Engine) -> ErrorSums:
+    errors: ErrorSums = engine.map_reduce(
+        BlockTask(dataset, measure_errors), blocks, model, combine=operator.add, label="evaluate"
+    )
+    return errors
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """Whether a new model is good enough to replace the current one.
+
+    Attributes
+    ----------
+    reason : str
+        In a sentence.
+    held_out : str
+        What the two were compared on.
+    ratio : float
+        Mean squared error of the new model over that of the current one, of the worst target.
+    at_least : float
+        The same, less what chance may have added: a few rows with large errors decide a mean.
+    tolerance : float
+        That may be above 1 by this much.
+    current, new : tuple of float
+        Root mean squared errors per target, in the target's units.
+    """
+
+    passed: bool
+    reason: str
+    held_out: str
+    ratio: float
+    at_least: float
+    tolerance: float
+    current: tuple[float, ...]
+    new: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PairedErrors:
+    """Squared errors of two models on the same rows, and of their differences; `+` joins two sets of rows.
+
+    Attributes
+    ----------
+    weight, weight_squares : ExactSum of shape ()
+        Sums of the weights w and of w².
+    current, new : ExactSum of shape (n_targets,)
+        Sums of w·e² of either model; an e² above 1e70 counts as 1e70.
+    differences, squares : ExactSum of shape (n_targets,)
+        Sums of w²·d and w²·d², d what e² of the new model is above that of the current one.
+    """
+
+    weight: ExactSum
+    weight_squares: ExactSum
+    current: ExactSum
+    new: ExactSum
+    differences: ExactSum
+    squares: ExactSum
+
+    def __add__(self, other: PairedErrors) -> PairedErrors:
+        return PairedErrors(*(getattr(self, one.name) + getattr(other, one.name) for one in fields(self)))
+
+    @property
+    def mean(self) -> tuple[FloatArray, FloatArray]:
+        """Mean squared errors of the current and of the new model, per target."""
+        total = self.weight.value()
+        return self.current.value() / total, self.new.value() / total
+
+    @property
+    def standard_error(self) -> FloatArray:
+        """Standard error of the difference of the means, per target."""
+        current, new = self.mean
+        mean = new - current
+        spread = self.squares.value() - 2 * mean * self.differences.value()
+        spread = spread + mean**2 * self.weight_squares.value()
+        return np.asarray(np.sqrt(np.maximum(spread, 0.0)) / self.weight.value())
+
+
+def measure_pair(rows: Rows, models: LinearModel) -> PairedErrors:
+    """Return the squared errors on a block of two models whose coefficients stand side by side.
+
+    Raises
+    ------
+    DataError
+        If the block has no targets, or values that are not finite.
+    """
+    check_evaluation(rows)
+    assert rows.y is not None
+    weights = np.ones(len(rows.y)) if rows.sample_weight is None else rows.sample_weight
+    with np.errstate(over="ignore"):
+        errors = (np.tile(rows.y, 2) - predict_rows(rows, models)) ** 2
+    current, new = np.split(np.minimum(errors, _LARGEST_SQUARE), 2, axis=1)
+    difference, squared = new - current, weights**2
+    sums = (
+        np.asarray(weights.sum()),
+        np.asarray(squared.sum()),
+        weights @ current,
+        weights @ new,
+        squared @ difference,
+        squared @ difference**2,
+    )
+    return PairedErrors(*map(ExactSum.of, sums))
+
+
+def judge(candidate: RidgeModel, held_out: HeldOut, *, tolerance: float = TOLERANCE, engine: Engine) -> Gate:
+    """Compare a new model with the current one on held-out rows.
+
+    It fails where the mean squared error of a target has risen by more than tolerated, with a confidence of
+    99 % by the differences row by row: on few rows, or where a few of them decide, no rise is certain.
+
+    Parameters
+    ----------
+    candidate : RidgeModel
+        Of all rows; it is solved without the held-out ones here.
+    tolerance : float
+        By how much the mean squared error of a target may rise, as a share of it; what is below 1e-6 of the
+        target's variance does not count.
+
+    Raises
+    ------
+    InvalidParameterError
+        If `tolerance` is negative or not finite.
+    """
+    check_tolerance(tolerance)
+    current, new = held_out.model, _linear_without(candidate, held_out.statistics)
+    both = LinearModel(
+        candidate.feature_map,
+        np.hstack([current.coefficients, new.coefficients]),
+        np.concatenate([current.intercept, new.intercept]),
+    )
+    found: PairedErrors = engine.map_reduce(
+        BlockTask(held_out.dataset, measure_pair),
+        held_out.blocks,
+        both,
+        combine=operator.add,
+        label="compare",
+    )
+    old, now = found.mean
+    chance = float(ndtri(1 - _DOUBT / len(old))) * found.standard_error
+    unit = old + _NEGLIGIBLE * held_out.errors.errors.target_variance
+    with np.errstate(divide="ignore", invalid="ignore"):
+        rises = np.where(now == old, 0.0, (now - old) / unit)
+        sure = np.where(now == old, 0.0, (now - old - chance) / unit)
+    worst = int(np.argmax(sure))
+    ratio, at_least = 1 + float(rises[worst]), max(0.0, 1 + float(sure[worst]))
+    passed = at_least <= 1 + tolerance
+    target = f" of target {worst}" if len(old) > 1 else ""
+    reason = (
+        f"on {held_out.words} the new model's mean squared error{target} is {ratio:.4g} times the current "
+        f"one's, at least {at_least:.4g} times with a confidence of {1 - _DOUBT:.0%}, "
+        f"{'within' if passed else 'above'} the {1 + tolerance:.4g} that are tolerated"
+    )
+    rmse = [tuple(np.sqrt(values).tolist()) for values in (old, now)]
+    return Gate(passed, reason, held_out.words, ratio, at_least, tolerance, *rmse)
+
+
+def check_tolerance(tolerance: float) -> None:
+    """Check that a gate's tolerance is a number of at least 0."""
+    if not 0.0 <= tolerance < np.inf:
+        raise InvalidParameterError(
+            f"`tolerance` is {tolerance!r}; expected a number in [0, inf), such as 0.05"
+        )

@@ -1,0 +1,166 @@
+"""Passes over the training rows that measure errors of rows as if these had been held out."""
+
+from __future__ import annotations
+
+import math
+import operator
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from rff_dist.data.blocks import BlockTask, Dataset
+from rff_dist.engines.protocol import Engine
+from rff_dist.errors import StatisticsError
+from rff_dist.features.feature_map import FeatureMap
+from rff_dist.ridge.conformal import (
+    HeldOutScores,
+    fold_models,
+    root_residual_statistics,
+    score_rows,
+    sum_root_residuals,
+    with_deviations,
+)
+from rff_dist.ridge.options import check_conformal
+from rff_dist.ridge.plan import check_matrix_pass
+from rff_dist.selection.cross_validation import cross_validate
+from rff_dist.selection.leave_one_out import LeaveOneOut, hat_matrix, leave_out_rows
+from rff_dist.statistics.accumulate import add_each
+from rff_dist.statistics.fold_statistics import FoldStatistics
+from rff_dist.statistics.inspection import blocks_of
+from rff_dist.statistics.ridge_statistics import RidgeStatistics
+
+MAX_DEFAULT_ALPHAS = 48  # three a decade, over the sixteen of float64
+
+
+def leave_one_out(
+    dataset: Dataset,
+    statistics: RidgeStatistics,
+    feature_map: FeatureMap,
+    *,
+    alphas: ArrayLike | None = None,
+    fit_intercept: bool = True,
+    engine: Engine,
+) -> LeaveOneOut:
+    """Measure the leave-one-out errors (PRESS) of every alpha in one more pass over the training rows.
+
+    2 · n_samples · n_components² operations, twice those of the statistics, and O(n_components³) before
+    them. Each worker holds 8 · n_components² bytes; see `rff_dist.selection.leave_one_out` for the formula,
+    and `select_by_press` for the best alpha.
+
+    Parameters
+    ----------
+    dataset : Dataset
+        The rows that `statistics` count, no others.
+    feature_map : FeatureMap
+        They were accumulated with.
+    alphas : float64 array of shape (n_alphas,), optional
+        Penalties above 0; three a decade by default, see `default_alphas`.
+    fit_intercept : bool
+        Whether an intercept is fitted.
+
+    Raises
+    ------
+    InvalidParameterError
+        If an alpha is not positive and finite, or there is none.
+    StatisticsError
+        If the statistics are of other rows.
+    PlanError
+        If the matrix does not fit into the memory there is.
+    """
+    if statistics.n_samples != dataset.n_samples or statistics.spec.n_targets != dataset.n_targets:
+        raise StatisticsError(
+            f"the statistics count {statistics.n_samples:_} rows of {statistics.spec.n_targets} targets, the "
+            f"data have {dataset.n_samples:_} of {dataset.n_targets}; rows are left out of those that were "
+            "trained on: give the same data"
+        )
+    n_alphas = MAX_DEFAULT_ALPHAS if alphas is None else np.size(alphas)
+    check_matrix_pass(
+        dataset,
+        feature_map,
+        engine=engine,
+        n_targets=dataset.n_targets,
+        n_columns=n_alphas * (dataset.n_targets + 1),
+        spectral=True,
+    )
+    state = hat_matrix(statistics, feature_map, alphas=alphas, fit_intercept=fit_intercept)
+    found: LeaveOneOut = engine.map_reduce(
+        BlockTask(dataset, leave_out_rows),
+        blocks_of(dataset),
+        state,
+        combine=operator.add,
+        label="leave one out",
+    )
+    trained_on, seen = statistics.sum_of_weights, float(found.weight.value())
+    if not math.isclose(seen, trained_on, rel_tol=1e-9):  # the same weights, added in other groups
+        raise StatisticsError(
+            f"the statistics' weights add up to {trained_on:g}, those of the data to {seen:g}; rows are left "
+            "out of those that were trained on: give the same data"
+        )
+    return found
+
+
+def hold_out_scores(
+    dataset: Dataset,
+    statistics: FoldStatistics,
+    feature_map: FeatureMap,
+    *,
+    alpha: ArrayLike,
+    fit_intercept: bool = True,
+    normalized: bool = False,
+    engine: Engine,
+) -> HeldOutScores:
+    """Count how far off each row is from the model that was trained without its fold, in one more pass.
+
+    A pass of predictions, after n_splits Cholesky factorisations; see `rff_dist.ridge.conformal` for the
+    intervals that `quantile` of the scores gives. With `normalized` another such pass and a cross-validation,
+    of O(n_splits · n_components³), come before it.
+
+    Parameters
+    ----------
+    dataset : Dataset
+        The rows that `statistics` count, in the same order.
+    feature_map : FeatureMap
+        They were accumulated with.
+    alpha : float or array of shape (n_targets,)
+        The penalty of the model of all rows.
+    fit_intercept : bool
+        Whether it has an intercept.
+    normalized : bool
+        Whether scores are counted in predicted deviations of their rows, so that intervals are wider where
+        rows are farther off.
+
+    Raises
+    ------
+    InvalidParameterError
+        If `normalized` is asked for with folds that are not each held out, such as `TimeFolds`.
+    DataError
+        If values are not finite, or targets or groups are missing.
+    StatisticsError
+        If the statistics are of other rows, or no fold that is held out has any; with `normalized` also
+        where any has none.
+    """
+    if normalized:
+        check_conformal("normalized", statistics.folds)
+    if statistics.n_samples != dataset.n_samples:
+        raise StatisticsError(
+            f"the folds' statistics count {statistics.n_samples:_} rows, the data have "
+            f"{dataset.n_samples:_}; scores are of the rows cut into folds: give the same data"
+        )
+    models, deviations = fold_models(statistics, feature_map, alpha=alpha, fit_intercept=fit_intercept), None
+    if normalized:
+        sums = engine.map_reduce(
+            BlockTask(dataset, partial(sum_root_residuals, exponents=statistics.total().spec.exponents)),
+            blocks_of(dataset),
+            models,
+            combine=add_each,
+            label="residuals",
+        )
+        roots = root_residual_statistics(statistics, models, sums)
+        chosen = cross_validate(roots).best
+        models, deviations = with_deviations(models, roots, alpha=chosen.alpha)
+    scores: HeldOutScores = engine.map_reduce(
+        BlockTask(dataset, score_rows), blocks_of(dataset), models, combine=operator.add, label="hold out"
+    )
+    return replace(scores, deviations=deviations)

@@ -1,0 +1,219 @@
+"""What a fit is to use: kernel, features, penalty and folds, each option checked once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rff_dist.data.folds import Folds
+from rff_dist.errors import InvalidParameterError
+from rff_dist.features.for_dataset import check_width, find_features
+from rff_dist.features.nystrom import Nystrom
+from rff_dist.frequencies.designs import Design
+from rff_dist.kernels.base import Kernel, LengthScale, find_design
+from rff_dist.kernels.explicit import Linear
+from rff_dist.selection.alphas import PerTarget, check_per_target
+from rff_dist.statistics.inspection import check_standardize
+from rff_dist.statistics.passes import check_weight_kind
+from rff_dist.typing import FloatArray
+
+type Alpha = float | str | Sequence[float] | NDArray[Any]
+type Components = int | str | Sequence[int]
+
+ALPHA_NAMES = ("auto", "gcv", "evidence", "cv", "cv-1se", "press")
+CV_NAMES = ("auto", "cv", "cv-1se")  # of those, what k-fold cross-validation can stand for
+
+
+def is_one_alpha(alpha: Alpha) -> bool:
+    """Return whether `alpha` is one number, so that one Cholesky factorisation solves the job."""
+    return not isinstance(alpha, str) and np.ndim(alpha) == 0
+
+
+def check_alpha(alpha: Any) -> None:
+    """Check that alpha is "auto", "gcv", "evidence", a finite number of at least 0, or several."""
+    if isinstance(alpha, str) and alpha in ALPHA_NAMES:
+        return
+    values = np.asarray(alpha)
+    numbers = values.dtype.kind in "iuf" and values.ndim <= 1 and values.size > 0
+    if not numbers or not ((values >= 0) & (values < math.inf)).all() or (values.ndim and not values.all()):
+        raise InvalidParameterError(
+            f"`alpha` is {alpha!r}; expected 'auto', 'gcv', 'evidence', 'cv', 'cv-1se', 'press', a finite "
+            "number of at least 0, or a list of such numbers above 0"
+        )
+
+
+def are_several(n_components: Components) -> bool:
+    """Return whether `n_components` are several numbers rather than "auto" or one."""
+    return not isinstance(n_components, str) and np.ndim(n_components) > 0
+
+
+def read_widths(n_components: Components, map: str, features: str | Nystrom) -> list[int]:
+    """Return the widths that a fit looks at, ascending: one, unless several are given.
+
+    Raises
+    ------
+    InvalidParameterError
+        If there is none, or one is no integer of at least 1, or odd for Fourier features in pairs.
+    """
+    if isinstance(n_components, str):
+        raise InvalidParameterError(
+            f"`n_components` is {n_components!r}; expected 'auto', an integer, or several"
+        )
+    given = [n_components] if np.ndim(n_components) == 0 else list(cast("Sequence[int]", n_components))
+    if not given:
+        raise InvalidParameterError("`n_components` is empty; expected at least one width")
+    return sorted({check_width(width, map, features) for width in given})
+
+
+def check_conformal(conformal: bool | str, folds: Folds | None) -> None:
+    """Check that intervals of a kind can be made, before a pass over the data.
+
+    Raises
+    ------
+    InvalidParameterError
+        If `conformal` is neither a bool nor "normalized", or the latter with folds of which a split trains
+        on none that is held out: there are then no residuals to fit its deviations by.
+    """
+    if not isinstance(conformal, str) and np.asarray(conformal).dtype == bool:
+        return
+    if conformal != "normalized":
+        raise InvalidParameterError(f"`conformal` is {conformal!r}; expected True, False or 'normalized'")
+    if folds is None:
+        return
+    held_out = {fold for _, fold in folds.splits}
+    if not all(held_out & set(trained) for trained, _ in folds.splits):
+        raise InvalidParameterError(
+            f"`conformal` is 'normalized', but a split of {folds} trains on rows that are never held out; "
+            "take HashFolds or GroupFolds, or conformal=True"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Penalty:
+    """How the penalty is found, and whether an intercept is fitted beside it.
+
+    Attributes
+    ----------
+    alpha : "auto", "cv", "cv-1se", "gcv", "evidence", "press", float or sequence of float
+        "cv" is the alpha of the least k-fold error, and "cv-1se" the largest within one standard error of it;
+        see `solve_folds`. "gcv" and "evidence" are generalised cross-validation and the marginal likelihood,
+        see `solve`; "press" is the least leave-one-out error, by another pass. "auto" is "cv" with as many
+        folds as memory holds, or "press" where it holds none. Of several numbers the folds choose.
+    alphas : sequence of float, optional
+        What a named `alpha` searches, in the place of the whole range.
+    fit_intercept : bool
+        The intercept is not penalised.
+    per_target : bool or "auto"
+        Whether an alpha that is chosen is chosen for each target by its own errors. "auto" gives targets an
+        alpha of their own for which it saves more than 1 % of the error, and more than its standard error
+        where there are folds; the others share one, which costs less.
+
+    Raises
+    ------
+    InvalidParameterError
+        If a number is out of range, or `alphas` are given beside numbers.
+    """
+
+    alpha: Alpha = "auto"
+    alphas: Sequence[float] | None = None
+    fit_intercept: bool = True
+    per_target: PerTarget = "auto"
+
+    def __post_init__(self) -> None:
+        check_alpha(self.alpha)
+        check_per_target(self.per_target)
+        if self.alphas is not None:
+            check_alpha(self.alphas)
+            if not isinstance(self.alpha, str):
+                raise InvalidParameterError(f"`alpha` is {self.alpha!r} beside `alphas`; give one of them")
+
+    @property
+    def named(self) -> str | None:
+        """What chooses alpha; None where numbers are given."""
+        return self.alpha if isinstance(self.alpha, str) else None
+
+    @property
+    def grid(self) -> FloatArray | None:
+        """The alphas to choose from, or the one that is given; None is the whole range."""
+        given = self.alphas if isinstance(self.alpha, str) else self.alpha
+        return None if given is None else np.atleast_1d(np.asarray(given, np.float64))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RidgeOptions:
+    """What a fit is to use; "auto" leaves a choice to the folds.
+
+    Attributes
+    ----------
+    kernel : "auto", str or Kernel
+        "auto" compares Gaussian and Matérn-3/2 kernels, a linear one, and sums of these.
+    length_scale : "auto", "median", "evidence", number(s) or None
+        "auto" compares length scales that the evidence tuned, one per column, with multiples of the median
+        distance between rows. None keeps the kernel's own.
+    features : "auto", "fourier", "nystrom" or Nystrom
+        "auto" compares Fourier and Nyström features.
+    n_components : "auto", int or sequence of int
+        D: cost grows with its square, error falls as 1/√D. Of several, the folds take the smallest within one
+        standard error of the best, from the same pass; see `solve_folds`.
+    alpha, alphas, fit_intercept, alpha_per_target
+        See `Penalty`.
+    cv : int, Folds or None
+        Folds to choose by, each summed apart in the same pass; None is `default_folds` where they are needed.
+    conformal : bool or "normalized"
+        Whether one more pass counts how far off held-out rows are, for intervals; see `hold_out_scores`.
+    sample_weight_kind : "precision" or "frequency"
+        Whether weights say how precise a row is, or are whole numbers that say how often it is there.
+    design : str, Design or None
+        None is each kernel's own; see `default_design`.
+    map : str
+        See `draw_feature_map`; "auto" takes the real map of lower variance.
+    standardize : {"auto", "rank"} or bool
+        What is done to the input columns first; see `standardizer_for`.
+    seed : int
+        Of frequencies and samples; all candidates share it.
+    """
+
+    kernel: str | Kernel = "auto"
+    length_scale: str | LengthScale | None = "auto"
+    features: str | Nystrom = "auto"
+    n_components: Components = "auto"
+    alpha: Alpha = "auto"
+    alphas: Sequence[float] | None = None
+    cv: int | Folds | None = None
+    conformal: bool | str = False
+    alpha_per_target: PerTarget = "auto"
+    sample_weight_kind: str = "precision"
+    design: str | Design | None = None
+    map: str = "pairs"
+    standardize: bool | str = "auto"
+    fit_intercept: bool = True
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        _ = self.penalty  # checks itself
+        check_standardize(self.standardize)
+        check_weight_kind(self.sample_weight_kind)
+        for kind in self.kinds:
+            find_features(kind)
+            if not isinstance(self.n_components, str) or self.n_components != "auto":
+                read_widths(self.n_components, "phases", kind)
+        if self.design is not None:
+            find_design(self.design)
+
+    @property
+    def penalty(self) -> Penalty:
+        """How alpha is found."""
+        return Penalty(self.alpha, self.alphas, self.fit_intercept, self.alpha_per_target)
+
+    @property
+    def kinds(self) -> list[str | Nystrom]:
+        """The kinds of features to compare."""
+        if not isinstance(self.features, str) or self.features != "auto":
+            return [self.features]
+        exact = not isinstance(self.kernel, str) and isinstance(self.kernel, Linear)
+        return ["fourier"] if exact else ["fourier", "nystrom"]

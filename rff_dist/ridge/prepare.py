@@ -1,0 +1,102 @@
+"""What every fit begins with: the columns are measured, the inputs standardised, features drawn."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from rff_dist.data.blocks import Dataset
+from rff_dist.engines.progress import Announcer, Remark
+from rff_dist.engines.protocol import Engine
+from rff_dist.features.feature_map import FeatureMap, Standardizer
+from rff_dist.features.for_dataset import Inputs, Recipe, draw
+from rff_dist.kernels.base import Kernel
+from rff_dist.statistics.accumulate import Accumulation
+from rff_dist.statistics.inspection import (
+    check_standardize,
+    input_range,
+    inspect,
+    standardizer_for,
+    target_offset_from,
+    warn_of_lost_digits,
+)
+from rff_dist.statistics.moments import Moments
+from rff_dist.statistics.passes import check_weight_kind, fraction_bits_for, statistics_spec, weight_grid
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A dataset that was looked at once: what every fit of it begins with.
+
+    Attributes
+    ----------
+    moments : Moments
+        Of its columns.
+    standardizer : Standardizer, or None
+        What is done to the inputs first.
+    engine : Engine
+        Runs the passes.
+    standardize : True, False, "rank" or "auto"
+        What the standardizer was made by.
+    sample_weight_kind : "precision" or "frequency"
+        What weights say of their rows; see `RidgeOptions`.
+    """
+
+    dataset: Dataset
+    moments: Moments
+    standardizer: Standardizer | None
+    engine: Engine
+    standardize: bool | str = True
+    sample_weight_kind: str = "precision"
+
+    @property
+    def frequency_weights(self) -> bool:
+        """Whether weights say how often a row is there."""
+        return self.sample_weight_kind == "frequency"
+
+    def inputs(self, seed: int) -> Inputs:
+        """Return what features are drawn for."""
+        ranges = input_range(self.moments, self.standardizer)
+        return Inputs(self.dataset, self.standardizer, seed, ranges, self.frequency_weights)
+
+    def draw(self, kernel: Kernel, *, seed: int, **options: Any) -> FeatureMap:
+        """Draw the feature map of a kernel for the dataset; the options are members of `Recipe`."""
+        return draw(self.inputs(seed), kernel, Recipe(**options))
+
+    def say(self, label: str, text: str) -> None:
+        """Tell those who watch the engine what happens between its passes."""
+        Announcer(self.engine.observers)(Remark(label, text))
+
+    def accumulation(self, feature_map: FeatureMap) -> Accumulation:
+        """Return what a pass over the dataset sums up in a feature map."""
+        spec = statistics_spec(
+            self.dataset,
+            feature_map,
+            target_offset=target_offset_from(self.moments),
+            fraction_bits=fraction_bits_for(self.dataset.n_samples),
+            engine=self.engine,
+            **weight_grid(self.moments, self.sample_weight_kind),
+        )
+        return Accumulation(feature_map, spec)
+
+
+def prepare(
+    dataset: Dataset,
+    *,
+    standardize: bool | str,
+    sample_weight_kind: str = "precision",
+    moments: Moments | None = None,
+    engine: Engine,
+) -> Prepared:
+    """Check all values of a dataset, and measure what features and sums need of it.
+
+    One cheap pass, unless its `moments` are known, and another where columns are mapped by their ranks; see
+    `inspect` and `standardizer_for`.
+    """
+    standardize = check_standardize(standardize)
+    check_weight_kind(sample_weight_kind)
+    moments = inspect(dataset, engine=engine) if moments is None else moments
+    if standardize is False:
+        warn_of_lost_digits(moments)
+    standardizer = standardizer_for(dataset, moments, standardize, engine=engine)
+    return Prepared(dataset, moments, standardizer, engine, standardize, sample_weight_kind)

@@ -1,0 +1,51 @@
+"""Ranges of rows: which are held, which are left out, and the blocks that they are cut into."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from rff_dist.data.blocks import Block
+
+type Range = tuple[int, int]
+
+
+def merge_ranges(ranges: Iterable[Range]) -> list[Range]:
+    """Return the same rows as ascending ranges that neither touch nor overlap."""
+    found: list[Range] = []
+    for start, stop in sorted(ranges):
+        if found and start <= found[-1][1]:
+            found[-1] = (found[-1][0], max(stop, found[-1][1]))
+        elif start < stop:
+            found.append((start, stop))
+    return found
+
+
+def without_rows(ranges: Iterable[Range], taken: Iterable[Range]) -> list[Range]:
+    """Return the ranges less those rows, each range by itself."""
+    holes = merge_ranges(taken)
+    left = []
+    for start, stop in ranges:
+        for hole_start, hole_stop in holes:
+            if hole_stop <= start or stop <= hole_start:
+                continue
+            if start < hole_start:
+                left.append((start, hole_start))
+            start = hole_stop
+        if start < stop:
+            left.append((start, stop))
+    return left
+
+
+def count_rows(ranges: Iterable[Range]) -> int:
+    """Return how many rows there are."""
+    return sum(stop - start for start, stop in ranges)
+
+
+def as_blocks(ranges: Iterable[Range]) -> list[Block]:
+    """Return ranges as blocks, numbered in their order."""
+    return [Block(i, start, stop) for i, (start, stop) in enumerate(ranges)]
+
+
+def cut_ranges(ranges: Iterable[Range], rows: int) -> list[Range]:
+    """Cut ranges into pieces of so many rows."""
+    return [(i, min(i + rows, stop)) for start, stop in ranges for i in range(start, stop, rows)]

@@ -1,0 +1,153 @@
+"""Coefficients from statistics alone, with the alpha that GCV, the evidence or the folds choose."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from rff_dist.errors import InvalidParameterError
+from rff_dist.features.draw import shortened
+from rff_dist.features.feature_map import FeatureMap
+from rff_dist.numerics.cholesky import solve_cholesky
+from rff_dist.numerics.eigen import decompose
+from rff_dist.numerics.solution import RidgeSolution
+from rff_dist.ridge.options import Penalty, is_one_alpha
+from rff_dist.selection.cross_validation import AS_GOOD, Choice, CrossValidation, cross_validate
+from rff_dist.selection.gcv import Selection, select_alpha
+from rff_dist.selection.leave_one_out import LeaveOneOut
+from rff_dist.statistics.fold_statistics import FoldStatistics
+from rff_dist.statistics.ridge_statistics import RidgeStatistics
+
+
+@dataclass(frozen=True, slots=True)
+class Solved:
+    """Coefficients, and what alpha was chosen from where it was chosen.
+
+    Attributes
+    ----------
+    selection : Selection or None
+        The path of alpha on all rows, by GCV or the evidence.
+    cross_validation : CrossValidation or None
+        The table of k-fold errors.
+    choice : Choice or None
+        The place of that table that was taken.
+    leave_one_out : LeaveOneOut or None
+        The path of alpha by PRESS.
+    """
+
+    solution: RidgeSolution
+    selection: Selection | None
+    cross_validation: CrossValidation | None = None
+    choice: Choice | None = None
+    leave_one_out: LeaveOneOut | None = None
+
+    def path(self) -> dict[str, NDArray[Any]]:
+        """Return what alpha was chosen from as named arrays: the table of folds, or the path on all rows."""
+        if self.cross_validation is not None:
+            return self.cross_validation.to_arrays()
+        if self.leave_one_out is not None:
+            return self.leave_one_out.to_arrays()
+        return {} if self.selection is None else self.selection.to_arrays()
+
+    @property
+    def chosen_by(self) -> str:
+        """What alpha was chosen by: "cv", "press", "gcv", "evidence" or "given"."""
+        if self.cross_validation is not None:
+            return "cv" if len(self.cross_validation.alphas) > 1 else "given"
+        if self.leave_one_out is not None:
+            return "press"
+        return "given" if self.selection is None else self.selection.criterion
+
+
+def solve_folds(
+    statistics: FoldStatistics, feature_map: FeatureMap, penalty: Penalty, n_components: Sequence[int] = ()
+) -> tuple[FeatureMap, RidgeStatistics, Solved]:
+    """Choose alpha and the number of components by k-fold cross-validation, and solve on all rows.
+
+    O(n_splits · n_components³) for the table of all folds, alphas, widths and targets; no data are read.
+
+    Parameters
+    ----------
+    statistics : FoldStatistics
+        In `feature_map`.
+    penalty : Penalty
+        "cv" searches from the rounding floor to the largest eigenvalue for the least error, and takes the
+        largest alpha that is as good, see `CrossValidation.safest`; "cv-1se" takes the largest within one
+        standard error of the least. Targets may have alphas of their own, see
+        `CrossValidation.with_own_alphas`.
+    n_components : sequence of int
+        Widths to look at, at most the map's own, which they are completed by. Of several, the smallest is
+        taken whose least error lies within one standard error of the least of all.
+
+    Returns
+    -------
+    feature_map : FeatureMap
+        Of the width that was chosen.
+    statistics : RidgeStatistics
+        Of all rows, in it.
+
+    Raises
+    ------
+    InvalidParameterError
+        If alpha is not above 0, or the map has no smaller draws.
+    StatisticsError
+        If a fold has no rows.
+    """
+    whole, fit_intercept = feature_map.n_components, penalty.fit_intercept
+    widths = sorted({*(n for n in n_components if n < whole), whole})
+    maps = [shortened(feature_map, width) for width in widths]
+    table = cross_validate(statistics, alphas=penalty.grid, feature_maps=maps, fit_intercept=fit_intercept)
+    one_standard_error = penalty.named == "cv-1se"
+    choice = table.fewest_components() if len(widths) > 1 else table.best
+    find = table.one_standard_error if one_standard_error else table.safest
+    choice = find(choice.n_components)
+    if penalty.per_target is not False and not is_one_alpha(penalty.alpha):
+        choice = table.with_own_alphas(
+            choice,
+            always=penalty.per_target is True,
+            standard_errors=1.0 if one_standard_error else AS_GOOD,
+        )
+    chosen = maps[widths.index(choice.n_components)]
+    total = statistics.total()
+    if chosen is not feature_map:
+        total = total.leading(chosen.n_components, feature_digest=chosen.digest(), scales=chosen.scales)
+    solved = solve_with(total, choice.penalty, fit_intercept=fit_intercept)
+    return chosen, total, replace(solved, cross_validation=table, choice=choice)
+
+
+def solve(statistics: RidgeStatistics, penalty: Penalty) -> Solved:
+    """Solve ridge regression from its statistics alone, O(n_components³).
+
+    "gcv" and "evidence" search from the rounding floor to the largest eigenvalue; of several alphas the one
+    with the least GCV is taken. See `select_alpha` for targets with alphas of their own.
+
+    Raises
+    ------
+    InvalidParameterError
+        If alpha is chosen by something that statistics of all rows do not tell.
+    """
+    if penalty.named not in (None, "gcv", "evidence"):
+        raise InvalidParameterError(
+            f"`alpha` is {penalty.alpha!r}, which needs more than the sums of all rows: those of each fold, "
+            "see `solve_folds`, or another pass, see `leave_one_out`"
+        )
+    if is_one_alpha(penalty.alpha):
+        return solve_with(statistics, cast("float", penalty.alpha), fit_intercept=penalty.fit_intercept)
+    spectrum = decompose(statistics.normal_equations(fit_intercept=penalty.fit_intercept))
+    selection = select_alpha(
+        spectrum,
+        penalty.grid,
+        criterion="evidence" if penalty.named == "evidence" else "gcv",
+        per_target=penalty.per_target,
+    )
+    return Solved(spectrum.solve(selection.penalty), selection)
+
+
+def solve_with(statistics: RidgeStatistics, alpha: ArrayLike, *, fit_intercept: bool) -> Solved:
+    """Solve for one alpha, or one for each target."""
+    equations = statistics.normal_equations(fit_intercept=fit_intercept)
+    return Solved(solve_cholesky(equations, np.asarray(alpha), overwrite_gram=True), None)
