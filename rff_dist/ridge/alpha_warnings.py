@@ -14,6 +14,7 @@ MAX_LEVERAGE = 0.95  # mean of the rows', above which they are as good as interp
 # Below it rows are too many for the features to follow them, so that no penalty is needed.
 SMALL_LEVERAGE = 0.1
 MAX_UNCERTAINTY = 0.6  # standard error of the error by folds, as a share of it
+NEGLIGIBLE = 1e-3  # share of the targets' variance: without noise, nothing is left but rounding
 MAX_CANCELLING = 20.0  # coefficients' norm per row in deviations of the targets
 
 
@@ -56,9 +57,9 @@ def warn_of_alpha(solved: Solved, *, cancelling: float = 0.0) -> None:
 
 
 def _uncertainty(solved: Solved) -> float:
-    """Return the standard error of the error by folds as a share of it; 0 where it is not known."""
+    """Return the standard error of the error by folds as a share of it; 0 where it is not known, or next to nothing."""
     choice = solved.choice
-    if choice is None or not choice.score > 0.0:
+    if choice is None or choice.score < NEGLIGIBLE:
         return 0.0
     return float(np.nan_to_num(choice.standard_error)) / choice.score
 

@@ -25,10 +25,12 @@ from rff_dist.kernels.stationary import Gaussian, Matern
 from rff_dist.ridge import automatic
 from rff_dist.ridge import predict as prediction
 from rff_dist.ridge.choices import automatic_components, default_folds
-from rff_dist.ridge.options import RidgeOptions
+from rff_dist.ridge.fit import train, train_folds
+from rff_dist.ridge.options import Penalty, RidgeOptions
 from rff_dist.ridge.plan import Plan, check_plan
+from rff_dist.ridge.prepare import prepare
 from rff_dist.storage.columns import as_column
-from tests.plain import fit_ridge, plain_ridge
+from tests.plain import plain_ridge
 
 ENGINE = SerialEngine(1)
 
@@ -197,25 +199,35 @@ def test_a_linear_problem_is_fitted_as_well_as_by_a_linear_model():
 @pytest.mark.parametrize(
     "given", [{"length_scale": 2.0}, {"length_scale": "median", "cv": 3}, {"length_scale": 1.0, "alpha": 0.1}]
 )
-def test_what_is_given_is_kept_and_fitted_as_the_plain_job_does(features, given):
+def test_what_is_given_is_kept_and_fitted_as_the_steps_one_by_one_do(features, given):
     dataset = ArrayDataset(*additive(150, 3))
-    options = {"features": features, "n_components": 32, "seed": 3, **given}
-    model = automatic.fit(dataset, RidgeOptions(kernel="gaussian", **options), engine=ENGINE).model
-    expected, _ = fit_ridge(dataset, Gaussian(), engine=ENGINE, **options)
+    options = RidgeOptions(kernel="gaussian", features=features, n_components=32, seed=3, **given)
+    model = automatic.fit(dataset, options, engine=ENGINE).model
+    prepared = prepare(dataset, standardize="auto", engine=ENGINE)
+    drawn = prepared.draw(
+        Gaussian(), seed=3, n_components=32, length_scale=given["length_scale"], features=features
+    )
+    if "alpha" in given:
+        expected = train(prepared, drawn, penalty=Penalty(given["alpha"])).model
+    else:
+        folds = HashFolds(given["cv"]) if "cv" in given else default_folds(150)
+        expected = train_folds(prepared, [[drawn]], penalty=Penalty(), folds=folds).model
     assert model.digest() == expected.digest()
     assert model.statistics == expected.statistics
     assert "candidates" not in model.card
 
 
-def test_length_scales_by_evidence_are_those_of_the_plain_job():
+def test_length_scales_by_evidence_are_of_rows_that_the_default_folds_hold_in():
     dataset = ArrayDataset(*additive(100, 2))
-    options = {"length_scale": "evidence", "features": "fourier", "n_components": 32}
+    options = RidgeOptions(kernel="gaussian", length_scale="evidence", features="fourier", n_components=32)
     tuned_with.clear()
-    model = automatic.fit(dataset, RidgeOptions(kernel="gaussian", **options), engine=ENGINE).model
-    expected, _ = fit_ridge(dataset, Gaussian(), engine=ENGINE, **options)
-    assert model.digest() == expected.digest()
-    (here, folds), (there, other_folds) = tuned_with  # default rows and starts, on the same folds
-    assert (here.n_samples, here.n_starts, folds) == (there.n_samples, there.n_starts, other_folds)
+    model = automatic.fit(dataset, options, engine=ENGINE).model
+    [(search, folds)] = tuned_with
+    assert search == EvidenceSearch()
+    assert folds == hold_in(default_folds(100), 100, search.n_samples)
+    inputs = prepare(dataset, standardize="auto", engine=ENGINE).inputs(0)
+    tuned = for_dataset.tune(inputs, Gaussian(), search, folds=folds)
+    assert length_scale_of(model.feature_map) == tuned.length_scale
 
 
 @pytest.mark.parametrize(
