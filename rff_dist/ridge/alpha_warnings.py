@@ -57,7 +57,7 @@ def warn_of_alpha(solved: Solved, *, cancelling: float = 0.0) -> None:
 
 
 def _uncertainty(solved: Solved) -> float:
-    """Return the standard error of the error by folds as a share of it; 0 where it is not known, or next to nothing."""
+    """Return the standard error of the error by folds as a share of it; 0 where either is next to nothing."""
     choice = solved.choice
     if choice is None or choice.score < NEGLIGIBLE:
         return 0.0

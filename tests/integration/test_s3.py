@@ -124,14 +124,15 @@ def test_evaluate_predict_info_and_cluster_say_what_they_say_on_disk(fitted, ser
 def test_tune_and_update_give_what_they_give_on_disk(server, tmp_path):
     rng = np.random.default_rng(0)
     inputs = rng.standard_normal((300, 2))
+    targets = inputs[:, 0] + 0.3 * rng.standard_normal(300)
     found = []
     for place in (str(tmp_path), server.url("updated")):
-        data, model, options = f"{place}/data", f"{place}/model", ("--components", "16", "--serial")
-        write_dataset(data, inputs, inputs[:, 0])
+        data, model, options = f"{place}/data", f"{place}/model", ("--components", "32", "--serial")
+        write_dataset(data, inputs, targets)
         tuned = document("tune", data, f"{place}/tuned", *options)
         plain = ("--kernel", "gaussian", "--length-scale", "1", "--features", "fourier")
         document("fit", data, model, *plain, *options)
-        append_dataset(data, inputs + 0.01, inputs[:, 0])
+        append_dataset(data, inputs + 0.01, targets)
         updated = document("update", model, data, "--serial")
         found.append((tuned["digest"], updated["decision"], updated["digest"]))
     assert found[0] == found[1]
