@@ -333,7 +333,11 @@ def candidate_words(row: Mapping[str, Any]) -> str:
     """Return a candidate, as the card of a model has it, in words."""
     scale = row["length_scale"]
     width = (
-        "" if scale is None else ", a width per column" if isinstance(scale, list) else f", width {scale:.3g}"
+        ""
+        if scale is None
+        else ", a length scale per column"
+        if isinstance(scale, list)
+        else f", length scale {scale:.3g}"
     )
     from rff_dist.kernels.text import shortened_text
 

@@ -165,7 +165,10 @@ class Dataset(ABC):
         return False
 
     def lazy(self, block: Block) -> tuple[Any, Any, Any]:
-        """Return X, y and weights of a block as Dask collections, None for what there is not."""
+        """Return X, y and weights of a block as Dask collections, None for what there is not.
+
+        Only datasets that are lazy are asked.
+        """
         raise NotImplementedError(f"{type(self).__name__} is not lazy")
 
     @property

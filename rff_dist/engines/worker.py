@@ -113,6 +113,7 @@ class BlockFailed(Exception):  # noqa: N818  # the carrier of an error, never se
 def unpack(pickled: bytes, expected: dict[str, str]) -> _Parcel:
     """Unpickle a value on a worker."""
     try:
+        # from the client, by the same way as the tasks: it runs code here anyhow
         return _Parcel(cloudpickle.loads(pickled), expected)
     except RFFDistError as error:
         error.add_note(f"raised on worker {_worker_address()}")
@@ -246,7 +247,7 @@ def _picklable(error: Exception) -> Exception:
     link: BaseException | None = error
     while link is not None:
         try:
-            cloudpickle.loads(cloudpickle.dumps(link))
+            cloudpickle.loads(cloudpickle.dumps(link))  # our own bytes: do they come back?
         except Exception:
             described = RuntimeError(f"{type(error).__name__}: {error} (the error itself cannot be pickled)")
             described.add_note("".join(traceback.format_exception(error)))

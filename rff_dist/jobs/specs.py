@@ -45,7 +45,7 @@ class Train:
     classes: Classes
     test: str | None = option(_TEST, None, face="form")
     statistics: bool = option(
-        "Whether the model keeps its exact sums: without them there are no updates.",
+        "Whether the model keeps its exact sums; without them (`--no-statistics`) it cannot be updated.",
         True,
         flag="--no-statistics",
         given=(False,),
