@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 from typing import Any, cast
 
 import numpy as np
 
+from rff_dist.numerics.threads import SpareMemory
 from rff_dist.products.onnx_model import MATMUL_INTEGER, TRANSPOSE
 from rff_dist.products.protocol import ONE, Int16Array, Products, Scorer, Tile
 from rff_dist.products.split import SIGN, Bytes, Int32Array, SignedBytes, combine, signed, split_whole
@@ -23,9 +25,16 @@ class ByteTile(Tile):
     """
 
     def __init__(self, n_components: int, n_rows: int) -> None:
-        self.n_components, self.n_rows = n_components, n_rows
-        self._left = np.empty((2, n_components, n_rows), np.uint8)
-        self._right = np.empty(2 * n_components * n_rows, np.uint8)
+        self.n_components = n_components
+        self._memory = np.empty((2, 2 * n_components * n_rows), np.uint8)
+        self._spare = SpareMemory()
+        self.clear(n_rows)
+
+    def clear(self, n_rows: int) -> None:
+        self.n_rows = n_rows
+        left, self._right = self._memory
+        size = 2 * self.n_components * n_rows
+        self._left = left[:size].reshape(2, self.n_components, n_rows)
 
     def _strip(self, start: int) -> Bytes:
         """Return the right operands of components from `start`: array of shape (2, n_rows, width)."""
@@ -33,19 +42,24 @@ class ByteTile(Tile):
         first = 2 * start * self.n_rows
         return self._right[first : first + 2 * self.n_rows * width].reshape(2, self.n_rows, width)
 
-    def put(self, first: int, row: int, features: FloatArray) -> None:
-        height, width = features.shape
-        last, rows = first + height, slice(row, row + width)
-        numbers = np.empty((height, width), np.int16)
-        np.multiply(features, ONE, out=numbers, casting="unsafe")
-        planes = np.empty((2, height, width), np.uint8)
+    def panel(self, start: int, stop: int, rows: slice) -> FloatArray:
+        shape = stop - start, rows.stop - rows.start
+        size = math.prod(shape)
+        return cast("FloatArray", self._spare.take(size, np.float64))[:size].reshape(shape)
+
+    def put(self, start: int, rows: slice, panel: FloatArray) -> None:
+        numbers = np.empty(panel.shape, np.int16)
+        np.multiply(panel, ONE, out=numbers, casting="unsafe")
+        self._spare.give(panel.reshape(-1))
+        planes = np.empty((2, *numbers.shape), np.uint8)
         split_whole(numbers, *planes)
-        self._left[:, first:last, rows] = planes
-        for start in range(first // STRIP * STRIP, last, STRIP):
-            begin, end = max(first, start), min(last, start + STRIP)
-            for plane, right in zip(planes, self._strip(start), strict=True):
-                lines = transpose(plane[begin - first : end - first])
-                np.bitwise_xor(lines, SIGN, out=right[rows, begin - start : end - start])
+        stop = start + len(numbers)
+        self._left[:, start:stop, rows] = planes
+        for first in range(start // STRIP * STRIP, stop, STRIP):
+            begin, end = max(first, start), min(stop, first + STRIP)
+            for plane, right in zip(planes, self._strip(first), strict=True):
+                lines = transpose(plane[begin - start : end - start])
+                np.bitwise_xor(lines, SIGN, out=right[rows, begin - first : end - first])
 
     def gram(self, left: slice, right: slice, out: FloatArray) -> None:
         for start in range(right.start, right.stop, STRIP):
@@ -63,13 +77,13 @@ class ByteTile(Tile):
         right_high, right_low = self._strip(start).view(np.int8)
         middle = multiply(high, right_low)
         middle += multiply(low, right_high)
-        combine(multiply(high, right_high), middle, multiply(low, right_low), out)
+        combine(multiply(high, right_high), middle, multiply(low, right_low), out, unit=ONE**-2)
 
     def _diagonal(self, start: int, stop: int, out: FloatArray) -> None:
         high, low = self._left[:, start:stop]
         right_high, right_low = self._strip(start).view(np.int8)
         cross = multiply(high, right_low)
-        combine(multiply(high, right_high), cross + cross.T, multiply(low, right_low), out)
+        combine(multiply(high, right_high), cross + cross.T, multiply(low, right_low), out, unit=ONE**-2)
 
 
 class ByteProducts(Products):

@@ -183,13 +183,14 @@ def _rate(products: Products) -> Rate:
     """Time a region of products, and what lays its features out."""
     region = products.region
     tile = products.tile(2 * region, _ROWS)
-    features = np.zeros((region, _ROWS))
     out = np.empty((region, region))
     left, right = slice(0, region), slice(region, 2 * region)
 
     def put() -> None:
-        for first in (0, region):
-            tile.put(first, 0, features)
+        for part in (left, right):
+            panel = tile.panel(part.start, part.stop, slice(0, _ROWS))
+            panel.fill(0.0)
+            tile.put(part.start, slice(0, _ROWS), panel)
 
     laid_out = _seconds(put, products.clock)
     multiplied = _seconds(lambda: tile.gram(left, right, out), products.clock)

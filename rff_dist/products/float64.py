@@ -4,20 +4,30 @@ from __future__ import annotations
 
 import numpy as np
 
-from rff_dist.products.protocol import ONE, Int16Array, Products, Scorer, Tile
+from rff_dist.products.protocol import Int16Array, Products, Scorer, Tile
 from rff_dist.typing import FloatArray
 
 
 class Float64Tile(Tile):
-    """Features as whole numbers in float64, one component per line."""
+    """Features in float64, one component per line, written where products find them.
+
+    Features without a fixed point may be put here too; their sums are then rounded.
+    """
 
     def __init__(self, n_components: int, n_rows: int) -> None:
         self.n_components, self.n_rows = n_components, n_rows
-        self._features = np.empty((n_components, n_rows))
+        self._memory = np.empty((n_components, n_rows))
+        self.clear(n_rows)
 
-    def put(self, first: int, row: int, features: FloatArray) -> None:
-        height, width = features.shape
-        np.multiply(features, ONE, out=self._features[first : first + height, row : row + width])
+    def clear(self, n_rows: int) -> None:
+        self.n_rows = n_rows
+        self._features = self._memory[:, :n_rows]
+
+    def panel(self, start: int, stop: int, rows: slice) -> FloatArray:
+        return self._features[start:stop, rows]
+
+    def put(self, start: int, rows: slice, panel: FloatArray) -> None:
+        pass  # it is there already
 
     def gram(self, left: slice, right: slice, out: FloatArray) -> None:
         np.matmul(self._features[left], self._features[right].T, out=out)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from rff_dist.products.protocol import ONE, Int16Array, Products, Scorer, Tile
-from rff_dist.products.split import combine, signed, split_whole
+from rff_dist.products.split import SignedBytes, combine, signed, split_whole
 from rff_dist.typing import FloatArray
 
 
@@ -21,19 +21,20 @@ class JaxTile(Tile):
     """Features as bytes, one component per line, which travel to the device before the first product."""
 
     def __init__(self, n_components: int, n_rows: int) -> None:
-        self.n_components, self.n_rows = n_components, n_rows
-        self._planes = np.empty((2, n_components, n_rows), np.int8)
-        self._on_device: Any = None
+        self.n_components = n_components
         self._travel = Lock()
+        self.clear(n_rows)
 
-    def put(self, first: int, row: int, features: FloatArray) -> None:
-        height, width = features.shape
-        numbers = np.empty((height, width), np.int16)
-        np.multiply(features, ONE, out=numbers, casting="unsafe")
-        planes = np.empty((2, height, width), np.uint8)
-        split_whole(numbers, *planes)
-        self._planes[:, first : first + height, row : row + width] = signed(planes)
-        self._on_device = None
+    def clear(self, n_rows: int) -> None:
+        self.n_rows = n_rows
+        self._planes = np.empty((2, self.n_components, n_rows), np.int8)
+        self._on_device: Any = None
+
+    def panel(self, start: int, stop: int, rows: slice) -> FloatArray:
+        return np.empty((stop - start, rows.stop - rows.start))
+
+    def put(self, start: int, rows: slice, panel: FloatArray) -> None:
+        self._planes[:, start : start + len(panel), rows] = _planes((panel * ONE).astype(np.int16))
 
     def gram(self, left: slice, right: slice, out: FloatArray) -> None:
         with self._travel:
@@ -41,7 +42,7 @@ class JaxTile(Tile):
                 self._on_device = _jax().device_put(self._planes)
             planes = self._on_device
         high, middle, low = _products()(planes[:, left], planes[:, right])
-        combine(np.asarray(high), np.asarray(middle), np.asarray(low), out)
+        combine(np.asarray(high), np.asarray(middle), np.asarray(low), out, unit=ONE**-2)
 
 
 class JaxProducts(Products):
@@ -74,7 +75,8 @@ def on_accelerator() -> bool:
         return False
 
 
-def _planes(numbers: Int16Array) -> Any:
+def _planes(numbers: Int16Array) -> SignedBytes:
+    """Return the bytes h and l of whole numbers, shape (2, *shape)."""
     planes = np.empty((2, *numbers.shape), np.uint8)
     split_whole(numbers.copy(), *planes)
     return signed(planes)

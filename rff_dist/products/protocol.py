@@ -26,29 +26,38 @@ MOST_ROWS = 2**17  # that every way sums without rounding: bytes' sums stay belo
 class Tile(ABC):
     """Features of some rows, laid out for products with each other.
 
-    Threads may put different features, and ask for different products, at the same time.
+    Threads may write different features, and then ask for different products, at the same time.
 
     `n_components`: of each row.
-    `n_rows`: of the features, at most 2¹⁷.
+    `n_rows`: that it holds at present.
     """
 
     n_components: int
     n_rows: int
 
     @abstractmethod
-    def put(self, first: int, row: int, features: FloatArray) -> None:
-        """Take features of components from `first` on and rows from `row` on.
+    def clear(self, n_rows: int) -> None:
+        """Begin anew with so many rows, at most those that it was made for."""
 
-        `features`: float64 array of shape (n, rows). Multiples of 2⁻¹⁴, one component per line.
+    @abstractmethod
+    def panel(self, start: int, stop: int, rows: slice) -> FloatArray:
+        """Return memory for the features of components `start:stop` and some rows.
+
+        Returns a float64 array of shape (stop - start, n_rows), one component per line. It takes multiples of
+          2⁻¹⁴, and belongs to the caller until `put`.
         """
 
     @abstractmethod
+    def put(self, start: int, rows: slice, panel: FloatArray) -> None:
+        """Take the features that were written to a panel."""
+
+    @abstractmethod
     def gram(self, left: slice, right: slice, out: FloatArray) -> None:
-        """Write Σ qᵢqⱼ over all rows, an exact whole number, for components i of `left` and j of `right`.
+        """Write Z'Z for components of `left` and `right`: exact sums over all rows, multiples of 2⁻²⁸.
 
         `left`, `right`: of the components. Equal, or without a component in common; both begin at multiples
           of 256, and end at such or with the last component.
-        `out`: float64 array of shape (n_left, n_right), in C order. Overwritten.
+        `out`: float64 array of shape (n_left, n_right). Overwritten.
         """
 
 
@@ -66,7 +75,7 @@ class Products(ABC):
 
     @abstractmethod
     def tile(self, n_components: int, n_rows: int) -> Tile:
-        """Return memory for the features of a tile, which `Tile.put` fills."""
+        """Return memory for so many features, at most 2¹⁷ rows."""
 
     @abstractmethod
     def scorer(self, weights: Int16Array) -> Scorer:

@@ -28,8 +28,10 @@ def find_wrong_sums(products: Products) -> str | None:
 def _gram(products: Products, numbers: IntArray) -> FloatArray:
     """Return the products of all features with each other, and a region of them again."""
     tile = products.tile(*numbers.shape)
-    tile.put(0, 0, numbers / ONE)
-    n_components = len(numbers)
+    n_components, rows = len(numbers), slice(0, numbers.shape[1])
+    panel = tile.panel(0, n_components, rows)
+    panel[...] = numbers / ONE
+    tile.put(0, rows, panel)
     found, region = np.empty((n_components, n_components)), np.empty((256, n_components - 256))
     tile.gram(slice(0, n_components), slice(0, n_components), found)
     tile.gram(slice(0, 256), slice(256, n_components), region)

@@ -38,15 +38,23 @@ def integers(shape, *, seed=0, kind="random"):
 
 def fill(tile, numbers, *, components=200, rows=300):
     """Put features in pieces, whose borders are not those of any operand."""
-    for first in range(0, tile.n_components, components):
+    for start in range(0, tile.n_components, components):
         for row in range(0, tile.n_rows, rows):
-            tile.put(first, row, numbers[first : first + components, row : row + rows] / ONE)
+            put(tile, numbers, slice(start, start + components), slice(row, min(row + rows, tile.n_rows)))
+
+
+def put(tile, numbers, components, rows):
+    stop = min(components.stop, tile.n_components)
+    panel = tile.panel(components.start, stop, rows)
+    panel[...] = numbers[components.start : stop, rows] / ONE
+    tile.put(components.start, rows, panel)
 
 
 def gram(tile, left, right):
+    """Return sums of products of whole numbers."""
     out = np.full((left.stop - left.start, right.stop - right.start), np.nan)
     tile.gram(left, right, out)
-    return out
+    return out * ONE**2
 
 
 @every_way
@@ -96,6 +104,17 @@ def test_sums_of_the_most_rows_do_not_overflow(products, kind):
 
 
 @every_way
+def test_a_tile_begins_anew_with_fewer_rows(products):
+    numbers = integers((300, 500))
+    tile = products.tile(300, 500)
+    for n_rows in (500, 130, 1, 400):
+        tile.clear(n_rows)
+        fill(tile, numbers[:, :n_rows])
+        expected = numbers[:, :n_rows] @ numbers[:, :n_rows].T
+        np.testing.assert_array_equal(gram(tile, slice(0, 300), slice(0, 300)), expected)
+
+
+@every_way
 def test_sums_of_33_million_rows_are_exact_in_int64(products):
     numbers = integers((300, 4096), kind="all +1")
     tile = products.tile(*numbers.shape)
@@ -115,7 +134,7 @@ def test_a_tile_is_filled_and_multiplied_by_threads(products):
     edges = [slice(i, i + 256) for i in range(0, 1024, 256)]
     pairs = [(left, right) for i, left in enumerate(edges) for right in edges[i:]] * 5
     with threadpool_limits(1), ThreadPoolExecutor(4) as pool:
-        list(pool.map(lambda edge: tile.put(edge.start, 0, numbers[edge] / ONE), edges))
+        list(pool.map(lambda edge: put(tile, numbers, edge, slice(0, 512)), edges))
         found = list(pool.map(lambda pair: gram(tile, *pair), pairs))
     for (left, right), product in zip(pairs, found, strict=True):
         np.testing.assert_array_equal(product, expected[left, right])
