@@ -28,6 +28,7 @@ CLAIMS = (
     "a_flow_takes_seconds_beyond_its_passes",
     "defaults_against_scikit_learn",
     "no_absurd_models",
+    "fifteen_bits_lose_nothing",
     "lecture_kernel_svm",
 )
 
