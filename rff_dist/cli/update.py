@@ -1,4 +1,4 @@
-"""Bring a model up to date: the job of `flows/refresh.py` from a shell."""
+"""Bring a model up to date: the job of the flow `refresh` from a shell."""
 
 from __future__ import annotations
 
