@@ -116,14 +116,18 @@ def _report_markdown(result: Mapping[str, Any]) -> str:
 
 def _error_lines(result: Mapping[str, Any]) -> list[str]:
     progressive, gate = result["progressive"], result["gate"]
-    columns = [*(progressive[name] for name in ("rmse", "mae", "bias", "r2")), gate["current"], gate["new"]]
+    columns = [
+        *(progressive[name] for name in ("rmse", "mae", "bias", "r2")),
+        gate["champion"],
+        gate["challenger"],
+    ]
     return [
         "## Errors",
         "",
-        f"Of the current model on {progressive['n_samples']:,} new rows before they were added, and root "
-        f"mean squared errors of both models on {gate['held_out']}.",
+        f"Of the champion, the current model, on {progressive['n_samples']:,} new rows before they "
+        f"were added, and root mean squared errors of it and of the challenger on {gate['held_out']}.",
         "",
-        "| target | RMSE | mean absolute | bias | R² | held out: current | new model |",
+        "| target | RMSE | mean absolute | bias | R² | held out: champion | challenger |",
         "|---|---|---|---|---|---|---|",
         *(f"| {i} | {' | '.join(map(number, row))} |" for i, row in enumerate(zip(*columns, strict=True))),
         "",
