@@ -1,4 +1,4 @@
-"""Bring a model up to date: the job of `flows/refresh.py` from a shell."""
+"""Bring a model up to date: the job of the flow `refresh` from a shell."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _view(found: Mapping[str, Any], job: Refresh) -> RenderableType:
     facts["digest"] = found["digest"][:16]
     views: list[RenderableType] = [facts_view(title, **facts), "", _errors_view(found, job)]
     if "columns" in found["drift"]["parts"]:
-        views += ["", _columns_view(found["drift"]["columns"], job.model.card.get("feature_names"))]
+        views += ["", _columns_view(found["drift"]["columns"], job.champion.card.get("feature_names"))]
     return Group(*views)
 
 
@@ -81,11 +81,11 @@ def _drift_words(drift: Mapping[str, Any]) -> str:
 def _errors_view(found: Mapping[str, Any], job: Refresh) -> RenderableType:
     view, table = titled_table(
         f"RMSE: on the new rows before they were added, and on {found['gate']['held_out']}",
-        *("target", "new rows", "MAE there", "held out: current", "new model"),
+        *("target", "new rows", "MAE there", "held out: champion", "challenger"),
     )
     progressive, gate = found["progressive"], found["gate"]
-    columns = progressive["rmse"], progressive["mae"], gate["current"], gate["new"]
-    for name, *values in zip(target_names(job.model, job.model.n_targets), *columns, strict=True):
+    columns = progressive["rmse"], progressive["mae"], gate["champion"], gate["challenger"]
+    for name, *values in zip(target_names(job.champion, job.champion.n_targets), *columns, strict=True):
         table.add_row(str(name), *(f"{value:.4g}" for value in values))
     return view
 
