@@ -271,8 +271,8 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, RandomFeatureEstimator):
     def predict(self, X: Any, *, return_std: bool = False) -> Any:
         """Predict, O(n_samples · n_components · n_features).
 
-        With `return_std` the cost is O(n_components³ / 3 + n_samples · n_components²), the first part at
-        every call, and memory 8 · n_components² bytes more: dear for wide features and many rows.
+        With `return_std` the cost is O(n_samples · n_components²), and O(n_components³ / 3) at the first
+        call: the triangle of 8 · n_components² bytes that it makes stays in memory with the model.
 
         Parameters
         ----------
