@@ -32,18 +32,6 @@ from typing import Any, TextIO
 from rff_dist.errors import InvalidParameterError
 from rff_dist.text import redact
 
-__all__ = [
-    "FORMATS",
-    "LOG_VARIABLE",
-    "JSONFormatter",
-    "are_json",
-    "json_line",
-    "json_lines",
-    "log_format",
-    "of_run",
-    "without_secrets",
-]
-
 LOG_VARIABLE = "RFF_DIST_LOG"
 FORMATS = ("text", "json")
 

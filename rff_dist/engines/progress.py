@@ -31,22 +31,6 @@ from rich.text import Text
 
 from rff_dist.data.blocks import Block
 
-__all__ = [
-    "Announcer",
-    "BlockDone",
-    "Event",
-    "LogObserver",
-    "Observer",
-    "PassFailed",
-    "PassFinished",
-    "PassStarted",
-    "PassTimings",
-    "Remark",
-    "RichProgress",
-    "announce_pass",
-    "describe_event",
-]
-
 logger = logging.getLogger(__name__)
 
 

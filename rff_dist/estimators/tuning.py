@@ -31,8 +31,6 @@ from rff_dist.ridge.prepare import prepare
 from rff_dist.statistics import inspection, passes
 from rff_dist.storage.datasets import open_dataset
 
-__all__ = ["tune_kernels", "tune_length_scales"]
-
 
 def tune_length_scales(
     kernel: str | Kernel,

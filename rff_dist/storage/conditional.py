@@ -23,8 +23,6 @@ from zarr.storage import LocalStore, MemoryStore, ObjectStore
 from rff_dist.errors import StorageError
 from rff_dist.storage.locations import Location, explain, read_bytes, write_bytes
 
-__all__ = ["Tagged", "create_bytes", "read_tagged", "replace_bytes"]
-
 logger = logging.getLogger(__name__)
 
 _memory_lock = threading.Lock()

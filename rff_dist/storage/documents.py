@@ -10,8 +10,6 @@ from typing import Any
 from rff_dist.errors import IntegrityError, StorageError, VersionError
 from rff_dist.storage.arrays import load_json
 
-__all__ = ["parse_document", "sign_document"]
-
 
 def sign_document(document: Mapping[str, Any], *, kind: str, version: int) -> bytes:
     """Return a document as JSON, with its kind, the version of its format and a SHA-256 of it all."""

@@ -34,8 +34,6 @@ from rff_dist.errors import OutputBusyError, RFFDistError, StorageError
 from rff_dist.storage.locations import Location, open_store, parse_location, read_bytes, write_bytes
 from rff_dist.text import redact
 
-__all__ = ["BEAT_S", "EXPIRES_S", "Lease", "hold"]
-
 logger = logging.getLogger(__name__)
 
 #: Seconds between two signs of life of a holder.
