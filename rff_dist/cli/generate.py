@@ -11,7 +11,7 @@ import typer
 from rich.console import Group
 
 from rff_dist.cli.display import (
-    RowCounter,
+    count_rows,
     dataset_facts,
     describe_dataset,
     facts_view,
@@ -77,7 +77,7 @@ def generate(
     function = draw_function(chosen, n_features=n_columns, n_components=features.n_components, seed=seed)
     start = time.perf_counter()
     # Threads share whole tiles, so that no bit of the data depends on their number.
-    with using_threads(len(os.sched_getaffinity(0))), RowCounter("generate") as counter:
+    with using_threads(len(os.sched_getaffinity(0))), count_rows("generate") as counter:
         dataset = generate_module.generate_dataset(
             output,
             function,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from rich.console import Group
 
 from rff_dist.cli.display import (
-    RowCounter,
+    count_rows,
     dataset_facts,
     describe_dataset,
     facts_view,
@@ -36,7 +36,7 @@ def ingest(job: Ingest) -> Report:
     from rff_dist.jobs.ingest import ingest
 
     start = time.perf_counter()
-    with RowCounter("ingest") as counter:
+    with count_rows("ingest") as counter:
         found = ingest(job, observer=counter)
     seconds = time.perf_counter() - start
     if isinstance(found, Ingested):
