@@ -471,14 +471,12 @@ def engine_words(engine: Mapping[str, Any]) -> str:
     return f"{engine['kind']}, {plural(engine['n_workers'], 'worker')} × {threads}"
 
 
-def features_and_targets(n_features: int, n_targets: int) -> str:
-    """Return "8 features, 1 target" and the like."""
-    return f"{plural(n_features, 'feature')}, {plural(n_targets, 'target')}"
-
-
-def features_and_classes(n_features: int, classes: Sequence[Any]) -> str:
-    """Return "8 features, 2 classes" and the like."""
-    return f"{plural(n_features, 'feature')}, {plural(len(classes), 'class', 'classes')}"
+def features_and_targets(n_features: int, n_targets: int, classifier: Mapping[str, Any] | None = None) -> str:
+    """Return "8 features, 1 target", of a classifier's card "8 features, 2 classes", and the like."""
+    features = plural(n_features, "feature")
+    if classifier is None:
+        return f"{features}, {plural(n_targets, 'target')}"
+    return f"{features}, {plural(len(classifier['classes']), 'class', 'classes')}"
 
 
 def titled_table(

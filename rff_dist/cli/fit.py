@@ -145,9 +145,7 @@ def _feature_words(found: Mapping[str, Any]) -> str:
 
 def _fit_facts(found: Mapping[str, Any], card: Mapping[str, Any]) -> RenderableType:
     classifier = found["classifier"]
-    outputs = display.features_and_targets(found["n_features"], found["n_targets"])
-    if classifier is not None:
-        outputs = display.features_and_classes(found["n_features"], classifier["classes"])
+    outputs = display.features_and_targets(found["n_features"], found["n_targets"], classifier)
     facts = {
         "rows": f"{found['n_samples']:,}, {outputs}",
         "features": f"D = {found['n_components']:,}, {_feature_words(found)}, seed {found['seed']}",

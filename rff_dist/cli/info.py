@@ -140,9 +140,7 @@ def _describe_record(path: str, record: Record, *, version: int | None = None) -
         dimension, n_targets = record.arrays["coefficients"].shape
         n_features = features["n_features"]
         classifier = card.get("classifier")
-        outputs = display.features_and_targets(n_features, n_targets)
-        if classifier is not None:
-            outputs = display.features_and_classes(n_features, classifier["classes"])
+        outputs = display.features_and_targets(n_features, n_targets, classifier)
         facts["trained on"] = f"{card['n_samples']:,} rows, {outputs}"
         if card.get("left_out"):
             facts["left out"] = f"{display.ranges_words(card['left_out'])}, which updates refused"
