@@ -23,16 +23,6 @@ from rff_dist.engines.protocol import Broadcast, Engine, RegionWriter
 from rff_dist.errors import BlockError, DataError, InvalidParameterError, PlanError, RFFDistError
 from rff_dist.numerics.threads import using_threads
 
-__all__ = [
-    "PairwiseTree",
-    "SerialEngine",
-    "block_error",
-    "check_blocks",
-    "check_optional_count",
-    "name_block",
-    "write_rows",
-]
-
 
 class PairwiseTree[T]:
     """Merge a stream of partials pairwise, holding O(log n) of them.
