@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from threading import Lock
 from typing import Any
 
-__all__ = ["forget", "has_room", "keep", "remembered_bytes", "take"]
-
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
