@@ -27,6 +27,7 @@ logger = logging.getLogger(__name__)
 VARIABLE = "RFF_DIST_PRODUCTS"
 NAMES = ("float64", "bytes", "jax")
 WORTH_MEASURING = 2e10  # operations, half a second of float64: a measurement takes 0.2 s
+LARGEST_REGION = 1024  # components of a region of float64 products; one of bytes takes no more memory
 NARROW = 128  # components below which float64 is as fast, since little is computed with each feature
 _ROWS, _REPEATS = 1024, 3
 
@@ -65,7 +66,7 @@ class Choice:
         return min(self.rates, key=lambda rate: rate.seconds(n_components))
 
     def describe(self, n_components: int) -> str:
-        """Say in a line which way is taken, and the rates of all."""
+        """Say which way is taken for so many components, and the rates of all."""
         best = self.best(n_components).products.name
         rates = ", ".join(f"{rate.products.name} {rate.gflops:.0f}e9" for rate in self.rates)
         refused = "".join(f"; {name} refused: {reason}" for name, reason in self.refused.items())
@@ -105,6 +106,12 @@ def products_for(n_rows: int, n_components: int, *, n_columns: int | None = None
     return measure().best(n_components).products
 
 
+def rate_for(n_components: int) -> Rate:
+    """Return the way that a large job takes in this process, with its rate. See `products_for`."""
+    forced = os.environ.get(VARIABLE)
+    return rate_of(_forced(forced)) if forced else measure().best(n_components)
+
+
 @lru_cache
 def _forced(name: str) -> Products:
     if name not in NAMES:
@@ -136,17 +143,17 @@ def measure() -> Choice:
 @lru_cache
 def _measure() -> Choice:
     with limit_blas(1):
-        rates, refused = [_rate(Float64Products())], {}
+        rates, refused = [rate_of(Float64Products())], {}
         for name in ("bytes", *(["jax"] if find_spec("jax") and _accelerated() else [])):
             products = _make(name)
             reason = _reason_against(products)
             if reason is None:
-                rates.append(_rate(products))
+                rates.append(rate_of(products))
             else:
                 refused[name] = reason
                 logger.warning("products of features by %s are refused: %s", name, reason)
         if rates[0].gflops * 1.1 > max(rate.gflops for rate in rates):
-            rates.append(_rate(Float64Products(region=1024)))
+            rates.append(rate_of(Float64Products(LARGEST_REGION)))
     choice = Choice(tuple(rates), refused)
     logger.info("products of features by %s", choice.describe(rates[0].products.region))
     return choice
@@ -179,8 +186,8 @@ def _reason_against(products: Products) -> str | None:
     return None if wrong is None else f"wrong sums of {wrong}"
 
 
-def _rate(products: Products) -> Rate:
-    """Time a region of products, and what lays its features out."""
+def rate_of(products: Products) -> Rate:
+    """Time a region of products in one thread, and what lays its features out."""
     region = products.region
     tile = products.tile(2 * region, _ROWS)
     out = np.empty((region, region))
