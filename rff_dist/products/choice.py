@@ -27,9 +27,8 @@ logger = logging.getLogger(__name__)
 VARIABLE = "RFF_DIST_PRODUCTS"
 NAMES = ("float64", "bytes", "jax")
 WORTH_MEASURING = 2e10  # operations, half a second of float64: a measurement takes 0.2 s
-LARGEST_REGION = 1024  # components of a region of float64 products; one of bytes takes no more memory
 NARROW = 128  # components below which float64 is as fast, since little is computed with each feature
-_ROWS, _REPEATS = 1024, 3
+_REGION, _ROWS, _REPEATS = 512, 1024, 3
 
 
 @dataclass(frozen=True)
@@ -152,10 +151,8 @@ def _measure() -> Choice:
             else:
                 refused[name] = reason
                 logger.warning("products of features by %s are refused: %s", name, reason)
-        if rates[0].gflops * 1.1 > max(rate.gflops for rate in rates):
-            rates.append(rate_of(Float64Products(LARGEST_REGION)))
     choice = Choice(tuple(rates), refused)
-    logger.info("products of features by %s", choice.describe(rates[0].products.region))
+    logger.info("products of features by %s", choice.describe(_REGION))
     return choice
 
 
@@ -188,7 +185,7 @@ def _reason_against(products: Products) -> str | None:
 
 def rate_of(products: Products) -> Rate:
     """Time a region of products in one thread, and what lays its features out."""
-    region = products.region
+    region = _REGION
     tile = products.tile(2 * region, _ROWS)
     out = np.empty((region, region))
     left, right = slice(0, region), slice(region, 2 * region)

@@ -7,6 +7,8 @@ import numpy as np
 from rff_dist.products.protocol import Int16Array, Products, Scorer, Tile
 from rff_dist.typing import FloatArray
 
+REGION = 1024  # components: 0.91 of dsyrk at D = 4,096, where 512 reach 0.83 and 2,048 reach 0.93
+
 
 class Float64Tile(Tile):
     """Features in float64, one component per line, written where products find them.
@@ -38,7 +40,7 @@ class Float64Products(Products):
 
     name = "float64"
 
-    def __init__(self, region: int = 512) -> None:
+    def __init__(self, region: int = REGION) -> None:
         self.region = region
 
     def tile(self, n_components: int, n_rows: int) -> Float64Tile:

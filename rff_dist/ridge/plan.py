@@ -24,7 +24,7 @@ from rff_dist.features.nystrom import Nystrom
 from rff_dist.numerics.machine import available_cores, available_memory
 from rff_dist.numerics.threads import limit_blas
 from rff_dist.numerics.triangular import STRIP_COLUMNS
-from rff_dist.products.choice import LARGEST_REGION
+from rff_dist.products.float64 import REGION
 from rff_dist.ridge.options import Alpha, is_one_alpha
 from rff_dist.selection.cross_validation import cross_validation_bytes
 from rff_dist.statistics.inspection import blocks_of
@@ -236,15 +236,14 @@ def _plan(
     rows = max(block.n_samples for block in blocks)
     height = min(tile_rows(n_components), rows)
     layout = TileLayout(n_components)
+    n_regions = len(layout.regions(REGION))
     one_set = 8 * _limbs(n_samples) * layout.size + 8 * 6 * n_components * (n_targets + 1)
     statistics_bytes = one_set * n_folds * n_maps
-    together = 1 if n_threads == 1 else min(-(-rows // height), -(-2 * n_threads // len(layout.tiles())))
+    together = 1 if n_threads == 1 else min(-(-rows // height), -(-2 * n_threads // n_regions))
     chunk_bytes = max(rows, min(sizes.chunk_rows, n_samples)) * sizes.row_bytes
     # as stored and as read, and one more that is read ahead
     block_bytes = 3 * chunk_bytes + rows * (24 * n_features + 24 * (n_targets + 1))
-    tile_bytes = 8 * n_components * height * together + n_threads * (
-        8 * LARGEST_REGION**2 + 4 * OUTPUT_TILE * height
-    )
+    tile_bytes = 8 * n_components * height * together + n_threads * (8 * REGION**2 + 4 * OUTPUT_TILE * height)
     # a pairwise tree holds one partial a level; then there is the block's own and the sum being made
     held = math.ceil(math.log2(len(blocks))) + 2 if len(blocks) > 1 else 1
     pass_bytes = PROCESS_BYTES + block_bytes + tile_bytes + statistics_bytes * held

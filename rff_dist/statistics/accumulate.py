@@ -27,11 +27,10 @@ from rff_dist.products.float64 import Float64Products
 from rff_dist.products.protocol import Products, Tile
 from rff_dist.statistics.fold_statistics import FoldStatistics
 from rff_dist.statistics.ridge_statistics import RidgeStatistics
-from rff_dist.statistics.spec import OUTPUT_TILE, StatisticsSpec, TileLayout, tile_rows
+from rff_dist.statistics.spec import OUTPUT_TILE, Region, StatisticsSpec, tile_rows
 from rff_dist.typing import FloatArray, IntArray
 
 type _FilledTile = tuple[int, slice, Tile]  # its piece, its rows, its features
-type _Region = tuple[slice, slice, list[tuple[int, int, int]]]  # its components, the output tiles in it
 
 PANEL_ROWS = 512  # of fixed-point features that are filled at once: 2 MiB a stripe, which the cache holds
 
@@ -200,7 +199,7 @@ def _accumulate(rows: Rows, state: Accumulation, pieces: _Pieces | None) -> list
     panel_rows = height
     if spec.fixed_point:
         products, panel_rows = products_for(len(inputs), n_components), PANEL_ROWS
-    regions = _regions(n_components, products.region)
+    regions = layout.regions(products.region)
     # tiles worked on together: enough regions for all threads, and no more memory than that
     together = 1 if n_threads == 1 else min(len(pieces_of_tiles), -(-2 * n_threads // len(regions)))
     memory = [products.tile(n_components, height) for _ in range(together)]
@@ -229,7 +228,7 @@ def _accumulate(rows: Rows, state: Accumulation, pieces: _Pieces | None) -> list
                 tile.put(start, within, panel)
         return moments
 
-    def multiply(region: _Region, filled: _FilledTile) -> None:
+    def multiply(region: Region, filled: _FilledTile) -> None:
         left, right_, tiles = region
         piece, _, tile = filled
         buffer = scratch.pop()
@@ -266,20 +265,6 @@ def _accumulate(rows: Rows, state: Accumulation, pieces: _Pieces | None) -> list
         )
         for i, (start, end, low) in enumerate(zip(starts, ends, sums, strict=True))
     ]
-
-
-def _regions(n_components: int, region: int) -> list[_Region]:
-    """Return what products of a tile are made of: whole regions before diagonal ones, which are smaller."""
-
-    def components(tile: int) -> slice:
-        first = tile // region * region
-        return slice(first, min(first + region, n_components))
-
-    found: dict[tuple[int, int], _Region] = {}
-    for row, column, offset in TileLayout(n_components).tiles():
-        left, right = components(row), components(column)
-        found.setdefault((left.start, right.start), (left, right, []))[2].append((row, column, offset))
-    return sorted(found.values(), key=lambda part: part[0] == part[1])
 
 
 def _pairs[A, B](left: Sequence[A], right: Sequence[B]) -> tuple[list[A], list[B]]:

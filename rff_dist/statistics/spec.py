@@ -13,6 +13,8 @@ from rff_dist.features.feature_map import FIXED_POINT_BITS
 from rff_dist.numerics.runs import Runs, expand
 from rff_dist.typing import FloatArray
 
+type Region = tuple[slice, slice, list[tuple[int, int, int]]]  # its components, the output tiles in it
+
 OUTPUT_TILE = 512  # columns of an output tile; see TileLayout
 
 
@@ -60,6 +62,26 @@ class TileLayout:
     def tiles(self) -> list[tuple[int, int, int]]:
         """Return (row start, column start, offset) of each output tile, row by row."""
         return _tiles(self.n_components)
+
+    def regions(self, most: int) -> list[Region]:
+        """Return what products of a tile of rows are made of: whole regions before diagonal ones.
+
+        `most`: components of a region; it has fewer where there would be one region only, of which threads
+          have nothing to share out.
+        """
+        while most > OUTPUT_TILE and self.n_components <= most:
+            most //= 2
+
+        def components(tile: int) -> slice:
+            first = tile // most * most
+            return slice(first, min(first + most, self.n_components))
+
+        found: dict[tuple[int, int], Region] = {}
+        for row, column, offset in self.tiles():
+            left, right = components(row), components(column)
+            region = found.setdefault((left.start, right.start), (left, right, []))
+            region[2].append((row, column, offset))
+        return sorted(found.values(), key=lambda region: region[0] == region[1])
 
     @property
     def size(self) -> int:

@@ -556,3 +556,14 @@ class TestTileLayout:
         np.testing.assert_array_equal(buffer, 1)
         assert (counts[np.triu_indices(n_components)] == 1).all()
         assert counts.max() == 1
+
+    @given(st.integers(1, 5_000), st.sampled_from([512, 1024, 2048]))
+    def test_regions_hold_each_tile_once(self, n_components, most):
+        layout = TileLayout(n_components)
+        held = []
+        for left, right, tiles in layout.regions(most):
+            for row, column, offset in tiles:
+                assert left.start <= row < left.stop <= n_components
+                assert right.start <= column < right.stop <= n_components
+                held.append((row, column, offset))
+        assert sorted(held) == sorted(layout.tiles())
