@@ -338,13 +338,13 @@ def test_bad_parameters_are_refused(options, message):
 def test_a_block_goes_to_the_worker_that_remembers_it_unless_that_is_busy_or_gone():
     running = object.__new__(Pass)
     running._blocks, running._homes, running._load = [Block(7, 0, 1)], {7: "b"}, Counter()
-    running._engine = SimpleNamespace(_current_workers=lambda: {"a": 1, "b": 1})
+    running._workers = SimpleNamespace(current=lambda: {"a": 1, "b": 1})
     assert running._free_worker(0) == "b"
     running._load["b"] = SLOTS
     assert running._free_worker(0) == "a"
     running._load["a"] = SLOTS
     assert running._free_worker(0) is None
-    running._engine, running._load = SimpleNamespace(_current_workers=lambda: {"a": 1, "c": 1}), Counter(a=1)
+    running._workers, running._load = SimpleNamespace(current=lambda: {"a": 1, "c": 1}), Counter(a=1)
     assert running._free_worker(0) == "c"
 
 
