@@ -13,12 +13,13 @@ def folder(tmp_path_factory):
     path = tmp_path_factory.mktemp("cli")
     rng = np.random.default_rng(0)
     X = rng.standard_normal((300, 3)).round(4)
-    y = (np.sin(2 * X[:, 0]) + X[:, 1] + 0.3 * rng.standard_normal(300)).round(4)
+    y = (np.sin(2 * X[:, 0]) + X[:, 1] + 0.1 * rng.standard_normal(300)).round(4)
     lines = ["a,b,c,price", *(",".join(map(str, row)) for row in np.column_stack([X, y]))]
     (path / "table.csv").write_text("\n".join(lines))
     ingest(path / "table.csv", path / "data.zarr", target="price", chunk_rows=64)
     fit = ("fit", path / "data.zarr", path / "model", *PLAIN, "--components", "64", "--serial")
-    assert run(*fit, "--select", "gcv").exit_code == 0
+    found = run(*fit, "--select", "gcv")
+    assert found.exit_code == 0, found.stderr
     return path
 
 
