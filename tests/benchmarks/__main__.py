@@ -28,6 +28,7 @@ CLAIMS = (
     "a_table_costs_less_than_three_fits",
 )
 LONG = (  # minutes to an hour each
+    "falkons_errors_in_half_its_time",
     "lloyd_pass_keeps_up_with_stored_features",
     "one_pass_beats_grid_search",
     "a_flow_takes_seconds_beyond_its_passes",
