@@ -36,7 +36,6 @@ from distributed.client import ClosedClientError
 from distributed.comm.core import CommClosedError
 
 from rff_dist.data.blocks import Block, BlockFunction
-from rff_dist.engines import block_memory
 from rff_dist.engines.dask_cluster import (
     CONNECT_S,
     SAME_PACKAGES,
@@ -156,8 +155,6 @@ class DaskEngine(Engine):
         self._patience = patience
         self._topic = f"{TOPIC}{uuid.uuid4().hex}"
         self._timings: dict[str, dict[int, tuple[float, str]]] = {}
-        # which worker remembers a block, by the runs that let workers remember
-        self._homes: dict[str, dict[int, str]] = {}
         self._cluster: distributed.LocalCluster | None = None
         self._workers: dict[str, int] = {}
         self._looked_at = self._seen_workers_at = time.monotonic()
@@ -337,14 +334,6 @@ class DaskEngine(Engine):
             "int", self._run(function, blocks, state, combine=operator.add, output=output, label=label)
         )
 
-    def forget(self, run: str) -> None:
-        if self._homes.pop(run, None) is None or self._client.status != "running":
-            return
-        try:
-            self._client.run(block_memory.forget, run, on_error="ignore")
-        except Exception as error:  # at the end of a pass that failed too; what is left makes room for others
-            logger.warning("workers were not told to forget a run: %s: %s", type(error).__name__, error)
-
     def close(self) -> None:
         if self._client.status == "closed":
             return
@@ -448,8 +437,6 @@ class DaskEngine(Engine):
         check_blocks(blocks, label)
         self._check_reach(function, output)
         number = uuid.uuid4().hex
-        run = function.run if isinstance(function, BlockFunction) else None
-        homes = None if run is None else self._homes.setdefault(run, {})
         source, compute = take_apart(function)
         pickled = pickle_value(
             PassTask(compute, combine, output, self._topic, number, label, bytes_per_row(function)),
@@ -460,13 +447,11 @@ class DaskEngine(Engine):
             job = self._send(pickled, {}, "function")
             timings = self._timings[number] = {}
             name = f"{label}{BLOCK}{number}"
-            running = Pass(self, name, blocks, job=job, state=placed.future, source=source, homes=homes or {})
+            running = Pass(self, name, blocks, job=job, state=placed.future, source=source)
             self._passes.add(running)
             try:
                 for block in running.finished_blocks():
                     seconds, worker = timings.pop(block.index, (math.nan, "unknown"))
-                    if homes is not None:
-                        homes[block.index] = worker
                     announce(BlockDone(label, block, seconds, worker))
                 return running.result()
             finally:

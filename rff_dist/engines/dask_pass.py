@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import queue
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import CancelledError
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
@@ -43,10 +43,9 @@ class Pass:
         job: Future,
         state: Future,
         source: Any,
-        homes: Mapping[int, str],
     ) -> None:
         self._engine, self._client = engine, engine.client
-        self._name, self._blocks, self._homes = name, blocks, homes
+        self._name, self._blocks = name, blocks
         self._job, self._state, self._source = job, state, source
         self._in_flight: dict[Any, tuple[Future, Block, str]] = {}
         self._load: Counter[str] = Counter()
@@ -67,7 +66,7 @@ class Pass:
         """Submit all blocks, a few at a time, and yield each when it is done."""
         n_submitted = 0
         while n_submitted < len(self._blocks) or self._in_flight:
-            while n_submitted < len(self._blocks) and (worker := self._free_worker(n_submitted)) is not None:
+            while n_submitted < len(self._blocks) and (worker := self._free_worker()) is not None:
                 self._tree.push(self._submit(n_submitted, worker))
                 n_submitted += 1
                 if n_submitted == len(self._blocks):
@@ -115,12 +114,8 @@ class Pass:
         if self._root is not None:
             self._root.release()
 
-    def _free_worker(self, position: int) -> str | None:
-        workers = self._engine._current_workers()
-        home = self._homes.get(self._blocks[position].index)
-        if home in workers and self._load[home] < SLOTS:
-            return home
-        worker = min(workers, key=self._load.__getitem__, default=None)
+    def _free_worker(self) -> str | None:
+        worker = min(self._engine._current_workers(), key=self._load.__getitem__, default=None)
         return worker if worker is not None and self._load[worker] < SLOTS else None
 
     def _submit(self, position: int, worker: str) -> Future:

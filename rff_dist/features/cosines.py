@@ -78,20 +78,6 @@ class CosineFeatureMap(FeatureMap):
     def with_standardizer(self, standardizer: Standardizer | None) -> Self:
         return replace(self, standardizer=standardizer)  # type: ignore[type-var]  # all are dataclasses
 
-    @property
-    def single_precision(self) -> bool:
-        return True
-
-    @abstractmethod
-    def fill_lines(self, inputs: Float32Array, out: NDArray[Any], first: int = 0) -> None:
-        """Write all unnormalised components in single precision, rows first, to columns from `first` on.
-
-        They differ from what `fill` writes by 3e-7 and by the angles' own rounding, some 1e-7 of their terms.
-
-        `inputs`: float32 array of shape (n_samples, n_features). From `prepare`.
-        `out`: float32 array of shape (n_samples, first + n_components or more), in C order.
-        """
-
     def fill(self, inputs: Float32Array, out: FloatArray, start: int, stop: int) -> None:
         """Write unnormalised components `start:stop` to `out`.
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -71,7 +70,6 @@ class Centres:
     """The state of a pass that compares rows with centres.
 
     `values`: float64 array of shape (n_init, n_clusters, n_components). Centres in Z of each start.
-    `precise`: whether distances are made in float64 even where features are float32.
     `counts`: centres of each start, where they have different numbers of them; rows of `values`
       beyond are 0 and nearest to no row. () says that all count.
     """
@@ -79,7 +77,6 @@ class Centres:
     feature_map: FeatureMap
     values: FloatArray
     grid: ClusterGrid
-    precise: bool = False
     counts: tuple[int, ...] = ()
 
     @property
@@ -199,7 +196,7 @@ _LEAST_ROWS = 256  # of a tile, unless features are very many
 _PANEL_ROWS = 64  # tiles are multiples of
 
 
-def _tile_rows(n_components: int, n_columns: int) -> int:
+def tile_rows(n_components: int, n_columns: int) -> int:
     """Return the rows of a tile, a power of two: fixed by D and the number of centres."""
     rows = _TILE_BYTES // (8 * max(n_components, n_columns))
     return int(min(_MAX_TILE_ROWS, max(_MIN_TILE_ROWS, 2 ** int(math.log2(max(1, rows))))))
@@ -208,17 +205,17 @@ def _tile_rows(n_components: int, n_columns: int) -> int:
 def visit_tiles(
     rows: Rows,
     feature_map: FeatureMap,
-    visit: Callable[[int, NDArray[Any]], None],
+    visit: Callable[[int, FloatArray], None],
     *,
     n_columns: int = 1,
     chosen: NDArray[np.intp] | None = None,
 ) -> None:
     """Call `visit(first row, features)` with each tile of a block; threads share out the tiles.
 
-    Features are of shape (n_rows, n_components), unnormalised, or Z for a whitened map: float32 where the map
-    is in single precision, else float64. They are overwritten when `visit` has returned. With `chosen` they
-    are of these rows of the block alone, and `first row` counts these. Tiles are filled up to multiples of 64
-    rows: BLAS rounds others at their edges, and features would depend on the company.
+    Features are of shape (n_rows, n_components), unnormalised, or Z for a whitened map. They are overwritten
+    when `visit` has returned. With `chosen` they are of these rows of the block alone, and `first row` counts
+    these. Tiles are filled up to multiples of 64 rows: BLAS rounds others at their edges, and features would
+    depend on the company.
 
     Raises DataError if X has another number of columns, or holds NaN or infinity.
     """
@@ -227,9 +224,8 @@ def visit_tiles(
     if chosen is not None:
         inputs = inputs[chosen]
     D = feature_map.n_components
-    most = _tile_rows(D, n_columns)
+    most = tile_rows(D, n_columns)
     tiles = falling_tiles(len(inputs), most, multiple=_PANEL_ROWS, least=min(most, _LEAST_ROWS))
-    dtype = np.float32 if feature_map.single_precision else np.float64
     whitener, scales = feature_map.whitener, expand(feature_map.scales)
     spare = SpareMemory()
 
@@ -238,7 +234,7 @@ def visit_tiles(
         n_rows = len(tile)
         if n_rows % _PANEL_ROWS:
             tile = np.concatenate([tile, np.repeat(tile[-1:], -n_rows % _PANEL_ROWS, axis=0)])
-        buffer = spare.take(len(tile) * D, dtype)
+        buffer = spare.take(len(tile) * D, np.float64)
         features = buffer[: len(tile) * D].reshape(len(tile), D)
         with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is refused by the scores
             feature_map.fill_lines(tile, features)
