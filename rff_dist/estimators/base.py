@@ -35,6 +35,7 @@ class RandomFeatureEstimator(BaseEstimator, ABC):
     cv: Any
     features: Any
     design: Any
+    precision: Any
     standardize: bool | str
     fit_intercept: bool
     random_state: Any
@@ -116,6 +117,7 @@ class RandomFeatureEstimator(BaseEstimator, ABC):
             alpha=self.alpha,
             design=self.design,
             map=map_for(self.n_components),
+            precision=self.precision,
             standardize=self.standardize,
             fit_intercept=bool(self.fit_intercept),
             sample_weight_kind=self.sample_weight_kind,

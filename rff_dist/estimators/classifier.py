@@ -56,7 +56,8 @@ class RFFClassifier(ClassifierMixin, RandomFeatureEstimator):
 
     Parameters
     ----------
-    kernel, length_scale, n_components, cv, features, design, standardize, fit_intercept, random_state
+    kernel, length_scale, n_components, cv, features, design, precision, standardize, fit_intercept,
+    random_state
         As in `RFFRidge`.
     sample_weight_kind, engine
         As in `RFFRidge`. Probabilities do not change with a factor on all weights either.
@@ -138,6 +139,7 @@ class RFFClassifier(ClassifierMixin, RandomFeatureEstimator):
         cv: Any = None,
         features: str | Nystrom = "auto",
         design: str | Design = "orthogonal",
+        precision: str = "standard",
         standardize: bool | str = "auto",
         fit_intercept: bool = True,
         loss: str = "squared",
@@ -155,6 +157,7 @@ class RFFClassifier(ClassifierMixin, RandomFeatureEstimator):
         self.cv = cv
         self.features = features
         self.design = design
+        self.precision = precision
         self.standardize = standardize
         self.fit_intercept = fit_intercept
         self.loss = loss

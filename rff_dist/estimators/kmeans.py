@@ -91,6 +91,9 @@ class RFFKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin,
         and any kernel has them. They are whitened, O(n_components²) more a row and pass.
     design : {"orthogonal", "iid", "quasi-monte-carlo", "structured"} or Design, default="orthogonal"
         Of Fourier features: how frequencies are arranged; see `RFFSampler`.
+    precision : {"standard", "high"}, default="standard"
+        Of Fourier features: "standard" rounds them to 15 bits, whose products are summed exactly and fast;
+        "high" keeps float32, for penalties so small that a warning asks for it.
     standardize : {"auto", "rank"} or bool, default=False
         What is done to the input columns first: nothing, as in scikit-learn, so that columns of large values
         decide most where units differ. True takes means and standard deviations out; for "rank" and "auto"
@@ -163,6 +166,7 @@ class RFFKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin,
         normalize: str | None = None,
         features: str | Nystrom = "fourier",
         design: str | Design = "orthogonal",
+        precision: str = "standard",
         standardize: bool | str = False,
         random_state: Any = None,
         engine: Engine | None = None,
@@ -180,6 +184,7 @@ class RFFKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin,
         self.normalize = normalize
         self.features = features
         self.design = design
+        self.precision = precision
         self.standardize = standardize
         self.random_state = random_state
         self.engine = engine
@@ -233,6 +238,7 @@ class RFFKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin,
             features=self.features,
             design=self.design,
             map=map_for(self.n_components),
+            precision=self.precision,
             standardize=self.standardize,
             seed=seed,
             n_principal=self.n_principal,

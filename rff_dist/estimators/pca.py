@@ -60,6 +60,9 @@ class RFFPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         and any kernel has them.
     design : {"orthogonal", "iid", "quasi-monte-carlo", "structured"} or Design, default="orthogonal"
         Of Fourier features: how frequencies are arranged; see `RFFSampler`.
+    precision : {"standard", "high"}, default="standard"
+        Of Fourier features: "standard" rounds them to 15 bits, whose products are summed exactly and fast;
+        "high" keeps float32, for penalties so small that a warning asks for it.
     standardize : {"auto", "rank"} or bool, default=False
         What is done to the input columns first: nothing, as in scikit-learn, so that columns of large values
         decide most where units differ. True takes means and standard deviations out; for "rank" and "auto"
@@ -142,6 +145,7 @@ class RFFPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         n_random_features: int = 2048,
         features: str | Nystrom = "fourier",
         design: str | Design = "orthogonal",
+        precision: str = "standard",
         standardize: bool | str = False,
         normalize: str | None = None,
         whiten: bool = False,
@@ -154,6 +158,7 @@ class RFFPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         self.n_random_features = n_random_features
         self.features = features
         self.design = design
+        self.precision = precision
         self.standardize = standardize
         self.normalize = normalize
         self.whiten = whiten
@@ -195,6 +200,7 @@ class RFFPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             features=self.features,
             design=self.design,
             map=map_for(self.n_random_features),
+            precision=self.precision,
             standardize=self.standardize,
             seed=seed_from_random_state(self.random_state),
         )

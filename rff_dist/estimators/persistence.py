@@ -151,6 +151,7 @@ def _features_of(feature_map: FeatureMap) -> dict[str, Any]:
         "n_components": feature_map.n_components,
         "features": "nystrom" if isinstance(feature_map, NystromFeatureMap) else "fourier",
         "design": "orthogonal" if spec is None else spec.design.name,
+        "precision": "standard" if spec is None or spec.precision == "standard" else "high",
         "standardize": _standardize_of(feature_map),
         "random_state": None if spec is None else spec.seed,
     }

@@ -86,6 +86,9 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, RandomFeatureEstimator):
         Of Fourier features: how frequencies are arranged. Orthogonal ones have less variance than "iid" and
         need an isotropic kernel, and so do structured ones, which are fast for hundreds of columns;
         quasi-Monte Carlo is for any kernel, the Laplacian too, and best in few columns.
+    precision : {"standard", "high"}, default="standard"
+        Of Fourier features: "standard" rounds them to 15 bits, whose products are summed exactly and fast;
+        "high" keeps float32, for penalties so small that a warning asks for it.
     standardize : bool, "rank" or "auto", default="auto"
         What is done to the inputs first. True takes each column's mean and standard deviation out. "rank"
         maps each column to a normal law by the ranks of its values, for heavy tails. "auto" is "rank" for
@@ -173,6 +176,7 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, RandomFeatureEstimator):
         conformal: bool | str = False,
         features: str | Nystrom = "auto",
         design: str | Design = "orthogonal",
+        precision: str = "standard",
         standardize: bool | str = "auto",
         fit_intercept: bool = True,
         random_state: Any = None,
@@ -188,6 +192,7 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, RandomFeatureEstimator):
         self.conformal = conformal
         self.features = features
         self.design = design
+        self.precision = precision
         self.standardize = standardize
         self.fit_intercept = fit_intercept
         self.random_state = random_state

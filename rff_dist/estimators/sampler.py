@@ -50,6 +50,9 @@ class RFFSampler(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
         Of Fourier features: how frequencies are arranged. Orthogonal ones have less variance than "iid" and
         need an isotropic kernel, and so do structured ones, which are fast for hundreds of columns;
         quasi-Monte Carlo is for any kernel, the Laplacian too, and best in few columns.
+    precision : {"standard", "high"}, default="standard"
+        Of Fourier features: "standard" rounds them to 15 bits, whose products are summed exactly and fast;
+        "high" keeps float32, for penalties so small that a warning asks for it.
     random_state : int, RandomState, Generator or None, default=None
         The seed.
 
@@ -83,6 +86,7 @@ class RFFSampler(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
         n_components: int = 2048,
         features: str | Nystrom = "fourier",
         design: str | Design = "orthogonal",
+        precision: str = "standard",
         random_state: Any = None,
     ) -> None:
         self.kernel = kernel
@@ -90,6 +94,7 @@ class RFFSampler(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
         self.n_components = n_components
         self.features = features
         self.design = design
+        self.precision = precision
         self.random_state = random_state
 
     def fit(self, X: Any, y: Any = None) -> Self:
@@ -117,7 +122,12 @@ class RFFSampler(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
         dataset = as_dataset(self, X, reset=True, supervised=False)
         ranges = None if kernel.is_bound else _input_range(dataset)
         recipe = for_dataset.Recipe(
-            self.n_components, length_scale, self.design, map_for(self.n_components), self.features
+            self.n_components,
+            length_scale,
+            self.design,
+            map_for(self.n_components),
+            self.features,
+            self.precision,
         )
         seed = seed_from_random_state(self.random_state)
         self.feature_map_ = for_dataset.draw(for_dataset.Inputs(dataset, None, seed, ranges), kernel, recipe)

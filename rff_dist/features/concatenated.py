@@ -55,6 +55,10 @@ class ConcatenatedFeatureMap(FeatureMap):
         return all(part.bounded for part in self.parts)
 
     @property
+    def fixed_point(self) -> bool:
+        return all(part.fixed_point for part in self.parts)
+
+    @property
     def stripes(self) -> list[tuple[int, int]]:
         return [
             (first + start, first + stop)

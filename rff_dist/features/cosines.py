@@ -14,7 +14,7 @@ from typing import Any, Literal, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from rff_dist.features.feature_map import FeatureMap, Standardizer
+from rff_dist.features.feature_map import FIXED_POINT_BITS, FIXED_POINT_ONE, FeatureMap, Standardizer
 from rff_dist.numerics.runs import Runs
 from rff_dist.typing import Float32Array, FloatArray
 
@@ -25,9 +25,12 @@ class CosineFeatureMap(FeatureMap):
     """Random Fourier features of a shift-invariant kernel, however their angles are made.
 
     `phases`: float32 array of shape (n_components,), or None. In radians; None for cos/sin pairs.
+    `precision`: {"standard", "high"}. Whether cosines and sines are rounded to whole multiples of 1/16,256,
+      whose products are summed exactly and fast, or are float32 numbers.
     """
 
     phases: Float32Array | None
+    precision: str
 
     @property
     @abstractmethod
@@ -69,11 +72,20 @@ class CosineFeatureMap(FeatureMap):
 
     @property
     def scales(self) -> Runs:
-        return ((self.n_components, self.scale),)
+        return ((self.n_components, self.scale / self._one),)
 
     @property
     def squared_norm(self) -> float | None:
-        return self.n_components / 2 if self.phases is None else None
+        return self._one**2 * self.n_components / 2 if self.phases is None else None
+
+    @property
+    def fixed_point(self) -> bool:
+        return self.precision == "standard"
+
+    @property
+    def _one(self) -> float:
+        """What `fill` writes for a cosine of 1."""
+        return FIXED_POINT_ONE / 2.0**FIXED_POINT_BITS if self.fixed_point else 1.0
 
     def with_standardizer(self, standardizer: Standardizer | None) -> Self:
         return replace(self, standardizer=standardizer)  # type: ignore[type-var]  # all are dataclasses
@@ -90,9 +102,33 @@ class CosineFeatureMap(FeatureMap):
         first, last = start // each, stop // each
         for frequencies, rows, angles in self.angles(inputs, first, last, out[: last - first]):
             lines = out[each * frequencies.start : each * frequencies.stop, rows]
-            if self.phases is None:
+            if self.phases is not None:
+                angles += self.phases[first:last][frequencies, np.newaxis]
+            if self.fixed_point:
+                self._fill_fixed(angles, lines)
+            elif self.phases is None:
                 np.cos(angles, out=lines[0::2], dtype=np.float32)
                 np.sin(angles, out=lines[1::2], dtype=np.float32)
             else:
-                angles += self.phases[first:last][frequencies, np.newaxis]
                 np.cos(angles, out=lines, dtype=np.float32)
+
+    def _fill_fixed(self, angles: Float32Array, lines: FloatArray) -> None:
+        """Write rounded cosines, and sines in pairs, of some angles, which are overwritten."""
+        strip = max(1, 2**17 // max(1, angles.shape[1]))  # lines of 512 KiB together, which stay in the cache
+        for i in range(0, len(angles), strip):
+            part = angles[i : i + strip]
+            if self.phases is None:
+                to_fixed_point(np.cos(part), lines[2 * i : 2 * (i + strip) : 2])
+                to_fixed_point(np.sin(part, out=part), lines[2 * i + 1 : 2 * (i + strip) : 2])
+            else:
+                to_fixed_point(np.cos(part, out=part), lines[i : i + strip])
+
+
+def to_fixed_point(values: Float32Array, out: NDArray[Any]) -> None:
+    """Round cosines or sines to whole multiples of 1/16,256 and write these, times 2**-14, to `out`.
+
+    `values`: float32 array, overwritten.
+    """
+    values *= np.float32(FIXED_POINT_ONE)
+    np.rint(values, out=values)
+    np.multiply(values, np.float32(2.0**-FIXED_POINT_BITS), out=out)

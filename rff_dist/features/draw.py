@@ -29,6 +29,7 @@ from rff_dist.kernels.explicit import Linear, Min, Polynomial
 from rff_dist.kernels.find import find_kernel
 
 MAPS = ("pairs", "phases", "complex")
+PRECISIONS = ("standard", "high")
 
 
 def check_map(map: object) -> None:
@@ -38,6 +39,17 @@ def check_map(map: object) -> None:
     """
     if map not in MAPS:
         raise InvalidParameterError(f"unknown `map` {map!r}; expected one of {sorted(MAPS)}")
+
+
+def check_precision(precision: object) -> None:
+    """Check that `precision` is "standard" or "high".
+
+    Raises InvalidParameterError otherwise.
+    """
+    if precision not in PRECISIONS:
+        raise InvalidParameterError(
+            f"`precision` is {precision!r}; expected one of {sorted(PRECISIONS, reverse=True)}"
+        )
 
 
 def check_n_components(n_components: object, map: str) -> int:
@@ -62,6 +74,7 @@ def draw_feature_map(
     n_components: int,
     design: str | Design = "orthogonal",
     map: str = "pairs",
+    precision: str = "standard",
     random_state: int | np.random.Generator | np.random.RandomState | None = 0,
     standardizer: Standardizer | None = None,
 ) -> FeatureMap:
@@ -88,6 +101,11 @@ def draw_feature_map(
     map : {"pairs", "phases", "complex"}
         Cosines and sines of D/2 frequencies, cosines of D frequencies with random phases, or D complex
         exponentials, for teaching. `better_map` says which of the real ones has the lower variance.
+    precision : {"standard", "high"}
+        "standard" rounds cosines and sines to 15 bits, with the sign: their products are then summed without
+        rounding, and by the processor's instructions for bytes. "high" keeps them in float32, which shows
+        only where a penalty is below some 1e-9 · n_samples / n_components. Kernels with other features
+        (linear, polynomial, min) always have high precision.
     random_state : int, Generator, RandomState or None
         The seed; None takes one from the operating system.
     standardizer : Standardizer, optional
@@ -119,6 +137,7 @@ def draw_feature_map(
     True
     """
     check_map(map)
+    check_precision(precision)
     found = find_kernel(kernel).with_default_length_scales(lambda part, columns: 1.0)
     spec = FeatureSpec(
         kernel=found,
@@ -127,6 +146,7 @@ def draw_feature_map(
         n_components=check_n_components(n_components, map),
         map=map,
         seed=seed_from_random_state(random_state),
+        precision=precision,
     )
     found.check_columns(spec.n_features)
     return draw_from_spec(spec, standardizer)
@@ -135,6 +155,8 @@ def draw_feature_map(
 def draw_from_spec(spec: FeatureSpec, standardizer: Standardizer | None) -> FeatureMap:
     """Draw the feature map of a spec; see `draw_feature_map`."""
     terms = spec.kernel.terms()
+    if spec.map == "complex" or any(_shift_invariant(term) is None for term in terms):
+        spec = replace(spec, precision="high")
     if spec.map == "complex":
         return _draw_complex(spec, terms, standardizer)
     if len(terms) == 1 and terms[0].weight == 1.0 and (whole := _shift_invariant(terms[0])) is not None:

@@ -21,6 +21,8 @@ from rff_dist.typing import Float32Array, FloatArray
 
 type Record = tuple[dict[str, Any], dict[str, NDArray[Any]]]
 
+FIXED_POINT_ONE = 127 * 128  # the whole number that stands for 1: it splits into two bytes with signs
+FIXED_POINT_BITS = 14  # `fill` writes whole numbers times 2**-14, so that they lie in [-1, 1]
 STRIPE = 512  # components filled at once: 4 MiB of float32 work per stripe and tile, which caches hold
 
 
@@ -99,6 +101,7 @@ class FeatureSpec:
     n_components: int
     map: str
     seed: int
+    precision: str = "high"
 
 
 class FeatureMap(ABC):
@@ -174,9 +177,19 @@ class FeatureMap(ABC):
         return None
 
     @property
+    def squared_norm_error(self) -> float:
+        """By what share of itself `squared_norm` may be off for a row."""
+        return 1e-4 if self.fixed_point else 1e-6  # float32 cos² + sin² is 1 within 1e-7
+
+    @property
     def bounded(self) -> bool:
         """Whether all unnormalised features lie in [-1, 1], so that the sums' grid is known beforehand."""
         return True
+
+    @property
+    def fixed_point(self) -> bool:
+        """Whether `fill` writes whole multiples of 2**-14, the largest `FIXED_POINT_ONE` of them."""
+        return False
 
     @property
     def whitener(self) -> FloatArray | None:

@@ -87,6 +87,7 @@ class Recipe:
     `map`: {"auto", "pairs", "phases", "complex"}. "auto" is `choose_map`; the map's spec says what it chose.
     `features`: "fourier", "nystrom" or Nystrom. Random Fourier features, to which `design` and `map` belong;
       or Nyström features, whose centres are chosen among the distinct rows of a seeded sample.
+    `precision`: {"standard", "high"}. Of random Fourier features, see `draw_feature_map`.
     `tuned_on`: folds on whose held-in rows "evidence" tunes; all rows by default.
     """
 
@@ -95,6 +96,7 @@ class Recipe:
     design: str | Design = "orthogonal"
     map: str = "pairs"
     features: str | Nystrom = "fourier"
+    precision: str = "standard"
     tuned_on: HeldInFolds | None = None
 
 
@@ -227,6 +229,7 @@ def draw(inputs: Inputs, kernel: Kernel, recipe: Recipe) -> FeatureMap:
         n_components=recipe.n_components,
         design=recipe.design,
         map=chosen,
+        precision=recipe.precision,
         random_state=seed,
         standardizer=inputs.standardizer,
     )

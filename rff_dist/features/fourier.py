@@ -33,6 +33,7 @@ class FourierFeatureMap(CosineFeatureMap):
     `phases`: float32 array of shape (n_components,), or None. In radians; None for cos/sin pairs.
     `standardizer`: applied to the inputs first.
     `spec`: what the arrays were drawn from; None where they were given.
+    `precision`: see `CosineFeatureMap`.
     """
 
     kind = "fourier"
@@ -41,6 +42,7 @@ class FourierFeatureMap(CosineFeatureMap):
     phases: Float32Array | None = None
     standardizer: Standardizer | None = None
     spec: FeatureSpec | None = None
+    precision: str = "high"
 
     @property
     def n_features(self) -> int:
@@ -63,24 +65,27 @@ class FourierFeatureMap(CosineFeatureMap):
         yield slice(0, stop - start), slice(0, len(inputs)), scratch.astype(np.float32)
 
     def digest(self) -> str:
-        label = f"{self.map} {self.frequencies.shape}"
+        label = f"{self.map} {self.frequencies.shape}{' fixed point' if self.fixed_point else ''}"
         return arrays_digest(label, [self.frequencies, self.phases], self.standardizer)
 
     def record(self) -> Record:
         arrays: dict[str, NDArray[Any]] = {"frequencies": self.frequencies}
         if self.phases is not None:
             arrays["phases"] = self.phases
-        return {"map": self.map}, arrays
+        return {"map": self.map, "precision": self.precision}, arrays
 
     @classmethod
     def from_record(
         cls, facts: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], standardizer: Standardizer | None
     ) -> FourierFeatureMap:
-        return FourierFeatureMap(arrays["frequencies"], arrays.get("phases"), standardizer)
+        precision = facts.get("precision", "high")
+        return FourierFeatureMap(
+            arrays["frequencies"], arrays.get("phases"), standardizer, precision=precision
+        )
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self.spec is None:
-            return FourierFeatureMap, (self.frequencies, self.phases, self.standardizer)
+            return FourierFeatureMap, (self.frequencies, self.phases, self.standardizer, None, self.precision)
         return redraw, (self.spec, self.standardizer, self.digest())
 
 
@@ -153,7 +158,7 @@ def draw_fourier(
     Raises InvalidParameterError if float32 cannot hold the frequencies, or the design does not suit the
       kernel.
     """
-    drawn, phases = _draw_arrays(spec)
+    drawn, phases = _draw_arrays(replace(spec, precision="high"))  # the same frequencies for both
     if isinstance(drawn, HadamardBlocks):
-        return StructuredFeatureMap(drawn, phases, standardizer, spec)
-    return FourierFeatureMap(drawn, phases, standardizer, spec)
+        return StructuredFeatureMap(drawn, phases, standardizer, spec, spec.precision)
+    return FourierFeatureMap(drawn, phases, standardizer, spec, spec.precision)

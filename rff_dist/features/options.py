@@ -6,7 +6,7 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 from rff_dist.errors import InvalidParameterError
-from rff_dist.features.draw import check_map
+from rff_dist.features.draw import check_map, check_precision
 from rff_dist.features.for_dataset import check_width
 from rff_dist.features.nystrom import Nystrom
 from rff_dist.frequencies.designs import Design
@@ -30,6 +30,8 @@ class FeatureOptions:
         How frequencies are arranged.
     map : {"auto", "pairs", "phases"}
         See `features.for_dataset.draw`.
+    precision : {"standard", "high"}
+        See `draw_feature_map`.
     standardize : {"auto", "rank"} or bool
         What is done to the input columns first, see `statistics.inspection.standardizer_for`.
     seed : int
@@ -48,18 +50,20 @@ class FeatureOptions:
     features: str | Nystrom = "fourier"
     design: str | Design = "orthogonal"
     map: str = "pairs"
+    precision: str = "standard"
     standardize: bool | str = False
     seed: int = 0
 
     def __post_init__(self) -> None:
         check_map(self.map)
+        check_precision(self.precision)
         check_width(self.n_components, self.map, self.features)
         find_design(self.design)
 
     @property
     def drawing(self) -> dict[str, Any]:
         """What `features.for_dataset.draw` takes beside the kernel."""
-        names = ("length_scale", "n_components", "features", "design", "map", "seed")
+        names = ("length_scale", "n_components", "features", "design", "map", "precision", "seed")
         return {name: getattr(self, name) for name in names}
 
 

@@ -108,6 +108,7 @@ class PrincipalFeatureMap(FeatureMap):
                 "design": spec.design.name,
                 "map": spec.map,
                 "seed": spec.seed,
+                "precision": spec.precision,
             }
         return {"base": base, "floor": self.floor}, stored
 
@@ -123,7 +124,8 @@ class PrincipalFeatureMap(FeatureMap):
         if (spec := facts["base"].get("spec")) is not None:
             sizes = base.n_features, base.n_components
             kernel, design = kernel_from_dict(spec["kernel"]), DESIGNS[spec["design"]]
-            drawn = draw_from_spec(FeatureSpec(kernel, design, *sizes, spec["map"], spec["seed"]), None)
+            asked = spec["map"], spec["seed"], spec.get("precision", "high")
+            drawn = draw_from_spec(FeatureSpec(kernel, design, *sizes, *asked), None)
             if drawn.digest() == base.digest():
                 base = drawn
             else:

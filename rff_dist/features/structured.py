@@ -26,6 +26,7 @@ class StructuredFeatureMap(CosineFeatureMap):
     `phases`: float32 array of shape (n_components,), or None. In radians; None for cos/sin pairs.
     `standardizer`: applied to the inputs first.
     `spec`: what the arrays were drawn from; None where they were given.
+    `precision`: see `CosineFeatureMap`.
     """
 
     kind = "structured"
@@ -35,6 +36,7 @@ class StructuredFeatureMap(CosineFeatureMap):
     phases: Float32Array | None = None
     standardizer: Standardizer | None = None
     spec: FeatureSpec | None = None
+    precision: str = "high"
 
     @property
     def frequencies(self) -> Float32Array:
@@ -64,6 +66,7 @@ class StructuredFeatureMap(CosineFeatureMap):
     def digest(self) -> str:
         blocks = self.blocks
         label = f"{self.kind} {self.map} {blocks.signs.shape} {blocks.radii.shape}"
+        label += " fixed point" if self.fixed_point else ""
         arrays = [blocks.rotations, blocks.signs, blocks.radii, blocks.stretch, self.phases]
         return arrays_digest(label, arrays, self.standardizer)
 
@@ -77,20 +80,21 @@ class StructuredFeatureMap(CosineFeatureMap):
         }
         if self.phases is not None:
             arrays["phases"] = self.phases
-        return {"map": self.map}, arrays
+        return {"map": self.map, "precision": self.precision}, arrays
 
     @classmethod
     def from_record(
         cls, facts: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], standardizer: Standardizer | None
     ) -> StructuredFeatureMap:
         blocks = HadamardBlocks(*(arrays[name] for name in ("rotations", "signs", "radii", "stretch")))
-        return StructuredFeatureMap(blocks, arrays.get("phases"), standardizer)
+        precision = facts.get("precision", "high")
+        return StructuredFeatureMap(blocks, arrays.get("phases"), standardizer, precision=precision)
 
     def __reduce__(self) -> tuple[Any, ...]:
         from rff_dist.features.fourier import redraw
 
         if self.spec is None:
-            return StructuredFeatureMap, (self.blocks, self.phases, self.standardizer)
+            return StructuredFeatureMap, (self.blocks, self.phases, self.standardizer, None, self.precision)
         return redraw, (self.spec, self.standardizer, self.digest())
 
 

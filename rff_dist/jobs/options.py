@@ -124,6 +124,12 @@ class Drawing:
         "pairs",
         unit="NAME",
     )
+    precision: Literal["standard", "high"] = option(
+        "standard rounds Fourier features to 15 bits, whose products are summed exactly and fast; high keeps "
+        "float32, for penalties so small that a warning asks for it.",
+        "standard",
+        unit="NAME",
+    )
     seed: Seed = option("Seed of all that is random.", 0, unit="N")
 
 
@@ -291,6 +297,7 @@ class ClusterFeatures(Features):
             features=self.kind,
             design=self.design or default_design(kernel),
             map=self.map,
+            precision=self.precision,
             standardize=self.standardize,
             seed=self.seed,
             n_principal=self.n_principal,

@@ -84,7 +84,8 @@ def lineage_of(model: AnyModel, *, data: str | None) -> dict[str, Any]:
     """Return what a model was made of: where the rows are, their fingerprint and number, and the spec.
 
     Returns `lineage`: `data`, `data_fingerprint`, `n_samples` and, in `spec`, the features, the kernel with
-      its length scale, D, design, map, seed, and alpha or the number of clusters. None is what is not known.
+      its length scale, D, design, map, seed, precision, and alpha or the number of clusters. None is what is
+      not known.
     """
     feature_map = model.feature_map
     kernel, drawn = kernel_of(feature_map), feature_map.spec
@@ -96,6 +97,7 @@ def lineage_of(model: AnyModel, *, data: str | None) -> dict[str, Any]:
         "design": None if drawn is None else drawn.design.name,
         "map": None if drawn is None else drawn.map,
         "seed": None if drawn is None else drawn.seed,
+        "precision": None if drawn is None else drawn.precision,
         **kind_of(model).chosen(model),
     }
     return {"data": data, **{name: model.card.get(name) for name in _OF_DATA}, "spec": spec}

@@ -125,6 +125,7 @@ def ridge_options(
         cv=folds.cv,
         design=features.design,
         map=features.map,
+        precision=features.precision,
         standardize=features.standardize,
         fit_intercept=penalty.fit_intercept,
         alpha_per_target=penalty.alpha_per_target,

@@ -193,7 +193,7 @@ def _fit_normalized(
         combine=operator.add,
         label="accumulate",
     )
-    found.statistics.check_complete(dataset.n_samples, feature_map.squared_norm)
+    found.statistics.check_complete(dataset.n_samples, feature_map)
     if found.n_floored:
         logger.warning(
             "%d of %d rows have a degree below %.3g, a hundredth of the mean, and count as if they had it: "

@@ -257,7 +257,12 @@ def _spec_to_dict(feature_map: FeatureMap) -> dict[str, Any]:
     spec = feature_map.spec
     if spec is None or DESIGNS.get(spec.design.name) != spec.design:
         return {}
-    names = {"design": spec.design.name, "map": spec.map, "seed": spec.seed}
+    names = {
+        "design": spec.design.name,
+        "map": spec.map,
+        "seed": spec.seed,
+        "precision": spec.precision,
+    }
     # exact features may be fewer than were asked for
     return {"spec": {"kernel": spec.kernel.to_dict(), "n_components": spec.n_components, **names}}
 
@@ -301,6 +306,7 @@ def read_features(values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]])
             n_components=spec.get("n_components", stored.n_components),
             design=spec["design"],
             map=spec["map"],
+            precision=spec.get("precision", "high"),
             random_state=spec["seed"],
             standardizer=standardizer,
         )

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from rff_dist.data.folds import Folds
 from rff_dist.errors import InvalidParameterError
+from rff_dist.features.draw import check_precision
 from rff_dist.features.for_dataset import check_width, find_features
 from rff_dist.features.nystrom import Nystrom
 from rff_dist.frequencies.designs import Design
@@ -172,6 +173,8 @@ class RidgeOptions:
         None is each kernel's own; see `default_design`.
     map : str
         See `draw_feature_map`; "auto" takes the real map of lower variance.
+    precision : {"standard", "high"}
+        Of Fourier features; see `draw_feature_map`.
     standardize : {"auto", "rank"} or bool
         What is done to the input columns first; see `standardizer_for`.
     seed : int
@@ -190,12 +193,14 @@ class RidgeOptions:
     sample_weight_kind: str = "precision"
     design: str | Design | None = None
     map: str = "pairs"
+    precision: str = "standard"
     standardize: bool | str = "auto"
     fit_intercept: bool = True
     seed: int = 0
 
     def __post_init__(self) -> None:
         _ = self.penalty  # checks itself
+        check_precision(self.precision)
         check_standardize(self.standardize)
         check_weight_kind(self.sample_weight_kind)
         for kind in self.kinds:

@@ -299,7 +299,7 @@ def accumulate_new_rows(
         statistics = model.statistics + sum_ranges(dataset, come, state, engine=engine)
         if gone:
             statistics = statistics - sum_ranges(dataset, gone, state, engine=engine)
-    statistics.check_complete(count_rows(wanted), model.feature_map.squared_norm)
+    statistics.check_complete(count_rows(wanted), model.feature_map)
     return statistics.with_whitener(whitener)
 
 

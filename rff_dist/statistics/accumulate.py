@@ -241,7 +241,8 @@ def _accumulate(rows: Rows, state: Accumulation, pieces: _Pieces | None) -> list
                     products = right[tile].T @ weighted[tile]
                 targets[piece] += ExactSum.of(products)
             list(pool.map(multiply, *_pairs(output_tiles, work)))
-    n_tiles = np.bincount([piece for piece, _ in tiles], minlength=len(ends))
+    rounded = [] if spec.fixed_point else [piece for piece, _ in tiles]
+    n_tiles = np.bincount(rounded, minlength=len(ends))
     return [
         RidgeStatistics(
             spec, end - start, int(counts[start:end].sum()), low, None, cross[i], targets[i], int(n_tiles[i])
@@ -276,6 +277,8 @@ def _check_head_room(features: FloatArray, row_numbers: IntArray) -> None:
 
 def _checked_weights(rows: Rows, spec: StatisticsSpec) -> FloatArray | None:
     weights = rows.sample_weight
+    if weights is not None and spec.fixed_point:
+        raise DataError("rows have weights, and these exact sums were laid out for rows without; fit anew")
     if weights is not None and weights.max(initial=0.0) > 2.0**spec.weight_exponent:
         row = int(np.argmax(weights))
         raise DataError(

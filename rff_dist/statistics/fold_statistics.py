@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from rff_dist.data.folds import Folds
 from rff_dist.errors import StatisticsError
+from rff_dist.features.feature_map import FeatureMap
 from rff_dist.numerics.runs import Runs
 from rff_dist.statistics.ridge_statistics import RidgeStatistics
 
@@ -126,7 +127,7 @@ class FoldStatistics:
         )
         return replace(self, parts=tuple(parts))
 
-    def check_complete(self, n_samples: int, squared_norm: float | None) -> None:
+    def check_complete(self, n_samples: int, feature_map: FeatureMap) -> None:
         """Check that every row counted once; see `RidgeStatistics.check_complete`.
 
         Raises
@@ -141,7 +142,7 @@ class FoldStatistics:
             )
         for part in self.parts:
             if part is not None:
-                part.check_complete(part.n_samples, squared_norm)
+                part.check_complete(part.n_samples, feature_map)
 
     def with_whitener(self, whitener: NDArray[np.float64] | None) -> Self:
         """Return the same sums, to be read with a feature map's `whitener`."""

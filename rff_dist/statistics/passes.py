@@ -31,7 +31,12 @@ from rff_dist.statistics.fold_statistics import FoldStatistics
 from rff_dist.statistics.inspection import blocks_of, inspect
 from rff_dist.statistics.moments import Moments
 from rff_dist.statistics.ridge_statistics import RidgeStatistics
-from rff_dist.statistics.spec import FINE_FRACTION_BITS, FRACTION_BITS, StatisticsSpec
+from rff_dist.statistics.spec import (
+    FINE_FRACTION_BITS,
+    FIXED_FRACTION_BITS,
+    FRACTION_BITS,
+    StatisticsSpec,
+)
 from rff_dist.typing import FloatArray
 
 MAX_WEIGHT_EXPONENT = 400
@@ -108,8 +113,9 @@ def statistics_spec(
     """Return what statistics of a dataset in a feature map are about.
 
     Features without a bound, such as linear ones, take their grid from a first pass of maxima on
-    `engine`, with head-room for twice as much; see `statistics.accumulate.measure_features`. Without targets
-    the statistics are Z'Z, Z'1 and the counts alone, and y is not looked at.
+    `engine`, with head-room for twice as much; see `statistics.accumulate.measure_features`. Fixed-point
+    features of rows without weights need no grid: their sums are exact. Without targets the statistics are
+    Z'Z, Z'1 and the counts alone, and y is not looked at.
 
     Raises
     ------
@@ -118,6 +124,7 @@ def statistics_spec(
     """
     if with_targets and dataset.n_targets < 1:
         raise DataError("the data have no y: training needs targets")
+    fixed_point = feature_map.fixed_point and not dataset.weighted
     return StatisticsSpec(
         n_components=feature_map.n_components,
         n_targets=dataset.n_targets if with_targets else 0,
@@ -129,7 +136,8 @@ def statistics_spec(
         target_offset=target_offset,
         one_dimensional=with_targets and dataset.one_dimensional,
         frequency_weights=frequency_weights,
-        fraction_bits=fraction_bits,
+        fraction_bits=FIXED_FRACTION_BITS if fixed_point else fraction_bits,
+        fixed_point=fixed_point,
     )
 
 
@@ -224,7 +232,7 @@ def accumulate_broadcast(
         label="accumulate",
     )
     feature_map = state.state.feature_map
-    statistics.check_complete(dataset.n_samples, feature_map.squared_norm)
+    statistics.check_complete(dataset.n_samples, feature_map)
     return statistics.with_whitener(feature_map.whitener)
 
 
@@ -266,7 +274,7 @@ def accumulate_folds(
         label="accumulate",
     )
     for statistics, member in zip(found, members, strict=True):
-        statistics.check_complete(dataset.n_samples, member.feature_map.squared_norm)
+        statistics.check_complete(dataset.n_samples, member.feature_map)
     return tuple(
         statistics.with_whitener(member.feature_map.whitener)
         for statistics, member in zip(found, members, strict=True)

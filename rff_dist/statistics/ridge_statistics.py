@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rff_dist.errors import StatisticsError
+from rff_dist.features.feature_map import FeatureMap
 from rff_dist.numerics.exact_sums import ExactSum, exact_sum_arrays, exact_sum_from_arrays
 from rff_dist.numerics.normal_equations import NormalEquations
 from rff_dist.numerics.runs import Runs
@@ -51,8 +52,8 @@ class RidgeStatistics:
     targets : ExactSum of shape (n_targets + 1, n_targets + 1)
         [Y - offset, 1]'W[Y - offset, 1].
     n_tiles : int
-        Products that were rounded to the grid; says how far the Gram may be off, and is no part of
-        equality or digest.
+        Products that were rounded to the grid, none in fixed point; says how far the Gram may be off, and is
+        no part of equality or digest.
     whitener : float64 array of shape (n_components, n_components), or None
         The upper triangular T of Z = V·T⁻¹, of the feature map; no part of equality, digest or storage.
     """
@@ -163,7 +164,10 @@ class RidgeStatistics:
 
     def digest(self) -> str:
         """Return the SHA-256 of spec, counts and all integers: equal for equal statistics."""
-        facts = [asdict(self.spec), self.n_samples]
+        spec = asdict(self.spec)
+        if not self.spec.fixed_point:
+            del spec["fixed_point"]  # which older digests did not know of
+        facts = [spec, self.n_samples]
         if self.n_observations != _n_observations(self.spec, self.n_samples, self.targets):
             facts.append(self.n_observations)  # a number that older digests did not know of
         hasher = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
@@ -338,15 +342,15 @@ class RidgeStatistics:
 
     # -- checks -------------------------------------------------------------------------------
 
-    def check_complete(self, n_samples: int, squared_norm: float | None) -> None:
+    def check_complete(self, n_samples: int, feature_map: FeatureMap) -> None:
         """Check that every row counted once, before anything is solved.
 
         Parameters
         ----------
         n_samples : int
             Rows that the dataset has.
-        squared_norm : float, or None
-            What each row adds to the trace of U'U, where the feature map knows it.
+        feature_map : FeatureMap
+            Says what each row adds to the trace of U'U, where it knows that.
 
         Raises
         ------
@@ -358,12 +362,13 @@ class RidgeStatistics:
                 f"the statistics count {self.n_samples:_} rows but the data have {n_samples:_}; "
                 "a block is missing or was counted twice: run the pass again and report this"
             )
+        squared_norm = feature_map.squared_norm
         if squared_norm is None:
             return
         expected = squared_norm * self.sum_of_weights
         trace = self._trace()
         rounding = self.n_components * max(1, self.n_tiles) * 2.0**self.spec.grid_exponent
-        if abs(trace - expected) > 1e-6 * expected + rounding:  # float32 cos² + sin² is 1 within 1e-7
+        if abs(trace - expected) > feature_map.squared_norm_error * expected + rounding:
             raise StatisticsError(
                 f"the trace of U'U is {trace:.9g}, expected {expected:.9g} for {n_samples:_} rows; "
                 "features or sums are damaged: run the pass again and report this"

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rff_dist.features.feature_map import FIXED_POINT_BITS
 from rff_dist.numerics.runs import Runs, expand
 from rff_dist.typing import FloatArray
 
@@ -19,6 +20,9 @@ FRACTION_BITS = 39  # a float64 product of up to 2**13 rows, entries up to 1, ma
 
 
 FINE_FRACTION_BITS = 49  # for few rows, whose products are small and have finer bits
+
+
+FIXED_FRACTION_BITS = 2 * FIXED_POINT_BITS  # of products of fixed-point features: sums of them are exact
 
 
 LIMB_BITS = 62  # of one int64, with a bit to spare
@@ -108,6 +112,8 @@ class StatisticsSpec:
         `RidgeStatistics.n_observations`.
     whitened : bool
         Whether Z is V·T⁻¹ with the feature map's T, so that the sums are read with its help.
+    fixed_point : bool
+        Whether features are whole multiples of 2**-14, and rows have no weights: then nothing is rounded.
     """
 
     n_components: int
@@ -121,6 +127,7 @@ class StatisticsSpec:
     one_dimensional: bool = False
     frequency_weights: bool = False
     whitened: bool = False
+    fixed_point: bool = False
 
     @property
     def layout(self) -> TileLayout:
@@ -140,5 +147,5 @@ class StatisticsSpec:
 
     @property
     def limb_rows(self) -> int:
-        """Rows whose sums stay within one int64 limb: 2**23, or 2**13 on the fine grid."""
+        """Rows whose sums stay within one int64 limb: 2**23, 2**13 on the fine grid, 2**34 in fixed point."""
         return 1 << (LIMB_BITS - self.fraction_bits)

@@ -201,7 +201,9 @@ def test_a_design_that_would_change_the_law_is_refused_by_name(name, design):
 def test_complex_features_hold_the_pairs_of_the_same_frequencies(kernel):
     X = points(3)
     Z = draw_feature_map(kernel, n_features=3, n_components=32, design="iid", map="complex").transform(X)
-    pairs = draw_feature_map(kernel, n_features=3, n_components=64, design="iid").transform(X)
+    pairs = draw_feature_map(kernel, n_features=3, n_components=64, design="iid", precision="high").transform(
+        X
+    )
     assert Z.dtype == np.complex128
     assert_allclose((Z @ Z.conj().T).real, pairs @ pairs.T, atol=2e-5)
     assert_allclose(np.diagonal(Z @ Z.conj().T), 1.0, atol=1e-12)

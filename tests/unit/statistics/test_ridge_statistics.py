@@ -110,7 +110,7 @@ class TestAgainstFloat64:
         ):
             assert_close(read(weighted), read(repeated))
         assert weighted.sum_of_weights == repeated.sum_of_weights == times.sum()
-        weighted.check_complete(150, features.squared_norm)
+        weighted.check_complete(150, features)
 
 
 class TestLaws:
@@ -237,7 +237,7 @@ class TestTwoLimbs:
         assert integers(total) == [sum(column) for column in zip(*map(integers, partials), strict=True)]
         Z = features.transform(np.concatenate([random_rows(4_000, seed=seed).X for seed in range(4)]))
         assert_close(total.ZtZ(), Z.T @ Z)
-        total.check_complete(16_000, features.squared_norm)
+        total.check_complete(16_000, features)
         back = total - partials[2] - partials[3]
         assert back.digest() == (partials[0] + partials[1]).digest()
         assert back.high is None
@@ -305,29 +305,29 @@ class TestCompleteness:
         return accumulation(feature_map(514))
 
     def test_complete_statistics_pass(self, state):
-        accumulate_rows(random_rows(300), state).check_complete(300, state.feature_map.squared_norm)
+        accumulate_rows(random_rows(300), state).check_complete(300, state.feature_map)
 
     def test_weighted_statistics_pass(self, state):
         state = replace(state, spec=replace(state.spec, weight_exponent=2))
         rows = random_rows(300, weights=True)
-        accumulate_rows(rows, state).check_complete(300, state.feature_map.squared_norm)
+        accumulate_rows(rows, state).check_complete(300, state.feature_map)
 
     def test_a_missing_row_is_found(self, state):
         statistics = accumulate_rows(random_rows(299), state)
         with pytest.raises(StatisticsError, match="count 299 rows but the data have 300"):
-            statistics.check_complete(300, None)
+            statistics.check_complete(300, state.feature_map)
 
     def test_a_doubled_row_is_found(self, state):
         rows = random_rows(300)
         statistics = accumulate_rows(rows, state) + accumulate_rows(part(rows, slice(7, 8)), state)
         with pytest.raises(StatisticsError, match="count 301 rows but the data have 300"):
-            statistics.check_complete(300, None)
+            statistics.check_complete(300, state.feature_map)
 
     def test_a_gram_that_lacks_a_row_which_was_counted_is_found(self, state):
         whole = accumulate_rows(random_rows(300), state)
         damaged = replace(whole, low=accumulate_rows(random_rows(299), state).low)
         with pytest.raises(StatisticsError, match="trace of U'U"):
-            damaged.check_complete(300, state.feature_map.squared_norm)
+            damaged.check_complete(300, state.feature_map)
 
     @pytest.mark.parametrize("place", [0, 513 + 1], ids=["first tile", "last tile"])
     def test_a_damaged_diagonal_is_found_in_any_tile(self, state, place):
@@ -335,7 +335,7 @@ class TestCompleteness:
         low = whole.low.copy()
         low[0 if place == 0 else -1] += int(0.01 * 300 * 257 * 2**39)
         with pytest.raises(StatisticsError, match="trace of U'U"):
-            replace(whole, low=low).check_complete(300, state.feature_map.squared_norm)
+            replace(whole, low=low).check_complete(300, state.feature_map)
 
 
 class TestNormalEquations:
