@@ -14,9 +14,17 @@ from typing import Any, Literal, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from rff_dist.features.feature_map import FIXED_POINT_BITS, FIXED_POINT_ONE, FeatureMap, Standardizer
+from rff_dist.features.feature_map import (
+    FIXED_POINT_BITS,
+    FIXED_POINT_ONE,
+    FeatureMap,
+    Standardizer,
+    overflow,
+)
 from rff_dist.numerics.runs import Runs
 from rff_dist.typing import Float32Array, FloatArray
+
+_WHOLE_ROWS = 64  # whose cosines stay in the nearest cache
 
 type MapName = Literal["pairs", "phases"]
 
@@ -90,6 +98,35 @@ class CosineFeatureMap(FeatureMap):
     def with_standardizer(self, standardizer: Standardizer | None) -> Self:
         return replace(self, standardizer=standardizer)  # type: ignore[type-var]  # all are dataclasses
 
+    @abstractmethod
+    def angles_of_rows(self, inputs: Float32Array) -> Float32Array:
+        """Return what `angles` yields of all frequencies, rows first: shape (n_samples, n_frequencies).
+
+        The caller may overwrite it.
+        """
+
+    def fill_whole(self, inputs: Float32Array, out: NDArray[np.int16]) -> None:
+        """Write all components rows first, as the whole numbers of which `fill` writes multiples of 2**-14.
+
+        `inputs`: float32 array of shape (n_samples, n_features). From `prepare`.
+        `out`: int16 array of shape (n_samples, n_components). Overwritten.
+        Raises DataError if angles overflow.
+        """
+        with np.errstate(over="ignore", invalid="ignore"):
+            angles = self.angles_of_rows(inputs)
+            finite = np.isfinite(angles.sum())
+        if not finite:
+            raise overflow()
+        if self.phases is not None:
+            angles += self.phases
+        for i in range(0, len(angles), _WHOLE_ROWS):
+            part, lines = angles[i : i + _WHOLE_ROWS], out[i : i + _WHOLE_ROWS]
+            if self.phases is None:
+                np.copyto(lines[:, 0::2], to_whole(np.cos(part)), casting="unsafe")
+                np.copyto(lines[:, 1::2], to_whole(np.sin(part, out=part)), casting="unsafe")
+            else:
+                np.copyto(lines, to_whole(np.cos(part, out=part)), casting="unsafe")
+
     def fill(self, inputs: Float32Array, out: FloatArray, start: int, stop: int) -> None:
         """Write unnormalised components `start:stop` to `out`.
 
@@ -129,6 +166,10 @@ def to_fixed_point(values: Float32Array, out: NDArray[Any]) -> None:
 
     `values`: float32 array, overwritten.
     """
+    np.multiply(to_whole(values), np.float32(2.0**-FIXED_POINT_BITS), out=out)
+
+
+def to_whole(values: Float32Array) -> Float32Array:
+    """Overwrite cosines or sines by the whole multiples of 1/16,256 that are nearest to them."""
     values *= np.float32(FIXED_POINT_ONE)
-    np.rint(values, out=values)
-    np.multiply(values, np.float32(2.0**-FIXED_POINT_BITS), out=out)
+    return np.rint(values, out=values)

@@ -292,6 +292,11 @@ def check_inputs(inputs: Float32Array) -> None:
         )
 
 
+def overflow() -> DataError:
+    """Return the error of finite inputs whose features are not."""
+    return DataError("features of some rows are not finite: their inputs overflow; standardise them")
+
+
 def arrays_digest(label: str, arrays: list[NDArray[Any] | None], standardizer: Standardizer | None) -> str:
     """Return the SHA-256 of a label, arrays and a standardizer."""
     hasher = hashlib.sha256(label.encode())

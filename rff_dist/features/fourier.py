@@ -64,6 +64,10 @@ class FourierFeatureMap(CosineFeatureMap):
         np.matmul(frequencies.T.astype(np.float64), inputs.T.astype(np.float64), out=scratch)
         yield slice(0, stop - start), slice(0, len(inputs)), scratch.astype(np.float32)
 
+    def angles_of_rows(self, inputs: Float32Array) -> Float32Array:
+        angles = inputs.astype(np.float64) @ self.frequencies.astype(np.float64)
+        return angles.astype(np.float32)
+
     def digest(self) -> str:
         label = f"{self.map} {self.frequencies.shape}{' fixed point' if self.fixed_point else ''}"
         return arrays_digest(label, [self.frequencies, self.phases], self.standardizer)

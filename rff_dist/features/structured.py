@@ -63,6 +63,12 @@ class StructuredFeatureMap(CosineFeatureMap):
         for frequencies, rows, products in self.blocks.products(inputs, start, stop):
             yield frequencies, rows, products.astype(np.float32)
 
+    def angles_of_rows(self, inputs: Float32Array) -> Float32Array:
+        angles = np.empty((len(inputs), self.n_frequencies), np.float32)
+        for frequencies, rows, products in self.blocks.products(inputs, 0, self.n_frequencies):
+            angles[rows, frequencies] = products.T
+        return angles
+
     def digest(self) -> str:
         blocks = self.blocks
         label = f"{self.kind} {self.map} {blocks.signs.shape} {blocks.radii.shape}"

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from rff_dist.data.blocks import Rows
 from rff_dist.frequencies.counter import counter_uniforms
 from rff_dist.kmeans.cluster_sums import EQUAL, Centres, ClusterSums, factors_of, visit_tiles
-from rff_dist.kmeans.lloyd_pass import row_uniforms, scorer_of
+from rff_dist.kmeans.lloyd_pass import nearest, row_uniforms
 from rff_dist.numerics.threads import using_threads
 from rff_dist.typing import FloatArray, IntArray
 
@@ -99,7 +99,7 @@ def choose_rows(rows: Rows, state: SeedChoice) -> ChosenRows:
     Raises DataError if a value is not finite or a weight negative.
     """
     block, points = rows.block, state.points
-    keys = _find_nearest(rows, points)[1]
+    keys = nearest(rows, points)[1]
     weights = np.ones(len(keys)) if rows.sample_weight is None else rows.sample_weight
     counts = np.flatnonzero((keys > 0) & (weights > 0))
     keys = keys[counts]
@@ -124,23 +124,10 @@ def weigh_points(rows: Rows, points: Centres) -> ClusterSums:
     Raises DataError if a value is not finite or a weight negative.
     """
     n_samples, n_points = rows.block.n_samples, points.values.shape[1]
-    labels, _ = _find_nearest(rows, points)
+    labels, _ = nearest(rows, points)
     totals = np.zeros((1, n_points), np.int64)
     np.add.at(totals[0], labels, points.grid.counts_of(rows.sample_weight, n_samples))
     return ClusterSums(n_samples, np.zeros((1, n_points, 0), np.int64), totals, 0)
-
-
-def _find_nearest(rows: Rows, points: Centres) -> tuple[NDArray[np.intp], FloatArray]:
-    """Return the nearest point of each row, the lowest of equals, and its ‖z − c‖²."""
-    scorer, n_rows = scorer_of(points), rows.block.n_samples
-    labels, distances = np.empty(n_rows, np.intp), np.empty(n_rows)
-
-    def compare(first: int, features: FloatArray) -> None:
-        here = slice(first, first + len(features))
-        labels[here], distances[here] = scorer.least(features)
-
-    visit_tiles(rows, points.feature_map, compare, n_columns=scorer.n_clusters)
-    return labels, distances
 
 
 # -- starts, from candidates in memory -------------------------------------------------------------

@@ -12,23 +12,24 @@ Lloyd (1982), Least squares quantization in PCM.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from threading import Lock
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
 
 from rff_dist.data.blocks import Rows
-from rff_dist.errors import DataError
-from rff_dist.features.feature_map import FeatureMap
+from rff_dist.features.feature_map import FIXED_POINT_BITS, FIXED_POINT_ONE, FeatureMap, overflow
 from rff_dist.kmeans.cluster_sums import (
     EQUAL,
     Centres,
     ClusterSums,
     factors_of,
+    fixed_point_map,
     largest_squared_norm,
     tile_rows,
     visit_tiles,
@@ -36,6 +37,7 @@ from rff_dist.kmeans.cluster_sums import (
 from rff_dist.typing import FloatArray
 
 _PANEL_ROWS = 64  # of a product: its rounding depends on its shape
+_SCORED_ROWS = 256  # whose scores stay in the cache
 _BATCH_STREAM = 2**35 + 2**30
 
 
@@ -55,90 +57,150 @@ def pass_bytes(n_components: int, n_columns: int, *, n_threads: int, n_blocks: i
     return sums * (held + copies_of_centres) + n_threads * tile
 
 
-class Scorer:
-    """Scores of a tile's rows for the centres of all starts: ‖z − c‖² − ‖z‖², in float64.
+class Scorer(ABC):
+    """Compares a tile's rows with the centres of all starts.
 
-    `tolerance`: scores that differ by no more are equal, since their rounding is larger together.
+    The nearest centre is the one with the largest affinity z·c − ‖c‖²/2, since ‖z − c‖² = ‖z‖² − 2·affinity.
+
+    `tolerance`: affinities that differ by no more are equal.
+    `unit`: of affinities and ‖z‖².
     """
 
-    def __init__(self, state: Centres) -> None:
-        self.n_init, self.n_clusters, n_components = state.values.shape
-        factors = factors_of(state.feature_map)
-        self._weights = np.ascontiguousarray((-2.0 * factors * state.values).reshape(-1, n_components).T)
-        self._squares = np.square(factors)
-        self._offsets = np.square(state.values).sum(axis=2).ravel()
-        self._largest = largest_squared_norm(state.feature_map, state.grid)
-        reach = 2.0 * math.sqrt(self._largest * self._offsets.max(initial=0.0)) + self._offsets.max(
-            initial=0.0
-        )
-        # sums of D rounded products: √D roundings of the largest a sum can be, for each of two scores
-        # (Higham & Mary 2019 on why √D)
-        self.tolerance = 2.0 * math.sqrt(n_components) * float(np.finfo(np.float64).eps) * reach
-        self._offsets[~state.present.ravel()] = np.inf
+    n_init: int
+    n_clusters: int
+    tolerance: float
+    unit: float
 
-    def labels(self, features: FloatArray) -> NDArray[np.intp]:
-        """Return the index of each row's nearest centre of each start, shape (n_init, n_rows).
+    @abstractmethod
+    def affinities(self, features: NDArray[Any]) -> FloatArray:
+        """Return z·c − ‖c‖²/2 of rows, shape (n_rows, n_init · n_clusters); −∞ for centres there are not.
 
-        Of centres that rounding cannot tell apart, the lowest is taken.
+        A row's bits are its own.
 
-        `features`: float64 array of shape (n_rows, n_components).
+        `features`: array of shape (n_rows, n_components). From `visit_tiles`.
         Raises DataError if features overflow.
         """
-        return self._lowest(self._scores(features).reshape(len(features), self.n_init, self.n_clusters)).T
 
-    def _lowest(self, scores: FloatArray) -> NDArray[np.intp]:
-        """Return the first of the least numbers along the last axis."""
-        least = scores.min(axis=-1, keepdims=True)
-        return np.asarray((scores <= least + self.tolerance).argmax(axis=-1))
+    @abstractmethod
+    def squared_norms(self, features: NDArray[Any]) -> FloatArray:
+        """Return ‖z‖² of rows, shape (n_rows,)."""
 
-    def least(self, features: FloatArray) -> tuple[NDArray[np.intp], FloatArray]:
-        """Return the first start's nearest centre of each row, the lowest of equals, and its ‖z − c‖².
+    @final
+    def labels(self, features: NDArray[Any]) -> NDArray[np.intp]:
+        """Return the index of each row's nearest centre of each start, shape (n_init, n_rows).
 
-        Both of shape (n_rows,). What rounding can make of 0 is 0. A row's bits are its own.
+        Of centres that are equally near, or that rounding cannot tell apart, the lowest is taken.
         """
-        distances = self.squared_distances(features)
-        distances[distances <= EQUAL * self._largest] = 0.0
-        labels = self._lowest(distances)
-        return labels, np.take_along_axis(distances, labels[:, np.newaxis], 1)[:, 0]
+        labels = np.empty((self.n_init, len(features)), np.intp)
+        for i in range(0, len(features), _SCORED_ROWS):
+            affinities = self.affinities(features[i : i + _SCORED_ROWS])
+            for start in range(self.n_init):
+                own = affinities[:, start * self.n_clusters : (start + 1) * self.n_clusters]
+                labels[start, i : i + _SCORED_ROWS] = self._first_of_largest(own)
+        return labels
 
-    def squared_distances(self, features: FloatArray) -> FloatArray:
+    @final
+    def squared_distances(self, features: NDArray[Any]) -> FloatArray:
         """Return ‖z − c‖² for the first start's centres, shape (n_rows, n_clusters), not below 0.
 
         A row's bits are its own.
         """
-        distances = self._scores(features)[:, : self.n_clusters]
-        distances += np.einsum("ij,ij,j->i", features, features, self._squares)[:, np.newaxis]
+        distances = -2.0 * self.affinities(features)[:, : self.n_clusters]
+        distances += self.squared_norms(features)[:, np.newaxis]
+        distances *= self.unit
         return np.maximum(distances, 0.0, out=distances)
 
-    def _scores(self, features: FloatArray) -> FloatArray:
-        """Return the scores, shape (n_rows, n_init · n_clusters).
+    def _first_of_largest(self, affinities: FloatArray) -> NDArray[np.intp]:
+        if not self.tolerance:
+            return affinities.argmax(axis=1)
+        largest = affinities.max(axis=1, keepdims=True)
+        return np.asarray((affinities >= largest - self.tolerance).argmax(axis=1))
 
-        Panels of rows have the same height, and the last one is padded: a product's rounding depends on its
-        shape.
 
-        Raises DataError if features overflow.
-        """
+class WholeScorer(Scorer):
+    """Compares whole numbers exactly, with centres that are rounded to such."""
+
+    tolerance = 0.0
+
+    def __init__(self, state: Centres) -> None:
+        self.n_init, self.n_clusters, n_components = state.values.shape
+        one = 2.0**-FIXED_POINT_BITS * factors_of(state.feature_map)[0]  # the same for all components
+        self.unit = one**2
+        whole = np.rint(state.values / one).clip(-FIXED_POINT_ONE, FIXED_POINT_ONE).reshape(-1, n_components)
+        self._products = whole.T.copy()
+        self._halves = np.square(whole).sum(axis=1) / 2.0
+        self._halves[~state.present.ravel()] = np.inf
+
+    def affinities(self, features: NDArray[Any]) -> FloatArray:
+        affinities: FloatArray = features.astype(np.float64) @ self._products
+        affinities -= self._halves
+        return affinities
+
+    def squared_norms(self, features: NDArray[Any]) -> FloatArray:
+        return np.square(features, dtype=np.float64).sum(axis=1)
+
+
+class FloatScorer(Scorer):
+    """Compares float64 features with centres as they are; what rounding cannot tell apart is equal."""
+
+    unit = 1.0
+
+    def __init__(self, state: Centres) -> None:
+        self.n_init, self.n_clusters, n_components = state.values.shape
+        factors = factors_of(state.feature_map)
+        self._weights = np.ascontiguousarray((factors * state.values).reshape(-1, n_components).T)
+        self._squares = np.square(factors)
+        self._halves = np.square(state.values).sum(axis=2).ravel() / 2.0
+        longest = 2.0 * float(self._halves.max(initial=0.0))
+        reach = math.sqrt(largest_squared_norm(state.feature_map, state.grid) * longest) + longest / 2.0
+        # sums of D rounded products: √D roundings of the largest a sum can be, for each of two scores
+        # (Higham & Mary 2019 on why √D)
+        self.tolerance = 2.0 * math.sqrt(n_components) * float(np.finfo(np.float64).eps) * reach
+        self._halves[~state.present.ravel()] = np.inf
+
+    def affinities(self, features: NDArray[Any]) -> FloatArray:
         n_rows, n_components = features.shape
         missing = -n_rows % _PANEL_ROWS
         if missing:
             features = np.concatenate([features, np.zeros((missing, n_components))])
         with np.errstate(over="ignore", invalid="ignore"):  # reported below
-            scores = features.reshape(-1, _PANEL_ROWS, n_components) @ self._weights
-        scores = scores.reshape(len(features), -1)[:n_rows]
-        if not np.isfinite(scores[:, 0]).all():  # what is not finite in a row's features is in all its scores
-            raise _not_finite()
-        scores += self._offsets
-        return scores
+            products = features.reshape(-1, _PANEL_ROWS, n_components) @ self._weights
+        affinities: FloatArray = products.reshape(len(features), -1)[:n_rows]
+        if not np.isfinite(affinities[:, 0]).all():  # what is not finite in a row is in all its scores
+            raise overflow()
+        affinities -= self._halves
+        return affinities
+
+    def squared_norms(self, features: NDArray[Any]) -> FloatArray:
+        return np.asarray(np.einsum("ij,ij,j->i", features, features, self._squares))
 
 
-def _not_finite() -> DataError:
-    return DataError("features of some rows are not finite: their inputs overflow; standardise them")
+def nearest(rows: Rows, points: Centres) -> tuple[NDArray[np.intp], FloatArray]:
+    """Return the nearest of some points to each row of a block, the lowest of equals, and its ‖z − c‖².
+
+    Distances are 0 where rounding can have made them of 0.
+    """
+    scorer, n_rows = scorer_of(points), rows.block.n_samples
+    labels, distances = np.empty(n_rows, np.intp), np.empty(n_rows)
+    whole = isinstance(scorer, WholeScorer)
+    nothing = 0.0 if whole else EQUAL * largest_squared_norm(points.feature_map, points.grid)
+
+    def compare(first: int, features: NDArray[Any]) -> None:
+        for i in range(0, len(features), _SCORED_ROWS):
+            found = scorer.squared_distances(features[i : i + _SCORED_ROWS])
+            found[found <= nothing] = 0.0
+            here = slice(first + i, first + i + len(found))
+            labels[here] = found.argmin(axis=1)
+            distances[here] = np.take_along_axis(found, labels[here, np.newaxis], 1)[:, 0]
+
+    visit_tiles(rows, points.feature_map, compare, n_columns=scorer.n_clusters, whole=whole)
+    return labels, distances
 
 
 @lru_cache(maxsize=1)
 def scorer_of(state: Centres) -> Scorer:
     """Return the scorer that all blocks of a pass share in a process."""
-    return Scorer(state)
+    return FloatScorer(state) if fixed_point_map(state.feature_map) is None else WholeScorer(state)
 
 
 # -- passes ----------------------------------------------------------------------------------------
@@ -154,12 +216,14 @@ def sum_clusters(rows: Rows, state: Centres, *, squared_norms: bool = False) -> 
     Raises DataError if a value is not finite or a weight negative.
     """
     scorer, tally = scorer_of(state), Tally(state, squared_norms=squared_norms)
-    weights = state.grid.scaled(rows.sample_weight, rows.block.n_samples)
+    weights = None if rows.sample_weight is None else state.grid.scaled(rows.sample_weight, len(rows.X))
 
-    def add(first: int, features: FloatArray) -> None:
-        tally.add(features, scorer.labels(features), weights[first : first + len(features)])
+    def add(first: int, features: NDArray[Any]) -> None:
+        own = None if weights is None else weights[first : first + len(features)]
+        tally.add(features, scorer.labels(features), own)
 
-    visit_tiles(rows, state.feature_map, add, n_columns=scorer.n_init * scorer.n_clusters)
+    n_columns, whole = scorer.n_init * scorer.n_clusters, isinstance(scorer, WholeScorer)
+    visit_tiles(rows, state.feature_map, add, n_columns=n_columns, whole=whole)
     return tally.sums(rows.block.n_samples)
 
 
@@ -183,21 +247,27 @@ class Tally:
         self._squared_norms = 0
         self._lock = Lock()
 
-    def add(self, features: FloatArray, labels: NDArray[np.intp], weights: FloatArray) -> None:
+    def add(self, features: NDArray[Any], labels: NDArray[np.intp], weights: FloatArray | None) -> None:
         """Add the rows of a tile.
 
-        `features`: float64 array of shape (n_rows, n_components).
+        `features`: int16 or float64 array of shape (n_rows, n_components). From `visit_tiles`.
         `labels`: int array of shape (n_init, n_rows).
-        `weights`: float64 array of shape (n_rows,). From the grid's `scaled`.
+        `weights`: float64 array of shape (n_rows,), from the grid's `scaled`; None for weights of 1.
         """
         members = _members_of(labels, self._shape[1])
-        counts = np.ldexp(weights, self._bits)
-        sums = members @ np.rint(features * self._units * counts[:, np.newaxis]).astype(np.int64)
+        counts = np.ldexp(np.ones(len(features)) if weights is None else weights, self._bits)
         totals = members @ np.rint(counts).astype(np.int64)
-        squared_norms = 0
+        whole, squared_norms = features.dtype == np.int16, 0
+        if whole and weights is None:
+            sums = (members @ features).astype(np.int64)  # in int32: 2¹⁴ times the rows of a tile
+            sums <<= self._bits - FIXED_POINT_BITS
+        else:
+            units = 2.0**-FIXED_POINT_BITS if whole else self._units
+            sums = members @ np.rint(features * units * counts[:, np.newaxis]).astype(np.int64)
         if self._norm_factors is not None:
+            lines = features * 2.0**-FIXED_POINT_BITS if whole else features
             # a row's sum is its own
-            ratios = np.einsum("ij,ij,j->i", features, features, self._norm_factors)
+            ratios = np.einsum("ij,ij,j->i", lines, lines, self._norm_factors)
             squared_norms = int(np.rint(ratios * counts).astype(np.int64).sum())
         with self._lock:
             self._features += sums
@@ -219,7 +289,7 @@ def _members_of(labels: NDArray[np.intp], n_clusters: int) -> scipy.sparse.csr_a
     order = np.argsort(columns, kind="stable") % n_rows
     ends = np.concatenate([[0], np.cumsum(np.bincount(columns, minlength=n_init * n_clusters))])
     return scipy.sparse.csr_array(
-        (np.ones(len(order), np.int64), order, ends), shape=(n_init * n_clusters, n_rows)
+        (np.ones(len(order), np.int32), order, ends), shape=(n_init * n_clusters, n_rows)
     )
 
 
@@ -237,7 +307,7 @@ def measure_tiles(rows: Rows, feature_map: FeatureMap) -> FloatArray:
 
     visit_tiles(rows, feature_map, measure)
     if not np.isfinite(largest).all():
-        raise _not_finite()
+        raise overflow()
     return largest
 
 
@@ -246,7 +316,7 @@ def label_rows(rows: Rows, state: Centres) -> NDArray[np.int32]:
 
     Raises DataError if X has another number of columns, or holds NaN or infinity.
     """
-    scorer = Scorer(state)
+    scorer = scorer_of(state)
     labels = np.empty(rows.block.n_samples, np.int32)
 
     def label(first: int, features: NDArray[Any]) -> None:
@@ -257,6 +327,7 @@ def label_rows(rows: Rows, state: Centres) -> NDArray[np.int32]:
         state.feature_map,
         label,
         n_columns=state.values.shape[1],
+        whole=isinstance(scorer, WholeScorer),
     )
     return labels
 
@@ -266,10 +337,10 @@ def centre_distances(rows: Rows, state: Centres) -> FloatArray:
 
     Raises DataError as `label_rows`.
     """
-    scorer = Scorer(state)
+    scorer = FloatScorer(state)
     distances = np.empty((rows.block.n_samples, state.values.shape[1]))
 
-    def measure(first: int, features: NDArray[Any]) -> None:
+    def measure(first: int, features: FloatArray) -> None:
         np.sqrt(scorer.squared_distances(features), out=distances[first : first + len(features)])
 
     visit_tiles(
