@@ -1,131 +1,14 @@
-"""Append new files, or the rows of a query, to a dataset as a Prefect flow; run twice it adds nothing twice.
+"""Append the rows of new files to a dataset, as a Prefect flow.
 
-A dataset knows the files that it was made of, so a schedule may name a folder's pattern each night, and only
-the files that are new since are read::
+Parameters are given as NAME=VALUE, where a value is JSON or text::
 
-    from flows.ingest import IngestParameters, ingest
-
-    ingest(IngestParameters(sources=["incoming/*.parquet"], data="data.zarr", targets=["price"]))
+    python flows/ingest.py 'sources=["sales/*.csv"]' data=sales.zarr 'targets=["price"]'
 """
 
-from __future__ import annotations
-
-import os
-from collections.abc import Mapping
-from typing import Any
-
-from prefect import get_run_logger
-from prefect.artifacts import create_markdown_artifact
-from prefect.blocks.system import Secret
-
-from flows.common import facts_markdown
-from flows.running import code, form, job_flow, runner_of
-from rff_dist.errors import InvalidParameterError
-from rff_dist.ingest.queries import CONNECTION_VARIABLE
-from rff_dist.jobs.fields import group, option
-from rff_dist.jobs.ingest import Ingestion
-from rff_dist.jobs.specs import Ingest
-from rff_dist.jobs.steps import run_steps
-from rff_dist.typing import Summary
+from rff_dist.flows.ingest import IngestParameters, ingest
+from rff_dist.flows.script import run_script
 
 __all__ = ["IngestParameters", "ingest"]
 
-
-@group
-class Connection:
-    """How a query's database is found, without its password in the parameters."""
-
-    sql: str | None = option("The query.", None)
-    connection_block: str | None = option(
-        "Name of a Prefect Secret block that holds the database's URL, as SQLAlchemy writes it.", None
-    )
-    connection_variable: str | None = option(
-        "Name of an environment variable of the worker that holds it, where there is no block; "
-        f"{CONNECTION_VARIABLE} if left out.",
-        None,
-    )
-
-    def __post_init__(self) -> None:
-        if self.sql is None and (self.connection_block or self.connection_variable):
-            raise InvalidParameterError("a connection to a database was given without `sql`; leave it out")
-        if self.connection_block and self.connection_variable:
-            raise InvalidParameterError(
-                "`connection_block` and `connection_variable` were both given; give one of them"
-            )
-
-    def read(self) -> str | None:
-        """Return the database's URL; None where there is no query.
-
-        Raises InvalidParameterError if the block or the variable is not there.
-        """
-        if self.sql is None:
-            return None
-        if self.connection_block is not None:
-            return _read_secret(self.connection_block)
-        variable = self.connection_variable or CONNECTION_VARIABLE
-        if variable not in os.environ:
-            raise InvalidParameterError(
-                f"the environment variable {variable} is not set on this worker; expected the database's "
-                "URL, or the name of a Secret block by `connection_block`"
-            )
-        return os.environ[variable]
-
-
-class IngestParameters(form(Connection, Ingest)):  # type: ignore[misc]  # made of the specs
-    """Which rows are appended to which dataset."""
-
-
-def _read_secret(block: str) -> str:
-    try:
-        secret: Any = Secret.load(block)
-    except ValueError:
-        raise InvalidParameterError(
-            f"there is no Secret block {block!r} on the Prefect server; make one that holds the database's "
-            "URL"
-        ) from None
-    return str(secret.get())
-
-
-@job_flow(
-    "ingest",
-    resume="All rows of a run are added at once, by its last write, or none; files whose rows are there "
-    "already are skipped.",
-)
-def ingest(parameters: IngestParameters) -> Summary:
-    """Append the rows of new files, or of a query, to a dataset.
-
-    Returns: JSON-able: rows before and after, files ingested (the first 50 by name) and skipped, rows
-      dropped.
-    Raises RFFDistError if a source cannot be read or does not fit the dataset, which then is as it was.
-    """
-    log = get_run_logger()
-    job = parameters.to(Ingest, append=True, connection=parameters.to(Connection).read())
-    runner = runner_of(parameters, log)
-    result = run_steps(Ingestion(job).steps(), runner)["append"]
-    assert result is not None
-    if result["n_new"]:
-        log.info("%s rows added to %s", f"{result['n_new']:_}", result["data"])
-    else:
-        log.info("nothing new for %s, which has %s rows", result["data"], f"{result['n_after']:_}")
-    if result["dropped_rows"]:
-        log.warning("%s rows were dropped for missing or infinite values", f"{result['dropped_rows']:_}")
-    create_markdown_artifact(
-        _summary(result), key="rff-ingest-summary", description="Which rows were appended to which dataset."
-    )
-    return result
-
-
-def _summary(result: Mapping[str, Any]) -> str:
-    facts = {
-        "dataset": code(result["data"]),
-        "rows before": f"{result['n_before']:,}",
-        "rows after": f"{result['n_after']:,}",
-        "new": f"{result['n_new']:,} rows of {result['n_ingested']:,} sources",
-        "skipped": f"{result['n_skipped']:,} sources that were ingested before",
-        "dropped": f"{result['dropped_rows']:,} rows with missing or infinite values",
-        "seconds": f"{result['seconds']:.1f}",
-    }
-    names = [f"- {code(name)}" for name in result["ingested"]]
-    more = result["n_ingested"] - len(names)
-    names += [f"- and {more:,} more"] if more else []
-    return facts_markdown("Ingested rows", facts) + "\n".join(["", *names, ""] if names else [])
+if __name__ == "__main__":  # the embedded Dask cluster starts processes that import this file
+    run_script(ingest, IngestParameters)

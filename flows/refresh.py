@@ -1,142 +1,14 @@
-"""Bring a model up to date as a Prefect flow, every night say: the job of `rff-dist update`.
+"""Bring a model up to date by the rows that are new, as a Prefect flow.
 
-find new rows → score them → hold out rows → sum → drift → solve → gate → publish, or keep the current model
-with the reason → report. Each task is a step of `rff_dist.jobs.refresh` and hands on a small JSON-able
-record; what they work on stays in the process. Before the last step nothing is written: a run that was killed
-is repeated, and a run after one that was completed finds nothing new, says so and starts no cluster.
+Parameters are given as NAME=VALUE, where a value is JSON or text::
 
-Run it in a process of its own::
-
-    from flows.refresh import RefreshParameters, refresh
-
-    if __name__ == "__main__":  # the embedded Dask cluster starts processes that import this file
-        refresh(RefreshParameters(data="data.zarr", model="models/main"))
-
-or serve it as a deployment, whose parameters are validated before a run starts.
+    python flows/refresh.py data=sales.zarr model=models/price
 """
 
-from __future__ import annotations
-
-from collections.abc import Mapping, Sequence
-from typing import Any
-
-from prefect import get_run_logger
-from prefect.artifacts import create_markdown_artifact, create_table_artifact
-
-from flows.common import facts_markdown, place_of, show_versions
-from flows.running import Limits, code, form, job_flow, number, runner_of
-from rff_dist.jobs.options import Where
-from rff_dist.jobs.refresh import open_update, outcome
-from rff_dist.jobs.specs import Update
-from rff_dist.jobs.steps import run_steps
-from rff_dist.typing import Summary
+from rff_dist.flows.refresh import RefreshParameters, refresh
+from rff_dist.flows.script import run_script
 
 __all__ = ["RefreshParameters", "refresh"]
 
-_RESUME = (
-    "Nothing is written before the last step: the next run finds the same new rows, and ends with the digest "
-    "of an undisturbed one."
-)
-
-
-class RefreshParameters(form(Update, Where, Limits)):  # type: ignore[misc]  # made of the specs
-    """Which model, by which rows, and how good it must stay."""
-
-
-@job_flow("refresh", resume=_RESUME)
-def refresh(parameters: RefreshParameters) -> Summary:
-    """Add the rows that are new to a model, exactly, and publish it if it is no worse.
-
-    Returns: JSON-able: `decision` ("published", "kept" or "nothing new") and `reason`; where the model is,
-      its version's number, digest and rows; the new rows, and of these what `jobs.refresh.outcome` tells.
-    Raises RFFDistError of the step that failed; then nothing is published, and no row is refused.
-    """
-    log = get_run_logger()
-    runner = runner_of(parameters, log, {"find": _log_rows})
-    with open_update(parameters.to(Update), runner) as run:
-        result = outcome(run_steps(run.steps(), runner))
-        if result["decision"] == "published" and result["version"] is not None:
-            show_versions(run.location.url)
-    _log(log, result)
-    _report(result)
-    return result
-
-
-def _log_rows(log: Any, found: Summary) -> None:
-    if found["n_new"]:
-        log.info("%s new rows", f"{found['n_new']:_}")
-
-
-def _log(log: Any, result: Mapping[str, Any]) -> None:
-    drift = result.get("drift")
-    if drift is not None and drift["drifted"]:
-        log.warning("drift in %s, p-value %.2g", ", ".join(drift["parts"]), drift["p_value"])
-    kept = result["decision"].endswith("kept")
-    (log.warning if kept else log.info)("%s: %s", result["decision"], result["reason"])
-
-
-# -- artifacts -------------------------------------------------------------------------------------
-
-
-def _report(result: Mapping[str, Any]) -> None:
-    create_markdown_artifact(
-        _report_markdown(result),
-        key="rff-refresh-report",
-        description="What was new, and what became of the model.",
-    )
-    if result["n_new"] and result["drift"]["columns"]:
-        create_table_artifact(
-            _column_table(result["drift"]["columns"]),
-            key="rff-refresh-columns",
-            description="Columns of the new rows, those that moved most first.",
-        )
-
-
-def _report_markdown(result: Mapping[str, Any]) -> str:
-    facts = {
-        "model": place_of(result),
-        "decision": f"**{result['decision']}**",
-        "because": result["reason"],
-        "rows of the model": f"{result['n_samples']:,}",
-        "new rows": f"{result['n_new']:,}",
-        "left out": ", ".join(f"{start:,} to {stop - 1:,}" for start, stop in result["left_out"]) or "none",
-        "digest": code(result["digest"]),
-        "digest of the statistics": code(result["statistics_digest"]),
-    }
-    if result["n_new"]:
-        drift, solution = result["drift"], result["solution"]
-        alarm = f"**in {', '.join(drift['parts'])}**" if drift["drifted"] else "none"
-        p_values = ", ".join(f"{name} {number(p)}" for name, p in drift["p_values"].items())
-        facts["drift"] = f"{alarm} (p-values: {p_values})"
-        facts["alpha"] = f"{number(solution['alpha'])}, before {number(solution['alpha_before'])}"
-        facts["solver"] = " ".join([solution["status"], *solution["causes"]])
-    lines = facts_markdown("Refreshed model", facts).split("\n")
-    return "\n".join(lines + (_error_lines(result) if result["n_new"] else []))
-
-
-def _error_lines(result: Mapping[str, Any]) -> list[str]:
-    progressive, gate = result["progressive"], result["gate"]
-    columns = [*(progressive[name] for name in ("rmse", "mae", "bias", "r2")), gate["current"], gate["new"]]
-    return [
-        "## Errors",
-        "",
-        f"Of the current model on {progressive['n_samples']:,} new rows before they were added, and root "
-        f"mean squared errors of both models on {gate['held_out']}.",
-        "",
-        "| target | RMSE | mean absolute | bias | R² | held out: current | new model |",
-        "|---|---|---|---|---|---|---|",
-        *(f"| {i} | {' | '.join(map(number, row))} |" for i, row in enumerate(zip(*columns, strict=True))),
-        "",
-    ]
-
-
-def _column_table(columns: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    return [
-        {
-            "column": row["column"],
-            "shift of the mean / deviation": number(row["shift"]),
-            "spread / deviation": number(row["spread"]),
-            "p-value": number(row["p_value"]),
-        }
-        for row in columns
-    ]
+if __name__ == "__main__":  # the embedded Dask cluster starts processes that import this file
+    run_script(refresh, RefreshParameters)

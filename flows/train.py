@@ -1,41 +1,14 @@
-"""Train a model as a Prefect flow: inspect → fit → evaluate → publish.
+"""Train a model, as a Prefect flow.
 
-Kernel, length scale, kind and number of features and penalty are chosen by cross-validation where they are
-left out. Each task is a step of `rff_dist.jobs.train` and hands on a small JSON-able record; the trained
-model lies beside the output until it is published, and Prefect never sees it.
+Parameters are given as NAME=VALUE, where a value is JSON or text::
 
-Run it in a process of its own::
-
-    from flows.train import TrainParameters, train
-
-    if __name__ == "__main__":  # the embedded Dask cluster starts processes that import this file
-        train(TrainParameters(data="data.zarr", model="model"))
-
-or serve it as a deployment, whose parameters are validated before a run starts.
+    python flows/train.py data=train.zarr model=nightly n_components=512
 """
 
-from __future__ import annotations
+from rff_dist.flows.script import run_script
+from rff_dist.flows.train import TrainParameters, train
 
-from flows.common import train_model
-from flows.running import Limits, form, job_flow, lend_engine
-from rff_dist.jobs.options import Where
-from rff_dist.jobs.specs import Train
-from rff_dist.typing import Summary
+__all__ = ["TrainParameters", "train"]
 
-__all__ = ["TrainParameters", "lend_engine", "train"]
-
-
-class TrainParameters(form(Train, Where, Limits)):  # type: ignore[misc]  # made of the specs
-    """What to train, on what and where."""
-
-
-@job_flow("train")
-def train(parameters: TrainParameters) -> Summary:
-    """Train a ridge regression or a classifier on random features, and publish the model.
-
-    Returns: JSON-able: where the model is and its digest, sizes, what was chosen of which candidates, its
-      errors on held-out rows as `estimate`, and the metrics on test data (None without any).
-    Raises RFFDistError of the step that failed; then nothing is published. Where publishing fails, the
-      trained model is kept beside the output, and the error says where.
-    """
-    return train_model(parameters, Train, name="train")
+if __name__ == "__main__":  # the embedded Dask cluster starts processes that import this file
+    run_script(train, TrainParameters)

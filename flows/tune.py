@@ -1,40 +1,14 @@
-"""Compare given kernels and length scales on all rows as a Prefect flow, and publish the best model.
+"""Compare given kernels and length scales, and train the best, as a Prefect flow.
 
-inspect → fit → evaluate → publish, as in `flows.train`. Candidates share one reading of the data, or as few
-as memory allows, and each is compared with all its components: `flows.train` tries its own on a sample first.
+Parameters are given as NAME=VALUE, where a value is JSON or text::
 
-Run it in a process of its own::
-
-    from flows.tune import TuneParameters, tune
-
-    if __name__ == "__main__":  # the embedded Dask cluster starts processes that import this file
-        tune(TuneParameters(data="data.zarr", model="model", n_components=[256, 512, 1024]))
-
-or serve it as a deployment, whose parameters are validated before a run starts.
+    python flows/tune.py data=train.zarr model=best 'kernels=["gaussian", "cauchy"]'
 """
 
-from __future__ import annotations
-
-from flows.common import train_model
-from flows.running import Limits, form, job_flow
-from rff_dist.jobs.options import Where
-from rff_dist.jobs.specs import Tune
-from rff_dist.typing import Summary
+from rff_dist.flows.script import run_script
+from rff_dist.flows.tune import TuneParameters, tune
 
 __all__ = ["TuneParameters", "tune"]
 
-
-class TuneParameters(form(Tune, Where, Limits)):  # type: ignore[misc]  # made of the specs
-    """What to compare, on what and where."""
-
-
-@job_flow("tune")
-def tune(parameters: TuneParameters) -> Summary:
-    """Compare kernels, length scales, alphas and D by k-fold cross-validation; publish the best model.
-
-    Returns: JSON-able: where the model is and its digest, sizes, what was chosen of which candidates, its
-      errors on held-out rows as `estimate`, and the metrics on test data (None without any).
-    Raises RFFDistError of the step that failed; then nothing is published. Where publishing fails, the
-      trained model is kept beside the output, and the error says where.
-    """
-    return train_model(parameters, Tune, name="tune")
+if __name__ == "__main__":  # the embedded Dask cluster starts processes that import this file
+    run_script(tune, TuneParameters)

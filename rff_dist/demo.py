@@ -206,8 +206,8 @@ def _prepare_prefect(output: Path) -> None:
 
 def _train(files: _Files, engine: Engine, *, n_components: int, seed: int) -> dict[str, Any]:
     # Imported here: Prefect takes two seconds, and reads its settings when it is imported.
-    from flows.running import lend_engine
-    from flows.tune import TuneParameters, tune
+    from rff_dist.flows.running import lend_engine
+    from rff_dist.flows.tune import TuneParameters, tune
 
     parameters = TuneParameters(
         data=files.place("train.zarr"),

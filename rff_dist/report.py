@@ -27,19 +27,6 @@ from rff_dist.kmeans.view import ClusterView, view_clusters
 from rff_dist.ridge.model import RidgeModel
 from rff_dist.selection.cross_validation import Choice, CrossValidation
 
-__all__ = [
-    "AlphaPath",
-    "ErrorSeries",
-    "Panel",
-    "save_alpha_paths",
-    "save_choice",
-    "save_clustering",
-    "save_clusters",
-    "save_comparison",
-    "save_cross_validation",
-    "save_error_curve",
-]
-
 _INK = "#1b1b1b"
 _MUTED = "#6b6b6b"
 _COLOURS = ("#0b6e99", "#c2410c", "#4d7c0f")

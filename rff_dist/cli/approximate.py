@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
@@ -20,8 +22,7 @@ from rff_dist.jobs.options import Drawing, Features, WeightedSource
 
 if TYPE_CHECKING:
     from rff_dist.features.approximation import ApproximationError
-    from rff_dist.features.feature_map import FeatureMap
-    from rff_dist.kernels.base import Kernel
+    from rff_dist.features.feature_map import FeatureMap, FeatureSpec
 
 FEATURES, MEASURE = Drawing.panel, "What is measured"
 MEASURES = {"mean": "mean", "max": "largest", "relative_operator_norm": "norm"}
@@ -107,14 +108,12 @@ def approximate(
     curve = error_curve(spec.kernel, feature_map, rows, _curve_components(feature_map), sampling)
     compared = samples.sample_inputs(sample, seed)  # the rows that --map auto looks at
     variances = better_map(spec.kernel, seen.prepare(compared))
-    theory = Theory(
-        spec.kernel,
-        spec.map,
+    theory = theory_of(
+        spec,
+        curve[-1],
         delta=measured.delta,
         variance=getattr(variances, spec.map),
         diameter=float(math.dist(*ranges)),
-        found=curve[-1],
-        n_features=dataset.n_features,
     )
     document = {
         "data": data,
@@ -150,8 +149,6 @@ def approximate(
 
 def _curve_components(feature_map: FeatureMap) -> list[int]:
     """Return D and its halves, as far as the kernel has features of so few components."""
-    from dataclasses import replace
-
     from rff_dist.features.draw import draw_from_spec
 
     D = feature_map.n_components
@@ -170,83 +167,81 @@ def _curve_components(feature_map: FeatureMap) -> list[int]:
     return found
 
 
+@dataclass(frozen=True)
 class Theory:
-    """What theory says of the measured errors, as far as it knows the kernel."""
+    """What theory says of the measured errors, as far as it knows the kernel.
 
-    def __init__(
-        self,
-        kernel: Kernel,
-        map: str,
-        *,
-        delta: float,
-        variance: float,
-        diameter: float,
-        found: ApproximationError,
-        n_features: int,
-    ) -> None:
-        from rff_dist.features import bounds
+    `found`: the measured errors.
+    `laws`: of each measure, and of any two points of the box of the inputs ("compact_set"), the error of so
+      many components, and the components for an error.
+    `refusals`: why others have none.
+    """
 
-        self._found = found
-        self._variance = variance
-        self._pairwise: dict[str, Any] = {"n_points": found.n_samples, "delta": delta, "map": map}
-        self._operator: dict[str, Any] = {"n_points": found.n_samples, "gram_norm": found.gram_norm}
-        self._compact: dict[str, Any] | None = None
-        self.refusals: dict[str, str] = {}
-        try:
-            moment = bounds.second_moment(kernel, n_features)
-        except InvalidParameterError:
-            reason = f"bounds are for one shift-invariant kernel with k(0) = 1, not for {kernel}"
-            self.refusals = dict.fromkeys([*MEASURES, "compact_set"], reason)
-            return
-        if moment == math.inf:
-            self.refusals["compact_set"] = (
-                "the second moment of the kernel's frequencies is infinite, so there is no bound over a box"
-            )
-        elif not diameter > 0:
-            self.refusals["compact_set"] = "the box of the sampled inputs is a point"
-        else:
-            self._compact = {
-                "n_features": n_features,
-                "second_moment": moment,
-                "diameter": diameter,
-                "delta": delta,
-                "map": map,
-            }
+    found: ApproximationError
+    laws: Mapping[str, tuple[Callable[[int], float], Callable[[float], int]]]
+    refusals: Mapping[str, str]
 
     def bounds(self, n_components: int) -> dict[str, float | None]:
-        """Return theory's figure for each measure, and for any two points of the box of the inputs."""
-        from rff_dist.features import bounds
-
-        known: dict[str, float | None] = dict.fromkeys([*MEASURES, "compact_set"])
-        if "mean" not in self.refusals:
-            known["mean"] = math.sqrt(self._variance / n_components)
-            known["max"] = bounds.pairwise_error(n_components, **self._pairwise)
-            known["relative_operator_norm"] = bounds.operator_norm_error(n_components, **self._operator)
-        if self._compact is not None:
-            known["compact_set"] = bounds.compact_set_error(n_components, **self._compact)
-        return known
+        """Return theory's figure for each measure."""
+        laws = {name: self.laws.get(name) for name in (*MEASURES, "compact_set")}
+        return {name: None if law is None else law[0](n_components) for name, law in laws.items()}
 
     def needed(self, error: float) -> dict[str, dict[str, float | None]]:
         """Return the D for an error: by the measured 1/√D law, by theory, and how many times as much."""
-        from rff_dist.features import bounds
-
-        known: dict[str, int | None] = dict.fromkeys([*MEASURES, "compact_set"])
-        if "mean" not in self.refusals:
-            known["mean"] = 2 * max(1, math.ceil(self._variance / error**2 / 2))
-            known["max"] = bounds.pairwise_components(error, **self._pairwise)
-            known["relative_operator_norm"] = bounds.operator_norm_components(error, **self._operator)
-        if self._compact is not None:
-            known["compact_set"] = bounds.compact_set_components(error, **self._compact)
         rows: dict[str, dict[str, float | None]] = {}
-        for name, theory in known.items():
+        for name in (*MEASURES, "compact_set"):
+            law = self.laws.get(name)
+            theory = None if law is None else law[1](error)
             # the box is beyond what rows can show; the largest error on them is the nearest thing
-            measured = self._found.components_for(error, measure=name if name in MEASURES else "max")  # type: ignore[arg-type]
+            measured = self.found.components_for(error, measure=name if name in MEASURES else "max")  # type: ignore[arg-type]
             rows[name] = {
                 "measured": measured if name in MEASURES else None,
                 "theory": theory,
                 "factor": None if theory is None else theory / measured,
             }
         return rows
+
+
+def theory_of(
+    spec: FeatureSpec, found: ApproximationError, *, delta: float, variance: float, diameter: float
+) -> Theory:
+    """Return what theory says of features.
+
+    `variance`: of their kernel values, times the number of components.
+    `diameter`: of the box that holds the inputs.
+    """
+    from rff_dist.features import bounds
+
+    try:
+        moment = bounds.second_moment(spec.kernel, spec.n_features)
+    except InvalidParameterError:
+        reason = f"bounds are for one shift-invariant kernel with k(0) = 1, not for {spec.kernel}"
+        return Theory(found, {}, dict.fromkeys([*MEASURES, "compact_set"], reason))
+    chance: Any = {"delta": delta, "map": spec.map}
+    pairs: Any = {"n_points": found.n_samples, **chance}
+    gram: Any = {"n_points": found.n_samples, "gram_norm": found.gram_norm}
+    laws: dict[str, Any] = {
+        "mean": (
+            lambda n_components: math.sqrt(variance / n_components),
+            lambda error: 2 * max(1, math.ceil(variance / error**2 / 2)),
+        ),
+        "max": (partial(bounds.pairwise_error, **pairs), partial(bounds.pairwise_components, **pairs)),
+        "relative_operator_norm": (
+            partial(bounds.operator_norm_error, **gram),
+            partial(bounds.operator_norm_components, **gram),
+        ),
+    }
+    if moment == math.inf:
+        reason = "the second moment of the kernel's frequencies is infinite, so there is no bound over a box"
+        return Theory(found, laws, {"compact_set": reason})
+    if not diameter > 0:
+        return Theory(found, laws, {"compact_set": "the box of the sampled inputs is a point"})
+    box: Any = {"n_features": spec.n_features, "second_moment": moment, "diameter": diameter, **chance}
+    laws["compact_set"] = (
+        partial(bounds.compact_set_error, **box),
+        partial(bounds.compact_set_components, **box),
+    )
+    return Theory(found, laws, {})
 
 
 def _errors(point: ApproximationError) -> dict[str, Any]:

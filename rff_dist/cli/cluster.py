@@ -10,18 +10,8 @@ import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from rff_dist.cli import display
 from rff_dist.cli.clusters import agreement_words, clusters_words, describe_agreement, describe_clusters
-from rff_dist.cli.display import (
-    Passes,
-    describe_published,
-    facts_view,
-    kernel_words,
-    next_step,
-    plural,
-    run_facts,
-    titled_table,
-    version_facts,
-)
 from rff_dist.cli.shell import Report, command
 from rff_dist.jobs.options import Where
 from rff_dist.jobs.specs import Clustering
@@ -53,14 +43,14 @@ def cluster(
     from rff_dist.jobs.cluster import open_clustering
     from rff_dist.jobs.steps import run_steps
 
-    passes = Passes(where)
+    passes = display.Passes(where)
     with open_clustering(job, passes.runner) as run:
         records = run_steps(run.steps(), passes.runner)
     dataset, found, seed = run.dataset, run.clusters, job.features.seed
     document = {
         "output": job.output,
         "arrays": ["labels", *(["distances"] if job.distances else [])],
-        **describe_published(job.model, records["publish"]),
+        **display.describe_published(job.model, records["publish"]),
         "plot": plot,
         "n_samples": dataset.n_samples,
         "n_features": dataset.n_features,
@@ -84,27 +74,27 @@ def _view(found: Mapping[str, Any]) -> RenderableType:
         parts += ["", _candidates_view(found)]
     parts += ["", sizes_view(found), "", _passes_view(found["inertias"])]
     if found["model"] is not None:
-        parts.append(next_step("rff-dist", "predict", found["model"], "DATA", "OUT"))
+        parts.append(display.next_step("rff-dist", "predict", found["model"], "DATA", "OUT"))
     return Group(*parts)
 
 
 def _facts(found: Mapping[str, Any]) -> RenderableType:
     kernel = found["kernel"]
     facts = {
-        "rows": f"{found['n_samples']:,}, {plural(found['n_features'], 'feature')}",
+        "rows": f"{found['n_samples']:,}, {display.plural(found['n_features'], 'feature')}",
         "features": f"D = {found['n_components']:,}, {found['features']}, seed {found['seed']}",
     }
     if kernel is not None:
-        facts["kernel"] = kernel_words(kernel)
+        facts["kernel"] = display.kernel_words(kernel)
     facts |= clusters_words(found)
     if (known := found["known_labels"]) is not None:
         facts[f"against {known['name']}"] = agreement_words(known)
     facts["arrays"] = ", ".join(found["arrays"])
     if found["model"] is not None:
         facts["model"] = f"{found['model']} ({found['digest'][:16]})"
-        facts |= version_facts(found)
-    facts |= run_facts(found)
-    return facts_view(f"wrote {found['output']}", **facts)
+        facts |= display.version_facts(found)
+    facts |= display.run_facts(found)
+    return display.facts_view(f"wrote {found['output']}", **facts)
 
 
 def sizes_view(found: Mapping[str, Any]) -> RenderableType:
@@ -112,7 +102,7 @@ def sizes_view(found: Mapping[str, Any]) -> RenderableType:
     sizes = [float(size) for size in found["sizes"]]
     order = sorted(range(len(sizes)), key=lambda i: (-sizes[i], i))
     total = sum(sizes) or 1.0
-    view, table = titled_table("clusters by size", "cluster", "rows or weight", "share")
+    view, table = display.titled_table("clusters by size", "cluster", "rows or weight", "share")
     for i in order[:_SHOWN_CLUSTERS]:
         table.add_row(
             str(i), f"{sizes[i]:,.6g}" if sizes[i] % 1 else f"{sizes[i]:,.0f}", f"{sizes[i] / total:.1%}"
@@ -124,7 +114,7 @@ def sizes_view(found: Mapping[str, Any]) -> RenderableType:
 
 def _passes_view(inertias: Sequence[float]) -> RenderableType:
     """Return the inertia of each pass as a table; of many the first and last ones."""
-    view, table = titled_table(
+    view, table = display.titled_table(
         "inertia of the centres that each pass was given", "pass", "inertia", "fell by"
     )
     half = _SHOWN_PASSES // 2
@@ -140,7 +130,7 @@ def _passes_view(inertias: Sequence[float]) -> RenderableType:
 
 
 def _candidates_view(found: Mapping[str, Any]) -> RenderableType:
-    view, table = titled_table(
+    view, table = display.titled_table(
         f"numbers of clusters, by {found['chosen_by']}",
         *("clusters", "inertia", "silhouette", "gap", "stability", ""),
     )

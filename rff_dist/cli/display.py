@@ -6,9 +6,8 @@ import contextlib
 import math
 import shlex
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from rich import box
 from rich.console import Group, RenderableType
@@ -32,32 +31,20 @@ if TYPE_CHECKING:
     from rff_dist.typing import Summary
 
 
-class RowCounter:
-    """Show how many rows have been written, where standard error is a terminal."""
-
-    def __init__(self, label: str) -> None:
-        self._bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TextColumn("{task.completed:,.0f} rows"),
-            TimeElapsedColumn(),
-            console=err,
-            transient=True,
-            disable=logs_json() or not err.is_terminal,
-        )
-        self._task = self._bar.add_task(label, total=None)
-
-    def __call__(self, n_rows: int, total: int | None) -> None:
-        self._bar.update(self._task, completed=n_rows, total=total)
-
-    def __enter__(self) -> Self:
-        self._bar.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._bar.stop()
+@contextlib.contextmanager
+def count_rows(label: str) -> Iterator[Callable[[int, int | None], None]]:
+    """Show how many rows have been written, of how many, where standard error is a terminal."""
+    with Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.completed:,.0f} rows"),
+        TimeElapsedColumn(),
+        console=err,
+        transient=True,
+        disable=logs_json() or not err.is_terminal,
+    ) as bar:
+        task = bar.add_task(label, total=None)
+        yield lambda n_rows, total: bar.update(task, completed=n_rows, total=total)
 
 
 class PassClock:
@@ -484,14 +471,12 @@ def engine_words(engine: Mapping[str, Any]) -> str:
     return f"{engine['kind']}, {plural(engine['n_workers'], 'worker')} × {threads}"
 
 
-def features_and_targets(n_features: int, n_targets: int) -> str:
-    """Return "8 features, 1 target" and the like."""
-    return f"{plural(n_features, 'feature')}, {plural(n_targets, 'target')}"
-
-
-def features_and_classes(n_features: int, classes: Sequence[Any]) -> str:
-    """Return "8 features, 2 classes" and the like."""
-    return f"{plural(n_features, 'feature')}, {plural(len(classes), 'class', 'classes')}"
+def features_and_targets(n_features: int, n_targets: int, classifier: Mapping[str, Any] | None = None) -> str:
+    """Return "8 features, 1 target", of a classifier's card "8 features, 2 classes", and the like."""
+    features = plural(n_features, "feature")
+    if classifier is None:
+        return f"{features}, {plural(n_targets, 'target')}"
+    return f"{features}, {plural(len(classifier['classes']), 'class', 'classes')}"
 
 
 def titled_table(

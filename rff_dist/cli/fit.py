@@ -8,24 +8,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 from rich.console import Group, RenderableType
 
-from rff_dist.cli.display import (
-    Passes,
-    alpha_words,
-    chosen_by,
-    classifier_facts,
-    describe_cross_validation,
-    describe_published,
-    estimate_facts,
-    facts_view,
-    features_and_classes,
-    features_and_targets,
-    kernel_words,
-    next_step,
-    run_facts,
-    solver_facts,
-    version_facts,
-    widths_view,
-)
+from rff_dist.cli import display
 from rff_dist.cli.options import PlotPath
 from rff_dist.cli.shell import Report, command
 from rff_dist.jobs.options import Where
@@ -61,11 +44,11 @@ def fit(
             "nothing is chosen, so there is no error against alpha to draw; add --select cv",
             param_hint="--plot",
         )
-    passes, data = Passes(where), job.source.data
+    passes, data = display.Passes(where), job.source.data
     with open_training(job, passes.runner) as run:
         published = run_steps(run.steps(), passes.runner)["publish"]
     document = {
-        **describe_published(job.destination.model, published),
+        **display.describe_published(job.destination.model, published),
         **_describe_fit(run, job.features.seed),
         "plot": plot,
         **passes.facts(),
@@ -74,12 +57,12 @@ def fit(
     if plot is not None:
         from rff_dist.report import save_choice
 
-        save_choice(model, plot, title=data, about=kernel_words(document["kernel"]))
-    following = next_step("rff-dist", "evaluate", job.destination.model, "DATA")
+        save_choice(model, plot, title=data, about=display.kernel_words(document["kernel"]))
+    following = display.next_step("rff-dist", "evaluate", job.destination.model, "DATA")
     parts = [_fit_facts(document, model.card), following]
     table = document["cross_validation"]
     if table is not None and len(table["widths"]) > 1:
-        parts[1:1] = ["", widths_view(table, document["n_components"])]
+        parts[1:1] = ["", display.widths_view(table, document["n_components"])]
     return Report(document, Group(*parts))
 
 
@@ -115,7 +98,7 @@ def _describe_fit(run: Training, seed: int) -> dict[str, Any]:
         "n_components": feature_map.n_components,
         **_describe_features(feature_map, seed),
         "alpha": model.plain_alpha,
-        "alpha_chosen_by": chosen_by(model.card, any_path=bool(model.selection)),
+        "alpha_chosen_by": display.chosen_by(model.card, any_path=bool(model.selection)),
         "alpha_at_end_of_path": _end_of_path(solved),
         "alpha_path": _ends_of_path(solved),
         "gcv": None if selection is None else selection.score,
@@ -123,7 +106,7 @@ def _describe_fit(run: Training, seed: int) -> dict[str, Any]:
         "candidates": model.card.get("candidates", []),
         "cross_validation": None
         if table is None
-        else describe_cross_validation(table, feature_map.n_components, solution.alpha),
+        else display.describe_cross_validation(table, feature_map.n_components, solution.alpha),
         "status": solution.status.value,
         "causes": solution.status.causes,
         "remedies": solution.status.remedies,
@@ -162,22 +145,20 @@ def _feature_words(found: Mapping[str, Any]) -> str:
 
 def _fit_facts(found: Mapping[str, Any], card: Mapping[str, Any]) -> RenderableType:
     classifier = found["classifier"]
-    outputs = features_and_targets(found["n_features"], found["n_targets"])
-    if classifier is not None:
-        outputs = features_and_classes(found["n_features"], classifier["classes"])
+    outputs = display.features_and_targets(found["n_features"], found["n_targets"], classifier)
     facts = {
         "rows": f"{found['n_samples']:,}, {outputs}",
         "features": f"D = {found['n_components']:,}, {_feature_words(found)}, seed {found['seed']}",
-        "kernel": kernel_words(found["kernel"]),
-        "alpha": alpha_words(found["alpha"], found["alpha_chosen_by"], classifier),
+        "kernel": display.kernel_words(found["kernel"]),
+        "alpha": display.alpha_words(found["alpha"], found["alpha_chosen_by"], classifier),
     }
     if (end := found["alpha_at_end_of_path"]) is not None:
         low, high = found["alpha_path"]
         facts["alpha"] += f", [yellow]at the {end} end[/] of {low:.3g} to {high:.3g}"
-    facts |= estimate_facts(card)
+    facts |= display.estimate_facts(card)
     if classifier is not None:
-        facts |= classifier_facts(classifier)
-    facts |= solver_facts(found) | run_facts(found)
+        facts |= display.classifier_facts(classifier)
+    facts |= display.solver_facts(found) | display.run_facts(found)
     facts["digest"] = found["digest"][:16]
-    facts |= version_facts(found)
-    return facts_view(f"wrote {found['model']}", **facts)
+    facts |= display.version_facts(found)
+    return display.facts_view(f"wrote {found['model']}", **facts)

@@ -10,15 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Group
 
-from rff_dist.cli.display import (
-    RowCounter,
-    dataset_facts,
-    describe_dataset,
-    facts_view,
-    kernel_words,
-    next_step,
-    seconds_words,
-)
+from rff_dist.cli import display
 from rff_dist.cli.options import ChunkRows, Overwrite, read_count, read_numbers
 from rff_dist.cli.shell import Report, command
 from rff_dist.jobs.fields import group, option
@@ -77,7 +69,7 @@ def generate(
     function = draw_function(chosen, n_features=n_columns, n_components=features.n_components, seed=seed)
     start = time.perf_counter()
     # Threads share whole tiles, so that no bit of the data depends on their number.
-    with using_threads(len(os.sched_getaffinity(0))), RowCounter("generate") as counter:
+    with using_threads(len(os.sched_getaffinity(0))), display.count_rows("generate") as counter:
         dataset = generate_module.generate_dataset(
             output,
             function,
@@ -86,20 +78,20 @@ def generate(
         )
     seconds = time.perf_counter() - start
     document = {
-        **describe_dataset(dataset),
+        **display.describe_dataset(dataset),
         "kernel": chosen.to_dict(),
         "seed": seed,
         "best_rmse": noise,
         "seconds": seconds,
     }
-    view = facts_view(
+    view = display.facts_view(
         f"wrote {output}",
-        **dataset_facts(dataset),
-        function=f"from {kernel_words(chosen.to_dict())}, variance 1",
+        **display.dataset_facts(dataset),
+        function=f"from {display.kernel_words(chosen.to_dict())}, variance 1",
         best_possible_RMSE=f"{noise:g}",
-        seconds=seconds_words(seconds),
+        seconds=display.seconds_words(seconds),
     )
-    return Report(document, Group(view, next_step("rff-dist", "fit", output, "MODEL")))
+    return Report(document, Group(view, display.next_step("rff-dist", "fit", output, "MODEL")))
 
 
 def draw_function(

@@ -9,24 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Group, RenderableType
 
-from rff_dist.cli.display import (
-    alpha_words,
-    candidates_view,
-    chosen_by,
-    classifier_facts,
-    describe_cross_validation,
-    estimate_facts,
-    facts_view,
-    features_and_classes,
-    features_and_targets,
-    kernel_words,
-    ranges_words,
-    shape_words,
-    short,
-    some,
-    titled_table,
-    widths_view,
-)
+from rff_dist.cli import display
 from rff_dist.cli.shell import Report, command
 from rff_dist.errors import IntegrityError, StorageError, UnsafeModelError, VersionError
 
@@ -91,34 +74,36 @@ def info(
 def _contents_view(found: Mapping[str, Any]) -> RenderableType:
     from rff_dist.storage.appending import known_sources
 
-    view, table = titled_table(
+    view, table = display.titled_table(
         f"{found['path']}: {found['kind']}",
         *("array", "shape", "dtype", "chunks", "codecs", "damage is"),
         numbers=False,
     )
     for array in found["arrays"]:
-        chunks = shape_words(array["chunks"])
+        chunks = display.shape_words(array["chunks"])
         if array["shards"]:
-            chunks += f" in {shape_words(array['shards'])}"
+            chunks += f" in {display.shape_words(array['shards'])}"
         # How numbers become bytes and chunks a shard is no news.
         plain = ("bytes", "sharding_indexed")
         codecs = ", ".join(dict.fromkeys(name for name in array["codecs"] if name not in plain))
         damage = "noticed" if array["checksum"] else "[yellow]undetectable[/]"
-        table.add_row(array["name"], shape_words(array["shape"]), array["dtype"], chunks, codecs, damage)
+        table.add_row(
+            array["name"], display.shape_words(array["shape"]), array["dtype"], chunks, codecs, damage
+        )
     if not found["arrays"]:
         table.add_row("(none)")
     facts = {
-        name: short(value)[: 16 if name.endswith("digest") else None]
+        name: display.short(value)[: 16 if name.endswith("digest") else None]
         for name, value in found["attributes"].items()
     }
     if sources := known_sources(found["attributes"]):
-        last = f"{short(sources[-1].get('name'))}, {sources[-1].get('n_samples', 0):,} rows"
+        last = f"{display.short(sources[-1].get('name'))}, {sources[-1].get('n_samples', 0):,} rows"
         facts["sources"] = last if len(sources) == 1 else f"{len(sources):,}, the last is {last}"
     if found["complete"] is False:
         facts["state"] = "[yellow]unfinished: its writer did not come to the end[/]"
     if "fingerprint" in found:
         facts["fingerprint"] = found["fingerprint"][:16]
-    return Group(view, "", facts_view("", **facts)) if facts else view
+    return Group(view, "", display.facts_view("", **facts)) if facts else view
 
 
 def _version_of(path: str) -> int | None:
@@ -155,31 +140,29 @@ def _describe_record(path: str, record: Record, *, version: int | None = None) -
         dimension, n_targets = record.arrays["coefficients"].shape
         n_features = features["n_features"]
         classifier = card.get("classifier")
-        outputs = features_and_targets(n_features, n_targets)
-        if classifier is not None:
-            outputs = features_and_classes(n_features, classifier["classes"])
+        outputs = display.features_and_targets(n_features, n_targets, classifier)
         facts["trained on"] = f"{card['n_samples']:,} rows, {outputs}"
         if card.get("left_out"):
-            facts["left out"] = f"{ranges_words(card['left_out'])}, which updates refused"
+            facts["left out"] = f"{display.ranges_words(card['left_out'])}, which updates refused"
         for role in ("feature", "target"):
             if f"{role}_names" in card:
-                facts[f"{role}s"] = some(card[f"{role}_names"])
+                facts[f"{role}s"] = display.some(card[f"{role}_names"])
         facts["features"] = f"D = {dimension:,}, {features['kind']}"
         if spec is not None:
             facts["features"] += f", {spec['map']}, {spec['design']}, seed {spec['seed']}"
-            facts["kernel"] = kernel_words(spec["kernel"])
+            facts["kernel"] = display.kernel_words(spec["kernel"])
         elif "jitter" in features:
             facts["features"] += f", jitter {features['jitter']:.3g}"
-            facts["kernel"] = kernel_words(features["kernel"])
+            facts["kernel"] = display.kernel_words(features["kernel"])
         any_path = any(name.startswith("selection_") for name in record.arrays)
-        by = chosen_by(card, any_path=any_path)
-        facts["alpha"] = alpha_words(metadata["alpha"], by, classifier)
+        by = display.chosen_by(card, any_path=any_path)
+        facts["alpha"] = display.alpha_words(metadata["alpha"], by, classifier)
         if (table := _cross_validation(record)) is not None:
             document["cross_validation"] = table
         document["estimate"] = estimate_of(card)
-        facts |= estimate_facts(card)
+        facts |= display.estimate_facts(card)
         if classifier is not None:
-            facts |= classifier_facts(classifier)
+            facts |= display.classifier_facts(classifier)
         facts["solver"] = card["solver"]["status"].replace("_", " ")
         facts["statistics"] = "kept" if "statistics" in metadata else "left out"
         packages = ", ".join(f"{name} {found}" for name, found in card["environment"]["packages"].items())
@@ -188,14 +171,14 @@ def _describe_record(path: str, record: Record, *, version: int | None = None) -
             facts["data fingerprint"] = card["data_fingerprint"][:16]
         facts["digest"] = metadata["digest"][:16]
         if table is not None and len(table["widths"]) > 1:
-            parts += ["", widths_view(table, dimension)]
+            parts += ["", display.widths_view(table, dimension)]
         if len(card.get("candidates", [])) > 1:
-            parts += ["", candidates_view(card["candidates"])]
+            parts += ["", display.candidates_view(card["candidates"])]
     if record.kind == "k-means model":
         facts |= _cluster_facts(record)
         document["cluster_weights"] = record.arrays["cluster_weights"]
     facts["stored"] = f"{len(record.arrays)} arrays, all as they were written (SHA-256)"
-    return Report(document, Group(facts_view(f"{path}: {record.kind}", **facts), *parts))
+    return Report(document, Group(display.facts_view(f"{path}: {record.kind}", **facts), *parts))
 
 
 def _cluster_facts(record: Record) -> dict[str, str]:
@@ -206,15 +189,15 @@ def _cluster_facts(record: Record) -> dict[str, str]:
     card, features = metadata["card"], metadata["feature_map"]
     facts = {"features": f"D = {record.arrays['centres'].shape[1]:,}, {features['kind']}"}
     if "feature_names" in card:
-        facts["columns"] = some(card["feature_names"])
+        facts["columns"] = display.some(card["feature_names"])
     kernel = features.get("spec", features).get("kernel")
     if kernel is not None:
-        facts["kernel"] = kernel_words(kernel)
+        facts["kernel"] = display.kernel_words(kernel)
     passes = {"n_filled": int((weights > 0).sum()), "n_passes": metadata["n_iter"]}
     facts |= clusters_words({**metadata, **passes})
-    facts["sizes"] = some([float(weight) for weight in weights])
+    facts["sizes"] = display.some([float(weight) for weight in weights])
     if "chosen_by" in card:
-        numbers = some([row["n_clusters"] for row in card["candidates"]])
+        numbers = display.some([row["n_clusters"] for row in card["candidates"]])
         facts["chosen from"] = f"{numbers}, by {card['chosen_by']}"
     facts["made"] = card["created"]
     facts["data fingerprint"] = card.get("data_fingerprint", "–")[:16]
@@ -233,4 +216,4 @@ def _cross_validation(record: Record) -> dict[str, Any] | None:
     arrays = {name.removeprefix(prefix): array for name, array in record.arrays.items()}
     table = CrossValidation.from_arrays(folds_from_dict(metadata["card"]["folds"]), arrays)
     chosen = metadata["card"].get("classifier", {}).get("ridge_alpha", metadata["alpha"])
-    return describe_cross_validation(table, len(record.arrays["coefficients"]), chosen)
+    return display.describe_cross_validation(table, len(record.arrays["coefficients"]), chosen)

@@ -8,15 +8,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Group
 
-from rff_dist.cli.display import (
-    RowCounter,
-    dataset_facts,
-    describe_dataset,
-    facts_view,
-    next_step,
-    seconds_words,
-    some,
-)
+from rff_dist.cli import display
 from rff_dist.cli.shell import Report, command
 from rff_dist.jobs.specs import Ingest
 
@@ -36,36 +28,36 @@ def ingest(job: Ingest) -> Report:
     from rff_dist.jobs.ingest import ingest
 
     start = time.perf_counter()
-    with RowCounter("ingest") as counter:
+    with display.count_rows("ingest") as counter:
         found = ingest(job, observer=counter)
     seconds = time.perf_counter() - start
     if isinstance(found, Ingested):
         return _appended_report(job.data, found, seconds)
     labelled = job.targets is not None and not found.n_targets
     labels = {"labels": "text, for a classifier"} if labelled else {}
-    document = {**describe_dataset(found), "seconds": seconds}
-    facts = {**dataset_facts(found), **labels, "seconds": seconds_words(seconds)}
-    view = facts_view(f"wrote {job.data}", **facts)
+    document = {**display.describe_dataset(found), "seconds": seconds}
+    facts = {**display.dataset_facts(found), **labels, "seconds": display.seconds_words(seconds)}
+    view = display.facts_view(f"wrote {job.data}", **facts)
     weights = ("--weights", "sample_weight") if job.weight else ()
-    following = next_step("rff-dist", "fit", job.data, "MODEL", *weights)
+    following = display.next_step("rff-dist", "fit", job.data, "MODEL", *weights)
     return Report(document, Group(view, following) if job.targets and not labelled else view)
 
 
 def _appended_report(output: str, found: Ingested, seconds: float) -> Report:
     document = {"path": output, **asdict(found), "seconds": seconds}
     n_new = found.n_after - found.n_before
-    skipped = {"skipped": f"{some(found.skipped)}, there already"} if found.skipped else {}
+    skipped = {"skipped": f"{display.some(found.skipped)}, there already"} if found.skipped else {}
     dropped = (
         {"dropped": f"[yellow]{found.dropped_rows:,} rows[/] with missing or infinite values"}
         if found.dropped_rows
         else {}
     )
-    view = facts_view(
+    view = display.facts_view(
         f"added {n_new:,} rows to {output}" if n_new else f"nothing new for {output}",
         rows=f"{found.n_before:,} before, {found.n_after:,} after",
-        **({"from": some(found.ingested)} if found.ingested else {}),
+        **({"from": display.some(found.ingested)} if found.ingested else {}),
         **skipped,
         **dropped,
-        seconds=seconds_words(seconds),
+        seconds=display.seconds_words(seconds),
     )
     return Report(document, view)

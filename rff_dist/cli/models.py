@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Group
 
-from rff_dist.cli.display import facts_view, kernel_words, next_step, plural, some, titled_table
+from rff_dist.cli import display
 from rff_dist.cli.shell import Report, app, command, make_group
 
 if TYPE_CHECKING:
@@ -48,16 +48,16 @@ def list_models(registry: RegistryArgument = "models") -> Report:
             document,
             Group(
                 f"no registered models in {registry}",
-                next_step("rff-dist", "fit", "DATA", f"{registry}/NAME", "--register"),
+                display.next_step("rff-dist", "fit", "DATA", f"{registry}/NAME", "--register"),
             ),
         )
-    title = f"{plural(len(models), 'registered model')} in {registry}"
-    view, table = titled_table(title, "model", *_COLUMNS, numbers=False)
+    title = f"{display.plural(len(models), 'registered model')} in {registry}"
+    view, table = display.titled_table(title, "model", *_COLUMNS, numbers=False)
     for one in models:
-        name = f"{one['name']}\n{plural(one['n_versions'], 'version')}"
+        name = f"{one['name']}\n{display.plural(one['n_versions'], 'version')}"
         table.add_row(name, *_cells(one["current"]) if one["current"] else ["–"])
     first = f"{registry.rstrip('/')}/{models[0]['name']}"
-    return Report(document, Group(view, next_step("rff-dist", "models", "show", first)))
+    return Report(document, Group(view, display.next_step("rff-dist", "models", "show", first)))
 
 
 @command("rff-dist models show models/NAME", "rff-dist models show models/NAME --json", group=group)
@@ -76,7 +76,9 @@ def show(model: RegisteredArgument) -> Report:
         "promoted_because": None if pointer is None else pointer.reason,
         "versions": [version.to_dict() for version in registered.versions()],
     }
-    view, table = titled_table(f"{model}: {plural(len(rows), 'version')}", *_COLUMNS, "reason", numbers=False)
+    view, table = display.titled_table(
+        f"{model}: {display.plural(len(rows), 'version')}", *_COLUMNS, "reason", numbers=False
+    )
     for row in rows:
         table.add_row(*_cells(row), row["reason"], style="bold" if row["current"] else None)
     current = next((row for row in rows if row["current"]), None)
@@ -89,7 +91,9 @@ def show(model: RegisteredArgument) -> Report:
         if pointer.previous:
             facts["before"] = f"version {pointer.previous[-1]}, which a rollback goes back to"
     following = ["evaluate", model, "DATA"] if pointer is not None else ["models", "promote", model, "N"]
-    return Report(document, Group(view, "", facts_view("", **facts), next_step("rff-dist", *following)))
+    return Report(
+        document, Group(view, "", display.facts_view("", **facts), display.next_step("rff-dist", *following))
+    )
 
 
 @command("rff-dist models promote models/NAME 3 --reason 'less bias on Mondays'", group=group)
@@ -124,9 +128,9 @@ def prune(
     removed = registered.prune(keep)
     kept = [version.number for version in registered.versions()]
     document = {"model": model, "removed": removed, "kept": kept}
-    words = f"removed {plural(len(removed), 'version')} of {model}"
-    facts = {"removed": some(removed)} if removed else {}
-    return Report(document, facts_view(words, **facts, kept=some(kept)))
+    words = f"removed {display.plural(len(removed), 'version')} of {model}"
+    facts = {"removed": display.some(removed)} if removed else {}
+    return Report(document, display.facts_view(words, **facts, kept=display.some(kept)))
 
 
 def _open(model: str) -> RegisteredModel:
@@ -148,10 +152,10 @@ def _changed(model: str, version: Version, before: int | None) -> Report:
     spec = version.lineage.get("spec") or {}
     facts = {"before": "none" if before is None else f"version {before}", "published": version.created}
     if spec.get("kernel"):
-        facts["kernel"] = kernel_words(spec["kernel"])
+        facts["kernel"] = display.kernel_words(spec["kernel"])
     facts["digest"] = _cell(version.digest)
-    view = facts_view(f"{model}: version {version.number} is the current one", **facts)
-    return Report(document, Group(view, next_step("rff-dist", "models", "show", model)))
+    view = display.facts_view(f"{model}: version {version.number} is the current one", **facts)
+    return Report(document, Group(view, display.next_step("rff-dist", "models", "show", model)))
 
 
 def _cells(row: Mapping[str, Any]) -> list[str]:
@@ -171,7 +175,7 @@ def _cell(value: Any) -> str:
     if value is None:
         return "–"
     if isinstance(value, list):
-        return some(value)
+        return display.some(value)
     if isinstance(value, float):
         return f"{value:.3g}"
     if isinstance(value, int):

@@ -45,13 +45,7 @@ NoStandardize = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class SpecOptions:
-    """The options of a command that make one of its parameters: a spec or a group, or some of its options.
-
-    Attributes
-    ----------
-    spec : type
-    options : tuple of Option
-    """
+    """The options of a command that make one of its parameters: a spec or a group, or some of its options."""
 
     spec: type
     options: tuple[Option, ...]
@@ -137,18 +131,11 @@ def _read(one: Option, given: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 class Reads:
     """What a text may say by the type of an option.
 
-    Attributes
-    ----------
-    names : list of str
-        Words that stand for themselves.
-    kinds : set of types
-        Of single values: bool, int, float or str.
-    several : bool
-        Whether there may be several, with commas between them.
-    optional : bool
-        Whether it may be left out for None.
-    least, most : int or None
-        Bounds of a whole number.
+    `names`: words that stand for themselves.
+    `kinds`: of single values: bool, int, float or str.
+    `several`: whether there may be several, with commas between them.
+    `optional`: whether it may be left out for None.
+    `least`, `most`: bounds of a whole number.
     """
 
     names: list[str]
@@ -203,10 +190,7 @@ class Reads:
     def read(self, text: str, one: Option) -> Any:
         """Return what a text says.
 
-        Raises
-        ------
-        BadParameter
-            If it says nothing that the option takes.
+        Raises BadParameter if it says nothing that the option takes.
         """
         flag = one.name if one.shown.argument else flags_of(one)[0]
         if one.name in _READERS:

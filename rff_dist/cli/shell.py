@@ -29,6 +29,7 @@ from typer.models import OptionInfo
 
 from rff_dist import __version__
 from rff_dist.cli.options import SpecOptions
+from rff_dist.engines.logs import FORMATS, json_line, json_lines, log_to, of_run
 from rff_dist.errors import (
     ClusterError,
     ClusterLostError,
@@ -57,7 +58,6 @@ CANNOT_WRITE, BUSY, INTERRUPTED, TERMINATED = 73, 75, 130, 143
 # Releases of typer have it in different places; in each it is the base of all mistakes in the arguments.
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 
-LOG_FORMATS = ("text", "json")  # of `rff_dist.engines.logs`, which is not imported until it is needed
 _log_format: ContextVar[str] = ContextVar("log_format", default="text")
 
 out, err = Console(highlight=False), Console(highlight=False, stderr=True)
@@ -135,9 +135,9 @@ def describe(
     ] = "text",
 ) -> None:
     """Kernel methods on data of any size: random Fourier features, exact sums, Dask."""
-    if log_format not in LOG_FORMATS:
+    if log_format not in FORMATS:
         raise typer.BadParameter(
-            f"{log_format!r}; expected one of {', '.join(LOG_FORMATS)}", param_hint="--log-format"
+            f"{log_format!r}; expected one of {', '.join(FORMATS)}", param_hint="--log-format"
         )
     _log_format.set(log_format)
 
@@ -329,52 +329,26 @@ def logs_json() -> bool:
 
 def _run_in_log() -> contextlib.AbstractContextManager[Any]:
     """Give this run a name in lines for machines."""
-    if not logs_json():
-        return contextlib.nullcontext()
-    from rff_dist.engines.logs import of_run
-
-    return of_run(uuid.uuid4().hex[:12])
-
-
-@contextlib.contextmanager
-def _json_messages(*, debug: bool) -> Iterator[None]:
-    from rff_dist.engines.logs import json_lines
-
-    def show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
-        say("warning", str(message), "yellow")
-
-    with warnings.catch_warnings(), json_lines(debug=debug):
-        warnings.showwarning = show_warning
-        yield
+    return of_run(uuid.uuid4().hex[:12]) if logs_json() else contextlib.nullcontext()
 
 
 @contextlib.contextmanager
 def _messages(names: Names, *, debug: bool) -> Iterator[None]:
     """Show warnings and the package's log on standard error, one line each."""
-    if logs_json():
-        with _json_messages(debug=debug):
-            yield
-        return
 
     def show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
-        say("warning", names.translated(str(message)), "yellow")
+        say("warning", str(message) if logs_json() else names.translated(str(message)), "yellow")
 
-    logger, level = logging.getLogger("rff_dist"), logging.DEBUG if debug else logging.WARNING
-    handler, before = _LineHandler(level, names), logger.level
-    with warnings.catch_warnings():
+    level = logging.DEBUG if debug else logging.WARNING
+    log = json_lines(debug=debug) if logs_json() else log_to(_LineHandler(names), level)
+    with warnings.catch_warnings(), log:
         warnings.showwarning = show_warning
-        logger.addHandler(handler)
-        logger.setLevel(level)
-        try:
-            yield
-        finally:
-            logger.removeHandler(handler)
-            logger.setLevel(before)
+        yield
 
 
 class _LineHandler(logging.Handler):
-    def __init__(self, level: int, names: Names) -> None:
-        super().__init__(level)
+    def __init__(self, names: Names) -> None:
+        super().__init__()
         self._names = names
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -389,24 +363,19 @@ def _stdout_free(as_json: bool) -> contextlib.AbstractContextManager[Any]:
 
 def say(kind: str, message: str, style: str) -> None:
     """Show one line on standard error."""
-    if logs_json():
-        _write_line(kind, message)
-        return
-    err.print(Text.assemble((f"{kind}: ", f"bold {style}"), message), soft_wrap=True)
+    _show_line(kind, message, Text.assemble((f"{kind}: ", f"bold {style}"), message))
 
 
 def hint_line(text: str) -> None:
     """Show a next step on standard error."""
+    _show_line("info", text, Text(text, "dim"))
+
+
+def _show_line(level: str, message: str, view: Text) -> None:
     if logs_json():
-        _write_line("info", text)
-        return
-    err.print(Text(text, "dim"), soft_wrap=True)
-
-
-def _write_line(level: str, message: str) -> None:
-    from rff_dist.engines.logs import json_line
-
-    sys.stderr.write(json_line(level, message) + "\n")
+        sys.stderr.write(json_line(level, message) + "\n")
+    else:
+        err.print(view, soft_wrap=True)
 
 
 def exit_code(error: BaseException, *, outputs: Sequence[str | os.PathLike[str]] = ()) -> int:

@@ -8,21 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from rff_dist.cli.display import (
-    Passes,
-    alpha_number,
-    describe_published,
-    facts_view,
-    features_and_targets,
-    folds_words,
-    next_step,
-    plural,
-    run_facts,
-    solver_facts,
-    some,
-    titled_table,
-    version_facts,
-)
+from rff_dist.cli import display
 from rff_dist.cli.options import PlotPath
 from rff_dist.cli.shell import Report, command
 from rff_dist.jobs.options import Where
@@ -48,20 +34,20 @@ def tune(
     from rff_dist.jobs.steps import run_steps
     from rff_dist.jobs.train import open_training
 
-    passes, model = Passes(where), job.destination.model
+    passes, model = display.Passes(where), job.destination.model
     with open_training(job, passes.runner) as run:
         published = run_steps(run.steps(), passes.runner)["publish"]
     found = run.trained.search
     assert found is not None  # candidates were given
     document = {
-        **describe_published(model, published),
+        **display.describe_published(model, published),
         **_describe_search(found, run.data.rows, job.features.seed),
         "plot": plot,
         **passes.facts(),
     }
     if plot is not None:
         _draw(plot, found, job.source.data)
-    following = next_step("rff-dist", "evaluate", model, "DATA")
+    following = display.next_step("rff-dist", "evaluate", model, "DATA")
     return Report(document, Group(_table(found, job.source.data), "", _facts(document), following))
 
 
@@ -88,7 +74,7 @@ def _draw(plot: Any, found: Search, data: str) -> None:
     """Draw the best candidate's error against alpha and against D."""
     from rff_dist.report import save_cross_validation
 
-    table, folds = found.solved.cross_validation, folds_words(found.model.card["folds"])
+    table, folds = found.solved.cross_validation, display.folds_words(found.model.card["folds"])
     assert table is not None  # candidates are compared by one
     save_cross_validation(plot, table, title=data, subtitle=f"{_kernel_words(found.best)}, {folds}")
 
@@ -101,12 +87,12 @@ def _kernel_words(row: Mapping[str, Any]) -> str:
 def _scale_words(scale: float | Sequence[float] | None) -> str:
     if scale is None:
         return "–"
-    return some(scale) if isinstance(scale, list) else f"{scale:.4g}"
+    return display.some(scale) if isinstance(scale, list) else f"{scale:.4g}"
 
 
 def _table(found: Search, data: str) -> RenderableType:
-    view, table = titled_table(
-        f"{plural(len(found.rows), 'candidate')} on {data}",
+    view, table = display.titled_table(
+        f"{display.plural(len(found.rows), 'candidate')} on {data}",
         *("kernel", "width", "D", "alpha", "error", "RMSE", ""),
     )
     for i, row in enumerate(found.rows):
@@ -116,9 +102,9 @@ def _table(found: Search, data: str) -> RenderableType:
             row["kernel"],
             _scale_words(row["length_scale"]),
             f"{row['n_components']:,}",
-            alpha_number(row["alpha"]),
+            display.alpha_number(row["alpha"]),
             f"{row['score']:.4g}" + ("" if deviation is None else f" ± {deviation:.2g}"),
-            some(row["rmse"]),
+            display.some(row["rmse"]),
             "← best" if best else "as good" if row["within_one_standard_error"] else "",
             style="bold" if best else None,
         )
@@ -127,11 +113,13 @@ def _table(found: Search, data: str) -> RenderableType:
 
 
 def _facts(found: Mapping[str, Any]) -> RenderableType:
-    best = found["best"]
+    best, readings = found["best"], display.plural(found["n_readings"], "reading")
+    alpha = display.alpha_number(best["alpha"])
+    outputs = display.features_and_targets(found["n_features"], found["n_targets"])
     facts = {
-        "best": f"{_kernel_words(best)}, D = {best['n_components']:,}, alpha {alpha_number(best['alpha'])}",
-        "rows": f"{found['n_samples']:,}, {features_and_targets(found['n_features'], found['n_targets'])}",
-        "compared by": f"{folds_words(found['folds'])}, from {plural(found['n_readings'], 'reading')}",
+        "best": f"{_kernel_words(best)}, D = {best['n_components']:,}, alpha {alpha}",
+        "rows": f"{found['n_samples']:,}, {outputs}",
+        "compared by": f"{display.folds_words(found['folds'])}, from {readings}",
     }
     ends = [
         f"{name} is the {'least' if end == 'lower' else 'largest'} tried"
@@ -143,7 +131,7 @@ def _facts(found: Mapping[str, Any]) -> RenderableType:
     ]
     if ends:
         facts["note"] = f"[yellow]{' and '.join(ends)}[/]: a better one may lie beyond"
-    facts |= solver_facts(found) | run_facts(found)
+    facts |= display.solver_facts(found) | display.run_facts(found)
     facts["digest"] = found["digest"][:16]
-    facts |= version_facts(found)
-    return facts_view(f"wrote {found['model']}", **facts)
+    facts |= display.version_facts(found)
+    return display.facts_view(f"wrote {found['model']}", **facts)

@@ -1,4 +1,4 @@
-"""Bring a model up to date: the job of `flows/refresh.py` from a shell."""
+"""Bring a model up to date: the job of the flow `refresh` from a shell."""
 
 from __future__ import annotations
 
@@ -7,18 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Group, RenderableType
 
-from rff_dist.cli.display import (
-    Passes,
-    alpha_number,
-    facts_view,
-    plural,
-    ranges_words,
-    run_facts,
-    solver_facts,
-    some,
-    target_names,
-    titled_table,
-)
+from rff_dist.cli import display
 from rff_dist.cli.shell import Report, command
 from rff_dist.jobs.options import Where
 from rff_dist.jobs.specs import Update
@@ -40,7 +29,7 @@ def update(job: Update, where: Where) -> Report:
     from rff_dist.jobs.refresh import open_update, outcome
     from rff_dist.jobs.steps import run_steps
 
-    passes = Passes(where)
+    passes = display.Passes(where)
     with open_update(job, passes.runner) as run:
         found = outcome(run_steps(run.steps(), passes.runner))
         document = {"model": job.model, "data": job.source.data, **found}
@@ -55,19 +44,21 @@ def _view(found: Mapping[str, Any], job: Refresh) -> RenderableType:
     title = f"{found['decision']}: {found['model']}{version}"
     facts = {"because": found["reason"]}
     if found["left_out"]:
-        facts["left out"] = ranges_words(found["left_out"])
-    facts["holds"] = plural(found["n_samples"], "row")
+        facts["left out"] = display.ranges_words(found["left_out"])
+    facts["holds"] = display.plural(found["n_samples"], "row")
     if not found["n_new"]:
-        return facts_view(title, **facts, digest=found["digest"][:16])
+        return display.facts_view(title, **facts, digest=found["digest"][:16])
     facts["new rows"] = f"{found['n_new']:,}, of {found['n_after'] - found['n_before']:,} appended"
     facts["drift"] = _drift_words(found["drift"])
     solution = found["solution"]
-    facts["alpha"] = f"{alpha_number(solution['alpha'])}, before {alpha_number(solution['alpha_before'])}"
-    facts |= solver_facts(solution) | run_facts(found)
+    facts["alpha"] = (
+        f"{display.alpha_number(solution['alpha'])}, before {display.alpha_number(solution['alpha_before'])}"
+    )
+    facts |= display.solver_facts(solution) | display.run_facts(found)
     facts["digest"] = found["digest"][:16]
-    views: list[RenderableType] = [facts_view(title, **facts), "", _errors_view(found, job)]
+    views: list[RenderableType] = [display.facts_view(title, **facts), "", _errors_view(found, job)]
     if "columns" in found["drift"]["parts"]:
-        views += ["", _columns_view(found["drift"]["columns"], job.model.card.get("feature_names"))]
+        views += ["", _columns_view(found["drift"]["columns"], job.champion.card.get("feature_names"))]
     return Group(*views)
 
 
@@ -75,23 +66,25 @@ def _drift_words(drift: Mapping[str, Any]) -> str:
     values = ", ".join(f"{name} {p:.2g}" for name, p in drift["p_values"].items())
     if not drift["drifted"]:
         return f"none at the level {drift['level']:g} (p-values: {values})"
-    return f"[yellow]in {some(drift['parts'])}[/] (p-values: {values})"
+    return f"[yellow]in {display.some(drift['parts'])}[/] (p-values: {values})"
 
 
 def _errors_view(found: Mapping[str, Any], job: Refresh) -> RenderableType:
-    view, table = titled_table(
+    view, table = display.titled_table(
         f"RMSE: on the new rows before they were added, and on {found['gate']['held_out']}",
-        *("target", "new rows", "MAE there", "held out: current", "new model"),
+        *("target", "new rows", "MAE there", "held out: champion", "challenger"),
     )
     progressive, gate = found["progressive"], found["gate"]
-    columns = progressive["rmse"], progressive["mae"], gate["current"], gate["new"]
-    for name, *values in zip(target_names(job.model, job.model.n_targets), *columns, strict=True):
+    columns = progressive["rmse"], progressive["mae"], gate["champion"], gate["challenger"]
+    for name, *values in zip(
+        display.target_names(job.champion, job.champion.n_targets), *columns, strict=True
+    ):
         table.add_row(str(name), *(f"{value:.4g}" for value in values))
     return view
 
 
 def _columns_view(columns: Sequence[Mapping[str, Any]], names: Sequence[str] | None) -> RenderableType:
-    view, table = titled_table(
+    view, table = display.titled_table(
         "columns that moved most, in standard deviations", "column", "shift of the mean", "spread", "p-value"
     )
     for row in columns[:_SHOWN_COLUMNS]:

@@ -39,17 +39,6 @@ if TYPE_CHECKING:
     from rff_dist.engines.dask import DaskEngine
     from rff_dist.engines.dask_cluster import WorkerFacts
 
-__all__ = [
-    "SCHEDULER_VARIABLE",
-    "THREADS_PER_WORKER",
-    "TLS_VARIABLES",
-    "Cluster",
-    "TLSFiles",
-    "open_engine",
-    "read_scheduler_file",
-    "worker_hints",
-]
-
 logger = logging.getLogger(__name__)
 
 SCHEDULER_VARIABLE = "RFF_DIST_SCHEDULER"

@@ -67,8 +67,6 @@ from rff_dist.engines.worker import (
 )
 from rff_dist.errors import ClusterLostError, MissingDependencyError, RFFDistError, StorageError
 
-__all__ = ["DaskEngine"]
-
 logger = logging.getLogger(__name__)
 
 type Future = distributed.Future[Any]

@@ -19,8 +19,6 @@ from rff_dist.data.blocks import Block, Rows
 from rff_dist.data.memory import ArraysDataset
 from rff_dist.errors import DataError
 
-__all__ = ["DaskArrayDataset"]
-
 
 class DaskArrayDataset(ArraysDataset):
     """Dask arrays or frames as a dataset: the cluster computes the rows of each block where they are used.

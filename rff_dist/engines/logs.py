@@ -32,18 +32,6 @@ from typing import Any, TextIO
 from rff_dist.errors import InvalidParameterError
 from rff_dist.text import redact
 
-__all__ = [
-    "FORMATS",
-    "LOG_VARIABLE",
-    "JSONFormatter",
-    "are_json",
-    "json_line",
-    "json_lines",
-    "log_format",
-    "of_run",
-    "without_secrets",
-]
-
 LOG_VARIABLE = "RFF_DIST_LOG"
 FORMATS = ("text", "json")
 
@@ -137,17 +125,27 @@ def json_lines(stream: TextIO | None = None, *, debug: bool = False) -> Iterator
     `stream`: where; standard error by default.
     `debug`: whether to write all else that is logged too.
     """
-    logger = logging.getLogger("rff_dist")
     handler = logging.StreamHandler(sys.stderr if stream is None else stream)
     handler.setFormatter(JSONFormatter())
     handler.addFilter(lambda record: debug or record.levelno >= logging.WARNING or hasattr(record, "event"))
-    before = logger.level, logger.propagate
+    logger = logging.getLogger("rff_dist")
+    propagate, logger.propagate = logger.propagate, False  # the root logger would write every line once more
+    try:
+        with log_to(handler, logging.DEBUG):
+            yield
+    finally:
+        logger.propagate = propagate
+
+
+@contextmanager
+def log_to(handler: logging.Handler, level: int) -> Iterator[None]:
+    """Send the package's log, from a level on, to a handler as long as the context lasts."""
+    logger = logging.getLogger("rff_dist")
+    before = logger.level
     logger.addHandler(handler)
-    logger.setLevel(logging.DEBUG)
-    logger.propagate = False  # a handler of the root logger would write every line once more
+    logger.setLevel(level)
     try:
         yield
     finally:
         logger.removeHandler(handler)
-        logger.setLevel(before[0])
-        logger.propagate = before[1]
+        logger.setLevel(before)

@@ -31,22 +31,6 @@ from rich.text import Text
 
 from rff_dist.data.blocks import Block
 
-__all__ = [
-    "Announcer",
-    "BlockDone",
-    "Event",
-    "LogObserver",
-    "Observer",
-    "PassFailed",
-    "PassFinished",
-    "PassStarted",
-    "PassTimings",
-    "Remark",
-    "RichProgress",
-    "announce_pass",
-    "describe_event",
-]
-
 logger = logging.getLogger(__name__)
 
 
@@ -57,6 +41,9 @@ class PassStarted:
     label: str
     n_blocks: int
     n_samples: int
+
+    def __str__(self) -> str:
+        return f"{self.label}: {self.n_samples:,} rows in {self.n_blocks} blocks"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +60,10 @@ class BlockDone:
     seconds: float
     worker: str
 
+    def __str__(self) -> str:
+        rows = f"rows {self.block.start}:{self.block.stop}"
+        return f"{self.label}: {rows} took {self.seconds:.3g} s on {self.worker}"
+
 
 @dataclass(frozen=True, slots=True)
 class PassFinished:
@@ -80,6 +71,9 @@ class PassFinished:
 
     label: str
     seconds: float
+
+    def __str__(self) -> str:
+        return f"{self.label}: done after {self.seconds:.1f} s"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +84,9 @@ class PassFailed:
     seconds: float
     error: BaseException
 
+    def __str__(self) -> str:
+        return f"{self.label}: stopped after {self.seconds:.1f} s ({type(self.error).__name__})"
+
 
 @dataclass(frozen=True, slots=True)
 class Remark:
@@ -97,6 +94,9 @@ class Remark:
 
     label: str
     text: str
+
+    def __str__(self) -> str:
+        return f"{self.label}: {self.text}"
 
 
 type Event = PassStarted | BlockDone | PassFinished | PassFailed | Remark
@@ -146,30 +146,8 @@ class LogObserver:
         self._log = target or logger
 
     def __call__(self, event: Event) -> None:
-        extra = {"event": describe_event(event)}
-        match event:
-            case PassStarted():
-                rows = f"{event.n_samples:_}"
-                self._log.info("%s: %s rows in %d blocks", event.label, rows, event.n_blocks, extra=extra)
-            case BlockDone(block=block):
-                self._log.debug(
-                    "%s: rows %d:%d took %.3g s on %s",
-                    event.label,
-                    block.start,
-                    block.stop,
-                    event.seconds,
-                    event.worker,
-                    extra=extra,
-                )
-            case PassFinished():
-                self._log.info("%s: done after %.3g s", event.label, event.seconds, extra=extra)
-            case PassFailed():
-                kind = type(event.error).__name__
-                self._log.info(
-                    "%s: stopped after %.3g s by %s", event.label, event.seconds, kind, extra=extra
-                )
-            case Remark():
-                self._log.info("%s: %s", event.label, event.text, extra=extra)
+        level = logging.DEBUG if isinstance(event, BlockDone) else logging.INFO
+        self._log.log(level, "%s", event, extra={"event": describe_event(event)})
 
 
 def describe_event(event: Event) -> dict[str, Any]:
@@ -270,23 +248,19 @@ class RichProgress:
                 self._end_remark()
                 self._running[event.label] = self._bars.add_task(event.label, total=event.n_samples)
                 self._tenths[event.label] = 0
-                self._line(f"{event.label}: {event.n_samples:,} rows in {event.n_blocks} blocks")
+                self._line(str(event))
             case BlockDone():
                 self._advance(event)
             case PassFinished():
                 self._bars.stop_task(self._running.pop(event.label))
-                self._line(f"{event.label}: done after {event.seconds:.1f} s")
+                self._line(str(event))
             case PassFailed():
                 bar = self._running.pop(event.label)
                 self._bars.stop_task(bar)
                 self._bars.update(bar, description=f"[red]{event.label} (stopped)")
-                self._line(
-                    f"{event.label}: stopped after {event.seconds:.1f} s ({type(event.error).__name__})"
-                )
+                self._line(str(event))
             case Remark():
-                self._console.print(
-                    f"{event.label}: {event.text}", markup=False, highlight=False, soft_wrap=True
-                )
+                self._console.print(str(event), markup=False, highlight=False, soft_wrap=True)
                 self._end_remark()
                 self._between = self._bars.add_task(event.label, total=None)
 

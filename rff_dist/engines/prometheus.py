@@ -20,8 +20,6 @@ from typing import Any
 
 from rff_dist.errors import MissingDependencyError
 
-__all__ = ["PassCounters", "pass_counters"]
-
 # Passes whose finished blocks are remembered, so that none counts twice.
 _N_PASSES = 64
 

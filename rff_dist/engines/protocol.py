@@ -13,8 +13,6 @@ import numpy as np
 from rff_dist.data.blocks import Block
 from rff_dist.engines.progress import Observer
 
-__all__ = ["Broadcast", "Engine", "RegionWriter", "SharedResource"]
-
 
 @dataclass(frozen=True, eq=False)
 class Broadcast[S]:

@@ -22,16 +22,6 @@ from rff_dist.engines.protocol import Broadcast, Engine, RegionWriter
 from rff_dist.errors import BlockError, DataError, InvalidParameterError, PlanError, RFFDistError
 from rff_dist.numerics.threads import using_threads
 
-__all__ = [
-    "PairwiseTree",
-    "SerialEngine",
-    "block_error",
-    "check_blocks",
-    "check_optional_count",
-    "name_block",
-    "write_rows",
-]
-
 
 class PairwiseTree[T]:
     """Merge a stream of partials pairwise, holding O(log n) of them.
@@ -178,6 +168,9 @@ def _begin_ahead[S, T](
     function: Callable[[Block, S], T], blocks: Sequence[Block], state: S
 ) -> Generator[tuple[Block, Callable[[], T]]]:
     """Give the blocks with what is left to do for each; the next one is read meanwhile, in another thread."""
+    if len(blocks) == 1:  # to start a thread takes longer than to predict a row
+        yield blocks[0], lambda: _begin(function, blocks[0], state)()
+        return
     context = copy_context()
     with ThreadPoolExecutor(1, "rff-dist-reader") as reader:
         coming = reader.submit(context.run, _begin, function, blocks[0], state)

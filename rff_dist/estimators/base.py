@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 
-from rff_dist.data.blocks import Block, Dataset, Rows
+from rff_dist.data.blocks import Dataset, Rows
 from rff_dist.engines.protocol import Engine
 from rff_dist.errors import InvalidParameterError
 from rff_dist.estimators.folds import check_cv
-from rff_dist.estimators.inputs import choose_kernel, is_dask, map_for, map_rows, suitable_engine
+from rff_dist.estimators.inputs import (
+    as_dataset,
+    choose_kernel,
+    is_dask,
+    map_for,
+    map_rows,
+    of_chunks,
+    suitable_engine,
+)
 from rff_dist.features.draw import seed_from_random_state
 from rff_dist.features.feature_map import FeatureMap
 from rff_dist.features.kernel_of import length_scale_of
@@ -23,24 +32,103 @@ from rff_dist.ridge import predict as prediction
 from rff_dist.ridge.linear_model import LinearModel, predict_rows
 from rff_dist.ridge.model import RidgeModel
 from rff_dist.ridge.options import RidgeOptions
+from rff_dist.statistics import inspection
+from rff_dist.typing import FloatArray
 
 
-class RandomFeatureEstimator(BaseEstimator, ABC):
-    """An estimator that is a `RidgeModel` once it is fitted; see `RFFRidge` for parameters and attributes."""
+class RowsEstimator(BaseEstimator):
+    """An estimator whose methods take rows in memory, dense or sparse, stored ones and Dask collections."""
+
+    engine: Engine | None = None
+
+    def _map(
+        self,
+        X: Any,
+        lazily: tuple[Callable[[Rows, Any], NDArray[Any]], Any],
+        in_memory: Callable[[Dataset, Engine], NDArray[Any]],
+        *,
+        width: int | None,
+        dtype: Any,
+    ) -> Any:
+        """Return what is made of each row: a lazy array for a Dask collection, else an array in memory.
+
+        `lazily`: a function of rows and a state, and the state.
+        `in_memory`: the same for a dataset.
+        `width`: columns of the result, of shape (n_samples, width); None makes it (n_samples,).
+        """
+        dataset = as_dataset(self, X, reset=False, supervised=False)
+        if is_dask(X):
+            return map_rows(X, of_chunks(*lazily), width=width, dtype=dtype)
+        with suitable_engine(self.engine, dataset) as engine:
+            return in_memory(dataset, engine)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
+
+
+class FeatureEstimator(RowsEstimator):
+    """An estimator that is a model on random features, `_fitted`, once it is fitted."""
 
     kernel: str | Kernel
     length_scale: Any
-    n_components: Any
-    alpha: Any
-    cv: Any
     features: Any
     design: Any
     precision: Any
     standardize: bool | str
-    fit_intercept: bool
     random_state: Any
+    _fitted: Any
+
+    @property
+    def feature_map_(self) -> FeatureMap:
+        """With the standardizer of the inputs."""
+        self._require_fitted("feature_map_")
+        found: FeatureMap = self._fitted.feature_map
+        return found
+
+    @property
+    def length_scale_(self) -> LengthScale | None:
+        """The length scale in use; None for a kernel that has several, or none."""
+        self._require_fitted("length_scale_")
+        return length_scale_of(self.feature_map_)
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return "_fitted" in vars(self)
+
+    def _require_fitted(self, name: str) -> None:
+        if "_fitted" not in vars(self):
+            raise AttributeError(
+                f"{type(self).__name__!r} object has no attribute {name!r} before it is fitted"
+            )
+
+    def _features(self, n_components: Any) -> dict[str, Any]:
+        """Check the parameters that say which features are drawn, and return them as the library has them."""
+        inspection.check_standardize(self.standardize)
+        kernel, length_scale = self.kernel, self.length_scale
+        if not isinstance(kernel, str) or kernel != "auto":
+            kernel, length_scale = choose_kernel(kernel, length_scale)
+        return {
+            "kernel": kernel,
+            "length_scale": length_scale,
+            "n_components": n_components,
+            "features": self.features,
+            "design": self.design,
+            "map": map_for(n_components),
+            "precision": self.precision,
+            "standardize": self.standardize,
+            "seed": seed_from_random_state(self.random_state),
+        }
+
+
+class RandomFeatureEstimator(FeatureEstimator, ABC):
+    """An estimator that is a `RidgeModel` once it is fitted; see `RFFRidge` for parameters and attributes."""
+
+    n_components: Any
+    alpha: Any
+    cv: Any
+    fit_intercept: bool
     sample_weight_kind: str
-    engine: Engine | None
     feature_names_in_: NDArray[Any]
     _fitted: RidgeModel
 
@@ -77,51 +165,22 @@ class RandomFeatureEstimator(BaseEstimator, ABC):
         return estimate
 
     @property
-    def feature_map_(self) -> FeatureMap:
-        """With the standardizer of the inputs."""
-        self._require_fitted("feature_map_")
-        return self._fitted.feature_map
-
-    @property
     def ranked_columns_(self) -> tuple[int, ...]:
         """The columns of the inputs that are mapped to a normal law."""
         self._require_fitted("ranked_columns_")
         standardizer = self.feature_map_.standardizer
         return () if standardizer is None else standardizer.ranked_columns
 
-    @property
-    def length_scale_(self) -> LengthScale | None:
-        """The length scale in use; None for a kernel that has several, or none."""
-        self._require_fitted("length_scale_")
-        return length_scale_of(self.feature_map_)
-
-    def _require_fitted(self, name: str) -> None:
-        if "_fitted" not in vars(self):
-            raise AttributeError(
-                f"{type(self).__name__!r} object has no attribute {name!r} before it is fitted"
-            )
-
     def _options(self) -> RidgeOptions:
         """Check the parameters that all have, and return them as options of a fit."""
         if not isinstance(self.fit_intercept, bool | np.bool_):
             raise InvalidParameterError(f"`fit_intercept` is {self.fit_intercept!r}; expected True or False")
         check_cv(self.cv)
-        kernel, length_scale = self.kernel, self.length_scale
-        if not isinstance(kernel, str) or kernel != "auto":
-            kernel, length_scale = choose_kernel(kernel, length_scale)
         return RidgeOptions(
-            kernel=kernel,
-            length_scale=length_scale,
-            features=self.features,
-            n_components=self.n_components,
+            **self._features(self.n_components),
             alpha=self.alpha,
-            design=self.design,
-            map=map_for(self.n_components),
-            precision=self.precision,
-            standardize=self.standardize,
             fit_intercept=bool(self.fit_intercept),
             sample_weight_kind=self.sample_weight_kind,
-            seed=seed_from_random_state(self.random_state),
         )
 
     def _with_names(self, model: RidgeModel) -> RidgeModel:
@@ -130,30 +189,21 @@ class RandomFeatureEstimator(BaseEstimator, ABC):
             return model
         return model.with_card(feature_names=self.feature_names_in_.tolist())
 
-    def _scores(self, X: Any, dataset: Dataset) -> Any:
-        """Return the model's linear predictions: lazily for a Dask collection, else in memory."""
+    def _of_scores(
+        self, X: Any, finish: Callable[[FloatArray], NDArray[Any]], *, width: int | None, dtype: Any
+    ) -> Any:
+        """Return what a function makes of the model's linear predictions, of shape (n_rows, n_targets)."""
         model = self.model_
-        if is_dask(X):
-            width = None if model.one_dimensional else model.n_targets
-            return map_rows(
-                X, PredictRows(model.linear, model.one_dimensional), width=width, dtype=np.float64
-            )
-        with suitable_engine(self.engine, dataset) as engine:
-            return prediction.predict_in_memory(dataset, model, engine=engine)
 
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = True
-        return tags
+        def in_memory(dataset: Dataset, engine: Engine) -> NDArray[Any]:
+            scores = prediction.predict_in_memory(dataset, model, engine=engine)
+            return finish(scores.reshape(dataset.n_samples, model.n_targets))
+
+        lazily = partial(_finished_scores, finish), model.linear
+        return self._map(X, lazily, in_memory, width=width, dtype=dtype)
 
 
-class PredictRows:
-    """Predicts one chunk of a Dask array; a class so that it pickles small."""
-
-    def __init__(self, model: LinearModel, one_dimensional: bool) -> None:
-        self.model = model
-        self.one_dimensional = one_dimensional
-
-    def __call__(self, X: NDArray[Any]) -> NDArray[np.float64]:
-        predictions = predict_rows(Rows(Block(0, 0, len(X)), X), self.model)
-        return predictions[:, 0] if self.one_dimensional else predictions
+def _finished_scores(
+    finish: Callable[[FloatArray], NDArray[Any]], rows: Rows, model: LinearModel
+) -> NDArray[Any]:
+    return finish(predict_rows(rows, model))

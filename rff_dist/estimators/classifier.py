@@ -20,24 +20,14 @@ from rff_dist.classify.fit import LossOptions, fit_labels
 from rff_dist.classify.platt_scaling import ScoreCalibration
 from rff_dist.data.labelled import LabelledDataset
 from rff_dist.engines.protocol import Engine
-from rff_dist.estimators.base import PredictRows, RandomFeatureEstimator
+from rff_dist.estimators.base import RandomFeatureEstimator
 from rff_dist.estimators.folds import as_folds
-from rff_dist.estimators.inputs import (
-    as_dataset,
-    as_labelled,
-    is_dask,
-    is_in_memory,
-    map_rows,
-    suitable_engine,
-)
+from rff_dist.estimators.inputs import as_labelled, is_in_memory, suitable_engine
 from rff_dist.features.nystrom import Nystrom
 from rff_dist.frequencies.designs import Design
 from rff_dist.kernels.base import Kernel
-from rff_dist.ridge.linear_model import LinearModel
 from rff_dist.ridge.model import RidgeModel
 from rff_dist.statistics.ridge_statistics import RidgeStatistics
-
-type _Finish = Callable[[NDArray[np.float64]], NDArray[Any]]
 
 
 def _has_probabilities(estimator: RFFClassifier) -> bool:
@@ -237,13 +227,13 @@ class RFFClassifier(ClassifierMixin, RandomFeatureEstimator):
         DataError
             If values are not finite, or columns are missing.
         """
-        check_is_fitted(self, "_fitted")
+        check_is_fitted(self)
         width = None if len(self.classes_) == 2 else len(self.classes_)
         return self._of_scores(X, partial(_decisions, self._calibration), width=width, dtype=np.float64)
 
     def predict(self, X: Any) -> Any:
         """Return the class of each row, shape (n_samples,); see `decision_function`."""
-        check_is_fitted(self, "_fitted")
+        check_is_fitted(self)
         finish = partial(_labels, self.classes_, self._calibration)
         return self._of_scores(X, finish, width=None, dtype=self.classes_.dtype)
 
@@ -283,7 +273,7 @@ class RFFClassifier(ClassifierMixin, RandomFeatureEstimator):
         DataError
             If the rows are not in memory and a label is not among `classes_`.
         """
-        check_is_fitted(self, "_fitted")
+        check_is_fitted(self)
         if is_in_memory(X):
             return float(super().score(X, y, sample_weight))
         source, labels = as_labelled(self, X, y, sample_weight, reset=False)
@@ -327,16 +317,8 @@ class RFFClassifier(ClassifierMixin, RandomFeatureEstimator):
     def _calibration(self) -> ScoreCalibration | None:
         return class_prediction.calibration_of(self._fitted)
 
-    def _of_scores(self, X: Any, finish: _Finish, *, width: int | None, dtype: Any) -> Any:
-        """Apply a function to the scores, of shape (n_samples, n_columns), lazily for a Dask collection."""
-        dataset = as_dataset(self, X, reset=False, supervised=False)
-        if is_dask(X):
-            return map_rows(X, _PredictRows(self.model_.linear, finish), width=width, dtype=dtype)
-        scores = self._scores(X, dataset)
-        return finish(scores.reshape(len(scores), -1))
-
     def _probabilities(self, X: Any, function: Callable[..., NDArray[Any]]) -> Any:
-        check_is_fitted(self, "_fitted")
+        check_is_fitted(self)
         if self._calibration is None:
             raise class_prediction.no_probabilities(self.model_)
         finish = partial(function, self._calibration)
@@ -375,17 +357,6 @@ def _log_probabilities(calibration: ScoreCalibration, scores: NDArray[np.float64
 
 def _probabilities(calibration: ScoreCalibration, scores: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.asarray(np.exp(calibration.log_probabilities(scores)))
-
-
-class _PredictRows:
-    """Predicts one chunk of a Dask array; a class so that it pickles small."""
-
-    def __init__(self, model: LinearModel, finish: _Finish) -> None:
-        self.predict = PredictRows(model, one_dimensional=False)
-        self.finish = finish
-
-    def __call__(self, X: NDArray[Any]) -> NDArray[Any]:
-        return self.finish(self.predict(X))
 
 
 # -- what a stored model says of its classes -------------------------------------------------------

@@ -23,17 +23,10 @@ def check_cv(cv: Any) -> None:
 def as_folds(cv: Any, dataset: Dataset, y: Any, groups: Any) -> tuple[int | Folds | None, Dataset]:
     """Return folds, and the dataset whose rows know what those folds go by.
 
-    Parameters
-    ----------
-    y : object
-        As given to the estimator: stratified splitters look at it where it is in memory.
-    groups : object
-        As given to the estimator.
-
-    Raises
-    ------
-    InvalidParameterError
-        If splits of scikit-learn do not hold out each row once and train on all others.
+    `y`: as given to the estimator: stratified splitters look at it where it is in memory.
+    `groups`: as given to the estimator.
+    Raises InvalidParameterError if splits of scikit-learn do not hold out each row once and train on all
+      others.
     """
     if cv is None or not _gives_splits(cv):
         return cv, with_groups(dataset, groups)

@@ -59,22 +59,11 @@ def as_dataset(
 ) -> Dataset:
     """Turn what the user passed into a dataset, with the estimator's checks.
 
-    Parameters
-    ----------
-    estimator : estimator
-        Whose `n_features_in_` and `feature_names_in_` are set or compared.
-    X : array-like, frame, sparse matrix, Dask or Zarr array, dataset, path or URL
-    y, sample_weight : array-like, Dask or Zarr array, optional
-        Must be left out for a dataset, which has its own.
-    reset : bool
-        Whether this is a first fit.
-    supervised : bool
-        Whether targets are looked at.
-
-    Raises
-    ------
-    DataError
-        If the data do not fit, or y is given twice or not at all.
+    `estimator`: whose `n_features_in_` and `feature_names_in_` are set or compared.
+    `y`, `sample_weight`: must be left out for a dataset, which has its own.
+    `reset`: whether this is a first fit.
+    `supervised`: whether targets are looked at.
+    Raises DataError if the data do not fit, or y is given twice or not at all.
     """
     if is_in_memory(X):
         return _checked_arrays(estimator, X, y, sample_weight, reset=reset, supervised=supervised)
@@ -106,32 +95,14 @@ def as_labelled(
 ) -> tuple[Dataset, Column]:
     """Turn what the user passed to a classifier into rows without targets, and their labels.
 
-    Parameters
-    ----------
-    estimator : estimator
-        Whose `n_features_in_` and `feature_names_in_` are set or compared.
-    X : array-like, frame, sparse matrix, Dask or Zarr array, dataset, path or URL
-    y : array-like, series, Dask or Zarr array, Column or str, optional
-        Labels: integers, booleans, text or whole floats. Beside a dataset, path or URL the name of an
-        array in its group, by default "y"; beside a dataset without targets also the labels themselves.
-    sample_weight : array-like, Dask or Zarr array, optional
-        Must be left out for a dataset, which has its own.
-    reset : bool
-        Whether this is a first fit.
-
-    Returns
-    -------
-    source : Dataset
-        The rows and their weights.
-    labels : Column
-        As many.
-
-    Raises
-    ------
-    DataError
-        If the data do not fit, or labels are missing, fractions or no labels at all.
-    StorageError
-        If there is no array of that name.
+    `estimator`: whose `n_features_in_` and `feature_names_in_` are set or compared.
+    `y`: labels: integers, booleans, text or whole floats. Beside a dataset, path or URL the name of an array
+      in its group, by default "y"; beside a dataset without targets also the labels themselves.
+    `sample_weight`: must be left out for a dataset, which has its own.
+    `reset`: whether this is a first fit.
+    Returns `source`: the rows and their weights; `labels`: as many.
+    Raises DataError if the data do not fit, or labels are missing, fractions or no labels at all;
+      StorageError if there is no array of that name.
     """
     if is_in_memory(X):
         return _checked_labels(estimator, X, y, sample_weight, reset=reset)
@@ -158,17 +129,10 @@ def as_labelled(
 def with_groups(dataset: Dataset, groups: Any) -> Dataset:
     """Return a dataset whose rows carry groups; None leaves it as it is.
 
-    Parameters
-    ----------
-    groups : array-like, series, Dask or Zarr array, Column or str, of shape (n_samples,), or None
-        Integers, booleans, text or whole floats; or the name of an array in the dataset's group.
-
-    Raises
-    ------
-    DataError
-        If there are more or fewer groups than rows, or a group is missing or none of these.
-    InvalidParameterError
-        If it is a name and the dataset is not stored.
+    `groups`: array-like, series, Dask or Zarr array, Column or str, of shape (n_samples,), or None. Integers,
+      booleans, text or whole floats; or the name of an array in the dataset's group.
+    Raises DataError if there are more or fewer groups than rows, or a group is missing or none of these;
+      InvalidParameterError if it is a name and the dataset is not stored.
     """
     if groups is None:
         return dataset
@@ -263,10 +227,7 @@ def suitable_engine(engine: Engine | None, dataset: Dataset) -> Iterator[Engine]
 
     An engine that is made here is closed here; a client stays open.
 
-    Raises
-    ------
-    InvalidParameterError
-        If `engine` is not an engine.
+    Raises InvalidParameterError if `engine` is not an engine.
     """
     if engine is not None:
         if not isinstance(engine, Engine):
@@ -300,10 +261,8 @@ def choose_kernel(kernel: str | Kernel, length_scale: Any) -> tuple[Kernel, str 
 
     "evidence" and "median" replace the length scale of a kernel object.
 
-    Raises
-    ------
-    InvalidParameterError
-        If the kernel is unknown, or one that has its own length scale comes with a second one.
+    Raises InvalidParameterError if the kernel is unknown, or one that has its own length scale comes with a
+      second one.
     """
     found = find_kernel(kernel)
     if length_scale is None:
@@ -343,15 +302,10 @@ def map_rows(
 ) -> Any:
     """Apply a function of rows to a Dask collection, lazily.
 
-    Parameters
-    ----------
-    X : dask array or frame of shape (n_samples, n_features)
-    function : callable
-        From (rows, n_features) to (rows, width), or (rows,) where `width` is None.
-    width : int or None
-        Columns of the result.
-    dtype : dtype
-        Of the result.
+    `X`: dask array or frame of shape (n_samples, n_features).
+    `function`: callable. From (rows, n_features) to (rows, width), or (rows,) where `width` is None.
+    `width`: columns of the result.
+    `dtype`: of the result.
     """
     rows = X.to_dask_array(lengths=True) if hasattr(X, "to_dask_array") else X
     if rows.numblocks[1] > 1:

@@ -7,7 +7,7 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin
+from sklearn.base import ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
@@ -15,6 +15,7 @@ from rff_dist.checks import check_count
 from rff_dist.data.blocks import Block, Dataset
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import DataError, InvalidParameterError, PlanError
+from rff_dist.estimators.base import RowsEstimator
 from rff_dist.estimators.inputs import as_dataset, choose_kernel
 from rff_dist.features import for_dataset
 from rff_dist.features.draw import seed_from_random_state
@@ -31,7 +32,7 @@ N_INIT = 10
 _STRIP_BYTES = 2**22  # of kernel values made at once
 
 
-class KernelKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, BaseEstimator):
+class KernelKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, RowsEstimator):
     """Kernel k-means by the whole Gram matrix: exact, for thousands of rows.
 
     Minimises Σ w·‖φ(x) − c‖² over clusters, c the mean of a cluster's rows in the kernel's feature space, and
@@ -340,7 +341,6 @@ class KernelKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMix
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = True
         tags.input_tags.pairwise = _is_precomputed(self.kernel)
         return tags
 

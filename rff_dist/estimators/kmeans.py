@@ -7,40 +7,34 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin
+from sklearn.base import ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
+from rff_dist.data.blocks import Dataset
 from rff_dist.engines.protocol import Engine
 from rff_dist.errors import InvalidParameterError
+from rff_dist.estimators.base import FeatureEstimator
 from rff_dist.estimators.inputs import (
     as_dataset,
-    choose_kernel,
-    is_dask,
     is_in_memory,
-    map_for,
-    map_rows,
-    of_chunks,
     suitable_engine,
 )
 from rff_dist.estimators.kernel_kmeans import warn_of_few_rows
 from rff_dist.features import for_dataset
-from rff_dist.features.draw import seed_from_random_state
-from rff_dist.features.feature_map import FeatureMap
-from rff_dist.features.kernel_of import length_scale_of
 from rff_dist.features.nystrom import Nystrom
 from rff_dist.features.options import check_without_targets
 from rff_dist.frequencies.designs import Design
-from rff_dist.kernels.base import Kernel, LengthScale
+from rff_dist.kernels.base import Kernel
 from rff_dist.kmeans import fit as kmeans
 from rff_dist.kmeans import labels as kmeans_labels
 from rff_dist.kmeans.lloyd_pass import centre_distances, label_rows
 from rff_dist.kmeans.options import ClusterSpace, LloydOptions
 from rff_dist.kmeans.starts import Clusters
-from rff_dist.statistics import inspection
+from rff_dist.typing import FloatArray
 
 
-class RFFKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, BaseEstimator):
+class RFFKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, FeatureEstimator):
     """Kernel k-means through random Fourier or Nyström features, in passes that never store them.
 
     Minimises Σ w·‖z(x) − c‖² over `n_clusters` centres c, which approaches kernel k-means as `n_components`
@@ -222,28 +216,14 @@ class RFFKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin,
 
     def _options(self) -> tuple[ClusterSpace, LloydOptions]:
         """Return the parameters as the library takes them, checked."""
-        inspection.check_standardize(self.standardize)
         for_dataset.check_width(self.n_components, "phases", self.features)  # else it has no map
         if isinstance(self.n_init, str) and self.n_init != "auto":
             raise InvalidParameterError(
                 f"`n_init` is {self.n_init!r}; expected 'auto' or an integer of at least 1"
             )
         check_without_targets(self.length_scale)
-        kernel, length_scale = choose_kernel(self.kernel, self.length_scale)
-        seed = seed_from_random_state(self.random_state)
-        space = ClusterSpace(
-            kernel,
-            length_scale=length_scale,
-            n_components=self.n_components,
-            features=self.features,
-            design=self.design,
-            map=map_for(self.n_components),
-            precision=self.precision,
-            standardize=self.standardize,
-            seed=seed,
-            n_principal=self.n_principal,
-            normalize=self.normalize,
-        )
+        features = self._features(self.n_components)
+        space = ClusterSpace(**features, n_principal=self.n_principal, normalize=self.normalize)
         lloyd = LloydOptions(
             self.n_clusters,
             init=self.init,
@@ -251,7 +231,7 @@ class RFFKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin,
             max_iter=self.max_iter,
             tol=self.tol,
             algorithm=self.algorithm,
-            seed=seed,
+            seed=space.seed,
         )
         return space, lloyd
 
@@ -299,11 +279,12 @@ class RFFKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin,
             If values are not finite, or columns are missing.
         """
         check_is_fitted(self)
-        dataset = as_dataset(self, X, reset=False, supervised=False)
-        if is_dask(X):
-            return map_rows(X, of_chunks(label_rows, self._fitted.state), width=None, dtype=np.int32)
-        with suitable_engine(self.engine, dataset) as engine:
-            return kmeans_labels.label_in_memory(dataset, self._fitted, engine=engine)
+        found = self._fitted
+
+        def label(dataset: Dataset, engine: Engine) -> NDArray[np.int32]:
+            return kmeans_labels.label_in_memory(dataset, found, engine=engine)
+
+        return self._map(X, (label_rows, found.state), label, width=None, dtype=np.int32)
 
     def transform(self, X: Any) -> Any:
         """Return the distances ‖z − c‖ of each row to all centres, shape (n_samples, n_clusters).
@@ -311,13 +292,13 @@ class RFFKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin,
         Inputs, laziness and errors are those of `predict`.
         """
         check_is_fitted(self)
-        dataset = as_dataset(self, X, reset=False, supervised=False)
-        if is_dask(X):
-            width = self._fitted.n_clusters
-            distances = of_chunks(centre_distances, self._fitted.state)
-            return map_rows(X, distances, width=width, dtype=np.float64)
-        with suitable_engine(self.engine, dataset) as engine:
-            return kmeans_labels.distances_in_memory(dataset, self._fitted, engine=engine)
+        found = self._fitted
+
+        def measure(dataset: Dataset, engine: Engine) -> FloatArray:
+            return kmeans_labels.distances_in_memory(dataset, found, engine=engine)
+
+        lazily = centre_distances, found.state
+        return self._map(X, lazily, measure, width=found.n_clusters, dtype=np.float64)
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         """Return −Σ w·‖z − c‖² of the rows and their nearest centres.
@@ -341,26 +322,3 @@ class RFFKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin,
         """What was found, and how."""
         self._require_fitted("clusters_")
         return self._fitted
-
-    @property
-    def feature_map_(self) -> FeatureMap:
-        """With the standardizer of the inputs."""
-        self._require_fitted("feature_map_")
-        return self._fitted.feature_map
-
-    @property
-    def length_scale_(self) -> LengthScale | None:
-        """The length scale in use; None for a kernel that has several, or none."""
-        self._require_fitted("length_scale_")
-        return length_scale_of(self.feature_map_)
-
-    def _require_fitted(self, name: str) -> None:
-        if "_fitted" not in vars(self):
-            raise AttributeError(
-                f"{type(self).__name__!r} object has no attribute {name!r} before it is fitted"
-            )
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = True
-        return tags

@@ -6,34 +6,28 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
+from rff_dist.data.blocks import Dataset
 from rff_dist.engines.protocol import Engine
 from rff_dist.errors import InvalidParameterError
+from rff_dist.estimators.base import FeatureEstimator
 from rff_dist.estimators.inputs import (
     as_dataset,
-    choose_kernel,
-    is_dask,
-    map_for,
-    map_rows,
-    of_chunks,
     suitable_engine,
 )
-from rff_dist.features.draw import seed_from_random_state
-from rff_dist.features.feature_map import FeatureMap
-from rff_dist.features.kernel_of import length_scale_of
 from rff_dist.features.nystrom import Nystrom
 from rff_dist.features.options import FeatureOptions, check_without_targets
 from rff_dist.frequencies.designs import Design
 from rff_dist.kernels.base import Kernel
 from rff_dist.pca import fit as pca
 from rff_dist.pca.components import Projection, project_rows
-from rff_dist.statistics import inspection
 from rff_dist.statistics.ridge_statistics import RidgeStatistics
+from rff_dist.typing import FloatArray
 
 
-class RFFPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+class RFFPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, FeatureEstimator):
     """Kernel PCA through random Fourier or Nyström features, by exact streamed statistics.
 
     The components are eigenvectors of the centred Z'Z that one pass accumulates, the scores of new rows one
@@ -131,7 +125,6 @@ class RFFPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     True
     """
 
-    feature_map_: FeatureMap
     statistics_: RidgeStatistics
     projection_: Projection
     components_: NDArray[np.float64]
@@ -188,22 +181,10 @@ class RFFPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         PlanError
             If the job needs more memory than there is.
         """
-        inspection.check_standardize(self.standardize)
         if not isinstance(self.whiten, bool | np.bool_):
             raise InvalidParameterError(f"`whiten` is {self.whiten!r}; expected True or False")
         check_without_targets(self.length_scale)
-        kernel, length_scale = choose_kernel(self.kernel, self.length_scale)
-        features = FeatureOptions(
-            kernel,
-            length_scale=length_scale,
-            n_components=self.n_random_features,
-            features=self.features,
-            design=self.design,
-            map=map_for(self.n_random_features),
-            precision=self.precision,
-            standardize=self.standardize,
-            seed=seed_from_random_state(self.random_state),
-        )
+        features = FeatureOptions(**self._features(self.n_random_features))
         dataset = as_dataset(self, X, None, sample_weight, reset=True, supervised=False)
         with suitable_engine(self.engine, dataset) as engine:
             found = pca.fit_components(
@@ -214,7 +195,7 @@ class RFFPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
 
     def _keep(self, found: pca.KernelComponents) -> None:
         principal = found.principal
-        self.feature_map_ = found.feature_map
+        self._fitted = found
         self.statistics_ = found.statistics
         self.components_ = principal.components
         self.eigenvalues_ = principal.eigenvalues
@@ -223,7 +204,6 @@ class RFFPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         self.mean_ = principal.means
         self.noise_floor_ = principal.noise_floor
         self.n_floored_ = found.n_floored
-        self.length_scale_ = length_scale_of(found.feature_map)
         self.projection_ = found.projection(whiten=bool(self.whiten))
 
     def transform(self, X: Any) -> Any:
@@ -248,12 +228,12 @@ class RFFPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             If values are not finite, or columns are missing.
         """
         check_is_fitted(self)
-        dataset = as_dataset(self, X, reset=False, supervised=False)
-        if is_dask(X):
-            project = of_chunks(project_rows, self.projection_)
-            return map_rows(X, project, width=self.n_components_, dtype=np.float64)
-        with suitable_engine(self.engine, dataset) as engine:
-            return pca.project_in_memory(dataset, self.projection_, engine=engine)
+        projection = self.projection_
+
+        def project(dataset: Dataset, engine: Engine) -> FloatArray:
+            return pca.project_in_memory(dataset, projection, engine=engine)
+
+        return self._map(X, (project_rows, projection), project, width=self.n_components_, dtype=np.float64)
 
     @property
     def n_components_(self) -> int:
@@ -263,8 +243,3 @@ class RFFPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     @property
     def _n_features_out(self) -> int:
         return self.n_components_
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = True
-        return tags

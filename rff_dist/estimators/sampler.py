@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
-from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
 from rff_dist.data.blocks import Dataset
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import InvalidParameterError
+from rff_dist.estimators.base import RowsEstimator
 from rff_dist.estimators.inputs import as_dataset, choose_kernel, is_dask, map_for, map_rows
 from rff_dist.features import for_dataset
 from rff_dist.features.draw import check_n_components, seed_from_random_state
-from rff_dist.features.feature_map import FeatureMap
 from rff_dist.features.kernel_of import length_scale_of
 from rff_dist.features.nystrom import Nystrom
 from rff_dist.frequencies.designs import Design
@@ -24,7 +24,7 @@ from rff_dist.ridge import predict as prediction
 from rff_dist.statistics import inspection
 
 
-class RFFSampler(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+class RFFSampler(ClassNamePrefixFeaturesOutMixin, TransformerMixin, RowsEstimator):
     """Approximate a kernel's feature map by random Fourier or Nyström features.
 
     Inner products of the transformed rows approximate the kernel: Z @ Z.T ≈ k(X, X), with an error
@@ -160,14 +160,12 @@ class RFFSampler(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
         dataset = as_dataset(self, X, reset=False, supervised=False)
         dtype = np.float32 if dataset.dtype == np.float32 else np.float64
         if is_dask(X):
-            return map_rows(
-                X, _Transform(self.feature_map_, dtype), width=self.feature_map_.n_components, dtype=dtype
-            )
+            transform = partial(self.feature_map_.transform, dtype=dtype)
+            return map_rows(X, transform, width=self.feature_map_.n_components, dtype=dtype)
         return prediction.transform_in_memory(dataset, self.feature_map_, dtype=dtype)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = True
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags
 
@@ -175,14 +173,3 @@ class RFFSampler(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
 def _input_range(dataset: Dataset) -> Any:
     moments = inspection.inspect(dataset, engine=SerialEngine())
     return inspection.input_range(moments, None)
-
-
-class _Transform:
-    """Transforms one chunk of a Dask array; a class so that it pickles small."""
-
-    def __init__(self, feature_map: FeatureMap, dtype: Any) -> None:
-        self.feature_map = feature_map
-        self.dtype = dtype
-
-    def __call__(self, X: NDArray[Any]) -> NDArray[Any]:
-        return self.feature_map.transform(X, dtype=self.dtype)

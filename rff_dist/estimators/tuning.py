@@ -11,7 +11,6 @@ import numpy as np
 
 from rff_dist.data.blocks import Dataset
 from rff_dist.data.memory import ArrayDataset
-from rff_dist.engines.protocol import Engine
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.estimators.folds import as_folds, check_cv
@@ -21,7 +20,6 @@ from rff_dist.features import for_dataset
 from rff_dist.features.draw import seed_from_random_state
 from rff_dist.features.evidence import EvidenceSearch, TunedKernel
 from rff_dist.features.kernel_of import kernel_of
-from rff_dist.features.nystrom import Nystrom
 from rff_dist.frequencies.designs import Design
 from rff_dist.kernels.base import Kernel, default_design
 from rff_dist.kernels.find import find_kernel
@@ -31,7 +29,9 @@ from rff_dist.ridge.prepare import prepare
 from rff_dist.statistics import inspection, passes
 from rff_dist.storage.datasets import open_dataset
 
-__all__ = ["tune_kernels", "tune_length_scales"]
+# Parameters of RFFRidge that candidates share, and what is unlike there.
+_DEFAULTS = {"n_components": search.DEFAULT_COMPONENTS, "alpha": "cv", "features": "fourier"}
+_SHARED = {*_DEFAULTS, "standardize", "fit_intercept", "random_state", "sample_weight_kind", "engine"}
 
 
 def tune_length_scales(
@@ -144,16 +144,9 @@ def tune_kernels(
     *,
     kernels: Sequence[str | Kernel] = DEFAULT_KERNELS,
     length_scales: Sequence[Any] | None = None,
-    n_components: Any = search.DEFAULT_COMPONENTS,
-    alpha: Any = "cv",
     cv: Any = 5,
-    features: str | Nystrom = "fourier",
     design: str | Design | None = None,
-    standardize: bool | str = "auto",
-    fit_intercept: bool = True,
-    random_state: Any = None,
-    sample_weight_kind: str = "precision",
-    engine: Engine | None = None,
+    **parameters: Any,
 ) -> tuple[RFFRidge, search.Search]:
     """Choose kernel, length scale, alpha and number of components by exact cross-validation; fit the best.
 
@@ -172,17 +165,16 @@ def tune_kernels(
         Numbers, arrays of shape (n_features,), multiples of the median distance between rows such as "0.5x",
         "median" for "1x", or "evidence"; by default ¼, ½, 1, 2 and 4 times the median, see
         `rff_dist.ridge.candidates.make_candidates`.
-    n_components : int, "auto" or sequence of int
-        Of several, each candidate takes its smallest within one standard error of its best, at no other
-        cost than its tables.
-    alpha : "cv", "cv-1se", float or sequence of float
-        As in `RFFRidge`.
     cv : int, HashFolds, GroupFolds, TimeFolds, splitter or iterable of splits
         As in `RFFRidge`.
-    features, standardize, fit_intercept, random_state, sample_weight_kind, engine
-        As in `RFFRidge`. All candidates have the same seed.
     design : str, Design or None
         As in `RFFRidge`; None is each kernel's own: orthogonal, or "iid" for those that need it.
+    **parameters
+        `n_components`, `alpha`, `features`, `standardize`, `fit_intercept`, `random_state`,
+        `sample_weight_kind` and `engine` of `RFFRidge`. By default `n_components` is 1024, `alpha` "cv" (or
+        "cv-1se", a number or several) and `features` "fourier". Of several numbers of components each
+        candidate takes its smallest within one standard error of its best, at no other cost than its tables.
+        All candidates have the same seed.
 
     Returns
     -------
@@ -218,28 +210,24 @@ def tune_kernels(
     """
     candidates = make_candidates(kernels, length_scales)
     check_cv(cv)
-    estimator = RFFRidge(
-        n_components=n_components,
-        alpha=alpha,
-        features=features,
-        standardize=standardize,
-        fit_intercept=fit_intercept,
-        random_state=seed_from_random_state(random_state),
-        sample_weight_kind=sample_weight_kind,
-        engine=engine,
-    )
+    if unknown := sorted(parameters.keys() - _SHARED):
+        raise InvalidParameterError(
+            f"`{unknown[0]}` is no parameter of a search; expected one of {', '.join(sorted(_SHARED))}"
+        )
+    estimator = RFFRidge(**{**_DEFAULTS, **parameters})
+    estimator.random_state = seed_from_random_state(estimator.random_state)
     options = estimator._options()
     folds, dataset = as_folds(cv, as_dataset(estimator, X, y, sample_weight, reset=True), y, groups)
-    with suitable_engine(engine, dataset) as running:
+    with suitable_engine(estimator.engine, dataset) as engine:
         options = replace(options, cv=folds, design=design, seed=estimator.random_state)
-        found = search.search(dataset, candidates, options, engine=running)
+        found = search.search(dataset, candidates, options, engine=engine)
     found = replace(found, model=estimator._with_names(found.model))
     kernel = kernel_of(found.model.feature_map)
     assert kernel is not None  # the map was drawn just now
     # several alphas, one for each target, are chosen again by the same folds
     chosen = {"alpha": found.best["alpha"]}
     if isinstance(found.best["alpha"], list):
-        chosen = {"alpha": alpha, "cv": cv}
+        chosen = {"alpha": estimator.alpha, "cv": cv}
     estimator.set_params(
         kernel=kernel,
         n_components=found.best["n_components"],

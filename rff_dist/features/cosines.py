@@ -6,6 +6,7 @@ features of a smaller draw.
 
 from __future__ import annotations
 
+import sys
 from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import replace
@@ -24,7 +25,7 @@ from rff_dist.features.feature_map import (
 from rff_dist.numerics.runs import Runs
 from rff_dist.typing import Float32Array, FloatArray
 
-_WHOLE_ROWS = 64  # whose cosines stay in the nearest cache
+_WHOLE_ROWS = 128  # whose angles stay in a core's own cache
 
 type MapName = Literal["pairs", "phases"]
 
@@ -112,20 +113,18 @@ class CosineFeatureMap(FeatureMap):
         `out`: int16 array of shape (n_samples, n_components). Overwritten.
         Raises DataError if angles overflow.
         """
-        with np.errstate(over="ignore", invalid="ignore"):
-            angles = self.angles_of_rows(inputs)
-            finite = np.isfinite(angles.sum())
-        if not finite:
-            raise overflow()
-        if self.phases is not None:
-            angles += self.phases
-        for i in range(0, len(angles), _WHOLE_ROWS):
-            part, lines = angles[i : i + _WHOLE_ROWS], out[i : i + _WHOLE_ROWS]
+        for i in range(0, len(inputs), _WHOLE_ROWS):
+            lines = out[i : i + _WHOLE_ROWS]
+            with np.errstate(over="ignore", invalid="ignore"):
+                angles = self.angles_of_rows(inputs[i : i + _WHOLE_ROWS])
+                finite = np.isfinite(angles.sum())
+            if not finite:
+                raise overflow()
             if self.phases is None:
-                np.copyto(lines[:, 0::2], to_whole(np.cos(part)), casting="unsafe")
-                np.copyto(lines[:, 1::2], to_whole(np.sin(part, out=part)), casting="unsafe")
+                interleave(to_whole(np.cos(angles)), to_whole(np.sin(angles, out=angles)), lines)
             else:
-                np.copyto(lines, to_whole(np.cos(part, out=part)), casting="unsafe")
+                angles += self.phases
+                np.copyto(lines, to_whole(np.cos(angles, out=angles)), casting="unsafe")
 
     def fill(self, inputs: Float32Array, out: FloatArray, start: int, stop: int) -> None:
         """Write unnormalised components `start:stop` to `out`.
@@ -173,3 +172,16 @@ def to_whole(values: Float32Array) -> Float32Array:
     """Overwrite cosines or sines by the whole multiples of 1/16,256 that are nearest to them."""
     values *= np.float32(FIXED_POINT_ONE)
     return np.rint(values, out=values)
+
+
+def interleave(even: Float32Array, odd: Float32Array, out: NDArray[np.int16]) -> None:
+    """Write whole numbers in turns, two at once: half the time of writing each to every second place.
+
+    `even`, `odd`: float32 arrays of shape (n, m).
+    `out`: int16 array of shape (n, 2m), in C order. Overwritten.
+    """
+    first, second = even.astype(np.int32), odd.astype(np.int32)
+    low, high = (first, second) if sys.byteorder == "little" else (second, first)
+    low &= 0xFFFF
+    high <<= 16
+    np.bitwise_or(low, high, out=out.view(np.int32))

@@ -22,7 +22,7 @@ from rff_dist.errors import InvalidParameterError, SolveError
 from rff_dist.features.centres import RULES
 from rff_dist.features.feature_map import FeatureMap, FeatureSpec, Record, Standardizer, arrays_digest
 from rff_dist.kernels.algebra import Constant, OnColumns, Product, Scaled, Sum
-from rff_dist.kernels.base import Kernel, ShiftInvariant
+from rff_dist.kernels.base import Kernel, OfDistance, ShiftInvariant
 from rff_dist.kernels.explicit import Min
 from rff_dist.kernels.find import kernel_from_dict
 from rff_dist.numerics.runs import Runs
@@ -131,13 +131,15 @@ class NystromFeatureMap(FeatureMap):
     def fill(self, inputs: Float32Array, out: FloatArray, start: int, stop: int) -> None:
         """Write unnormalised components `start:stop` to `out`.
 
-        Values are made in panels of 64 rows, the last one padded, so that a row has the same features in
-        whatever company: matrix products round by the shape of their factors.
+        Values are made in panels of 64 rows. The last one is padded unless they are functions of distances,
+        so that a row has the same features in whatever company: matrix products round by the shape of their
+        factors.
         """
+        padded = not isinstance(self.kernel, OfDistance)
         for first in range(0, len(inputs), _PANEL_ROWS):
             panel = inputs[first : first + _PANEL_ROWS].astype(np.float64)
             n_rows = len(panel)
-            if n_rows < _PANEL_ROWS:
+            if padded and n_rows < _PANEL_ROWS:
                 panel = np.concatenate([panel, np.repeat(panel[:1], _PANEL_ROWS - n_rows, axis=0)])
             for a in range(start, stop, _PANEL_CENTRES):
                 b = min(a + _PANEL_CENTRES, stop)

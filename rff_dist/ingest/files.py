@@ -15,7 +15,13 @@ from typing import Any
 
 from rff_dist.errors import DataError, StorageError
 from rff_dist.storage.appending import Source
-from rff_dist.storage.locations import Location, explain, is_store_error, open_store, parse_location
+from rff_dist.storage.locations import (
+    Location,
+    is_store_error,
+    open_store,
+    parse_location,
+    unreachable,
+)
 from rff_dist.typing import PathLike
 
 _SUFFIXES = {".csv": ".csv", ".csv.gz": ".csv", ".parquet": ".parquet", ".pq": ".parquet"}
@@ -212,7 +218,4 @@ def _reading(location: Location) -> Iterator[None]:
     except Exception as error:
         if isinstance(error, StorageError) or not is_store_error(error):
             raise
-        raise StorageError(
-            f"{location} cannot be read ({explain(error)}). Check the address, the network and the "
-            "permissions"
-        ) from error
+        raise unreachable(f"{location} cannot be read", error) from error

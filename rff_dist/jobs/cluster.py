@@ -41,8 +41,6 @@ from rff_dist.storage.locations import check_output, parse_location
 from rff_dist.text import redact
 from rff_dist.typing import Summary
 
-__all__ = ["ClusteringRun", "cluster", "open_clustering"]
-
 
 @dataclass(slots=True)
 class ClusteringRun:

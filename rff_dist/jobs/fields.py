@@ -14,8 +14,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, dataclass_transform
 
-__all__ = ["Option", "build", "group", "option", "options_of"]
-
 type Face = Literal["both", "command", "form"]
 _KEY = "rff_dist option"
 
@@ -24,24 +22,15 @@ _KEY = "rff_dist option"
 class Shown:
     """What faces show of an option beside its name, type and default.
 
-    Attributes
-    ----------
-    help : str
-        What it is, in the words of Python: names of other options stand in backticks.
-    flags : tuple of str
-        On the command line, where the name with dashes would not do.
-    given : tuple
-        Of options without a value: what each of the flags sets.
-    unit : str or None
-        What stands for the value in the command line's help.
-    argument : bool
-        Whether it is an argument of the command line, without a flag.
-    writes : bool
-        Whether it names a place that the job writes to.
-    alias : str or None
-        What the library's messages call it.
-    face : {"both", "command", "form"}
-        Where it can be given.
+    `help`: what it is, in the words of Python: names of other options stand in backticks.
+    `flags`: on the command line, where the name with dashes would not do.
+    `given`: of options without a value: what each of the flags sets.
+    `unit`: what stands for the value in the command line's help.
+    `argument`: whether it is an argument of the command line, without a flag.
+    `writes`: whether it names a place that the job writes to.
+    `alias`: what the library's messages call it.
+    `face`: {"both", "command", "form"}. Where it can be given.
+    `last`: whether it is shown after the other options of its group, those of derived groups included.
     """
 
     help: str
@@ -52,22 +41,16 @@ class Shown:
     writes: bool = False
     alias: str | None = None
     face: Face = "both"
+    last: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
     """An option of a job.
 
-    Attributes
-    ----------
-    name : str
-    type : type
-        As annotated.
-    default : object
-        `dataclasses.MISSING` where it must be given.
-    shown : Shown
-    panel : str or None
-        The title of its group.
+    `type`: as annotated.
+    `default`: `dataclasses.MISSING` where it must be given.
+    `panel`: the title of its group.
     """
 
     name: str
@@ -110,7 +93,11 @@ def options_of(spec: type, panel: str | None = None) -> Iterator[Option]:
     """Yield all options of a spec, those of its groups included."""
     hints = typing.get_type_hints(spec, include_extras=True)
     panel = getattr(spec, "panel", panel)
-    for one in dataclasses.fields(spec):
+    # inherited fields come first otherwise
+    fields = sorted(
+        dataclasses.fields(spec), key=lambda one: _KEY in one.metadata and one.metadata[_KEY].last
+    )
+    for one in fields:
         if _KEY in one.metadata:
             yield Option(one.name, hints[one.name], _default_of(one), one.metadata[_KEY], panel)
         else:

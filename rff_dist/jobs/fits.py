@@ -31,17 +31,6 @@ from rff_dist.storage.datasets import open_dataset
 from rff_dist.text import redact
 from rff_dist.typing import Summary
 
-__all__ = [
-    "Fit",
-    "JobData",
-    "Trained",
-    "chosen_candidate",
-    "describe_fit",
-    "estimate_of",
-    "n_candidates",
-    "open_job_data",
-]
-
 _ONE_ROW = ArrayDataset(np.zeros((1, 1)), np.zeros(1))
 
 
@@ -58,19 +47,10 @@ def open_job_data(
 ) -> JobData:
     """Open data to train on or to evaluate on, their arrays named as the source says.
 
-    Parameters
-    ----------
-    url : str
-        Of the source's data, or of test data beside them.
-    group_by : str, optional
-        Name of an array of groups whose rows are in one fold.
-    classify : bool
-        Whether `y` holds labels.
-
-    Raises
-    ------
-    DataError
-        If there are no targets.
+    `url`: of the source's data, or of test data beside them.
+    `group_by`: name of an array of groups whose rows are in one fold.
+    `classify`: whether `y` holds labels.
+    Raises DataError if there are no targets.
     """
     names = source.names()
     dataset = open_dataset(url, **(names | {"y": None} if classify else names))
@@ -87,12 +67,8 @@ def open_job_data(
 class Trained:
     """A model that was trained, and how it was found.
 
-    Attributes
-    ----------
-    model : RidgeModel
-        With its sums.
-    search : Search or None
-        Where candidates were given.
+    `model`: with its sums.
+    `search`: where candidates were given.
     """
 
     model: RidgeModel
@@ -104,17 +80,11 @@ class Trained:
 class Fit:
     """What to train, and how what is left open is chosen.
 
-    Attributes
-    ----------
-    options : RidgeOptions
-        Of the regression, or of ridge on class codes.
-    loss : str or None
-        Of a classifier, see `classify.fit.fit`; None for a regression.
-    class_weight : "balanced" or None
-        Of a classifier.
-    candidates : sequence of Candidate, or None
-        What is compared on all rows and with all components, in the place of the kernel and length scale of
-        the options; see `ridge.search.search`.
+    `options`: of the regression, or of ridge on class codes.
+    `loss`: of a classifier, see `classify.fit.fit`; None for a regression.
+    `class_weight`: of a classifier.
+    `candidates`: what is compared on all rows and with all components, in the place of the kernel and length
+      scale of the options; see `ridge.search.search`.
     """
 
     options: RidgeOptions
@@ -125,12 +95,8 @@ class Fit:
     def check(self, dataset: Dataset | None = None) -> None:
         """Check what can be known to be wrong before any work starts; without a dataset all but its columns.
 
-        Raises
-        ------
-        InvalidParameterError
-            If parameters are out of range or do not go together.
-        DataError
-            If the folds are of groups and there are none.
+        Raises InvalidParameterError if parameters are out of range or do not go together; DataError if the
+          folds are of groups and there are none.
         """
         options = self.options
         if options.map != "auto":

@@ -17,20 +17,13 @@ from rff_dist.storage.writing import Writing
 from rff_dist.text import redact
 from rff_dist.typing import Summary
 
-__all__ = ["Ingestion", "ingest"]
-
 #: As many names of files are told as a record holds well.
 _SHOWN_FILES = 50
 
 
 @dataclass(frozen=True, slots=True)
 class Ingestion:
-    """A run that appends the rows that are new; it needs no engine.
-
-    Attributes
-    ----------
-    job : Ingest
-    """
+    """A run that appends the rows that are new; it needs no engine."""
 
     job: Ingest
 
@@ -61,21 +54,9 @@ def ingest(
 ) -> Ingested | ZarrDataset:
     """Write a dataset, or append the rows that are new to one.
 
-    Parameters
-    ----------
-    job : Ingest
-    observer : callable, optional
-        Called with (rows written, rows in all or None) after each batch.
-
-    Returns
-    -------
-    found : Ingested or ZarrDataset
-        The former where rows are appended.
-
-    Raises
-    ------
-    RFFDistError
-        As `storage.ingest` and `storage.ingest_more`; what is there then is as it was.
+    `observer`: callable. Called with (rows written, rows in all or None) after each batch.
+    Returns `found`: the former where rows are appended.
+    Raises RFFDistError as `storage.ingest` and `storage.ingest_more`; what is there then is as it was.
     """
     connection = job.connection or os.environ.get(CONNECTION_VARIABLE)
     source = job.sources if job.sql is None else Query(job.sql, connection)

@@ -111,26 +111,30 @@ class Drawing:
         "How Nyström features choose their rows of the data: uniform (if left out), k-means++ or rpcholesky.",
         None,
         unit="NAME",
+        last=True,
     )
     design: Literal["orthogonal", "iid", "quasi-monte-carlo", "structured"] | None = option(
         "How frequencies are arranged: orthogonal (if left out, where the kernel allows it), iid, "
         "quasi-monte-carlo, which is best for few columns, or structured, which is fast for hundreds.",
         None,
         unit="NAME",
+        last=True,
     )
     map: Literal["auto", "pairs", "phases"] = option(
         "pairs of cosines and sines, or cosines with random phases; auto takes the one of lower variance on "
         "a sample.",
         "pairs",
         unit="NAME",
+        last=True,
     )
     precision: Literal["standard", "high"] = option(
         "standard rounds Fourier features to 15 bits, whose products are summed exactly and fast; high keeps "
         "float32, for penalties so small that a warning asks for it.",
         "standard",
         unit="NAME",
+        last=True,
     )
-    seed: Seed = option("Seed of all that is random.", 0, unit="N")
+    seed: Seed = option("Seed of all that is random.", 0, unit="N", last=True)
 
 
 @group

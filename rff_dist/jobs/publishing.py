@@ -11,8 +11,6 @@ from rff_dist.kmeans.model import AnyModel, kind_of
 from rff_dist.registry.versions import RegisteredModel, Version
 from rff_dist.storage.locations import Location, check_output, parse_location
 
-__all__ = ["check_place", "lineage_of", "publish", "store", "version_rows", "write"]
-
 # What a card says of the data, where it does.
 _OF_SPEC = ("length_scale", "n_components", "alpha", "n_clusters", "seed")
 _OF_DATA = ("data_fingerprint", "prefix_fingerprint", "n_samples")

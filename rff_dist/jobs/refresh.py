@@ -1,9 +1,9 @@
 """A run that brings a stored model up to date: steps that publish the next one, or keep the current one.
 
 `update` is the arithmetic; here is what becomes of it. The steps: find the new rows → score them with the
-current model, which has not seen them → hold out rows → sum → test for drift → solve → gate → publish, or
-keep the current model with the reason. Before the last step nothing is written, so that a run that died is
-repeated as if it had not been.
+champion, the current model, which has not seen them → hold out rows → sum → test for drift → solve for the
+challenger → gate → publish it, or keep the champion with the reason. Before the last step nothing is written,
+so that a run that died is repeated as if it had not been.
 
 **What becomes of a refused batch.** Nothing is published. The document `refused.json` beside the model
 records the rows' range, a fingerprint and the reason; later runs pass over them, judge what comes after on
@@ -152,14 +152,14 @@ class Refresh:
     ----------
     location : Location
         Of the model: a folder, or that of a registered model.
-    model : RidgeModel
-        The current one.
+    champion : RidgeModel
+        The current model.
     version : Version or None
         Which version it is, of a registered model.
     dataset : Dataset
         The data that it was trained on, perhaps with more rows.
     test : Dataset or None
-        What models are compared on; None holds out rows that the current one was trained on.
+        What models are compared on; None holds out rows that the champion was trained on.
     tolerance : float
         See `judge`.
     level : float
@@ -167,17 +167,17 @@ class Refresh:
     backfill : int or None
         See `find_new_rows`.
     force : bool
-        Whether the new model is published whatever the gate says.
+        Whether the challenger is published whatever the gate says.
     dry_run : bool
         Whether nothing is written.
     runner : Runner
         By what the steps are driven.
-    rows, batch, held_out, statistics, drift, candidate, gate
+    rows, batch, held_out, statistics, drift, challenger, gate
         What the steps have found; None before.
     """
 
     location: Location
-    model: RidgeModel
+    champion: RidgeModel
     version: Version | None
     dataset: Dataset
     refusals: list[Refusal]
@@ -193,7 +193,7 @@ class Refresh:
     held_out: HeldOut | None = None
     statistics: RidgeStatistics | None = None
     drift: Drift | None = None
-    candidate: RidgeModel | None = None
+    challenger: RidgeModel | None = None
     gate: Gate | None = None
     runner: Runner = field(default_factory=in_this_process)
 
@@ -276,7 +276,7 @@ def open_refresh(
             refusals += _rolled_back(registered, version)
         yield Refresh(
             location=location,
-            model=_read_ridge(location.url if version is None else version.url),
+            champion=_read_ridge(location.url if version is None else version.url),
             version=version,
             dataset=dataset,
             refusals=refusals,
@@ -317,7 +317,7 @@ def find_rows(job: Refresh) -> Summary:
     StatisticsError, DataError
         As `find_new_rows`.
     """
-    job.rows = find_new_rows(job.model, job.dataset, refusals=job.refusals, backfill=job.backfill)
+    job.rows = find_new_rows(job.champion, job.dataset, refusals=job.refusals, backfill=job.backfill)
     return {
         "n_before": job.rows.n_before,
         "n_after": job.rows.n_after,
@@ -328,7 +328,7 @@ def find_rows(job: Refresh) -> Summary:
 
 
 def score_rows(job: Refresh, engine: Engine) -> Summary:
-    """Plan the update, and score the new rows with the current model before they are added.
+    """Plan the update, and score the new rows with the champion before they are added.
 
     Returns
     -------
@@ -342,27 +342,27 @@ def score_rows(job: Refresh, engine: Engine) -> Summary:
     DataError
         If a value cannot be used; names row and column.
     """
-    feature_map = job.model.feature_map
+    feature_map = job.champion.feature_map
     plan = check_plan(
         job.dataset,
         feature_map.n_components,
         engine=engine,
-        alpha=job.model.card["alpha_given"],
+        alpha=job.champion.card["alpha_given"],
         features="nystrom" if isinstance(feature_map, NystromFeatureMap) else "fourier",
     )
-    # beside a fit's: the current model's sums, and those of the held-out rows
+    # beside a fit's: the champion's sums, and those of the held-out rows
     needed, limit = plan.client_bytes + 2 * plan.statistics_bytes, plan.client_memory_limit
     if limit is not None and needed > limit:
         raise PlanError(
             f"an update of n_components={feature_map.n_components:_} needs {human_bytes(needed)} in this "
             f"process, which has {human_bytes(limit)}; give it more memory, or fit fewer components"
         )
-    job.batch = score_new_rows(job.model, job.dataset, _found(job.rows), engine=engine)
+    job.batch = score_new_rows(job.champion, job.dataset, _found(job.rows), engine=engine)
     return _describe_errors(job.batch.errors)
 
 
 def hold_out_rows(job: Refresh, engine: Engine) -> Summary:
-    """Hold out rows, and measure the current model's errors on them.
+    """Hold out rows, and measure the champion's errors on them.
 
     Returns
     -------
@@ -372,9 +372,9 @@ def hold_out_rows(job: Refresh, engine: Engine) -> Summary:
     Raises
     ------
     DataError
-        If test data do not fit the model.
+        If test data do not fit the champion.
     """
-    job.held_out = hold_out(job.model, job.dataset, engine=engine, test=job.test)
+    job.held_out = hold_out(job.champion, job.dataset, engine=engine, test=job.test)
     return {"held_out": job.held_out.words, **_describe_errors(job.held_out.errors)}
 
 
@@ -392,7 +392,7 @@ def sum_rows(job: Refresh, engine: Engine) -> Summary:
         As `accumulate_new_rows`.
     """
     start = time.perf_counter()
-    job.statistics = accumulate_new_rows(job.model, job.dataset, _found(job.rows), engine=engine)
+    job.statistics = accumulate_new_rows(job.champion, job.dataset, _found(job.rows), engine=engine)
     seconds = round(time.perf_counter() - start, 3)
     return {"digest": job.statistics.digest(), "n_samples": job.statistics.n_samples, "seconds": seconds}
 
@@ -405,12 +405,12 @@ def check_drift(job: Refresh) -> Summary:
     summary : dict
         See `Drift.to_dict`.
     """
-    assert job.model.statistics is not None
+    assert job.champion.statistics is not None
     batch, held_out, statistics = _found(job.batch), _found(job.held_out), _found(job.statistics)
     job.drift = judge_drift(
-        job.model.statistics,
-        statistics - job.model.statistics,
-        held_columns=job.model.columns,
+        job.champion.statistics,
+        statistics - job.champion.statistics,
+        held_columns=job.champion.columns,
         new_columns=ColumnMoments.of(batch.moments, frequency_weights=statistics.spec.frequency_weights),
         held_errors=held_out.errors,
         new_errors=batch.errors,
@@ -420,7 +420,7 @@ def check_drift(job: Refresh) -> Summary:
 
 
 def solve_model(job: Refresh) -> Summary:
-    """Solve for the new model.
+    """Solve for the challenger.
 
     Returns
     -------
@@ -429,11 +429,11 @@ def solve_model(job: Refresh) -> Summary:
     """
     statistics, batch = _found(job.statistics), _found(job.batch)
     rows = _found(job.rows)
-    job.candidate = solve_update(job.model, job.dataset, rows, statistics=statistics, batch=batch)
-    status = job.candidate.card["solver"]
+    job.challenger = solve_update(job.champion, job.dataset, rows, statistics=statistics, batch=batch)
+    status = job.challenger.card["solver"]
     return {
-        "alpha_before": job.model.plain_alpha,
-        "alpha": job.candidate.plain_alpha,
+        "alpha_before": job.champion.plain_alpha,
+        "alpha": job.challenger.plain_alpha,
         "status": status["status"],
         "causes": status["causes"],
         "remedies": status["remedies"],
@@ -441,14 +441,14 @@ def solve_model(job: Refresh) -> Summary:
 
 
 def judge_model(job: Refresh, engine: Engine) -> Summary:
-    """Compare the new model with the current one on the held-out rows.
+    """Compare the challenger with the champion on the held-out rows.
 
     Returns
     -------
     summary : dict
         The fields of `Gate`.
     """
-    job.gate = judge(_found(job.candidate), _found(job.held_out), tolerance=job.tolerance, engine=engine)
+    job.gate = judge(_found(job.challenger), _found(job.held_out), tolerance=job.tolerance, engine=engine)
     finite = {name: value if np.isfinite(value) else None for name, value in _ratios(job.gate).items()}
     return {**asdict(job.gate), **finite}
 
@@ -458,7 +458,7 @@ def _ratios(gate: Gate) -> dict[str, float]:
 
 
 def publish_update(job: Refresh) -> Summary:
-    """Publish the new model, or record that its rows were refused.
+    """Publish the challenger, or record that its rows were refused.
 
     Returns
     -------
@@ -469,29 +469,29 @@ def publish_update(job: Refresh) -> Summary:
     Raises
     ------
     StorageError
-        If it cannot be written; then the current model stays.
+        If it cannot be written; then the champion stays.
     """
     rows = _found(job.rows)
     if not rows.n_samples:
         n_out = sum(stop - start for start, stop in rows.left_out)
         kept_out = f", but {n_out:,} that were refused" if n_out else ""
         reason = f"the model holds all {rows.n_after:,} rows of the data{kept_out}"
-        return _outcome(job, job.model, "nothing new", reason, job.version)
-    gate, candidate = _found(job.gate), _found(job.candidate)
+        return _outcome(job, job.champion, "nothing new", reason, job.version)
+    gate, challenger = _found(job.gate), _found(job.challenger)
     passed = gate.passed or job.force
     reason = gate.reason + ("" if gate.passed or not job.force else "; it was forced")
     if job.dry_run:
         decision = f"would be {'published' if passed else 'kept'}"
-        return _outcome(job, job.model, decision, reason, job.version)
+        return _outcome(job, job.champion, decision, reason, job.version)
     job.lease.check()
     if not passed:
         _write_refusals(job.location, [*read_refusals(job.location), *refuse(job.dataset, rows, reason)])
         logger.warning("%s is kept: %s", job.location, reason)
-        return _outcome(job, job.model, "kept", reason, job.version)
-    candidate = candidate.with_card(update=_describe_update(job, rows, reason))
+        return _outcome(job, job.champion, "kept", reason, job.version)
+    challenger = challenger.with_card(update=_describe_update(job, rows, reason))
     version = None
     if job.version is None:
-        write_model(candidate, job.location.url, overwrite=True)
+        write_model(challenger, job.location.url, overwrite=True)
     else:
         facts: Summary = {
             "added": [list(one) for one in rows.ranges],
@@ -499,10 +499,10 @@ def publish_update(job: Refresh) -> Summary:
             "drifted": _found(job.drift).drifted,
         }
         version = publish(
-            candidate, job.location.url, data=job.dataset.url, reason=f"updated: {reason}", **facts
+            challenger, job.location.url, data=job.dataset.url, reason=f"updated: {reason}", **facts
         )
     _forget_refusals(job.location, rows)
-    return _outcome(job, candidate, "published", reason, version)
+    return _outcome(job, challenger, "published", reason, version)
 
 
 def outcome(records: Mapping[str, Summary | None]) -> Summary:
@@ -553,7 +553,7 @@ def _describe_update(job: Refresh, rows: NewRows, reason: str) -> Summary:
     drift, errors = _found(job.drift), _describe_errors(_found(job.batch).errors)
     return {
         "added": [list(one) for one in rows.ranges],
-        "parent_digest": job.model.digest(),
+        "parent_digest": job.champion.digest(),
         "progressive": errors,
         "drift": {"drifted": drift.drifted, "parts": drift.parts, "p_values": dict(drift.p_values)},
         "gate": reason,

@@ -240,14 +240,14 @@ class Update:
     )
     source: SupervisedSource
     test: str | None = option(
-        "Path or URL of test data to compare the new model with the current one on; if left out, the newest "
-        "rows that the current one holds are kept out of both.",
+        "Path or URL of test data to compare the champion, the current model, with the challenger, the "
+        "updated one, on; if left out, the newest rows that the champion holds are kept out of both.",
         None,
         unit="DATA",
     )
     tolerance: NonNegative = option(
         "By how much the mean squared error of a target may rise on the held-out rows, as a share of it and "
-        "with chance allowed for; else the current model is kept and the new rows are refused.",
+        "with chance allowed for; else the champion is kept and the new rows are refused.",
         0.05,
         unit="SHARE",
     )
@@ -260,7 +260,7 @@ class Update:
         None,
         unit="ROW",
     )
-    force: bool = option("Whether the new model is published even if it is worse than tolerated.", False)
+    force: bool = option("Whether the challenger is published even if it is worse than tolerated.", False)
     dry_run: bool = option("Whether to say only what would be done, and write nothing.", False)
 
 

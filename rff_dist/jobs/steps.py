@@ -10,15 +10,6 @@ from rff_dist.engines.protocol import Engine
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.typing import Summary
 
-__all__ = [
-    "Runner",
-    "Skipped",
-    "Step",
-    "in_this_process",
-    "run_steps",
-    "take",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Skipped:

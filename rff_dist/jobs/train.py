@@ -35,19 +35,6 @@ from rff_dist.storage.records import write_record
 from rff_dist.text import human_bytes, redact
 from rff_dist.typing import Summary
 
-__all__ = [
-    "Training",
-    "evaluate_model",
-    "fit_model",
-    "inspect_data",
-    "leftover_runs",
-    "open_run",
-    "open_training",
-    "publish_model",
-    "train",
-    "trained_models",
-]
-
 logger = logging.getLogger(__name__)
 
 _TRAINED, _PLAN = "trained-model", "plan"
@@ -60,34 +47,19 @@ _TRAINED, _PLAN = "trained-model", "plan"
 class Training:
     """A run that trains a model: what it is to do, and what its steps have found.
 
-    Attributes
-    ----------
-    fit : Fit
-        What is trained.
-    data : JobData
-        On which rows.
-    engine : Engine
-        Runs all passes.
-    output : Location
-        Where the model is published.
-    folder : Location
-        Where the run keeps its records.
-    test : JobData, or None
-        What the model is evaluated on.
-    overwrite : bool
-        Whether a model at `output` may be replaced.
-    register : bool
-        Whether the model is published as the next version of a registered one.
-    statistics : bool
-        Whether the published model keeps its sums.
-    reason : str
-        Why it is published, for its lineage.
-    lease : Lease
-        The right to write to `output`, which is looked at again before the model is published.
-    kept : list of str
-        Where a trained model is that could not be published: the run's folder then stays.
-    found, metrics
-        What the steps have found; None before.
+    `fit`: what is trained.
+    `data`: on which rows.
+    `engine`: runs all passes.
+    `output`: where the model is published.
+    `folder`: where the run keeps its records.
+    `test`: what the model is evaluated on.
+    `overwrite`: whether a model at `output` may be replaced.
+    `register`: whether the model is published as the next version of a registered one.
+    `statistics`: whether the published model keeps its sums.
+    `reason`: why it is published, for its lineage.
+    `lease`: the right to write to `output`, which is looked at again before the model is published.
+    `kept`: where a trained model is that could not be published: the run's folder then stays.
+    `found`, `metrics`: what the steps have found; None before.
     """
 
     fit: Fit
@@ -128,10 +100,7 @@ class Training:
 def open_training(job: Train | Tune, runner: Runner) -> Iterator[Training]:
     """Begin the job of a spec: refuse what can be, take the lease, then open the engine.
 
-    Raises
-    ------
-    RFFDistError
-        As `open_run`; or if the data do not suit the options.
+    Raises RFFDistError as `open_run`; or if the data do not suit the options.
     """
     fit, place, source = job.to_fit(), job.destination, job.source
     location = check_place(
@@ -173,23 +142,11 @@ def open_run(
     No other run can begin for the same model meanwhile. What runs left that were killed is removed, but for
     models that were trained.
 
-    Parameters
-    ----------
-    fit, data, engine
-        See `Training`, and for `options` too.
-    model_url : str
-        Where the model is to be published.
-    holder : str
-        What a second run is told of this one.
-
-    Raises
-    ------
-    OutputBusyError
-        If another run writes there.
-    OutputExistsError
-        If there is something at `model_url` and `overwrite` is False.
-    StorageError
-        If a model cannot be written there.
+    `fit`, `data`, `engine`: see `Training`, and for `options` too.
+    `model_url`: where the model is to be published.
+    `holder`: what a second run is told of this one.
+    Raises OutputBusyError if another run writes there; OutputExistsError if there is something at `model_url`
+      and `overwrite` is False; StorageError if a model cannot be written there.
     """
     inputs = [] if data.rows.url is None else [parse_location(data.rows.url)]
     place = {name: options.get(name, False) for name in ("overwrite", "register")}
@@ -240,19 +197,9 @@ def trained_models(folder: Location) -> list[Location]:
 def inspect_data(run: Training) -> Summary:
     """Plan the fit, compare the columns of training and test data, and keep the plan as a record; no pass.
 
-    Returns
-    -------
-    summary : dict
-        Sizes, the data's fingerprint and the plan's figures.
-
-    Raises
-    ------
-    InvalidParameterError
-        If the parameters do not suit the columns.
-    PlanError
-        If memory would not do.
-    DataError
-        If the test data have other columns.
+    Returns `summary`: sizes, the data's fingerprint and the plan's figures.
+    Raises InvalidParameterError if the parameters do not suit the columns; PlanError if memory would not do;
+      DataError if the test data have other columns.
     """
     dataset, options = run.data.rows, run.fit.options
     _check_test(run)
@@ -286,15 +233,8 @@ def inspect_data(run: Training) -> Summary:
 def fit_model(run: Training) -> Summary:
     """Train the model, and keep it with its exact sums as a record in the run's folder.
 
-    Returns
-    -------
-    summary : dict
-        What `describe_fit` says, and the seconds it took.
-
-    Raises
-    ------
-    DataError
-        If a value cannot be used; names row and column.
+    Returns `summary`: what `describe_fit` says, and the seconds it took.
+    Raises DataError if a value cannot be used; names row and column.
     """
     start = time.perf_counter()
     run.found = found = run.fit.run(run.data, engine=run.engine)
@@ -306,17 +246,10 @@ def fit_model(run: Training) -> Summary:
 def evaluate_model(run: Training) -> Summary | Skipped:
     """Measure the trained model's errors on the job's test data in one pass; skipped where there are none.
 
-    Returns
-    -------
-    metrics : dict
-        Rows, and of a classifier accuracy, balanced accuracy (the mean recall of classes) and log loss in
-        nats (None without probabilities); else per target mean squared, root mean squared and mean absolute
-        error, bias (all in the target's units) and R² (None for a constant target).
-
-    Raises
-    ------
-    DataError
-        If a value cannot be used, or a label is of no class.
+    Returns `metrics`: rows, and of a classifier accuracy, balanced accuracy (the mean recall of classes) and
+      log loss in nats (None without probabilities); else per target mean squared, root mean squared and mean
+      absolute error, bias (all in the target's units) and R² (None for a constant target).
+    Raises DataError if a value cannot be used, or a label is of no class.
     """
     test = run.test
     if test is None:
@@ -346,10 +279,7 @@ def publish_model(run: Training) -> Summary:
 
     Where it cannot be written there, the run's folder stays with the trained model, and the error says where.
 
-    Returns
-    -------
-    summary : dict
-        Where the model is, its digest, and the version's number where it is registered.
+    Returns `summary`: where the model is, its digest, and the version's number where it is registered.
     """
     model = run.trained.model
     if run.metrics is not None:

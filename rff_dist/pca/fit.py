@@ -41,6 +41,7 @@ from rff_dist.statistics import inspection, passes
 from rff_dist.statistics.accumulate import Accumulation
 from rff_dist.statistics.moments import Moments
 from rff_dist.statistics.ridge_statistics import RidgeStatistics
+from rff_dist.statistics.spec import StatisticsSpec
 from rff_dist.typing import FloatArray
 
 logger = logging.getLogger(__name__)
@@ -147,10 +148,8 @@ def components_of(
     return KernelComponents(feature_map, statistics, principal_components(statistics, kept))
 
 
-def _accumulation(
-    dataset: Dataset, feature_map: FeatureMap, moments: Moments, *, engine: Engine
-) -> Accumulation:
-    spec = passes.statistics_spec(
+def _spec(dataset: Dataset, feature_map: FeatureMap, moments: Moments, *, engine: Engine) -> StatisticsSpec:
+    return passes.statistics_spec(
         dataset,
         feature_map,
         fraction_bits=passes.fraction_bits_for(dataset.n_samples),
@@ -158,14 +157,13 @@ def _accumulation(
         engine=engine,
         **passes.weight_grid(moments),
     )
-    return Accumulation(feature_map, spec)
 
 
 def _accumulate(
     dataset: Dataset, feature_map: FeatureMap, moments: Moments, *, engine: Engine
 ) -> RidgeStatistics:
-    state = _accumulation(dataset, feature_map, moments, engine=engine)
-    return passes.accumulate(dataset, feature_map, engine=engine, spec=state.spec)
+    spec = _spec(dataset, feature_map, moments, engine=engine)
+    return passes.accumulate(dataset, feature_map, engine=engine, spec=spec)
 
 
 def _fit_normalized(
@@ -184,7 +182,10 @@ def _fit_normalized(
         largest_weight=moments.largest_weight / degrees.floor,
         smallest_weight=moments.smallest_weight / degrees.floor,
     )
-    accumulation = _accumulation(dataset, feature_map, largest, engine=engine)
+    spec = _spec(dataset, feature_map, largest, engine=engine)
+    bits = passes.fraction_bits_for(dataset.n_samples)
+    spec = replace(spec, fixed_point=False, fraction_bits=bits)  # each row is weighted by its degree
+    accumulation = Accumulation(feature_map, spec)
     degree = LinearModel(feature_map, degrees.sums[:, np.newaxis], np.zeros(1))
     found: DegreeStatistics = engine.map_reduce(
         BlockTask(dataset, accumulate_normalized_rows),

@@ -59,8 +59,6 @@ from rff_dist.storage.locations import (
 from rff_dist.storage.records import peek_record
 from rff_dist.text import redact
 
-__all__ = ["RegisteredModel", "Registry", "Version", "code_version"]
-
 logger = logging.getLogger(__name__)
 
 _KIND, _VERSION = "lineage", 1

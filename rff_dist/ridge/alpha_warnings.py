@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 
 import numpy as np
 
+from rff_dist.features.feature_map import FIXED_POINT_BITS
 from rff_dist.ridge.solve import Solved
 from rff_dist.selection.alphas import end_of_grid
 from rff_dist.statistics.ridge_statistics import RidgeStatistics
@@ -16,6 +18,15 @@ SMALL_LEVERAGE = 0.1
 MAX_UNCERTAINTY = 0.6  # standard error of the error by folds, as a share of it
 NEGLIGIBLE = 1e-3  # share of the targets' variance: without noise, nothing is left but rounding
 MAX_CANCELLING = 20.0  # coefficients' norm per row in deviations of the targets
+# What rounding features moves predictions by, in deviations of the targets, or as a share of the error that
+# folds know. Above it errors with 15 bits and with float32 differ by more than a percent or two: five real
+# sets, alphas from 1e-9 to 0.01, tests/benchmarks/fifteen_bits_lose_nothing.py. Rows that are not
+# interpolated stand more.
+MAX_ROUNDING = 0.003
+MAX_ROUNDING_OF_ERROR = 0.01
+MAX_ROUNDING_OF_ERROR_OF_MANY_ROWS = 0.1
+INTERPOLATING = 0.5  # mean leverage
+NEGLIGIBLE_ROUNDING = 1e-4
 
 
 def warn_of_alpha(solved: Solved, *, cancelling: float = 0.0) -> None:
@@ -51,6 +62,33 @@ def warn_of_alpha(solved: Solved, *, cancelling: float = 0.0) -> None:
             f"alpha={alpha:.3g} was chosen by {solved.chosen_by}, but {', and '.join(found)}. Without noise "
             "in y this is as it should be. Else look at errors on held-out rows, and give a larger `alpha` "
             "or other values to choose from, another length scale or number of components, or more rows",
+            UserWarning,
+            stacklevel=2,
+        )
+
+
+def warn_of_rounding(solved: Solved, statistics: RidgeStatistics) -> None:
+    """Warn where rounding features to 15 bits has a say in predictions: coefficients are large then.
+
+    Rounding moves a feature by up to half of 1/16,256, all alike, so that predictions move by the root of its
+    variance, (1/16,256)²/12 times the feature's scale, times the norm of the coefficients.
+    """
+    if not statistics.spec.fixed_point:
+        return
+    spread = 2.0**-FIXED_POINT_BITS * statistics.spec.factors[:, np.newaxis] * solved.solution.coefficients
+    moved = np.linalg.norm(spread, axis=0) / math.sqrt(12.0)
+    deviations = statistics.target_deviations()
+    share = float(np.max(moved[deviations > 0.0] / deviations[deviations > 0.0], initial=0.0))
+    choice, limit = solved.choice, MAX_ROUNDING
+    if choice is not None:
+        leverage, _ = _mean_leverage(solved, _least_alpha(solved))
+        of_error = MAX_ROUNDING_OF_ERROR if leverage > INTERPOLATING else MAX_ROUNDING_OF_ERROR_OF_MANY_ROWS
+        limit = of_error * math.sqrt(choice.score)
+    if share > max(limit, NEGLIGIBLE_ROUNDING):
+        warnings.warn(
+            f"alpha={_least_alpha(solved):.3g} is so small that rounding features to 15 bits moves "
+            f"predictions by about {share:.2g} standard deviations of y; fit with precision='high', or "
+            "give a larger alpha",
             UserWarning,
             stacklevel=2,
         )

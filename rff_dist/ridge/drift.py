@@ -9,7 +9,7 @@ Three tests, each with its own p-value; the parts share the level by Bonferroni'
 - each column: its mean, and its spread about the old mean, both judged by the larger of the two sets'
   deviations, so that a column with rare values raises no alarm where the new rows happen to have none. Of
   many columns the least p-value counts, corrected by Šidák.
-- the errors: are the squared errors of the current model larger than on rows that were held out?
+- the errors: are the squared errors of the champion larger than on rows that were held out?
 
 The tests are asymptotic: of fewer than some 50 rows the levels are rough.
 
@@ -152,7 +152,7 @@ class Batch:
     Attributes
     ----------
     errors : ErrorSums
-        Of the current model, which has not seen them.
+        Of the champion, which has not seen them.
     moments : Moments
         Of their columns.
     """

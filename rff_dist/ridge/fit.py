@@ -16,7 +16,7 @@ from rff_dist.data.folds import Folds, folds_to_dict
 from rff_dist.features.feature_map import FeatureMap
 from rff_dist.features.kernel_of import kernel_of, kind_of
 from rff_dist.kernels.base import Stationary
-from rff_dist.ridge.alpha_warnings import how_cancelling, warn_of_alpha
+from rff_dist.ridge.alpha_warnings import how_cancelling, warn_of_alpha, warn_of_rounding
 from rff_dist.ridge.describe import describe_choices, describe_cut, describe_dataset, describe_estimate
 from rff_dist.ridge.held_out import hold_out_scores, leave_one_out
 from rff_dist.ridge.model import RidgeModel
@@ -171,6 +171,7 @@ def _model_of(
     )
     bounded = isinstance(kernel_of(feature_map), Stationary)
     warn_of_alpha(solved, cancelling=how_cancelling(solved, statistics) if bounded else 0.0)
+    warn_of_rounding(solved, statistics)
     columns = ColumnMoments.of(prepared.moments, frequency_weights=prepared.frequency_weights)
     return replace(model, columns=columns)
 

@@ -1,9 +1,11 @@
-"""The gate: a new model and the current one, compared on rows that neither has seen.
+"""The gate: two models, compared on rows that neither has seen.
 
-**What is held out** to compare the new model with the current one: test data if there are any, else the
-newest fifth of the rows that the current model holds, at most 10,000. These were accepted before, so that a
-batch with wrong targets cannot vouch for itself. Both models are solved without them, from exact differences,
-and compared on them; the model that is published holds all rows, those too.
+The champion is the current model; the challenger is what the new rows make of it, and is to replace it.
+
+**What is held out** to compare them: test data if there are any, else the newest fifth of the rows that the
+champion holds, at most 10,000. These were accepted before, so that a batch with wrong targets cannot vouch
+for itself. Both models are solved without them, from exact differences, and compared on them; the model that
+is published holds all rows, those too.
 """
 
 from __future__ import annotations
@@ -47,8 +49,8 @@ class HeldOut:
     ----------
     statistics : RidgeStatistics or None
         Of these rows, to be subtracted; None of test data.
-    model : LinearModel
-        The current one, solved without them.
+    champion : LinearModel
+        Solved without them.
     errors : ErrorSums
         Its errors.
     """
@@ -56,7 +58,7 @@ class HeldOut:
     dataset: Dataset
     blocks: list[Block]
     statistics: RidgeStatistics | None
-    model: LinearModel
+    champion: LinearModel
     errors: ErrorSums
 
     @property
@@ -65,31 +67,35 @@ class HeldOut:
         n_samples = f"{self.errors.errors.n_samples:,}"
         if self.statistics is None:
             return f"{n_samples} rows of test data"
-        return f"the newest {n_samples} rows that the current model holds"
+        return f"the newest {n_samples} rows that the champion holds"
 
 
-def hold_out(model: RidgeModel, dataset: Dataset, *, engine: Engine, test: Dataset | None = None) -> HeldOut:
-    """Choose the rows to hold out, and measure the current model's errors on them, solved without them.
+def hold_out(
+    champion: RidgeModel, dataset: Dataset, *, engine: Engine, test: Dataset | None = None
+) -> HeldOut:
+    """Choose the rows to hold out, and measure the champion's errors on them, solved without them.
 
     Raises
     ------
     DataError
         If test data do not fit the model, or have no targets.
     StatisticsError
-        If the model holds a single row.
+        If the champion holds a single row.
     """
-    assert model.statistics is not None
+    assert champion.statistics is not None
     if test is not None:
-        check_columns(model, test)
+        check_columns(champion, test)
         blocks = inspection.blocks_of(test)
-        linear = model.linear
+        linear = champion.linear
         return HeldOut(test, blocks, None, linear, _errors(test, blocks, linear, engine=engine))
-    spec, ranges = model.statistics.spec, _newest(held_ranges(model))
+    spec, ranges = champion.statistics.spec, _newest(held_ranges(champion))
     blocks = as_blocks(cut_ranges(ranges, rows_at_once(dataset, spec.limb_rows)))
-    state = passes.broadcast(model.feature_map, spec, engine=engine)
+    state = passes.broadcast(champion.feature_map, spec, engine=engine)
     pieces = [(block.start, block.stop) for block in blocks]
-    statistics = sum_ranges(dataset, pieces, state, engine=engine).with_whitener(model.feature_map.whitener)
-    without = _linear_without(model, statistics)
+    statistics = sum_ranges(dataset, pieces, state, engine=engine).with_whitener(
+        champion.feature_map.whitener
+    )
+    without = _linear_without(champion, statistics)
     return HeldOut(dataset, blocks, statistics, without, _errors(dataset, blocks, without, engine=engine))
 
 
@@ -133,7 +139,7 @@ def _errors(dataset: Dataset, blocks: Sequence[Block], model: LinearModel, *, en
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """Whether a new model is good enough to replace the current one.
+    """Whether the challenger is good enough to replace the champion.
 
     Attributes
     ----------
@@ -142,12 +148,12 @@ class Gate:
     held_out : str
         What the two were compared on.
     ratio : float
-        Mean squared error of the new model over that of the current one, of the worst target.
+        Mean squared error of the challenger over that of the champion, of the worst target.
     at_least : float
         The same, less what chance may have added: a few rows with large errors decide a mean.
     tolerance : float
         That may be above 1 by this much.
-    current, new : tuple of float
+    champion, challenger : tuple of float
         Root mean squared errors per target, in the target's units.
     """
 
@@ -157,28 +163,28 @@ class Gate:
     ratio: float
     at_least: float
     tolerance: float
-    current: tuple[float, ...]
-    new: tuple[float, ...]
+    champion: tuple[float, ...]
+    challenger: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PairedErrors:
-    """Squared errors of two models on the same rows, and of their differences; `+` joins two sets of rows.
+    """Squared errors of both models on the same rows, and of their differences; `+` joins two sets of rows.
 
     Attributes
     ----------
     weight, weight_squares : ExactSum of shape ()
         Sums of the weights w and of w².
-    current, new : ExactSum of shape (n_targets,)
+    champion, challenger : ExactSum of shape (n_targets,)
         Sums of w·e² of either model; an e² above 1e70 counts as 1e70.
     differences, squares : ExactSum of shape (n_targets,)
-        Sums of w²·d and w²·d², d what e² of the new model is above that of the current one.
+        Sums of w²·d and w²·d², d what e² of the challenger is above that of the champion.
     """
 
     weight: ExactSum
     weight_squares: ExactSum
-    current: ExactSum
-    new: ExactSum
+    champion: ExactSum
+    challenger: ExactSum
     differences: ExactSum
     squares: ExactSum
 
@@ -187,15 +193,15 @@ class PairedErrors:
 
     @property
     def mean(self) -> tuple[FloatArray, FloatArray]:
-        """Mean squared errors of the current and of the new model, per target."""
+        """Mean squared errors of the champion and of the challenger, per target."""
         total = self.weight.value()
-        return self.current.value() / total, self.new.value() / total
+        return self.champion.value() / total, self.challenger.value() / total
 
     @property
     def standard_error(self) -> FloatArray:
         """Standard error of the difference of the means, per target."""
-        current, new = self.mean
-        mean = new - current
+        champion, challenger = self.mean
+        mean = challenger - champion
         spread = self.squares.value() - 2 * mean * self.differences.value()
         spread = spread + mean**2 * self.weight_squares.value()
         return np.asarray(np.sqrt(np.maximum(spread, 0.0)) / self.weight.value())
@@ -214,28 +220,28 @@ def measure_pair(rows: Rows, models: LinearModel) -> PairedErrors:
     weights = np.ones(len(rows.y)) if rows.sample_weight is None else rows.sample_weight
     with np.errstate(over="ignore"):
         errors = (np.tile(rows.y, 2) - predict_rows(rows, models)) ** 2
-    current, new = np.split(np.minimum(errors, _LARGEST_SQUARE), 2, axis=1)
-    difference, squared = new - current, weights**2
+    champion, challenger = np.split(np.minimum(errors, _LARGEST_SQUARE), 2, axis=1)
+    difference, squared = challenger - champion, weights**2
     sums = (
         np.asarray(weights.sum()),
         np.asarray(squared.sum()),
-        weights @ current,
-        weights @ new,
+        weights @ champion,
+        weights @ challenger,
         squared @ difference,
         squared @ difference**2,
     )
     return PairedErrors(*map(ExactSum.of, sums))
 
 
-def judge(candidate: RidgeModel, held_out: HeldOut, *, tolerance: float = TOLERANCE, engine: Engine) -> Gate:
-    """Compare a new model with the current one on held-out rows.
+def judge(challenger: RidgeModel, held_out: HeldOut, *, tolerance: float = TOLERANCE, engine: Engine) -> Gate:
+    """Compare the challenger with the champion on held-out rows.
 
     It fails where the mean squared error of a target has risen by more than tolerated, with a confidence of
     99 % by the differences row by row: on few rows, or where a few of them decide, no rise is certain.
 
     Parameters
     ----------
-    candidate : RidgeModel
+    challenger : RidgeModel
         Of all rows; it is solved without the held-out ones here.
     tolerance : float
         By how much the mean squared error of a target may rise, as a share of it; what is below 1e-6 of the
@@ -247,11 +253,11 @@ def judge(candidate: RidgeModel, held_out: HeldOut, *, tolerance: float = TOLERA
         If `tolerance` is negative or not finite.
     """
     check_tolerance(tolerance)
-    current, new = held_out.model, _linear_without(candidate, held_out.statistics)
+    champion, without = held_out.champion, _linear_without(challenger, held_out.statistics)
     both = LinearModel(
-        candidate.feature_map,
-        np.hstack([current.coefficients, new.coefficients]),
-        np.concatenate([current.intercept, new.intercept]),
+        challenger.feature_map,
+        np.hstack([champion.coefficients, without.coefficients]),
+        np.concatenate([champion.intercept, without.intercept]),
     )
     found: PairedErrors = engine.map_reduce(
         BlockTask(held_out.dataset, measure_pair),
@@ -271,8 +277,8 @@ def judge(candidate: RidgeModel, held_out: HeldOut, *, tolerance: float = TOLERA
     passed = at_least <= 1 + tolerance
     target = f" of target {worst}" if len(old) > 1 else ""
     reason = (
-        f"on {held_out.words} the new model's mean squared error{target} is {ratio:.4g} times the current "
-        f"one's, at least {at_least:.4g} times with a confidence of {1 - _DOUBT:.0%}, "
+        f"on {held_out.words} the challenger's mean squared error{target} is {ratio:.4g} times the "
+        f"champion's, at least {at_least:.4g} times with a confidence of {1 - _DOUBT:.0%}, "
         f"{'within' if passed else 'above'} the {1 + tolerance:.4g} that are tolerated"
     )
     rmse = [tuple(np.sqrt(values).tolist()) for values in (old, now)]

@@ -7,8 +7,9 @@ import logging
 import os
 import platform
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
+from functools import cached_property
 from importlib.metadata import version
 from typing import Any, Self
 
@@ -16,7 +17,7 @@ import numpy as np
 import threadpoolctl
 from numpy.typing import ArrayLike, NDArray
 
-from rff_dist.errors import IntegrityError, RFFDistError
+from rff_dist.errors import IntegrityError, RFFDistError, StatisticsError
 from rff_dist.features.draw import draw_feature_map
 from rff_dist.features.feature_map import FeatureMap, Standardizer
 from rff_dist.features.kinds import feature_map_class
@@ -25,6 +26,7 @@ from rff_dist.kernels.find import kernel_from_dict
 from rff_dist.numerics.solution import RidgeSolution
 from rff_dist.ridge.conformal import HeldOutScores
 from rff_dist.ridge.linear_model import LinearModel
+from rff_dist.ridge.uncertainty import PredictiveModel, predictive_model
 from rff_dist.statistics.moments import ColumnMoments
 from rff_dist.statistics.ridge_statistics import RidgeStatistics
 from rff_dist.storage.records import Record, read_record, write_record
@@ -128,10 +130,64 @@ class RidgeModel:
         """Columns of the predictions."""
         return int(self.coefficients.shape[1])
 
-    @property
+    @cached_property
     def linear(self) -> LinearModel:
         """What a predicting pass needs."""
         return LinearModel(self.feature_map, self.coefficients, self.intercept)
+
+    @cached_property
+    def predictive(self) -> PredictiveModel:
+        """What a pass with standard deviations needs, see `predictive_model`.
+
+        It is made at the first use, and stays in memory with the model.
+
+        Raises
+        ------
+        StatisticsError
+            If the model has no statistics, or does not say whether an intercept was fitted; or if it is a
+            classifier, whose scores are no observations.
+        SolveError
+            If the statistics do not determine a variance.
+        """
+        self.refuse_classifier("standard deviations")
+        if self.statistics is None:
+            raise StatisticsError(
+                "no standard deviations: this model was stored without its statistics, which they are made "
+                "of; store it with `statistics=True`, or fit anew"
+            )
+        if "fit_intercept" not in self.card:
+            raise StatisticsError(
+                "no standard deviations: this model's card does not hold `fit_intercept`, whether an "
+                "intercept was fitted; fit anew"
+            )
+        return predictive_model(
+            self.linear, self.statistics, alpha=self.alpha, fit_intercept=self.card["fit_intercept"]
+        )
+
+    @cached_property
+    def root_deviations(self) -> LinearModel | None:
+        """What predicts √s where conformal intervals follow the row; None where they do not."""
+        deviations = None if self.held_out is None else self.held_out.deviations
+        return None if deviations is None else deviations.root_deviations(self.feature_map)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out what is made of the rest when it is asked for."""
+        return {item.name: getattr(self, item.name) for item in fields(self)}
+
+    def refuse_classifier(self, what: str) -> None:
+        """Refuse what is made of ridge's statistics or residuals: a classifier's scores are no observations.
+
+        Raises
+        ------
+        StatisticsError
+            If the model is a classifier.
+        """
+        if "classifier" in self.card:
+            raise StatisticsError(
+                f"no {what}: this model is a classifier (loss={self.card['classifier']['loss']!r}), whose "
+                "statistics are those of ridge on class codes; expected a regression. Take its "
+                "probabilities: `predict_proba`, or `rff-dist predict --probabilities`"
+            )
 
     def with_card(self, **facts: Any) -> Self:
         """Return the same model with more facts on its card."""

@@ -19,7 +19,7 @@ from scipy.special import ndtri
 from rff_dist.data.blocks import BlockTask, Dataset, Rows
 from rff_dist.data.checks import check_finite
 from rff_dist.engines.protocol import Engine
-from rff_dist.errors import DataError, InvalidParameterError, StatisticsError
+from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.features.feature_map import FeatureMap
 from rff_dist.ridge.conformal import deviations_of_rows
 from rff_dist.ridge.evaluation import Errors, evaluate_rows
@@ -31,7 +31,6 @@ from rff_dist.ridge.uncertainty import (
     PredictiveModel,
     calibrate_rows,
     predict_rows_with_std,
-    predictive_model,
 )
 from rff_dist.statistics.inspection import blocks_of
 from rff_dist.storage.outputs import Layout, Output, create_output
@@ -196,7 +195,7 @@ def _wanted(model: RidgeModel, *, std: bool, coverage: float | None) -> _Wanted:
         return _Wanted(arrays, 0.0, None)
     if not 0.0 < coverage < 1.0:
         raise InvalidParameterError(f"`coverage` is {coverage!r}; expected a number in (0, 1), such as 0.9")
-    _refuse_classifier(model, "intervals")
+    model.refuse_classifier("intervals")
     arrays += ["lower", "upper"]
     if model.held_out is not None:
         return _Wanted(arrays, 0.0, model.held_out.quantile(coverage))
@@ -221,7 +220,7 @@ def _state(dataset: Dataset, model: RidgeModel, wanted: _Wanted, *, engine: Engi
     deviations = None if model.held_out is None else model.held_out.deviations
     if wanted.half_width is None or deviations is None:
         return _State(predicts, None, None)
-    return _State(predicts, deviations.root_deviations(model.feature_map), deviations.bounds)
+    return _State(predicts, model.root_deviations, deviations.bounds)
 
 
 def _predict_arrays(rows: Rows, state: _State, *, wanted: _Wanted, one_dimensional: bool) -> FloatArray:
@@ -292,8 +291,9 @@ def predict_with_std_in_memory(
 ) -> tuple[FloatArray, FloatArray]:
     """Return predictions and their standard deviations, each as `predict_in_memory` would.
 
-    O(n_components³ / 3 + n_samples · n_components²); see `rff_dist.ridge.uncertainty` for the formula. Each
-    worker holds a triangle of 8 · n_components² bytes.
+    O(n_samples · n_components²), and O(n_components³ / 3) at a model's first call; see
+    `rff_dist.ridge.uncertainty` for the formula. The model and each worker hold a triangle of
+    8 · n_components² bytes.
 
     Raises
     ------
@@ -326,34 +326,7 @@ def _predictive_state(dataset: Dataset, model: RidgeModel, *, engine: Engine) ->
         n_targets=model.n_targets,
         n_matrices=len(np.unique(model.alpha)),
     )
-    return _predictive_model(model)
-
-
-def _refuse_classifier(model: RidgeModel, what: str) -> None:
-    """Refuse what is made of ridge's statistics or residuals: a classifier's scores are no observations."""
-    if "classifier" in model.card:
-        raise StatisticsError(
-            f"no {what}: this model is a classifier (loss={model.card['classifier']['loss']!r}), whose "
-            "statistics are those of ridge on class codes; expected a regression. Take its probabilities: "
-            "`predict_proba`, or `rff-dist predict --probabilities`"
-        )
-
-
-def _predictive_model(model: RidgeModel) -> PredictiveModel:
-    _refuse_classifier(model, "standard deviations")
-    if model.statistics is None:
-        raise StatisticsError(
-            "no standard deviations: this model was stored without its statistics, which they are made of; "
-            "store it with `statistics=True`, or fit anew"
-        )
-    if "fit_intercept" not in model.card:
-        raise StatisticsError(
-            "no standard deviations: this model's card does not hold `fit_intercept`, whether an intercept "
-            "was fitted; fit anew"
-        )
-    return predictive_model(
-        model.linear, model.statistics, alpha=model.alpha, fit_intercept=model.card["fit_intercept"]
-    )
+    return model.predictive
 
 
 def _predict_part_with_std(rows: Rows, model: PredictiveModel) -> list[tuple[FloatArray, FloatArray]]:

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.linalg import blas
 from scipy.special import ndtri
 
 from rff_dist.data.blocks import Rows
@@ -209,7 +210,10 @@ def predict_rows_with_std(rows: Rows, model: PredictiveModel) -> tuple[FloatArra
             features -= means
             for i, factor in enumerate(model.factors):
                 solved = features if i == len(model.factors) - 1 else features.copy()
-                solve_transposed(factor, solved)
+                if len(tile) == 1:  # tiles are copied for many columns, which takes longer than one of them
+                    solved[:, 0] = blas.dtrsv(factor.T, solved[:, 0], lower=1)
+                else:
+                    solve_transposed(factor, solved)
                 spread[first : first + len(tile), i] = np.square(solved).sum(axis=0)
 
     share_out(measure, range(0, len(inputs), STRIP_COLUMNS))

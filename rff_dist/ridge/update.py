@@ -8,7 +8,8 @@ the result has the bits of one pass over all rows. Where the model does not say 
 they were cut by folds of groups or of time, or where most blocks have become larger, all rows are summed
 anew.
 
-`ridge.gate` says whether the new model may replace the current one; `jobs.refresh` makes a run of it.
+The result is the challenger: `ridge.gate` says whether it may replace the champion, the current model, and
+`jobs.refresh` makes a run of it.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ from zarr.storage import LocalStore
 
 from rff_dist.data.columns import is_text
 from rff_dist.data.memory import as_bytes
-from rff_dist.errors import ConflictError, DataError, RFFDistError, StorageError, VersionError
+from rff_dist.errors import ConflictError, DataError, StorageError, VersionError
 from rff_dist.storage.arrays import MAX_ROWS, Header, load_json, read_header, read_rows, with_shape
 from rff_dist.storage.conditional import Tagged, read_tagged, replace_bytes
 from rff_dist.storage.datasets import FORMAT_VERSION
@@ -45,12 +45,11 @@ from rff_dist.storage.leases import Lease, hold
 from rff_dist.storage.locations import (
     Location,
     explain,
-    is_store_error,
     open_store,
     parse_location,
     read_bytes,
+    store_errors,
     write_bytes,
-    writing_advice,
 )
 from rff_dist.storage.sources import RowBatch, column_names, read_source
 from rff_dist.storage.writing import Progress, name_parts
@@ -226,33 +225,26 @@ class Appending:
         `observer`: called with (rows appended, None) after each batch.
         """
         self._check_names(names)
-        writers: list[_ArrayWriter] = []
-        try:
-            writers += [
-                _ArrayWriter.open(self._store, name, header, self.n_before, self._label(name))
-                for name, header in self.headers.items()
-            ]
-            n_new = self._write(batches, writers, observer)
-            found = change(self.attributes, n_new)
-        except BaseException as error:
-            _discard(writers)
-            if isinstance(error, RFFDistError) or not is_store_error(error):
+        unchanged = f"; it has the {self.n_before:_} rows of before"
+        with store_errors(f"rows could not be appended to {self.location}", unchanged):
+            writers: list[_ArrayWriter] = []
+            try:
+                writers += [
+                    _ArrayWriter.open(self._store, name, header, self.n_before, self._label(name))
+                    for name, header in self.headers.items()
+                ]
+                n_new = self._write(batches, writers, observer)
+                found = change(self.attributes, n_new)
+            except BaseException:
+                _discard(writers)
                 raise
-            raise self._not_written(error) from error
-        if found is None or (not n_new and not found):
-            _discard(writers)
-            return Appended(self.n_before, self.n_before)
-        n_after = self.n_before + n_new
-        try:
+            if found is None or (not n_new and not found):
+                _discard(writers)
+                return Appended(self.n_before, self.n_before)
+            n_after = self.n_before + n_new
             for writer in writers:
                 writer.grow(n_after)
             self._commit({**self.attributes, **found, MANIFEST: self._mark(n_after, writers)})
-        except RFFDistError:
-            raise
-        except Exception as error:
-            if not is_store_error(error):
-                raise
-            raise self._not_written(error) from error
         return Appended(self.n_before, n_after)
 
     def _write(
@@ -330,12 +322,6 @@ class Appending:
             f"{self.location} was changed by another program while rows were appended, in spite of the "
             "lease; these rows were not added. Append them again, and check the rows that the other program "
             "wrote"
-        )
-
-    def _not_written(self, error: BaseException) -> StorageError:
-        return StorageError(
-            f"rows could not be appended to {self.location}: {explain(error)}; it has the {self.n_before:_} "
-            f"rows of before. {writing_advice(error)}"
         )
 
 

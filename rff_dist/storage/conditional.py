@@ -20,10 +20,7 @@ from typing import Any
 from zarr.abc.store import Store
 from zarr.storage import LocalStore, MemoryStore, ObjectStore
 
-from rff_dist.errors import StorageError
-from rff_dist.storage.locations import Location, explain, read_bytes, write_bytes
-
-__all__ = ["Tagged", "create_bytes", "read_tagged", "replace_bytes"]
+from rff_dist.storage.locations import Location, read_bytes, unreachable, write_bytes
 
 logger = logging.getLogger(__name__)
 
@@ -58,7 +55,7 @@ def read_tagged(store: Store, key: str, *, where: Location | str) -> Tagged | No
     except FileNotFoundError:
         return None
     except Exception as error:
-        raise _away("read", key, where, error) from error
+        raise unreachable(f"{where} cannot be read", error, key) from error
 
 
 def create_bytes(store: Store, key: str, content: bytes, *, where: Location | str) -> bool:
@@ -157,7 +154,7 @@ def _put(store: ObjectStore[Any], key: str, content: bytes, expected: Tagged | N
     except (NotSupportedError, NotImplementedError):  # which of the two depends on the kind of store
         return _put_unguarded(store, key, content, expected, where)
     except Exception as error:
-        raise _away("written", key, where, error) from error
+        raise unreachable(f"{where} cannot be written", error, key) from error
     return True
 
 
@@ -173,12 +170,5 @@ def _put_unguarded(
     try:
         write_bytes(store, key, content)
     except Exception as error:
-        raise _away("written", key, where, error) from error
+        raise unreachable(f"{where} cannot be written", error, key) from error
     return read_bytes(store, key, where=where) == content
-
-
-def _away(what: str, key: str, where: Location | str, error: Exception) -> StorageError:
-    return StorageError(
-        f"{where} cannot be {what} ({key}: {explain(error)}). "
-        "Check the address, the network and the permissions"
-    )

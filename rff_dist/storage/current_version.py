@@ -11,8 +11,6 @@ from rff_dist.storage.conditional import Tagged, read_tagged, replace_bytes
 from rff_dist.storage.documents import parse_document, sign_document
 from rff_dist.storage.locations import POINTER_FILE, Location, may_hold, open_store
 
-__all__ = ["Pointer", "read_pointer", "swap_pointer", "version_place"]
-
 _KIND, _VERSION = "pointer", 1
 
 

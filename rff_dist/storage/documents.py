@@ -10,8 +10,6 @@ from typing import Any
 from rff_dist.errors import IntegrityError, StorageError, VersionError
 from rff_dist.storage.arrays import load_json
 
-__all__ = ["parse_document", "sign_document"]
-
 
 def sign_document(document: Mapping[str, Any], *, kind: str, version: int) -> bytes:
     """Return a document as JSON, with its kind, the version of its format and a SHA-256 of it all."""
@@ -24,22 +22,29 @@ def parse_document(content: bytes, *, kind: str, version: int, where: str) -> di
 
     `version`: the newest version of the format that is understood.
     `where`: what errors call the document.
-    Raises VersionError if a newer release wrote it; IntegrityError if it is not as it was written.
+    Raises VersionError if a newer release wrote it; IntegrityError if it is not as it was written, or another
+      kind of document.
     """
     try:
         document = load_json(content)
     except StorageError as error:
-        raise IntegrityError(f"{where}: {error}. Restore it from a copy") from error
+        raise IntegrityError(f"{where}: {error}. Restore it from a copy, or write it again") from error
+    expected, found = f"rff_dist {kind}", document.get("format_version")
+    if document.get("format") != expected:
+        raise IntegrityError(
+            f"{where} has the format {str(document.get('format'))[:80]!r}; expected {expected!r}. Restore it "
+            "from a copy"
+        )
+    if type(found) is int and found > version:
+        by = f", written by rff_dist {document['rff_dist_version']}" if "rff_dist_version" in document else ""
+        raise VersionError(
+            f"{where} has format version {found}{by}; this release reads up to version {version}. Install "
+            "the newer release"
+        )
     stored = document.pop("sha256", None)
-    if document.get("format") != f"rff_dist {kind}" or stored != _digest(document):
+    if stored != _digest(document):
         raise IntegrityError(
             f"{where} is not as it was written (SHA-256 {str(stored)[:16]}… expected); restore it from a copy"
-        )
-    found = document["format_version"]
-    if found > version:
-        raise VersionError(
-            f"{where} has format version {found}; this release reads up to version {version}. "
-            "Install the newer release"
         )
     return document
 

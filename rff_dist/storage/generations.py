@@ -40,8 +40,6 @@ from rff_dist.storage.locations import (
     writing_advice,
 )
 
-__all__ = ["MANIFEST", "begin", "put_in_place", "resolve"]
-
 MANIFEST = "rff_dist"
 _FILE = "zarr.json"
 _GENERATION = re.compile(r"generation-[0-9a-f]{32}")

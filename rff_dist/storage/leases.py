@@ -31,10 +31,17 @@ from zarr.buffer.cpu import Buffer
 from zarr.core.sync import sync
 
 from rff_dist.errors import OutputBusyError, RFFDistError, StorageError
-from rff_dist.storage.locations import Location, open_store, parse_location, read_bytes, write_bytes
+from rff_dist.storage.locations import (
+    Location,
+    delete_bytes,
+    names_in,
+    open_store,
+    parse_location,
+    read_bytes,
+    unreachable,
+    write_bytes,
+)
 from rff_dist.text import redact
-
-__all__ = ["BEAT_S", "EXPIRES_S", "Lease", "hold"]
 
 logger = logging.getLogger(__name__)
 
@@ -152,7 +159,7 @@ class Lease:
         with self._lock:
             mine = _read_claims(self._store, self.location).get(self._number, b"")
             if _Claim.from_bytes(mine).token == self._claim.token:
-                _delete(self._store, self._number)
+                delete_bytes(self._store, _key(self._number))
             _remove_if_empty(self.location)
 
 
@@ -206,7 +213,7 @@ def _take(location: Location, holder: str) -> Lease:
             others = _read_claims(store, location)
             others.pop(number, None)
             if any(void.get(other) != content for other, content in others.items()):
-                _delete(store, number)
+                delete_bytes(store, _key(number))
                 continue
             _take_over(store, void, location)
             return Lease(location, store, number, claim)
@@ -225,7 +232,7 @@ def _take_over(store: Store, void: Mapping[int, bytes], location: Location) -> N
         logger.warning(
             "%s is taken over from a run that died: %s", location, _Claim.from_bytes(content).describe()
         )
-        _delete(store, number)
+        delete_bytes(store, _key(number))
 
 
 def _is_void(store: Store, number: int, content: bytes, location: Location) -> bool:
@@ -265,16 +272,7 @@ def _key(number: int) -> str:
 
 def _read_claims(store: Store, location: Location) -> dict[int, bytes]:
     """Return the bytes of all claims by number."""
-
-    async def names() -> list[str]:
-        return [name async for name in store.list()]
-
-    try:
-        found = sync(names())
-    except FileNotFoundError:
-        found = []
-    except Exception as error:
-        raise _away(location, error) from error
+    found = names_in(store, where=location)
     numbers = sorted(int(name) for name in found if name.isdecimal())
     contents = {number: read_bytes(store, _key(number), where=location) for number in numbers}
     return {number: content for number, content in contents.items() if content is not None}
@@ -289,27 +287,14 @@ def _create(store: Store, number: int, content: bytes, location: Location) -> bo
     except OSError:
         raise
     except Exception as error:
-        raise _away(location, error) from error
+        raise unreachable(f"the lease of {location} cannot be written", error) from error
     return read_bytes(store, _key(number), where=location) == content
-
-
-def _delete(store: Store, number: int) -> None:
-    sync(store.delete(_key(number)))
 
 
 def _remove_if_empty(location: Location) -> None:
     if location.is_local:
         with suppress(OSError):
             Path(_folder(location).path).rmdir()
-
-
-def _away(location: Location, error: Exception) -> StorageError:
-    # obstore adds its internal state after "Debug source".
-    text = redact(" ".join(str(error).partition("Debug source")[0].split()))[:300]
-    return StorageError(
-        f"the lease of {location} cannot be read or written ({type(error).__name__}: {text}). "
-        "Check the address, the network and the permissions"
-    )
 
 
 # -------------------------------------------------------------------------------------------- processes

@@ -194,6 +194,14 @@ def explain(error: BaseException) -> str:
     return f"{type(error).__name__}: {text[:300]}{hint}" if text else type(error).__name__
 
 
+def unreachable(what: str, error: BaseException, key: str = "") -> StorageError:
+    """Return the error of a store that did not answer; `what` cannot be done, `key` is what it was about."""
+    about = f"{key}: " if key else ""
+    return StorageError(
+        f"{what} ({about}{explain(error)}). Check the address, the network and the permissions"
+    )
+
+
 def exists(location: Location) -> bool:
     """Say whether anything is stored at `location`."""
     if location.scheme == "file":
@@ -223,18 +231,19 @@ def list_names(location: Location) -> list[str]:
     else:
         names = set()
 
-    async def gather(store: Store) -> list[str]:
+    return sorted(names.union(names_in(open_store(location, read_only=True), where=location)))
+
+
+def names_in(store: Store, *, where: Location) -> list[str]:
+    """Return the names of what is stored at the top of a store; a store that is away is a StorageError."""
+
+    async def gather() -> list[str]:
         return [name async for name in store.list_dir("")]
 
     try:
-        return sorted(names.union(sync(gather(open_store(location, read_only=True)))))
-    except StorageError:
-        raise
+        return sync(gather())
     except Exception as error:
-        raise StorageError(
-            f"{location} cannot be listed ({explain(error)}). "
-            "Check the address, the network and the permissions"
-        ) from error
+        raise unreachable(f"{where} cannot be listed", error) from error
 
 
 def _names_in_memory() -> list[str]:
@@ -253,10 +262,7 @@ def read_bytes(store: Store, key: str, *, where: Location | str) -> bytes | None
     except FileNotFoundError:  # the folder that the store is in
         return None
     except Exception as error:
-        raise StorageError(
-            f"{where} cannot be read ({key}: {explain(error)}). "
-            "Check the address, the network and the permissions"
-        ) from error
+        raise unreachable(f"{where} cannot be read", error, key) from error
     return None if buffer is None else buffer.to_bytes()
 
 

@@ -33,7 +33,6 @@ from rff_dist.errors import (
     OutputExistsError,
     StorageError,
     UnsafeModelError,
-    VersionError,
 )
 from rff_dist.storage.arrays import (
     CHUNK_TARGET_BYTES,
@@ -45,6 +44,7 @@ from rff_dist.storage.arrays import (
     read_rows,
 )
 from rff_dist.storage.current_version import read_pointer, version_place
+from rff_dist.storage.documents import parse_document, sign_document
 from rff_dist.storage.locations import (
     Location,
     check_output,
@@ -60,10 +60,9 @@ from rff_dist.storage.locations import (
     write_bytes,
 )
 
-FORMAT = "rff_dist record"
 FORMAT_VERSION = 1
 MAX_ARRAY_BYTES = 2**37
-_FILE = "model.json"
+_KIND, _FILE = "record", "model.json"
 _SAFE_CODECS = {"bytes", "crc32c"}
 _PICKLE_SUFFIXES = (".pkl", ".pickle", ".joblib", ".dill", ".cloudpickle")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -119,8 +118,6 @@ def write_record(
             _write_arrays(open_store(location.child(generation), read_only=False), values)
             sync_to_disk(location.child(generation))
             document = {
-                "format": FORMAT,
-                "format_version": FORMAT_VERSION,
                 "rff_dist_version": _own_version(),
                 "kind": kind,
                 "metadata": body,
@@ -181,9 +178,7 @@ def peek_record(url: str | os.PathLike[str]) -> Record:
     """
     location = find_record(parse_location(url))
     document = _parse_document(_read_document(open_store(location, read_only=True), location), location)
-    return Record(
-        document["kind"], document["metadata"], {}, document["format_version"], document["rff_dist_version"]
-    )
+    return _record_of(document, {})
 
 
 def _read_at(location: Location, kind: str | None) -> Record:
@@ -208,13 +203,13 @@ def _read_at(location: Location, kind: str | None) -> Record:
                 raise
             content = newer
             continue
-        return Record(
-            document["kind"],
-            document["metadata"],
-            arrays,
-            document["format_version"],
-            document["rff_dist_version"],
-        )
+        return _record_of(document, arrays)
+
+
+def _record_of(document: Mapping[str, Any], arrays: dict[str, np.ndarray]) -> Record:
+    """Return what a document and its arrays say; the members of both have the same names."""
+    names = ("kind", "metadata", "format_version", "rff_dist_version")
+    return Record(arrays=arrays, **{name: document[name] for name in names})
 
 
 def _checked_array(name: str, array: np.ndarray) -> np.ndarray:
@@ -263,8 +258,7 @@ def _write_arrays(store: Store, values: Mapping[str, np.ndarray]) -> None:
 def _commit(store: Store, document: dict[str, Any], location: Location, *, overwrite: bool) -> None:
     if not overwrite and read_bytes(store, _FILE, where=location) is not None:
         raise OutputExistsError(f"{location} was written meanwhile; choose another name")
-    document = {**document, "sha256": _document_digest(document)}
-    write_bytes(store, _FILE, json.dumps(document, indent=1, allow_nan=False).encode())
+    write_bytes(store, _FILE, sign_document(document, kind=_KIND, version=FORMAT_VERSION))
 
 
 def _generations(store: Store, location: Location) -> tuple[str | None, str | None]:
@@ -329,26 +323,7 @@ def _read_document(store: Store, location: Location) -> bytes:
 
 def _parse_document(content: bytes, location: Location) -> dict[str, Any]:
     where = f"{_FILE} of {location}"
-    try:
-        document = load_json(content)
-    except StorageError as error:
-        raise IntegrityError(f"{where}: {error}. Restore it from a copy or save it again") from error
-    if document.get("format") != FORMAT:
-        raise StorageError(
-            f"{where} has the format {str(document.get('format'))[:80]!r}; expected {FORMAT!r}"
-        )
-    found = document.get("format_version")
-    if type(found) is int and found > FORMAT_VERSION:
-        raise VersionError(
-            f"{where} has format version {found}, written by rff_dist {document.get('rff_dist_version')}; "
-            f"this is rff_dist {_own_version()}, which reads up to version {FORMAT_VERSION}. Install the "
-            "newer release"
-        )
-    stored = document.pop("sha256", None)
-    if stored != _document_digest(document):
-        raise IntegrityError(
-            f"{where} is not as it was written (SHA-256 {str(stored)[:16]}… expected); restore it from a copy"
-        )
+    document = parse_document(content, kind=_KIND, version=FORMAT_VERSION, where=where)
     if not _is_record(document):
         raise StorageError(f"{where} does not have the fields of a record; restore it from a copy")
     generation = document.get("generation")
@@ -407,10 +382,6 @@ def _read_array(store: Store, path: str, entry: Mapping[str, Any], label: str) -
 
 def _sha256(values: np.ndarray) -> str:
     return hashlib.sha256(np.ascontiguousarray(values).reshape(-1).view(np.uint8)).hexdigest()
-
-
-def _document_digest(document: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(document, sort_keys=True, allow_nan=False).encode()).hexdigest()
 
 
 def _own_version() -> str:

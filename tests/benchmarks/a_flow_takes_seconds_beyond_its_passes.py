@@ -30,8 +30,8 @@ print(json.dumps({"imports": imported - start, "run": time.time() - imported}))
 FLOW = """
 import json, sys, time
 start = time.time()
-from flows.train import TrainParameters, train
-from flows.running import lend_engine
+from rff_dist.flows.train import TrainParameters, train
+from rff_dist.flows.running import lend_engine
 from rff_dist.engines.serial import SerialEngine
 imported = time.time()
 data, output, n_components = sys.argv[1], sys.argv[2], int(sys.argv[3])

@@ -14,11 +14,11 @@ from pydantic import ValidationError
 from sklearn.datasets import make_blobs
 from sklearn.metrics import adjusted_rand_score
 
-from flows.cluster import ClusterParameters, cluster
-from flows.running import lend_engine
 from rff_dist import Gaussian
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import DataError, OutputExistsError, PlanError, StorageError
+from rff_dist.flows.cluster import ClusterParameters, cluster
+from rff_dist.flows.running import lend_engine
 from rff_dist.jobs import publishing
 from rff_dist.kmeans import choosing_k
 from rff_dist.kmeans import fit as kmeans

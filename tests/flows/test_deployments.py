@@ -16,7 +16,7 @@ from prefect.events.schemas.automations import AutomationCore
 from prefect.flows import load_flow_from_entrypoint
 from pydantic import BaseModel, ValidationError
 
-import flows
+from rff_dist import flows
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 
@@ -46,7 +46,7 @@ def test_each_flow_has_a_deployment():
     folder = Path(flows.__file__).parent
     names = {path.stem for path in folder.glob("*.py") if re.search(r"^@job_flow\(", path.read_text(), re.M)}
     assert names == {"train", "tune", "cluster", "predict", "ingest", "refresh"}
-    assert set(DEPLOYMENTS) == {f"flows.{name}.{name}" for name in names}
+    assert set(DEPLOYMENTS) == {f"rff_dist.flows.{name}.{name}" for name in names}
 
 
 @pytest.mark.parametrize("store", ["s3://bucket/rff_dist", "shared/rff_dist"])

@@ -13,17 +13,17 @@ from prefect.logging import disable_run_logger
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from flows import cluster as cluster_flow
-from flows import ingest as ingest_flow
-from flows import predict as predict_flow
-from flows import refresh as refresh_flow
-from flows import train as train_flow
-from flows import tune as tune_flow
-from flows.running import Form, lend_engine
 from rff_dist.cli.options import SpecOptions, flags_of
 from rff_dist.cli.shell import app
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import DataError, OutputExistsError, StorageError
+from rff_dist.flows import cluster as cluster_flow
+from rff_dist.flows import ingest as ingest_flow
+from rff_dist.flows import predict as predict_flow
+from rff_dist.flows import refresh as refresh_flow
+from rff_dist.flows import train as train_flow
+from rff_dist.flows import tune as tune_flow
+from rff_dist.flows.running import Form, lend_engine
 from rff_dist.jobs import publishing
 from rff_dist.jobs.cluster import cluster
 from rff_dist.jobs.fields import build, options_of

@@ -11,11 +11,11 @@ from prefect.client.orchestration import get_client
 from prefect.logging import disable_run_logger
 from pydantic import SecretStr, ValidationError
 
-from flows.ingest import IngestParameters, ingest
-from flows.predict import PredictParameters, predict
-from flows.running import lend_engine
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import DataError, InvalidParameterError, OutputExistsError
+from rff_dist.flows.ingest import IngestParameters, ingest
+from rff_dist.flows.predict import PredictParameters, predict
+from rff_dist.flows.running import lend_engine
 from rff_dist.kernels.stationary import Gaussian
 from rff_dist.registry.versions import RegisteredModel
 from rff_dist.ridge import predict as prediction

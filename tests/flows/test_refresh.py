@@ -14,10 +14,10 @@ from prefect.logging import disable_run_logger
 from prefect.utilities.callables import parameter_schema
 from pydantic import ValidationError
 
-from flows.refresh import RefreshParameters, refresh
-from flows.running import lend_engine
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import FingerprintMismatchError, OutputBusyError
+from rff_dist.flows.refresh import RefreshParameters, refresh
+from rff_dist.flows.running import lend_engine
 from rff_dist.jobs import refresh as steps
 from rff_dist.jobs.publishing import publish
 from rff_dist.kernels.stationary import Gaussian

@@ -16,11 +16,6 @@ from prefect.logging import disable_run_logger
 from prefect.states import Cancelled, Crashed, Failed
 from pydantic import ValidationError
 
-from flows import running
-from flows.cluster import cluster
-from flows.running import RunParameters, describe_stop, holding, is_transient, lend_engine, open_engine, step
-from flows.train import TrainParameters, train
-from flows.tune import tune
 from rff_dist.data.blocks import cut_blocks
 from rff_dist.engines.cluster import Cluster
 from rff_dist.engines.progress import BlockDone
@@ -37,6 +32,19 @@ from rff_dist.errors import (
     OutputExistsError,
     StorageError,
 )
+from rff_dist.flows import running
+from rff_dist.flows.cluster import cluster
+from rff_dist.flows.running import (
+    RunParameters,
+    describe_stop,
+    holding,
+    is_transient,
+    lend_engine,
+    open_engine,
+    step,
+)
+from rff_dist.flows.train import TrainParameters, train
+from rff_dist.flows.tune import tune
 from rff_dist.jobs.options import Where
 from rff_dist.storage.leases import hold
 from rff_dist.storage.writing import write_dataset

@@ -24,15 +24,15 @@ from prefect.settings import Settings, get_current_settings
 from prefect.utilities.callables import parameter_schema
 from pydantic import ValidationError
 
-import flows
-from flows.running import lend_engine
-from flows.train import TrainParameters, train
+from rff_dist import flows
 from rff_dist.classify import fit as classification
 from rff_dist.data.folds import GroupFolds
 from rff_dist.data.labelled import GroupedDataset
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import DataError, InvalidParameterError, OutputExistsError
 from rff_dist.features.nystrom import Nystrom
+from rff_dist.flows.running import lend_engine
+from rff_dist.flows.train import TrainParameters, train
 from rff_dist.jobs.fits import Fit
 from rff_dist.jobs.specs import Train
 from rff_dist.kernels.explicit import Linear

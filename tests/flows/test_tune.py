@@ -12,12 +12,12 @@ from prefect.logging import disable_run_logger
 from prefect.utilities.callables import parameter_schema
 from pydantic import ValidationError
 
-from flows.running import lend_engine
-from flows.tune import TuneParameters, tune
 from rff_dist import GroupFolds
 from rff_dist.data.labelled import GroupedDataset
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import OutputExistsError, StorageError
+from rff_dist.flows.running import lend_engine
+from rff_dist.flows.tune import TuneParameters, tune
 from rff_dist.jobs import publishing
 from rff_dist.ridge import predict as prediction
 from rff_dist.ridge.candidates import make_candidates

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import tomllib
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -102,14 +103,13 @@ def imported_by(path: Path) -> set[str]:
     return {name.partition(".")[0] for name in names}
 
 
-@pytest.mark.parametrize("package", ["rff_dist", "flows"])
-def test_every_package_that_is_imported_is_a_declared_dependency(project_root, package):
+def test_every_package_that_is_imported_is_a_declared_dependency(project_root):
     project = tomllib.loads((project_root / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
     requirements = [*project["dependencies"], *extras["s3"], *extras["metrics"], *extras["report"]]
     declared = {re.split(r"[^\w.-]", requirement)[0].replace("-", "_") for requirement in requirements}
-    own = set(sys.stdlib_module_names) | {"rff_dist", "flows"}
-    imported = {name for path in (project_root / package).rglob("*.py") for name in imported_by(path)}
+    own = set(sys.stdlib_module_names) | {"rff_dist"}
+    imported = {name for path in (project_root / "rff_dist").rglob("*.py") for name in imported_by(path)}
     assert {name.replace("sklearn", "scikit_learn") for name in imported - own} - declared == set()
 
 
@@ -128,3 +128,13 @@ def test_constraints_pin_every_line_and_name_no_index(project_root):
     assert all(re.fullmatch(r"[\w.-]+==[\w.!+]+( ; .+)?", pin) for pin in pins)
     assert "fastapi" in {pin.partition("==")[0] for pin in pins}
     assert "://" not in "\n".join(lines)
+
+
+def test_the_wheel_installs_one_package(project_root, tmp_path):
+    """A second one, `flows` say, would collide with other projects' where the wheel is installed."""
+    build = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(tmp_path)]
+    subprocess.run(build, cwd=project_root, capture_output=True, check=True)
+    [wheel] = tmp_path.glob("*.whl")
+    names = zipfile.ZipFile(wheel).namelist()
+    assert {name.partition("/")[0] for name in names if ".dist-info/" not in name} == {"rff_dist"}
+    assert {"rff_dist/__init__.py", "rff_dist/py.typed", "rff_dist/flows/train.py"} <= set(names)

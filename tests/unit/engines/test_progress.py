@@ -77,7 +77,7 @@ def test_log_has_passes_at_info_and_blocks_at_debug(caplog: pytest.LogCaptureFix
     assert info == [
         "features: 100 rows in 25 blocks",
         "features: done after 6.5 s",
-        "other: stopped after 1 s by ValueError",
+        "other: stopped after 1.0 s (ValueError)",
     ]
     assert sum(r.levelno == logging.DEBUG for r in caplog.records) == len(BLOCKS)
 

@@ -117,7 +117,7 @@ class TestAgainstDenseFormulas:
 class TestBits:
     def test_a_row_has_the_same_features_in_whatever_company(self):
         # SciPy's distances are pair by pair; the products of Linear, BLAS's, round by their shape
-        for kernel in (Matern(2.0, nu=1.5), Gaussian(2.0) * Linear()):
+        for kernel in (Matern(2.0, nu=1.5), Matern(2.0, nu=0.8), Gaussian(2.0), Gaussian(2.0) * Linear()):
             feature_map, X = draw(kernel, 90), inputs(200, seed=3)
             Z = feature_map.transform(X)
             for rows in (slice(0, 1), slice(3, 70), slice(64, 65), slice(50, None, 7)):

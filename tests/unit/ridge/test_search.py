@@ -320,6 +320,12 @@ def test_tuning_takes_folds_of_scikit_learn_groups_and_stored_data(data, tmp_pat
     np.testing.assert_allclose(stored.best["score"], here.best["score"], rtol=1e-6)  # stored as float32
 
 
+def test_a_parameter_that_candidates_do_not_share_is_refused(data):
+    X, y, _ = data
+    with pytest.raises(InvalidParameterError, match="`conformal` is no parameter of a search"):
+        tune_kernels(X, y, conformal=True)
+
+
 def test_tuning_keeps_column_names_and_updates_by_more_rows(data):
     pandas = pytest.importorskip("pandas")
     X, y, _ = data

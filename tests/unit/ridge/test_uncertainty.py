@@ -3,6 +3,8 @@
 import functools
 import logging
 import operator
+import pickle
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -304,7 +306,7 @@ def test_calibrations_of_joined_blocks_have_the_same_bits_in_any_order_and_on_an
     X, y = problem(40_000, n_targets=2)
     model = ridge(n_components=16).fit(X[:300], y[:300]).model_
     test = ArrayDataset(X, y, sample_weight=np.random.default_rng(0).uniform(0, 1, len(X)))
-    state = prediction._predictive_model(model)
+    state = model.predictive
     parts = [calibrate_rows(test.read(block), state) for block in inspection.blocks_of(test)]
     assert len(parts) > 1
     backwards = functools.reduce(operator.add, reversed(parts))
@@ -312,6 +314,51 @@ def test_calibrations_of_joined_blocks_have_the_same_bits_in_any_order_and_on_an
         found = prediction.evaluate(test, model, engine=SerialEngine(n_threads=n_threads), std=True)
         for name in ("log_losses", "squared_scores", "covered", "deviations"):
             assert getattr(found, name) == getattr(backwards, name)
+
+
+@pytest.mark.parametrize("n_targets", [1, 2])
+@pytest.mark.parametrize("features", ["fourier", "nystrom"])
+def test_one_row_has_the_deviation_and_interval_that_it_has_among_others(features, n_targets):
+    X, y = problem(n_targets=n_targets)
+    alphas = {1: ALPHA, 2: np.geomspace(1e-6, 1e4, 41)}[n_targets]  # chosen for each target: two triangles
+    model = ridge(features=features, alpha=alphas, alpha_per_target=n_targets == 2).fit(X, y)
+    assert len(np.unique(model.alpha_)) == n_targets
+    mean, std = model.predict(X[:20], return_std=True)
+    lower, upper = model.predict_interval(X[:20])
+    for row in (0, 7, 19):
+        one_mean, one_std = model.predict(X[row : row + 1], return_std=True)
+        ends = model.predict_interval(X[row : row + 1])
+        # one column is solved for in another order than many: the features' rounding, 6e-8, is above it
+        assert_allclose(one_mean[0], mean[row], rtol=1e-12)
+        assert_allclose(one_std[0], std[row], rtol=1e-10)
+        assert_allclose([end[0] for end in ends], [lower[row], upper[row]], rtol=1e-10)
+
+
+def test_the_triangle_is_made_once_stays_with_the_model_and_is_not_pickled(monkeypatch):
+    X, y = problem()
+    model = ridge().fit(X, y)
+    small = len(pickle.dumps(model))
+    expected = model.predict(X[:3], return_std=True)
+    assert len(pickle.dumps(model)) == small
+    again = pickle.loads(pickle.dumps(model))
+    monkeypatch.setattr("rff_dist.ridge.model.predictive_model", pytest.fail)
+    assert_array_equal(model.predict(X[:3], return_std=True), expected)
+    monkeypatch.undo()
+    assert_array_equal(again.predict(X[:3], return_std=True), expected)
+    more = ridge().fit(X, y).partial_fit(X, y)
+    assert (more.predict(X[:3], return_std=True)[1] < expected[1]).all()
+    model.partial_fit(X, y)
+    assert_array_equal(model.predict(X[:3], return_std=True), more.predict(X[:3], return_std=True))
+
+
+def test_threads_that_ask_one_model_get_the_same_bits():
+    X, y = problem()
+    expected = ridge().fit(X, y).predict(X[:1], return_std=True)
+    model = ridge().fit(X, y)
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda _: model.predict(X[:1], return_std=True), range(40)))
+    for one in found:
+        assert_array_equal(one, expected)
 
 
 def test_a_target_without_noise_has_no_density():

@@ -207,7 +207,7 @@ def test_a_run_that_was_stopped_too_long_learns_that_it_was_replaced(place):
         lease._claim = replace(lease._claim, beat=time.time() - leases.EXPIRES_S - 5)
         lease.check()  # late, but nobody came
         # As another run does that found it silent.
-        leases._delete(lease._store, 1)
+        leases.delete_bytes(lease._store, "1")
         put_claim(place, 2, holder="the next run")
         with pytest.raises(OutputBusyError, match=r"lease is gone, and taken over by the next run"):
             lease.check()
@@ -291,7 +291,7 @@ def race(place: Any, seed: int, monkeypatch: pytest.MonkeyPatch) -> tuple[int, i
             turns.end()
 
     with monkeypatch.context() as patch:
-        for name in ("_read_claims", "_create", "_delete"):
+        for name in ("_read_claims", "_create", "delete_bytes"):
             patch.setattr(leases, name, step(getattr(leases, name)))
         threads = [threading.Thread(target=run) for _ in range(3)]
         for thread in threads:

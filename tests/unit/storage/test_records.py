@@ -41,13 +41,13 @@ def write(url, **changes):
 
 def edit(path, change, *, sign=True):
     """Change model.json, as damage does (`sign=False`) or as an author with bad intentions would."""
-    from rff_dist.storage.records import _document_digest
+    from rff_dist.storage.documents import _digest
 
     document = json.loads((path / "model.json").read_text())
     document.update(change)
     if sign:
         document.pop("sha256")
-        document["sha256"] = _document_digest(document)
+        document["sha256"] = _digest(document)
     (path / "model.json").write_text(json.dumps(document))
 
 

@@ -9,8 +9,8 @@ from typing import Any
 from prefect import get_run_logger
 from prefect.artifacts import create_markdown_artifact, create_table_artifact
 
-from flows.pictures import show_choice
-from flows.running import Form, code, number, runner_of
+from rff_dist.flows.pictures import show_choice
+from rff_dist.flows.running import Form, code, number, runner_of
 from rff_dist.jobs import fits
 from rff_dist.jobs import train as training
 from rff_dist.jobs.publishing import version_rows

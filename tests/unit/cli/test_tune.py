@@ -1,16 +1,13 @@
 """`rff-dist tune`: what it asks of the search, stores, shows and refuses."""
 
-import json
 from typing import Annotated
 
 import numpy as np
 import pytest
 from matplotlib.image import imread
-from typer.testing import CliRunner
 
 from rff_dist import GroupFolds, Matern, RationalQuadratic, TimeFolds, open_dataset, write_dataset
 from rff_dist.cli.options import SpecOptions
-from rff_dist.cli.shell import app
 from rff_dist.data.labelled import GroupedDataset
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.jobs.options import TuneFeatures
@@ -18,6 +15,7 @@ from rff_dist.kernels.stationary import Gaussian
 from rff_dist.ridge.candidates import TimesMedian, make_candidates
 from rff_dist.ridge.model import read_model
 from rff_dist.storage.columns import column_of
+from tests.command_line import document, run
 from tests.plain import search_plain
 
 SMALL = ["--kernels", "gaussian,matern:nu=1.5", "--length-scales", "0.5x,2", "--serial"]
@@ -32,21 +30,6 @@ def data(tmp_path_factory):
     y = np.sin(2 * X[:, 0]) + X[:, 1] + 0.1 * rng.standard_normal(300)
     write_dataset(path, X, y, groups=np.arange(300) % 17)
     return path
-
-
-@pytest.fixture(autouse=True)
-def no_scheduler(monkeypatch):
-    monkeypatch.delenv("RFF_DIST_SCHEDULER", raising=False)
-
-
-def run(*arguments):
-    return CliRunner().invoke(app, [str(argument) for argument in arguments], prog_name="rff-dist")
-
-
-def document(*arguments):
-    result = run(*arguments, "--json")
-    assert result.exit_code == 0, result.stderr
-    return json.loads(result.stdout)
 
 
 def test_tune_stores_the_best_of_the_search_and_tells_all_candidates(data, tmp_path):

@@ -4,14 +4,13 @@ import json
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-from rff_dist.cli.shell import app
 from rff_dist.jobs.publishing import lineage_of
 from rff_dist.kmeans.model import read_clusters
 from rff_dist.ridge.model import read_model
 from rff_dist.storage.datasets import open_dataset
 from rff_dist.storage.writing import write_dataset
+from tests.command_line import document, refusal, run
 from tests.versions import publish
 
 
@@ -25,23 +24,6 @@ def folder(tmp_path_factory):
     for alpha in (1, 0.1, 0.01):
         fit(path, "models/prices", "--alpha", alpha, "--register")
     return path
-
-
-def run(*arguments):
-    return CliRunner().invoke(app, [str(argument) for argument in arguments], prog_name="rff-dist")
-
-
-def document(*arguments):
-    result = run(*arguments, "--json")
-    assert result.exit_code == 0, result.stderr
-    return json.loads(result.stdout)
-
-
-def refusal(code, *arguments):
-    result = run(*arguments)
-    assert result.exit_code == code, result.output
-    assert "Traceback" not in result.stderr
-    return result.stderr
 
 
 def fit(path, model, *options):

@@ -1,16 +1,12 @@
 """`rff-dist cluster`, its models, and what `predict`, `evaluate` and `info` make of them."""
 
-import json
-
 import numpy as np
 import pytest
 from matplotlib.image import imread
 from sklearn.datasets import make_blobs
 from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
-from typer.testing import CliRunner
 
 from rff_dist import Gaussian, RFFKMeans, SerialEngine, load_model, open_dataset, save_model, write_dataset
-from rff_dist.cli.shell import app
 from rff_dist.errors import IntegrityError, StorageError
 from rff_dist.kmeans import fit as kmeans
 from rff_dist.kmeans import labels as kmeans_labels
@@ -19,6 +15,7 @@ from rff_dist.kmeans.options import ClusterSpace, LloydOptions
 from rff_dist.ridge.model import read_model
 from rff_dist.storage.columns import open_column
 from rff_dist.storage.records import read_record, write_record
+from tests.command_line import document, run
 
 ENGINE = SerialEngine(1)
 SMALL = ["--clusters", "4", "--components", "64", "--starts", "3", "--seed", "2", "--serial"]
@@ -40,21 +37,6 @@ def written(data):
     options = ["--distances", "--model", data.parent / "model", "--labels", "y"]
     options += ["--plot", data.parent / "clusters.png"]
     return document("cluster", data, data.parent / "labels.zarr", *SMALL, *options)
-
-
-@pytest.fixture(autouse=True)
-def no_scheduler(monkeypatch):
-    monkeypatch.delenv("RFF_DIST_SCHEDULER", raising=False)
-
-
-def run(*arguments):
-    return CliRunner().invoke(app, [str(argument) for argument in arguments], prog_name="rff-dist")
-
-
-def document(*arguments):
-    result = run(*arguments, "--json")
-    assert result.exit_code == 0, result.stderr
-    return json.loads(result.stdout)
 
 
 def read_array(url, name):

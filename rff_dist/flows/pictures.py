@@ -9,9 +9,9 @@ from typing import Any
 
 from prefect.artifacts import create_image_artifact
 
-from flows.running import number
 from rff_dist.errors import RFFDistError
 from rff_dist.features.kernel_of import kernel_of
+from rff_dist.flows.running import number
 from rff_dist.kernels.text import kernel_text, shortened_text
 from rff_dist.report import save_choice
 from rff_dist.ridge.model import RidgeModel

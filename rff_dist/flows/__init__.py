@@ -2,8 +2,8 @@
 
 Importing this package fixes how Prefect behaves here, unless the environment says otherwise: nothing is
 reported to anybody, Prefect's temporary server, which needs 15 s on two cores, has two minutes to start,
-and Dask's chatter stays out of the logs. Prefect reads its settings when it is imported, so import `flows`
-first.
+and Dask's chatter stays out of the logs. Prefect reads its settings when it is imported, so import
+this first.
 
 Prefect keeps its database in PREFECT_HOME, ~/.prefect by default, and finds the profile there that names a
 server. That choice is the user's, so it is left alone; `rff-dist demo` uses a folder of its own.

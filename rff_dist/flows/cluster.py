@@ -1,0 +1,204 @@
+"""Cluster the rows of a dataset as a Prefect flow, and publish their labels, the centres and a picture.
+
+Each task is a step of `rff_dist.jobs.cluster`: inspect → draw → broadcast → start → one for each Lloyd pass →
+assign → compare → publish. Centres stay in the process between them. Labels appear when they are all written
+and the model is published.
+
+Run it in a process of its own::
+
+    from rff_dist.flows.cluster import ClusterParameters, cluster
+
+    if __name__ == "__main__":  # the embedded Dask cluster starts processes that import this file
+        cluster(ClusterParameters(data="data.zarr", output="labels.zarr", model="model", n_clusters=50))
+
+or serve it as a deployment, whose parameters are validated before a run starts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from prefect import get_run_logger
+from prefect.artifacts import create_markdown_artifact, create_table_artifact
+
+from rff_dist.errors import OutputExistsError
+from rff_dist.flows.common import facts_markdown, log_rows, place_of, show_versions
+from rff_dist.flows.running import Limits, code, form, job_flow, number, runner_of
+from rff_dist.jobs.cluster import ClusteringRun, open_clustering
+from rff_dist.jobs.options import Where
+from rff_dist.jobs.specs import Clustering
+from rff_dist.jobs.steps import Step, run_steps
+from rff_dist.report import save_clustering
+from rff_dist.storage.locations import parse_location
+from rff_dist.typing import Summary
+
+__all__ = ["ClusterParameters", "cluster"]
+
+
+class ClusterParameters(form(Clustering, Where, Limits)):  # type: ignore[misc]  # made of the specs
+    """What to cluster, how and where."""
+
+
+def _picture_of(job: Clustering) -> Path | None:
+    """Return where the picture is to be: beside the labels, where they are in a folder of this machine."""
+    location = parse_location(job.output)
+    return Path(f"{location.path}.png") if location.is_local else None
+
+
+def _check_picture(job: Clustering) -> None:
+    picture = _picture_of(job)
+    if picture is not None and picture.exists() and not job.overwrite:
+        raise OutputExistsError(
+            f"{picture} exists already, where the picture is to be; choose another output, or give overwrite"
+        )
+
+
+def _with_picture(run: ClusteringRun) -> Iterator[Step]:
+    """Yield the steps of a run; the last one draws the picture before anything is published."""
+    picture = _picture_of(run.job)
+
+    def draw_and_publish() -> Summary:
+        if picture is not None:
+            seed, title = run.job.features.seed, Path(run.job.output).name
+            save_clustering(picture, run.dataset, run.clusters, seed=seed, title=title)
+        return {**run.publish(), "picture": None if picture is None else str(picture)}
+
+    for step in run.steps():
+        yield replace(step, run=draw_and_publish) if step.name == "publish" else step
+
+
+def _log_pass(log: Any, done: Summary) -> None:
+    log.info("pass %d: inertia %.8g, shift %.3g", *(done[name] for name in ("pass", "inertia", "shift")))
+
+
+@job_flow("cluster")
+def cluster(parameters: ClusterParameters) -> Summary:
+    """Cluster rows by k-means in random features; publish their labels and the centres.
+
+    Returns: JSON-able: where labels, model and picture are, the model's digest, sizes of the data, the
+      inertia, sizes of at most 1,000 clusters, each pass, the numbers of clusters that were compared (None
+      for one), and how far known labels agree (None without any).
+    Raises RFFDistError of the step that failed. Labels and centres are then not published, but where the
+      error notes it.
+    """
+    log, job = get_run_logger(), parameters.to(Clustering)
+    runner = runner_of(
+        parameters, log, {"inspect": log_rows, "pass": _log_pass}, check=lambda: _check_picture(job)
+    )
+    numbers = job.lloyd.numbers
+    with open_clustering(job, runner) as run:
+        records = run_steps(_with_picture(run), runner)
+    clusters, found = run.clusters, {name: record or {} for name, record in records.items()}
+    if job.register and job.model is not None:
+        show_versions(job.model)
+    if not clusters.converged:
+        log.warning("the centres still moved after max_iter=%d passes", job.lloyd.max_iter)
+    if clusters.n_filled < clusters.n_clusters:
+        log.warning("%d of %d clusters have rows", clusters.n_filled, clusters.n_clusters)
+    log.info("published %s", found["publish"]["model"] or found["assign"]["output"])
+    rows = [record for name, record in found.items() if name.startswith("pass ")]
+    candidates = found["choose"]["candidates"] if "choose" in found else None
+    result = {
+        **found["publish"],
+        **found["assign"],
+        **found["inspect"],
+        **found["draw"],
+        **found["start"],
+        "n_clusters": clusters.n_clusters,
+        "n_filled": clusters.n_filled,
+        "inertia": clusters.inertia,
+        "converged": clusters.converged,
+        "n_iter": clusters.n_iter,
+        "sizes": clusters.weights[:1000].tolist(),
+        "passes": [{name: value for name, value in row.items() if name != "inertias"} for row in rows],
+        "candidates": candidates,
+        "agreement": records["compare"],
+    }
+    create_markdown_artifact(
+        _summary_markdown(result), key="rff-cluster-summary", description="What was found, and where it is."
+    )
+    create_table_artifact(
+        _pass_table(rows, numbers),
+        key="rff-cluster-passes",
+        description="Inertia of the centres of each pass.",
+    )
+    create_table_artifact(
+        _size_table(clusters.weights.tolist()), key="rff-cluster-sizes", description="Clusters by size."
+    )
+    if candidates is not None:
+        create_table_artifact(
+            _number_table(candidates, clusters.n_clusters),
+            key="rff-cluster-numbers",
+            description=f"Numbers of clusters, by {job.lloyd.criterion}.",
+        )
+    return result
+
+
+# -- artifacts -------------------------------------------------------------------------------------
+
+
+def _summary_markdown(result: Mapping[str, Any]) -> str:
+    facts = {
+        "labels": code(result["output"]),
+        "model": "none" if result["model"] is None else place_of(result),
+        "digest": code(result["digest"]),
+        "data": code(result["data"]),
+        "rows, inputs": f"{result['n_samples']:,}, {result['n_features']:,}",
+        "kernel, D": f"{result['kernel']['name']}, {result['n_components']:,}{_principal_words(result)}",
+        "length scale": number(result["kernel"].get("length_scale")),
+        "clusters": f"{result['n_clusters']:,}, {result['n_filled']:,} with rows",
+        "inertia": number(result["inertia"]),
+        "Lloyd passes": f"{result['n_iter']}, {'converged' if result['converged'] else 'still moving'}",
+    }
+    if (agreement := result["agreement"]) is not None:
+        index, information = agreement["adjusted_rand_index"], agreement["normalized_mutual_information"]
+        facts[f"against {code(agreement['labels'])}"] = f"ARI {number(index)}, NMI {number(information)}"
+    if result["picture"] is None:
+        facts["picture"] = "none: the labels are not in a folder of this machine"
+    else:
+        picture = Path(result["picture"])
+        facts["picture"] = f"[first two kernel principal components]({picture.absolute().as_uri()})"
+    return facts_markdown("Clusters", facts)
+
+
+def _principal_words(result: Mapping[str, Any]) -> str:
+    n_principal = result["n_principal"]
+    return "" if n_principal is None else f", in {n_principal:,} leading principal components"
+
+
+def _number_table(candidates: Sequence[Mapping[str, Any]], taken: int) -> list[dict[str, Any]]:
+    return [
+        {
+            "clusters": row["n_clusters"],
+            **{
+                name: number(row[name]) for name in ("inertia", "silhouette", "gap", "gap_error", "stability")
+            },
+            "passes": row["n_iter"],
+            "": "taken" if row["n_clusters"] == taken else "",
+        }
+        for row in candidates
+    ]
+
+
+def _pass_table(rows: Sequence[Mapping[str, Any]], numbers: Sequence[int]) -> list[dict[str, Any]]:
+    names = [f"least inertia, {k} clusters" for k in numbers] if len(numbers) > 1 else ["least inertia"]
+    return [
+        {
+            "pass": row["pass"],
+            **{name: f"{value:.8g}" for name, value in zip(names, row["inertias"], strict=True)},
+            "starts that moved": row["n_starts"],
+            "largest shift": number(row["shift"]),
+            "seconds": row["seconds"],
+        }
+        for row in rows
+    ]
+
+
+def _size_table(sizes: Sequence[float]) -> list[dict[str, Any]]:
+    """Return the 100 largest clusters."""
+    total = sum(sizes) or 1.0
+    order = sorted(range(len(sizes)), key=lambda i: (-sizes[i], i))[:100]
+    return [{"cluster": i, "rows or weight": sizes[i], "share": f"{sizes[i] / total:.1%}"} for i in order]

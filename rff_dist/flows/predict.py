@@ -1,0 +1,73 @@
+"""Score a dataset with a model as a Prefect flow: one pass that writes predictions or labels to Zarr.
+
+The model may be a registered one, of which the version that is current when the run begins is used. Run it
+in a process of its own::
+
+    from rff_dist.flows.predict import PredictParameters, predict
+
+    if __name__ == "__main__":  # the embedded Dask cluster starts processes that import this file
+        predict(PredictParameters(model="models/main", data="new.zarr", output="predictions.zarr"))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from prefect import get_run_logger
+from prefect.artifacts import create_markdown_artifact
+
+from rff_dist.flows.common import facts_markdown
+from rff_dist.flows.running import Limits, code, form, job_flow, lend_engine, runner_of
+from rff_dist.jobs.options import Where
+from rff_dist.jobs.score import open_scoring
+from rff_dist.jobs.specs import Predict
+from rff_dist.jobs.steps import run_steps
+from rff_dist.text import redact
+from rff_dist.typing import Summary
+
+__all__ = ["PredictParameters", "lend_engine", "predict"]
+
+
+class PredictParameters(form(Predict, Where, Limits)):  # type: ignore[misc]  # made of the specs
+    """Which rows are scored by which model."""
+
+
+@job_flow(
+    "predict",
+    resume="All rows are scored again, and the output appears when it is complete: of a registered model by "
+    "the version that is current then.",
+)
+def predict(parameters: PredictParameters) -> Summary:
+    """Score every row of a dataset with a model and write what it says to Zarr.
+
+    Returns: JSON-able: what was written where, by which version of which model, and the rows and seconds.
+    Raises RFFDistError if something does not fit or the pass fails; then there is no output, or that of
+      before.
+    """
+    log, job = get_run_logger(), parameters.to(Predict)
+    runner = runner_of(parameters, log)
+    with open_scoring(job, runner) as run:
+        version = "" if run.model.version is None else f", version {run.model.version}"
+        log.info("%s by %s%s", redact(job.source.data), redact(job.model), version)
+        result = run_steps(run.steps(), runner)["score"]
+    assert result is not None
+    log.info("wrote %s rows to %s", f"{result['n_samples']:_}", result["output"])
+    create_markdown_artifact(
+        _summary(result), key="rff-predict-summary", description="What was scored, and by which model."
+    )
+    return result
+
+
+def _summary(result: Mapping[str, Any]) -> str:
+    version = "" if result["version"] is None else f", version {result['version']}"
+    facts = {
+        "output": code(result["output"]),
+        "arrays": ", ".join(map(code, result["arrays"])),
+        "rows": f"{result['n_samples']:,}",
+        "data": code(result["data"]),
+        "model": f"{code(result['model'])}{version} ({result['kind']})",
+        "digest": code(result["model_digest"]),
+        "seconds": f"{result['seconds']:.1f}",
+    }
+    return facts_markdown("Scored rows", facts)

@@ -1,0 +1,37 @@
+"""Run a flow from a shell: what the scripts in the repository's folder flows/ share."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+from prefect import Flow
+
+from rff_dist.flows.running import Form
+
+__all__ = ["run_script"]
+
+
+def run_script(flow: Flow[..., Any], form: type[Form]) -> None:
+    """Run a flow here and now, with the command line's words NAME=VALUE as its parameters.
+
+    A value is JSON, or text where it is none. Exits with 2 and the reason where the parameters do not fit.
+    """
+    try:
+        parameters = form.model_validate(dict(map(_parse, sys.argv[1:])))
+    except ValueError as error:  # pydantic's are too
+        names = ", ".join(field.alias or name for name, field in form.model_fields.items())
+        sys.stderr.write(f"{error}\nGive NAME=VALUE, where NAME is one of {names}.\n")
+        sys.exit(2)
+    flow(parameters)
+
+
+def _parse(word: str) -> tuple[str, Any]:
+    name, equals, text = word.partition("=")
+    if not equals:
+        raise ValueError(f"{word!r} has no '='")
+    try:
+        return name, json.loads(text)
+    except json.JSONDecodeError:
+        return name, text

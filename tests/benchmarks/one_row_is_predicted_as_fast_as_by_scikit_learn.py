@@ -1,0 +1,64 @@
+"""What one row takes of a fitted model: RFFRidge and RFFClassifier against RBFSampler and Ridge."""
+
+import statistics
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+from sklearn.kernel_approximation import RBFSampler
+from sklearn.linear_model import Ridge
+from sklearn.pipeline import make_pipeline
+
+from rff_dist import Gaussian, RFFClassifier, RFFRidge
+from tests.benchmarks.measure import seconds
+
+ROUNDS = 300
+ROWS, COLUMNS, N_COMPONENTS = 6000, 26, 2048
+LENGTH_SCALE = 5.0
+
+
+def run(console: Console, folder: Path) -> None:
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((ROWS, COLUMNS))
+    y = np.sin(X[:, 0]) + X[:, 1] * X[:, 2] + 0.1 * rng.standard_normal(ROWS)
+    row = X[:1]
+    sampler = RBFSampler(gamma=0.5 / LENGTH_SCALE**2, n_components=N_COMPONENTS, random_state=0)
+    given = {"n_components": N_COMPONENTS, "alpha": 0.1, "random_state": 0}
+    fourier, nystrom = (
+        RFFRidge(Gaussian(LENGTH_SCALE), features=features, **given).fit(X, y)
+        for features in ("fourier", "nystrom")
+    )
+    classifier = RFFClassifier(Gaussian(LENGTH_SCALE), features="fourier", **given).fit(X, y > 0)
+    pipeline = make_pipeline(sampler, Ridge(alpha=0.1)).fit(X, y)
+    calls = {
+        "RBFSampler + Ridge": lambda: pipeline.predict(row),
+        "RFFRidge, Fourier": lambda: fourier.predict(row),
+        "… return_std": lambda: fourier.predict(row, return_std=True),
+        "… predict_interval": lambda: fourier.predict_interval(row),
+        "RFFRidge, Nyström": lambda: nystrom.predict(row),
+        "… return_std ": lambda: nystrom.predict(row, return_std=True),
+        "RFFClassifier.predict_proba": lambda: classifier.predict_proba(row),
+    }
+    first = {name: seconds(call) for name, call in calls.items()}
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(ROUNDS):
+        for name, call in calls.items():
+            times[name].append(seconds(call))
+    limits = {"RFFRidge, Fourier": "≤ 0.3 ms", "… return_std": "≤ 2 ms"}
+    theirs = times["RBFSampler + Ridge"]
+    table = Table("what", "first ms", "best ms", "median ms", "× theirs, best", "median", "wanted")
+    for name, taken in times.items():
+        best, median = min(taken), statistics.median(taken)
+        table.add_row(
+            name,
+            *(f"{1e3 * time:.2f}" for time in (first[name], best, median)),
+            f"{best / min(theirs):.2f}",
+            f"{median / statistics.median(theirs):.2f}",
+            limits.get(name, ""),
+        )
+    console.print(table)
+    console.print(
+        f"D = {N_COMPONENTS:_}, {COLUMNS} inputs, {ROUNDS} rounds in turns. The first call of a model "
+        "makes what it keeps for the others."
+    )

@@ -1,0 +1,33 @@
+"""Commands in this process, and what they show."""
+
+import json
+
+from typer.testing import CliRunner
+
+from rff_dist.cli.shell import app
+
+# choices that are not what a test is about, and would cost a second each
+PLAIN = ["--kernel", "gaussian", "--length-scale", "median", "--features", "fourier"]
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, [str(argument) for argument in arguments], prog_name="rff-dist")
+
+
+def document(*arguments):
+    """Return what a command with --json shows: one JSON document and nothing else."""
+    result = run(*arguments, "--json")
+    assert result.exit_code == 0, result.stderr
+    return json.loads(result.stdout)
+
+
+def refusal(code, *arguments):
+    """Return the message of a command that must fail: one line, and at most one for the next step."""
+    result = run(*arguments)
+    assert result.exit_code == code, result.output
+    assert result.stdout == ""
+    lines = result.stderr.splitlines()
+    assert lines[0].startswith("error: ")
+    assert len(lines) <= 2
+    assert "Traceback" not in result.stderr
+    return result.stderr

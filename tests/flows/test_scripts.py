@@ -1,0 +1,62 @@
+"""The scripts in flows/, which run a flow from a shell, on Prefect's temporary server."""
+
+import json
+import runpy
+import sys
+
+import numpy as np
+import pytest
+
+from rff_dist.engines.serial import SerialEngine
+from rff_dist.flows.running import lend_engine
+from rff_dist.storage.writing import write_dataset
+from tests.prefect_server import prefect_server  # noqa: F401  # a fixture
+
+pytestmark = [pytest.mark.flows, pytest.mark.usefixtures("prefect_server")]
+
+FLOWS = ["train", "tune", "cluster", "predict", "ingest", "refresh"]
+
+
+def run(monkeypatch, project_root, name, *words):
+    monkeypatch.setattr(sys, "argv", [name, *words])
+    runpy.run_path(str(project_root / "flows" / f"{name}.py"), run_name="__main__")
+
+
+def test_each_flow_has_a_script(project_root):
+    assert {path.stem for path in (project_root / "flows").glob("*.py")} == set(FLOWS)
+
+
+def test_words_are_parameters_json_or_text(monkeypatch, project_root, tmp_path):
+    (tmp_path / "1.csv").write_text("a,price\n1,2\n3,4\n")
+    sources = json.dumps([str(tmp_path / "*.csv")])
+    run(
+        monkeypatch,
+        project_root,
+        "ingest",
+        f"sources={sources}",
+        f"data={tmp_path / 'sales.zarr'}",
+        'targets=["price"]',
+    )
+    assert (tmp_path / "sales.zarr" / "zarr.json").exists()
+
+
+def test_a_model_is_trained_as_by_the_flow(monkeypatch, project_root, tmp_path):
+    X = np.random.default_rng(0).normal(size=(100, 2))
+    write_dataset(tmp_path / "data.zarr", X, X[:, 0])
+    words = [f"data={tmp_path / 'data.zarr'}", f"model={tmp_path / 'model'}", "n_components=8"]
+    with lend_engine(SerialEngine()):
+        run(monkeypatch, project_root, "train", *words)
+    assert (tmp_path / "model" / "model.json").exists()
+
+
+@pytest.mark.parametrize("name", FLOWS)
+@pytest.mark.parametrize(("word", "message"), [("nonsense=1", "nonsense"), ("data", "'data' has no '='")])
+def test_words_that_are_no_parameters_exit_2_and_name_those_that_are(
+    monkeypatch, capsys, project_root, name, word, message
+):
+    with pytest.raises(SystemExit) as stop:
+        run(monkeypatch, project_root, name, word)
+    assert stop.value.code == 2
+    said = capsys.readouterr().err
+    assert message in said
+    assert "NAME is one of data, " in said

@@ -1,0 +1,98 @@
+"""`rff-dist approximate`: how far the features are from the kernel."""
+
+import numpy as np
+import pytest
+from matplotlib.image import imread
+from numpy.testing import assert_allclose
+
+from rff_dist.features.bounds import better_map, pairwise_components
+from rff_dist.kernels.stationary import Gaussian
+from rff_dist.storage.datasets import open_dataset
+from rff_dist.storage.writing import write_dataset
+from tests.command_line import document, refusal, run
+
+
+def test_approximate_measures_the_errors_beside_theory_and_draws_them(folder, tmp_path):
+    options = [
+        "--components",
+        "256",
+        "--rows",
+        "30",
+        "--samples",
+        "5",
+        "--error",
+        "0.1",
+        "--length-scale",
+        "2",
+    ]
+    found = document("approximate", folder / "data.zarr", *options, "--plot", tmp_path / "error.png")
+    dataset = open_dataset(folder / "data.zarr")
+    mean, largest = found["errors"]["mean"], found["errors"]["max"]
+    assert mean["low"] <= mean["value"] <= mean["high"]
+    assert (found["n_rows_read"], found["n_samples"], found["n_repeats"]) == (150, 30, 5)
+    assert [point["n_components"] for point in found["curve"]] == [16, 32, 64, 128, 256]
+    assert found["curve"][-1]["max"] == largest
+    wanted = found["wanted"]["n_components"]["max"]
+    assert wanted["theory"] == pairwise_components(0.1, n_points=30, delta=0.05)
+    assert_allclose(wanted["measured"], 256 * (largest["value"] / 0.1) ** 2, atol=2)
+    assert_allclose(wanted["factor"], wanted["theory"] / wanted["measured"])
+    for name in ("mean", "max", "relative_operator_norm"):
+        assert found["errors"][name]["value"] < found["bounds"][name]
+    X = dataset.take(range(300)).X
+    expected = better_map(Gaussian(2.0), (X - X.mean(axis=0)) / X.std(axis=0))
+    assert_allclose(found["map_variances"]["pairs"], expected.pairs, rtol=0.1)
+    assert found["map_variances"]["better"] == "pairs"
+    assert imread(tmp_path / "error.png").shape[2] == 4
+
+
+def test_approximate_shows_a_table_for_people(folder):
+    shown = run("approximate", folder / "data.zarr", "--components", "64", "--rows", "30").stdout
+    for words in ("by theory", "D for 0.05", "take pairs", "± 95%", "in the box", "Claim 1"):
+        assert words in " ".join(shown.split())
+
+
+@pytest.mark.parametrize(
+    ("options", "missing", "reason"),
+    [
+        (["--kernel", "laplacian"], ["compact_set"], "second moment of the kernel's frequencies is infinite"),
+        (["--kernel", "linear"], ["compact_set", "max", "mean", "relative_operator_norm"], "Linear()"),
+    ],
+)
+def test_approximate_says_why_there_is_no_bound(folder, options, missing, reason):
+    found = document("approximate", folder / "data.zarr", "--components", "64", "--rows", "30", *options)
+    assert sorted(name for name, bound in found["bounds"].items() if bound is None) == missing
+    assert sorted(found["no_bounds"]) == missing
+    assert all(reason in text for text in found["no_bounds"].values())
+
+
+def test_approximate_takes_the_better_map_where_it_is_to_choose(tmp_path):
+    write_dataset(tmp_path / "far.zarr", np.arange(200.0)[:, np.newaxis])
+    options = ["--kernel", "cauchy", "--length-scale", "0.01", "--components", "64", "--map", "auto"]
+    found = document("approximate", tmp_path / "far.zarr", *options, "--rows", "20", "--no-standardize")
+    assert found["map"] == found["map_variances"]["better"] == "phases"
+
+
+@pytest.mark.parametrize(
+    ("options", "option", "expected"),
+    [
+        (["--error", "0"], "--error", "above 0"),
+        (["--delta", "1"], "--delta", "between 0 and 1"),
+        (["--confidence", "0"], "--confidence", "between 0 and 1"),
+        (["--map", "complex"], "--map", "auto, pairs or phases"),
+        (["--components", "7"], "--components", "take 8"),
+        (["--rows", "1"], "--rows", "2"),
+        (["--kernel", "laplacian", "--design", "orthogonal"], "--design iid", "isotropic"),
+    ],
+)
+def test_approximate_refuses_a_bad_value_with_2(folder, options, option, expected):
+    message = refusal(2, "approximate", folder / "data.zarr", *options)
+    assert option in message
+    assert expected in message
+
+
+def test_approximate_refuses_bad_data_with_65_and_a_bad_place_with_73(folder, tmp_path):
+    refusal(65, "approximate", tmp_path / "nowhere.zarr")
+    message = refusal(65, "approximate", folder / "data.zarr", "--samples", "200", "--rows", "2")
+    assert "--samples" in message
+    (tmp_path / "file").write_text("")
+    refusal(73, "approximate", folder / "data.zarr", "--plot", tmp_path / "file" / "error.png")

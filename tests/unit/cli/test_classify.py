@@ -1,0 +1,162 @@
+"""`rff-dist fit --classify`, and what `predict`, `evaluate` and `info` make of a classifier."""
+
+import numpy as np
+import pytest
+import zarr
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy import special
+from sklearn import metrics
+
+from rff_dist import load_model
+from rff_dist.data.blocks import Block
+from rff_dist.ridge.model import read_model, write_model
+from rff_dist.storage.columns import open_column
+from rff_dist.storage.datasets import open_dataset
+from rff_dist.storage.writing import write_dataset
+from tests.command_line import PLAIN, document, refusal, run
+
+
+@pytest.fixture(scope="module")
+def labelled(tmp_path_factory):
+    """A folder with labels of three classes in text, and a model of each loss; tests only add to it."""
+    path = tmp_path_factory.mktemp("labelled")
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-2, 2, (400, 2))
+    y = np.where(X[:, 0] * X[:, 1] > 0, "same", np.where(X[:, 0] > 1, "far", "other"))
+    y[rng.random(400) < 0.1] = "same"
+    write_dataset(path / "data", X, y, groups=np.arange(400) // 4, chunk_rows=100)
+    write_dataset(path / "numbers", X, np.where(y == "same", 7, 2))
+    for loss in ("squared", "logistic", "squared_hinge"):
+        found = document(*fit_labels(path, loss), "--loss", loss)
+        assert found["classifier"]["loss"] == loss
+    return path
+
+
+def fit_labels(path, name, data="data"):
+    small = (*PLAIN, "--serial", "--components", "32", "--alpha", "0.1")
+    return ("fit", path / data, path / name, *small, "--classify")
+
+
+def labels_and_scores(path, name, data="data"):
+    """Return the labels, and the model's calibrated scores of explicit features."""
+    model = read_model(path / name)
+    rows = open_dataset(path / data, y=None).read(Block(0, 0, 400))
+    Z = model.feature_map.transform(rows.X, dtype=np.float64)
+    scores = Z @ model.coefficients + model.intercept
+    if (calibration := model.card["classifier"]["calibration"]) is not None:
+        scores = calibration["slope"] * scores + np.array(calibration["intercepts"])
+    return open_column(path / data, "y").read(Block(0, 0, 400)), scores
+
+
+@pytest.mark.parametrize("loss", ["squared", "logistic", "squared_hinge"])
+def test_a_classifier_is_judged_as_scikit_learn_judges_its_labels(labelled, loss):
+    found = document("evaluate", labelled / loss, labelled / "data", "--serial")
+    y, scores = labels_and_scores(labelled, loss)
+    classes = np.array(["far", "other", "same"])
+    y, predicted = np.array(y.tolist()), classes[scores.argmax(axis=1)]
+    assert [row["label"] for row in found["classes"]] == classes.tolist()
+    assert found["confusion_matrix"] == metrics.confusion_matrix(y, predicted).tolist()
+    assert found["accuracy"] == pytest.approx(metrics.accuracy_score(y, predicted), rel=1e-12)
+    assert found["balanced_accuracy"] == pytest.approx(
+        metrics.balanced_accuracy_score(y, predicted), rel=1e-12
+    )
+    for name in ("precision", "recall"):
+        expected = getattr(metrics, f"{name}_score")(y, predicted, average=None)
+        assert_allclose([row[name] for row in found["classes"]], expected, rtol=1e-12)
+    if loss != "squared_hinge":
+        expected = metrics.log_loss(y, special.softmax(scores, axis=1), labels=classes)
+        assert found["log_loss"] == pytest.approx(expected, rel=1e-9)
+    assert (found["log_loss"] is None) == (loss == "squared_hinge")
+    shown = " ".join(run("evaluate", labelled / loss, labelled / "data", "--serial").stdout.split())
+    assert f"accuracy {found['accuracy']:.4g}" in shown
+
+
+def test_predict_writes_labels_and_probabilities(labelled, tmp_path):
+    predict = ("predict", labelled / "squared", labelled / "data")
+    plain = document(*predict, tmp_path / "plain", "--serial")
+    written = document(*predict, tmp_path / "both", "--serial", "--probabilities")
+    assert (plain["array"], plain["probabilities_array"]) == ("labels", None)
+    assert written["probabilities_array"] == "probabilities"
+    estimator = load_model(labelled / "squared")
+    X = open_dataset(labelled / "data", y=None).read(Block(0, 0, 400)).X
+    for name in ("plain", "both"):
+        labels = zarr.open_group(tmp_path / name, mode="r")["labels"][:]
+        assert labels.tolist() == estimator.predict(X).tolist()
+    found = open_dataset(tmp_path / "both", x="probabilities")
+    assert found.feature_names == ("far", "other", "same")
+    p = found.read(Block(0, 0, 400)).X
+    assert_allclose(p, estimator.predict_proba(X), rtol=1e-12)
+    assert document("info", tmp_path / "both")["kind"] == "predictions"
+
+
+def test_labels_of_two_whole_numbers_stay_whole_numbers(labelled, tmp_path):
+    found = document(*fit_labels(labelled, "two", "numbers"), "--class-weight", "balanced", "--folds", "3")
+    assert found["classifier"]["classes"] == [2, 7]
+    assert found["cross_validation"]["folds"]["n_folds"] == 3
+    run("predict", labelled / "two", labelled / "numbers", tmp_path / "p", "--serial", "--probabilities")
+    labels = zarr.open_group(tmp_path / "p", mode="r")["labels"][:]
+    y, scores = labels_and_scores(labelled, "two", "numbers")
+    assert labels.dtype == y.dtype
+    assert_array_equal(labels, np.where(scores[:, 0] > 0, 7, 2))
+    judged = document("evaluate", labelled / "two", labelled / "numbers", "--serial")
+    assert judged["accuracy"] == np.mean(labels == y)
+
+
+def test_a_classifier_is_described(labelled):
+    shown = " ".join(run("info", labelled / "logistic").stdout.split())
+    for words in ("2 features, 3 classes", "classes far, other, same", "loss logistic", "of the loss itself"):
+        assert words in shown
+    assert "probabilities none" in " ".join(run("info", labelled / "squared_hinge").stdout.split())
+
+
+def test_of_a_classifier_only_accuracy_and_log_loss_are_estimated(labelled, tmp_path):
+    model = read_model(labelled / "squared")
+    for told in ({}, {"accuracy": 0.9, "accuracy_standard_error": 0.01, "log_loss": 0.3}):
+        codes = {"by": "cv", "rmse": [0.5], "rmse_standard_error": [0.1], "r2": [0.7]}
+        card = {"estimate": {**codes, **told}, "folds": {"kind": "HashFolds", "n_folds": 5, "seed": 0}}
+        write_model(model.with_card(**card), tmp_path / "m", overwrite=True)
+        shown = " ".join(run("info", tmp_path / "m").stdout.split())
+        assert "RMSE" not in shown
+        assert document("info", tmp_path / "m")["estimate"] == ({"by": "cv", **told} if told else None)
+    assert "accuracy 0.900 ± 0.010, log loss 0.3; 5 folds by a hash of the row" in shown
+
+
+def test_alpha_of_a_logistic_loss_is_told_beside_ridges(labelled, tmp_path):
+    fit = ("fit", labelled / "data", tmp_path / "m", *PLAIN, "--serial", "--components", "32", "--classify")
+    found = document(
+        *fit, "--loss", "logistic", "--select", "cv", "--group-by", "groups", "--plot", tmp_path / "p"
+    )
+    ridge = found["classifier"]["ridge_alpha"]
+    assert found["alpha"] < ridge
+    table = document("info", tmp_path / "m")["cross_validation"]
+    assert table == found["cross_validation"]
+    [width] = table["widths"]  # at the least error; ridge's alpha is the largest that is as good
+    assert width["alpha"] <= ridge
+    assert width["score"] <= table["score"] <= width["score"] + 0.1 * width["standard_error"]
+    assert f"made of ridge's {ridge:.3g}" in " ".join(run("info", tmp_path / "m").stdout.split())
+
+
+def test_text_to_regress_on_is_refused_with_the_option(labelled, tmp_path):
+    message = refusal(65, "fit", labelled / "data", tmp_path / "m", "--serial")
+    assert "holds labels (text)" in message
+    assert "--classify" in message
+
+
+@pytest.mark.parametrize(
+    ("code", "expected", "arguments"),
+    [
+        (2, "no standard deviations", ["evaluate", "squared", "data", "--std"]),
+        (2, "no standard deviations", ["predict", "squared", "data", "out", "--std"]),
+        (1, "squared hinge has none", ["predict", "squared_hinge", "data", "out", "--probabilities"]),
+        (65, "not among the 3 classes", ["evaluate", "squared", "other"]),
+        (65, "no array 'label'", ["evaluate", "squared", "data", "--y", "label"]),
+    ],
+)
+def test_what_a_classifier_cannot_do_is_refused(labelled, code, expected, arguments):
+    if "other" in arguments:
+        X = np.random.default_rng(0).uniform(-2, 2, (4, 2))
+        write_dataset(labelled / "other", X, np.array(["same", "far", "new", "far"]))
+    paths = [word if word.startswith("-") or word == "label" else labelled / word for word in arguments[1:]]
+    result = run(arguments[0], *paths, "--serial")
+    assert result.exit_code == code, result.output
+    assert expected in result.stderr

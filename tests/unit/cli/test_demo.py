@@ -1,0 +1,21 @@
+"""`rff-dist demo`."""
+
+import pytest
+
+from tests.command_line import document, run
+
+
+def test_demo_hands_its_options_on_and_shows_its_result(tmp_path, monkeypatch):
+    demo = pytest.importorskip("rff_dist.demo")
+    calls = []
+
+    def run_demo(output, **options):
+        options.pop("console").print("a table")
+        calls.append((output, options))
+        return {"psnr": 25.0}
+
+    monkeypatch.setattr(demo, "run_demo", run_demo)
+    found = document("demo", "--output", tmp_path, "--components", "64", "--workers", "1", "--threads", "2")
+    assert found == {"command": "demo", "psnr": 25.0}
+    assert calls == [(tmp_path, {"n_components": 64, "seed": 0, "workers": 1, "threads": 2})]
+    assert run("demo", "--output", tmp_path).stdout == "a table\n"

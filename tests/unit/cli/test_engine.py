@@ -1,0 +1,68 @@
+"""Where commands run: a scheduler, an embedded cluster, this process."""
+
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from rff_dist.engines.dask_cluster import spare_children_ctrl_c
+from rff_dist.jobs.options import Where
+from tests.command_line import refusal
+
+
+def test_a_scheduler_that_does_not_answer_exits_69(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr("rff_dist.engines.dask_cluster.CONNECT_S", 0.3)
+    monkeypatch.setenv("RFF_DIST_SCHEDULER", "tcp://127.0.0.1:1")
+    message = refusal(69, "fit", folder / "data.zarr", tmp_path / "model")
+    assert "no scheduler answers at tcp://127.0.0.1:1" in message
+
+
+def test_a_scheduler_on_the_network_without_tls_exits_69_and_names_the_option(folder, tmp_path):
+    message = refusal(69, "evaluate", folder / "model", folder / "data.zarr", "--scheduler", "192.0.2.1:8786")
+    assert "--insecure-cluster" in message
+
+
+@pytest.mark.parametrize(("n_workers", "serial"), [(None, True), (1, False)])
+def test_options_win_over_the_scheduler_of_the_environment(monkeypatch, n_workers, serial):
+    monkeypatch.setenv("RFF_DIST_SCHEDULER", "tcp://127.0.0.1:1")
+    assert Where(workers=n_workers, serial=serial).cluster.in_environment().scheduler is None
+    assert Where().cluster.in_environment().scheduler == "tcp://127.0.0.1:1"
+
+
+@pytest.mark.parametrize(
+    ("n_workers", "n_threads", "n_cpus", "size"),
+    [
+        (None, None, 2, (1, 2)),
+        (None, None, 16, (4, 4)),
+        (2, None, 16, (2, 8)),
+        (None, 1, 8, (8, 1)),
+        (3, 5, 2, (3, 5)),
+        (4, None, 2, (4, 1)),
+    ],
+)
+def test_the_embedded_cluster_uses_the_cpus_there_are(monkeypatch, n_workers, n_threads, n_cpus, size):
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(n_cpus)))
+    assert Where(workers=n_workers, threads=n_threads).cluster.size() == size
+
+
+def test_children_ignore_a_ctrl_c_that_is_not_lost_for_this_process():
+    told = []
+
+    def start_child_and_interrupt():
+        with spare_children_ctrl_c():
+            code = "import signal; print(signal.getsignal(signal.SIGINT) is signal.SIG_IGN)"
+            child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+            told.append(child.stdout)
+
+    # a suite that was started in the background ignores SIGINT
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            start_child_and_interrupt()
+        assert told == ["True\n"]
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -1,0 +1,40 @@
+"""`rff-dist evaluate`: errors and deviations."""
+
+import numpy as np
+import pytest
+
+from rff_dist import load_model
+from rff_dist.data.blocks import Block
+from rff_dist.storage.datasets import open_dataset
+from rff_dist.storage.writing import write_dataset
+from tests.command_line import document, refusal, run
+
+
+def test_a_pickle_exits_65_and_is_not_loaded(folder, tmp_path):
+    (tmp_path / "model.pkl").write_bytes(b"\x80\x04N.")
+    message = refusal(65, "evaluate", tmp_path / "model.pkl", folder / "data.zarr", "--serial")
+    assert "is a pickle" in message
+    assert "is a pickle" in refusal(65, "info", tmp_path / "model.pkl")
+
+
+def test_evaluate_std_judges_the_standard_deviations(folder):
+    arguments = ("evaluate", folder / "model", folder / "data.zarr", "--serial")
+    [plain], [target] = (document(*arguments, *more)["targets"] for more in ((), ("--std",)))
+    assert {key: target[key] for key in plain} == plain
+    mean, std = load_model(folder / "model").predict(folder / "data.zarr", return_std=True)
+    y = open_dataset(folder / "data.zarr").read(Block(0, 0, 300)).y[:, 0]
+    nlpd = np.mean(0.5 * np.log(2 * np.pi * std**2) + 0.5 * ((y - mean) / std) ** 2)
+    assert target["nlpd"] == pytest.approx(nlpd, rel=1e-9)
+    assert target["z_nlpd"] == pytest.approx(nlpd - np.log(y.std()), rel=1e-9)
+    assert target["coverage"]["0.95"] == np.mean(np.abs(y - mean) <= 1.959963984540054 * std)
+    shown = run(*arguments, "--std").stdout
+    assert f"{target['nlpd']:.4g}" in shown
+    assert f"{target['coverage']['0.95']:.1%}" in shown
+
+
+def test_a_constant_target_has_no_r2(folder, tmp_path):
+    write_dataset(tmp_path / "data", np.ones((9, 3)), np.ones(9), feature_names=["a", "b", "c"])
+    [target] = document("evaluate", folder / "model", tmp_path / "data", "--serial")["targets"]
+    assert target["r2"] is None
+    assert target["z_rmse"] is None
+    assert target["rmse"] > 0

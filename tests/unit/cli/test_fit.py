@@ -1,0 +1,241 @@
+"""`rff-dist fit`: its options, and what it stores and tells."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from rff_dist.engines.serial import SerialEngine
+from rff_dist.kernels.explicit import Linear
+from rff_dist.kernels.find import KERNELS
+from rff_dist.kernels.stationary import Gaussian, Matern, RationalQuadratic
+from rff_dist.ridge import automatic
+from rff_dist.ridge.model import read_model, write_model
+from rff_dist.ridge.options import RidgeOptions
+from rff_dist.storage.datasets import open_dataset
+from rff_dist.storage.writing import write_dataset
+from tests.command_line import PLAIN, document, refusal, run
+
+
+def test_help_names_all_kernels():
+    shown = run("fit", "--help").stdout
+    assert [name for name in KERNELS if name not in shown] == []
+
+
+BAD_VALUES = [
+    (["--components", "0"], "--components", "at least 1"),
+    (["--components", "2.5"], "--components", "at least 1"),
+    (["--components", "7"], "--components", "take 8, or --map phases"),
+    (["--length-scale", "0"], "--length-scale", "above 0"),
+    (["--length-scale", "wide"], "--length-scale", "auto"),
+    (["--length-scale", "evidence", "--kernel", "linear"], "kernels of one length scale", "length scale"),
+    (["--length-scale", "1,2"], "--length-scale", "3 columns"),
+    (["--alpha", "-1"], "--alpha", "at least 0"),
+    (["--alpha", "1,nan"], "--alpha", "at least 0"),
+    (["--alpha", "small"], "--alpha", "auto"),
+    (["--select", "best"], "--select", "one of gcv, evidence, cv, cv-1se, press"),
+    (["--select", "cv", "--alpha", "1"], "--select", "--alphas has values to choose from"),
+    (["--alphas", "1,2", "--alpha", "1"], "--alphas", "leave one of them out"),
+    (["--alphas", "1:2"], "--alphas", "LOW:HIGH:N"),
+    (["--alphas", "2:1:5"], "--alphas", "LOW < HIGH"),
+    (["--alphas", "1:2:1"], "--alphas", "N from 2"),
+    (["--alphas", "small"], "--alphas", "'small'; expected LOW:HIGH:N, or numbers"),
+    (["--alphas", "1,-2"], "--alpha", "above 0"),
+    (["--folds", "1"], "--folds", "2, not '1'"),
+    (["--folds", "5", "--select", "gcv"], "--folds", "cv or cv-1se, not gcv"),
+    (["--group-by", "site", "--time"], "--group-by", "leave one out"),
+    (["--group-by", "site", "--alpha", "evidence"], "--group-by", "not evidence"),
+    (["--time", "--folds", "2", "--select", "cv-1se"], "TimeFolds(n_folds=2)", "use more folds"),
+    (["--time", "--alpha", "0"], "--alpha", "above 0"),
+    (["--components", "64,x"], "--components", "'x'"),
+    (["--components", "64,7"], "--components", "take 8"),
+    (["--components", "64,128", "--select", "press"], "--components", "not by press"),
+    (["--plot", "p.png", "--alpha", "1"], "--plot", "add --select cv"),
+    (["--loss", "logistic"], "--loss", "add --classify"),
+    (["--class-weight", "balanced"], "--class-weight", "add --classify"),
+    (["--classify", "--loss", "hinge"], "--loss", "'squared_hinge'"),
+    (["--classify", "--class-weight", "even"], "--class-weight", "expected balanced"),
+    (["--kernel", "gausian"], "--kernel", "did you mean 'gaussian'?"),
+    (["--design", "orthogonl"], "--design", "did you mean 'orthogonal'?"),
+    (["--kernel", "laplacian", "--design", "orthogonal"], "--design iid", "isotropic"),
+    (["--map", "pair"], "--map", "pairs"),
+    (["--features", "nystroem"], "--features", "nystrom"),
+    (["--centres", "uniform"], "--centres", "nystrom"),
+    (["--features", "nystrom", "--centres", "best"], "--centres", "uniform"),
+    (["--features", "nystrom", "--design", "iid"], "--design", "leave it out"),
+    (["--features", "auto", "--centres", "uniform"], "--centres", "nystrom"),
+    (["--classify", "--conformal"], "--conformal", "no intervals"),
+    (["--nu", "0", "--kernel", "matern"], "--nu", "above 0"),
+    (["--nu", "1"], "--nu", "matern"),
+    (["--kernel", "matern:nu=2", "--nu", "1"], "--nu", "matern:nu=2"),
+    (["--kernel", "matern:mu=2"], "--kernel", "nu"),
+    (["--kernel", "gaussian +"], "--kernel", "nothing beside an operator"),
+    (["--kernel", "gaussian:length_scale=2"], "--length-scale", "one kernel with a length scale"),
+    (
+        ["--kernel", "gaussian:length_scale=1 + linear", "--length-scale", "2"],
+        "--length-scale",
+        "no part without",
+    ),
+    (["--seed", "-1"], "--seed", "'-1'"),
+    (["--seed", "18446744073709551616"], "--seed", "18446744073709551615, not '18446744073709551616'"),
+    (["--workers", "0"], "--workers", "1, not '0'"),
+    (["--missing-chunks", "skip"], "--missing-chunks", "'fill'"),
+    (["--serial", "--workers", "2"], "--serial", "--workers"),
+    (["--serial", "--scheduler", "tcp://127.0.0.1:1"], "--serial", "--scheduler"),
+    (["--scheduler", "tcp://127.0.0.1:1", "--threads", "2"], "--scheduler", "--threads"),
+    (["--scheduler", "file://x"], "--scheduler", "tcp://host:port"),
+]
+
+
+@pytest.mark.parametrize(("options", "option", "expected"), BAD_VALUES)
+def test_a_bad_value_exits_2_and_names_the_option_and_the_range(folder, tmp_path, options, option, expected):
+    message = refusal(2, "fit", folder / "data.zarr", tmp_path / "model", *options)
+    assert option in message
+    assert expected in message
+    assert not (tmp_path / "model").exists()
+
+
+def test_stored_weights_that_a_fit_leaves_out_are_one_line_on_standard_error(tmp_path):
+    X = np.random.default_rng(0).standard_normal((40, 2))
+    write_dataset(tmp_path / "data", X, X[:, 0], sample_weight=np.ones(40))
+    arguments = ["fit", tmp_path / "data", tmp_path / "model", *PLAIN, "--serial", "--components", "8"]
+    result = run(*arguments)
+    [warning] = [line for line in result.stderr.splitlines() if "weights" in line]
+    assert warning.startswith(f"warning: {tmp_path / 'data'} holds sample weights")
+    assert "--weights sample_weight" in warning
+    assert "weights" not in run(*arguments, "--weights", "sample_weight", "--overwrite").stderr
+
+
+def test_a_fit_is_told_and_stored_as_asked(folder, tmp_path):
+    found = document(
+        *("fit", folder / "data.zarr", tmp_path / "model", "--serial", "--kernel", "matern", "--nu", "2.5"),
+        *("--length-scale", "0.5,1,2", "--components", "1e2", "--alpha", "1e-9,1e-2,1", "--map", "phases"),
+        *(
+            "--features",
+            "fourier",
+            "--design",
+            "iid",
+            "--seed",
+            "7",
+            "--standardize",
+            "no",
+            "--no-intercept",
+            "--no-statistics",
+        ),
+    )
+    model = read_model(tmp_path / "model")
+    assert found["digest"] == model.digest()
+    assert found["kernel"] == Matern((0.5, 1, 2), nu=2.5).to_dict()
+    assert (found["n_components"], found["map"], found["design"], found["seed"]) == (100, "phases", "iid", 7)
+    assert found["alpha_chosen_by"] == "cv"
+    assert found["alpha"] in (1e-9, 1e-2, 1.0)
+    assert model.feature_map.standardizer is None
+    assert model.statistics is None
+    assert np.array_equal(model.intercept, [0.0])
+
+
+def test_length_scales_by_evidence_are_told_and_stored(folder, tmp_path):
+    given = ("--kernel", "gaussian", "--length-scale", "evidence", "--features", "fourier")
+    fit = ("fit", folder / "data.zarr", tmp_path / "model", "--serial", *given, "--components", "64")
+    found = document(*fit, "--seed", "5")
+    stored = read_model(tmp_path / "model")
+    assert found["kernel"] == stored.feature_map.spec.kernel.to_dict()
+    tuned = stored.feature_map.spec.kernel.length_scale
+    assert len(tuned) == 3
+    shown = " ".join(run("info", tmp_path / "model").stdout.split())
+    assert f"length scale {', '.join(f'{width:.4g}' for width in tuned)}" in shown
+    assert "without the rows that length scales were tuned on" in shown
+
+
+def test_a_fit_without_options_is_that_of_the_library_and_says_what_it_chose(folder, tmp_path):
+    small = ("--components", "32", "--folds", "3", "--serial")
+    result = run("fit", folder / "data.zarr", tmp_path / "model", *small)
+    assert result.exit_code == 0, result.stderr
+    expected = automatic.fit(
+        open_dataset(folder / "data.zarr"), RidgeOptions(n_components=32, cv=3), engine=SerialEngine()
+    ).model
+    found = document("info", tmp_path / "model")
+    assert found["digest"] == expected.digest()
+    assert found["card"]["candidates"] == expected.card["candidates"]
+    n_tried = sum(row["round"] == "first" for row in expected.card["candidates"])
+    for shown in (result.stdout, run("info", tmp_path / "model").stdout):
+        assert f"the best of {n_tried} candidates: " in " ".join(shown.split())
+    assert " ←" in run("info", tmp_path / "model").stdout
+    progress = result.stderr.splitlines()
+    assert sum(line.startswith("choose: ") for line in progress) == n_tried + 2
+    assert sum(line.startswith("solve: ") for line in progress) == 1
+
+
+def test_what_is_printed_after_a_fit_holds_on_new_rows(tmp_path):
+    rng = np.random.default_rng(3)
+    X = rng.standard_normal((3000, 6)).round(1)  # inputs with ties, a target with steps, as those of pol
+    steps = np.where(X[:, 0] * X[:, 1] > 0, 5.0 * np.round(np.abs(X[:, 2])), 0.0)
+    y = steps + np.sin(X[:, 3]) + 0.3 * rng.standard_normal(3000)
+    write_dataset(tmp_path / "train", X[:1000], y[:1000])
+    write_dataset(tmp_path / "test", X[1000:], y[1000:])
+    found = document("fit", tmp_path / "train", tmp_path / "model", "--components", "256", "--serial")
+    [target] = document("evaluate", tmp_path / "model", tmp_path / "test", "--serial")["targets"]
+    estimate = found["estimate"]
+    assert set(estimate) == {"by", "rmse", "rmse_standard_error", "r2"}
+    # four standard errors of the folds, and those of 2,000 new rows; the model of all rows is a little better
+    assert abs(target["rmse"] - estimate["rmse"][0]) < 4 * estimate["rmse_standard_error"][0]
+    assert abs(target["r2"] - estimate["r2"][0]) < 0.1
+    assert document("info", tmp_path / "model")["estimate"] == estimate
+    shown = " ".join(run("info", tmp_path / "model").stdout.split())
+    assert f"RMSE {estimate['rmse'][0]:.2f}"[:-1] in shown
+    assert f"R² {estimate['r2'][0]:.4g}" in shown
+
+
+def test_a_model_without_an_estimate_is_described_all_the_same(folder, tmp_path):
+    model = read_model(folder / "model")
+    write_model(replace(model, card={k: v for k, v in model.card.items() if k != "estimate"}), tmp_path / "m")
+    assert document("info", tmp_path / "m")["estimate"] is None
+    assert "held-out" not in run("info", tmp_path / "m").stdout
+
+
+def test_the_laplacian_gets_independent_frequencies_unless_told_otherwise(folder, tmp_path):
+    given = ["--length-scale", "1", "--features", "fourier", "--components", "8", "--serial", "--overwrite"]
+    arguments = ["fit", folder / "data.zarr", tmp_path / "model", *given]
+    assert document(*arguments, "--kernel", "laplacian")["design"] == "iid"
+    assert document(*arguments, "--kernel", "gaussian")["design"] == "orthogonal"
+
+
+def test_nystrom_features_are_told_stored_and_described(folder, tmp_path):
+    fit = (
+        "fit",
+        folder / "data.zarr",
+        tmp_path / "model",
+        "--serial",
+        "--components",
+        "33",
+        "--kernel",
+        "gaussian",
+        "--length-scale",
+        "2",
+    )
+    found = document(*fit, "--features", "nystrom", "--centres", "rpcholesky")
+    model = read_model(tmp_path / "model")
+    assert found["digest"] == model.digest()
+    assert (found["features"], found["n_components"], found["kernel"]) == (
+        "nystrom",
+        33,
+        Gaussian(2.0).to_dict(),
+    )
+    assert found["jitter"] == model.feature_map.jitter == 1e-5
+    info = run("info", tmp_path / "model").stdout
+    assert "nystrom, jitter 1e-05" in info
+    assert "gaussian" in info
+    size = ("plan", folder / "data.zarr", "--components", "1000", "--features")
+    more, plain = (document(*size, kind)["client_bytes"] for kind in ("nystrom", "fourier"))
+    assert more == plain + 8 * 1000**2
+
+
+def test_fit_takes_kernels_with_parameters_and_sums_of_them(folder, tmp_path):
+    text = "rational_quadratic:shape=2,length_scale=1.5 + 0.1 * linear"
+    found = document(
+        *("fit", folder / "data.zarr", tmp_path / "model", "--kernel", text, "--components", "64"),
+        *("--features", "fourier", "--serial"),
+    )
+    expected = RationalQuadratic(1.5, shape=2.0) + 0.1 * Linear()
+    assert found["kernel"] == expected.to_dict()
+    assert read_model(tmp_path / "model").feature_map.spec.kernel == expected

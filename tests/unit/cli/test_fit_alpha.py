@@ -1,0 +1,170 @@
+"""`rff-dist fit`: what alpha and the number of features are chosen by."""
+
+import numpy as np
+import pytest
+from matplotlib.image import imread
+from numpy.testing import assert_allclose
+from sklearn.linear_model import Ridge
+
+from rff_dist.data.blocks import Block
+from rff_dist.data.folds import GroupFolds, HashFolds, TimeFolds
+from rff_dist.ridge.model import read_model
+from rff_dist.ridge.options import ALPHA_NAMES
+from rff_dist.storage.datasets import open_dataset
+from rff_dist.storage.writing import write_dataset
+from tests.command_line import PLAIN, document, refusal, run
+
+
+def refitted(model, dataset, folds, alpha, groups=None):
+    """Return the k-fold mean squared error, by refits on the explicit features without the fold."""
+    rows = dataset.read(Block(0, 0, dataset.n_samples))
+    Z, y = model.feature_map.transform(rows.X, dtype=np.float64), rows.y[:, 0]
+    fold = folds.assign(0, len(y), n_samples=len(y), groups=groups)
+    residuals = [
+        y[fold == held_out]
+        - Ridge(alpha=alpha)
+        .fit(Z[np.isin(fold, trained)], y[np.isin(fold, trained)])
+        .predict(Z[fold == held_out])
+        for trained, held_out in folds.splits
+    ]
+    return np.mean(np.square(np.concatenate(residuals)))
+
+
+@pytest.mark.filterwarnings("ignore:alpha=.* was chosen by")  # these rows have hardly any noise
+def test_fit_chooses_alpha_and_d_by_the_error_of_refits(folder, tmp_path):
+    found = document(
+        *("fit", folder / "data.zarr", tmp_path / "model", *PLAIN, "--serial", "--folds", "3"),
+        *("--alphas", "1e-6:1e3:10", "--components", "16,32,64", "--plot", tmp_path / "new" / "cv.png"),
+    )
+    table, model = found["cross_validation"], read_model(tmp_path / "model")
+    assert found["alpha_chosen_by"] == "cv"
+    assert_allclose(found["alpha_path"], [1e-6, 1e3], rtol=1e-12)
+    assert table["folds"] == {"kind": "HashFolds", "n_folds": 3, "seed": 0}
+    assert [width["n_components"] for width in table["widths"]] == [16, 32, 64]
+    limits = [width["score"] + width["standard_error"] for width in table["widths"]]
+    scores = [width["score"] for width in table["widths"]]
+    within = [D for D, score in zip([16, 32, 64], scores, strict=True) if score <= limits[np.argmin(scores)]]
+    assert found["n_components"] == model.feature_map.n_components == within[0]
+    expected = refitted(model, open_dataset(folder / "data.zarr"), HashFolds(3), found["alpha"])
+    estimate = found["estimate"]
+    assert_allclose(np.square(estimate["rmse"]), expected, rtol=1e-8)  # as the table itself is held to
+    assert imread(tmp_path / "new" / "cv.png").shape[2] == 4
+    assert document("info", tmp_path / "model")["cross_validation"] == table
+    for shown in (run("info", tmp_path / "model").stdout, run_again(folder, tmp_path)):
+        words = " ".join(shown.split())
+        assert "chosen by cross-validation" in words
+        assert f"RMSE {estimate['rmse'][0]:.2f} ± {estimate['rmse_standard_error'][0]:.2f}" in words
+        assert f"{found['n_components']} ←" in words
+        assert "3 folds by a hash of the row" in words
+
+
+def run_again(folder, tmp_path):
+    options = ["--folds", "3", "--alphas", "1e-6:1e3:10", "--components", "16,32,64", "--overwrite"]
+    return run("fit", folder / "data.zarr", tmp_path / "model", *PLAIN, "--serial", *options).stdout
+
+
+def test_rows_of_one_group_are_held_out_together(folder, tmp_path):
+    dataset = open_dataset(folder / "data.zarr")
+    rows, sites = dataset.read(Block(0, 0, 300)), np.repeat(np.arange(30), 10)
+    write_dataset(tmp_path / "data", rows.X, rows.y[:, 0], groups=sites)
+    fit = ("fit", tmp_path / "data", tmp_path / "model", *PLAIN, "--serial", "--components", "32")
+    found = document(*fit, "--group-by", "groups", "--folds", "4")
+    table, model = found["cross_validation"], read_model(tmp_path / "model")
+    assert table["folds"]["kind"] == "GroupFolds"
+    folds = GroupFolds(4).balanced(*np.unique(sites, return_counts=True))
+    expected = refitted(model, open_dataset(tmp_path / "data"), folds, found["alpha"], sites)
+    assert_allclose(np.square(found["estimate"]["rmse"]), expected, rtol=1e-8)
+    assert "'site'" in refusal(65, *fit, "--overwrite", "--group-by", "site")
+
+
+def test_rows_in_the_order_of_time_are_predicted_from_the_past(folder, tmp_path):
+    fit = (
+        "fit",
+        folder / "data.zarr",
+        tmp_path / "model",
+        *PLAIN,
+        "--serial",
+        "--components",
+        "32",
+        "--time",
+    )
+    found = document(*fit)
+    table, model = found["cross_validation"], read_model(tmp_path / "model")
+    assert (table["folds"]["kind"], table["n_splits"]) == ("TimeFolds", 4)
+    expected = refitted(model, open_dataset(folder / "data.zarr"), TimeFolds(5), found["alpha"])
+    assert_allclose(np.square(found["estimate"]["rmse"]), expected, rtol=1e-8)
+    two = document(*fit, "--folds", "2", "--overwrite")
+    assert two["cross_validation"]["n_splits"] == 1
+    assert two["estimate"]["rmse_standard_error"] == [None]
+
+
+def test_one_standard_error_takes_a_larger_alpha_and_is_told_apart(folder, tmp_path):
+    fit = ("fit", folder / "data.zarr", tmp_path / "model", *PLAIN, "--serial", "--components", "32")
+    fit = (*fit, "--overwrite")
+    best, safer = (document(*fit, "--select", name) for name in ("cv", "cv-1se"))
+    assert safer["alpha"] > best["alpha"]
+    assert safer["alpha_chosen_by"] == "cv-1se"
+    assert "within one standard error" in " ".join(run("info", tmp_path / "model").stdout.split())
+
+
+def test_a_given_alpha_with_folds_gets_its_error_alone(folder, tmp_path):
+    fit = ("fit", folder / "data.zarr", tmp_path / "model", *PLAIN, "--serial", "--components", "32")
+    found = document(*fit, "--alpha", "0.1", "--folds", "3")
+    assert (found["alpha"], found["alpha_chosen_by"], found["alpha_at_end_of_path"]) == (0.1, "given", None)
+    expected = refitted(read_model(tmp_path / "model"), open_dataset(folder / "data.zarr"), HashFolds(3), 0.1)
+    assert_allclose(np.square(found["estimate"]["rmse"]), expected, rtol=1e-8)
+    assert "as given" in run("info", tmp_path / "model").stdout
+
+
+@pytest.mark.filterwarnings("default:alpha=10 was chosen")  # the least of those to choose from
+@pytest.mark.parametrize("name", ["gcv", "evidence", "press"])
+def test_a_criterion_without_folds_is_told_drawn_and_described(folder, tmp_path, name):
+    fit = ("fit", folder / "data.zarr", tmp_path / "model", *PLAIN, "--serial", "--components", "32")
+    found = document(*fit, "--select", name, "--alphas", "10:1e3:4", "--plot", tmp_path / "path.png")
+    assert found["alpha_chosen_by"] == document("info", tmp_path / "model")["card"]["chosen_by"] == name
+    assert (found["alpha"], found["alpha_at_end_of_path"]) == (10.0, "lower")
+    assert imread(tmp_path / "path.png").shape[2] == 4
+    shown = run(*fit, "--select", name, "--alphas", "10:1e3:4", "--overwrite").stdout
+    words = {"gcv": "chosen by GCV", "evidence": "chosen by the evidence", "press": "by leave-one-out errors"}
+    assert words[name] in " ".join(shown.split())
+    assert "at the lower end of 10 to 1e+03" in " ".join(shown.split())
+    if name == "press":
+        model = read_model(tmp_path / "model")
+        rows = open_dataset(folder / "data.zarr").read(Block(0, 0, 300))
+        Z = model.feature_map.transform(rows.X, dtype=np.float64)
+        Z = Z - Z.mean(axis=0)
+        hat = Z @ np.linalg.solve(Z.T @ Z + 10.0 * np.eye(32), Z.T)
+        residual = rows.y[:, 0] - rows.y.mean() - hat @ (rows.y[:, 0] - rows.y.mean())
+        expected = np.sqrt(np.mean(np.square(residual / (1 - np.diag(hat) - 1 / 300))))
+        assert_allclose(found["estimate"]["rmse"], [expected], rtol=1e-9)
+        assert "each left out in turn" in " ".join(shown.split())
+    else:
+        assert found["estimate"] is None
+        assert "RMSE" not in shown
+
+
+def test_alphas_alone_are_chosen_from_by_cross_validation(folder, tmp_path):
+    fit = ("fit", folder / "data.zarr", tmp_path / "model", *PLAIN, "--serial", "--components", "32")
+    fit = (*fit, "--overwrite")
+    listed, ranged, given = (
+        document(*fit, *options)
+        for options in (
+            ["--alphas", "1e-6,1e-2,100"],
+            ["--alphas", "1e-6:1e2:3"],
+            ["--alpha", "1e-6,1e-2,100"],
+        )
+    )
+    assert listed["alpha_chosen_by"] == ranged["alpha_chosen_by"] == given["alpha_chosen_by"] == "cv"
+    assert listed["digest"] == ranged["digest"] == given["digest"]
+
+
+def test_the_help_names_all_that_can_choose_alpha():
+    shown = run("fit", "--help").stdout
+    assert [name for name in ALPHA_NAMES if name not in shown] == []
+
+
+def test_a_plot_that_cannot_be_written_exits_73_and_the_model_is_there(folder, tmp_path):
+    (tmp_path / "file").touch()
+    fit = ("fit", folder / "data.zarr", tmp_path / "model", *PLAIN, "--serial", "--components", "8")
+    assert run(*fit, "--plot", tmp_path / "file" / "p.png").exit_code == 73
+    assert read_model(tmp_path / "model").alpha > 0

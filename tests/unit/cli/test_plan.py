@@ -1,0 +1,75 @@
+"""`rff-dist plan`: what a fit takes."""
+
+import pytest
+
+from rff_dist.cli.options import read_bytes
+from rff_dist.ridge.plan import Machines, Sizes, plan_fit
+from rff_dist.storage.datasets import open_dataset
+from tests.command_line import PLAIN, document, refusal, run
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("2GiB", 2**31), ("512 MiB", 2**29), ("1.5k", 1536), ("4096", 4096), ("1GB", 2**30)]
+)
+def test_sizes_are_read_in_powers_of_1024(text, value):
+    assert read_bytes(text, "--memory") == value
+
+
+@pytest.mark.parametrize("text", ["", "-1GiB", "0", "big", "1.2.3G", "5 PiB"])
+def test_what_is_no_size_is_a_usage_error(folder, text):
+    assert "--memory" in refusal(2, "plan", folder / "data.zarr", f"--memory={text}")
+
+
+def test_a_job_that_does_not_fit_exits_1_with_both_numbers(folder):
+    size = ("--components", "8192", "--memory", "1GiB")
+    message = refusal(1, "plan", folder / "data.zarr", *PLAIN, *size, "--alpha", "gcv")
+    assert "1.0 GiB" in message
+    assert "needs" in message
+
+
+def test_the_plan_is_the_librarys(folder):
+    sizes = ("--components", "512", "--workers", "3", "--threads", "2")
+    found = document("plan", folder / "data.zarr", *PLAIN, *sizes)
+    itemsize = open_dataset(folder / "data.zarr").dtype.itemsize
+    expected = plan_fit(
+        Sizes(n_samples=300, n_features=3, n_targets=1, chunk_rows=64, itemsize=itemsize),
+        512,
+        Machines(
+            n_workers=3,
+            n_threads=2,
+            separate_client=True,
+            memory_limit=found["memory_limit"],
+            client_memory_limit=found["client_memory_limit"],
+        ),
+        n_folds=5,
+    )
+    assert found["memory_limit"] < found["client_memory_limit"]
+    assert {name: found[name] for name in expected.to_dict()} == expected.to_dict()
+    assert found["statistics_seconds"] == pytest.approx(expected.seconds(found["gflops_per_thread"]))
+    assert found["choosing"] is None
+
+
+def test_the_plan_says_what_choosing_takes(folder):
+    choosing = document("plan", folder / "data.zarr")["choosing"]
+    given = {name: choosing[name] for name in ("n_candidates", "n_samples", "n_components", "n_finalists")}
+    # the final has 512 components: the best, other features and another kernel meet again in it
+    assert given == {"n_candidates": 15, "n_samples": 300, "n_components": 128, "n_finalists": 3}
+    few = document("plan", folder / "data.zarr", "--components", "128")
+    assert few["choosing"]["n_finalists"] == 1  # the first round is the final
+    more = document("plan", folder / "data.zarr", "--components", "2048", "--kernel", "gaussian")
+    assert (more["choosing"]["n_candidates"], more["choosing"]["n_finalists"]) == (8, 2)
+    shown = " ".join(run("plan", folder / "data.zarr").stdout.split())
+    assert "up to 15 candidates on 300 rows, D = 128" in shown
+
+
+def test_the_plan_of_folds_and_widths_is_the_librarys(folder):
+    plan = ("plan", folder / "data.zarr", *PLAIN)
+    plain = document(*plan, "--components", "64", "--alpha", "gcv")
+    found = document(*plan, "--components", "32,64", "--folds", "4")
+    assert found["statistics_bytes"] == 4 * plain["statistics_bytes"]
+    assert found["flops"] == plain["flops"]
+    assert (found["n_folds"], found["widths"], found["n_decompositions"]) == (4, [32, 64], 8)
+    assert found["decomposition_flops"] == 4 * 3 * (32**3 + 64**3)
+    assert document(*plan, "--components", "64")["n_folds"] == 5
+    assert "10 decompositions" in " ".join(run(*plan, "--components", "32,64").stdout.split())
+    assert "not gcv" in refusal(2, *plan, "--alpha", "gcv", "--folds", "3")

@@ -1,0 +1,100 @@
+"""`rff-dist predict`: what is written beside the predictions."""
+
+import json
+
+import numpy as np
+import pytest
+import zarr
+from numpy.testing import assert_allclose, assert_array_equal
+
+from rff_dist import load_model
+from rff_dist.data.blocks import Block
+from rff_dist.storage.datasets import open_dataset
+from rff_dist.storage.writing import write_dataset
+from tests.command_line import PLAIN, document, refusal, run
+
+
+def test_data_of_another_width_than_the_model_exit_65(folder, tmp_path):
+    write_dataset(tmp_path / "data", np.ones((4, 2)), np.ones(4))
+    for name in ("evaluate", "predict"):
+        more = [tmp_path / "out"] if name == "predict" else []
+        message = refusal(65, name, folder / "model", tmp_path / "data", *more, "--serial")
+        assert "X has 2 features" in message
+        assert "expecting 3" in message
+        assert f"{tmp_path / 'data'} does not fit {folder / 'model'}" in message
+        assert "columns that the model was trained on" in message
+
+
+def test_an_output_in_its_input_exits_73(folder):
+    message = refusal(73, "predict", folder / "model", folder / "data.zarr", folder / "data.zarr" / "p")
+    assert "overlap" in message
+
+
+def test_a_job_from_table_to_predictions(folder, tmp_path):
+    errors_found = document("evaluate", folder / "model", folder / "data.zarr", "--serial")
+    written = document(
+        "predict", folder / "model", folder / "data.zarr", tmp_path / "predictions", "--serial"
+    )
+    predictions = zarr.open_group(tmp_path / "predictions", mode="r")["predictions"][:].ravel()
+    y = open_dataset(folder / "data.zarr").read(Block(0, 0, 300)).y[:, 0]
+    [target] = errors_found["targets"]
+    assert written["n_samples"] == errors_found["n_samples"] == 300
+    assert target["name"] == "price"
+    assert target["rmse"] == pytest.approx(np.sqrt(np.mean((y - predictions) ** 2)), rel=1e-9)
+    assert target["z_rmse"] == pytest.approx(target["rmse"] / y.std(), rel=1e-9)
+    assert target["mae"] == pytest.approx(np.abs(y - predictions).mean(), rel=1e-9)
+    assert target["r2"] == pytest.approx(1 - target["mse"] / y.var(), rel=1e-9)
+    assert target["z_rmse"] < 0.3
+    assert written["model_digest"] == document("info", folder / "model")["digest"]
+
+
+def test_predict_std_writes_standard_deviations_beside_the_predictions(folder, tmp_path):
+    arguments = ("predict", folder / "model", folder / "data.zarr")
+    plain = document(*arguments, tmp_path / "plain", "--serial")
+    written = document(*arguments, tmp_path / "both", "--serial", "--std")
+    assert (plain["std_array"], written["std_array"]) == (None, "standard_deviations")
+    alone, group = (zarr.open_group(tmp_path / name, mode="r") for name in ("plain", "both"))
+    assert set(alone.array_keys()) == {"predictions"}
+    mean, std = load_model(folder / "model").predict(folder / "data.zarr", return_std=True)
+    assert_array_equal(group["predictions"][:], alone["predictions"][:])
+    assert_array_equal(group["predictions"][:], mean)
+    assert_array_equal(group["standard_deviations"][:], std)
+    assert document("info", tmp_path / "both")["kind"] == "predictions"
+
+
+def test_predict_interval_writes_ends_by_held_out_rows_or_by_the_normal_law(folder, tmp_path):
+    data = folder / "data.zarr"
+    small = ("--serial", "--components", "16", "--folds", "3")
+    document("fit", data, tmp_path / "model", *PLAIN, *small, "--conformal")
+    held_out = document("predict", tmp_path / "model", data, tmp_path / "a", "--serial", "--interval", "0.8")
+    normal = document("predict", folder / "model", data, tmp_path / "b", "--serial", "--interval", "0.8")
+    assert held_out["interval"] == {"coverage": 0.8, "arrays": ["lower", "upper"], "by": "held-out rows"}
+    assert normal["interval"]["by"] == "normal law"
+    for model, name in ((tmp_path / "model", "a"), (folder / "model", "b")):
+        group = zarr.open_group(tmp_path / name, mode="r")
+        lower, upper = load_model(model).predict_interval(data, coverage=0.8)
+        assert_allclose(group["lower"][:], lower, rtol=1e-12)
+        assert_allclose(group["upper"][:], upper, rtol=1e-12)
+    for wrong in ("0", "1", "95"):
+        message = refusal(2, "predict", folder / "model", data, tmp_path / "c", "--interval", wrong)
+        assert "expected a number in (0, 1)" in message
+
+
+def test_text_to_predict_is_ingested_as_labels_and_shown_by_info(tmp_path):
+    (tmp_path / "t.csv").write_text("a,species,site\n1,setosa,4\n2.5,été,5\n")
+    arguments = ("ingest", tmp_path / "t.csv", tmp_path / "d.zarr", "--target", "species", "--groups", "site")
+    done = run(*arguments)
+    assert done.exit_code == 0, done.output
+    assert "text, for a classifier" in done.output
+    found = json.loads(run("info", tmp_path / "d.zarr", "--json").stdout)
+    assert {array["name"]: array["dtype"] for array in found["arrays"]} == {
+        "X": "float64",
+        "groups": "int64",
+        "y": "text",
+    }
+    assert "fingerprint" in found
+
+
+def test_a_regression_has_no_probabilities(folder, tmp_path):
+    predict = ("predict", folder / "model", folder / "data.zarr", tmp_path / "p", "--serial")
+    assert "no classifier" in refusal(2, *predict, "--probabilities")

@@ -1,0 +1,335 @@
+"""What all commands share: help, exit codes, one line for an error, JSON."""
+
+import json
+import math
+import os
+import shlex
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+import zarr
+
+from rff_dist import errors
+from rff_dist.cli import shell
+from rff_dist.cli.options import read_count
+from rff_dist.ridge import plan as plan_module
+from rff_dist.storage.leases import hold
+from rff_dist.storage.writing import write_dataset
+from tests.command_line import PLAIN, document, refusal, run
+
+COMMANDS = [
+    "demo", "ingest", "generate", "approximate", "plan", "fit", "evaluate", "predict", "tune", "info"
+]  # fmt: skip
+
+
+def test_help_lists_the_commands_in_the_order_of_use():
+    result = run("--help")
+    assert result.exit_code == 0
+    places = [result.stdout.index(f"│ {name} ") for name in COMMANDS]
+    assert places == sorted(places)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_each_command_has_help_with_an_example_and_json(name):
+    result = run(name, "--help")
+    assert result.exit_code == 0
+    assert f"$ rff-dist {name}" in result.stdout
+    assert "--json" in result.stdout
+    assert "--debug" in result.stdout
+
+
+def test_help_imports_nothing_that_takes_long():
+    code = "import rff_dist.cli, sys; print(*{name.partition('.')[0] for name in sys.modules})"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    heavy = {"dask", "distributed", "matplotlib", "pandas", "prefect", "pyarrow", "scipy", "sklearn", "zarr"}
+    assert heavy & set(loaded.split()) == set()
+
+
+def test_without_a_command_the_help_is_shown():
+    assert run().stdout == run("--help").stdout
+
+
+def test_the_version_is_shown():
+    assert run("--version").stdout.startswith("rff-dist ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "suggestion"),
+    [
+        (["fitt"], "'fit'"),
+        (["fit", "data", "model", "--component", "8"], "--components"),
+        (["ingest", "a.csv", "b", "--targett", "y"], "--target"),
+    ],
+)
+def test_an_unknown_command_or_option_exits_2_with_a_suggestion(arguments, suggestion):
+    message = refusal(2, *arguments)
+    assert suggestion in message
+    assert "id you mean" in message
+    assert "--help" in message
+
+
+def test_a_usage_error_with_json_is_one_document_too():
+    result = run("fit", "--json", "--worker", "2")
+    assert result.exit_code == 2
+    assert json.loads(result.stdout)["error"]["exit_code"] == 2
+
+
+@pytest.mark.parametrize(("text", "value"), [("8", 8), ("1e6", 10**6), ("1_000", 1000), (" 12 ", 12)])
+def test_whole_numbers_are_read_as_people_write_them(text, value):
+    assert read_count(text, "--rows") == value
+
+
+def write_file(path):
+    path.write_text("a,b\n1,2\n")
+
+
+def write_group_without_x(path):
+    zarr.create_group(path).create_array("inputs", data=np.ones((4, 2)))
+
+
+def write_cube(path):
+    zarr.create_group(path).create_array("X", data=np.ones((4, 2, 2)))
+
+
+def write_uneven(path):
+    group = zarr.create_group(path)
+    group.create_array("X", data=np.ones((4, 2)))
+    group.create_array("y", data=np.ones(3))
+
+
+def write_without_y(path):
+    write_dataset(path, np.ones((4, 2)))
+
+
+def write_no_columns(path):
+    zarr.create_group(path).create_array("X", shape=(4, 0), chunks=(4, 1), dtype="f8")
+
+
+def write_no_rows(path):
+    write_dataset(path, np.ones((0, 2)), np.ones(0))
+
+
+def write_nan(path):
+    X = np.random.default_rng(0).standard_normal((40, 2))
+    X[17, 1] = np.nan
+    write_dataset(path, X, X[:, 0])
+
+
+@pytest.mark.parametrize(
+    ("write", "expected"),
+    [
+        (None, "nothing is there"),
+        (write_file, "rff-dist ingest"),
+        (write_group_without_x, "'inputs'"),
+        (write_cube, "2 axes"),
+        (write_uneven, "rows"),
+        (write_without_y, "--y"),
+        (write_nan, "17"),
+        (write_no_columns, "Found array with 0 feature(s)"),
+        (write_no_rows, "Found array with 0 sample(s)"),
+    ],
+)
+def test_data_that_cannot_be_used_exit_65_and_say_what_was_found(tmp_path, write, expected):
+    if write is not None:
+        write(tmp_path / "data")
+    message = refusal_of_fit(tmp_path, 65)
+    assert expected in message
+    assert not (tmp_path / "model").exists()
+
+
+def refusal_of_fit(path, code):
+    result = run("fit", path / "data", path / "model", *PLAIN, "--serial", "--components", "8")
+    assert result.exit_code == code, result.output
+    [message] = [line for line in result.stderr.splitlines() if line.startswith("error: ")]
+    assert "Traceback" not in result.stderr
+    return message
+
+
+@pytest.mark.parametrize("name", ["ingest", "generate", "fit", "predict"])
+def test_an_output_that_exists_exits_73_before_any_work_and_names_overwrite(folder, tmp_path, name):
+    arguments = {
+        "ingest": [folder / "table.csv", tmp_path, "--target", "price"],
+        "generate": [tmp_path, "--rows", "10"],
+        "fit": [folder / "data.zarr", tmp_path],
+        "predict": [folder / "model", folder / "data.zarr", tmp_path],
+    }[name]
+    (tmp_path / "precious").touch()
+    assert "--overwrite" in refusal(73, name, *arguments)
+    assert "not replaced" in refusal(73, name, *arguments, "--overwrite")
+    assert (tmp_path / "precious").exists()
+
+
+def test_an_output_that_cannot_be_written_exits_73(tmp_path):
+    (tmp_path / "file").touch()
+    assert "cannot be written" in refusal(73, "generate", tmp_path / "file" / "data", "--rows", "10")
+
+
+@pytest.mark.parametrize("name", ["ingest", "generate", "fit", "predict"])
+def test_a_place_that_takes_no_output_exits_73_before_any_work(folder, name, monkeypatch):
+    monkeypatch.setattr("rff_dist.engines.cluster.open_engine", None)
+    arguments = {
+        "ingest": [folder / "table.csv", "/proc/x/m"],
+        "generate": ["/proc/x/m", "--rows", "1e12"],
+        "fit": [folder / "data.zarr", "/proc/x/m"],
+        "predict": [folder / "model", folder / "data.zarr", "/proc/x/m"],
+    }[name]
+    message = refusal(73, name, *arguments)
+    assert "/proc/x/m cannot be written: /proc: " in message
+    assert "Choose " in message
+    assert "space" not in message
+
+
+def test_the_next_step_is_quoted_for_the_shell(folder, tmp_path):
+    (tmp_path / "my data").mkdir()
+    result = run("generate", tmp_path / "my data" / "a;b", "--rows", "10", "--components", "8")
+    command_line = result.stdout.replace("\n", "").partition("next: ")[2]
+    assert shlex.split(command_line) == ["rff-dist", "fit", str(tmp_path / "my data" / "a;b"), "MODEL"]
+
+
+def test_an_input_beside_the_output_is_not_taken_for_it(tmp_path):
+    # "…/data" begins the name of the input "…/data.zarr", which is the one that is missing.
+    refusal(65, "fit", tmp_path / "data.zarr", tmp_path / "data", "--serial")
+
+
+@pytest.mark.parametrize("command", ["fit", "tune", "cluster", "predict"])
+def test_an_output_that_another_run_writes_exits_75_before_any_work(folder, tmp_path, command):
+    inputs = [folder / "model"] if command == "predict" else []
+    more = {"cluster": ["--clusters", "2"], "predict": []}.get(command, ["--components", "8"])
+    arguments = [command, *inputs, folder / "data.zarr", tmp_path / "out", *more, "--serial"]
+    held, done = threading.Event(), threading.Event()
+
+    def write() -> None:
+        with hold(tmp_path / "out", holder="another run"):
+            held.set()
+            done.wait(60)
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    held.wait(60)
+    try:
+        message = refusal(75, *arguments)
+    finally:
+        done.set()
+        thread.join()
+    assert f"another run is writing {tmp_path}/out: another run, process {os.getpid()}" in message
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (errors.InvalidParameterError(), 2),
+        (errors.DataError(), 65),
+        (errors.PlanError(), 1),
+        (errors.StatisticsError(), 1),
+        (errors.SolveError(), 1),
+        (errors.StorageError(), 65),
+        (errors.OutputExistsError(), 73),
+        (errors.IntegrityError(), 65),
+        (errors.UnsafeModelError(), 65),
+        (errors.VersionError(), 65),
+        (errors.BlockError(), 1),
+        (errors.BroadcastError(), 1),
+        (errors.ClusterError(), 69),
+        (errors.ClusterUnavailableError(), 69),
+        (errors.ClusterLostError(), 75),
+        (errors.MissingDependencyError(), 69),
+        (ZeroDivisionError(), 1),
+        (KeyboardInterrupt(), 130),
+        (shell.Terminated(), 143),
+    ],
+)
+def test_each_kind_of_error_has_its_exit_code(error, code):
+    assert shell.exit_code(error) == code
+
+
+def fail(*_, **__):
+    raise ZeroDivisionError("a fault")
+
+
+def test_an_unexpected_error_is_one_line_and_debug_adds_the_traceback(folder, monkeypatch):
+    monkeypatch.setattr("rff_dist.ridge.plan.plan_fit", fail)
+    message = refusal(1, "plan", folder / "data.zarr")
+    assert "ZeroDivisionError: a fault" in message
+    assert "--debug" in message
+    with_debug = run("plan", folder / "data.zarr", "--debug")
+    assert with_debug.exit_code == 1
+    assert 'raise ZeroDivisionError("a fault")' in with_debug.stderr
+
+
+def test_an_error_with_json_is_one_document_with_its_type_and_code(tmp_path):
+    result = run("fit", tmp_path / "data", tmp_path / "model", "--json")
+    assert result.exit_code == 65
+    found = json.loads(result.stdout)
+    assert found["command"] == "fit"
+    assert found["error"]["type"] == "StorageError"
+    assert found["error"]["exit_code"] == 65
+    assert found["error"]["message"] in result.stderr
+
+
+def test_what_a_library_prints_does_not_reach_the_json(folder, monkeypatch):
+    measure = plan_module.measure_gflops
+
+    def chatty():
+        sys.stdout.write("hello\n")
+        return measure()
+
+    monkeypatch.setattr("rff_dist.ridge.plan.measure_gflops", chatty)
+    assert document("plan", folder / "data.zarr")["n_samples"] == 300
+
+
+@pytest.mark.filterwarnings("default")
+def test_a_warning_is_one_line_on_standard_error(folder, tmp_path):
+    arguments = ["fit", folder / "data.zarr", tmp_path / "model", *PLAIN, "--serial", "--components", "512"]
+    result = run(*arguments, "--alpha", "0", "--json")
+    assert result.exit_code == 0
+    [warning] = [line for line in result.stderr.splitlines() if line.startswith("warning: ")]
+    assert "alpha" in warning
+    found = json.loads(result.stdout)
+    assert found["status"] != "ok"
+    assert found["remedies"]
+
+
+def test_a_warning_of_the_log_is_one_line_on_standard_error(tmp_path):
+    (tmp_path / "table.csv").write_text("a,b\n1,2\n,4\n5,6\n")
+    result = run("ingest", tmp_path / "table.csv", tmp_path / "data", "--target", "b", "--on-nan", "drop")
+    assert result.exit_code == 0
+    assert "warning: table.csv: 1 of 3 rows dropped" in result.stderr
+    assert "1 rows" in result.stdout
+
+
+def test_an_error_names_the_options_that_it_is_about(folder, tmp_path):
+    (tmp_path / "table.csv").write_text("a,b\n1,2\n,4\n")
+    message = refusal(65, "ingest", tmp_path / "table.csv", tmp_path / "data", "--target", "b")
+    assert "--on-nan drop" in message
+    message = refusal(65, "fit", folder / "data.zarr", tmp_path / "model", "--weights", "w", "--serial")
+    assert "--weights" in message
+
+
+@pytest.mark.parametrize("value", [np.float64(np.nan), math.inf, [np.array([-np.inf])[0]]])
+def test_numbers_that_json_does_not_have_become_null(value, capsys):
+    shell._write_json({"value": value})
+    found = json.loads(capsys.readouterr().out)["value"]
+    assert found in (None, [None])
+
+
+@pytest.mark.parametrize("name", ["plan", "evaluate", "info", "fit", "ingest", "generate", "predict"])
+def test_tables_for_people_go_to_standard_output_and_progress_does_not(folder, tmp_path, name):
+    arguments = {
+        "plan": [folder / "data.zarr"],
+        "evaluate": [folder / "model", folder / "data.zarr", "--serial"],
+        "info": [folder / "model"],
+        "fit": [folder / "data.zarr", tmp_path / "out", *PLAIN, "--components", "8", "--serial"],
+        "ingest": [folder / "table.csv", tmp_path / "out", "--target", "price"],
+        "generate": [tmp_path / "out", "--rows", "300", "--components", "8"],
+        "predict": [folder / "model", folder / "data.zarr", tmp_path / "out", "--serial"],
+    }[name]
+    result = run(name, *arguments)
+    assert result.exit_code == 0, result.stderr
+    assert "300" in result.stdout
+    assert "done after" not in result.stdout
+    if name in ("fit", "evaluate", "predict"):
+        assert "done after" in result.stderr

@@ -1,0 +1,89 @@
+"""Features of 15 bits: sums without rounding, and a warning where coefficients see the rounding."""
+
+from __future__ import annotations
+
+import warnings
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from rff_dist import Gaussian, accumulate, draw_feature_map, load_model, save_model, write_dataset
+from rff_dist.errors import DataError, InvalidParameterError
+from rff_dist.kernels.explicit import Linear, Min
+from tests.plain import plain_ridge
+
+RNG = np.random.default_rng(5)
+X = RNG.standard_normal((400, 4))
+Y = np.sin(X[:, 0]) + X[:, 1] * X[:, 2]
+NOISE = 0.1 * RNG.standard_normal(400)
+
+
+def test_the_gram_is_the_sum_of_whole_numbers():
+    feature_map = draw_feature_map("gaussian", n_features=4, n_components=24)
+    statistics = accumulate(write_dataset("memory://precision-gram", X[:50], Y[:50]), feature_map)
+    scale = Fraction(feature_map.scales[0][1])
+    whole = np.rint(feature_map.transform(X[:50]) / feature_map.scales[0][1] * 2**14).astype(object)
+    assert abs(whole).max() <= 127 * 128
+    gram = whole.T @ whole  # Python's integers
+    expected = [[float(Fraction(int(one)) / 2**28 * scale * scale) for one in line] for line in gram]
+    np.testing.assert_allclose(statistics.ZtZ(), expected, rtol=4e-16)
+    assert statistics.n_tiles == 0
+
+
+@pytest.mark.parametrize("design", ["orthogonal", "structured"])
+@pytest.mark.parametrize("map_name", ["pairs", "phases"])
+def test_both_precisions_are_the_same_features_but_for_rounding(map_name, design):
+    standard, high = (
+        draw_feature_map(
+            "gaussian", n_features=4, n_components=64, map=map_name, design=design, precision=one
+        )
+        for one in ("standard", "high")
+    )
+    assert standard.digest() != high.digest()
+    difference = abs(standard.transform(X) - high.transform(X)).max() / high.scale
+    assert 0.3 / 16_256 < difference <= 0.51 / 16_256
+
+
+@pytest.mark.parametrize("kernel", [Gaussian(1.0) + 0.1 * Linear(), Min(-4.0, 4.0)])
+def test_features_that_are_no_cosines_have_high_precision(kernel):
+    feature_map = draw_feature_map(kernel, n_features=4, n_components=64)
+    assert not feature_map.fixed_point
+    assert feature_map.spec.precision == "high"
+
+
+def test_weights_do_not_enter_sums_without_a_grid():
+    feature_map = draw_feature_map("gaussian", n_features=4, n_components=8)
+    plain = write_dataset("memory://precision-plain", X, Y)
+    weighted = write_dataset("memory://precision-weighted", X, Y, sample_weight=RNG.uniform(0.1, 1.0, 400))
+    spec = accumulate(plain, feature_map).spec
+    assert spec.fixed_point
+    assert not accumulate(weighted, feature_map).spec.fixed_point
+    with pytest.raises(DataError, match="laid out for rows without"):
+        accumulate(weighted, feature_map, spec=spec)
+
+
+@pytest.mark.parametrize("precision", ["standard", "high"])
+def test_models_keep_their_precision(tmp_path, precision):
+    model = plain_ridge(n_components=64, precision=precision, random_state=0).fit(X, Y + NOISE)
+    save_model(model, tmp_path / "model")
+    loaded = load_model(tmp_path / "model")
+    assert loaded.feature_map_.fixed_point == (precision == "standard")
+    np.testing.assert_array_equal(loaded.predict(X), model.predict(X))
+
+
+def test_an_unknown_precision_is_refused():
+    with pytest.raises(InvalidParameterError, match="`precision` is 'low'"):
+        plain_ridge(precision="low").fit(X, Y)
+
+
+@pytest.mark.parametrize(
+    ("alpha", "precision", "warned"),
+    [(1e-9, "standard", True), (1e-9, "high", False), (1e-2, "standard", False)],
+)
+def test_coefficients_that_see_the_rounding_are_warned_of(alpha, precision, warned):
+    model = plain_ridge(n_components=512, alpha=alpha, precision=precision, random_state=0)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        model.fit(X, Y + NOISE)
+    assert any("precision='high'" in str(one.message) for one in caught) == warned
