@@ -33,7 +33,6 @@ import distributed
 import numpy as np
 
 from rff_dist.data.blocks import Block, BlockFunction
-from rff_dist.engines import block_memory
 from rff_dist.engines.dask_cluster import (
     CONNECT_S,
     WorkerFacts,
@@ -149,8 +148,6 @@ class DaskEngine(Engine):
         self.observers = tuple(observers)
         self._topic = f"{TOPIC}{uuid.uuid4().hex}"
         self._timings: dict[str, dict[int, tuple[float, str]]] = {}
-        # which worker remembers a block, by the runs that let workers remember
-        self._homes: dict[str, dict[int, str]] = {}
         self._cluster: distributed.LocalCluster | None = None
         self._passes: set[Pass] = set()
         self._owns_client = client is None
@@ -289,14 +286,6 @@ class DaskEngine(Engine):
             "int", self._run(function, blocks, state, combine=operator.add, output=output, label=label)
         )
 
-    def forget(self, run: str) -> None:
-        if self._homes.pop(run, None) is None or self._client.status != "running":
-            return
-        try:
-            self._client.run(block_memory.forget, run, on_error="ignore")
-        except Exception as error:  # at the end of a pass that failed too; what is left makes room for others
-            logger.warning("workers were not told to forget a run: %s: %s", type(error).__name__, error)
-
     def close(self) -> None:
         if self._client.status == "closed":
             return
@@ -346,8 +335,6 @@ class DaskEngine(Engine):
         check_blocks(blocks, label)
         self._check_reach(function, output)
         number = uuid.uuid4().hex
-        run = function.run if isinstance(function, BlockFunction) else None
-        homes = None if run is None else self._homes.setdefault(run, {})
         source, compute = take_apart(function)
         pickled = pickle_value(
             PassTask(compute, combine, output, self._topic, number, label, bytes_per_row(function)),
@@ -363,14 +350,11 @@ class DaskEngine(Engine):
                 name,
                 blocks,
                 tasks=Tasks(self._client, job, placed.future, source, embedded=self._cluster is not None),
-                homes=homes or {},
             )
             self._passes.add(running)
             try:
                 for block in running.finished_blocks():
                     seconds, worker = timings.pop(block.index, (math.nan, "unknown"))
-                    if homes is not None:
-                        homes[block.index] = worker
                     announce(BlockDone(label, block, seconds, worker))
                 return running.result()
             finally:

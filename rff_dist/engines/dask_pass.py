@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import queue
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import CancelledError
 from dataclasses import dataclass
 from typing import Any, NoReturn, cast
@@ -52,10 +52,9 @@ class Pass:
         blocks: Sequence[Block],
         *,
         tasks: Tasks,
-        homes: Mapping[int, str],
     ) -> None:
         self._workers, self._tasks = workers, tasks
-        self._name, self._blocks, self._homes = name, blocks, homes
+        self._name, self._blocks = name, blocks
         self._in_flight: dict[Any, tuple[Future, Block, str]] = {}
         self._load: Counter[str] = Counter()
         self._done: queue.SimpleQueue[Any] = queue.SimpleQueue()
@@ -75,7 +74,7 @@ class Pass:
         """Submit all blocks, a few at a time, and yield each when it is done."""
         n_submitted = 0
         while n_submitted < len(self._blocks) or self._in_flight:
-            while n_submitted < len(self._blocks) and (worker := self._free_worker(n_submitted)) is not None:
+            while n_submitted < len(self._blocks) and (worker := self._free_worker()) is not None:
                 self._tree.push(self._submit(n_submitted, worker))
                 n_submitted += 1
                 if n_submitted == len(self._blocks):
@@ -123,12 +122,8 @@ class Pass:
         if self._root is not None:
             self._root.release()
 
-    def _free_worker(self, position: int) -> str | None:
-        workers = self._workers.current()
-        home = self._homes.get(self._blocks[position].index)
-        if home in workers and self._load[home] < SLOTS:
-            return home
-        worker = min(workers, key=self._load.__getitem__, default=None)
+    def _free_worker(self) -> str | None:
+        worker = min(self._workers.current(), key=self._load.__getitem__, default=None)
         return worker if worker is not None and self._load[worker] < SLOTS else None
 
     def _submit(self, position: int, worker: str) -> Future:
