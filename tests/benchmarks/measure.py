@@ -29,11 +29,13 @@ VECTOR_INSTRUCTIONS = (
     "sve",
 )
 
+type Clock = Callable[[], float]
 
-def seconds(function: Callable[[], Any]) -> float:
-    start = time.perf_counter()
+
+def seconds(function: Callable[[], Any], clock: Clock = time.perf_counter) -> float:
+    start = clock()
     function()
-    return time.perf_counter() - start
+    return clock() - start
 
 
 def describe_processor() -> str:
@@ -46,12 +48,21 @@ def describe_processor() -> str:
     return f"{facts.get('model name', platform.machine())} ({', '.join(found) or 'instructions unknown'})"
 
 
-def dsyrk_gflops(n_components: int, n_threads: int, *, rows: int = 8192) -> float:
+def dsyrk_gflops(
+    n_components: int, n_threads: int, *, rows: int = 8192, clock: Clock = time.perf_counter
+) -> float:
     """Rate of one large float64 symmetric product, counted as rows · n_components² operations."""
     Z = np.random.Generator(np.random.Philox(0)).standard_normal((n_components, rows))
     with threadpool_limits(n_threads):
-        best = min(seconds(lambda: blas.dsyrk(1.0, Z.T, trans=1)) for _ in range(3))
+        best = min(seconds(lambda: blas.dsyrk(1.0, Z.T, trans=1), clock) for _ in range(3))
     return rows * n_components**2 / best / 1e9
+
+
+def byte_instructions() -> str:
+    """What this processor multiplies bytes with, as far as the system says."""
+    described = describe_processor()
+    fastest_first = ("amx_int8", "avx512_vnni", "avx_vnni", "i8mm", "avx2")
+    return next((name for name in fastest_first if name in described), "unknown")
 
 
 def make_data(folder: Path, n_samples: int, n_features: int) -> ZarrDataset:
