@@ -72,9 +72,9 @@ def run(console: Console, folder: Path) -> None:
         f"taken here: {measure().describe(SIZES[-1])}; instructions for bytes: {byte_instructions()}."
     )
     console.print(
-        f"{N_SAMPLES:_} rows × {N_FEATURES}, the best of {ROUNDS} rounds in turns against the best dsyrk on as "
-        "many threads; one thread in seconds of the processor. Moments, drawing, reading, features, products "
-        "and integer sums are included, starting the cluster is not."
+        f"{N_SAMPLES:_} rows × {N_FEATURES}, the best of {ROUNDS} rounds in turns against the best dsyrk on "
+        "as many threads; one thread in seconds of the processor. Moments, drawing, reading, features, "
+        "products and integer sums are included, starting the cluster is not."
     )
 
 
