@@ -193,7 +193,7 @@ def largest_squared_norm(feature_map: FeatureMap, grid: ClusterGrid) -> float:
     return float(np.square(factors_of(feature_map) * grid.units(feature_map.n_components)).sum())
 
 
-_TILE_BYTES = 2**23  # of float64 features, and of scores
+_TILE_BYTES = 2**22  # of float64 features, and of scores
 
 
 _MIN_TILE_ROWS, _MAX_TILE_ROWS = 64, 2048

@@ -90,30 +90,34 @@ def test_sums_have_the_same_bits_with_any_number_of_threads(feature_map):
     assert found[2] == found[0]
 
 
-@settings(max_examples=25)
-@given(seed=st.integers(0, 2**32 - 1), n_components=st.integers(1, 40), largest=st.sampled_from([2, 16_256]))
-def test_whole_numbers_are_compared_and_added_as_pythons_integers(seed, n_components, largest):
-    """Few values make many ties, and the largest ones the largest sums."""
+@settings(max_examples=12, deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    n_components=st.sampled_from([1, 7, 600]),
+    largest=st.sampled_from([2, 16_256]),
+)
+def test_whole_numbers_are_compared_and_added_without_error(seed, n_components, largest):
+    """Few values make many ties, and the largest ones sums that float32 rounds."""
     rng = np.random.default_rng(seed)
     feature_map = draw(Gaussian(), n_components=n_components, map="phases")
     one = feature_map.scale / 16_256
-    features = rng.integers(-largest, largest, (300, n_components), endpoint=True).astype(np.int16)
-    centres = rng.integers(-largest, largest, (2, 5, n_components), endpoint=True)
+    rows = rng.integers(-largest, largest, (1_000, n_components), endpoint=True)
+    centres = rng.integers(-largest, largest, (2, 4, n_components), endpoint=True)
+    centres[:, 1] = centres[:, 0]
+    centres[:, 1, 0] -= np.sign(centres[:, 1, 0])  # a difference that float32 may not see
     off = rng.uniform(-0.49, 0.49, centres.shape)  # rounded away
     state = Centres(feature_map, (centres + off) * one, ClusterGrid(39))
-    rows = features.astype(object)
-    distances = [[((rows - centre.astype(object)) ** 2).sum(axis=1) for centre in start] for start in centres]
-    expected = np.array(
-        [[list(column).index(min(column)) for column in zip(*d, strict=True)] for d in distances]
-    )
+    distances = [[np.square(rows - centre).sum(axis=1) for centre in start] for start in centres]
+    expected = np.argmin(distances, axis=1)  # in 64-bit integers
+    features = rows.astype(np.int16)
     labels = WholeScorer(state).labels(features)
     assert_array_equal(labels, expected)
     tally = Tally(state)
     tally.add(features, labels, None)
-    sums = tally.sums(300)
-    for start, own in enumerate(labels):
-        for k in range(5):
-            assert_array_equal(sums.features[start, k] >> 25, rows[own == k].sum(axis=0))
+    sums = tally.sums(1_000)
+    for start, own in enumerate(expected):
+        for k in range(4):
+            assert_array_equal(sums.features[start, k], rows[own == k].sum(axis=0) << 25)
             assert sums.weights[start, k] == int((own == k).sum()) << 39
 
 
