@@ -25,6 +25,7 @@ def nystrom(kernel):
 
 MAPS = {
     "pairs": draw(Gaussian(1.5), n_components=64),
+    "high precision": draw(Gaussian(1.5), n_components=64, precision="high"),
     "phases": draw(Gaussian(1.5), n_components=65, map="phases"),
     "structured": draw(Gaussian(1.5), n_components=64, design="structured"),
     "Laplacian": draw(Laplacian(1.5), n_components=64, design="iid"),
@@ -53,6 +54,14 @@ def centres_of(feature_map, *, n_init=1, n_clusters=N_CLUSTERS, weighted=False):
     chosen = np.random.default_rng(1).choice(N_ROWS, n_init * n_clusters, replace=False)
     values = Z[chosen].reshape(n_init, n_clusters, -1) * 0.9
     return Centres(feature_map, values, grid_of(feature_map, weighted=weighted))
+
+
+def rounded(feature_map, centres):
+    """The centres that rows are compared with: whole numbers of the unit of fixed-point features."""
+    if not feature_map.fixed_point or len(feature_map.scales) > 1:
+        return centres
+    one = np.sqrt(2 / feature_map.n_components) / (127 * 128)
+    return np.rint(centres / one) * one
 
 
 def squared_distances(Z, centres):

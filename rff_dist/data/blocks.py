@@ -184,12 +184,9 @@ class BlockFunction[S, T](ABC):
     """A function of a block and a state that tells an engine where its rows come from.
 
     `source`: what it reads; None if it reads no rows of a dataset.
-    `run`: what processes remember of the blocks is kept under this name: each block is then best computed
-      where it was before.
     """
 
     source: Dataset | None
-    run: str | None
 
     @abstractmethod
     def begin(self, block: Block, state: S) -> Callable[[], T]:
@@ -210,7 +207,6 @@ class BlockTask[S, T](BlockFunction[S, T]):
 
     source: Dataset
     compute: Callable[[Rows, S], T]
-    run: str | None = None
 
     def begin(self, block: Block, state: S) -> Callable[[], T]:
         return partial(self.compute, self.source.read(block), state)

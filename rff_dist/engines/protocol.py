@@ -144,10 +144,3 @@ class Engine(SharedResource):
         Returns `n_samples`: rows written.
         Raises PlanError, BlockError, ClusterLostError as for `map_reduce`.
         """
-
-    @abstractmethod
-    def forget(self, run: str) -> None:
-        """Drop what every process remembers of a run's blocks, see `rff_dist.engines.block_memory`.
-
-        It raises nothing where the cluster is gone, and its processes with it.
-        """

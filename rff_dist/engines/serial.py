@@ -17,7 +17,6 @@ from numbers import Integral
 import numpy as np
 
 from rff_dist.data.blocks import Block, BlockFunction
-from rff_dist.engines import block_memory
 from rff_dist.engines.progress import Announcer, BlockDone, Observer, announce_pass
 from rff_dist.engines.protocol import Broadcast, Engine, RegionWriter
 from rff_dist.errors import BlockError, DataError, InvalidParameterError, PlanError, RFFDistError
@@ -140,9 +139,6 @@ class SerialEngine(Engine):
         )
         return n_samples
 
-    def forget(self, run: str) -> None:
-        block_memory.forget(run)
-
     def close(self) -> None:
         """Do nothing: this engine holds no resource."""
 
@@ -154,7 +150,7 @@ class _WriteTask[S](BlockFunction[S, int]):
     function: Callable[[Block, S], np.ndarray]
     output: RegionWriter
 
-    source = run = None
+    source = None
 
     def begin(self, block: Block, state: S) -> Callable[[], int]:
         finish = _begin(self.function, block, state)

@@ -73,11 +73,6 @@ class RFFKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin,
         "lloyd" passes over all rows until centres stay. For very many rows, in no order that matters, few of
         these passes are left after up to 100 steps on batches of up to 16,384 rows ("minibatch"), or after
         passes over 1/64, 1/16 and 1/4 of the blocks of rows ("progressive").
-    cache : {"labels", "features", "none"}, default="labels"
-        "labels" lets each process remember the labels of its rows and how sure they are between passes, in
-        memory that the plan leaves: later passes look only at rows whose label can have changed, and those of
-        k-means|| only at new candidates. "features" keeps the features of as many blocks as fit too,
-        4 · n_components bytes a row. The result is the same to the bit.
     n_principal : int or None, default=None
         Cluster in the scores on that many leading kernel principal components, those of `RFFPCA`, in the
         place of all features: one more pass of O(n_samples · n_components²), and cheaper ones after it.
@@ -161,7 +156,6 @@ class RFFKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin,
         max_iter: int = LloydOptions.max_iter,
         tol: float = LloydOptions.tol,
         algorithm: str = "lloyd",
-        cache: str = "labels",
         n_principal: int | None = None,
         normalize: str | None = None,
         features: str | Nystrom = "fourier",
@@ -180,7 +174,6 @@ class RFFKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin,
         self.max_iter = max_iter
         self.tol = tol
         self.algorithm = algorithm
-        self.cache = cache
         self.n_principal = n_principal
         self.normalize = normalize
         self.features = features
@@ -238,7 +231,6 @@ class RFFKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin,
             max_iter=self.max_iter,
             tol=self.tol,
             algorithm=self.algorithm,
-            cache=self.cache,
             seed=space.seed,
         )
         return space, lloyd

@@ -77,17 +77,6 @@ class ConcatenatedFeatureMap(FeatureMap):
             if a < b:
                 part.fill(inputs, out[a - start : b - start], a - first, b - first)
 
-    @property
-    def single_precision(self) -> bool:
-        return all(part.single_precision for part in self.parts)
-
-    def fill_lines(self, inputs: Float32Array, out: NDArray[Any], first: int = 0) -> None:
-        if not self.single_precision:
-            super().fill_lines(inputs, out, first)
-            return
-        for start, part in zip(self._firsts, self.parts, strict=True):
-            part.fill_lines(inputs, out, first + start)
-
     def digest(self) -> str:
         label = " ".join([self.kind, *(part.digest() for part in self.parts), repr(self.weights)])
         return arrays_digest(label, [], self.standardizer)

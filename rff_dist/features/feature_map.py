@@ -192,11 +192,6 @@ class FeatureMap(ABC):
         return False
 
     @property
-    def single_precision(self) -> bool:
-        """Whether `fill_lines` writes float32 numbers."""
-        return False
-
-    @property
     def whitener(self) -> FloatArray | None:
         """The triangular T of Z = V·T⁻¹, V the scaled features; None where Z is V."""
         return None
@@ -207,18 +202,23 @@ class FeatureMap(ABC):
         D = self.n_components
         return [(start, min(start + STRIPE, D)) for start in range(0, D, STRIPE)]
 
-    def fill_lines(self, inputs: Float32Array, out: NDArray[Any], first: int = 0) -> None:
-        """Write all unnormalised components, rows first, to columns from `first` on.
+    def fill_lines(self, inputs: Float32Array, out: FloatArray) -> None:
+        """Write all unnormalised components, rows first.
 
         Parameters
         ----------
         inputs : float32 array of shape (n_samples, n_features)
             From `prepare`.
-        out : array of shape (n_samples, first + n_components or more), in C order
-            Of float32 where the map is in `single_precision`, else of float64.
+        out : float64 array of shape (n_samples, n_components)
+            Overwritten.
         """
-        for start, stop in self.stripes:
-            self.fill(inputs, out[:, first + start : first + stop].T, start, stop)
+        stripes = self.stripes
+        work = np.empty((max(stop - start for start, stop in stripes), len(inputs)))
+        for start, stop in stripes:
+            stripe = work[: stop - start]
+            self.fill(inputs, stripe, start, stop)
+            for i in range(0, len(inputs), 64):  # a transpose that stays in the cache: half the time
+                out[i : i + 64, start:stop] = stripe[:, i : i + 64].T
 
     def prepare(self, X: NDArray[Any]) -> Float32Array:
         """Return standardised float32 inputs of shape (n_samples, n_features).
@@ -290,6 +290,11 @@ def check_inputs(inputs: Float32Array) -> None:
         raise DataError(
             f"Input X contains NaN, infinity or a value beyond float32: row {row:_}, column {column}"
         )
+
+
+def overflow() -> DataError:
+    """Return the error of finite inputs whose features are not."""
+    return DataError("features of some rows are not finite: their inputs overflow; standardise them")
 
 
 def arrays_digest(label: str, arrays: list[NDArray[Any] | None], standardizer: Standardizer | None) -> str:

@@ -64,13 +64,9 @@ class FourierFeatureMap(CosineFeatureMap):
         np.matmul(frequencies.T.astype(np.float64), inputs.T.astype(np.float64), out=scratch)
         yield slice(0, stop - start), slice(0, len(inputs)), scratch.astype(np.float32)
 
-    def fill_lines(self, inputs: Float32Array, out: NDArray[Any], first: int = 0) -> None:
-        from rff_dist.numerics import compiled  # imports Numba
-
-        if self.phases is None:
-            compiled.project_pairs(inputs, self.frequencies, out, first)
-        else:
-            compiled.project_cosines(inputs, self.frequencies, self.phases, out, first)
+    def angles_of_rows(self, inputs: Float32Array) -> Float32Array:
+        angles = inputs.astype(np.float64) @ self.frequencies.astype(np.float64)
+        return angles.astype(np.float32)
 
     def digest(self) -> str:
         label = f"{self.map} {self.frequencies.shape}{' fixed point' if self.fixed_point else ''}"

@@ -63,16 +63,11 @@ class StructuredFeatureMap(CosineFeatureMap):
         for frequencies, rows, products in self.blocks.products(inputs, start, stop):
             yield frequencies, rows, products.astype(np.float32)
 
-    def fill_lines(self, inputs: Float32Array, out: NDArray[Any], first: int = 0) -> None:
-        from rff_dist.numerics import compiled  # imports Numba
-
+    def angles_of_rows(self, inputs: Float32Array) -> Float32Array:
+        angles = np.empty((len(inputs), self.n_frequencies), np.float32)
         for frequencies, rows, products in self.blocks.products(inputs, 0, self.n_frequencies):
-            angles = np.ascontiguousarray(products.T, np.float32)
-            column = first + self.per_frequency * frequencies.start
-            if self.phases is None:
-                compiled.fill_pairs(angles, out[rows], column)
-            else:
-                compiled.fill_cosines(angles, self.phases[frequencies], out[rows], column)
+            angles[rows, frequencies] = products.T
+        return angles
 
     def digest(self) -> str:
         blocks = self.blocks

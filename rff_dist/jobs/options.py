@@ -385,12 +385,6 @@ class Lloyd:
         "lloyd",
         unit="NAME",
     )
-    cache: Literal["labels", "features", "none"] = option(
-        "What workers remember between passes in spare memory: labels, which rows cannot have changed "
-        "clusters; features, those of as many blocks as fit too; or none. The result is the same to the bit.",
-        "labels",
-        unit="NAME",
-    )
 
     def __post_init__(self) -> None:
         from rff_dist.kmeans import choosing_k
@@ -407,7 +401,7 @@ class Lloyd:
         """Return what the options say, as the library takes it."""
         from rff_dist.kmeans.options import LloydOptions
 
-        names = ("init", "n_init", "max_iter", "tol", "algorithm", "cache")
+        names = ("init", "n_init", "max_iter", "tol", "algorithm")
         return LloydOptions(self.numbers[-1], seed=seed, **{name: getattr(self, name) for name in names})
 
     @property

@@ -14,25 +14,20 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any
 
 import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
 
 from rff_dist.data.blocks import Rows
-from rff_dist.engines import block_memory
-from rff_dist.features.feature_map import FeatureMap
 from rff_dist.frequencies.counter import counter_uniforms
 from rff_dist.kmeans.cluster_sums import EQUAL, Centres, ClusterSums, factors_of, visit_tiles
-from rff_dist.kmeans.lloyd_pass import Scorer, row_uniforms
+from rff_dist.kmeans.lloyd_pass import nearest, row_uniforms
 from rff_dist.numerics.threads import using_threads
 from rff_dist.typing import FloatArray, IntArray
 
 __all__ = [
     "ChosenRows",
-    "Points",
     "SeedChoice",
     "choose_centres",
     "choose_rows",
@@ -51,43 +46,19 @@ _COMPARED_ROWS = 2048  # with all centres at once
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Points:
-    """Points in features that rows are compared with; the state of a pass that weights them.
-
-    `groups`: each of one start. Those of the passes before come first, in their order: what
-      a process remembers of a block's rows then lets it compare them with the new ones alone. Nothing but
-      time depends on that.
-    `run`: what is remembered is kept under; "" for nothing.
-    `budget`: bytes that each process may remember.
-    """
-
-    groups: tuple[Centres, ...]
-    run: str = ""
-    budget: int = 0
-
-    @property
-    def feature_map(self) -> FeatureMap:
-        """Return what makes the features."""
-        return self.groups[0].feature_map
-
-    def digest(self) -> str:
-        """Return the feature map's digest: what every worker must agree on."""
-        return self.groups[0].digest()
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class SeedChoice:
     """The state of a pass that chooses rows far from their nearest points.
 
     `size`: rows to choose; fewer where fewer are off the points.
     `seed`: None chooses the farthest rows. Else rows are drawn without replacement with probabilities in
-      proportion to w·d², which is what Bahmani et al. (2012), Alg. 2, step 4, draw on average. Each number of
-      groups of points is another drawing.
+      proportion to w·d², which is what Bahmani et al. (2012), Alg. 2, step 4, draw on average.
+    `turn`: of the drawings with this seed.
     """
 
-    points: Points
+    points: Centres
     size: int
     seed: int | None = None
+    turn: int = 0
 
     def digest(self) -> str:
         """Return the feature map's digest: what every worker must agree on."""
@@ -120,93 +91,43 @@ class ChosenRows:
 def choose_rows(rows: Rows, state: SeedChoice) -> ChosenRows:
     """Choose rows of a block: the farthest from their nearest points, or drawn by their squared distances.
 
-    Rows without weight, or at a point, are never chosen. A row's draw depends on the seed, the number of
-    groups of points and its number in the dataset alone.
+    Rows without weight, or at a point, are never chosen. A row's draw depends on the seed, the turn and its
+    number in the dataset alone.
 
     Efraimidis & Spirakis (2006), Weighted random sampling with a reservoir: the rows with the smallest
     E/(w·d²), E exponential, are such a draw, and are merged like any smallest.
     Raises DataError if a value is not finite or a weight negative.
     """
     block, points = rows.block, state.points
-    keys = _find_nearest(rows, points).distances.astype(np.float64)
+    keys = nearest(rows, points)[1]
     weights = np.ones(len(keys)) if rows.sample_weight is None else rows.sample_weight
     counts = np.flatnonzero((keys > 0) & (weights > 0))
     keys = keys[counts]
     if state.seed is not None:
-        stream = _KMEANS_STREAM + 2 * (len(points.groups) - 1)
+        stream = _KMEANS_STREAM + 2 * state.turn
         waits = -np.log(row_uniforms(state.seed, stream, block.start, block.stop)[counts])
         keys = -waits / (keys * weights[counts])
     best = np.lexsort((counts, -keys))[: state.size]
     chosen = counts[best]
     features = np.empty((len(chosen), points.feature_map.n_components))
 
-    def gather(first: int, tile: NDArray[Any]) -> None:
+    def gather(first: int, tile: FloatArray) -> None:
         features[first : first + len(tile)] = tile
 
     visit_tiles(rows, points.feature_map, gather, chosen=chosen)
     return ChosenRows(state.size, keys[best], block.start + chosen, features * factors_of(points.feature_map))
 
 
-def weigh_points(rows: Rows, state: Points) -> ClusterSums:
+def weigh_points(rows: Rows, points: Centres) -> ClusterSums:
     """Sum the weights of a block's rows by their nearest points, without their features.
 
     Raises DataError if a value is not finite or a weight negative.
     """
-    n_samples, grid = rows.block.n_samples, state.groups[0].grid
-    labels = _find_nearest(rows, state).labels
-    n_points = sum(group.values.shape[1] for group in state.groups)
+    n_samples, n_points = rows.block.n_samples, points.values.shape[1]
+    labels, _ = nearest(rows, points)
     totals = np.zeros((1, n_points), np.int64)
-    np.add.at(totals[0], labels, grid.counts_of(rows.sample_weight, n_samples))
+    np.add.at(totals[0], labels, points.grid.counts_of(rows.sample_weight, n_samples))
     return ClusterSums(n_samples, np.zeros((1, n_points, 0), np.int64), totals, 0)
-
-
-@dataclass(slots=True, eq=False)
-class _Nearest:
-    """The nearest points of a block's rows.
-
-    `n_groups`: groups of points that the rows were compared with.
-    `labels`: int32 array of shape (n_rows,). The nearest one; of those that rounding cannot tell apart any,
-      but always the same.
-    `distances`: float array of shape (n_rows,). Its ‖z − c‖².
-    """
-
-    n_groups: int
-    labels: NDArray[np.int32]
-    distances: NDArray[Any]
-
-
-def _find_nearest(rows: Rows, points: Points) -> _Nearest:
-    """Compare a block's rows with the points that they were not compared with yet."""
-    block, scorers = rows.block, _scorers_of(points)
-    key, n_rows = (block.index, block.start, block.stop), block.n_samples
-    found: _Nearest | None = block_memory.take(points.run, key)
-    if found is None:
-        found = _Nearest(0, np.zeros(n_rows, np.int32), np.full(n_rows, np.inf, scorers[0].dtype))
-    n_known, all_labels, all_distances = found.n_groups, found.labels, found.distances
-    ends = np.cumsum([scorer.n_clusters for scorer in scorers])
-
-    def compare(first: int, features: NDArray[Any]) -> None:
-        here = slice(first, first + len(features))
-        for scorer, end in list(zip(scorers, ends, strict=True))[n_known:]:
-            labels, distances = scorer.least(features)
-            nearer = distances < all_distances[here]
-            all_labels[here][nearer] = end - scorer.n_clusters + labels[nearer]
-            all_distances[here][nearer] = distances[nearer]
-
-    if n_known < len(scorers):
-        n_columns = max(scorer.n_clusters for scorer in scorers[n_known:])
-        visit_tiles(rows, points.feature_map, compare, n_columns=n_columns)
-    found.n_groups = len(scorers)
-    if points.run:
-        n_bytes = all_labels.nbytes + all_distances.nbytes
-        block_memory.keep(points.run, key, found, n_bytes=n_bytes, number=len(scorers), budget=points.budget)
-    return found
-
-
-@lru_cache(maxsize=1)
-def _scorers_of(points: Points) -> list[Scorer]:
-    """Return the scorers that all blocks of a pass share in a process."""
-    return [Scorer(group) for group in points.groups]
 
 
 # -- starts, from candidates in memory -------------------------------------------------------------

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from rff_dist.data.blocks import Rows
 from rff_dist.data.checks import check_finite
 from rff_dist.errors import StatisticsError
+from rff_dist.features.cosines import CosineFeatureMap
 from rff_dist.features.feature_map import FeatureMap
 from rff_dist.numerics.runs import Runs, expand
 from rff_dist.numerics.threads import SpareMemory, falling_tiles, share_out
@@ -71,7 +72,6 @@ class Centres:
     """The state of a pass that compares rows with centres.
 
     `values`: float64 array of shape (n_init, n_clusters, n_components). Centres in Z of each start.
-    `precise`: whether distances are made in float64 even where features are float32.
     `counts`: centres of each start, where they have different numbers of them; rows of `values`
       beyond are 0 and nearest to no row. () says that all count.
     """
@@ -79,7 +79,6 @@ class Centres:
     feature_map: FeatureMap
     values: FloatArray
     grid: ClusterGrid
-    precise: bool = False
     counts: tuple[int, ...] = ()
 
     @property
@@ -171,6 +170,13 @@ def factors_of(feature_map: FeatureMap) -> FloatArray:
     return expand(feature_map.scales)
 
 
+def fixed_point_map(feature_map: FeatureMap) -> CosineFeatureMap | None:
+    """Return a map whose features are whole numbers of one unit as what it is; None for others."""
+    if isinstance(feature_map, CosineFeatureMap) and feature_map.fixed_point:
+        return feature_map
+    return None  # components of a sum of kernels have units that differ
+
+
 def same_squared_norm(feature_map: FeatureMap) -> float | None:
     """Return the ‖z‖² that all rows have but for rounding; None where they differ."""
     factors = factors_of(feature_map)
@@ -183,11 +189,11 @@ def largest_squared_norm(feature_map: FeatureMap, grid: ClusterGrid) -> float:
     """Return what no ‖z‖² is above."""
     norm = same_squared_norm(feature_map)
     if norm is not None:
-        return norm * (1.0 + 1e-6)  # features are rounded
+        return norm * (1.0 + feature_map.squared_norm_error)
     return float(np.square(factors_of(feature_map) * grid.units(feature_map.n_components)).sum())
 
 
-_TILE_BYTES = 2**23  # of float64 features, and of scores
+_TILE_BYTES = 2**22  # of float64 features, and of scores
 
 
 _MIN_TILE_ROWS, _MAX_TILE_ROWS = 64, 2048
@@ -199,7 +205,7 @@ _LEAST_ROWS = 256  # of a tile, unless features are very many
 _PANEL_ROWS = 64  # tiles are multiples of
 
 
-def _tile_rows(n_components: int, n_columns: int) -> int:
+def tile_rows(n_components: int, n_columns: int) -> int:
     """Return the rows of a tile, a power of two: fixed by D and the number of centres."""
     rows = _TILE_BYTES // (8 * max(n_components, n_columns))
     return int(min(_MAX_TILE_ROWS, max(_MIN_TILE_ROWS, 2 ** int(math.log2(max(1, rows))))))
@@ -212,13 +218,14 @@ def visit_tiles(
     *,
     n_columns: int = 1,
     chosen: NDArray[np.intp] | None = None,
+    whole: bool = False,
 ) -> None:
     """Call `visit(first row, features)` with each tile of a block; threads share out the tiles.
 
-    Features are of shape (n_rows, n_components), unnormalised, or Z for a whitened map: float32 where the map
-    is in single precision, else float64. They are overwritten when `visit` has returned. With `chosen` they
-    are of these rows of the block alone, and `first row` counts these. Tiles are filled up to multiples of 64
-    rows: BLAS rounds others at their edges, and features would depend on the company.
+    Features are of shape (n_rows, n_components), unnormalised, or Z for a whitened map: float64 numbers, or
+    with `whole` the int16 numbers of a `fixed_point_map`. They are overwritten when `visit` has returned.
+    With `chosen` they are of these rows of the block alone, and `first row` counts these. Tiles are filled up
+    to multiples of 64 rows: BLAS rounds others at their edges, and features would depend on the company.
 
     Raises DataError if X has another number of columns, or holds NaN or infinity.
     """
@@ -227,10 +234,10 @@ def visit_tiles(
     if chosen is not None:
         inputs = inputs[chosen]
     D = feature_map.n_components
-    most = _tile_rows(D, n_columns)
+    most = tile_rows(D, n_columns)
     tiles = falling_tiles(len(inputs), most, multiple=_PANEL_ROWS, least=min(most, _LEAST_ROWS))
-    dtype = np.float32 if feature_map.single_precision else np.float64
     whitener, scales = feature_map.whitener, expand(feature_map.scales)
+    fixed, dtype = (fixed_point_map(feature_map), np.int16) if whole else (None, np.float64)
     spare = SpareMemory()
 
     def work(here: slice) -> None:
@@ -241,7 +248,10 @@ def visit_tiles(
         buffer = spare.take(len(tile) * D, dtype)
         features = buffer[: len(tile) * D].reshape(len(tile), D)
         with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is refused by the scores
-            feature_map.fill_lines(tile, features)
+            if fixed is not None:
+                fixed.fill_whole(tile, features)
+            else:
+                feature_map.fill_lines(tile, features)
             if whitener is not None:
                 _whiten(features, whitener, scales)
         visit(here.start, features[:n_rows])

@@ -16,11 +16,10 @@ from numpy.typing import NDArray
 from rff_dist.data.blocks import Dataset
 from rff_dist.engines.protocol import Engine
 from rff_dist.features.feature_map import FeatureMap
-from rff_dist.kmeans.candidates import ChosenRows, Points, SeedChoice, choose_rows
+from rff_dist.kmeans.candidates import ChosenRows, SeedChoice, choose_rows
 from rff_dist.kmeans.cluster_sums import Centres, ClusterSums
 from rff_dist.kmeans.lloyd_pass import Minibatch, row_uniforms, sum_batch
 from rff_dist.kmeans.options import ClusterSpace, LloydOptions
-from rff_dist.kmeans.skipped_rows import Course
 from rff_dist.kmeans.starts import (
     Clusters,
     Measured,
@@ -222,15 +221,6 @@ def iterate(job: Measured, starts: Starts | FloatArray, lloyd: LloydOptions) -> 
     """
     if not isinstance(starts, Starts):
         starts = Starts(starts, (starts.shape[1],) * len(starts))
-    n_starts, n_clusters, _ = starts.values.shape
-    course = job.course(n_starts, n_clusters, lloyd)
-    try:
-        yield from _iterate(job, course, starts, lloyd)
-    finally:
-        job.engine.forget(course.run)
-
-
-def _iterate(job: Measured, course: Course, starts: Starts, lloyd: LloydOptions) -> Iterator[LloydPass]:
     centres, counts = starts.values.copy(), np.array(starts.counts)
     numbers = sorted(set(starts.counts))
     paths: list[list[float]] = [[] for _ in counts]
@@ -243,7 +233,7 @@ def _iterate(job: Measured, course: Course, starts: Starts, lloyd: LloydOptions)
 
     def step(some: NDArray[np.intp], *, refill: bool) -> FloatArray:
         state = job.centres(centres[some], counts=tuple(counts[some].tolist()))
-        found, moved = _step(job, course, state, some, refill=refill)
+        found, moved = _step(job, state, refill=refill)
         for start, inertia in zip(some, found.inertias, strict=True):
             paths[start].append(inertia)
         weights[some] = found.weights
@@ -306,11 +296,9 @@ class _Found:
     weights: FloatArray
 
 
-def _step(
-    job: Measured, course: Course, state: Centres, starts: NDArray[np.intp], *, refill: bool
-) -> tuple[_Found, FloatArray]:
+def _step(job: Measured, state: Centres, *, refill: bool) -> tuple[_Found, FloatArray]:
     """Run a Lloyd pass of some starts; return what it found, and the means of the clusters."""
-    sums = job.next_sums(course, state, starts.tolist())
+    sums = job.sums(state.values, counts=state.counts)
     weights = sums.cluster_weights(job.grid)
     moved = sums.means(state)
     if refill:
@@ -328,8 +316,8 @@ def _refilled(job: Measured, centres: FloatArray, empty: NDArray[np.intp]) -> Fl
 
     The lower row number goes first of equals. Where fewer rows are off their centres, the others stay.
     """
-    points = Points((job.centres(centres[np.newaxis], precise=True),))
-    chosen: ChosenRows = job.run(choose_rows, SeedChoice(points, len(empty)), label="refill")
+    choice = SeedChoice(job.centres(centres[np.newaxis]), len(empty))
+    chosen: ChosenRows = job.run(choose_rows, choice, label="refill")
     places = centres[empty].copy()
     places[: len(chosen.keys)] = chosen.features
     if len(chosen.keys):

@@ -12,40 +12,35 @@ Lloyd (1982), Least squares quantization in PCM.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from threading import Lock
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
+import scipy.sparse
 from numpy.typing import NDArray
 
 from rff_dist.data.blocks import Rows
-from rff_dist.errors import DataError
-from rff_dist.features.feature_map import FeatureMap
+from rff_dist.features.feature_map import FIXED_POINT_BITS, FIXED_POINT_ONE, FeatureMap, overflow
 from rff_dist.kmeans.cluster_sums import (
-    _LEAST_ROWS,
-    EQUAL,
     Centres,
     ClusterSums,
-    _tile_rows,
     factors_of,
+    fixed_point_map,
     largest_squared_norm,
-    same_squared_norm,
+    tile_rows,
     visit_tiles,
 )
-from rff_dist.numerics.screening import LANES, Screen, screen_of
-from rff_dist.numerics.threads import SpareMemory
-from rff_dist.typing import FloatArray, IntArray
+from rff_dist.typing import FloatArray
 
-_SCREENED_SHARE = 1 / 12  # of centres; to compare as many again takes what bytes save
-_COMPILER_BYTES = 160 * 2**20  # Numba and its machine code, measured 105 MiB and, while it compiles, 160
+_PANEL_ROWS = 64  # of a product: its rounding depends on its shape
+_SCORED_ROWS = 512  # whose scores stay in the cache
 _BATCH_STREAM = 2**35 + 2**30
 
 
-# -- tiles -----------------------------------------------------------------------------------------
+# -- scores ----------------------------------------------------------------------------------------
 
 
 def pass_bytes(n_components: int, n_columns: int, *, n_threads: int, n_blocks: int) -> int:
@@ -55,296 +50,163 @@ def pass_bytes(n_components: int, n_columns: int, *, n_threads: int, n_blocks: i
     `n_blocks`: whose partials are merged pairwise.
     """
     sums = 8 * n_columns * (n_components + 1)
-    tile = _tile_rows(n_components, n_columns) * 8 * (2 * n_components + n_columns) + sums
+    tile = tile_rows(n_components, n_columns) * 8 * (3 * n_components + 2 * n_columns) + sums
     held = math.ceil(math.log2(max(1, n_blocks))) + 2
-    copies_of_centres = 5  # as given, apart from their middle, as weights in float64 and float32, and pickled
-    return _COMPILER_BYTES + sums * (held + copies_of_centres) + n_threads * tile
+    copies_of_centres = 3  # as given, as weights, and pickled
+    return sums * (held + copies_of_centres) + n_threads * tile
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Nearest:
-    """The nearest centres of a tile's rows, and how sure they are.
+class Scorer(ABC):
+    """Compares a tile's rows with the centres of all starts.
 
-    `labels`: int array of shape (n_init, n_rows). Index of the nearest centre; ties go to the lowest.
-    `distances`: float array of shape (n_init, n_rows). No ‖z − c‖ of the nearest centre is larger; infinity
-      where float32 did not tell it from another.
-    `rivals`: int array of shape (n_init, n_rows). Index of the second nearest centre.
-    `rival_margins`: float array of shape (n_init, n_rows). By how much its ‖z − c‖² is larger than the least.
-    `margins`: float array of shape (n_init, n_groups, n_rows). ‖z − c‖² of none of the other centres of a
-      group is nearer to the least one than this.
+    The nearest centre is the one with the largest affinity z·c − ‖c‖²/2, since ‖z − c‖² = ‖z‖² − 2·affinity.
     """
 
-    labels: NDArray[np.int32]
-    distances: NDArray[Any]
-    rivals: NDArray[np.int32]
-    rival_margins: NDArray[Any]
-    margins: NDArray[Any]
+    n_init: int
+    n_clusters: int
+
+    @abstractmethod
+    def labels(self, features: NDArray[Any]) -> NDArray[np.intp]:
+        """Return the index of each row's nearest centre of each start, shape (n_init, n_rows).
+
+        Of centres that are equally near, or that rounding cannot tell apart, the lowest is taken. A row's
+        labels are its own.
+
+        `features`: array of shape (n_rows, n_components). From `visit_tiles`.
+        Raises DataError if features overflow.
+        """
+
+    @abstractmethod
+    def squared_distances(self, features: NDArray[Any], labels: NDArray[np.intp]) -> FloatArray:
+        """Return ‖z − c‖² of each row and one centre of the first start, shape (n_rows,).
+
+        It is 0 for a centre that is the row. A row's bits are its own.
+        """
 
 
-class Addition(NamedTuple):
-    """What rows are added to; from `Tally.adding`.
+class WholeScorer(Scorer):
+    """Compares whole numbers exactly, with centres that are rounded to such.
 
-    `weights`: float64 array of shape (n_rows,). At most 1.
-    `units`: float64 array of shape (n_components,). What brings features to at most 1.
-    `shift`: 1.5 times the power of two whose last bit is the grid's unit.
-    `former`: int32 array of shape (n_init, n_rows). Clusters that rows are taken from; −1 for none.
-    `features`, `totals`: int64 arrays. The sums, changed.
-    """
-
-    weights: FloatArray
-    units: FloatArray
-    shift: float
-    former: NDArray[np.int32]
-    features: IntArray
-    totals: IntArray
-
-
-class Scorer:
-    """Scores of a tile's rows for the centres of all starts: squared distances but for what a row has alone.
-
-    ‖z − c‖² = ‖z‖² + ‖m‖² − 2z·m + score, where m is the mean of a start's centres and the score is
-    −2z·(c − m) + ‖c‖² − ‖m‖². Centres that are close to each other then have small scores, and small errors.
-
-    `dtype`: of features and scores.
-    `tolerance`: scores that differ by no more are settled in float64; two scores' errors are smaller
-      together.
+    Products in float32 rule out most centres, in half the time of float64; rows whose two nearest centres
+    they cannot tell apart are compared in float64, where products of whole numbers have no error.
     """
 
     def __init__(self, state: Centres) -> None:
         self.n_init, self.n_clusters, n_components = state.values.shape
-        single = state.feature_map.single_precision and not state.precise
-        self.dtype: type[np.floating[Any]] = np.float32 if single else np.float64
-        factors = factors_of(state.feature_map)
-        present = state.present
-        middle = state.values.sum(axis=1, keepdims=True) / present.sum(axis=1)[:, np.newaxis, np.newaxis]
-        apart = np.where(present[..., np.newaxis], state.values - middle, 0.0)
-        self._weights = (-2.0 * factors * apart).reshape(-1, n_components)
-        # ‖c‖² − ‖m‖² without the cancellation
-        self._offsets = (apart * (apart + 2.0 * middle)).sum(axis=2).ravel()
-        middle_norms = np.square(middle).sum(axis=2).ravel()
-        # those of the middles follow those of the centres, in one product
-        self._middles = -2.0 * factors * middle[:, 0], middle_norms
-        self._narrow_weights = np.concatenate([self._weights, self._middles[0]]).astype(self.dtype)
-        self._narrow_offsets = np.concatenate([self._offsets, middle_norms]).astype(self.dtype)
-        self._squares: NDArray[Any] = np.square(factors).astype(self.dtype)
-        self._norm = same_squared_norm(state.feature_map) if single else None  # float64 tells them apart
-        self._largest = largest = largest_squared_norm(state.feature_map, state.grid)
-        self._units = state.grid.units(n_components)
-        same = state.feature_map.squared_norm if not state.grid.exponents else None
-        self._reach = math.sqrt(n_components if same is None else same)
-        lengths = np.linalg.norm(apart, axis=2).max(initial=0.0)
-        # sums of D rounded products: √D roundings of the largest a sum can be, for each of two scores
-        # (Higham & Mary 2019 on why √D); measured errors are below a tenth of it
-        reach = 2.0 * math.sqrt(n_components) * (2.0 * math.sqrt(largest) * lengths)
-        reach += 4.0 * float(np.abs(self._offsets).max(initial=0.0))
-        eps = float(np.finfo(self.dtype).eps)
-        self.tolerance = eps * reach
-        self._settled_tolerance = float(np.finfo(np.float64).eps) * reach
-        norm = math.sqrt(largest) + math.sqrt(float(middle_norms.max(initial=0.0)))
-        self._distance_tolerance = self.tolerance + 2.0 * eps * math.sqrt(n_components) * norm**2
-        if self._norm is not None:
-            self._distance_tolerance += largest - self._norm
-        for offsets in (self._offsets, self._narrow_offsets[: present.size]):
-            offsets[~present.ravel()] = np.inf
-        self._spare = SpareMemory()
-        self._screened = True  # as long as it leaves few centres
+        one = 2.0**-FIXED_POINT_BITS * factors_of(state.feature_map)[0]  # the same for all components
+        self._squared_one = one**2
+        whole = np.rint(state.values / one).clip(-FIXED_POINT_ONE, FIXED_POINT_ONE)
+        self._centres = whole.reshape(-1, n_components)
+        self._halves = np.square(self._centres).sum(axis=1) / 2.0
+        half = float(self._halves.max())
+        largest = math.sqrt(2.0 * half * largest_squared_norm(state.feature_map, state.grid)) / one
+        # no sum of D products errs by more, in any order (Higham 2002, Sec. 3.1), for each of two scores
+        self._tolerance = 2.0 * (1.01 * n_components + 4) * 2.0**-24 * (largest + half)
+        self._halves[~state.present.ravel()] = np.inf
+        self._narrow = self._centres.T.astype(np.float32), self._halves.astype(np.float32)
 
-    @cached_property
-    def _screen(self) -> Screen | None:
-        """Return what most centres are told apart with, where the processor is made for it."""
-        from rff_dist.numerics import compiled
-
-        if not compiled.has_byte_products():
-            return None
-        shape = self.n_init, self.n_clusters
-        return screen_of(
-            self._weights.reshape(*shape, -1),
-            self._offsets.reshape(shape),
-            *self._middles,
-            largest=self._units,
-            reach=self._reach,
-            tolerance=self._settled_tolerance,
-        )
-
-    def labels(self, features: NDArray[Any], addition: Addition | None = None) -> NDArray[np.int32]:
-        """Return the index of each row's nearest centre of each start, shape (n_init, n_rows).
-
-        What bytes or float32 cannot tell apart is settled in float64; of what float64 cannot, the lowest is
-        taken.
-
-        `features`: array of shape (n_rows, n_components).
-        `addition`: what the rows are added to, with their labels.
-        Raises DataError if features overflow.
-        """
-        labels = self._labels_by_bytes(features) if self._screened else None
-        if labels is None:
-            labels = self._search(features, 0, middles=False)[0].labels
-        if addition is not None:
-            _add(features, labels, addition)
+    def labels(self, features: NDArray[np.int16]) -> NDArray[np.intp]:
+        labels = np.empty((self.n_init, len(features)), np.intp)
+        for first in range(0, len(features), _SCORED_ROWS):
+            part = features[first : first + _SCORED_ROWS]
+            affinities = part.astype(np.float32) @ self._narrow[0]
+            affinities -= self._narrow[1]
+            rows = np.arange(len(part))
+            for start in range(self.n_init):
+                here = slice(start * self.n_clusters, (start + 1) * self.n_clusters)
+                own, found = affinities[:, here], labels[start, first : first + len(part)]
+                own.argmax(axis=1, out=found)
+                largest = own[rows, found]
+                own[rows, found] = -np.inf
+                close = np.flatnonzero(own.max(axis=1) >= largest - self._tolerance)
+                if len(close):
+                    exact = part[close].astype(np.float64) @ self._centres[here].T
+                    found[close] = (exact - self._halves[here]).argmax(axis=1)
         return labels
 
-    def _labels_by_bytes(self, features: NDArray[Any]) -> NDArray[np.int32] | None:
-        """Find the nearest centres as `_search` does; return None where bytes cannot hold what is needed."""
-        if self._screen is None:
-            return None
-        from rff_dist.numerics import compiled
+    def squared_distances(self, features: NDArray[np.int16], labels: NDArray[np.intp]) -> FloatArray:
+        off = features - self._centres[labels]
+        return np.asarray(self._squared_one * np.einsum("ij,ij->i", off, off))
 
-        labels = np.empty((self.n_init, len(features)), np.int32)
-        n_compared = compiled.label_rows_by_bytes(
-            np.ascontiguousarray(features),
-            self._screen,
-            self._weights,
-            self._offsets,
-            self._settled_tolerance,
-            labels,
-        )
-        self._judge(n_compared, labels.size)
-        return labels if n_compared >= 0 else None
 
-    def _judge(self, n_compared: int, n_labels: int) -> None:
-        """Give bytes up for the pass where they leave too many centres."""
-        if n_compared > _SCREENED_SHARE * n_labels * self.n_clusters:
-            self._screened = False
+class FloatScorer(Scorer):
+    """Compares float64 features with centres as they are; what rounding cannot tell apart is equal."""
 
-    def nearest(self, features: NDArray[Any], n_groups: int, addition: Addition | None = None) -> Nearest:
-        """Do what `labels` does, and say how sure it is; centre k is of group k modulo `n_groups`."""
-        found = self._nearest_by_bytes(features, n_groups) if self._screened else None
-        if found is None:
-            found, middles = self._search(features, n_groups, middles=True)
-            found.distances[...] += middles
-            found.distances[found.rival_margins <= self.tolerance] = np.inf
-        if addition is not None:
-            _add(features, found.labels, addition)
-        distances = found.distances
-        distances += self._norms(features)
-        np.maximum(distances, 0.0, out=distances)
-        distances += self._distance_tolerance
-        np.sqrt(distances, out=distances)
-        return found
+    def __init__(self, state: Centres) -> None:
+        self.n_init, self.n_clusters, n_components = state.values.shape
+        self._factors = factors_of(state.feature_map)
+        self._centres = state.values.reshape(-1, n_components)
+        self._weights = np.ascontiguousarray((self._factors * self._centres).T)
+        self._halves = np.square(self._centres).sum(axis=1) / 2.0
+        half = float(self._halves.max())
+        reach = math.sqrt(2.0 * half * largest_squared_norm(state.feature_map, state.grid)) + half
+        # sums of D rounded products: √D roundings of the largest a sum can be, for each of two scores
+        # (Higham & Mary 2019 on why √D)
+        self._tolerance = 2.0 * math.sqrt(n_components) * float(np.finfo(np.float64).eps) * reach
+        self._halves[~state.present.ravel()] = np.inf
 
-    def _nearest_by_bytes(self, features: NDArray[Any], n_groups: int) -> Nearest | None:
-        """Do what `_labels_by_bytes` does, with margins; `distances` are squared, without the norms."""
-        if self._screen is None or n_groups != min(self.n_clusters, LANES):
-            return None
-        from rff_dist.numerics import compiled
+    def labels(self, features: FloatArray) -> NDArray[np.intp]:
+        labels = np.empty((self.n_init, len(features)), np.intp)
+        for first in range(0, len(features), _SCORED_ROWS):
+            affinities = self._affinities(features[first : first + _SCORED_ROWS])
+            for start in range(self.n_init):
+                own = affinities[:, start * self.n_clusters : (start + 1) * self.n_clusters]
+                near = own >= own.max(axis=1, keepdims=True) - self._tolerance
+                labels[start, first : first + len(own)] = near.argmax(axis=1)
+        return labels
 
-        shape = self.n_init, len(features)
-        labels, rivals = np.empty((2, *shape), np.int32)
-        best, gaps = np.empty((2, *shape), self.dtype)
-        margins = np.empty((*shape, n_groups), self.dtype)
-        exact = self._weights, self._offsets, self._settled_tolerance
-        n_compared = compiled.find_nearest_by_bytes(
-            np.ascontiguousarray(features), self._screen, *exact, best, gaps, labels, rivals, margins
-        )
-        self._judge(n_compared, labels.size)
-        return Nearest(labels, best, rivals, gaps, margins.transpose(0, 2, 1)) if n_compared >= 0 else None
+    def squared_distances(self, features: FloatArray, labels: NDArray[np.intp]) -> FloatArray:
+        off = features * self._factors - self._centres[labels]
+        return np.asarray(np.einsum("ij,ij->i", off, off))
 
-    def _search(
-        self, features: NDArray[Any], n_groups: int, *, middles: bool
-    ) -> tuple[Nearest, NDArray[Any]]:
-        """Find the nearest centres; return the least scores as `distances`, and ‖m‖² − 2z·m if asked."""
-        from rff_dist.numerics import compiled
-
-        features = features.astype(self.dtype, copy=False)
-        n_rows, n_centres = len(features), self.n_init * self.n_clusters
-        n_lines = n_centres + (self.n_init if middles else 0)
-        buffer = self._spare.take(n_lines * n_rows, self.dtype)
-        products = buffer[: n_lines * n_rows].reshape(n_lines, n_rows)
-        with np.errstate(over="ignore", invalid="ignore"):  # reported below
-            np.matmul(self._narrow_weights[:n_lines], features.T, out=products)
-            from_middles = products[n_centres:] + self._narrow_offsets[n_centres:n_lines, np.newaxis]
-        labels, rivals = np.empty((2, self.n_init, n_rows), np.int32)
-        best, gaps = np.empty((2, self.n_init, n_rows), self.dtype)
-        margins = np.empty((self.n_init, n_groups, n_rows), self.dtype)
-        compiled.label_rows(
-            features,
-            products[:n_centres],
-            self._narrow_offsets[:n_centres],
-            self._weights,
-            self._offsets,
-            self.tolerance,
-            self._settled_tolerance,
-            best,
-            gaps,
-            labels,
-            rivals,
-            margins,
-        )
-        self._spare.give(buffer)
-        if not np.isfinite(best).all():  # what is not finite in a row's features is in all its scores
-            raise _not_finite()
-        return Nearest(labels, best, rivals, gaps, margins), from_middles
-
-    def _norms(self, features: NDArray[Any]) -> Any:
-        """Return ‖z‖² of each row, whose bits are its own, or what it is for all."""
-        if self._norm is not None:
-            return self.dtype(self._norm)
-        features = features.astype(self.dtype, copy=False)
-        return np.einsum("ij,ij,j->i", features, features, self._squares)
-
-    def least(self, features: NDArray[Any]) -> tuple[NDArray[np.int32], NDArray[Any]]:
-        """Return the first start's nearest centre of each row, the lowest of equals, and its ‖z − c‖².
-
-        Both of shape (n_rows,). What rounding can make of 0 is 0. A row's bits are its own.
-        """
-        from rff_dist.numerics import compiled
-
-        n_rows = len(features)
-        products = self._products_of_panels(features)
-        best = np.empty_like(products[:, 0])
-        labels = np.empty(best.shape, np.int32)
-        compiled.find_least(products, self._narrow_offsets[: self.n_clusters], best, labels)
-        distances = (best + products[:, -self.n_init]).ravel()[:n_rows]
-        distances += self._narrow_offsets[-self.n_init] + self._norms(features)
-        distances[distances <= max(EQUAL * self._largest, self._distance_tolerance)] = 0.0
-        return labels.ravel()[:n_rows], distances
-
-    def squared_distances(self, features: NDArray[Any]) -> NDArray[Any]:
+    def all_squared_distances(self, features: FloatArray) -> FloatArray:
         """Return ‖z − c‖² for the first start's centres, shape (n_rows, n_clusters), not below 0.
 
         A row's bits are its own.
         """
-        products = self._products_of_panels(features) + self._narrow_offsets[:, np.newaxis]
-        scores = products.transpose(0, 2, 1).reshape(-1, products.shape[1])[: len(features)]
-        distances: NDArray[Any] = scores[:, : self.n_clusters]
-        distances += (self._norms(features) + scores[:, -self.n_init])[:, np.newaxis]
-        np.maximum(distances, 0.0, out=distances)
-        return distances
+        distances = -2.0 * self._affinities(features)[:, : self.n_clusters]
+        distances += np.einsum("ij,ij,j->i", features, features, np.square(self._factors))[:, np.newaxis]
+        return np.maximum(distances, 0.0, out=distances)
 
-    def _products_of_panels(self, features: NDArray[Any]) -> NDArray[Any]:
-        """Return scores without offsets, shape (n_panels, n_lines, height), those of the middles last.
+    def _affinities(self, features: FloatArray) -> FloatArray:
+        """Return affinities, shape (n_rows, n_init · n_clusters); −∞ for centres there are not.
 
-        Panels have the same height, the last one is padded: a product's rounding depends on its shape.
-
-        Raises DataError if features overflow.
+        They are made in panels of equal height, since a product's rounding depends on its shape.
         """
         n_rows, n_components = features.shape
-        features = features.astype(self.dtype, copy=False)
-        height = min(_LEAST_ROWS, _tile_rows(n_components, self.n_clusters))  # 64 are a fifth slower than 256
-        if n_rows % height:
-            features = np.concatenate([features, np.zeros((-n_rows % height, n_components), self.dtype)])
-        panels = features.reshape(-1, height, n_components)
-        with np.errstate(over="ignore", invalid="ignore"):
-            products: NDArray[Any] = self._narrow_weights @ panels.transpose(0, 2, 1)
-        if not np.isfinite(products[:, -1]).all():
-            raise _not_finite()
-        return products
+        missing = -n_rows % _PANEL_ROWS
+        if missing:
+            features = np.concatenate([features, np.zeros((missing, n_components))])
+        with np.errstate(over="ignore", invalid="ignore"):  # reported below
+            products = features.reshape(-1, _PANEL_ROWS, n_components) @ self._weights
+        affinities: FloatArray = products.reshape(len(features), -1)[:n_rows]
+        if not np.isfinite(affinities[:, 0]).all():  # what is not finite in a row is in all its scores
+            raise overflow()
+        affinities -= self._halves
+        return affinities
 
 
-def _add(features: NDArray[Any], labels: NDArray[np.int32], addition: Addition) -> None:
-    from rff_dist.numerics import compiled
+def nearest(rows: Rows, points: Centres) -> tuple[NDArray[np.intp], FloatArray]:
+    """Return the nearest of some points to each row of a block, the lowest of equals, and its ‖z − c‖²."""
+    scorer, n_rows = scorer_of(points), rows.block.n_samples
+    labels, distances = np.empty(n_rows, np.intp), np.empty(n_rows)
 
-    compiled.add_rows(features, *addition[:3], labels, *addition[3:])
+    def compare(first: int, features: NDArray[Any]) -> None:
+        for i in range(0, len(features), _SCORED_ROWS):
+            part = features[i : i + _SCORED_ROWS]
+            here = slice(first + i, first + i + len(part))
+            labels[here] = scorer.labels(part)[0]
+            distances[here] = scorer.squared_distances(part, labels[here])
 
-
-def _not_finite() -> DataError:
-    return DataError("features of some rows are not finite: their inputs overflow; standardise them")
+    whole = isinstance(scorer, WholeScorer)
+    visit_tiles(rows, points.feature_map, compare, n_columns=scorer.n_clusters, whole=whole)
+    return labels, distances
 
 
 @lru_cache(maxsize=1)
 def scorer_of(state: Centres) -> Scorer:
     """Return the scorer that all blocks of a pass share in a process."""
-    return Scorer(state)
+    return FloatScorer(state) if fixed_point_map(state.feature_map) is None else WholeScorer(state)
 
 
 # -- passes ----------------------------------------------------------------------------------------
@@ -360,16 +222,14 @@ def sum_clusters(rows: Rows, state: Centres, *, squared_norms: bool = False) -> 
     Raises DataError if a value is not finite or a weight negative.
     """
     scorer, tally = scorer_of(state), Tally(state, squared_norms=squared_norms)
-    weights = state.grid.scaled(rows.sample_weight, rows.block.n_samples)
+    weights = None if rows.sample_weight is None else state.grid.scaled(rows.sample_weight, len(rows.X))
 
     def add(first: int, features: NDArray[Any]) -> None:
-        own = weights[first : first + len(features)]
-        with tally.adding(own) as addition:
-            scorer.labels(features, addition)
-        tally.add_squares(features, own)
+        own = None if weights is None else weights[first : first + len(features)]
+        tally.add(features, scorer.labels(features), own)
 
-    n_columns = scorer.n_init * scorer.n_clusters
-    visit_tiles(rows, state.feature_map, add, n_columns=n_columns)
+    n_columns, whole = scorer.n_init * scorer.n_clusters, isinstance(scorer, WholeScorer)
+    visit_tiles(rows, state.feature_map, add, n_columns=n_columns, whole=whole)
     return tally.sums(rows.block.n_samples)
 
 
@@ -380,57 +240,65 @@ class Tally:
     """
 
     def __init__(self, state: Centres, *, squared_norms: bool = False) -> None:
-        self._grid = grid = state.grid
+        self._bits = state.grid.fraction_bits
         self._shape = state.values.shape
-        D = self._shape[2]
-        self._units = 1.0 / grid.units(D)
+        n_init, n_clusters, D = self._shape
+        self._units = 1.0 / state.grid.units(D)
         self._norm_factors: FloatArray | None = None
         if squared_norms:
-            factors = factors_of(state.feature_map) * grid.units(D)
-            self._norm_factors = np.square(factors) / largest_squared_norm(state.feature_map, grid)
+            squares = np.square(factors_of(state.feature_map))
+            self._norm_factors = squares / largest_squared_norm(state.feature_map, state.grid)
+        self._features = np.zeros((n_init * n_clusters, D), np.int64)
+        self._counted = np.zeros_like(self._features)  # sums of whole numbers, in their unit
+        self._totals = np.zeros(n_init * n_clusters, np.int64)
         self._squared_norms = 0
         self._lock = Lock()
-        self._parts: list[tuple[IntArray, IntArray]] = []  # sums so far, as many as threads add at once
 
-    @contextmanager
-    def adding(self, weights: FloatArray, former: NDArray[np.int32] | None = None) -> Iterator[Addition]:
-        """Give what some rows are to be added to.
+    def add(self, features: NDArray[Any], labels: NDArray[np.intp], weights: FloatArray | None) -> None:
+        """Add the rows of a tile.
 
-        `weights`: float64 array of shape (n_rows,). From the grid's `scaled`.
-        `former`: int32 array of shape (n_init, n_rows). Clusters that rows are taken from.
+        `features`: int16 or float64 array of shape (n_rows, n_components). From `visit_tiles`.
+        `labels`: int array of shape (n_init, n_rows).
+        `weights`: float64 array of shape (n_rows,), from the grid's `scaled`; None for weights of 1.
         """
-        shift = 1.5 * 2.0 ** (52 - self._grid.fraction_bits)
-        nowhere = np.full((self._shape[0], len(weights)), -1, np.int32) if former is None else former
-        part = self._take()
-        try:
-            yield Addition(weights, self._units, shift, nowhere, *part)
-        finally:
-            with self._lock:
-                self._parts.append(part)
-
-    def _take(self) -> tuple[IntArray, IntArray]:
+        members = _members_of(labels, self._shape[1])
+        counts = np.ldexp(np.ones(len(features)) if weights is None else weights, self._bits)
+        totals = members @ np.rint(counts).astype(np.int64)
+        whole, squared_norms = features.dtype == np.int16, 0
+        counted = whole and weights is None
+        if counted:
+            sums = members @ features  # in int32: at most 2¹⁴ times the rows of a tile
+        else:
+            units = 2.0**-FIXED_POINT_BITS if whole else self._units
+            sums = members @ np.rint(features * units * counts[:, np.newaxis]).astype(np.int64)
+        if self._norm_factors is not None:
+            lines = features * 2.0**-FIXED_POINT_BITS if whole else features
+            # a row's sum is its own
+            ratios = np.einsum("ij,ij,j->i", lines, lines, self._norm_factors)
+            squared_norms = int(np.rint(ratios * counts).astype(np.int64).sum())
         with self._lock:
-            if self._parts:
-                return self._parts.pop()
-        return np.zeros(self._shape, np.int64), np.zeros(self._shape[:2], np.int64)
-
-    def add_squares(self, features: NDArray[Any], weights: FloatArray) -> None:
-        """Add a tile's rows to the sum of ‖z‖², where it was asked for."""
-        if self._norm_factors is None:
-            return
-        lines = features * self._units
-        ratios = np.einsum("ij,ij,j->i", lines, lines, self._norm_factors)  # a row's sum is its own
-        squares = int(np.rint(np.ldexp(ratios * weights, self._grid.fraction_bits)).astype(np.int64).sum())
-        with self._lock:
-            self._squared_norms += squares
+            (self._counted if counted else self._features)[...] += sums
+            self._totals += totals
+            self._squared_norms += squared_norms
 
     def sums(self, n_samples: int) -> ClusterSums:
         """Return the sums of that many rows."""
-        features, totals = self._take()
-        for part in self._parts:
-            features += part[0]
-            totals += part[1]
-        return ClusterSums(n_samples, features, totals, self._squared_norms)
+        shape = self._shape
+        features = self._features + (self._counted << self._bits - FIXED_POINT_BITS)
+        return ClusterSums(
+            n_samples, features.reshape(shape), self._totals.reshape(shape[:2]), self._squared_norms
+        )
+
+
+def _members_of(labels: NDArray[np.intp], n_clusters: int) -> scipy.sparse.csr_array:
+    """Return which rows belong to each cluster of each start: ones, shape (n_init · n_clusters, n_rows)."""
+    n_init, n_rows = labels.shape
+    columns = (labels + n_clusters * np.arange(n_init)[:, np.newaxis]).ravel()
+    order = np.argsort(columns, kind="stable") % n_rows
+    ends = np.concatenate([[0], np.cumsum(np.bincount(columns, minlength=n_init * n_clusters))])
+    return scipy.sparse.csr_array(
+        (np.ones(len(order), np.int32), order, ends), shape=(n_init * n_clusters, n_rows)
+    )
 
 
 def measure_tiles(rows: Rows, feature_map: FeatureMap) -> FloatArray:
@@ -447,7 +315,7 @@ def measure_tiles(rows: Rows, feature_map: FeatureMap) -> FloatArray:
 
     visit_tiles(rows, feature_map, measure)
     if not np.isfinite(largest).all():
-        raise _not_finite()
+        raise overflow()
     return largest
 
 
@@ -456,7 +324,7 @@ def label_rows(rows: Rows, state: Centres) -> NDArray[np.int32]:
 
     Raises DataError if X has another number of columns, or holds NaN or infinity.
     """
-    scorer = Scorer(state)
+    scorer = scorer_of(state)
     labels = np.empty(rows.block.n_samples, np.int32)
 
     def label(first: int, features: NDArray[Any]) -> None:
@@ -467,6 +335,7 @@ def label_rows(rows: Rows, state: Centres) -> NDArray[np.int32]:
         state.feature_map,
         label,
         n_columns=state.values.shape[1],
+        whole=isinstance(scorer, WholeScorer),
     )
     return labels
 
@@ -476,11 +345,11 @@ def centre_distances(rows: Rows, state: Centres) -> FloatArray:
 
     Raises DataError as `label_rows`.
     """
-    scorer = Scorer(replace(state, precise=True))
+    scorer = FloatScorer(state)
     distances = np.empty((rows.block.n_samples, state.values.shape[1]))
 
-    def measure(first: int, features: NDArray[Any]) -> None:
-        np.sqrt(scorer.squared_distances(features), out=distances[first : first + len(features)])
+    def measure(first: int, features: FloatArray) -> None:
+        np.sqrt(scorer.all_squared_distances(features), out=distances[first : first + len(features)])
 
     visit_tiles(
         replace(rows, sample_weight=None),

@@ -15,7 +15,6 @@ from rff_dist.pca.fit import check_normalize
 
 INITS = ("k-means||", "k-means++")
 ALGORITHMS = ("lloyd", "minibatch", "progressive")
-CACHES = ("labels", "features", "none")
 
 
 @dataclass(frozen=True)
@@ -79,12 +78,6 @@ class LloydOptions:
     `algorithm`: {"lloyd", "minibatch", "progressive"}. What comes before the Lloyd passes over all rows, so
       that few are left of them: nothing; steps on small samples, see `learn_from_batches`; or passes over
       1/64, 1/16 and 1/4 of the blocks. The latter two are for very many rows, in no order that matters.
-    `cache`: {"labels", "features", "none"}. "labels" lets each process remember the labels of the blocks that
-      it runs, how sure they are, and their sums: later passes look only at rows whose label can have changed,
-      and those that draw candidates only at new ones. "features" lets it keep the features of as many blocks
-      beside as fit, 4 · n_components bytes a row. The bits are those of "none".
-    `cache_bytes`: that a process may remember; blocks beyond are looked at in full. By default half of what
-      the plan leaves it, and a gigabyte at most of labels.
     `seed`: of the starts, and of the rows that are looked at first.
     Raises InvalidParameterError if a value is out of range.
     """
@@ -96,8 +89,6 @@ class LloydOptions:
     max_iter: int = 300
     tol: float = 1e-4
     algorithm: str = "lloyd"
-    cache: str = "labels"
-    cache_bytes: int | None = None
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -105,9 +96,10 @@ class LloydOptions:
             check_count(getattr(self, name), name)
         if not is_number(self.tol) or not 0 <= self.tol < np.inf:
             raise InvalidParameterError(f"`tol` is {self.tol!r}; expected a number of at least 0")
-        for name, known in (("algorithm", ALGORITHMS), ("cache", CACHES)):
-            if (given := getattr(self, name)) not in known:
-                raise InvalidParameterError(f"unknown `{name}` {given!r}; expected one of {sorted(known)}")
+        if self.algorithm not in ALGORITHMS:
+            raise InvalidParameterError(
+                f"unknown `algorithm` {self.algorithm!r}; expected one of {sorted(ALGORITHMS)}"
+            )
         if isinstance(self.init, str):
             if self.init not in INITS:
                 raise InvalidParameterError(
@@ -116,10 +108,4 @@ class LloydOptions:
         elif self.n_init != 1:
             raise InvalidParameterError(
                 f"`n_init` is {self.n_init} beside given centres, which are one start; leave it out"
-            )
-        given = self.cache_bytes
-        whole = isinstance(given, int | np.integer) and not isinstance(given, bool)
-        if given is not None and (not whole or given < 0):
-            raise InvalidParameterError(
-                f"`cache_bytes` is {given!r}; expected None or a number of bytes of at least 0"
             )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import logging
 import operator
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -21,7 +20,6 @@ from rff_dist.features.feature_map import FeatureMap
 from rff_dist.frequencies.counter import derived_seed
 from rff_dist.kmeans.candidates import (
     ChosenRows,
-    Points,
     SeedChoice,
     choose_centres,
     choose_rows,
@@ -33,7 +31,6 @@ from rff_dist.kmeans.candidates import (
 from rff_dist.kmeans.cluster_sums import Centres, ClusterGrid, ClusterSums, fraction_bits_for
 from rff_dist.kmeans.lloyd_pass import measure_tiles, pass_bytes, sum_clusters
 from rff_dist.kmeans.options import INITS, LloydOptions
-from rff_dist.kmeans.skipped_rows import Course, LloydTask, sum_remembered
 from rff_dist.numerics.machine import available_memory
 from rff_dist.numerics.runs import as_runs
 from rff_dist.ridge.plan import PROCESS_BYTES
@@ -44,7 +41,6 @@ from rff_dist.typing import FloatArray
 
 logger = logging.getLogger(__name__)
 
-CACHE_BYTES = 2**30  # that a process remembers of labels, at most, and half of what it has left
 OVERSAMPLING, ROUNDS = 2, 5  # Bahmani et al. 2012, Sec. 5.3: l = 2k and five rounds
 LOCAL_SEARCH_STEPS = 20  # and one a cluster more
 START_STEPS = 10  # of Lloyd on the candidates
@@ -128,8 +124,8 @@ def check_fits(
 
 def check_memory(
     dataset: Dataset, n_components: int, n_starts: int, n_clusters: int, *, engine: Engine
-) -> int:
-    """Check that the sums and centres of a pass fit in a worker's memory; return the bytes left.
+) -> None:
+    """Check that the sums and centres of a pass fit in a worker's memory.
 
     Raises PlanError with the memory needed and the memory there is.
     """
@@ -147,7 +143,6 @@ def check_memory(
             f"{human_bytes(limit)}; ask for fewer clusters, starts or components, or give each process more "
             "memory"
         )
-    return int(limit - needed)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -175,29 +170,26 @@ class Measured:
         label: str,
         combine: Callable[[T, T], T] = operator.add,
         blocks: Sequence[Block] | None = None,
-        run: str | None = None,
     ) -> T:
-        """Run a pass over all blocks, or some; `run` is what processes remember of them is kept under."""
+        """Run a pass over all blocks, or some."""
         return self.engine.map_reduce(
-            BlockTask(self.dataset, compute, run),
+            BlockTask(self.dataset, compute),
             inspection.blocks_of(self.dataset) if blocks is None else blocks,
             state,
             combine=combine,
             label=label,
         )
 
-    def centres(self, values: FloatArray, *, precise: bool = False, counts: tuple[int, ...] = ()) -> Centres:
+    def centres(self, values: FloatArray, *, counts: tuple[int, ...] = ()) -> Centres:
         """Return the state of a pass that compares rows with centres."""
-        return Centres(self.feature_map, values, self.grid, precise, counts)
+        return Centres(self.feature_map, values, self.grid, counts)
 
-    def check_memory(self, n_init: int, n_clusters: int) -> int:
-        """Check that the sums and centres of a pass fit in a worker's memory; return the bytes left.
+    def check_memory(self, n_init: int, n_clusters: int) -> None:
+        """Check that the sums and centres of a pass fit in a worker's memory.
 
         Raises PlanError with the memory needed and the memory there is.
         """
-        return check_memory(
-            self.dataset, self.feature_map.n_components, n_init, n_clusters, engine=self.engine
-        )
+        check_memory(self.dataset, self.feature_map.n_components, n_init, n_clusters, engine=self.engine)
 
     def sums(
         self,
@@ -216,44 +208,6 @@ class Measured:
         sums = self.run(sum_clusters, state, label=label, blocks=blocks)
         expected = sum(block.n_samples for block in blocks) if blocks is not None else self.dataset.n_samples
         _check_counted(sums, expected)
-        return sums
-
-    def budget(self, n_init: int, n_clusters: int, lloyd: LloydOptions) -> int:
-        """Return the bytes that each process may remember beside such passes.
-
-        Raises PlanError if a pass needs more memory than a worker has.
-        """
-        left = self.check_memory(n_init, n_clusters) // 2
-        if lloyd.cache == "none":
-            return 0
-        if lloyd.cache_bytes is not None:
-            return int(lloyd.cache_bytes)
-        return left if lloyd.cache == "features" else min(CACHE_BYTES, left)
-
-    def course(self, n_init: int, n_clusters: int, lloyd: LloydOptions) -> Course:
-        """Return what the passes of a run of Lloyd's algorithm know of each other; raises as `budget`."""
-        return Course(
-            inspection.blocks_of(self.dataset),
-            n_init,
-            n_clusters,
-            spread=self.variance * self.feature_map.n_components,
-            mean_norm=self.sum_of_squared_norms / self.weight,
-            n_components=self.feature_map.n_components,
-            budget=self.budget(n_init, n_clusters, lloyd),
-            features=lloyd.cache == "features",
-        )
-
-    def next_sums(self, course: Course, centres: Centres, starts: Sequence[int]) -> ClusterSums:
-        """Run a Lloyd pass that knows of those before it, from centres of some starts."""
-        state = course.state(centres, starts)
-        task: Any = LloydTask(self.dataset, course.run)
-        if self.dataset.is_lazy:  # the cluster reads the rows, whether they are needed or not
-            task = BlockTask(self.dataset, sum_remembered, course.run)
-        sums: ClusterSums = self.engine.map_reduce(
-            task, inspection.blocks_of(self.dataset), state, combine=operator.add, label="lloyd"
-        )
-        _check_counted(sums, self.dataset.n_samples)
-        course.note(state, sums)
         return sums
 
 
@@ -412,36 +366,21 @@ def _sample_candidates(job: Measured, size: int, seed: int) -> tuple[FloatArray,
 def _draw_candidates(job: Measured, lloyd: LloydOptions) -> tuple[FloatArray, FloatArray]:
     """Draw candidates by k-means||, and weight them by the rows that are nearest to them.
 
-    Processes remember how far each row is from the candidates so far, 8 or 12 bytes a row within the budget:
-    a pass then compares it with those alone that the last one drew.
-
     Bahmani et al. (2012), Alg. 2. Each round draws 2 · n_clusters rows, not that many on average.
     """
-    budget = job.budget(1, _most_candidates(lloyd.n_clusters), lloyd)
+    job.check_memory(1, _most_candidates(lloyd.n_clusters))
     X, _, _ = sample_rows(job.dataset, lloyd.seed, n_rows=1)
-    # where rows are close together for float32, distances need float64
-    spread = job.variance * job.feature_map.n_components
-    precise = spread < 1e-3 * job.sum_of_squared_norms / job.weight
     drawn = job.feature_map.transform(X, dtype=np.float64)
-    points, size = Points((), uuid.uuid4().hex, budget), OVERSAMPLING * lloyd.n_clusters
-    try:
-        for turn in range(ROUNDS):
-            points = replace(points, groups=(*points.groups, job.centres(drawn[np.newaxis], precise=precise)))
-            chosen: ChosenRows = job.run(
-                choose_rows,
-                SeedChoice(points, size, lloyd.seed),
-                label=f"candidates {turn + 1}",
-                run=points.run,
-            )
-            drawn = chosen.features
-            if len(drawn) < size:
-                break
-        if len(drawn):
-            points = replace(points, groups=(*points.groups, job.centres(drawn[np.newaxis], precise=precise)))
-        sums: ClusterSums = job.run(weigh_points, points, label="weights", run=points.run)
-    finally:
-        job.engine.forget(points.run)
+    size = OVERSAMPLING * lloyd.n_clusters
+    for turn in range(ROUNDS):
+        points = job.centres(drawn[np.newaxis])
+        choice = SeedChoice(points, size, lloyd.seed, turn)
+        chosen: ChosenRows = job.run(choose_rows, choice, label=f"candidates {turn + 1}")
+        drawn = np.concatenate([drawn, chosen.features])
+        if len(chosen.keys) < size:
+            break
+    sums: ClusterSums = job.run(weigh_points, job.centres(drawn[np.newaxis]), label="weights")
     _check_counted(sums, job.dataset.n_samples)
     weights = sums.cluster_weights(job.grid)[0]
     counts = weights > 0
-    return np.concatenate([group.values[0] for group in points.groups])[counts], weights[counts]
+    return drawn[counts], weights[counts]

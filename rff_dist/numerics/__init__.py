@@ -1,1 +1,1 @@
-"""Arithmetic that knows no rows: exact sums, triangular factors, ridge solvers, threads, compiled loops."""
+"""Arithmetic that knows no rows: exact sums, triangular factors, ridge solvers, threads."""

@@ -1,6 +1,7 @@
 """Clocks, limits and data that the benchmarks share."""
 
 import json
+import platform
 import subprocess
 import sys
 import time
@@ -16,6 +17,18 @@ from rff_dist.ingest.generate import RandomRows, generate_dataset
 from rff_dist.storage.datasets import ZarrDataset
 from rff_dist.storage.writing import Writing
 
+VECTOR_INSTRUCTIONS = (
+    "avx2",
+    "avx512f",
+    "avx512_vnni",
+    "avx_vnni",
+    "amx_int8",
+    "asimd",
+    "asimddp",
+    "i8mm",
+    "sve",
+)
+
 type Clock = Callable[[], float]
 
 
@@ -23,6 +36,16 @@ def seconds(function: Callable[[], Any], clock: Clock = time.perf_counter) -> fl
     start = clock()
     function()
     return clock() - start
+
+
+def describe_processor() -> str:
+    """Name the processor and those of its vector instructions that products of matrices use."""
+    path = Path("/proc/cpuinfo")
+    lines = path.read_text().splitlines() if path.exists() else []
+    facts = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    flags = facts.get("flags", facts.get("Features", "")).split()
+    found = [flag for flag in VECTOR_INSTRUCTIONS if flag in flags]
+    return f"{facts.get('model name', platform.machine())} ({', '.join(found) or 'instructions unknown'})"
 
 
 def dsyrk_gflops(
@@ -37,14 +60,9 @@ def dsyrk_gflops(
 
 def byte_instructions() -> str:
     """What this processor multiplies bytes with, as far as the system says."""
-    try:
-        text = Path("/proc/cpuinfo").read_text()
-    except OSError:
-        return "unknown"
-    flags = next((line.split() for line in text.splitlines() if line.startswith(("flags", "Features"))), [])
-    return next(
-        (flag for flag in ("amx_int8", "avx512_vnni", "avx_vnni", "i8mm", "avx2") if flag in flags), "none"
-    )
+    described = describe_processor()
+    fastest_first = ("amx_int8", "avx512_vnni", "avx_vnni", "i8mm", "avx2")
+    return next((name for name in fastest_first if name in described), "unknown")
 
 
 def make_data(folder: Path, n_samples: int, n_features: int) -> ZarrDataset:
@@ -53,6 +71,20 @@ def make_data(folder: Path, n_samples: int, n_features: int) -> ZarrDataset:
         folder / f"{n_samples}x{n_features}.zarr",
         lambda X: np.sin(X[:, 0]) + X[:, 1] * X[:, 2],
         RandomRows(n_samples, n_features, noise=0.1, seed=0),
+        Writing(overwrite=True),
+    )
+
+
+def make_arm(folder: Path, n_samples: int, *, first_row: int = 0) -> ZarrDataset:
+    """Write angles of the 8 joints of an arm in a plane, and how far its end is from its root.
+
+    Angles are standard normal, in radians, each to the link before; the arm's length is 1 and the target has
+    no noise. Rows from `first_row` on are others than those before.
+    """
+    return generate_dataset(
+        folder / f"arm-{first_row}-{n_samples}.zarr",
+        lambda X: np.abs(np.exp(1j * np.cumsum(X, axis=1)).mean(axis=1)),
+        RandomRows(n_samples, 8, noise=0.0, seed=0, first_row=first_row),
         Writing(overwrite=True),
     )
 

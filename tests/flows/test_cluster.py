@@ -224,7 +224,6 @@ GOOD = {"data": "data.zarr", "output": "labels.zarr", "model": "model", "n_clust
         ({"n_clusters": [3, 3]}, "expected different whole numbers"),
         ({"choose": "elbow"}, "'silhouette', 'gap' or 'stability'"),
         ({"algorithm": "elkan"}, "'lloyd', 'minibatch' or 'progressive'"),
-        ({"cache": "all"}, "'labels', 'features' or 'none'"),
         ({"normalize": "degree"}, "without `n_principal`"),
         ({"n_principal": 2000}, "above `n_components`=1024"),
         ({"n_components": 9}, "take 10"),

@@ -18,14 +18,12 @@ from rff_dist import (
     RFFKMeans,
     RFFRidge,
     SerialEngine,
-    draw_feature_map,
     open_dataset,
     write_dataset,
 )
 from rff_dist.data.blocks import Block, BlockTask, Rows, cut_blocks
 from rff_dist.data.folds import HashFolds
 from rff_dist.data.memory import ArrayDataset
-from rff_dist.engines import block_memory
 from rff_dist.engines.dask import DaskEngine
 from rff_dist.engines.serial import PairwiseTree
 from rff_dist.kmeans import fit as kmeans
@@ -43,7 +41,7 @@ from rff_dist.storage.columns import open_column
 from rff_dist.storage.datasets import ZarrDataset
 from tests.plain import fit_ridge, plain_classifier, plain_ridge
 
-N_ROWS, N_COMPONENTS = 100_000, 600  # seven blocks of 16,384 rows; three output tiles, one of them narrow
+N_ROWS, N_COMPONENTS = 70_000, 600  # five blocks of 16,384 rows; three output tiles, one of them narrow
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +60,7 @@ def fit(dataset: ZarrDataset, engine: Any) -> RFFRidge:
 @pytest.fixture(scope="module")
 def expected(dataset: ZarrDataset) -> RFFRidge:
     """Return the fit of the serial engine with one thread: the specification."""
-    assert len(inspection.blocks_of(dataset)) == 7
+    assert len(inspection.blocks_of(dataset)) == 5
     return fit(dataset, SerialEngine(n_threads=1))
 
 
@@ -176,9 +174,7 @@ def expected_clusters(dataset: ZarrDataset) -> dict[str, kmeans_starts.Clusters]
 
 
 @pytest.mark.distributed
-@pytest.mark.parametrize(
-    ("features", "n_workers"), [("fourier", 1), ("fourier", 2), ("nystrom", 2), ("fourier", 3)]
-)
+@pytest.mark.parametrize(("features", "n_workers"), [("nystrom", 2), ("fourier", 3)])
 def test_clusters_and_labels_have_the_same_bits_on_dask(
     dataset, cluster, expected_clusters, features, n_workers, tmp_path
 ):
@@ -193,30 +189,6 @@ def test_clusters_and_labels_have_the_same_bits_on_dask(
     assert_array_equal(
         labels, kmeans_labels.label_in_memory(dataset, expected, engine=SerialEngine(n_threads=2))
     )
-
-
-@pytest.mark.distributed
-def test_passes_that_remember_blocks_have_the_bits_of_whole_ones_on_dask(dataset, cluster):
-    """Some blocks find their worker again and some do not, and half of them have no room."""
-    feature_map = draw_feature_map(Matern(length_scale=10.0), n_features=5, n_components=32, random_state=0)
-    on_dask = scaled(cluster, 2)
-    engines = [SerialEngine(n_threads=2), on_dask, on_dask]
-    options = [{"cache": "none"}, {}, {"cache_bytes": 400_000, "cache": "features"}]
-    inits = feature_map.transform(dataset.read(Block(0, 0, 4)).X)
-    expected, *found = [
-        kmeans.find_clusters(
-            dataset,
-            feature_map,
-            LloydOptions(4, init=inits, max_iter=5, tol=0.0, **option),
-            engine=engine,
-        )
-        for engine, option in zip(engines, options, strict=True)
-    ]
-    for clusters in found:
-        assert_array_equal(clusters.centres, expected.centres)
-        assert_array_equal(clusters.weights, expected.weights)
-        assert clusters.inertias == expected.inertias
-    assert set(cluster.client.run(block_memory.remembered_bytes).values()) == {0}
 
 
 @pytest.mark.distributed

@@ -124,6 +124,24 @@ class TestFeatures:
         assert abs(rounded * 16_256 - np.rint(rounded * 16_256)).max() < 1e-9
 
     @pytest.mark.parametrize("map_name", MAPS)
+    @pytest.mark.parametrize("design", ["orthogonal", "structured"])
+    @pytest.mark.parametrize("n_features", [1, 3, 40])
+    def test_whole_numbers_are_those_of_transform_in_whatever_company(self, map_name, design, n_features):
+        features = draw(n_features=n_features, n_components=600, map=map_name, design=design)
+        X = features.prepare(10 * inputs(320, n_features))
+        whole = np.empty((320, 600), np.int16)
+        features.fill_whole(X, whole)
+        np.testing.assert_array_equal(whole, np.rint(features.transform(X) / features.scale * 16_256))
+        some = np.empty((64, 600), np.int16)
+        for first in (0, 100, 256):
+            features.fill_whole(X[first : first + 64], some)
+            np.testing.assert_array_equal(some, whole[first : first + 64])
+
+    def test_angles_that_overflow_are_refused(self):
+        with pytest.raises(DataError, match="features of some rows are not finite: their inputs overflow"):
+            draw().fill_whole(np.full((64, 3), 3e38, np.float32), np.empty((64, 64), np.int16))
+
+    @pytest.mark.parametrize("map_name", MAPS)
     @pytest.mark.parametrize("design", ["iid", "orthogonal"])
     def test_leading_components_are_the_features_of_a_smaller_draw(self, map_name, design):
         small, large = (

@@ -3,7 +3,6 @@
 import functools
 import itertools
 import operator
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,9 +14,7 @@ from sklearn.cluster import KMeans, kmeans_plusplus
 from sklearn.datasets import make_blobs
 
 from rff_dist.data.blocks import Block, Rows
-from rff_dist.engines import block_memory
 from rff_dist.kmeans.candidates import (
-    Points,
     SeedChoice,
     choose_centres,
     choose_rows,
@@ -27,10 +24,7 @@ from rff_dist.kmeans.candidates import (
     weighted_inertia,
 )
 from rff_dist.kmeans.cluster_sums import Centres, ClusterGrid
-from rff_dist.kmeans.lloyd_pass import Scorer
-from rff_dist.numerics.threads import using_threads
 from tests.clustered_rows import MAPS, N_ROWS, X, centres_of, nearest, rows_of, squared_distances
-from tests.explicit import explicit_Z
 
 
 @pytest.fixture(params=MAPS)
@@ -44,8 +38,8 @@ def feature_map(request):
 def test_the_farthest_rows_are_found_and_the_lower_goes_first_of_equals(feature_map):
     state = centres_of(feature_map)
     twice = Rows(Block(0, 100, 100 + 2 * N_ROWS), np.concatenate([X, X]))
-    found = choose_rows(twice, SeedChoice(Points((replace(state, precise=True),)), 6))
-    Z = explicit_Z(feature_map, X)
+    found = choose_rows(twice, SeedChoice(state, 6))
+    Z = feature_map.transform(X)
     farthest = np.argsort(-squared_distances(Z, state.values[0]).min(axis=1))[:3]
     expected = [row for first in farthest for row in (100 + first, 100 + first + N_ROWS)]
     assert_array_equal(np.sort(found.row_numbers), np.sort(expected))
@@ -55,17 +49,17 @@ def test_the_farthest_rows_are_found_and_the_lower_goes_first_of_equals(feature_
 
 def test_rows_at_a_centre_or_without_weight_are_not_chosen():
     feature_map = MAPS["pairs"]
-    state = Centres(feature_map, explicit_Z(feature_map, X[:2])[np.newaxis], ClusterGrid(39))
+    state = Centres(feature_map, feature_map.transform(X[:2])[np.newaxis], ClusterGrid(39))
     rows = Rows(Block(0, 0, 4), X[[0, 1, 2, 3]], None, np.array([1.0, 1.0, 0.0, 2.0]))
     for seed in (None, 5):
-        assert choose_rows(rows, SeedChoice(Points((state,)), 4, seed)).row_numbers.tolist() == [3]
+        assert choose_rows(rows, SeedChoice(state, 4, seed)).row_numbers.tolist() == [3]
 
 
 @given(cuts=st.sets(st.integers(1, N_ROWS - 1), max_size=4), seed=st.integers(0, 2**64 - 1))
 @settings(max_examples=10)
 def test_the_same_rows_are_drawn_from_any_blocks(cuts, seed):
     state = centres_of(MAPS["pairs"])
-    choice = SeedChoice(Points((state,)), 20, seed)
+    choice = SeedChoice(state, 20, seed)
     ends = [0, *sorted(cuts), N_ROWS]
     parts = [choose_rows(rows_of(a, b), choice) for a, b in itertools.pairwise(ends)]
     found, whole = functools.reduce(operator.add, parts), choose_rows(rows_of(), choice)
@@ -81,81 +75,25 @@ def test_rows_are_drawn_with_probabilities_in_proportion_to_weight_and_squared_d
     )
     state = Centres(feature_map, np.zeros((1, 1, 3)), ClusterGrid(39, 4, ((3, 2),)))
     rows = Rows(Block(0, 0, 4), inputs, None, weights)
-    drawn = [choose_rows(rows, SeedChoice(Points((state,)), 1, seed)).row_numbers[0] for seed in range(1500)]
+    drawn = [choose_rows(rows, SeedChoice(state, 1, seed)).row_numbers[0] for seed in range(1500)]
     expected = 1500 * np.array([9.0, 4.0, 9.0]) / 22
     assert chisquare(np.bincount(drawn, minlength=3), expected).pvalue > 1e-3
 
 
-def groups_of(state, sizes):
-    """The centres of a start in groups, as k-means|| draws them."""
-    ends = np.cumsum((0, *sizes))
-    return [replace(state, values=state.values[:, a:b]) for a, b in itertools.pairwise(ends)]
-
-
-@pytest.fixture
-def compared(monkeypatch):
-    """Numbers of centres that tiles were compared with."""
-    numbers = []
-
-    def least(scorer, features, *, ours=Scorer.least):
-        numbers.append(scorer.n_clusters)
-        return ours(scorer, features)
-
-    monkeypatch.setattr(Scorer, "least", least)
-    return numbers
-
-
-@pytest.mark.parametrize("n_threads", [1, 3])
-@pytest.mark.parametrize("weighted", [False, True])
-def test_rows_that_are_remembered_are_compared_with_new_points_only_and_give_the_same(
-    feature_map, weighted, n_threads, compared
-):
-    state = centres_of(feature_map, n_clusters=60, weighted=weighted)
-    groups, rows = groups_of(state, (1, 20, 39)), rows_of(weighted=weighted)
-
-    def draw(budget):
-        memory = {"run": f"run {budget}", "budget": budget}
-        points = [Points(tuple(groups[: i + 1]), **memory) for i in range(len(groups))]
-        with using_threads(n_threads):
-            choices = [choose_rows(rows, SeedChoice(some, 15, 3)) for some in points[:-1]]
-            return choices, weigh_points(rows, points[-1])
-
-    choices, sums = draw(0)
-    assert compared.count(1) > compared.count(20) > compared.count(39) > 0
-    compared.clear()
-    remembered = draw(N_ROWS * 12)
-    assert compared.count(1) == compared.count(20) == compared.count(39)
-    block_memory.forget(f"run {N_ROWS * 12}")
-    assert remembered[1] == sums
-    for one, other in zip(choices, remembered[0], strict=True):
-        assert_array_equal(one.keys, other.keys)
-        assert_array_equal(one.row_numbers, other.row_numbers)
-        assert_array_equal(one.features, other.features)
-
-
-def test_what_was_remembered_of_a_pass_that_runs_again_is_not_counted_twice():
-    state = centres_of(MAPS["pairs"], n_clusters=5)
-    points = Points(tuple(groups_of(state, (2, 3))), "again", 10**6)
-    first, again = (weigh_points(rows_of(), points) for _ in range(2))
-    assert first == again
-    block_memory.forget("again")
-
-
 @pytest.mark.parametrize("weighted", [False, True])
 def test_points_weigh_what_the_rows_nearest_to_them_weigh(feature_map, weighted):
-    state = replace(centres_of(feature_map, n_clusters=60, weighted=weighted), precise=True)
+    state = centres_of(feature_map, n_clusters=60, weighted=weighted)
     rows = rows_of(weighted=weighted)
-    distances = squared_distances(explicit_Z(feature_map, X), state.values[0])
+    distances = squared_distances(feature_map.transform(X), state.values[0])
     expected = np.bincount(nearest(distances), rows.sample_weight, minlength=60)
     lowest, second = np.sort(distances, axis=1)[:, :2].T
     tied = second <= lowest * (1 + 1e-12)  # features of 0 and 1 have many
     expected_of_tied = np.sum(tied if rows.sample_weight is None else rows.sample_weight[tied])
-    for sizes in ((60,), (1, 59), (7, 20, 33)):
-        sums = weigh_points(rows, Points(tuple(groups_of(state, sizes))))
-        weights = sums.cluster_weights(state.grid)[0]
-        assert sums.n_samples == N_ROWS
-        assert weights.sum() == pytest.approx(expected.sum(), rel=1e-9)
-        assert np.abs(weights - expected).sum() <= 2 * expected_of_tied + 1e-6
+    sums = weigh_points(rows, state)
+    weights = sums.cluster_weights(state.grid)[0]
+    assert sums.n_samples == N_ROWS
+    assert weights.sum() == pytest.approx(expected.sum(), rel=1e-9)
+    assert np.abs(weights - expected).sum() <= 2 * expected_of_tied + 1e-6
 
 
 # -- starts --------------------------------------------------------------------------------------------
