@@ -14,6 +14,7 @@ from rff_dist.products.protocol import ONE, Int16Array, Products, Scorer, Tile
 from rff_dist.products.split import SIGN, Bytes, Int32Array, SignedBytes, combine, signed, split_whole
 from rff_dist.typing import FloatArray
 
+SCORED_ROWS = 512  # rows that are scored at once, whose bytes the cache holds
 STRIP = 256  # components of a right operand; half a region, so that diagonal regions save a quarter
 
 
@@ -101,12 +102,15 @@ class ByteProducts(Products):
         right_high, right_low = signed(planes)
 
         def score(features: Int16Array) -> FloatArray:
-            high, low = np.empty((2, *features.shape), np.uint8)
-            split_whole(features.copy(), high, low)
             scores = np.empty((len(features), n_columns))
-            middle = multiply(high, right_low)
-            middle += multiply(low, right_high)
-            combine(multiply(high, right_high), middle, multiply(low, right_low), scores)
+            for first in range(0, len(features), SCORED_ROWS):
+                rows = slice(first, first + SCORED_ROWS)
+                numbers = features[rows].copy()
+                high, low = np.empty((2, *numbers.shape), np.uint8)
+                split_whole(numbers, high, low)
+                middle = multiply(high, right_low)
+                middle += multiply(low, right_high)
+                combine(multiply(high, right_high), middle, multiply(low, right_low), scores[rows])
             return scores
 
         return score

@@ -80,7 +80,7 @@ def test_grams_are_those_of_integers(products, n_components, n_rows, kind, seed)
 @settings(max_examples=20, deadline=None)
 @given(
     n_components=st.integers(1, 600),
-    n_rows=st.integers(1, 300),
+    n_rows=st.integers(1, 1_100),
     n_columns=st.integers(1, 120),
     kind=st.sampled_from(["random", "extreme", "all +1", "all -1"]),
     seed=st.integers(0, 2**32 - 1),
