@@ -32,9 +32,7 @@ from rff_dist.cli import update as update  # isort: skip
 from rff_dist.cli import cluster as cluster  # isort: skip
 from rff_dist.cli import info as info  # isort: skip
 from rff_dist.cli import models as models  # isort: skip
-from rff_dist.cli.shell import app
-
-__all__ = ["app", "main"]
+from rff_dist.cli.shell import app as app
 
 
 def main() -> None:

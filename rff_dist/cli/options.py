@@ -134,14 +134,12 @@ class Reads:
     `names`: words that stand for themselves.
     `kinds`: of single values: bool, int, float or str.
     `several`: whether there may be several, with commas between them.
-    `optional`: whether it may be left out for None.
     `least`, `most`: bounds of a whole number.
     """
 
     names: list[str]
     kinds: set[type]
     several: bool = False
-    optional: bool = False
     least: int | None = None
     most: int | None = None
 
@@ -169,9 +167,7 @@ class Reads:
         elif origin in (types.UnionType, typing.Union):
             for one in arguments:
                 self._add(one)
-        elif part is type(None):
-            self.optional = True
-        else:
+        elif part is not type(None):
             self.kinds.add(part)
 
     def parameter(self, one: Option) -> tuple[Any, Any]:

@@ -39,6 +39,7 @@ def plan(
     from rff_dist.jobs.fits import Fit
     from rff_dist.jobs.specs import ridge_options
     from rff_dist.numerics.machine import available_memory
+    from rff_dist.products.choice import WORTH_MEASURING, rate_for
     from rff_dist.ridge.automatic import choices_of
     from rff_dist.ridge.options import is_one_alpha
     from rff_dist.ridge.plan import Machines, Sizes, measure_gflops, plan_fit
@@ -77,12 +78,17 @@ def plan(
     summed, widths = choices.folds, choices.widths
     n_folds = 1 if summed is None else summed.n_folds
     found = plan_with(widths[-1], n_folds)
-    gflops = measure_gflops()
+    fixed_point = for_dataset.find_features(options.kinds[-1]) is None
+    products, gflops = "float64", measure_gflops()
+    if fixed_point and found.flops / workers > WORTH_MEASURING:
+        rate = rate_for(found.n_components)
+        products, gflops = rate.products.name, rate.gflops
     seconds = found.seconds(gflops)
     splits = 0 if summed is None else len(summed.splits)
     document = {
         **found.to_dict(),
         "gflops_per_thread": gflops,
+        "products": products,
         "statistics_seconds": seconds,
         "n_folds": n_folds,
         "widths": widths,
@@ -106,7 +112,7 @@ def plan(
         ("processes × threads", f"{workers} × {threads}", runs_on),
         ("blocks", f"{found.n_blocks:,}", block_rows),
         ("read", human_bytes(found.bytes_read), "two passes: moments, statistics"),
-        ("operations", f"{found.flops:.3g}", f"{gflops:.0f}e9 a second on one thread here"),
+        ("operations", f"{found.flops:.3g}", f"{gflops:.0f}e9 a second on one thread here, by {products}"),
         *([] if summed is None else [table_of_folds]),
         ("statistics", human_bytes(found.statistics_bytes), f"of one block, or of all rows{each}"),
         ("peak memory, a worker", human_bytes(found.worker_bytes), f"of {human_bytes(limit)}"),

@@ -24,7 +24,6 @@ import os
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import CancelledError
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, cast
@@ -32,22 +31,19 @@ from typing import Any, cast
 import dask.config
 import distributed
 import numpy as np
-from distributed.client import ClosedClientError
-from distributed.comm.core import CommClosedError
 
 from rff_dist.data.blocks import Block, BlockFunction
 from rff_dist.engines.dask_cluster import (
     CONNECT_S,
-    SAME_PACKAGES,
     WorkerFacts,
     check_parameters,
-    check_versions,
     checked_address,
     connect,
     make_fact_reader,
     start_cluster,
 )
-from rff_dist.engines.dask_pass import POLL_S, Pass
+from rff_dist.engines.dask_pass import Pass, Tasks
+from rff_dist.engines.dask_workers import Workers
 from rff_dist.engines.progress import BlockDone, Observer, announce_pass
 from rff_dist.engines.protocol import Broadcast, Engine, RegionWriter
 from rff_dist.engines.serial import check_blocks
@@ -65,7 +61,7 @@ from rff_dist.engines.worker import (
     take_apart,
     unpack,
 )
-from rff_dist.errors import ClusterLostError, MissingDependencyError, RFFDistError, StorageError
+from rff_dist.errors import ClusterLostError, MissingDependencyError, StorageError
 
 logger = logging.getLogger(__name__)
 
@@ -150,13 +146,9 @@ class DaskEngine(Engine):
         }
         check_parameters(scheduler, client, size=size, security=security)
         self.observers = tuple(observers)
-        self._patience = patience
         self._topic = f"{TOPIC}{uuid.uuid4().hex}"
         self._timings: dict[str, dict[int, tuple[float, str]]] = {}
         self._cluster: distributed.LocalCluster | None = None
-        self._workers: dict[str, int] = {}
-        self._looked_at = self._seen_workers_at = time.monotonic()
-        self._same_versions: set[str] = set()
         self._passes: set[Pass] = set()
         self._owns_client = client is None
         if client is not None:
@@ -174,35 +166,21 @@ class DaskEngine(Engine):
             )
             self._client = distributed.Client(self._cluster, set_as_default=False, timeout=CONNECT_S)
             self._client.register_plugin(SayOnce())
+        self._workers = Workers(self._client, patience=patience)
         self._client.subscribe_topic(self._topic, self._note_timing)
-        self._export_metrics()
-
-    def _export_metrics(self) -> None:
-        try:
-            with self._cluster_errors():
-                self._client.register_plugin(CountBlocks())
-        except ClusterLostError:
-            raise
-        except Exception as error:
-            # The passes do not need them: a scheduler may lack the packages, or refuse what is pickled.
-            logger.info(
-                "the scheduler at %s exports no metrics of rff_dist: %s: %s",
-                self.address,
-                type(error).__name__,
-                error,
-            )
+        _export_metrics(self._client, self._workers)
 
     @property
     def n_workers(self) -> int:
-        return len(self._look_at_workers())
+        return len(self._workers.look())
 
     @property
     def n_threads(self) -> int:
-        return min(self._look_at_workers().values(), default=1)
+        return min(self._workers.look().values(), default=1)
 
     @property
     def worker_memory(self) -> int | None:
-        with self._cluster_errors():
+        with self._workers.errors():
             workers = self._client.scheduler_info(n_workers=-1)["workers"].values()
         return min((int(w["memory_limit"]) for w in workers if w.get("memory_limit")), default=None)
 
@@ -218,8 +196,7 @@ class DaskEngine(Engine):
     @property
     def address(self) -> str:
         """The scheduler's."""
-        scheduler = self._client.scheduler
-        return str(scheduler.address) if scheduler is not None else "(closed)"
+        return self._workers.address
 
     def describe_workers(self) -> list[WorkerFacts]:
         """Ask every worker how it was started, and compare its versions with those here.
@@ -229,9 +206,9 @@ class DaskEngine(Engine):
         ClusterError
             With a table, if a worker has other versions.
         """
-        if not self._look_at_workers():
+        if not self._workers.look():
             return []
-        with self._cluster_errors():
+        with self._workers.errors():
             workers = self._client.scheduler_info(n_workers=-1)["workers"]
             found = self._client.run(make_fact_reader(), on_error="return")
         answered = {address: facts for address, facts in found.items() if isinstance(facts, dict)}
@@ -272,35 +249,12 @@ class DaskEngine(Engine):
         expected = state_digests(placed.state)
         if expected:
             try:
-                with self._cluster_errors():
-                    self._check_everywhere(placed.future, expected)
+                with self._workers.errors():
+                    _check_everywhere(self._client, self._workers, placed.future, expected)
             except BaseException:
                 placed.future.release()
                 raise
         return placed
-
-    def _check_everywhere(self, state: Future, expected: dict[str, str]) -> None:
-        # Tasks bound to their worker, so that large state goes from worker to worker and stays there.
-        checks = {
-            address: self._client.submit(digests_found, state, workers=[address], pure=False)
-            for address in self._look_at_workers()
-        }
-        try:
-            while checks:
-                present = self._current_workers()
-                for address, check in list(checks.items()):
-                    if check.done():
-                        found = _result_or_raise(check)
-                        if found != expected:
-                            raise broadcast_error({address: found}, expected)
-                    if check.done() or address not in present:
-                        # A worker that left has nothing to check; one that comes checks in its first task.
-                        del checks[address]
-                if checks:
-                    time.sleep(0.01)
-        finally:
-            for check in checks.values():
-                check.release()
 
     def map_reduce[S, T](
         self,
@@ -353,67 +307,13 @@ class DaskEngine(Engine):
     def _send(self, pickled: bytes, expected: dict[str, str], name: str) -> Future:
         """Make a value the result of a task that the scheduler can run again, unlike a scatter."""
         with (
-            self._cluster_errors(),
+            self._workers.errors(),
             dask.config.set({"distributed.admin.large-graph-warning-threshold": "1TB"}),
         ):
             return self._client.submit(unpack, pickled, expected, key=f"{name}-{uuid.uuid4().hex}")
 
-    # -- the cluster -----------------------------------------------------------------------------------
-
-    def _current_workers(self) -> dict[str, int]:
-        """Return threads by worker address, at most `POLL_S` old."""
-        age = time.monotonic() - self._looked_at
-        return self._workers if self._workers and age < POLL_S else self._look_at_workers()
-
-    def _look_at_workers(self) -> dict[str, int]:
-        with self._cluster_errors():
-            self._workers = dict(self._client.nthreads())
-            self._looked_at = time.monotonic()
-            if self._workers:
-                self._seen_workers_at = self._looked_at
-            self._compare_versions(self._workers.keys() - self._same_versions)
-        return self._workers
-
-    def _compare_versions(self, addresses: set[str]) -> None:
-        if not addresses:
-            return
-        found: Any = self._client.get_versions(packages=SAME_PACKAGES)
-        check_versions(found["client"], found["workers"])
-        self._same_versions |= found["workers"].keys()
-
-    def _check_patience(self) -> None:
-        waited = time.monotonic() - self._seen_workers_at
-        if not self._workers and waited > self._patience:
-            raise ClusterLostError(
-                f"the cluster at {self.address} has had no worker for {waited:.0f} s "
-                f"(`patience`={self._patience:g}); the pass has no result. Start workers "
-                f"(`dask worker {self.address}`) and repeat it"
-            )
-
     def _n_blocks_left(self) -> int:
         return sum(running.n_left for running in tuple(self._passes))
-
-    @contextmanager
-    def _cluster_errors(self) -> Iterator[None]:
-        """Translate what distributed raises when it has lost its scheduler."""
-        if self._client.status == "closed":
-            raise ClusterLostError("the engine's Dask client is closed; make a new engine")
-        try:
-            yield
-        except RFFDistError:
-            raise
-        except (CancelledError, CommClosedError, ClosedClientError) as error:
-            raise self._lost(error) from error
-        except OSError as error:
-            if self._client.status == "running":
-                raise
-            raise self._lost(error) from error
-
-    def _lost(self, error: BaseException) -> ClusterLostError:
-        return ClusterLostError(
-            f"the scheduler at {self.address} went away: {type(error).__name__}: {error}; "
-            "the pass has no result. Start the cluster again and repeat it"
-        )
 
     def _note_timing(self, event: tuple[float, tuple[Any, ...]]) -> None:
         number, index, seconds, worker, *_ = event[1]
@@ -440,12 +340,17 @@ class DaskEngine(Engine):
             PassTask(compute, combine, output, self._topic, number, label, bytes_per_row(function)),
             "function",
         )
-        with announce_pass(self.observers, label, blocks) as announce, self._cluster_errors():
+        with announce_pass(self.observers, label, blocks) as announce, self._workers.errors():
             placed = self._place(state)
             job = self._send(pickled, {}, "function")
             timings = self._timings[number] = {}
             name = f"{label}{BLOCK}{number}"
-            running = Pass(self, name, blocks, job=job, state=placed.future, source=source)
+            running = Pass(
+                self._workers,
+                name,
+                blocks,
+                tasks=Tasks(self._client, job, placed.future, source, embedded=self._cluster is not None),
+            )
             self._passes.add(running)
             try:
                 for block in running.finished_blocks():
@@ -475,10 +380,50 @@ class DaskEngine(Engine):
                 )
 
 
+def _export_metrics(client: distributed.Client, workers: Workers) -> None:
+    try:
+        with workers.errors():
+            client.register_plugin(CountBlocks())
+    except ClusterLostError:
+        raise
+    except Exception as error:
+        # The passes do not need them: a scheduler may lack the packages, or refuse what is pickled.
+        logger.info(
+            "the scheduler at %s exports no metrics of rff_dist: %s: %s",
+            workers.address,
+            type(error).__name__,
+            error,
+        )
+
+
+def _check_everywhere(
+    client: distributed.Client, workers: Workers, state: Future, expected: dict[str, str]
+) -> None:
+    """Raise BroadcastError if a worker holds a state of other digests than the client."""
+    # Tasks bound to their worker, so that large state goes from worker to worker and stays there.
+    checks = {
+        address: client.submit(digests_found, state, workers=[address], pure=False)
+        for address in workers.look()
+    }
+    try:
+        while checks:
+            present = workers.current()
+            for address, check in list(checks.items()):
+                if check.done():
+                    found = _result_or_raise(check)
+                    if found != expected:
+                        raise broadcast_error({address: found}, expected)
+                if check.done() or address not in present:
+                    # A worker that left has nothing to check; one that comes checks in its first task.
+                    del checks[address]
+            if checks:
+                time.sleep(0.01)
+    finally:
+        for check in checks.values():
+            check.release()
+
+
 def _result_or_raise(future: Future) -> Any:
     if future.status == "error":
         raise future.exception()
     return future.result()
-
-
-# -------------------------------------------------------------------------------------- finding a cluster

@@ -8,18 +8,17 @@ import queue
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import CancelledError
-from typing import TYPE_CHECKING, Any, NoReturn, cast
+from dataclasses import dataclass
+from typing import Any, NoReturn, cast
 
 import distributed
 from distributed.scheduler import KilledWorker
 
 from rff_dist.data.blocks import Block
+from rff_dist.engines.dask_workers import POLL_S, Workers
 from rff_dist.engines.serial import PairwiseTree, block_error, name_block
-from rff_dist.errors import BlockError, ClusterError, RFFDistError
-
-if TYPE_CHECKING:
-    from rff_dist.engines.dask import DaskEngine
 from rff_dist.engines.worker import BlockFailed, merge_partials, run_block, run_lazy_block
+from rff_dist.errors import BlockError, ClusterError, RFFDistError
 
 type Future = distributed.Future[Any]
 
@@ -27,8 +26,20 @@ type Future = distributed.Future[Any]
 SLOTS = 2
 
 
-#: Seconds between two looks at the cluster while a pass waits.
-POLL_S = 1.0
+@dataclass(frozen=True, slots=True)
+class Tasks:
+    """What the tasks of a pass are made of.
+
+    `job`, `state`: what each block is given: the function, and its state.
+    `source`: where blocks are Dask collections, the dataset that they are of.
+    `embedded`: whether the cluster is the client's own, so that its workers are in reach.
+    """
+
+    client: distributed.Client
+    job: Future
+    state: Future
+    source: Any
+    embedded: bool
 
 
 class Pass:
@@ -36,21 +47,18 @@ class Pass:
 
     def __init__(
         self,
-        engine: DaskEngine,
+        workers: Workers,
         name: str,
         blocks: Sequence[Block],
         *,
-        job: Future,
-        state: Future,
-        source: Any,
+        tasks: Tasks,
     ) -> None:
-        self._engine, self._client = engine, engine.client
+        self._workers, self._tasks = workers, tasks
         self._name, self._blocks = name, blocks
-        self._job, self._state, self._source = job, state, source
         self._in_flight: dict[Any, tuple[Future, Block, str]] = {}
         self._load: Counter[str] = Counter()
         self._done: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        client = self._client
+        client, job = tasks.client, tasks.job
 
         # No method of this object: a cycle of references would keep the futures until the next collection.
         def merge(left: Future, right: Future) -> Future:
@@ -91,10 +99,10 @@ class Pass:
         self._check(root, None)
         # By way of the scheduler, Dask's default, the fetch takes six times as long (0.74 s for 67 MB); but
         # only an embedded cluster's workers are sure to be in reach.
-        direct = True if self._engine._cluster is not None else None
+        direct = True if self._tasks.embedded else None
         fetching = asyncio.run_coroutine_threadsafe(
-            self._client.gather(root, asynchronous=True, direct=direct),
-            cast("Any", self._client.loop).asyncio_loop,
+            self._tasks.client.gather(root, asynchronous=True, direct=direct),
+            cast("Any", self._tasks.client.loop).asyncio_loop,
         )
         # A worker may die before its result is fetched, so the fetch is watched like the pass.
         while True:
@@ -115,20 +123,20 @@ class Pass:
             self._root.release()
 
     def _free_worker(self) -> str | None:
-        worker = min(self._engine._current_workers(), key=self._load.__getitem__, default=None)
+        worker = min(self._workers.current(), key=self._load.__getitem__, default=None)
         return worker if worker is not None and self._load[worker] < SLOTS else None
 
     def _submit(self, position: int, worker: str) -> Future:
-        block = self._blocks[position]
-        key = (self._name, position)
-        if self._source is None:
+        block, tasks = self._blocks[position], self._tasks
+        key, client = (self._name, position), tasks.client
+        if tasks.source is None:
             # Without a place Dask would send them where the state already is, until idle workers steal them.
-            future = self._client.submit(
-                run_block, self._job, self._state, block, key=key, workers=[worker], allow_other_workers=True
+            future = client.submit(
+                run_block, tasks.job, tasks.state, block, key=key, workers=[worker], allow_other_workers=True
             )
         else:
-            rows = self._client.compute(self._source.lazy(block))
-            future = self._client.submit(run_lazy_block, self._job, self._state, block, *rows, key=key)
+            rows = client.compute(tasks.source.lazy(block))
+            future = client.submit(run_lazy_block, tasks.job, tasks.state, block, *rows, key=key)
         self._in_flight[key] = (future, block, worker)
         self._load[worker] += 1
         self._watch(future)
@@ -147,8 +155,8 @@ class Pass:
         return key if key in self._in_flight else None
 
     def _poll(self) -> None:
-        self._engine._current_workers()
-        self._engine._check_patience()
+        self._workers.current()
+        self._workers.check_patience()
 
     def _check(self, future: Future, block: Block | None) -> None:
         if future.status == "error":

@@ -253,12 +253,12 @@ class RFFClassifier(ClassifierMixin, RandomFeatureEstimator):
         SolveError
             If alpha was so small that scores of the training rows without their own influence are unknown.
         """
-        return self._probabilities(X, _probabilities)
+        return self._probabilities(X, np.exp)
 
     @available_if(_has_probabilities)  # type: ignore[untyped-decorator]
     def predict_log_proba(self, X: Any) -> Any:
         """Return the logarithm of `predict_proba`, finite also where that is 0."""
-        return self._probabilities(X, _log_probabilities)
+        return self._probabilities(X, np.asarray)
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         """Return the (weighted) share of rows whose class is predicted.
@@ -321,7 +321,7 @@ class RFFClassifier(ClassifierMixin, RandomFeatureEstimator):
         check_is_fitted(self)
         if self._calibration is None:
             raise class_prediction.no_probabilities(self.model_)
-        finish = partial(function, self._calibration)
+        finish = partial(_probabilities, self._calibration, function)
         return self._of_scores(X, finish, width=len(self.classes_), dtype=np.float64)
 
     def _keep(self, model: RidgeModel) -> None:
@@ -351,12 +351,10 @@ def _decisions(calibration: ScoreCalibration | None, scores: NDArray[np.float64]
     return found[:, 0] if found.shape[1] == 1 else found
 
 
-def _log_probabilities(calibration: ScoreCalibration, scores: NDArray[np.float64]) -> NDArray[np.float64]:
-    return calibration.log_probabilities(scores)
-
-
-def _probabilities(calibration: ScoreCalibration, scores: NDArray[np.float64]) -> NDArray[np.float64]:
-    return np.asarray(np.exp(calibration.log_probabilities(scores)))
+def _probabilities(
+    calibration: ScoreCalibration, of_logarithms: Callable[..., Any], scores: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    return np.asarray(of_logarithms(calibration.log_probabilities(scores)))
 
 
 # -- what a stored model says of its classes -------------------------------------------------------

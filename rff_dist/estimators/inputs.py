@@ -303,7 +303,7 @@ def map_rows(
     """Apply a function of rows to a Dask collection, lazily.
 
     `X`: dask array or frame of shape (n_samples, n_features).
-    `function`: callable. From (rows, n_features) to (rows, width), or (rows,) where `width` is None.
+    `function`: from (rows, n_features) to (rows, width), or (rows,) where `width` is None.
     `width`: columns of the result.
     `dtype`: of the result.
     """

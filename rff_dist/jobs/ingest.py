@@ -54,8 +54,8 @@ def ingest(
 ) -> Ingested | ZarrDataset:
     """Write a dataset, or append the rows that are new to one.
 
-    `observer`: callable. Called with (rows written, rows in all or None) after each batch.
-    Returns `found`: the former where rows are appended.
+    `observer`: called with (rows written, rows in all or None) after each batch.
+    Returns what was appended, or the dataset that was written.
     Raises RFFDistError as `storage.ingest` and `storage.ingest_more`; what is there then is as it was.
     """
     connection = job.connection or os.environ.get(CONNECTION_VARIABLE)

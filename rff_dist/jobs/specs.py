@@ -28,6 +28,10 @@ if TYPE_CHECKING:
     from rff_dist.jobs.fits import Fit
     from rff_dist.ridge.options import RidgeOptions
 
+_MODEL = (
+    "Path or URL of a model: a regression, a classifier or clusters. Of a registered model the current "
+    "version is used."
+)
 _TEST = "Path or URL of test data to evaluate the model on; if left out, it is not evaluated."
 
 
@@ -178,12 +182,7 @@ class Clustering:
 class Predict:
     """Write what a model of any kind says of every row of a dataset, to Zarr."""
 
-    model: str = option(
-        "Path or URL of a model: a regression, a classifier or clusters. Of a registered model the current "
-        "version is used.",
-        argument=True,
-        unit="MODEL",
-    )
+    model: str = option(_MODEL, argument=True, unit="MODEL")
     source: Source
     output: str = option(
         "Path or URL of the Zarr group that is written: `predictions` or `labels`, and what else is wanted.",
@@ -215,12 +214,7 @@ class Predict:
 class Evaluate:
     """Measure a model's errors on a dataset: per target, per class, or clusters against labels."""
 
-    model: str = option(
-        "Path or URL of a model: a regression, a classifier or clusters. Of a registered model the current "
-        "version is used.",
-        argument=True,
-        unit="MODEL",
-    )
+    model: str = option(_MODEL, argument=True, unit="MODEL")
     source: SupervisedSource
     std: bool = option(
         "Whether a regression's standard deviations are judged too: NLPD, and how often intervals cover.",

@@ -237,7 +237,7 @@ class RegisteredModel:
                 lineage=facts,
                 reason=reason,
             )
-            self._write_lineage(version)
+            _write_lineage(version)
         except BaseException:
             discard(place)
             raise
@@ -318,7 +318,7 @@ class RegisteredModel:
             # First what makes it a version: a half-removed one is none.
             delete_bytes(open_store(version_place(self.location, number), read_only=False), LINEAGE_FILE)
         left_behind = set(self._claimed()) - {version.number for version in self.versions()} - set(marked)
-        for number in [*marked, *(number for number in left_behind if self._is_given_up(number))]:
+        for number in [*marked, *(number for number in left_behind if _is_given_up(self._claims, number))]:
             discard(version_place(self.location, number))
         self._swap(lambda now: replace(now, removing=tuple(n for n in now.removing if n not in marked)))
         return removed
@@ -354,15 +354,6 @@ class RegisteredModel:
                 return after
         raise ConflictError(f"{self.location} is changed by others all the time; stop them and try again")
 
-    def _is_given_up(self, number: int) -> bool:
-        """Tell whether whoever claimed a number so long ago is not going to publish it any more."""
-        content = read_bytes(open_store(self._claims, read_only=True), f"{number}.json", where=self._claims)
-        try:
-            claimed = datetime.fromisoformat(json.loads(content or b"")["claimed"])
-        except (ValueError, KeyError, TypeError):
-            return True  # died when it wrote the claim
-        return datetime.now(UTC) - claimed > _GIVEN_UP
-
     def _is_ours(self) -> bool:
         """Tell whether what is at the model's place is this model, or the beginning of one."""
         if holds_versions(self.location):
@@ -397,15 +388,6 @@ class RegisteredModel:
                 number += 1
         return number
 
-    def _write_lineage(self, version: Version) -> None:
-        """Make a version of a record that was written: its lineage is what tells that it is whole."""
-        place = parse_location(version.url)
-        document = {name: getattr(version, name) for name in _STORED}
-        store = open_store(place, read_only=False)
-        with _writing(place):
-            write_bytes(store, LINEAGE_FILE, sign_document(document, kind=_KIND, version=_VERSION))
-            sync_names(place, 3)
-
     def _read_version(self, number: int) -> Version | None:
         place = version_place(self.location, number)
         if not may_hold(place):
@@ -415,6 +397,26 @@ class RegisteredModel:
             return None
         document = parse_document(content, kind=_KIND, version=_VERSION, where=f"{LINEAGE_FILE} of {place}")
         return Version(number, place.url, **{name: document[name] for name in _STORED})
+
+
+def _is_given_up(claims: Location, number: int) -> bool:
+    """Tell whether whoever claimed a number so long ago is not going to publish it any more."""
+    content = read_bytes(open_store(claims, read_only=True), f"{number}.json", where=claims)
+    try:
+        claimed = datetime.fromisoformat(json.loads(content or b"")["claimed"])
+    except (ValueError, KeyError, TypeError):
+        return True  # died when it wrote the claim
+    return datetime.now(UTC) - claimed > _GIVEN_UP
+
+
+def _write_lineage(version: Version) -> None:
+    """Make a version of a record that was written: its lineage is what tells that it is whole."""
+    place = parse_location(version.url)
+    document = {name: getattr(version, name) for name in _STORED}
+    store = open_store(place, read_only=False)
+    with _writing(place):
+        write_bytes(store, LINEAGE_FILE, sign_document(document, kind=_KIND, version=_VERSION))
+        sync_names(place, 3)
 
 
 def code_version() -> dict[str, str]:

@@ -19,12 +19,12 @@ MAX_UNCERTAINTY = 0.6  # standard error of the error by folds, as a share of it
 NEGLIGIBLE = 1e-3  # share of the targets' variance: without noise, nothing is left but rounding
 MAX_CANCELLING = 20.0  # coefficients' norm per row in deviations of the targets
 # What rounding features moves predictions by, in deviations of the targets, or as a share of the error that
-# folds know. Above it errors with 15 bits and with float32 differ by more than a percent or two: five real
-# sets, alphas from 1e-9 to 0.01, tests/benchmarks/fifteen_bits_lose_nothing.py. Rows that are not
+# folds or GCV know. Above it errors with 15 bits and with float32 differ by more than a percent or two: five
+# real sets, alphas from 1e-9 to 0.01, tests/benchmarks/fifteen_bits_lose_nothing.py. Rows that are not
 # interpolated stand more.
 MAX_ROUNDING = 0.003
 MAX_ROUNDING_OF_ERROR = 0.01
-MAX_ROUNDING_OF_ERROR_OF_MANY_ROWS = 0.1
+MAX_ROUNDING_OF_MANY_ROWS = 0.1
 INTERPOLATING = 0.5  # mean leverage
 NEGLIGIBLE_ROUNDING = 1e-4
 
@@ -78,12 +78,17 @@ def warn_of_rounding(solved: Solved, statistics: RidgeStatistics) -> None:
     spread = 2.0**-FIXED_POINT_BITS * statistics.spec.factors[:, np.newaxis] * solved.solution.coefficients
     moved = np.linalg.norm(spread, axis=0) / math.sqrt(12.0)
     deviations = statistics.target_deviations()
-    share = float(np.max(moved[deviations > 0.0] / deviations[deviations > 0.0], initial=0.0))
-    choice, limit = solved.choice, MAX_ROUNDING
-    if choice is not None:
+    varying = deviations > 0.0
+    share = float(np.max(moved[varying] / deviations[varying], initial=0.0))
+    error = None
+    if solved.choice is not None:
+        error = math.sqrt(solved.choice.score)
+    elif solved.selection is not None and varying.any():
+        error = float(np.min(np.sqrt(solved.selection.score[varying]) / deviations[varying]))
+    limit = MAX_ROUNDING
+    if error is not None:
         leverage, _ = _mean_leverage(solved, _least_alpha(solved))
-        of_error = MAX_ROUNDING_OF_ERROR if leverage > INTERPOLATING else MAX_ROUNDING_OF_ERROR_OF_MANY_ROWS
-        limit = of_error * math.sqrt(choice.score)
+        limit = error * (MAX_ROUNDING_OF_ERROR if leverage > INTERPOLATING else MAX_ROUNDING_OF_MANY_ROWS)
     if share > max(limit, NEGLIGIBLE_ROUNDING):
         warnings.warn(
             f"alpha={_least_alpha(solved):.3g} is so small that rounding features to 15 bits moves "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import math
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -21,12 +22,18 @@ from rff_dist.features.feature_map import FeatureMap
 from rff_dist.numerics.exact_sums import ExactSum
 from rff_dist.numerics.runs import expand
 from rff_dist.numerics.threads import executor_of, share_out, threads_in_use
+from rff_dist.products.choice import products_for
+from rff_dist.products.float64 import Float64Products
+from rff_dist.products.protocol import Products, Tile
 from rff_dist.statistics.fold_statistics import FoldStatistics
 from rff_dist.statistics.ridge_statistics import RidgeStatistics
-from rff_dist.statistics.spec import OUTPUT_TILE, StatisticsSpec, tile_rows
+from rff_dist.statistics.spec import OUTPUT_TILE, StatisticsSpec, TileLayout, tile_rows
 from rff_dist.typing import FloatArray, IntArray
 
-type _FilledTile = tuple[int, slice, FloatArray]  # its piece, its rows, its features
+type _FilledTile = tuple[int, slice, Tile]  # its piece, its rows, its features
+type _Region = tuple[slice, slice, list[tuple[int, int, int]]]  # its components, the output tiles in it
+
+PANEL_ROWS = 512  # of fixed-point features that are filled at once: 2 MiB a stripe, which the cache holds
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,64 +191,74 @@ def _accumulate(rows: Rows, state: Accumulation, pieces: _Pieces | None) -> list
     units = 2.0 ** -expand(spec.exponents) if spec.exponents else None
     starts = (0, *ends[:-1])
     height = min(tile_rows(n_components), max(1, *(np.subtract(ends, starts))))
-    tiles = [
+    pieces_of_tiles = [
         (piece, slice(i, min(i + height, end)))
         for piece, (start, end) in enumerate(zip(starts, ends, strict=True))
         for i in range(start, end, height)
     ]
-    output_tiles = sorted(
-        layout.tiles(), key=lambda tile: tile[0] == tile[1]
-    )  # whole products before half ones
-    # tiles worked on together: enough output tiles for all threads, and no more memory than that
-    together = 1 if n_threads == 1 else min(len(tiles), -(-2 * n_threads // len(output_tiles)))
-    buffers = [np.empty((n_components, height)) for _ in range(together)]
-    locks = {offset: Lock() for _, _, offset in output_tiles}
+    products: Products = Float64Products(OUTPUT_TILE)
+    panel_rows = height
+    if spec.fixed_point:
+        products, panel_rows = products_for(len(inputs), n_components), PANEL_ROWS
+    regions = _regions(n_components, products.region)
+    # tiles worked on together: enough regions for all threads, and no more memory than that
+    together = 1 if n_threads == 1 else min(len(pieces_of_tiles), -(-2 * n_threads // len(regions)))
+    memory = [products.tile(n_components, height) for _ in range(together)]
+    locks = {offset: Lock() for _, _, offset in layout.tiles()}
     # one product per thread, made in the same place: Dask's workers give freed memory back at once, and
     # fresh pages for each product cost 5 % there
-    scratch = [np.empty(OUTPUT_TILE * OUTPUT_TILE) for _ in range(n_threads)]
-    with executor_of(n_threads) as pool:
-        for group in itertools.batched(tiles, together):
-            work = [
-                (piece, tile, buffer[:, : tile.stop - tile.start])
-                for (piece, tile), buffer in zip(group, buffers, strict=False)
-            ]
+    largest = max((left.stop - left.start) * (right.stop - right.start) for left, right, _ in regions)
+    scratch = [np.empty(largest) for _ in range(n_threads)]
 
-            def fill(filled_tile: _FilledTile, stripe_range: tuple[int, int]) -> FloatArray:
-                _, tile, features = filled_tile
-                start, stop = stripe_range
-                stripe = features[start:stop]
-                with np.errstate(over="ignore", invalid="ignore"):  # `ExactSum.of` refuses such moments
-                    feature_map.fill(inputs[tile], stripe, start, stop)
-                    if units is not None:
-                        stripe *= units[start:stop, np.newaxis]
-                        _check_head_room(stripe, row_numbers[tile])
-                    moments = stripe @ weighted[tile]
+    def fill(filled: _FilledTile, stripe: tuple[int, int]) -> FloatArray:
+        _, rows_of_tile, tile = filled
+        start, stop = stripe
+        moments = np.zeros((stop - start, right.shape[1]))
+        with np.errstate(over="ignore", invalid="ignore"):  # `ExactSum.of` refuses such moments
+            for first in range(0, tile.n_rows, panel_rows):
+                within = slice(first, min(first + panel_rows, tile.n_rows))
+                these = slice(rows_of_tile.start + within.start, rows_of_tile.start + within.stop)
+                panel = tile.panel(start, stop, within)
+                feature_map.fill(inputs[these], panel, start, stop)
+                if units is not None:
+                    panel *= units[start:stop, np.newaxis]
+                    _check_head_room(panel, row_numbers[these])
+                moments += panel @ weighted[these]
                 if weights is not None:
-                    stripe *= np.sqrt(weights[tile])
-                return moments
+                    panel *= np.sqrt(weights[these])
+                tile.put(start, within, panel)
+        return moments
 
-            def multiply(output_tile: tuple[int, int, int], filled_tile: _FilledTile) -> None:
-                row, column, offset = output_tile
-                piece, _, features = filled_tile
-                left = features[row : row + OUTPUT_TILE]
-                right_ = features[column : column + OUTPUT_TILE]
-                buffer = scratch.pop()
-                product = buffer[: len(left) * len(right_)].reshape(len(left), len(right_))
-                np.matmul(left, right_.T, out=product)
-                with locks[offset]:
-                    _add_rounded(product, layout.view(sums[piece], row, column, offset), -spec.grid_exponent)
-                scratch.append(buffer)
+    def multiply(region: _Region, filled: _FilledTile) -> None:
+        left, right_, tiles = region
+        piece, _, tile = filled
+        buffer = scratch.pop()
+        shape = left.stop - left.start, right_.stop - right_.start
+        product = buffer[: math.prod(shape)].reshape(shape)
+        tile.gram(left, right_, product)
+        for row, column, offset in tiles:
+            total = layout.view(sums[piece], row, column, offset)
+            part = product[row - left.start :, column - right_.start :][: len(total), : total.shape[1]]
+            with locks[offset]:
+                _add_rounded(part, total, -spec.grid_exponent)
+        scratch.append(buffer)
 
+    with executor_of(n_threads) as pool:
+        for group in itertools.batched(pieces_of_tiles, together):
+            work = []
+            for (piece, rows_of_tile), tile in zip(group, memory, strict=False):
+                tile.clear(rows_of_tile.stop - rows_of_tile.start)
+                work.append((piece, rows_of_tile, tile))
             stripes = feature_map.stripes
             filled = list(pool.map(fill, *_pairs(work, stripes)))
-            for i, (piece, tile, _) in enumerate(work):
+            for i, (piece, rows_of_tile, _) in enumerate(work):
                 moments = np.concatenate(filled[i * len(stripes) : (i + 1) * len(stripes)])
                 cross[piece] += ExactSum.of(moments)
                 with np.errstate(over="ignore", invalid="ignore"):
-                    products = right[tile].T @ weighted[tile]
-                targets[piece] += ExactSum.of(products)
-            list(pool.map(multiply, *_pairs(output_tiles, work)))
-    rounded = [] if spec.fixed_point else [piece for piece, _ in tiles]
+                    squares = right[rows_of_tile].T @ weighted[rows_of_tile]
+                targets[piece] += ExactSum.of(squares)
+            list(pool.map(multiply, *_pairs(regions, work)))
+    rounded = [] if spec.fixed_point else [piece for piece, _ in pieces_of_tiles]
     n_tiles = np.bincount(rounded, minlength=len(ends))
     return [
         RidgeStatistics(
@@ -249,6 +266,20 @@ def _accumulate(rows: Rows, state: Accumulation, pieces: _Pieces | None) -> list
         )
         for i, (start, end, low) in enumerate(zip(starts, ends, sums, strict=True))
     ]
+
+
+def _regions(n_components: int, region: int) -> list[_Region]:
+    """Return what products of a tile are made of: whole regions before diagonal ones, which are smaller."""
+
+    def components(tile: int) -> slice:
+        first = tile // region * region
+        return slice(first, min(first + region, n_components))
+
+    found: dict[tuple[int, int], _Region] = {}
+    for row, column, offset in TileLayout(n_components).tiles():
+        left, right = components(row), components(column)
+        found.setdefault((left.start, right.start), (left, right, []))[2].append((row, column, offset))
+    return sorted(found.values(), key=lambda part: part[0] == part[1])
 
 
 def _pairs[A, B](left: Sequence[A], right: Sequence[B]) -> tuple[list[A], list[B]]:

@@ -41,7 +41,7 @@ from rff_dist.storage.columns import open_column
 from rff_dist.storage.datasets import ZarrDataset
 from tests.plain import fit_ridge, plain_classifier, plain_ridge
 
-N_ROWS, N_COMPONENTS = 100_000, 600  # seven blocks of 16,384 rows; three output tiles, one of them narrow
+N_ROWS, N_COMPONENTS = 70_000, 600  # five blocks of 16,384 rows; three output tiles, one of them narrow
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +60,7 @@ def fit(dataset: ZarrDataset, engine: Any) -> RFFRidge:
 @pytest.fixture(scope="module")
 def expected(dataset: ZarrDataset) -> RFFRidge:
     """Return the fit of the serial engine with one thread: the specification."""
-    assert len(inspection.blocks_of(dataset)) == 7
+    assert len(inspection.blocks_of(dataset)) == 5
     return fit(dataset, SerialEngine(n_threads=1))
 
 
@@ -174,9 +174,7 @@ def expected_clusters(dataset: ZarrDataset) -> dict[str, kmeans_starts.Clusters]
 
 
 @pytest.mark.distributed
-@pytest.mark.parametrize(
-    ("features", "n_workers"), [("fourier", 1), ("fourier", 2), ("nystrom", 2), ("fourier", 3)]
-)
+@pytest.mark.parametrize(("features", "n_workers"), [("nystrom", 2), ("fourier", 3)])
 def test_clusters_and_labels_have_the_same_bits_on_dask(
     dataset, cluster, expected_clusters, features, n_workers, tmp_path
 ):

@@ -2,6 +2,7 @@
 
 import os
 import re
+import runpy
 import shlex
 import subprocess
 import sys
@@ -12,6 +13,8 @@ import pytest
 
 from rff_dist.engines.cluster import SCHEDULER_VARIABLE
 from rff_dist.engines.dask import DaskEngine
+from tests.command_line import run
+from tests.prefect_server import prefect_server  # noqa: F401  # a fixture
 
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
@@ -21,20 +24,11 @@ def blocks(project_root):
     return BLOCK.findall((project_root / "README.md").read_text())
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def scheduler():
     """A cluster for many commands, so that not each of them starts one: `RFF_DIST_SCHEDULER` names it."""
     with DaskEngine(n_workers=1, threads_per_worker=2) as engine:
         yield engine.address
-
-
-def run(command: list[str], folder: Path, project_root: Path, **variables: str) -> str:
-    environment = {**os.environ, "PYTHONPATH": str(project_root), "OMP_NUM_THREADS": "1", **variables}
-    result = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=240, check=False
-    )
-    assert result.returncode == 0, f"{command}\n{result.stdout}\n{result.stderr}"
-    return result.stdout
 
 
 def test_python_prints_what_the_readme_says(blocks, tmp_path, project_root):
@@ -47,8 +41,11 @@ def test_python_prints_what_the_readme_says(blocks, tmp_path, project_root):
             said.append(text)
     assert len(story) == len(said) == 5
     (tmp_path / "story.py").write_text("\n".join(story))
-    printed = run([sys.executable, "-W", "error::UserWarning", "story.py"], tmp_path, project_root)
-    assert printed == "".join(said)
+    command = [sys.executable, "-W", "error::UserWarning", "story.py"]
+    environment = {**os.environ, "PYTHONPATH": str(project_root), "OMP_NUM_THREADS": "1"}
+    told = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert told.returncode == 0, told.stderr
+    assert told.stdout == "".join(said)
 
 
 def commands_of(text: str) -> list[list[str]]:
@@ -56,17 +53,27 @@ def commands_of(text: str) -> list[list[str]]:
     return [command[1:] for command in commands if command and command[0] == "rff-dist"]
 
 
-def test_every_night_goes_as_printed(blocks, tmp_path, project_root):
+def succeed(arguments: list[str]) -> str:
+    """Run a command in this process, and return what it prints."""
+    result = run(*arguments)
+    assert result.exit_code == 0, f"{arguments}\n{result.output}"
+    return str(result.stdout)
+
+
+@pytest.mark.distributed
+def test_every_night_goes_as_printed(blocks, tmp_path, monkeypatch, scheduler):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(SCHEDULER_VARIABLE, scheduler)
     [text] = [text for kind, text in blocks if kind == "sh" and "rff-dist update" in text]
     commands = commands_of(text)
     assert len(commands) == 6
     nights = iter(["monday", "tuesday"])
-    (tmp_path / "sales").mkdir()
+    Path("sales").mkdir()
     said = []
     for arguments in commands:
         if arguments[0] == "ingest":
-            write_sales(tmp_path / f"sales/{next(nights)}.csv")
-        said.append(run([sys.executable, "-m", "rff_dist.cli", *arguments], tmp_path, project_root))
+            write_sales(Path(f"sales/{next(nights)}.csv"))
+        said.append(succeed(arguments))
     assert "1,000 before, 2,000 after" in said[2]
     assert "published" in said[3]
     assert "version 2" in said[3]
@@ -80,17 +87,20 @@ def write_sales(path: Path) -> None:
 
 
 @pytest.mark.flows
-def test_the_commands_and_the_flow_run_as_printed(blocks, tmp_path, project_root, scheduler):
-    places = {"folder": tmp_path, "project_root": project_root, SCHEDULER_VARIABLE: scheduler}
+@pytest.mark.usefixtures("prefect_server")
+def test_the_commands_and_the_flow_run_as_printed(blocks, tmp_path, monkeypatch, scheduler):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(SCHEDULER_VARIABLE, scheduler)
     [text] = [text for kind, text in blocks if kind == "sh" and "rff-dist generate" in text]
-    commands = commands_of(text)
+    assert text.count("50000") == 2
+    commands = commands_of(text.replace("50000", "5000"))  # rows: their number is not what is tested
     assert len(commands) == 10
     for arguments in commands:
-        run([sys.executable, "-m", "rff_dist.cli", *arguments], **places)
+        succeed(arguments)
     flow = next(text for kind, text in blocks if kind == "python" and "flows" in text)
-    (tmp_path / "nightly.py").write_text(flow)
-    run([sys.executable, "nightly.py"], **places)
-    assert (tmp_path / "nightly" / "model.json").exists()
+    Path("nightly.py").write_text(flow)
+    runpy.run_path("nightly.py", run_name="__main__")
+    assert Path("nightly", "model.json").exists()
 
 
 def test_links_lead_somewhere(project_root):

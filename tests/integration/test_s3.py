@@ -1,15 +1,12 @@
 """Data, models and outputs in an object store: every command, overwriting, refusals, and secrets."""
 
-import json
 import logging
 import pickle
 from contextvars import Context
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-from rff_dist.cli.shell import app
 from rff_dist.errors import ConflictError, OutputBusyError, OutputExistsError, StorageError
 from rff_dist.storage.appending import append_dataset
 from rff_dist.storage.columns import open_column
@@ -21,6 +18,7 @@ from rff_dist.storage.locations import open_store, parse_location
 from rff_dist.storage.outputs import Layout, create_output
 from rff_dist.storage.records import read_record, write_record
 from rff_dist.storage.writing import write_dataset
+from tests.command_line import PLAIN, document, refusal, run
 from tests.s3_server import KEY_ID, SECRET_KEY, serve_s3
 
 pytest.importorskip("obstore", reason="needs the extra s3")
@@ -48,23 +46,6 @@ def table(tmp_path_factory):
     lines = ["a,b,c,price", *(",".join(map(str, row)) for row in np.column_stack([inputs, target]))]
     path.write_text("\n".join(lines))
     return path
-
-
-def run(*arguments):
-    return CliRunner().invoke(app, [str(argument) for argument in arguments], prog_name="rff-dist")
-
-
-def document(*arguments):
-    result = run(*arguments, "--json")
-    assert result.exit_code == 0, result.stderr
-    return json.loads(result.stdout)
-
-
-def refusal(code, *arguments):
-    result = run(*arguments)
-    assert result.exit_code == code, result.output
-    assert "Traceback" not in result.stderr
-    return result.stderr
 
 
 # -- the commands ------------------------------------------------------------------------------------------
@@ -339,7 +320,9 @@ def test_reader_of_a_record_sees_the_old_one_or_the_new_one(server):
 def test_versions_are_published_promoted_and_rolled_back(fitted, server):
     data, model = server.url("cli/data.zarr"), server.url("models/main")
     digests = [
-        document("fit", data, model, "--components", "16", "--seed", seed, "--register", "--serial")["digest"]
+        document("fit", data, model, *PLAIN, "--components", "16", "--seed", seed, "--register", "--serial")[
+            "digest"
+        ]
         for seed in ("1", "2")
     ]
     [listed] = document("models", "list", server.url("models"))["models"]

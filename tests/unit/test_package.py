@@ -106,7 +106,8 @@ def imported_by(path: Path) -> set[str]:
 def test_every_package_that_is_imported_is_a_declared_dependency(project_root):
     project = tomllib.loads((project_root / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    requirements = [*project["dependencies"], *extras["s3"], *extras["metrics"], *extras["report"]]
+    optional = [requirement for name in ("s3", "metrics", "report", "jax") for requirement in extras[name]]
+    requirements = [*project["dependencies"], *optional]
     declared = {re.split(r"[^\w.-]", requirement)[0].replace("-", "_") for requirement in requirements}
     own = set(sys.stdlib_module_names) | {"rff_dist"}
     imported = {name for path in (project_root / "rff_dist").rglob("*.py") for name in imported_by(path)}

@@ -18,7 +18,8 @@ def folder(tmp_path_factory):
     (path / "table.csv").write_text("\n".join(lines))
     ingest(path / "table.csv", path / "data.zarr", target="price", chunk_rows=64)
     fit = ("fit", path / "data.zarr", path / "model", *PLAIN, "--components", "64", "--serial")
-    assert run(*fit, "--select", "gcv").exit_code == 0
+    found = run(*fit, "--select", "gcv")
+    assert found.exit_code == 0, found.stderr
     return path
 
 

@@ -124,7 +124,17 @@ def test_of_a_classifier_only_accuracy_and_log_loss_are_estimated(labelled, tmp_
 def test_alpha_of_a_logistic_loss_is_told_beside_ridges(labelled, tmp_path):
     fit = ("fit", labelled / "data", tmp_path / "m", *PLAIN, "--serial", "--components", "32", "--classify")
     found = document(
-        *fit, "--loss", "logistic", "--select", "cv", "--group-by", "groups", "--plot", tmp_path / "p"
+        *fit,
+        "--precision",
+        "high",
+        "--loss",
+        "logistic",
+        "--select",
+        "cv",
+        "--group-by",
+        "groups",
+        "--plot",
+        tmp_path / "p",
     )
     ridge = found["classifier"]["ridge_alpha"]
     assert found["alpha"] < ridge

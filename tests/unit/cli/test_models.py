@@ -71,6 +71,7 @@ def test_the_lineage_is_that_of_the_model_and_of_its_data(folder):
         "design": "orthogonal",
         "map": "pairs",
         "seed": 0,
+        "precision": "standard",
         "alpha": 0.01,
     }
 

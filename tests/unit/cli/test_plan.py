@@ -73,3 +73,14 @@ def test_the_plan_of_folds_and_widths_is_the_librarys(folder):
     assert document(*plan, "--components", "64")["n_folds"] == 5
     assert "10 decompositions" in " ".join(run(*plan, "--components", "32,64").stdout.split())
     assert "not gcv" in refusal(2, *plan, "--alpha", "gcv", "--folds", "3")
+
+
+def test_the_plan_says_which_way_features_are_multiplied(folder, monkeypatch):
+    plan = ("plan", folder / "data.zarr", *PLAIN, "--components", "512")
+    assert document(*plan)["products"] == "float64"  # too small to measure
+    monkeypatch.setattr("rff_dist.products.choice.WORTH_MEASURING", 1.0)
+    monkeypatch.setenv("RFF_DIST_PRODUCTS", "bytes")
+    found = document(*plan)
+    assert found["products"] == "bytes"
+    assert found["gflops_per_thread"] > 0
+    assert "by bytes" in " ".join(run(*plan).stdout.split())

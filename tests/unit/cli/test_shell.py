@@ -283,7 +283,17 @@ def test_what_a_library_prints_does_not_reach_the_json(folder, monkeypatch):
 
 @pytest.mark.filterwarnings("default")
 def test_a_warning_is_one_line_on_standard_error(folder, tmp_path):
-    arguments = ["fit", folder / "data.zarr", tmp_path / "model", *PLAIN, "--serial", "--components", "512"]
+    arguments = [
+        "fit",
+        folder / "data.zarr",
+        tmp_path / "model",
+        *PLAIN,
+        "--serial",
+        "--components",
+        "512",
+        "--precision",
+        "high",
+    ]
     result = run(*arguments, "--alpha", "0", "--json")
     assert result.exit_code == 0
     [warning] = [line for line in result.stderr.splitlines() if line.startswith("warning: ")]

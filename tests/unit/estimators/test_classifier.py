@@ -210,7 +210,7 @@ def test_the_squared_hinge_has_no_probabilities(rows):
 @pytest.mark.filterwarnings("ignore::scipy.linalg.LinAlgWarning")
 def test_probabilities_that_cannot_be_told_are_refused_with_alpha():
     X, y = draw_rows(30)
-    model = classifier(alpha=0.0, n_components=64).fit(X, y)
+    model = classifier(alpha=0.0, n_components=64, precision="high").fit(X, y)
     model.predict(X)
     with pytest.raises(SolveError, match=r"no probabilities: with alpha=0 .*fit with a larger alpha"):
         model.predict_proba(X)

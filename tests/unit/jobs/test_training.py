@@ -308,7 +308,7 @@ def test_a_run_that_lost_its_lease_publishes_nothing_and_keeps_its_model(problem
         training.inspect_data(job)
         training.fit_model(job)
         # As a successor does that finds this run without a sign of life.
-        leases._delete(job.lease._store, job.lease._number)
+        leases.delete_bytes(job.lease._store, str(job.lease._number))
         with pytest.raises(OutputBusyError, match="its lease is gone") as lost:
             training.publish_model(job)
     assert "the trained model is kept at" in lost.value.__notes__[0]

@@ -21,12 +21,14 @@ from rff_dist.errors import DataError, PlanError, StatisticsError
 from rff_dist.features.draw import draw_feature_map
 from rff_dist.numerics import threads
 from rff_dist.numerics.threads import falling_tiles, share_out, using_threads
+from rff_dist.products.bytes import ByteProducts
+from rff_dist.products.float64 import Float64Products
 from rff_dist.ridge.evaluation import evaluate_rows
 from rff_dist.ridge.linear_model import LinearModel, predict_rows
 from rff_dist.statistics import accumulate as accumulation_module
 from rff_dist.statistics.accumulate import Accumulation, accumulate_rows
 from rff_dist.statistics.moments import measure_moments
-from rff_dist.statistics.spec import StatisticsSpec
+from rff_dist.statistics.spec import FIXED_FRACTION_BITS, StatisticsSpec
 
 N_FEATURES = 3
 TILE = 64  # rows of a tile where a test wants many of them
@@ -41,6 +43,11 @@ def accumulation(
     return Accumulation(
         features, StatisticsSpec(n_components, n_targets, features.digest(), features.scales, **spec)
     )
+
+
+def fixed_point_accumulation(n_components, map_name="pairs") -> Accumulation:
+    bits = {"fixed_point": True, "fraction_bits": FIXED_FRACTION_BITS}
+    return accumulation(n_components, map_name=map_name, **bits)
 
 
 def model(n_components=12, *, n_targets=2, scale=1.0) -> LinearModel:
@@ -111,6 +118,37 @@ class TestSameBits:
                 results.append(accumulate_rows(rows, state))
         assert results[0] == results[1] == results[2]
         assert results[0].digest() == results[1].digest() == results[2].digest()
+
+    @pytest.mark.parametrize(("n_components", "map_name"), [(12, "pairs"), (1_030, "pairs"), (701, "phases")])
+    def test_fixed_point_statistics_do_not_depend_on_the_way_of_multiplying(
+        self, n_components, map_name, monkeypatch
+    ):
+        state = fixed_point_accumulation(n_components, map_name)
+        rows = random_rows(4_096 + 900)
+        found = []
+        for products in (Float64Products(), Float64Products(region=1024), ByteProducts()):
+            monkeypatch.setattr(accumulation_module, "products_for", lambda *_, way=products: way)
+            for n_threads in (1, 3):
+                with using_threads(n_threads):
+                    found.append(accumulate_rows(rows, state))
+        assert len({statistics.digest() for statistics in found}) == 1
+        U = np.empty((n_components, len(rows.X)))
+        state.feature_map.fill(state.feature_map.prepare(rows.X), U, 0, n_components)
+        whole = np.rint(U * 2**14).astype(np.int64)
+        scales = state.feature_map.scales[0][1] * 2.0**-14
+        np.testing.assert_allclose(found[0].ZtZ(), scales**2 * (whole @ whole.T), rtol=1e-14)  # float64's own
+
+    def test_workers_that_multiply_in_different_ways_agree(self, monkeypatch):
+        state, rows = fixed_point_accumulation(600), random_rows(3 * 500)
+        blocks = [part(rows, start, start + 500) for start in (0, 500, 1_000)]
+        totals = []
+        for ways in ((Float64Products(), ByteProducts(), Float64Products(1024)), 3 * (Float64Products(),)):
+            partials = []
+            for block, way in zip(blocks, ways, strict=True):
+                monkeypatch.setattr(accumulation_module, "products_for", lambda *_, way=way: way)
+                partials.append(accumulate_rows(block, state))
+            totals.append(functools.reduce(add, partials).digest())
+        assert totals[0] == totals[1]
 
     def test_statistics_do_not_depend_on_threads_over_many_tiles(self, small_tiles):
         state, rows = accumulation(514), random_rows(20 * TILE + 7, weights=True)

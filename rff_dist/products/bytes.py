@@ -1,0 +1,134 @@
+"""Products of bytes by ONNX Runtime: several times the rate of float64 where processors multiply bytes."""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+from typing import Any, cast
+
+import numpy as np
+
+from rff_dist.numerics.threads import SpareMemory
+from rff_dist.products.onnx_model import MATMUL_INTEGER, TRANSPOSE
+from rff_dist.products.protocol import ONE, Int16Array, Products, Scorer, Tile
+from rff_dist.products.split import SIGN, Bytes, Int32Array, SignedBytes, combine, signed, split_whole
+from rff_dist.typing import FloatArray
+
+STRIP = 256  # components of a right operand; half a region, so that diagonal regions save a quarter
+
+
+class ByteTile(Tile):
+    """Features as bytes, twice: one component per line, and one row per line in strips of components.
+
+    ONNX Runtime wants the left operand as unsigned bytes with 128 for zero, and the right one transposed,
+    signed and without gaps.
+    """
+
+    def __init__(self, n_components: int, n_rows: int) -> None:
+        self.n_components = n_components
+        self._memory = np.empty((2, 2 * n_components * n_rows), np.uint8)
+        self._spare = SpareMemory()
+        self.clear(n_rows)
+
+    def clear(self, n_rows: int) -> None:
+        self.n_rows = n_rows
+        left, self._right = self._memory
+        size = 2 * self.n_components * n_rows
+        self._left = left[:size].reshape(2, self.n_components, n_rows)
+
+    def _strip(self, start: int) -> Bytes:
+        """Return the right operands of components from `start`: array of shape (2, n_rows, width)."""
+        width = min(STRIP, self.n_components - start)
+        first = 2 * start * self.n_rows
+        return self._right[first : first + 2 * self.n_rows * width].reshape(2, self.n_rows, width)
+
+    def panel(self, start: int, stop: int, rows: slice) -> FloatArray:
+        shape = stop - start, rows.stop - rows.start
+        size = math.prod(shape)
+        return cast("FloatArray", self._spare.take(size, np.float64))[:size].reshape(shape)
+
+    def put(self, start: int, rows: slice, panel: FloatArray) -> None:
+        numbers = np.empty(panel.shape, np.int16)
+        np.multiply(panel, ONE, out=numbers, casting="unsafe")
+        self._spare.give(panel.reshape(-1))
+        planes = np.empty((2, *numbers.shape), np.uint8)
+        split_whole(numbers, *planes)
+        stop = start + len(numbers)
+        self._left[:, start:stop, rows] = planes
+        for first in range(start // STRIP * STRIP, stop, STRIP):
+            begin, end = max(first, start), min(stop, first + STRIP)
+            for plane, right in zip(planes, self._strip(first), strict=True):
+                lines = transpose(plane[begin - start : end - start])
+                np.bitwise_xor(lines, SIGN, out=right[rows, begin - first : end - first])
+
+    def gram(self, left: slice, right: slice, out: FloatArray) -> None:
+        for start in range(right.start, right.stop, STRIP):
+            stop = min(start + STRIP, right.stop)
+            columns = slice(start - right.start, stop - right.start)
+            above = left.stop if left != right else start  # lines that are not of this strip
+            if above > left.start:
+                self._whole(slice(left.start, above), start, out[: above - left.start, columns])
+            if left == right:
+                self._diagonal(start, stop, out[columns, columns])
+                out[columns, : columns.start] = out[: columns.start, columns].T
+
+    def _whole(self, left: slice, start: int, out: FloatArray) -> None:
+        high, low = self._left[:, left]
+        right_high, right_low = self._strip(start).view(np.int8)
+        middle = multiply(high, right_low)
+        middle += multiply(low, right_high)
+        combine(multiply(high, right_high), middle, multiply(low, right_low), out, unit=ONE**-2)
+
+    def _diagonal(self, start: int, stop: int, out: FloatArray) -> None:
+        high, low = self._left[:, start:stop]
+        right_high, right_low = self._strip(start).view(np.int8)
+        cross = multiply(high, right_low)
+        combine(multiply(high, right_high), cross + cross.T, multiply(low, right_low), out, unit=ONE**-2)
+
+
+class ByteProducts(Products):
+    """Products by ONNX Runtime's MatMulInteger, each in the thread that asks for it."""
+
+    name = "bytes"
+
+    def tile(self, n_components: int, n_rows: int) -> ByteTile:
+        return ByteTile(n_components, n_rows)
+
+    def scorer(self, weights: Int16Array) -> Scorer:
+        n_columns, n_components = weights.shape
+        planes = np.empty((2, n_components, n_columns), np.uint8)
+        split_whole(weights.T.copy(), *planes)
+        right_high, right_low = signed(planes)
+
+        def score(features: Int16Array) -> FloatArray:
+            high, low = np.empty((2, *features.shape), np.uint8)
+            split_whole(features.copy(), high, low)
+            scores = np.empty((len(features), n_columns))
+            middle = multiply(high, right_low)
+            middle += multiply(low, right_high)
+            combine(multiply(high, right_high), middle, multiply(low, right_low), scores)
+            return scores
+
+        return score
+
+
+def multiply(left: Bytes, right: SignedBytes) -> Int32Array:
+    """Return (left - 128) @ right in int32, for operands without gaps."""
+    return cast("Int32Array", _session(MATMUL_INTEGER).run(None, {"A": left, "B": right})[0])
+
+
+def transpose(matrix: Bytes) -> Bytes:
+    """Return the transpose of a matrix without gaps, in a tenth of the time of NumPy's strided copies."""
+    return cast("Bytes", _session(TRANSPOSE).run(None, {"A": matrix})[0])
+
+
+@lru_cache
+def _session(model: bytes) -> Any:
+    """Return the session that runs a model; threads share it, and each works in its own thread."""
+    import onnxruntime  # 0.05 s and 30 MiB, which small jobs do without
+
+    onnxruntime.disable_telemetry_events()
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.log_severity_level = 3  # errors
+    return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])

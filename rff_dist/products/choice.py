@@ -1,0 +1,214 @@
+"""Which way this process multiplies fixed-point features: measured once, where the work is worth it.
+
+All ways give the same whole numbers, so no result depends on the choice, and a cluster may mix machines.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.util import find_spec
+from threading import Lock
+
+import numpy as np
+
+from rff_dist.errors import InvalidParameterError
+from rff_dist.numerics.threads import limit_blas
+from rff_dist.products.float64 import Float64Products
+from rff_dist.products.protocol import Products
+from rff_dist.products.self_test import find_wrong_sums
+
+logger = logging.getLogger(__name__)
+
+VARIABLE = "RFF_DIST_PRODUCTS"
+NAMES = ("float64", "bytes", "jax")
+WORTH_MEASURING = 2e10  # operations, half a second of float64: a measurement takes 0.2 s
+LARGEST_REGION = 1024  # components of a region of float64 products; one of bytes takes no more memory
+NARROW = 128  # components below which float64 is as fast, since little is computed with each feature
+_ROWS, _REPEATS = 1024, 3
+
+
+@dataclass(frozen=True)
+class Rate:
+    """How fast a way of multiplying is, in one thread.
+
+    `products`: the way.
+    `gflops`: billions of operations a second, those that float64 would need.
+    `put`: seconds to lay out a feature.
+    """
+
+    products: Products
+    gflops: float
+    put: float
+
+    def seconds(self, n_components: int) -> float:
+        """Return the time for a row's share of the Gram, as one large symmetric product counts it."""
+        return n_components * self.put + n_components**2 / (1e9 * self.gflops)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The ways that are to be had, and those that are not.
+
+    `rates`: of each way that sums exactly.
+    `refused`: the reason by the name of each way that does not work here.
+    """
+
+    rates: tuple[Rate, ...]
+    refused: Mapping[str, str]
+
+    def best(self, n_components: int) -> Rate:
+        """Return the fastest way for so many components."""
+        return min(self.rates, key=lambda rate: rate.seconds(n_components))
+
+    def describe(self, n_components: int) -> str:
+        """Say which way is taken for so many components, and the rates of all."""
+        best = self.best(n_components).products.name
+        rates = ", ".join(f"{rate.products.name} {rate.gflops:.0f}e9" for rate in self.rates)
+        refused = "".join(f"; {name} refused: {reason}" for name, reason in self.refused.items())
+        return f"{best} ({rates} operations a second on one thread{refused})"
+
+
+class _Work:
+    """The operations that this process has been asked for: a measurement waits until it pays."""
+
+    def __init__(self) -> None:
+        self._operations, self._lock = 0.0, Lock()
+
+    def add(self, operations: float) -> float:
+        with self._lock:
+            self._operations += operations
+            return self._operations
+
+
+_work = _Work()
+
+
+def products_for(n_rows: int, n_components: int, *, n_columns: int | None = None) -> Products:
+    """Return the way to multiply features, for a block of rows.
+
+    A process begins with float64 BLAS. It measures the ways once, when it has been asked for half a second of
+    work, and takes the fastest. `RFF_DIST_PRODUCTS` names one that is taken at once.
+
+    `n_columns`: of scores; None for the Gram.
+    Raises InvalidParameterError if the environment names a way that does not exist or does not work here.
+    """
+    forced = os.environ.get(VARIABLE)
+    if forced:
+        return _forced(forced)
+    operations = _work.add(float(n_rows) * n_components * (n_components if n_columns is None else n_columns))
+    if n_components < NARROW or operations < WORTH_MEASURING:
+        return Float64Products()
+    return measure().best(n_components).products
+
+
+def rate_for(n_components: int) -> Rate:
+    """Return the way that a large job takes in this process, with its rate. See `products_for`."""
+    forced = os.environ.get(VARIABLE)
+    return rate_of(_forced(forced)) if forced else measure().best(n_components)
+
+
+@lru_cache
+def _forced(name: str) -> Products:
+    if name not in NAMES:
+        raise InvalidParameterError(
+            f"{VARIABLE} is {name!r}; expected one of {', '.join(NAMES)}, or nothing for the fastest"
+        )
+    products = _make(name)
+    reason = _reason_against(products)
+    if reason is not None:
+        raise InvalidParameterError(
+            f"{VARIABLE} is {name!r}, which does not work here: {reason}; leave it out"
+        )
+    logger.info("products of features by %s, as %s says", name, VARIABLE)
+    return products
+
+
+_measuring = Lock()
+
+
+def measure() -> Choice:
+    """Return what the ways do on this machine, measured when first asked for.
+
+    What works is logged with its rates, and what is refused with the reason.
+    """
+    with _measuring:
+        return _measure()
+
+
+@lru_cache
+def _measure() -> Choice:
+    with limit_blas(1):
+        rates, refused = [rate_of(Float64Products())], {}
+        for name in ("bytes", *(["jax"] if find_spec("jax") and _accelerated() else [])):
+            products = _make(name)
+            reason = _reason_against(products)
+            if reason is None:
+                rates.append(rate_of(products))
+            else:
+                refused[name] = reason
+                logger.warning("products of features by %s are refused: %s", name, reason)
+        if rates[0].gflops * 1.1 > max(rate.gflops for rate in rates):
+            rates.append(rate_of(Float64Products(LARGEST_REGION)))
+    choice = Choice(tuple(rates), refused)
+    logger.info("products of features by %s", choice.describe(rates[0].products.region))
+    return choice
+
+
+def _make(name: str) -> Products:
+    """Return a way by name; what it needs is imported when it is first used."""
+    if name == "float64":
+        return Float64Products()
+    if name == "bytes":
+        from rff_dist.products.bytes import ByteProducts
+
+        return ByteProducts()
+    from rff_dist.products.jax import JaxProducts
+
+    return JaxProducts()
+
+
+def _accelerated() -> bool:
+    from rff_dist.products.jax import on_accelerator
+
+    return on_accelerator()
+
+
+def _reason_against(products: Products) -> str | None:
+    try:
+        wrong = find_wrong_sums(products)
+    except Exception as error:  # whatever a library or a driver raises, float64 is always there
+        return f"{type(error).__name__}: {error}"
+    return None if wrong is None else f"wrong sums of {wrong}"
+
+
+def rate_of(products: Products) -> Rate:
+    """Time a region of products in one thread, and what lays its features out."""
+    region = products.region
+    tile = products.tile(2 * region, _ROWS)
+    out = np.empty((region, region))
+    left, right = slice(0, region), slice(region, 2 * region)
+
+    def put() -> None:
+        for part in (left, right):
+            panel = tile.panel(part.start, part.stop, slice(0, _ROWS))
+            panel.fill(0.0)
+            tile.put(part.start, slice(0, _ROWS), panel)
+
+    laid_out = _seconds(put, products.clock)
+    multiplied = _seconds(lambda: tile.gram(left, right, out), products.clock)
+    return Rate(products, 2 * region**2 * _ROWS / multiplied / 1e9, laid_out / (2 * region * _ROWS))
+
+
+def _seconds(function: Callable[[], object], clock: Callable[[], float]) -> float:
+    """Return the shortest of a few runs, which other processes have disturbed least."""
+    best = math.inf
+    for _ in range(_REPEATS):
+        start = clock()
+        function()
+        best = min(best, clock() - start)
+    return best

@@ -1,0 +1,46 @@
+"""A 15-bit whole number as two bytes: q = 128·h + l with |h| ≤ 127 and -64 ≤ l ≤ 63.
+
+Then qq' = 2¹⁴·hh' + 2⁷·(hl' + lh') + ll': four products of bytes, with sums of 32 bits.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rff_dist.products.protocol import Int16Array
+from rff_dist.typing import FloatArray
+
+type Bytes = NDArray[np.uint8]
+type SignedBytes = NDArray[np.int8]
+type Int32Array = NDArray[np.int32]
+
+SIGN = 128  # what an unsigned byte has more than the signed one that it stands for
+_PANEL = 64  # lines that are combined at once, which the cache holds
+
+
+def split_whole(numbers: Int16Array, high: Bytes, low: Bytes) -> None:
+    """Write the bytes h + 128 and l + 128 of whole numbers; `numbers` is overwritten."""
+    numbers += SIGN * 128 + 64
+    np.copyto(low, (numbers & 127) + 64, casting="unsafe")
+    np.right_shift(numbers, 7, out=numbers)
+    np.copyto(high, numbers, casting="unsafe")
+
+
+def signed(unsigned: Bytes) -> SignedBytes:
+    """Return bytes h for bytes h + 128, in the same memory."""
+    np.bitwise_xor(unsigned, SIGN, out=unsigned)
+    return unsigned.view(np.int8)
+
+
+def combine(
+    high: Int32Array, middle: Int32Array, low: Int32Array, out: FloatArray, *, unit: float = 1.0
+) -> None:
+    """Write 2¹⁴·high + 2⁷·middle + low, times a power of two, to a float64 array, in which it is exact."""
+    for i in range(0, len(high), _PANEL):
+        lines = slice(i, i + _PANEL)
+        panel = high[lines] * 128.0
+        panel += middle[lines]
+        panel *= 128.0
+        panel += low[lines]
+        np.multiply(panel, unit, out=out[lines])

@@ -1,0 +1,103 @@
+"""From Zarr to statistics, everything included: multiples of the rate of one large dsyrk."""
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from rff_dist import DaskEngine, SerialEngine, draw_feature_map
+from rff_dist.engines.protocol import Engine
+from rff_dist.products.choice import VARIABLE, measure
+from rff_dist.statistics import inspection, passes
+from rff_dist.storage.datasets import ZarrDataset
+from tests.benchmarks.measure import Clock, byte_instructions, dsyrk_gflops, make_data, seconds
+
+ROUNDS = 3
+N_SAMPLES, N_FEATURES = 65_536, 32
+SIZES = (1024, 2048, 4096)
+# multiples of dsyrk that 1 thread, and Dask on all cores, are to reach, by the instructions for bytes
+WANTED = {
+    "amx_int8": {(1024, "serial"): 1.5, (4096, "serial"): 2.5, (4096, "Dask"): 2.2},
+    "avx512_vnni": {(1024, "serial"): 1.0, (4096, "serial"): 1.3, (4096, "Dask"): 1.2},
+    "float64": {(1024, "serial"): 0.85, (4096, "serial"): 0.9, (4096, "Dask"): 0.85},
+}
+
+
+def run(console: Console, folder: Path) -> None:
+    cores = len(os.sched_getaffinity(0))
+    dataset = make_data(folder, N_SAMPLES, N_FEATURES)
+    # of one thread the processor's own seconds count, which others on the machine hardly disturb
+    engines: dict[str, tuple[Callable[[], Engine], int, str, Clock]] = {
+        "serial": (lambda: SerialEngine(n_threads=1), 1, "1 × 1", time.process_time),
+        "Dask": (
+            lambda: DaskEngine(n_workers=cores, threads_per_worker=1),
+            cores,
+            f"{cores} × 1",
+            time.perf_counter,
+        ),
+    }
+    ways = [rate.products.name for rate in measure().rates]
+    table = Table(
+        "D", "engine", "processes × threads", "products", "dsyrk GFLOP/s", "seconds", "multiple", "wanted"
+    )
+    for n_components in SIZES:
+        for name, (make, n_threads, described, clock) in engines.items():
+            limit, least = 0.0, dict.fromkeys(ways, float("inf"))
+            for _ in range(ROUNDS):
+                for way in ways:
+                    limit = max(limit, dsyrk_gflops(n_components, n_threads, rows=4096, clock=clock))
+                    with products_by(way), make() as engine:
+                        engine.broadcast(None)  # starts the cluster, whose 1 to 3 seconds are not the pass's
+                        took = seconds(lambda: everything(dataset, n_components, engine), clock)  # noqa: B023
+                    least[way] = min(least[way], took)
+            for way, took in least.items():
+                instructions = way if way == "float64" else byte_instructions()
+                wanted = WANTED.get(instructions, {}).get((n_components, name))
+                table.add_row(
+                    f"{n_components:_}",
+                    name,
+                    described,
+                    way,
+                    f"{limit:.1f}",
+                    f"{took:.2f}",
+                    f"{N_SAMPLES * n_components**2 / took / 1e9 / limit:.3f}",
+                    "" if wanted is None else f"≥ {wanted}",
+                )
+    console.print(table)
+    console.print(
+        f"taken here: {measure().describe(SIZES[-1])}; instructions for bytes: {byte_instructions()}."
+    )
+    console.print(
+        f"{N_SAMPLES:_} rows × {N_FEATURES}, the best of {ROUNDS} rounds in turns against the best dsyrk on "
+        "as many threads; one thread in seconds of the processor. Moments, drawing, reading, features, "
+        "products and integer sums are included, starting the cluster is not."
+    )
+
+
+@contextmanager
+def products_by(way: str) -> Iterator[None]:
+    """Force a way of multiplying, here and in processes that are started meanwhile."""
+    before = os.environ.get(VARIABLE)
+    os.environ[VARIABLE] = way
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[VARIABLE]
+        else:
+            os.environ[VARIABLE] = before
+
+
+def everything(dataset: ZarrDataset, n_components: int, engine: Engine) -> None:
+    moments = inspection.inspect(dataset, engine=engine)
+    feature_map = draw_feature_map(
+        "gaussian",
+        n_features=N_FEATURES,
+        n_components=n_components,
+        standardizer=inspection.standardizer_from(moments),
+    )
+    passes.accumulate(dataset, feature_map, engine=engine)

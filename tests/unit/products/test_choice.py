@@ -1,0 +1,113 @@
+"""Which way of multiplying a process takes, and which it refuses."""
+
+import logging
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from rff_dist.errors import InvalidParameterError
+from rff_dist.products import bytes as byte_products
+from rff_dist.products import choice
+from rff_dist.products.bytes import ByteProducts
+from rff_dist.products.choice import Choice, Rate, products_for
+from rff_dist.products.float64 import Float64Products
+from rff_dist.products.self_test import find_wrong_sums
+
+
+@pytest.fixture(autouse=True)
+def _fresh_process(monkeypatch):
+    """Let each test choose as a process does that has chosen nothing yet."""
+    monkeypatch.delenv(choice.VARIABLE, raising=False)
+    monkeypatch.setattr(choice, "_work", choice._Work())
+    choice._measure.cache_clear()
+    choice._forced.cache_clear()
+    yield
+    choice._measure.cache_clear()
+    choice._forced.cache_clear()
+
+
+def multiply_with_saturation(left, right):
+    """Multiply bytes as processors do whose sums of two products saturate at 16 bits (vpmaddubsw)."""
+    padded = np.concatenate([left, np.zeros((len(left), left.shape[1] % 2), np.uint8)], axis=1).astype(int)
+    below = np.concatenate([right, np.zeros((right.shape[0] % 2, right.shape[1]), np.int8)]).astype(int)
+    sums = np.zeros((len(left), right.shape[1]), np.int64)
+    for k in range(0, padded.shape[1], 2):
+        sums += np.clip(padded[:, k : k + 2] @ below[k : k + 2], -(2**15), 2**15 - 1)
+    return (sums - 128 * right.sum(axis=0, dtype=np.int64)).astype(np.int32)
+
+
+@pytest.mark.parametrize("products", [Float64Products(), ByteProducts()], ids=lambda products: products.name)
+def test_what_sums_exactly_passes_the_self_test(products):
+    assert find_wrong_sums(products) is None
+
+
+def test_saturating_products_are_refused_and_the_log_says_why(monkeypatch, caplog):
+    monkeypatch.setattr(byte_products, "multiply", multiply_with_saturation)
+    with caplog.at_level(logging.INFO, "rff_dist.products.choice"):
+        found = choice.measure()
+    assert {rate.products.name for rate in found.rates} == {"float64"}
+    assert found.refused == {"bytes": "wrong sums of all features +1"}
+    assert "by bytes are refused: wrong sums of all features +1" in caplog.text
+
+
+def test_a_way_that_cannot_be_imported_is_refused(monkeypatch):
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    byte_products._session.cache_clear()
+    assert choice.measure().refused["bytes"].startswith("ModuleNotFoundError")
+
+
+def test_the_choice_is_measured_and_logged_once(caplog):
+    with caplog.at_level(logging.INFO, "rff_dist.products.choice"):
+        assert choice.measure() is choice.measure()
+    assert len([r for r in caplog.records if r.levelno == logging.INFO]) == 1
+
+
+def test_the_fastest_way_for_so_many_components_is_taken():
+    slow, fast = Float64Products(), ByteProducts()
+    found = Choice((Rate(slow, 50.0, 1e-10), Rate(fast, 100.0, 2e-9)), {})
+    assert found.best(4096).products is fast
+    assert found.best(64).products is slow  # laying bytes out takes longer than they save
+    assert found.describe(4096) == "bytes (float64 50e9, bytes 100e9 operations a second on one thread)"
+
+
+def test_small_jobs_stay_with_float64_and_measure_nothing(monkeypatch):
+    monkeypatch.setattr(choice, "measure", lambda: pytest.fail("measured"))
+    for _ in range(10):
+        assert products_for(1000, 256).name == "float64"
+    assert products_for(10**6, 100).name == "float64"
+
+
+def test_a_process_measures_when_its_small_jobs_add_up(monkeypatch):
+    fast = ByteProducts()
+    monkeypatch.setattr(choice, "measure", lambda: Choice((Rate(fast, 100.0, 0.0),), {}))
+    names = [products_for(16_384, 512).name for _ in range(8)]  # 4.3e9 operations each
+    assert names == ["float64"] * 4 + ["bytes"] * 4
+
+
+@pytest.mark.parametrize("name", ["float64", "bytes"])
+def test_the_environment_names_a_way(monkeypatch, name):
+    monkeypatch.setenv(choice.VARIABLE, name)
+    assert products_for(1, 1).name == name
+
+
+def test_an_unknown_way_is_refused(monkeypatch):
+    monkeypatch.setenv(choice.VARIABLE, "int8")
+    with pytest.raises(InvalidParameterError, match="RFF_DIST_PRODUCTS is 'int8'; expected one of float64"):
+        products_for(1, 1)
+
+
+def test_a_named_way_with_wrong_sums_is_refused(monkeypatch):
+    monkeypatch.setattr(byte_products, "multiply", multiply_with_saturation)
+    monkeypatch.setenv(choice.VARIABLE, "bytes")
+    with pytest.raises(InvalidParameterError, match="does not work here: wrong sums of all features"):
+        products_for(1, 1)
+
+
+def test_small_jobs_import_neither_onnxruntime_nor_jax():
+    code = (
+        "import sys; from rff_dist.products.choice import products_for; products_for(1000, 512);"
+        "sys.exit(bool({'onnxruntime', 'jax'} & set(sys.modules)))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
