@@ -31,7 +31,15 @@ from rff_dist.storage.datasets import open_dataset
 
 # Parameters of RFFRidge that candidates share, and what is unlike there.
 _DEFAULTS = {"n_components": search.DEFAULT_COMPONENTS, "alpha": "cv", "features": "fourier"}
-_SHARED = {*_DEFAULTS, "standardize", "fit_intercept", "random_state", "sample_weight_kind", "engine"}
+_SHARED = {
+    *_DEFAULTS,
+    "precision",
+    "standardize",
+    "fit_intercept",
+    "random_state",
+    "sample_weight_kind",
+    "engine",
+}
 
 
 def tune_length_scales(
@@ -170,7 +178,7 @@ def tune_kernels(
     design : str, Design or None
         As in `RFFRidge`; None is each kernel's own: orthogonal, or "iid" for those that need it.
     **parameters
-        `n_components`, `alpha`, `features`, `standardize`, `fit_intercept`, `random_state`,
+        `n_components`, `alpha`, `features`, `precision`, `standardize`, `fit_intercept`, `random_state`,
         `sample_weight_kind` and `engine` of `RFFRidge`. By default `n_components` is 1024, `alpha` "cv" (or
         "cv-1se", a number or several) and `features` "fourier". Of several numbers of components each
         candidate takes its smallest within one standard error of its best, at no other cost than its tables.

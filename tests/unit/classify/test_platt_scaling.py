@@ -215,10 +215,9 @@ def classified(n_samples, *, n_classes=2, seed=0):
     return X, labels, P
 
 
-def ridge_on(dataset, alpha="gcv"):
-    return fit_ridge(dataset, Gaussian(1.0), engine=ENGINE, length_scale=None, n_components=100, alpha=alpha)[
-        0
-    ]
+def ridge_on(dataset, alpha="gcv", **options):
+    options = {"length_scale": None, "n_components": 100, "alpha": alpha, **options}
+    return fit_ridge(dataset, Gaussian(1.0), engine=ENGINE, **options)[0]
 
 
 @pytest.mark.parametrize("n_classes", [2, 3])
@@ -291,6 +290,6 @@ def test_whole_weights_repeat_rows(class_weight):
 def test_where_the_variance_is_not_determined_there_are_no_probabilities(caplog):
     X, labels, _ = classified(40)
     dataset = ArrayDataset(X, codes_of(labels, 2))
-    model = ridge_on(dataset, alpha=0.0)
+    model = ridge_on(dataset, alpha=0.0, precision="high")
     assert calibrate(dataset, model, class_weight=None, seed=0) is None
     assert "no probabilities" in caplog.text

@@ -338,14 +338,14 @@ class TestStructuredFeatureMap:
     @pytest.mark.parametrize("map_name", ["pairs", "phases"])
     @pytest.mark.parametrize("n_features", [17, 40, 300])
     def test_features_are_those_of_the_dense_frequencies_to_float32(self, n_features, map_name):
-        features = structured(n_features, 700, map=map_name, kernel=Gaussian(3.0))
+        features = structured(n_features, 700, map=map_name, kernel=Gaussian(3.0), precision="high")
         dense = FourierFeatureMap(features.frequencies, features.phases)
         X = normal(150, n_features)
         np.testing.assert_allclose(features.transform(X), dense.transform(X), atol=2e-6 * features.scale * 8)
 
     def test_length_scales_stretch_the_inputs(self):
         widths = tuple(np.linspace(0.5, 3.0, 40))
-        narrow, unit = structured(kernel=Gaussian(widths)), structured(kernel=Gaussian())
+        narrow, unit = (structured(kernel=Gaussian(scale), precision="high") for scale in (widths, 1.0))
         np.testing.assert_allclose(
             narrow.frequencies * np.array(widths)[:, np.newaxis], unit.frequencies, rtol=1e-6
         )

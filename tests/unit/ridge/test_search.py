@@ -294,7 +294,14 @@ def test_kernels_are_told_as_they_are_read():
 def test_the_tuned_estimator_is_fitted_and_a_clone_of_it_fits_the_same(data, kernels):
     X, y, weight = data
     model, found = tune_kernels(
-        X, y, weight, kernels=kernels, length_scales=WIDTHS, n_components=[16, 32], random_state=1
+        X,
+        y,
+        weight,
+        kernels=kernels,
+        length_scales=WIDTHS,
+        n_components=[16, 32],
+        random_state=1,
+        precision="high",
     )
     assert isinstance(model, RFFRidge)
     best = found.best
