@@ -16,13 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rff_dist.features.feature_map import (
-    FIXED_POINT_BITS,
-    FIXED_POINT_ONE,
     FeatureMap,
     Standardizer,
     overflow,
 )
 from rff_dist.numerics.runs import Runs
+from rff_dist.products.protocol import FIXED_POINT_BITS, FIXED_POINT_ONE
 from rff_dist.typing import Float32Array, FloatArray
 
 _WHOLE_ROWS = 128  # whose angles stay in a core's own cache

@@ -21,8 +21,6 @@ from rff_dist.typing import Float32Array, FloatArray
 
 type Record = tuple[dict[str, Any], dict[str, NDArray[Any]]]
 
-FIXED_POINT_ONE = 127 * 128  # the whole number that stands for 1: it splits into two bytes with signs
-FIXED_POINT_BITS = 14  # `fill` writes whole numbers times 2**-14, so that they lie in [-1, 1]
 STRIPE = 512  # components filled at once: 4 MiB of float32 work per stripe and tile, which caches hold
 
 

@@ -23,7 +23,7 @@ import scipy.sparse
 from numpy.typing import NDArray
 
 from rff_dist.data.blocks import Rows
-from rff_dist.features.feature_map import FIXED_POINT_BITS, FIXED_POINT_ONE, FeatureMap, overflow
+from rff_dist.features.feature_map import FeatureMap, overflow
 from rff_dist.kmeans.cluster_sums import (
     Centres,
     ClusterSums,
@@ -33,6 +33,7 @@ from rff_dist.kmeans.cluster_sums import (
     tile_rows,
     visit_tiles,
 )
+from rff_dist.products.protocol import FIXED_POINT_BITS, FIXED_POINT_ONE
 from rff_dist.typing import FloatArray
 
 _PANEL_ROWS = 64  # of a product: its rounding depends on its shape

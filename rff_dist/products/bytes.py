@@ -10,11 +10,10 @@ import numpy as np
 
 from rff_dist.numerics.threads import SpareMemory
 from rff_dist.products.onnx_model import MATMUL_INTEGER, TRANSPOSE
-from rff_dist.products.protocol import ONE, Int16Array, Products, Scorer, Tile
-from rff_dist.products.split import SIGN, Bytes, Int32Array, SignedBytes, combine, signed, split_whole
+from rff_dist.products.protocol import ONE, Products, Tile
+from rff_dist.products.split import SIGN, Bytes, Int32Array, SignedBytes, combine, split_whole
 from rff_dist.typing import FloatArray
 
-SCORED_ROWS = 512  # rows that are scored at once, whose bytes the cache holds
 STRIP = 256  # components of a right operand; half a region, so that diagonal regions save a quarter
 
 
@@ -94,26 +93,6 @@ class ByteProducts(Products):
 
     def tile(self, n_components: int, n_rows: int) -> ByteTile:
         return ByteTile(n_components, n_rows)
-
-    def scorer(self, weights: Int16Array) -> Scorer:
-        n_columns, n_components = weights.shape
-        planes = np.empty((2, n_components, n_columns), np.uint8)
-        split_whole(weights.T.copy(), *planes)
-        right_high, right_low = signed(planes)
-
-        def score(features: Int16Array) -> FloatArray:
-            scores = np.empty((len(features), n_columns))
-            for first in range(0, len(features), SCORED_ROWS):
-                rows = slice(first, first + SCORED_ROWS)
-                numbers = features[rows].copy()
-                high, low = np.empty((2, *numbers.shape), np.uint8)
-                split_whole(numbers, high, low)
-                middle = multiply(high, right_low)
-                middle += multiply(low, right_high)
-                combine(multiply(high, right_high), middle, multiply(low, right_low), scores[rows])
-            return scores
-
-        return score
 
 
 def multiply(left: Bytes, right: SignedBytes) -> Int32Array:

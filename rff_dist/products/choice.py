@@ -87,19 +87,18 @@ class _Work:
 _work = _Work()
 
 
-def products_for(n_rows: int, n_components: int, *, n_columns: int | None = None) -> Products:
+def products_for(n_rows: int, n_components: int) -> Products:
     """Return the way to multiply features, for a block of rows.
 
     A process begins with float64 BLAS. It measures the ways once, when it has been asked for half a second of
     work, and takes the fastest. `RFF_DIST_PRODUCTS` names one that is taken at once.
 
-    `n_columns`: of scores; None for the Gram.
     Raises InvalidParameterError if the environment names a way that does not exist or does not work here.
     """
     forced = os.environ.get(VARIABLE)
     if forced:
         return _forced(forced)
-    operations = _work.add(float(n_rows) * n_components * (n_components if n_columns is None else n_columns))
+    operations = _work.add(float(n_rows) * n_components**2)
     if n_components < NARROW or operations < WORTH_MEASURING:
         return Float64Products()
     return measure().best(n_components).products

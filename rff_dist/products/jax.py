@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from rff_dist.products.protocol import ONE, Int16Array, Products, Scorer, Tile
+from rff_dist.products.protocol import ONE, Int16Array, Products, Tile
 from rff_dist.products.split import SignedBytes, combine, signed, split_whole
 from rff_dist.typing import FloatArray
 
@@ -54,17 +54,6 @@ class JaxProducts(Products):
 
     def tile(self, n_components: int, n_rows: int) -> JaxTile:
         return JaxTile(n_components, n_rows)
-
-    def scorer(self, weights: Int16Array) -> Scorer:
-        right = _jax().device_put(_planes(weights))
-
-        def score(features: Int16Array) -> FloatArray:
-            scores = np.empty((len(features), len(weights)))
-            high, middle, low = _products()(_jax().device_put(_planes(features)), right)
-            combine(np.asarray(high), np.asarray(middle), np.asarray(low), scores)
-            return scores
-
-        return score
 
 
 def on_accelerator() -> bool:

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from rff_dist.typing import FloatArray
 
 type Int16Array = NDArray[np.int16]
-type Scorer = Callable[[Int16Array], FloatArray]
 
-ONE = 2.0**14  # the whole number of a feature of 1, which no feature reaches
-LARGEST = 127 * 128  # of a feature's whole number
+FIXED_POINT_BITS = 14  # features are whole numbers times 2**-14, so that they lie in [-1, 1]
+FIXED_POINT_ONE = 127 * 128  # the whole number that a cosine of 1 is: it splits into two bytes with signs
+ONE = 2.0**FIXED_POINT_BITS
 MOST_ROWS = 2**17  # that every way sums without rounding: bytes' sums stay below 2³¹
 
 
@@ -76,12 +76,3 @@ class Products(ABC):
     @abstractmethod
     def tile(self, n_components: int, n_rows: int) -> Tile:
         """Return memory for so many features, at most 2¹⁷ rows."""
-
-    @abstractmethod
-    def scorer(self, weights: Int16Array) -> Scorer:
-        """Return a function of features that gives their exact scores with these weights.
-
-        `weights`: int16 array of shape (n_columns, n_components). Whole numbers of at most 127·128.
-        Returns the function: of an int16 array of shape (n_rows, n_components), whole numbers of features, it
-          makes a float64 array of shape (n_rows, n_columns), Σ q·w over the components.
-        """

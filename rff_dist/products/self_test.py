@@ -5,22 +5,17 @@ from __future__ import annotations
 import numpy as np
 
 from rff_dist.products.float64 import Float64Products
-from rff_dist.products.protocol import LARGEST, ONE, Products
+from rff_dist.products.protocol import FIXED_POINT_ONE, ONE, Products
 from rff_dist.typing import FloatArray, IntArray
 
-_ROWS, _COMPONENTS, _COLUMNS = 521, 262, 33  # no multiples of anything, and more than one strip of bytes
+_ROWS, _COMPONENTS = 521, 262  # no multiples of anything, and more than one strip of bytes
 
 
 def find_wrong_sums(products: Products) -> str | None:
     """Return which features a way sums wrongly, None where all sums are those of float64 BLAS."""
     specification = Float64Products()
     for label, numbers in _cases():
-        same = np.array_equal(_gram(products, numbers), _gram(specification, numbers))
-        rows = numbers.T.astype(np.int16)
-        weights = rows[:_COLUMNS].copy()
-        if not same or not np.array_equal(
-            products.scorer(weights)(rows), specification.scorer(weights)(rows)
-        ):
+        if not np.array_equal(_gram(products, numbers), _gram(specification, numbers)):
             return label
     return None
 
@@ -43,11 +38,13 @@ def _cases() -> list[tuple[str, IntArray]]:
     shape = (_COMPONENTS, _ROWS)
     random = np.random.Generator(np.random.Philox(0))
     signs = np.where(np.arange(_ROWS) % 2, -1, 1) * np.ones(shape, np.int64)
-    extremes = np.array([LARGEST, LARGEST - 64, -LARGEST, -LARGEST + 63])  # with l = 0, -64, 0 and 63
+    extremes = np.array(
+        [FIXED_POINT_ONE, FIXED_POINT_ONE - 64, -FIXED_POINT_ONE, -FIXED_POINT_ONE + 63]
+    )  # with l = 0, -64, 0 and 63
     return [
-        ("all features +1", np.full(shape, LARGEST)),
-        ("all features -1", np.full(shape, -LARGEST)),
-        ("features of alternating sign", signs * LARGEST),
+        ("all features +1", np.full(shape, FIXED_POINT_ONE)),
+        ("all features -1", np.full(shape, -FIXED_POINT_ONE)),
+        ("features of alternating sign", signs * FIXED_POINT_ONE),
         ("features with extreme bytes", random.choice(extremes, shape)),
-        ("random features", random.integers(-LARGEST, LARGEST, shape, endpoint=True)),
+        ("random features", random.integers(-FIXED_POINT_ONE, FIXED_POINT_ONE, shape, endpoint=True)),
     ]

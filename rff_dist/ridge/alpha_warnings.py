@@ -7,7 +7,7 @@ import warnings
 
 import numpy as np
 
-from rff_dist.features.feature_map import FIXED_POINT_BITS
+from rff_dist.products.protocol import FIXED_POINT_BITS
 from rff_dist.ridge.solve import Solved
 from rff_dist.selection.alphas import end_of_grid
 from rff_dist.statistics.ridge_statistics import RidgeStatistics

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rff_dist.features.feature_map import FIXED_POINT_BITS
 from rff_dist.numerics.runs import Runs, expand
+from rff_dist.products.protocol import FIXED_POINT_BITS
 from rff_dist.typing import FloatArray
 
 type Region = tuple[slice, slice, list[tuple[int, int, int]]]  # its components, the output tiles in it

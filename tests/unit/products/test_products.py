@@ -13,7 +13,7 @@ from threadpoolctl import threadpool_limits
 from rff_dist.products.bytes import ByteProducts
 from rff_dist.products.float64 import Float64Products
 from rff_dist.products.jax import JaxProducts, on_accelerator
-from rff_dist.products.protocol import LARGEST, MOST_ROWS, ONE
+from rff_dist.products.protocol import FIXED_POINT_ONE, MOST_ROWS, ONE
 from rff_dist.products.self_test import find_wrong_sums
 
 needs_jax = pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="needs the extra `jax`")
@@ -30,10 +30,12 @@ every_way = pytest.mark.parametrize(
 def integers(shape, *, seed=0, kind="random"):
     rng = np.random.default_rng(seed)
     if kind == "random":
-        return rng.integers(-LARGEST, LARGEST, shape, endpoint=True)
+        return rng.integers(-FIXED_POINT_ONE, FIXED_POINT_ONE, shape, endpoint=True)
     if kind == "extreme":
-        return rng.choice([LARGEST, LARGEST - 64, -LARGEST, -LARGEST + 63, 0], shape)
-    return np.full(shape, LARGEST if kind == "all +1" else -LARGEST)
+        return rng.choice(
+            [FIXED_POINT_ONE, FIXED_POINT_ONE - 64, -FIXED_POINT_ONE, -FIXED_POINT_ONE + 63, 0], shape
+        )
+    return np.full(shape, FIXED_POINT_ONE if kind == "all +1" else -FIXED_POINT_ONE)
 
 
 def fill(tile, numbers, *, components=200, rows=300):
@@ -77,24 +79,6 @@ def test_grams_are_those_of_integers(products, n_components, n_rows, kind, seed)
 
 
 @every_way
-@settings(max_examples=20, deadline=None)
-@given(
-    n_components=st.integers(1, 600),
-    n_rows=st.integers(1, 1_100),
-    n_columns=st.integers(1, 120),
-    kind=st.sampled_from(["random", "extreme", "all +1", "all -1"]),
-    seed=st.integers(0, 2**32 - 1),
-)
-def test_scores_are_those_of_integers(products, n_components, n_rows, n_columns, kind, seed):
-    features = integers((n_rows, n_components), seed=seed, kind=kind)
-    weights = integers((n_columns, n_components), seed=seed + 1, kind=kind)
-    given = features.astype(np.int16)
-    scores = products.scorer(weights.astype(np.int16))(given)
-    np.testing.assert_array_equal(scores, features @ weights.T)
-    np.testing.assert_array_equal(given, features)  # not overwritten
-
-
-@every_way
 @pytest.mark.parametrize("kind", ["extreme", "all +1", "all -1"])
 def test_sums_of_the_most_rows_do_not_overflow(products, kind):
     numbers = integers((8, MOST_ROWS), kind=kind)
@@ -123,7 +107,7 @@ def test_sums_of_33_million_rows_are_exact_in_int64(products):
     product = gram(tile, slice(0, 256), slice(256, 300))
     for _ in range(2**25 // 4096):
         np.add(total, product, out=total, casting="unsafe", dtype=np.int64)
-    assert (total == 2**25 * LARGEST**2).all()
+    assert (total == 2**25 * FIXED_POINT_ONE**2).all()
 
 
 @every_way
@@ -142,7 +126,7 @@ def test_a_tile_is_filled_and_multiplied_by_threads(products):
 
 def test_bytes_are_multiplied_without_threads_of_their_own():
     before = threading.active_count()
-    ByteProducts().scorer(np.ones((3, 4), np.int16))(np.ones((2, 4), np.int16))
+    assert find_wrong_sums(ByteProducts()) is None
     assert threading.active_count() == before
 
 
