@@ -26,7 +26,7 @@ MAX_ROUNDING = 0.003
 MAX_ROUNDING_OF_ERROR = 0.01
 MAX_ROUNDING_OF_MANY_ROWS = 0.1
 INTERPOLATING = 0.5  # mean leverage
-NEGLIGIBLE_ROUNDING = 1e-4
+NEGLIGIBLE_ROUNDING = 1e-3  # deviations of the targets
 
 
 def warn_of_alpha(solved: Solved, *, cancelling: float = 0.0) -> None:
