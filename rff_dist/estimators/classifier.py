@@ -129,7 +129,7 @@ class RFFClassifier(ClassifierMixin, RandomFeatureEstimator):
         cv: Any = None,
         features: str | Nystrom = "auto",
         design: str | Design = "orthogonal",
-        precision: str = "standard",
+        precision: str = "auto",
         standardize: bool | str = "auto",
         fit_intercept: bool = True,
         loss: str = "squared",

@@ -86,9 +86,10 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, RandomFeatureEstimator):
         Of Fourier features: how frequencies are arranged. Orthogonal ones have less variance than "iid" and
         need an isotropic kernel, and so do structured ones, which are fast for hundreds of columns;
         quasi-Monte Carlo is for any kernel, the Laplacian too, and best in few columns.
-    precision : {"standard", "high"}, default="standard"
+    precision : {"auto", "standard", "high"}, default="auto"
         Of Fourier features: "standard" rounds them to 15 bits, whose products are summed exactly and fast;
-        "high" keeps float32, for penalties so small that a warning asks for it.
+        "high" keeps float32. "auto" begins with the former, and takes the latter in another pass where
+        coefficients are so large that rounding shows.
     standardize : bool, "rank" or "auto", default="auto"
         What is done to the inputs first. True takes each column's mean and standard deviation out. "rank"
         maps each column to a normal law by the ranks of its values, for heavy tails. "auto" is "rank" for
@@ -176,7 +177,7 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, RandomFeatureEstimator):
         conformal: bool | str = False,
         features: str | Nystrom = "auto",
         design: str | Design = "orthogonal",
-        precision: str = "standard",
+        precision: str = "auto",
         standardize: bool | str = "auto",
         fit_intercept: bool = True,
         random_state: Any = None,

@@ -30,10 +30,14 @@ from rff_dist.statistics import inspection, passes
 from rff_dist.storage.datasets import open_dataset
 
 # Parameters of RFFRidge that candidates share, and what is unlike there.
-_DEFAULTS = {"n_components": search.DEFAULT_COMPONENTS, "alpha": "cv", "features": "fourier"}
+_DEFAULTS = {
+    "n_components": search.DEFAULT_COMPONENTS,
+    "alpha": "cv",
+    "features": "fourier",
+    "precision": "standard",
+}
 _SHARED = {
     *_DEFAULTS,
-    "precision",
     "standardize",
     "fit_intercept",
     "random_state",

@@ -194,6 +194,13 @@ def shortened(feature_map: FeatureMap, n_components: int) -> FeatureMap:
     return draw_from_spec(replace(spec, n_components=n_components), feature_map.standardizer)
 
 
+def in_high_precision(feature_map: FeatureMap) -> FeatureMap:
+    """Return the same features in float32, for those that are rounded to 15 bits and were drawn."""
+    if feature_map.spec is None or not feature_map.fixed_point:
+        return feature_map
+    return draw_from_spec(replace(feature_map.spec, precision="high"), feature_map.standardizer)
+
+
 def _shift_invariant(term: Term) -> ShiftInvariant | None:
     """Return a term's product as one kernel with a spectral measure; None where it has none."""
     whole = product_of(term.factors) if term.factors else None

@@ -196,6 +196,14 @@ class Features(Drawing):
 class TrainFeatures(Features):
     """Features of a regression; what is "auto" is chosen by cross-validation."""
 
+    precision: Literal["auto", "standard", "high"] = option(  # type: ignore[assignment]  # one name more
+        "standard rounds Fourier features to 15 bits, whose products are summed exactly and fast; high keeps "
+        "float32; auto takes high, in another pass, where coefficients are so large that rounding shows.",
+        "auto",
+        unit="NAME",
+        last=True,
+    )
+
     kernel: str = option(
         "auto compares Gaussian, Matérn-3/2 and linear kernels and sums of them by cross-validation. Or one "
         f"of {_KERNELS} Kernels that are products over the columns (laplacian, cauchy, sinc) need the "

@@ -66,7 +66,7 @@ class LloydOptions:
     """How k-means finds clusters.
 
     `n_clusters`: of several numbers that share the passes, the largest.
-    `init`: "k-means||", "k-means++" or array. "k-means||" draws 2 · n_clusters candidates in each of five
+    `init`: "k-means||", "k-means++" or array. "k-means||" draws 4 · n_clusters candidates in each of two
       passes, weights them in another, and chooses centres among them by k-means++ and local search.
       "k-means++" takes a seeded sample of 4,096 rows as candidates, and so do both for a dataset that small.
       Or centres: rows of inputs, of shape (n_clusters, n_features), or centres in Z, of shape (n_clusters,

@@ -67,14 +67,16 @@ def warn_of_alpha(solved: Solved, *, cancelling: float = 0.0) -> None:
         )
 
 
-def warn_of_rounding(solved: Solved, statistics: RidgeStatistics) -> None:
-    """Warn where rounding features to 15 bits has a say in predictions: coefficients are large then.
+def rounding_seen(solved: Solved, statistics: RidgeStatistics) -> float | None:
+    """Return what rounding features to 15 bits moves predictions by, where that shows.
 
     Rounding moves a feature by up to half of 1/16,256, all alike, so that predictions move by the root of its
     variance, (1/16,256)²/12 times the feature's scale, times the norm of the coefficients.
+
+    Returns `moved`: in standard deviations of the targets; None where the error of the model hides it.
     """
     if not statistics.spec.fixed_point:
-        return
+        return None
     spread = 2.0**-FIXED_POINT_BITS * statistics.spec.factors[:, np.newaxis] * solved.solution.coefficients
     moved = np.linalg.norm(spread, axis=0) / math.sqrt(12.0)
     deviations = statistics.target_deviations()
@@ -89,10 +91,16 @@ def warn_of_rounding(solved: Solved, statistics: RidgeStatistics) -> None:
     if error is not None:
         leverage, _ = _mean_leverage(solved, _least_alpha(solved))
         limit = error * (MAX_ROUNDING_OF_ERROR if leverage > INTERPOLATING else MAX_ROUNDING_OF_MANY_ROWS)
-    if share > max(limit, NEGLIGIBLE_ROUNDING):
+    return share if share > max(limit, NEGLIGIBLE_ROUNDING) else None
+
+
+def warn_of_rounding(solved: Solved, statistics: RidgeStatistics) -> None:
+    """Warn where rounding features to 15 bits shows; see `rounding_seen`."""
+    moved = rounding_seen(solved, statistics)
+    if moved is not None:
         warnings.warn(
             f"alpha={_least_alpha(solved):.3g} is so small that rounding features to 15 bits moves "
-            f"predictions by about {share:.2g} standard deviations of y; fit with precision='high', or "
+            f"predictions by about {moved:.2g} standard deviations of y; fit with precision='high', or "
             "give a larger alpha",
             UserWarning,
             stacklevel=2,

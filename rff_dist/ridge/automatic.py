@@ -17,6 +17,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,7 @@ from rff_dist.engines.protocol import Engine
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import DataError, InvalidParameterError, SolveError
 from rff_dist.features import for_dataset
+from rff_dist.features.draw import in_high_precision
 from rff_dist.features.evidence import check_tunable
 from rff_dist.features.feature_map import FeatureMap
 from rff_dist.features.kernel_of import kernel_of, kind_of
@@ -239,6 +241,10 @@ def fit(dataset: Dataset, options: RidgeOptions, *, engine: Engine) -> Trained:
     if folds is None:
         feature_map = draws.feature_map(candidates[0], widths[-1])
         trained = train(prepared, feature_map, penalty=penalty)
+        if _wants_high_precision(trained, options):
+            del trained  # its sums, before those of another pass are made
+            trained = train(prepared, in_high_precision(feature_map), penalty=penalty)
+        trained.warn()
         return replace(trained, model=trained.model.with_card(candidates=rows)) if rows else trained
     maps = [draws.feature_map(one, widths[-1]) for one in candidates]
     readings = plan_readings(
@@ -249,14 +255,18 @@ def fit(dataset: Dataset, options: RidgeOptions, *, engine: Engine) -> Trained:
         n_folds=folds.n_folds,
         features=options.kinds[-1],
     )
-    trained = train_folds(
-        prepared,
-        [[maps[i] for i in reading] for reading in readings],
-        penalty=penalty,
-        folds=folds,
-        widths=widths,
-        conformal=options.conformal,
+    on_all_rows = partial(
+        train_folds, prepared, penalty=penalty, folds=folds, widths=widths, conformal=options.conformal
     )
+    trained = on_all_rows([[maps[i] for i in reading] for reading in readings])
+    if _wants_high_precision(trained, options):
+        best_index, compared = trained.best_index, list(trained.compared)
+        del trained  # its sums, before those of another pass are made
+        best_map = [maps[i] for reading in readings for i in reading][best_index]
+        again = on_all_rows([[in_high_precision(best_map)]])
+        compared[best_index] = again.compared[0]
+        trained = replace(again, compared=tuple(compared), best_index=best_index)
+    trained.warn()
     if not rows:
         return trained
     final = [
@@ -265,6 +275,18 @@ def fit(dataset: Dataset, options: RidgeOptions, *, engine: Engine) -> Trained:
     ]
     prepared.say("choose", f"of {len(rows)} candidates: {_words(final[trained.best_index])}")
     return replace(trained, model=trained.model.with_card(candidates=[*final, *rows]))
+
+
+def _wants_high_precision(trained: Trained, options: RidgeOptions) -> bool:
+    """Return whether features that were rounded to 15 bits are to be made again in float32."""
+    moved = trained.rounding_seen if options.precision == "auto" else None
+    if moved is not None:
+        logger.info(
+            "fitting again with float32 features: rounding them to 15 bits moves predictions by about %.2g "
+            "standard deviations of y",
+            moved,
+        )
+    return moved is not None
 
 
 def _trusted_samples(dataset: Dataset) -> int:

@@ -197,7 +197,7 @@ class Draws:
             n_components=n_components,
             design=options.design or default_design(kernel),
             map=options.map,
-            precision=options.precision,
+            precision="standard" if options.precision == "auto" else options.precision,
             seed=options.seed,
             features=candidate.features or options.kinds[0],
         )

@@ -16,7 +16,7 @@ from rff_dist.data.folds import Folds, folds_to_dict
 from rff_dist.features.feature_map import FeatureMap
 from rff_dist.features.kernel_of import kernel_of, kind_of
 from rff_dist.kernels.base import Stationary
-from rff_dist.ridge.alpha_warnings import how_cancelling, warn_of_alpha, warn_of_rounding
+from rff_dist.ridge.alpha_warnings import how_cancelling, rounding_seen, warn_of_alpha, warn_of_rounding
 from rff_dist.ridge.describe import describe_choices, describe_cut, describe_dataset, describe_estimate
 from rff_dist.ridge.held_out import hold_out_scores, leave_one_out
 from rff_dist.ridge.model import RidgeModel
@@ -54,6 +54,20 @@ class Trained:
     def best(self) -> Solved:
         """How the model was solved."""
         return self.compared[self.best_index][1]
+
+    @property
+    def rounding_seen(self) -> float | None:
+        """What rounding features to 15 bits moves predictions by, where that shows; see `alpha_warnings`."""
+        assert self.model.statistics is not None  # it was just fitted
+        return rounding_seen(self.best, self.model.statistics)
+
+    def warn(self) -> None:
+        """Warn where alpha was chosen by what hardly tells of new rows, or rounding shows."""
+        statistics = self.model.statistics
+        assert statistics is not None  # it was just fitted
+        bounded = isinstance(kernel_of(self.model.feature_map), Stationary)
+        warn_of_alpha(self.best, cancelling=how_cancelling(self.best, statistics) if bounded else 0.0)
+        warn_of_rounding(self.best, statistics)
 
 
 def train(prepared: Prepared, feature_map: FeatureMap, *, penalty: Penalty) -> Trained:
@@ -169,9 +183,6 @@ def _model_of(
             "sample_weight_kind": prepared.sample_weight_kind,
         },
     )
-    bounded = isinstance(kernel_of(feature_map), Stationary)
-    warn_of_alpha(solved, cancelling=how_cancelling(solved, statistics) if bounded else 0.0)
-    warn_of_rounding(solved, statistics)
     columns = ColumnMoments.of(prepared.moments, frequency_weights=prepared.frequency_weights)
     return replace(model, columns=columns)
 

@@ -173,8 +173,9 @@ class RidgeOptions:
         None is each kernel's own; see `default_design`.
     map : str
         See `draw_feature_map`; "auto" takes the real map of lower variance.
-    precision : {"standard", "high"}
-        Of Fourier features; see `draw_feature_map`.
+    precision : {"auto", "standard", "high"}
+        Of Fourier features, see `draw_feature_map`. "auto" begins with "standard", and takes "high" in
+        another pass where coefficients are so large that rounding to 15 bits shows.
     standardize : {"auto", "rank"} or bool
         What is done to the input columns first; see `standardizer_for`.
     seed : int
@@ -193,14 +194,15 @@ class RidgeOptions:
     sample_weight_kind: str = "precision"
     design: str | Design | None = None
     map: str = "pairs"
-    precision: str = "standard"
+    precision: str = "auto"
     standardize: bool | str = "auto"
     fit_intercept: bool = True
     seed: int = 0
 
     def __post_init__(self) -> None:
         _ = self.penalty  # checks itself
-        check_precision(self.precision)
+        if self.precision != "auto":
+            check_precision(self.precision)
         check_standardize(self.standardize)
         check_weight_kind(self.sample_weight_kind)
         for kind in self.kinds:

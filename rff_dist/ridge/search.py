@@ -139,6 +139,7 @@ def search(
         folds=folds,
         widths=widths,
     )
+    trained.warn()
     rows, best_index = choose([describe_candidate(*one) for one in trained.compared])
     _say_ends(rows[best_index])
     model = trained.model.with_card(candidates=list(rows))

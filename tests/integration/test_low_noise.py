@@ -11,9 +11,9 @@ from scipy.linalg import LinAlgWarning
 from threadpoolctl import threadpool_limits
 
 from rff_dist import Gaussian, draw_feature_map
+from rff_dist.products import float64
 from rff_dist.ridge.options import Penalty
 from rff_dist.ridge.solve import solve
-from rff_dist.statistics import accumulate as accumulation
 from tests.plain import plain_ridge
 
 N_TRAIN, N_TEST, N_FEATURES, N_COMPONENTS, NOISE = 36_000, 4_000, 8, 768, 0.01
@@ -57,8 +57,14 @@ def problem():
     return Problem()
 
 
-def fit(problem, length_scale):
-    model = plain_ridge(Gaussian(length_scale), n_components=N_COMPONENTS, standardize=False, random_state=0)
+def fit(problem, length_scale, precision="auto"):
+    model = plain_ridge(
+        Gaussian(length_scale),
+        n_components=N_COMPONENTS,
+        precision=precision,
+        standardize=False,
+        random_state=0,
+    )
     return model.fit(problem.X, problem.y)
 
 
@@ -114,12 +120,12 @@ def test_float32_products_would_fail_here(problem, models, monkeypatch):
     # The problem tells the mistake from the method. Measured with 1,024 components and length scale 6:
     # float64 0.0638 (QR 0.0636), float32 0.0718, GCV 0.0549 and 0.0708, and a Gram with the eigenvalue
     # -4e-5, which the solver reports and cuts off; at 2,048 components and without that 0.48.
-    monkeypatch.setattr(accumulation, "np", Float32Products())
+    monkeypatch.setattr(float64, "np", Float32Products())
     with (
         pytest.warns(UserWarning, match="the rounding error of Z'Z"),
         pytest.warns(LinAlgWarning, match="negative eigenvalue .*was it summed in float32"),
     ):
-        wrong = fit(problem, 6.0)
+        wrong = fit(problem, 6.0, precision="high")
     monkeypatch.undo()
     right = problem.error(models[6.0].predict(problem.X_test))
     assert problem.error(wrong.predict(problem.X_test)) > 1.05 * right

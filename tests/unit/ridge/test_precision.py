@@ -87,3 +87,19 @@ def test_coefficients_that_see_the_rounding_are_warned_of(alpha, precision, warn
         warnings.simplefilter("always")
         model.fit(X, Y + NOISE)
     assert any("precision='high'" in str(one.message) for one in caught) == warned
+
+
+@pytest.mark.parametrize("alpha", [1e-9, [1e-10, 1e-9]])
+def test_auto_makes_features_again_in_float32_where_rounding_shows(alpha):
+    options = {"n_components": 512, "alpha": alpha, "random_state": 0}
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        auto = plain_ridge(**options).fit(X, Y + NOISE)
+        high = plain_ridge(**options, precision="high").fit(X, Y + NOISE)
+    assert not any("15 bits" in str(one.message) for one in caught)
+    assert auto.feature_map_.digest() == high.feature_map_.digest()
+    np.testing.assert_array_equal(auto.coef_, high.coef_)
+
+
+def test_auto_keeps_rounded_features_where_rounding_does_not_show():
+    assert plain_ridge(n_components=512, alpha=1e-2).fit(X, Y + NOISE).feature_map_.fixed_point
