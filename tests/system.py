@@ -257,6 +257,18 @@ class System:
         body = {"artifacts": {"flow_run_id": {"any_": [run]}}}
         return {one["key"]: one["data"] for one in self.call("POST", "/artifacts/filter", body)}
 
+    def told_of_stop(self, run: str) -> str:
+        """Return what the artifact of a train run that stopped says; the worker makes it after the end."""
+        return str(
+            self.process("worker").wait_until(
+                lambda: self.artifacts(run).get("rff-train-stopped"), f"what is left of run {run}", 30
+            )
+        )
+
+    def cancel(self, run: str) -> None:
+        """Ask for the end of a flow run, as `prefect flow-run cancel` does."""
+        self.call("POST", f"/flow_runs/{run}/set_state", {"state": {"type": "CANCELLING"}})
+
     def kill_flow(self, run: str) -> None:
         """Kill the process of a flow run, as the kernel does when memory is short."""
         worker = psutil.Process(self.process("worker").popen.pid)

@@ -193,9 +193,9 @@ def job_flow[**P, R](name: str, *, resume: str = _SAME_BITS) -> Callable[[Callab
     `resume`: what a run with the same parameters does with what an earlier one left.
     """
 
-    # Where the flow's process is killed, the worker imports the flow and calls it there.
-    def tell_what_is_left(stopped: Flow[..., Any], run: FlowRun, state: State[Any]) -> None:
-        _tell_what_is_left(stopped, run, state, resume=resume)
+    # Where the flow's process is killed or cancelled, the worker calls it, by these names.
+    def tell_what_is_left(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) -> None:
+        _tell_what_is_left(flow, flow_run, state, resume=resume)
 
     hooks: Any = [tell_what_is_left]
     return flow(
