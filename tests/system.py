@@ -181,10 +181,9 @@ class System:
 
     def start(self, name: str, **parameters: Any) -> str:
         """Start a run of a deployment with some parameters changed, and return its id."""
-        deployment = self.deployment(name)
-        given = {"parameters": {**deployment["parameters"].get("parameters", {}), **parameters}}
-        body = {"parameters": given, "state": {"type": "SCHEDULED"}}
-        return str(self.call("POST", f"/deployments/{deployment['id']}/create_flow_run", body)["id"])
+        body = {"parameters": parameters, "state": {"type": "SCHEDULED"}}
+        path = f"/deployments/{self.deployment(name)['id']}/create_flow_run"
+        return str(self.call("POST", path, body)["id"])
 
     def flow_run(self, run: str) -> dict[str, Any]:
         """Return a flow run."""

@@ -159,9 +159,14 @@ def test_next_run_after_a_kill_has_the_digest_of_an_undisturbed_one(killed, plac
     assert after.statistics.digest() == undisturbed.statistics.digest()
 
 
-def test_worker_tells_what_a_cancelled_run_left(killed, system, place):
+def test_single_parameter_is_overridden_and_worker_tells_what_the_cancelled_run_left(killed, system, place):
     model = f"{place.root}/models/cancelled"
-    run = system.start("train/monthly", **{**TRAINING, "model": model})
+    changed = ("--param", "n_components=64", "--param", f"model={model}")
+    system.run("prefect", "deployment", "run", "train/monthly", *changed)
+    [found] = system.flow_runs("train/monthly", scheduled=False, state="SCHEDULED|PENDING|RUNNING")
+    assert found["parameters"]["n_components"] == 64
+    assert found["parameters"]["data"] == place.data  # as the deployment says
+    run = found["id"]
 
     def has_inspected() -> bool:
         return any("cancelled.run-" in name and "plan/model.json" in name for name in system.s3.names())
