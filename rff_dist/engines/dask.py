@@ -16,6 +16,7 @@ Who may connect
 # mypy: allow-untyped-calls
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import logging
 import math
@@ -24,7 +25,6 @@ import os
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -180,8 +180,7 @@ class DaskEngine(Engine):
 
     @property
     def worker_memory(self) -> int | None:
-        with self._workers.errors():
-            workers = self._client.scheduler_info(n_workers=-1)["workers"].values()
+        workers = self._workers.facts().values()
         return min((int(w["memory_limit"]) for w in workers if w.get("memory_limit")), default=None)
 
     @property
@@ -208,9 +207,8 @@ class DaskEngine(Engine):
         """
         if not self._workers.look():
             return []
-        with self._workers.errors():
-            workers = self._client.scheduler_info(n_workers=-1)["workers"]
-            found = self._client.run(make_fact_reader(), on_error="return")
+        workers = self._workers.facts()
+        found = self._workers.ask(lambda: self._client.run(make_fact_reader(), on_error="return"))
         answered = {address: facts for address, facts in found.items() if isinstance(facts, dict)}
         return [
             WorkerFacts(address, memory_limit=int(workers[address]["memory_limit"] or 0), **facts)
@@ -218,7 +216,7 @@ class DaskEngine(Engine):
             if address in workers
         ]
 
-    @contextmanager
+    @contextlib.contextmanager
     def performance_report(self, path: str | os.PathLike[str]) -> Iterator[None]:
         """Write Dask's performance report of what runs inside to a local HTML file, also of what fails.
 
@@ -292,7 +290,9 @@ class DaskEngine(Engine):
         if self._client.status == "running":
             self._client.unsubscribe_topic(self._topic)
         if self._owns_client:
-            self._client.close()
+            # A frozen scheduler does not say farewell.
+            with contextlib.suppress(OSError):
+                self._client.close()
         if self._cluster is not None:
             self._cluster.close()
 
@@ -382,8 +382,7 @@ class DaskEngine(Engine):
 
 def _export_metrics(client: distributed.Client, workers: Workers) -> None:
     try:
-        with workers.errors():
-            client.register_plugin(CountBlocks())
+        workers.ask(lambda: client.register_plugin(CountBlocks()))
     except ClusterLostError:
         raise
     except Exception as error:

@@ -4,6 +4,7 @@
 # mypy: allow-untyped-calls
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import ipaddress
 import logging
@@ -11,11 +12,13 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import dask.config
 import distributed
+from distributed import rpc
 from distributed.comm.addressing import parse_host_port
 from distributed.deploy.utils import nprocesses_nthreads
 
@@ -112,13 +115,16 @@ def _is_loopback(host: str) -> bool:
 def connect(address: str, security: distributed.Security | None) -> distributed.Client:
     """Connect to a scheduler, or raise ClusterError."""
     # A client without certificates would try for 12 s more to close what it never opened.
-    certificates = (security or distributed.Security()).get_connection_args("client")["ssl_context"]
-    if certificates is None and address.startswith(("tls://", "wss://")):
+    arguments = (security or distributed.Security()).get_connection_args("client")
+    if arguments["ssl_context"] is None and address.startswith(("tls://", "wss://")):
         raise ClusterError(
             f"{address} is spoken to with certificates, and there are none; set RFF_DIST_TLS_CA, "
             "RFF_DIST_TLS_CERT and RFF_DIST_TLS_KEY to PEM files, or give `security`"
         )
     try:
+        # `Client` itself waits for ever where something listens that is no scheduler, or is frozen.
+        with ThreadPoolExecutor(1) as apart:  # this thread may have an event loop
+            apart.submit(asyncio.run, _greet(address, arguments)).result()
         return distributed.Client(address, security=security, timeout=CONNECT_S, set_as_default=False)
     except OSError as error:
         raise ClusterUnavailableError(
@@ -127,6 +133,20 @@ def connect(address: str, security: distributed.Security | None) -> distributed.
         ) from error
     except (TypeError, ValueError, RuntimeError) as error:
         raise ClusterError(f"cannot connect to {address}: {error}; check `security`") from error
+
+
+async def _greet(address: str, arguments: dict[str, Any]) -> None:
+    """Raise OSError unless a scheduler answers within `CONNECT_S`."""
+    remote = rpc(address, timeout=CONNECT_S, connection_args=arguments)
+    try:
+        async with asyncio.timeout(CONNECT_S):
+            found = await remote.identity()
+    except TimeoutError:
+        raise TimeoutError("nothing there speaks as a scheduler does") from None
+    finally:
+        await remote.close_rpc()
+    if found["type"] != "Scheduler":
+        raise ConnectionError(f"it is a Dask {found['type'].lower()}")
 
 
 def tls_security(files: TLSFiles) -> distributed.Security:
