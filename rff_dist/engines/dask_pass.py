@@ -176,7 +176,7 @@ class Pass:
             kind = ClusterError if killer is None else BlockError
             raise kind(
                 f"{what} was running on {error.allowed_failures + 1} workers when they died; "
-                "the pass has no result. Give the workers more memory, "
+                "the pass has no result. If nobody stopped them, give the workers more memory, "
                 "or look at these rows of the data and at the workers' logs"
             ) from error
         if block is None or isinstance(error, RFFDistError):

@@ -5,13 +5,15 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
+import dask
 import pytest
 
 from rff_dist.data.blocks import Block
@@ -21,6 +23,7 @@ from rff_dist.engines.progress import BlockDone, Event
 from rff_dist.errors import ClusterLostError, ClusterUnavailableError
 from tests.dask_processes import run_dask
 from tests.engine_contract import unit_blocks
+from tests.system import free_port
 
 pytestmark = [pytest.mark.distributed, pytest.mark.faults]
 
@@ -129,6 +132,71 @@ def test_an_embedded_worker_that_freezes_is_restarted() -> None:
         engine.observers = (after(5, lambda: [os.kill(pid, signal.SIGSTOP) for pid in pids]),)
         total = engine.map_reduce(slow_power, unit_blocks(100), None, combine=operator.add)
         assert bin(total) == bin(2**100 - 1)
+
+
+# -- what comes back -----------------------------------------------------------------------------------
+
+
+def test_a_scheduler_that_comes_back_is_joined_anew(tmp_path: Path) -> None:
+    port = free_port()
+    with ExitStack() as stack:
+        address, [scheduler, _] = stack.enter_context(run_dask(tmp_path, port=port))
+        engine = stack.enter_context(DaskEngine(address))
+        state = engine.broadcast({"power": 2})
+        engine.observers = (after(5, scheduler.kill),)
+        with pytest.raises(ClusterLostError, match="went away"):
+            engine.map_reduce(slow_power, unit_blocks(2_000), state, combine=operator.add)
+        with pytest.raises(ClusterUnavailableError):
+            engine.map_reduce(slow_power, unit_blocks(20), state, combine=operator.add)
+        engine.observers = ()
+        scheduler.wait()
+        with run_dask(tmp_path, port=port):
+            assert engine.map_reduce(slow_power, unit_blocks(20), state, combine=operator.add) == 2**20 - 1
+
+
+def test_embedded_workers_that_start_slowly_are_waited_for() -> None:
+    # Dask's own local cluster gives up workers that are not back in time, 15 s: here at once.
+    with (
+        dask.config.set({"distributed.deploy.lost-worker-timeout": "10ms"}),
+        DaskEngine(n_workers=2, threads_per_worker=1) as engine,
+    ):
+        pids = list(engine.client.run(os.getpid).values())
+        engine.observers = (after(5, lambda: [os.kill(pid, signal.SIGKILL) for pid in pids]),)
+        total = engine.map_reduce(slow_power, unit_blocks(100), None, combine=operator.add)
+        assert bin(total) == bin(2**100 - 1)
+
+
+START_AND_TELL = """
+import operator, sys
+from rff_dist.engines.dask import DaskEngine
+if __name__ == "__main__":
+    print("starting", flush=True)
+    with DaskEngine(n_workers=2, threads_per_worker=1):
+        print("started", flush=True)
+"""
+
+
+@pytest.mark.parametrize("seconds", [0.1, 0.5, 1.5])
+def test_ctrl_c_while_an_embedded_cluster_starts_is_not_lost(tmp_path: Path, seconds: float) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(START_AND_TELL)
+    process = subprocess.Popen(
+        [sys.executable, str(script)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        # A suite that was started in the background ignores SIGINT.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "starting\n"
+    time.sleep(seconds)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+    output, errors = process.communicate(timeout=60)
+    assert process.returncode in (-signal.SIGINT, 130), (output, errors)
+    assert "started" not in output
+    assert errors.count("Traceback") == errors.count("KeyboardInterrupt") == 1, errors
 
 
 class Wire:
