@@ -207,22 +207,21 @@ def _prepare_prefect(output: Path) -> None:
 def _train(files: _Files, engine: Engine, *, n_components: int, seed: int) -> dict[str, Any]:
     # Imported here: Prefect takes two seconds, and reads its settings when it is imported.
     from rff_dist.flows.running import lend_engine
-    from rff_dist.flows.tune import TuneParameters, tune
+    from rff_dist.flows.tune import tune
 
-    parameters = TuneParameters(
-        data=files.place("train.zarr"),
-        test=files.place("test.zarr"),
-        model=files.place("model"),
-        kernels=["gaussian"],
-        length_scales=list(LENGTH_SCALES),
-        n_components=n_components,
-        folds=_FOLDS,
-        standardize=False,
-        seed=seed,
-        overwrite=True,
-    )
     with lend_engine(engine):
-        return tune(parameters)
+        return tune(
+            data=files.place("train.zarr"),
+            test=files.place("test.zarr"),
+            model=files.place("model"),
+            kernels=["gaussian"],
+            length_scales=list(LENGTH_SCALES),
+            n_components=n_components,
+            folds=_FOLDS,
+            standardize=False,
+            seed=seed,
+            overwrite=True,
+        )
 
 
 def _predict(files: _Files, engine: Engine) -> FloatArray:

@@ -181,10 +181,9 @@ class System:
 
     def start(self, name: str, **parameters: Any) -> str:
         """Start a run of a deployment with some parameters changed, and return its id."""
-        deployment = self.deployment(name)
-        given = {"parameters": {**deployment["parameters"].get("parameters", {}), **parameters}}
-        body = {"parameters": given, "state": {"type": "SCHEDULED"}}
-        return str(self.call("POST", f"/deployments/{deployment['id']}/create_flow_run", body)["id"])
+        body = {"parameters": parameters, "state": {"type": "SCHEDULED"}}
+        path = f"/deployments/{self.deployment(name)['id']}/create_flow_run"
+        return str(self.call("POST", path, body)["id"])
 
     def flow_run(self, run: str) -> dict[str, Any]:
         """Return a flow run."""
@@ -256,6 +255,18 @@ class System:
         """Return the data of a flow run's artifacts by their keys."""
         body = {"artifacts": {"flow_run_id": {"any_": [run]}}}
         return {one["key"]: one["data"] for one in self.call("POST", "/artifacts/filter", body)}
+
+    def told_of_stop(self, run: str) -> str:
+        """Return what the artifact of a train run that stopped says; the worker makes it after the end."""
+        return str(
+            self.process("worker").wait_until(
+                lambda: self.artifacts(run).get("rff-train-stopped"), f"what is left of run {run}", 30
+            )
+        )
+
+    def cancel(self, run: str) -> None:
+        """Ask for the end of a flow run, as `prefect flow-run cancel` does."""
+        self.call("POST", f"/flow_runs/{run}/set_state", {"state": {"type": "CANCELLING"}})
 
     def kill_flow(self, run: str) -> None:
         """Kill the process of a flow run, as the kernel does when memory is short."""

@@ -16,6 +16,7 @@ Who may connect
 # mypy: allow-untyped-calls
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import logging
 import math
@@ -24,8 +25,8 @@ import os
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
 import dask.config
@@ -76,7 +77,6 @@ class _Placed[S](Broadcast[S]):
     """State on the workers of one engine."""
 
     future: Any
-    engine: DaskEngine
 
 
 class DaskEngine(Engine):
@@ -151,10 +151,14 @@ class DaskEngine(Engine):
         self._cluster: distributed.LocalCluster | None = None
         self._passes: set[Pass] = set()
         self._owns_client = client is None
+        self._patience = patience
+        #: Connects to a scheduler that exists.
+        self._dial: Callable[[], distributed.Client] | None = None
         if client is not None:
-            self._client = client
+            self._join(client)
         elif scheduler is not None:
-            self._client = connect(checked_address(scheduler, insecure=insecure), security)
+            self._dial = partial(connect, checked_address(scheduler, insecure=insecure), security)
+            self._join(self._dial())
         else:
             self._cluster = start_cluster(
                 n_workers,
@@ -164,11 +168,24 @@ class DaskEngine(Engine):
                 min_workers=min_workers,
                 n_wanted=self._n_blocks_left,
             )
-            self._client = distributed.Client(self._cluster, set_as_default=False, timeout=CONNECT_S)
-            self._client.register_plugin(SayOnce())
-        self._workers = Workers(self._client, patience=patience)
-        self._client.subscribe_topic(self._topic, self._note_timing)
-        _export_metrics(self._client, self._workers)
+            own = distributed.Client(self._cluster, set_as_default=False, timeout=CONNECT_S)
+            own.register_plugin(SayOnce())
+            self._join(own)
+
+    def _join(self, client: distributed.Client) -> None:
+        self._client = client
+        self._joined = Workers(client, patience=self._patience)
+        client.subscribe_topic(self._topic, self._note_timing)
+        _export_metrics(client, self._joined)
+
+    @property
+    def _workers(self) -> Workers:
+        """Of the cluster; by a new client where the scheduler went away, which may be back by now."""
+        if self._dial is not None and self._client.status != "running":
+            with contextlib.suppress(OSError):
+                self._client.close()
+            self._join(self._dial())
+        return self._joined
 
     @property
     def n_workers(self) -> int:
@@ -180,8 +197,7 @@ class DaskEngine(Engine):
 
     @property
     def worker_memory(self) -> int | None:
-        with self._workers.errors():
-            workers = self._client.scheduler_info(n_workers=-1)["workers"].values()
+        workers = self._workers.facts().values()
         return min((int(w["memory_limit"]) for w in workers if w.get("memory_limit")), default=None)
 
     @property
@@ -196,7 +212,7 @@ class DaskEngine(Engine):
     @property
     def address(self) -> str:
         """The scheduler's."""
-        return self._workers.address
+        return self._joined.address
 
     def describe_workers(self) -> list[WorkerFacts]:
         """Ask every worker how it was started, and compare its versions with those here.
@@ -208,9 +224,8 @@ class DaskEngine(Engine):
         """
         if not self._workers.look():
             return []
-        with self._workers.errors():
-            workers = self._client.scheduler_info(n_workers=-1)["workers"]
-            found = self._client.run(make_fact_reader(), on_error="return")
+        workers = self._workers.facts()
+        found = self._workers.ask(lambda: self._client.run(make_fact_reader(), on_error="return"))
         answered = {address: facts for address, facts in found.items() if isinstance(facts, dict)}
         return [
             WorkerFacts(address, memory_limit=int(workers[address]["memory_limit"] or 0), **facts)
@@ -218,7 +233,7 @@ class DaskEngine(Engine):
             if address in workers
         ]
 
-    @contextmanager
+    @contextlib.contextmanager
     def performance_report(self, path: str | os.PathLike[str]) -> Iterator[None]:
         """Write Dask's performance report of what runs inside to a local HTML file, also of what fails.
 
@@ -287,22 +302,27 @@ class DaskEngine(Engine):
         )
 
     def close(self) -> None:
-        if self._client.status == "closed":
-            return
+        self._dial = None
         if self._client.status == "running":
             self._client.unsubscribe_topic(self._topic)
         if self._owns_client:
-            self._client.close()
+            # A frozen scheduler does not say farewell.
+            with contextlib.suppress(OSError):
+                self._client.close()
         if self._cluster is not None:
             self._cluster.close()
 
     # -- state and functions ---------------------------------------------------------------------------
 
     def _place[S](self, state: S | Broadcast[S]) -> _Placed[S]:
-        if isinstance(state, _Placed) and state.engine is self and state.future.status != "cancelled":
-            return state  # a scheduler that came back knows nothing of it
+        if (
+            isinstance(state, _Placed)
+            and state.future.client is self._client  # else of a scheduler that went away
+            and state.future.status != "cancelled"
+        ):
+            return state
         value: S = state.state if isinstance(state, Broadcast) else state
-        return _Placed(value, self._send(pickle_value(value, "state"), state_digests(value), "state"), self)
+        return _Placed(value, self._send(pickle_value(value, "state"), state_digests(value), "state"))
 
     def _send(self, pickled: bytes, expected: dict[str, str], name: str) -> Future:
         """Make a value the result of a task that the scheduler can run again, unlike a scatter."""
@@ -382,8 +402,7 @@ class DaskEngine(Engine):
 
 def _export_metrics(client: distributed.Client, workers: Workers) -> None:
     try:
-        with workers.errors():
-            client.register_plugin(CountBlocks())
+        workers.ask(lambda: client.register_plugin(CountBlocks()))
     except ClusterLostError:
         raise
     except Exception as error:

@@ -4,6 +4,7 @@
 # mypy: allow-untyped-calls
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import ipaddress
 import logging
@@ -11,11 +12,14 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
 from typing import TYPE_CHECKING, Any
 
 import dask.config
 import distributed
+from distributed import rpc
 from distributed.comm.addressing import parse_host_port
 from distributed.deploy.utils import nprocesses_nthreads
 
@@ -112,13 +116,16 @@ def _is_loopback(host: str) -> bool:
 def connect(address: str, security: distributed.Security | None) -> distributed.Client:
     """Connect to a scheduler, or raise ClusterError."""
     # A client without certificates would try for 12 s more to close what it never opened.
-    certificates = (security or distributed.Security()).get_connection_args("client")["ssl_context"]
-    if certificates is None and address.startswith(("tls://", "wss://")):
+    arguments = (security or distributed.Security()).get_connection_args("client")
+    if arguments["ssl_context"] is None and address.startswith(("tls://", "wss://")):
         raise ClusterError(
             f"{address} is spoken to with certificates, and there are none; set RFF_DIST_TLS_CA, "
             "RFF_DIST_TLS_CERT and RFF_DIST_TLS_KEY to PEM files, or give `security`"
         )
     try:
+        # `Client` itself waits for ever where something listens that is no scheduler, or is frozen.
+        with ThreadPoolExecutor(1) as apart:  # this thread may have an event loop
+            apart.submit(asyncio.run, _greet(address, arguments)).result()
         return distributed.Client(address, security=security, timeout=CONNECT_S, set_as_default=False)
     except OSError as error:
         raise ClusterUnavailableError(
@@ -127,6 +134,20 @@ def connect(address: str, security: distributed.Security | None) -> distributed.
         ) from error
     except (TypeError, ValueError, RuntimeError) as error:
         raise ClusterError(f"cannot connect to {address}: {error}; check `security`") from error
+
+
+async def _greet(address: str, arguments: dict[str, Any]) -> None:
+    """Raise OSError unless a scheduler answers within `CONNECT_S`."""
+    remote = rpc(address, timeout=CONNECT_S, connection_args=arguments)
+    try:
+        async with asyncio.timeout(CONNECT_S):
+            found = await remote.identity()
+    except TimeoutError:
+        raise TimeoutError("nothing there speaks as a scheduler does") from None
+    finally:
+        await remote.close_rpc()
+    if found["type"] != "Scheduler":
+        raise ConnectionError(f"it is a Dask {found['type'].lower()}")
 
 
 def tls_security(files: TLSFiles) -> distributed.Security:
@@ -154,21 +175,31 @@ class _AsManyAsBlocks(distributed.Adaptive):
         return self._n_wanted()
 
 
+class _PatientCluster(distributed.LocalCluster):
+    """A local cluster that waits for workers which its nannies start again, however slowly."""
+
+    def _update_worker_status(self, op: str, msg: Any) -> None:
+        # Dask's own gives a nanny up, and with it the last worker, when its worker is not back in 15 s.
+        with dask.config.set({"distributed.deploy.lost-worker-timeout": "1 hour"}):
+            super()._update_worker_status(op, msg)
+
+
 @contextlib.contextmanager
 def spare_children_ctrl_c() -> Iterator[None]:
-    """Start processes that ignore Ctrl-C, which a terminal sends to all: each would die with a traceback.
+    """Start processes that Ctrl-C does not reach, which a terminal sends to all, each with a traceback.
 
-    Processes inherit that a signal is ignored. Here it is blocked meanwhile, so that it is not lost.
+    Threads and processes that start here inherit that the signal is blocked, and this thread gets it
+    afterwards. Were it ignored meanwhile, another thread could take it, and it would be lost.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
+    # It starts with the first child otherwise, and unblocks the signal in the thread that starts it.
+    resource_tracker.ensure_running()
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, handler)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
@@ -200,9 +231,10 @@ def start_cluster(
         raise InvalidParameterError(
             f"`min_workers` is {min_workers} and `n_workers` {n_workers}; expected at most as many"
         )
+    cluster = None
     try:
         with spare_children_ctrl_c(), dask.config.set(_WATCH_LESS):
-            cluster = distributed.LocalCluster(
+            cluster = _PatientCluster(
                 n_workers=min_workers or n_workers,
                 threads_per_worker=threads_per_worker,
                 processes=True,
@@ -227,7 +259,11 @@ def start_cluster(
                     interval="1s",
                     wait_count=round(IDLE_S),
                 )
-            return cluster
+        return cluster
+    except KeyboardInterrupt:
+        if cluster is not None:
+            cluster.close()
+        raise
     except Exception as error:
         raise ClusterError(
             f"an embedded cluster of {n_workers} workers with {threads_per_worker} threads did not start: "

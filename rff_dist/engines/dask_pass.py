@@ -7,7 +7,7 @@ import asyncio
 import queue
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from concurrent.futures import CancelledError
+from concurrent.futures import CancelledError, wait
 from dataclasses import dataclass
 from typing import Any, NoReturn, cast
 
@@ -106,12 +106,11 @@ class Pass:
         )
         # A worker may die before its result is fetched, so the fetch is watched like the pass.
         while True:
-            try:
-                return fetching.result(timeout=POLL_S)
-            except TimeoutError:
-                if fetching.done():
-                    raise
-                self._poll()
+            wait([fetching], timeout=POLL_S)
+            if fetching.done():
+                with self._workers.errors(talking=True):
+                    return fetching.result()
+            self._poll()
 
     def release(self) -> None:
         """Tell the scheduler that nobody wants this pass's tasks, so that what has not run never will."""
@@ -177,7 +176,7 @@ class Pass:
             kind = ClusterError if killer is None else BlockError
             raise kind(
                 f"{what} was running on {error.allowed_failures + 1} workers when they died; "
-                "the pass has no result. Give the workers more memory, "
+                "the pass has no result. If nobody stopped them, give the workers more memory, "
                 "or look at these rows of the data and at the workers' logs"
             ) from error
         if block is None or isinstance(error, RFFDistError):

@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import distributed
 from distributed.client import ClosedClientError
@@ -16,8 +17,14 @@ from distributed.comm.core import CommClosedError
 from rff_dist.engines.dask_cluster import SAME_PACKAGES, check_versions
 from rff_dist.errors import ClusterLostError, RFFDistError
 
+logger = logging.getLogger(__name__)
+
 #: Seconds between two looks at the cluster while a pass waits.
 POLL_S = 1.0
+#: Seconds that the scheduler has for an answer.
+ANSWER_S = 30.0
+#: Seconds after which a worker that says nothing is taken for frozen, and between two looks for such.
+SILENT_S, WATCH_S = 30.0, 10.0
 
 
 class Workers:
@@ -29,7 +36,7 @@ class Workers:
     def __init__(self, client: distributed.Client, *, patience: float) -> None:
         self._client, self._patience = client, patience
         self._threads: dict[str, int] = {}
-        self._looked_at = self._seen_at = time.monotonic()
+        self._looked_at = self._seen_at = self._watched_at = time.monotonic()
         self._same_versions: set[str] = set()
 
     @property
@@ -45,16 +52,52 @@ class Workers:
 
     def look(self) -> dict[str, int]:
         """Return threads by worker address, as they are now; raise ClusterError for other versions."""
-        with self.errors():
-            self._threads = dict(self._client.nthreads())
-            self._looked_at = time.monotonic()
-            if self._threads:
-                self._seen_at = self._looked_at
-            if self._threads.keys() - self._same_versions:
-                found: Any = self._client.get_versions(packages=SAME_PACKAGES)
-                check_versions(found["client"], found["workers"])
-                self._same_versions |= found["workers"].keys()
+        if time.monotonic() - self._watched_at > WATCH_S:
+            self._drop_silent()
+        self._threads = dict(self.ask(self._client.nthreads))
+        self._looked_at = time.monotonic()
+        if self._threads:
+            self._seen_at = self._looked_at
+        if self._threads.keys() - self._same_versions:
+            found = self.ask(lambda: self._client.get_versions(packages=SAME_PACKAGES))
+            check_versions(found["client"], found["workers"])
+            self._same_versions |= found["workers"].keys()
         return self._threads
+
+    def ask(self, call: Callable[[], Any]) -> Any:
+        """Return what a method of the client answers; raise ClusterLostError if it takes `ANSWER_S`."""
+        with self.errors(talking=True):
+            # In the client's own thread, its methods return coroutines.
+            return self._client.sync(call, callback_timeout=ANSWER_S)
+
+    def facts(self) -> dict[str, Any]:
+        """Return what the scheduler knows of each worker, by address."""
+        found = self.ask(lambda: cast("Any", self._client.scheduler).identity(n_workers=-1))
+        return cast("dict[str, Any]", found["workers"])
+
+    def _drop_silent(self) -> None:
+        """Let the scheduler restart workers that say nothing: it would give them up after 5 minutes."""
+        self._watched_at = time.monotonic()
+        drop = make_dropper()
+        try:
+            silent = self.ask(lambda: self._client.run_on_scheduler(drop, SILENT_S))
+        except RFFDistError:
+            raise
+        except Exception as error:
+            # A scheduler may refuse what is pickled.
+            logger.info(
+                "frozen workers are left to the scheduler at %s: %s: %s",
+                self.address,
+                type(error).__name__,
+                error,
+            )
+            return
+        if silent:
+            logger.warning(
+                "%s said nothing for %g s: restarted, or left out without a nanny; the blocks run again",
+                ", ".join(silent),
+                SILENT_S,
+            )
 
     def check_patience(self) -> None:
         """Raise ClusterLostError if there has been no worker for too long."""
@@ -67,8 +110,11 @@ class Workers:
             )
 
     @contextmanager
-    def errors(self) -> Iterator[None]:
-        """Translate what distributed raises when it has lost its scheduler."""
+    def errors(self, *, talking: bool = False) -> Iterator[None]:
+        """Translate what distributed raises when it has lost its scheduler.
+
+        `talking`: whether nothing but the cluster is asked inside, so that each OSError is of the connection.
+        """
         if self._client.status == "closed":
             raise ClusterLostError("the engine's Dask client is closed; make a new engine")
         try:
@@ -76,9 +122,40 @@ class Workers:
         except RFFDistError:
             raise
         except (CancelledError, CommClosedError, ClosedClientError, OSError) as error:
-            if isinstance(error, OSError) and self._client.status == "running":
+            if isinstance(error, OSError) and self._client.status == "running" and not talking:
                 raise
+            what = f"went away: {type(error).__name__}: {error}"
+            if isinstance(error, TimeoutError):
+                what = f"has not answered for {ANSWER_S:g} s"
             raise ClusterLostError(
-                f"the scheduler at {self.address} went away: {type(error).__name__}: {error}; "
-                "the pass has no result. Start the cluster again and repeat it"
+                f"the scheduler at {self.address} {what}; the pass has no result. "
+                "Start the cluster again and repeat it"
             ) from error
+
+
+def make_dropper() -> Callable[..., Any]:
+    """Return the function by which a scheduler restarts workers that it has not heard of for too long."""
+
+    def drop(seconds: float, dask_scheduler: Any) -> list[str]:
+        # Nested, so that it is pickled by value and runs where rff_dist cannot be imported.
+        from time import time
+
+        from distributed.scheduler import heartbeat_interval
+
+        limit = max(seconds, 5 * heartbeat_interval(len(dask_scheduler.workers)))
+        silent = [
+            address for address, worker in dask_scheduler.workers.items() if time() - worker.last_seen > limit
+        ]
+        if silent:
+            # Meanwhile. Those without a nanny are left out, and so are those whose nanny is silent too.
+            dask_scheduler.loop.add_callback(
+                dask_scheduler.restart_workers,
+                silent,
+                timeout=10,
+                wait_for_workers=False,
+                on_error="return",
+                stimulus_id="rff_dist-silent-workers",
+            )
+        return silent
+
+    return drop

@@ -6,10 +6,10 @@ and the model is published.
 
 Run it in a process of its own::
 
-    from rff_dist.flows.cluster import ClusterParameters, cluster
+    from rff_dist.flows.cluster import cluster
 
     if __name__ == "__main__":  # the embedded Dask cluster starts processes that import this file
-        cluster(ClusterParameters(data="data.zarr", output="labels.zarr", model="model", n_clusters=50))
+        cluster(data="data.zarr", output="labels.zarr", model="model", n_clusters=50)
 
 or serve it as a deployment, whose parameters are validated before a run starts.
 """
@@ -74,7 +74,7 @@ def _log_pass(log: Any, done: Summary) -> None:
     log.info("pass %d: inertia %.8g, shift %.3g", *(done[name] for name in ("pass", "inertia", "shift")))
 
 
-@job_flow("cluster")
+@job_flow("cluster", ClusterParameters)
 def cluster(parameters: ClusterParameters) -> Summary:
     """Cluster rows by k-means in random features; publish their labels and the centres.
 

@@ -3,9 +3,9 @@
 A dataset knows the files that it was made of, so a schedule may name a folder's pattern each night, and only
 the files that are new since are read::
 
-    from rff_dist.flows.ingest import IngestParameters, ingest
+    from rff_dist.flows.ingest import ingest
 
-    ingest(IngestParameters(sources=["incoming/*.parquet"], data="data.zarr", targets=["price"]))
+    ingest(sources=["incoming/*.parquet"], data="data.zarr", targets=["price"])
 """
 
 from __future__ import annotations
@@ -88,6 +88,7 @@ def _read_secret(block: str) -> str:
 
 @job_flow(
     "ingest",
+    IngestParameters,
     resume="All rows of a run are added at once, by its last write, or none; files whose rows are there "
     "already are skipped.",
 )

@@ -3,10 +3,10 @@
 The model may be a registered one, of which the version that is current when the run begins is used. Run it
 in a process of its own::
 
-    from rff_dist.flows.predict import PredictParameters, predict
+    from rff_dist.flows.predict import predict
 
     if __name__ == "__main__":  # the embedded Dask cluster starts processes that import this file
-        predict(PredictParameters(model="models/main", data="new.zarr", output="predictions.zarr"))
+        predict(model="models/main", data="new.zarr", output="predictions.zarr")
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ class PredictParameters(form(Predict, Where, Limits)):  # type: ignore[misc]  # 
 
 @job_flow(
     "predict",
+    PredictParameters,
     resume="All rows are scored again, and the output appears when it is complete: of a registered model by "
     "the version that is current then.",
 )

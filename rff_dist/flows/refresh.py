@@ -7,10 +7,10 @@ is repeated, and a run after one that was completed finds nothing new, says so a
 
 Run it in a process of its own::
 
-    from rff_dist.flows.refresh import RefreshParameters, refresh
+    from rff_dist.flows.refresh import refresh
 
     if __name__ == "__main__":  # the embedded Dask cluster starts processes that import this file
-        refresh(RefreshParameters(data="data.zarr", model="models/main"))
+        refresh(data="data.zarr", model="models/main")
 
 or serve it as a deployment, whose parameters are validated before a run starts.
 """
@@ -43,7 +43,7 @@ class RefreshParameters(form(Update, Where, Limits)):  # type: ignore[misc]  # m
     """Which model, by which rows, and how good it must stay."""
 
 
-@job_flow("refresh", resume=_RESUME)
+@job_flow("refresh", RefreshParameters, resume=_RESUME)
 def refresh(parameters: RefreshParameters) -> Summary:
     """Add the rows that are new to a model, exactly, and publish it if it is no worse.
 

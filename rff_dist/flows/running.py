@@ -8,19 +8,21 @@ of several Prefect servers respect alike; a second run fails at once and names t
 from __future__ import annotations
 
 import errno
+import inspect
 import logging
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from contextvars import ContextVar
+from functools import wraps
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, ClassVar, Self, TypeAliasType, Union, cast, get_args, get_origin
 from uuid import UUID
 
 from annotated_types import Gt
-from prefect import Flow, State, Task, flow
+from prefect import Flow, State, Task
 from prefect.artifacts import create_link_artifact, create_progress_artifact, update_progress_artifact
 from prefect.cache_policies import NO_CACHE
 from prefect.client.orchestration import get_client
@@ -30,7 +32,8 @@ from prefect.logging.loggers import flow_run_logger
 from prefect.runtime import flow_run as this_run
 from prefect.states import Completed
 from prefect.utilities.timeout import timeout
-from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model, model_validator
+from pydantic.fields import FieldInfo
 
 from rff_dist.engines import cluster as connection
 from rff_dist.engines import logs
@@ -186,25 +189,65 @@ _SAME_BITS = (
 )
 
 
-def job_flow[**P, R](name: str, *, resume: str = _SAME_BITS) -> Callable[[Callable[P, R]], Flow[P, R]]:
+def job_flow[F: Form, R](
+    name: str, asked: type[F], *, resume: str = _SAME_BITS
+) -> Callable[[Callable[[F], R]], Flow[..., R]]:
     """Make a flow that stores no result, and that says what is left and how to go on when it stops.
 
     `name`: the flow's.
+    `asked`: the form whose options are the flow's parameters, one by one: Prefect overrides those of a
+      deployment only as wholes.
     `resume`: what a run with the same parameters does with what an earlier one left.
     """
 
-    # Where the flow's process is killed, the worker imports the flow and calls it there.
-    def tell_what_is_left(stopped: Flow[..., Any], run: FlowRun, state: State[Any]) -> None:
-        _tell_what_is_left(stopped, run, state, resume=resume)
+    # Where the flow's process is killed or cancelled, the worker calls it, by these names.
+    def tell_what_is_left(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) -> None:
+        _tell_what_is_left(flow, flow_run, state, resume=resume)
 
     hooks: Any = [tell_what_is_left]
-    return flow(
-        name=name,
-        persist_result=False,
-        result_serializer="json",  # of an error that ends a run, which Prefect stores all the same
-        on_failure=hooks,
-        on_crashed=hooks,
-        on_cancellation=hooks,
+
+    def make(function: Callable[[F], R]) -> Flow[..., R]:
+        @wraps(function)
+        def run(**given: Any) -> R:
+            return function(_checked(asked, given))
+
+        options = {one.alias or name: one for name, one in asked.model_fields.items()}
+        cast("Any", run).__signature__ = inspect.Signature(
+            [_keyword(name, one) for name, one in options.items()]
+        )
+        # Prefect describes the fields of its pages by these lines.
+        lines = [f"    {name}: {one.description}" for name, one in options.items()]
+        run.__doc__ = "\n".join([inspect.getdoc(function) or "", "", "Args:", *lines])
+        return Flow(
+            run,
+            name=name,
+            description=inspect.getdoc(function),
+            validate_parameters=False,  # the form does, more strictly
+            persist_result=False,
+            result_serializer="json",  # of an error that ends a run, which Prefect stores all the same
+            on_failure=hooks,
+            on_crashed=hooks,
+            on_cancellation=hooks,
+        )
+
+    return make
+
+
+def _checked[F: Form](asked: type[F], given: dict[str, Any]) -> F:
+    try:
+        return asked.model_validate(given)
+    except ValidationError as error:
+        # Not the values, which may be secrets.
+        wrong = (f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())
+        raise InvalidParameterError(f"the flow's parameters do not fit: {'; '.join(wrong)}") from None
+
+
+def _keyword(name: str, option: FieldInfo) -> inspect.Parameter:
+    return inspect.Parameter(
+        name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=inspect.Parameter.empty if option.is_required() else option.default,
+        annotation=Annotated[option.annotation, *option.metadata] if option.metadata else option.annotation,
     )
 
 
@@ -448,10 +491,8 @@ def describe_stop(name: str, parameters: Mapping[str, Any], state: State[Any], *
     `state`: in which it stopped.
     `resume`: what a run with the same parameters does.
     """
-    given = parameters.get("parameters", parameters)
-    given = given.model_dump() if isinstance(given, BaseModel) else dict(given)
     message = logs.without_secrets(state.message or "no reason is known").strip()
-    places = {key: given[key] for key in ("model", "output") if isinstance(given.get(key), str)}
+    places = {key: parameters[key] for key in ("model", "output") if isinstance(parameters.get(key), str)}
     lines = [
         f"# {name}: {state.name or state.type.value}",
         "",

@@ -24,7 +24,7 @@ def run_script(flow: Flow[..., Any], form: type[Form]) -> None:
         names = ", ".join(field.alias or name for name, field in form.model_fields.items())
         sys.stderr.write(f"{error}\nGive NAME=VALUE, where NAME is one of {names}.\n")
         sys.exit(2)
-    flow(parameters)
+    flow(**parameters.model_dump())
 
 
 def _parse(word: str) -> tuple[str, Any]:

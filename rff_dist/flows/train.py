@@ -6,10 +6,10 @@ model lies beside the output until it is published, and Prefect never sees it.
 
 Run it in a process of its own::
 
-    from rff_dist.flows.train import TrainParameters, train
+    from rff_dist.flows.train import train
 
     if __name__ == "__main__":  # the embedded Dask cluster starts processes that import this file
-        train(TrainParameters(data="data.zarr", model="model"))
+        train(data="data.zarr", model="model")
 
 or serve it as a deployment, whose parameters are validated before a run starts.
 """
@@ -29,7 +29,7 @@ class TrainParameters(form(Train, Where, Limits)):  # type: ignore[misc]  # made
     """What to train, on what and where."""
 
 
-@job_flow("train")
+@job_flow("train", TrainParameters)
 def train(parameters: TrainParameters) -> Summary:
     """Train a ridge regression or a classifier on random features, and publish the model.
 

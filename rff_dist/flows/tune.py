@@ -5,10 +5,10 @@ memory allows, and each is compared with all its components: `train.py` tries it
 
 Run it in a process of its own::
 
-    from rff_dist.flows.tune import TuneParameters, tune
+    from rff_dist.flows.tune import tune
 
     if __name__ == "__main__":  # the embedded Dask cluster starts processes that import this file
-        tune(TuneParameters(data="data.zarr", model="model", n_components=[256, 512, 1024]))
+        tune(data="data.zarr", model="model", n_components=[256, 512, 1024])
 
 or serve it as a deployment, whose parameters are validated before a run starts.
 """
@@ -28,7 +28,7 @@ class TuneParameters(form(Tune, Where, Limits)):  # type: ignore[misc]  # made o
     """What to compare, on what and where."""
 
 
-@job_flow("tune")
+@job_flow("tune", TuneParameters)
 def tune(parameters: TuneParameters) -> Summary:
     """Compare kernels, length scales, alphas and D by k-fold cross-validation; publish the best model.
 

@@ -1,10 +1,10 @@
 """The deployments and automations of deploy/ against the flows that they run and Prefect's own models."""
 
+import importlib
 import importlib.util
 import json
 import re
 import subprocess
-import typing
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -30,15 +30,15 @@ DEPLOYMENTS = {entry["entrypoint"]: entry for entry in load("prefect.yaml")["dep
 
 def parameters_of(entry: dict[str, Any], store: str) -> dict[str, Any]:
     """Return a deployment's parameters as `prefect deploy` fills them in."""
-    text = json.dumps(entry["parameters"]["parameters"]).replace("{{ $RFF_DIST_STORE }}", store)
+    text = json.dumps(entry["parameters"]).replace("{{ $RFF_DIST_STORE }}", store)
     assert "{{" not in text
     filled: dict[str, Any] = json.loads(text)
     return filled
 
 
 def model_of(entrypoint: str) -> type[BaseModel]:
-    flow = load_flow_from_entrypoint(entrypoint, use_placeholder_flow=False)
-    model: type[BaseModel] = typing.get_type_hints(flow.fn)["parameters"]
+    module, _, name = entrypoint.rpartition(".")
+    model: type[BaseModel] = getattr(importlib.import_module(module), f"{name.capitalize()}Parameters")
     return model
 
 
@@ -57,6 +57,8 @@ def test_parameters_of_deployments_are_what_the_flows_take(entrypoint, store):
     model.model_validate(values)
     with pytest.raises(ValidationError, match="nonsense"):
         model.model_validate({**values, "nonsense": 1})
+    flow = load_flow_from_entrypoint(entrypoint, use_placeholder_flow=False)
+    assert values.keys() <= flow.parameters.properties.keys()  # so that each can be overridden alone
     urls = [value for value in values.values() if isinstance(value, str) and "/" in value]
     assert urls
     assert all(url.startswith(store) for url in urls)

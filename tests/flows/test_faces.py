@@ -246,7 +246,7 @@ def by_command(job, arguments, flags):
 
 def by_flow(job, given):
     with lend_engine(SerialEngine(1)):
-        return job.flow(job.form(**given))
+        return job.flow(**given)
 
 
 def by_python(job, given):
@@ -368,7 +368,7 @@ def test_an_error_is_the_same_by_every_face(folder, tmp_path):
         with pytest.raises(error) as direct:
             by_python(job, given)
         with disable_run_logger(), lend_engine(SerialEngine(1)), pytest.raises(error) as in_flow:
-            job.flow.fn(job.form(**given))
+            job.flow.fn(**given)
         assert told["type"] == error.__name__
         assert str(direct.value) == str(in_flow.value)
         assert told["message"].split(";")[0].split("--")[0] in str(direct.value).replace("overwrite=True", "")

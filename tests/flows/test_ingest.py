@@ -77,9 +77,9 @@ def test_new_files_are_appended_once_night_after_night(tmp_path):
     parameters = IngestParameters(
         data=str(tmp_path / "data.zarr"), sources=[str(tmp_path / "*.csv")], targets=["price"]
     )
-    nights = [ingest(parameters)]
+    nights = [ingest(**parameters.model_dump())]
     rows.append(write_table(tmp_path / "2.csv", 20, seed=1))
-    nights += [ingest(parameters), ingest(parameters)]
+    nights += [ingest(**parameters.model_dump()), ingest(**parameters.model_dump())]
     assert [(night["n_before"], night["n_after"]) for night in nights] == [(0, 30), (30, 50), (50, 50)]
     assert [(night["n_ingested"], night["n_skipped"]) for night in nights] == [(1, 0), (1, 1), (0, 2)]
     dataset = open_dataset(tmp_path / "data.zarr")
@@ -102,26 +102,26 @@ def test_a_query_is_run_with_a_secret_that_prefect_shows_nowhere(tmp_path, monke
     given = {"data": str(tmp_path / "data"), "targets": ["price"]}
     query = "SELECT a, price FROM t ORDER BY a LIMIT 99 OFFSET :n_ingested"
     parameters = IngestParameters(**given, sql=query, connection_block="shop-database")
-    state = ingest(parameters, return_state=True)
-    assert (state.result()["n_after"], ingest(parameters)["n_new"]) == (2, 0)
+    state = ingest(**parameters.model_dump(), return_state=True)
+    assert (state.result()["n_after"], ingest(**parameters.model_dump())["n_new"]) == (2, 0)
     with get_client(sync_client=True) as client:
         run = client.read_flow_run(state.state_details.flow_run_id)
         said = [log.message for log in client.read_logs()]
     assert "geheim.db" not in json.dumps([run.parameters, state.result(), said])
     with disable_run_logger(), pytest.raises(InvalidParameterError, match="no Secret block 'no-such-block'"):
-        ingest.fn(IngestParameters(**given, sql=query, connection_block="no-such-block"))
+        ingest.fn(**given, sql=query, connection_block="no-such-block")
     with disable_run_logger(), pytest.raises(InvalidParameterError, match="RFF_DIST_SQL is not set"):
-        ingest.fn(IngestParameters(**given, sql=query))
+        ingest.fn(**given, sql=query)
 
 
 @pytest.mark.slow
 def test_rows_that_do_not_fit_leave_the_dataset_and_say_why(tmp_path):
     write_table(tmp_path / "1.csv", 30)
     given = {"data": str(tmp_path / "data.zarr"), "targets": ["price"]}
-    ingest(IngestParameters(**given, sources=[str(tmp_path / "1.csv")]))
+    ingest(**given, sources=[str(tmp_path / "1.csv")])
     (tmp_path / "2.csv").write_text("a,b,price\n1,,3\n")
     parameters = IngestParameters(**given, sources=[str(tmp_path / "2.csv")])
-    state = ingest(parameters, return_state=True)
+    state = ingest(**parameters.model_dump(), return_state=True)
     assert state.is_failed()
     with pytest.raises(DataError, match=r"2\.csv: row 1, column 'b' is missing"):
         state.result()
@@ -152,7 +152,7 @@ def trained(tmp_path_factory):
 def run_predict(folder, output, **given):
     parameters = {"model": str(folder / "models" / "m"), "data": str(folder / "data.zarr"), **given}
     with lend_engine(SerialEngine(1)):
-        return predict(PredictParameters(**parameters, output=str(output)))
+        return predict(**parameters, output=str(output))
 
 
 def test_all_rows_are_scored_by_the_current_version(trained, tmp_path):

@@ -9,13 +9,12 @@ import pytest
 from prefect.artifacts import Artifact
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
-from prefect.exceptions import ParameterTypeError
 from prefect.logging import disable_run_logger
 from prefect.utilities.callables import parameter_schema
 from pydantic import ValidationError
 
 from rff_dist.engines.serial import SerialEngine
-from rff_dist.errors import FingerprintMismatchError, OutputBusyError
+from rff_dist.errors import FingerprintMismatchError, InvalidParameterError, OutputBusyError
 from rff_dist.flows.refresh import RefreshParameters, refresh
 from rff_dist.flows.running import lend_engine
 from rff_dist.jobs import refresh as steps
@@ -58,7 +57,7 @@ def parameters(tmp_path: Path) -> RefreshParameters:
 
 def run(parameters, **changes):
     with lend_engine(ENGINE):
-        return refresh(parameters.model_copy(update=changes), return_state=True)
+        return refresh(**parameters.model_copy(update=changes).model_dump(), return_state=True)
 
 
 def task_names(state):
@@ -177,8 +176,8 @@ def test_bad_parameters_are_refused_before_a_run(bad, words):
     with pytest.raises(ValidationError) as direct:
         RefreshParameters(**{**GOOD, **bad})
     assert words in str(direct.value)
-    with pytest.raises(ParameterTypeError):
-        refresh.validate_parameters({"parameters": {**GOOD, **bad}})
+    with pytest.raises(InvalidParameterError):
+        refresh.fn(**{**GOOD, **bad})
 
 
 def test_every_parameter_has_a_description_and_unknown_ones_are_closed_out_in_the_deployment_schema():

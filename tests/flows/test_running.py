@@ -178,7 +178,7 @@ def test_every_flow_says_what_is_left_however_it_stops(one):
 
 @pytest.mark.parametrize("state", [Failed, Crashed, Cancelled])
 def test_what_is_left_and_how_to_go_on_is_told_of_every_place(tmp_path, state):
-    given = {"parameters": {"model": str(tmp_path / "model"), "output": "memory://labels", "seed": 1}}
+    given = {"model": str(tmp_path / "model"), "output": "memory://labels", "seed": 1}
     (tmp_path / ".model.run-abc").mkdir()
     stopped = state(message="at s3://user:word@bucket/x: it\nended")
     with hold(tmp_path / "model", holder="a run"):
@@ -204,7 +204,7 @@ def test_a_store_that_is_away_does_not_keep_the_rest_from_being_told(tmp_path):
 def test_a_failed_run_leaves_an_artifact_that_says_how_to_go_on(tmp_path):
     parameters = write_problem(tmp_path).model_copy(update={"data": str(tmp_path / "none.zarr")})
     with lend_engine(SerialEngine(1)):
-        state = train(parameters, return_state=True)
+        state = train(**parameters.model_dump(), return_state=True)
     assert state.is_failed()
     told = Artifact.get("rff-train-stopped")
     assert told.type == "markdown"
@@ -221,7 +221,7 @@ def test_a_run_that_takes_too_long_fails_and_leaves_nothing(tmp_path):
     )
     start = time.monotonic()
     with lend_engine(engine):
-        state = train(parameters, return_state=True)
+        state = train(**parameters.model_dump(), return_state=True)
     assert state.is_failed()
     assert time.monotonic() - start < 60
     with pytest.raises(JobTimeoutError, match=r"longer than `timeout_minutes`=0\.00833"):
@@ -266,12 +266,12 @@ def test_two_runs_of_a_model_never_overlap_and_the_second_is_refused_at_once(tmp
     def run_second() -> None:
         first_is_at_work.wait(60)
         with lend_engine(SerialEngine(1)):
-            outcome.append(train(parameters, return_state=True))
+            outcome.append(train(**parameters.model_dump(), return_state=True))
 
     second = threading.Thread(target=run_second)
     second.start()
     with lend_engine(SerialEngine(1, observers=[wait])):
-        first = train(parameters, return_state=True)
+        first = train(**parameters.model_dump(), return_state=True)
     second.join()
     assert first.is_completed()
     [refused] = outcome
@@ -291,7 +291,7 @@ def test_a_second_run_is_refused_before_a_cluster_starts(tmp_path, monkeypatch):
     def run() -> None:
         try:
             with disable_run_logger():
-                train.fn(parameters)
+                train.fn(**parameters.model_dump())
         except Exception as error:
             refused.append(error)
 

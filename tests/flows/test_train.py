@@ -18,7 +18,6 @@ from prefect.artifacts import Artifact
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
 from prefect.client.schemas.objects import FlowRun, TaskRun
-from prefect.exceptions import ParameterTypeError
 from prefect.logging import disable_run_logger
 from prefect.settings import Settings, get_current_settings
 from prefect.utilities.callables import parameter_schema
@@ -107,7 +106,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
         threads=1,
         performance_report=str(folder / "reports"),
     )
-    state = train(parameters, return_state=True)
+    state = train(**parameters.model_dump(), return_state=True)
     return Run(folder, parameters, state, state.result())
 
 
@@ -209,7 +208,7 @@ def test_nothing_but_the_model_is_left_beside_the_data(run):
 def test_without_test_data_evaluation_is_skipped_with_a_note(run, tmp_path):
     parameters = TrainParameters(data=run.parameters.data, model=str(tmp_path / "model"), **PLAIN, alpha=0.1)
     with lend_engine(SerialEngine(1)):
-        state = train(parameters, return_state=True)
+        state = train(**parameters.model_dump(), return_state=True)
     assert state.result()["metrics"] is None
     [skipped] = [task.state for task in task_runs(state) if task.name == "evaluate"]
     assert skipped.name == "Skipped"
@@ -222,7 +221,7 @@ def test_registered_runs_publish_versions_and_a_table_of_their_lineage(run, tmp_
     for alpha in (0.1, 10.0):
         parameters = TrainParameters(data=run.parameters.data, model=url, **PLAIN, alpha=alpha, register=True)
         with lend_engine(SerialEngine(1)):
-            result = train(parameters)
+            result = train(**parameters.model_dump())
     assert (result["version"], result["model"]) == (2, url)
     assert read_model(url).digest() == result["digest"]
     assert read_model(f"{url}/versions/1").alpha == 0.1
@@ -240,7 +239,7 @@ def test_length_scales_by_evidence_are_those_of_the_fit_in_one_call(run, tmp_pat
     given = {**PLAIN, "length_scale": "evidence"}
     parameters = TrainParameters(data=run.parameters.data, model=str(tmp_path / "model"), **given)
     with lend_engine(SerialEngine(1)):
-        result = train(parameters)
+        result = train(**parameters.model_dump())
     expected = fit_serially(parameters, **given)
     assert result["digest"] == expected.digest()
     assert result["length_scale"] == list(expected.feature_map.spec.kernel.length_scale)
@@ -266,7 +265,7 @@ def test_a_classifier_is_that_of_the_library_and_told_by_its_accuracy(tmp_path, 
         folds=3,
     )
     with lend_engine(SerialEngine(1)):
-        result = train(parameters)
+        result = train(**parameters.model_dump())
     dataset = open_dataset(parameters.data, y=None)
     expected, _ = classification.fit_labels(
         GroupedDataset(dataset, column_of(dataset, "groups")),
@@ -295,7 +294,7 @@ def test_not_a_number_fails_the_flow_with_row_and_column_and_publishes_nothing(t
     write_dataset(data, X, np.zeros(2000))
     parameters = TrainParameters(data=data, model=str(tmp_path / "model"), **PLAIN)
     with lend_engine(SerialEngine(1)):
-        state = train(parameters, return_state=True)
+        state = train(**parameters.model_dump(), return_state=True)
     assert state.is_failed()
     assert "row 1_234, column 1" in flow_run(state).state.message
     with pytest.raises(DataError, match=r"Input X contains NaN: row 1_234, column 1"):
@@ -309,7 +308,7 @@ def test_model_that_exists_is_refused_before_the_data_are_read(run):
     events: list[Any] = []
     engine = SerialEngine(1, observers=(events.append,))
     with lend_engine(engine), pytest.raises(OutputExistsError, match="exists already"):
-        train(parameters)
+        train(**parameters.model_dump())
     assert not events
     assert read_model(run.parameters.model).digest() == before
 
@@ -318,13 +317,13 @@ def test_lent_engine_is_not_combined_with_parameters_of_another(run):
     refused = pytest.raises(InvalidParameterError, match="engine was lent")
     parameters = run.parameters.model_copy(update={"overwrite": True})
     with disable_run_logger(), lend_engine(SerialEngine(1)), refused:
-        train.fn(parameters)
+        train.fn(**parameters.model_dump())
 
 
 def test_model_that_exists_is_refused_before_a_cluster_starts(run, monkeypatch):
     monkeypatch.setattr("rff_dist.engines.cluster.open_engine", None)
     with disable_run_logger(), pytest.raises(OutputExistsError, match="exists already"):
-        train.fn(run.parameters)
+        train.fn(**run.parameters.model_dump())
 
 
 def test_arrays_of_other_names_and_weights_are_used_for_data_and_test_data(tmp_path):
@@ -345,7 +344,7 @@ def test_arrays_of_other_names_and_weights_are_used_for_data_and_test_data(tmp_p
         **names,
     )
     with lend_engine(SerialEngine(1)):
-        result = train(parameters)
+        result = train(**parameters.model_dump())
     data, test = (open_dataset(tmp_path / name, **names) for name in ("data", "test"))
     model = automatic.fit(data, RidgeOptions(**PLAIN, alpha=0.1), engine=SerialEngine(1)).model
     assert result["digest"] == model.digest()
@@ -398,8 +397,10 @@ def test_bad_parameters_are_refused_before_a_run(bad, words):
         TrainParameters(**{**GOOD, **bad})
     assert words in str(direct.value)
     # what a deployment and a call with a dict go through
-    with pytest.raises(ParameterTypeError):
-        train.validate_parameters({"parameters": {**GOOD, **bad}})
+    with pytest.raises(InvalidParameterError) as called:
+        train.fn(**{**GOOD, **bad})
+    assert words in str(called.value)
+    assert "secret" not in str(called.value)
 
 
 def test_nystrom_features_need_neither_pairs_nor_a_design():
@@ -418,12 +419,15 @@ def test_secrets_in_a_refused_url_are_not_repeated():
 def test_parameters_as_json_are_the_same_parameters():
     parameters = TrainParameters(**GOOD, kernel="matern", nu=2.5, length_scale=[1.0, 2.0], alpha=[0.1, 1.0])
     json_values = json.loads(parameters.model_dump_json())
-    assert train.validate_parameters({"parameters": json_values})["parameters"] == parameters
+    assert TrainParameters(**json_values) == parameters
 
 
-def test_every_parameter_has_a_description_and_unknown_ones_are_closed_out_in_the_deployment_schema():
-    schema = json.loads(json.dumps(parameter_schema(train).model_dump()))["definitions"]["TrainParameters"]
-    assert schema["additionalProperties"] is False
+def test_every_option_is_a_parameter_of_its_own_with_a_description_in_the_deployment_schema():
+    schema = json.loads(json.dumps(parameter_schema(train).model_dump()))
+    assert set(schema["properties"]) == {
+        field.alias or name for name, field in TrainParameters.model_fields.items()
+    }
+    assert schema["required"] == ["data", "model"]
     assert all(len(entry["description"]) > 20 for entry in schema["properties"].values())
     assert all(name in schema["properties"]["kernel"]["description"] for name in KERNELS)
 

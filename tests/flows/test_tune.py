@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 from prefect.artifacts import Artifact
-from prefect.exceptions import ParameterTypeError
 from prefect.logging import disable_run_logger
 from prefect.utilities.callables import parameter_schema
 from pydantic import ValidationError
@@ -15,7 +14,7 @@ from pydantic import ValidationError
 from rff_dist import GroupFolds
 from rff_dist.data.labelled import GroupedDataset
 from rff_dist.engines.serial import SerialEngine
-from rff_dist.errors import OutputExistsError, StorageError
+from rff_dist.errors import InvalidParameterError, OutputExistsError, StorageError
 from rff_dist.flows.running import lend_engine
 from rff_dist.flows.tune import TuneParameters, tune
 from rff_dist.jobs import publishing
@@ -72,7 +71,7 @@ def search_serially(parameters: TuneParameters) -> Any:
 
 def test_flow_publishes_the_best_of_the_search_from_one_reading(problem):
     with lend_engine(SerialEngine(1)):
-        state = tune(problem, return_state=True)
+        state = tune(**problem.model_dump(), return_state=True)
     result, expected = state.result(), search_serially(problem)
     assert len(json.dumps(result)) < 8_000
     names = [task.name for task in task_runs(state)]
@@ -101,7 +100,7 @@ def test_flow_publishes_the_best_of_the_search_from_one_reading(problem):
     assert result["digest"] in summary
     assert "200 rows" in summary
     with disable_run_logger(), pytest.raises(OutputExistsError, match="exists already"):
-        tune.fn(problem)
+        tune.fn(**problem.model_dump())
 
 
 def test_what_was_trained_outlives_a_failing_publication(problem, tmp_path, monkeypatch):
@@ -115,7 +114,7 @@ def test_what_was_trained_outlives_a_failing_publication(problem, tmp_path, monk
     monkeypatch.setattr(publishing, "write", fail_at_the_output)
     update = {"model": str(tmp_path / "elsewhere"), "test": None, "kernels": ["gaussian"]}
     with lend_engine(SerialEngine(1)):
-        state = tune(problem.model_copy(update=update), return_state=True)
+        state = tune(**problem.model_copy(update=update).model_dump(), return_state=True)
     with pytest.raises(StorageError, match="disk is full") as failed:
         state.result()
     [note] = [note for note in failed.value.__notes__ if "is kept at" in note]
@@ -151,8 +150,8 @@ def test_bad_parameters_are_refused_before_a_run(bad, words):
     with pytest.raises(ValidationError) as direct:
         TuneParameters(**{**GOOD, **bad})
     assert words in str(direct.value)
-    with pytest.raises(ParameterTypeError):
-        tune.validate_parameters({"parameters": {**GOOD, **bad}})
+    with pytest.raises(InvalidParameterError):
+        tune.fn(**{**GOOD, **bad})
 
 
 def test_every_parameter_has_a_description_and_unknown_ones_are_closed_out():
@@ -164,4 +163,4 @@ def test_every_parameter_has_a_description_and_unknown_ones_are_closed_out():
 def test_parameters_as_json_are_the_same_parameters():
     parameters = TuneParameters(**GOOD, length_scales=["0.5x", 2.0, [1.0, 2.0]], n_components="auto")
     json_values = json.loads(parameters.model_dump_json())
-    assert tune.validate_parameters({"parameters": json_values})["parameters"] == parameters
+    assert TuneParameters(**json_values) == parameters

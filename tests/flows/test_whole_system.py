@@ -138,12 +138,18 @@ def killed(system: System, trained: dict[str, Any], place: Place) -> dict[str, A
         system.kill_flow(run)
         crashed = system.finish(run, "CRASHED")
     published = RegisteredModel(parameters["model"]).versions()
+    told = system.told_of_stop(run)
     after = system.finish(system.start("train/monthly", **parameters))
-    return {"crashed": crashed, "published": published, "next": after}
+    return {"crashed": crashed, "published": published, "told": told, "next": after}
 
 
 def test_killed_run_crashes_and_publishes_nothing(killed):
     assert killed["published"] == []
+
+
+def test_worker_tells_what_a_killed_run_left(killed):
+    assert killed["told"].startswith("# train: Crashed")
+    assert ".killed.run-" in killed["told"]
 
 
 def test_next_run_after_a_kill_has_the_digest_of_an_undisturbed_one(killed, place):
@@ -151,6 +157,25 @@ def test_next_run_after_a_kill_has_the_digest_of_an_undisturbed_one(killed, plac
     after = read_model(f"{place.root}/models/killed")
     assert after.digest() == undisturbed.digest()
     assert after.statistics.digest() == undisturbed.statistics.digest()
+
+
+def test_single_parameter_is_overridden_and_worker_tells_what_the_cancelled_run_left(killed, system, place):
+    model = f"{place.root}/models/cancelled"
+    changed = ("--param", "n_components=64", "--param", f"model={model}")
+    system.run("prefect", "deployment", "run", "train/monthly", *changed)
+    [found] = system.flow_runs("train/monthly", scheduled=False, state="SCHEDULED|PENDING|RUNNING")
+    assert found["parameters"]["n_components"] == 64
+    assert found["parameters"]["data"] == place.data  # as the deployment says
+    run = found["id"]
+
+    def has_inspected() -> bool:
+        return any("cancelled.run-" in name and "plan/model.json" in name for name in system.s3.names())
+
+    with system.stopped_workers(has_inspected, "the first record of the run that is cancelled"):
+        system.cancel(run)
+        system.finish(run, "CANCELLED")
+    assert system.told_of_stop(run).startswith("# train: Cancelling")  # when the hook is called
+    assert RegisteredModel(model).versions() == []
 
 
 # -- new rows, and refreshes that fire by themselves -------------------------------------------------------

@@ -1,4 +1,3 @@
-import json
 import logging
 import math
 import operator
@@ -7,7 +6,6 @@ import pickle
 import re
 import signal
 import subprocess
-import sys
 import time
 import urllib.request
 import uuid
@@ -47,6 +45,7 @@ from rff_dist.errors import (
 )
 from rff_dist.storage.datasets import dataset_from_arrays, open_dataset
 from rff_dist.storage.writing import write_dataset
+from tests.dask_processes import run_dask
 from tests.engine_contract import BLOCKS, Counting, EngineContract, FileOutput, nest, unit_blocks
 from tests.plain import plain_ridge
 
@@ -348,30 +347,8 @@ def test_a_given_client_stays_open(embedded: DaskEngine) -> None:
 @pytest.fixture
 def scheduler(tmp_path: Path) -> Iterator[tuple[str, list[subprocess.Popen[bytes]]]]:
     """Run a scheduler and a worker without a nanny, in processes of their own."""
-    file = tmp_path / "scheduler.json"
-    dask_command = [sys.executable, "-m", "dask"]
-    log = (tmp_path / "log").open("wb")
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-
-    def start(*arguments: str) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
-            [*dask_command, *arguments, "--no-dashboard", "--scheduler-file", str(file)],
-            stdout=log,
-            stderr=log,
-            env=environment,
-        )
-
-    processes = [start("scheduler", "--host", "127.0.0.1", "--port", "0")]
-    deadline = time.monotonic() + 60
-    while not (file.exists() and file.stat().st_size):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    processes.append(start("worker", "--no-nanny", "--host", "127.0.0.1", "--nthreads", "1"))
-    yield json.loads(file.read_text())["address"], processes
-    for process in processes:
-        process.kill()
-        process.wait()
-    log.close()
+    with run_dask(tmp_path) as found:
+        yield found
 
 
 @pytest.mark.faults
@@ -442,11 +419,11 @@ def test_an_address_without_a_port_means_the_port_of_dask(address: str, full: st
 
 
 def test_no_scheduler_at_the_default_port_is_an_error_that_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(address: str, **_: Any) -> None:
+    async def refuse(address: str, *_: Any) -> None:
         raise OSError(f"nobody at {address}")
 
     # Whether something listens at this machine's 8786 is not the test's to say.
-    monkeypatch.setattr(distributed, "Client", refuse)
+    monkeypatch.setattr(dask_cluster, "_greet", refuse)
     with pytest.raises(
         ClusterUnavailableError, match=r"answers at tcp://127\.0\.0\.1:8786 .*nobody at tcp://"
     ):

@@ -1,0 +1,244 @@
+"""Waiting is bounded: what is frozen, mute or no scheduler at all ends in an error or is done without."""
+
+import operator
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import dask
+import pytest
+
+from rff_dist.data.blocks import Block
+from rff_dist.engines import dask_workers
+from rff_dist.engines.dask import DaskEngine
+from rff_dist.engines.progress import BlockDone, Event
+from rff_dist.errors import ClusterLostError, ClusterUnavailableError
+from tests.dask_processes import run_dask
+from tests.engine_contract import unit_blocks
+from tests.system import free_port
+
+pytestmark = [pytest.mark.distributed, pytest.mark.faults]
+
+
+def after(n_blocks: int, action: Callable[[], object]) -> Callable[[Event], None]:
+    def observer(event: Event) -> None:
+        if isinstance(event, BlockDone) and event.block.index == n_blocks:
+            action()
+
+    return observer
+
+
+def slow_power(block: Block, _: object) -> int:
+    time.sleep(0.02)
+    return 1 << block.index
+
+
+@contextmanager
+def frozen(process: "subprocess.Popen[bytes]") -> Iterator[None]:
+    os.kill(process.pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(process.pid, signal.SIGCONT)
+
+
+# -- nobody who answers --------------------------------------------------------------------------------
+
+
+def expect_refusal(address: str) -> None:
+    start = time.monotonic()
+    with pytest.raises(ClusterUnavailableError, match=rf"no scheduler answers at {address} within 6 s"):
+        DaskEngine(address)
+    assert time.monotonic() - start < 10  # the promise, not a measurement
+
+
+def test_a_mute_port_is_no_scheduler() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        expect_refusal(f"tcp://127.0.0.1:{listening.getsockname()[1]}")
+
+
+def test_a_port_that_speaks_http_is_no_scheduler() -> None:
+    with HTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            expect_refusal(f"tcp://127.0.0.1:{server.server_port}")
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def test_a_frozen_scheduler_does_not_answer_and_a_worker_is_none(tmp_path: Path) -> None:
+    with run_dask(tmp_path) as (address, [scheduler, _]):
+        with DaskEngine(address) as engine:
+            engine.client.wait_for_workers(1, timeout=60)
+            [worker] = engine.client.scheduler_info()["workers"]
+        with pytest.raises(ClusterUnavailableError, match="it is a Dask worker"):
+            DaskEngine(worker)
+        with frozen(scheduler):
+            expect_refusal(address)
+
+
+# -- in the middle of a pass ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def in_a_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait a tenth as long as is promised, which is less than a minute."""
+    assert dask_workers.ANSWER_S + dask_workers.POLL_S < 60
+    assert dask_workers.SILENT_S + dask_workers.WATCH_S + 10 < 60
+    for name in ("ANSWER_S", "SILENT_S", "WATCH_S"):
+        monkeypatch.setattr(dask_workers, name, getattr(dask_workers, name) / 10)
+
+
+@pytest.mark.usefixtures("in_a_hurry")
+def test_a_scheduler_that_freezes_is_lost(tmp_path: Path) -> None:
+    with run_dask(tmp_path) as (address, [scheduler, _]), DaskEngine(address) as engine:
+        engine.observers = (after(5, lambda: os.kill(scheduler.pid, signal.SIGSTOP)),)
+        with pytest.raises(ClusterLostError, match=rf"{address} has not answered for 3 s"):
+            engine.map_reduce(slow_power, unit_blocks(2_000), None, combine=operator.add)
+
+
+@pytest.mark.usefixtures("in_a_hurry")
+def test_a_client_that_is_cut_off_has_lost_its_cluster(tmp_path: Path) -> None:
+    with run_dask(tmp_path) as (address, _), Wire(address) as wire, DaskEngine(wire.address) as engine:
+        engine.observers = (after(5, wire.cut),)
+        with pytest.raises(ClusterLostError, match=rf"the scheduler at {wire.address} "):
+            engine.map_reduce(slow_power, unit_blocks(2_000), None, combine=operator.add)
+
+
+@pytest.mark.usefixtures("in_a_hurry")
+def test_a_worker_that_freezes_is_done_without(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with run_dask(tmp_path, n_workers=2) as (address, [_, frozen, _]), DaskEngine(address) as engine:
+        engine.client.wait_for_workers(2, timeout=60)
+        engine.observers = (after(5, lambda: os.kill(frozen.pid, signal.SIGSTOP)),)
+        total = engine.map_reduce(slow_power, unit_blocks(100), None, combine=operator.add)
+        assert bin(total) == bin(2**100 - 1)
+    assert "said nothing for 3 s" in caplog.text
+
+
+@pytest.mark.usefixtures("in_a_hurry")
+def test_an_embedded_worker_that_freezes_is_restarted() -> None:
+    with DaskEngine(n_workers=2, threads_per_worker=1) as engine:
+        pids = list(engine.client.run(os.getpid).values())
+        engine.observers = (after(5, lambda: [os.kill(pid, signal.SIGSTOP) for pid in pids]),)
+        total = engine.map_reduce(slow_power, unit_blocks(100), None, combine=operator.add)
+        assert bin(total) == bin(2**100 - 1)
+
+
+# -- what comes back -----------------------------------------------------------------------------------
+
+
+def test_a_scheduler_that_comes_back_is_joined_anew(tmp_path: Path) -> None:
+    port = free_port()
+    with ExitStack() as stack:
+        address, [scheduler, _] = stack.enter_context(run_dask(tmp_path, port=port))
+        engine = stack.enter_context(DaskEngine(address))
+        state = engine.broadcast({"power": 2})
+        engine.observers = (after(5, scheduler.kill),)
+        with pytest.raises(ClusterLostError, match="went away"):
+            engine.map_reduce(slow_power, unit_blocks(2_000), state, combine=operator.add)
+        with pytest.raises(ClusterUnavailableError):
+            engine.map_reduce(slow_power, unit_blocks(20), state, combine=operator.add)
+        engine.observers = ()
+        scheduler.wait()
+        with run_dask(tmp_path, port=port):
+            assert engine.map_reduce(slow_power, unit_blocks(20), state, combine=operator.add) == 2**20 - 1
+
+
+def test_embedded_workers_that_start_slowly_are_waited_for() -> None:
+    # Dask's own local cluster gives up workers that are not back in time, 15 s: here at once.
+    with (
+        dask.config.set({"distributed.deploy.lost-worker-timeout": "10ms"}),
+        DaskEngine(n_workers=2, threads_per_worker=1) as engine,
+    ):
+        pids = list(engine.client.run(os.getpid).values())
+        engine.observers = (after(5, lambda: [os.kill(pid, signal.SIGKILL) for pid in pids]),)
+        total = engine.map_reduce(slow_power, unit_blocks(100), None, combine=operator.add)
+        assert bin(total) == bin(2**100 - 1)
+
+
+START_AND_TELL = """
+import operator, sys
+from rff_dist.engines.dask import DaskEngine
+if __name__ == "__main__":
+    print("starting", flush=True)
+    with DaskEngine(n_workers=2, threads_per_worker=1):
+        print("started", flush=True)
+"""
+
+
+@pytest.mark.parametrize("seconds", [0.1, 0.5, 1.5])
+def test_ctrl_c_while_an_embedded_cluster_starts_is_not_lost(tmp_path: Path, seconds: float) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(START_AND_TELL)
+    process = subprocess.Popen(
+        [sys.executable, str(script)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        # A suite that was started in the background ignores SIGINT.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "starting\n"
+    time.sleep(seconds)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+    output, errors = process.communicate(timeout=60)
+    assert process.returncode in (-signal.SIGINT, 130), (output, errors)
+    assert "started" not in output
+    assert errors.count("Traceback") == errors.count("KeyboardInterrupt") == 1, errors
+
+
+class Wire:
+    """A way to a scheduler that can be cut: then nothing comes through, and nobody is told."""
+
+    def __init__(self, address: str) -> None:
+        host, _, port = address.removeprefix("tcp://").rpartition(":")
+        self._far, self._is_cut = (host, int(port)), threading.Event()
+        self._near = socket.create_server(("127.0.0.1", 0))
+        self.address = f"tcp://127.0.0.1:{self._near.getsockname()[1]}"
+        self._sockets = [self._near]
+
+    def __enter__(self) -> "Wire":
+        threading.Thread(target=self._accept, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for one in self._sockets:
+            one.close()
+
+    def cut(self) -> None:
+        self._is_cut.set()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                near, _ = self._near.accept()
+            except OSError:
+                return
+            self._sockets.append(near)
+            if self._is_cut.is_set():
+                continue
+            far = socket.create_connection(self._far)
+            self._sockets.append(far)
+            for ends in ((near, far), (far, near)):
+                threading.Thread(target=self._carry, args=ends, daemon=True).start()
+
+    def _carry(self, source: socket.socket, target: socket.socket) -> None:
+        try:
+            while (data := source.recv(65_536)) and not self._is_cut.is_set():
+                target.sendall(data)
+            if not self._is_cut.is_set():
+                target.shutdown(socket.SHUT_WR)
+        except OSError:
+            return
