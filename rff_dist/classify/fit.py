@@ -254,7 +254,7 @@ def fit(
     """
     loss = losses.loss
     # classes are compared by their scores, which one penalty keeps alike
-    trained = automatic.fit(dataset, replace(options, alpha_per_target=False), engine=engine)
+    trained = automatic.fit(dataset, replace(options, alpha_per_target=False, solver="direct"), engine=engine)
     model, solved, ridge_alpha = trained.model, trained.best, trained.model.alpha
     assert isinstance(ridge_alpha, float)
     ridge = calibrate(dataset, model, class_weight=factors, seed=options.seed)

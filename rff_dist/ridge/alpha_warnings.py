@@ -11,6 +11,8 @@ from rff_dist.features.feature_map import FIXED_POINT_BITS
 from rff_dist.ridge.solve import Solved
 from rff_dist.selection.alphas import end_of_grid
 from rff_dist.statistics.ridge_statistics import RidgeStatistics
+from rff_dist.statistics.spec import StatisticsSpec
+from rff_dist.typing import FloatArray
 
 MAX_LEVERAGE = 0.95  # mean of the rows', above which they are as good as interpolated
 # Below it rows are too many for the features to follow them, so that no penalty is needed.
@@ -67,17 +69,16 @@ def warn_of_alpha(solved: Solved, *, cancelling: float = 0.0) -> None:
         )
 
 
-def warn_of_rounding(solved: Solved, statistics: RidgeStatistics) -> None:
+def warn_of_rounding(solved: Solved, spec: StatisticsSpec, deviations: FloatArray) -> None:
     """Warn where rounding features to 15 bits has a say in predictions: coefficients are large then.
 
     Rounding moves a feature by up to half of 1/16,256, all alike, so that predictions move by the root of its
     variance, (1/16,256)²/12 times the feature's scale, times the norm of the coefficients.
     """
-    if not statistics.spec.fixed_point:
+    if not spec.fixed_point:
         return
-    spread = 2.0**-FIXED_POINT_BITS * statistics.spec.factors[:, np.newaxis] * solved.solution.coefficients
+    spread = 2.0**-FIXED_POINT_BITS * spec.factors[:, np.newaxis] * solved.solution.coefficients
     moved = np.linalg.norm(spread, axis=0) / math.sqrt(12.0)
-    deviations = statistics.target_deviations()
     varying = deviations > 0.0
     share = float(np.max(moved[varying] / deviations[varying], initial=0.0))
     error = None

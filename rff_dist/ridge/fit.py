@@ -10,7 +10,7 @@ import math
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 from rff_dist.data.folds import Folds, folds_to_dict
 from rff_dist.features.feature_map import FeatureMap
@@ -21,6 +21,7 @@ from rff_dist.ridge.describe import describe_choices, describe_cut, describe_dat
 from rff_dist.ridge.held_out import hold_out_scores, leave_one_out
 from rff_dist.ridge.model import RidgeModel
 from rff_dist.ridge.options import Alpha, Penalty
+from rff_dist.ridge.pcg import solve_pcg
 from rff_dist.ridge.prepare import Prepared
 from rff_dist.ridge.solve import Solved, solve, solve_folds, solve_with
 from rff_dist.selection.alphas import PerTarget
@@ -79,6 +80,20 @@ def train(prepared: Prepared, feature_map: FeatureMap, *, penalty: Penalty) -> T
     facts = describe_cut(dataset, statistics)
     model = _model_of(prepared, feature_map, statistics, solved, penalty, facts)
     return Trained(model, ((feature_map, solved),))
+
+
+def train_without_sums(prepared: Prepared, feature_map: FeatureMap, *, penalty: Penalty) -> Trained:
+    """Solve for one alpha by conjugate gradients; the model has no statistics. See `solve_pcg`."""
+    dataset, fit_intercept = prepared.dataset, penalty.fit_intercept
+    alpha = float(cast("float", penalty.alpha))
+    found = solve_pcg(prepared, feature_map, alpha=alpha, fit_intercept=fit_intercept)
+    solved = Solved(found.solution, None)
+    warn_of_rounding(solved, found.spec, found.target_deviations)
+    card = {"n_samples": dataset.n_samples, **_card_of(prepared, solved, penalty)}
+    model = RidgeModel.without_sums(
+        feature_map, found.solution, card, one_dimensional=dataset.one_dimensional, solver=found.facts()
+    )
+    return Trained(replace(model, columns=_columns_of(prepared)), ((feature_map, solved),))
 
 
 def train_folds(
@@ -158,22 +173,28 @@ def _model_of(
         statistics,
         solved.solution,
         solved.path(),
-        {
-            **describe_dataset(prepared.dataset),
-            **describe_choices(penalty),
-            **facts,
-            **({} if penalty.alphas is None else {"alphas": [float(one) for one in penalty.alphas]}),
-            "standardize": prepared.standardize,
-            "chosen_by": solved.chosen_by,
-            "estimate": describe_estimate(solved),
-            "sample_weight_kind": prepared.sample_weight_kind,
-        },
+        {**_card_of(prepared, solved, penalty), **facts},
     )
     bounded = isinstance(kernel_of(feature_map), Stationary)
     warn_of_alpha(solved, cancelling=how_cancelling(solved, statistics) if bounded else 0.0)
-    warn_of_rounding(solved, statistics)
-    columns = ColumnMoments.of(prepared.moments, frequency_weights=prepared.frequency_weights)
-    return replace(model, columns=columns)
+    warn_of_rounding(solved, statistics.spec, statistics.target_deviations())
+    return replace(model, columns=_columns_of(prepared))
+
+
+def _card_of(prepared: Prepared, solved: Solved, penalty: Penalty) -> dict[str, Any]:
+    return {
+        **describe_dataset(prepared.dataset),
+        **describe_choices(penalty),
+        **({} if penalty.alphas is None else {"alphas": [float(one) for one in penalty.alphas]}),
+        "standardize": prepared.standardize,
+        "chosen_by": solved.chosen_by,
+        "estimate": describe_estimate(solved),
+        "sample_weight_kind": prepared.sample_weight_kind,
+    }
+
+
+def _columns_of(prepared: Prepared) -> ColumnMoments:
+    return ColumnMoments.of(prepared.moments, frequency_weights=prepared.frequency_weights)
 
 
 def refit(

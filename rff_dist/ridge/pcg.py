@@ -25,6 +25,7 @@ from rff_dist.numerics.nystrom_preconditioner import NystromPreconditioner, nyst
 from rff_dist.numerics.solution import RidgeSolution, SolveStatus, check_alpha, make_solution
 from rff_dist.ridge.prepare import Prepared
 from rff_dist.statistics.gram_products import GramOperator, gram_operator
+from rff_dist.statistics.spec import StatisticsSpec
 from rff_dist.typing import FloatArray
 
 logger = logging.getLogger(__name__)
@@ -45,6 +46,8 @@ class Pcg:
 
     `rank`: of the sketch.
     `n_passes`: over the rows, those of the sketch included.
+    `relative_error`: an estimate of how far predictions are from the exact solution's, in deviations of y.
+    `spec`, `target_deviations`: of the sums that it began with; float64 array of shape (n_targets,).
     """
 
     solution: RidgeSolution
@@ -52,6 +55,8 @@ class Pcg:
     rank: int
     n_passes: int
     relative_error: float
+    spec: StatisticsSpec
+    target_deviations: FloatArray
 
     def facts(self) -> Mapping[str, Any]:
         """Return what a model's card keeps of it."""
@@ -109,6 +114,8 @@ def solve_pcg(
         preconditioner.rank,
         1 + n_sketches + iterated.n_products,
         relative,
+        operator.accumulation.spec,
+        operator.target_deviations,
     )
     logger.info("solved by %d passes: %s", found.n_passes, dict(found.facts()))
     _warn(found)
@@ -120,7 +127,7 @@ def _sketch(
 ) -> tuple[NystromPreconditioner, int]:
     """Return the preconditioner, and how many passes it took."""
     n_components = operator.feature_map.n_components
-    largest = max(1, min(n_components, MAX_RANK_BYTES // (8 * n_components)))
+    largest = largest_rank(n_components)
     test_matrix = products = np.empty((n_components, 0))
     wanted, n_passes = FIRST_RANK, 0
     while True:
@@ -135,6 +142,11 @@ def _sketch(
         if rank == largest or not _worth_doubling(found, alpha, operator, tolerance):
             return found, n_passes
         wanted = 2 * rank
+
+
+def largest_rank(n_components: int) -> int:
+    """Return the rank that a sketch may reach."""
+    return max(1, min(n_components, MAX_RANK_BYTES // (8 * n_components)))
 
 
 def random_signs(n_components: int, start: int, stop: int, *, seed: int = 0) -> FloatArray:

@@ -260,6 +260,13 @@ class GramOperator:
         return np.asarray(squares + 2.0 * shift * sums + self.sum_of_weights * shift**2)
 
     @property
+    def target_deviations(self) -> FloatArray:
+        """Weighted population standard deviations of the targets, shape (n_targets,)."""
+        targets, weight = self.sums.targets.value(), self.sum_of_weights
+        variances = np.diagonal(targets)[:-1] / weight - np.square(targets[:-1, -1] / weight)
+        return np.sqrt(np.maximum(variances, 0.0))
+
+    @property
     def _shift(self) -> FloatArray:
         """What is added to the targets that were summed: their offset, or what centres them."""
         if self.centred:

@@ -6,12 +6,28 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy.linalg import LinAlgWarning, svd
 from sklearn.linear_model import Ridge
 
-from rff_dist import DaskEngine, Gaussian, Linear, Matern, Nystrom, SerialEngine, write_dataset
+from rff_dist import (
+    DaskEngine,
+    Gaussian,
+    Linear,
+    Matern,
+    Nystrom,
+    RFFRidge,
+    SerialEngine,
+    load_model,
+    save_model,
+    write_dataset,
+)
 from rff_dist.data.memory import ArrayDataset
+from rff_dist.errors import InvalidParameterError, PlanError, StatisticsError
 from rff_dist.numerics.conjugate_gradients import Stop
 from rff_dist.numerics.solution import SolveStatus
+from rff_dist.ridge import plan
+from rff_dist.ridge.options import RidgeOptions
 from rff_dist.ridge.pcg import random_signs, solve_pcg
+from rff_dist.ridge.plan import Machines, Sizes, choose_solver
 from rff_dist.ridge.prepare import prepare
+from rff_dist.ridge.update import check_updatable
 
 ENGINE = SerialEngine(n_threads=1)
 ALPHAS = (1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0)
@@ -162,6 +178,81 @@ def test_dask_workers_make_the_bits_of_the_serial_engine(tmp_path):
             found.append(solve_pcg(prepared, feature_map, alpha=0.1, fit_intercept=True).solution)
     assert_array_equal(found[0].coefficients, found[1].coefficients)
     assert_array_equal(found[0].intercept, found[1].intercept)
+
+
+FITTED = {"kernel": Gaussian(length_scale=2.0), "n_components": 64, "features": "fourier", "random_state": 0}
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    rows = draw_rows(400, 3, 2)
+    return rows, RFFRidge(alpha=0.1, solver="pcg", **FITTED).fit(rows.X, rows.y)
+
+
+def test_a_model_by_conjugate_gradients_predicts_as_the_direct_one(fitted, tmp_path):
+    rows, model = fitted
+    direct = RFFRidge(alpha=0.1, solver="direct", **FITTED).fit(rows.X, rows.y)
+    assert_allclose(model.predict(rows.X), direct.predict(rows.X), atol=1e-6 * rows.y.std())
+    assert model.model_.card["solver"]["method"] == "pcg"
+    save_model(model, tmp_path / "model")
+    assert_array_equal(load_model(tmp_path / "model").predict(rows.X), model.predict(rows.X))
+
+
+def test_what_needs_statistics_says_why_there_are_none(fitted):
+    rows, model = fitted
+    with pytest.raises(StatisticsError, match=r"conjugate gradients.*solver='direct'"):
+        model.predict(rows.X, return_std=True)
+    with pytest.raises(StatisticsError, match=r"conjugate gradients.*solver='direct'"):
+        model.partial_fit(rows.X, rows.y)
+    with pytest.raises(AttributeError, match="conjugate gradients"):
+        _ = model.statistics_
+    with pytest.raises(StatisticsError, match="--solver pcg"):
+        check_updatable(model.model_)
+
+
+@pytest.mark.parametrize(
+    ("asked", "reason"),
+    [
+        ({}, "`alpha` is 'auto'"),
+        ({"alpha": "gcv"}, "`alpha` is 'gcv'"),
+        ({"alpha": 0.0}, "`alpha` is 0.0"),
+        ({"alpha": [0.1, 1.0]}, r"`alpha` is \[0.1, 1.0\]"),
+        ({"alpha": 1.0, "n_components": (32, 64)}, "`n_components`"),
+        ({"alpha": 1.0, "conformal": True}, "`conformal`"),
+    ],
+)
+def test_what_takes_sums_is_refused_before_any_pass(asked, reason):
+    with pytest.raises(InvalidParameterError, match=reason):
+        RidgeOptions(solver="pcg", **asked)
+
+
+def plan_of(n_samples, n_components, *, memory=None, **options):
+    sizes = Sizes(n_samples=n_samples, n_features=8, n_targets=1, chunk_rows=16_384)
+    options = RidgeOptions(**{"alpha": 1.0, **options})
+    return choose_solver(sizes, n_components, Machines(memory_limit=memory), options)
+
+
+def test_auto_iterates_where_the_sums_are_far_dearer_or_memory_does_not_hold_them():
+    assert plan_of(100_000, 2048).solver == "direct"
+    far_dearer = plan_of(100_000, 65_536)
+    assert far_dearer.solver == "pcg"
+    assert "times the operations" in far_dearer.reason
+    assert plan_of(100_000, 65_536, solver="direct").solver == "direct"
+    assert plan_of(100_000, 65_536, alpha="gcv").solver == "direct"
+    short = plan_of(100_000, 16_384, memory=4 * 2**30)
+    assert short.solver == "pcg"
+    assert "memory does not hold" in short.reason
+    with pytest.raises(PlanError):
+        plan_of(100_000, 16_384, memory=2**29)
+
+
+def test_auto_fits_by_what_the_plan_says(monkeypatch):
+    rows = draw_rows(300, 2)
+    monkeypatch.setattr(plan, "WORTH_ITERATING", 1e9)
+    model = RFFRidge(alpha=0.1, **FITTED).fit(rows.X, rows.y).model_
+    assert model.statistics is None
+    chosen = RFFRidge(alpha=[0.1, 1.0], **FITTED).fit(rows.X, rows.y).model_
+    assert chosen.statistics is not None
 
 
 def test_columns_of_signs_depend_on_their_numbers_alone():
