@@ -27,13 +27,10 @@ from rff_dist.data.labelled import LabelCounts, LabelledDataset, class_weights
 from rff_dist.data.samples import sample_rows
 from rff_dist.engines.protocol import Engine
 from rff_dist.errors import DataError, InvalidParameterError, SolveError
-from rff_dist.features.feature_map import FeatureMap
 from rff_dist.numerics.machine import available_cores
 from rff_dist.numerics.minimize import Minimum, PenalizedLoss, minimize_loss
-from rff_dist.numerics.runs import expand
 from rff_dist.numerics.solution import RidgeSolution
-from rff_dist.numerics.threads import tile_pool, using_threads
-from rff_dist.numerics.triangular import solve_transposed
+from rff_dist.numerics.threads import using_threads
 from rff_dist.ridge import automatic
 from rff_dist.ridge.conformal import FoldModels, fold_models, predict_held_out
 from rff_dist.ridge.fit import Trained
@@ -44,6 +41,7 @@ from rff_dist.ridge.solve import Solved
 from rff_dist.ridge.uncertainty import predictive_model
 from rff_dist.statistics import inspection
 from rff_dist.statistics.accumulate import add_each
+from rff_dist.statistics.gram_products import sums_of_z
 from rff_dist.statistics.label_counts import count_labels
 from rff_dist.statistics.ridge_statistics import RidgeStatistics
 from rff_dist.typing import FloatArray
@@ -149,7 +147,7 @@ def fit_loss(
         )
         if sums.n_samples != dataset.n_samples:
             raise DataError(f"a pass counted {sums.n_samples:_} of {dataset.n_samples:_} rows; run it again")
-        gradient = _of_z(sums.gradient.value(), model.feature_map)
+        gradient = sums_of_z(sums.gradient.value(), model.feature_map)
         return float(sums.loss.value()), gradient, sums.intercept_gradient.value()
 
     coefficients, intercept = _start(model, loss, curvature)
@@ -176,15 +174,6 @@ def _loss_of_no_scores(loss: Loss, n_columns: int) -> float:
     targets = np.full((1, n_columns), -1.0)
     targets[0, 0] = 1.0
     return float(loss(np.zeros_like(targets), targets)[0][0])
-
-
-def _of_z(sums: FloatArray, feature_map: FeatureMap) -> FloatArray:
-    """Return sums over unnormalised features, shape (n_components, n_columns), as sums over Z."""
-    scaled: FloatArray = expand(feature_map.scales)[:, np.newaxis] * sums
-    if (whitener := feature_map.whitener) is not None:
-        with tile_pool():
-            solve_transposed(whitener, scaled)
-    return scaled
 
 
 def _statistics(model: RidgeModel) -> RidgeStatistics:
@@ -265,7 +254,7 @@ def fit(
     """
     loss = losses.loss
     # classes are compared by their scores, which one penalty keeps alike
-    trained = automatic.fit(dataset, replace(options, alpha_per_target=False), engine=engine)
+    trained = automatic.fit(dataset, replace(options, alpha_per_target=False, solver="direct"), engine=engine)
     model, solved, ridge_alpha = trained.model, trained.best, trained.model.alpha
     assert isinstance(ridge_alpha, float)
     ridge = calibrate(dataset, model, class_weight=factors, seed=options.seed)

@@ -11,7 +11,7 @@ from rff_dist.cli.display import features_and_targets, plural, seconds_words, ti
 from rff_dist.cli.options import read_bytes
 from rff_dist.cli.shell import Report, command
 from rff_dist.jobs.options import TrainFeatures, TrainingSource, Where
-from rff_dist.jobs.ridge_options import DEFAULT_FOLDS, FoldOptions, PenaltyOptions
+from rff_dist.jobs.ridge_options import DEFAULT_FOLDS, FoldOptions, PenaltyOptions, SolverOptions
 
 if TYPE_CHECKING:
     from rff_dist.ridge.automatic import Choices
@@ -28,6 +28,7 @@ def plan(
     features: Annotated[TrainFeatures, "kernel", "nu", "n_components", "length_scale", "features"],
     penalty: Annotated[PenaltyOptions, "alpha"],
     folds: Annotated[FoldOptions, "folds"],
+    solving: Annotated[SolverOptions, "solver"],
     where: Annotated[Where, "workers", "threads", "serial"],
     memory: Annotated[
         str | None,
@@ -42,13 +43,13 @@ def plan(
     from rff_dist.products.choice import WORTH_MEASURING, rate_for
     from rff_dist.ridge.automatic import choices_of
     from rff_dist.ridge.options import is_one_alpha
-    from rff_dist.ridge.plan import Machines, Sizes, measure_gflops, plan_fit
+    from rff_dist.ridge.plan import Machines, Sizes, choose_solver, measure_gflops, plan_fit
     from rff_dist.selection.cross_validation import cross_validation_flops
     from rff_dist.storage import datasets
     from rff_dist.text import human_bytes
 
     folds.check(penalty.chosen, features.n_components)
-    fit = Fit(options=ridge_options(source, features, penalty, folds))
+    fit = Fit(options=ridge_options(source, features, penalty, folds, solving))
     options, serial = fit.options, where.serial
     workers, threads = where.cluster.size()
     here = available_memory()
@@ -65,6 +66,9 @@ def plan(
     )
 
     def plan_with(n_components: int, n_folds: int) -> Plan:
+        if n_folds == 1:
+            whitened = for_dataset.find_features(options.kinds[-1]) is not None
+            return choose_solver(Sizes.of(dataset), n_components, machines, options, whitened=whitened)
         return plan_fit(
             Sizes.of(dataset),
             n_components,
@@ -80,7 +84,7 @@ def plan(
     found = plan_with(widths[-1], n_folds)
     fixed_point = for_dataset.find_features(options.kinds[-1]) is None
     products, gflops = "float64", measure_gflops()
-    if fixed_point and found.flops / workers > WORTH_MEASURING:
+    if fixed_point and found.solver == "direct" and found.flops / workers > WORTH_MEASURING:
         rate = rate_for(found.n_components)
         products, gflops = rate.products.name, rate.gflops
     seconds = found.seconds(gflops)
@@ -114,6 +118,7 @@ def plan(
         ("read", human_bytes(found.bytes_read), "two passes: moments, statistics"),
         ("operations", f"{found.flops:.3g}", f"{gflops:.0f}e9 a second on one thread here, by {products}"),
         *([] if summed is None else [table_of_folds]),
+        ("solver", found.solver, found.reason),
         ("statistics", human_bytes(found.statistics_bytes), f"of one block, or of all rows{each}"),
         ("peak memory, a worker", human_bytes(found.worker_bytes), f"of {human_bytes(limit)}"),
         ("peak memory, the solver", human_bytes(found.client_bytes), f"of {human_bytes(solver_limit)}"),

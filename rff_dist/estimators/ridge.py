@@ -78,6 +78,12 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, RandomFeatureEstimator):
         needs no law of the noise; see `rff_dist.ridge.conformal`. True makes all intervals equally wide;
         "normalized" makes them as wide as the residuals near each row say, by a second regression and one
         more pass, for noise that differs from row to row.
+    solver : {"auto", "direct", "pcg"}, default="auto"
+        "direct" accumulates Z'Z in one pass and factors it. "pcg" is for a D so large that this is dear: for
+        one given alpha it iterates, each step a cheap pass, until predictions are within 1e-7 of the targets'
+        deviations of the direct ones, by an estimate. Such a model has no statistics, and so no standard
+        deviations and no `partial_fit`. "auto" is "pcg" where alpha is one number, and either memory does not
+        hold Z'Z or it takes less than a quarter of the operations by plan.
     features : "auto", "fourier", "nystrom" or Nystrom, default="auto"
         Random Fourier features know nothing of the data and need a spectral measure. Nyström features are
         kernel values at rows of the data, the centres: any kernel has them, and fewer of them do where the
@@ -133,7 +139,7 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, RandomFeatureEstimator):
         What errors on new rows are estimated to be, by rows that were held out: for each target `rmse`,
         `rmse_standard_error` and `r2`. None where no row was.
     statistics_ : RidgeStatistics
-        The exact sums that all the rest was solved from.
+        The exact sums that all the rest was solved from; not with `solver="pcg"`.
     feature_map_ : FeatureMap
         With the standardizer of the inputs.
     model_ : RidgeModel
@@ -175,6 +181,7 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, RandomFeatureEstimator):
         cv: Any = None,
         alpha_per_target: Any = "auto",
         conformal: bool | str = False,
+        solver: str = "auto",
         features: str | Nystrom = "auto",
         design: str | Design = "orthogonal",
         precision: str = "auto",
@@ -191,6 +198,7 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, RandomFeatureEstimator):
         self.cv = cv
         self.alpha_per_target = alpha_per_target
         self.conformal = conformal
+        self.solver = solver
         self.features = features
         self.design = design
         self.precision = precision
@@ -227,7 +235,11 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, RandomFeatureEstimator):
         cv, dataset = as_folds(self.cv, as_dataset(self, X, y, sample_weight, reset=True), y, groups)
         with suitable_engine(self.engine, dataset) as engine:
             options = replace(
-                options, cv=cv, conformal=self.conformal, alpha_per_target=self.alpha_per_target
+                options,
+                cv=cv,
+                conformal=self.conformal,
+                alpha_per_target=self.alpha_per_target,
+                solver=self.solver,
             )
             model = automatic.fit(dataset, options, engine=engine).model
         self._keep(self._with_names(model))
@@ -257,10 +269,7 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, RandomFeatureEstimator):
         if "_fitted" not in vars(self):
             return self.fit(X, y, sample_weight)
         if not hasattr(self, "statistics_"):
-            raise StatisticsError(
-                "no rows can be added: this model was stored without its statistics; store it with "
-                "`statistics=True`, or fit anew"
-            )
+            raise StatisticsError(f"no rows can be added: {self.model_.why_no_statistics}")
         self._options()
         dataset = as_dataset(self, X, y, sample_weight, reset=False)
         self._check_targets(dataset)
@@ -396,7 +405,7 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, RandomFeatureEstimator):
         self._require_fitted("statistics_")
         statistics = self._fitted.statistics if self._pending is None else self._pending
         if statistics is None:
-            raise AttributeError("this model was stored without its statistics")
+            raise AttributeError(self._fitted.why_no_statistics)
         return statistics
 
     @property

@@ -103,6 +103,10 @@ class Fit:
             check_map(options.map)
         if self.loss is not None:
             classification.check_loss(self.loss)
+            if options.solver == "pcg":
+                raise InvalidParameterError(
+                    "`solver` is 'pcg', but a classifier needs the sums of Z'Z; leave it out"
+                )
             if options.conformal:
                 raise InvalidParameterError(
                     "`conformal` is True, but classes have no intervals; leave it out"

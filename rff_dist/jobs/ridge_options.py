@@ -81,6 +81,20 @@ class PenaltyOptions:
 
 
 @group
+class SolverOptions:
+    """How the coefficients of a regression are computed."""
+
+    panel: ClassVar[str] = "Regression"
+
+    solver: Literal["auto", "direct", "pcg"] = option(
+        "direct sums up Z'Z and factors it; pcg iterates for one given `alpha`, in passes that never make "
+        "Z'Z, and its model has no sums; auto takes pcg where memory does not hold Z'Z, or it is far dearer.",
+        "auto",
+        unit="auto|direct|pcg",
+    )
+
+
+@group
 class TrainPenalty(PenaltyOptions):
     """The penalty of a regression, and its intervals."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from rff_dist.errors import InvalidParameterError
@@ -22,7 +23,14 @@ from rff_dist.jobs.options import (
     TuneFeatures,
     WeightedSource,
 )
-from rff_dist.jobs.ridge_options import Classes, FoldOptions, PenaltyOptions, TrainPenalty, TunePenalty
+from rff_dist.jobs.ridge_options import (
+    Classes,
+    FoldOptions,
+    PenaltyOptions,
+    SolverOptions,
+    TrainPenalty,
+    TunePenalty,
+)
 
 if TYPE_CHECKING:
     from rff_dist.jobs.fits import Fit
@@ -46,6 +54,7 @@ class Train:
     features: TrainFeatures
     penalty: TrainPenalty
     folds: FoldOptions
+    solving: SolverOptions
     classes: Classes
     test: str | None = option(_TEST, None, face="form")
     statistics: bool = option(
@@ -70,8 +79,11 @@ class Train:
         from rff_dist.jobs.fits import Fit
 
         classes = self.classes
+        options = ridge_options(self.source, self.features, self.penalty, self.folds, self.solving)
+        if classes.classify and options.solver == "auto":
+            options = replace(options, solver="direct")  # probabilities come of the sums
         return Fit(
-            options=ridge_options(self.source, self.features, self.penalty, self.folds),
+            options=options,
             loss=(classes.loss or SQUARED) if classes.classify else None,
             class_weight=classes.class_weight,
         )
@@ -112,6 +124,7 @@ def ridge_options(
     features: TrainFeatures | TuneFeatures,
     penalty: PenaltyOptions,
     folds: FoldOptions,
+    solving: SolverOptions | None = None,
 ) -> RidgeOptions:
     """Return the options of a regression as the library takes them."""
     from rff_dist.ridge.options import RidgeOptions
@@ -121,6 +134,8 @@ def ridge_options(
         given = {"kernel": features.given_kernel, "length_scale": features.scale}
     if isinstance(penalty, TrainPenalty):
         given["conformal"] = penalty.conformal
+    if solving is not None:
+        given["solver"] = solving.solver
     return RidgeOptions(
         features=features.kind,
         n_components=features.n_components,

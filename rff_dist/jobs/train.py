@@ -28,7 +28,7 @@ from rff_dist.jobs.specs import Train, Tune
 from rff_dist.jobs.steps import Runner, Skipped, Step, run_steps
 from rff_dist.ridge import predict as prediction
 from rff_dist.ridge.model import write_model
-from rff_dist.ridge.plan import check_plan
+from rff_dist.ridge.plan import check_plan, check_solver_plan
 from rff_dist.storage.leases import Lease, hold
 from rff_dist.storage.locations import Location, beside, discard, list_names, parse_location
 from rff_dist.storage.records import write_record
@@ -205,20 +205,25 @@ def inspect_data(run: Training) -> Summary:
     _check_test(run)
     run.fit.check(dataset)
     choices = run.fit.choices(dataset, engine=run.engine)
-    plan = check_plan(
-        dataset,
-        choices.widths[-1],
-        engine=run.engine,
-        alpha=choices.penalty.alpha,
-        features=options.kinds[-1],
-        n_folds=1 if choices.folds is None else choices.folds.n_folds,
-    )
+    if choices.folds is None:
+        plan = check_solver_plan(dataset, choices.widths[-1], options, engine=run.engine)
+    else:
+        plan = check_plan(
+            dataset,
+            choices.widths[-1],
+            engine=run.engine,
+            alpha=choices.penalty.alpha,
+            features=options.kinds[-1],
+            n_folds=choices.folds.n_folds,
+        )
     summary = {
         "data": redact(dataset.url or "in memory"),
         "fingerprint": dataset.fingerprint(),
         "n_samples": dataset.n_samples,
         "n_features": dataset.n_features,
         "n_targets": dataset.n_targets,
+        "solver": plan.solver,
+        "solver_reason": plan.reason,
         "n_candidates": choices.n_tried,
         "n_blocks": plan.n_blocks,
         "n_workers": plan.n_workers,

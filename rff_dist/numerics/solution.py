@@ -21,6 +21,7 @@ class SolveStatus(StrEnum):
     OK = "ok"
     ILL_CONDITIONED = "ill_conditioned"
     RANK_DEFICIENT = "rank_deficient"
+    NOT_CONVERGED = "not_converged"
 
     @property
     def causes(self) -> tuple[str, ...]:
@@ -43,6 +44,9 @@ _CAUSES = {
         "there are fewer independent rows than components",
         "some features repeat each other or are constant",
     ),
+    SolveStatus.NOT_CONVERGED: (
+        "alpha is so small beside Z'Z that conjugate gradients meet rounding, or need more passes",
+    ),
 }
 _REMEDIES = {
     SolveStatus.OK: (),
@@ -54,6 +58,7 @@ _REMEDIES = {
         'use an alpha above the floor, or let alpha="auto" choose it',
         "use more rows or fewer components",
     ),
+    SolveStatus.NOT_CONVERGED: ('raise alpha, or solve with solver="direct"',),
 }
 
 

@@ -11,6 +11,8 @@ from rff_dist.products.protocol import FIXED_POINT_BITS
 from rff_dist.ridge.solve import Solved
 from rff_dist.selection.alphas import end_of_grid
 from rff_dist.statistics.ridge_statistics import RidgeStatistics
+from rff_dist.statistics.spec import StatisticsSpec
+from rff_dist.typing import FloatArray
 
 MAX_LEVERAGE = 0.95  # mean of the rows', above which they are as good as interpolated
 # Below it rows are too many for the features to follow them, so that no penalty is needed.
@@ -67,19 +69,19 @@ def warn_of_alpha(solved: Solved, *, cancelling: float = 0.0) -> None:
         )
 
 
-def rounding_seen(solved: Solved, statistics: RidgeStatistics) -> float | None:
+def rounding_seen(solved: Solved, spec: StatisticsSpec, deviations: FloatArray) -> float | None:
     """Return what rounding features to 15 bits moves predictions by, where that shows.
 
     Rounding moves a feature by up to half of 1/16,256, all alike, so that predictions move by the root of its
     variance, (1/16,256)²/12 times the feature's scale, times the norm of the coefficients.
 
+    `deviations`: of the targets.
     Returns `moved`: in standard deviations of the targets; None where the error of the model hides it.
     """
-    if not statistics.spec.fixed_point:
+    if not spec.fixed_point:
         return None
-    spread = 2.0**-FIXED_POINT_BITS * statistics.spec.factors[:, np.newaxis] * solved.solution.coefficients
+    spread = 2.0**-FIXED_POINT_BITS * spec.factors[:, np.newaxis] * solved.solution.coefficients
     moved = np.linalg.norm(spread, axis=0) / math.sqrt(12.0)
-    deviations = statistics.target_deviations()
     varying = deviations > 0.0
     share = float(np.max(moved[varying] / deviations[varying], initial=0.0))
     error = None
@@ -94,17 +96,14 @@ def rounding_seen(solved: Solved, statistics: RidgeStatistics) -> float | None:
     return share if share > max(limit, NEGLIGIBLE_ROUNDING) else None
 
 
-def warn_of_rounding(solved: Solved, statistics: RidgeStatistics) -> None:
-    """Warn where rounding features to 15 bits shows; see `rounding_seen`."""
-    moved = rounding_seen(solved, statistics)
-    if moved is not None:
-        warnings.warn(
-            f"alpha={_least_alpha(solved):.3g} is so small that rounding features to 15 bits moves "
-            f"predictions by about {moved:.2g} standard deviations of y; fit with precision='high', or "
-            "give a larger alpha",
-            UserWarning,
-            stacklevel=2,
-        )
+def warn_of_rounding(solved: Solved, moved: float) -> None:
+    """Warn of what `rounding_seen` found."""
+    warnings.warn(
+        f"alpha={_least_alpha(solved):.3g} is so small that rounding features to 15 bits moves predictions "
+        f"by about {moved:.2g} standard deviations of y; fit with precision='high', or give a larger alpha",
+        UserWarning,
+        stacklevel=2,
+    )
 
 
 def _uncertainty(solved: Solved) -> float:

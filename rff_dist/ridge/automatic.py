@@ -43,8 +43,9 @@ from rff_dist.kernels.stationary import Gaussian, Matern
 from rff_dist.kernels.text import kernel_text, shortened_text
 from rff_dist.ridge.candidates import Candidate, Draws, TimesMedian
 from rff_dist.ridge.choices import PlanFit, default_folds, plan_choices, planner, prepare_folds
-from rff_dist.ridge.fit import Trained, train, train_folds
+from rff_dist.ridge.fit import Trained, train, train_folds, train_without_sums
 from rff_dist.ridge.options import Penalty, RidgeOptions, are_several
+from rff_dist.ridge.plan import check_solver_plan
 from rff_dist.ridge.prepare import Prepared, prepare
 from rff_dist.ridge.search import Row, describe_candidate, plan_readings
 from rff_dist.selection.cross_validation import CrossValidation, cross_validate
@@ -240,10 +241,15 @@ def fit(dataset: Dataset, options: RidgeOptions, *, engine: Engine) -> Trained:
     rows = [one.row for one in tries]
     if folds is None:
         feature_map = draws.feature_map(candidates[0], widths[-1])
-        trained = train(prepared, feature_map, penalty=penalty)
+        planned = check_solver_plan(dataset, feature_map.n_components, options, engine=engine)
+        if planned.solver == "pcg":
+            prepared.say("solve", f"by conjugate gradients: {planned.reason}")
+            logger.info("solving by conjugate gradients: %s", planned.reason)
+        make = train_without_sums if planned.solver == "pcg" else train
+        trained = make(prepared, feature_map, penalty=penalty)
         if _wants_high_precision(trained, options):
             del trained  # its sums, before those of another pass are made
-            trained = train(prepared, in_high_precision(feature_map), penalty=penalty)
+            trained = make(prepared, in_high_precision(feature_map), penalty=penalty)
         trained.warn()
         return replace(trained, model=trained.model.with_card(candidates=rows)) if rows else trained
     maps = [draws.feature_map(one, widths[-1]) for one in candidates]

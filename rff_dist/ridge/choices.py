@@ -30,7 +30,7 @@ from rff_dist.ridge.options import (
     is_one_alpha,
     read_widths,
 )
-from rff_dist.ridge.plan import Plan, check_plan
+from rff_dist.ridge.plan import Plan, check_plan, check_solver_plan
 from rff_dist.statistics.label_counts import count_groups
 
 logger = logging.getLogger(__name__)
@@ -152,6 +152,8 @@ def planner(dataset: Dataset, options: RidgeOptions, *, engine: Engine) -> PlanF
     """Return the function that plans a fit on an engine; see `plan_choices`."""
 
     def plan(n_components: int, n_folds: int) -> Plan:
+        if n_folds == 1:
+            return check_solver_plan(dataset, n_components, options, engine=engine)
         return check_plan(
             dataset,
             n_components,

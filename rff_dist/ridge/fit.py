@@ -10,7 +10,7 @@ import math
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 from rff_dist.data.folds import Folds, folds_to_dict
 from rff_dist.features.feature_map import FeatureMap
@@ -21,6 +21,7 @@ from rff_dist.ridge.describe import describe_choices, describe_cut, describe_dat
 from rff_dist.ridge.held_out import hold_out_scores, leave_one_out
 from rff_dist.ridge.model import RidgeModel
 from rff_dist.ridge.options import Alpha, Penalty
+from rff_dist.ridge.pcg import solve_pcg
 from rff_dist.ridge.prepare import Prepared
 from rff_dist.ridge.solve import Solved, solve, solve_folds, solve_with
 from rff_dist.selection.alphas import PerTarget
@@ -43,31 +44,29 @@ class Trained:
         Which of them the model is.
     parts : FoldStatistics, or None
         The model's statistics fold by fold; None where no folds were summed apart.
+    rounding_seen : float, or None
+        What rounding features to 15 bits moves predictions by, where that shows; see `alpha_warnings`.
     """
 
     model: RidgeModel
     compared: tuple[tuple[FeatureMap, Solved], ...]
     best_index: int = 0
     parts: FoldStatistics | None = None
+    rounding_seen: float | None = None
 
     @property
     def best(self) -> Solved:
         """How the model was solved."""
         return self.compared[self.best_index][1]
 
-    @property
-    def rounding_seen(self) -> float | None:
-        """What rounding features to 15 bits moves predictions by, where that shows; see `alpha_warnings`."""
-        assert self.model.statistics is not None  # it was just fitted
-        return rounding_seen(self.best, self.model.statistics)
-
     def warn(self) -> None:
         """Warn where alpha was chosen by what hardly tells of new rows, or rounding shows."""
         statistics = self.model.statistics
-        assert statistics is not None  # it was just fitted
         bounded = isinstance(kernel_of(self.model.feature_map), Stationary)
-        warn_of_alpha(self.best, cancelling=how_cancelling(self.best, statistics) if bounded else 0.0)
-        warn_of_rounding(self.best, statistics)
+        cancelling = how_cancelling(self.best, statistics) if bounded and statistics is not None else 0.0
+        warn_of_alpha(self.best, cancelling=cancelling)
+        if self.rounding_seen is not None:
+            warn_of_rounding(self.best, self.rounding_seen)
 
 
 def train(prepared: Prepared, feature_map: FeatureMap, *, penalty: Penalty) -> Trained:
@@ -92,7 +91,24 @@ def train(prepared: Prepared, feature_map: FeatureMap, *, penalty: Penalty) -> T
         solved = solve(statistics, penalty)
     facts = describe_cut(dataset, statistics)
     model = _model_of(prepared, feature_map, statistics, solved, penalty, facts)
-    return Trained(model, ((feature_map, solved),))
+    seen = rounding_seen(solved, statistics.spec, statistics.target_deviations())
+    return Trained(model, ((feature_map, solved),), rounding_seen=seen)
+
+
+def train_without_sums(prepared: Prepared, feature_map: FeatureMap, *, penalty: Penalty) -> Trained:
+    """Solve for one alpha by conjugate gradients; the model has no statistics. See `solve_pcg`."""
+    dataset, fit_intercept = prepared.dataset, penalty.fit_intercept
+    alpha = float(cast("float", penalty.alpha))
+    found = solve_pcg(prepared, feature_map, alpha=alpha, fit_intercept=fit_intercept)
+    solved = Solved(found.solution, None)
+    card = {"n_samples": dataset.n_samples, **_card_of(prepared, solved, penalty)}
+    model = RidgeModel.without_sums(
+        feature_map, found.solution, card, one_dimensional=dataset.one_dimensional, solver=found.facts()
+    )
+    seen = rounding_seen(solved, found.spec, found.target_deviations)
+    return Trained(
+        replace(model, columns=_columns_of(prepared)), ((feature_map, solved),), rounding_seen=seen
+    )
 
 
 def train_folds(
@@ -151,7 +167,8 @@ def train_folds(
             engine=engine,
         )
         model = replace(model, held_out=held_out)
-    return Trained(model, tuple(compared), best_index, parts)
+    seen = rounding_seen(solved, statistics.spec, statistics.target_deviations())
+    return Trained(model, tuple(compared), best_index, parts, seen)
 
 
 def _words_of_a_table(feature_map: FeatureMap, folds: Folds, widths: Sequence[int]) -> str:
@@ -172,19 +189,25 @@ def _model_of(
         statistics,
         solved.solution,
         solved.path(),
-        {
-            **describe_dataset(prepared.dataset),
-            **describe_choices(penalty),
-            **facts,
-            **({} if penalty.alphas is None else {"alphas": [float(one) for one in penalty.alphas]}),
-            "standardize": prepared.standardize,
-            "chosen_by": solved.chosen_by,
-            "estimate": describe_estimate(solved),
-            "sample_weight_kind": prepared.sample_weight_kind,
-        },
+        {**_card_of(prepared, solved, penalty), **facts},
     )
-    columns = ColumnMoments.of(prepared.moments, frequency_weights=prepared.frequency_weights)
-    return replace(model, columns=columns)
+    return replace(model, columns=_columns_of(prepared))
+
+
+def _card_of(prepared: Prepared, solved: Solved, penalty: Penalty) -> dict[str, Any]:
+    return {
+        **describe_dataset(prepared.dataset),
+        **describe_choices(penalty),
+        **({} if penalty.alphas is None else {"alphas": [float(one) for one in penalty.alphas]}),
+        "standardize": prepared.standardize,
+        "chosen_by": solved.chosen_by,
+        "estimate": describe_estimate(solved),
+        "sample_weight_kind": prepared.sample_weight_kind,
+    }
+
+
+def _columns_of(prepared: Prepared) -> ColumnMoments:
+    return ColumnMoments.of(prepared.moments, frequency_weights=prepared.frequency_weights)
 
 
 def refit(

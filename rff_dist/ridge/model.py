@@ -87,17 +87,34 @@ class RidgeModel:
         selection: Mapping[str, NDArray[Any]],
         card: Mapping[str, Any],
     ) -> Self:
-        """Join what a fit produced."""
+        """Join what a fit from statistics produced."""
+        facts = {"n_samples": statistics.n_samples, "statistics_digest": statistics.digest()}
+        model = cls.without_sums(
+            feature_map, solution, {**facts, **card}, one_dimensional=statistics.spec.one_dimensional
+        )
+        return replace(model, statistics=statistics, selection=selection)
+
+    @classmethod
+    def without_sums(
+        cls,
+        feature_map: FeatureMap,
+        solution: RidgeSolution,
+        card: Mapping[str, Any],
+        *,
+        one_dimensional: bool,
+        solver: Mapping[str, Any] | None = None,
+    ) -> Self:
+        """Join what a fit without statistics produced; `solver` is what the card says of how it went."""
         status = {
             "status": str(solution.status),
             "causes": list(solution.status.causes),
             "remedies": list(solution.status.remedies),
             "effective_rank": solution.effective_rank,
             "alpha_floor": solution.floor,
+            **(solver or {}),
         }
         facts = {
-            "n_samples": statistics.n_samples,
-            "statistics_digest": statistics.digest(),
+            "statistics_digest": None,
             "feature_map_digest": feature_map.digest(),
             "solver": status,
             **describe_ranks(feature_map),
@@ -109,9 +126,7 @@ class RidgeModel:
             coefficients=solution.coefficients,
             intercept=solution.intercept,
             alpha=one_or_several(solution.alpha),
-            one_dimensional=statistics.spec.one_dimensional,
-            statistics=statistics,
-            selection=selection,
+            one_dimensional=one_dimensional,
             card={**facts, **card},
         )
 
@@ -151,10 +166,7 @@ class RidgeModel:
         """
         self.refuse_classifier("standard deviations")
         if self.statistics is None:
-            raise StatisticsError(
-                "no standard deviations: this model was stored without its statistics, which they are made "
-                "of; store it with `statistics=True`, or fit anew"
-            )
+            raise StatisticsError(f"no standard deviations: {self.why_no_statistics}")
         if "fit_intercept" not in self.card:
             raise StatisticsError(
                 "no standard deviations: this model's card does not hold `fit_intercept`, whether an "
@@ -173,6 +185,16 @@ class RidgeModel:
     def __getstate__(self) -> dict[str, Any]:
         """Leave out what is made of the rest when it is asked for."""
         return {item.name: getattr(self, item.name) for item in fields(self)}
+
+    @property
+    def why_no_statistics(self) -> str:
+        """Say why there are no statistics, and what to do."""
+        if self.card.get("solver", {}).get("method") == "pcg":
+            return (
+                "this model was solved by conjugate gradients, which make no statistics; "
+                "fit with solver='direct'"
+            )
+        return "this model was stored without its statistics; store it with `statistics=True`, or fit anew"
 
     def refuse_classifier(self, what: str) -> None:
         """Refuse what is made of ridge's statistics or residuals: a classifier's scores are no observations.

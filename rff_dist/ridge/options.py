@@ -26,6 +26,7 @@ from rff_dist.typing import FloatArray
 type Alpha = float | str | Sequence[float] | NDArray[Any]
 type Components = int | str | Sequence[int]
 
+SOLVERS = ("auto", "direct", "pcg")
 ALPHA_NAMES = ("auto", "gcv", "evidence", "cv", "cv-1se", "press")
 CV_NAMES = ("auto", "cv", "cv-1se")  # of those, what k-fold cross-validation can stand for
 
@@ -145,6 +146,12 @@ class Penalty:
         return None if given is None else np.atleast_1d(np.asarray(given, np.float64))
 
 
+def check_solver(solver: object) -> None:
+    """Check that a solver is "auto", "direct" or "pcg"."""
+    if not isinstance(solver, str) or solver not in SOLVERS:
+        raise InvalidParameterError(f"`solver` is {solver!r}; expected one of {list(SOLVERS)}")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RidgeOptions:
     """What a fit is to use; "auto" leaves a choice to the folds.
@@ -167,6 +174,9 @@ class RidgeOptions:
         Folds to choose by, each summed apart in the same pass; None is `default_folds` where they are needed.
     conformal : bool or "normalized"
         Whether one more pass counts how far off held-out rows are, for intervals; see `hold_out_scores`.
+    solver : "auto", "direct" or "pcg"
+        "direct" sums up Z'Z and factors it; "pcg" solves for one given alpha by passes of Z'(Zv), and keeps
+        no statistics. "auto" is `ridge.plan.choose_solver`.
     sample_weight_kind : "precision" or "frequency"
         Whether weights say how precise a row is, or are whole numbers that say how often it is there.
     design : str, Design or None
@@ -191,6 +201,7 @@ class RidgeOptions:
     cv: int | Folds | None = None
     conformal: bool | str = False
     alpha_per_target: PerTarget = "auto"
+    solver: str = "auto"
     sample_weight_kind: str = "precision"
     design: str | Design | None = None
     map: str = "pairs"
@@ -205,6 +216,12 @@ class RidgeOptions:
             check_precision(self.precision)
         check_standardize(self.standardize)
         check_weight_kind(self.sample_weight_kind)
+        check_solver(self.solver)
+        if self.solver == "pcg" and (reason := self.needs_statistics) is not None:
+            raise InvalidParameterError(
+                f"`solver` is 'pcg', which solves for one alpha above 0 and keeps no sums, but {reason}; "
+                "expected one number as `alpha`, and nothing that folds choose. Or take solver='direct'"
+            )
         for kind in self.kinds:
             find_features(kind)
             if not isinstance(self.n_components, str) or self.n_components != "auto":
@@ -216,6 +233,18 @@ class RidgeOptions:
     def penalty(self) -> Penalty:
         """How alpha is found."""
         return Penalty(self.alpha, self.alphas, self.fit_intercept, self.alpha_per_target)
+
+    @property
+    def needs_statistics(self) -> str | None:
+        """Why the fit cannot do without sums of Z'Z; None where it can."""
+        if not is_one_alpha(self.alpha) or not cast("float", self.alpha) > 0:
+            return f"`alpha` is {self.alpha!r}"
+        asked = {
+            f"`n_components` is {self.n_components!r}": are_several(self.n_components),
+            f"`cv` is {self.cv!r}": self.cv is not None,
+            f"`conformal` is {self.conformal!r}": bool(self.conformal),
+        }
+        return next((words for words, is_so in asked.items() if is_so), None)
 
     @property
     def kinds(self) -> list[str | Nystrom]:

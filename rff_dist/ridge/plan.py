@@ -25,12 +25,22 @@ from rff_dist.numerics.machine import available_cores, available_memory
 from rff_dist.numerics.threads import limit_blas
 from rff_dist.numerics.triangular import STRIP_COLUMNS
 from rff_dist.products.float64 import REGION
-from rff_dist.ridge.options import Alpha, is_one_alpha
+from rff_dist.ridge.options import Alpha, RidgeOptions, is_one_alpha
+from rff_dist.ridge.pcg import (
+    COLUMN_OPERATIONS,
+    FEATURE_OPERATIONS,
+    SKETCH_COLUMNS,
+    largest_rank,
+    pass_operations,
+)
 from rff_dist.selection.cross_validation import cross_validation_bytes
+from rff_dist.statistics.gram_products import tile_height
 from rff_dist.statistics.inspection import blocks_of
 from rff_dist.statistics.spec import FRACTION_BITS, OUTPUT_TILE, TileLayout, tile_rows
 from rff_dist.text import human_bytes
 
+ASSUMED_RANK, ASSUMED_STEPS = 512, 40  # of conjugate gradients
+WORTH_ITERATING = 0.25  # of the operations of Z'Z and its factor, whose statistics are then done without
 ASSUMED_ALPHAS = 64  # of a cross-validation, where the data decide how many there are
 PROCESS_BYTES = (
     400 * 2**20
@@ -61,6 +71,10 @@ class Plan:
         Peak memory of the process that solves, and runs the pass too where there are no other workers.
     memory_limit, client_memory_limit : int or None
         Bytes that a worker and the solver may use, where known.
+    solver : str
+        "direct", or "pcg", of which `flops` and `statistics_bytes` count a sketch of 512 and 40 steps.
+    reason : str
+        Why that one.
     """
 
     n_samples: int
@@ -79,6 +93,8 @@ class Plan:
     client_bytes: int
     memory_limit: int | None
     client_memory_limit: int | None
+    solver: str = "direct"
+    reason: str = "it was asked for"
 
     @property
     def peak_bytes(self) -> int:
@@ -282,6 +298,97 @@ def _plan(
     )
 
 
+def plan_pcg(sizes: Sizes, n_components: int, machines: Machines, *, whitened: bool = False) -> Plan:
+    """Plan a fit by conjugate gradients: O(n_samples · n_components) operations a step; see `plan_fit`.
+
+    The steps are not known beforehand: 40 are assumed, after a sketch of rank 512.
+
+    Raises
+    ------
+    PlanError
+        As `plan_fit`.
+    """
+
+    def plan(n_components: int) -> Plan:
+        return _plan_pcg(sizes, n_components, machines, whitened=whitened)
+
+    check_n_components(n_components, "phases")
+    planned = plan(n_components)
+    _refuse_too_large(planned, plan)
+    return planned
+
+
+def _plan_pcg(sizes: Sizes, n_components: int, machines: Machines, *, whitened: bool) -> Plan:
+    n_samples, n_targets = sizes.n_samples, sizes.n_targets
+    direct = _plan(sizes, 1, machines, alpha_path=False, whitened=False, n_folds=1, n_maps=1)
+    rank = min(ASSUMED_RANK, n_components)
+    n_sketches = -(-rank // SKETCH_COLUMNS)
+    operations = COLUMN_OPERATIONS * rank + FEATURE_OPERATIONS * n_sketches
+    operations += ASSUMED_STEPS * pass_operations(n_targets)
+    columns = 8 * n_components * min(SKETCH_COLUMNS, rank)
+    held = math.ceil(math.log2(direct.n_blocks)) + 2 if direct.n_blocks > 1 else 1
+    tile_bytes = max(
+        8 * n_components * tile_height(n_components, width) for width in (n_targets, SKETCH_COLUMNS)
+    )
+    pass_bytes = direct.worker_bytes + tile_bytes + columns * (held + 1)
+    factor_bytes = 8 * n_components**2 if whitened else 0
+    largest = 8 * n_components * largest_rank(n_components)
+    solve_bytes = PROCESS_BYTES + 5 * largest + 2 * columns + factor_bytes
+    together = max(pass_bytes + 2 * largest + factor_bytes, solve_bytes)
+    return replace(
+        direct,
+        n_components=n_components,
+        tile_rows=tile_height(n_components, n_targets),
+        bytes_read=(2 + n_sketches + ASSUMED_STEPS) * n_samples * sizes.row_bytes,
+        flops=n_samples * n_components * operations,
+        statistics_bytes=columns,
+        worker_bytes=pass_bytes,
+        client_bytes=solve_bytes if machines.separate_client else together,
+        solver="pcg",
+    )
+
+
+def choose_solver(
+    sizes: Sizes, n_components: int, machines: Machines, options: RidgeOptions, *, whitened: bool = False
+) -> Plan:
+    """Return the plan of a fit without folds by the solver that the options ask for.
+
+    "auto" takes "pcg" for one given alpha where memory does not hold Z'Z, or where its operations are fewer
+    than a quarter of those of Z'Z and its factorisation. It goes by sizes and memory alone.
+
+    Raises
+    ------
+    PlanError
+        If memory does not do for any solver that may be taken.
+    """
+
+    def direct(reason: str) -> Plan:
+        alpha_path = not is_one_alpha(options.alpha)
+        plan = plan_fit(sizes, n_components, machines, alpha_path=alpha_path, whitened=whitened)
+        return replace(plan, reason=reason)
+
+    if options.solver != "auto":
+        asked = "it was asked for"
+        if options.solver == "direct":
+            return direct(asked)
+        return replace(plan_pcg(sizes, n_components, machines, whitened=whitened), reason=asked)
+    if (needs := options.needs_statistics) is not None:
+        return direct(f"{needs}, which takes the sums of Z'Z")
+    iterating = _plan_pcg(sizes, n_components, machines, whitened=whitened)
+    factoring = n_components**3 // 3
+    try:
+        summing = direct("")
+    except PlanError as error:
+        if not iterating.fits:
+            raise
+        return replace(iterating, reason=f"memory does not hold Z'Z: {error}")
+    ratio = iterating.flops / (summing.flops + factoring)
+    words = f"by plan iterating takes {ratio:.2g} times the operations of Z'Z and its factorisation"
+    if ratio < WORTH_ITERATING and iterating.fits:
+        return replace(iterating, reason=words)
+    return replace(summing, reason=words)
+
+
 def _limbs(n_samples: int) -> int:
     """Return how many integers hold one sum of so many products."""
     return 1 if n_samples <= 1 << (62 - FRACTION_BITS) else 2
@@ -355,6 +462,13 @@ def check_plan(
         n_folds=n_folds,
         n_maps=n_maps,
     )
+
+
+def check_solver_plan(dataset: Dataset, n_components: int, options: RidgeOptions, *, engine: Engine) -> Plan:
+    """Plan a fit without folds on an engine, by the solver that the options ask for; see `choose_solver`."""
+    blocks_of(dataset)  # refuses a dataset without rows
+    whitened = find_features(options.kinds[-1]) is not None
+    return choose_solver(Sizes.of(dataset), n_components, Machines.of(engine), options, whitened=whitened)
 
 
 def check_matrix_pass(

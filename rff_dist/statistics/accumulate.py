@@ -169,7 +169,7 @@ def _accumulate(rows: Rows, state: Accumulation, pieces: _Pieces | None) -> list
         )
     inputs = feature_map.prepare(rows.X)
     check_finite(rows, inputs)
-    weights = _checked_weights(rows, spec)
+    weights = checked_weights(rows, spec)
     counts = _observations(rows, spec)
     right = np.ones((len(inputs), 1))
     if rows.y is not None:
@@ -291,7 +291,12 @@ def _check_head_room(features: FloatArray, row_numbers: IntArray) -> None:
         )
 
 
-def _checked_weights(rows: Rows, spec: StatisticsSpec) -> FloatArray | None:
+def checked_weights(rows: Rows, spec: StatisticsSpec) -> FloatArray | None:
+    """Return a block's weights if they suit the spec.
+
+    Raises DataError if a weight is beyond the grid, is no whole number where weights repeat rows, or is there
+      where the spec has none.
+    """
     weights = rows.sample_weight
     if weights is not None and spec.fixed_point:
         raise DataError("rows have weights, and these exact sums were laid out for rows without; fit anew")

@@ -1,0 +1,85 @@
+"""A preconditioner from a few products with a matrix: its leading eigenvectors, by a randomised sketch.
+
+References
+----------
+Frangella, Tropp & Udell (2023), Randomized Nyström preconditioning.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import linalg
+
+from rff_dist.errors import SolveError
+from rff_dist.numerics.threads import limit_blas
+from rff_dist.typing import FloatArray
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NystromPreconditioner:
+    """P, near A + alpha·I: A's leading eigenvectors, and its least eigenvalue known in all other directions.
+
+    `eigenvalues`: float64 array of shape (rank,). Descending.
+    `vectors`: float64 array of shape (n_components, rank). Orthonormal.
+    """
+
+    eigenvalues: FloatArray
+    vectors: FloatArray
+
+    @property
+    def rank(self) -> int:
+        """Directions that are known."""
+        return len(self.eigenvalues)
+
+    @property
+    def floor(self) -> float:
+        """Size below which eigenvalues of A are rounding error; see `rounding_floor`."""
+        return len(self.vectors) * float(np.finfo(np.float64).eps) * float(self.eigenvalues[0])
+
+    def solve(self, columns: FloatArray, alpha: FloatArray) -> FloatArray:
+        """Return P⁻¹ times columns of shape (n_components, n_columns), each with its alpha.
+
+        Source: Frangella, Tropp & Udell (2023), eq. 1.3, but for a factor.
+        """
+        beyond = 1.0 / (self.eigenvalues[-1] + alpha)
+        within = 1.0 / (self.eigenvalues[:, np.newaxis] + alpha) - beyond
+        with limit_blas(1):  # more threads round otherwise
+            return np.asarray(self.vectors @ (within * (self.vectors.T @ columns)) + beyond * columns)
+
+    def shortfall(self, alpha: FloatArray) -> FloatArray:
+        """Return by what factor (A + alpha·I)⁻¹ may exceed P⁻¹, shape (n_columns,).
+
+        Beyond the rank A may be as small as 0.
+        """
+        return np.asarray(1.0 + self.eigenvalues[-1] / alpha)
+
+
+def nystrom_preconditioner(test_matrix: FloatArray, products: FloatArray) -> NystromPreconditioner:
+    """Return the preconditioner of a sketch, O(n_components · rank²).
+
+    `test_matrix`: float64 array of shape (n_components, rank). Ω.
+    `products`: float64 array of shape (n_components, rank). AΩ. Overwritten.
+    Source: Frangella, Tropp & Udell (2023), Algorithm 2.1; of Ω only the span matters.
+    """
+    with limit_blas(1):  # the same bits for any number of threads
+        norm = float(np.linalg.norm(products))
+        if norm == 0.0:
+            return NystromPreconditioner(np.zeros(1), np.zeros((len(products), 1)))
+        shift = float(np.finfo(np.float64).eps) * norm
+        for _ in range(8):
+            core = test_matrix.T @ products + shift * (test_matrix.T @ test_matrix)
+            try:
+                factor = linalg.cholesky((core + core.T) / 2.0, overwrite_a=True, check_finite=False)
+            except linalg.LinAlgError:
+                shift *= 10.0
+                continue
+            break
+        else:
+            raise SolveError("a sketch of Z'Z is not positive semi-definite: some of its sums are wrong")
+        products += shift * test_matrix
+        root = linalg.solve_triangular(factor, products.T, trans="T", check_finite=False).T
+        basis, triangle = linalg.qr(root, mode="economic", overwrite_a=True, check_finite=False)
+        left, singular, _ = linalg.svd(triangle, overwrite_a=True, check_finite=False)
+        return NystromPreconditioner(np.maximum(0.0, np.square(singular) - shift), basis @ left)

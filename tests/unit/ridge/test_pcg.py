@@ -1,0 +1,262 @@
+"""Conjugate gradients against the direct solution of scikit-learn on explicit features."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy.linalg import LinAlgWarning, svd
+from sklearn.linear_model import Ridge
+
+from rff_dist import (
+    DaskEngine,
+    Gaussian,
+    Linear,
+    Matern,
+    Nystrom,
+    RFFRidge,
+    SerialEngine,
+    load_model,
+    save_model,
+    write_dataset,
+)
+from rff_dist.data.memory import ArrayDataset
+from rff_dist.errors import InvalidParameterError, PlanError, StatisticsError
+from rff_dist.numerics.conjugate_gradients import Stop
+from rff_dist.numerics.solution import SolveStatus
+from rff_dist.ridge import plan
+from rff_dist.ridge.options import RidgeOptions
+from rff_dist.ridge.pcg import random_signs, solve_pcg
+from rff_dist.ridge.plan import Machines, Sizes, choose_solver
+from rff_dist.ridge.prepare import prepare
+from rff_dist.ridge.update import check_updatable
+
+ENGINE = SerialEngine(n_threads=1)
+ALPHAS = (1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0)
+
+
+def draw_rows(n_samples, n_features, n_targets=1, *, weighted=False, seed=0):
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n_samples, n_features)) + 2.0
+    Y = np.sin(2.0 * X[:, :1]) + X @ rng.normal(size=(n_features, n_targets)) + 5.0
+    Y += 0.1 * rng.normal(size=Y.shape)
+    return ArrayDataset(X, Y, 3.0 * rng.random(n_samples) if weighted else None)
+
+
+PROBLEMS = {
+    "smooth": (draw_rows(1500, 3), Gaussian(length_scale=2.0), 400, "fourier"),
+    "slow decay": (draw_rows(1500, 8, seed=1), Matern(nu=1.5, length_scale=4.0), 400, "fourier"),
+    "rough": (draw_rows(1000, 2, seed=2), Matern(nu=0.5, length_scale=1.0), 600, "fourier"),
+    "weights and targets": (
+        draw_rows(1200, 4, 3, weighted=True, seed=3),
+        Gaussian(length_scale=3.0),
+        400,
+        "fourier",
+    ),
+    "nystrom": (draw_rows(2000, 4, seed=4), Matern(nu=1.5, length_scale=2.0), 300, Nystrom()),
+}
+
+
+def prepared_map(dataset, kernel, n_components, features="fourier", *, engine=ENGINE):
+    prepared = prepare(dataset, standardize=True, engine=engine)
+    return prepared, prepared.draw(kernel, seed=0, n_components=n_components, features=features)
+
+
+def direct(dataset, feature_map, alpha, *, fit_intercept=True):
+    Z = feature_map.transform(dataset.X)
+    model = Ridge(alpha, fit_intercept=fit_intercept, solver="svd")
+    return Z, model.fit(Z, dataset.y, sample_weight=dataset.sample_weight)
+
+
+def fitted_values(dataset, feature_map, alphas):
+    """Return Z and the closed form's predictions less their mean, for each alpha, by one SVD."""
+    Z, y = feature_map.transform(dataset.X), dataset.y
+    roots = np.sqrt(np.ones(len(Z)) if dataset.sample_weight is None else dataset.sample_weight)[
+        :, np.newaxis
+    ]
+    centred = [values - np.average(values, axis=0, weights=roots[:, 0] ** 2) for values in (Z, y)]
+    left, singular, right = svd(roots * centred[0], full_matrices=False)
+    along = left.T @ (roots * centred[1])
+    shrunk = [(singular / (singular**2 + alpha))[:, np.newaxis] * along for alpha in alphas]
+    return Z, [centred[0] @ (right.T @ one) for one in shrunk]
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_predictions_are_those_of_the_direct_solution_within_a_millionth_in_sixty_steps(name):
+    dataset, *rest = PROBLEMS[name]
+    prepared, feature_map = prepared_map(dataset, *rest)
+    weights = dataset.sample_weight
+    Z, references = fitted_values(dataset, feature_map, ALPHAS)
+    for alpha, expected in zip(ALPHAS, references, strict=True):
+        found = solve_pcg(prepared, feature_map, alpha=alpha, fit_intercept=True)
+        predicted = Z @ found.solution.coefficients + found.solution.intercept
+        predicted -= np.average(dataset.y, axis=0, weights=weights)
+        error = np.sqrt(np.mean((predicted - expected) ** 2, axis=0)) / expected.std(axis=0)
+        assert error.max() < 1e-6, (alpha, error)
+        assert found.iterated.n_products <= 60, alpha
+        assert found.iterated.stop is Stop.TOLERANCE
+        assert found.solution.status is SolveStatus.OK
+
+
+def test_without_an_intercept_nothing_is_centred():
+    dataset, *rest = PROBLEMS["smooth"]
+    prepared, feature_map = prepared_map(dataset, *rest)
+    found = solve_pcg(prepared, feature_map, alpha=1.0, fit_intercept=False)
+    Z, reference = direct(dataset, feature_map, 1.0, fit_intercept=False)
+    assert_array_equal(found.solution.intercept, 0.0)
+    assert_allclose(Z @ found.solution.coefficients[:, 0], reference.predict(Z).ravel(), atol=1e-6 * 5)
+
+
+def test_the_residual_sum_of_squares_is_that_of_the_rows():
+    dataset, *rest = PROBLEMS["weights and targets"]
+    prepared, feature_map = prepared_map(dataset, *rest)
+    found = solve_pcg(prepared, feature_map, alpha=0.1, fit_intercept=True).solution
+    Z = feature_map.transform(dataset.X)
+    residuals = dataset.y - Z @ found.coefficients - found.intercept
+    # the solution's own error is within 1e-7 of the targets' deviations
+    assert_allclose(found.residual_sum_of_squares, dataset.sample_weight @ residuals**2, rtol=1e-6)
+
+
+def test_linear_features_have_no_bound_and_are_solved_alike():
+    dataset = draw_rows(500, 6)
+    prepared, feature_map = prepared_map(dataset, Linear(), 6)
+    found = solve_pcg(prepared, feature_map, alpha=1.0, fit_intercept=True).solution
+    _, reference = direct(dataset, feature_map, 1.0)
+    assert_allclose(found.coefficients.ravel(), reference.coef_.ravel(), rtol=1e-6)
+
+
+def test_a_constant_target_is_its_mean():
+    rows = draw_rows(500, 2, 2)
+    Y = np.array(rows.y)
+    Y[:, 1] = 7.0
+    prepared, feature_map = prepared_map(ArrayDataset(rows.X, Y), Gaussian(), 64)
+    found = solve_pcg(prepared, feature_map, alpha=1.0, fit_intercept=True)
+    assert found.solution.status is SolveStatus.OK
+    assert_allclose(found.solution.intercept[1], 7.0)
+    assert_allclose(found.solution.coefficients[:, 1], 0.0, atol=1e-12)
+
+
+def test_an_end_by_the_number_of_passes_says_how_far_it_came():
+    dataset, *rest = PROBLEMS["slow decay"]
+    prepared, feature_map = prepared_map(dataset, *rest)
+    with pytest.warns(LinAlgWarning, match="stopped by limit"):
+        found = solve_pcg(prepared, feature_map, alpha=1.0, fit_intercept=True, max_passes=3)
+    assert found.solution.status is SolveStatus.NOT_CONVERGED
+    assert found.iterated.n_products == 3
+    _, reference = direct(dataset, feature_map, 1.0)
+    Z = feature_map.transform(dataset.X)
+    error = Z @ (found.solution.coefficients[:, 0] - reference.coef_.ravel())
+    measured = error.std() / dataset.y.std()
+    assert measured < found.relative_error < 30 * measured  # an estimate on the safe side
+
+
+def test_an_alpha_below_rounding_ends_by_rounding_and_says_so():
+    dataset, *rest = PROBLEMS["smooth"]
+    prepared, feature_map = prepared_map(dataset, *rest)
+    with pytest.warns(LinAlgWarning, match="deviations of y of the exact solution"):
+        found = solve_pcg(prepared, feature_map, alpha=1e-13, fit_intercept=True)
+    assert found.solution.status is SolveStatus.ILL_CONDITIONED
+
+
+def test_threads_and_order_of_blocks_change_no_bit(tmp_path):
+    rows = draw_rows(40_000, 3, weighted=True)
+    dataset = write_dataset(tmp_path / "rows.zarr", rows.X, rows.y, sample_weight=rows.sample_weight)
+    found = []
+    for n_threads in (1, 2):
+        engine = SerialEngine(n_threads=n_threads)
+        prepared, feature_map = prepared_map(dataset, Gaussian(length_scale=2.0), 128, engine=engine)
+        found.append(solve_pcg(prepared, feature_map, alpha=0.1, fit_intercept=True).solution)
+    assert_array_equal(found[0].coefficients, found[1].coefficients)
+
+
+@pytest.mark.distributed
+def test_dask_workers_make_the_bits_of_the_serial_engine(tmp_path):
+    rows = draw_rows(40_000, 3)
+    dataset = write_dataset(tmp_path / "rows.zarr", rows.X, rows.y)
+    found = []
+    with DaskEngine(n_workers=2, threads_per_worker=1) as cluster:
+        for engine in (ENGINE, cluster):
+            prepared, feature_map = prepared_map(dataset, Gaussian(length_scale=2.0), 128, engine=engine)
+            found.append(solve_pcg(prepared, feature_map, alpha=0.1, fit_intercept=True).solution)
+    assert_array_equal(found[0].coefficients, found[1].coefficients)
+    assert_array_equal(found[0].intercept, found[1].intercept)
+
+
+FITTED = {"kernel": Gaussian(length_scale=2.0), "n_components": 64, "features": "fourier", "random_state": 0}
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    rows = draw_rows(400, 3, 2)
+    return rows, RFFRidge(alpha=0.1, solver="pcg", **FITTED).fit(rows.X, rows.y)
+
+
+def test_a_model_by_conjugate_gradients_predicts_as_the_direct_one(fitted, tmp_path):
+    rows, model = fitted
+    direct = RFFRidge(alpha=0.1, solver="direct", **FITTED).fit(rows.X, rows.y)
+    assert_allclose(model.predict(rows.X), direct.predict(rows.X), atol=1e-6 * rows.y.std())
+    assert model.model_.card["solver"]["method"] == "pcg"
+    save_model(model, tmp_path / "model")
+    assert_array_equal(load_model(tmp_path / "model").predict(rows.X), model.predict(rows.X))
+
+
+def test_what_needs_statistics_says_why_there_are_none(fitted):
+    rows, model = fitted
+    with pytest.raises(StatisticsError, match=r"conjugate gradients.*solver='direct'"):
+        model.predict(rows.X, return_std=True)
+    with pytest.raises(StatisticsError, match=r"conjugate gradients.*solver='direct'"):
+        model.partial_fit(rows.X, rows.y)
+    with pytest.raises(AttributeError, match="conjugate gradients"):
+        _ = model.statistics_
+    with pytest.raises(StatisticsError, match="--solver pcg"):
+        check_updatable(model.model_)
+
+
+@pytest.mark.parametrize(
+    ("asked", "reason"),
+    [
+        ({}, "`alpha` is 'auto'"),
+        ({"alpha": "gcv"}, "`alpha` is 'gcv'"),
+        ({"alpha": 0.0}, "`alpha` is 0.0"),
+        ({"alpha": [0.1, 1.0]}, r"`alpha` is \[0.1, 1.0\]"),
+        ({"alpha": 1.0, "n_components": (32, 64)}, "`n_components`"),
+        ({"alpha": 1.0, "conformal": True}, "`conformal`"),
+    ],
+)
+def test_what_takes_sums_is_refused_before_any_pass(asked, reason):
+    with pytest.raises(InvalidParameterError, match=reason):
+        RidgeOptions(solver="pcg", **asked)
+
+
+def plan_of(n_samples, n_components, *, memory=None, **options):
+    sizes = Sizes(n_samples=n_samples, n_features=8, n_targets=1, chunk_rows=16_384)
+    options = RidgeOptions(**{"alpha": 1.0, **options})
+    return choose_solver(sizes, n_components, Machines(memory_limit=memory), options)
+
+
+def test_auto_iterates_where_the_sums_are_far_dearer_or_memory_does_not_hold_them():
+    assert plan_of(100_000, 2048).solver == "direct"
+    far_dearer = plan_of(100_000, 65_536)
+    assert far_dearer.solver == "pcg"
+    assert "times the operations" in far_dearer.reason
+    assert plan_of(100_000, 65_536, solver="direct").solver == "direct"
+    assert plan_of(100_000, 65_536, alpha="gcv").solver == "direct"
+    short = plan_of(100_000, 16_384, memory=4 * 2**30)
+    assert short.solver == "pcg"
+    assert "memory does not hold" in short.reason
+    with pytest.raises(PlanError):
+        plan_of(100_000, 16_384, memory=2**29)
+
+
+def test_auto_fits_by_what_the_plan_says(monkeypatch):
+    rows = draw_rows(300, 2)
+    monkeypatch.setattr(plan, "WORTH_ITERATING", 1e9)
+    model = RFFRidge(alpha=0.1, **FITTED).fit(rows.X, rows.y).model_
+    assert model.statistics is None
+    chosen = RFFRidge(alpha=[0.1, 1.0], **FITTED).fit(rows.X, rows.y).model_
+    assert chosen.statistics is not None
+
+
+def test_columns_of_signs_depend_on_their_numbers_alone():
+    signs = random_signs(100, 0, 8)
+    assert_array_equal(signs[:, 3:5], random_signs(100, 3, 5))
+    assert_allclose(np.linalg.norm(signs, axis=0), 1.0)
+    assert abs(signs.sum(axis=0)).max() < 0.5 * np.sqrt(100)  # about as many of each sign
