@@ -111,11 +111,14 @@ def plan(
     )
     block_rows = f"{found.rows_per_block:,} rows each, in tiles of {found.tile_rows:,}"
     runs_on = "in this process" if serial else "the solver has a process of its own"
+    iterating = found.solver == "pcg"
+    passes = "passes of a sketch and of 40 steps" if iterating else "two passes: moments, statistics"
+    timed = "the sketch and the steps" if iterating else "the statistics"
     for row in (
         ("rows", f"{found.n_samples:,}", size),
         ("processes × threads", f"{workers} × {threads}", runs_on),
         ("blocks", f"{found.n_blocks:,}", block_rows),
-        ("read", human_bytes(found.bytes_read), "two passes: moments, statistics"),
+        ("read", human_bytes(found.bytes_read), passes),
         ("operations", f"{found.flops:.3g}", f"{gflops:.0f}e9 a second on one thread here, by {products}"),
         *([] if summed is None else [table_of_folds]),
         ("solver", found.solver, found.reason),
@@ -123,7 +126,7 @@ def plan(
         ("peak memory, a worker", human_bytes(found.worker_bytes), f"of {human_bytes(limit)}"),
         ("peak memory, the solver", human_bytes(found.client_bytes), f"of {human_bytes(solver_limit)}"),
         *_choosing_rows(document["choosing"]),
-        ("seconds, about", seconds_words(seconds), "for the statistics; reading and solving not counted"),
+        ("seconds, about", seconds_words(seconds), f"for {timed}; reading and solving not counted"),
     ):
         table.add_row(*row)
     return Report(document, view)

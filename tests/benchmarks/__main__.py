@@ -37,6 +37,7 @@ LONG = (  # minutes to an hour each
     "no_absurd_models",
     "fifteen_bits_lose_nothing",
     "lecture_kernel_svm",
+    "iterating_costs_less_than_the_sums",
 )
 
 
