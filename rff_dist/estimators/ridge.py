@@ -83,7 +83,7 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, RandomFeatureEstimator):
         one given alpha it iterates, each step a cheap pass, until predictions are within 1e-7 of the targets'
         deviations of the direct ones, by an estimate. Such a model has no statistics, and so no standard
         deviations and no `partial_fit`. "auto" is "pcg" where alpha is one number, and either memory does not
-        hold Z'Z or it takes less than a quarter of the operations by plan.
+        hold Z'Z or it takes less than a quarter of the time by plan.
     features : "auto", "fourier", "nystrom" or Nystrom, default="auto"
         Random Fourier features know nothing of the data and need a spectral measure. Nyström features are
         kernel values at rows of the data, the centres: any kernel has them, and fewer of them do where the

@@ -40,7 +40,8 @@ from rff_dist.statistics.spec import FRACTION_BITS, OUTPUT_TILE, TileLayout, til
 from rff_dist.text import human_bytes
 
 ASSUMED_RANK, ASSUMED_STEPS = 512, 40  # of conjugate gradients
-WORTH_ITERATING = 0.25  # of the operations of Z'Z and its factor, whose statistics are then done without
+WORTH_ITERATING = 0.25  # of the cost of Z'Z and its factor, whose statistics are then done without
+BYTES_COST = 0.2  # of an operation that bytes do for fixed-point features, beside one of float64
 ASSUMED_ALPHAS = 64  # of a cross-validation, where the data decide how many there are
 PROCESS_BYTES = (
     400 * 2**20
@@ -353,8 +354,8 @@ def choose_solver(
 ) -> Plan:
     """Return the plan of a fit without folds by the solver that the options ask for.
 
-    "auto" takes "pcg" for one given alpha where memory does not hold Z'Z, or where its operations are fewer
-    than a quarter of those of Z'Z and its factorisation. It goes by sizes and memory alone.
+    "auto" takes "pcg" for one given alpha where memory does not hold Z'Z, or where by its operations it takes
+    less than a quarter of the time of Z'Z and its factorisation. It goes by sizes and memory alone.
 
     Raises
     ------
@@ -375,15 +376,16 @@ def choose_solver(
     if (needs := options.needs_statistics) is not None:
         return direct(f"{needs}, which takes the sums of Z'Z")
     iterating = _plan_pcg(sizes, n_components, machines, whitened=whitened)
-    factoring = n_components**3 // 3
+    factoring = n_components**3 / 3
+    exact_bytes = not whitened and options.precision == "standard"
     try:
         summing = direct("")
     except PlanError as error:
         if not iterating.fits:
             raise
         return replace(iterating, reason=f"memory does not hold Z'Z: {error}")
-    ratio = iterating.flops / (summing.flops + factoring)
-    words = f"by plan iterating takes {ratio:.2g} times the operations of Z'Z and its factorisation"
+    ratio = iterating.flops / (summing.flops * (BYTES_COST if exact_bytes else 1.0) + factoring)
+    words = f"by plan iterating takes {ratio:.2g} times as long as Z'Z and its factorisation"
     if ratio < WORTH_ITERATING and iterating.fits:
         return replace(iterating, reason=words)
     return replace(summing, reason=words)
