@@ -42,8 +42,6 @@ from rff_dist.storage.datasets import open_dataset
 from rff_dist.storage.writing import write_dataset
 from rff_dist.typing import FloatArray
 
-__all__ = ["LENGTH_SCALES", "run_demo"]
-
 #: Candidates, in units of the picture's width: 0.01 is 6.4 pixels.
 LENGTH_SCALES = (0.005, 0.0075, 0.01, 0.015, 0.02)
 

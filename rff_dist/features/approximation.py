@@ -23,8 +23,6 @@ from rff_dist.features.fourier import FourierFeatureMap
 from rff_dist.kernels.base import Kernel
 from rff_dist.kernels.find import find_kernel
 
-__all__ = ["ApproximationError", "Estimate", "Measure", "approximation_error", "error_curve"]
-
 type Measure = Literal["mean", "max", "operator_norm", "relative_operator_norm"]
 
 

@@ -29,21 +29,6 @@ from rff_dist.kernels.base import Kernel, ShiftInvariant, Stationary, Term
 from rff_dist.kernels.stationary import Cauchy, Gaussian, Laplacian, Matern, RationalQuadratic, Sinc
 from rff_dist.typing import FloatArray
 
-__all__ = [
-    "MapVariances",
-    "better_map",
-    "compact_set_components",
-    "compact_set_error",
-    "feature_variance",
-    "operator_norm_components",
-    "operator_norm_error",
-    "pairwise_components",
-    "pairwise_error",
-    "second_moment",
-    "shift_invariant_form",
-]
-
-
 _REAL_MAPS = ("pairs", "phases")
 
 

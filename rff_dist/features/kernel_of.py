@@ -29,10 +29,7 @@ def kind_of(feature_map: FeatureMap) -> str:
 def length_scale_of(feature_map: FeatureMap) -> LengthScale | None:
     """Return the kernel's length scale that a feature map was drawn with; None where it has no single one.
 
-    Raises
-    ------
-    InvalidParameterError
-        If its frequencies were given rather than drawn.
+    Raises InvalidParameterError if its frequencies were given rather than drawn.
     """
     kernel = kernel_of(feature_map)
     if kernel is None:

@@ -17,8 +17,6 @@ from rff_dist.features.nystrom import NystromFeatureMap
 from rff_dist.features.principal import PrincipalFeatureMap
 from rff_dist.features.structured import StructuredFeatureMap
 
-__all__ = ["feature_map_class"]
-
 _KINDS: dict[str, type[FeatureMap]] = {
     kind.kind: kind
     for kind in (

@@ -17,30 +17,16 @@ from rff_dist.kernels.base import Kernel, LengthScale, find_design
 class FeatureOptions:
     """Features of a kernel, and what is done to the inputs first.
 
-    Attributes
-    ----------
-    kernel : Kernel
-    length_scale : "auto", "median", "evidence", number(s) or None
-        See `features.for_dataset.draw`; None keeps the kernel's own.
-    n_components : int
-        D, the number of features: even for pairs.
-    features : "fourier", "nystrom" or Nystrom
-        Their kind.
-    design : str or Design
-        How frequencies are arranged.
-    map : {"auto", "pairs", "phases"}
-        See `features.for_dataset.draw`.
-    precision : {"standard", "high"}
-        See `draw_feature_map`.
-    standardize : {"auto", "rank"} or bool
-        What is done to the input columns first, see `statistics.inspection.standardizer_for`.
-    seed : int
-        Of frequencies and samples.
-
-    Raises
-    ------
-    InvalidParameterError
-        If a value is out of range.
+    `length_scale`: see `features.for_dataset.draw`; None keeps the kernel's own.
+    `n_components`: D, the number of features: even for pairs.
+    `features`: their kind.
+    `design`: how frequencies are arranged.
+    `map`: {"auto", "pairs", "phases"}. See `features.for_dataset.draw`.
+    `precision`: {"standard", "high"}. See `draw_feature_map`.
+    `standardize`: {"auto", "rank"} or bool. What is done to the input columns first, see
+      `statistics.inspection.standardizer_for`.
+    `seed`: of frequencies and samples.
+    Raises InvalidParameterError if a value is out of range.
     """
 
     kernel: Kernel

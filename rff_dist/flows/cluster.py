@@ -35,8 +35,6 @@ from rff_dist.report import save_clustering
 from rff_dist.storage.locations import parse_location
 from rff_dist.typing import Summary
 
-__all__ = ["ClusterParameters", "cluster"]
-
 
 class ClusterParameters(form(Clustering, Where, Limits)):  # type: ignore[misc]  # made of the specs
     """What to cluster, how and where."""

@@ -21,8 +21,6 @@ from rff_dist.registry.versions import RegisteredModel
 from rff_dist.text import redact
 from rff_dist.typing import Summary
 
-__all__ = ["facts_markdown", "place_of", "show_versions", "train_model"]
-
 _SHOWN_VERSIONS = 20
 _DIGEST = re.compile("[0-9a-f]{64}")
 _TITLES = {

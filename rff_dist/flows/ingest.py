@@ -28,8 +28,6 @@ from rff_dist.jobs.specs import Ingest
 from rff_dist.jobs.steps import run_steps
 from rff_dist.typing import Summary
 
-__all__ = ["IngestParameters", "ingest"]
-
 
 @group
 class Connection:

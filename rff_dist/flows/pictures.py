@@ -16,8 +16,6 @@ from rff_dist.kernels.text import kernel_text, shortened_text
 from rff_dist.report import save_choice
 from rff_dist.ridge.model import RidgeModel
 
-__all__ = ["show_choice"]
-
 
 def show_choice(model: RidgeModel, *, key: str, title: str, log: Any) -> None:
     """Make an artifact of the errors that alpha was chosen from; log why where there is nothing to draw.

@@ -31,8 +31,6 @@ from rff_dist.jobs.specs import Update
 from rff_dist.jobs.steps import run_steps
 from rff_dist.typing import Summary
 
-__all__ = ["RefreshParameters", "refresh"]
-
 _RESUME = (
     "Nothing is written before the last step: the next run finds the same new rows, and ends with the digest "
     "of an undisturbed one."

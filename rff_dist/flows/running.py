@@ -57,23 +57,6 @@ from rff_dist.storage.locations import beside, open_store, parse_location, write
 from rff_dist.text import redact
 from rff_dist.typing import Summary
 
-__all__ = [
-    "Form",
-    "Limits",
-    "RunParameters",
-    "check_location",
-    "code",
-    "form",
-    "holding",
-    "is_transient",
-    "job_flow",
-    "lend_engine",
-    "number",
-    "open_engine",
-    "runner_of",
-    "step",
-]
-
 #: Times that a step is repeated, and seconds to wait before each.
 RETRIES, RETRY_DELAYS_S = 2, (10.0, 60.0)
 #: A pass shows its progress on the server when it has taken so many seconds, and again after as many.

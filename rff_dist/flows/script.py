@@ -10,8 +10,6 @@ from prefect import Flow
 
 from rff_dist.flows.running import Form
 
-__all__ = ["run_script"]
-
 
 def run_script(flow: Flow[..., Any], form: type[Form]) -> None:
     """Run a flow here and now, with the command line's words NAME=VALUE as its parameters.

@@ -21,8 +21,6 @@ from rff_dist.jobs.options import Where
 from rff_dist.jobs.specs import Tune
 from rff_dist.typing import Summary
 
-__all__ = ["TuneParameters", "tune"]
-
 
 class TuneParameters(form(Tune, Where, Limits)):  # type: ignore[misc]  # made of the specs
     """What to compare, on what and where."""

@@ -63,23 +63,6 @@ from rff_dist.storage.records import Record, peek_record, read_record
 from rff_dist.text import human_bytes, redact
 from rff_dist.typing import Summary
 
-__all__ = [
-    "Refresh",
-    "check_drift",
-    "find_rows",
-    "hold_out_rows",
-    "judge_model",
-    "open_refresh",
-    "open_update",
-    "outcome",
-    "publish_update",
-    "read_refusals",
-    "refresh",
-    "score_rows",
-    "solve_model",
-    "sum_rows",
-]
-
 logger = logging.getLogger(__name__)
 
 _REFUSED = "refused.json"
@@ -92,12 +75,7 @@ _KIND, _VERSION = "refused rows", 1
 def read_refusals(location: Location) -> list[Refusal]:
     """Return the rows that were kept out of the model at a location.
 
-    Raises
-    ------
-    IntegrityError
-        If the document is not as it was written.
-    StorageError
-        If it cannot be read.
+    Raises IntegrityError if the document is not as it was written; StorageError if it cannot be read.
     """
     content = read_bytes(open_store(location, read_only=True), _REFUSED, where=location)
     if content is None:
@@ -148,32 +126,19 @@ def _rolled_back(registered: RegisteredModel, current: Version) -> list[Refusal]
 class Refresh:
     """What a run that updates a model is to do, and what its steps have found; see `open_refresh`.
 
-    Attributes
-    ----------
-    location : Location
-        Of the model: a folder, or that of a registered model.
-    champion : RidgeModel
-        The current model.
-    version : Version or None
-        Which version it is, of a registered model.
-    dataset : Dataset
-        The data that it was trained on, perhaps with more rows.
-    test : Dataset or None
-        What models are compared on; None holds out rows that the champion was trained on.
-    tolerance : float
-        See `judge`.
-    level : float
-        Probability of a drift alarm without drift.
-    backfill : int or None
-        See `find_new_rows`.
-    force : bool
-        Whether the challenger is published whatever the gate says.
-    dry_run : bool
-        Whether nothing is written.
-    runner : Runner
-        By what the steps are driven.
-    rows, batch, held_out, statistics, drift, challenger, gate
-        What the steps have found; None before.
+    `location`: of the model: a folder, or that of a registered model.
+    `champion`: the current model.
+    `version`: which version it is, of a registered model.
+    `dataset`: the data that it was trained on, perhaps with more rows.
+    `test`: what models are compared on; None holds out rows that the champion was trained on.
+    `tolerance`: see `judge`.
+    `level`: probability of a drift alarm without drift.
+    `backfill`: see `find_new_rows`.
+    `force`: whether the challenger is published whatever the gate says.
+    `dry_run`: whether nothing is written.
+    `runner`: by what the steps are driven.
+    `rows`, `batch`, `held_out`, `statistics`, `drift`, `challenger`, `gate`: what the steps have found; None
+      before.
     """
 
     location: Location
@@ -217,10 +182,7 @@ class Refresh:
 def open_update(job: Update, runner: Runner) -> Iterator[Refresh]:
     """Begin the update that a spec asks for, of a model that nobody else may write to meanwhile.
 
-    Raises
-    ------
-    RFFDistError
-        As `open_refresh`; or if the data cannot be read.
+    Raises RFFDistError as `open_refresh`; or if the data cannot be read.
     """
     names = job.source.names()
     with open_refresh(
@@ -243,21 +205,10 @@ def open_refresh(
 ) -> Iterator[Refresh]:
     """Begin an update of the model at `url`, which nobody else may write to meanwhile.
 
-    Parameters
-    ----------
-    url : str or Path
-        A model's folder, or that of a registered model, whose next version is published.
-    runner : Runner, optional
-        By what the steps are driven; in this process if left out.
-    **options
-        `test`, `tolerance`, `level`, `backfill`, `force` and `dry_run`; see `Refresh`.
-
-    Raises
-    ------
-    OutputBusyError
-        If another run writes it.
-    StorageError
-        If there is no ridge model.
+    `url`: a model's folder, or that of a registered model, whose next version is published.
+    `runner`: by what the steps are driven; in this process if left out.
+    `**options`: `test`, `tolerance`, `level`, `backfill`, `force` and `dry_run`; see `Refresh`.
+    Raises OutputBusyError if another run writes it; StorageError if there is no ridge model.
     """
     runner = in_this_process() if runner is None else runner
     tolerance, level = options.get("tolerance", TOLERANCE), options.get("level", LEVEL)
@@ -305,17 +256,9 @@ def _check_kind(record: Record, url: str) -> None:
 def find_rows(job: Refresh) -> Summary:
     """Find the new rows; nothing new is an answer.
 
-    Returns
-    -------
-    summary : dict
-        `n_before`, `n_after`, `n_new`, the ranges of `new` and `left_out` rows.
-
-    Raises
-    ------
-    FingerprintMismatchError
-        If the data do not begin with the rows that the model was trained on.
-    StatisticsError, DataError
-        As `find_new_rows`.
+    Returns `summary`: `n_before`, `n_after`, `n_new`, the ranges of `new` and `left_out` rows.
+    Raises FingerprintMismatchError if the data do not begin with the rows that the model was trained on;
+      StatisticsError, DataError as `find_new_rows`.
     """
     job.rows = find_new_rows(job.champion, job.dataset, refusals=job.refusals, backfill=job.backfill)
     return {
@@ -330,17 +273,8 @@ def find_rows(job: Refresh) -> Summary:
 def score_rows(job: Refresh, engine: Engine) -> Summary:
     """Plan the update, and score the new rows with the champion before they are added.
 
-    Returns
-    -------
-    summary : dict
-        Rows, and per target `rmse`, `mae`, `bias` and `r2` (None for a constant target).
-
-    Raises
-    ------
-    PlanError
-        If memory would not do.
-    DataError
-        If a value cannot be used; names row and column.
+    Returns `summary`: rows, and per target `rmse`, `mae`, `bias` and `r2` (None for a constant target).
+    Raises PlanError if memory would not do; DataError if a value cannot be used; names row and column.
     """
     feature_map = job.champion.feature_map
     plan = check_plan(
@@ -364,15 +298,8 @@ def score_rows(job: Refresh, engine: Engine) -> Summary:
 def hold_out_rows(job: Refresh, engine: Engine) -> Summary:
     """Hold out rows, and measure the champion's errors on them.
 
-    Returns
-    -------
-    summary : dict
-        What is held out in words, and as `score_rows`.
-
-    Raises
-    ------
-    DataError
-        If test data do not fit the champion.
+    Returns `summary`: what is held out in words, and as `score_rows`.
+    Raises DataError if test data do not fit the champion.
     """
     job.held_out = hold_out(job.champion, job.dataset, engine=engine, test=job.test)
     return {"held_out": job.held_out.words, **_describe_errors(job.held_out.errors)}
@@ -381,15 +308,8 @@ def hold_out_rows(job: Refresh, engine: Engine) -> Summary:
 def sum_rows(job: Refresh, engine: Engine) -> Summary:
     """Bring the exact statistics up to date.
 
-    Returns
-    -------
-    summary : dict
-        The digest, the rows they count and the seconds.
-
-    Raises
-    ------
-    DataError, StatisticsError
-        As `accumulate_new_rows`.
+    Returns `summary`: the digest, the rows they count and the seconds.
+    Raises DataError, StatisticsError as `accumulate_new_rows`.
     """
     start = time.perf_counter()
     job.statistics = accumulate_new_rows(job.champion, job.dataset, _found(job.rows), engine=engine)
@@ -400,10 +320,7 @@ def sum_rows(job: Refresh, engine: Engine) -> Summary:
 def check_drift(job: Refresh) -> Summary:
     """Test whether the new rows follow the law of the old ones; an alarm is told, and stops nothing.
 
-    Returns
-    -------
-    summary : dict
-        See `Drift.to_dict`.
+    Returns `summary`: see `Drift.to_dict`.
     """
     assert job.champion.statistics is not None
     batch, held_out, statistics = _found(job.batch), _found(job.held_out), _found(job.statistics)
@@ -422,10 +339,7 @@ def check_drift(job: Refresh) -> Summary:
 def solve_model(job: Refresh) -> Summary:
     """Solve for the challenger.
 
-    Returns
-    -------
-    summary : dict
-        Alpha before and now, and the solver's status.
+    Returns `summary`: alpha before and now, and the solver's status.
     """
     statistics, batch = _found(job.statistics), _found(job.batch)
     rows = _found(job.rows)
@@ -443,10 +357,7 @@ def solve_model(job: Refresh) -> Summary:
 def judge_model(job: Refresh, engine: Engine) -> Summary:
     """Compare the challenger with the champion on the held-out rows.
 
-    Returns
-    -------
-    summary : dict
-        The fields of `Gate`.
+    Returns `summary`: the fields of `Gate`.
     """
     job.gate = judge(_found(job.challenger), _found(job.held_out), tolerance=job.tolerance, engine=engine)
     finite = {name: value if np.isfinite(value) else None for name, value in _ratios(job.gate).items()}
@@ -460,16 +371,9 @@ def _ratios(gate: Gate) -> dict[str, float]:
 def publish_update(job: Refresh) -> Summary:
     """Publish the challenger, or record that its rows were refused.
 
-    Returns
-    -------
-    summary : dict
-        `decision`: "published", "kept" or "nothing new", with "would be " before it in a dry run; `reason`;
-        `model`, its version's number, the digests and the rows of the one that is current now.
-
-    Raises
-    ------
-    StorageError
-        If it cannot be written; then the champion stays.
+    Returns `summary`: `decision`: "published", "kept" or "nothing new", with "would be " before it in a dry
+      run; `reason`; `model`, its version's number, the digests and the rows of the one that is current now.
+    Raises StorageError if it cannot be written; then the champion stays.
     """
     rows = _found(job.rows)
     if not rows.n_samples:
@@ -508,11 +412,8 @@ def publish_update(job: Refresh) -> Summary:
 def outcome(records: Mapping[str, Summary | None]) -> Summary:
     """Return what all steps found as one document.
 
-    Returns
-    -------
-    summary : dict
-        What `find_rows` and `publish_update` returned; and by their names `progressive`, `held_out`,
-        `statistics`, `drift`, `solution` and `gate`, where there were new rows.
+    Returns `summary`: what `find_rows` and `publish_update` returned; and by their names `progressive`,
+      `held_out`, `statistics`, `drift`, `solution` and `gate`, where there were new rows.
     """
     found, published = records["find new rows"], records["publish"]
     assert found is not None

@@ -14,8 +14,6 @@ from rff_dist.kernels.spectral import SpectralKernel
 from rff_dist.kernels.stationary import Cauchy, Gaussian, Laplacian, Matern, RationalQuadratic, Sinc
 from rff_dist.kernels.text import parse_kernel
 
-__all__ = ["KERNELS", "find_kernel", "kernel_from_dict"]
-
 KERNELS: dict[str, type[Kernel]] = {
     kernel.name: kernel
     for kernel in (

@@ -26,18 +26,6 @@ from rff_dist.kmeans.lloyd_pass import nearest, row_uniforms
 from rff_dist.numerics.threads import using_threads
 from rff_dist.typing import FloatArray, IntArray
 
-__all__ = [
-    "ChosenRows",
-    "SeedChoice",
-    "choose_centres",
-    "choose_rows",
-    "exchange_centres",
-    "improve_centres",
-    "weigh_points",
-    "weighted_inertia",
-]
-
-
 _GAIN = 1e-9  # a change of centres gains more than rounding
 _KMEANS_STREAM = 2**34  # the first of a seed's streams of random numbers for clusters, far above those in use
 _COMPARED_ROWS = 2048  # with all centres at once

@@ -24,8 +24,6 @@ from rff_dist.numerics.solution import check_equations
 from rff_dist.numerics.threads import limit_blas
 from rff_dist.typing import FloatArray
 
-__all__ = ["RidgeTridiagonal", "tridiagonalize"]
-
 _BLOCK = 64  # columns that LAPACK reduces or applies together
 
 

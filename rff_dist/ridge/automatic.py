@@ -53,8 +53,6 @@ from rff_dist.statistics import passes
 from rff_dist.storage.columns import as_column
 from rff_dist.typing import FloatArray
 
-__all__ = ["Choices", "candidates_of", "choices_of", "fit"]
-
 logger = logging.getLogger(__name__)
 
 
@@ -116,20 +114,13 @@ def _length_scales(options: RidgeOptions, kernel: Kernel, dataset: Dataset) -> l
 class Choices:
     """What a fit begins with, before any pass.
 
-    Attributes
-    ----------
-    candidates : list of Candidate
-        Of the first round, before those that follow from the best of them; one where nothing is chosen.
-    kinds : list of str or Nystrom
-        The kinds of features to compare.
-    kernels : bool
-        Whether the kernel is to be chosen.
-    penalty : Penalty
-        How alpha is found, where memory has had its say.
-    folds : Folds, or None
-        Summed apart in the final, by which alpha is chosen.
-    widths : list of int
-        Numbers of components, ascending.
+    `candidates`: of the first round, before those that follow from the best of them; one where nothing is
+      chosen.
+    `kinds`: the kinds of features to compare.
+    `kernels`: whether the kernel is to be chosen.
+    `penalty`: how alpha is found, where memory has had its say.
+    `folds`: summed apart in the final, by which alpha is chosen.
+    `widths`: numbers of components, ascending.
     """
 
     candidates: list[Candidate]
@@ -205,15 +196,8 @@ def _n_tuned_on(candidates: Sequence[Candidate], kinds: Sequence[str | Nystrom])
 def fit(dataset: Dataset, options: RidgeOptions, *, engine: Engine) -> Trained:
     """Choose what the options leave open by cross-validation, and train the best on all rows.
 
-    Parameters
-    ----------
-    dataset : Dataset
-        With targets, and with groups where folds are of groups.
-
-    Returns
-    -------
-    Trained
-        The card of its model has all `candidates` that were tried, with their errors.
+    `dataset`: with targets, and with groups where folds are of groups.
+    Returns Trained: the card of its model has all `candidates` that were tried, with their errors.
     """
     choices = choices_of(dataset, options, plan=planner(dataset, options, engine=engine))
     candidates, penalty, folds, widths = choices.candidates, choices.penalty, choices.folds, choices.widths

@@ -38,10 +38,7 @@ type Width = str | LengthScale | TimesMedian | None
 class TimesMedian:
     """A length scale as a multiple of the median distance between rows, in the kernel's metric.
 
-    Attributes
-    ----------
-    factor : float
-        Above 0; 1 is the median heuristic.
+    `factor`: above 0; 1 is the median heuristic.
     """
 
     factor: float
@@ -61,14 +58,10 @@ DEFAULT_LENGTH_SCALES: tuple[Width, ...] = tuple(TimesMedian(factor) for factor 
 class Candidate:
     """A kernel, its length scale and the kind of its features.
 
-    Attributes
-    ----------
-    length_scale : TimesMedian, "evidence", number(s) or None
-        In the place of a kernel's own. Of a sum or product, `TimesMedian` and numbers are those of its parts
-        without one, a multiple of the median in each part's own columns. None keeps the kernel's own; parts
-        without one get the median.
-    features : "fourier", "nystrom", Nystrom or None
-        None is what the search is told.
+    `length_scale`: in the place of a kernel's own. Of a sum or product, `TimesMedian` and numbers are those
+      of its parts without one, a multiple of the median in each part's own columns. None keeps the kernel's
+      own; parts without one get the median.
+    `features`: None is what the search is told.
     """
 
     kernel: Kernel
@@ -92,11 +85,8 @@ class Candidate:
 def read_length_scale(value: Any) -> Width:
     """Return what a length scale among several is, as one types it.
 
-    Parameters
-    ----------
-    value : number(s), str, TimesMedian or None
-        A multiple of the median distance as text: "0.5x"; "median" is "1x". "evidence" tunes one length scale
-        per column; None keeps the kernel's own.
+    `value`: a multiple of the median distance as text: "0.5x"; "median" is "1x". "evidence" tunes one length
+      scale per column; None keeps the kernel's own.
     """
     if value is None or isinstance(value, TimesMedian):
         return value
@@ -119,20 +109,13 @@ def make_candidates(
 ) -> list[Candidate]:
     """Return every kernel with every length scale; a kernel that can take none as it is.
 
-    Parameters
-    ----------
-    kernels : sequence of str or Kernel
-        See `find_kernel`. A kernel's own length scale is replaced; in sums and products, parts keep theirs.
-    length_scales : sequence, optional
-        See `read_length_scale`. By default ¼, ½, 1, 2 and 4 times the median distance: of six sets of the
-        UCI repository with Gaussian, Matérn-3/2 and Matérn-1/2 kernels (6,000 rows, D = 384) the best of a
-        grid of factors √2 lay from 0.35 to 4 medians, and the best of these five was within about one
-        standard error of it, but for one set, pol, where up to 8 % are left to a finer grid.
-
-    Raises
-    ------
-    InvalidParameterError
-        If there is none, a kernel is unknown, or a length scale none for it.
+    `kernels`: see `find_kernel`. A kernel's own length scale is replaced; in sums and products, parts keep
+      theirs.
+    `length_scales`: see `read_length_scale`. By default ¼, ½, 1, 2 and 4 times the median distance: of six
+      sets of the UCI repository with Gaussian, Matérn-3/2 and Matérn-1/2 kernels (6,000 rows, D = 384) the
+      best of a grid of factors √2 lay from 0.35 to 4 medians, and the best of these five was within about one
+      standard error of it, but for one set, pol, where up to 8 % are left to a finer grid.
+    Raises InvalidParameterError if there is none, a kernel is unknown, or a length scale none for it.
     """
     widths = DEFAULT_LENGTH_SCALES if length_scales is None else [read_length_scale(w) for w in length_scales]
     found = [find_kernel(kernel) for kernel in kernels]
@@ -153,10 +136,7 @@ def make_candidates(
 def check_candidates(candidates: Sequence[Candidate], dataset: Dataset, options: RidgeOptions) -> None:
     """Check that there are candidates, and that each suits the columns and the design.
 
-    Raises
-    ------
-    InvalidParameterError
-        If one does not.
+    Raises InvalidParameterError if one does not.
     """
     if not candidates:
         raise InvalidParameterError("there is no candidate to compare; expected at least 1")
@@ -227,10 +207,8 @@ class Draws:
 def draw_candidates(draws: Draws, candidates: Sequence[Candidate], widths: Sequence[int]) -> list[FeatureMap]:
     """Draw every candidate's feature map at the largest of `widths`, all with one seed.
 
-    Raises
-    ------
-    InvalidParameterError
-        If a parameter is out of range, or a map has no smaller draws for the other widths.
+    Raises InvalidParameterError if a parameter is out of range, or a map has no smaller draws for the other
+      widths.
     """
     maps = [draws.feature_map(candidate, widths[-1]) for candidate in candidates]
     for one in maps:

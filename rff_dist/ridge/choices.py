@@ -53,10 +53,7 @@ def folds_for(options: RidgeOptions, n_samples: int = FEW_SAMPLES) -> Folds | No
 
     Several numbers of components, several alphas, "auto" and "cv" and conformal intervals ask for folds.
 
-    Raises
-    ------
-    InvalidParameterError
-        If `cv` is no number of folds, or `alpha` is chosen by something else, or 0.
+    Raises InvalidParameterError if `cv` is no number of folds, or `alpha` is chosen by something else, or 0.
     """
     alpha, cv, named = options.alpha, options.cv, isinstance(options.alpha, str)
     several = are_several(options.n_components)
@@ -85,10 +82,7 @@ def prepare_folds(dataset: Dataset, folds: Folds, *, engine: Engine) -> Folds:
 
     Groups are counted in a pass that reads no X. Above `MAX_BALANCED_GROUPS` their hashes cut the folds.
 
-    Raises
-    ------
-    DataError
-        If the folds are of groups and there are none, or fewer than folds.
+    Raises DataError if the folds are of groups and there are none, or fewer than folds.
     """
     if isinstance(folds, HeldInFolds):
         return replace(folds, base=prepare_folds(dataset, folds.base, engine=engine))
@@ -107,10 +101,7 @@ def prepare_folds(dataset: Dataset, folds: Folds, *, engine: Engine) -> Folds:
 def check_folds(dataset: Dataset, folds: Folds) -> None:
     """Check that a dataset's rows know what the folds go by, before a pass over them.
 
-    Raises
-    ------
-    DataError
-        If the folds are of groups and there are none.
+    Raises DataError if the folds are of groups and there are none.
     """
     first = Block(0, 0, min(1, dataset.n_samples))
     folds.assign(0, first.stop, n_samples=dataset.n_samples, groups=dataset.read(first).groups)
@@ -123,17 +114,9 @@ def automatic_components(n_samples: int, fits: Callable[[int], object]) -> int:
     to a power of two, and at least 256. A pass takes time in proportion to rows and the square of this, so
     that 2,048 components of 200,000 rows take some ten seconds of two cores.
 
-    Parameters
-    ----------
-    n_samples : int
-        Rows.
-    fits : callable
-        Plans a fit of so many components, and raises a PlanError where memory would not do.
-
-    Raises
-    ------
-    PlanError
-        If memory does not do for 256 components either.
+    `n_samples`: rows.
+    `fits`: callable. Plans a fit of so many components, and raises a PlanError where memory would not do.
+    Raises PlanError if memory does not do for 256 components either.
     """
     wanted = min(AUTO_COMPONENTS, max(MIN_AUTO_COMPONENTS, 1 << (n_samples - 1).bit_length()))
     while True:
@@ -181,10 +164,7 @@ def plan_choices(
     was asked for by name is kept. Where `n_tuned_on` rows are to tune length scales by the evidence, the
     folds are never validated on these.
 
-    Raises
-    ------
-    InvalidParameterError
-        If parameters do not go together.
+    Raises InvalidParameterError if parameters do not go together.
     """
     folds = folds_for(options, dataset.n_samples)
     if folds is not None and dataset.n_samples == 1:

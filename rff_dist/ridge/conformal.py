@@ -67,24 +67,15 @@ REACH = 10.0  # how many times its mean √s may be, or that part of it
 class FoldModels:
     """The state of a scoring pass: the models of a cross-validation at one alpha.
 
-    Attributes
-    ----------
-    linear : LinearModel
-        Of n_splits · n_targets columns, the targets of a split side by side.
-    folds : Folds
-        How rows were cut.
-    validated : int64 array of shape (n_splits,)
-        The fold that each split holds out.
-    n_samples : int
-        Rows that were cut.
-    units : float64 array of shape (n_targets,)
-        See `HeldOutScores`.
-    root_deviations : LinearModel, or None
-        √s₋ of scores that are normalised, with columns as `linear` has them.
-    bounds : float64 array of shape (2, n_targets), or None
-        See `Deviations`; None without `root_deviations`.
-    repeated : bool
-        Whether weights are whole numbers that repeat their rows.
+    `linear`: of n_splits · n_targets columns, the targets of a split side by side.
+    `folds`: how rows were cut.
+    `validated`: int64 array of shape (n_splits,). The fold that each split holds out.
+    `n_samples`: rows that were cut.
+    `units`: float64 array of shape (n_targets,). See `HeldOutScores`.
+    `root_deviations`: √s₋ of scores that are normalised, with columns as `linear` has them.
+    `bounds`: float64 array of shape (2, n_targets), or None. See `Deviations`; None without
+      `root_deviations`.
+    `repeated`: whether weights are whole numbers that repeat their rows.
     """
 
     linear: LinearModel
@@ -106,23 +97,12 @@ def fold_models(
 ) -> FoldModels:
     """Solve for the coefficients of each split, n_splits Cholesky factorisations one after another.
 
-    Parameters
-    ----------
-    statistics : FoldStatistics
-        With the whitener where the feature map has one.
-    feature_map : FeatureMap
-        They were accumulated with.
-    alpha : float or array of shape (n_targets,)
-        The penalty, that of the model of all rows.
-    fit_intercept : bool
-        Whether an intercept is fitted.
-
-    Raises
-    ------
-    StatisticsError
-        If no fold has rows, or those that a split trains on have none.
-    InvalidParameterError, SolveError
-        As `solve_cholesky`.
+    `statistics`: with the whitener where the feature map has one.
+    `feature_map`: they were accumulated with.
+    `alpha`: float or array of shape (n_targets,). The penalty, that of the model of all rows.
+    `fit_intercept`: whether an intercept is fitted.
+    Raises StatisticsError if no fold has rows, or those that a split trains on have none;
+      InvalidParameterError, SolveError as `solve_cholesky`.
     """
     total = statistics.total()
     solutions, validated = [], []
@@ -167,14 +147,10 @@ def _units(deviations: FloatArray) -> FloatArray:
 class Deviations:
     """How far off the model of all rows is at x, up to a factor: s(x), by a regression of its root.
 
-    Attributes
-    ----------
-    coefficients : float64 array of shape (n_components, n_targets)
-        Of √s, s in the targets' units.
-    intercept : float64 array of shape (n_targets,)
-        Likewise.
-    bounds : float64 array of shape (2, n_targets)
-        The least and the largest √s; what the regression says beyond is replaced by them.
+    `coefficients`: float64 array of shape (n_components, n_targets). Of √s, s in the targets' units.
+    `intercept`: float64 array of shape (n_targets,). Likewise.
+    `bounds`: float64 array of shape (2, n_targets). The least and the largest √s; what the regression says
+      beyond is replaced by them.
     """
 
     coefficients: FloatArray
@@ -197,10 +173,7 @@ class Deviations:
 def deviations_of_rows(rows: Rows, root_deviations: LinearModel, bounds: FloatArray) -> FloatArray:
     """Return s of each row and column of `root_deviations`, whose targets lie side by side.
 
-    Raises
-    ------
-    DataError
-        As `predict_rows`.
+    Raises DataError as `predict_rows`.
     """
     roots = predict_rows(rows, root_deviations)
     repeated = np.tile(bounds, roots.shape[1] // bounds.shape[1])
@@ -220,16 +193,12 @@ def _edges() -> FloatArray:
 class HeldOutScores:
     """How many rows have which score, exactly; `+` joins two sets of rows.
 
-    Attributes
-    ----------
-    counts : int64 array of shape (n_bins, n_targets)
-        Scores are |y − f₋(x)|, or |y − f₋(x)| / s₋(x) with `deviations`. Rows with a score of 0, then those
-        of each bin of a geometric grid from 2^-32 to 2^32 units, and last those above it. A score below the
-        grid counts as 2^-32 units, one above it as infinite.
-    units : float64 array of shape (n_targets,)
-        Powers of two near each target's standard deviation; 1 where scores are normalised.
-    deviations : Deviations, or None
-        s of the model of all rows, where scores are normalised.
+    `counts`: int64 array of shape (n_bins, n_targets). Scores are |y − f₋(x)|, or |y − f₋(x)| / s₋(x) with
+      `deviations`. Rows with a score of 0, then those of each bin of a geometric grid from 2^-32 to 2^32
+      units, and last those above it. A score below the grid counts as 2^-32 units, one above it as infinite.
+    `units`: float64 array of shape (n_targets,). Powers of two near each target's standard deviation; 1 where
+      scores are normalised.
+    `deviations`: s of the model of all rows, where scores are normalised.
     """
 
     counts: IntArray
@@ -265,15 +234,8 @@ class HeldOutScores:
         The ⌈(n + 1)·coverage⌉-th smallest score, at most 1.1 % too large; infinite where there are too few
         rows for such a coverage.
 
-        Parameters
-        ----------
-        coverage : float
-            In (0, 1).
-
-        Raises
-        ------
-        InvalidParameterError
-            If `coverage` is not in (0, 1).
+        `coverage`: in (0, 1).
+        Raises InvalidParameterError if `coverage` is not in (0, 1).
         """
         if not 0.0 < coverage < 1.0:
             raise InvalidParameterError(
@@ -290,18 +252,12 @@ class HeldOutScores:
     ) -> tuple[FloatArray, FloatArray]:
         """Return the lower and upper ends about predictions of the model of all rows.
 
-        Parameters
-        ----------
-        predictions : float64 array of shape (n_samples, n_targets), or (n_samples,) for a single target
-        coverage : float
-            In (0, 1).
-        deviations : float64 array of the same shape, optional
-            s of these rows, see `deviations_of_rows`; for normalised scores only, and needed there.
-
-        Raises
-        ------
-        InvalidParameterError
-            If `coverage` is not in (0, 1), or `deviations` are missing or not asked for.
+        `predictions`: float64 array of shape (n_samples, n_targets), or (n_samples,) for a single target.
+        `coverage`: in (0, 1).
+        `deviations`: float64 array of the same shape. s of these rows, see `deviations_of_rows`; for
+          normalised scores only, and needed there.
+        Raises InvalidParameterError if `coverage` is not in (0, 1), or `deviations` are missing or not asked
+          for.
         """
         half_width = self.quantile(coverage)
         if (deviations is None) != (self.deviations is None):
@@ -323,10 +279,7 @@ class HeldOutScores:
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Self:
         """Read what `to_arrays` returned.
 
-        Raises
-        ------
-        StatisticsError
-            If they do not fit together.
+        Raises StatisticsError if they do not fit together.
         """
         counts, units = np.asarray(arrays["counts"], np.int64), np.asarray(arrays["units"], np.float64)
         expected = (len(_edges()) + 1, len(units))
@@ -344,10 +297,8 @@ def score_rows(rows: Rows, state: FoldModels) -> HeldOutScores:
     A row of weight 0 does not count, any other counts once, or as often as its weight repeats it. Rows of
     folds that are never held out, such as the first of `TimeFolds`, do not count either.
 
-    Raises
-    ------
-    DataError
-        If the block has no targets, values that are not finite, or lacks the groups that its folds are of.
+    Raises DataError if the block has no targets, values that are not finite, or lacks the groups that its
+      folds are of.
     """
     residuals, split, counted = _residuals(rows, state)
     units = state.units
@@ -376,18 +327,10 @@ def _residuals(rows: Rows, state: FoldModels) -> tuple[FloatArray, IntArray, NDA
 def predict_held_out(rows: Rows, state: FoldModels) -> tuple[FloatArray, IntArray, NDArray[np.bool_]]:
     """Predict each row of a block by the model that was trained without its fold.
 
-    Returns
-    -------
-    predictions : float64 array of shape (n_counted, n_targets)
-        f₋ of the rows that count: those of weight above 0 whose fold is held out.
-    split : int64 array of shape (n_samples,)
-        The split that holds out each row, -1 for none.
-    counted : bool array of shape (n_samples,)
-
-    Raises
-    ------
-    DataError
-        As `score_rows`.
+    Returns `predictions`, float64 array of shape (n_counted, n_targets): f₋ of the rows that count: those of
+      weight above 0 whose fold is held out; `split`, int64 array of shape (n_samples,): the split that holds
+      out each row, -1 for none; `counted`, bool array of shape (n_samples,).
+    Raises DataError as `score_rows`.
     """
     check_evaluation(rows)
     assigned = state.folds.assign(
@@ -414,24 +357,12 @@ def sum_root_residuals(
     g is √(|y − f₋| / unit). O(n_samples · n_components · n_features), as predictions; the sums are those
     of `RidgeStatistics.cross` and `targets` with g in the place of y.
 
-    Parameters
-    ----------
-    rows : Rows
-        With targets.
-    state : FoldModels
-        Without deviations.
-    exponents : runs of (components, int)
-        Of the statistics, see `StatisticsSpec`.
-
-    Returns
-    -------
-    cross, targets : ExactSum of shape (n_components, n_targets + 1), and (n_targets + 1, n_targets + 1)
-        Those of each split one after the other.
-
-    Raises
-    ------
-    DataError
-        As `score_rows`.
+    `rows`: with targets.
+    `state`: without deviations.
+    `exponents`: of the statistics, see `StatisticsSpec`.
+    Returns `cross`, `targets`, ExactSum of shape (n_components, n_targets + 1), and (n_targets + 1, n_targets
+      + 1): those of each split one after the other.
+    Raises DataError as `score_rows`.
     """
     residuals, split, counted = _residuals(rows, state)
     n_splits, width = len(state.validated), len(state.units) + 1
@@ -471,12 +402,8 @@ def root_residual_statistics(
 ) -> FoldStatistics:
     """Return the statistics of each fold with g in the place of y; Grams are shared, not copied.
 
-    Parameters
-    ----------
-    statistics : FoldStatistics
-        That `models` were solved from.
-    sums : tuple of ExactSum
-        Of all rows; see `sum_root_residuals`.
+    `statistics`: that `models` were solved from.
+    `sums`: of all rows; see `sum_root_residuals`.
     """
     parts: list[RidgeStatistics | None] = [None] * len(statistics.parts)
     for fold, cross, targets in zip(models.validated, sums[::2], sums[1::2], strict=True):
@@ -492,19 +419,9 @@ def with_deviations(
 
     n_splits + 1 Cholesky factorisations.
 
-    Parameters
-    ----------
-    statistics : FoldStatistics
-        Of g; see `root_residual_statistics`.
-    alpha : float
-        The penalty of this regression.
-
-    Returns
-    -------
-    models : FoldModels
-        With deviations.
-    deviations : Deviations
-        Of the model of all rows.
+    `statistics`: of g; see `root_residual_statistics`.
+    `alpha`: the penalty of this regression.
+    Returns `models`: with deviations; `deviations`: of the model of all rows.
     """
     feature_map = models.linear.feature_map
     total = statistics.total()

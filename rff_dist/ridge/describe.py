@@ -51,11 +51,8 @@ def describe_choices(penalty: Penalty) -> Mapping[str, Any]:
 def describe_estimate(solved: Solved) -> dict[str, Any] | None:
     """Return what errors on new rows are estimated to be, by rows that were held out; None without any.
 
-    Returns
-    -------
-    estimate : dict
-        `by`, "cv" or "press"; for each target `rmse` in its units, its `rmse_standard_error` and `r2`, None
-        where they are not determined: one split has no standard error, a constant target no R².
+    Returns `estimate`: `by`, "cv" or "press"; for each target `rmse` in its units, its `rmse_standard_error`
+      and `r2`, None where they are not determined: one split has no standard error, a constant target no R².
     """
     table, path = solved.cross_validation, solved.leave_one_out
     if table is not None and solved.choice is not None:

@@ -42,23 +42,6 @@ from rff_dist.statistics.ridge_statistics import RidgeStatistics
 from rff_dist.statistics.spec import OUTPUT_TILE
 from rff_dist.typing import FloatArray
 
-__all__ = [
-    "LEVEL",
-    "Batch",
-    "BatchState",
-    "ColumnShifts",
-    "Drift",
-    "ErrorSums",
-    "check_level",
-    "column_shifts",
-    "embedding_drift",
-    "error_drift",
-    "judge_drift",
-    "measure_batch",
-    "measure_errors",
-]
-
-
 LEVEL = 0.05
 _ROUNDING = 1e-14  # of a mean square: what rounding alone may leave as the variance of a constant
 _LARGEST_SQUARE = 1e70  # of an error: its square can still be weighted and summed
@@ -71,12 +54,9 @@ _LARGEST_SQUARE = 1e70  # of an error: its square can still be weighted and summ
 class ErrorSums:
     """Errors of a model on some rows, and how far their mean square may be off; `+` joins sets of rows.
 
-    Attributes
-    ----------
-    weight_squares : ExactSum of shape ()
-        Sum of the squares of the weights w.
-    squares, fourths : ExactSum of shape (n_targets,)
-        Sums of w²e² and w²e⁴, e the error; an e² above 1e70 counts as 1e70.
+    `weight_squares`: ExactSum of shape (). Sum of the squares of the weights w.
+    `squares`, `fourths`: ExactSum of shape (n_targets,). Sums of w²e² and w²e⁴, e the error; an e² above 1e70
+      counts as 1e70.
     """
 
     errors: Errors
@@ -106,10 +86,7 @@ class ErrorSums:
 def measure_errors(rows: Rows, model: LinearModel) -> ErrorSums:
     """Return the errors of a model on a block.
 
-    Raises
-    ------
-    DataError
-        If the block has no targets, or values that are not finite.
+    Raises DataError if the block has no targets, or values that are not finite.
     """
     check_evaluation(rows)
     assert rows.y is not None
@@ -129,12 +106,8 @@ def measure_errors(rows: Rows, model: LinearModel) -> ErrorSums:
 class BatchState:
     """The state of a pass over new rows.
 
-    Attributes
-    ----------
-    model : LinearModel
-        The current one.
-    pivot : float64 array of shape (n_features + n_targets,)
-        What moments are summed about, see `Moments`.
+    `model`: the current one.
+    `pivot`: float64 array of shape (n_features + n_targets,). What moments are summed about, see `Moments`.
     """
 
     model: LinearModel
@@ -149,12 +122,8 @@ class BatchState:
 class Batch:
     """What one pass over new rows finds out before they are added; `+` joins two sets of rows.
 
-    Attributes
-    ----------
-    errors : ErrorSums
-        Of the champion, which has not seen them.
-    moments : Moments
-        Of their columns.
+    `errors`: of the champion, which has not seen them.
+    `moments`: of their columns.
     """
 
     errors: ErrorSums
@@ -167,10 +136,7 @@ class Batch:
 def measure_batch(rows: Rows, state: BatchState) -> Batch:
     """Score a block with a model that has not seen it, and measure its columns, in one reading.
 
-    Raises
-    ------
-    DataError
-        If the block has no targets, or values that are not finite.
+    Raises DataError if the block has no targets, or values that are not finite.
     """
     return Batch(measure_errors(rows, state.model), measure_moments(rows, state.pivot))
 
@@ -181,20 +147,9 @@ def measure_batch(rows: Rows, state: BatchState) -> Batch:
 def embedding_drift(held: RidgeStatistics, new: RidgeStatistics) -> tuple[float, float]:
     """Return MMD² between two sets of rows, and its p-value without drift: O(n_components³).
 
-    Parameters
-    ----------
-    held, new : RidgeStatistics
-        Of the rows that the model holds, and of those to be added.
-
-    Returns
-    -------
-    squared_distance : float
-        ‖Z₁'1/n₁ − Z₂'1/n₂‖², the biased estimate of MMD².
-
-    Raises
-    ------
-    StatisticsError
-        If they are of different features, or one counts no rows.
+    `held`, `new`: of the rows that the model holds, and of those to be added.
+    Returns `squared_distance`: ‖Z₁'1/n₁ − Z₂'1/n₂‖², the biased estimate of MMD².
+    Raises StatisticsError if they are of different features, or one counts no rows.
     """
     for which, statistics in (("held", held), ("new", new)):
         if not statistics.sum_of_weights > 0:
@@ -240,17 +195,12 @@ def _tail(value: float, traces: tuple[float, float, float]) -> float:
 class ColumnShifts:
     """How far each column moved.
 
-    Attributes
-    ----------
-    mean : float64 array of shape (n_features,)
-        Of the new rows less that of the old, in the old rows' standard deviations; infinite where a constant
-        changed.
-    spread : float64 array of shape (n_features,)
-        Root mean square deviation of the new rows from the old mean, in the old standard deviations.
-    p_values : float64 array of shape (n_features, 2)
-        Of the mean and of the spread, each on its own.
-    p_value : float
-        Of the least of them, corrected for their number by Šidák.
+    `mean`: float64 array of shape (n_features,). Of the new rows less that of the old, in the old rows'
+      standard deviations; infinite where a constant changed.
+    `spread`: float64 array of shape (n_features,). Root mean square deviation of the new rows from the old
+      mean, in the old standard deviations.
+    `p_values`: float64 array of shape (n_features, 2). Of the mean and of the spread, each on its own.
+    `p_value`: of the least of them, corrected for their number by Šidák.
     """
 
     mean: FloatArray
@@ -300,12 +250,8 @@ def _score(
 def error_drift(held: ErrorSums, new: ErrorSums) -> tuple[FloatArray, float]:
     """Test whether errors are larger on new rows than on held-out ones (Welch, one-sided).
 
-    Returns
-    -------
-    ratios : float64 array of shape (n_targets,)
-        Mean squared error on the new rows over that on the held-out ones.
-    p_value : float
-        Of the worst target, corrected for their number by Šidák.
+    Returns `ratios`, float64 array of shape (n_targets,): mean squared error on the new rows over that on the
+      held-out ones; `p_value`: of the worst target, corrected for their number by Šidák.
     """
     old, now = held.errors.mean_squared_error, new.errors.mean_squared_error
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -326,17 +272,11 @@ def _sidak(p_value: float, n_tests: int) -> float:
 class Drift:
     """What the tests say of new rows.
 
-    Attributes
-    ----------
-    level : float
-        Probability of an alarm without drift.
-    squared_distance : float
-        MMD² between the mean embeddings.
-    p_values : dict of str to float
-        Of the parts that were tested: "embedding", "columns" (where the model knows its columns' moments) and
-        "errors".
-    error_ratios : float64 array of shape (n_targets,)
-        See `error_drift`.
+    `level`: probability of an alarm without drift.
+    `squared_distance`: MMD² between the mean embeddings.
+    `p_values`: of the parts that were tested: "embedding", "columns" (where the model knows its columns'
+      moments) and "errors".
+    `error_ratios`: float64 array of shape (n_targets,). See `error_drift`.
     """
 
     level: float
@@ -396,10 +336,7 @@ def _finite(value: float) -> float | None:
 def check_level(level: float) -> None:
     """Check that a level is a probability that can be tested at.
 
-    Raises
-    ------
-    InvalidParameterError
-        If it is not in (0, 1).
+    Raises InvalidParameterError if it is not in (0, 1).
     """
     if not 0.0 < level < 1.0:
         raise InvalidParameterError(f"`level` is {level!r}; expected a number in (0, 1), such as {LEVEL}")
@@ -417,21 +354,12 @@ def judge_drift(
 ) -> Drift:
     """Test the inputs as a whole, each column, and the errors.
 
-    Parameters
-    ----------
-    held, new : RidgeStatistics
-        See `embedding_drift`.
-    held_columns, new_columns : ColumnMoments
-        See `column_shifts`; without those of the rows that the model holds columns are not tested.
-    held_errors, new_errors : ErrorSums
-        See `error_drift`.
-    level : float
-        In (0, 1).
-
-    Raises
-    ------
-    InvalidParameterError
-        If `level` is not in (0, 1).
+    `held`, `new`: see `embedding_drift`.
+    `held_columns`, `new_columns`: see `column_shifts`; without those of the rows that the model holds columns
+      are not tested.
+    `held_errors`, `new_errors`: see `error_drift`.
+    `level`: in (0, 1).
+    Raises InvalidParameterError if `level` is not in (0, 1).
     """
     check_level(level)
     distance, p_embedding = embedding_drift(held, new)

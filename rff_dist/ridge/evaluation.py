@@ -18,18 +18,13 @@ from rff_dist.typing import FloatArray
 class Errors:
     """Exact sums of a model's errors on the rows seen so far; `+` joins two sets of rows.
 
-    Attributes
-    ----------
-    n_samples : int
-        Rows counted.
-    weight : ExactSum of shape ()
-        Sum of the weights.
-    squared, absolute, residual : ExactSum of shape (n_targets,)
-        Weighted sums of (y - f)², |y - f| and y - f.
-    target, target_squared : ExactSum of shape (n_targets,)
-        Weighted sums of y and y², y counted from the model's intercept.
-    largest : float64 array of shape (n_targets,)
-        Largest |y - f|.
+    `n_samples`: rows counted.
+    `weight`: ExactSum of shape (). Sum of the weights.
+    `squared`, `absolute`, `residual`: ExactSum of shape (n_targets,). Weighted sums of (y - f)², |y - f| and
+      y - f.
+    `target`, `target_squared`: ExactSum of shape (n_targets,). Weighted sums of y and y², y counted from the
+      model's intercept.
+    `largest`: float64 array of shape (n_targets,). Largest |y - f|.
     """
 
     n_samples: int
@@ -88,10 +83,7 @@ class Errors:
 def evaluate_rows(rows: Rows, model: LinearModel) -> Errors:
     """Return the errors of a model on a block.
 
-    Raises
-    ------
-    DataError
-        If the block has no targets, or values that are not finite.
+    Raises DataError if the block has no targets, or values that are not finite.
     """
     check_evaluation(rows)
     return errors_of(rows, predict_rows(rows, model), model.intercept)
@@ -107,13 +99,9 @@ def check_evaluation(rows: Rows) -> None:
 def errors_of(rows: Rows, predictions: FloatArray, intercept: FloatArray) -> Errors:
     """Return the errors of predictions that were made of a checked block.
 
-    Parameters
-    ----------
-    rows : Rows
-        With targets.
-    predictions : float64 array of shape (n_samples, n_targets)
-    intercept : float64 array of shape (n_targets,)
-        The model's, which the targets' sums are counted from.
+    `rows`: with targets.
+    `predictions`: float64 array of shape (n_samples, n_targets).
+    `intercept`: float64 array of shape (n_targets,). The model's, which the targets' sums are counted from.
     """
     assert rows.y is not None  # `check_evaluation` says so
     weights = np.ones(len(rows.y)) if rows.sample_weight is None else rows.sample_weight

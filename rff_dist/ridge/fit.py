@@ -36,16 +36,11 @@ from rff_dist.statistics.ridge_statistics import RidgeStatistics
 class Trained:
     """The best of the models that were compared.
 
-    Attributes
-    ----------
-    compared : tuple of (FeatureMap, Solved)
-        Every feature map that was trained, in the width that was chosen for it.
-    best_index : int
-        Which of them the model is.
-    parts : FoldStatistics, or None
-        The model's statistics fold by fold; None where no folds were summed apart.
-    rounding_seen : float, or None
-        What rounding features to 15 bits moves predictions by, where that shows; see `alpha_warnings`.
+    `compared`: every feature map that was trained, in the width that was chosen for it.
+    `best_index`: which of them the model is.
+    `parts`: the model's statistics fold by fold; None where no folds were summed apart.
+    `rounding_seen`: what rounding features to 15 bits moves predictions by, where that shows; see
+      `alpha_warnings`.
     """
 
     model: RidgeModel
@@ -122,14 +117,9 @@ def train_folds(
 ) -> Trained:
     """Accumulate each fold's statistics, cross-validate, and return the model of the least error.
 
-    Parameters
-    ----------
-    readings : sequence of sequence of FeatureMap
-        The feature maps to compare. Those of one reading share a pass over the data.
-    widths : sequence of int
-        Numbers of components that each map chooses from; see `solve_folds`.
-    conformal : bool or "normalized"
-        Whether one more pass counts how far off held-out rows are; see `hold_out_scores`.
+    `readings`: the feature maps to compare. Those of one reading share a pass over the data.
+    `widths`: numbers of components that each map chooses from; see `solve_folds`.
+    `conformal`: whether one more pass counts how far off held-out rows are; see `hold_out_scores`.
     """
     dataset, engine = prepared.dataset, prepared.engine
     compared: list[tuple[FeatureMap, Solved]] = []

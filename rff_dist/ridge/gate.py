@@ -45,14 +45,9 @@ _NEGLIGIBLE = 1e-6  # of a target's variance: errors below it are not told apart
 class HeldOut:
     """Rows that two models are compared on, neither of which has seen them; see above.
 
-    Attributes
-    ----------
-    statistics : RidgeStatistics or None
-        Of these rows, to be subtracted; None of test data.
-    champion : LinearModel
-        Solved without them.
-    errors : ErrorSums
-        Its errors.
+    `statistics`: of these rows, to be subtracted; None of test data.
+    `champion`: solved without them.
+    `errors`: its errors.
     """
 
     dataset: Dataset
@@ -75,12 +70,8 @@ def hold_out(
 ) -> HeldOut:
     """Choose the rows to hold out, and measure the champion's errors on them, solved without them.
 
-    Raises
-    ------
-    DataError
-        If test data do not fit the model, or have no targets.
-    StatisticsError
-        If the champion holds a single row.
+    Raises DataError if test data do not fit the model, or have no targets; StatisticsError if the champion
+      holds a single row.
     """
     assert champion.statistics is not None
     if test is not None:
@@ -141,20 +132,12 @@ def _errors(dataset: Dataset, blocks: Sequence[Block], model: LinearModel, *, en
 class Gate:
     """Whether the challenger is good enough to replace the champion.
 
-    Attributes
-    ----------
-    reason : str
-        In a sentence.
-    held_out : str
-        What the two were compared on.
-    ratio : float
-        Mean squared error of the challenger over that of the champion, of the worst target.
-    at_least : float
-        The same, less what chance may have added: a few rows with large errors decide a mean.
-    tolerance : float
-        That may be above 1 by this much.
-    champion, challenger : tuple of float
-        Root mean squared errors per target, in the target's units.
+    `reason`: in a sentence.
+    `held_out`: what the two were compared on.
+    `ratio`: mean squared error of the challenger over that of the champion, of the worst target.
+    `at_least`: the same, less what chance may have added: a few rows with large errors decide a mean.
+    `tolerance`: that may be above 1 by this much.
+    `champion`, `challenger`: root mean squared errors per target, in the target's units.
     """
 
     passed: bool
@@ -171,14 +154,11 @@ class Gate:
 class PairedErrors:
     """Squared errors of both models on the same rows, and of their differences; `+` joins two sets of rows.
 
-    Attributes
-    ----------
-    weight, weight_squares : ExactSum of shape ()
-        Sums of the weights w and of w².
-    champion, challenger : ExactSum of shape (n_targets,)
-        Sums of w·e² of either model; an e² above 1e70 counts as 1e70.
-    differences, squares : ExactSum of shape (n_targets,)
-        Sums of w²·d and w²·d², d what e² of the challenger is above that of the champion.
+    `weight`, `weight_squares`: ExactSum of shape (). Sums of the weights w and of w².
+    `champion`, `challenger`: ExactSum of shape (n_targets,). Sums of w·e² of either model; an e² above 1e70
+      counts as 1e70.
+    `differences`, `squares`: ExactSum of shape (n_targets,). Sums of w²·d and w²·d², d what e² of the
+      challenger is above that of the champion.
     """
 
     weight: ExactSum
@@ -210,10 +190,7 @@ class PairedErrors:
 def measure_pair(rows: Rows, models: LinearModel) -> PairedErrors:
     """Return the squared errors on a block of two models whose coefficients stand side by side.
 
-    Raises
-    ------
-    DataError
-        If the block has no targets, or values that are not finite.
+    Raises DataError if the block has no targets, or values that are not finite.
     """
     check_evaluation(rows)
     assert rows.y is not None
@@ -239,18 +216,10 @@ def judge(challenger: RidgeModel, held_out: HeldOut, *, tolerance: float = TOLER
     It fails where the mean squared error of a target has risen by more than tolerated, with a confidence of
     99 % by the differences row by row: on few rows, or where a few of them decide, no rise is certain.
 
-    Parameters
-    ----------
-    challenger : RidgeModel
-        Of all rows; it is solved without the held-out ones here.
-    tolerance : float
-        By how much the mean squared error of a target may rise, as a share of it; what is below 1e-6 of the
-        target's variance does not count.
-
-    Raises
-    ------
-    InvalidParameterError
-        If `tolerance` is negative or not finite.
+    `challenger`: of all rows; it is solved without the held-out ones here.
+    `tolerance`: by how much the mean squared error of a target may rise, as a share of it; what is below 1e-6
+      of the target's variance does not count.
+    Raises InvalidParameterError if `tolerance` is negative or not finite.
     """
     check_tolerance(tolerance)
     champion, without = held_out.champion, _linear_without(challenger, held_out.statistics)

@@ -49,25 +49,13 @@ def leave_one_out(
     them. Each worker holds 8 · n_components² bytes; see `rff_dist.selection.leave_one_out` for the formula,
     and `select_by_press` for the best alpha.
 
-    Parameters
-    ----------
-    dataset : Dataset
-        The rows that `statistics` count, no others.
-    feature_map : FeatureMap
-        They were accumulated with.
-    alphas : float64 array of shape (n_alphas,), optional
-        Penalties above 0; three a decade by default, see `default_alphas`.
-    fit_intercept : bool
-        Whether an intercept is fitted.
-
-    Raises
-    ------
-    InvalidParameterError
-        If an alpha is not positive and finite, or there is none.
-    StatisticsError
-        If the statistics are of other rows.
-    PlanError
-        If the matrix does not fit into the memory there is.
+    `dataset`: the rows that `statistics` count, no others.
+    `feature_map`: they were accumulated with.
+    `alphas`: float64 array of shape (n_alphas,). Penalties above 0; three a decade by default, see
+      `default_alphas`.
+    `fit_intercept`: whether an intercept is fitted.
+    Raises InvalidParameterError if an alpha is not positive and finite, or there is none; StatisticsError if
+      the statistics are of other rows; PlanError if the matrix does not fit into the memory there is.
     """
     if statistics.n_samples != dataset.n_samples or statistics.spec.n_targets != dataset.n_targets:
         raise StatisticsError(
@@ -117,29 +105,16 @@ def hold_out_scores(
     intervals that `quantile` of the scores gives. With `normalized` another such pass and a cross-validation,
     of O(n_splits · n_components³), come before it.
 
-    Parameters
-    ----------
-    dataset : Dataset
-        The rows that `statistics` count, in the same order.
-    feature_map : FeatureMap
-        They were accumulated with.
-    alpha : float or array of shape (n_targets,)
-        The penalty of the model of all rows.
-    fit_intercept : bool
-        Whether it has an intercept.
-    normalized : bool
-        Whether scores are counted in predicted deviations of their rows, so that intervals are wider where
-        rows are farther off.
-
-    Raises
-    ------
-    InvalidParameterError
-        If `normalized` is asked for with folds that are not each held out, such as `TimeFolds`.
-    DataError
-        If values are not finite, or targets or groups are missing.
-    StatisticsError
-        If the statistics are of other rows, or no fold that is held out has any; with `normalized` also
-        where any has none.
+    `dataset`: the rows that `statistics` count, in the same order.
+    `feature_map`: they were accumulated with.
+    `alpha`: float or array of shape (n_targets,). The penalty of the model of all rows.
+    `fit_intercept`: whether it has an intercept.
+    `normalized`: whether scores are counted in predicted deviations of their rows, so that intervals are
+      wider where rows are farther off.
+    Raises InvalidParameterError if `normalized` is asked for with folds that are not each held out, such as
+      `TimeFolds`; DataError if values are not finite, or targets or groups are missing; StatisticsError if
+      the statistics are of other rows, or no fold that is held out has any; with `normalized` also where any
+      has none.
     """
     if normalized:
         check_conformal("normalized", statistics.folds)

@@ -19,16 +19,11 @@ from rff_dist.typing import FloatArray
 class LinearModel:
     """The state of a predicting pass: f(x) = z(x)'·coefficients + intercept.
 
-    Attributes
-    ----------
-    feature_map : FeatureMap
-        z.
-    coefficients : float64 array of shape (n_components, n_targets)
-        Weights of Z's columns.
-    intercept : float64 array of shape (n_targets,)
-        Added to all rows.
-    raw_coefficients : float64 array of shape (n_components, n_targets)
-        Weights of the unnormalised features, made of the others.
+    `feature_map`: z.
+    `coefficients`: float64 array of shape (n_components, n_targets). Weights of Z's columns.
+    `intercept`: float64 array of shape (n_targets,). Added to all rows.
+    `raw_coefficients`: float64 array of shape (n_components, n_targets). Weights of the unnormalised
+      features, made of the others.
     """
 
     feature_map: FeatureMap
@@ -50,10 +45,8 @@ def predict_rows(rows: Rows, model: LinearModel) -> FloatArray:
 
     Z is never held: each stripe of features is used and overwritten.
 
-    Raises
-    ------
-    DataError
-        If X has another number of columns, holds NaN or infinity, or is so large that features overflow.
+    Raises DataError if X has another number of columns, holds NaN or infinity, or is so large that features
+      overflow.
     """
     feature_map = model.feature_map
     inputs = feature_map.prepare(rows.X)

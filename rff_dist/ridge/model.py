@@ -42,29 +42,18 @@ KIND = "ridge model"
 class RidgeModel:
     """Everything that prediction, inspection and a later update need.
 
-    Attributes
-    ----------
-    feature_map : FeatureMap
-        With the standardizer of the inputs.
-    coefficients : float64 array of shape (n_components, n_targets)
-        Weights of Z's columns.
-    intercept : float64 array of shape (n_targets,)
-        Added to all predictions.
-    alpha : float, or float64 array of shape (n_targets,)
-        Ridge penalty of ‖y − Zw‖² + alpha‖w‖²; an array where targets have different ones.
-    one_dimensional : bool
-        Whether predictions drop the target axis, as the training targets did.
-    statistics : RidgeStatistics, or None
-        The exact sums it was solved from; None where they were left out.
-    selection : dict of str to ndarray
-        What alpha was chosen from: `Selection.to_arrays` or `CrossValidation.to_arrays`; empty for a given
-        alpha.
-    held_out : HeldOutScores, or None
-        How far off held-out rows were, for conformal intervals.
-    columns : ColumnMoments or None
-        Of the inputs that it was trained on, for drift checks.
-    card : dict
-        JSON-able facts: data fingerprint, rows, versions, processor, solver status, metrics.
+    `feature_map`: with the standardizer of the inputs.
+    `coefficients`: float64 array of shape (n_components, n_targets). Weights of Z's columns.
+    `intercept`: float64 array of shape (n_targets,). Added to all predictions.
+    `alpha`: float, or float64 array of shape (n_targets,). Ridge penalty of ‖y − Zw‖² + alpha‖w‖²; an array
+      where targets have different ones.
+    `one_dimensional`: whether predictions drop the target axis, as the training targets did.
+    `statistics`: the exact sums it was solved from; None where they were left out.
+    `selection`: what alpha was chosen from: `Selection.to_arrays` or `CrossValidation.to_arrays`; empty for a
+      given alpha.
+    `held_out`: how far off held-out rows were, for conformal intervals.
+    `columns`: of the inputs that it was trained on, for drift checks.
+    `card`: JSON-able facts: data fingerprint, rows, versions, processor, solver status, metrics.
     """
 
     feature_map: FeatureMap
@@ -156,13 +145,9 @@ class RidgeModel:
 
         It is made at the first use, and stays in memory with the model.
 
-        Raises
-        ------
-        StatisticsError
-            If the model has no statistics, or does not say whether an intercept was fitted; or if it is a
-            classifier, whose scores are no observations.
-        SolveError
-            If the statistics do not determine a variance.
+        Raises StatisticsError if the model has no statistics, or does not say whether an intercept was
+          fitted; or if it is a classifier, whose scores are no observations; SolveError if the statistics do
+          not determine a variance.
         """
         self.refuse_classifier("standard deviations")
         if self.statistics is None:
@@ -199,10 +184,7 @@ class RidgeModel:
     def refuse_classifier(self, what: str) -> None:
         """Refuse what is made of ridge's statistics or residuals: a classifier's scores are no observations.
 
-        Raises
-        ------
-        StatisticsError
-            If the model is a classifier.
+        Raises StatisticsError if the model is a classifier.
         """
         if "classifier" in self.card:
             raise StatisticsError(
@@ -249,12 +231,8 @@ def describe_environment() -> dict[str, Any]:
 def write_model(model: RidgeModel, url: str | os.PathLike[str], *, overwrite: bool = False) -> None:
     """Store a model as JSON and checksummed arrays; a reader sees the old one or the new one.
 
-    Raises
-    ------
-    OutputExistsError
-        If there is something at `url` and `overwrite` is False.
-    StorageError
-        If it cannot be written.
+    Raises OutputExistsError if there is something at `url` and `overwrite` is False; StorageError if it
+      cannot be written.
     """
     features, stored = record_features(model.feature_map)
     arrays = {"coefficients": model.coefficients, "intercept": model.intercept, **stored}
@@ -279,11 +257,8 @@ def write_model(model: RidgeModel, url: str | os.PathLike[str], *, overwrite: bo
 def read_model(url: str | os.PathLike[str]) -> RidgeModel:
     """Read a model that `write_model` stored.
 
-    Raises
-    ------
-    StorageError
-        If there is no model, or it is damaged (IntegrityError), unsafe (UnsafeModelError) or too new
-        (VersionError).
+    Raises StorageError if there is no model, or it is damaged (IntegrityError), unsafe (UnsafeModelError) or
+      too new (VersionError).
     """
     return model_from(read_record(url, kind=KIND), url)
 
@@ -291,10 +266,7 @@ def read_model(url: str | os.PathLike[str]) -> RidgeModel:
 def model_from(record: Record, url: str | os.PathLike[str]) -> RidgeModel:
     """Return the model of a record that was read from `url`.
 
-    Raises
-    ------
-    IntegrityError
-        If something is missing.
+    Raises IntegrityError if something is missing.
     """
     try:
         return _from_record(record)

@@ -57,10 +57,8 @@ def are_several(n_components: Components) -> bool:
 def read_widths(n_components: Components, map: str, features: str | Nystrom) -> list[int]:
     """Return the widths that a fit looks at, ascending: one, unless several are given.
 
-    Raises
-    ------
-    InvalidParameterError
-        If there is none, or one is no integer of at least 1, or odd for Fourier features in pairs.
+    Raises InvalidParameterError if there is none, or one is no integer of at least 1, or odd for Fourier
+      features in pairs.
     """
     if isinstance(n_components, str):
         raise InvalidParameterError(
@@ -75,11 +73,8 @@ def read_widths(n_components: Components, map: str, features: str | Nystrom) -> 
 def check_conformal(conformal: bool | str, folds: Folds | None) -> None:
     """Check that intervals of a kind can be made, before a pass over the data.
 
-    Raises
-    ------
-    InvalidParameterError
-        If `conformal` is neither a bool nor "normalized", or the latter with folds of which a split trains
-        on none that is held out: there are then no residuals to fit its deviations by.
+    Raises InvalidParameterError if `conformal` is neither a bool nor "normalized", or the latter with folds
+      of which a split trains on none that is held out: there are then no residuals to fit its deviations by.
     """
     if not isinstance(conformal, str) and np.asarray(conformal).dtype == bool:
         return
@@ -99,26 +94,16 @@ def check_conformal(conformal: bool | str, folds: Folds | None) -> None:
 class Penalty:
     """How the penalty is found, and whether an intercept is fitted beside it.
 
-    Attributes
-    ----------
-    alpha : "auto", "cv", "cv-1se", "gcv", "evidence", "press", float or sequence of float
-        "cv" is the alpha of the least k-fold error, and "cv-1se" the largest within one standard error of it;
-        see `solve_folds`. "gcv" and "evidence" are generalised cross-validation and the marginal likelihood,
-        see `solve`; "press" is the least leave-one-out error, by another pass. "auto" is "cv" with as many
-        folds as memory holds, or "press" where it holds none. Of several numbers the folds choose.
-    alphas : sequence of float, optional
-        What a named `alpha` searches, in the place of the whole range.
-    fit_intercept : bool
-        The intercept is not penalised.
-    per_target : bool or "auto"
-        Whether an alpha that is chosen is chosen for each target by its own errors. "auto" gives targets an
-        alpha of their own for which it saves more than 1 % of the error, and more than its standard error
-        where there are folds; the others share one, which costs less.
-
-    Raises
-    ------
-    InvalidParameterError
-        If a number is out of range, or `alphas` are given beside numbers.
+    `alpha`: "cv" is the alpha of the least k-fold error, and "cv-1se" the largest within one standard error
+      of it; see `solve_folds`. "gcv" and "evidence" are generalised cross-validation and the marginal
+      likelihood, see `solve`; "press" is the least leave-one-out error, by another pass. "auto" is "cv" with
+      as many folds as memory holds, or "press" where it holds none. Of several numbers the folds choose.
+    `alphas`: what a named `alpha` searches, in the place of the whole range.
+    `fit_intercept`: the intercept is not penalised.
+    `per_target`: whether an alpha that is chosen is chosen for each target by its own errors. "auto" gives
+      targets an alpha of their own for which it saves more than 1 % of the error, and more than its standard
+      error where there are folds; the others share one, which costs less.
+    Raises InvalidParameterError if a number is out of range, or `alphas` are given beside numbers.
     """
 
     alpha: Alpha = "auto"
@@ -156,40 +141,28 @@ def check_solver(solver: object) -> None:
 class RidgeOptions:
     """What a fit is to use; "auto" leaves a choice to the folds.
 
-    Attributes
-    ----------
-    kernel : "auto", str or Kernel
-        "auto" compares Gaussian and Matérn-3/2 kernels, a linear one, and sums of these.
-    length_scale : "auto", "median", "evidence", number(s) or None
-        "auto" compares length scales that the evidence tuned, one per column, with multiples of the median
-        distance between rows. None keeps the kernel's own.
-    features : "auto", "fourier", "nystrom" or Nystrom
-        "auto" compares Fourier and Nyström features.
-    n_components : "auto", int or sequence of int
-        D: cost grows with its square, error falls as 1/√D. Of several, the folds take the smallest within one
-        standard error of the best, from the same pass; see `solve_folds`.
-    alpha, alphas, fit_intercept, alpha_per_target
-        See `Penalty`.
-    cv : int, Folds or None
-        Folds to choose by, each summed apart in the same pass; None is `default_folds` where they are needed.
-    conformal : bool or "normalized"
-        Whether one more pass counts how far off held-out rows are, for intervals; see `hold_out_scores`.
-    solver : "auto", "direct" or "pcg"
-        "direct" sums up Z'Z and factors it; "pcg" solves for one given alpha by passes of Z'(Zv), and keeps
-        no statistics. "auto" is `ridge.plan.choose_solver`.
-    sample_weight_kind : "precision" or "frequency"
-        Whether weights say how precise a row is, or are whole numbers that say how often it is there.
-    design : str, Design or None
-        None is each kernel's own; see `default_design`.
-    map : str
-        See `draw_feature_map`; "auto" takes the real map of lower variance.
-    precision : {"auto", "standard", "high"}
-        Of Fourier features, see `draw_feature_map`. "auto" begins with "standard", and takes "high" in
-        another pass where coefficients are so large that rounding to 15 bits shows.
-    standardize : {"auto", "rank"} or bool
-        What is done to the input columns first; see `standardizer_for`.
-    seed : int
-        Of frequencies and samples; all candidates share it.
+    `kernel`: "auto" compares Gaussian and Matérn-3/2 kernels, a linear one, and sums of these.
+    `length_scale`: "auto" compares length scales that the evidence tuned, one per column, with multiples of
+      the median distance between rows. None keeps the kernel's own.
+    `features`: "auto" compares Fourier and Nyström features.
+    `n_components`: D: cost grows with its square, error falls as 1/√D. Of several, the folds take the
+      smallest within one standard error of the best, from the same pass; see `solve_folds`.
+    `alpha`, `alphas`, `fit_intercept`, `alpha_per_target`: see `Penalty`.
+    `cv`: folds to choose by, each summed apart in the same pass; None is `default_folds` where they are
+      needed.
+    `conformal`: whether one more pass counts how far off held-out rows are, for intervals; see
+      `hold_out_scores`.
+    `solver`: "direct" sums up Z'Z and factors it; "pcg" solves for one given alpha by passes of Z'(Zv), and
+      keeps no statistics. "auto" is `ridge.plan.choose_solver`.
+    `sample_weight_kind`: whether weights say how precise a row is, or are whole numbers that say how often it
+      is there.
+    `design`: None is each kernel's own; see `default_design`.
+    `map`: see `draw_feature_map`; "auto" takes the real map of lower variance.
+    `precision`: {"auto", "standard", "high"}. Of Fourier features, see `draw_feature_map`. "auto" begins with
+      "standard", and takes "high" in another pass where coefficients are so large that rounding to 15 bits
+      shows.
+    `standardize`: {"auto", "rank"} or bool. What is done to the input columns first; see `standardizer_for`.
+    `seed`: of frequencies and samples; all candidates share it.
     """
 
     kernel: str | Kernel = "auto"

@@ -84,12 +84,7 @@ def solve_pcg(
     of the targets' deviations. Where rounding or `max_passes` end it, the status is NOT_CONVERGED, with a
     LinAlgWarning.
 
-    Raises
-    ------
-    DataError
-        If values are not finite.
-    SolveError
-        If the preconditioner cannot be made.
+    Raises DataError if values are not finite; SolveError if the preconditioner cannot be made.
     """
     operator = gram_operator(
         prepared.dataset, prepared.accumulation(feature_map), centred=fit_intercept, engine=prepared.engine

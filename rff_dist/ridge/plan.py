@@ -52,30 +52,19 @@ PROCESS_BYTES = (
 class Plan:
     """The figures of one fit.
 
-    Attributes
-    ----------
-    n_samples, n_features, n_targets, n_components : int
-        Sizes of the job.
-    n_workers, n_threads : int
-        Processes, and threads of each.
-    n_blocks, rows_per_block, tile_rows : int
-        How the rows are cut: a block is a task, a tile shares the cache.
-    bytes_read : int
-        Inputs and targets, once for the moments and once for the statistics.
-    flops : int
-        Multiplications and additions of the products.
-    statistics_bytes : int
-        One block's statistics in memory, of all folds and feature maps.
-    worker_bytes : int
-        Peak memory of a worker process; the statistics pass needs no more.
-    client_bytes : int
-        Peak memory of the process that solves, and runs the pass too where there are no other workers.
-    memory_limit, client_memory_limit : int or None
-        Bytes that a worker and the solver may use, where known.
-    solver : str
-        "direct", or "pcg", of which `flops` and `statistics_bytes` count a sketch of 512 and 40 steps.
-    reason : str
-        Why that one.
+    `n_samples`, `n_features`, `n_targets`, `n_components`: sizes of the job.
+    `n_workers`, `n_threads`: processes, and threads of each.
+    `n_blocks`, `rows_per_block`, `tile_rows`: how the rows are cut: a block is a task, a tile shares the
+      cache.
+    `bytes_read`: inputs and targets, once for the moments and once for the statistics.
+    `flops`: multiplications and additions of the products.
+    `statistics_bytes`: one block's statistics in memory, of all folds and feature maps.
+    `worker_bytes`: peak memory of a worker process; the statistics pass needs no more.
+    `client_bytes`: peak memory of the process that solves, and runs the pass too where there are no other
+      workers.
+    `memory_limit`, `client_memory_limit`: bytes that a worker and the solver may use, where known.
+    `solver`: "direct", or "pcg", of which `flops` and `statistics_bytes` count a sketch of 512 and 40 steps.
+    `reason`: why that one.
     """
 
     n_samples: int
@@ -121,12 +110,8 @@ class Plan:
 class Sizes:
     """Sizes of a dataset.
 
-    Attributes
-    ----------
-    chunk_rows : int
-        Rows that are worth reading together.
-    itemsize : int
-        Bytes of one number of X.
+    `chunk_rows`: rows that are worth reading together.
+    `itemsize`: bytes of one number of X.
     """
 
     n_samples: int
@@ -160,16 +145,10 @@ class Sizes:
 class Machines:
     """What runs a job.
 
-    Attributes
-    ----------
-    n_workers, n_threads : int
-        Processes, and threads of each.
-    separate_client : bool
-        Whether the solver's process is another than the workers'.
-    memory_limit : int or None
-        Bytes that a worker process may use, where known.
-    client_memory_limit : int or None
-        Bytes that the solver's process may use; None is `memory_limit`.
+    `n_workers`, `n_threads`: processes, and threads of each.
+    `separate_client`: whether the solver's process is another than the workers'.
+    `memory_limit`: bytes that a worker process may use, where known.
+    `client_memory_limit`: bytes that the solver's process may use; None is `memory_limit`.
     """
 
     n_workers: int = 1
@@ -203,21 +182,11 @@ def plan_fit(
 ) -> Plan:
     """Plan one fit: O(n_samples · n_components²) operations, O(n_components²) memory.
 
-    Parameters
-    ----------
-    alpha_path : bool
-        Whether the whole path of alpha is solved (eigenvectors) or one alpha (Cholesky).
-    whitened : bool
-        Whether the features are Nyström's, of which the solver's process keeps the centres' factor.
-    n_folds : int
-        Folds whose rows are summed apart, for cross-validation; 1 for none.
-    n_maps : int
-        Feature maps whose statistics are accumulated in one reading.
-
-    Raises
-    ------
-    PlanError
-        If a worker or the solver needs more memory than it has; the message has both numbers.
+    `alpha_path`: whether the whole path of alpha is solved (eigenvectors) or one alpha (Cholesky).
+    `whitened`: whether the features are Nyström's, of which the solver's process keeps the centres' factor.
+    `n_folds`: folds whose rows are summed apart, for cross-validation; 1 for none.
+    `n_maps`: feature maps whose statistics are accumulated in one reading.
+    Raises PlanError if a worker or the solver needs more memory than it has; the message has both numbers.
     """
 
     def plan(n_components: int) -> Plan:
@@ -304,10 +273,7 @@ def plan_pcg(sizes: Sizes, n_components: int, machines: Machines, *, whitened: b
 
     The steps are not known beforehand: 40 are assumed, after a sketch of rank 512.
 
-    Raises
-    ------
-    PlanError
-        As `plan_fit`.
+    Raises PlanError as `plan_fit`.
     """
 
     def plan(n_components: int) -> Plan:
@@ -357,10 +323,7 @@ def choose_solver(
     "auto" takes "pcg" for one given alpha where memory does not hold Z'Z, or where by its operations it takes
     less than a quarter of the time of Z'Z and its factorisation. It goes by sizes and memory alone.
 
-    Raises
-    ------
-    PlanError
-        If memory does not do for any solver that may be taken.
+    Raises PlanError if memory does not do for any solver that may be taken.
     """
 
     def direct(reason: str) -> Plan:
@@ -410,16 +373,10 @@ def plan_matrix_pass(
 
     Such passes are those with standard deviations, which carry a triangle, and leave-one-out passes.
 
-    Parameters
-    ----------
-    sizes, n_components, machines, whitened
-        As in `plan_fit`.
-    n_columns : int
-        Columns of n_components numbers that the pass carries too.
-    n_matrices : int
-        How many such matrices it carries.
-    spectral : bool
-        Whether the matrix comes of an eigendecomposition rather than a Cholesky factorisation.
+    `sizes`, `n_components`, `machines`, `whitened`: as in `plan_fit`.
+    `n_columns`: columns of n_components numbers that the pass carries too.
+    `n_matrices`: how many such matrices it carries.
+    `spectral`: whether the matrix comes of an eigendecomposition rather than a Cholesky factorisation.
     """
     n_samples, n_targets, n_threads = sizes.n_samples, sizes.n_targets, machines.n_threads
     rows = max(block.n_samples for block in sizes.blocks())

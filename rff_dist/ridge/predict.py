@@ -58,12 +58,8 @@ def evaluate(
 
     With `std` its standard deviations are judged too, at the cost of `predict_with_std_in_memory`.
 
-    Raises
-    ------
-    DataError
-        If the dataset does not fit the model, or has no targets.
-    StatisticsError, SolveError, PlanError
-        With `std`, as `predict_with_std_in_memory`.
+    Raises DataError if the dataset does not fit the model, or has no targets; StatisticsError, SolveError,
+      PlanError with `std`, as `predict_with_std_in_memory`.
     """
     check_dataset(dataset, model)
     if dataset.n_targets != model.n_targets:
@@ -99,21 +95,10 @@ def predict(
     The pass is idempotent: a block written twice holds the same numbers, and the output appears at
     `url` when it is complete.
 
-    Returns
-    -------
-    n_samples : int
-        Rows written.
-
-    Raises
-    ------
-    DataError
-        If the dataset does not fit the model.
-    StorageError
-        If the output exists and `overwrite` is False, or cannot be written.
-    StatisticsError, SolveError, PlanError
-        With `std`, as `predict_with_std_in_memory`.
-    InvalidParameterError
-        If `coverage` is not in (0, 1).
+    Returns `n_samples`: rows written.
+    Raises DataError if the dataset does not fit the model; StorageError if the output exists and `overwrite`
+      is False, or cannot be written; StatisticsError, SolveError, PlanError with `std`, as
+      `predict_with_std_in_memory`; InvalidParameterError if `coverage` is not in (0, 1).
     """
     check_dataset(dataset, model)
     wanted = _wanted(model, std=std, coverage=coverage)
@@ -174,14 +159,11 @@ def predict_block(rows: Rows, model: LinearModel, *, one_dimensional: bool) -> F
 class _Wanted:
     """Which arrays a predicting pass makes.
 
-    Attributes
-    ----------
-    arrays : list of str
-        Their names, `predictions` first.
-    deviations : float
-        Half width of intervals in standard deviations; 0 where they have another, or none are wanted.
-    half_width : float64 array of shape (n_targets,), or None
-        Half width of conformal intervals; over s(x) where the model's scores are normalised.
+    `arrays`: their names, `predictions` first.
+    `deviations`: half width of intervals in standard deviations; 0 where they have another, or none are
+      wanted.
+    `half_width`: float64 array of shape (n_targets,), or None. Half width of conformal intervals; over s(x)
+      where the model's scores are normalised.
     """
 
     arrays: list[str]
@@ -243,14 +225,8 @@ def predict_intervals_in_memory(
 ) -> tuple[FloatArray, FloatArray]:
     """Return the lower and upper ends of intervals, each as `predict_in_memory` would; see `predict`.
 
-    Raises
-    ------
-    DataError
-        If the dataset does not fit the model.
-    InvalidParameterError
-        If `coverage` is not in (0, 1).
-    StatisticsError, SolveError
-        Without held-out scores, as `predict_with_std_in_memory`.
+    Raises DataError if the dataset does not fit the model; InvalidParameterError if `coverage` is not in (0,
+      1); StatisticsError, SolveError without held-out scores, as `predict_with_std_in_memory`.
     """
     check_dataset(dataset, model)
     wanted = _wanted(model, std=False, coverage=coverage)
@@ -295,16 +271,9 @@ def predict_with_std_in_memory(
     `rff_dist.ridge.uncertainty` for the formula. The model and each worker hold a triangle of
     8 · n_components² bytes.
 
-    Raises
-    ------
-    DataError
-        If the dataset does not fit the model.
-    StatisticsError
-        If the model has no statistics, or does not say whether an intercept was fitted.
-    SolveError
-        If the statistics do not determine a variance.
-    PlanError
-        If the triangle does not fit into the memory there is.
+    Raises DataError if the dataset does not fit the model; StatisticsError if the model has no statistics, or
+      does not say whether an intercept was fitted; SolveError if the statistics do not determine a variance;
+      PlanError if the triangle does not fit into the memory there is.
     """
     check_dataset(dataset, model)
     parts: list[tuple[FloatArray, FloatArray]] = engine.map_reduce(
@@ -340,10 +309,7 @@ def _predict_part(rows: Rows, model: LinearModel, *, one_dimensional: bool) -> l
 def check_dataset(dataset: Dataset, model: RidgeModel) -> None:
     """Check that a dataset has the columns that a model was trained on.
 
-    Raises
-    ------
-    DataError
-        If it has another number of columns, or other names.
+    Raises DataError if it has another number of columns, or other names.
     """
     if dataset.n_features != model.n_features:
         raise DataError(

@@ -28,18 +28,11 @@ from rff_dist.statistics.passes import check_weight_kind, fraction_bits_for, sta
 class Prepared:
     """A dataset that was looked at once: what every fit of it begins with.
 
-    Attributes
-    ----------
-    moments : Moments
-        Of its columns.
-    standardizer : Standardizer, or None
-        What is done to the inputs first.
-    engine : Engine
-        Runs the passes.
-    standardize : True, False, "rank" or "auto"
-        What the standardizer was made by.
-    sample_weight_kind : "precision" or "frequency"
-        What weights say of their rows; see `RidgeOptions`.
+    `moments`: of its columns.
+    `standardizer`: what is done to the inputs first.
+    `engine`: runs the passes.
+    `standardize`: what the standardizer was made by.
+    `sample_weight_kind`: what weights say of their rows; see `RidgeOptions`.
     """
 
     dataset: Dataset

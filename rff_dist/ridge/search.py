@@ -35,16 +35,6 @@ from rff_dist.selection.alphas import RESOLUTION
 from rff_dist.selection.cross_validation import CrossValidation
 from rff_dist.typing import FloatArray
 
-__all__ = [
-    "DEFAULT_COMPONENTS",
-    "Search",
-    "choose",
-    "describe_candidate",
-    "plan_readings",
-    "search",
-    "with_folds",
-]
-
 logger = logging.getLogger(__name__)
 
 type Row = dict[str, Any]
@@ -56,19 +46,12 @@ DEFAULT_COMPONENTS = 1024  # of a search, whose candidates each take a pass and 
 class Search:
     """Candidates compared by exact k-fold cross-validation, and the model of the best.
 
-    Attributes
-    ----------
-    model : RidgeModel
-        Of the best candidate, trained on all rows. Its `selection` holds the best one's whole table, its
-        card's `candidates` the rows.
-    solved : Solved
-        Solver status, the best one's table and the place that was taken in it.
-    rows : tuple of dict
-        One for each candidate, in their order; see `describe_candidate` and `choose`.
-    best_index : int
-        The best one's row.
-    n_readings : int
-        How often the data were read for statistics; 1 where memory holds those of all candidates.
+    `model`: of the best candidate, trained on all rows. Its `selection` holds the best one's whole table, its
+      card's `candidates` the rows.
+    `solved`: solver status, the best one's table and the place that was taken in it.
+    `rows`: one for each candidate, in their order; see `describe_candidate` and `choose`.
+    `best_index`: the best one's row.
+    `n_readings`: how often the data were read for statistics; 1 where memory holds those of all candidates.
     """
 
     model: RidgeModel
@@ -91,24 +74,14 @@ def search(
     O(n_samples · n_components²) for each candidate, and O(n_splits · n_components³) for its table; memory
     for every fold of every candidate, see `plan_readings`.
 
-    Parameters
-    ----------
-    dataset : Dataset
-        With targets, and with groups where the folds are of groups.
-    candidates : sequence of Candidate
-        They take the place of the kernel and length scale of the options. Of equal ones the first wins.
-    options : RidgeOptions
-        With one kind of features. Of several numbers of components each candidate takes its smallest within
-        one standard error of its best; see `solve_folds`. "auto" alpha is "cv".
-
-    Raises
-    ------
-    InvalidParameterError
-        If a parameter is out of range, or a candidate has no smaller draws for several widths.
-    PlanError
-        If memory would not do for a single candidate.
-    StatisticsError
-        If a fold has no rows.
+    `dataset`: with targets, and with groups where the folds are of groups.
+    `candidates`: they take the place of the kernel and length scale of the options. Of equal ones the first
+      wins.
+    `options`: with one kind of features. Of several numbers of components each candidate takes its smallest
+      within one standard error of its best; see `solve_folds`. "auto" alpha is "cv".
+    Raises InvalidParameterError if a parameter is out of range, or a candidate has no smaller draws for
+      several widths; PlanError if memory would not do for a single candidate; StatisticsError if a fold has
+      no rows.
     """
     options = with_folds(options)
     check_candidates(candidates, dataset, options)
@@ -152,10 +125,7 @@ def search(
 def with_folds(options: RidgeOptions) -> RidgeOptions:
     """Return the options with folds by which alpha and the number of components can be chosen.
 
-    Raises
-    ------
-    InvalidParameterError
-        If these cannot be chosen by folds.
+    Raises InvalidParameterError if these cannot be chosen by folds.
     """
     options = replace(options, cv=find_folds(DEFAULT_FOLDS if options.cv is None else options.cv))
     folds_for(options)
@@ -173,10 +143,7 @@ def plan_readings(
 ) -> list[range]:
     """Share out candidates among as few readings of the data as memory allows.
 
-    Raises
-    ------
-    PlanError
-        If memory would not do for a single candidate.
+    Raises PlanError if memory would not do for a single candidate.
     """
     for n_readings in range(1, n_candidates + 1):
         at_once = -(-n_candidates // n_readings)
@@ -212,15 +179,12 @@ def plan_readings(
 def describe_candidate(feature_map: FeatureMap, solved: Solved) -> Row:
     """Return JSON-able facts of a cross-validated candidate.
 
-    Returns
-    -------
-    row : dict
-        `kernel` and `length_scale` (one number, a list, or None where the kernel has no single one);
-        `features`, "fourier" or "nystrom"; `score`, the least error of its table as a share of the targets'
-        variance, by which candidates are compared, and its `standard_error` (None for one split);
-        `n_components` and `alpha` that were chosen (a list where targets have their own), the end of the
-        grid that alpha is at, if any, as `alpha_at_end`; and their root mean squared error for each target,
-        `rmse`, in its units.
+    Returns `row`: `kernel` and `length_scale` (one number, a list, or None where the kernel has no single
+      one); `features`, "fourier" or "nystrom"; `score`, the least error of its table as a share of the
+      targets' variance, by which candidates are compared, and its `standard_error` (None for one split);
+      `n_components` and `alpha` that were chosen (a list where targets have their own), the end of the grid
+      that alpha is at, if any, as `alpha_at_end`; and their root mean squared error for each target, `rmse`,
+      in its units.
     """
     table, choice = solved.cross_validation, solved.choice
     assert table is not None
@@ -250,10 +214,7 @@ def choose(rows: Sequence[Mapping[str, Any]]) -> tuple[list[Row], int]:
     than one standard error of the best one's above it; `length_scale_at_end` ("lower", "upper" or None)
     whether its length scale is the least or largest of several that its kernel was tried with.
 
-    Raises
-    ------
-    InvalidParameterError
-        If there are no rows.
+    Raises InvalidParameterError if there are no rows.
     """
     if not rows:
         raise InvalidParameterError("there is no candidate to choose from; expected at least 1")

@@ -27,16 +27,10 @@ from rff_dist.statistics.ridge_statistics import RidgeStatistics
 class Solved:
     """Coefficients, and what alpha was chosen from where it was chosen.
 
-    Attributes
-    ----------
-    selection : Selection or None
-        The path of alpha on all rows, by GCV or the evidence.
-    cross_validation : CrossValidation or None
-        The table of k-fold errors.
-    choice : Choice or None
-        The place of that table that was taken.
-    leave_one_out : LeaveOneOut or None
-        The path of alpha by PRESS.
+    `selection`: the path of alpha on all rows, by GCV or the evidence.
+    `cross_validation`: the table of k-fold errors.
+    `choice`: the place of that table that was taken.
+    `leave_one_out`: the path of alpha by PRESS.
     """
 
     solution: RidgeSolution
@@ -70,32 +64,16 @@ def solve_folds(
 
     O(n_splits · n_components³) for the table of all folds, alphas, widths and targets; no data are read.
 
-    Parameters
-    ----------
-    statistics : FoldStatistics
-        In `feature_map`.
-    penalty : Penalty
-        "cv" searches from the rounding floor to the largest eigenvalue for the least error, and takes the
-        largest alpha that is as good, see `CrossValidation.safest`; "cv-1se" takes the largest within one
-        standard error of the least. Targets may have alphas of their own, see
-        `CrossValidation.with_own_alphas`.
-    n_components : sequence of int
-        Widths to look at, at most the map's own, which they are completed by. Of several, the smallest is
-        taken whose least error lies within one standard error of the least of all.
-
-    Returns
-    -------
-    feature_map : FeatureMap
-        Of the width that was chosen.
-    statistics : RidgeStatistics
-        Of all rows, in it.
-
-    Raises
-    ------
-    InvalidParameterError
-        If alpha is not above 0, or the map has no smaller draws.
-    StatisticsError
-        If a fold has no rows.
+    `statistics`: in `feature_map`.
+    `penalty`: "cv" searches from the rounding floor to the largest eigenvalue for the least error, and takes
+      the largest alpha that is as good, see `CrossValidation.safest`; "cv-1se" takes the largest within one
+      standard error of the least. Targets may have alphas of their own, see
+      `CrossValidation.with_own_alphas`.
+    `n_components`: widths to look at, at most the map's own, which they are completed by. Of several, the
+      smallest is taken whose least error lies within one standard error of the least of all.
+    Returns `feature_map`: of the width that was chosen; `statistics`: of all rows, in it.
+    Raises InvalidParameterError if alpha is not above 0, or the map has no smaller draws; StatisticsError if
+      a fold has no rows.
     """
     whole, fit_intercept = feature_map.n_components, penalty.fit_intercept
     widths = sorted({*(n for n in n_components if n < whole), whole})
@@ -125,10 +103,7 @@ def solve(statistics: RidgeStatistics, penalty: Penalty) -> Solved:
     "gcv" and "evidence" search from the rounding floor to the largest eigenvalue; of several alphas the one
     with the least GCV is taken. See `select_alpha` for targets with alphas of their own.
 
-    Raises
-    ------
-    InvalidParameterError
-        If alpha is chosen by something that statistics of all rows do not tell.
+    Raises InvalidParameterError if alpha is chosen by something that statistics of all rows do not tell.
     """
     if penalty.named not in (None, "gcv", "evidence"):
         raise InvalidParameterError(

@@ -58,24 +58,18 @@ LEVELS = (0.5, 0.8, 0.9, 0.95, 0.99)  # of the central intervals whose coverage 
 class PredictiveModel:
     """The state of a pass that predicts with standard deviations.
 
-    Attributes
-    ----------
-    linear : LinearModel
-        The mean.
-    factors : tuple of float64 arrays of shape (n_components, n_components)
-        R in the upper triangle, for scaled features v: ω·z'(A + alpha·I)⁻¹z = ‖R⁻ᵀv‖². One for each alpha.
-    factor_of_target : int64 array of shape (n_targets,)
-        Which of them is each target's.
-    feature_means : float64 array of shape (n_components,)
-        Of v; 0 without an intercept.
-    noise_variance : float64 array of shape (n_targets,)
-        σ²/ω, of an observation of the mean weight, in the targets' units squared.
-    intercept_variance : float
-        Of the intercept in centred features, over σ²/ω: one over the number of observations.
-    mean_weight : float
-        ω.
-    target_scale : float64 array of shape (n_targets,)
-        (Weighted) standard deviation of each target on the training rows.
+    `linear`: the mean.
+    `factors`: tuple of float64 arrays of shape (n_components, n_components). R in the upper triangle, for
+      scaled features v: ω·z'(A + alpha·I)⁻¹z = ‖R⁻ᵀv‖². One for each alpha.
+    `factor_of_target`: int64 array of shape (n_targets,). Which of them is each target's.
+    `feature_means`: float64 array of shape (n_components,). Of v; 0 without an intercept.
+    `noise_variance`: float64 array of shape (n_targets,). σ²/ω, of an observation of the mean weight, in the
+      targets' units squared.
+    `intercept_variance`: of the intercept in centred features, over σ²/ω: one over the number of
+      observations.
+    `mean_weight`: ω.
+    `target_scale`: float64 array of shape (n_targets,). (Weighted) standard deviation of each target on the
+      training rows.
     """
 
     linear: LinearModel
@@ -99,21 +93,12 @@ def predictive_model(
 
     A residual below its rounding error counts as that error, and is logged.
 
-    Parameters
-    ----------
-    linear : LinearModel
-        Solved from the same statistics with the same alpha.
-    statistics : RidgeStatistics
-        Of the training rows.
-    alpha : float or array of shape (n_targets,)
-        The penalty.
-    fit_intercept : bool
-        Whether `linear` has an intercept.
-
-    Raises
-    ------
-    SolveError
-        If A + alpha·I is singular up to rounding, or there are not more observations than intercepts.
+    `linear`: solved from the same statistics with the same alpha.
+    `statistics`: of the training rows.
+    `alpha`: float or array of shape (n_targets,). The penalty.
+    `fit_intercept`: whether `linear` has an intercept.
+    Raises SolveError if A + alpha·I is singular up to rounding, or there are not more observations than
+      intercepts.
     """
     equations = statistics.normal_equations(fit_intercept=fit_intercept)
     if equations.n_samples <= int(fit_intercept):
@@ -189,10 +174,7 @@ def predict_rows_with_std(rows: Rows, model: PredictiveModel) -> tuple[FloatArra
     Predictions have the bits of `predict_rows`. Features are made 256 rows at a time, once more than for
     predictions: 2 KiB for each component and thread.
 
-    Raises
-    ------
-    DataError
-        As `predict_rows`, and if a variance overflows.
+    Raises DataError as `predict_rows`, and if a variance overflows.
     """
     predictions = predict_rows(rows, model.linear)
     feature_map = model.linear.feature_map
@@ -232,20 +214,14 @@ class Calibration:
     own weight. A target
     without noise, s = 0, has no density: its scores and densities are NaN.
 
-    Attributes
-    ----------
-    errors : Errors
-        Of the means f.
-    log_losses : ExactSum of shape (n_targets,)
-        Weighted sums of −log N(y; f, s²), in nats.
-    squared_scores : ExactSum of shape (n_targets,)
-        Weighted sums of ((y − f)/s)².
-    covered : ExactSum of shape (n_levels, n_targets)
-        Weight of the rows inside the central interval of each of `LEVELS`, ends included.
-    deviations : ExactSum of shape (n_targets,)
-        Weighted sums of s.
-    target_scale : float64 array of shape (n_targets,)
-        Standard deviation of each target on the training rows.
+    `errors`: of the means f.
+    `log_losses`: ExactSum of shape (n_targets,). Weighted sums of −log N(y; f, s²), in nats.
+    `squared_scores`: ExactSum of shape (n_targets,). Weighted sums of ((y − f)/s)².
+    `covered`: ExactSum of shape (n_levels, n_targets). Weight of the rows inside the central interval of each
+      of `LEVELS`, ends included.
+    `deviations`: ExactSum of shape (n_targets,). Weighted sums of s.
+    `target_scale`: float64 array of shape (n_targets,). Standard deviation of each target on the training
+      rows.
     """
 
     errors: Errors

@@ -46,16 +46,10 @@ logger = logging.getLogger(__name__)
 class Refusal:
     """Rows that were kept out of a model.
 
-    Attributes
-    ----------
-    start, stop : int
-        Which rows of the data.
-    n_samples : int
-        Rows that the fingerprint covers, from the first on.
-    fingerprint : str
-        Where it is another now, the rows may be others, and count as new.
-    refused : str
-        When, as ISO 8601 in UTC.
+    `start`, `stop`: which rows of the data.
+    `n_samples`: rows that the fingerprint covers, from the first on.
+    `fingerprint`: where it is another now, the rows may be others, and count as new.
+    `refused`: when, as ISO 8601 in UTC.
     """
 
     start: int
@@ -70,16 +64,10 @@ class Refusal:
 class NewRows:
     """Which rows of a dataset a model does not hold yet, and which it is to do without.
 
-    Attributes
-    ----------
-    n_before : int
-        Rows of the data when the model was made, those that it does not hold among them.
-    n_after : int
-        Rows of the data now.
-    ranges : tuple of (start, stop)
-        Rows to add.
-    left_out : tuple of (start, stop)
-        Rows that stay out.
+    `n_before`: rows of the data when the model was made, those that it does not hold among them.
+    `n_after`: rows of the data now.
+    `ranges`: rows to add.
+    `left_out`: rows that stay out.
     """
 
     n_before: int
@@ -98,30 +86,14 @@ def find_new_rows(
 ) -> NewRows:
     """Find the rows that were appended to the data since a model was trained on them.
 
-    Parameters
-    ----------
-    model : RidgeModel
-        With its statistics.
-    dataset : Dataset
-        The data that it was trained on, perhaps with more rows at their end.
-    refusals : sequence of Refusal
-        Rows to pass over.
-    backfill : int, optional
-        From this row on, rows that were left out or refused before are new again.
-
-    Returns
-    -------
-    rows : NewRows
-        Of no ranges where there is nothing new.
-
-    Raises
-    ------
-    FingerprintMismatchError
-        If the data do not begin with the rows that the model was trained on.
-    StatisticsError
-        If the model cannot be updated exactly; the message says why.
-    DataError
-        If columns or targets are others.
+    `model`: with its statistics.
+    `dataset`: the data that it was trained on, perhaps with more rows at their end.
+    `refusals`: rows to pass over.
+    `backfill`: from this row on, rows that were left out or refused before are new again.
+    Returns `rows`: of no ranges where there is nothing new.
+    Raises FingerprintMismatchError if the data do not begin with the rows that the model was trained on;
+      StatisticsError if the model cannot be updated exactly; the message says why; DataError if columns or
+      targets are others.
     """
     check_updatable(model)
     check_columns(model, dataset)
@@ -157,10 +129,7 @@ def refuse(dataset: Dataset, rows: NewRows, reason: str) -> list[Refusal]:
 def check_updatable(model: RidgeModel) -> None:
     """Check that a model can be updated exactly.
 
-    Raises
-    ------
-    StatisticsError
-        If it cannot; says why and what to do.
+    Raises StatisticsError if it cannot; says why and what to do.
     """
     if "classifier" in model.card:
         why = "it is a classifier, whose probabilities, class weights and losses depend on all rows"
@@ -221,24 +190,11 @@ def update_model(model: RidgeModel, dataset: Dataset, *, engine: Engine) -> Ridg
     as it was before; where that took folds or held-out rows, which the statistics of all rows do not tell, it
     stays.
 
-    Parameters
-    ----------
-    dataset : Dataset
-        The data that it was trained on, with more rows at their end.
-
-    Returns
-    -------
-    model : RidgeModel
-        The same one where there is nothing new.
-
-    Raises
-    ------
-    FingerprintMismatchError
-        If the data do not begin with the rows that the model was trained on.
-    StatisticsError
-        If the model cannot be updated exactly.
-    DataError
-        If new values cannot be used, or lie beyond what the sums were laid out for.
+    `dataset`: the data that it was trained on, with more rows at their end.
+    Returns `model`: the same one where there is nothing new.
+    Raises FingerprintMismatchError if the data do not begin with the rows that the model was trained on;
+      StatisticsError if the model cannot be updated exactly; DataError if new values cannot be used, or lie
+      beyond what the sums were laid out for.
     """
     rows = find_new_rows(model, dataset)
     if not rows.n_samples:
@@ -251,10 +207,7 @@ def update_model(model: RidgeModel, dataset: Dataset, *, engine: Engine) -> Ridg
 def score_new_rows(model: RidgeModel, dataset: Dataset, rows: NewRows, *, engine: Engine) -> Batch:
     """Measure the errors of a model on rows that it has not seen, and their columns: progressive validation.
 
-    Raises
-    ------
-    DataError
-        If values cannot be used; names row and column.
+    Raises DataError if values cannot be used; names row and column.
     """
     assert model.statistics is not None
     center = model.columns.mean if model.columns is not None else np.zeros(model.n_features)
@@ -281,10 +234,7 @@ def accumulate_new_rows(
 ) -> RidgeStatistics:
     """Return the statistics of all rows, from a model's own and those of the blocks that changed.
 
-    Raises
-    ------
-    DataError
-        If values cannot be used, or lie beyond what the sums were laid out for.
+    Raises DataError if values cannot be used, or lie beyond what the sums were laid out for.
     """
     assert model.statistics is not None
     spec, whitener = model.statistics.spec, model.feature_map.whitener

@@ -21,15 +21,9 @@ type PerTarget = bool | Literal["auto"]
 def default_alphas(spectrum: RidgeSpectrum) -> FloatArray:
     """Three alphas per decade, from the largest eigenvalue down to the floor, below which all is rounding.
 
-    Parameters
-    ----------
-    spectrum : RidgeSpectrum
-        What the alphas are for.
-
-    Returns
-    -------
-    float64 array of shape (n_alphas,)
-        Ascending; 1 alone where the features are all constant, since any alpha then gives zero weights.
+    `spectrum`: what the alphas are for.
+    Returns float64 array of shape (n_alphas,): ascending; 1 alone where the features are all constant, since
+      any alpha then gives zero weights.
     """
     return alpha_grid(float(spectrum.eigenvalues[-1]), spectrum.floor)
 
@@ -57,10 +51,7 @@ def worst_end(ends: Sequence[Literal["lower", "upper"] | None]) -> Literal["lowe
 def check_grid(alphas: ArrayLike) -> FloatArray:
     """Return a grid of alphas ascending, each once.
 
-    Raises
-    ------
-    InvalidParameterError
-        If there is none, or one is not in (0, inf).
+    Raises InvalidParameterError if there is none, or one is not in (0, inf).
     """
     values = np.atleast_1d(np.asarray(alphas))
     grid = np.unique(check_alpha(values, len(values)))

@@ -55,18 +55,12 @@ INTERPOLATING = 0.9  # mean leverage of rows that are trained on, above which th
 class Choice:
     """A size and an alpha, and how well they did.
 
-    Attributes
-    ----------
-    n_components : int
-        D'.
-    alpha : float
-        Of the grid, the best for all targets together.
-    score, standard_error : float
-        Validation error as a share of the targets' variance, and its standard error.
-    at_end : {"lower", "upper"} or None
-        Which end of the grid an alpha is at, if any: a better one may lie beyond it.
-    own_alphas : tuple of float, or None
-        The alpha of each target, where they are not all one.
+    `n_components`: D'.
+    `alpha`: of the grid, the best for all targets together.
+    `score`, `standard_error`: validation error as a share of the targets' variance, and its standard error.
+    `at_end`: {"lower", "upper"} or None. Which end of the grid an alpha is at, if any: a better one may lie
+      beyond it.
+    `own_alphas`: the alpha of each target, where they are not all one.
     """
 
     n_components: int
@@ -89,24 +83,17 @@ class CrossValidation:
     Methods raise InvalidParameterError for a number of components that is not in the table, and for standard
     errors where there is one split only.
 
-    Attributes
-    ----------
-    folds : Folds
-        How the rows were cut.
-    n_components : int64 array of shape (n_sizes,)
-        Ascending.
-    alphas : float64 array of shape (n_alphas,)
-        Ascending.
-    errors : float64 array of shape (n_splits, n_sizes, n_alphas, n_targets)
-        Mean squared validation errors, in the targets' units squared; one below its rounding error is
-        replaced by that.
-    weights : float64 array of shape (n_splits,)
-        Sums of weights of the rows validated on.
-    target_variance : float64 array of shape (n_targets,)
-        Of all rows, 0 for constants; the mean square where no intercept is fitted.
-    leverages : float64 array of shape (n_splits, n_sizes, n_alphas), or None
-        Mean leverage of the rows trained on: degrees of freedom over rows, 1 where they are interpolated.
-        None in tables that older releases stored.
+    `folds`: how the rows were cut.
+    `n_components`: int64 array of shape (n_sizes,). Ascending.
+    `alphas`: float64 array of shape (n_alphas,). Ascending.
+    `errors`: float64 array of shape (n_splits, n_sizes, n_alphas, n_targets). Mean squared validation errors,
+      in the targets' units squared; one below its rounding error is replaced by that.
+    `weights`: float64 array of shape (n_splits,). Sums of weights of the rows validated on.
+    `target_variance`: float64 array of shape (n_targets,). Of all rows, 0 for constants; the mean square
+      where no intercept is fitted.
+    `leverages`: float64 array of shape (n_splits, n_sizes, n_alphas), or None. Mean leverage of the rows
+      trained on: degrees of freedom over rows, 1 where they are interpolated. None in tables that older
+      releases stored.
     """
 
     folds: Folds
@@ -189,17 +176,12 @@ class CrossValidation:
     def with_own_alphas(self, choice: Choice, *, always: bool, standard_errors: float = 0.0) -> Choice:
         """Return a choice with an alpha for each target, by that target's own errors.
 
-        Parameters
-        ----------
-        choice : Choice
-            Of this table, with one alpha for all targets.
-        always : bool
-            Whether each target has its own. Otherwise those alone for which it saves more than 1 % of the
-            error, and more than a standard error of what it saves, which the splits tell.
-        standard_errors : float
-            A target's own is the largest alpha whose error is within so many standard errors of its least: 1
-            for the rule of `one_standard_error`, and `AS_GOOD` for that of `safest`, which holds only where
-            rows are interpolated.
+        `choice`: of this table, with one alpha for all targets.
+        `always`: whether each target has its own. Otherwise those alone for which it saves more than 1 % of
+          the error, and more than a standard error of what it saves, which the splits tell.
+        `standard_errors`: a target's own is the largest alpha whose error is within so many standard errors
+          of its least: 1 for the rule of `one_standard_error`, and `AS_GOOD` for that of `safest`, which
+          holds only where rows are interpolated.
         """
         size, shared = self._place_of(choice.n_components), int(np.argmin(np.abs(self.alphas - choice.alpha)))
         places = np.full(len(self.target_variance), shared)
@@ -305,28 +287,18 @@ def cross_validate(
     Takes a reduction to tridiagonal form, O(n_components³), for each split and size; see
     `cross_validation_bytes` for the memory. Alphas and targets cost O(n_components²) each.
 
-    Parameters
-    ----------
-    statistics : FoldStatistics
-        Of each fold's rows.
-    alphas : float64 array of shape (n_alphas,), optional
-        Positive penalties, in any order. By default three per decade, from the largest eigenvalue of all
-        rows at the largest number of components down to its rounding error.
-    feature_maps : sequence of FeatureMap, optional
-        The sizes to look at, ascending: maps of the leading components, see `shortened`. By default the
-        statistics' own size alone.
-    fit_intercept : bool
-        Whether an intercept is fitted.
-    n_threads : int, optional
-        Splits and sizes worked on side by side, each with one BLAS thread, so that no bit depends on it;
-        all cores of the process by default.
-
-    Raises
-    ------
-    InvalidParameterError
-        If an alpha is not positive and finite, or the maps are not of leading components, ascending.
-    StatisticsError
-        If a fold that is validated on has no rows, or none are left to train on.
+    `statistics`: of each fold's rows.
+    `alphas`: float64 array of shape (n_alphas,). Positive penalties, in any order. By default three per
+      decade, from the largest eigenvalue of all rows at the largest number of components down to its rounding
+      error.
+    `feature_maps`: the sizes to look at, ascending: maps of the leading components, see `shortened`. By
+      default the statistics' own size alone.
+    `fit_intercept`: whether an intercept is fitted.
+    `n_threads`: splits and sizes worked on side by side, each with one BLAS thread, so that no bit depends on
+      it; all cores of the process by default.
+    Raises InvalidParameterError if an alpha is not positive and finite, or the maps are not of leading
+      components, ascending; StatisticsError if a fold that is validated on has no rows, or none are left to
+      train on.
     """
     threads = check_n_threads(n_threads)
     total = statistics.total()
@@ -373,14 +345,10 @@ def cross_validation_bytes(
     Each thread holds a Gram, its tridiagonal form, the fold's Gram and statistics, and the coefficients of up
     to 512 pairs of alpha and target.
 
-    Parameters
-    ----------
-    n_components : int
-        The largest number of components.
-    n_targets, n_alphas, n_threads : int
-        As given to `cross_validate`, splits times sizes threads at the most.
-    statistics_bytes : int
-        One fold's statistics.
+    `n_components`: the largest number of components.
+    `n_targets`, `n_alphas`, `n_threads`: as given to `cross_validate`, splits times sizes threads at the
+      most.
+    `statistics_bytes`: one fold's statistics.
     """
     columns = min(_COLUMNS, n_alphas * n_targets)
     of_thread = 8 * n_components * (3 * n_components + 4 * columns + 4 * n_targets)

@@ -32,30 +32,22 @@ type Criterion = Literal["gcv", "evidence"]
 class Selection:
     """The alpha that was chosen, and the path it was chosen from.
 
-    Attributes
-    ----------
-    alphas : float64 array of shape (n_alphas,)
-        The grid, ascending.
-    scores : float64 array of shape (n_alphas, n_targets)
-        GCV of each alpha and target, in the targets' units squared.
-    log_evidences : float64 array of shape (n_alphas, n_targets)
-        Log density of each target, less constants; see `RidgeSpectrum.log_evidences`.
-    degrees_of_freedom : float64 array of shape (n_alphas,)
-        Effective parameters of each alpha, intercept included.
-    best_index : int
-        Row of the best alpha of the grid.
-    alpha : float
-        The best alpha for all targets together, refined between its neighbours on the grid.
-    score : float64 array of shape (n_targets,)
-        GCV at `penalty`.
-    at_end : {"lower", "upper"} or None
-        Which end of the grid the minimum is at, if any: the true minimum may lie beyond it.
-    criterion : {"gcv", "evidence"}
-        What alpha was chosen by.
-    n_samples : int
-        Observations that it was chosen on.
-    own_alphas : float64 array of shape (n_targets,), or None
-        The alpha of each target, where they are not all one.
+    `alphas`: float64 array of shape (n_alphas,). The grid, ascending.
+    `scores`: float64 array of shape (n_alphas, n_targets). GCV of each alpha and target, in the targets'
+      units squared.
+    `log_evidences`: float64 array of shape (n_alphas, n_targets). Log density of each target, less constants;
+      see `RidgeSpectrum.log_evidences`.
+    `degrees_of_freedom`: float64 array of shape (n_alphas,). Effective parameters of each alpha, intercept
+      included.
+    `best_index`: row of the best alpha of the grid.
+    `alpha`: the best alpha for all targets together, refined between its neighbours on the grid.
+    `score`: float64 array of shape (n_targets,). GCV at `penalty`.
+    `at_end`: {"lower", "upper"} or None. Which end of the grid the minimum is at, if any: the true minimum
+      may lie beyond it.
+    `criterion`: {"gcv", "evidence"}. What alpha was chosen by.
+    `n_samples`: observations that it was chosen on.
+    `own_alphas`: float64 array of shape (n_targets,), or None. The alpha of each target, where they are not
+      all one.
     """
 
     alphas: FloatArray
@@ -126,30 +118,16 @@ def select_alpha(
     grid is refined by a bounded search between its neighbours (Brent's method on log alpha). Evidences of
     several targets add up.
 
-    Parameters
-    ----------
-    spectrum : RidgeSpectrum
-        Eigenvalues and targets.
-    alphas : float64 array of shape (n_alphas,), optional
-        Positive penalties to choose from; `default_alphas(spectrum)` by default.
-    criterion : {"gcv", "evidence"}
-        GCV estimates the error of new rows whatever the prior; the evidence trusts it, and is the surer one
-        where the length scales were chosen by it too.
-    per_target : bool or "auto"
-        Whether each target has an alpha of its own. "auto" gives one to targets whose GCV, or noise variance
-        by the evidence, it lowers by more than 1 %.
-
-    Returns
-    -------
-    Selection
-        With the whole path, for plots and reports.
-
-    Raises
-    ------
-    InvalidParameterError
-        If an alpha is not positive and finite, or there is none.
-    SolveError
-        If every alpha leaves no residual degrees of freedom, with one sample say.
+    `spectrum`: eigenvalues and targets.
+    `alphas`: float64 array of shape (n_alphas,). Positive penalties to choose from;
+      `default_alphas(spectrum)` by default.
+    `criterion`: {"gcv", "evidence"}. GCV estimates the error of new rows whatever the prior; the evidence
+      trusts it, and is the surer one where the length scales were chosen by it too.
+    `per_target`: whether each target has an alpha of its own. "auto" gives one to targets whose GCV, or noise
+      variance by the evidence, it lowers by more than 1 %.
+    Returns Selection: with the whole path, for plots and reports.
+    Raises InvalidParameterError if an alpha is not positive and finite, or there is none; SolveError if every
+      alpha leaves no residual degrees of freedom, with one sample say.
     """
     grid = default_alphas(spectrum) if alphas is None else check_grid(alphas)
     scores = generalized_cross_validation(spectrum, grid)

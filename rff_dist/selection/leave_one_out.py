@@ -44,28 +44,18 @@ class HatMatrix:
 
     Takes 8 · n_components² bytes in each worker, as a pass with standard deviations does.
 
-    Attributes
-    ----------
-    feature_map : FeatureMap
-        With the scaled features v.
-    rotation : float64 array of shape (n_components, n_kept)
-        Q'(z − z̄) = rotation'·(v − feature_means), for the eigenvalues above the floor.
-    feature_means : float64 array of shape (n_components,)
-        Of v; 0 without an intercept.
-    inverse : float64 array of shape (n_kept, n_alphas)
-        1/(λ + alpha).
-    weights : float64 array of shape (n_kept, n_alphas · n_targets)
-        (Λ + alpha)⁻¹Q'B, the targets of one alpha side by side.
-    target_means : float64 array of shape (n_targets,)
-        0 without an intercept.
-    intercept_leverage : float
-        1/Σweights; 0 without an intercept.
-    resolution : float64 array of shape (n_alphas,)
-        What rounding may have changed a leverage by.
-    repeated : bool
-        Whether weights are whole numbers that repeat their rows, of which one copy is left out.
-    alphas, target_variance
-        As in `LeaveOneOut`.
+    `feature_map`: with the scaled features v.
+    `rotation`: float64 array of shape (n_components, n_kept). Q'(z − z̄) = rotation'·(v − feature_means), for
+      the eigenvalues above the floor.
+    `feature_means`: float64 array of shape (n_components,). Of v; 0 without an intercept.
+    `inverse`: float64 array of shape (n_kept, n_alphas). 1/(λ + alpha).
+    `weights`: float64 array of shape (n_kept, n_alphas · n_targets). (Λ + alpha)⁻¹Q'B, the targets of one
+      alpha side by side.
+    `target_means`: float64 array of shape (n_targets,). 0 without an intercept.
+    `intercept_leverage`: 1/Σweights; 0 without an intercept.
+    `resolution`: float64 array of shape (n_alphas,). What rounding may have changed a leverage by.
+    `repeated`: whether weights are whole numbers that repeat their rows, of which one copy is left out.
+    `alphas`, `target_variance`: as in `LeaveOneOut`.
     """
 
     feature_map: FeatureMap
@@ -94,23 +84,13 @@ def hat_matrix(
 ) -> HatMatrix:
     """Decompose the Gram for a leave-one-out pass, O(n_components³).
 
-    Parameters
-    ----------
-    statistics : RidgeStatistics
-        Of the training rows.
-    feature_map : FeatureMap
-        They were accumulated with.
-    alphas : float64 array of shape (n_alphas,), optional
-        Penalties above 0; by default `default_alphas`: three a decade.
-    fit_intercept : bool
-        Whether an intercept is fitted.
-
-    Raises
-    ------
-    InvalidParameterError
-        If an alpha is not positive and finite, or there is none.
-    StatisticsError, SolveError
-        If there are no rows, or the statistics are not finite.
+    `statistics`: of the training rows.
+    `feature_map`: they were accumulated with.
+    `alphas`: float64 array of shape (n_alphas,). Penalties above 0; by default `default_alphas`: three a
+      decade.
+    `fit_intercept`: whether an intercept is fitted.
+    Raises InvalidParameterError if an alpha is not positive and finite, or there is none; StatisticsError,
+      SolveError if there are no rows, or the statistics are not finite.
     """
     equations = statistics.normal_equations(fit_intercept=fit_intercept)
     spectrum = decompose(equations)
@@ -146,20 +126,15 @@ def hat_matrix(
 class LeaveOneOut:
     """Exact sums of leave-one-out errors on the rows seen so far; `+` joins two sets of rows.
 
-    Attributes
-    ----------
-    alphas : float64 array of shape (n_alphas,)
-        Ascending.
-    target_variance : float64 array of shape (n_targets,)
-        Of the training rows; the mean square without an intercept.
-    n_samples : int
-        Rows counted.
-    weight : ExactSum of shape ()
-        Sum of the weights.
-    squared : ExactSum of shape (n_alphas, n_targets)
-        Weighted sums of squares of e/(1 − h), over the rows that are determined.
-    n_undetermined : int64 array of shape (n_alphas,)
-        Rows whose leverage is 1 up to rounding: without them the others do not say what they would be.
+    `alphas`: float64 array of shape (n_alphas,). Ascending.
+    `target_variance`: float64 array of shape (n_targets,). Of the training rows; the mean square without an
+      intercept.
+    `n_samples`: rows counted.
+    `weight`: ExactSum of shape (). Sum of the weights.
+    `squared`: ExactSum of shape (n_alphas, n_targets). Weighted sums of squares of e/(1 − h), over the rows
+      that are determined.
+    `n_undetermined`: int64 array of shape (n_alphas,). Rows whose leverage is 1 up to rounding: without them
+      the others do not say what they would be.
     """
 
     alphas: FloatArray
@@ -202,10 +177,7 @@ def leave_out_rows(rows: Rows, state: HatMatrix) -> LeaveOneOut:
 
     Features are made 256 rows at a time: 4 KiB for each component and thread.
 
-    Raises
-    ------
-    DataError
-        If the block has no targets, or values that are not finite.
+    Raises DataError if the block has no targets, or values that are not finite.
     """
     if rows.y is None:
         raise DataError("the data have no y: leave-one-out errors need targets")
@@ -255,20 +227,10 @@ def select_by_press(found: LeaveOneOut, *, per_target: PerTarget = False) -> flo
     Targets share it by the mean of error / variance, so that their units do not matter; constant targets
     have no say. Of scores within 1e-10 of the variance the larger alpha is taken.
 
-    Parameters
-    ----------
-    per_target : bool or "auto"
-        Whether each target has an alpha of its own; "auto" gives one to targets whose error it lowers by more
-        than 1 %.
-
-    Returns
-    -------
-    alpha : float, or float64 array of shape (n_targets,) where targets have different ones
-
-    Raises
-    ------
-    SolveError
-        If every alpha leaves a row undetermined.
+    `per_target`: whether each target has an alpha of its own; "auto" gives one to targets whose error it
+      lowers by more than 1 %.
+    Returns `alpha`, float, or float64 array of shape (n_targets,) where targets have different ones.
+    Raises SolveError if every alpha leaves a row undetermined.
     """
     errors, varying = found.mean_squared_error, found.target_variance > 0.0
     scores = (

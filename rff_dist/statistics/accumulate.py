@@ -39,11 +39,8 @@ PANEL_ROWS = 512  # of fixed-point features that are filled at once: 2 MiB a str
 class Accumulation:
     """The state of an accumulating pass: features, and what their statistics are about.
 
-    Attributes
-    ----------
-    folds : Folds, or None
-        Sums are rounded tile by tile: with folds each tile holds the rows of one fold only, so that the
-        sum of all rows has the bits of the sum of the folds.
+    `folds`: sums are rounded tile by tile: with folds each tile holds the rows of one fold only, so that the
+      sum of all rows has the bits of the sum of the folds.
     """
 
     feature_map: FeatureMap
@@ -59,14 +56,9 @@ class Accumulation:
 class Accumulations:
     """The state of a pass that accumulates several statistics of each row it reads.
 
-    Attributes
-    ----------
-    members : tuple of Accumulation
-        Feature maps to compare.
-    folds : Folds
-        Each fold of the rows is summed apart.
-    n_samples : int
-        Rows of the dataset, which contiguous folds are cut from.
+    `members`: feature maps to compare.
+    `folds`: each fold of the rows is summed apart.
+    `n_samples`: rows of the dataset, which contiguous folds are cut from.
     """
 
     members: tuple[Accumulation, ...]
@@ -83,10 +75,7 @@ def accumulate_fold_rows(rows: Rows, state: Accumulations) -> tuple[FoldStatisti
 
     O(n_samples · n_components²) as without folds, which take memory instead: one set of sums for each.
 
-    Raises
-    ------
-    DataError, StatisticsError, PlanError
-        As `accumulate_rows`, and if folds of groups find no groups.
+    Raises DataError, StatisticsError, PlanError as `accumulate_rows`, and if folds of groups find no groups.
     """
     folds = state.folds
     present, pieces = _cut_by_folds(rows, folds, state.n_samples)
@@ -122,15 +111,9 @@ def accumulate_rows(rows: Rows, state: Accumulation) -> RidgeStatistics:
     A tile's features are filled stripe by stripe, its products made output tile by output tile and
     added as integers; threads share out stripes and output tiles.
 
-    Raises
-    ------
-    DataError
-        If a value is not finite, a sum overflows, y has another number of targets than the spec, or a
-        weight is outside the grid that the spec fixes.
-    StatisticsError
-        If the spec is of another feature map's number of components.
-    PlanError
-        If the block has more rows than an integer sum holds.
+    Raises DataError if a value is not finite, a sum overflows, y has another number of targets than the spec,
+      or a weight is outside the grid that the spec fixes; StatisticsError if the spec is of another feature
+      map's number of components; PlanError if the block has more rows than an integer sum holds.
     """
     if state.folds is None:
         return _accumulate(rows, state, None)[0]
@@ -338,10 +321,7 @@ def _observations(rows: Rows, spec: StatisticsSpec) -> IntArray:
 def measure_features(rows: Rows, feature_map: FeatureMap) -> FloatArray:
     """Return the largest absolute value of each unnormalised feature in a block, shape (n_components,).
 
-    Raises
-    ------
-    DataError
-        If an input is not finite.
+    Raises DataError if an input is not finite.
     """
     inputs = feature_map.prepare(rows.X)
     check_finite(rows, inputs)

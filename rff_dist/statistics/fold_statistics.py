@@ -28,12 +28,8 @@ class FoldStatistics:
     Takes as much memory as that many statistics; a fold without rows takes none, so that blocks of
     contiguous folds stay small.
 
-    Attributes
-    ----------
-    folds : Folds
-        How the rows were cut.
-    parts : tuple of RidgeStatistics or None, of length n_folds
-        None where no row of a fold was counted.
+    `folds`: how the rows were cut.
+    `parts`: None where no row of a fold was counted.
     """
 
     folds: Folds
@@ -63,10 +59,7 @@ class FoldStatistics:
     def fold(self, index: int) -> RidgeStatistics:
         """Return the statistics of one fold.
 
-        Raises
-        ------
-        StatisticsError
-            If it has no rows.
+        Raises StatisticsError if it has no rows.
         """
         part = self.parts[index]
         if part is None:
@@ -81,10 +74,7 @@ class FoldStatistics:
     def splits(self) -> list[tuple[tuple[int, ...], int]]:
         """The splits of `folds`, less those that would be validated on rows without any weight.
 
-        Raises
-        ------
-        StatisticsError
-            If a fold that is held out has no rows, or none of them any weight.
+        Raises StatisticsError if a fold that is held out has no rows, or none of them any weight.
         """
         splits = [split for split in self.folds.splits if self._validates(split[1])]
         if not splits:
@@ -99,20 +89,14 @@ class FoldStatistics:
     def total(self) -> RidgeStatistics:
         """Return the statistics of all rows.
 
-        Raises
-        ------
-        StatisticsError
-            If no rows were counted.
+        Raises StatisticsError if no rows were counted.
         """
         return self.sum(range(len(self.parts)))
 
     def sum(self, indices: Sequence[int]) -> RidgeStatistics:
         """Return the statistics of several folds' rows; of folds without rows only where others have some.
 
-        Raises
-        ------
-        StatisticsError
-            If none of them has rows.
+        Raises StatisticsError if none of them has rows.
         """
         parts = [part for index in indices if (part := self.parts[index]) is not None]
         if not parts:
@@ -130,10 +114,7 @@ class FoldStatistics:
     def check_complete(self, n_samples: int, feature_map: FeatureMap) -> None:
         """Check that every row counted once; see `RidgeStatistics.check_complete`.
 
-        Raises
-        ------
-        StatisticsError
-            If rows are missing or were counted twice.
+        Raises StatisticsError if rows are missing or were counted twice.
         """
         if self.n_samples != n_samples:
             raise StatisticsError(

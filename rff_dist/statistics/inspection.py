@@ -42,10 +42,7 @@ def blocks_of(dataset: Dataset, *, max_rows: int = MAX_BLOCK_ROWS, n_folds: int 
 
     Blocks whose folds are summed apart are larger, see `plan_blocks`.
 
-    Raises
-    ------
-    DataError
-        If the dataset has no rows.
+    Raises DataError if the dataset has no rows.
     """
     if dataset.n_samples < 1:
         raise DataError("Found array with 0 sample(s): the data have no rows; at least 1 is needed")
@@ -62,10 +59,8 @@ def blocks_of(dataset: Dataset, *, max_rows: int = MAX_BLOCK_ROWS, n_folds: int 
 def inspect(dataset: Dataset, *, engine: Engine) -> Moments:
     """Check all values and measure means, standard deviations and weights, in one cheap pass.
 
-    Raises
-    ------
-    DataError
-        If a value is NaN or infinite, a weight negative, or all weights are zero; names row and column.
+    Raises DataError if a value is NaN or infinite, a weight negative, or all weights are zero; names row and
+      column.
     """
     blocks = blocks_of(dataset)
     pivot = _first_row_that_counts(dataset, blocks)
@@ -131,20 +126,12 @@ def standardizer_for(
 ) -> Standardizer | None:
     """Return what is done to the input columns before features are made of them; it never looks at y.
 
-    Parameters
-    ----------
-    moments : Moments
-        From `inspect`.
-    standardize : True, False, "rank" or "auto"
-        True takes means and standard deviations out, False nothing. "rank" maps each column to a normal law
-        by the ranks of its values, see `rff_dist.statistics.quantiles`: another cheap pass. "auto" is True,
-        but "rank" for columns with heavy tails, see `HEAVY_KURTOSIS`; it takes the pass only where there are
-        some.
-
-    Raises
-    ------
-    InvalidParameterError
-        If `standardize` is none of these.
+    `moments`: from `inspect`.
+    `standardize`: True takes means and standard deviations out, False nothing. "rank" maps each column to a
+      normal law by the ranks of its values, see `rff_dist.statistics.quantiles`: another cheap pass. "auto"
+      is True, but "rank" for columns with heavy tails, see `HEAVY_KURTOSIS`; it takes the pass only where
+      there are some.
+    Raises InvalidParameterError if `standardize` is none of these.
     """
     standardize = check_standardize(standardize)
     if standardize is False:

@@ -26,20 +26,11 @@ def count_labels(labels: Column, *, source: Dataset | None = None, engine: Engin
     Labels in memory, and those beside rows of a Dask collection, are counted in this process. The counts
     are exact: blocks do not change them.
 
-    Parameters
-    ----------
-    labels : Column
-        The labels.
-    source : Dataset, optional
-        Whose weights count; None weighs each row 1.
-    engine : Engine
-        Who runs the pass over stored labels.
-
-    Raises
-    ------
-    DataError
-        If there are no labels, or more or fewer than rows; a label is missing or no label; or a weight is
-        negative or not finite.
+    `labels`: the labels.
+    `source`: whose weights count; None weighs each row 1.
+    `engine`: who runs the pass over stored labels.
+    Raises DataError if there are no labels, or more or fewer than rows; a label is missing or no label; or a
+      weight is negative or not finite.
     """
     if not labels.n_samples:
         raise DataError("the data have 0 rows; a classifier needs labels of at least 2 classes")
@@ -59,15 +50,9 @@ def count_labels(labels: Column, *, source: Dataset | None = None, engine: Engin
 def count_groups(dataset: Dataset, *, at_most: int, engine: Engine) -> LabelCounts | None:
     """Count the rows and the weight of each group of a dataset's rows, as `count_labels` does.
 
-    Returns
-    -------
-    LabelCounts or None
-        With whole floats as integers; None where there are more than `at_most` groups.
-
-    Raises
-    ------
-    DataError
-        If a weight is negative or not finite.
+    Returns LabelCounts or None: with whole floats as integers; None where there are more than `at_most`
+      groups.
+    Raises DataError if a weight is negative or not finite.
     """
     groups = _groups_of(dataset)
     count = partial(_count_up_to, at_most, LabelReader(groups, dataset if dataset.weighted else None))

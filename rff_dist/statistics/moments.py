@@ -22,23 +22,15 @@ _LARGEST_BASE = 1e40  # of a fourth power that float64 can still weight and sum
 class Moments:
     """What a first, cheap pass learns of the data: enough to standardise and to fix the sums' grids.
 
-    Attributes
-    ----------
-    n_samples : int
-        Rows counted.
-    pivot : float64 array of shape (n_columns,)
-        Subtracted before anything is summed: the first row, so that large means cancel nothing.
-    sums, squares, cubes, fourths : ExactSum of shape (n_columns,)
-        Weighted sums of the shifted columns [X, y] and of their powers; for the third and the fourth values
-        beyond 1e40 count as 1e40.
-    weight : ExactSum of shape ()
-        Sum of the weights.
-    largest_weight, smallest_weight : float
-        Of the weights above 0; 1 without weights.
-    minimum, maximum : float64 arrays of shape (n_columns,)
-        Of the columns [X, y].
-    n_targets : int
-        How many of the columns are targets, at the end.
+    `n_samples`: rows counted.
+    `pivot`: float64 array of shape (n_columns,). Subtracted before anything is summed: the first row, so that
+      large means cancel nothing.
+    `sums`, `squares`, `cubes`, `fourths`: ExactSum of shape (n_columns,). Weighted sums of the shifted
+      columns [X, y] and of their powers; for the third and the fourth values beyond 1e40 count as 1e40.
+    `weight`: ExactSum of shape (). Sum of the weights.
+    `largest_weight`, `smallest_weight`: of the weights above 0; 1 without weights.
+    `minimum`, `maximum`: float64 arrays of shape (n_columns,). Of the columns [X, y].
+    `n_targets`: how many of the columns are targets, at the end.
     """
 
     n_samples: int
@@ -92,17 +84,9 @@ class Moments:
 def measure_moments(rows: Rows, pivot: FloatArray) -> Moments:
     """Return the moments of a block's columns [X, y].
 
-    Parameters
-    ----------
-    rows : Rows
-        As read.
-    pivot : float64 array of shape (n_features + n_targets,)
-        The dataset's first row.
-
-    Raises
-    ------
-    DataError
-        If a value is not finite, a weight is negative, or a square overflows float64.
+    `rows`: as read.
+    `pivot`: float64 array of shape (n_features + n_targets,). The dataset's first row.
+    Raises DataError if a value is not finite, a weight is negative, or a square overflows float64.
     """
     columns = np.ascontiguousarray(rows.X, np.float64)  # sums of other orders round otherwise
     check_finite(rows, columns)
@@ -157,15 +141,11 @@ _ROUNDING = 1e-14  # of a mean square: what rounding alone may leave as the vari
 class ColumnMoments:
     """Means and central moments of the input columns over some rows; `+` joins two sets of rows.
 
-    Attributes
-    ----------
-    n_samples : float
-        Rows that count alike: the sum of weights that repeat rows; with weights that say how precise a row
-        is the least number that they can stand for, the sum of weights in units of the largest.
-    weight : float
-        Sum of the weights.
-    mean, second, third, fourth : float64 arrays of shape (n_features,)
-        Mean, and mean powers of the deviations from it.
+    `n_samples`: rows that count alike: the sum of weights that repeat rows; with weights that say how precise
+      a row is the least number that they can stand for, the sum of weights in units of the largest.
+    `weight`: sum of the weights.
+    `mean`, `second`, `third`, `fourth`: float64 arrays of shape (n_features,). Mean, and mean powers of the
+      deviations from it.
     """
 
     n_samples: float

@@ -67,17 +67,9 @@ def weight_grid(moments: Moments, sample_weight_kind: str = "precision") -> dict
     that the sums hold fewer than three of their digits are warned of: those below 2e-12 of the largest in up
     to 8,192 rows, below 2e-9 in more.
 
-    Parameters
-    ----------
-    moments : Moments
-        Of the rows.
-    sample_weight_kind : "precision" or "frequency"
-        See `fit`.
-
-    Raises
-    ------
-    DataError
-        If the weights are so large or small that float64 would overflow or lose them.
+    `moments`: of the rows.
+    `sample_weight_kind`: see `fit`.
+    Raises DataError if the weights are so large or small that float64 would overflow or lose them.
     """
     check_weight_kind(sample_weight_kind)
     mantissa, exponent = math.frexp(moments.largest_weight)
@@ -117,10 +109,7 @@ def statistics_spec(
     features of rows without weights need no grid: their sums are exact. Without targets the statistics are
     Z'Z, Z'1 and the counts alone, and y is not looked at.
 
-    Raises
-    ------
-    DataError
-        If the dataset has no targets, unless it is to be summed without.
+    Raises DataError if the dataset has no targets, unless it is to be summed without.
     """
     if with_targets and dataset.n_targets < 1:
         raise DataError("the data have no y: training needs targets")
@@ -158,10 +147,7 @@ def _feature_grid(
 def broadcast(feature_map: FeatureMap, spec: StatisticsSpec, *, engine: Engine) -> Broadcast[Accumulation]:
     """Give the feature map to every worker and check that each holds the same frequencies.
 
-    Raises
-    ------
-    BroadcastError
-        If a worker's differ; names the worker and both digests.
+    Raises BroadcastError if a worker's differ; names the worker and both digests.
     """
     return engine.broadcast(Accumulation(feature_map, spec))
 
@@ -244,22 +230,10 @@ def accumulate_folds(
     O(n_samples · n_components²) for each map, whatever the number of folds; every fold and map takes memory
     of its own.
 
-    Parameters
-    ----------
-    dataset : Dataset
-        With targets, and with groups where the folds are of groups.
-    members : sequence of Accumulation
-        The feature maps, and what each one's statistics are about.
-
-    Returns
-    -------
-    statistics : tuple of FoldStatistics
-        One for each member.
-
-    Raises
-    ------
-    DataError
-        If values are not finite, or targets or groups are missing.
+    `dataset`: with targets, and with groups where the folds are of groups.
+    `members`: the feature maps, and what each one's statistics are about.
+    Returns `statistics`: one for each member.
+    Raises DataError if values are not finite, or targets or groups are missing.
     """
     state = engine.broadcast(Accumulations(tuple(members), folds, dataset.n_samples))
     found: tuple[FoldStatistics, ...] = engine.map_reduce(

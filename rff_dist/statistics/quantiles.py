@@ -26,9 +26,6 @@ from rff_dist.data.blocks import Rows
 from rff_dist.features.feature_map import RankMap
 from rff_dist.typing import FloatArray, IntArray
 
-__all__ = ["RowSample", "rank_map", "sample_columns", "sample_size"]
-
-
 MAX_ROWS = 4096
 MIN_ROWS = 512
 MAX_VALUES = 2**22  # of a sample, 32 MiB: of more than 1,024 columns fewer rows are kept
@@ -40,13 +37,9 @@ _KEY_STREAM = np.array([0x726F7773, 0], np.uint64)  # Philox keys that no draw o
 class RowSample:
     """The rows with the least keys of those seen; `+` joins two sets of rows.
 
-    Attributes
-    ----------
-    size : int
-        Rows that it holds at most.
-    keys : uint64 array of shape (n_rows,)
-        Ascending.
-    values : float64 array of shape (n_rows, n_columns)
+    `size`: rows that it holds at most.
+    `keys`: uint64 array of shape (n_rows,). Ascending.
+    `values`: float64 array of shape (n_rows, n_columns).
     """
 
     size: int
@@ -67,12 +60,8 @@ def sample_size(n_columns: int) -> int:
 def sample_columns(rows: Rows, columns: IntArray) -> RowSample:
     """Return the sample of a block's rows; rows without weight are no part of it.
 
-    Parameters
-    ----------
-    rows : Rows
-        As read.
-    columns : int64 array of shape (n_columns,)
-        Of the inputs.
+    `rows`: as read.
+    `columns`: int64 array of shape (n_columns,). Of the inputs.
     """
     size = sample_size(len(columns))
     keys = _keys(rows.block.start, rows.block.start + len(rows.X))
@@ -91,12 +80,8 @@ def _keys(start: int, stop: int) -> NDArray[np.uint64]:
 def rank_map(column: int, values: FloatArray) -> RankMap:
     """Return the map of a column to normal scores, at most 2·N_CELLS + 2 knots.
 
-    Parameters
-    ----------
-    column : int
-        Its number among the inputs.
-    values : float64 array of shape (n_rows,)
-        A sample of it.
+    `column`: its number among the inputs.
+    `values`: float64 array of shape (n_rows,). A sample of it.
     """
     distinct, counts = np.unique(values, return_counts=True)
     scores = ndtri((np.cumsum(counts) - 0.5 * counts) / len(values))

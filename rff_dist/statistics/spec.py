@@ -111,31 +111,19 @@ def _tiles(n_components: int) -> list[tuple[int, int, int]]:
 class StatisticsSpec:
     """What statistics are about: only statistics with equal specs add up.
 
-    Attributes
-    ----------
-    n_components, n_targets : int
-        D, and the columns of Y; 0 for the sums of features alone.
-    feature_digest : str
-        Digest of the feature map.
-    scales : runs of (components, float)
-        Z = scale · V, V the unnormalised features.
-    exponents : runs of (components, int)
-        V = 2**exponent · U with entries of U in [-1, 1]; none where V's are so already.
-    weight_exponent : int
-        Sample weights are at most 2**weight_exponent.
-    fraction_bits : int
-        The Gram is counted in multiples of 2**(weight_exponent - fraction_bits).
-    target_offset : tuple of float of length n_targets
-        Subtracted from Y before anything is summed, so that large means cancel nothing.
-    one_dimensional : bool
-        Whether Y was given as a vector; then `Zty` and `yty` drop the target axis.
-    frequency_weights : bool
-        Whether weights are whole numbers that repeat their rows; others say how precise a row is. See
-        `RidgeStatistics.n_observations`.
-    whitened : bool
-        Whether Z is V·T⁻¹ with the feature map's T, so that the sums are read with its help.
-    fixed_point : bool
-        Whether features are whole multiples of 2**-14, and rows have no weights: then nothing is rounded.
+    `n_components`, `n_targets`: D, and the columns of Y; 0 for the sums of features alone.
+    `feature_digest`: digest of the feature map.
+    `scales`: Z = scale · V, V the unnormalised features.
+    `exponents`: V = 2**exponent · U with entries of U in [-1, 1]; none where V's are so already.
+    `weight_exponent`: sample weights are at most 2**weight_exponent.
+    `fraction_bits`: the Gram is counted in multiples of 2**(weight_exponent - fraction_bits).
+    `target_offset`: subtracted from Y before anything is summed, so that large means cancel nothing.
+    `one_dimensional`: whether Y was given as a vector; then `Zty` and `yty` drop the target axis.
+    `frequency_weights`: whether weights are whole numbers that repeat their rows; others say how precise a
+      row is. See `RidgeStatistics.n_observations`.
+    `whitened`: whether Z is V·T⁻¹ with the feature map's T, so that the sums are read with its help.
+    `fixed_point`: whether features are whole multiples of 2**-14, and rows have no weights: then nothing is
+      rounded.
     """
 
     n_components: int
