@@ -1,9 +1,9 @@
 """Where commands run: a scheduler, an embedded cluster, this process."""
 
-import os
 import signal
 import subprocess
 import sys
+import threading
 
 import pytest
 
@@ -54,7 +54,7 @@ def test_children_ignore_a_ctrl_c_that_is_not_lost_for_this_process():
         with spare_children_ctrl_c():
             code = "import signal; print(signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, []))"
             child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-            os.kill(os.getpid(), signal.SIGINT)  # for any thread that takes it
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
             told.append(child.stdout)
 
     # a suite that was started in the background ignores SIGINT
