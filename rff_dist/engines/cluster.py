@@ -89,7 +89,7 @@ class Cluster:
     `memory`: bytes ("4 GiB") that each of its processes may use; equal shares where None.
     `serial`: whether to do without Dask.
     `insecure`: allow a scheduler beyond this machine without TLS. Anyone who reaches it can run code on it.
-    `tls`: for "tls://", and for a cluster of its own where others use this machine too.
+    `tls`: for "tls://", and for a cluster of its own in the place of temporary certificates.
     Raises InvalidParameterError if members exclude each other or are out of range.
     """
 

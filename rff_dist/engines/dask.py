@@ -9,8 +9,9 @@ What is counted once
     A killed worker's tasks are run again, but a partial enters the tree as a task's result, which
     exists once, however often it was computed. Workers keep no sums of their own.
 Who may connect
-    Whoever reaches a Dask port runs code. The embedded cluster listens on the loopback interface
-    only, and a scheduler elsewhere must be reached by TLS unless the caller insists otherwise.
+    Whoever connects to a Dask port runs code. The embedded cluster listens on the loopback interface
+    only, for those with its temporary certificates, and a scheduler elsewhere must be reached by TLS
+    unless the caller insists otherwise.
 """
 
 # mypy: allow-untyped-calls
@@ -105,7 +106,7 @@ class DaskEngine(Engine):
     insecure : bool
         Allow a scheduler beyond this machine without TLS. Anyone who reaches it can run code on it.
     security : distributed.Security, optional
-        Certificates for "tls://", or for an embedded cluster; see `distributed.Security.temporary`.
+        Certificates for "tls://". An embedded cluster makes temporary ones for itself if there are none.
     patience : float
         Seconds that a pass waits while the cluster has no worker at all.
 

@@ -246,7 +246,8 @@ def start_cluster(
                 worker_dashboard_address=None,
                 # Pictures of bokeh's, where it is installed, take a second and 20 MiB; /metrics stays.
                 scheduler_kwargs={"dashboard": False},
-                security=security,
+                # Whoever connects runs code, so nobody can who has not these certificates, in memory only.
+                security=security or distributed.Security.temporary(),
                 # Warnings tell of restarts and full memory, which a pass survives; errors stay.
                 silence_logs=logging.ERROR,
             )

@@ -15,7 +15,7 @@ from rff_dist.data.blocks import Block
 from rff_dist.engines import dask_cluster
 from rff_dist.engines.cluster import TLS_VARIABLES, Cluster, TLSFiles, open_engine
 from rff_dist.engines.dask import DaskEngine
-from rff_dist.errors import ClusterError
+from rff_dist.errors import ClusterError, ClusterUnavailableError
 from tests.engine_contract import unit_blocks
 
 pytestmark = pytest.mark.distributed
@@ -24,7 +24,6 @@ pytestmark = pytest.mark.distributed
 @pytest.fixture(scope="module")
 def tls(tmp_path_factory: pytest.TempPathFactory) -> TLSFiles:
     """Write a certificate that signs itself, and its key."""
-    pytest.importorskip("cryptography")
     folder = tmp_path_factory.mktemp("tls")
     made = distributed.Security.temporary()
     (folder / "ca.pem").write_text(made.tls_ca_file)
@@ -86,6 +85,20 @@ def test_dasks_own_configuration_of_tls_is_respected(
 def test_without_certificates_a_tls_cluster_is_not_reached(scheduler_file: Path) -> None:
     with pytest.raises(ClusterError, match="security"):
         open_engine(Cluster(scheduler=str(scheduler_file)))
+
+
+def test_nobody_else_connects_to_an_embedded_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    with open_engine(Cluster(n_workers=1, n_threads=1)) as engine:
+        assert isinstance(engine, DaskEngine)
+        monkeypatch.setattr(dask_cluster, "CONNECT_S", 1.0)
+        [(worker, facts)] = engine.client.scheduler_info()["workers"].items()
+        for address in (engine.address, worker, facts["nanny"]):
+            assert address.startswith("tls://127.0.0.1:")
+            for scheme, security in (("tcp", None), ("tls", distributed.Security.temporary())):
+                with pytest.raises(ClusterUnavailableError) as refused:
+                    DaskEngine(address.replace("tls", scheme), security=security)
+                assert "it is a Dask" not in str(refused.value)  # who got through would know
+        assert engine.map_reduce(count, unit_blocks(5), None, combine=operator.add) == 5
 
 
 @pytest.mark.slow

@@ -8,11 +8,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import distributed
 import numpy as np
 import pytest
 
 from rff_dist.engines.cluster import SCHEDULER_VARIABLE
-from rff_dist.engines.dask import DaskEngine
 from tests.command_line import run
 from tests.prefect_server import prefect_server  # noqa: F401  # a fixture
 
@@ -27,8 +27,10 @@ def blocks(project_root):
 @pytest.fixture(scope="module")
 def scheduler():
     """A cluster for many commands, so that not each of them starts one: `RFF_DIST_SCHEDULER` names it."""
-    with DaskEngine(n_workers=1, threads_per_worker=2) as engine:
-        yield engine.address
+    with distributed.LocalCluster(
+        n_workers=1, threads_per_worker=2, host="127.0.0.1", dashboard_address=None
+    ) as cluster:
+        yield cluster.scheduler_address
 
 
 def test_python_prints_what_the_readme_says(blocks, tmp_path, project_root):
