@@ -243,7 +243,7 @@ class Drawn:
 def test_broadcast_of_differing_state_names_worker_and_digests(embedded: DaskEngine) -> None:
     engine = scaled(embedded, 2)
     with pytest.raises(
-        BroadcastError, match=rf"tcp://.*drawn in \d+, expected drawn in {os.getpid()}"
+        BroadcastError, match=rf"tls://.*drawn in \d+, expected drawn in {os.getpid()}"
     ) as caught:
         engine.broadcast(("centres", DrawnHere()))
     assert "Use the same versions and one type of machine" in str(caught.value)
@@ -285,7 +285,7 @@ def test_other_versions_on_workers_are_refused_with_a_table(
     monkeypatch.setattr("distributed.versions.get_versions", lambda packages=None: here)
     engine = DaskEngine(client=embedded.client)
     with pytest.raises(
-        ClusterError, match=r"(?s)other versions.*where +python .*numpy.*client .*1\.0.*tcp://"
+        ClusterError, match=r"(?s)other versions.*where +python .*numpy.*client .*1\.0.*tls://"
     ):
         engine.map_reduce(slow_power, BLOCKS, None, combine=operator.add)
 
@@ -511,7 +511,7 @@ def test_data_in_the_clients_memory_are_refused_before_work(embedded: DaskEngine
     assert_refused(
         engine,
         lambda: engine.map_reduce(task, BLOCKS, None, combine=operator.add),
-        r"memory://here is in the memory of this process.*workers of the cluster at tcp://.*serial engine",
+        r"memory://here is in the memory of this process.*workers of the cluster at tls://.*serial engine",
     )
 
 
@@ -572,7 +572,7 @@ def test_data_that_no_worker_can_open_give_the_error_of_storage_and_no_traceback
     with pytest.raises(StorageError, match="no dataset at /data: nothing is there") as caught:
         engine.map_reduce(task, BLOCKS, None, combine=operator.add)
     assert str(caught.value) == "no dataset at /data: nothing is there"
-    assert "raised on worker tcp://" in "".join(caught.value.__notes__)
+    assert "raised on worker tls://" in "".join(caught.value.__notes__)
     assert tasks_in_the_log(engine) == []
 
 

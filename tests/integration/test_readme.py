@@ -28,7 +28,7 @@ def blocks(project_root):
 def scheduler():
     """A cluster for many commands, so that not each of them starts one: `RFF_DIST_SCHEDULER` names it."""
     with distributed.LocalCluster(
-        n_workers=1, threads_per_worker=2, host="127.0.0.1", dashboard_address=None
+        n_workers=1, threads_per_worker=2, host="127.0.0.1", dashboard_address="127.0.0.1:0"
     ) as cluster:
         yield cluster.scheduler_address
 

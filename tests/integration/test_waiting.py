@@ -167,12 +167,12 @@ def test_embedded_workers_that_start_slowly_are_waited_for() -> None:
 
 
 START_AND_TELL = """
-import operator, sys
+import time
 from rff_dist.engines.dask import DaskEngine
 if __name__ == "__main__":
     print("starting", flush=True)
     with DaskEngine(n_workers=2, threads_per_worker=1):
-        print("started", flush=True)
+        time.sleep(20.0)  # a signal that was lost is not missed on a machine that starts quickly
 """
 
 
@@ -195,7 +195,6 @@ def test_ctrl_c_while_an_embedded_cluster_starts_is_not_lost(tmp_path: Path, sec
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does
     output, errors = process.communicate(timeout=60)
     assert process.returncode in (-signal.SIGINT, 130), (output, errors)
-    assert "started" not in output
     assert errors.count("Traceback") == errors.count("KeyboardInterrupt") == 1, errors
 
 
