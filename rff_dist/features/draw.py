@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -41,15 +42,13 @@ def check_map(map: object) -> None:
         raise InvalidParameterError(f"unknown `map` {map!r}; expected one of {sorted(MAPS)}")
 
 
-def check_precision(precision: object) -> None:
-    """Check that `precision` is "standard" or "high".
+def check_precision(precision: object, *, known: Sequence[str] = PRECISIONS) -> None:
+    """Check that `precision` is one of those known.
 
     Raises InvalidParameterError otherwise.
     """
-    if precision not in PRECISIONS:
-        raise InvalidParameterError(
-            f"`precision` is {precision!r}; expected one of {sorted(PRECISIONS, reverse=True)}"
-        )
+    if precision not in known:
+        raise InvalidParameterError(f"`precision` is {precision!r}; expected one of {list(known)}")
 
 
 def check_n_components(n_components: object, map: str) -> int:

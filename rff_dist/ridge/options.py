@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from rff_dist.data.folds import Folds
 from rff_dist.errors import InvalidParameterError
-from rff_dist.features.draw import check_precision
+from rff_dist.features.draw import PRECISIONS, check_precision
 from rff_dist.features.for_dataset import check_width, find_features
 from rff_dist.features.nystrom import Nystrom
 from rff_dist.frequencies.designs import Design
@@ -185,8 +185,7 @@ class RidgeOptions:
 
     def __post_init__(self) -> None:
         _ = self.penalty  # checks itself
-        if self.precision != "auto":
-            check_precision(self.precision)
+        check_precision(self.precision, known=("auto", *PRECISIONS))
         check_standardize(self.standardize)
         check_weight_kind(self.sample_weight_kind)
         check_solver(self.solver)
