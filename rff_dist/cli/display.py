@@ -295,11 +295,11 @@ def estimate_facts(card: Mapping[str, Any]) -> dict[str, str]:
             for name, title in _ERRORS.items()
             if name in found
         ]
-        by = (
-            "each left out in turn"
-            if found["by"] == "press" or "folds" not in card
-            else folds_words(card["folds"])
-        )
+        if found["by"] == "press" or "folds" not in card:
+            by = "each left out in turn"
+        else:
+            one = "the last of " if card["solver"].get("method") == "pcg" else ""
+            by = f"{one}{folds_words(card['folds'])}"
         facts["on held-out rows"] = f"{', '.join(shown)}; {by}"
     return facts
 

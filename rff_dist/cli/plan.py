@@ -66,7 +66,7 @@ def plan(
     )
 
     def plan_with(n_components: int, n_folds: int) -> Plan:
-        if n_folds == 1:
+        if n_folds == 1 or options.solver == "pcg":
             whitened = for_dataset.find_features(options.kinds[-1]) is not None
             return choose_solver(Sizes.of(dataset), n_components, machines, options, whitened=whitened)
         return plan_fit(
@@ -79,7 +79,7 @@ def plan(
         )
 
     choices = choices_of(dataset, options, plan=plan_with)
-    summed, widths = choices.folds, choices.widths
+    summed, widths = None if options.solver == "pcg" else choices.folds, choices.widths
     n_folds = 1 if summed is None else summed.n_folds
     found = plan_with(widths[-1], n_folds)
     fixed_point = for_dataset.find_features(options.kinds[-1]) is None

@@ -79,11 +79,12 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, RandomFeatureEstimator):
         "normalized" makes them as wide as the residuals near each row say, by a second regression and one
         more pass, for noise that differs from row to row.
     solver : {"auto", "direct", "pcg"}, default="auto"
-        "direct" accumulates Z'Z in one pass and factors it. "pcg" is for a D so large that this is dear: for
-        one given alpha it iterates, each step a cheap pass, until predictions are within 1e-7 of the targets'
-        deviations of the direct ones, by an estimate. Such a model has no statistics, and so no standard
-        deviations and no `partial_fit`. "auto" is "pcg" where alpha is one number, and either memory does not
-        hold Z'Z or it takes less than a quarter of the time by plan.
+        "direct" accumulates Z'Z in one pass and factors it. "pcg" is for a D so large that this is dear: it
+        iterates, each step a cheap pass, until predictions are within 1e-7 of the targets' deviations of the
+        direct ones, by an estimate. It chooses alpha, where that is not one number, by its errors at the rows
+        of the last fold, which all alphas share the passes for. Such a model has no statistics, and so no
+        standard deviations and no `partial_fit`. "auto" is "pcg" where alpha is one number, and either memory
+        does not hold Z'Z or it takes less than a quarter of the time by plan.
     features : "auto", "fourier", "nystrom" or Nystrom, default="auto"
         Random Fourier features know nothing of the data and need a spectral measure. Nyström features are
         kernel values at rows of the data, the centres: any kernel has them, and fewer of them do where the

@@ -87,8 +87,8 @@ class SolverOptions:
     panel: ClassVar[str] = "Regression"
 
     solver: Literal["auto", "direct", "pcg"] = option(
-        "direct sums up Z'Z and factors it; pcg iterates for one given `alpha`, in passes that never make "
-        "Z'Z, and its model has no sums; auto takes pcg where memory does not hold Z'Z, or it is far dearer.",
+        "direct sums up Z'Z and factors it; pcg iterates, in passes that never make Z'Z, and its model has "
+        "no sums; auto takes pcg for one given `alpha` where memory does not hold Z'Z, or it is far dearer.",
         "auto",
         unit="auto|direct|pcg",
     )

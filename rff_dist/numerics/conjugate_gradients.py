@@ -20,7 +20,7 @@ import numpy as np
 
 from rff_dist.errors import SolveError
 from rff_dist.numerics.nystrom_preconditioner import NystromPreconditioner
-from rff_dist.typing import FloatArray
+from rff_dist.typing import FloatArray, IntArray
 
 RESTARTS = 3  # from the true residual, where the one that is updated has drifted from it
 RESTART_WORTH = 0.5  # of the error that a restart begins with; one that leaves more has met rounding
@@ -59,6 +59,7 @@ def conjugate_gradients(
     *,
     tolerance: FloatArray,
     max_products: int,
+    start: FloatArray | None = None,
 ) -> Iterated:
     """Solve (A + alpha·I)·w = b column by column, with one product for all columns in each step.
 
@@ -66,6 +67,7 @@ def conjugate_gradients(
     `right`: float64 array of shape (n_components, n_columns). b.
     `alpha`: float64 array of shape (n_columns,). Above 0.
     `tolerance`: float64 array of shape (n_columns,). The errors, see the module, at which columns are left.
+    `start`: float64 array of the shape of b. Where to begin, at the cost of a product; 0 by default.
     Raises SolveError if a product is not finite.
     """
     shortfall = np.sqrt(preconditioner.shortfall(alpha))
@@ -74,19 +76,19 @@ def conjugate_gradients(
         solved = preconditioner.solve(residual, alpha)
         return np.asarray(shortfall * np.sqrt(np.maximum(0.0, (residual * solved).sum(axis=0))))
 
-    solution, residual = np.zeros_like(right), right.copy()
-    errors, n_products = error_of(residual), 0
+    solution, residual, n_products = np.zeros_like(right), right.copy(), 0
+    if start is not None:
+        solution, n_products = start.copy(), 1
+        residual -= multiply(solution) + alpha * solution
+    errors = error_of(residual)
     for _ in range(1 + RESTARTS):
         before = errors
-        taken = _descend(
-            multiply,
-            solution,
-            residual,
-            alpha,
-            preconditioner,
-            tolerance=tolerance / shortfall,
-            max_products=max_products - n_products - 1,
-        )
+        descent, taken = Descent(solution, residual, alpha, preconditioner), 0
+        while n_products + taken + 1 < max_products:
+            if not len(active := descent.active(tolerance / shortfall)):
+                break
+            descent.step(active, multiply(descent.direction[:, active]))
+            taken += 1
         residual = right - multiply(solution) - alpha * solution
         n_products += taken + 1
         errors = error_of(residual)
@@ -99,37 +101,46 @@ def conjugate_gradients(
     return Iterated(solution, residual, errors, n_products, Stop.LIMIT)
 
 
-def _descend(
-    multiply: Callable[[FloatArray], FloatArray],
-    solution: FloatArray,
-    residual: FloatArray,
-    alpha: FloatArray,
-    preconditioner: NystromPreconditioner,
-    *,
-    tolerance: FloatArray,
-    max_products: int,
-) -> int:
-    """Take steps from a solution and its residual, which are updated; return how many products they took."""
-    solved = preconditioner.solve(residual, alpha)
-    direction = solved.copy()
-    squares = (residual * solved).sum(axis=0)
-    for taken in range(max_products):
-        active = np.flatnonzero(squares > np.square(tolerance))
-        if not len(active):
-            return taken
-        along, penalty = direction[:, active], alpha[active]
-        image = multiply(along) + penalty * along
+class Descent:
+    """Steps of conjugate gradients from a solution and its residual, both of which they overwrite.
+
+    `direction`: float64 array of shape (n_components, n_columns). Where each column's next step goes.
+    """
+
+    def __init__(
+        self,
+        solution: FloatArray,
+        residual: FloatArray,
+        alpha: FloatArray,
+        preconditioner: NystromPreconditioner,
+    ) -> None:
+        self.solution, self._residual, self._alpha = solution, residual, alpha
+        self._preconditioner = preconditioner
+        solved = preconditioner.solve(residual, alpha)
+        self.direction = solved.copy()
+        self._squares = (residual * solved).sum(axis=0)
+
+    def active(self, tolerance: FloatArray) -> IntArray:
+        """Return the columns whose √(r'P⁻¹r) is above a tolerance, shape (n_columns,)."""
+        return np.flatnonzero(self._squares > np.square(tolerance))
+
+    def step(self, active: IntArray, product: FloatArray) -> None:
+        """Take a step in some columns; `product` is A times their directions.
+
+        Raises SolveError if it is not finite.
+        """
+        along, penalty, squares = self.direction[:, active], self._alpha[active], self._squares[active]
+        image = product + penalty * along
         curvature = (along * image).sum(axis=0)
         if not np.isfinite(curvature).all():
             raise SolveError("a product with Z'Z is not finite: the inputs overflow; standardise them")
-        step = np.where(curvature > 0.0, squares[active] / np.where(curvature > 0.0, curvature, 1.0), 0.0)
-        solution[:, active] += step * along
-        residual[:, active] -= step * image
-        solved = preconditioner.solve(residual[:, active], penalty)
-        new = (residual[:, active] * solved).sum(axis=0)
-        direction[:, active] = solved + (new / squares[active]) * along
-        squares[active] = np.where(step > 0.0, new, 0.0)  # no step: rounding has the last word
-    return max_products
+        step = np.where(curvature > 0.0, squares / np.where(curvature > 0.0, curvature, 1.0), 0.0)
+        self.solution[:, active] += step * along
+        self._residual[:, active] -= step * image
+        solved = self._preconditioner.solve(self._residual[:, active], penalty)
+        new = (self._residual[:, active] * solved).sum(axis=0)
+        self.direction[:, active] = solved + (new / squares) * along
+        self._squares[active] = np.where(step > 0.0, new, 0.0)  # no step: rounding has the last word
 
 
 def expected_iterations(condition: float, tolerance: float) -> float:

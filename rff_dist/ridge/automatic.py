@@ -223,13 +223,14 @@ def fit(dataset: Dataset, options: RidgeOptions, *, engine: Engine) -> Trained:
         tries = _FirstRound(prepared, options, draws, by, widths[-1]).run(candidates)
         candidates = _finalists(tries, n_samples=dataset.n_samples, n_components=widths[-1])
     rows = [one.row for one in tries]
-    if folds is None:
+    if folds is None or options.solver == "pcg":
         feature_map = draws.feature_map(candidates[0], widths[-1])
         planned = check_solver_plan(dataset, feature_map.n_components, options, engine=engine)
         if planned.solver == "pcg":
             prepared.say("solve", f"by conjugate gradients: {planned.reason}")
             logger.info("solving by conjugate gradients: %s", planned.reason)
-        make = train_without_sums if planned.solver == "pcg" else train
+        without_sums = partial(train_without_sums, folds=folds)
+        make = without_sums if planned.solver == "pcg" else train
         trained = make(prepared, feature_map, penalty=penalty)
         if _wants_high_precision(trained, options):
             del trained  # its sums, before those of another pass are made

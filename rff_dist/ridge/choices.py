@@ -135,7 +135,7 @@ def planner(dataset: Dataset, options: RidgeOptions, *, engine: Engine) -> PlanF
     """Return the function that plans a fit on an engine; see `plan_choices`."""
 
     def plan(n_components: int, n_folds: int) -> Plan:
-        if n_folds == 1:
+        if n_folds == 1 or options.solver == "pcg":
             return check_solver_plan(dataset, n_components, options, engine=engine)
         return check_plan(
             dataset,

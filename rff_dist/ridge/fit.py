@@ -10,7 +10,7 @@ import math
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any
 
 from rff_dist.data.folds import Folds, folds_to_dict
 from rff_dist.features.feature_map import FeatureMap
@@ -21,7 +21,7 @@ from rff_dist.ridge.describe import describe_choices, describe_cut, describe_dat
 from rff_dist.ridge.held_out import hold_out_scores, leave_one_out
 from rff_dist.ridge.model import RidgeModel
 from rff_dist.ridge.options import Alpha, Penalty
-from rff_dist.ridge.pcg import solve_pcg
+from rff_dist.ridge.pcg import solve_pcg, validate_alphas
 from rff_dist.ridge.prepare import Prepared
 from rff_dist.ridge.solve import Solved, solve, solve_folds, solve_with
 from rff_dist.selection.alphas import PerTarget
@@ -90,20 +90,35 @@ def train(prepared: Prepared, feature_map: FeatureMap, *, penalty: Penalty) -> T
     return Trained(model, ((feature_map, solved),), rounding_seen=seen)
 
 
-def train_without_sums(prepared: Prepared, feature_map: FeatureMap, *, penalty: Penalty) -> Trained:
-    """Solve for one alpha by conjugate gradients; the model has no statistics. See `solve_pcg`."""
+def train_without_sums(
+    prepared: Prepared, feature_map: FeatureMap, *, penalty: Penalty, folds: Folds | None = None
+) -> Trained:
+    """Solve by conjugate gradients; the model has no statistics. See `solve_pcg` and `validate_alphas`.
+
+    `folds`: by the last split of which alpha is chosen, where it is not one number.
+    """
     dataset, fit_intercept = prepared.dataset, penalty.fit_intercept
-    alpha = float(cast("float", penalty.alpha))
-    found = solve_pcg(prepared, feature_map, alpha=alpha, fit_intercept=fit_intercept)
-    solved = Solved(found.solution, None)
+    chosen = choice = None
+    alpha: Any = penalty.alpha
+    if folds is not None:
+        chosen = validate_alphas(
+            prepared, feature_map, folds, alphas=penalty.grid, fit_intercept=fit_intercept
+        )
+        choice = chosen.table.safest(feature_map.n_components)
+        if penalty.per_target is not False:
+            choice = chosen.table.with_own_alphas(choice, always=penalty.per_target is True)
+        alpha = choice.penalty
+    found = solve_pcg(prepared, feature_map, alpha=alpha, fit_intercept=fit_intercept, chosen=chosen)
+    solved = Solved(found.solution, None, None if chosen is None else chosen.table, choice)
     card = {"n_samples": dataset.n_samples, **_card_of(prepared, solved, penalty)}
+    if folds is not None:
+        card["folds"] = folds_to_dict(folds)
     model = RidgeModel.without_sums(
         feature_map, found.solution, card, one_dimensional=dataset.one_dimensional, solver=found.facts()
     )
     seen = rounding_seen(solved, found.spec, found.target_deviations)
-    return Trained(
-        replace(model, columns=_columns_of(prepared)), ((feature_map, solved),), rounding_seen=seen
-    )
+    model = replace(model, columns=_columns_of(prepared), selection=solved.path())
+    return Trained(model, ((feature_map, solved),), rounding_seen=seen)
 
 
 def train_folds(

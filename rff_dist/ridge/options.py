@@ -152,8 +152,8 @@ class RidgeOptions:
       needed.
     `conformal`: whether one more pass counts how far off held-out rows are, for intervals; see
       `hold_out_scores`.
-    `solver`: "direct" sums up Z'Z and factors it; "pcg" solves for one given alpha by passes of Z'(Zv), and
-      keeps no statistics. "auto" is `ridge.plan.choose_solver`.
+    `solver`: "direct" sums up Z'Z and factors it; "pcg" solves by passes of Z'(Zv), and keeps no statistics;
+      it chooses alpha by the rows of one fold. "auto" is `ridge.plan.choose_solver`.
     `sample_weight_kind`: whether weights say how precise a row is, or are whole numbers that say how often it
       is there.
     `design`: None is each kernel's own; see `default_design`.
@@ -191,8 +191,8 @@ class RidgeOptions:
         check_solver(self.solver)
         if self.solver == "pcg" and (reason := self.needs_statistics) is not None:
             raise InvalidParameterError(
-                f"`solver` is 'pcg', which solves for one alpha above 0 and keeps no sums, but {reason}; "
-                "expected one number as `alpha`, and nothing that folds choose. Or take solver='direct'"
+                f"`solver` is 'pcg', which keeps no sums of Z'Z, but {reason}; expected 'auto', 'cv' or "
+                "numbers above 0 as `alpha`, and nothing else that folds choose. Or take solver='direct'"
             )
         for kind in self.kinds:
             find_features(kind)
@@ -209,11 +209,11 @@ class RidgeOptions:
     @property
     def needs_statistics(self) -> str | None:
         """Why the fit cannot do without sums of Z'Z; None where it can."""
-        if not is_one_alpha(self.alpha) or not cast("float", self.alpha) > 0:
+        named = isinstance(self.alpha, str)
+        if self.alpha not in ("auto", "cv") if named else not np.all(np.asarray(self.alpha) > 0):
             return f"`alpha` is {self.alpha!r}"
         asked = {
             f"`n_components` is {self.n_components!r}": are_several(self.n_components),
-            f"`cv` is {self.cv!r}": self.cv is not None,
             f"`conformal` is {self.conformal!r}": bool(self.conformal),
         }
         return next((words for words, is_so in asked.items() if is_so), None)

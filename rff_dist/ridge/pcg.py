@@ -4,6 +4,9 @@ A step costs O(n_samples · n_components · n_features) and O(n_components) memo
 randomised sketch of Z'Z, whose rank is doubled as long as the steps that it may save cost more. Nyström
 features take it too: measured, FALKON's, of the centres alone, needed two to twenty times the steps, and two
 more arrays of the Gram's size.
+
+An alpha is chosen by held-out rows: all alphas are columns of the same passes, and each pass tells how far
+off the solutions so far are at the rows that it does not train on.
 """
 
 from __future__ import annotations
@@ -16,15 +19,25 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy.linalg import LinAlgWarning
 
 from rff_dist.data.blocks import ROUNDING
+from rff_dist.data.folds import Folds
 from rff_dist.features.feature_map import FeatureMap
-from rff_dist.numerics.conjugate_gradients import Iterated, Stop, conjugate_gradients, expected_iterations
+from rff_dist.numerics.conjugate_gradients import (
+    Descent,
+    Iterated,
+    Stop,
+    conjugate_gradients,
+    expected_iterations,
+)
 from rff_dist.numerics.nystrom_preconditioner import NystromPreconditioner, nystrom_preconditioner
 from rff_dist.numerics.solution import RidgeSolution, SolveStatus, check_alpha, make_solution
 from rff_dist.ridge.prepare import Prepared
-from rff_dist.statistics.gram_products import GramOperator, gram_operator
+from rff_dist.selection.alphas import alpha_grid, check_grid
+from rff_dist.selection.cross_validation import CrossValidation
+from rff_dist.statistics.gram_products import GramOperator, Split, gram_operator
 from rff_dist.statistics.spec import StatisticsSpec
 from rff_dist.typing import FloatArray
 
@@ -38,6 +51,11 @@ SKETCH_COLUMNS = 256  # of one pass: the pass's sums and what travels to the wor
 SIGN_STREAM = 2**33  # beyond those of frequencies and seeds; see `frequencies.counter`
 FEATURE_OPERATIONS = 100  # that a feature takes, as many as 100 of a product; measured 1.9 ns at 50 GFLOP/s
 COLUMN_OPERATIONS = 4  # that a feature takes for each column: one product to the rows, one back
+# Of a choice of alpha: errors at held-out rows decide, which need fewer digits than a solution
+CHOICE_TOLERANCE = 1e-4
+PATIENCE = 5  # steps without
+WORTHWHILE = 1e-4  # of its held-out error gained, after which a column is left
+LEAST_SHARE = 1e-8  # of the largest eigenvalue: the least alpha that "auto" tries
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,16 +91,19 @@ def solve_pcg(
     prepared: Prepared,
     feature_map: FeatureMap,
     *,
-    alpha: float,
+    alpha: ArrayLike,
     fit_intercept: bool,
     tolerance: float = TOLERANCE,
     max_passes: int = MAX_PASSES,
+    chosen: Chosen | None = None,
 ) -> Pcg:
-    """Solve for one alpha above 0 by passes of Z'(Zv), all targets together.
+    """Solve for an alpha above 0, or one for each target, by passes of Z'(Zv), all targets together.
 
     It ends where predictions differ from those of the exact solution by an estimated `tolerance`, as a share
     of the targets' deviations. Where rounding or `max_passes` end it, the status is NOT_CONVERGED, with a
     LinAlgWarning.
+
+    `chosen`: how alpha was chosen: its preconditioner and solutions are gone on with.
 
     Raises DataError if values are not finite; SolveError if the preconditioner cannot be made.
     """
@@ -91,7 +112,10 @@ def solve_pcg(
     )
     moments, total = operator.moments, operator.total_sum_of_squares
     penalties = check_alpha(alpha, moments.shape[1])
-    preconditioner, n_sketches = _sketch(prepared, operator, alpha, tolerance)
+    if chosen is None:
+        preconditioner, n_before = _sketch(prepared, operator, float(penalties.min()), tolerance)
+    else:
+        preconditioner, n_before = chosen.preconditioner, chosen.n_passes
     deviations = np.sqrt(total)
     constant = total <= ROUNDING * operator.sum_of_weights * np.square(operator.target_means)
     iterated = conjugate_gradients(
@@ -101,13 +125,14 @@ def solve_pcg(
         preconditioner,
         tolerance=np.where(constant, math.inf, tolerance * deviations),
         max_products=max_passes,
+        start=None if chosen is None else chosen.near(penalties),
     )
     relative = float(np.max(iterated.errors[~constant] / deviations[~constant], initial=0.0))
     found = Pcg(
         _solution(operator, iterated, penalties, preconditioner.floor),
         iterated,
         preconditioner.rank,
-        1 + n_sketches + iterated.n_products,
+        1 + n_before + iterated.n_products,
         relative,
         operator.accumulation.spec,
         operator.target_deviations,
@@ -117,10 +142,95 @@ def solve_pcg(
     return found
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Chosen:
+    """What alpha was chosen from.
+
+    `table`: errors of every alpha at the rows of one fold, of solutions without these rows.
+    `solutions`: float64 array of shape (n_components, n_alphas, n_targets). Those solutions.
+    """
+
+    table: CrossValidation
+    solutions: FloatArray
+    preconditioner: NystromPreconditioner
+    n_passes: int
+
+    def near(self, alpha: FloatArray) -> FloatArray:
+        """Return the solutions of each target's alpha, of the table: shape (n_components, n_targets)."""
+        return self.solutions[:, np.searchsorted(self.table.alphas, alpha), np.arange(len(alpha))]
+
+
+def validate_alphas(
+    prepared: Prepared,
+    feature_map: FeatureMap,
+    folds: Folds,
+    *,
+    alphas: ArrayLike | None,
+    fit_intercept: bool,
+    max_passes: int = MAX_PASSES,
+) -> Chosen:
+    """Find how far off each alpha's solution is at held-out rows, all by the same passes.
+
+    A column is left where it is solved within a share of 1e-4 of the target's deviations, or where five steps
+    gained less than a share of 1e-4 of its error.
+
+    `folds`: the last of their splits says which rows are trained on and which are held out.
+    `alphas`: those to try; None for three per decade down to 1e-8 of the largest eigenvalue.
+    Raises DataError, SolveError as `solve_pcg`; StatisticsError if no row is held out.
+    """
+    dataset = prepared.dataset
+    operator = gram_operator(
+        dataset,
+        prepared.accumulation(feature_map),
+        centred=fit_intercept,
+        engine=prepared.engine,
+        split=Split(folds, dataset.n_samples),
+    )
+    if alphas is None:
+        preconditioner, n_passes = _sketch(prepared, operator, None, CHOICE_TOLERANCE)
+        largest = float(preconditioner.eigenvalues[0])
+        grid = alpha_grid(largest, LEAST_SHARE * largest)
+    else:
+        grid = check_grid(alphas)
+        preconditioner, n_passes = _sketch(prepared, operator, float(grid[0]), CHOICE_TOLERANCE)
+    n_targets, total = operator.moments.shape[1], operator.total_sum_of_squares
+    penalties, targets = np.repeat(grid, n_targets), np.tile(np.arange(n_targets), len(grid))
+    right = operator.moments[:, targets]
+    descent = Descent(np.zeros_like(right), right.copy(), penalties, preconditioner)
+    tolerance = CHOICE_TOLERANCE * np.sqrt(total[targets] / preconditioner.shortfall(penalties))
+    least, since = np.full(len(penalties), math.inf), np.zeros(len(penalties), np.int64)
+    while n_passes < max_passes:
+        active = descent.active(np.where(since < PATIENCE, tolerance, math.inf))
+        if not len(active):
+            break
+        product, errors = operator.multiply_and_validate(
+            descent.direction[:, active], descent.solution[:, active], targets[active]
+        )
+        gained = errors < (1.0 - WORTHWHILE) * least[active]
+        since[active] = np.where(gained, 0, since[active] + 1)
+        least[active] = np.minimum(least[active], errors)
+        descent.step(active, product)
+        n_passes += 1
+    _, errors = operator.multiply_and_validate(right[:, :1], descent.solution, targets)
+    table = CrossValidation(
+        folds,
+        np.array([feature_map.n_components]),
+        grid,
+        errors.reshape(1, 1, len(grid), n_targets),
+        np.ones(1),
+        np.square(operator.target_deviations),
+    )
+    solutions = descent.solution.reshape(-1, len(grid), n_targets)
+    return Chosen(table, solutions, preconditioner, n_passes + 2)
+
+
 def _sketch(
-    prepared: Prepared, operator: GramOperator, alpha: float, tolerance: float
+    prepared: Prepared, operator: GramOperator, alpha: float | None, tolerance: float
 ) -> tuple[NystromPreconditioner, int]:
-    """Return the preconditioner, and how many passes it took."""
+    """Return the preconditioner for alphas from `alpha` up, and how many passes it took.
+
+    Without an alpha it is for those from `LEAST_SHARE` of the largest eigenvalue up.
+    """
     n_components = operator.feature_map.n_components
     largest = largest_rank(n_components)
     test_matrix = products = np.empty((n_components, 0))
@@ -133,8 +243,9 @@ def _sketch(
             test_matrix = np.hstack([test_matrix, signs])
             n_passes += 1
         found = nystrom_preconditioner(test_matrix, products.copy())
-        prepared.say("solve", f"a sketch of rank {rank:,}: {_words(found, alpha)}")
-        if rank == largest or not _worth_doubling(found, alpha, operator, tolerance):
+        least = LEAST_SHARE * float(found.eigenvalues[0]) if alpha is None else alpha
+        prepared.say("solve", f"a sketch of rank {rank:,}: {_words(found, least)}")
+        if rank == largest or not _worth_doubling(found, least, operator, tolerance):
             return found, n_passes
         wanted = 2 * rank
 

@@ -336,7 +336,10 @@ def choose_solver(
         if options.solver == "direct":
             return direct(asked)
         return replace(plan_pcg(sizes, n_components, machines, whitened=whitened), reason=asked)
-    if (needs := options.needs_statistics) is not None:
+    needs = options.needs_statistics
+    if needs is None and not is_one_alpha(options.alpha):
+        needs = f"`alpha` is {options.alpha!r}"
+    if needs is not None:
         return direct(f"{needs}, which takes the sums of Z'Z")
     iterating = _plan_pcg(sizes, n_components, machines, whitened=whitened)
     factoring = n_components**3 / 3

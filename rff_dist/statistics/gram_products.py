@@ -16,6 +16,7 @@ import numpy as np
 
 from rff_dist.data.blocks import BlockTask, Dataset, Rows
 from rff_dist.data.checks import check_finite
+from rff_dist.data.folds import Folds
 from rff_dist.engines.protocol import Engine
 from rff_dist.errors import DataError, StatisticsError
 from rff_dist.features.feature_map import FeatureMap
@@ -31,6 +32,35 @@ from rff_dist.typing import Float32Array, FloatArray, IntArray
 # Of a tile's features, which are read twice: few columns want them in the cache, many want tall tiles.
 TILE_BYTES, FEW_COLUMNS, TILE_BYTES_OF_MANY = 2**24, 16, 2**26
 MIN_TILE_ROWS, MAX_TILE_ROWS = 64, 2048
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """Which rows are trained on, and which are held out to validate on: the last split of some folds.
+
+    `n_samples`: rows of the dataset, which contiguous folds are cut from.
+    """
+
+    folds: Folds
+    n_samples: int
+
+    def weights(self, rows: Rows, weights: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return what a block's rows weigh in training and in validation, 0 where they are not in it."""
+        block, (trained, held_out) = rows.block, self.folds.splits[-1]
+        fold = self.folds.assign(block.start, block.stop, n_samples=self.n_samples, groups=rows.groups)
+        return weights * np.isin(fold, trained), weights * (fold == held_out)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TargetState:
+    """The state of a pass that begins a solution; of the training rows of a `split`, if there is one."""
+
+    accumulation: Accumulation
+    split: Split | None = None
+
+    def digest(self) -> str:
+        """Return the feature map's digest: what every worker must agree on."""
+        return self.accumulation.digest()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,18 +87,20 @@ class TargetSums:
         )
 
 
-def sum_targets(rows: Rows, state: Accumulation) -> TargetSums:
+def sum_targets(rows: Rows, state: TargetState) -> TargetSums:
     """Return a block's sums of features times targets, O(n_samples · n_components · n_features).
 
     Raises DataError if values are not finite, there are no targets, or weights do not suit the spec.
     """
-    feature_map, spec = state.feature_map, state.spec
+    feature_map, spec = state.accumulation.feature_map, state.accumulation.spec
     if rows.y is None:
         raise DataError("the data have no y: training needs targets")
     inputs = feature_map.prepare(rows.X)
     check_finite(rows, inputs)
     weights = checked_weights(rows, spec)
     weights = np.ones(len(inputs)) if weights is None else weights
+    if state.split is not None:
+        weights, _ = state.split.weights(rows, weights)
     right = np.column_stack([rows.y - np.asarray(spec.target_offset or 0.0), np.ones(len(inputs))])
     weighted = right * weights[:, np.newaxis]
     sums = [
@@ -98,18 +130,35 @@ def _sum_tile(tile: _Tile, right: FloatArray, weighted: FloatArray, weights: Flo
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Validation:
+    """Solutions whose errors on the held-out rows of a split a pass adds up beside its products.
+
+    `coefficients`: float64 array of shape (n_components, n_columns). Of unnormalised features.
+    `intercept`: float64 array of shape (n_columns,).
+    `targets`: int array of shape (n_columns,). Which target each column predicts.
+    """
+
+    split: Split
+    coefficients: FloatArray
+    intercept: FloatArray
+    targets: IntArray
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class GramFactor:
     """The state of a pass that multiplies by U'WU: what from the right.
 
     `columns`: float64 array of shape (n_components, n_columns). Of norms up to 1.
     `offset`: float64 array of shape (n_columns,). What the columns' products with rows are centred by.
     `grid_exponent`: of the power of two that sums are rounded to multiples of.
+    `validation`: what is validated on the way; the products are then of the split's training rows.
     """
 
     feature_map: FeatureMap
     columns: FloatArray
     offset: FloatArray
     grid_exponent: int
+    validation: Validation | None = None
 
     def digest(self) -> str:
         """Return the feature map's digest: what every worker must agree on."""
@@ -118,13 +167,19 @@ class GramFactor:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GramProduct:
-    """Sums of one pass, in whole multiples of the grid, shape (n_components, n_columns)."""
+    """Sums of one pass, in whole multiples of the grid, shape (n_components, n_columns).
+
+    `errors`: ExactSum of shape (n_columns + 1,). Weighted squared errors of a `Validation`, and the weight.
+    """
 
     n_samples: int
     sums: IntArray
+    errors: ExactSum
 
     def __add__(self, other: GramProduct) -> GramProduct:
-        return GramProduct(self.n_samples + other.n_samples, self.sums + other.sums)
+        return GramProduct(
+            self.n_samples + other.n_samples, self.sums + other.sums, self.errors + other.errors
+        )
 
 
 def multiply_rows(rows: Rows, state: GramFactor) -> GramProduct:
@@ -132,35 +187,54 @@ def multiply_rows(rows: Rows, state: GramFactor) -> GramProduct:
 
     Raises DataError if values are not finite.
     """
-    feature_map = state.feature_map
+    feature_map, validation = state.feature_map, state.validation
     inputs = feature_map.prepare(rows.X)
     check_finite(rows, inputs)
+    weights = rows.sample_weight
+    columns, n_columns = state.columns, state.columns.shape[1]
+    errors = ExactSum.zeros((1,))
+    if validation is not None:
+        assert rows.y is not None
+        weights, held_out = validation.split.weights(
+            rows, np.ones(len(inputs)) if weights is None else weights
+        )
+        columns = np.hstack([columns, validation.coefficients])
+        errors = ExactSum.zeros((len(validation.targets) + 1,))
+        residuals = rows.y[:, validation.targets] - validation.intercept
     sums = np.zeros(state.columns.shape, np.int64)
-    for tile in _tiles(inputs, feature_map, state.columns.shape[1]):
-        weights = None if rows.sample_weight is None else rows.sample_weight[tile.rows]
-        _add_product(tile, state, weights, sums)
-    return GramProduct(len(inputs), sums)
+    for tile in _tiles(inputs, feature_map, columns.shape[1]):
+        scores, here = _project(tile, columns), tile.rows
+        if validation is not None:
+            squares = held_out[here] @ np.square(residuals[here] - scores[:, n_columns:])
+            errors += ExactSum.of(np.append(squares, held_out[here].sum()))
+        centred = scores[:, :n_columns] - state.offset
+        if weights is not None:
+            centred *= weights[here, np.newaxis]
+        _add_product(tile, centred, state.grid_exponent, sums)
+    return GramProduct(len(inputs), sums, errors)
 
 
-def _add_product(tile: _Tile, state: GramFactor, weights: FloatArray | None, sums: IntArray) -> None:
-    """Add a tile's share of the product to `sums`, rounded to the grid."""
+def _project(tile: _Tile, columns: FloatArray) -> FloatArray:
+    """Make a tile's features and return their products with columns, shape (n_rows, n_columns)."""
     parts: dict[int, FloatArray] = {}
 
     def project(stripe: slice) -> None:
-        parts[stripe.start] = tile.fill(stripe).T @ state.columns[stripe]
+        parts[stripe.start] = tile.fill(stripe).T @ columns[stripe]
+
+    share_out(project, tile.stripes)
+    # in order, whichever thread made them
+    return np.asarray(reduce(operator.add, (parts[start] for start in sorted(parts))))
+
+
+def _add_product(tile: _Tile, scores: FloatArray, grid_exponent: int, sums: IntArray) -> None:
+    """Add a tile's features times scores to `sums`, rounded to the grid."""
 
     def add_up(stripe: slice) -> None:
         product = tile.features[stripe] @ scores
-        product *= 2.0**-state.grid_exponent
+        product *= 2.0**-grid_exponent
         np.rint(product, out=product)
         np.add(sums[stripe], product, out=sums[stripe], casting="unsafe", dtype=np.int64)
 
-    share_out(project, tile.stripes)
-    scores = sum(
-        (parts[start] for start in sorted(parts)), -state.offset
-    )  # in order, whichever thread made them
-    if weights is not None:
-        scores = scores * weights[:, np.newaxis]
     share_out(add_up, tile.stripes)
 
 
@@ -209,6 +283,7 @@ class GramOperator:
     `accumulation`: the features, and what the sums are about.
     `sums`: of the pass that began.
     `centred`: whether the columns' weighted means are taken out of Z and Y.
+    `split`: whose training rows it is of; None for all rows.
     """
 
     dataset: Dataset
@@ -216,6 +291,7 @@ class GramOperator:
     sums: TargetSums
     centred: bool
     engine: Engine
+    split: Split | None = None
 
     @property
     def feature_map(self) -> FeatureMap:
@@ -275,38 +351,76 @@ class GramOperator:
 
     def multiply(self, columns: FloatArray, *, label: str = "iterate") -> FloatArray:
         """Return Z'WZ times columns of shape (n_components, n_columns), in one pass."""
+        product, _ = self._run(columns, None, label)
+        return product
+
+    def multiply_and_validate(
+        self, columns: FloatArray, coefficients: FloatArray, targets: IntArray
+    ) -> tuple[FloatArray, FloatArray]:
+        """Return Z'WZ times columns, and the errors of some solutions on the rows held out by the split.
+
+        `coefficients`: float64 array of shape (n_components, n_solutions).
+        `targets`: int array of shape (n_solutions,). Which target each predicts.
+        Returns `product`: as `multiply`; `errors`: float64 array of shape (n_solutions,), weighted mean
+          squares.
+        Raises StatisticsError if no row is held out.
+        """
+        assert self.split is not None
+        raw = self.feature_map.raw_coefficients(coefficients)
+        intercept = self.target_means[targets] - self.raw_means @ raw
+        product, errors = self._run(columns, Validation(self.split, raw, intercept, targets), "iterate")
+        if not errors[-1] > 0.0:
+            raise StatisticsError(
+                f"no row with a weight is held out by {self.split.folds}; give other folds, or one alpha"
+            )
+        return product, errors[:-1] / errors[-1]
+
+    def _run(
+        self, columns: FloatArray, validation: Validation | None, label: str
+    ) -> tuple[FloatArray, FloatArray]:
         raw = self.feature_map.raw_coefficients(columns)
         norms = np.frexp(np.linalg.norm(raw, axis=0))[1]
         raw = np.ldexp(raw, -norms)
+        if validation is None and self.split is not None:  # of its training rows too
+            nothing = np.empty((len(raw), 0)), np.empty(0), np.empty(0, np.intp)
+            validation = Validation(self.split, *nothing)
         # by Cauchy and Schwarz no partial sum exceeds the trace times a column's norm
         exponent = int(np.frexp(float(self.sums.trace.value()))[1]) + 1 - LIMB_BITS
         found: GramProduct = self.engine.map_reduce(
             BlockTask(self.dataset, multiply_rows),
             blocks_of(self.dataset),
-            GramFactor(self.feature_map, raw, self.raw_means @ raw, exponent),
+            GramFactor(self.feature_map, raw, self.raw_means @ raw, exponent, validation),
             combine=operator.add,
             label=label,
         )
         _check_complete(found.n_samples, self.dataset)
-        return sums_of_z(np.ldexp(found.sums.astype(np.float64), exponent + norms), self.feature_map)
+        product = np.ldexp(found.sums.astype(np.float64), exponent + norms)
+        return sums_of_z(product, self.feature_map), found.errors.value()
 
 
 def gram_operator(
-    dataset: Dataset, accumulation: Accumulation, *, centred: bool, engine: Engine
+    dataset: Dataset,
+    accumulation: Accumulation,
+    *,
+    centred: bool,
+    engine: Engine,
+    split: Split | None = None,
 ) -> GramOperator:
     """Begin with one pass: targets times features, and what grids and centring need.
+
+    With a `split` all of it is of the split's training rows.
 
     Raises DataError if values are not finite or features overflow; StatisticsError if a row is missing.
     """
     sums: TargetSums = engine.map_reduce(
         BlockTask(dataset, sum_targets),
         blocks_of(dataset),
-        accumulation,
+        TargetState(accumulation, split),
         combine=operator.add,
         label="targets",
     )
     _check_complete(sums.n_samples, dataset)
-    return GramOperator(dataset, accumulation, sums, centred, engine)
+    return GramOperator(dataset, accumulation, sums, centred, engine, split)
 
 
 def sums_of_z(sums: FloatArray, feature_map: FeatureMap) -> FloatArray:

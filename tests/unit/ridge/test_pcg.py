@@ -18,13 +18,16 @@ from rff_dist import (
     save_model,
     write_dataset,
 )
+from rff_dist.data.columns import MemoryColumn
+from rff_dist.data.folds import GroupFolds, HashFolds, PredefinedFolds, TimeFolds
+from rff_dist.data.labelled import GroupedDataset
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.errors import InvalidParameterError, PlanError, StatisticsError
 from rff_dist.numerics.conjugate_gradients import Stop
 from rff_dist.numerics.solution import SolveStatus
 from rff_dist.ridge import plan
 from rff_dist.ridge.options import RidgeOptions
-from rff_dist.ridge.pcg import random_signs, solve_pcg
+from rff_dist.ridge.pcg import random_signs, solve_pcg, validate_alphas
 from rff_dist.ridge.plan import Machines, Sizes, choose_solver
 from rff_dist.ridge.prepare import prepare
 from rff_dist.ridge.update import check_updatable
@@ -167,6 +170,57 @@ def test_threads_and_order_of_blocks_change_no_bit(tmp_path):
     assert_array_equal(found[0].coefficients, found[1].coefficients)
 
 
+FOLDS = {"by hash": HashFolds(4), "of groups": GroupFolds(4), "forward in time": TimeFolds(4)}
+
+
+@pytest.mark.parametrize("cut", FOLDS)
+@pytest.mark.parametrize("weighted", [False, True])
+def test_alphas_are_validated_on_held_out_rows_as_by_fits_without_them(cut, weighted):
+    folds, alphas = FOLDS[cut], np.logspace(-2, 3, 6)
+    rows = draw_rows(1200, 3, 2, weighted=weighted)
+    groups = np.arange(1200) // 30
+    dataset = GroupedDataset(rows, MemoryColumn(groups))
+    prepared, feature_map = prepared_map(dataset, Gaussian(length_scale=2.0), 200)
+    found = validate_alphas(prepared, feature_map, folds, alphas=alphas[::-1], fit_intercept=True)
+    trained, held_out = folds.splits[-1]
+    fold = folds.assign(0, 1200, n_samples=1200, groups=groups)
+    train, test = np.isin(fold, trained), fold == held_out
+    Z, weights = feature_map.transform(rows.X), np.ones(1200) if not weighted else rows.sample_weight
+    for alpha, errors, solution in zip(
+        alphas, found.table.errors[0, 0], found.solutions.transpose(1, 0, 2), strict=True
+    ):
+        reference = Ridge(alpha).fit(Z[train], rows.y[train], sample_weight=weights[train])
+        squares = np.square(reference.predict(Z[test]) - rows.y[test])
+        assert_allclose(errors, np.average(squares, axis=0, weights=weights[test]), rtol=1e-3)
+        assert_allclose(Z @ solution, Z @ reference.coef_.T, atol=2e-3 * rows.y.std())
+
+
+def test_an_alpha_that_is_chosen_is_solved_for_on_all_rows():
+    rows = draw_rows(600, 3, 2)
+    noise = np.random.default_rng(1).normal(size=(2, 600))
+    y = np.column_stack([rows.y[:, 0] + noise[0], noise[1]])
+    model = RFFRidge(solver="pcg", **FITTED).fit(rows.X, y)
+    assert model.alpha_[1] > 10 * model.alpha_[0]  # the one of noise alone
+    Z = model.feature_map_.transform(rows.X)
+    direct = Ridge(model.alpha_).fit(Z, y)
+    assert_allclose(model.predict(rows.X), direct.predict(Z), atol=1e-6 * y.std())
+    assert len(model.model_.selection["cv_alphas"]) > 20
+    estimate = model.model_.card["estimate"]
+    assert estimate["by"] == "cv"
+    assert estimate["rmse"][1] == pytest.approx(1.0, rel=0.2)
+    given = RFFRidge(solver="pcg", alpha=[1e-9, 0.1, 1e4], **FITTED).fit(rows.X, y[:, 0])
+    assert given.alpha_ == 0.1
+
+
+def test_a_split_without_rows_to_validate_on_is_refused():
+    rows = draw_rows(60, 2)
+    prepared, feature_map = prepared_map(
+        GroupedDataset(rows, MemoryColumn(np.zeros(60, int))), Gaussian(), 16
+    )
+    with pytest.raises(StatisticsError, match="no row with a weight is held out"):
+        validate_alphas(prepared, feature_map, PredefinedFolds(2), alphas=[1.0], fit_intercept=True)
+
+
 @pytest.mark.distributed
 def test_dask_workers_make_the_bits_of_the_serial_engine(tmp_path):
     rows = draw_rows(40_000, 3)
@@ -213,10 +267,10 @@ def test_what_needs_statistics_says_why_there_are_none(fitted):
 @pytest.mark.parametrize(
     ("asked", "reason"),
     [
-        ({}, "`alpha` is 'auto'"),
         ({"alpha": "gcv"}, "`alpha` is 'gcv'"),
         ({"alpha": 0.0}, "`alpha` is 0.0"),
-        ({"alpha": [0.1, 1.0]}, r"`alpha` is \[0.1, 1.0\]"),
+        ({"alpha": "cv-1se"}, "`alpha` is 'cv-1se'"),
+        ({"alpha": [0.0, 1.0]}, r"`alpha` is \[0.0, 1.0\]"),
         ({"alpha": 1.0, "n_components": (32, 64)}, "`n_components`"),
         ({"alpha": 1.0, "conformal": True}, "`conformal`"),
     ],
