@@ -40,14 +40,22 @@ def cut_blocks(n_samples: int, chunk_rows: int, *, rows_per_block: int) -> list[
 
     Raises PlanError if `chunk_rows` or `rows_per_block` is below 1.
     """
-    if chunk_rows < 1 or rows_per_block < 1:
-        raise PlanError(
-            f"cannot cut {n_samples:_} rows: `chunk_rows`={chunk_rows} and "
-            f"`rows_per_block`={rows_per_block} must both be at least 1"
-        )
-    rows = max(1, round(rows_per_block / chunk_rows)) * chunk_rows
+    rows = whole_chunks(chunk_rows, rows_per_block)
     starts = range(0, n_samples, rows)
     return [Block(i, start, min(start + rows, n_samples)) for i, start in enumerate(starts)]
+
+
+def whole_chunks(chunk_rows: int, rows_per_block: int) -> int:
+    """Return the rows of as many whole chunks as are about `rows_per_block` rows.
+
+    Raises PlanError if either is below 1.
+    """
+    if chunk_rows < 1 or rows_per_block < 1:
+        raise PlanError(
+            f"cannot cut rows into blocks: `chunk_rows`={chunk_rows} and "
+            f"`rows_per_block`={rows_per_block} must both be at least 1"
+        )
+    return max(1, round(rows_per_block / chunk_rows)) * chunk_rows
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rff_dist.data.blocks import Block, cut_blocks
+from rff_dist.data.blocks import Block, cut_blocks, whole_chunks
 from rff_dist.errors import PlanError
 
 MIN_BLOCK_ROWS = 16_384  # sending and merging a block's statistics costs 2 % of making them, for any D
@@ -21,7 +21,21 @@ def plan_blocks(
     max_rows: int = MAX_BLOCK_ROWS,
     n_folds: int = 1,
 ) -> list[Block]:
-    """Cut a dataset into the blocks of a pass; depends on the data alone.
+    """Cut a dataset into the blocks of a pass, of `block_rows` rows each, but for the last."""
+    rows = block_rows(n_samples, n_features, itemsize, chunk_rows, max_rows=max_rows, n_folds=n_folds)
+    return cut_blocks(n_samples, rows, rows_per_block=rows)
+
+
+def block_rows(
+    n_samples: int,
+    n_features: int,
+    itemsize: int,
+    chunk_rows: int,
+    *,
+    max_rows: int = MAX_BLOCK_ROWS,
+    n_folds: int = 1,
+) -> int:
+    """Return the rows of a block of a pass; depends on the data alone.
 
     Above a million rows blocks are larger, by powers of two: appended rows then seldom move the edges of the
     blocks before them, where sums are rounded, so that an update sums only rows that are new.
@@ -44,8 +58,8 @@ def plan_blocks(
     wanted = max(1, min(wanted, MAX_BLOCK_BYTES // max(1, n_features * itemsize), max_rows))
     pieces = chunk_rows // wanted
     unit = chunk_rows if pieces < 2 else -(-chunk_rows // pieces)
-    blocks = cut_blocks(n_samples, unit, rows_per_block=wanted)
-    if blocks[0].n_samples > max_rows:  # rounded up, or one chunk is too large: cut it into equal parts
+    rows = whole_chunks(unit, wanted)
+    if min(rows, n_samples) > max_rows:  # rounded up, or one chunk is too large: cut it into equal parts
         unit = -(-unit // -(-unit // max_rows))
-        return cut_blocks(n_samples, unit, rows_per_block=max_rows // unit * unit)
-    return blocks
+        rows = max_rows // unit * unit
+    return rows

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import math
 import time
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Self
 
 import numpy as np
 
-from rff_dist.data.blocks import Block, Dataset
-from rff_dist.data.cut import plan_blocks
+from rff_dist.data.blocks import Dataset
+from rff_dist.data.cut import block_rows
 from rff_dist.engines.protocol import Engine
 from rff_dist.errors import PlanError
 from rff_dist.features.draw import check_n_components
@@ -136,9 +137,10 @@ class Sizes:
         """Bytes of one row as it is read, with its targets and weight."""
         return self.n_features * self.itemsize + 8 * (self.n_targets + 1)
 
-    def blocks(self, n_folds: int = 1) -> list[Block]:
-        """Cut the rows into the blocks of a pass."""
-        return plan_blocks(self.n_samples, self.n_features, self.itemsize, self.chunk_rows, n_folds=n_folds)
+    def block_rows(self, n_folds: int = 1) -> int:
+        """Return the rows of the largest block of a pass."""
+        rows = block_rows(self.n_samples, self.n_features, self.itemsize, self.chunk_rows, n_folds=n_folds)
+        return min(rows, self.n_samples)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,11 +220,11 @@ def _plan(
 ) -> Plan:
     n_samples, n_features, n_targets = sizes.n_samples, sizes.n_features, sizes.n_targets
     n_threads = machines.n_threads
-    blocks = sizes.blocks(n_folds)
-    rows = max(block.n_samples for block in blocks)
+    rows = sizes.block_rows(n_folds)
+    n_blocks = -(-n_samples // rows)
     height = min(tile_rows(n_components), rows)
     layout = TileLayout(n_components)
-    n_regions = len(layout.regions(REGION))
+    n_regions = layout.count_regions(REGION)
     one_set = 8 * _limbs(n_samples) * layout.size + 8 * 6 * n_components * (n_targets + 1)
     statistics_bytes = one_set * n_folds * n_maps
     together = 1 if n_threads == 1 else min(-(-rows // height), -(-2 * n_threads // n_regions))
@@ -231,7 +233,7 @@ def _plan(
     block_bytes = 3 * chunk_bytes + rows * (24 * n_features + 24 * (n_targets + 1))
     tile_bytes = 8 * n_components * height * together + n_threads * (8 * REGION**2 + 4 * OUTPUT_TILE * height)
     # a pairwise tree holds one partial a level; then there is the block's own and the sum being made
-    held = math.ceil(math.log2(len(blocks))) + 2 if len(blocks) > 1 else 1
+    held = math.ceil(math.log2(n_blocks)) + 2 if n_blocks > 1 else 1
     pass_bytes = PROCESS_BYTES + block_bytes + tile_bytes + statistics_bytes * held
     # Cholesky factors a copy of the Gram; the eigensolver needs vectors and two arrays of work
     matrices = 5 if alpha_path else 2
@@ -255,7 +257,7 @@ def _plan(
         n_components=n_components,
         n_workers=machines.n_workers,
         n_threads=n_threads,
-        n_blocks=len(blocks),
+        n_blocks=n_blocks,
         rows_per_block=rows,
         tile_rows=height,
         bytes_read=2 * n_samples * sizes.row_bytes,
@@ -382,7 +384,7 @@ def plan_matrix_pass(
     `spectral`: whether the matrix comes of an eigendecomposition rather than a Cholesky factorisation.
     """
     n_samples, n_targets, n_threads = sizes.n_samples, sizes.n_targets, machines.n_threads
-    rows = max(block.n_samples for block in sizes.blocks())
+    rows = sizes.block_rows()
     height = min(tile_rows(n_components), rows)
     block_bytes = 2 * max(rows, min(sizes.chunk_rows, n_samples)) * sizes.row_bytes
     block_bytes += rows * 24 * (sizes.n_features + 4 * (n_targets + 1))
@@ -463,10 +465,9 @@ def _refuse_too_large(plan: Plan, again: Callable[[int], Plan]) -> None:
     ):
         if limit is not None and needed > limit:
             advice = "lower n_components, or"
-            for smaller in range((plan.n_components - 1) // 512 * 512, 0, -512):
-                if again(smaller).fits:
-                    advice = f"lower n_components to {smaller:_} or"
-                    break
+            smaller = range(512, plan.n_components, 512)
+            if largest := bisect_left(smaller, True, key=lambda wanted: not again(wanted).fits):
+                advice = f"lower n_components to {smaller[largest - 1]:_} or"
             raise PlanError(
                 f"{who} needs {human_bytes(needed)} (n_components={plan.n_components:_}, "
                 f"blocks of {plan.rows_per_block:_} rows) but has {human_bytes(limit)}; "

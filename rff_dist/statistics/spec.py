@@ -69,8 +69,7 @@ class TileLayout:
         `most`: components of a region; it has fewer where there would be one region only, of which threads
           have nothing to share out.
         """
-        while most > OUTPUT_TILE and self.n_components <= most:
-            most //= 2
+        most = self._region_components(most)
 
         def components(tile: int) -> slice:
             first = tile // most * most
@@ -83,11 +82,22 @@ class TileLayout:
             region[2].append((row, column, offset))
         return sorted(found.values(), key=lambda region: region[0] == region[1])
 
+    def count_regions(self, most: int) -> int:
+        """Return how many regions `regions` makes, without making them."""
+        strips = -(-self.n_components // self._region_components(most))
+        return strips * (strips + 1) // 2
+
+    def _region_components(self, most: int) -> int:
+        while most > OUTPUT_TILE and self.n_components <= most:
+            most //= 2
+        return most
+
     @property
     def size(self) -> int:
         """Numbers stored: the upper triangle, with whole diagonal tiles."""
-        row, column, offset = self.tiles()[-1]
-        return offset + self.width(row) * self.width(column)
+        whole, last = divmod(self.n_components, OUTPUT_TILE)
+        squares = whole * OUTPUT_TILE**2 + last**2  # on the diagonal
+        return (self.n_components**2 + squares) // 2
 
     def view(self, buffer: NDArray[Any], row: int, column: int, offset: int) -> NDArray[Any]:
         """Return one tile of a flat buffer as a matrix."""

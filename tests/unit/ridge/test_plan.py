@@ -1,6 +1,7 @@
 import dataclasses
 import functools
 import json
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from rff_dist.ridge import plan as planning
 from rff_dist.ridge import predict as prediction
 from rff_dist.ridge.held_out import leave_one_out
 from rff_dist.ridge.plan import PROCESS_BYTES, Machines, Sizes, measure_gflops
+from rff_dist.statistics.spec import OUTPUT_TILE, TileLayout
 from rff_dist.text import human_bytes
 from tests.plain import plain_ridge
 
@@ -234,6 +236,43 @@ def test_a_process_too_small_for_anything_gets_no_false_advice():
         PlanError, match=r"has 1\.0 MiB; lower n_components, or give each process more memory"
     ):
         plan_fit(**JOB, memory_limit=2**20)
+
+
+@pytest.mark.parametrize("plan", [planning.plan_fit, planning.plan_pcg])
+def test_a_refusal_takes_no_work_of_the_jobs_size(plan, monkeypatch):
+    """A trillion rows and ten million components: all is counted and nothing is listed."""
+    sizes = Sizes(n_samples=10**12, n_features=8, n_targets=1, chunk_rows=8192)
+    machines = Machines(n_workers=2, n_threads=2, memory_limit=2**34)
+    plans = []
+    monkeypatch.setattr(planning, "tile_rows", lambda wanted: plans.append(wanted) or 2048)
+    tracemalloc.start()
+    try:
+        with pytest.raises(PlanError, match=r"a worker needs .* \(n_components=10_000_000.* lower n_com"):
+            plan(sizes, 10**7, machines)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 2**18  # bytes: a list of the blocks would take 10⁸
+    assert len(plans) < 64  # a search by halves; one of each multiple of 512 makes 19,000
+
+
+@pytest.mark.parametrize("n_components", [*range(1, 2 * OUTPUT_TILE + 2, 73), 512, 1024, 4096, 4097, 9000])
+def test_tiles_and_regions_are_counted_as_they_are_listed(n_components):
+    layout = TileLayout(n_components)
+    assert layout.size == sum(layout.width(row) * layout.width(column) for row, column, _ in layout.tiles())
+    for most in (512, 1024, 4096):
+        assert layout.count_regions(most) == len(layout.regions(most))
+
+
+@given(**sizes)
+def test_blocks_are_counted_as_they_are_cut(n_samples, n_features, itemsize, chunk_rows):
+    n_samples = min(n_samples, 10**7)
+    planned = Sizes(
+        n_samples=n_samples, n_features=n_features, n_targets=1, chunk_rows=chunk_rows, itemsize=itemsize
+    )
+    blocks = plan_blocks(n_samples, n_features, itemsize, chunk_rows)
+    plan = planning.plan_fit(planned, 64, Machines())
+    assert (plan.n_blocks, plan.rows_per_block) == (len(blocks), max(block.n_samples for block in blocks))
 
 
 @pytest.mark.parametrize("n_components", [0, -1, 2.5, "8", True])
