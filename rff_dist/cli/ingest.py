@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from dataclasses import asdict
 from typing import TYPE_CHECKING
@@ -15,18 +16,26 @@ from rff_dist.jobs.specs import Ingest
 if TYPE_CHECKING:
     from rff_dist.ingest.ingest import Ingested
 
+logger = logging.getLogger(__name__)
+
 
 @command(
     "rff-dist ingest bikes.csv bikes.zarr --target rentals",
     "rff-dist ingest measurements/ data.zarr --target x --target y --columns a,b,c",
     "rff-dist ingest 'new/*.parquet' data.zarr --append",
-    "RFF_DIST_SQL=sqlite:///shop.db rff-dist ingest data.zarr --target price --sql 'SELECT * FROM sales'",
+    "RFF_DIST_SQL=sqlite:///shop.db rff-dist ingest data.zarr --target price --sql file:sales.sql",
 )
 def ingest(job: Ingest) -> Report:
     """Turn files or a query into a dataset or more rows of one, in memory that does not grow with them."""
     from rff_dist.ingest.ingest import Ingested
+    from rff_dist.ingest.queries import holds_password
     from rff_dist.jobs.ingest import ingest
 
+    if job.connection is not None and holds_password(job.connection):
+        logger.warning(
+            "--connection holds a password, which all users of this machine see while the command runs; "
+            "give it as env:NAME or file:PATH, or by RFF_DIST_SQL in the environment"
+        )
     start = time.perf_counter()
     with display.count_rows("ingest") as counter:
         found = ingest(job, observer=counter)

@@ -1,4 +1,4 @@
-"""The rows that a query of a database gives, a batch at a time; passwords are never told."""
+"""The rows that a query of a database gives, a batch at a time; neither passwords nor its text are told."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from decimal import Decimal
+from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -39,7 +41,11 @@ class Query:
 
     @property
     def name(self) -> str:
-        """The query's text in one line: what a dataset remembers it by."""
+        """What a dataset remembers it by: a digest of its text, which may name people."""
+        return f"query {sha256(self._line.encode()).hexdigest()[:32]}"
+
+    @property
+    def _line(self) -> str:
         return " ".join(self.sql.split())
 
     @property
@@ -49,7 +55,44 @@ class Query:
 
     def n_ingested(self, sources: Sequence[Mapping[str, Any]]) -> int:
         """Return how many rows of it were read before, as a dataset's `sources` say."""
-        return sum(int(one.get("n_read", 0)) for one in sources if one.get("name") == self.name)
+        known = (self.name, self._line)  # datasets that were made earlier hold the text
+        return sum(int(one.get("n_read", 0)) for one in sources if one.get("name") in known)
+
+
+def read_secret(text: str, what: str) -> str:
+    """Return a text that may be given as ``env:NAME`` or ``file:PATH``, where nobody else sees it.
+
+    `what`: what it is, for messages.
+    Raises InvalidParameterError if there is no such variable or file, or it is empty.
+    """
+    kind, _, place = text.partition(":")
+    if kind == "env":
+        found, where = os.environ.get(place, ""), f"the environment variable {place}"
+    elif kind == "file":
+        where = f"the file {place}"
+        try:
+            found = Path(place).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise InvalidParameterError(
+                f"{what} is {text!r}, and {where} cannot be read ({type(error).__name__}); expected a text "
+                "file that this process may read"
+            ) from None
+    else:
+        return text
+    if not found.strip():
+        raise InvalidParameterError(f"{what} is {text!r}, and {where} is empty or not there; expected a text")
+    return found.strip()
+
+
+def holds_password(connection: str) -> bool:
+    """Say whether a database's URL has a password in it, or options, which may be one."""
+    import sqlalchemy
+
+    try:
+        url = sqlalchemy.make_url(connection)
+    except sqlalchemy.exc.ArgumentError:
+        return False
+    return bool(url.password or url.query)
 
 
 @contextmanager
@@ -78,7 +121,7 @@ def run_query(query: Query, *, n_ingested: int) -> Iterator[Table]:
     parameters = {N_INGESTED: n_ingested} if query.is_incremental else {}
     try:
         # An error of the database's driver may hold what it was connected with: it is told without.
-        with _telling(url), engine.connect() as connection:
+        with _telling(query, url), engine.connect() as connection:
             streaming = connection.execution_options(stream_results=True)
             result = streaming.execute(sqlalchemy.text(query.sql), parameters)
             yield _as_table(result, query, url)
@@ -105,16 +148,16 @@ def _read_url(query: Query) -> Any:
 
 
 @contextmanager
-def _telling(url: Any) -> Iterator[None]:
-    """Turn errors of SQLAlchemy and its drivers into ours, without the password and what led to them."""
+def _telling(query: Query, url: Any) -> Iterator[None]:
+    """Turn errors of SQLAlchemy and its drivers into ours, without passwords and the query."""
     import sqlalchemy
 
     try:
         yield
     except sqlalchemy.exc.SQLAlchemyError as error:
         raise StorageError(
-            f"the query of {_shown(url)} failed ({_told(error, url)}). Check the query, the address and the "
-            "permissions; a colon in its text is written `\\:`"
+            f"the query of {_shown(url)} failed ({_told(error, url, query.sql)}). Check the query, the "
+            "address and the permissions; a colon in its text is written `\\:`"
         ) from None
 
 
@@ -131,7 +174,7 @@ def _as_table(result: Any, query: Query, url: Any) -> Table:
 
     def batches(numbers: list[str], labels: list[str]) -> Iterator[tuple[np.ndarray, ...]]:
         start = 0
-        with _telling(url):
+        with _telling(query, url):
             for part in _chain(first, partitions):
                 columns = dict(zip(names, zip(*part, strict=True), strict=True))
                 values = [_as_numbers(columns[name], name, start) for name in numbers]
@@ -176,9 +219,14 @@ def _shown(url: Any) -> str:
     return f"{url.drivername}://{url.host or ''}/{url.database or ''}"
 
 
-def _told(error: BaseException, url: Any) -> str:
-    text = explain(error)
+def _told(error: BaseException, url: Any, sql: str = "") -> str:
+    """Return what an error says, without the password and without values of the query.
+
+    SQLAlchemy adds the query to what the driver said, and PostgreSQL's driver the line that it stumbled over.
+    """
+    text = re.sub(r" (\[SQL: |LINE \d+:).*", "", explain(getattr(error, "orig", None) or error))
     secrets = [str(url.password or ""), *(str(value) for value in url.query.values())]
-    for secret in filter(None, secrets):
+    secrets += re.findall(r"'((?:[^']|'')+)'", sql)
+    for secret in sorted(filter(None, secrets), key=len, reverse=True):
         text = text.replace(secret, "***")
     return text

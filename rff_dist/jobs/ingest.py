@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from rff_dist.ingest import ingest as ingest_module
 from rff_dist.ingest.ingest import Ingested, Roles
-from rff_dist.ingest.queries import CONNECTION_VARIABLE, Query
+from rff_dist.ingest.queries import CONNECTION_VARIABLE, Query, read_secret
 from rff_dist.jobs.specs import Ingest
 from rff_dist.jobs.steps import Step
 from rff_dist.storage.datasets import ZarrDataset
@@ -58,10 +58,17 @@ def ingest(
     Returns what was appended, or the dataset that was written.
     Raises RFFDistError as `storage.ingest` and `storage.ingest_more`; what is there then is as it was.
     """
-    connection = job.connection or os.environ.get(CONNECTION_VARIABLE)
-    source = job.sources if job.sql is None else Query(job.sql, connection)
+    source = job.sources if job.sql is None else _read_query(job.sql, job.connection)
     targets = job.targets
     target = targets[0] if targets and len(targets) == 1 else targets
     roles = Roles(target, job.weight, job.groups, job.columns, job.dtype, job.on_nan)
     take = ingest_module.ingest_more if job.append else ingest_module.ingest
     return take(source, job.data, roles, Writing(job.chunk_rows, job.overwrite, observer))
+
+
+def _read_query(sql: str, connection: str | None) -> Query:
+    connection = connection or os.environ.get(CONNECTION_VARIABLE)
+    return Query(
+        read_secret(sql, "`sql`"),
+        None if connection is None else read_secret(connection, "`connection`"),
+    )

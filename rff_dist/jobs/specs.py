@@ -309,14 +309,15 @@ class Ingest:
         face="command",
     )
     sql: str | None = option(
-        "A query whose rows are ingested, in the place of files. In it :n_ingested stands for the number of "
+        "A query whose rows are ingested, in the place of files: its text, or where that is, env:NAME or "
+        "file:PATH, since other users of the machine see options. In it :n_ingested stands for the number of "
         "its rows that the dataset has already: SELECT … ORDER BY id LIMIT 1000000 OFFSET :n_ingested.",
         None,
         unit="QUERY",
     )
     connection: str | None = option(
-        "The database, as SQLAlchemy writes it. Other users of the machine see options: give a password by "
-        "RFF_DIST_SQL in the environment.",
+        "The database, as SQLAlchemy writes it, or where that is: env:NAME or file:PATH; RFF_DIST_SQL in the "
+        "environment if left out.",
         None,
         unit="URL",
         face="command",

@@ -100,14 +100,17 @@ def test_a_query_is_run_with_a_secret_that_prefect_shows_nowhere(tmp_path, monke
     monkeypatch.delenv("RFF_DIST_SQL", raising=False)
     Secret(value=SecretStr(f"sqlite:///{tmp_path / 'geheim.db'}")).save("shop-database")
     given = {"data": str(tmp_path / "data"), "targets": ["price"]}
-    query = "SELECT a, price FROM t ORDER BY a LIMIT 99 OFFSET :n_ingested"
+    (tmp_path / "nightly.sql").write_text("SELECT a, price FROM t ORDER BY a LIMIT 99 OFFSET :n_ingested")
+    query = f"file:{tmp_path / 'nightly.sql'}"
     parameters = IngestParameters(**given, sql=query, connection_block="shop-database")
     state = ingest(**parameters.model_dump(), return_state=True)
     assert (state.result()["n_after"], ingest(**parameters.model_dump())["n_new"]) == (2, 0)
     with get_client(sync_client=True) as client:
         run = client.read_flow_run(state.state_details.flow_run_id)
         said = [log.message for log in client.read_logs()]
-    assert "geheim.db" not in json.dumps([run.parameters, state.result(), said])
+        summary = Artifact.get("rff-ingest-summary")
+    stored = json.dumps([run.parameters, state.result(), said, summary.data])
+    assert not any(word in stored for word in ("geheim.db", "SELECT"))
     with disable_run_logger(), pytest.raises(InvalidParameterError, match="no Secret block 'no-such-block'"):
         ingest.fn(**given, sql=query, connection_block="no-such-block")
     with disable_run_logger(), pytest.raises(InvalidParameterError, match="RFF_DIST_SQL is not set"):

@@ -68,6 +68,20 @@ def test_a_query_is_ingested_and_the_password_of_its_database_not_told(tmp_path,
     assert "geheim" not in result.output
 
 
+def test_a_password_among_the_options_is_warned_of_and_one_from_elsewhere_is_not(tmp_path, monkeypatch):
+    monkeypatch.setenv("SHOP", "nothing://me:geheim@host/x")
+    (tmp_path / "q.sql").write_text("SELECT 1 AS x")
+    arguments = ("ingest", tmp_path / "d", "--sql", f"file:{tmp_path / 'q.sql'}", "--connection")
+    seen = run(*arguments, "nothing://me:geheim@host/x")
+    unseen = run(*arguments, "env:SHOP")
+    assert "--connection holds a password" in seen.output
+    assert "holds a password" not in unseen.output
+    for result in (seen, unseen):
+        assert result.exit_code == 2
+        assert "no database that SQLAlchemy knows" in " ".join(result.output.split())
+        assert "geheim" not in result.output
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

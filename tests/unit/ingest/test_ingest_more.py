@@ -8,11 +8,13 @@ import sqlite3
 
 import numpy as np
 import pytest
+import sqlalchemy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rff_dist.data.blocks import Block
 from rff_dist.errors import DataError, InvalidParameterError, OutputBusyError, StorageError
+from rff_dist.ingest import queries
 from rff_dist.ingest.ingest import Ingested
 from rff_dist.ingest.queries import Query
 from rff_dist.storage.columns import open_column
@@ -287,6 +289,59 @@ class TestQueries:
         shown = str(caught.value) + caplog.text + repr(Query("SELECT 1", url))
         assert "geheim" not in shown.replace("/no/folder/geheim.db", "")
         assert "geheim" not in text.replace("/no/folder/geheim.db", "")
+
+    def test_a_dataset_and_its_messages_do_not_hold_the_query(self, database, tmp_path, caplog):
+        """Queries have customers' names in them; datasets are handed on."""
+        caplog.set_level(logging.DEBUG)
+        query = Query("SELECT a, price FROM sales WHERE t <> 'geheim' ORDER BY id LIMIT 9 OFFSET :n_ingested")
+        found = ingest_more(query, tmp_path / "d", target="price")
+        files = [path for path in (tmp_path / "d").rglob("*") if path.is_file()]
+        assert len(files) > 3
+        for path in files:
+            content = path.read_bytes()
+            assert not any(word in content for word in (b"SELECT", b"sales", b"geheim", b"shop.db"))
+        with pytest.raises(StorageError, match="no such column: nope") as caught:
+            ingest(Query("SELECT nope FROM sales WHERE t = 'geheim'"), tmp_path / "e")
+        said = f"{caplog.text}{caught.value}{found}"
+        assert not any(word in said for word in ("SELECT", "geheim"))
+
+    def test_a_dataset_that_holds_the_querys_text_is_appended_to(self, database, tmp_path):
+        query = Query("SELECT a, price FROM sales ORDER BY id LIMIT 99999 OFFSET :n_ingested")
+        ingest_more(query, tmp_path / "d", target="price")
+        manifest = tmp_path / "d" / "zarr.json"
+        manifest.write_text(manifest.read_text().replace(query.name, query.sql))
+        assert rows_of(ingest_more(query, tmp_path / "d")) == (2500, 2500)
+        self.sell(database, np.zeros((3, 3)))
+        assert rows_of(ingest_more(query, tmp_path / "d")) == (2500, 2503)
+
+    def test_a_line_of_the_query_in_a_drivers_error_is_left_out(self):
+        class PostgresError(Exception):
+            pass
+
+        orig = PostgresError(
+            "column \"geheim\" of 'geheim' does not exist\nLINE 1: SELECT x FROM t WHERE y = 12345\n   ^"
+        )
+        error = sqlalchemy.exc.ProgrammingError("SELECT 12345", {"a": 12345}, orig)
+        told = queries._told(error, sqlalchemy.make_url("sqlite://"), "SELECT x WHERE z = 'geheim'")
+        assert told == "PostgresError: column \"***\" of '***' does not exist"
+
+    def test_a_query_and_a_database_are_read_from_where_nobody_else_looks(self, tmp_path, monkeypatch):
+        monkeypatch.setenv("QUERY", " SELECT 1\n")
+        (tmp_path / "q.sql").write_text("SELECT 2\n")
+        given = ("env:QUERY", f"file:{tmp_path / 'q.sql'}", "SELECT 3", "sqlite:///file.db")
+        found = [queries.read_secret(one, "`sql`") for one in given]
+        assert found == ["SELECT 1", "SELECT 2", "SELECT 3", "sqlite:///file.db"]
+
+    @pytest.mark.parametrize(
+        ("text", "message"),
+        [
+            ("env:NO_SUCH_NAME", r"`sql` is 'env:NO_SUCH_NAME', and .* NO_SUCH_NAME is empty or not there"),
+            ("file:no/such", r"the file no/such cannot be read \(FileNotFoundError\)"),
+        ],
+    )
+    def test_a_place_without_a_query_is_said(self, text, message):
+        with pytest.raises(InvalidParameterError, match=message):
+            queries.read_secret(text, "`sql`")
 
     def test_no_database_is_said(self, tmp_path, monkeypatch):
         monkeypatch.delenv("RFF_DIST_SQL", raising=False)
