@@ -171,9 +171,65 @@ def test_compose_asks_for_every_secret_and_the_example_names_them_without_values
     )
     assert set(example) == asked
     assert set(example.values()) == {""}
-    # Without a value nothing starts, but for the message that is optional.
-    optional = {name for name in asked if re.search(rf"\$\{{{name}:-", text)}
-    assert optional == {"RFF_DIST_NOTIFY_URL"}
+    # Without a value nothing starts, but for the message and the digests, which are optional.
+    optional = {name for name in asked if re.search(rf"\$\{{{name}(:-|\?)", text)}
+    assert optional == {"RFF_DIST_NOTIFY_URL", *(name for name in asked if name.endswith("_DIGEST"))}
+
+
+def test_every_service_is_hardened_and_none_but_the_one_that_gives_a_volume_away_is_root():
+    for name, service in COMPOSE["services"].items():
+        assert service["read_only"] is True, name
+        assert service["cap_drop"] == ["ALL"], name
+        assert service["security_opt"] == ["no-new-privileges:true"], name
+        assert "privileged" not in service, name
+        user, _, _ = service["user"].partition(":")
+        if name == "s3-folder":
+            assert (user, service["cap_add"], service["restart"]) == ("0", ["CHOWN"], "no")
+            continue
+        assert "cap_add" not in service, name
+        assert user != "0", name
+
+
+def test_only_services_that_publish_a_port_reach_beyond_their_networks():
+    outside = {name for name, how in COMPOSE["networks"].items() if not (how or {}).get("internal")}
+    assert outside == {"outside"}
+    for name, service in COMPOSE["services"].items():
+        assert ("outside" in service["networks"]) == ("ports" in service), name
+
+
+IMAGE = re.compile(r"[a-z0-9./_-]+:[\w.-]+\$\{[A-Z]+_DIGEST\?[^}]+\}")
+DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+
+
+def test_images_that_are_pulled_have_a_tag_and_take_a_digest():
+    for name, service in COMPOSE["services"].items():
+        if not service["image"].startswith("rff_dist-"):
+            assert IMAGE.fullmatch(service["image"]), name
+        elif "build" in service:
+            assert service["build"]["args"]["PYTHON_DIGEST"].startswith("${PYTHON_DIGEST?"), name
+    bases = re.findall(r"^FROM (\S+)", DOCKERFILE, re.M)
+    assert set(bases) == {"${PYTHON_IMAGE}${PYTHON_DIGEST}", "runtime"}
+
+
+def test_digests_are_asked_for_each_image_and_anything_else_is_refused(tmp_path, monkeypatch):
+    docker = tmp_path / "docker"
+    docker.write_text('#!/bin/sh\necho "$*" >> "$ASKED"\nprintf "sha256:%064d\\n" "$DIGIT"\n')
+    docker.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("ASKED", str(tmp_path / "asked"))
+    monkeypatch.setenv("DIGIT", "7")
+    done = subprocess.run([DEPLOY / "digests"], capture_output=True, text=True, check=True)
+    lines = dict(line.split("=", 1) for line in done.stdout.splitlines())
+    example = re.findall(r"^(\w+_DIGEST)=$", (DEPLOY / "env.example").read_text(), re.M)
+    assert sorted(lines) == sorted(example)
+    assert all(re.fullmatch(rf"@{DIGEST.pattern}", value) for value in lines.values())
+    asked = (tmp_path / "asked").read_text()
+    assert "docker.io/library/postgres:17-bookworm" in asked
+    assert "docker.io/library/python:3.12-slim-bookworm" in asked
+    docker.write_text("#!/bin/sh\necho nothing\n")
+    failed = subprocess.run([DEPLOY / "digests"], capture_output=True, text=True, check=False)
+    assert (failed.returncode, failed.stdout) == (69, "")
+    assert "expected sha256:" in failed.stderr
 
 
 def test_compose_mounts_files_that_exist_and_certificates_that_the_script_makes(certificates):
@@ -210,7 +266,9 @@ def test_all_kubernetes_files_are_used_but_for_the_example():
 
 def test_kustomization_names_the_registry_of_every_image():
     images = load("kubernetes/kustomization.yaml")["images"]
-    assert all(set(image) == {"name", "newName", "newTag"} for image in images)
+    for image in images:
+        assert set(image) in ({"name", "newName", "newTag"}, {"name", "newName", "digest"})
+        assert DIGEST.fullmatch(image.get("digest", "sha256:" + 64 * "0"))
     used = [container["image"] for pod in PODS.values() for container in pod["containers"]]
     assert sorted(used) == sorted(image["name"] for image in images)
     assert {f"rff_dist-{name}" for name in SERVICES} >= set(used)
@@ -285,19 +343,73 @@ def test_kubernetes_cluster_speaks_tls_only():
     assert addresses == [f"tls://{name}-scheduler.{namespace}.svc.cluster.local:8786"] * 2
 
 
-def test_network_policies_close_the_scheduler_to_all_but_workers_and_clients():
-    policies = {r["metadata"]["name"]: r["spec"] for r in RESOURCES if r["kind"] == "NetworkPolicy"}
-    assert policies["nobody"] == {"podSelector": {}, "policyTypes": ["Ingress"]}
-    rules = policies["scheduler"]["ingress"]
-    open_to = {port["port"]: rule["from"] for rule in rules for port in rule["ports"]}
-    assert set(open_to) == {8786, 8787}
-    cluster = {"dask.org/cluster-name": CLUSTER["metadata"]["name"]}
-    client = PREFECT_WORKER["spec"]["template"]["metadata"]["labels"]
-    assert open_to[8786] == [
-        {"podSelector": {"matchLabels": {**cluster, "dask.org/component": "worker"}}},
-        {"podSelector": {"matchLabels": client}},
-    ]
-    assert all(set(source) == {"namespaceSelector"} for source in open_to[8787])
+CLUSTER_LABELS = {"dask.org/cluster-name": CLUSTER["metadata"]["name"]}
+PLACES = {
+    "scheduler": {**CLUSTER_LABELS, "dask.org/component": "scheduler"},
+    "worker": {**CLUSTER_LABELS, "dask.org/component": "worker"},
+    "prefect-worker": PREFECT_WORKER["spec"]["template"]["metadata"]["labels"],
+    "another pod": {"app": "another"},
+    # namespaces and hosts
+    "operator": {"kubernetes.io/metadata.name": "dask-operator"},
+    "monitoring": {"kubernetes.io/metadata.name": "monitoring"},
+    "DNS": {"kubernetes.io/metadata.name": "kube-system"},
+    "the internet": {},
+}
+OTHERS = ("operator", "monitoring", "DNS", "the internet")
+
+
+def selects(selector: dict[str, Any], labels: dict[str, str]) -> bool:
+    assert set(selector) <= {"matchLabels", "matchExpressions"}
+    expressions = selector.get("matchExpressions", [])
+    assert all(one["operator"] == "In" for one in expressions)
+    return selector.get("matchLabels", {}).items() <= labels.items() and all(
+        labels.get(one["key"]) in one["values"] for one in expressions
+    )
+
+
+def allowed(side: str, pod: str, other: str, port: int) -> bool:
+    """Whether the policies let a pod take (Ingress) or make (Egress) a connection; other places have none."""
+    if pod in OTHERS:
+        return True
+    policies = [r["spec"] for r in RESOURCES if r["kind"] == "NetworkPolicy"]
+    mine = [p for p in policies if side in p["policyTypes"] and selects(p["podSelector"], PLACES[pod])]
+    assert mine, f"no policy closes {pod}"
+    kind = "namespaceSelector" if other in OTHERS else "podSelector"
+    peers = {"Ingress": "from", "Egress": "to"}[side]
+    return any(
+        port in [one["port"] for one in rule["ports"]]
+        and (
+            peers not in rule
+            or any(selects(peer[kind], PLACES[other]) for peer in rule[peers] if kind in peer)
+        )
+        for policy in mine
+        for rule in policy.get(side.lower(), [])
+    )
+
+
+def test_network_policies_let_through_what_is_needed_and_nothing_else():
+    ports = (53, 80, 443, 4200, 5432, 8080, 8786, 8787, 8788, 8789)
+    pods = [place for place in PLACES if place not in OTHERS]
+    found = {
+        (source, target, port)
+        for source in PLACES
+        for target in PLACES
+        for port in ports
+        if source in pods or target in pods
+        if allowed("Egress", source, target, port) and allowed("Ingress", target, source, port)
+    }
+    assert found == {
+        *((pod, "DNS", 53) for pod in pods),
+        ("worker", "scheduler", 8786),
+        ("prefect-worker", "scheduler", 8786),
+        ("scheduler", "worker", 8789),
+        ("worker", "worker", 8789),
+        ("prefect-worker", "worker", 8789),
+        ("operator", "scheduler", 8787),
+        ("monitoring", "scheduler", 8787),
+        ("monitoring", "worker", 8788),
+        *((pod, place, 443) for pod in ("worker", "prefect-worker") for place in OTHERS),
+    }
 
 
 def test_example_secrets_are_those_that_pods_ask_for_and_are_empty():
