@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from rff_dist.statistics.passes import accumulate
     from rff_dist.statistics.ridge_statistics import RidgeStatistics
     from rff_dist.storage.appending import append_dataset
+    from rff_dist.storage.corrections import convert_dataset, delete_rows, replace_rows
     from rff_dist.storage.datasets import open_dataset
     from rff_dist.storage.writing import write_dataset
 
@@ -76,9 +77,12 @@ _HOMES = {
     "append_dataset": "rff_dist.storage.appending",
     "approximation_error": "rff_dist.features.approximation",
     "check_positive_definite": "rff_dist.kernels.positive_definite",
+    "convert_dataset": "rff_dist.storage.corrections",
+    "delete_rows": "rff_dist.storage.corrections",
     "draw_feature_map": "rff_dist.features.draw",
     "load_model": "rff_dist.estimators.persistence",
     "open_dataset": "rff_dist.storage.datasets",
+    "replace_rows": "rff_dist.storage.corrections",
     "save_model": "rff_dist.estimators.persistence",
     "tune_kernels": "rff_dist.estimators.tuning",
     "tune_length_scales": "rff_dist.estimators.tuning",
@@ -116,9 +120,12 @@ __all__ = [  # noqa: RUF022  plain alphabetical order
     "append_dataset",
     "approximation_error",
     "check_positive_definite",
+    "convert_dataset",
+    "delete_rows",
     "draw_feature_map",
     "load_model",
     "open_dataset",
+    "replace_rows",
     "save_model",
     "tune_kernels",
     "tune_length_scales",

@@ -21,6 +21,7 @@ What takes long to import is imported inside the commands, so that `--help` is q
 # Importing a module registers its commands, and `--help` lists them in this order.
 from rff_dist.cli import demo as demo  # isort: skip
 from rff_dist.cli import ingest as ingest  # isort: skip
+from rff_dist.cli import data as data  # isort: skip
 from rff_dist.cli import generate as generate  # isort: skip
 from rff_dist.cli import approximate as approximate  # isort: skip
 from rff_dist.cli import plan as plan  # isort: skip

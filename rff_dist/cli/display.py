@@ -409,6 +409,7 @@ def describe_dataset(dataset: ZarrDataset) -> dict[str, Any]:
         "feature_names": dataset.feature_names,
         "target_names": dataset.target_names,
         "dropped_rows": dataset.attributes.get("dropped_rows", 0),
+        "version": dataset.version,
     }
 
 
@@ -419,6 +420,8 @@ def dataset_facts(dataset: ZarrDataset) -> dict[str, str]:
         "rows": f"{found['n_samples']:,}, {features_and_targets(found['n_features'], found['n_targets'])}",
         "stored as": f"{found['dtype']}, {found['chunk_rows']:,} rows a chunk, checksummed",
     }
+    if found["version"]:
+        facts["version"] = found["version"]
     for role in ("feature", "target"):
         if found[f"{role}_names"]:
             facts[f"{role}s"] = some(found[f"{role}_names"])

@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 @command(
     "rff-dist ingest bikes.csv bikes.zarr --target rentals",
     "rff-dist ingest measurements/ data.zarr --target x --target y --columns a,b,c",
-    "rff-dist ingest 'new/*.parquet' data.zarr --append",
+    "rff-dist ingest 'new/*.parquet' data.zarr --append --message 'Monday'",
     "RFF_DIST_SQL=sqlite:///shop.db rff-dist ingest data.zarr --target price --sql file:sales.sql",
 )
 def ingest(job: Ingest) -> Report:
@@ -67,6 +67,7 @@ def _appended_report(output: str, found: Ingested, seconds: float) -> Report:
         **({"from": display.some(found.ingested)} if found.ingested else {}),
         **skipped,
         **dropped,
+        **({"version": found.version} if found.version else {}),
         seconds=display.seconds_words(seconds),
     )
     return Report(document, view)

@@ -55,7 +55,7 @@ def plan(
     here = available_memory()
     limit = (here if serial else here // workers) if memory is None else read_bytes(memory, "--memory")
     solver_limit = here if memory is None else limit
-    dataset = datasets.open_dataset(source.data, x=source.x, y=source.y)
+    dataset = datasets.open_dataset(source.data, x=source.x, y=source.y, version=source.version)
     fit.check(dataset)
     machines = Machines(
         n_workers=workers,

@@ -89,12 +89,14 @@ class Dataset(ABC):
     `feature_names`, `target_names`: names of the columns, where they have names.
     `missing_chunks`: {"error", "fill"}. What a chunk that is not in the store means; "error" for rows that
       are not stored.
+    `version`: the snapshot that is read, of a stored dataset that keeps versions; else None.
     """
 
     url: str | None
     feature_names: tuple[str, ...] | None
     target_names: tuple[str, ...] | None
     missing_chunks: str
+    version: str | None
 
     @property
     @abstractmethod

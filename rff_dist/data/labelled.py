@@ -29,7 +29,7 @@ class ExtendedDataset(Dataset):
     source: Dataset
 
     def __post_init__(self) -> None:
-        for name in ("url", "feature_names", "missing_chunks"):
+        for name in ("url", "feature_names", "missing_chunks", "version"):
             object.__setattr__(self, name, getattr(self.source, name))
 
     @property

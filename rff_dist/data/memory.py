@@ -60,6 +60,7 @@ class RowsInMemory(ArraysDataset):
 
     url = None
     missing_chunks = "error"
+    version = None
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -268,3 +269,10 @@ def as_bytes(values: np.ndarray) -> bytes | np.ndarray:
         return np.ascontiguousarray(values).reshape(-1).view(np.uint8)
     lengths = np.strings.str_len(values).astype("<i8")
     return lengths.tobytes() + "".join(values.tolist()).encode("utf-8", "surrogatepass")
+
+
+def canonical_bytes(values: np.ndarray) -> bytes | np.ndarray:
+    """Return values as bytes that do not depend on how rows are cut into batches."""
+    if values.dtype.kind not in "TU":
+        return as_bytes(values)
+    return "".join(f"{len(value)}:{value}" for value in values.tolist()).encode("utf-8", "surrogatepass")

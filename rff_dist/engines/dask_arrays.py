@@ -37,6 +37,7 @@ class DaskArrayDataset(ArraysDataset):
 
     url = None
     missing_chunks = "error"
+    version = None
     is_lazy = True
 
     def __init__(self, X: Any, y: Any = None, sample_weight: Any = None) -> None:

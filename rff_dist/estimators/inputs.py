@@ -162,7 +162,7 @@ def _named_column(dataset: Dataset, name: str, parameter: str) -> Column:
         raise InvalidParameterError(
             f"`{parameter}` is {name!r}, but these data are not stored, so it names nothing; give the values"
         )
-    return open_column(dataset.url, name, missing_chunks=dataset.missing_chunks)
+    return open_column(dataset.url, name, missing_chunks=dataset.missing_chunks, version=dataset.version)
 
 
 def _checked_labels(

@@ -15,16 +15,19 @@ from typing import Any
 import numpy as np
 
 from rff_dist.data.columns import is_text
+from rff_dist.data.memory import canonical_bytes
 from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.ingest.files import File, fetch, find_files, identify
 from rff_dist.ingest.queries import Query, run_query
 from rff_dist.ingest.tables import Table, feature_dtype, listed, open_table, read_npz, repeated
-from rff_dist.storage.appending import SOURCES, Appending, Source, appending, canonical_bytes, known_sources
+from rff_dist.storage.appending import SOURCES, Source, append_batches, known_digests, known_sources
+from rff_dist.storage.corrections import Corrected, find_rows, replace_batches
 from rff_dist.storage.datasets import ZarrDataset
-from rff_dist.storage.locations import Location, check_output, exists, parse_location
+from rff_dist.storage.editing import Editing, editing
+from rff_dist.storage.locations import DATASET_FILES, Location, check_output, exists, parse_location
 from rff_dist.storage.sources import RowBatch
 from rff_dist.storage.writing import Writing, write_batches
-from rff_dist.typing import PathLike
+from rff_dist.typing import IntArray, PathLike
 
 # The attributes that tell which columns the weights and groups came from, for those who append.
 _WEIGHT_COLUMN, _GROUPS_COLUMN, _DROPPED = "weight_column", "groups_column", "dropped_rows"
@@ -41,6 +44,7 @@ class Ingested:
     `ingested`, `skipped`: names of the files (or the query) whose rows were added, and of those that were
       there already.
     `dropped_rows`: rows that were left out for missing or infinite values.
+    `version`: the snapshot of a versioned dataset that holds them; None where nothing was added.
     """
 
     n_before: int
@@ -48,6 +52,7 @@ class Ingested:
     ingested: tuple[str, ...]
     skipped: tuple[str, ...]
     dropped_rows: int
+    version: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +162,7 @@ def ingest(
     given = [source] if isinstance(source, str | os.PathLike) else [] if isinstance(source, Query) else source
     inputs = [*(parse_location(one) for one in given), *(file.location for file in files)]
     # Looking for a table's columns and types may take a while.
-    check_output(parse_location(url), overwrite=how.overwrite, inputs=inputs)
+    check_output(parse_location(url), overwrite=how.overwrite, inputs=inputs, marker=DATASET_FILES)
     journal, attributes = _Journal(), dict[str, Any]()
     with ExitStack() as stack:
         opened, _ = _open_inputs(stack, source, files, [])
@@ -200,10 +205,11 @@ def ingest_more(
         _refuse_to_guess(source, location, roles)
         created = ingest(source, url, roles, replace(how, overwrite=False))
         names = tuple(str(one["name"]) for one in known_sources(created.attributes))
-        return Ingested(0, created.n_samples, names, (), int(created.attributes.get(_DROPPED, 0)))
+        dropped = int(created.attributes.get(_DROPPED, 0))
+        return Ingested(0, created.n_samples, names, (), dropped, created.version)
     files = [] if isinstance(source, Query) else find_files(source, may_be_none=True)
     with ExitStack() as stack:
-        dataset = stack.enter_context(appending(location))
+        dataset = stack.enter_context(editing(location))
         opened, skipped = _open_inputs(stack, source, files, known_sources(dataset.attributes))
         if not opened:
             return Ingested(dataset.n_before, dataset.n_before, (), tuple(skipped), 0)
@@ -211,14 +217,14 @@ def ingest_more(
         batches = _read_onto(dataset, opened, roles, journal)
 
         def change(attributes: Mapping[str, Any], n_new: int) -> Mapping[str, Any] | None:
-            known = opened[0].is_query and (not journal.n_read or journal.digests & dataset.digests)
+            known = opened[0].is_query and (not journal.n_read or journal.digests & known_digests(attributes))
             return None if known else _facts(roles, journal, attributes)
 
-        found = dataset.append(batches, change=change, observer=how.observer)
+        found = append_batches(dataset, batches, change=change, observer=how.observer, message=how.message)
         names = tuple(one.source.name for one in opened)
         if opened[0].is_query and found.n_after == found.n_before:
             return Ingested(found.n_before, found.n_after, (), names, journal.dropped)
-        return Ingested(found.n_before, found.n_after, names, tuple(skipped), journal.dropped)
+        return Ingested(found.n_before, found.n_after, names, tuple(skipped), journal.dropped, found.version)
 
 
 # -- what is read ----------------------------------------------------------------------------------
@@ -287,7 +293,7 @@ def _read(
 
 
 def _read_onto(
-    dataset: Appending, opened: Sequence[_Input], roles: Roles, journal: _Journal
+    dataset: Editing, opened: Sequence[_Input], roles: Roles, journal: _Journal
 ) -> Iterator[RowBatch]:
     """Return batches that a dataset's arrays can hold, their columns chosen by the dataset's names."""
     X, y = dataset.headers["X"], dataset.headers.get("y")
@@ -317,7 +323,7 @@ def _read_onto(
     return _read_tables(opened, plan, roles, journal)
 
 
-def _known_roles(dataset: Appending, roles: Roles, *, one_dimensional: bool) -> Roles:
+def _known_roles(dataset: Editing, roles: Roles, *, one_dimensional: bool) -> Roles:
     """Complete roles by what a dataset knows of its columns, or refuse others."""
     features, targets = dataset.names("feature_names"), dataset.names("target_names")
     for key, given, known in (
@@ -512,3 +518,81 @@ def _then(
     if not n_batches:
         raise DataError(f"{', '.join(one.name for one in opened[:10])}: no rows; expected some to begin with")
     finish()
+
+
+# -- corrections -----------------------------------------------------------------------------------
+
+
+def correct(source: PathLike, url: PathLike, *, by: str, message: str | None = None) -> Corrected:
+    """Replace rows of a versioned dataset by those of a table, in one commit.
+
+    `source`: one file, as `ingest` takes it, with the dataset's columns by their names.
+    `by`: the column that tells which row each replaces: a column of the dataset, a value of which one row
+      has, or else numbers of rows, counted from 0.
+    Raises DataError if a value is missing, or no row or several have it; InvalidParameterError if there is no
+      such column; and as `replace_rows`.
+    """
+    (file,) = find_files(source)
+    with fetch(file) as path, editing(parse_location(url)) as dataset:
+        table = open_table(path, file.kind)
+        rows = _rows_of(dataset, by, [one for batch in _column(table, by) for one in batch])
+        opened = [_Input(identify(file, path, []), open_table(path, file.kind), path)]
+        batches = _read_onto(dataset, opened, Roles(), _Journal())
+        return replace_batches(dataset, rows, batches, message=message)
+
+
+def read_rows_to_change(source: PathLike, dataset: Editing, by: str | None) -> IntArray:
+    """Return the numbers of rows that a file names.
+
+    `by`: a column of the file and of the dataset: all rows that have one of its values. None takes the file's
+      first column as numbers of rows, counted from 0.
+    Raises DataError if no row has a value, or a number is no row's.
+    """
+    (file,) = find_files(source)
+    with fetch(file) as path:
+        table = open_table(path, file.kind)
+        values = [one for batch in _column(table, by or next(iter(table.kinds))) for one in batch]
+    if by is None:
+        return _row_numbers(dataset, values)
+    found = find_rows(dataset, by, values)
+    missing = [value for value, rows in zip(values, found, strict=True) if not len(rows)]
+    if missing:
+        raise DataError(
+            f"no row of {dataset.location} has {by!r} = {listed([str(one) for one in missing])}; leave such "
+            "values out"
+        )
+    return np.unique(np.concatenate(found)) if found else np.empty(0, np.int64)
+
+
+def _rows_of(dataset: Editing, by: str, values: Sequence[Any]) -> IntArray:
+    known = {*(dataset.names("feature_names") or ()), *(dataset.names("target_names") or ())}
+    if by not in {*known, "groups", dataset.attributes.get(_GROUPS_COLUMN)}:
+        return _row_numbers(dataset, values)
+    found = find_rows(dataset, by, values)
+    for value, rows in zip(values, found, strict=True):
+        if len(rows) != 1:
+            raise DataError(
+                f"{len(rows):_} rows of {dataset.location} have {by!r} = {value!r}; expected one, that is "
+                "replaced. Name the rows by their numbers, in a column that the dataset does not have"
+            )
+    return np.concatenate(found) if found else np.empty(0, np.int64)
+
+
+def _row_numbers(dataset: Editing, values: Sequence[Any]) -> IntArray:
+    for value in values:
+        if isinstance(value, str) or value != int(value) or not 0 <= value < dataset.n_before:
+            raise DataError(
+                f"{value!r} is no row of {dataset.location}; expected numbers from 0 to "
+                f"{dataset.n_before - 1:_}"
+            )
+    return np.array([int(value) for value in values], np.int64)
+
+
+def _column(table: Table, name: str) -> Iterator[Sequence[Any]]:
+    """Yield the values of one column: numbers, or text."""
+    if name not in table.kinds:
+        known = listed(list(table.kinds))
+        raise InvalidParameterError(f"{table.name} has no column {name!r}; it has {known}")
+    text = table.kinds[name] == "string"
+    for values, *labels in table.batches([] if text else [name], [name] if text else []):
+        yield labels[0].tolist() if text else values[:, 0].tolist()

@@ -52,7 +52,7 @@ def open_job_data(
     `classify`: whether `y` holds labels.
     Raises DataError if there are no targets.
     """
-    names = source.names()
+    names = source.names() if url == source.data else source.names() | {"version": None}
     dataset = open_dataset(url, **(names | {"y": None} if classify else names))
     if dataset.n_targets < 1 and not classify:
         raise DataError(

@@ -45,6 +45,7 @@ class Ingestion:
             "n_skipped": len(found.skipped),
             "ingested": [redact(name) for name in found.ingested[:_SHOWN_FILES]],
             "dropped_rows": found.dropped_rows,
+            "version": found.version,
             "seconds": round(time.perf_counter() - start, 3),
         }
 
@@ -63,7 +64,10 @@ def ingest(
     target = targets[0] if targets and len(targets) == 1 else targets
     roles = Roles(target, job.weight, job.groups, job.columns, job.dtype, job.on_nan)
     take = ingest_module.ingest_more if job.append else ingest_module.ingest
-    return take(source, job.data, roles, Writing(job.chunk_rows, job.overwrite, observer))
+    # A store in memory ends with this process, and keeps no versions.
+    versioned = not job.plain and not job.data.startswith("memory://")
+    how = Writing(job.chunk_rows, job.overwrite, observer, versioned, job.message)
+    return take(source, job.data, roles, how)
 
 
 def _read_query(sql: str, connection: str | None) -> Query:

@@ -40,6 +40,13 @@ class Source:
     panel: ClassVar[str] = "Names in the data"
 
     data: str = option("Path or URL of the rows: a Zarr group.", argument=True, unit="DATA")
+    version: str | None = option(
+        "Of a dataset that keeps versions: a tag, or a version as `rff-dist data log` names it; the current "
+        "one if left out.",
+        None,
+        flag="--data-version",
+        unit="VERSION",
+    )
     x: str = option("Name of the array of inputs.", "X", unit="NAME")
     missing_chunks: Literal["error", "fill"] = option(
         "What a chunk that is not in the store means: error, lost data; or fill, one that held only the fill "
@@ -62,7 +69,7 @@ class WeightedSource(Source):
 
     def names(self) -> dict[str, Any]:
         """Return what `open_dataset` takes beside the URL."""
-        names = ("x", "y", "sample_weight", "missing_chunks")
+        names = ("x", "y", "sample_weight", "missing_chunks", "version")
         return {"y": None, **{name: getattr(self, name) for name in names if hasattr(self, name)}}
 
 

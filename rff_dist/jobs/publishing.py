@@ -13,7 +13,7 @@ from rff_dist.storage.locations import Location, check_output, parse_location
 
 # What a card says of the data, where it does.
 _OF_SPEC = ("length_scale", "n_components", "alpha", "n_clusters", "seed")
-_OF_DATA = ("data_fingerprint", "prefix_fingerprint", "n_samples")
+_OF_DATA = ("data_fingerprint", "data_version", "prefix_fingerprint", "n_samples")
 
 
 def check_place(url: str, *, register: bool, overwrite: bool, inputs: Sequence[Location]) -> Location:

@@ -188,7 +188,7 @@ def open_update(job: Update, runner: Runner) -> Iterator[Refresh]:
     with open_refresh(
         job.model,
         open_dataset(job.source.data, **names),
-        test=None if job.test is None else open_dataset(job.test, **names),
+        test=None if job.test is None else open_dataset(job.test, **{**names, "version": None}),
         tolerance=job.tolerance,
         level=job.drift_level,
         backfill=job.backfill,

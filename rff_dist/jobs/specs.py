@@ -334,6 +334,15 @@ class Ingest:
         "Rows of a chunk of a dataset that is created; chosen by size if left out.", None, unit="ROWS"
     )
     overwrite: bool = option("Whether a dataset that is there may be replaced.", False, face="command")
+    plain: bool = option(
+        "Whether a dataset that is created is plain Zarr, which all programs read that know Zarr, and which "
+        "keeps no versions: rows cannot be added later.",
+        False,
+        face="command",
+    )
+    message: str | None = option(
+        "Why; kept with the version of the dataset.", None, unit="TEXT", face="command"
+    )
 
     def __post_init__(self) -> None:
         if bool(self.sources) == (self.sql is not None):

@@ -19,6 +19,8 @@ from rff_dist.statistics.ridge_statistics import RidgeStatistics
 def describe_dataset(dataset: Dataset) -> Mapping[str, Any]:
     """Return the facts of a dataset that a model's card keeps."""
     facts: dict[str, Any] = {"data_fingerprint": dataset.fingerprint()}
+    if dataset.version is not None:
+        facts["data_version"] = dataset.version
     if (prefix := dataset.prefix_fingerprint(dataset.n_samples)) is not None:
         # Of all rows now, of the first ones when more were appended: what an update compares.
         facts["prefix_fingerprint"] = prefix

@@ -28,6 +28,7 @@ from rff_dist.storage.arrays import (
 )
 from rff_dist.storage.datasets import ZarrDataset
 from rff_dist.storage.groups import (
+    Address,
     StoredGroup,
     array_names,
     committed_rows,
@@ -108,17 +109,22 @@ class StoredColumn:
 
 
 def open_column(
-    url: str | os.PathLike[str] | zarr.Group, name: str, *, missing_chunks: str = "error"
+    url: str | os.PathLike[str] | zarr.Group,
+    name: str,
+    *,
+    missing_chunks: str = "error",
+    version: str | None = None,
 ) -> StoredColumn:
     """Open a 1-D array of a Zarr group as labels or groups, its metadata checked, no rows read.
 
     `name`: the array in the group: integers, booleans, text of fixed or variable width, or whole floats.
     `missing_chunks`: {"error", "fill"}. As in `open_dataset`.
+    `version`: as in `open_dataset`.
     Raises StorageError if there is no such array, it has more than one axis, or holds something else.
     """
     if missing_chunks not in ("error", "fill"):
         raise InvalidParameterError(f"`missing_chunks`={missing_chunks!r}; expected 'error' or 'fill'")
-    return _open(find_group(url), name, missing_chunks)
+    return _open(find_group(url, version), name, missing_chunks)
 
 
 def column_of(dataset: ZarrDataset, name: str) -> StoredColumn:
@@ -132,7 +138,7 @@ def column_of(dataset: ZarrDataset, name: str) -> StoredColumn:
             f"{dataset!r} was made of open arrays, so {name!r} names nothing; give the values themselves, or "
             "open the dataset by its URL"
         )
-    return open_column(dataset.url, name, missing_chunks=dataset.missing_chunks)
+    return open_column(dataset.url, name, missing_chunks=dataset.missing_chunks, version=dataset.version)
 
 
 def as_column(values: Any, *, name: str = "y") -> Column:
@@ -188,10 +194,8 @@ def _check_shape(header: Header, label: str) -> None:
         raise StorageError(f"{label} has shape {header.shape}; expected one value a row, shape (n_samples,)")
 
 
-def _reopen_stored(
-    address: tuple[str, int | None, str | None], name: str, missing_chunks: str
-) -> StoredColumn:
-    return _open(reopen_group(*address), name, missing_chunks)
+def _reopen_stored(address: Address, name: str, missing_chunks: str) -> StoredColumn:
+    return _open(reopen_group(address), name, missing_chunks)
 
 
 def _reopen_array(root: str, path: str, missing_chunks: str) -> StoredColumn:

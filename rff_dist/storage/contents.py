@@ -12,9 +12,8 @@ import zarr
 
 from rff_dist.errors import StorageError
 from rff_dist.storage.arrays import Header, read_header
-from rff_dist.storage.generations import resolve
-from rff_dist.storage.groups import committed_rows
-from rff_dist.storage.locations import exists, explain, open_store, parse_location
+from rff_dist.storage.groups import committed_rows, find_group
+from rff_dist.storage.locations import exists, explain, parse_location
 
 # Codecs that compare a checksum of every chunk when it is read.
 _CHECKSUMS = ("crc32c", "crc32", "adler32", "fletcher32", "jenkins_lookup3", "gzip", "zlib", "bz2", "lzma")
@@ -41,7 +40,7 @@ def list_arrays(url: str | os.PathLike[str]) -> tuple[dict[str, Any], list[Store
     location = parse_location(url)
     if not exists(location):
         raise StorageError(f"nothing is at {location}; expected a Zarr group")
-    store = open_store(resolve(location), read_only=True)
+    store = find_group(url).store
     try:
         group = zarr.open_group(store, mode="r")
         attributes, names = dict(group.attrs), sorted(group.array_keys())

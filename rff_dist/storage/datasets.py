@@ -42,6 +42,7 @@ from rff_dist.storage.arrays import (
 )
 from rff_dist.storage.generations import MANIFEST
 from rff_dist.storage.groups import (
+    Address,
     StoredGroup,
     array_names,
     committed_rows,
@@ -69,6 +70,7 @@ class ZarrDataset(ArraysDataset):
     `y`: zarr.Array or ndarray of shape (n_samples,) or (n_samples, n_targets), or None. Targets.
     `sample_weight`: zarr.Array or ndarray of shape (n_samples,), or None. Weights; None means 1 for each row.
     `url`: where it is stored; None for arrays that were handed over open.
+    `version`: the snapshot that is read, of a versioned dataset.
     `feature_names`, `target_names`: column names, where the group's attributes hold them.
     `missing_chunks`: {"error", "fill"}. What a chunk that is not in the store means.
     """
@@ -81,6 +83,7 @@ class ZarrDataset(ArraysDataset):
     feature_names: tuple[str, ...] | None
     target_names: tuple[str, ...] | None
     missing_chunks: str
+    version: str | None
     _headers: Mapping[str, Header]
     _labels: Mapping[str, str]
     _reopen: _Recipe | None
@@ -210,6 +213,7 @@ def open_dataset(
     y: str | None = "y",
     sample_weight: str | None = None,
     missing_chunks: str = "error",
+    version: str | None = None,
 ) -> ZarrDataset:
     """Open a dataset for reading, its metadata checked, no rows read.
 
@@ -227,9 +231,14 @@ def open_dataset(
         What a chunk that is not in the store means: lost data, or (Zarr's default when writing) a chunk that
         held only the fill value. In a shard that is there, Zarr reads left-out inner chunks as the fill value
         always.
+    version : str, optional
+        Of a versioned dataset: a tag, or the name of a snapshot or how it begins. None opens the current one,
+        which the dataset then stays, whatever is committed meanwhile.
 
     Raises
     ------
+    NoSuchVersionError
+        If the dataset has no such version.
     StorageError
         If there is no such dataset, or its arrays are not 2-D X and 1-D or 2-D y of numbers with as many
         rows.
@@ -241,7 +250,7 @@ def open_dataset(
     if missing_chunks not in ("error", "fill"):
         raise InvalidParameterError(f"`missing_chunks`={missing_chunks!r}; expected 'error' or 'fill'")
     names = (x, y, sample_weight)
-    stored = find_group(url)
+    stored = find_group(url, version)
     dataset = _open(stored, names, missing_chunks)
     if dataset.n_targets and sample_weight is None:
         folder, slash, _ = dataset.X.path.rpartition("/")
@@ -306,6 +315,7 @@ def dataset_from_arrays(
         None,
         None,
         missing_chunks,
+        None,
         headers,
         labels,
         (_reopen_arrays, (recipe, missing_chunks)) if movable else None,
@@ -357,6 +367,7 @@ def _open(stored: StoredGroup, names: tuple[str, str | None, str | None], missin
         _names(attributes, "feature_names", headers["X"].shape[1], place),
         _names(attributes, "target_names", n_targets, place) if n_targets else None,
         missing_chunks,
+        stored.version,
         headers,
         labels,
         None if stored.address is None else (_reopen_stored, (stored.address, names, missing_chunks)),
@@ -406,11 +417,11 @@ def _array_recipe(
 
 
 def _reopen_stored(
-    address: tuple[str, int | None, str | None],
+    address: Address,
     names: tuple[str, str | None, str | None],
     missing_chunks: str,
 ) -> ZarrDataset:
-    return _open(reopen_group(*address), names, missing_chunks)
+    return _open(reopen_group(address), names, missing_chunks)
 
 
 def _reopen_arrays(

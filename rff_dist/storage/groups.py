@@ -12,7 +12,7 @@ import zarr
 from zarr.abc.store import Store
 from zarr.storage import LocalStore
 
-from rff_dist.errors import StorageError
+from rff_dist.errors import NoSuchVersionError, StorageError
 from rff_dist.storage.arrays import MAX_ROWS, read_header
 from rff_dist.storage.generations import MANIFEST, resolve
 from rff_dist.storage.locations import (
@@ -24,6 +24,22 @@ from rff_dist.storage.locations import (
     read_bytes,
     unfinished,
 )
+from rff_dist.storage.repositories import is_versioned, open_pinned, open_snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """By what another process opens the same group, as it is now.
+
+    `process`: the one in whose memory it is.
+    `generation`: the URL of its folder in an object store.
+    `version`: the snapshot of a versioned dataset.
+    """
+
+    url: str
+    process: int | None = None
+    generation: str | None = None
+    version: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +56,12 @@ class StoredGroup:
     root: str
     place: str
     url: str | None
-    address: tuple[str, int | None, str | None] | None
+    address: Address | None
+
+    @property
+    def version(self) -> str | None:
+        """The snapshot of a versioned dataset."""
+        return None if self.address is None else self.address.version
 
     @property
     def prefix(self) -> str:
@@ -52,45 +73,59 @@ class StoredGroup:
         return open_complete_group(self.store, self.root, self.place)
 
 
-def find_group(url: str | os.PathLike[str] | zarr.Group) -> StoredGroup:
+def find_group(url: str | os.PathLike[str] | zarr.Group, version: str | None = None) -> StoredGroup:
     """Return where a group is.
 
-    Raises StorageError if nothing, or something else, is there.
+    `version`: of a versioned dataset: a tag or a snapshot; the current one if left out.
+    Raises StorageError if nothing, or something else, is there; NoSuchVersionError if it has no such version.
     """
     if not isinstance(url, zarr.Group):
-        return _group_at(parse_location(url), None)
+        return _group_at(parse_location(url), version)
     root = local_root(url.store, url.path)
     place = root or f"the group {url.path or '/'} in a {type(url.store).__name__}"
-    return StoredGroup(url.store, url.path, place, root, None if root is None else (root, None, None))
+    return StoredGroup(url.store, url.path, place, root, None if root is None else Address(root))
 
 
-def reopen_group(url: str, process: int | None, generation: str | None) -> StoredGroup:
-    """Return the group of an address: of one in memory the `process`, in an object store the `generation`.
+def reopen_group(address: Address) -> StoredGroup:
+    """Return the group of an address, as it was when that was made.
 
     Raises StorageError if it lies in the memory of another process.
     """
-    if process is not None and process != os.getpid():
+    location = parse_location(address.url)
+    if address.process is not None and address.process != os.getpid():
         raise StorageError(
-            f"{url} lives in the memory of process {process} and was sent to process {os.getpid()}; "
-            "write the dataset to a path that both can read, or use the serial engine"
+            f"{location} lives in the memory of process {address.process} and was sent to process "
+            f"{os.getpid()}; write the dataset to a path that both can read, or use the serial engine"
         )
-    return _group_at(parse_location(url), None if generation is None else parse_location(generation))
+    if address.version is not None:
+        store = open_pinned(location, address.version)
+    elif address.generation is not None:
+        store = open_store(parse_location(address.generation), read_only=True)
+    else:
+        return _group_at(location, None)
+    return StoredGroup(store, "", str(location), location.url, address)
 
 
-def _group_at(location: Location, generation: Location | None) -> StoredGroup:
-    store, found = open_existing(location, generation)
-    process = os.getpid() if location.scheme == "memory" else None
-    return StoredGroup(store, "", str(location), location.url, (location.url, process, found))
+def _group_at(location: Location, version: str | None) -> StoredGroup:
+    check_existing(location)
+    if is_versioned(location):
+        store, found = open_snapshot(location, version)
+        address = Address(location.url, version=found)
+    elif version is not None:
+        raise NoSuchVersionError(
+            f"{location} keeps no versions, and {version!r} was asked for; `rff-dist data convert` makes a "
+            "versioned dataset of it"
+        )
+    else:
+        place = resolve(location)
+        store = open_store(place, read_only=True)
+        process = os.getpid() if location.scheme == "memory" else None
+        address = Address(location.url, process, place.url if location.is_remote else None)
+    return StoredGroup(store, "", str(location), location.url, address)
 
 
-def open_existing(location: Location, place: Location | None = None) -> tuple[Store, str | None]:
-    """Open the store at a location for reading, or say what is there instead.
-
-    `place` is where another process found its arrays, and is returned for the next one: a dataset in an
-    object store that is overwritten during a pass is read by all workers as it was.
-    """
-    if place is not None:
-        return open_store(place, read_only=True), place.url
+def check_existing(location: Location) -> None:
+    """Raise a StorageError that says what is at a location, if that cannot be a dataset."""
     if location.is_local:
         path = Path(location.path)
         begun = unfinished(location)
@@ -105,8 +140,6 @@ def open_existing(location: Location, place: Location | None = None) -> tuple[St
             )
     elif location.is_remote and not exists(location):
         raise StorageError(f"no dataset at {location}: expected a Zarr group")
-    found = resolve(location)
-    return open_store(found, read_only=True), found.url if location.is_remote else None
 
 
 def open_complete_group(store: Store, root: str, place: str) -> zarr.Group:

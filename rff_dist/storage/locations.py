@@ -39,6 +39,10 @@ REMOTE_SCHEMES = ("s3", "gs", "az", "https")
 SCHEMES = ("file", "memory", *REMOTE_SCHEMES)
 _READ_ONLY_SCHEMES = ("https",)
 _NODE_FILES = ("zarr.json", ".zgroup", ".zarray")
+# What a versioned dataset begins with: its branches, tags and snapshots.
+REPOSITORY_FILE = "repo"
+# By these an output may be told to be a dataset, and be replaced.
+DATASET_FILES = (*_NODE_FILES, REPOSITORY_FILE)
 # Says which version of a registered model is current; the folder that it is in holds all versions.
 POINTER_FILE = "current.json"
 # Says what a version was made of, and that it was published.
@@ -169,7 +173,7 @@ def open_store(location: Location, *, read_only: bool) -> Store:
 def is_store_error(error: BaseException) -> bool:
     """Tell whether an error says that a store refused or is away, rather than that its bytes are bad."""
     # Errors of an object store are no OSErrors; naming their package does not import it.
-    return isinstance(error, OSError) or type(error).__module__.startswith("obstore")
+    return isinstance(error, OSError) or type(error).__module__.startswith(("obstore", "icechunk"))
 
 
 @contextmanager
@@ -186,8 +190,8 @@ def store_errors(what: str, then: str | None = None) -> Iterator[None]:
 
 def explain(error: BaseException) -> str:
     """One line about an error of a library, without what may not be shown."""
-    # obstore adds its internal state after "Debug source".
-    text = " ".join(str(error).partition("Debug source")[0].split())
+    # obstore adds its internal state after "Debug source", Icechunk after "context:".
+    text = " ".join(re.split(r"Debug source|\n\s*context:", str(error))[0].split())
     text = re.sub(r"(://)[^/@\s]*@", r"\1***@", text)
     text = re.sub(r"(://[^\s?#]*)[?#]\S*", r"\1?***", text)
     hint = next((f"; {hint}" for words, hint in _STORE_HINTS.items() if words in text), "")
@@ -209,7 +213,7 @@ def exists(location: Location) -> bool:
     if location.scheme == "memory":
         return location.path in _MEMORY
     store = open_store(location, read_only=True)
-    names = (*_NODE_FILES, "model.json", POINTER_FILE)
+    names = (*DATASET_FILES, "model.json", POINTER_FILE)
     return any(read_bytes(store, name, where=location) is not None for name in names)
 
 
@@ -288,7 +292,7 @@ def write_bytes(store: Store, key: str, content: bytes, *, scratch: str | None =
     finally:
         temporary.unlink(missing_ok=True)
     for folder in (path.parent, *(folder.parent for folder in missing)):
-        _fsync_path(folder)
+        fsync_path(folder)
 
 
 def delete_bytes(store: Store, key: str) -> None:
@@ -326,7 +330,8 @@ def check_output(
         raise StorageError(f"{location} can only be read; write to a path or an object store")
     if location.is_local:
         for parent in Path(location.path).parents:
-            if any((parent / name).is_file() for name in _NODE_FILES):
+            versioned = (parent / REPOSITORY_FILE).is_file() and (parent / "snapshots").is_dir()
+            if versioned or any((parent / name).is_file() for name in _NODE_FILES):
                 raise StorageError(
                     f"the output {location} lies inside the Zarr data {parent}; write beside it"
                 )
@@ -366,7 +371,7 @@ def check_output(
         )
     if location.is_local:
         # A model is replaced in its folder, a dataset beside it.
-        _try_writing(location if marker == _NODE_FILES else location.child("model"))
+        _try_writing(location.child("model") if "model.json" in marker else location)
 
 
 def holds_versions(location: Location) -> bool:
@@ -459,7 +464,7 @@ def put_in_place(staged: Location, location: Location, *, overwrite: bool) -> No
         if os.path.lexists(location.path) and not overwrite:
             raise OutputExistsError(f"{location} was written meanwhile; choose another name") from error
         raise
-    _fsync_path(Path(location.path).parent)
+    fsync_path(Path(location.path).parent)
     if os.path.lexists(aside):
         shutil.rmtree(aside)
 
@@ -509,7 +514,7 @@ def sync_names(location: Location, n_names: int) -> None:
     """Wait until the last `n_names` names of a local path are on the disk, as the folders above list them."""
     if location.is_local:
         for parent in list(Path(location.path).parents)[:n_names]:
-            _fsync_path(parent)
+            fsync_path(parent)
 
 
 def _overlap(a: Location, b: Location) -> bool:
@@ -524,11 +529,12 @@ def _overlap(a: Location, b: Location) -> bool:
 def _fsync_tree(path: str) -> None:
     for folder, _, files in os.walk(path):
         for file in files:
-            _fsync_path(os.path.join(folder, file))
-        _fsync_path(folder)
+            fsync_path(os.path.join(folder, file))
+        fsync_path(folder)
 
 
-def _fsync_path(path: str | os.PathLike[str]) -> None:
+def fsync_path(path: str | os.PathLike[str]) -> None:
+    """Wait until a file, or the names in a folder, are on the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

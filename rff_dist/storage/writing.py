@@ -14,23 +14,29 @@ import zarr
 from zarr.core.sync import sync
 
 from rff_dist.data.columns import TEXT, check_values, is_text
-from rff_dist.data.memory import as_bytes, require_columns, require_numbers
-from rff_dist.errors import DataError, InvalidParameterError
-from rff_dist.storage.arrays import CHUNK_TARGET_BYTES, MAX_ROWS, create_array
+from rff_dist.data.memory import canonical_bytes, require_columns, require_numbers
+from rff_dist.errors import DataError, InvalidParameterError, StorageError
+from rff_dist.storage.arrays import CHUNK_TARGET_BYTES, MAX_ROWS, create_array, read_rows
 from rff_dist.storage.datasets import FORMAT_VERSION, ZarrDataset, open_dataset
 from rff_dist.storage.generations import MANIFEST, begin, put_in_place
 from rff_dist.storage.locations import (
+    DATASET_FILES,
     Location,
     check_output,
     discard,
+    exists,
     parse_location,
+    stage,
     store_errors,
 )
+from rff_dist.storage.repositories import Change, changing, create_repository, is_versioned
 from rff_dist.storage.sources import RowBatch, column_names, read_source
 
 MAX_CHUNK_ROWS = 2**16
+MAX_CHUNKS = 2**31  # along the rows: Icechunk counts them in 32 bits
 
 type Progress = Callable[[int, int | None], None]
+type _Fill = Callable[[zarr.Group], dict[str, np.dtype[Any]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +46,16 @@ class Writing:
     `chunk_rows`: rows of a chunk; None takes `choose_chunk_rows`.
     `overwrite`: whether a Zarr group that is there may be replaced.
     `observer`: called with (rows written, rows in all or None) after each batch.
+    `versioned`: whether a new dataset keeps versions; one that is there stays what it is.
+    `message`: why; kept with the version.
     Raises InvalidParameterError if `chunk_rows` is no integer of at least 1.
     """
 
     chunk_rows: int | None = None
     overwrite: bool = False
     observer: Progress | None = None
+    versioned: bool = False
+    message: str | None = None
 
     def __post_init__(self) -> None:
         rows: Any = self.chunk_rows
@@ -65,6 +75,7 @@ def write_dataset(
     target_names: Sequence[str] | None = None,
     attributes: Mapping[str, Any] | None = None,
     overwrite: bool = False,
+    versioned: bool = False,
 ) -> ZarrDataset:
     """Write a dataset, from arrays, frames or batches.
 
@@ -95,7 +106,10 @@ def write_dataset(
     attributes : mapping, optional
         Further attributes of the group, as JSON.
     overwrite : bool, default=False
-        Whether a Zarr group that is there may be replaced.
+        Whether a Zarr group that is there may be replaced. Where it is versioned, by a commit.
+    versioned : bool, default=False
+        Whether the dataset keeps versions, so that rows can be appended, replaced and deleted: an Icechunk
+        repository. Plain Zarr is written once, and every program that knows Zarr reads it.
 
     Returns
     -------
@@ -122,7 +136,7 @@ def write_dataset(
         n_samples=n_samples,
         names=(feature_names, target_names),
         attributes=attributes or {},
-        how=Writing(chunk_rows, overwrite),
+        how=Writing(chunk_rows, overwrite, versioned=versioned),
     )
 
 
@@ -159,20 +173,62 @@ def write_batches(
     `n_samples` is a hint for the chunks and the observer; the batches decide. Attributes are read when the
     last batch has been, so that a source can fill them in while it runs.
     """
-    check_output(location, overwrite=how.overwrite, inputs=inputs)
-    staged, group = begin(location, {MANIFEST: {"state": "writing"}})
-    try:
-        with store_errors(f"{location} could not be written", "; nothing is left of it"):
-            dtypes = _write(group, batches, n_samples, names, attributes, how)
-            put_in_place(staged, location, overwrite=how.overwrite)
-    except BaseException:
-        discard(staged)
-        raise
+    check_output(location, overwrite=how.overwrite, inputs=inputs, marker=DATASET_FILES)
+
+    def fill(group: zarr.Group) -> dict[str, np.dtype[Any]]:
+        return _write(group, batches, n_samples, names, attributes, how)
+
+    with store_errors(f"{location} could not be written", "; nothing is left of it"):
+        if is_versioned(location):
+            with changing(location) as change:
+                dtypes = _commit(change, fill, how)
+        elif how.versioned:
+            dtypes = _create_versioned(location, fill, how)
+        else:
+            dtypes = _create_plain(location, fill, how)
     return open_dataset(
         location.url,
         y=None if "y" in dtypes and is_text(dtypes["y"]) else "y",
         sample_weight="sample_weight" if "sample_weight" in dtypes else None,
     )
+
+
+def _create_plain(location: Location, fill: _Fill, how: Writing) -> dict[str, np.dtype[Any]]:
+    staged, group = begin(location, {MANIFEST: {"state": "writing"}})
+    try:
+        dtypes = fill(group)
+        put_in_place(staged, location, overwrite=how.overwrite)
+    except BaseException:
+        discard(staged)
+        raise
+    return dtypes
+
+
+def _create_versioned(location: Location, fill: _Fill, how: Writing) -> dict[str, np.dtype[Any]]:
+    if location.is_remote and exists(location):
+        raise StorageError(
+            f"{location} is plain Zarr, which an object store cannot replace by a versioned dataset at once; "
+            "expected another name. Write there, and remove the old one"
+        )
+    staged = stage(location)
+    try:
+        dtypes = _commit(create_repository(staged), fill, how)
+        put_in_place(staged, location, overwrite=how.overwrite)
+    except BaseException:
+        discard(staged)
+        raise
+    return dtypes
+
+
+def _commit(change: Change, fill: _Fill, how: Writing) -> dict[str, np.dtype[Any]]:
+    """Fill a new group in the place of what is there, and commit it."""
+    group = zarr.create_group(change.store, overwrite=True)
+    dtypes = fill(group)
+    manifest: Any = group.attrs[MANIFEST]
+    n_samples = manifest["n_samples"]
+    facts = {"change": "write", "n_before": 0, "n_after": n_samples}
+    change.commit(how.message or f"write {n_samples:,} rows", facts)
+    return dtypes
 
 
 def _write(
@@ -184,11 +240,11 @@ def _write(
     how: Writing,
 ) -> dict[str, np.dtype[Any]]:
     """Write the group's arrays and return their dtypes."""
-    buffer: _RowBuffer | None = None
+    buffer: RowBuffer | None = None
     for batch in batches:
         parts = name_parts(batch, 0 if buffer is None else buffer.n_samples)
         if buffer is None:
-            buffer = _RowBuffer.create(group, parts, n_samples, how.chunk_rows)
+            buffer = RowBuffer.create(group, parts, n_samples, how.chunk_rows)
         buffer.add(parts)
         if how.observer is not None:
             how.observer(buffer.n_samples, n_samples)
@@ -217,8 +273,11 @@ def _write(
 
 
 @dataclass
-class _RowBuffer:
-    """Gather batches of any length and write whole chunks; the arrays are cut to length at the end."""
+class RowBuffer:
+    """Gather batches of any length and write whole chunks; the arrays are cut to length at the end.
+
+    `n_samples`, `n_written`: rows of the arrays, those that wait for their chunk among them, and without.
+    """
 
     arrays: dict[str, zarr.Array[Any]]
     chunk_rows: int
@@ -230,7 +289,7 @@ class _RowBuffer:
     @classmethod
     def create(
         cls, group: zarr.Group, parts: dict[str, np.ndarray], n_samples: int | None, chunk_rows: int | None
-    ) -> _RowBuffer:
+    ) -> RowBuffer:
         X = parts["X"]
         rows = (
             choose_chunk_rows(X.shape[1] * X.dtype.itemsize, n_samples) if chunk_rows is None else chunk_rows
@@ -240,13 +299,27 @@ class _RowBuffer:
             name: create_array(
                 group,
                 name,
-                shape=(MAX_ROWS, *values.shape[1:]),
+                shape=(min(MAX_ROWS, MAX_CHUNKS * rows), *values.shape[1:]),
                 dtype=values.dtype,
                 chunks=(rows, *(max(1, n) for n in values.shape[1:])),
             )
             for name, values in parts.items()
         }
         return cls(arrays, rows, {name: [] for name in arrays}, {name: hashlib.sha256() for name in arrays})
+
+    @classmethod
+    def onto(cls, arrays: dict[str, zarr.Array[Any]], n_samples: int) -> RowBuffer:
+        """Return what writes after the rows that are there."""
+        chunk_rows = arrays["X"].chunks[0]
+        start = n_samples // chunk_rows * chunk_rows
+        tails = {
+            name: [read_rows(array, start, n_samples, label=f"array {name!r}")]
+            for name, array in arrays.items()
+        }
+        most = min(MAX_ROWS, MAX_CHUNKS * chunk_rows)
+        for array in arrays.values():
+            sync(array.async_array.resize((most, *array.shape[1:]), delete_outside_chunks=False))
+        return cls(arrays, chunk_rows, tails, {name: hashlib.sha256() for name in arrays}, n_samples, start)
 
     def add(self, parts: dict[str, np.ndarray]) -> None:
         if parts.keys() != self.arrays.keys():
@@ -270,7 +343,9 @@ class _RowBuffer:
                     f"batch at row {self.n_samples}: {array.path} is {value.dtype} after {array.dtype}, "
                     "which would lose digits; convert all batches to one dtype"
                 )
-            self.pending[name].append(value.astype(array.dtype, copy=False))
+            value = value.astype(array.dtype, copy=False)
+            self.hashes[name].update(canonical_bytes(value))
+            self.pending[name].append(value)
         self.n_samples += n_rows
         if self.n_samples - self.n_written >= self.chunk_rows:
             self._write(self.n_samples // self.chunk_rows * self.chunk_rows)
@@ -292,7 +367,6 @@ class _RowBuffer:
                 chunk = np.ascontiguousarray(rows[start : min(start + self.chunk_rows, n_rows)])
                 first = self.n_written + start
                 array[first : first + len(chunk)] = chunk
-                self.hashes[name].update(as_bytes(chunk))
             # A copy, or the few rows left over would keep the whole batch alive.
             self.pending[name] = [rows[n_rows:].copy()]
         self.n_written = stop

@@ -333,7 +333,7 @@ def test_an_update_has_the_same_bits_by_every_face(trained, folder, tmp_path):
     data, job = str(tmp_path / "data.zarr"), JOBS[Update]
     rng = np.random.default_rng(0)
     X = rng.standard_normal((400, 2))
-    write_dataset(data, X, np.sin(X[:, 0]) + 0.1 * rng.standard_normal(400), chunk_rows=100)
+    write_dataset(data, X, np.sin(X[:, 0]) + 0.1 * rng.standard_normal(400), chunk_rows=100, versioned=True)
     X = np.random.default_rng(1).standard_normal((200, 2))
     append_dataset(data, X, np.sin(X[:, 0]))
     document = by_command(job, [places["command"], data], ["--serial"])

@@ -47,7 +47,7 @@ def batch(seed, n_samples, *, bad=False, shift=0.0):
 def parameters(tmp_path: Path) -> RefreshParameters:
     """Return the parameters of a refresh of a registered model of 900 rows."""
     data, model = str(tmp_path / "data.zarr"), str(tmp_path / "models" / "main")
-    write_dataset(data, *batch(0, 900), chunk_rows=200)
+    write_dataset(data, *batch(0, 900), chunk_rows=200, versioned=True)
     trained, _ = fit_ridge(
         open_dataset(data), Gaussian(), engine=ENGINE, length_scale=2.0, n_components=32, alpha=0.1
     )

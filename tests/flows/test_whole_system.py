@@ -80,7 +80,7 @@ def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
             patch.setenv(name, value)
         store = running.s3.url("rff_dist")
         names = {"feature_names": COLUMNS, "target_names": ["y"], "chunk_rows": 2048}
-        write_dataset(f"{store}/data.zarr", *draw_rows(N_SAMPLES, OLD), **names)
+        write_dataset(f"{store}/data.zarr", *draw_rows(N_SAMPLES, OLD), **names, versioned=True)
         write_dataset(f"{store}/test.zarr", *draw_rows(2000, TEST), **names)
         deploy(running, store, stack)
         yield running

@@ -126,7 +126,7 @@ def test_an_update_on_dask_has_the_bits_of_a_serial_pass_over_all_rows(dataset, 
     serial, rows = SerialEngine(n_threads=2), dataset.read(Block(0, 0, 60_000))
     first, last = slice(0, 40_000), slice(40_000, 60_000)
     url = tmp_path / "data.zarr"
-    given = write_dataset(url, rows.X[first], rows.y[first], chunk_rows=4096)
+    given = write_dataset(url, rows.X[first], rows.y[first], chunk_rows=4096, versioned=True)
     model, _ = fit_ridge(given, Matern(1.5), engine=serial, n_components=64, alpha="gcv")
     append_dataset(url, rows.X[last], rows.y[last])
     whole = open_dataset(url)

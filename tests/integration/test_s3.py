@@ -109,7 +109,7 @@ def test_tune_and_update_give_what_they_give_on_disk(server, tmp_path):
     found = []
     for place in (str(tmp_path), server.url("updated")):
         data, model, options = f"{place}/data", f"{place}/model", ("--components", "32", "--serial")
-        write_dataset(data, inputs, targets)
+        write_dataset(data, inputs, targets, versioned=True)
         tuned = document("tune", data, f"{place}/tuned", *options)
         plain = ("--kernel", "gaussian", "--length-scale", "1", "--features", "fourier")
         document("fit", data, model, *plain, *options)
@@ -240,7 +240,7 @@ def test_others_objects_survive_a_write_to_their_prefix_that_fails(server):
 @pytest.mark.parametrize("overwritten", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_whatever_request_of_an_append_fails_the_old_rows_stay(server, overwritten):
     url = server.url(f"appended-{overwritten}")
-    before = write_dataset(url, X[:10], chunk_rows=8)
+    before = write_dataset(url, X[:10], chunk_rows=8, versioned=True)
     if overwritten:
         before = write_dataset(url, X[:10], chunk_rows=8, overwrite=True)
     fingerprint = before.fingerprint()
@@ -254,7 +254,7 @@ def test_whatever_request_of_an_append_fails_the_old_rows_stay(server, overwritt
             break
         finally:
             server.fail(0, status=0)
-    assert after > 4  # two chunks and more, a shape, the mark
+    assert after > 4  # chunks, a manifest, a snapshot, a log of the transaction, the branch
     assert (found.n_before, found.n_after) == (10, 30)
     np.testing.assert_array_equal(rows_of(url), X)
     np.testing.assert_array_equal(before.take(range(10)).X, X[:10])  # who had it open
@@ -262,7 +262,7 @@ def test_whatever_request_of_an_append_fails_the_old_rows_stay(server, overwritt
 
 def test_append_to_a_dataset_that_is_overwritten_meanwhile_is_refused(server):
     url = server.url("overtaken")
-    write_dataset(url, X[:10], chunk_rows=8)
+    write_dataset(url, X[:10], chunk_rows=8, versioned=True)
 
     def batches():
         yield X[10:20]

@@ -27,7 +27,7 @@ def batch(seed, n_samples, *, bad=False, shift=0.0):
 def job(tmp_path):
     """Return a dataset, and a model of its first rows as a folder and as a registered one."""
     data, model, registered = (str(tmp_path / name) for name in ("data.zarr", "model", "registered"))
-    write_dataset(data, *batch(0, 800), chunk_rows=200, feature_names=["depth", "heat"])
+    write_dataset(data, *batch(0, 800), chunk_rows=200, feature_names=["depth", "heat"], versioned=True)
     trained, _ = fit_ridge(
         open_dataset(data), Gaussian(), engine=ENGINE, length_scale=2.0, n_components=32, alpha=0.1
     )

@@ -18,8 +18,10 @@ from rff_dist.ingest import queries
 from rff_dist.ingest.ingest import Ingested
 from rff_dist.ingest.queries import Query
 from rff_dist.storage.columns import open_column
+from rff_dist.storage.corrections import convert_dataset
 from rff_dist.storage.datasets import open_dataset
-from rff_dist.storage.leases import hold
+from rff_dist.storage.editing import editing
+from rff_dist.storage.locations import parse_location
 from rff_dist.storage.writing import write_dataset
 from tests.tables import ingest, ingest_more
 
@@ -124,16 +126,9 @@ class TestASecondRun:
     def test_waits_for_nobody(self, folder):
         save(make_frame(5, seed=3), folder / "3.csv")
 
-        def other():
-            with pytest.raises(OutputBusyError, match="a nightly run"):
-                ingest_more(folder / "3.csv", folder / "data.zarr")
-
-        import threading
-
-        with hold(folder / "data.zarr", holder="a nightly run"):
-            thread = threading.Thread(target=other)
-            thread.start()
-            thread.join()
+        busy = pytest.raises(OutputBusyError, match=f"process {os.getpid()} on ")
+        with editing(parse_location(folder / "data.zarr")), busy:
+            ingest_more(folder / "3.csv", folder / "data.zarr")
 
 
 class TestColumns:
@@ -186,7 +181,7 @@ class TestColumns:
         assert rows_of(ingest_more(tmp_path / "2.csv", tmp_path / "d", dtype="float32")) == (6, 9)
 
     def test_of_an_unnamed_dataset_are_to_be_named(self, tmp_path):
-        write_dataset(tmp_path / "d", np.zeros((4, 2)), np.zeros(4))
+        write_dataset(tmp_path / "d", np.zeros((4, 2)), np.zeros(4), versioned=True)
         path = save(make_frame(3), tmp_path / "1.csv")
         with pytest.raises(InvalidParameterError, match="holds no names of columns"):
             ingest_more(path, tmp_path / "d")
@@ -307,9 +302,10 @@ class TestQueries:
 
     def test_a_dataset_that_holds_the_querys_text_is_appended_to(self, database, tmp_path):
         query = Query("SELECT a, price FROM sales ORDER BY id LIMIT 99999 OFFSET :n_ingested")
-        ingest_more(query, tmp_path / "d", target="price")
+        ingest(query, tmp_path / "d", target="price", versioned=False)
         manifest = tmp_path / "d" / "zarr.json"
         manifest.write_text(manifest.read_text().replace(query.name, query.sql))
+        convert_dataset(tmp_path / "d")
         assert rows_of(ingest_more(query, tmp_path / "d")) == (2500, 2500)
         self.sell(database, np.zeros((3, 3)))
         assert rows_of(ingest_more(query, tmp_path / "d")) == (2500, 2503)

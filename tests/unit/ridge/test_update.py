@@ -153,7 +153,7 @@ def test_batches_that_are_left_out_and_taken_back_leave_the_bits_of_their_pieces
 def test_rows_appended_to_a_stored_dataset_are_added(tmp_path):
     X, y, *_ = arrays()
     url = tmp_path / "data.zarr"
-    write_dataset(url, X[:3100], y[:3100], chunk_rows=1000)
+    write_dataset(url, X[:3100], y[:3100], chunk_rows=1000, versioned=True)
     model = begun = fit(open_dataset(url))
     for start, stop in ((3100, 3101), (3101, 4100), (4100, 9100)):
         append_dataset(url, X[start:stop], y[start:stop])

@@ -1,0 +1,252 @@
+"""Versioned datasets: their history, and the changes that are no ingestion."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Group
+
+from rff_dist.cli import display
+from rff_dist.cli.shell import Report, app, command, make_group
+
+if TYPE_CHECKING:
+    from rff_dist.storage.corrections import Corrected
+    from rff_dist.storage.locations import Location
+
+group = make_group("data", "Read the history of versioned datasets; correct, delete, roll back and expire.")
+app.add_typer(group)
+
+Data = Annotated[str, typer.Argument(metavar="DATA", help="Path or URL of a versioned dataset.")]
+Version = Annotated[
+    str, typer.Argument(metavar="VERSION", help="A tag, or a version as `data log` names it.")
+]
+Message = Annotated[str | None, typer.Option("--message", metavar="TEXT", help="Why; kept with the version.")]
+By = Annotated[
+    str | None, typer.Option("--by", metavar="NAME", help="Column by whose values rows are found.")
+]
+_DIGITS = 8
+
+
+@command("rff-dist data log data.zarr", "rff-dist data log data.zarr --json", group=group)
+def log(
+    data: Data,
+    version: Annotated[
+        str | None, typer.Option("--from", metavar="VERSION", help="Begin there, not at the current one.")
+    ] = None,
+) -> Report:
+    """List the versions of a dataset, the newest first: when, why, and how many rows."""
+    from rff_dist.storage.repositories import read_history
+
+    found = [one.to_dict() for one in read_history(_versioned(data), version)]
+    view, table = display.titled_table(
+        f"{data}: {display.plural(len(found), 'version')}",
+        *("version", "written (UTC)", "rows", "why", "tags"),
+        numbers=False,
+    )
+    for one in found:
+        rows = one.get("n_after")
+        table.add_row(
+            one["version"][:_DIGITS],
+            one["written"][:16].replace("T", " "),
+            "–" if rows is None else f"{rows:,}",
+            one["message"],
+            ", ".join(one["tags"]),
+        )
+    return Report({"data": data, "versions": found}, view)
+
+
+@command("rff-dist data diff data.zarr monday", "rff-dist data diff data.zarr monday tuesday", group=group)
+def diff(
+    data: Data,
+    before: Version,
+    after: Annotated[
+        str | None, typer.Argument(metavar="[VERSION]", help="The current one if left out.")
+    ] = None,
+) -> Report:
+    """Say which chunks of rows differ between two versions."""
+    from rff_dist.storage.datasets import open_dataset
+    from rff_dist.storage.repositories import changed_chunks, find_snapshot
+
+    location = _versioned(data)
+    names = [find_snapshot(location, before), find_snapshot(location, after)]
+    old, new = (open_dataset(data, y=None, version=name) for name in names)
+    n_changed = {
+        name: len({place[0] for place in chunks}) for name, chunks in changed_chunks(location, *names).items()
+    }
+    document = {
+        "data": data,
+        "before": names[0],
+        "after": names[1],
+        "n_before": old.n_samples,
+        "n_after": new.n_samples,
+        "chunk_rows": new.chunk_rows,
+        "changed_chunks": n_changed,
+    }
+    facts = {
+        name: f"{n:,} of {-(-max(old.n_samples, new.n_samples) // new.chunk_rows):,} chunks differ"
+        for name, n in n_changed.items()
+    }
+    view = display.facts_view(
+        f"{data}: {names[0][:_DIGITS]} to {names[1][:_DIGITS]}",
+        rows=f"{old.n_samples:,} before, {new.n_samples:,} after",
+        **facts,
+    )
+    return Report(document, view)
+
+
+@command("rff-dist data tag data.zarr audited-2026", group=group)
+def tag(
+    data: Data,
+    name: Annotated[str, typer.Argument(metavar="TAG", help="A name that it keeps for good.")],
+    version: Annotated[
+        str | None, typer.Argument(metavar="[VERSION]", help="The current one if left out.")
+    ] = None,
+) -> Report:
+    """Give a version a name, by which it can be read, and which keeps it from expiring."""
+    from rff_dist.storage.repositories import tag_snapshot
+
+    found = tag_snapshot(_versioned(data), name, version)
+    view = display.facts_view(f"{data}: {name} is version {found}")
+    return Report({"data": data, "tag": name, "version": found}, view)
+
+
+@command("rff-dist data rollback data.zarr monday", group=group)
+def rollback(data: Data, version: Version) -> Report:
+    """Make an earlier version the current one again; `update` then brings models back to it."""
+    from rff_dist.storage.repositories import roll_back
+
+    before, after = roll_back(_versioned(data), version)
+    view = display.facts_view(
+        f"{data}: version {after[:_DIGITS]} is the current one",
+        before=f"{before}, which can be read until it expires",
+    )
+    return Report({"data": data, "before": before, "version": after}, view)
+
+
+@command("rff-dist data expire data.zarr --days 30", group=group)
+def expire(
+    data: Data,
+    days: Annotated[
+        float, typer.Option("--days", metavar="DAYS", min=0, help="Versions older than that go.")
+    ] = 30.0,
+    tags: Annotated[bool, typer.Option("--tags", help="Tagged versions go too.")] = False,
+) -> Report:
+    """Remove old versions, and the bytes that only they hold; the current one always stays."""
+    from rff_dist.storage.repositories import expire, read_history
+
+    location = _versioned(data)
+    found = expire(location, datetime.now(UTC) - timedelta(days=days), tags=tags)
+    kept = [one.id for one in read_history(location)]
+    document = {"data": data, "expired": list(found.versions), "freed_bytes": found.n_bytes, "kept": kept}
+    view = display.facts_view(
+        f"removed {display.plural(len(found.versions), 'version')} of {data}",
+        freed=f"{found.n_bytes:,} bytes",
+        kept=display.plural(len(kept), "version"),
+    )
+    return Report(document, view)
+
+
+@command("rff-dist data convert plain.zarr", "rff-dist data convert s3://b/plain s3://b/data", group=group)
+def convert(
+    data: Annotated[str, typer.Argument(metavar="DATA", help="Path or URL of plain Zarr.")],
+    output: Annotated[
+        str | None, typer.Argument(metavar="[OUT]", help="Where to write; in its place if left out.")
+    ] = None,
+) -> Report:
+    """Make a versioned dataset of plain Zarr, so that rows can be added, corrected and deleted."""
+    from rff_dist.storage.corrections import convert_dataset
+
+    with display.count_rows("convert") as counter:
+        version = convert_dataset(data, output, observer=counter)
+    place = output or data
+    view = display.facts_view(f"{place} keeps versions from now on", version=version)
+    following = display.next_step("rff-dist", "ingest", "FILES", place, "--append")
+    return Report({"data": place, "version": version}, Group(view, following))
+
+
+@command("rff-dist data correct data.zarr corrections.csv --by id", group=group)
+def correct(
+    data: Data,
+    source: Annotated[str, typer.Argument(metavar="SOURCE", help="A file with the rows as they should be.")],
+    by: Annotated[
+        str,
+        typer.Option(
+            "--by",
+            metavar="NAME",
+            help="Column that says which row each replaces: one of the dataset's, of which one row has the "
+            "value, or else numbers of rows from 0.",
+        ),
+    ] = "row",
+    message: Message = None,
+) -> Report:
+    """Replace rows by those of a file, in one version."""
+    from rff_dist.ingest.ingest import correct
+
+    return _corrected(data, "replaced", correct(source, data, by=by, message=message))
+
+
+@command(
+    "rff-dist data delete data.zarr rows.csv",
+    "rff-dist data delete data.zarr customers.csv --by customer",
+    group=group,
+)
+def delete(
+    data: Data,
+    source: Annotated[
+        str, typer.Argument(metavar="SOURCE", help="A file of row numbers from 0, or of a column's values.")
+    ],
+    by: By = None,
+    keep_order: Annotated[
+        bool,
+        typer.Option(
+            "--keep-order",
+            help="Later rows move up; else the last rows take the places, which changes fewer chunks.",
+        ),
+    ] = False,
+    message: Message = None,
+) -> Report:
+    """Delete rows in one version; the versions before hold them until they expire."""
+    from rff_dist.ingest.ingest import read_rows_to_change
+    from rff_dist.storage.corrections import delete_from
+    from rff_dist.storage.editing import editing
+
+    with editing(_location(data)) as dataset:
+        rows = read_rows_to_change(source, dataset, by)
+        found = delete_from(dataset, rows, keep_order=keep_order, message=message)
+    return _corrected(data, "deleted", found)
+
+
+def _location(data: str) -> Location:
+    from rff_dist.storage.locations import parse_location
+
+    return parse_location(data)
+
+
+def _versioned(data: str) -> Location:
+    """Return where a versioned dataset is; says what is there instead."""
+    from rff_dist.errors import StorageError
+    from rff_dist.storage.groups import check_existing
+    from rff_dist.storage.repositories import is_versioned
+
+    location = _location(data)
+    if not is_versioned(location):
+        check_existing(location)
+        raise StorageError(
+            f"{location} is plain Zarr, which keeps no versions; `rff-dist data convert {location}` makes a "
+            "versioned dataset of it"
+        )
+    return location
+
+
+def _corrected(data: str, what: str, found: Corrected) -> Report:
+    document: Mapping[str, Any] = {"data": data, **asdict(found)}
+    view = display.facts_view(
+        f"{what} {display.plural(found.n_rows, 'row')} of {data}",
+        rows=f"{found.n_before:,} before, {found.n_after:,} after",
+        **({"version": found.version} if found.version else {}),
+    )
+    return Report(document, view)

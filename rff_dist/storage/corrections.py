@@ -1,0 +1,327 @@
+"""Rows of a versioned dataset that are replaced or deleted, and plain Zarr that becomes versioned."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import zarr
+from numpy.typing import ArrayLike
+
+from rff_dist.data.blocks import cut_blocks
+from rff_dist.data.memory import check_indices
+from rff_dist.errors import DataError, InvalidParameterError, StorageError
+from rff_dist.storage.arrays import Header, gather_rows, open_array, read_header, read_rows
+from rff_dist.storage.editing import ROLES, Editing, digest_rows, editing
+from rff_dist.storage.generations import MANIFEST
+from rff_dist.storage.groups import committed_rows, find_group
+from rff_dist.storage.locations import Location, check_output, parse_location, store_errors
+from rff_dist.storage.repositories import is_versioned
+from rff_dist.storage.sources import RowBatch, column_names, read_source
+from rff_dist.storage.writing import Progress, Writing, write_batches
+from rff_dist.typing import IntArray
+
+
+@dataclass(frozen=True, slots=True)
+class Corrected:
+    """What a correction did.
+
+    `n_rows`: rows that were replaced or deleted.
+    `n_before`, `n_after`: rows of the dataset before and after it.
+    `version`: the snapshot that was made; None where there was nothing to do.
+    """
+
+    n_rows: int
+    n_before: int
+    n_after: int
+    version: str | None
+
+
+def replace_rows(
+    url: str | os.PathLike[str],
+    rows: ArrayLike,
+    X: Any,
+    y: Any = None,
+    *,
+    sample_weight: Any = None,
+    groups: Any = None,
+    message: str | None = None,
+) -> Corrected:
+    """Replace rows of a versioned dataset, by their numbers, in one commit.
+
+    Parameters
+    ----------
+    url : str or Path
+        The dataset.
+    rows : int array of shape (n_rows,)
+        Which rows, counted from 0, each once.
+    X, y, sample_weight, groups
+        What they are now, as `append_dataset` takes it.
+    message : str, optional
+        Why; kept with the version.
+
+    Raises
+    ------
+    DataError
+        If arrays, shapes, dtypes or column names are not those of the dataset.
+    InvalidParameterError
+        If a row is not there, or is named twice.
+    OutputBusyError, ConflictError, StorageError
+        As `append_dataset`.
+    """
+    batches, _ = read_source(X, y, sample_weight, groups)
+    with editing(parse_location(url)) as dataset:
+        dataset.check_names(column_names(X), column_names(y))
+        return replace_batches(dataset, rows, batches, message=message)
+
+
+def replace_batches(
+    dataset: Editing, rows: ArrayLike, batches: Iterator[RowBatch], *, message: str | None
+) -> Corrected:
+    """Replace rows by those of batches, in the order of `rows`, and commit that."""
+    numbers = _distinct(rows, dataset.n_before)
+    read = [dataset.fit_batch(batch, 0) for batch in batches]
+    parts = {name: np.concatenate([one[name] for one in read]) for name in dataset.headers} if read else {}
+    n_given = len(parts["X"]) if parts else 0
+    if n_given != len(numbers):
+        raise DataError(f"{n_given:_} rows for {len(numbers):_} row numbers; expected one of each")
+    n_before = dataset.n_before
+    if not n_given:
+        return Corrected(0, n_before, n_before, None)
+    order = np.argsort(numbers)
+    with store_errors(f"rows of {dataset.location} could not be replaced", "; they are as before"):
+        for name, values in parts.items():
+            _put(dataset.array(name), numbers[order], values[order])
+        version = dataset.commit(
+            "replace",
+            n_before,
+            digest=digest_rows(numbers[order], *(values[order] for values in parts.values())),
+            attributes={},
+            message=message or f"replace {n_given:,} rows",
+            facts={"n_rows": n_given},
+        )
+    return Corrected(n_given, n_before, n_before, version)
+
+
+def delete_rows(
+    url: str | os.PathLike[str], rows: ArrayLike, *, keep_order: bool = False, message: str | None = None
+) -> Corrected:
+    """Delete rows of a versioned dataset, by their numbers, in one commit.
+
+    The last rows take the places of deleted ones, so that few chunks change and `update` reads little. Where
+    the order means something, as with `TimeFolds`, `keep_order` moves all later rows up instead.
+
+    The versions before hold the rows until they expire.
+
+    Parameters
+    ----------
+    url : str or Path
+        The dataset.
+    rows : int array of shape (n_rows,)
+        Which rows, counted from 0; repeats do no harm.
+    keep_order : bool, default=False
+        Whether the rows that stay keep their order, for which all chunks from the first deleted row on are
+        written anew.
+    message : str, optional
+        Why; kept with the version.
+
+    Raises
+    ------
+    DataError
+        If no row would be left.
+    InvalidParameterError
+        If a row is not there.
+    OutputBusyError, ConflictError, StorageError
+        As `append_dataset`.
+    """
+    with editing(parse_location(url)) as dataset:
+        return delete_from(dataset, rows, keep_order=keep_order, message=message)
+
+
+def delete_from(dataset: Editing, rows: ArrayLike, *, keep_order: bool, message: str | None) -> Corrected:
+    """Delete rows of a dataset that is open to be changed, and commit that."""
+    gone = np.unique(check_indices(np.asarray(rows, np.int64), dataset.n_before))
+    n_before, n_after = dataset.n_before, dataset.n_before - len(gone)
+    if not len(gone):
+        return Corrected(0, n_before, n_before, None)
+    if not n_after:
+        raise DataError(f"all {n_before:_} rows of {dataset.location} would be deleted; expected one to stay")
+    with store_errors(f"rows of {dataset.location} could not be deleted", "; they are as before"):
+        for name in dataset.headers:
+            array, label = dataset.array(name), dataset.label(name)
+            if keep_order:
+                _move_up(array, gone, label)
+            else:
+                holes = gone[gone < n_after]
+                movers = np.setdiff1d(np.arange(n_after, n_before), gone, assume_unique=True)
+                if len(holes):
+                    _put(array, holes, gather_rows(array, movers, label=label))
+            # What lies beyond the last row in its chunk is not read, but would still be there.
+            chunk_end = min(n_before, -(-n_after // array.chunks[0]) * array.chunks[0])
+            if chunk_end > n_after:
+                array[n_after:chunk_end] = array.fill_value
+            array.resize((n_after, *array.shape[1:]))
+        version = dataset.commit(
+            "delete",
+            n_after,
+            digest=digest_rows(gone, np.array([keep_order])),
+            attributes={},
+            message=message or f"delete {len(gone):,} rows",
+            facts={"n_rows": len(gone), "order_kept": keep_order},
+        )
+    return Corrected(len(gone), n_before, n_after, version)
+
+
+def find_rows(dataset: Editing, column: str, values: Sequence[Any]) -> list[IntArray]:
+    """Return the numbers of the rows that have each of the values in a column.
+
+    `column`: a column of X or y by its name, or the array "groups".
+    Raises InvalidParameterError if there is no such column; reads all of it.
+    """
+    name, place = _column_of(dataset, column)
+    array, label = dataset.array(name), dataset.label(name)
+    wanted = np.asarray(values, object)
+    text = array.dtype.kind == "T"
+    known: dict[Any, list[int]] = {str(value) if text else float(value): [] for value in wanted}
+    for block in cut_blocks(dataset.n_before, array.chunks[0], rows_per_block=array.chunks[0]):
+        found = read_rows(array, block.start, block.stop, label=label)
+        found = found if place is None else found[:, place]
+        for row in np.flatnonzero(np.isin(found, np.array(list(known), found.dtype))).tolist():
+            known[str(found[row]) if text else float(found[row])].append(block.start + row)
+    return [np.array(known[str(value) if text else float(value)], np.int64) for value in wanted]
+
+
+def convert_dataset(
+    url: str | os.PathLike[str],
+    output: str | os.PathLike[str] | None = None,
+    *,
+    observer: Progress | None = None,
+) -> str:
+    """Make a versioned dataset of plain Zarr, of format 2 or 3 and whoever wrote it.
+
+    Parameters
+    ----------
+    url : str or Path
+        The plain dataset: X and, where they are there, y, sample_weight and groups.
+    output : str or Path, optional
+        Where to write. None writes it beside the plain one and, when it is whole, puts it in its place; an
+        object store cannot do that.
+    observer : callable, optional
+        Called with (rows written, rows in all) after each batch.
+
+    Returns
+    -------
+    str
+        The version that was made.
+
+    Raises
+    ------
+    StorageError
+        If there is no plain dataset, it holds other arrays of as many rows, or the output cannot be written.
+    OutputExistsError
+        If there is something at `output`.
+    """
+    location = parse_location(url)
+    place = location if output is None else parse_location(output)
+    if is_versioned(location):
+        raise StorageError(f"{location} keeps versions already; there is nothing to convert")
+    if output is not None:
+        check_output(place, overwrite=False, inputs=[location])
+    stored = find_group(url)
+    group = stored.open()
+    attributes: dict[str, Any] = {**group.attrs}
+    arrays, headers = _plain_arrays(stored.store, group, location, committed_rows(attributes, stored.place))
+    n_samples, chunk_rows = headers["X"].shape[0], headers["X"].stored_rows
+    names = [attributes.pop(key, None) for key in ("feature_names", "target_names")]
+    attributes.pop(MANIFEST, None)
+
+    def batches() -> Iterator[RowBatch]:
+        for block in cut_blocks(n_samples, chunk_rows, rows_per_block=chunk_rows):
+            yield tuple(
+                read_rows(arrays[name], block.start, block.stop, label=name) if name in arrays else None
+                for name in ROLES
+            )
+
+    how = Writing(
+        chunk_rows,
+        overwrite=output is None,
+        observer=observer,
+        versioned=True,
+        message=f"convert {n_samples:,} rows of plain Zarr",
+    )
+    written = write_batches(
+        place, batches(), n_samples=n_samples, names=(names[0], names[1]), attributes=attributes, how=how
+    )
+    assert written.version is not None
+    return written.version
+
+
+def _plain_arrays(
+    store: Any, group: zarr.Group, location: Location, n_samples: int
+) -> tuple[Mapping[str, zarr.Array[Any]], Mapping[str, Header]]:
+    headers = {}
+    for name in ROLES:
+        label = f"array {name!r} of {location}"
+        header = read_header(store, name, label=label, text=name in ("y", "groups"))
+        if header is not None:
+            headers[name] = header.first_rows(n_samples)
+    if "X" not in headers:
+        raise StorageError(f"{location} has no array 'X'; expected a dataset")
+    others = sorted(name for name in group.array_keys() if name not in ROLES)
+    if others:
+        raise StorageError(
+            f"{location} also holds {', '.join(map(repr, others[:10]))}; expected {', '.join(ROLES)} alone. "
+            "Write such arrays to another group"
+        )
+    return {
+        name: open_array(store, name, label=name, like=header) for name, header in headers.items()
+    }, headers
+
+
+def _distinct(rows: ArrayLike, n_samples: int) -> IntArray:
+    numbers = check_indices(np.asarray(rows, np.int64), n_samples)
+    values, counts = np.unique(numbers, return_counts=True)
+    if (counts > 1).any():
+        raise InvalidParameterError(
+            f"row {values[counts > 1][0]:_} is named {counts.max()} times; expected each row once"
+        )
+    return numbers
+
+
+def _put(array: zarr.Array[Any], rows: IntArray, values: np.ndarray) -> None:
+    """Write single rows; `rows` ascend."""
+    array.oindex[(rows, slice(None)) if array.ndim == 2 else (rows,)] = values
+
+
+def _move_up(array: zarr.Array[Any], gone: IntArray, label: str) -> None:
+    """Write the rows that stay one after the other; a chunk is read before it is written over."""
+    chunk_rows, n_samples = array.chunks[0], array.shape[0]
+    first = int(gone[0]) // chunk_rows * chunk_rows
+    target, waiting = first, np.empty((0, *array.shape[1:]), array.dtype)
+    for start in range(first, n_samples, chunk_rows):
+        stop = min(start + chunk_rows, n_samples)
+        kept = np.setdiff1d(np.arange(start, stop), gone, assume_unique=True) - start
+        waiting = np.concatenate([waiting, read_rows(array, start, stop, label=label)[kept]])
+        if len(waiting) >= chunk_rows or stop == n_samples:
+            n_rows = min(len(waiting), chunk_rows)
+            array[target : target + n_rows] = waiting[:n_rows]
+            target, waiting = target + n_rows, waiting[n_rows:]
+    if len(waiting):
+        array[target : target + len(waiting)] = waiting
+
+
+def _column_of(dataset: Editing, column: str) -> tuple[str, int | None]:
+    """Return the array that a column is in, and which of its columns it is; None where it has one axis."""
+    for name, key in (("X", "feature_names"), ("y", "target_names")):
+        names = dataset.names(key) or ()
+        if column in names and name in dataset.headers:
+            return name, names.index(column) if len(dataset.headers[name].shape) == 2 else None
+    if column in ("groups", dataset.attributes.get("groups_column")) and "groups" in dataset.headers:
+        return "groups", None
+    known = [*(dataset.names("feature_names") or ()), *(dataset.names("target_names") or ())]
+    known += ["groups"] if "groups" in dataset.headers else []
+    shown = ", ".join(map(repr, known[:20])) or "no names"
+    raise InvalidParameterError(f"{dataset.location} has no column {column!r}; it has {shown}")

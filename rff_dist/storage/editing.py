@@ -1,0 +1,201 @@
+"""A versioned dataset that is open to be changed, and the commit of what was changed."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import zarr
+
+from rff_dist.data.columns import is_text
+from rff_dist.data.memory import canonical_bytes
+from rff_dist.errors import DataError, StorageError, VersionError
+from rff_dist.storage.arrays import Header, read_header, require_chunks
+from rff_dist.storage.datasets import FORMAT_VERSION
+from rff_dist.storage.generations import MANIFEST
+from rff_dist.storage.groups import check_existing, committed_rows, open_complete_group
+from rff_dist.storage.locations import Location
+from rff_dist.storage.repositories import Change, changing, is_versioned
+from rff_dist.storage.sources import RowBatch
+from rff_dist.storage.writing import name_parts
+
+ROLES = ("X", "y", "sample_weight", "groups")
+
+
+@dataclass(frozen=True, slots=True)
+class Editing:
+    """A dataset that is being changed; `editing` makes it.
+
+    `n_before`: rows before the change.
+    `attributes`, `headers`: of the group, and of its arrays by name.
+    """
+
+    location: Location
+    n_before: int
+    attributes: Mapping[str, Any]
+    headers: Mapping[str, Header]
+    group: zarr.Group
+    _change: Change
+
+    def names(self, key: str) -> tuple[str, ...] | None:
+        """Return the names of the columns of X or y (`feature_names`, `target_names`), if it has any."""
+        found = self.attributes.get(key)
+        return tuple(map(str, found)) if isinstance(found, list) else None
+
+    def check_names(self, features: Sequence[str] | None, targets: Sequence[str] | None) -> None:
+        """Refuse columns of X or y that have other names than the dataset's; raises DataError."""
+        for key, given in (("feature_names", features), ("target_names", targets)):
+            known = self.names(key)
+            if given is None or known is None or tuple(given) == known:
+                continue
+            differing = next(pair for pair in itertools.zip_longest(given, known) if pair[0] != pair[1])
+            raise DataError(
+                f"`{key}`: {differing[0]!r} where {self.location} has {differing[1]!r}; expected the columns "
+                f"{_listed(known)}{' …' if len(known) > 10 else ''} in this order. Choose and sort them "
+                "by name"
+            )
+
+    def array(self, name: str) -> zarr.Array[Any]:
+        """Return an array, to be written to."""
+        array: Any = self.group[name]
+        return require_chunks(array).with_config({"write_empty_chunks": True})
+
+    def label(self, name: str) -> str:
+        """Return what errors call an array."""
+        return f"array {name!r} of {self.location}"
+
+    def fit_batch(self, batch: RowBatch, first_row: int) -> dict[str, np.ndarray]:
+        """Return a batch's arrays by name, as the dataset's hold them.
+
+        Raises DataError if they are others than the dataset's, or do not fit into them without rounding.
+        """
+        parts = name_parts(batch, first_row)
+        if parts.keys() != self.headers.keys():
+            raise DataError(
+                f"rows of {', '.join(parts)} for {self.location}, which has {', '.join(self.headers)}; "
+                "expected the same arrays"
+            )
+        return {name: self._fit(name, values, len(parts["X"])) for name, values in parts.items()}
+
+    def _fit(self, name: str, values: np.ndarray, n_rows: int) -> np.ndarray:
+        header, label = self.headers[name], self.label(name)
+        expected = (n_rows, *header.shape[1:])
+        if values.shape != expected:
+            raise DataError(f"{name} has shape {values.shape}; expected {expected}, as {label} has")
+        same_kind = is_text(values.dtype) == is_text(header.dtype)
+        if not same_kind or not (is_text(header.dtype) or np.can_cast(values.dtype, header.dtype, "safe")):
+            raise DataError(
+                f"{name} is {_kind(values.dtype)}, but {label} holds {_kind(header.dtype)}; expected values "
+                "that it holds without rounding. Convert them first"
+            )
+        return values.astype(header.dtype, copy=False)
+
+    def commit(
+        self,
+        what: str,
+        n_after: int,
+        *,
+        digest: str,
+        attributes: Mapping[str, Any],
+        message: str,
+        facts: Mapping[str, Any],
+    ) -> str:
+        """Make the change the current version, and return its name.
+
+        `what`: the kind of change, such as "append".
+        `digest`: of what was changed.
+        `attributes`: those of the group that are others now.
+        """
+        manifest: Any = self.attributes.get(MANIFEST)
+        chain = hashlib.sha256(f"{manifest.get('sha256')}|{digest}".encode()).hexdigest()
+        state: dict[str, Any] = {
+            "state": "complete",
+            "format_version": FORMAT_VERSION,
+            "n_samples": n_after,
+            "sha256": chain,
+        }
+        self.group.attrs.update({**attributes, MANIFEST: {**manifest, **state}})
+        told = {"change": what, "n_before": self.n_before, "n_after": n_after, **facts}
+        return self._change.commit(message, told)
+
+
+@contextmanager
+def editing(location: Location) -> Iterator[Editing]:
+    """Open a versioned dataset to change it, once.
+
+    Raises OutputBusyError if another run is changing it; StorageError if there is no dataset, or it keeps no
+      versions.
+    """
+    if not is_versioned(location):
+        check_existing(location)
+        raise StorageError(
+            f"{location} is plain Zarr, which keeps no versions and is written once; expected a versioned "
+            f"dataset. Make it one by `rff-dist data convert {location}`, and repeat this"
+        )
+    with changing(location) as change:
+        group = zarr.open_group(change.store, mode="r+")
+        open_complete_group(change.store, "", str(location))
+        attributes = dict(group.attrs)
+        headers = {
+            name: header for name in ROLES if (header := _read_header(change, name, location)) is not None
+        }
+        _check(group, attributes, headers, location)
+        yield Editing(location, headers["X"].shape[0], attributes, headers, group, change)
+
+
+def digest_rows(*parts: np.ndarray) -> str:
+    """Return a digest of values that does not depend on how rows are cut into batches."""
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(canonical_bytes(part))
+    return digest.hexdigest()
+
+
+def _read_header(change: Change, name: str, location: Location) -> Header | None:
+    return read_header(
+        change.store, name, label=f"array {name!r} of {location}", text=name in ("y", "groups")
+    )
+
+
+def _check(
+    group: zarr.Group, attributes: Mapping[str, Any], headers: Mapping[str, Header], location: Location
+) -> None:
+    """Refuse a repository that this package did not write, or a newer release did."""
+    manifest = attributes.get(MANIFEST)
+    if "X" not in headers or not isinstance(manifest, Mapping):
+        raise StorageError(
+            f"{location} is a repository that rff_dist did not write; expected a versioned dataset. Open its "
+            "arrays with Icechunk, and write them with write_dataset"
+        )
+    version = manifest.get("format_version", FORMAT_VERSION)
+    if type(version) is not int or version > FORMAT_VERSION:
+        raise VersionError(
+            f"{location} is of format {str(version)[:100]}; this release changes format "
+            f"{FORMAT_VERSION}. Use a newer release of rff_dist"
+        )
+    shapes = {name: header.shape for name, header in headers.items()}
+    n_samples = committed_rows(attributes, str(location))
+    if {shape[:1] for shape in shapes.values()} != {(n_samples,)}:
+        raise StorageError(
+            f"the arrays of {location} have the shapes {shapes}, and its manifest says {n_samples:_} rows; "
+            "expected as many in all. Go back to a version before (`rff-dist data rollback`)"
+        )
+    others = sorted(name for name, array in group.arrays() if name not in ROLES)
+    if others:
+        raise StorageError(
+            f"{location} also holds {_listed(others)}, which a change of its rows would leave behind; "
+            f"expected {', '.join(ROLES)} alone. Write such arrays to another group"
+        )
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(map(repr, names[:10]))
+
+
+def _kind(dtype: np.dtype[Any]) -> str:
+    return "text" if is_text(dtype) else str(dtype)

@@ -1,0 +1,454 @@
+"""Versioned datasets: Icechunk repositories, their snapshots and tags, and how a change becomes a commit.
+
+A snapshot is all of a dataset at one moment, and is never changed. The branch `main` names the current one; a
+commit writes what is new and then moves the branch, if it still stands where the change began. Readers keep
+the snapshot that they opened.
+
+An object store moves the branch on a condition, so that the later of two writers is refused. A folder cannot:
+there a writer holds a lock of the operating system, which a process that dies gives back, and what is new is
+on the disk before the branch is moved.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import platform
+import re
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from zarr.abc.store import Store
+
+from rff_dist.errors import (
+    ConflictError,
+    InvalidParameterError,
+    NoSuchVersionError,
+    OutputBusyError,
+    RFFDistError,
+    StorageError,
+)
+from rff_dist.storage.locations import (
+    REPOSITORY_FILE,
+    Location,
+    explain,
+    fsync_path,
+    open_store,
+    read_bytes,
+    writing_advice,
+)
+
+if TYPE_CHECKING:
+    import icechunk
+
+_log = logging.getLogger(__name__)
+
+MAIN = "main"
+_LOCK = ".lock"
+_FOLDERS = ("chunks", "manifests", "transactions", "snapshots")
+_TAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_LEAST_PREFIX = 4  # characters of a snapshot's name that may stand for all of it
+# In an object store a writer may still be at work on what no snapshot names yet.
+_SPARED = timedelta(days=1)
+
+#: Of each array, the chunks that are not those of another snapshot.
+type Chunks = dict[str, set[tuple[int, ...]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A dataset at one moment.
+
+    `id`: its name; no other has it, in any dataset.
+    `message`: why it was made.
+    `written`: when.
+    `facts`: JSON values: what the change was, the rows before and after it, and what they came from.
+    `tags`: names that somebody gave it.
+    """
+
+    id: str
+    message: str
+    written: datetime
+    facts: Mapping[str, Any]
+    tags: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all of it as JSON values."""
+        return {
+            "version": self.id,
+            "written": self.written.isoformat(timespec="seconds"),
+            "message": self.message,
+            "tags": list(self.tags),
+            **self.facts,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Expired:
+    """What `expire` removed.
+
+    `versions`: snapshots that cannot be opened any more.
+    `n_bytes`: what was freed.
+    """
+
+    versions: tuple[str, ...]
+    n_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A change of a dataset that nobody else sees before it is committed.
+
+    `store`: what is written to, like any other.
+    `before`: the snapshot that it began with.
+    """
+
+    location: Location
+    store: Store
+    before: str
+    _session: icechunk.Session
+    _begun: float = field(default_factory=time.time)
+
+    def commit(self, message: str, facts: Mapping[str, Any]) -> str:
+        """Make what was written the current snapshot, and return its name.
+
+        Raises ConflictError if another program committed meanwhile; the dataset is then as that left it.
+        """
+        with _errors(f"{self.location} could not be changed", "; it is as it was"):
+            if not self.location.is_local:
+                return str(self._session.commit(message, metadata=dict(facts)))
+            # The branch is moved when all that it leads to is on the disk.
+            snapshot = str(self._session.flush(message, metadata=dict(facts)))
+            _sync_since(self.location, self._begun)
+            repository = _open_repository(self.location)
+            repository.reset_branch(MAIN, snapshot, from_snapshot_id=self.before)
+            _sync_branch(self.location)
+            return snapshot
+
+
+# -- reading ---------------------------------------------------------------------------------------
+
+
+def is_versioned(location: Location) -> bool:
+    """Tell whether a versioned dataset is at a location."""
+    if location.is_local:
+        path = Path(location.path)
+        return (path / REPOSITORY_FILE).is_file() and (path / "snapshots").is_dir()
+    if not location.is_remote:
+        return False
+    return read_bytes(open_store(location, read_only=True), REPOSITORY_FILE, where=location) is not None
+
+
+def open_snapshot(location: Location, version: str | None = None) -> tuple[Store, str]:
+    """Return a snapshot's store, to be read, and its name.
+
+    `version`: a tag, a snapshot's name or how it begins; the current one if left out.
+    Raises NoSuchVersionError if there is none of that name; StorageError if it cannot be read.
+    """
+    snapshot = find_snapshot(location, version)
+    return _open_pinned(location, snapshot), snapshot
+
+
+def open_pinned(location: Location, snapshot: str) -> Store:
+    """Return the store of a snapshot by its whole name, as `open_snapshot` returned it elsewhere."""
+    return _open_pinned(location, snapshot)
+
+
+@lru_cache(maxsize=8)  # of what is never changed; a task opens its dataset again
+def _open_pinned(location: Location, snapshot: str) -> Store:
+    with _errors(f"version {snapshot} of {location} cannot be read", version=snapshot):
+        return _open_repository(location).readonly_session(snapshot_id=snapshot).store
+
+
+def find_snapshot(location: Location, version: str | None = None) -> str:
+    """Return the whole name of a snapshot.
+
+    `version`: as `open_snapshot` takes it.
+    Raises NoSuchVersionError if there is none, or several begin so.
+    """
+    with _errors(f"{location} cannot be read"):
+        repository = _open_repository(location)
+        if version is None or version == MAIN:
+            return str(repository.lookup_branch(MAIN))
+        if version in repository.list_tags():
+            return str(repository.lookup_tag(version))
+        try:
+            return str(repository.lookup_snapshot(version).id)
+        except _icechunk().IcechunkError:
+            pass
+        known = {one.id: one for name in _heads(repository) for one in repository.ancestry(snapshot_id=name)}
+        begun = [name for name in known if name.startswith(version) and len(version) >= _LEAST_PREFIX]
+    if len(begun) == 1:
+        return begun[0]
+    what = f"{len(begun)} versions that begin with" if begun else "no version"
+    raise NoSuchVersionError(
+        f"{location} has {what} {version!r}; expected a tag, or a version that `rff-dist data log` lists"
+    )
+
+
+def read_history(location: Location, version: str | None = None) -> list[Snapshot]:
+    """Return a snapshot and those that it was made of, the newest first; the current one if left out."""
+    head = find_snapshot(location, version)
+    with _errors(f"the history of {location} cannot be read"):
+        repository = _open_repository(location)
+        tags: dict[str, list[str]] = {}
+        for tag in sorted(repository.list_tags()):
+            tags.setdefault(repository.lookup_tag(tag), []).append(tag)
+        return [
+            Snapshot(one.id, one.message, one.written_at, dict(one.metadata), tuple(tags.get(one.id, ())))
+            for one in repository.ancestry(snapshot_id=head)
+            if one.parent_id is not None  # the first is empty
+        ]
+
+
+def changed_chunks(location: Location, before: str, after: str) -> Chunks:
+    """Return the chunks that differ between two snapshots, wherever in the history they are.
+
+    Raises NoSuchVersionError if one of them has expired, or is of another dataset.
+    """
+    found: Chunks = {}
+    with _errors(f"versions of {location} cannot be compared", version=before):
+        repository = _open_repository(location)
+        after_line = [one.id for one in repository.ancestry(snapshot_id=after)]
+        line = [one.id for one in repository.ancestry(snapshot_id=before)]
+        # Of a line that was rolled back, the way goes by the snapshot that both were made of.
+        fork = next((name for name in line if name in set(after_line)), None)
+        if fork is None:
+            raise NoSuchVersionError(f"{location} has no history that version {before} is part of")
+        for end in (before, after):
+            if end == fork:
+                continue
+            difference = repository.diff(from_snapshot_id=fork, to_snapshot_id=end)
+            for path, chunks in difference.updated_chunks.items():
+                found.setdefault(path.lstrip("/"), set()).update(tuple(one) for one in chunks)
+    return found
+
+
+# -- writing ---------------------------------------------------------------------------------------
+
+
+def create_repository(location: Location) -> Change:
+    """Begin a versioned dataset where nothing is, as its first change."""
+    with _errors(f"{location} cannot be written"):
+        if location.is_local:
+            Path(location.path).parent.mkdir(parents=True, exist_ok=True)
+        session = _icechunk().Repository.create(_storage(location)).writable_session(MAIN)
+        return Change(location, session.store, session.snapshot_id, session)
+
+
+@contextmanager
+def changing(location: Location) -> Iterator[Change]:
+    """Begin a change of a versioned dataset.
+
+    In a folder no other process changes it meanwhile.
+
+    Raises OutputBusyError if another process is changing it; StorageError if it cannot be opened.
+    """
+    with ExitStack() as stack:
+        if location.is_local:
+            stack.enter_context(_locked(location))
+        with _errors(f"{location} cannot be changed"):
+            session = _open_repository(location).writable_session(MAIN)
+            change = Change(location, session.store, session.snapshot_id, session)
+        yield change
+
+
+def tag_snapshot(location: Location, tag: str, version: str | None = None) -> str:
+    """Give a snapshot a name, for good, and return the snapshot's own.
+
+    Raises InvalidParameterError if it cannot be a name, or is one already.
+    """
+    if not _TAG.fullmatch(tag) or tag == MAIN:
+        raise InvalidParameterError(
+            f"{tag!r} cannot be a tag; expected letters, digits, dots, hyphens and underscores, the first "
+            f"one a letter or digit, and not {MAIN!r}"
+        )
+    snapshot = find_snapshot(location, version)
+    with _writer(location):
+        repository = _open_repository(location)
+        try:
+            repository.create_tag(tag, snapshot)
+        except _icechunk().IcechunkError as error:
+            raise InvalidParameterError(
+                f"{location} has, or had, a tag {tag!r}, which names one version for ever; choose "
+                "another name"
+            ) from error
+        _sync_branch(location)
+    return snapshot
+
+
+def roll_back(location: Location, version: str) -> tuple[str, str]:
+    """Make a snapshot the current one again; return the names of the one before and of this one.
+
+    What was current can still be read by its name, until it expires.
+
+    Raises NoSuchVersionError if there is no such snapshot.
+    """
+    with _writer(location):
+        repository = _open_repository(location)
+        before, after = str(repository.lookup_branch(MAIN)), find_snapshot(location, version)
+        repository.reset_branch(MAIN, after, from_snapshot_id=before)
+        _sync_branch(location)
+    return before, after
+
+
+def expire(location: Location, older_than: datetime, *, tags: bool = False) -> Expired:
+    """Remove the snapshots before a time, and the bytes that only they hold.
+
+    The current one always stays. In an object store bytes that are younger than a day stay too, since a
+    writer may be at work on them; a later call removes them.
+
+    `older_than`: when, with a time zone.
+    `tags`: whether tagged snapshots go too, with their tags.
+    """
+    with _writer(location):
+        repository = _open_repository(location)
+        gone = repository.expire_snapshots(older_than, delete_expired_tags=tags)
+        garbage = older_than if location.is_local else min(older_than, datetime.now(UTC) - _SPARED)
+        summary = repository.garbage_collect(garbage)
+    _open_pinned.cache_clear()
+    return Expired(tuple(sorted(gone)), int(summary.bytes_deleted))
+
+
+# -- Icechunk --------------------------------------------------------------------------------------
+
+
+def _icechunk() -> Any:
+    import icechunk
+
+    # It warns of folders without locks, and this module keeps one.
+    icechunk.set_logs_filter("error")
+    return icechunk
+
+
+def _open_repository(location: Location) -> icechunk.Repository:
+    repository: icechunk.Repository = _icechunk().Repository.open(_storage(location))
+    return repository
+
+
+def _storage(location: Location) -> Any:
+    """Return where a repository is; credentials and endpoints come from the environment."""
+    icechunk = _icechunk()
+    bucket, _, prefix = location.path.partition("/")
+    if location.is_local:
+        storage = icechunk.local_filesystem_storage(location.path)
+    elif location.scheme == "s3":
+        endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+        storage = icechunk.s3_storage(
+            bucket=bucket,
+            prefix=prefix or None,
+            region=os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION"),
+            endpoint_url=endpoint,
+            allow_http=os.environ.get("AWS_ALLOW_HTTP", "").lower() in ("1", "true"),
+            force_path_style=endpoint is not None,
+            from_env=True,
+        )
+    elif location.scheme == "gs":
+        storage = icechunk.gcs_storage(bucket=bucket, prefix=prefix or None, from_env=True)
+    elif location.scheme == "az":
+        account = os.environ.get("AZURE_STORAGE_ACCOUNT_NAME", "")
+        storage = icechunk.azure_storage(account=account, container=bucket, prefix=prefix, from_env=True)
+    elif location.scheme == "https":
+        storage = icechunk.http_storage(location.url)
+    else:
+        raise StorageError(
+            f"{location} lives in this process's memory, which keeps no versions; write to a path or an "
+            "object store"
+        )
+    return storage
+
+
+def _heads(repository: icechunk.Repository) -> list[str]:
+    return [
+        *(repository.lookup_branch(name) for name in sorted(repository.list_branches())),
+        *(repository.lookup_tag(name) for name in sorted(repository.list_tags())),
+    ]
+
+
+@contextmanager
+def _errors(what: str, then: str = "", *, version: str | None = None) -> Iterator[None]:
+    """Say in this package's words what failed in Icechunk, and what is left of it."""
+    icechunk = _icechunk()
+    try:
+        yield
+    except RFFDistError:
+        raise
+    except icechunk.ConflictError as error:
+        raise ConflictError(
+            f"{what}: another program changed it meanwhile{then or '; it is as that left it'}. Repeat this, "
+            "and look at what the other one wrote (`rff-dist data log`)"
+        ) from error
+    except icechunk.SnapshotNotFoundError as error:
+        raise NoSuchVersionError(
+            f"{what}: there is no such version, or it has expired; expected one that `rff-dist data "
+            "log` lists"
+        ) from error
+    except (icechunk.IcechunkError, OSError) as error:
+        if version is not None and isinstance(error, icechunk.InvalidInputError | icechunk.NotFoundError):
+            raise NoSuchVersionError(f"{what}: it has expired, or is of another dataset") from error
+        advice = f". {writing_advice(error)}" if isinstance(error, OSError) else ""
+        raise StorageError(f"{what}: {explain(error)}{then}{advice}") from error
+
+
+@contextmanager
+def _writer(location: Location) -> Iterator[None]:
+    with ExitStack() as stack:
+        if location.is_local:
+            stack.enter_context(_locked(location))
+        stack.enter_context(_errors(f"{location} could not be changed"))
+        yield
+
+
+@contextmanager
+def _locked(location: Location) -> Iterator[None]:
+    """Keep other processes of this machine from writing to a folder."""
+    try:
+        file = open(Path(location.path) / _LOCK, "a+")  # noqa: SIM115  # closed below
+    except OSError as error:
+        raise StorageError(
+            f"{location} cannot be changed: {error.strerror or error}. {writing_advice(error)}"
+        ) from error
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            file.seek(0)
+            raise OutputBusyError(
+                f"another run is changing {location}: {file.read(200) or 'a process'}; expected nobody. Wait "
+                "until it is done"
+            ) from error
+        except OSError as error:  # some network file systems are mounted without locks
+            _log.warning(
+                "%s has no locks (%s): two writers at the same moment could overwrite one another",
+                location,
+                error.strerror or error,
+            )
+        file.truncate(0)
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        file.write(f"process {os.getpid()} on {platform.node()}, since {now}")
+        file.flush()
+        yield
+
+
+def _sync_since(location: Location, begun: float) -> None:
+    """Wait until what was written to a repository since a time is on the disk."""
+    for folder in (Path(location.path, name) for name in _FOLDERS):
+        for path in folder.iterdir() if folder.is_dir() else ():
+            if path.stat().st_mtime > begun - 2:  # file systems round times, some to two seconds
+                fsync_path(path)
+        if folder.is_dir():
+            fsync_path(folder)
+
+
+def _sync_branch(location: Location) -> None:
+    """Wait until a folder's branches and tags are on the disk."""
+    if location.is_local:
+        fsync_path(Path(location.path, REPOSITORY_FILE))
+        fsync_path(location.path)
