@@ -2,7 +2,11 @@
 
 import json
 import operator
+import os
 import signal
+import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -99,6 +103,109 @@ def test_nobody_else_connects_to_an_embedded_cluster(monkeypatch: pytest.MonkeyP
                     DaskEngine(address.replace("tls", scheme), security=security)
                 assert "it is a Dask" not in str(refused.value)  # who got through would know
         assert engine.map_reduce(count, unit_blocks(5), None, combine=operator.add) == 5
+
+
+# As another user: connects to each address without certificates, with a stranger's, the other side's unseen, and,
+# to show that nothing else is in the way, with the cluster's own; then reads files and processes.
+STRANGER = """
+import asyncio, json, os, ssl, sys
+import distributed
+from distributed import rpc
+
+given = json.load(sys.stdin)
+own = distributed.Security(require_encryption=True, **given["own"])
+strangers = distributed.Security.temporary()
+
+
+async def identity(address, security):
+    arguments = security.get_connection_args("client")
+    if security is strangers:
+        arguments["ssl_context"].check_hostname = False
+        arguments["ssl_context"].verify_mode = ssl.CERT_NONE
+    remote = rpc(address, timeout=3, connection_args=arguments)
+    try:
+        async with asyncio.timeout(3):
+            return (await remote.identity())["type"]
+    except (OSError, TimeoutError):
+        return None
+    finally:
+        await remote.close_rpc()
+
+
+def tried(how, *arguments):
+    try:
+        return how(*arguments)
+    except PermissionError:
+        return "refused"
+
+
+os.setgroups([])
+os.setgid(65534)
+os.setuid(65534)
+found = {
+    address: [
+        asyncio.run(identity(address.replace("tls", "tcp"), distributed.Security())),
+        asyncio.run(identity(address, strangers)),
+        asyncio.run(identity(address, own)),
+    ]
+    for address in given["addresses"]
+}
+readable = [os.path.join(where, name) for where, _, names in os.walk(given["folder"]) for name in names]
+contents = b"".join(open(path, "rb").read() for path in readable if os.access(path, os.R_OK))
+processes = [
+    [tried(os.listdir, f"/proc/{pid}/fd"), tried(lambda: open(f"/proc/{pid}/environ").read())]
+    for pid in given["pids"]
+]
+lines = b"".join(open(f"/proc/{pid}/cmdline", "rb").read() for pid in given["pids"])
+print(json.dumps({
+    "connected": found,
+    "folders": [tried(os.listdir, folder) for folder in given["private"]],
+    "processes": processes,
+    "keys": (contents + lines).count(b"PRIVATE KEY"),
+}))
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become another user")
+def test_another_user_neither_connects_nor_reads_certificates_or_spilled_data(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)  # as /tmp: what is in it must protect itself
+        monkeypatch.setenv("TMPDIR", folder)
+        monkeypatch.setattr(tempfile, "tempdir", None)
+        with open_engine(Cluster(n_workers=1, n_threads=1)) as engine:
+            assert isinstance(engine, DaskEngine)
+            [(worker, facts)] = engine.client.scheduler_info()["workers"].items()
+            security = engine.client.security
+            [pid] = engine.client.run(os.getpid).values()
+            given = {
+                "addresses": [engine.address, worker, facts["nanny"]],
+                "own": {
+                    name: getattr(security, name)
+                    for name in ("tls_ca_file", "tls_client_cert", "tls_client_key")
+                },
+                "folder": folder,
+                "private": [facts["local_directory"]],
+                "pids": [pid],
+            }
+            assert facts["local_directory"].startswith(folder)
+            done = subprocess.run(
+                [sys.executable, "-c", STRANGER],
+                input=json.dumps(given),
+                capture_output=True,
+                text=True,
+                check=False,
+                env=os.environ | {"TMPDIR": "/tmp", "HOME": "/nonexistent"},
+            )
+            assert done.returncode == 0, done.stderr
+        monkeypatch.setattr(tempfile, "tempdir", None)
+    found = json.loads(done.stdout)
+    parts = ["Scheduler", "Worker", "_QuietNanny"]
+    assert list(found["connected"].values()) == [[None, None, part] for part in parts]
+    assert found["folders"] == ["refused"]
+    assert found["processes"] == [["refused", "refused"]]
+    assert found["keys"] == 0
 
 
 @pytest.mark.slow
