@@ -199,7 +199,7 @@ class BlockFunction[S, T](ABC):
     source: Dataset | None
 
     @abstractmethod
-    def begin(self, block: Block, state: S) -> Callable[[], T]:
+    def begin(self, block: Block, state: S) -> Callable[..., T]:
         """Read a block, and return what is left to do."""
 
     @final
@@ -213,10 +213,14 @@ class BlockTask[S, T](BlockFunction[S, T]):
 
     An engine with a better way to the rows, such as a Dask collection's own tasks, takes `source` and
     `compute` apart.
+
+    `adds`: whether `compute` takes the result of the blocks before as a third argument, which is None at
+      first, and adds to it in place: then no second result is made.
     """
 
     source: Dataset
     compute: Callable[[Rows, S], T]
+    adds: bool = False
 
-    def begin(self, block: Block, state: S) -> Callable[[], T]:
+    def begin(self, block: Block, state: S) -> Callable[..., T]:
         return partial(self.compute, self.source.read(block), state)

@@ -1,13 +1,16 @@
 """The Dask engine: the serial engine's answer, on many processes and machines.
 
 How a pass runs
-    The client submits one fused task per block, in block order and at most `SLOTS` at a time per
-    worker, and one small task per merge. Partials stay on the workers; only the whole result travels.
-    State and functions are results of tasks too, with their bytes inside the task: when their last
-    holder dies the scheduler makes them again, which it cannot do for scattered data.
+    The client hands out runs of consecutive blocks, long ones first. A run is a task: it walks through
+    its blocks, adds them up, and adds the worker's total before it, which is the result of the worker's
+    run before. Where no block is left the totals of two workers at a time are merged, and the last one
+    comes to the client: straight from its worker, or, where that is out of reach, by way of the
+    scheduler in pieces of 32 MiB. So each worker's total travels once. State and functions are results
+    of tasks too, with their bytes inside the task: when their last holder dies the scheduler makes them
+    again, which it cannot do for scattered data.
 What is counted once
-    A killed worker's tasks are run again, but a partial enters the tree as a task's result, which
-    exists once, however often it was computed. Workers keep no sums of their own.
+    Workers keep no sums of their own: a total is a task's result, and the client knows which blocks are
+    in it. Those of a total that died with its worker are handed out again, to all workers.
 Who may connect
     Whoever connects to a Dask port runs code. The embedded cluster listens on the loopback interface
     only, for those with its temporary certificates, and a scheduler elsewhere must be reached by TLS
@@ -20,8 +23,6 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import logging
-import math
-import operator
 import os
 import time
 import uuid
@@ -32,9 +33,8 @@ from typing import Any, cast
 
 import dask.config
 import distributed
-import numpy as np
 
-from rff_dist.data.blocks import Block, BlockFunction
+from rff_dist.data.blocks import Block
 from rff_dist.engines.dask_cluster import (
     CONNECT_S,
     WorkerFacts,
@@ -47,10 +47,9 @@ from rff_dist.engines.dask_cluster import (
 from rff_dist.engines.dask_pass import Pass, Tasks
 from rff_dist.engines.dask_workers import Workers
 from rff_dist.engines.progress import BlockDone, Observer, announce_pass
-from rff_dist.engines.protocol import Broadcast, Engine, RegionWriter
+from rff_dist.engines.protocol import Broadcast, Engine, WriteTask
 from rff_dist.engines.serial import check_blocks
 from rff_dist.engines.worker import (
-    BLOCK,
     TOPIC,
     CountBlocks,
     PassTask,
@@ -59,6 +58,7 @@ from rff_dist.engines.worker import (
     bytes_per_row,
     digests_found,
     pickle_value,
+    source_of,
     state_digests,
     take_apart,
     unpack,
@@ -83,8 +83,7 @@ class _Placed[S](Broadcast[S]):
 class DaskEngine(Engine):
     """Run blocks on a Dask cluster: an embedded local one, or one that exists.
 
-    Costs about 5 ms of scheduler per block, so blocks should take a second or more. Close the engine,
-    or use it as a context manager; an embedded cluster ends with it.
+    Close the engine, or use it as a context manager; an embedded cluster ends with it.
 
     Parameters
     ----------
@@ -148,9 +147,8 @@ class DaskEngine(Engine):
         check_parameters(scheduler, client, size=size, security=security)
         self.observers = tuple(observers)
         self._topic = f"{TOPIC}{uuid.uuid4().hex}"
-        self._timings: dict[str, dict[int, tuple[float, str]]] = {}
         self._cluster: distributed.LocalCluster | None = None
-        self._passes: set[Pass] = set()
+        self._passes: dict[str, Pass] = {}
         self._owns_client = client is None
         self._patience = patience
         #: Connects to a scheduler that exists.
@@ -176,7 +174,7 @@ class DaskEngine(Engine):
     def _join(self, client: distributed.Client) -> None:
         self._client = client
         self._joined = Workers(client, patience=self._patience)
-        client.subscribe_topic(self._topic, self._note_timing)
+        client.subscribe_topic(self._topic, self._note)
         _export_metrics(client, self._joined)
 
     @property
@@ -281,26 +279,43 @@ class DaskEngine(Engine):
         combine: Callable[[T, T], T],
         label: str = "pass",
     ) -> T:
-        """Reduce `function(block, state)` over all blocks, pairwise in block order, on the workers.
+        """Reduce `function(block, state)` over all blocks on the workers.
 
         See `rff_dist.engines.protocol.Engine.map_reduce` for the contract. Where `function` is a `BlockTask`
         whose source `is_lazy`, the cluster computes the source's collections and the rows never
         pass through the client.
         """
-        return cast("T", self._run(function, blocks, state, combine=combine, output=None, label=label))
-
-    def map_write[S](
-        self,
-        function: Callable[[Block, S], np.ndarray],
-        blocks: Sequence[Block],
-        state: S | Broadcast[S],
-        output: RegionWriter,
-        *,
-        label: str = "pass",
-    ) -> int:
-        return cast(
-            "int", self._run(function, blocks, state, combine=operator.add, output=output, label=label)
+        check_blocks(blocks, label)
+        self._check_reach(function)
+        number = uuid.uuid4().hex
+        source, compute = take_apart(function)
+        pickled = pickle_value(
+            PassTask(compute, combine, self._topic, number, label, bytes_per_row(function)), "function"
         )
+        with announce_pass(self.observers, label, blocks) as announce, self._workers.errors():
+            placed = self._place(state)
+            job = self._send(pickled, {}, "function")
+            tasks = Tasks(
+                self._client,
+                job,
+                placed.future,
+                source,
+                topic=self._topic,
+                label=label,
+                embedded=self._cluster is not None,
+            )
+            running = self._passes[number] = Pass(self._workers, f"{label}-{number}", blocks, tasks=tasks)
+            try:
+                for block, seconds, worker in running.finished_blocks():
+                    announce(BlockDone(label, block, seconds, worker))
+                return cast("T", running.result())
+            finally:
+                del self._passes[number]
+                # By hand, because the frames of an exception in flight would keep them.
+                running.release()
+                job.release()
+                if placed is not state:
+                    placed.future.release()
 
     def close(self) -> None:
         self._dial = None
@@ -334,65 +349,20 @@ class DaskEngine(Engine):
             return self._client.submit(unpack, pickled, expected, key=f"{name}-{uuid.uuid4().hex}")
 
     def _n_blocks_left(self) -> int:
-        return sum(running.n_left for running in tuple(self._passes))
+        return sum(running.n_left for running in tuple(self._passes.values()))
 
-    def _note_timing(self, event: tuple[float, tuple[Any, ...]]) -> None:
-        number, index, seconds, worker, *_ = event[1]
-        if number in self._timings:
-            self._timings[number][index] = (seconds, worker)
+    def _note(self, event: tuple[float, tuple[Any, ...]]) -> None:
+        number, *rest = event[1]
+        if (running := self._passes.get(number)) is not None:
+            _, worker, timings, _ = rest
+            running.note(worker, [(position, seconds) for position, _, seconds in timings])
 
-    # -- a pass ----------------------------------------------------------------------------------------
-
-    def _run(
-        self,
-        function: Callable[[Block, Any], Any],
-        blocks: Sequence[Block],
-        state: object,
-        *,
-        combine: Callable[[Any, Any], Any],
-        output: RegionWriter | None,
-        label: str,
-    ) -> Any:
-        check_blocks(blocks, label)
-        self._check_reach(function, output)
-        number = uuid.uuid4().hex
-        source, compute = take_apart(function)
-        pickled = pickle_value(
-            PassTask(compute, combine, output, self._topic, number, label, bytes_per_row(function)),
-            "function",
-        )
-        with announce_pass(self.observers, label, blocks) as announce, self._workers.errors():
-            placed = self._place(state)
-            job = self._send(pickled, {}, "function")
-            timings = self._timings[number] = {}
-            name = f"{label}{BLOCK}{number}"
-            running = Pass(
-                self._workers,
-                name,
-                blocks,
-                tasks=Tasks(self._client, job, placed.future, source, embedded=self._cluster is not None),
-            )
-            self._passes.add(running)
-            try:
-                for block in running.finished_blocks():
-                    seconds, worker = timings.pop(block.index, (math.nan, "unknown"))
-                    announce(BlockDone(label, block, seconds, worker))
-                return running.result()
-            finally:
-                self._passes.discard(running)
-                # By hand, because the frames of an exception in flight would keep them.
-                running.release()
-                job.release()
-                if placed is not state:
-                    placed.future.release()
-                del self._timings[number]
-
-    def _check_reach(self, function: object, output: RegionWriter | None) -> None:
+    def _check_reach(self, function: object) -> None:
         """Raise StorageError if data or output are in the memory of this process and workers are others."""
         if self.address.startswith("inproc://"):
             return
-        source = function.source if isinstance(function, BlockFunction) else None
-        for place in (source, output):
+        output = function.output if isinstance(function, WriteTask) else None
+        for place in (source_of(function), output):
             if place is not None and (place.url or "").startswith("memory://"):
                 raise StorageError(
                     f"{place.url} is in the memory of this process, which the workers of the cluster at "

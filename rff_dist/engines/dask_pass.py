@@ -1,29 +1,40 @@
-"""One pass on a cluster: blocks in flight, their merges, and the result."""
+"""One pass on a cluster: each worker's total, the runs of blocks that go on with it, and the result."""
 
 # mypy: allow-untyped-calls
 from __future__ import annotations
 
 import asyncio
+import math
+import operator
 import queue
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NoReturn, cast
 
+import cloudpickle  # type: ignore[import-untyped]
+import dask.config
 import distributed
+from distributed.core import rpc
 from distributed.scheduler import KilledWorker
 
 from rff_dist.data.blocks import Block
 from rff_dist.engines.dask_workers import POLL_S, Workers
-from rff_dist.engines.serial import PairwiseTree, block_error, name_block
-from rff_dist.engines.worker import BlockFailed, merge_partials, run_block, run_lazy_block
+from rff_dist.engines.serial import BlockFailed, block_error, failure_of, name_block
+from rff_dist.engines.worker import add_totals, pack, run_blocks, run_lazy_block
 from rff_dist.errors import BlockError, ClusterError, RFFDistError
 
 type Future = distributed.Future[Any]
 
-#: Blocks in flight per worker process: one that accumulates and one that is ready to follow.
-SLOTS = 2
+#: Seconds that a run takes at most, by the blocks seen so far: what is begun again when its worker dies.
+RUN_S = 60.0
+#: Seconds of a run below which the next one is sent before it ends, to hide the way there and back.
+SHORT_S = 0.2
+#: Parts that a run is given out in again after its worker died: one of its blocks may have killed it.
+PARTS = 16
+#: Seconds that a worker has to answer the client; then its result goes by way of the scheduler, in pieces.
+REACH_S, PIECE_BYTES = 3.0, 2**25
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +43,7 @@ class Tasks:
 
     `job`, `state`: what each block is given: the function, and its state.
     `source`: where blocks are Dask collections, the dataset that they are of.
+    `topic`, `label`: where events go, and the pass's name in them.
     `embedded`: whether the cluster is the client's own, so that its workers are in reach.
     """
 
@@ -39,152 +51,376 @@ class Tasks:
     job: Future
     state: Future
     source: Any
+    topic: str
+    label: str
     embedded: bool
 
 
-class Pass:
-    """What the client knows of a pass: the blocks in flight, and the roots of the merged subtrees."""
+@dataclass(frozen=True, slots=True)
+class _Share:
+    """Consecutive blocks by their positions, and how many workers died that were running them."""
 
-    def __init__(
-        self,
-        workers: Workers,
-        name: str,
-        blocks: Sequence[Block],
-        *,
-        tasks: Tasks,
-    ) -> None:
+    positions: range
+    n_deaths: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class _Chain:
+    """A worker's total, and what is under way to become its next ones.
+
+    `total`: the latest that is done; None before.
+    `shares`: the blocks in it.
+    `runs`: each goes on with the total before it.
+    `merge`: that of this total and that of `other`, which is another worker's.
+    """
+
+    worker: str
+    total: Future | None = None
+    shares: list[_Share] = field(default_factory=list)
+    runs: deque[tuple[Future, _Share]] = field(default_factory=deque)
+    merge: Future | None = None
+    other: _Chain | None = None
+    is_taken: bool = False
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is under way."""
+        return not self.runs and self.merge is None and not self.is_taken
+
+    @property
+    def has_lost_total(self) -> bool:
+        """Whether the total was on a worker that died. Workers that retire hand theirs on before."""
+        return self.total is not None and self.total.status != "finished"
+
+    def is_cut_off(self, *, gone: bool) -> bool:
+        """Return whether the merge under way lacks its worker, which is gone, or one of the totals."""
+        return self.other is not None and (gone or self.has_lost_total or self.other.has_lost_total)
+
+    def give_up_merge(self) -> None:
+        """Let both totals be merged otherwise."""
+        if self.merge is not None and self.other is not None:
+            self.merge.release()
+            self.other.is_taken = False
+            self.merge = self.other = None
+
+
+class Pass:
+    """What the client knows of a pass: who has summed up which blocks.
+
+    Tasks are pinned to their worker, and each has the result of the one before as an argument: they run one
+    after another, and when a worker dies the scheduler runs none of them elsewhere. The blocks of its total
+    and of its runs are given out again.
+    """
+
+    def __init__(self, workers: Workers, name: str, blocks: Sequence[Block], *, tasks: Tasks) -> None:
         self._workers, self._tasks = workers, tasks
         self._name, self._blocks = name, blocks
-        self._in_flight: dict[Any, tuple[Future, Block, str]] = {}
-        self._load: Counter[str] = Counter()
-        self._done: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        client, job = tasks.client, tasks.job
-
-        # No method of this object: a cycle of references would keep the futures until the next collection.
-        def merge(left: Future, right: Future) -> Future:
-            # Before any block that waits: a merge frees memory.
-            return client.submit(merge_partials, job, left, right, pure=False, priority=1)
-
-        self._tree = PairwiseTree(merge)
-        self._root: Future | None = None
-        #: Blocks that are not done.
+        self._chains: list[_Chain] = []
+        self._present: Mapping[str, int] = {}
+        self._by_key: dict[Any, _Chain] = {}
+        self._n_tasks = self._n_given = 0
+        self._again: list[_Share] = []
+        self._told = bytearray(len(blocks))
+        self._seconds, self._n_timed = 0.0, 0
+        self._news: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        #: Blocks that are in no total.
         self.n_left = len(blocks)
 
-    def finished_blocks(self) -> Iterator[Block]:
-        """Submit all blocks, a few at a time, and yield each when it is done."""
-        n_submitted = 0
-        while n_submitted < len(self._blocks) or self._in_flight:
-            while n_submitted < len(self._blocks) and (worker := self._free_worker()) is not None:
-                self._tree.push(self._submit(n_submitted, worker))
-                n_submitted += 1
-                if n_submitted == len(self._blocks):
-                    self._root = self._tree.finish()
-            key = self._next_done()
-            if key is not None:
-                future, block, worker = self._in_flight[key]
-                self._check(future, block)
-                self._load[worker] -= 1
-                self.n_left -= 1
-                # The partial stays on its worker only while a merge still needs it.
-                del future, self._in_flight[key]
-                yield block
+    def note(self, worker: str, timings: list[tuple[int, float]]) -> None:
+        """Take in from any thread which blocks a worker has done, by position, and the seconds of each."""
+        self._news.put((worker, timings))
+
+    def finished_blocks(self) -> Iterator[tuple[Block, float, str]]:
+        """Have all blocks summed up, and yield each when it is done: where, and the seconds it took there."""
+        while not self._is_complete():
+            self._give_out()
+            news = self._next_news()
+            if isinstance(news, tuple) and isinstance(news[1], list):
+                worker, timings = news
+                self._seconds += sum(seconds for _, seconds in timings)
+                self._n_timed += len(timings)
+                yield from self._untold(worker, timings)
+                continue
+            if news is None:  # a total that was lost and came back is told of once only: look at all
+                done = list(self._chains)
+                for key in [run[0].key for chain in done for run in chain.runs if run[0].done()]:
+                    self._by_key.pop(key, None)
+            else:
+                done = [chain for chain in [self._by_key.pop(news, None)] if chain is not None]
+            for share in [share for chain in done for share in self._advance(chain)]:
+                yield from self._untold("unknown", ((i, math.nan) for i in share.positions))
 
     def result(self) -> Any:
-        """Wait for the root of the tree and fetch it."""
-        root = self._root
-        assert root is not None  # finished_blocks() has run to its end
-        self._watch(root)
-        while not root.done():
-            self._next_done()
-        self._check(root, None)
-        # By way of the scheduler, Dask's default, the fetch takes six times as long (0.74 s for 67 MB); but
-        # only an embedded cluster's workers are sure to be in reach.
-        direct = True if self._tasks.embedded else None
-        fetching = asyncio.run_coroutine_threadsafe(
-            self._tasks.client.gather(root, asynchronous=True, direct=direct),
-            cast("Any", self._tasks.client.loop).asyncio_loop,
-        )
-        # A worker may die before its result is fetched, so the fetch is watched like the pass.
+        """Fetch the total of all blocks."""
         while True:
-            wait([fetching], timeout=POLL_S)
-            if fetching.done():
-                with self._workers.errors(talking=True):
-                    return fetching.result()
-            self._poll()
+            [whole] = self._chains
+            assert sum(len(share.positions) for share in whole.shares) == len(self._blocks)
+            # A worker may die before its result is fetched, so the fetch is watched like the pass.
+            fetching = asyncio.run_coroutine_threadsafe(
+                self._fetch(whole), cast("Any", self._tasks.client.loop).asyncio_loop
+            )
+            while self._is_complete():
+                wait([fetching], timeout=POLL_S)
+                if fetching.done():
+                    with self._workers.errors(talking=True):
+                        return fetching.result()
+                self._look_for_lost()
+            fetching.cancel()
+            deque(self.finished_blocks(), maxlen=0)
 
     def release(self) -> None:
         """Tell the scheduler that nobody wants this pass's tasks, so that what has not run never will."""
-        # Not `Client.cancel`: where a merge was forgotten already, the scheduler (2026.8) fails an
-        # assertion in it and drops the client.
-        for future in [future for future, _, _ in self._in_flight.values()] + self._tree.partials():
-            future.release()
-        if self._root is not None:
-            self._root.release()
+        # Not `Client.cancel`: where a task was forgotten already, the scheduler (2026.8) fails an assertion
+        # in it and drops the client.
+        for chain in self._chains:
+            for future in (chain.total, chain.merge, *(future for future, _ in chain.runs)):
+                if future is not None:
+                    future.release()
+        self._chains.clear()
+
+    # -- what is given out -----------------------------------------------------------------------------
+
+    def _give_out(self) -> None:
+        self._look_for_lost()
+        while self._n_ungiven and (worker := self._free_worker()) is not None:
+            self._start_run(worker, self._take())
+        if not self._n_ungiven:
+            self._merge_idle()
+
+    @property
+    def _n_ungiven(self) -> int:
+        return len(self._blocks) - self._n_given + sum(len(share.positions) for share in self._again)
 
     def _free_worker(self) -> str | None:
-        worker = min(self._workers.current(), key=self._load.__getitem__, default=None)
-        return worker if worker is not None and self._load[worker] < SLOTS else None
+        """Return the worker that may be given a run and has least to do."""
+        busy = {chain.worker: len(chain.runs) for chain in self._chains if chain.runs}
+        closed = {chain.worker for chain in self._chains if not self._may_run(chain)}
+        free = (worker for worker in self._present if worker not in closed)
+        return min(free, key=lambda worker: busy.get(worker, 0), default=None)
 
-    def _submit(self, position: int, worker: str) -> Future:
-        block, tasks = self._blocks[position], self._tasks
-        key, client = (self._name, position), tasks.client
+    def _may_run(self, chain: _Chain) -> bool:
+        if chain.is_idle:
+            return True
+        if chain.merge is not None or chain.is_taken or len(chain.runs) > 1:
+            return False
+        expected = len(chain.runs[0][1].positions) * self._seconds_per_block
+        return self._tasks.source is not None or expected < SHORT_S
+
+    @property
+    def _seconds_per_block(self) -> float:
+        return self._seconds / self._n_timed if self._n_timed else RUN_S
+
+    def _take(self) -> _Share:
+        """Take the blocks of the next run: long ones first and short ones last, so that workers end together.
+
+        Polychronopoulos & Kuck (1987), guided self-scheduling. Blocks of Dask collections go one by one:
+        tasks of their own make their rows.
+        """
+        length = self._n_ungiven // (2 * len(self._present))
+        if self._seconds_per_block > 0:
+            length = min(length, int(RUN_S / self._seconds_per_block))
+        length = 1 if self._tasks.source is not None else max(1, length)
+        if self._again:
+            share = self._again.pop()
+            first, rest = share.positions[:length], share.positions[length:]
+            if rest:
+                self._again.append(_Share(rest, share.n_deaths))
+            return _Share(first, share.n_deaths)
+        start = self._n_given
+        self._n_given = min(start + length, len(self._blocks))
+        return _Share(range(start, self._n_given))
+
+    def _start_run(self, worker: str, share: _Share) -> None:
+        chain = next((chain for chain in self._chains if chain.worker == worker), None)
+        if chain is None:
+            chain = _Chain(worker)
+            self._chains.append(chain)
+        tasks, first = self._tasks, share.positions.start
+        # None or one: a total may be None itself.
+        before = [chain.runs[-1][0]] if chain.runs else [chain.total] if chain.total is not None else []
+        blocks = self._blocks[first : share.positions.stop]
         if tasks.source is None:
-            # Without a place Dask would send them where the state already is, until idle workers steal them.
-            future = client.submit(
-                run_block, tasks.job, tasks.state, block, key=key, workers=[worker], allow_other_workers=True
-            )
+            future = self._submit(chain, run_blocks, first, blocks, *before)
         else:
-            rows = client.compute(tasks.source.lazy(block))
-            future = client.submit(run_lazy_block, tasks.job, tasks.state, block, *rows, key=key)
-        self._in_flight[key] = (future, block, worker)
-        self._load[worker] += 1
-        self._watch(future)
+            rows = tasks.client.compute(tasks.source.lazy(blocks[0]))
+            future = self._submit(chain, run_lazy_block, first, blocks[0], *rows, *before)
+        chain.runs.append((future, share))
+
+    def _submit(self, chain: _Chain, task: Any, *arguments: Any) -> Future:
+        tasks = self._tasks
+        key = (self._name, self._n_tasks)
+        self._n_tasks += 1
+        future = tasks.client.submit(
+            task,
+            tasks.job,
+            tasks.state,
+            *arguments,
+            key=key,
+            workers=[chain.worker],
+            allow_other_workers=False,
+        )
+        self._by_key[key] = chain
+        news = self._news
+        # No method of this object: a cycle of references would keep the futures until the next collection.
+        future.add_done_callback(lambda _: news.put(key))
         return future
 
-    def _watch(self, future: Future) -> None:
-        done, key = self._done, future.key
-        future.add_done_callback(lambda _: done.put(key))
+    def _merge_idle(self) -> None:
+        """Merge the totals of workers without work, two at a time."""
+        idle = [chain for chain in self._chains if chain.is_idle and chain.total is not None]
+        idle.sort(key=lambda chain: chain.worker in self._present)
+        while len(idle) > 1:
+            left, right = idle.pop(), idle.pop()
+            if left.worker not in self._present:
+                if not self._present:
+                    return
+                left.worker = next(iter(self._present))
+            left.other, right.is_taken = right, True
+            left.merge = self._submit(left, add_totals, left.total, right.total)
 
-    def _next_done(self) -> Any:
+    # -- what comes back -------------------------------------------------------------------------------
+
+    def _is_complete(self) -> bool:
+        return (
+            not self._n_ungiven
+            and len(self._chains) == 1
+            and self._chains[0].is_idle
+            and self._chains[0].total is not None
+        )
+
+    def _next_news(self) -> Any:
         try:
-            key = self._done.get(timeout=POLL_S)
+            return self._news.get(timeout=POLL_S)
         except queue.Empty:
-            key = None
-        self._poll()
-        return key if key in self._in_flight else None
+            return None
 
-    def _poll(self) -> None:
-        self._workers.current()
+    def _advance(self, chain: _Chain) -> Iterator[_Share]:
+        """Take over the totals that are done, in their order; yields the blocks that came to them."""
+        while chain.runs and chain.runs[0][0].done() and chain.runs[0][0].key not in self._by_key:
+            future, share = chain.runs[0]
+            self._check(future, share)
+            chain.runs.popleft()
+            chain.total = future
+            chain.shares.append(share)
+            self.n_left -= len(share.positions)
+            yield share
+        if chain.merge is not None and chain.other is not None and chain.merge.done():
+            self._check(chain.merge, None)
+            chain.total, chain.merge = chain.merge, None
+            chain.shares += chain.other.shares
+            self._chains.remove(chain.other)
+            chain.other = None
+
+    def _untold(self, worker: str, timings: Any) -> Iterator[tuple[Block, float, str]]:
+        for position, seconds in timings:
+            if not self._told[position]:
+                self._told[position] = 1
+                yield self._blocks[position], seconds, worker
+
+    def _look_for_lost(self) -> None:
+        """Give up what was on workers that are gone."""
+        present = self._workers.current()
         self._workers.check_patience()
+        if present is self._present:
+            return
+        self._present = present
+        for chain in list(self._chains):
+            gone = chain.worker not in present
+            if gone and chain.runs:
+                (_, begun), *waiting = chain.runs
+                for future, _ in chain.runs:
+                    future.release()  # what waits for it keeps it too
+                chain.runs.clear()
+                self._give_again([begun], n_deaths=1)
+                self._give_again([share for _, share in waiting])
+            if chain.is_cut_off(gone=gone):
+                chain.give_up_merge()
+        for chain in list(self._chains):
+            if (
+                chain.worker not in present
+                and chain.is_idle
+                and (chain.total is None or chain.has_lost_total)
+            ):
+                self._chains.remove(chain)
+                if chain.total is not None:
+                    chain.total.release()
+                self.n_left += sum(len(share.positions) for share in chain.shares)
+                self._give_again(chain.shares)
 
-    def _check(self, future: Future, block: Block | None) -> None:
+    def _give_again(self, shares: Sequence[_Share], *, n_deaths: int = 0) -> None:
+        for share in shares:
+            total_deaths, positions = share.n_deaths + n_deaths, share.positions
+            self._tasks.client.log_event(self._tasks.topic, (self._tasks.label, len(positions)))
+            if total_deaths > _allowed_deaths() and len(positions) == 1:
+                raise _killed(BlockError, self._name_blocks(positions), total_deaths)
+            step = max(1, -(-len(positions) // PARTS)) if n_deaths else len(positions)
+            self._again += [
+                _Share(positions[i : i + step], total_deaths) for i in range(0, len(positions), step)
+            ]
+
+    # -- the result ------------------------------------------------------------------------------------
+
+    async def _fetch(self, whole: _Chain) -> Any:
+        client, total = self._tasks.client, whole.total
+        # By way of the scheduler, Dask's default, the fetch takes six times as long (0.74 s for 67 MB), and
+        # the scheduler the memory.
+        if self._tasks.embedded or await _is_in_reach(client, whole.worker):
+            return await client.gather(total, asynchronous=True, direct=True)
+        packed = client.submit(pack, total, pure=False)
+        n_bytes = await client.gather(client.submit(len, packed, pure=False), asynchronous=True)
+        received = bytearray()
+        while len(received) < n_bytes:
+            piece = slice(len(received), len(received) + PIECE_BYTES)
+            future = client.submit(operator.getitem, packed, piece, pure=False)
+            received += await client.gather(future, asynchronous=True, direct=False)
+        return cloudpickle.loads(received)  # of a worker, as all results are
+
+    # -- what goes wrong -------------------------------------------------------------------------------
+
+    def _check(self, future: Future, share: _Share | None) -> None:
         if future.status == "error":
-            self._fail(future.exception(), block)
+            self._fail(future.exception(), share)
         if future.status == "cancelled":
             raise CancelledError(f"the task {future.key} was cancelled")
 
-    def _fail(self, error: BaseException, block: Block | None) -> NoReturn:
+    def _fail(self, error: BaseException, share: _Share | None) -> NoReturn:
         if isinstance(error, BlockFailed):
-            cause = error.__cause__ or error
-            if isinstance(cause, RFFDistError):
-                cause.add_note(f"raised in {name_block(error.block)} on worker {error.worker}")
-                raise cause
-            raise block_error(error.block, cause) from cause
+            raise failure_of(error)
         if isinstance(error, KilledWorker):
-            killer = self._block_of(error.task) or block
-            what = "a merge of partials" if killer is None else name_block(killer)
-            kind = ClusterError if killer is None else BlockError
-            raise kind(
-                f"{what} was running on {error.allowed_failures + 1} workers when they died; "
-                "the pass has no result. If nobody stopped them, give the workers more memory, "
-                "or look at these rows of the data and at the workers' logs"
-            ) from error
-        if block is None or isinstance(error, RFFDistError):
+            what = "a merge of partials" if share is None else self._name_blocks(share.positions)
+            kind = ClusterError if share is None else BlockError
+            raise _killed(kind, what, error.allowed_failures + 1) from error
+        if share is None or self._tasks.source is None or isinstance(error, RFFDistError):
             raise error
-        raise block_error(block, error) from error
+        raise block_error(self._blocks[share.positions[0]], error) from error
 
-    def _block_of(self, key: Any) -> Block | None:
-        match key:
-            case (self._name, int(position)):
-                return self._blocks[position]
-        return None
+    def _name_blocks(self, positions: range) -> str:
+        first, last = self._blocks[positions[0]], self._blocks[positions[-1]]
+        if first is last:
+            return name_block(first)
+        return f"blocks {first.index} to {last.index} (rows {first.start}:{last.stop})"
+
+
+def _allowed_deaths() -> int:
+    return int(dask.config.get("distributed.scheduler.allowed-failures"))
+
+
+def _killed(kind: type[RFFDistError], what: str, n_deaths: int) -> RFFDistError:
+    return kind(
+        f"{what} was running on {n_deaths} workers when they died; "
+        "the pass has no result. If nobody stopped them, give the workers more memory, "
+        "or look at these rows of the data and at the workers' logs"
+    )
+
+
+async def _is_in_reach(client: distributed.Client, worker: str) -> bool:
+    """Return whether this process can connect to a worker itself."""
+    remote = rpc(worker, timeout=REACH_S, connection_args=client.connection_args)
+    try:
+        async with asyncio.timeout(REACH_S):
+            await remote.identity()
+    except (OSError, TimeoutError):
+        return False
+    finally:
+        await remote.close_rpc()
+    return True

@@ -8,7 +8,7 @@ rff_dist_blocks_total      blocks that were finished, each once however often it
 rff_dist_rows_total        rows of these blocks
 rff_dist_bytes_total       bytes of these rows, as the data hold them uncompressed
 rff_dist_seconds_total     seconds that their functions took where they ran
-rff_dist_retries_total     times that a block was begun again, because its worker or its result was lost
+rff_dist_retries_total     times that a block was given out again, because its worker or its result was lost
 =========================  ============================================================================
 """
 
@@ -47,7 +47,7 @@ class PassCounters:
         self._bytes = counter("bytes", "Bytes of these rows, uncompressed")
         self._seconds = counter("seconds", "Seconds that the blocks' functions took")
         self._retries = counter("retries", "Times that a block was begun again")
-        self._done: OrderedDict[str, set[int]] = OrderedDict()
+        self._done: OrderedDict[str, bytearray] = OrderedDict()
 
     def count_block(
         self, label: str, number: str, index: int, *, n_samples: int, n_bytes: int, seconds: float
@@ -58,13 +58,14 @@ class PassCounters:
         `n_samples`, `n_bytes`: its rows, and their bytes.
         `seconds`: how long its function took.
         """
-        done = self._done.setdefault(number, set())
+        done = self._done.setdefault(number, bytearray())
         self._done.move_to_end(number)
         while len(self._done) > _N_PASSES:
             self._done.popitem(last=False)
-        if index in done:
+        done.extend(bytes(max(0, index + 1 - len(done))))
+        if done[index]:
             return
-        done.add(index)
+        done[index] = 1
         self._blocks.labels(label).inc()
         self._rows.labels(label).inc(n_samples)
         self._bytes.labels(label).inc(n_bytes)
@@ -72,9 +73,9 @@ class PassCounters:
         # A series that is not there cannot be told from one that is 0.
         self._retries.labels(label).inc(0)
 
-    def count_retry(self, label: str) -> None:
-        """Count that a block was begun again."""
-        self._retries.labels(label).inc()
+    def count_retries(self, label: str, n_blocks: int) -> None:
+        """Count that so many blocks were given out again."""
+        self._retries.labels(label).inc(n_blocks)
 
 
 @cache

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import Any, Protocol, Self, final
 
 import numpy as np
 
-from rff_dist.data.blocks import Block
+from rff_dist.data.blocks import Block, BlockFunction, Dataset
 from rff_dist.engines.progress import Observer
+from rff_dist.errors import DataError
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,22 +117,22 @@ class Engine(SharedResource):
         combine: Callable[[T, T], T],
         label: str = "pass",
     ) -> T:
-        """Reduce `function(block, state)` over all blocks, pairwise in block order.
+        """Reduce `function(block, state)` over all blocks, in any order and grouping.
 
-        The shape of the tree depends on the number of blocks alone. O(log n_blocks) partials are
-        held per worker.
+        A worker holds at most three results: the total of its blocks, that of a run of further blocks, and
+        the sum of both. A `BlockTask` that `adds` makes no other ones; otherwise there is a block's own too.
 
         `function`: pure. On an engine with threads it may use those of `using_threads`.
         `blocks`: at least one.
         `state`: what every call gets; broadcast first what several passes share.
-        `combine`: merges neighbours, the left one with the lower rows, without changing either.
+        `combine`: associative and commutative to the bit, as sums of integers are; changes neither side.
         `label`: the pass's name in events and messages.
         Raises PlanError if there are no blocks; BlockError if `function` raised, or kept killing its worker;
           names the rows. Errors of this package (DataError, StorageError, ...) keep their type and get a note
           with the rows; ClusterLostError if the cluster went away.
         """
 
-    @abstractmethod
+    @final
     def map_write[S](
         self,
         function: Callable[[Block, S], np.ndarray],
@@ -144,3 +147,41 @@ class Engine(SharedResource):
         Returns `n_samples`: rows written.
         Raises PlanError, BlockError, ClusterLostError as for `map_reduce`.
         """
+        task = WriteTask(function, output)
+        n_samples: int = self.map_reduce(task, blocks, state, combine=operator.add, label=label)
+        return n_samples
+
+
+@dataclass(frozen=True)
+class WriteTask[S](BlockFunction[S, int]):
+    """Write what a function makes of a block; return the rows written."""
+
+    function: Callable[[Block, S], np.ndarray]
+    output: RegionWriter
+
+    @property
+    def source(self) -> Dataset | None:  # type: ignore[override]
+        """What the function reads."""
+        return self.function.source if isinstance(self.function, BlockFunction) else None
+
+    def begin(self, block: Block, state: S) -> Callable[[], int]:
+        finish = begin_block(self.function, block, state)
+        return lambda: write_rows(self.output, block, finish())
+
+
+def begin_block[S, T](function: Callable[[Block, S], T], block: Block, state: S) -> Callable[..., T]:
+    """Begin a block, which reads it where the function can be called in two parts; return what is left."""
+    if isinstance(function, BlockFunction):
+        return function.begin(block, state)
+    return partial(function, block, state)
+
+
+def write_rows(output: RegionWriter, block: Block, array: np.ndarray) -> int:
+    """Write a block's rows and return how many; DataError unless `array` has one row per row of the block."""
+    if np.shape(array)[:1] != (block.n_samples,):
+        raise DataError(
+            f"an array of shape {np.shape(array)} cannot be written to rows {block.start}:{block.stop}; "
+            f"its first dimension must be {block.n_samples}"
+        )
+    output.write(block, array)
+    return block.n_samples

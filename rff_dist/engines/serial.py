@@ -4,54 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import operator
 import os
 import time
 from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import copy_context
-from dataclasses import dataclass
 from functools import partial
 from numbers import Integral
 
-import numpy as np
-
-from rff_dist.data.blocks import Block, BlockFunction
-from rff_dist.engines.progress import Announcer, BlockDone, Observer, announce_pass
-from rff_dist.engines.protocol import Broadcast, Engine, RegionWriter
-from rff_dist.errors import BlockError, DataError, InvalidParameterError, PlanError, RFFDistError
+from rff_dist.data.blocks import Block, BlockTask
+from rff_dist.engines.progress import BlockDone, Observer, announce_pass
+from rff_dist.engines.protocol import Broadcast, Engine, begin_block
+from rff_dist.errors import BlockError, InvalidParameterError, PlanError, RFFDistError
 from rff_dist.numerics.threads import using_threads
-
-
-class PairwiseTree[T]:
-    """Merge a stream of partials pairwise, holding O(log n) of them.
-
-    The shape is that of merging neighbours level by level, an odd last one moving up as it is. It
-    is a binary counter: the stack holds one subtree per set bit of the number of partials so far.
-    """
-
-    def __init__(self, combine: Callable[[T, T], T]) -> None:
-        self._combine = combine
-        self._stack: list[tuple[int, T]] = []
-
-    def push(self, partial: T) -> None:
-        """Add the next partial in block order."""
-        level = 0
-        while self._stack and self._stack[-1][0] == level:
-            partial = self._combine(self._stack.pop()[1], partial)
-            level += 1
-        self._stack.append((level, partial))
-
-    def finish(self) -> T:
-        """Merge what is left, from the right, and return the whole; needs at least one partial."""
-        _, whole = self._stack.pop()
-        while self._stack:
-            whole = self._combine(self._stack.pop()[1], whole)
-        return whole
-
-    def partials(self) -> list[T]:
-        """Return the subtrees held now, the one with the lowest rows first."""
-        return [partial for _, partial in self._stack]
 
 
 class SerialEngine(Engine):
@@ -114,88 +79,97 @@ class SerialEngine(Engine):
     ) -> T:
         check_blocks(blocks, label)
         shared: S = state.state if isinstance(state, Broadcast) else state
-        tree = PairwiseTree(combine)
-        with (
-            announce_pass(self.observers, label, blocks) as announce,
-            using_threads(self.n_threads),
-            contextlib.closing(_begin_ahead(function, blocks, shared)) as begun,
-        ):
-            for block, finish in begun:
-                # Nothing here may keep a name for the partial: it would outlive its merge.
-                tree.push(_finish_block(block, finish, announce=announce, label=label))
-            return tree.finish()
-
-    def map_write[S](
-        self,
-        function: Callable[[Block, S], np.ndarray],
-        blocks: Sequence[Block],
-        state: S | Broadcast[S],
-        output: RegionWriter,
-        *,
-        label: str = "pass",
-    ) -> int:
-        n_samples: int = self.map_reduce(
-            _WriteTask(function, output), blocks, state, combine=operator.add, label=label
-        )
-        return n_samples
+        with announce_pass(self.observers, label, blocks) as announce, using_threads(self.n_threads):
+            failed = None
+            try:
+                return reduce_run(
+                    function,
+                    blocks,
+                    shared,
+                    combine=combine,
+                    done=lambda block, seconds: announce(BlockDone(label, block, seconds, "serial")),
+                )
+            except BlockFailed as error:
+                failed = error
+            raise failure_of(failed)
 
     def close(self) -> None:
         """Do nothing: this engine holds no resource."""
 
 
-@dataclass(frozen=True)
-class _WriteTask[S](BlockFunction[S, int]):
-    """Write what a function makes of a block; return the rows written."""
+class BlockFailed(Exception):  # noqa: N818  # the carrier of an error, never seen by a caller
+    """Carry a block's error, its cause, from where it was run.
 
-    function: Callable[[Block, S], np.ndarray]
-    output: RegionWriter
+    `worker`: where that was; None for this process.
+    """
 
-    source = None
-
-    def begin(self, block: Block, state: S) -> Callable[[], int]:
-        finish = _begin(self.function, block, state)
-        return lambda: write_rows(self.output, block, finish())
+    def __init__(self, block: Block, worker: str | None = None) -> None:
+        super().__init__(block, worker)
+        self.block = block
+        self.worker = worker
 
 
-def _begin[S, T](function: Callable[[Block, S], T], block: Block, state: S) -> Callable[[], T]:
-    """Begin a block, which reads it where the function can be called in two parts; return what is left."""
-    if isinstance(function, BlockFunction):
-        return function.begin(block, state)
-    return partial(function, block, state)
+def reduce_run[S, T](
+    function: Callable[[Block, S], T],
+    blocks: Sequence[Block],
+    state: S,
+    *,
+    combine: Callable[[T, T], T],
+    done: Callable[[Block, float], object],
+) -> T:
+    """Reduce a function over a run of blocks, one after another; the next one is read meanwhile.
+
+    `done`: called after each block with the seconds that it took.
+    Raises BlockFailed from what `function` raised.
+    """
+    adds = isinstance(function, BlockTask) and function.adds
+    total: list[T] = []  # empty before the first block
+    with contextlib.closing(_begin_ahead(function, blocks, state)) as begun:
+        for block, finish in begun:
+            start = time.perf_counter()
+            # No name for a result may outlive its merge.
+            try:
+                made = [finish(*total) if adds else finish()]
+            except Exception as error:
+                raise BlockFailed(block) from error
+            seconds = time.perf_counter() - start
+            total = made if adds or not total else [combine(total[0], made[0])]
+            del made
+            done(block, seconds)
+    return total[0]
 
 
 def _begin_ahead[S, T](
     function: Callable[[Block, S], T], blocks: Sequence[Block], state: S
-) -> Generator[tuple[Block, Callable[[], T]]]:
+) -> Generator[tuple[Block, Callable[..., T]]]:
     """Give the blocks with what is left to do for each; the next one is read meanwhile, in another thread."""
     if len(blocks) == 1:  # to start a thread takes longer than to predict a row
-        yield blocks[0], lambda: _begin(function, blocks[0], state)()
+        yield blocks[0], lambda *total: begin_block(function, blocks[0], state)(*total)
         return
     context = copy_context()
     with ThreadPoolExecutor(1, "rff-dist-reader") as reader:
-        coming = reader.submit(context.run, _begin, function, blocks[0], state)
+        coming = reader.submit(context.run, begin_block, function, blocks[0], state)
         for block, following in itertools.zip_longest(blocks, blocks[1:]):
             begun = coming
             if following is not None:
-                coming = reader.submit(context.run, _begin, function, following, state)
+                coming = reader.submit(context.run, begin_block, function, following, state)
             yield block, partial(_finish, begun)
 
 
-def _finish[T](begun: Future[Callable[[], T]]) -> T:
-    return begun.result()()
+def _finish[T](begun: Future[Callable[..., T]], *total: T) -> T:
+    return begun.result()(*total)
 
 
-def _finish_block[T](block: Block, finish: Callable[[], T], *, announce: Announcer, label: str) -> T:
-    start = time.perf_counter()
-    try:
-        made = finish()
-    except RFFDistError as error:
-        error.add_note(f"raised in {name_block(block)}")
-        raise
-    except Exception as error:
-        raise block_error(block, error) from error
-    announce(BlockDone(label, block, time.perf_counter() - start, "serial"))
-    return made
+def failure_of(failed: BlockFailed) -> BaseException:
+    """Return what is raised for a block that failed: its own error with a note, or a BlockError."""
+    block, cause = failed.block, failed.__cause__ or failed
+    if isinstance(cause, RFFDistError):
+        where = "" if failed.worker is None else f" on worker {failed.worker}"
+        cause.add_note(f"raised in {name_block(block)}{where}")
+        return cause
+    error = block_error(block, cause)
+    error.__cause__ = cause
+    return error
 
 
 def name_block(block: Block) -> str:
@@ -225,14 +199,3 @@ def check_blocks(blocks: Sequence[Block], label: str) -> None:
         raise PlanError(
             f"no blocks to work on in {label!r}: 0 given, at least 1 expected; is the data empty?"
         )
-
-
-def write_rows(output: RegionWriter, block: Block, array: np.ndarray) -> int:
-    """Write a block's rows and return how many; DataError unless `array` has one row per row of the block."""
-    if np.shape(array)[:1] != (block.n_samples,):
-        raise DataError(
-            f"an array of shape {np.shape(array)} cannot be written to rows {block.start}:{block.stop}; "
-            f"its first dimension must be {block.n_samples}"
-        )
-    output.write(block, array)
-    return block.n_samples

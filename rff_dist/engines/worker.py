@@ -3,12 +3,13 @@
 # mypy: allow-untyped-calls
 from __future__ import annotations
 
+import itertools
 import logging
 import signal
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass
 from functools import partial
 from typing import Any, cast
@@ -16,10 +17,10 @@ from typing import Any, cast
 import cloudpickle  # type: ignore[import-untyped]
 import distributed
 
-from rff_dist.data.blocks import Block, BlockTask, Rows
+from rff_dist.data.blocks import Block, BlockFunction, BlockTask, Dataset, Rows
 from rff_dist.engines.prometheus import PassCounters, pass_counters
-from rff_dist.engines.protocol import RegionWriter
-from rff_dist.engines.serial import write_rows
+from rff_dist.engines.protocol import RegionWriter, WriteTask, write_rows
+from rff_dist.engines.serial import BlockFailed, reduce_run
 from rff_dist.errors import (
     BroadcastError,
     ClusterError,
@@ -31,8 +32,9 @@ from rff_dist.numerics.threads import using_threads
 
 logger = logging.getLogger(__name__)
 
-# BLAS threads and the pool of the feature map belong to the process, so one block at a time may use them.
-_one_block_at_a_time = threading.Lock()
+# BLAS threads and the pool of the feature map belong to the process, so one block at a time may use them; and
+# its memory holds the results of one run, or one merge, at a time.
+_one_run_at_a_time = threading.Lock()
 
 
 def state_digests(state: object) -> dict[str, str]:
@@ -94,20 +96,10 @@ class PassTask:
 
     function: Callable[[Any, Any], Any]
     combine: Callable[[Any, Any], Any]
-    output: RegionWriter | None
     topic: str
     number: str
     label: str
     bytes_per_row: int
-
-
-class BlockFailed(Exception):  # noqa: N818  # the carrier of an error, never seen by a caller
-    """Carry a block's error, its cause, from a worker to the client."""
-
-    def __init__(self, block: Block, worker: str) -> None:
-        super().__init__(block, worker)
-        self.block = block
-        self.worker = worker
 
 
 def unpack(pickled: bytes, expected: dict[str, str]) -> _Parcel:
@@ -152,7 +144,6 @@ class CountBlocks(distributed.SchedulerPlugin):
     idempotent = True
 
     def __init__(self) -> None:
-        self._begun: set[Any] = set()
         self._counters: PassCounters | None = None
 
     async def start(self, scheduler: distributed.Scheduler) -> None:
@@ -162,29 +153,26 @@ class CountBlocks(distributed.SchedulerPlugin):
             logger.warning("%s", error)
 
     def log_event(self, topic: str, msg: Any) -> None:
-        if topic.startswith(TOPIC) and self._counters is not None:
-            number, index, seconds, _, label, n_samples, n_bytes = msg
+        if not topic.startswith(TOPIC) or self._counters is None:
+            return
+        if len(msg) == 2:
+            label, n_blocks = msg
+            self._counters.count_retries(label, n_blocks)
+            return
+        number, label, _, timings, bytes_per_row = msg
+        for position, n_samples, seconds in timings:
             self._counters.count_block(
-                label, number, index, n_samples=n_samples, n_bytes=n_bytes, seconds=seconds
+                label,
+                number,
+                position,
+                n_samples=n_samples,
+                n_bytes=n_samples * bytes_per_row,
+                seconds=seconds,
             )
 
-    def transition(self, key: Any, start: str, finish: str, *_: Any, **__: Any) -> None:
-        if finish not in ("processing", "forgotten") or not _is_block(key) or self._counters is None:
-            return
-        if finish == "forgotten":
-            self._begun.discard(key)
-        elif key in self._begun:
-            self._counters.count_retry(key[0].rpartition(BLOCK)[0])
-        else:
-            self._begun.add(key)
 
-
-# The keys of blocks' tasks are (LABEL + BLOCK + NUMBER, position), their events' topics TOPIC + a name.
-BLOCK, TOPIC = "-rffblock-", "rff_dist-"
-
-
-def _is_block(key: Any) -> bool:
-    return isinstance(key, tuple) and len(key) == 2 and isinstance(key[0], str) and BLOCK in key[0]
+# Events' topics are TOPIC + a name; a worker tells of the blocks it has done at most so often.
+TOPIC, TELL_S = "rff_dist-", 0.5
 
 
 def _is_said_here_only(record: logging.LogRecord) -> bool:
@@ -195,43 +183,89 @@ def _is_said_here_only(record: logging.LogRecord) -> bool:
     return not any(f" {task.__name__}(" in message for task in _TASKS)
 
 
-def run_block(job: _Parcel, state: _Parcel, block: Block) -> Any:
-    """Run a block that the function reads itself."""
-    return _run(job.value, state, block, block)
+def run_blocks(job: _Parcel, state: _Parcel, first: int, blocks: Sequence[Block], *before: Any) -> Any:
+    """Return the total of the blocks before, if there were any, and of a run of blocks.
+
+    `first`: the position of the first one among the blocks of the pass.
+    """
+    return _run(job.value, job.value.function, state, first, blocks, before)
 
 
-def run_lazy_block(job: _Parcel, state: _Parcel, block: Block, X: Any, y: Any, sample_weight: Any) -> Any:
-    """Run a block whose rows other tasks made."""
-    return _run(job.value, state, block, Rows(block, X, y, sample_weight))
+def run_lazy_block(
+    job: _Parcel,
+    state: _Parcel,
+    first: int,
+    block: Block,
+    X: Any,
+    y: Any,
+    sample_weight: Any,
+    *before: Any,
+) -> Any:
+    """Return the same where the run is one block, whose rows other tasks made."""
+    rows = Rows(block, X, y, sample_weight)
+    return _run(job.value, lambda _, value: job.value.function(rows, value), state, first, [block], before)
 
 
-def _run(job: PassTask, state: _Parcel, block: Block, rows: Block | Rows) -> Any:
+def _run(
+    job: PassTask,
+    function: Callable[[Block, Any], Any],
+    state: _Parcel,
+    first: int,
+    blocks: Sequence[Block],
+    before: tuple[Any, ...],
+) -> Any:
     worker = distributed.get_worker()
+    key, told_at = worker.get_current_task(), time.monotonic()
+    timings: list[tuple[int, int, float]] = []
     failure = None
-    with _one_block_at_a_time:
+
+    def tell() -> None:
+        nonlocal told_at
+        # Sent before the task's own end on the same stream, so the client knows it when the run is done.
+        worker.log_event(
+            job.topic, (job.number, job.label, worker.address, timings.copy(), job.bytes_per_row)
+        )
+        timings.clear()
+        told_at = time.monotonic()
+
+    n_done = itertools.count(first)
+
+    def done(block: Block, seconds: float) -> None:
+        timings.append((next(n_done), block.n_samples, seconds))
+        if time.monotonic() - told_at > TELL_S:
+            tell()
+        task = worker.state.tasks.get(key)
+        if task is None or task.state == "cancelled":
+            raise _UnwantedError(f"nobody waits for {key} any more")
+
+    with _one_run_at_a_time:
         state.check()
-        start = time.perf_counter()
         try:
             with using_threads(worker.state.nthreads):
-                result = job.function(rows, state.value)
-                if job.output is not None:
-                    result = write_rows(job.output, block, result)
-        except Exception as error:
-            failure = BlockFailed(block, worker.address)
-            failure.__cause__ = _picklable(error)
-        seconds = time.perf_counter() - start
-    if failure is not None:
-        # Out here it has no context, which would be pickled beside the cause and might not be picklable.
-        raise failure
-    # Sent before the task's own end on the same stream, so the client knows it when the block is done.
-    size = (block.n_samples, block.n_samples * job.bytes_per_row)
-    worker.log_event(job.topic, (job.number, block.index, seconds, worker.address, job.label, *size))
-    return result
+                total = reduce_run(function, blocks, state.value, combine=job.combine, done=done)
+        except BlockFailed as error:
+            failure = BlockFailed(error.block, worker.address)
+            failure.__cause__ = _picklable(cast("Exception", error.__cause__))
+        else:
+            tell()
+            return total if not before else job.combine(before[0], total)
+    # Out here it has no context, which would be pickled beside the cause and might not be picklable.
+    raise failure
 
 
-def merge_partials(job: _Parcel, left: Any, right: Any) -> Any:
-    """Merge two partials."""
-    return job.value.combine(left, right)
+class _UnwantedError(Exception):
+    """End a run that nobody waits for."""
+
+
+def add_totals(job: _Parcel, _: _Parcel, left: Any, right: Any) -> Any:
+    """Merge the totals of two workers."""
+    with _one_run_at_a_time:
+        return job.value.combine(left, right)
+
+
+def pack(total: Any) -> bytes:
+    """Pickle a result, to be sent in pieces."""
+    return cast("bytes", cloudpickle.dumps(total))
 
 
 def digests_found(state: _Parcel) -> dict[str, str]:
@@ -239,7 +273,7 @@ def digests_found(state: _Parcel) -> dict[str, str]:
     return state.found()
 
 
-_TASKS = (unpack, run_block, run_lazy_block, merge_partials, digests_found)
+_TASKS = (unpack, run_blocks, run_lazy_block, add_totals, pack, digests_found)
 
 
 def _picklable(error: Exception) -> Exception:
@@ -277,6 +311,9 @@ def broadcast_error(found: dict[str, dict[str, str]], expected: dict[str, str]) 
 
 def take_apart(function: Callable[[Block, Any], Any]) -> tuple[Any, Callable[[Any, Any], Any]]:
     """Split a task whose source can hand its rows to the cluster as Dask collections."""
+    if isinstance(function, WriteTask):
+        source, compute = take_apart(function.function)
+        return source, function if source is None else partial(_write, function.output, compute)
     if not isinstance(function, BlockTask):
         return None, function
     source, compute = function.source, function.compute
@@ -290,10 +327,19 @@ def take_apart(function: Callable[[Block, Any], Any]) -> tuple[Any, Callable[[An
 
 def bytes_per_row(function: object) -> int:
     """Return what a row of the data takes in memory; 0 where the blocks read none."""
-    if not isinstance(function, BlockTask):
+    source = source_of(function)
+    if source is None:
         return 0
-    source = function.source
     return int(source.n_features * source.dtype.itemsize + 8 * (source.n_targets + source.weighted))
+
+
+def source_of(function: object) -> Dataset | None:
+    """Return the dataset whose blocks a function reads."""
+    return function.source if isinstance(function, BlockFunction) else None
+
+
+def _write[S](output: RegionWriter, compute: Callable[[Rows, S], Any], rows: Rows, state: S) -> int:
+    return write_rows(output, rows.block, compute(rows, state))
 
 
 def _complete[S, T](

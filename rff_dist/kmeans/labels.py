@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from rff_dist.data.blocks import BlockTask, Dataset, Rows
 from rff_dist.data.columns import Column
 from rff_dist.data.labelled import GroupedDataset
+from rff_dist.data.row_parts import RowParts
 from rff_dist.engines.protocol import Engine
 from rff_dist.errors import DataError
 from rff_dist.kmeans.agreement import Contingency, count_agreement
@@ -31,7 +32,7 @@ def label_in_memory(dataset: Dataset, clusters: Clusters, *, engine: Engine) -> 
 
     Raises DataError if the dataset does not fit the clusters, or values are not finite.
     """
-    return np.concatenate(_parts(dataset, clusters, _label_part, engine=engine, label="label"))
+    return _joined(dataset, clusters, _label_part, engine=engine, label="label")
 
 
 def distances_in_memory(dataset: Dataset, clusters: Clusters, *, engine: Engine) -> FloatArray:
@@ -39,33 +40,34 @@ def distances_in_memory(dataset: Dataset, clusters: Clusters, *, engine: Engine)
 
     Raises DataError as `label_in_memory`.
     """
-    return np.concatenate(_parts(dataset, clusters, _distance_part, engine=engine, label="distances"))
+    return _joined(dataset, clusters, _distance_part, engine=engine, label="distances")
 
 
-def _parts(
+def _joined(
     dataset: Dataset,
     clusters: Clusters,
-    compute: Callable[[Rows, Centres], list[NDArray[Any]]],
+    compute: Callable[[Rows, Centres], RowParts],
     *,
     engine: Engine,
     label: str,
-) -> list[NDArray[Any]]:
+) -> NDArray[Any]:
     check_columns(dataset, clusters)
-    return engine.map_reduce(
+    parts: RowParts = engine.map_reduce(
         BlockTask(dataset, compute),
         inspection.blocks_of(dataset),
         clusters.state,
         combine=operator.add,
         label=label,
     )
+    return parts.joined()
 
 
-def _label_part(rows: Rows, state: Centres) -> list[NDArray[Any]]:
-    return [label_rows(rows, state)]
+def _label_part(rows: Rows, state: Centres) -> RowParts:
+    return RowParts.of(rows.block, label_rows(rows, state))
 
 
-def _distance_part(rows: Rows, state: Centres) -> list[NDArray[Any]]:
-    return [centre_distances(rows, state)]
+def _distance_part(rows: Rows, state: Centres) -> RowParts:
+    return RowParts.of(rows.block, centre_distances(rows, state))
 
 
 def check_columns(dataset: Dataset, clusters: Clusters) -> None:

@@ -44,15 +44,14 @@ _BATCH_STREAM = 2**35 + 2**30
 # -- scores ----------------------------------------------------------------------------------------
 
 
-def pass_bytes(n_components: int, n_columns: int, *, n_threads: int, n_blocks: int) -> int:
+def pass_bytes(n_components: int, n_columns: int, *, n_threads: int) -> int:
     """Return the bytes that a Lloyd pass takes at its peak in one process, beside the inputs of a block.
 
     `n_columns`: centres of all starts.
-    `n_blocks`: whose partials are merged pairwise.
     """
     sums = 8 * n_columns * (n_components + 1)
     tile = tile_rows(n_components, n_columns) * 8 * (3 * n_components + 2 * n_columns) + sums
-    held = math.ceil(math.log2(max(1, n_blocks))) + 2
+    held = 4  # a worker's total, that of a run, a block's own, and a sum of two
     copies_of_centres = 3  # as given, as weights, and pickled
     return sums * (held + copies_of_centres) + n_threads * tile
 

@@ -132,9 +132,7 @@ def check_memory(
     Raises PlanError with the memory needed and the memory there is.
     """
     blocks = inspection.blocks_of(dataset)
-    needed = PROCESS_BYTES + pass_bytes(
-        n_components, n_starts * n_clusters, n_threads=engine.n_threads, n_blocks=len(blocks)
-    )
+    needed = PROCESS_BYTES + pass_bytes(n_components, n_starts * n_clusters, n_threads=engine.n_threads)
     # as read, in float64 and in float32; and another one that is read ahead
     needed += blocks[0].n_samples * dataset.n_features * (2 * dataset.dtype.itemsize + 12)
     limit = engine.worker_memory or available_memory()

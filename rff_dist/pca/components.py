@@ -252,8 +252,12 @@ class DegreeStatistics:
         )
 
 
-def accumulate_normalized_rows(rows: Rows, state: DegreeAccumulation) -> DegreeStatistics:
-    """Return the statistics of a block's degree-normalised features, at the cost of `accumulate_rows`.
+def accumulate_normalized_rows(
+    rows: Rows, state: DegreeAccumulation, total: DegreeStatistics | None = None
+) -> DegreeStatistics:
+    """Return the statistics of a block's degree-normalised features; adds to `total` in place.
+
+    At the cost of `accumulate_rows`.
 
     Raises DataError if values are not finite, or a weight is negative or beyond the grid of the spec.
     """
@@ -261,10 +265,13 @@ def accumulate_normalized_rows(rows: Rows, state: DegreeAccumulation) -> DegreeS
     check_targets(replace(rows, y=None))  # weights, before they are divided
     degrees = np.maximum(found, state.floor)
     weights = np.ones(len(found)) if rows.sample_weight is None else rows.sample_weight
+    weighted = replace(rows, y=None, sample_weight=weights / degrees)
+    volume, n_floored = ExactSum.of(np.asarray(weights @ degrees)), int((found < state.floor).sum())
+    before = None if total is None else total.statistics
     return DegreeStatistics(
-        accumulate_rows(replace(rows, y=None, sample_weight=weights / degrees), state.accumulation),
-        ExactSum.of(np.asarray(weights @ degrees)),
-        int((found < state.floor).sum()),
+        accumulate_rows(weighted, state.accumulation, before),
+        volume if total is None else total.volume + volume,
+        n_floored if total is None else total.n_floored + n_floored,
     )
 
 

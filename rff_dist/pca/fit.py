@@ -13,6 +13,7 @@ import numpy as np
 
 from rff_dist.checks import check_count
 from rff_dist.data.blocks import BlockTask, Dataset, Rows
+from rff_dist.data.row_parts import RowParts
 from rff_dist.engines.protocol import Engine
 from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.features.feature_map import FeatureMap
@@ -188,7 +189,7 @@ def _fit_normalized(
     accumulation = Accumulation(feature_map, spec)
     degree = LinearModel(feature_map, degrees.sums[:, np.newaxis], np.zeros(1))
     found: DegreeStatistics = engine.map_reduce(
-        BlockTask(dataset, accumulate_normalized_rows),
+        BlockTask(dataset, accumulate_normalized_rows, adds=True),
         inspection.blocks_of(dataset, max_rows=accumulation.spec.limb_rows),
         engine.broadcast(DegreeAccumulation(accumulation, degree, degrees.floor)),
         combine=operator.add,
@@ -263,18 +264,18 @@ def project_in_memory(dataset: Dataset, projection: Projection, *, engine: Engin
     Raises DataError if the dataset has other columns, or values that are not finite.
     """
     source = _checked(dataset, projection)
-    parts: list[FloatArray] = engine.map_reduce(
+    scores: RowParts = engine.map_reduce(
         BlockTask(source, _project_part),
         inspection.blocks_of(source),
         projection,
         combine=operator.add,
         label="project",
     )
-    return np.concatenate(parts)
+    return scores.joined()
 
 
-def _project_part(rows: Rows, projection: Projection) -> list[FloatArray]:
-    return [project_rows(rows, projection)]
+def _project_part(rows: Rows, projection: Projection) -> RowParts:
+    return RowParts.of(rows.block, project_rows(rows, projection))
 
 
 def _checked(dataset: Dataset, projection: Projection) -> Dataset:

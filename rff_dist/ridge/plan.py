@@ -232,8 +232,8 @@ def _plan(
     # as stored and as read, and one more that is read ahead
     block_bytes = 3 * chunk_bytes + rows * (24 * n_features + 24 * (n_targets + 1))
     tile_bytes = 8 * n_components * height * together + n_threads * (8 * REGION**2 + 4 * OUTPUT_TILE * height)
-    # a pairwise tree holds one partial a level; then there is the block's own and the sum being made
-    held = math.ceil(math.log2(n_blocks)) + 2 if n_blocks > 1 else 1
+    # blocks are added in place; a worker's total, that of a run and their sum are there together
+    held = 3 if machines.separate_client and n_blocks > 1 else 1
     pass_bytes = PROCESS_BYTES + block_bytes + tile_bytes + statistics_bytes * held
     # Cholesky factors a copy of the Gram; the eigensolver needs vectors and two arrays of work
     matrices = 5 if alpha_path else 2
@@ -295,7 +295,7 @@ def _plan_pcg(sizes: Sizes, n_components: int, machines: Machines, *, whitened: 
     operations = COLUMN_OPERATIONS * rank + FEATURE_OPERATIONS * n_sketches
     operations += ASSUMED_STEPS * pass_operations(n_targets)
     columns = 8 * n_components * min(SKETCH_COLUMNS, rank)
-    held = math.ceil(math.log2(direct.n_blocks)) + 2 if direct.n_blocks > 1 else 1
+    held = 3 if machines.separate_client else 1
     tile_bytes = max(
         8 * n_components * tile_height(n_components, width) for width in (n_targets, SKETCH_COLUMNS)
     )

@@ -18,6 +18,7 @@ from scipy.special import ndtri
 
 from rff_dist.data.blocks import BlockTask, Dataset, Rows
 from rff_dist.data.checks import check_finite
+from rff_dist.data.row_parts import RowParts
 from rff_dist.engines.protocol import Engine
 from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.features.feature_map import FeatureMap
@@ -32,6 +33,7 @@ from rff_dist.ridge.uncertainty import (
     calibrate_rows,
     predict_rows_with_std,
 )
+from rff_dist.statistics.accumulate import add_each
 from rff_dist.statistics.inspection import blocks_of
 from rff_dist.storage.outputs import Layout, Output, create_output
 from rff_dist.typing import FloatArray
@@ -230,7 +232,7 @@ def predict_intervals_in_memory(
     """
     check_dataset(dataset, model)
     wanted = _wanted(model, std=False, coverage=coverage)
-    parts: list[FloatArray] = engine.map_reduce(
+    parts: RowParts = engine.map_reduce(
         BlockTask(
             dataset, partial(_predict_arrays_part, wanted=wanted, one_dimensional=model.one_dimensional)
         ),
@@ -239,27 +241,26 @@ def predict_intervals_in_memory(
         combine=operator.add,
         label="predict",
     )
-    ends = np.concatenate(parts)
+    ends = parts.joined()
     return ends[..., 1], ends[..., 2]
 
 
-def _predict_arrays_part(
-    rows: Rows, state: _State, *, wanted: _Wanted, one_dimensional: bool
-) -> list[FloatArray]:
-    return [_predict_arrays(rows, state, wanted=wanted, one_dimensional=one_dimensional)]
+def _predict_arrays_part(rows: Rows, state: _State, *, wanted: _Wanted, one_dimensional: bool) -> RowParts:
+    made = _predict_arrays(rows, state, wanted=wanted, one_dimensional=one_dimensional)
+    return RowParts.of(rows.block, made)
 
 
 def predict_in_memory(dataset: Dataset, model: RidgeModel, *, engine: Engine) -> FloatArray:
     """Return predictions of shape (n_samples,) or (n_samples, n_targets) as one array."""
     check_dataset(dataset, model)
-    parts: list[FloatArray] = engine.map_reduce(
+    parts: RowParts = engine.map_reduce(
         BlockTask(dataset, partial(_predict_part, one_dimensional=model.one_dimensional)),
         blocks_of(dataset),
         model.linear,
         combine=operator.add,
         label="predict",
     )
-    return np.concatenate(parts)
+    return parts.joined()
 
 
 def predict_with_std_in_memory(
@@ -276,14 +277,14 @@ def predict_with_std_in_memory(
       PlanError if the triangle does not fit into the memory there is.
     """
     check_dataset(dataset, model)
-    parts: list[tuple[FloatArray, FloatArray]] = engine.map_reduce(
+    parts: tuple[RowParts, ...] = engine.map_reduce(
         BlockTask(dataset, _predict_part_with_std),
         blocks_of(dataset),
         _predictive_state(dataset, model, engine=engine),
-        combine=operator.add,
+        combine=add_each,
         label="predict",
     )
-    mean, std = (np.concatenate(pieces) for pieces in zip(*parts, strict=True))
+    mean, std = (part.joined() for part in parts)
     return (mean[:, 0], std[:, 0]) if model.one_dimensional else (mean, std)
 
 
@@ -298,12 +299,13 @@ def _predictive_state(dataset: Dataset, model: RidgeModel, *, engine: Engine) ->
     return model.predictive
 
 
-def _predict_part_with_std(rows: Rows, model: PredictiveModel) -> list[tuple[FloatArray, FloatArray]]:
-    return [predict_rows_with_std(rows, model)]
+def _predict_part_with_std(rows: Rows, model: PredictiveModel) -> tuple[RowParts, ...]:
+    mean, std = predict_rows_with_std(rows, model)
+    return RowParts.of(rows.block, mean), RowParts.of(rows.block, std)
 
 
-def _predict_part(rows: Rows, model: LinearModel, *, one_dimensional: bool) -> list[FloatArray]:
-    return [predict_block(rows, model, one_dimensional=one_dimensional)]
+def _predict_part(rows: Rows, model: LinearModel, *, one_dimensional: bool) -> RowParts:
+    return RowParts.of(rows.block, predict_block(rows, model, one_dimensional=one_dimensional))
 
 
 def check_dataset(dataset: Dataset, model: RidgeModel) -> None:

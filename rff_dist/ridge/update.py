@@ -284,7 +284,7 @@ def sum_ranges(
 ) -> RidgeStatistics:
     """Return the statistics of ranges of rows, each summed as a block."""
     statistics: RidgeStatistics = engine.map_reduce(
-        BlockTask(dataset, accumulate_rows),
+        BlockTask(dataset, accumulate_rows, adds=True),
         as_blocks(sorted(ranges)),
         state,
         combine=operator.add,

@@ -70,8 +70,10 @@ class Accumulations:
         return hashlib.sha256(" ".join(member.digest() for member in self.members).encode()).hexdigest()
 
 
-def accumulate_fold_rows(rows: Rows, state: Accumulations) -> tuple[FoldStatistics, ...]:
-    """Return the exact statistics of each fold of a block, for each feature map.
+def accumulate_fold_rows(
+    rows: Rows, state: Accumulations, totals: tuple[FoldStatistics, ...] | None = None
+) -> tuple[FoldStatistics, ...]:
+    """Return the exact statistics of each fold of a block, for each feature map; adds to `totals` in place.
 
     O(n_samples · n_components²) as without folds, which take memory instead: one set of sums for each.
 
@@ -80,9 +82,10 @@ def accumulate_fold_rows(rows: Rows, state: Accumulations) -> tuple[FoldStatisti
     folds = state.folds
     present, pieces = _cut_by_folds(rows, folds, state.n_samples)
     found = []
-    for member in state.members:
-        parts: list[RidgeStatistics | None] = [None] * folds.n_folds
-        for fold, part in zip(present, _accumulate(rows, member, pieces), strict=True):
+    for i, member in enumerate(state.members):
+        parts: list[RidgeStatistics | None] = [None] * folds.n_folds if totals is None else [*totals[i].parts]
+        added = _accumulate(rows, member, pieces, [parts[fold] for fold in present])
+        for fold, part in zip(present, added, strict=True):
             parts[fold] = part
         found.append(FoldStatistics(folds, tuple(parts)))
     return tuple(found)
@@ -103,8 +106,8 @@ def add_each[T](left: tuple[T, ...], right: tuple[T, ...]) -> tuple[T, ...]:
     return tuple(map(operator.add, left, right))
 
 
-def accumulate_rows(rows: Rows, state: Accumulation) -> RidgeStatistics:
-    """Return the exact statistics of a block, O(n_samples · n_components²).
+def accumulate_rows(rows: Rows, state: Accumulation, total: RidgeStatistics | None = None) -> RidgeStatistics:
+    """Return the exact statistics of a block, O(n_samples · n_components²); adds to `total` in place.
 
     Where the spec has no targets, y is not looked at.
 
@@ -116,9 +119,10 @@ def accumulate_rows(rows: Rows, state: Accumulation) -> RidgeStatistics:
       map's number of components; PlanError if the block has more rows than an integer sum holds.
     """
     if state.folds is None:
-        return _accumulate(rows, state, None)[0]
+        return _accumulate(rows, state, None, [total])[0]
     _, pieces = _cut_by_folds(rows, state.folds, rows.block.stop)
-    return reduce(operator.add, _accumulate(rows, state, pieces))
+    parts = _accumulate(rows, state, pieces, [total] + [None] * (len(pieces.ends) - 1))
+    return reduce(operator.add, parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +133,16 @@ class _Pieces:
     ends: tuple[int, ...]
 
 
-def _accumulate(rows: Rows, state: Accumulation, pieces: _Pieces | None) -> list[RidgeStatistics]:
-    """Return the statistics of each piece of a block; without pieces, of all its rows as they stand."""
+def _accumulate(
+    rows: Rows,
+    state: Accumulation,
+    pieces: _Pieces | None,
+    totals: Sequence[RidgeStatistics | None],
+) -> list[RidgeStatistics]:
+    """Return the statistics of each piece of a block; without pieces, of all its rows as they stand.
+
+    `totals`: of each piece what its rows are added to, in place; None begins with nothing.
+    """
     feature_map, spec = state.feature_map, state.spec
     if spec.n_targets == 0:
         rows = replace(rows, y=None)
@@ -165,13 +177,16 @@ def _accumulate(rows: Rows, state: Accumulation, pieces: _Pieces | None) -> list
         weights, counts = None if weights is None else weights[order], counts[order]
     weighted = right if weights is None else right * weights[:, np.newaxis]
     layout, n_components = spec.layout, spec.n_components
-    sums = [np.zeros(layout.size, np.int64) for _ in ends]
-    cross = [ExactSum.zeros((n_components, right.shape[1])) for _ in ends]
-    targets = [ExactSum.zeros((right.shape[1], right.shape[1])) for _ in ends]
+    starts = (0, *ends[:-1])
+    begun = [
+        (RidgeStatistics.empty(spec) if total is None else total).making_room(end - start)
+        for total, start, end in zip(totals, starts, ends, strict=True)
+    ]
+    sums = [total.low for total in begun]
+    cross, targets = [total.cross for total in begun], [total.targets for total in begun]
 
     n_threads = threads_in_use.get()
     units = 2.0 ** -expand(spec.exponents) if spec.exponents else None
-    starts = (0, *ends[:-1])
     height = min(tile_rows(n_components), max(1, *(np.subtract(ends, starts))))
     pieces_of_tiles = [
         (piece, slice(i, min(i + height, end)))
@@ -243,10 +258,15 @@ def _accumulate(rows: Rows, state: Accumulation, pieces: _Pieces | None) -> list
     rounded = [] if spec.fixed_point else [piece for piece, _ in pieces_of_tiles]
     n_tiles = np.bincount(rounded, minlength=len(ends))
     return [
-        RidgeStatistics(
-            spec, end - start, int(counts[start:end].sum()), low, None, cross[i], targets[i], int(n_tiles[i])
-        )
-        for i, (start, end, low) in enumerate(zip(starts, ends, sums, strict=True))
+        replace(
+            total,
+            n_samples=total.n_samples + end - start,
+            n_observations=total.n_observations + int(counts[start:end].sum()),
+            cross=cross[i],
+            targets=targets[i],
+            n_tiles=total.n_tiles + int(n_tiles[i]),
+        ).carried()
+        for i, (start, end, total) in enumerate(zip(starts, ends, begun, strict=True))
     ]
 
 

@@ -182,8 +182,10 @@ class GramProduct:
         )
 
 
-def multiply_rows(rows: Rows, state: GramFactor) -> GramProduct:
+def multiply_rows(rows: Rows, state: GramFactor, total: GramProduct | None = None) -> GramProduct:
     """Return a block's share of U'W(UV − 1o'), O(n_samples · n_components · (n_features + n_columns)).
+
+    Adds to `total` in place.
 
     Raises DataError if values are not finite.
     """
@@ -201,7 +203,7 @@ def multiply_rows(rows: Rows, state: GramFactor) -> GramProduct:
         columns = np.hstack([columns, validation.coefficients])
         errors = ExactSum.zeros((len(validation.targets) + 1,))
         residuals = rows.y[:, validation.targets] - validation.intercept
-    sums = np.zeros(state.columns.shape, np.int64)
+    sums = np.zeros(state.columns.shape, np.int64) if total is None else total.sums
     for tile in _tiles(inputs, feature_map, columns.shape[1]):
         scores, here = _project(tile, columns), tile.rows
         if validation is not None:
@@ -211,7 +213,9 @@ def multiply_rows(rows: Rows, state: GramFactor) -> GramProduct:
         if weights is not None:
             centred *= weights[here, np.newaxis]
         _add_product(tile, centred, state.grid_exponent, sums)
-    return GramProduct(len(inputs), sums, errors)
+    if total is None:
+        return GramProduct(len(inputs), sums, errors)
+    return GramProduct(total.n_samples + len(inputs), sums, total.errors + errors)
 
 
 def _project(tile: _Tile, columns: FloatArray) -> FloatArray:
@@ -387,7 +391,7 @@ class GramOperator:
         # by Cauchy and Schwarz no partial sum exceeds the trace times a column's norm
         exponent = int(np.frexp(float(self.sums.trace.value()))[1]) + 1 - LIMB_BITS
         found: GramProduct = self.engine.map_reduce(
-            BlockTask(self.dataset, multiply_rows),
+            BlockTask(self.dataset, multiply_rows, adds=True),
             blocks_of(self.dataset),
             GramFactor(self.feature_map, raw, self.raw_means @ raw, exponent, validation),
             combine=operator.add,

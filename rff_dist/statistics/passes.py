@@ -211,7 +211,7 @@ def accumulate_broadcast(
 ) -> RidgeStatistics:
     """Accumulate with a state that the workers have already."""
     statistics: RidgeStatistics = engine.map_reduce(
-        BlockTask(dataset, accumulate_rows),
+        BlockTask(dataset, accumulate_rows, adds=True),
         blocks_of(dataset, max_rows=state.state.spec.limb_rows),
         state,
         combine=operator.add,
@@ -237,7 +237,7 @@ def accumulate_folds(
     """
     state = engine.broadcast(Accumulations(tuple(members), folds, dataset.n_samples))
     found: tuple[FoldStatistics, ...] = engine.map_reduce(
-        BlockTask(dataset, accumulate_fold_rows),
+        BlockTask(dataset, accumulate_fold_rows, adds=True),
         blocks_of(
             dataset,
             max_rows=min(member.spec.limb_rows for member in members),

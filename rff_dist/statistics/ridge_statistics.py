@@ -28,6 +28,8 @@ from rff_dist.numerics.triangular import solve_transposed, solve_upper, whiten_i
 from rff_dist.statistics.spec import LIMB_BITS, StatisticsSpec, TileLayout
 from rff_dist.typing import FloatArray, IntArray
 
+_STRIP = 2**18  # numbers that are carried at a time, a few MiB: no whole array beside the result
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RidgeStatistics:
@@ -107,6 +109,21 @@ class RidgeStatistics:
         n_tiles = self.n_tiles + sign * other.n_tiles
         whitener = other.whitener if self.whitener is None else self.whitener
         return type(self)(self.spec, n_samples, n_observations, low, high, cross, targets, n_tiles, whitener)
+
+    def making_room(self, n_samples: int) -> Self:
+        """Return the same sums with a second limb if so many more rows need one; shares and changes `low`."""
+        if self.high is not None or self.n_samples + n_samples <= self.spec.limb_rows:
+            return self
+        return replace(self, high=np.zeros_like(self.low)).carried()
+
+    def carried(self) -> Self:
+        """Return the same sums after rows were added to `low` in place, with `low` below 2**62 again."""
+        if self.high is not None:
+            for start in range(0, len(self.low), _STRIP):
+                low, high = self.low[start : start + _STRIP], self.high[start : start + _STRIP]
+                high += low >> LIMB_BITS
+                low &= (1 << LIMB_BITS) - 1
+        return self
 
     def with_whitener(self, whitener: FloatArray | None) -> Self:
         """Return the same sums, to be read with a feature map's `whitener`."""
@@ -477,8 +494,8 @@ def _combine_limbs(
         return (left.low + right.low if sign > 0 else left.low - right.low), None
     low = np.empty_like(left.low)
     high = np.empty_like(left.low) if n_samples > left.spec.limb_rows else None
-    for start in range(0, len(low), 2**18):  # a few MiB at a time: no whole array beside the result
-        part = slice(start, start + 2**18)
+    for start in range(0, len(low), _STRIP):
+        part = slice(start, start + _STRIP)
         left_low, left_high = _split(left, part)
         right_low, right_high = _split(right, part)
         low_sum = left_low + sign * right_low

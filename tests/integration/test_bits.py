@@ -25,7 +25,6 @@ from rff_dist.data.blocks import Block, BlockTask, Rows, cut_blocks
 from rff_dist.data.folds import HashFolds
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.engines.dask import DaskEngine
-from rff_dist.engines.serial import PairwiseTree
 from rff_dist.kmeans import fit as kmeans
 from rff_dist.kmeans import labels as kmeans_labels
 from rff_dist.kmeans import starts as kmeans_starts
@@ -300,12 +299,11 @@ def test_passes_that_judge_a_model_have_the_same_bits_on_dask(cluster):
 
 
 class ShuffledEngine(SerialEngine):
-    """Runs blocks in a random order, some of them twice, and merges by the fixed tree or a random one."""
+    """Runs blocks in a random order, some of them twice, and merges by a random tree."""
 
-    def __init__(self, seed: int, *, fixed_tree: bool) -> None:
+    def __init__(self, seed: int) -> None:
         super().__init__(n_threads=1)
         self._random = random.Random(seed)
-        self._fixed_tree = fixed_tree
 
     def map_reduce(  # type: ignore[override]
         self,
@@ -321,21 +319,15 @@ class ShuffledEngine(SerialEngine):
 
         order = self._random.sample(blocks, len(blocks))
         partials = {block.index: run(block) for block in order + order[:2]}  # a retry gives the same partial
-        if not self._fixed_tree:
-            left = list(partials.values())
-            while len(left) > 1:
-                a, b = (left.pop(self._random.randrange(len(left))) for _ in range(2))
-                left.append(combine(a, b))
-            return left[0]
-        tree: PairwiseTree[Any] = PairwiseTree(combine)
-        for block in blocks:
-            tree.push(partials[block.index])
-        return tree.finish()
+        left = list(partials.values())
+        while len(left) > 1:
+            a, b = (left.pop(self._random.randrange(len(left))) for _ in range(2))
+            left.append(combine(a, b))
+        return left[0]
 
 
-@pytest.mark.parametrize("fixed_tree", [True, False], ids=["the fixed tree", "any tree"])
-def test_blocks_in_any_order_have_the_same_bits(dataset, expected, fixed_tree):
-    assert_same_bits(fit(dataset, ShuffledEngine(1, fixed_tree=fixed_tree)), expected)
+def test_blocks_in_any_order_have_the_same_bits(dataset, expected):
+    assert_same_bits(fit(dataset, ShuffledEngine(1)), expected)
 
 
 def test_statistics_of_any_half_are_forgotten_to_the_bit(dataset, expected):

@@ -1,3 +1,4 @@
+import operator
 import os
 import re
 import threading
@@ -8,14 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 import threadpoolctl
-from hypothesis import given
-from hypothesis import strategies as st
 
-from rff_dist.data.blocks import Block, BlockFunction
-from rff_dist.engines.serial import PairwiseTree, SerialEngine
+from rff_dist.data.blocks import Block, BlockFunction, BlockTask, Rows
+from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import BlockError, InvalidParameterError
 from rff_dist.numerics import threads as threads_module
-from tests.engine_contract import EngineContract, merge_level_by_level, nest, unit_blocks
+from tests.engine_contract import Counting, EngineContract, unit_blocks
 
 
 class TestSerialEngine(EngineContract):
@@ -24,15 +23,7 @@ class TestSerialEngine(EngineContract):
         return SerialEngine()
 
 
-@given(n_partials=st.integers(1, 300))
-def test_stream_of_partials_is_merged_as_level_by_level(n_partials: int) -> None:
-    tree = PairwiseTree(nest)
-    for i in range(n_partials):
-        tree.push(i)
-    assert tree.finish() == merge_level_by_level(list(range(n_partials)), nest)
-
-
-def test_partials_held_grow_with_the_logarithm_of_the_blocks() -> None:
+def test_partials_held_do_not_grow_with_the_blocks() -> None:
     class Partial:
         def __init__(self) -> None:
             alive.add(self)
@@ -46,9 +37,18 @@ def test_partials_held_grow_with_the_logarithm_of_the_blocks() -> None:
         most = max(most, len(alive))
         return merged
 
-    SerialEngine().map_reduce(lambda block, _: Partial(), unit_blocks(1_000), None, combine=combine)
-    # One subtree per level (10 for 1,000 blocks), and the merged one.
-    assert most <= 11
+    def add(rows: Rows, _: None, total: Partial | None = None) -> Partial:
+        nonlocal most
+        total = Partial() if total is None else total
+        most = max(most, len(alive))
+        return total
+
+    SerialEngine().map_reduce(lambda block, _: Partial(), unit_blocks(50), None, combine=combine)
+    # The total, the block's own and their sum.
+    assert most == 3
+    most = 0
+    SerialEngine().map_reduce(BlockTask(Counting(), add, adds=True), unit_blocks(50), None, combine=combine)
+    assert most == 1
 
 
 def test_blocks_see_the_threads_of_the_engine_and_blas_sees_one() -> None:
@@ -58,7 +58,7 @@ def test_blocks_see_the_threads_of_the_engine_and_blas_sees_one() -> None:
 
     before = threads_module.threads_in_use.get()
     with threadpoolctl.threadpool_limits(2):
-        assert SerialEngine(3).map_reduce(threads, unit_blocks(1), None, combine=nest) == (3, {1})
+        assert SerialEngine(3).map_reduce(threads, unit_blocks(1), None, combine=max) == (3, {1})
     assert threads_module.threads_in_use.get() == before
 
 
@@ -110,8 +110,7 @@ class InTwoParts(BlockFunction[None, Any]):
 
 def test_the_next_block_is_read_while_one_is_worked_on_and_no_other() -> None:
     task = InTwoParts()
-    found = SerialEngine(2).map_reduce(task, unit_blocks(8), None, combine=nest)
-    assert found == merge_level_by_level(list(range(8)), nest)
+    assert SerialEngine(2).map_reduce(task, unit_blocks(8), None, combine=operator.add) == sum(range(8))
     assert [index for kind, index in task.events if kind == "begin"] == list(range(8))
     assert [index for kind, index in task.events if kind == "finish"] == list(range(8))
     open_blocks = 0
@@ -125,7 +124,7 @@ def test_the_next_block_is_read_while_one_is_worked_on_and_no_other() -> None:
 def test_a_block_that_cannot_be_read_is_named_and_the_reader_is_gone() -> None:
     task = InTwoParts(failing=3)
     with pytest.raises(BlockError, match=r"block 3 \(rows 3:4\) failed with OSError: the disk is gone"):
-        SerialEngine().map_reduce(task, unit_blocks(8), None, combine=nest)
+        SerialEngine().map_reduce(task, unit_blocks(8), None, combine=operator.add)
     assert ("finish", 2) in task.events
     assert ("begin", 5) not in task.events
     assert not any(thread.is_alive() for thread in task.threads)

@@ -170,9 +170,23 @@ def test_memory_does_not_grow_with_the_rows(n_samples, n_components, alpha_path)
     job = {**JOB, "n_components": n_components, "alpha_path": alpha_path}
     million = plan_fit(**{**job, "n_samples": 10**6})
     more = plan_fit(**{**job, "n_samples": n_samples})
-    # a pairwise tree holds one partial more for twice the blocks, and blocks grow to 262,144 rows
-    grown = more.n_blocks.bit_length() * more.statistics_bytes + MAX_BLOCK_ROWS * (3 * 48 + 24 * 10)
+    # a second limb for so many rows, and blocks grow to 262,144 rows
+    grown = 3 * more.statistics_bytes + MAX_BLOCK_ROWS * (3 * 48 + 24 * 10)
     assert more.peak_bytes <= million.peak_bytes + grown
+
+
+@pytest.mark.parametrize("n_samples", [10**6, 10**9])
+def test_a_worker_holds_three_results_and_a_process_of_its_own_one(n_samples):
+    job = {**JOB, "n_samples": n_samples, "n_components": 30_000, "alpha_path": False}
+    apart, alone = plan_fit(**job, separate_client=True), plan_fit(**job)
+    beside = apart.worker_bytes - 3 * apart.statistics_bytes
+    assert plan_fit(**job, n_workers=1).worker_bytes == beside + apart.statistics_bytes
+    assert alone.worker_bytes < apart.worker_bytes < 24e9
+
+
+def test_a_million_rows_of_30_000_components_fit_in_12_gib_a_worker():
+    job = {**JOB, "n_samples": 10**6, "n_components": 30_000, "separate_client": True, "alpha_path": False}
+    assert plan_fit(**job).worker_bytes < 12 * 2**30
 
 
 def test_a_path_of_alpha_needs_more_memory_than_one_alpha():
@@ -184,7 +198,8 @@ def test_workers_of_their_own_spare_the_solver_the_pass():
     # few components, wide inputs: the pass needs more than the solve
     job = {**JOB, "n_features": 1000, "n_components": 64}
     apart, together = plan_fit(**job, separate_client=True), plan_fit(**job)
-    assert apart.client_bytes < together.client_bytes == together.worker_bytes == apart.worker_bytes
+    assert apart.client_bytes < together.client_bytes == together.worker_bytes
+    assert apart.worker_bytes == together.worker_bytes + 2 * apart.statistics_bytes
 
 
 def test_folds_and_feature_maps_have_sums_of_their_own_and_share_a_reading():
@@ -206,17 +221,18 @@ def test_folds_and_feature_maps_have_sums_of_their_own_and_share_a_reading():
 
 
 def test_a_job_that_does_not_fit_is_refused_with_both_numbers_and_a_remedy():
-    needed = plan_fit(**{**JOB, "n_components": 16_384}).worker_bytes
+    limits = {"separate_client": True, "memory_limit": 4 * 2**30, "client_memory_limit": 2**40}
+    needed = plan_fit(**{**JOB, "n_components": 24_576}, separate_client=True).worker_bytes
     message = (
-        rf"a worker needs {human_bytes(needed)} \(n_components=16_384, blocks of 16_384 rows\) "
+        rf"a worker needs {human_bytes(needed)} \(n_components=24_576, blocks of 16_384 rows\) "
         r"but has 4\.0 GiB; lower n_components to ([0-9_]+) or give each process more memory"
     )
     with pytest.raises(PlanError, match=message) as caught:
-        plan_fit(**{**JOB, "n_components": 16_384}, memory_limit=4 * 2**30)
+        plan_fit(**{**JOB, "n_components": 24_576}, **limits)
     advised = int(str(caught.value).partition("n_components to ")[2].split()[0])
-    plan_fit(**{**JOB, "n_components": advised}, memory_limit=4 * 2**30)  # the advice is good,
+    plan_fit(**{**JOB, "n_components": advised}, **limits)  # the advice is good,
     with pytest.raises(PlanError):  # and no larger one would be
-        plan_fit(**{**JOB, "n_components": advised + 512}, memory_limit=4 * 2**30)
+        plan_fit(**{**JOB, "n_components": advised + 512}, **limits)
 
 
 def test_the_solver_is_refused_by_its_own_limit():

@@ -225,6 +225,19 @@ class TestTwoLimbs:
         assert ((x + y) + z).digest() == ((z + x) + y).digest()
         assert ((x + z) - z).digest() == x.digest()
 
+    @pytest.mark.parametrize("n_blocks", [1, 2, 3, 5])
+    def test_rows_added_in_place_give_the_bits_of_sums(self, n_blocks):
+        # 2**13 rows fill one limb of the fine grid; a column of ones fills it to the last bit
+        state = accumulation(feature_map(), fraction_bits=FINE_FRACTION_BITS)
+        blocks = [random_rows(state.spec.limb_rows // 2 * (1 + i % 2), seed=i) for i in range(n_blocks)]
+        total = None
+        for rows in blocks:
+            total = accumulate_rows(rows, state, total)
+        expected = functools.reduce(add, [accumulate_rows(rows, state) for rows in blocks])
+        assert total == expected
+        assert total.digest() == expected.digest()
+        assert (total.n_tiles, total.high is None) == (expected.n_tiles, expected.high is None)
+
     def test_real_rows_give_the_same_numbers_in_two_limbs(self):
         """The same grid, once with limbs of 2**13 rows, and once as the integers that one limb would hold."""
         features = feature_map(6)
