@@ -169,6 +169,13 @@ class Dataset(ABC):
         """Return the groups of a block's rows, without its X; None where rows have none."""
         return None
 
+    def check_unchanged(self) -> None:
+        """Check that stored rows are still those that were opened; others cannot change.
+
+        Raises ConflictError if they were changed meanwhile: what was read may be a mixture.
+        """
+        return
+
     @property
     def is_lazy(self) -> bool:
         """Whether a cluster makes the rows, in tasks of its own: see `lazy`."""

@@ -53,6 +53,9 @@ class ExtendedDataset(Dataset):
     def chunk_rows(self) -> int:
         return self.source.chunk_rows
 
+    def check_unchanged(self) -> None:
+        self.source.check_unchanged()
+
     @property
     def is_lazy(self) -> bool:
         return self.source.is_lazy

@@ -202,6 +202,7 @@ class Scoring:
             "model_digest": model.digest,
             "data": redact(job.source.data),
             "fingerprint": self.dataset.fingerprint(),
+            "data_version": self.dataset.version,
             "interval": job.interval,
             **written,
             "seconds": round(time.perf_counter() - start, 3),
@@ -219,7 +220,9 @@ def open_scoring(job: Predict, runner: Runner) -> Iterator[Scoring]:
     places = [parse_location(source.data), parse_location(job.model)]
     check_output(parse_location(job.output), overwrite=job.overwrite, inputs=places)
     model = open_model(job.model)
-    dataset = open_rows(source.data, model, x=source.x, missing_chunks=source.missing_chunks)
+    dataset = open_rows(
+        source.data, model, x=source.x, missing_chunks=source.missing_chunks, version=source.version
+    )
     check_wanted(model, _wanted(job))
     with hold(job.output, holder=runner.holder), runner.open_engine() as engine:
         yield Scoring(job, model, dataset, engine)

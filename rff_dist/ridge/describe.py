@@ -17,7 +17,11 @@ from rff_dist.statistics.ridge_statistics import RidgeStatistics
 
 
 def describe_dataset(dataset: Dataset) -> Mapping[str, Any]:
-    """Return the facts of a dataset that a model's card keeps."""
+    """Return the facts of a dataset that a model's card keeps.
+
+    Raises ConflictError if the rows were changed since it was opened.
+    """
+    dataset.check_unchanged()
     facts: dict[str, Any] = {"data_fingerprint": dataset.fingerprint()}
     if dataset.version is not None:
         facts["data_version"] = dataset.version

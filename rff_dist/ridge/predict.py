@@ -143,6 +143,7 @@ def write_output[S](
     output = create_output(url, layout, inputs=inputs, overwrite=overwrite)
     try:
         engine.map_write(BlockTask(dataset, compute), blocks, state, output, label=label)
+        dataset.check_unchanged()
         if attributes is not None:
             output.finish(attributes)
     except BaseException:

@@ -25,6 +25,13 @@ CHUNK_TARGET_BYTES = 16 * 2**20
 MAX_CHUNK_BYTES = 4 * 2**30
 MAX_METADATA_BYTES = 64 * 2**20
 _NUMBER_KINDS = "biuf"
+# Of arrays with a row for each sample, what the other axis counts.
+_SECOND_AXIS = {
+    "X": "feature",
+    **dict.fromkeys(("y", "predictions", "standard_deviations", "lower", "upper"), "target"),
+    "probabilities": "class",
+    "distances": "cluster",
+}
 # Codecs that decode to Python objects: the first runs code, the others make arrays of dtype object.
 _OBJECT_CODECS = {"pickle", "json2", "msgpack2", "vlen-utf8", "vlen-bytes", "vlen-array", "categorize"}
 
@@ -178,8 +185,19 @@ def stored_rows(array: zarr.Array[Any]) -> int:
     return int(max(1, (array.shards or array.chunks)[0]))
 
 
+def name_axes(array: str, n_axes: int) -> list[str]:
+    """Return names of the axes of an array with a row for each sample, by which xarray opens it."""
+    return ["sample", _SECOND_AXIS.get(array, f"{array}_column")][:n_axes]
+
+
 def create_array(
-    group: zarr.Group, name: str, *, shape: tuple[int, ...], dtype: np.dtype[Any], chunks: tuple[int, ...]
+    group: zarr.Group,
+    name: str,
+    *,
+    shape: tuple[int, ...],
+    dtype: np.dtype[Any],
+    chunks: tuple[int, ...],
+    axes: Sequence[str] | None = None,
 ) -> zarr.Array[Any]:
     """Create an array of ours: checksummed, nothing left out, unwritten floats are NaN.
 
@@ -192,6 +210,7 @@ def create_array(
         dtype=dtype,
         chunks=chunks,
         compressors=[Crc32cCodec()],
+        dimension_names=axes,
         fill_value=np.nan if dtype.kind in "fc" else "" if dtype.kind == "T" else 0,
         config={"write_empty_chunks": True, "read_missing_chunks": False},
     )

@@ -10,7 +10,8 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -113,7 +114,7 @@ class ZarrDataset(ArraysDataset):
         weight = self._slice("sample_weight", self.sample_weight, block)
         return Rows(
             block,
-            read_rows(self.X, block.start, block.stop, label=self._labels["X"]),
+            cast("np.ndarray", self._slice("X", self.X, block)),
             None if y is None else as_targets(y),
             None if weight is None else weight.astype(np.float64),
             chunk_rows=self.chunk_rows,
@@ -173,6 +174,11 @@ class ZarrDataset(ArraysDataset):
             digest.update(str(manifest.get("sha256")).encode())
         return digest.hexdigest()
 
+    def check_unchanged(self) -> None:
+        if self._reopen is not None and self._reopen[0] is _reopen_stored:
+            address: Address = self._reopen[1][0]
+            address.check()
+
     def can_travel(self) -> bool:
         return self._reopen is not None and not (self.url or "").startswith("memory://")
 
@@ -196,14 +202,25 @@ class ZarrDataset(ArraysDataset):
     ) -> np.ndarray | None:
         if array is None or isinstance(array, np.ndarray):
             return None if array is None else array[rows]
-        return gather_rows(array, rows, label=self._labels[name])
+        with self._blamed_on_changes():
+            return gather_rows(array, rows, label=self._labels[name])
 
     def _slice(
         self, name: str, array: zarr.Array[Any] | np.ndarray | None, block: Block
     ) -> np.ndarray | None:
         if array is None or isinstance(array, np.ndarray):
             return None if array is None else array[block.start : block.stop]
-        return read_rows(array, block.start, block.stop, label=self._labels[name])
+        with self._blamed_on_changes():
+            return read_rows(array, block.start, block.stop, label=self._labels[name])
+
+    @contextmanager
+    def _blamed_on_changes(self) -> Iterator[None]:
+        """Of rows that cannot be read, say first if they were changed since they were opened."""
+        try:
+            yield
+        except StorageError:
+            self.check_unchanged()
+            raise
 
 
 def open_dataset(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ import zarr
 from zarr.abc.store import Store
 from zarr.storage import LocalStore
 
-from rff_dist.errors import NoSuchVersionError, StorageError
+from rff_dist.errors import ConflictError, NoSuchVersionError, StorageError
 from rff_dist.storage.arrays import MAX_ROWS, read_header
 from rff_dist.storage.generations import MANIFEST, resolve
 from rff_dist.storage.locations import (
@@ -34,12 +35,42 @@ class Address:
     `process`: the one in whose memory it is.
     `generation`: the URL of its folder in an object store.
     `version`: the snapshot of a versioned dataset.
+    `files`: a digest of the names, sizes and times of a plain dataset's files, in a folder.
     """
 
     url: str
     process: int | None = None
     generation: str | None = None
     version: str | None = None
+    files: str | None = None
+
+    def check(self) -> None:
+        """Check that plain Zarr in a folder is as it was opened; a snapshot or a generation always is.
+
+        Raises ConflictError if it was changed meanwhile.
+        """
+        if self.files is not None and digest_files(self.url) != self.files:
+            raise ConflictError(
+                f"{self.url} was changed while it was read, so that a result could be of old and new rows: "
+                "nothing was published. Repeat this when nobody writes there; versioned data can be changed "
+                "meanwhile (`rff-dist data convert`)"
+            )
+
+
+def digest_files(folder: str) -> str:
+    """Return a digest of the names, sizes and times of all files in a folder and below."""
+    digest = hashlib.sha256()
+    for place, folders, names in os.walk(folder):
+        folders.sort()
+        for name in sorted(names):
+            try:
+                found = os.stat(os.path.join(place, name))
+            except FileNotFoundError:  # removed at this moment
+                continue
+            digest.update(
+                f"{os.path.relpath(place, folder)}/{name} {found.st_size} {found.st_mtime_ns}\n".encode()
+            )
+    return digest.hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +133,8 @@ def reopen_group(address: Address) -> StoredGroup:
     elif address.generation is not None:
         store = open_store(parse_location(address.generation), read_only=True)
     else:
-        return _group_at(location, None)
+        address.check()
+        store = open_store(location, read_only=True)
     return StoredGroup(store, "", str(location), location.url, address)
 
 
@@ -120,7 +152,9 @@ def _group_at(location: Location, version: str | None) -> StoredGroup:
         place = resolve(location)
         store = open_store(place, read_only=True)
         process = os.getpid() if location.scheme == "memory" else None
-        address = Address(location.url, process, place.url if location.is_remote else None)
+        generation = place.url if location.is_remote else None
+        files = digest_files(location.path) if location.is_local else None
+        address = Address(location.url, process, generation, files=files)
     return StoredGroup(store, "", str(location), location.url, address)
 
 

@@ -13,7 +13,7 @@ import zarr
 from rff_dist.data.blocks import Block
 from rff_dist.data.columns import TEXT
 from rff_dist.errors import DataError, InvalidParameterError, StorageError
-from rff_dist.storage.arrays import create_array
+from rff_dist.storage.arrays import create_array, name_axes
 from rff_dist.storage.datasets import FORMAT_VERSION
 from rff_dist.storage.generations import MANIFEST, begin, put_in_place
 from rff_dist.storage.locations import (
@@ -212,7 +212,9 @@ def create_output(
         with store_errors(f"{location} cannot be written"):
             for name, (base, more) in layout.parts.items():
                 stored = TEXT if base.kind == "U" else base
-                create_array(group, name, shape=(n_samples, *more), dtype=stored, chunks=(rows, *more))
+                shape, chunks = (n_samples, *more), (rows, *more)
+                axes = name_axes(name, len(shape))
+                create_array(group, name, shape=shape, dtype=stored, chunks=chunks, axes=axes)
     except Exception:
         discard(staged)
         raise

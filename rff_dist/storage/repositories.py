@@ -382,7 +382,7 @@ def _errors(what: str, then: str = "", *, version: str | None = None) -> Iterato
         raise
     except icechunk.ConflictError as error:
         raise ConflictError(
-            f"{what}: another program changed it meanwhile{then or '; it is as that left it'}. Repeat this, "
+            f"{what}: another program changed it meanwhile; it is as that left it. Repeat this, "
             "and look at what the other one wrote (`rff-dist data log`)"
         ) from error
     except icechunk.SnapshotNotFoundError as error:

@@ -16,7 +16,7 @@ from zarr.core.sync import sync
 from rff_dist.data.columns import TEXT, check_values, is_text
 from rff_dist.data.memory import canonical_bytes, require_columns, require_numbers
 from rff_dist.errors import DataError, InvalidParameterError, StorageError
-from rff_dist.storage.arrays import CHUNK_TARGET_BYTES, MAX_ROWS, create_array, read_rows
+from rff_dist.storage.arrays import CHUNK_TARGET_BYTES, MAX_ROWS, create_array, name_axes, read_rows
 from rff_dist.storage.datasets import FORMAT_VERSION, ZarrDataset, open_dataset
 from rff_dist.storage.generations import MANIFEST, begin, put_in_place
 from rff_dist.storage.locations import (
@@ -302,6 +302,7 @@ class RowBuffer:
                 shape=(min(MAX_ROWS, MAX_CHUNKS * rows), *values.shape[1:]),
                 dtype=values.dtype,
                 chunks=(rows, *(max(1, n) for n in values.shape[1:])),
+                axes=name_axes(name, values.ndim),
             )
             for name, values in parts.items()
         }

@@ -268,7 +268,7 @@ def test_append_to_a_dataset_that_is_overwritten_meanwhile_is_refused(server):
         yield X[10:20]
         write_dataset(url, X + 1, chunk_rows=8, overwrite=True)
 
-    with pytest.raises(ConflictError, match="was changed by another program"):
+    with pytest.raises(ConflictError, match="another program changed it meanwhile"):
         append_dataset(url, batches())
     np.testing.assert_array_equal(rows_of(url), X + 1)
 
