@@ -4,7 +4,7 @@ import json
 
 from typer.testing import CliRunner
 
-from rff_dist.cli.shell import app
+from rff_dist.cli.program import app
 
 # choices that are not what a test is about, and would cost a second each
 PLAIN = ["--kernel", "gaussian", "--length-scale", "median", "--features", "fourier"]

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rff_dist.checks import check_count, is_number
+from rff_dist.checks import check_count, find_by_name, is_number
 from rff_dist.classify.confusion import Confusion, count_classes
 from rff_dist.classify.losses import LOSSES, Logistic, Loss, LossState, LossSums, sum_loss
 from rff_dist.classify.platt_scaling import ScoreCalibration, fit_calibration, leave_one_out_scores
@@ -25,6 +25,7 @@ from rff_dist.data.blocks import Block, BlockTask, Dataset, Rows
 from rff_dist.data.columns import Column
 from rff_dist.data.labelled import LabelCounts, LabelledDataset, class_weights
 from rff_dist.data.samples import sample_rows
+from rff_dist.engines.progress import Announcer, Rounds
 from rff_dist.engines.protocol import Engine
 from rff_dist.errors import DataError, InvalidParameterError, SolveError
 from rff_dist.numerics.machine import available_cores
@@ -67,8 +68,7 @@ def check_loss(loss: object) -> None:
 
     Raises InvalidParameterError otherwise.
     """
-    if not isinstance(loss, str) or loss not in LOSS_NAMES:
-        raise InvalidParameterError(f"unknown `loss` {loss!r}; expected one of {list(LOSS_NAMES)}")
+    find_by_name(dict.fromkeys(LOSS_NAMES), loss, "loss")
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,6 +150,7 @@ def fit_loss(
         gradient = sums_of_z(sums.gradient.value(), model.feature_map)
         return float(sums.loss.value()), gradient, sums.intercept_gradient.value()
 
+    Announcer(engine.observers)(Rounds(loss.name, options.max_iter))
     coefficients, intercept = _start(model, loss, curvature)
     reference = statistics.sum_of_weights * _loss_of_no_scores(loss, model.n_targets)
     problem = PenalizedLoss(evaluate, equations, loss.penalty_factor * alpha, curvature, reference)

@@ -15,25 +15,11 @@ standard error, and an exit code that a script can act on:
 130   stopped by Ctrl-C; 143 by SIGTERM
 ====  ====================================================================================
 
-What takes long to import is imported inside the commands, so that `--help` is quick.
+A command's module, rff_dist/cli/NAME.py, is imported when the command is used, and registers itself then;
+`help.COMMANDS` lists them all. What takes long to import is imported inside the commands.
 """
 
-# Importing a module registers its commands, and `--help` lists them in this order.
-from rff_dist.cli import demo as demo  # isort: skip
-from rff_dist.cli import ingest as ingest  # isort: skip
-from rff_dist.cli import data as data  # isort: skip
-from rff_dist.cli import generate as generate  # isort: skip
-from rff_dist.cli import approximate as approximate  # isort: skip
-from rff_dist.cli import plan as plan  # isort: skip
-from rff_dist.cli import fit as fit  # isort: skip
-from rff_dist.cli import evaluate as evaluate  # isort: skip
-from rff_dist.cli import predict as predict  # isort: skip
-from rff_dist.cli import tune as tune  # isort: skip
-from rff_dist.cli import update as update  # isort: skip
-from rff_dist.cli import cluster as cluster  # isort: skip
-from rff_dist.cli import info as info  # isort: skip
-from rff_dist.cli import models as models  # isort: skip
-from rff_dist.cli.shell import app as app
+from rff_dist.cli.program import app as app
 
 
 def main() -> None:

@@ -11,7 +11,8 @@ import typer
 from rich.console import Group
 
 from rff_dist.cli import display
-from rff_dist.cli.shell import Report, app, command, make_group
+from rff_dist.cli.program import app, make_group
+from rff_dist.cli.shell import Report, command
 
 if TYPE_CHECKING:
     from rff_dist.storage.corrections import Corrected

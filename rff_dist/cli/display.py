@@ -15,7 +15,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
-from rff_dist.cli.shell import err, logs_json
+from rff_dist.cli.shell import err, is_quiet, logs_json
 
 if TYPE_CHECKING:
     import numpy as np
@@ -41,7 +41,7 @@ def count_rows(label: str) -> Iterator[Callable[[int, int | None], None]]:
         TimeElapsedColumn(),
         console=err,
         transient=True,
-        disable=logs_json() or not err.is_terminal,
+        disable=logs_json() or is_quiet() or not err.is_terminal,
     ) as bar:
         task = bar.add_task(label, total=None)
         yield lambda n_rows, total: bar.update(task, completed=n_rows, total=total)
@@ -116,7 +116,7 @@ class Passes:
         with contextlib.ExitStack() as shown:
             # Lines for machines tell of the passes by themselves.
             observers: tuple[Observer, ...] = (clock,)
-            if not logs_json():
+            if not (logs_json() or is_quiet()):
                 progress = shown.enter_context(RichProgress(err))
                 observers = (progress, clock)
                 if cluster.kind in ("embedded", "adaptive"):
@@ -126,6 +126,8 @@ class Passes:
                 if not where.serial:
                     clock.add("cluster", clock.seconds()["total"])
                 kind = "serial" if where.serial else "dask" if cluster.scheduler else "embedded dask"
+                if len(observers) > 1 and cluster.scheduler and (address := dashboard_of(engine)):
+                    err.print(f"dashboard: {address}", highlight=False, soft_wrap=True)
                 self._engine = {"kind": kind, "n_workers": engine.n_workers, "n_threads": engine.n_threads}
                 yield engine
 
@@ -135,6 +137,14 @@ class Passes:
         if step.name == "publish":
             self._seconds = self._clock.seconds()
         return take(step)
+
+
+def dashboard_of(engine: Engine) -> str | None:
+    """Return the address of the dashboard of an engine's cluster; None where there is none."""
+    client = getattr(engine, "client", None)
+    if client is None or "dashboard" not in client.scheduler_info(n_workers=0)["services"]:
+        return None
+    return str(client.dashboard_link)
 
 
 def run_facts(found: Mapping[str, Any]) -> dict[str, str]:
@@ -246,7 +256,7 @@ def classifier_facts(found: Mapping[str, Any]) -> dict[str, str]:
 
 def alpha_number(alpha: float | Sequence[float]) -> str:
     """Return one alpha, or those of several targets."""
-    return some(alpha) if isinstance(alpha, Sequence) else f"{alpha:.3g}"
+    return some(alpha) if isinstance(alpha, Sequence) else number(alpha)
 
 
 def alpha_words(alpha: float | Sequence[float], by: str, classifier: Mapping[str, Any] | None) -> str:
@@ -254,7 +264,7 @@ def alpha_words(alpha: float | Sequence[float], by: str, classifier: Mapping[str
     ridge = alpha if classifier is None else classifier["ridge_alpha"]
     if ridge == alpha:
         return f"{alpha_number(alpha)}, {CHOSEN_BY[by]}"
-    return f"{alpha:.3g}, made of ridge's {ridge:.3g}, {CHOSEN_BY[by]}"
+    return f"{alpha_number(alpha)}, made of ridge's {alpha_number(ridge)}, {CHOSEN_BY[by]}"
 
 
 def ranges_words(ranges: Sequence[Sequence[int]]) -> str:
@@ -324,7 +334,7 @@ def candidate_words(row: Mapping[str, Any]) -> str:
         if scale is None
         else ", a length scale per column"
         if isinstance(scale, list)
-        else f", length scale {scale:.3g}"
+        else f", length scale {number(scale)}"
     )
     from rff_dist.kernels.text import shortened_text
 
@@ -340,18 +350,17 @@ def candidates_view(candidates: Sequence[Mapping[str, Any]], *, n_shown: int = 6
     best = chosen_candidate(candidates)
     ranked = sorted(candidates, key=lambda one: (one is not best, one.get("round") == "first", one["score"]))
     view, table = titled_table(
-        f"the best of {n_candidates(candidates)} candidates",
-        *("kernel", "width", "features", "rows", "D", "alpha", "error / variance"),
+        f"the best of {n_candidates(candidates)} candidates, by error as a share of the variance",
+        *("kernel", "width", "features", "D", "alpha", "error"),
     )
     for one in ranked[:n_shown]:
-        scale, rows = one["length_scale"], one.get("n_samples")
+        scale = one["length_scale"]
         table.add_row(
             f"{shortened_text(one['kernel'])}{' ←' if one is best else ''}",
-            "–" if scale is None else "per column" if isinstance(scale, list) else f"{scale:.3g}",
+            "–" if scale is None else "by column" if isinstance(scale, list) else number(scale),
             one.get("features", "fourier"),
-            "all" if rows is None else f"{rows:,}",
             f"{one['n_components']:,}",
-            f"{one['alpha']:.3g}",
+            number(one["alpha"]),
             _plus_minus(one["score"], one["standard_error"]),
             style="bold" if one is best else None,
         )
@@ -375,7 +384,7 @@ def widths_view(found: Mapping[str, Any], n_components: int) -> RenderableType:
         taken = width["n_components"] == n_components
         table.add_row(
             f"{width['n_components']:,}{' ←' if taken else ''}",
-            f"{width['alpha']:.3g}",
+            number(width["alpha"]),
             _plus_minus(width["score"], width["standard_error"]),
             style="bold" if taken else None,
         )
@@ -393,7 +402,9 @@ def facts_view(title: str, /, **facts: str) -> RenderableType:
 
 
 def next_step(*words: str) -> Text:
-    """Return a line that suggests a command to follow, its words quoted for the shell."""
+    """Return a line that suggests a command to follow, its words quoted for the shell; nothing if quiet."""
+    if is_quiet():
+        return Text(end="")
     return Text.assemble(("\n  next: ", "dim"), shlex.join(words), overflow="fold")
 
 
@@ -463,7 +474,7 @@ _SYMBOLS = {"nu": "ν ="}
 def _number_words(value: Any) -> str:
     if isinstance(value, list | tuple):
         return some(value)
-    return f"{value:.4g}" if isinstance(value, int | float) else str(value)
+    return number(value) if isinstance(value, int | float) else str(value)
 
 
 def engine_words(engine: Mapping[str, Any]) -> str:
@@ -488,7 +499,10 @@ def titled_table(
     """Return a table below its title, and the table itself to add rows to."""
     table = Table(box=box.SIMPLE_HEAD, show_header=header, show_edge=False, padding=(0, 1))
     for i, column in enumerate(columns):
-        table.add_column(column, justify="right" if numbers and i else "left", overflow="fold")
+        if numbers and i:
+            table.add_column(column, justify="right", no_wrap=True)
+        else:
+            table.add_column(column, overflow="fold")
     return Group(Text(title, "bold", overflow="fold"), table), table
 
 
@@ -502,9 +516,15 @@ def plural(number: int, noun: str, several: str | None = None) -> str:
     return f"{number:,} {noun if number == 1 else several or noun + 's'}"
 
 
+def number(value: float) -> str:
+    """Return a number in the digits that people want to read: four, and whole ones in full."""
+    whole = isinstance(value, int) or 1e4 <= abs(value) < 1e7
+    return f"{value:,.0f}" if whole else f"{value:.4g}"
+
+
 def some(values: Sequence[Any]) -> str:
     """Return the first eight of some names or numbers."""
-    shown = ", ".join(f"{value:.4g}" if isinstance(value, float) else str(value) for value in values[:8])
+    shown = ", ".join(number(value) if isinstance(value, float) else str(value) for value in values[:8])
     return shown + (f" … ({len(values)})" if len(values) > 8 else "")
 
 

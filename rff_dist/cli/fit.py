@@ -154,7 +154,7 @@ def _fit_facts(found: Mapping[str, Any], card: Mapping[str, Any]) -> RenderableT
     }
     if (end := found["alpha_at_end_of_path"]) is not None:
         low, high = found["alpha_path"]
-        facts["alpha"] += f", [yellow]at the {end} end[/] of {low:.3g} to {high:.3g}"
+        facts["alpha"] += f", [yellow]at the {end} end[/] of {display.number(low)} to {display.number(high)}"
     facts |= display.estimate_facts(card)
     if classifier is not None:
         facts |= display.classifier_facts(classifier)

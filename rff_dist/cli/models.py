@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Group
+from rich.console import Group, RenderableType
+from rich.table import Table
 
 from rff_dist.cli import display
-from rff_dist.cli.shell import Report, app, command, make_group
+from rff_dist.cli.program import app, make_group
+from rff_dist.cli.shell import Report, command
 
 if TYPE_CHECKING:
     from rff_dist.registry.versions import RegisteredModel, Version
@@ -25,8 +27,7 @@ RegisteredArgument = Annotated[
 ]
 Reason = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; kept with the version.")]
 _DIGITS = 8
-_COLUMNS = ("version", "created", "from", "rows", "made of", "digest")
-_OF_SPEC = {"alpha": "alpha", "clusters": "n_clusters"}
+_COLUMNS = ("version", "created", "rows", "made of", "digest")
 
 
 @command("rff-dist models list", "rff-dist models list s3://bucket/models --json", group=group, name="list")
@@ -52,10 +53,9 @@ def list_models(registry: RegistryArgument = "models") -> Report:
             ),
         )
     title = f"{display.plural(len(models), 'registered model')} in {registry}"
-    view, table = display.titled_table(title, "model", *_COLUMNS, numbers=False)
+    view, table = _table(title, "model", *_COLUMNS)
     for one in models:
-        name = f"{one['name']}\n{display.plural(one['n_versions'], 'version')}"
-        table.add_row(name, *_cells(one["current"]) if one["current"] else ["–"])
+        table.add_row(one["name"], *_cells(one["current"]) if one["current"] else ["–"])
     first = f"{registry.rstrip('/')}/{models[0]['name']}"
     return Report(document, Group(view, display.next_step("rff-dist", "models", "show", first)))
 
@@ -76,9 +76,7 @@ def show(model: RegisteredArgument) -> Report:
         "promoted_because": None if pointer is None else pointer.reason,
         "versions": [version.to_dict() for version in registered.versions()],
     }
-    view, table = display.titled_table(
-        f"{model}: {display.plural(len(rows), 'version')}", *_COLUMNS, "reason", numbers=False
-    )
+    view, table = _table(f"{model}: {display.plural(len(rows), 'version')}", *_COLUMNS, "reason")
     for row in rows:
         table.add_row(*_cells(row), row["reason"], style="bold" if row["current"] else None)
     current = next((row for row in rows if row["current"]), None)
@@ -158,16 +156,23 @@ def _changed(model: str, version: Version, before: int | None) -> Report:
     return Report(document, Group(view, display.next_step("rff-dist", "models", "show", model)))
 
 
+def _table(title: str, *columns: str) -> tuple[RenderableType, Table]:
+    """Return a table of one line a row; what does not fit ends in an ellipsis."""
+    view, table = display.titled_table(title, *columns, numbers=False)
+    for column in table.columns:
+        column.no_wrap, column.overflow = True, "ellipsis"
+        if column.header in ("version", "created", "digest"):
+            column.min_width = {"version": 7, "created": 16, "digest": _DIGITS}[column.header]
+    return view, table
+
+
 def _cells(row: Mapping[str, Any]) -> list[str]:
-    """Return the columns `_COLUMNS` of a row of `version_rows`, of two lines each."""
-    number = f"{row['version']}{' ←' if row['current'] else ''}"
-    scale = "" if row["length_scale"] is None else f" {_cell(row['length_scale'])}"
-    sizes = [f"D = {_cell(row['n_components'])}"]
-    sizes += [f"{name} {_cell(row[key])}" for name, key in _OF_SPEC.items() if row[key] is not None]
-    made_of = f"{row['kernel'] or 'features'}{scale}\n{', '.join(sizes)}"
-    rows = f"{_cell(row['n_samples'])}\n{_cell(row['data_fingerprint'])}"
-    created = row["created"][:16].replace("T", "\n")
-    return [number, created, _cell(row["parent"]), rows, made_of, _cell(row["digest"])]
+    """Return the columns `_COLUMNS` of a row of `version_rows`."""
+    version = f"{row['version']}{' ←' if row['current'] else ''}"
+    size = f"k {row['n_clusters']:,}" if row["n_clusters"] else f"D {_cell(row['n_components'])}"
+    made_of = f"{size}, {row['kernel'] or 'features'}"
+    created = row["created"][:16].replace("T", " ")
+    return [version, created, _cell(row["n_samples"]), made_of, _cell(row["digest"])]
 
 
 def _cell(value: Any) -> str:
@@ -177,7 +182,7 @@ def _cell(value: Any) -> str:
     if isinstance(value, list):
         return display.some(value)
     if isinstance(value, float):
-        return f"{value:.3g}"
+        return display.number(value)
     if isinstance(value, int):
         return f"{value:,}"
     # Fingerprints and digests are told apart by their beginning.

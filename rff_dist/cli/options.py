@@ -7,7 +7,7 @@ import math
 import re
 import types
 import typing
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import Parameter
 from pathlib import Path
@@ -107,7 +107,23 @@ def _parameters(one: Option, flags: Mapping[str, str]) -> Iterator[Parameter]:
     else:
         if kind in (int, int | None):
             info |= {"min": reads.least, "max": reads.most}
+        if reads.names or one.name in ("kernel", "kernels"):
+            info["autocompletion"] = _completion(one.name, reads.names)
         yield _parameter(one.name, kind, default, typer.Option(*flags_of(one), **info))
+
+
+def _completion(name: str, names: Sequence[str]) -> Callable[[str], list[str]]:
+    """Return what finds the words that an option's value may be, for the tab key."""
+
+    def complete(incomplete: str) -> list[str]:
+        found = list(names)
+        if name in ("kernel", "kernels"):
+            from rff_dist.kernels.find import KERNELS
+
+            found += KERNELS
+        return [one for one in found if one.startswith(incomplete)]
+
+    return complete
 
 
 def _parameter(name: str, kind: Any, default: Any, info: Any) -> Parameter:

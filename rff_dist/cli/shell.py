@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 import inspect
 import json
 import logging
@@ -12,24 +13,27 @@ import re
 import signal
 import sys
 import threading
+import time
 import traceback
 import uuid
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
+from pathlib import Path
 from types import FrameType
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console, RenderableType
 from rich.text import Text
-from typer.core import TyperGroup
 from typer.models import OptionInfo
 
-from rff_dist import __version__
+from rff_dist.cli import program
+from rff_dist.cli.help import LAST
 from rff_dist.cli.options import SpecOptions
-from rff_dist.engines.logs import FORMATS, json_line, json_lines, log_to, of_run
+from rff_dist.cli.program import INTERRUPTED, Command, UsageError, app, log_format
+from rff_dist.engines.logs import json_line, json_lines, log_to, of_run
 from rff_dist.errors import (
     ClusterError,
     ClusterLostError,
@@ -53,12 +57,10 @@ EXIT_CODES: tuple[tuple[type[BaseException], int], ...] = (
     (ClusterError, 69),
     (MissingDependencyError, 69),
 )
-CANNOT_WRITE, BUSY, INTERRUPTED, TERMINATED = 73, 75, 130, 143
+CANNOT_WRITE, BUSY, TERMINATED = 73, 75, 143
+AGAIN_AFTER = 1.0  # seconds
 
-# Releases of typer have it in different places; in each it is the base of all mistakes in the arguments.
-UsageError: type[Exception] = typer.BadParameter.__mro__[1]
-
-_log_format: ContextVar[str] = ContextVar("log_format", default="text")
+_quiet: ContextVar[bool] = ContextVar("quiet", default=False)
 
 out, err = Console(highlight=False), Console(highlight=False, stderr=True)
 
@@ -79,97 +81,39 @@ class Terminated(KeyboardInterrupt):
     """SIGTERM arrived; it unwinds like Ctrl-C: clusters are closed and unfinished outputs removed."""
 
 
-class CommandGroup(TyperGroup):
-    """Report mistakes in the arguments like all other errors: one line and a next step."""
-
-    def main(
-        self,
-        args: Sequence[str] | None = None,
-        prog_name: str | None = None,
-        complete_var: str | None = None,
-        standalone_mode: bool = True,
-        windows_expand_args: bool = True,
-        **extra: Any,
-    ) -> Any:
-        """Run a command and exit with its code, or return the code where `standalone_mode` is False."""
-        given = list(sys.argv[1:] if args is None else args) or ["--help"]
-        try:
-            code = super().main(given, prog_name, complete_var, False, windows_expand_args, **extra)
-        except UsageError as error:
-            code = _report_usage(error, as_json="--json" in given)
-        except typer.Abort:
-            code = INTERRUPTED
-        if standalone_mode:
-            sys.exit(code or 0)
-        return code
-
-
-app = typer.Typer(
-    cls=CommandGroup,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-
-
-def _show_version(wanted: bool) -> None:
-    if wanted:
-        out.print(f"rff-dist {__version__}")
-        raise typer.Exit
-
-
-@app.callback(epilog="[bold]First steps[/]\n\n[dim]$[/] rff-dist demo\n\n[dim]$[/] rff-dist fit --help")
-def describe(
-    version: Annotated[
-        bool, typer.Option("--version", help="Show the version.", callback=_show_version, is_eager=True)
-    ] = False,
-    log_format: Annotated[
-        str,
-        typer.Option(
-            "--log-format",
-            metavar="text|json",
-            envvar="RFF_DIST_LOG",
-            help="Of messages on standard error: for people, or one JSON object a line.",
-        ),
-    ] = "text",
-) -> None:
-    """Kernel methods on data of any size: random Fourier features, exact sums, Dask."""
-    if log_format not in FORMATS:
-        raise typer.BadParameter(
-            f"{log_format!r}; expected one of {', '.join(FORMATS)}", param_hint="--log-format"
-        )
-    _log_format.set(log_format)
-
-
-OUTPUT_PANEL = "What is shown"
-AsJson = Annotated[bool, typer.Option("--json", help="Show one JSON document.", rich_help_panel=OUTPUT_PANEL)]
-Debug = Annotated[
-    bool, typer.Option("--debug", help="Show the log, and errors' tracebacks.", rich_help_panel=OUTPUT_PANEL)
+AsJson = Annotated[bool, typer.Option("--json", help="Show one JSON document.", rich_help_panel=LAST)]
+Quiet = Annotated[
+    bool,
+    typer.Option("--quiet", "-q", help="Show no progress and no next step.", rich_help_panel=LAST),
 ]
-
-
-def make_group(name: str, help: str) -> typer.Typer:
-    """Return a group of commands, `rff-dist NAME …`; the caller adds it to `app`."""
-    return typer.Typer(
-        name=name,
-        help=help,
-        add_completion=False,
-        rich_markup_mode="rich",
-        context_settings={"help_option_names": ["-h", "--help"]},
-    )
+Debug = Annotated[
+    bool, typer.Option("--debug", help="Show the log, and errors' tracebacks.", rich_help_panel=LAST)
+]
+HelpAll = Annotated[
+    bool,
+    typer.Option(
+        "--help-all",
+        help="Show all options.",
+        is_eager=True,
+        callback=program.show_everything,
+        rich_help_panel=LAST,
+    ),
+]
 
 
 def command(
     *examples: str, group: typer.Typer = app, name: str | None = None
 ) -> Callable[[Callable[..., Report]], Callable[..., Report]]:
-    """Make a command of a function: its name and options, examples for the help, `--json` and `--debug`.
+    """Make a command of a function: its name and options, examples for the help, `--json` and the like.
 
     `group` is what it is a command of, and `name` its name where that is not the function's.
     """
 
     def register(function: Callable[..., Report]) -> Callable[..., Report]:
-        def run(context: typer.Context, as_json: bool, debug: bool, **given: Any) -> None:
+        def run(
+            context: typer.Context, as_json: bool, quiet: bool, debug: bool, help_all: bool, **given: Any
+        ) -> None:
+            _quiet.set(quiet)
             if "as_json" in own:
                 given["as_json"] = as_json
             with _run_in_log():
@@ -191,7 +135,13 @@ def command(
         found = {name: SpecOptions.of(parameter.annotation) for name, parameter in own.items()}
         specs = {name: spec for name, spec in found.items() if spec is not None}
         names = Names.of(own, specs.values())
-        shared = {"context": typer.Context, "as_json": AsJson, "debug": Debug}
+        shared = {
+            "context": typer.Context,
+            "as_json": AsJson,
+            "quiet": Quiet,
+            "debug": Debug,
+            "help_all": HelpAll,
+        }
         parameters: list[inspect.Parameter] = []
         for key, parameter in own.items():
             if key in specs:
@@ -210,8 +160,7 @@ def command(
         run.__name__, run.__doc__ = function.__name__, function.__doc__
         run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-        shown = "\n\n".join(f"[dim]$[/] {example}" for example in examples)
-        group.command(name, epilog=f"[bold]Example[/]\n\n{shown}")(run)
+        group.command(name, cls=Command, epilog="\n\n".join(examples))(run)
         return function
 
     return register
@@ -304,14 +253,24 @@ def _as_json(value: Any) -> Any:
 
 @contextlib.contextmanager
 def _signals() -> Iterator[None]:
-    """Turn SIGTERM and Ctrl-C into exceptions, once: a second one ends the process without ceremony."""
+    """Turn SIGTERM and Ctrl-C into exceptions, once: a later one ends the process without ceremony.
+
+    Some send a signal to the process and once more to its group; what follows within a second is the same.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
-    def stop(number: int, _: FrameType | None) -> NoReturn:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    first: list[float] = []
+
+    def stop(number: int, _: FrameType | None) -> None:
+        now = time.monotonic()
+        if first and now - first[0] < AGAIN_AFTER:
+            return
+        if first:
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
+        first.append(now)
         raise Terminated if number == signal.SIGTERM else KeyboardInterrupt
 
     before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
@@ -324,7 +283,12 @@ def _signals() -> Iterator[None]:
 
 def logs_json() -> bool:
     """Whether standard error has one JSON object a line, in the place of words and progress bars."""
-    return _log_format.get() == "json"
+    return log_format.get() == "json"
+
+
+def is_quiet() -> bool:
+    """Whether nothing but warnings and errors belongs on standard error."""
+    return _quiet.get()
 
 
 def _run_in_log() -> contextlib.AbstractContextManager[Any]:
@@ -401,7 +365,8 @@ def _is_about(error: StorageError, place: str | os.PathLike[str]) -> bool:
     return any(re.search(re.escape(name) + r"(?![\w-]|\.\w)", str(error)) for name in names)
 
 
-def _report_usage(error: Exception, *, as_json: bool) -> int:
+def report_usage(error: Exception, *, as_json: bool) -> int:
+    """Say what is wrong with the arguments and where to look, and return the exit code."""
     context = getattr(error, "ctx", None)
     message = error.format_message().rstrip(".")  # type: ignore[attr-defined]
     # pydantic's errors, whose message leaves out the value
@@ -434,6 +399,8 @@ def _report_error(
         message = names.translated(str(error) + (f" ({'; '.join(notes)})" if notes else ""))
         if code == USAGE:
             hint = f"see: {context.command_path} --help"
+        elif near := _near_path(message, context.params.values()):
+            hint = f"did you mean {near}?"
     else:
         message = f"{type(error).__name__}: {error}"
         hint = "" if debug else "this is unexpected; the same command with --debug shows where it came from"
@@ -442,6 +409,16 @@ def _report_error(
         hint_line(hint)
     if as_json:
         _write_json(_error_document(context, type(error).__name__, message, code))
+
+
+def _near_path(message: str, given: Iterable[Any]) -> str:
+    """Return what is on disk beside the path that a message names, under nearly its name; "" if nothing."""
+    for path in (Path(value) for value in given if isinstance(value, str) and "://" not in value):
+        if str(path.absolute()) in message and path.parent.is_dir() and not path.exists():
+            names = [one.name for one in path.parent.iterdir() if not one.name.startswith(".")]
+            if near := difflib.get_close_matches(path.name, names, n=1):
+                return str(path.with_name(near[0]))
+    return ""
 
 
 def _is_ours(error: BaseException) -> bool:

@@ -87,7 +87,7 @@ def _kernel_words(row: Mapping[str, Any]) -> str:
 def _scale_words(scale: float | Sequence[float] | None) -> str:
     if scale is None:
         return "–"
-    return display.some(scale) if isinstance(scale, list) else f"{scale:.4g}"
+    return display.alpha_number(scale)
 
 
 def _table(found: Search, data: str) -> RenderableType:

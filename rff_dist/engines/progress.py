@@ -21,12 +21,12 @@ from rich.progress import (
     Progress,
     ProgressColumn,
     Task,
-    TaskID,
     TaskProgressColumn,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+from rich.table import Column
 from rich.text import Text
 
 from rff_dist.data.blocks import Block
@@ -99,7 +99,22 @@ class Remark:
         return f"{self.label}: {self.text}"
 
 
-type Event = PassStarted | BlockDone | PassFinished | PassFailed | Remark
+@dataclass(frozen=True, slots=True)
+class Rounds:
+    """What comes next is at most `limit` passes, or other steps that are counted, called `label`.
+
+    `done`: how many of them there were; steps that are no passes tell it after each.
+    """
+
+    label: str
+    limit: int
+    done: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.label}: {self.done:,} of at most {self.limit:,}"
+
+
+type Event = PassStarted | BlockDone | PassFinished | PassFailed | Remark | Rounds
 type Observer = Callable[[Event], object]
 
 
@@ -146,6 +161,8 @@ class LogObserver:
         self._log = target or logger
 
     def __call__(self, event: Event) -> None:
+        if isinstance(event, Rounds) and event.done:
+            return  # steps between passes are for displays: there are hundreds, and from several threads
         level = logging.DEBUG if isinstance(event, BlockDone) else logging.INFO
         self._log.log(level, "%s", event, extra={"event": describe_event(event)})
 
@@ -166,6 +183,8 @@ def describe_event(event: Event) -> dict[str, Any]:
             more = {"seconds": event.seconds, "error": f"{type(event.error).__name__}: {event.error}"}
         case Remark():
             name, more = "remark", {"text": event.text}
+        case Rounds():
+            name, more = "rounds", {"limit": event.limit, "done": event.done}
     return {"event": name, "pass": event.label, **more}
 
 
@@ -198,16 +217,53 @@ class PassTimings:
 
 class _RowsPerSecond(ProgressColumn):
     def render(self, task: Task) -> Text:
-        speed = task.finished_speed or task.speed
+        speed = task.fields["rate"]
         return Text("" if speed is None else f"{speed:,.0f} rows/s", style="progress.data.speed")
 
 
-class RichProgress:
-    """Show a bar for each pass on standard error; plain lines where that is no terminal.
+@dataclass(slots=True)
+class _Phase:
+    """What a job does now, and how far it is.
 
-    Use as a context manager around the work. The plain lines come at the start, at every tenth of
-    the rows and at the end, so that a log file stays short. After a remark a bar without an end says that
-    the job is at work, until the next pass.
+    `label`, `text`: what it is called, and what is said of it.
+    `n_samples`, `seen`: rows of the pass that runs, and those that are done; 0 between passes.
+    `turn`, `limit`: passes or steps of this name so far, and at most; 0 where nobody said.
+    `rows`, `busy`: rows of all its passes so far, and the seconds that those took.
+    `since`, `begun`: when the pass began, and the phase.
+    """
+
+    label: str
+    text: str = ""
+    n_samples: int = 0
+    seen: int = 0
+    turn: int = 0
+    limit: int = 0
+    rows: int = 0
+    busy: float = 0.0
+    since: float = field(default_factory=time.perf_counter)
+    begun: float = field(default_factory=time.perf_counter)
+
+    def __str__(self) -> str:
+        if self.limit:
+            return f"{self.label} {self.turn:,}/{self.limit:,}"
+        return f"{self.label}: {self.text}" if self.text else self.label
+
+    def line(self) -> str:
+        """Return in words how far it is."""
+        if self.limit:
+            return f"{self.label}: {self.turn:,} of at most {self.limit:,}"
+        if not self.n_samples:
+            return str(self)
+        share = f"{self.seen:,} of " if self.seen else ""
+        return f"{self.label}: {share}{self.n_samples:,} rows"
+
+
+class RichProgress:
+    """Show one bar for a whole job on standard error; few plain lines where that is no terminal.
+
+    The bar has the phase, which of how many passes it is, rows a second, the job's time and the time left of
+    the phase. Plain lines come when the phase changes, and every `EVERY` seconds.
+    Use as a context manager around the work.
 
     `console`: where to show; standard error by default, so that standard output stays free for results.
 
@@ -216,70 +272,79 @@ class RichProgress:
     ...     engine = SerialEngine(observers=(progress,))
     """
 
+    EVERY = 10.0
+
     def __init__(self, console: Console | None = None) -> None:
         self._console = console or Console(stderr=True)
-        self._bars = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
+        self._bar = Progress(
+            TextColumn("{task.description}", table_column=Column(max_width=40, no_wrap=True)),
+            BarColumn(bar_width=None, table_column=Column(ratio=1)),
             TaskProgressColumn(),
             _RowsPerSecond(),
             TimeElapsedColumn(),
-            TimeRemainingColumn(),
+            TimeRemainingColumn(compact=True),
             console=self._console,
             disable=not self._console.is_terminal,
+            transient=True,
+            expand=True,
         )
-        self._running: dict[str, TaskID] = {}
-        self._tenths: dict[str, int] = {}
-        self._between: TaskID | None = None
+        self._job = self._bar.add_task("start", total=None, rate=None)
+        self._phase = _Phase("")
+        self._said, self._told = time.perf_counter(), ""
 
     def __enter__(self) -> Self:
-        self._bars.start()
+        self._bar.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._end_remark()
-        self._bars.stop()
+        self._bar.stop()
 
     def __call__(self, event: Event) -> None:
+        phase = self._phase
+        if event.label != phase.label:
+            if phase.turn > 1 and not self._console.is_terminal:
+                seconds = time.perf_counter() - phase.begun
+                self._line(f"{phase.label}: done after {phase.turn:,}, {seconds:.1f} s", at_once=True)
+            phase = self._phase = _Phase(event.label)
         match event:
-            case PassStarted():
-                self._end_remark()
-                self._running[event.label] = self._bars.add_task(event.label, total=event.n_samples)
-                self._tenths[event.label] = 0
-                self._line(str(event))
-            case BlockDone():
-                self._advance(event)
-            case PassFinished():
-                self._bars.stop_task(self._running.pop(event.label))
-                self._line(str(event))
-            case PassFailed():
-                bar = self._running.pop(event.label)
-                self._bars.stop_task(bar)
-                self._bars.update(bar, description=f"[red]{event.label} (stopped)")
-                self._line(str(event))
             case Remark():
+                phase.text, phase.n_samples = event.text, 0
+            case Rounds():
+                phase.limit, phase.turn = event.limit, event.done
+            case PassStarted():
+                phase.n_samples, phase.seen, phase.since = event.n_samples, 0, time.perf_counter()
+                phase.turn += 1
+            case BlockDone():
+                phase.seen += event.block.n_samples
+                phase.rows += event.block.n_samples
+            case PassFinished():
+                phase.busy += event.seconds
+            case PassFailed():
                 self._console.print(str(event), markup=False, highlight=False, soft_wrap=True)
-                self._end_remark()
-                self._between = self._bars.add_task(event.label, total=None)
+        self._show(phase)
+        if not isinstance(event, PassFailed | PassFinished):
+            self._line(phase.line(), at_once=event.label != self._told and not isinstance(event, Rounds))
 
-    def _end_remark(self) -> None:
-        if self._between is not None:
-            self._bars.remove_task(self._between)
-            self._between = None
+    def _show(self, phase: _Phase) -> None:
+        running = time.perf_counter() - phase.since if phase.seen < phase.n_samples else 0.0
+        seconds = phase.busy + running
+        total, done = phase.n_samples, phase.seen
+        if phase.limit:
+            total, done = phase.limit * max(1, phase.n_samples), phase.rows or phase.turn
+        if not total:
+            self._bar.tasks[0].total = None  # which `update` takes for no news
+        self._bar.update(
+            self._job,
+            description=str(phase),
+            total=total or None,
+            completed=done,
+            rate=phase.rows / seconds if phase.rows and seconds > 0 else None,
+        )
 
-    def _advance(self, event: BlockDone) -> None:
-        bar = self._running[event.label]
-        self._bars.advance(bar, event.block.n_samples)
-        task = self._bars.tasks[self._bars.task_ids.index(bar)]
-        tenth = int(task.percentage // 10)
-        if self._tenths[event.label] < tenth < 10:
-            self._tenths[event.label] = tenth
-            self._line(
-                f"{event.label}: {task.completed:,.0f} of {task.total:,.0f} rows, {task.elapsed:.1f} s"
-            )
-
-    def _line(self, text: str) -> None:
-        if not self._console.is_terminal:
+    def _line(self, text: str, *, at_once: bool) -> None:
+        now = time.perf_counter()
+        if not self._console.is_terminal and (at_once or now - self._said > self.EVERY):
+            self._said, self._told = now, self._phase.label
             self._console.print(text, markup=False, highlight=False, soft_wrap=True)

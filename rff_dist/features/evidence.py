@@ -8,8 +8,9 @@ products more than the evidence itself, for any number of columns.
 
 from __future__ import annotations
 
+import itertools
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -227,6 +228,7 @@ def maximize_evidence(
     search: EvidenceSearch = EvidenceSearch(),
     seed: int = 0,
     frequency_weights: bool = False,
+    told: Callable[[int, int], None] | None = None,
 ) -> TunedKernel:
     """Choose a kernel's length scales by the evidence of rows in memory.
 
@@ -243,6 +245,7 @@ def maximize_evidence(
       Unless they repeat rows they are scaled to add up to Kish's effective number of rows, (Σw)²/Σw², so that
       a factor on all of them changes nothing.
     `frequency_weights`: whether weights are whole numbers that repeat rows.
+    `told`: called with the steps that were taken, and how many there may be, from several threads.
     Raises InvalidParameterError if the kernel has no length scale, or several; DataError if all targets are
       constant, all rows of X are equal, or weights that repeat rows are not whole.
     Source: Kish (1965), Survey Sampling; Rasmussen & Williams (2006), Sec. 5.4.1; Lázaro-Gredilla et al.
@@ -293,9 +296,15 @@ def maximize_evidence(
         return Objective(inputs, targets, roots, frequencies)
 
     starts = _starts(n_starts, n_features if per_feature else 1, n_features, seed) + np.log(median)
+    steps = itertools.count(1)
+
+    def count(_: FloatArray) -> None:
+        if told is not None:
+            told(next(steps), n_starts * MAX_ITERATIONS)
+
     with limit_blas(1), ThreadPoolExecutor(threads) as pool:
         objectives = [objective(i, search.n_components) for i in range(n_starts)]
-        found_by = list(pool.map(lambda i: _search(objectives[i], starts[i], median), range(n_starts)))
+        found_by = list(pool.map(lambda i: _search(objectives[i], starts[i], median, count), range(n_starts)))
         referee = objective(n_starts, COMPARED_COMPONENTS * search.n_components)
         ends = [np.broadcast_to(np.exp(one.x[:-1]), n_features) for one in found_by]
         evidences = [referee.log_evidence(end) for end in ends]
@@ -330,7 +339,9 @@ def _starts(n_starts: int, n_scales: int, n_features: int, seed: int) -> FloatAr
     return starts
 
 
-def _search(objective: Objective, start: FloatArray, median: float) -> OptimizeResult:
+def _search(
+    objective: Objective, start: FloatArray, median: float, count: Callable[[FloatArray], None]
+) -> OptimizeResult:
     reach = np.log(median) + np.array([-1, 1]) * np.log(LENGTH_SCALE_RANGE)
     bounds = [tuple(reach)] * len(start) + [tuple(np.log(ALPHA_RANGE))]
     return minimize(
@@ -339,6 +350,7 @@ def _search(objective: Objective, start: FloatArray, median: float) -> OptimizeR
         jac=True,
         method="L-BFGS-B",
         bounds=bounds,
+        callback=count,
         options={"maxiter": MAX_ITERATIONS, "maxcor": 20, "ftol": _TOLERANCE, "gtol": 1e-5},
     )
 

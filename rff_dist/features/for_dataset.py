@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -128,6 +129,7 @@ def tune(
     search: EvidenceSearch = EvidenceSearch(),
     *,
     folds: HeldInFolds | None = None,
+    told: Callable[[int, int], None] | None = None,
 ) -> TunedKernel:
     """Choose a kernel's length scales by the evidence of a seeded sample of rows, in this process.
 
@@ -136,6 +138,7 @@ def tune(
     `inputs`: with targets; rows without weight do not count.
     `kernel`: its own length scale is replaced.
     `folds`: only rows that these folds never validate on are sampled.
+    `told`: called with the steps that were taken, and how many there may be, from several threads.
     Raises InvalidParameterError if the kernel has no length scale, or several; DataError if the dataset has
       no targets, a sampled value is not finite, or the sample says nothing of a length scale.
     """
@@ -155,6 +158,7 @@ def tune(
         search=search,
         seed=inputs.seed,
         frequency_weights=inputs.frequency_weights,
+        told=told,
     )
 
 

@@ -147,13 +147,13 @@ def learn_from_batches(job: Measured, starts: Starts, *, seed: int) -> Starts:
     blocks, n_samples = inspection.blocks_of(job.dataset), job.dataset.n_samples
     n_rows = max(1, min(BATCH_ROWS, n_samples // 8) // min(BATCH_BLOCKS, len(blocks)))
     seen: ClusterSums | None = None
-    for step in range(min(BATCH_STEPS, n_samples // (n_rows * min(BATCH_BLOCKS, len(blocks))))):
+    n_steps = min(BATCH_STEPS, n_samples // (n_rows * min(BATCH_BLOCKS, len(blocks))))
+    job.expect("mini-batch", n_steps)
+    for step in range(n_steps):
         order = np.argsort(row_uniforms(seed, _STEP_STREAM + step, 0, len(blocks)), kind="stable")
         sample = [blocks[i] for i in np.sort(order[:BATCH_BLOCKS])]
         state = job.centres(starts.values, counts=starts.counts)
-        sums = job.run(
-            sum_batch, Minibatch(state, n_rows, seed, step), label=f"mini-batch {step + 1}", blocks=sample
-        )
+        sums = job.run(sum_batch, Minibatch(state, n_rows, seed, step), label="mini-batch", blocks=sample)
         seen = sums if seen is None or step & (step - 1) == 0 else seen + sums
         starts = replace(starts, values=seen.means(state))
     return starts
@@ -243,6 +243,7 @@ def iterate(job: Measured, starts: Starts | FloatArray, lloyd: LloydOptions) -> 
         return LloydPass(number, tuple(paths[best(k)][-1] for k in numbers), n_starts, shift)
 
     number, done = 0, LloydPass(0, (), len(counts), 0.0)
+    job.expect("lloyd", lloyd.max_iter)
     while number < lloyd.max_iter and not stopped.all():
         if number:
             yield done

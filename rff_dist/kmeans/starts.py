@@ -14,6 +14,7 @@ import numpy as np
 
 from rff_dist.data.blocks import Block, BlockTask, Dataset, Rows
 from rff_dist.data.samples import sample_rows
+from rff_dist.engines.progress import Announcer, Rounds
 from rff_dist.engines.protocol import Engine
 from rff_dist.errors import DataError, InvalidParameterError, PlanError, StatisticsError
 from rff_dist.features.feature_map import FeatureMap
@@ -179,6 +180,10 @@ class Measured:
             combine=combine,
             label=label,
         )
+
+    def expect(self, label: str, limit: int) -> None:
+        """Tell those who watch the engine how many passes there will be at most."""
+        Announcer(self.engine.observers)(Rounds(label, limit))
 
     def centres(self, values: FloatArray, *, counts: tuple[int, ...] = ()) -> Centres:
         """Return the state of a pass that compares rows with centres."""
@@ -372,10 +377,11 @@ def _draw_candidates(job: Measured, lloyd: LloydOptions) -> tuple[FloatArray, Fl
     X, _, _ = sample_rows(job.dataset, lloyd.seed, n_rows=1)
     drawn = job.feature_map.transform(X, dtype=np.float64)
     size = OVERSAMPLING * lloyd.n_clusters
+    job.expect("candidates", ROUNDS)
     for turn in range(ROUNDS):
         points = job.centres(drawn[np.newaxis])
         choice = SeedChoice(points, size, lloyd.seed, turn)
-        chosen: ChosenRows = job.run(choose_rows, choice, label=f"candidates {turn + 1}")
+        chosen: ChosenRows = job.run(choose_rows, choice, label="candidates")
         drawn = np.concatenate([drawn, chosen.features])
         if len(chosen.keys) < size:
             break

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from rff_dist.checks import check_positive
@@ -200,6 +201,7 @@ class Draws:
                 kernel,
                 EvidenceSearch(**self._tuning),
                 folds=self._folds if isinstance(self._folds, HeldInFolds) else None,
+                told=partial(self._prepared.count, "tune"),
             ).kernel
         return self._tuned[kernel]
 

@@ -118,6 +118,7 @@ def solve_pcg(
         preconditioner, n_before = chosen.preconditioner, chosen.n_passes
     deviations = np.sqrt(total)
     constant = total <= ROUNDING * operator.sum_of_weights * np.square(operator.target_means)
+    prepared.count("iterate", 0, max_passes)
     iterated = conjugate_gradients(
         operator.multiply,
         moments,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rff_dist.data.blocks import Dataset
-from rff_dist.engines.progress import Announcer, Remark
+from rff_dist.engines.progress import Announcer, Remark, Rounds
 from rff_dist.engines.protocol import Engine
 from rff_dist.features.feature_map import FeatureMap, Standardizer
 from rff_dist.features.for_dataset import Inputs, Recipe, draw
@@ -59,6 +59,10 @@ class Prepared:
     def say(self, label: str, text: str) -> None:
         """Tell those who watch the engine what happens between its passes."""
         Announcer(self.engine.observers)(Remark(label, text))
+
+    def count(self, label: str, done: int, limit: int) -> None:
+        """Tell them how far steps are that are no passes, or that passes follow whose number is limited."""
+        Announcer(self.engine.observers)(Rounds(label, limit, done))
 
     def accumulation(self, feature_map: FeatureMap) -> Accumulation:
         """Return what a pass over the dataset sums up in a feature map."""

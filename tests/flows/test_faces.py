@@ -14,7 +14,7 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from rff_dist.cli.options import SpecOptions, flags_of
-from rff_dist.cli.shell import app
+from rff_dist.cli.program import app
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import DataError, OutputExistsError, StorageError
 from rff_dist.flows import cluster as cluster_flow
@@ -82,7 +82,7 @@ def required(spec):
 def parsed(job, *arguments):
     """Return the spec that a command makes of words."""
     own = SpecOptions.of(job.spec)
-    command = get_command(app).commands[job.command]
+    command = get_command(app).get_command(None, job.command)
     names = [name for one in own.options for name in (one.name, *map(_parameter, flags_of(one)[1:]))]
     found = command.make_context(job.command, list(arguments)).params
     return own.read({name: found[name] for name in names})
@@ -105,7 +105,7 @@ def words(job):
 
 @pytest.mark.parametrize("job", JOBS.values(), ids=lambda job: job.command)
 def test_the_faces_have_the_options_of_the_spec_with_its_help(job):
-    command = get_command(app).commands[job.command]
+    command = get_command(app).get_command(None, job.command)
     flags = {flag: parameter for parameter in command.params for flag in parameter.opts}
     flag_names = SpecOptions.of(job.spec).flags()
     fields = {field.alias or name: field for name, field in job.form.model_fields.items()}

@@ -127,7 +127,7 @@ def test_a_criterion_without_folds_is_told_drawn_and_described(folder, tmp_path,
     shown = run(*fit, "--select", name, "--alphas", "10:1e3:4", "--overwrite").stdout
     words = {"gcv": "chosen by GCV", "evidence": "chosen by the evidence", "press": "by leave-one-out errors"}
     assert words[name] in " ".join(shown.split())
-    assert "at the lower end of 10 to 1e+03" in " ".join(shown.split())
+    assert "at the lower end of 10 to 1000" in " ".join(shown.split())
     if name == "press":
         model = read_model(tmp_path / "model")
         rows = open_dataset(folder / "data.zarr").read(Block(0, 0, 300))
@@ -159,7 +159,7 @@ def test_alphas_alone_are_chosen_from_by_cross_validation(folder, tmp_path):
 
 
 def test_the_help_names_all_that_can_choose_alpha():
-    shown = run("fit", "--help").stdout
+    shown = run("fit", "--help-all").stdout
     assert [name for name in ALPHA_NAMES if name not in shown] == []
 
 

@@ -3,42 +3,87 @@
 import json
 import math
 import os
+import re
 import shlex
+import signal
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
+import typer
 import zarr
 
 from rff_dist import errors
+from rff_dist.cli import help as texts
 from rff_dist.cli import shell
 from rff_dist.cli.options import read_count
+from rff_dist.cli.program import app
 from rff_dist.ridge import plan as plan_module
 from rff_dist.storage.leases import hold
 from rff_dist.storage.writing import write_dataset
 from tests.command_line import PLAIN, document, refusal, run
 
-COMMANDS = [
-    "demo", "ingest", "generate", "approximate", "plan", "fit", "evaluate", "predict", "tune", "info"
-]  # fmt: skip
+COMMANDS = [name for panel in texts.COMMANDS.values() for name in panel]
 
 
 def test_help_lists_the_commands_in_the_order_of_use():
     result = run("--help")
     assert result.exit_code == 0
-    places = [result.stdout.index(f"│ {name} ") for name in COMMANDS]
+    places = [result.stdout.index(f"\n  {name} ") for name in COMMANDS]
     assert places == sorted(places)
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_each_command_has_help_with_an_example_and_json(name):
-    result = run(name, "--help")
+def test_the_help_of_each_command_fits_a_screen_and_all_of_it_has_every_option(name, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    short, whole = run(name, "--help").stdout, run(name, "--help-all").stdout
+    assert len(short.splitlines()) <= 24
+    command = typer.main.get_command(app).get_command(None, name)
+    if name == "models":
+        return
+    lines = [line for line in (short + whole).splitlines() if not line.startswith("$ ")]
+    assert max(map(len, lines)) <= 80
+    assert f"$ rff-dist {name}" in short
+    assert "--json" in short
+    flags = {flag for one in command.params for flag in one.opts if flag.startswith("--")}
+    assert {flag for flag in flags if f"{flag} " in f"{whole} ".replace("\n", " ")} == flags
+    assert set(re.findall(r"\n  (--[a-z-]+)", short)) < flags
+
+
+def test_every_module_of_a_command_is_in_the_help():
+    found = {
+        path.stem for path in Path(shell.__file__).parent.glob("*.py") if "@command(" in path.read_text()
+    }
+    assert found == set(COMMANDS)
+
+
+def test_tab_completes_commands_options_and_names():
+    def completed(*words):
+        line = "rff-dist " + " ".join(words)
+        environment = os.environ | {"_RFF_DIST_COMPLETE": "complete_bash", "COMP_WORDS": line}
+        environment["COMP_CWORD"] = str(len(words))
+        code = "from rff_dist.cli import main; main()"
+        done = subprocess.run(
+            [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
+        )
+        return done.stdout.split()
+
+    assert completed("ev") == ["evaluate"]
+    assert completed("fit", "--reg") == ["--register"]
+    assert completed("fit", "--loss", "log") == ["logistic"]
+    assert completed("fit", "--kernel", "mat") == ["matern"]
+
+
+def test_quiet_leaves_standard_error_empty_and_no_next_step(folder, tmp_path):
+    arguments = ["fit", folder / "data.zarr", tmp_path / "model", *PLAIN, "--components", "8", "--serial"]
+    result = run(*arguments, "--quiet")
     assert result.exit_code == 0
-    assert f"$ rff-dist {name}" in result.stdout
-    assert "--json" in result.stdout
-    assert "--debug" in result.stdout
+    assert result.stderr == ""
+    assert "wrote" in result.stdout
+    assert "next:" not in result.stdout
 
 
 def test_help_imports_nothing_that_takes_long():
@@ -340,6 +385,36 @@ def test_tables_for_people_go_to_standard_output_and_progress_does_not(folder, t
     result = run(name, *arguments)
     assert result.exit_code == 0, result.stderr
     assert "300" in result.stdout
-    assert "done after" not in result.stdout
     if name in ("fit", "evaluate", "predict"):
-        assert "done after" in result.stderr
+        line = f"{'inspect' if name == 'fit' else name}: 300 rows"
+        assert line in result.stderr.splitlines()
+        assert line not in result.stdout.splitlines()
+
+
+def test_a_signal_that_is_sent_twice_at_once_is_one():
+    def end() -> None:
+        with shell._signals():
+            try:
+                os.kill(os.getpid(), signal.SIGTERM)
+            finally:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(shell.Terminated):
+        end()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "near"),
+    [
+        (["fit", "data.zar", "new"], "data.zarr"),
+        (["evaluate", "modle", "data.zarr"], "model"),
+        (["fit", "data.zarr", "new", "--kernel", "gausian"], "gaussian"),
+        (["fit", "data.zarr", "new", "--classify", "--loss", "logistc"], "logistic"),
+        (["fit", "data.zarr", "new", "--design", "othogonal"], "orthogonal"),
+    ],
+)
+def test_what_is_nearly_right_is_answered_with_the_nearest_name(folder, arguments, near, monkeypatch):
+    monkeypatch.chdir(folder)
+    result = run(*arguments, "--serial")
+    assert result.exit_code in (2, 65)
+    assert re.search(rf"did you mean '?{near}'?\?", result.stderr), result.stderr

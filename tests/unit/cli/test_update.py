@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from rff_dist import Gaussian, SerialEngine, open_dataset, write_dataset
-from rff_dist.cli.shell import app
+from rff_dist.cli.program import app
 from rff_dist.jobs.publishing import publish
 from rff_dist.ridge.model import read_model, write_model
 from rff_dist.storage.appending import append_dataset

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from rff_dist.cli.shell import app
+from rff_dist.cli.program import app
 from rff_dist.data.blocks import cut_blocks
 from rff_dist.engines import logs
 from rff_dist.engines.cluster import Cluster, open_engine

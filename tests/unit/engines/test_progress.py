@@ -12,7 +12,9 @@ from rff_dist.engines.progress import (
     PassFinished,
     PassStarted,
     PassTimings,
+    Remark,
     RichProgress,
+    Rounds,
     announce_pass,
 )
 
@@ -43,20 +45,46 @@ def test_bar_shows_label_share_rate_and_times_on_a_terminal() -> None:
 def test_plain_lines_where_there_is_no_terminal() -> None:
     text = shown(EVENTS, terminal=False)
     lines = text.splitlines()
-    assert lines[0] == "features: 100 rows in 25 blocks"
-    assert lines[-1] == "features: done after 6.5 s"
-    assert len(lines) == 11  # start, nine tenths, end
+    assert lines == ["features: 100 rows"]
     assert "\x1b" not in text
+
+
+def test_many_passes_of_one_name_are_two_plain_lines() -> None:
+    passes = [event for _ in range(61) for event in EVENTS]
+    text = shown([Rounds("features", 300), *passes, Remark("solve", "of 3")], terminal=False)
+    assert text.splitlines() == [
+        "features: 1 of at most 300",
+        "features: done after 61, 0.0 s",
+        "solve: of 3",
+    ]
+
+
+def test_a_long_phase_says_more_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(RichProgress, "EVERY", 0.0)
+    assert "features: 4 of 100 rows" in shown(EVENTS, terminal=False)
+
+
+def test_the_bar_counts_passes_and_steps_where_their_number_is_limited() -> None:
+    text = shown([Rounds("features", 300), *EVENTS, *EVENTS], terminal=True)
+    assert "features 2/300" in text
+    assert "tune 7/800" in shown([Rounds("tune", 800, 7)], terminal=True)
+
+
+def test_a_phase_without_rows_has_no_share_even_after_a_pass() -> None:
+    last = shown([*EVENTS, Remark("solve", "of 3")], terminal=True).rpartition("solve: of 3")[2]
+    assert "%" not in last
+    assert "%" in shown(EVENTS, terminal=True)
 
 
 def test_failed_pass_is_shown_as_stopped() -> None:
     events = [*EVENTS[:3], PassFailed("features", 1.0, ValueError("no"))]
     assert "features: stopped after 1.0 s (ValueError)" in shown(events, terminal=False)
-    assert "stopped" in shown(events, terminal=True)
+    assert "stopped after" in shown(events, terminal=True)
 
 
 def test_a_pass_may_come_again() -> None:
-    assert shown(EVENTS * 2, terminal=False).count("done after") == 2
+    text = shown([*EVENTS, *EVENTS, PassStarted("other", 1, 7)], terminal=False)
+    assert "features: done after 2, 0.0 s" in text
 
 
 def test_standard_output_stays_free(capsys: pytest.CaptureFixture[str]) -> None:

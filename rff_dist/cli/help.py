@@ -1,0 +1,172 @@
+"""What `--help` shows: commands in groups, and of each command the options that people ask for first.
+
+The text is plain and made without a library for terminals, since importing one takes longer than all else.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+MARGIN = 2
+OF_GROUP, OF_COMMAND = 12, 30  # the width of names
+LAST = "What is shown"
+COMMANDS = {
+    "Data": {
+        "ingest": "turn files or a query into a dataset, or into more rows of one",
+        "data": "read a dataset's versions; correct, delete, roll back, expire",
+        "generate": "write a dataset whose best possible error is known",
+        "info": "describe a dataset, predictions or a model",
+    },
+    "Models": {
+        "fit": "train a regression or a classifier",
+        "tune": "compare kernels and length scales; train the best",
+        "evaluate": "measure a model's errors on a dataset",
+        "predict": "write predictions for every row of a dataset",
+        "update": "add appended rows, unless the model gets worse by it",
+        "models": "list, promote and roll back registered versions",
+    },
+    "Clusters": {"cluster": "find clusters of rows, and write their labels"},
+    "Before a long job": {
+        "plan": "say what a fit would take",
+        "approximate": "measure whether D is large enough",
+        "demo": "learn a photograph from half of its pixels",
+    },
+}
+
+# The options that `--help` shows, in few words ("": the first sentence of their own); the others wait for
+# `--help-all`. Required ones are shown always.
+FIRST = {
+    "--kernel": "gaussian, matern:nu=1.5, linear, … or auto",
+    "--kernels": "to compare: gaussian,matern:nu=1.5",
+    "--length-scales": "to compare: 0.5,1,2 or median",
+    "--components": "D, the number of features",
+    "--alpha": "the penalty, or what chooses it",
+    "--classify": "y holds labels: train a classifier",
+    "--loss": "of a classifier: squared, logistic or squared_hinge",
+    "--register": "publish the next version of models/NAME",
+    "--overwrite": "replace what is there",
+    "--plot": "draw it",
+    "--report": "write a page about it",
+    "--model": "publish the centres here",
+    "--clusters": "how many, or several to choose from",
+    "--starts": "",
+    "--test": "rows to compare on",
+    "--target": "",
+    "--std": "standard deviations too",
+    "--interval": "intervals that hold a share C of new values",
+    "--probabilities": "probabilities of the classes",
+    "--noise": "",
+    "--dry-run": "write nothing",
+    "--tolerance": "by how much the error may rise",
+    "--memory": "",
+    "--keep": "",
+    "--reason": "",
+    "--folder": "",
+    "--scheduler": "run on this Dask cluster",
+    "--serial": "run in this process",
+    "--json": "show one JSON document",
+}
+
+
+def group_help(context: Any, command: Any) -> str:
+    """Return the help of a group of commands."""
+    top = context.parent is None
+    panels: Mapping[str, Mapping[str, str]] = COMMANDS
+    if not top:
+        members = ((name, command.get_command(context, name)) for name in command.list_commands(context))
+        panels = {"Commands": {name: first_sentence(found.help) for name, found in members}}
+    lines = [f"Usage: {context.command_path} COMMAND …", "", command.help]
+    for panel, names in panels.items():
+        lines += ["", panel, *entries(names.items(), OF_GROUP)]
+    if top:
+        options = [
+            "--version",
+            "--log-format text|json (or RFF_DIST_LOG)",
+            "--install-completion (of the tab key)",
+        ]
+        lines += [
+            "",
+            *textwrap.wrap(
+                f"Options: {', '.join(options)}", _width(), subsequent_indent="  ", break_on_hyphens=False
+            ),
+        ]
+        lines += ["To begin: rff-dist demo. Of a command: rff-dist fit --help"]
+    return "\n".join(lines)
+
+
+def command_help(context: Any, command: Any, *, everything: bool) -> str:
+    """Return the help of a command: the options of `FIRST` in a line or two, or all of them in full."""
+    arguments = [one for one in command.params if one.param_type_name == "argument"]
+    options = [one for one in command.get_params(context) if one.param_type_name == "option"]
+    about = [" ".join(part.split()) for part in command.help.split("\n\n")]
+    usage = " ".join([context.command_path, *(_metavar(one) for one in arguments), "[OPTIONS]"])
+    lines = [*textwrap.wrap(f"Usage: {usage}", _width(), subsequent_indent="  "), ""]
+    for part in about if everything else about[:1]:
+        lines += textwrap.wrap(part, _width(), break_on_hyphens=False)
+    lines += ["", *entries((_metavar(one), _text(one, everything)) for one in arguments)]
+    panels: dict[str, list[Any]] = {"Options": []}
+    if everything:
+        for one in sorted(options, key=lambda one: one.rich_help_panel == LAST):
+            panels.setdefault(one.rich_help_panel or "Options", []).append(one)
+    else:
+        panels["Options"] = [one for one in options if one.required or FIRST.keys() & one.opts]
+    for panel, members in panels.items():
+        lines += ["", panel, *entries(_entry(one, everything) for one in members)] if members else []
+    examples = command.epilog.split("\n\n")
+    hidden = len(options) - len(panels["Options"])
+    if not everything and hidden:
+        lines += ["", f"{hidden} more options: {context.command_path} --help-all"]
+    lines += [""] if everything else []
+    shown = examples if everything else examples[:1]
+    return "\n".join([*lines, *(f"$ {example}" for example in shown)])
+
+
+def first_sentence(text: str) -> str:
+    """Return a text's first sentence or clause, without the mark at its end."""
+    return re.split(r"[.;:](?=\s)|\.$|\n\n", " ".join(text.split()) if "\n\n" not in text else text)[0]
+
+
+def entries(rows: Iterable[tuple[str, str]], names: int = OF_COMMAND) -> Iterator[str]:
+    """Yield lines of names with a text beside each, or below one that is long."""
+    indent = " " * (MARGIN + names)
+    for name, text in rows:
+        wrapped = textwrap.wrap(text, max(20, _width() - len(indent)), break_on_hyphens=False) or [""]
+        start = " " * MARGIN + name
+        if len(name) >= names:
+            yield start
+        else:
+            yield (start.ljust(len(indent)) + wrapped.pop(0)).rstrip()
+        yield from (indent + line for line in wrapped)
+
+
+def _width() -> int:
+    return min(100, shutil.get_terminal_size().columns)
+
+
+def _metavar(one: Any) -> str:
+    name = one.metavar or one.name.upper()
+    return f"{name} …" if one.nargs != 1 else name
+
+
+def _entry(one: Any, everything: bool = True) -> tuple[str, str]:
+    unit = "" if one.is_flag else f" {one.metavar or 'VALUE'}"
+    return ", ".join(sorted(one.opts, key=len)) + unit, _text(one, everything)
+
+
+def _text(one: Any, everything: bool) -> str:
+    help = one.help or ""
+    if not everything:
+        few = next((FIRST[flag] for flag in one.opts if FIRST.get(flag)), first_sentence(help))
+        return few + (" (required)" if one.required and one.param_type_name == "option" else "")
+    notes = ["required"] if one.required else []
+    if one.default not in (None, False, (), []) and not callable(one.default):
+        notes.append(f"default: {one.default}")
+    if one.min:
+        notes.append(f"at least {one.min}")
+    if one.envvar:
+        notes.append(f"or {one.envvar} in the environment")
+    return f"{help} ({'; '.join(notes)})" if notes else help
