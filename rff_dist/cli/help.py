@@ -33,6 +33,7 @@ COMMANDS = {
     "Before a long job": {
         "plan": "say what a fit would take",
         "approximate": "measure whether D is large enough",
+        "doctor": "check this machine, and a cluster and a dataset",
         "demo": "learn a photograph from half of its pixels",
     },
 }

@@ -71,10 +71,12 @@ class Report:
 
     `document`: for `--json`. NumPy's numbers and arrays are welcome; NaN and infinity become null.
     `view`: for people; None where the command has shown everything already.
+    `code`: what the program exits with.
     """
 
     document: Mapping[str, Any]
     view: RenderableType | None = None
+    code: int = 0
 
 
 class Terminated(KeyboardInterrupt):
@@ -129,6 +131,8 @@ def command(
                     _report_error(error, context, code, names, as_json=as_json, debug=debug)
                     raise typer.Exit(code) from None
             show(report, " ".join(_words(context)), as_json=as_json)
+            if report.code:
+                raise typer.Exit(report.code)
 
         # typer reads options from the signature; those of specs and the shared ones are added there.
         own = dict(inspect.signature(function, eval_str=True).parameters)

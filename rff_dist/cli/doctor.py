@@ -1,0 +1,317 @@
+"""Look at a machine, and at a cluster and a dataset where they are named, before they are relied on."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import ipaddress
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+from urllib.parse import urlsplit
+
+import typer
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from rff_dist.cli import display
+from rff_dist.cli.shell import FAILED, Report, command
+from rff_dist.jobs.options import Where
+from rff_dist.text import human_bytes, redact
+
+if TYPE_CHECKING:
+    from rff_dist.engines.cluster import Cluster
+
+PACKAGES = ("rff_dist", "numpy", "scipy", "zarr", "dask", "distributed", "prefect")
+MIN_CHUNK, MAX_CHUNK, LOW_DISK = 2**18, 2**28, 2**30
+EXPIRES_SOON = 14 * 86_400  # seconds
+_STYLES = {"ok": "green", "warn": "yellow", "fail": "red"}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What was found of one thing.
+
+    `check`: which thing.
+    `state`: whether it is as it should be, might hurt, or will.
+    `found`: in words.
+    `todo`: the next step; "" where it is ok.
+    """
+
+    check: str
+    state: Literal["ok", "warn", "fail"]
+    found: str
+    todo: str = ""
+
+
+@command(
+    "rff-dist doctor",
+    "rff-dist doctor data.zarr",
+    "rff-dist doctor data.zarr --scheduler tls://host:8786 --json",
+)
+def doctor(
+    *,
+    data: Annotated[
+        str | None, typer.Argument(metavar="[DATA]", help="A dataset whose chunks and codecs are looked at.")
+    ] = None,
+    where: Annotated[Where, "scheduler", "insecure_cluster"],
+) -> Report:
+    """Check versions, BLAS, products, disk, ports, TLS, Prefect, and a dataset and a cluster if named.
+
+    Each line is ok, a warning or a failure, with what to do about it. Exit code 1 says that something failed.
+    """
+    cluster = where.cluster.in_environment()
+    checks: list[Callable[[], Iterator[Finding]]] = [
+        check_versions,
+        check_blas,
+        check_products,
+        lambda: check_disk(data),
+        check_ports,
+        lambda: check_tls(cluster),
+        lambda: check_prefect(os.environ),
+    ]
+    if cluster.scheduler:
+        checks.append(lambda: check_cluster(cluster))
+    if data is not None:
+        checks.append(lambda: check_dataset(data))
+    findings = [one for check in checks for one in check()]
+    failed = sum(one.state == "fail" for one in findings)
+    table = Table.grid(padding=(0, 1))
+    for one in findings:
+        todo = Text.assemble(one.found, (f"\n→ {one.todo}", "dim") if one.todo else "")
+        table.add_row(Text(one.state, f"bold {_STYLES[one.state]}"), one.check, todo)
+    warned = sum(one.state == "warn" for one in findings)
+    words = f"{display.plural(failed, 'failure')}, {display.plural(warned, 'warning')}"
+    document = {"ok": not failed, "findings": [asdict(one) for one in findings]}
+    return Report(document, Group(table, Text(words, "bold")), FAILED if failed else 0)
+
+
+def check_versions() -> Iterator[Finding]:
+    """Say which packages there are."""
+    yield Finding("versions", "ok", ", ".join(f"{name} {found}" for name, found in _versions().items()))
+
+
+def _versions() -> dict[str, str]:
+    return {name: importlib.metadata.version(name.replace("_", "-")) for name in PACKAGES}
+
+
+def check_blas() -> Iterator[Finding]:
+    """Compare the threads of BLAS with the processors of this process."""
+    import numpy as np
+    import scipy.linalg  # noqa: F401  # loads its own BLAS
+    from threadpoolctl import threadpool_info
+
+    assert np.ones(1)[0] == 1  # loads NumPy's
+    n_cpus = len(os.sched_getaffinity(0))
+    for pool in (one for one in threadpool_info() if one["user_api"] == "blas"):
+        threads = pool["num_threads"]
+        found = f"{pool['internal_api']} {pool.get('version')}, {threads} of {n_cpus} processors"
+        if threads > n_cpus:
+            yield Finding(
+                "BLAS", "warn", found, f"set OMP_NUM_THREADS={n_cpus}: more threads get in each other's way"
+            )
+        else:
+            yield Finding("BLAS", "ok", found)
+
+
+def check_products() -> Iterator[Finding]:
+    """Measure the ways to multiply features, each after its self-test."""
+    from rff_dist.errors import RFFDistError
+    from rff_dist.products.choice import VARIABLE, measure, rate_for
+
+    try:
+        best, measured = rate_for(2048).products.name, measure()
+    except RFFDistError as error:
+        yield Finding("products", "fail", str(error), f"unset {VARIABLE}")
+        return
+    forced = f", as {VARIABLE} says" if os.environ.get(VARIABLE) else ""
+    words = f"{measured.describe(2048)}"
+    state: Literal["ok", "warn"] = "warn" if measured.refused else "ok"
+    todo = "results are right all the same, by the ways that sum exactly here" if measured.refused else ""
+    yield Finding("products", state, f"{best}{forced}; self-test passed by {words}", todo)
+
+
+def check_disk(data: str | None) -> Iterator[Finding]:
+    """Say how much room there is for outputs, here and beside the data."""
+    places = {Path.cwd()}
+    if data is not None and "://" not in data and Path(data).exists():
+        places.add(Path(data).absolute().parent)
+    for place in sorted(places):
+        usage = shutil.disk_usage(place)
+        found = f"{human_bytes(usage.free)} free of {human_bytes(usage.total)} at {place}"
+        if usage.free < max(LOW_DISK, usage.total // 50):
+            yield Finding("disk", "warn", found, "make room before a long job, or write elsewhere")
+        else:
+            yield Finding("disk", "ok", found)
+
+
+def check_ports() -> Iterator[Finding]:
+    """Look for ports of Dask and Prefect that others than this machine can reach."""
+    import psutil
+
+    try:
+        listening = [one for one in psutil.net_connections("inet") if one.status == psutil.CONN_LISTEN]
+    except psutil.AccessDenied:
+        yield Finding(
+            "ports", "warn", "this system does not say which ports are open", "look with `ss -tlnp`"
+        )
+        return
+    seen = set()
+    for one in listening:
+        if one.pid is None or _is_loopback(one.laddr.ip):
+            continue
+        try:
+            words = " ".join(psutil.Process(one.pid).cmdline())
+        except psutil.Error:
+            continue
+        name = next(
+            (name for name in ("distributed", "dask", "prefect", "rff-dist", "rff_dist") if name in words),
+            None,
+        )
+        if name is not None:
+            seen.add((one.laddr.port, name))
+            found = (
+                f"port {one.laddr.port} of a process of {name} is open beyond this machine ({one.laddr.ip})"
+            )
+            todo = "bind it to 127.0.0.1, or use TLS and a firewall: who reaches a Dask port runs code"
+            yield Finding("ports", "warn", found, todo)
+    if not seen:
+        yield Finding("ports", "ok", "no port of Dask or Prefect is open beyond this machine")
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def check_tls(cluster: Cluster) -> Iterator[Finding]:
+    """Look at the TLS files, and at whether a scheduler beyond this machine is used without."""
+    from rff_dist.errors import RFFDistError
+
+    address = cluster.scheduler or ""
+    if address.startswith("tcp://") and not _is_loopback(urlsplit(address).hostname or ""):
+        todo = "use tls:// with RFF_DIST_TLS_CA, _CERT and _KEY: who reaches the port runs code"
+        yield Finding("TLS", "fail", f"{redact(address)} is beyond this machine and not encrypted", todo)
+    if cluster.tls is None:
+        if not address.startswith("tcp://"):
+            yield Finding("TLS", "ok", "no files are named; clusters that start here make their own")
+        return
+    try:
+        cluster.tls.check()
+        ends = _expiry(Path(cluster.tls.cert))
+    except (RFFDistError, ValueError) as error:
+        yield Finding("TLS", "fail", str(error), "make the files anew")
+        return
+    if (left := ends - time.time()) < EXPIRES_SOON:
+        words = "has expired" if left < 0 else f"expires in {left / 86_400:.0f} days"
+        yield Finding("TLS", "fail" if left < 0 else "warn", f"{cluster.tls.cert} {words}", "make it anew")
+    elif os.name == "posix" and Path(cluster.tls.key).stat().st_mode & 0o077:
+        todo = f"chmod 600 {cluster.tls.key}"
+        yield Finding("TLS", "warn", f"others can read the key {cluster.tls.key}", todo)
+    else:
+        yield Finding("TLS", "ok", f"{cluster.tls.cert} is valid for {left / 86_400:.0f} days")
+
+
+def _expiry(path: Path) -> float:
+    from cryptography.x509 import load_pem_x509_certificate
+
+    return load_pem_x509_certificate(path.read_bytes()).not_valid_after_utc.timestamp()
+
+
+def check_prefect(environment: Mapping[str, str]) -> Iterator[Finding]:
+    """Look at whether a Prefect server beyond this machine is used without TLS or authentication."""
+    url = environment.get("PREFECT_API_URL", "")
+    if not url:
+        yield Finding("Prefect", "ok", "no server is named; flows start one of their own")
+        return
+    parts = urlsplit(url)
+    known = any(environment.get(f"PREFECT_API_{name}") for name in ("AUTH_STRING", "KEY"))
+    near = _is_loopback(parts.hostname or "")
+    if parts.scheme != "https" and not near:
+        todo = "use https: passwords and parameters can be read on the way"
+        yield Finding("Prefect", "fail" if known else "warn", f"{redact(url)} is not encrypted", todo)
+    elif not known:
+        todo = "set PREFECT_SERVER_API_AUTH_STRING there and PREFECT_API_AUTH_STRING here"
+        yield Finding("Prefect", "warn", f"{redact(url)} is used without authentication", todo)
+    else:
+        yield Finding("Prefect", "ok", f"{redact(url)}, with authentication")
+
+
+def check_cluster(cluster: Cluster) -> Iterator[Finding]:
+    """Compare the versions of the workers with those here."""
+    from rff_dist.engines.cluster import open_engine
+    from rff_dist.errors import RFFDistError
+
+    try:
+        with open_engine(cluster) as engine:
+            client: Any = getattr(engine, "client")  # noqa: B009  # of an engine with a cluster
+            found = client.run(_versions)
+            n_threads = engine.n_threads
+    except RFFDistError as error:
+        yield Finding("cluster", "fail", str(error), "start it, or correct --scheduler")
+        return
+    here = _versions()
+    skew = sorted(
+        {
+            f"{name} {versions[name]} there, {here[name]} here"
+            for versions in found.values()
+            for name in here
+            if versions[name] != here[name]
+        }
+    )
+    words = f"{display.plural(len(found), 'worker')} × {display.plural(n_threads, 'thread')}"
+    if skew:
+        yield Finding(
+            "cluster", "fail", f"{words}: {'; '.join(skew)}", "install the same versions everywhere"
+        )
+    else:
+        yield Finding(
+            "cluster",
+            "ok" if found else "warn",
+            f"{words}, the same versions",
+            "" if found else "start workers",
+        )
+
+
+def check_dataset(data: str) -> Iterator[Finding]:
+    """Look at a dataset's checksums and at the size of its chunks."""
+    import math
+
+    from rff_dist.errors import RFFDistError
+    from rff_dist.storage.contents import list_arrays
+
+    try:
+        _, arrays = list_arrays(data)
+    except RFFDistError as error:
+        yield Finding("data", "fail", str(error), "name a dataset")
+        return
+    if unchecked := [one.name for one in arrays if not one.checksum]:
+        todo = "write it again, by `rff-dist ingest` say: damage of these arrays is not noticed"
+        yield Finding("codecs", "warn", f"no checksums of {display.some(unchecked)}", todo)
+    else:
+        yield Finding("codecs", "ok", "every array has checksums")
+    for one in (one for one in arrays if one.name == "X"):
+        shape, chunks = one.header.shape, one.header.chunks
+        row = one.header.dtype.itemsize * math.prod(shape[1:])
+        size = row * min(chunks[0], shape[0])
+        wanted = max(1, round(8 * 2**20 / max(1, row)))
+        found = f"{chunks[0]:,} rows, {human_bytes(size)} a chunk"
+        if chunks[1:] != shape[1:]:
+            yield Finding(
+                "chunks",
+                "warn",
+                f"{found}; rows are cut in pieces",
+                f"--chunk-rows {wanted}, all columns in one",
+            )
+        elif size < MIN_CHUNK and row * shape[0] > MAX_CHUNK:
+            yield Finding("chunks", "warn", f"{found}: many small reads", f"write with --chunk-rows {wanted}")
+        elif size > MAX_CHUNK:
+            yield Finding("chunks", "warn", f"{found}: few, large tasks", f"write with --chunk-rows {wanted}")
+        else:
+            yield Finding("chunks", "ok", found)
