@@ -20,7 +20,7 @@ from rff_dist import errors
 from rff_dist.cli import help as texts
 from rff_dist.cli import shell
 from rff_dist.cli.options import read_count
-from rff_dist.cli.program import app
+from rff_dist.cli.program import Group, app
 from rff_dist.ridge import plan as plan_module
 from rff_dist.storage.leases import hold
 from rff_dist.storage.writing import write_dataset
@@ -42,7 +42,7 @@ def test_the_help_of_each_command_fits_a_screen_and_all_of_it_has_every_option(n
     short, whole = run(name, "--help").stdout, run(name, "--help-all").stdout
     assert len(short.splitlines()) <= 24
     command = typer.main.get_command(app).get_command(None, name)
-    if name == "models":
+    if isinstance(command, Group):  # of commands, each with a help of its own
         return
     lines = [line for line in (short + whole).splitlines() if not line.startswith("$ ")]
     assert max(map(len, lines)) <= 80
