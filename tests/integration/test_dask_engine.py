@@ -26,7 +26,7 @@ from distributed.comm.core import CommClosedError
 
 from rff_dist.data.blocks import Block, BlockTask, Rows, cut_blocks
 from rff_dist.data.row_parts import RowParts
-from rff_dist.engines import dask_cluster
+from rff_dist.engines import dask_cluster, dask_pass
 from rff_dist.engines import worker as dask_tasks
 from rff_dist.engines.dask import DaskEngine
 from rff_dist.engines.dask_arrays import DaskArrayDataset
@@ -133,7 +133,8 @@ def scaled_keeping_observers(engine: DaskEngine, n_workers: int) -> None:
 
 @pytest.mark.faults
 @pytest.mark.parametrize("n_killed", [1, 2], ids=["one worker", "all workers at once"])
-def test_killed_workers_change_no_bit(embedded: DaskEngine, n_killed: int) -> None:
+@pytest.mark.parametrize("n_done", [30, 80], ids=["in the midst", "with all blocks summed"])
+def test_killed_workers_change_no_bit(embedded: DaskEngine, n_killed: int, n_done: int) -> None:
     engine = scaled(embedded, 2)
     state = engine.broadcast({"power": 2})
     pids = list(engine.client.run(os.getpid).values())[:n_killed]
@@ -142,9 +143,11 @@ def test_killed_workers_change_no_bit(embedded: DaskEngine, n_killed: int) -> No
         for pid in pids:
             os.kill(pid, signal.SIGKILL)
 
-    engine.observers = (once_after(30, kill),)
+    timings = PassTimings()
+    engine.observers = (once_after(n_done, kill), timings)
     total = engine.map_reduce(slow_power, unit_blocks(80), state, combine=operator.add)
     assert bin(total) == bin(2**80 - 1)
+    assert sorted(done.block.index for done in timings.blocks) == list(range(80))
     assert not any(psutil.pid_exists(pid) for pid in pids)
 
 
@@ -168,7 +171,61 @@ def test_a_block_that_kills_its_worker_is_named(embedded: DaskEngine) -> None:
         allow_failures(3)
 
 
+@pytest.mark.slow
+@pytest.mark.faults
+def test_a_block_that_kills_its_workers_is_found_in_its_run(embedded: DaskEngine) -> None:
+    def die(block: Block, _: object) -> int:
+        if block.index == 25:
+            os._exit(1)
+        return 1
+
+    with pytest.raises(
+        BlockError, match=r"block 25 \(rows 25:26\) was running on \d+ workers when they died"
+    ):
+        scaled(embedded, 2).map_reduce(die, unit_blocks(40), None, combine=operator.add)
+
+
 # -- what is held where --------------------------------------------------------------------------------
+
+
+def test_each_workers_total_travels_once(embedded: DaskEngine) -> None:
+    engine = scaled(embedded, 3)
+
+    def received(dask_worker: Any) -> int:
+        return sum(one["total"] for one in dask_worker.transfer_incoming_log)
+
+    def ones(block: Block, _: object) -> np.ndarray:
+        time.sleep(0.01)
+        return np.ones(2**17)
+
+    before = sum(engine.client.run(received).values())
+    total = engine.map_reduce(ones, unit_blocks(60), None, combine=operator.add)
+    assert (total == 60.0).all()
+    n_bytes = sum(engine.client.run(received).values()) - before
+    # Two of the three totals, of 1 MiB each; and the function and its state, some KiB.
+    assert 2 * 2**20 <= n_bytes < 3 * 2**20
+
+
+@pytest.mark.parametrize("piece_bytes", [1_000, 10**9])
+def test_a_result_of_a_worker_out_of_reach_comes_in_pieces(
+    embedded: DaskEngine, monkeypatch: pytest.MonkeyPatch, piece_bytes: int
+) -> None:
+    async def out_of_reach(*_: object) -> bool:
+        return False
+
+    scaled(embedded, 2)
+    monkeypatch.setattr(dask_pass, "_is_in_reach", out_of_reach)
+    monkeypatch.setattr(dask_pass, "PIECE_BYTES", piece_bytes)
+    with DaskEngine(client=embedded.client) as engine:
+        total = engine.map_reduce(lambda b, _: np.arange(1_000), unit_blocks(7), None, combine=operator.add)
+    np.testing.assert_array_equal(total, 7 * np.arange(1_000))
+
+
+def test_a_client_finds_out_whether_it_reaches_a_worker(embedded: DaskEngine) -> None:
+    client = scaled(embedded, 1).client
+    [worker] = client.nthreads()
+    for address, expected in ((worker, True), ("tls://127.0.0.1:9", False)):
+        assert client.sync(dask_pass._is_in_reach, client, address) is expected
 
 
 def test_partials_in_memory_do_not_grow_with_the_number_of_blocks(embedded: DaskEngine) -> None:
@@ -217,6 +274,30 @@ def test_ctrl_c_cancels_what_is_outstanding(embedded: DaskEngine) -> None:
         engine.map_reduce(slow_power, unit_blocks(50), None, combine=operator.add)
     wait_until_no_tasks(engine)
     assert caught.value.__traceback__ is not None  # its frames still hold the futures
+
+
+def test_a_run_that_nobody_waits_for_ends_with_its_block(embedded: DaskEngine, tmp_path: Path) -> None:
+    engine = scaled(embedded, 1)
+
+    def touch(block: Block, folder: Path) -> int:
+        time.sleep(0.01)
+        (folder / f"{block.index}").touch()
+        return 1
+
+    def interrupt(event: Event) -> None:
+        if isinstance(event, BlockDone) and event.block.index > 4:
+            raise KeyboardInterrupt
+
+    engine.observers = (interrupt,)
+    with pytest.raises(KeyboardInterrupt):
+        engine.map_reduce(touch, unit_blocks(10_000), tmp_path, combine=operator.add)
+    wait_until_no_tasks(engine)
+    engine.observers = ()
+    assert engine.map_reduce(lambda block, _: 1, unit_blocks(3), None, combine=operator.add) == 3
+    n_touched = len(list(tmp_path.iterdir()))
+    assert n_touched < 5_000  # half of the blocks were one run
+    time.sleep(0.1)
+    assert len(list(tmp_path.iterdir())) == n_touched
 
 
 def test_blocks_are_shared_out_to_all_workers(embedded: DaskEngine) -> None:
