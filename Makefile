@@ -20,7 +20,7 @@ ARGS ?=
 # Processes that `make test` runs tests in: make test WORKERS=0 stays in one, where output can be seen (-s).
 WORKERS ?= auto
 
-.PHONY: help setup demo test test-flows test-slow test-all lint format bench constraints clean
+.PHONY: help setup demo test test-flows test-slow test-all lint format bench soak constraints clean
 
 help:  ## Show the verbs.
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-20s %s\n", $$1, $$2}'
@@ -55,6 +55,9 @@ format: setup  ## Format the code and mend what ruff can mend.
 
 bench: setup  ## Print the benchmarks' ratios, measured side by side.
 	$(bin)/python -m tests.benchmarks $(ARGS)
+
+soak: setup  ## Kill and freeze workers 200 times at random; ARGS="--schedules 20" for fewer.
+	$(bin)/python -m tests.kill_schedules $(ARGS)
 
 constraints: setup  ## Resolve the newest versions anew into constraints.txt.
 	$(bin)/python -m pip install --quiet uv

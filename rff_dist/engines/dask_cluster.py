@@ -38,12 +38,16 @@ CONNECT_S = 6.0
 IDLE_S = 30.0
 
 
+#: How often a worker that dies while it starts is started again, and seconds between.
+RESTARTS, RESTART_S = 20, 0.5
+
+
 #: Packages, beside Python, whose versions decide the bits.
 SAME_PACKAGES = ["rff_dist", "numpy", "scipy"]
 
 
 class _QuietNanny(distributed.Nanny):
-    """A nanny that leaves this process's environment as it is.
+    """A nanny that leaves this process's environment as it is, and does not give up its worker.
 
     Dask's own sets OMP_NUM_THREADS=1 and more in the *client's* environment at every start of a
     worker, where later child processes inherit them.
@@ -53,6 +57,22 @@ class _QuietNanny(distributed.Nanny):
         super().__init__(*args, **kwargs)
         # `env` has them still, and is set inside the worker before NumPy is imported.
         self.pre_spawn_env: dict[str, str] = {}
+
+    async def instantiate(self) -> distributed.Status:
+        """Start a worker; one that dies again before it is there is started again.
+
+        Dask's own nanny closes then, and its worker is lost for good.
+        """
+        if self.process is None:
+            return await super().instantiate()
+        for _ in range(RESTARTS):
+            if self.status is not distributed.Status.running:
+                return self.process.status
+            with contextlib.suppress(Exception):  # whatever it died of, the nanny has logged it
+                if await self.process.start() is distributed.Status.running:
+                    return distributed.Status.running
+            await asyncio.sleep(RESTART_S)
+        return await super().instantiate()
 
 
 def check_parameters(

@@ -105,8 +105,8 @@ def test_nobody_else_connects_to_an_embedded_cluster(monkeypatch: pytest.MonkeyP
         assert engine.map_reduce(count, unit_blocks(5), None, combine=operator.add) == 5
 
 
-# As another user: connects to each address without certificates, with a stranger's, the other side's unseen,
-# and, to show that nothing else is in the way, with the cluster's own; then reads files and processes.
+# As another user: connects to each address without certificates, with a stranger's, and, to show that nothing
+# else is in the way, with the cluster's own; then reads files and processes.
 STRANGER = """
 import asyncio, json, os, ssl, sys
 import distributed
