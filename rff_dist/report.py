@@ -9,8 +9,9 @@ from __future__ import annotations
 import colorsys
 import contextlib
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +28,8 @@ from rff_dist.kmeans.view import ClusterView, view_clusters
 from rff_dist.ridge.model import RidgeModel
 from rff_dist.selection.cross_validation import Choice, CrossValidation
 
-_INK = "#1b1b1b"
-_MUTED = "#6b6b6b"
+INK = "#1b1b1b"
+MUTED = "#6b6b6b"
 _COLOURS = ("#0b6e99", "#c2410c", "#4d7c0f")
 _WIDTH_INCHES = 4.3
 _DPI = 160
@@ -68,11 +69,11 @@ def save_comparison(path: str | os.PathLike[str], panels: Sequence[Panel], title
     height, width = panels[0].image.shape[:2]
     panel_inches = _WIDTH_INCHES * height / width
     width_inches = _WIDTH_INCHES * len(panels) + 0.4
-    figure = _figure(width_inches, panel_inches + 1.05, title=title, pads=(0.08, 0.06))
+    figure = figure_of(width_inches, panel_inches + 1.05, title=title, pads=(0.08, 0.06))
     for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
         axes.imshow(np.clip(panel.image, 0.0, 1.0))
-        axes.set_title(panel.title, parse_math=False, loc="left", fontsize=11, color=_INK)
-        axes.set_xlabel(panel.caption, parse_math=False, loc="left", fontsize=9.5, color=_MUTED)
+        axes.set_title(panel.title, parse_math=False, loc="left", fontsize=11, color=INK)
+        axes.set_xlabel(panel.caption, parse_math=False, loc="left", fontsize=9.5, color=MUTED)
         axes.set_xticks([])
         axes.set_yticks([])
         for spine in axes.spines.values():
@@ -123,7 +124,7 @@ def save_error_curve(
             raise DataError(f"{one.label!r} has {len(one.values)} values for {len(D)} numbers of components")
     if not any((np.asarray(one.values) > 0).any() for one in series):
         raise DataError("all errors are 0, and logarithmic axes have no 0; there is nothing to draw")
-    figure = _figure(8.6, 5.2, title=title)
+    figure = figure_of(8.6, 5.2, title=title)
     axes = figure.subplots()
     axes.set(xscale="log", yscale="log")
     _subtitle(axes, subtitle)
@@ -136,12 +137,12 @@ def save_error_curve(
         axes.plot(D, values[-1] * np.sqrt(D[-1] / D), color=colour, lw=1.0, ls=":", alpha=0.8)
         if one.bound is not None:
             handles += axes.plot(D, one.bound, color=colour, lw=1.3, ls="--", label=one.bound_label)
-    handles += axes.plot([], [], color=_MUTED, lw=1.0, ls=":", label="1/√D through the last point")
+    handles += axes.plot([], [], color=MUTED, lw=1.0, ls=":", label="1/√D through the last point")
     if wanted is not None:
-        handles.append(axes.axhline(wanted, color=_INK, lw=1.0, label=f"wanted: {wanted:g}"))
+        handles.append(axes.axhline(wanted, color=INK, lw=1.0, label=f"wanted: {wanted:g}"))
     _label_components(axes, n_components)
-    axes.set_ylabel("error", color=_MUTED)
-    _plain_axes(axes)
+    axes.set_ylabel("error", color=MUTED)
+    plain_axes(axes)
     figure.legend(handles=handles, loc="outside right upper", frameon=False, fontsize=9)
     return _save(figure, Path(path))
 
@@ -171,7 +172,7 @@ def save_cross_validation(
     if len(table.weights) > 1:
         several = len(table.n_components) > 1
         chosen = table.fewest_components() if several else table.one_standard_error(best.n_components)
-    figure = _figure(10.6, 5.0, title=title)
+    figure = figure_of(10.6, 5.0, title=title)
     left, right = figure.subplots(1, 2, width_ratios=[3, 2])
     _subtitle(left, subtitle)
     colours = _shades(len(table.n_components))
@@ -182,7 +183,7 @@ def save_cross_validation(
     least = np.array(
         [np.flatnonzero(table.alphas == table.best_of(int(D)).alpha)[0] for D in table.n_components]
     )
-    bars = {"color": _MUTED, "lw": 1.2, "capsize": 3, "ecolor": _MUTED, "zorder": 1}
+    bars = {"color": MUTED, "lw": 1.2, "capsize": 3, "ecolor": MUTED, "zorder": 1}
     right.errorbar(table.n_components, errors[widths, least], yerr=deviations[widths, least], **bars)
     right.scatter(table.n_components, errors[widths, least], color=colours, s=34, zorder=2)
     _mark(table, best, errors, (left, right), marker="o", label=f"best: {_words(best)}")
@@ -190,15 +191,15 @@ def save_cross_validation(
         _mark(table, chosen, errors, (left, right), marker="s", label=f"within one s.e.: {_words(chosen)}")
         at = np.flatnonzero(table.n_components == best.n_components)[0]
         limit = errors[at, least[at]] + deviations[at, least[at]]
-        right.axhline(limit, color=_MUTED, lw=1.0, ls="--", label="one standard error above the best")
+        right.axhline(limit, color=MUTED, lw=1.0, ls="--", label="one standard error above the best")
     left.set(xscale="log", yscale="log")
-    left.set_xlabel("alpha", color=_MUTED)
-    left.set_ylabel(label, color=_MUTED)
+    left.set_xlabel("alpha", color=MUTED)
+    left.set_ylabel(label, color=MUTED)
     right.set(xscale="log")
     _label_components(right, table.n_components.tolist())
-    right.set_title("at the best alpha of each D", loc="left", fontsize=9.5, color=_MUTED)
+    right.set_title("at the best alpha of each D", loc="left", fontsize=9.5, color=MUTED)
     for axes in (left, right):
-        _plain_axes(axes)
+        plain_axes(axes)
         axes.set_axisbelow(True)
         axes.yaxis.set_major_formatter("{x:g}")
     positive = errors[errors > 0]
@@ -256,7 +257,7 @@ def save_alpha_paths(
         raise DataError(
             f"the paths have the shapes {shapes}; expected at least one, of {len(labels)} targets"
         )
-    figure = _figure(2.4 + 5.2 * len(paths), 4.6, title=title)
+    figure = figure_of(2.4 + 5.2 * len(paths), 4.6, title=title)
     shown = min(len(labels), _MAX_LINES)
     colours = _shades(shown)
     panels = figure.subplots(1, len(paths), squeeze=False)[0]
@@ -268,12 +269,12 @@ def save_alpha_paths(
         for alpha in np.unique(np.atleast_1d(np.asarray(chosen))[: len(_COLOURS)]):
             axes.axvline(alpha, color=_COLOURS[1], lw=1.2, ls="--", label=f"chosen: {alpha:.3g}")
         axes.set(xscale="log", yscale="log" if one.logarithmic else "linear")
-        axes.set_xlabel("alpha", color=_MUTED)
-        axes.set_ylabel(one.label, color=_MUTED)
+        axes.set_xlabel("alpha", color=MUTED)
+        axes.set_ylabel(one.label, color=MUTED)
         axes.yaxis.set_major_formatter("{x:g}")
         if one.logarithmic:
             axes.yaxis.set_minor_formatter("{x:g}")
-        _plain_axes(axes)
+        plain_axes(axes)
     _subtitle(panels[0], subtitle)
     handles, names = panels[0].get_legend_handles_labels()
     if shown < len(labels):
@@ -291,7 +292,7 @@ def save_clusters(path: str | os.PathLike[str], view: ClusterView, *, title: str
     """
     if not len(view.scores):
         raise DataError("there is nothing to draw; expected at least 1 row")
-    figure = _figure(7.6, 6.2, title=title)
+    figure = figure_of(7.6, 6.2, title=title)
     axes = figure.subplots()
     _subtitle(axes, subtitle)
     colours = np.array(_hues(len(view.centres)))
@@ -301,10 +302,10 @@ def save_clusters(path: str | os.PathLike[str], view: ClusterView, *, title: str
         for i in np.unique(view.labels):
             box = {"boxstyle": "circle,pad=0.22", "fc": "white", "ec": colours[i], "lw": 1.6}
             x, y = view.centres[i]
-            axes.text(x, y, str(i), ha="center", va="center", fontsize=8.5, color=_INK, bbox=box, zorder=4)
+            axes.text(x, y, str(i), ha="center", va="center", fontsize=8.5, color=INK, bbox=box, zorder=4)
     for which, share, place in zip(("first", "second"), view.shares, (axes.xaxis, axes.yaxis), strict=True):
-        place.set_label_text(f"{which} kernel principal component, {share:.1%} of the variance", color=_MUTED)
-    _plain_axes(axes)
+        place.set_label_text(f"{which} kernel principal component, {share:.1%} of the variance", color=MUTED)
+    plain_axes(axes)
     return _save(figure, Path(path))
 
 
@@ -317,17 +318,22 @@ def save_clustering(
     return save_clusters(path, view, title=title, subtitle=words)
 
 
-def _figure(width: float, height: float, *, title: str, pads: tuple[float, float] = (0.12, 0.1)) -> Figure:
+def figure_of(
+    width: float, height: float, *, title: str = "", pads: tuple[float, float] = (0.12, 0.1)
+) -> Figure:
+    """Return an empty figure of a size in inches, below its title."""
     figure = Figure(figsize=(width, height), layout="constrained", facecolor="white")
     figure.get_layout_engine().set(w_pad=pads[0], h_pad=pads[1])  # type: ignore[union-attr, call-arg]
+    if not title:
+        return figure
     # Names are text: a dollar sign must not start a formula.
-    heading = {"parse_math": False, "fontweight": "bold", "fontsize": 13, "color": _INK}
+    heading = {"parse_math": False, "fontweight": "bold", "fontsize": 13, "color": INK}
     figure.suptitle(title, x=pads[0] / width, ha="left", **heading)
     return figure
 
 
 def _subtitle(axes: Any, text: str) -> None:
-    axes.set_title(text, parse_math=False, loc="left", fontsize=9.5, color=_MUTED)
+    axes.set_title(text, parse_math=False, loc="left", fontsize=9.5, color=MUTED)
 
 
 def _hues(n: int) -> list[tuple[float, float, float]]:
@@ -378,30 +384,41 @@ def _shades(n: int) -> list[tuple[float, ...]]:
     return [tuple(light + (dark - light) * share) for share in np.linspace(0 if n > 1 else 0.6, 1, n)]
 
 
-def _plain_axes(axes: Any) -> None:
+def plain_axes(axes: Any) -> None:
+    """Leave of axes a light grid and two lines."""
+    axes.set_axisbelow(True)
     axes.grid(True, which="major", color="#e6e6e6", lw=0.7)
-    axes.tick_params(colors=_MUTED, which="both", labelsize=9)
+    axes.tick_params(colors=MUTED, which="both", labelsize=9)
     for name, spine in axes.spines.items():
         spine.set_visible(name in ("left", "bottom"))
         spine.set_color("#c8c8c8")
 
 
 def _label_components(axes: Any, n_components: Sequence[int]) -> None:
-    axes.set_xlabel("D, the number of components", color=_MUTED)
+    axes.set_xlabel("D, the number of components", color=MUTED)
     axes.set_xticks(list(n_components), [f"{D:,}" for D in n_components])
     axes.minorticks_off()
     axes.yaxis.set_major_formatter("{x:g}")
 
 
 def _save(figure: Figure, path: Path) -> Path:
+    # Without the name of the software the same picture has the same bytes.
+    save = partial(figure.savefig, format="png", dpi=_DPI, metadata={"Software": None})
+    return write_whole(path, save, what="picture")
+
+
+def write_whole(path: Path, write: Callable[[Path], object], *, what: str) -> Path:
+    """Write a file in place of another, whole or not at all; its folder is made.
+
+    Raises StorageError if it cannot be written.
+    """
     temporary = path.with_name(f".{path.name}.partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        # Without the name of the software the same picture has the same bytes.
-        figure.savefig(temporary, format="png", dpi=_DPI, metadata={"Software": None})
+        write(temporary)
         os.replace(temporary, path)
     except OSError as error:
-        raise StorageError(f"the picture {path} cannot be written: {error}; choose another place") from error
+        raise StorageError(f"the {what} {path} cannot be written: {error}; choose another place") from error
     finally:
         with contextlib.suppress(OSError):  # it is gone, or never was
             temporary.unlink()

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from rff_dist.cli import display
 from rff_dist.cli.clusters import agreement_words, clusters_words, describe_agreement, describe_clusters
+from rff_dist.cli.options import ReportPath
 from rff_dist.cli.shell import Report, command
 from rff_dist.jobs.options import Where
 from rff_dist.jobs.specs import Clustering
@@ -38,6 +39,7 @@ def cluster(
             help="Draw a sample of rows in their first two kernel principal components.",
         ),
     ] = None,
+    report: ReportPath = None,
 ) -> Report:
     """Cluster rows by k-means in random features: a Lloyd pass an iteration; write their labels."""
     from rff_dist.jobs.cluster import open_clustering
@@ -52,6 +54,7 @@ def cluster(
         "arrays": ["labels", *(["distances"] if job.distances else [])],
         **display.describe_published(job.model, records["publish"]),
         "plot": plot,
+        "report": report,
         "n_samples": dataset.n_samples,
         "n_features": dataset.n_features,
         **describe_clusters(found),
@@ -65,6 +68,18 @@ def cluster(
         from rff_dist.report import save_clustering
 
         save_clustering(plot, dataset, found, seed=seed, title=job.source.data)
+    if report is not None:
+        from rff_dist.page import clusters_page
+
+        with display.at_work("report"):
+            clusters_page(
+                dataset,
+                found,
+                place=job.model or job.output,
+                candidates=document.get("candidates", []),
+                seconds=document["seconds"],
+                seed=seed,
+            ).write(report)
     return Report(document, _view(document))
 
 

@@ -18,11 +18,14 @@ from rich.text import Text
 from rff_dist.cli.shell import err, is_quiet, logs_json
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import numpy as np
     from numpy.typing import NDArray
 
     from rff_dist.engines.progress import Event, Observer
     from rff_dist.engines.protocol import Engine
+    from rff_dist.jobs.fits import JobData
     from rff_dist.jobs.options import Where
     from rff_dist.jobs.steps import Runner, Step
     from rff_dist.ridge.model import RidgeModel
@@ -45,6 +48,25 @@ def count_rows(label: str) -> Iterator[Callable[[int, int | None], None]]:
     ) as bar:
         task = bar.add_task(label, total=None)
         yield lambda n_rows, total: bar.update(task, completed=n_rows, total=total)
+
+
+@contextlib.contextmanager
+def at_work(label: str) -> Iterator[None]:
+    """Show that the command is at work, where standard error is a terminal."""
+    show = err.is_terminal and not (logs_json() or is_quiet())
+    with err.status(label) if show else contextlib.nullcontext():
+        yield
+
+
+def write_page(
+    report: Path | None, data: JobData, model: RidgeModel, place: str, seconds: Mapping[str, float]
+) -> None:
+    """Write the page about a model, if it is wanted."""
+    if report is not None:
+        from rff_dist.page import model_page
+
+        with at_work("report"):
+            model_page(data, model, place=place, seconds=seconds).write(report)
 
 
 class PassClock:

@@ -9,7 +9,7 @@ import typer
 from rich.console import Group, RenderableType
 
 from rff_dist.cli import display
-from rff_dist.cli.options import PlotPath
+from rff_dist.cli.options import PlotPath, ReportPath
 from rff_dist.cli.shell import Report, command
 from rff_dist.jobs.options import Where
 from rff_dist.jobs.specs import Train
@@ -30,6 +30,7 @@ def fit(
     job: Train,
     where: Where,
     plot: PlotPath = None,
+    report: ReportPath = None,
 ) -> Report:
     """Train a ridge regression, or a classifier. What is left out is chosen by cross-validation."""
     from rff_dist.jobs.steps import run_steps
@@ -51,6 +52,7 @@ def fit(
         **display.describe_published(job.destination.model, published),
         **_describe_fit(run, job.features.seed),
         "plot": plot,
+        "report": report,
         **passes.facts(),
     }
     model = run.trained.model
@@ -58,6 +60,7 @@ def fit(
         from rff_dist.report import save_choice
 
         save_choice(model, plot, title=data, about=display.kernel_words(document["kernel"]))
+    display.write_page(report, run.data, model, job.destination.model, document["seconds"])
     following = display.next_step("rff-dist", "evaluate", job.destination.model, "DATA")
     parts = [_fit_facts(document, model.card), following]
     table = document["cross_validation"]

@@ -26,6 +26,14 @@ PlotPath = Annotated[
         "--plot", metavar="PNG", help="Draw the errors that it chooses by against alpha, and against D."
     ),
 ]
+ReportPath = Annotated[
+    Path | None,
+    typer.Option(
+        "--report",
+        metavar="HTML",
+        help="Write a page about the result, which needs no other file: data, errors, columns, lineage.",
+    ),
+]
 ChunkRows = Annotated[
     str | None,
     typer.Option("--chunk-rows", metavar="ROWS", help="Rows of a chunk; chosen by size if left out."),

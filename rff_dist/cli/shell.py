@@ -184,7 +184,7 @@ class Names:
     @classmethod
     def of(cls, own: Mapping[str, inspect.Parameter], specs: Iterable[SpecOptions]) -> Names:
         """Return those of a command's parameters, its own and those of specs."""
-        flags, written = {}, [name for name in ("output", "plot") if name in own]
+        flags, written = {}, [name for name in ("output", "plot", "report") if name in own]
         for name, parameter in own.items():
             for info in getattr(parameter.annotation, "__metadata__", ()):
                 if isinstance(info, OptionInfo):

@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from rff_dist.cli import display
-from rff_dist.cli.options import PlotPath
+from rff_dist.cli.options import PlotPath, ReportPath
 from rff_dist.cli.shell import Report, command
 from rff_dist.jobs.options import Where
 from rff_dist.jobs.specs import Tune
@@ -29,6 +29,7 @@ def tune(
     job: Tune,
     where: Where,
     plot: PlotPath = None,
+    report: ReportPath = None,
 ) -> Report:
     """Compare kernels, length scales, alphas and D by cross-validation from one reading; train the best."""
     from rff_dist.jobs.steps import run_steps
@@ -43,10 +44,12 @@ def tune(
         **display.describe_published(model, published),
         **_describe_search(found, run.data.rows, job.features.seed),
         "plot": plot,
+        "report": report,
         **passes.facts(),
     }
     if plot is not None:
         _draw(plot, found, job.source.data)
+    display.write_page(report, run.data, found.model, model, document["seconds"])
     following = display.next_step("rff-dist", "evaluate", model, "DATA")
     return Report(document, Group(_table(found, job.source.data), "", _facts(document), following))
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Group, RenderableType
 
 from rff_dist.cli import display
-from rff_dist.cli.shell import Report, command
+from rff_dist.cli.options import ReportPath
+from rff_dist.cli.shell import Report, command, say
 from rff_dist.jobs.options import Where
 from rff_dist.jobs.specs import Update
 
@@ -24,8 +25,9 @@ _SHOWN_COLUMNS = 5
     "rff-dist update model data.zarr --dry-run --json",
     "rff-dist update model data.zarr --backfill 0 --force",
 )
-def update(job: Update, where: Where) -> Report:
+def update(job: Update, where: Where, report: ReportPath = None) -> Report:
     """Add the rows that were appended since a model was trained, exactly, if the new model is no worse."""
+    from rff_dist.jobs.fits import JobData
     from rff_dist.jobs.refresh import open_update, outcome
     from rff_dist.jobs.steps import run_steps
 
@@ -35,6 +37,10 @@ def update(job: Update, where: Where) -> Report:
         document = {"model": job.model, "data": job.source.data, **found}
         if document["n_new"]:
             document |= passes.facts()
+        if run.challenger is not None:
+            display.write_page(report, JobData(run.dataset), run.challenger, job.model, document["seconds"])
+        elif report is not None:
+            say("warning", "there are no new rows, so there is no report", "yellow")
         return Report(document, _view(document, run))
 
 
