@@ -1,6 +1,7 @@
 """How flows stop, wait and are retried; on Prefect's temporary server where one is needed."""
 
 import errno
+import inspect
 import json
 import logging
 import threading
@@ -173,6 +174,8 @@ def test_steps_that_do_no_harm_are_retried_and_others_are_not(monkeypatch):
 def test_every_flow_says_what_is_left_however_it_stops(one):
     for hooks in (one.on_failure_hooks, one.on_crashed_hooks, one.on_cancellation_hooks):
         assert [hook.__name__ for hook in hooks] == ["tell_what_is_left"]
+        # Prefect's worker passes them by name where the process of the run is gone.
+        assert list(inspect.signature(hooks[0]).parameters) == ["flow", "flow_run", "state"]
     assert one.persist_result is False
 
 

@@ -5,17 +5,14 @@ import random
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
-from sklearn.exceptions import ConvergenceWarning
 
 from rff_dist import (
-    Matern,
-    RFFClassifier,
-    RFFKMeans,
     RFFRidge,
     SerialEngine,
     open_dataset,
@@ -25,20 +22,13 @@ from rff_dist.data.blocks import Block, BlockTask, Rows, cut_blocks
 from rff_dist.data.folds import HashFolds
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.engines.dask import DaskEngine
-from rff_dist.kmeans import fit as kmeans
-from rff_dist.kmeans import labels as kmeans_labels
-from rff_dist.kmeans import starts as kmeans_starts
-from rff_dist.kmeans.options import ClusterSpace, LloydOptions
 from rff_dist.ridge import predict as prediction
-from rff_dist.ridge.fit import refit
 from rff_dist.ridge.held_out import hold_out_scores, leave_one_out
-from rff_dist.ridge.update import update_model
 from rff_dist.statistics import inspection, passes
 from rff_dist.statistics.accumulate import Accumulation, accumulate_rows
-from rff_dist.storage.appending import append_dataset
-from rff_dist.storage.columns import open_column
 from rff_dist.storage.datasets import ZarrDataset
-from tests.plain import fit_ridge, plain_classifier, plain_ridge
+from tests import digests
+from tests.plain import plain_ridge
 
 N_ROWS, N_COMPONENTS = 70_000, 600  # five blocks of 16,384 rows; three output tiles, one of them narrow
 
@@ -63,7 +53,7 @@ def expected(dataset: ZarrDataset) -> RFFRidge:
     return fit(dataset, SerialEngine(n_threads=1))
 
 
-def assert_same_bits(model: RFFRidge | RFFClassifier, expected: RFFRidge | RFFClassifier) -> None:
+def assert_same_bits(model: RFFRidge, expected: RFFRidge) -> None:
     assert model.statistics_.digest() == expected.statistics_.digest()
     assert model.statistics_ == expected.statistics_
     assert_array_equal(model.coef_, expected.coef_)
@@ -85,20 +75,6 @@ def cluster() -> Iterator[DaskEngine]:
         yield engine
 
 
-@pytest.mark.distributed
-def test_nystrom_fits_have_the_same_bits_on_dask(dataset, cluster):
-    """The centres' factor stays with the client: workers sum kernel values alone."""
-    models = [
-        plain_ridge(
-            Matern(1.5), features="nystrom", n_components=300, alpha=0.01, random_state=0, engine=engine
-        ).fit(dataset)
-        for engine in (SerialEngine(n_threads=1), SerialEngine(n_threads=2), cluster)
-    ]
-    for model in models[1:]:
-        assert_same_bits(model, models[0])
-        assert_array_equal(model.predict(dataset), models[0].predict(dataset))
-
-
 def scaled(engine: DaskEngine, n_workers: int) -> DaskEngine:
     engine.client.cluster.scale(n_workers)
     deadline = time.monotonic() + 60
@@ -109,7 +85,7 @@ def scaled(engine: DaskEngine, n_workers: int) -> DaskEngine:
 
 
 @pytest.mark.distributed
-@pytest.mark.parametrize("n_workers", [1, 2, 3])
+@pytest.mark.parametrize("n_workers", [1, 3])
 def test_dask_fits_have_the_bits_of_the_serial_engine_with_any_number_of_workers(
     dataset, expected, cluster, n_workers
 ):
@@ -117,103 +93,6 @@ def test_dask_fits_have_the_bits_of_the_serial_engine_with_any_number_of_workers
     assert_same_bits(model, expected)
     rows = open_dataset(dataset.url).read(Block(0, 0, 1_000)).X
     assert_array_equal(model.predict(rows), expected.predict(rows))
-
-
-@pytest.mark.distributed
-def test_an_update_on_dask_has_the_bits_of_a_serial_pass_over_all_rows(dataset, cluster, tmp_path):
-    """Blocks of 16,384 rows: two whole ones of the first rows stay, a begun one is read again."""
-    serial, rows = SerialEngine(n_threads=2), dataset.read(Block(0, 0, 60_000))
-    first, last = slice(0, 40_000), slice(40_000, 60_000)
-    url = tmp_path / "data.zarr"
-    given = write_dataset(url, rows.X[first], rows.y[first], chunk_rows=4096, versioned=True)
-    model, _ = fit_ridge(given, Matern(1.5), engine=serial, n_components=64, alpha="gcv")
-    append_dataset(url, rows.X[last], rows.y[last])
-    whole = open_dataset(url)
-    found = update_model(model, whole, engine=scaled(cluster, 2))
-    expected = passes.accumulate(whole, model.feature_map, engine=serial, spec=model.statistics.spec)
-    assert found.statistics == expected
-    assert found.digest() == refit(model, expected, alpha="gcv").digest()
-
-
-@pytest.mark.distributed
-@pytest.mark.parametrize("loss", ["logistic", "squared_hinge"])
-def test_classifiers_have_the_same_bits_on_dask(dataset, cluster, loss):
-    """Every pass of a minimisation starts from the bits of the one before: one that differs shows in all."""
-    rows = open_dataset(dataset.url, y=None)
-    labels = np.array(["no", "perhaps", "yes"])[np.random.default_rng(1).integers(0, 3, N_ROWS)]
-    models = [
-        plain_classifier(
-            n_components=64,
-            alpha=0.1,
-            loss=loss,
-            tol=1e-3,
-            class_weight="balanced",
-            random_state=0,
-            engine=engine,
-        ).fit(rows, labels)
-        for engine in (SerialEngine(n_threads=1), SerialEngine(n_threads=2), scaled(cluster, 2))
-    ]
-    for model in models[1:]:
-        assert_same_bits(model, models[0])
-        assert model.model_.card["classifier"] == models[0].model_.card["classifier"]
-
-
-def find_clusters(dataset: ZarrDataset, engine: Any, features: str) -> kmeans_starts.Clusters:
-    model = RFFKMeans(
-        3, n_components=32, features=features, n_init=2, max_iter=2, random_state=0, engine=engine
-    )
-    with pytest.warns(ConvergenceWarning, match="max_iter=2"):
-        return model.fit(dataset).clusters_
-
-
-@pytest.fixture(scope="module")
-def expected_clusters(dataset: ZarrDataset) -> dict[str, kmeans_starts.Clusters]:
-    engine = SerialEngine(n_threads=1)
-    return {features: find_clusters(dataset, engine, features) for features in ("fourier", "nystrom")}
-
-
-@pytest.mark.distributed
-@pytest.mark.parametrize(("features", "n_workers"), [("nystrom", 2), ("fourier", 3)])
-def test_clusters_and_labels_have_the_same_bits_on_dask(
-    dataset, cluster, expected_clusters, features, n_workers, tmp_path
-):
-    """Each pass starts from the bits of the one before; candidates are drawn from all rows."""
-    expected = expected_clusters[features]
-    found = find_clusters(dataset, scaled(cluster, n_workers), features)
-    assert_array_equal(found.centres, expected.centres)
-    assert_array_equal(found.weights, expected.weights)
-    assert (found.inertias, found.start_inertias) == (expected.inertias, expected.start_inertias)
-    kmeans_labels.write_labels(dataset, found, tmp_path / "labels.zarr", engine=cluster)
-    labels = open_column(tmp_path / "labels.zarr", "labels").read(Block(0, 0, N_ROWS))
-    assert_array_equal(
-        labels, kmeans_labels.label_in_memory(dataset, expected, engine=SerialEngine(n_threads=2))
-    )
-
-
-@pytest.mark.distributed
-def test_batches_several_numbers_and_principal_components_have_the_same_bits_on_dask(dataset, cluster):
-    def cluster_with(engine: Any) -> tuple[kmeans_starts.Clusters, ...]:
-        moments = inspection.inspect(dataset, engine=engine)
-        space = ClusterSpace(
-            Matern(),
-            length_scale="median",
-            n_components=32,
-            standardize=True,
-            seed=1,
-            features="nystrom",
-            n_principal=5,
-            normalize="degree",
-        )
-        feature_map = kmeans.draw_features(dataset, space, moments, engine=engine)
-        job = kmeans_starts.measure(dataset, feature_map, moments, engine=engine)
-        lloyd = LloydOptions(4, n_init=2, max_iter=2, tol=0.0, algorithm="minibatch", seed=1)
-        return kmeans.finish(kmeans.iterate(job, kmeans.start(job, lloyd, (2, 4)), lloyd))
-
-    found, expected = map(cluster_with, [scaled(cluster, 3), SerialEngine(n_threads=1)])
-    for one, other in zip(found, expected, strict=True):
-        assert_array_equal(one.centres, other.centres)
-        assert one.start_inertias == other.start_inertias
-        assert one.feature_map.digest() == other.feature_map.digest()
 
 
 class SleepyDataset(ZarrDataset):
@@ -240,31 +119,21 @@ def test_dask_blocks_that_finish_in_another_order_change_no_bit(dataset, expecte
     assert_same_bits(fit(sleepy(dataset), scaled(cluster, 3)), expected)
 
 
-@pytest.mark.distributed
-def test_dask_predictions_written_to_zarr_have_the_bits_of_the_serial_engine(
-    dataset, expected, cluster, tmp_path
-):
-    import zarr
+@pytest.fixture(scope="module")
+def jobs_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("jobs")
+    digests.write_data(folder)
+    return folder
 
-    urls = [tmp_path / "serial.zarr", tmp_path / "dask.zarr"]
-    for url, engine in zip(urls, [SerialEngine(n_threads=1), scaled(cluster, 2)], strict=True):
-        assert prediction.predict(dataset, expected.model_, url, engine=engine) == N_ROWS
-    serial, dask = (np.asarray(zarr.open_group(url, mode="r")["predictions"]) for url in urls)
-    assert_array_equal(dask, serial)
-    assert np.isfinite(serial).all()
+
+# The evidence is computed here, whatever the engine.
+JOBS = [pytest.param(run, id=title) for title, run in digests.jobs() if "evidence" not in title]
 
 
 @pytest.mark.distributed
-def test_tables_of_folds_have_the_bits_of_the_serial_engine(dataset, cluster):
-    parameters = {"n_components": [32, 64], "alpha": "cv", "cv": 3, "random_state": 0}
-    serial, threads, dask = (
-        plain_ridge(engine=engine, **parameters).fit(dataset)
-        for engine in (SerialEngine(n_threads=1), SerialEngine(n_threads=2), scaled(cluster, 2))
-    )
-    for other in (threads, dask):
-        assert_same_bits(other, serial)
-        for name, values in serial.selection_.items():
-            assert_array_equal(other.selection_[name], values)
+@pytest.mark.parametrize("run", JOBS)
+def test_jobs_find_the_same_bits_by_two_workers_and_by_two_threads(jobs_folder, cluster, run):
+    assert run(jobs_folder, scaled(cluster, 2)) == run(jobs_folder, SerialEngine(n_threads=2))
 
 
 @pytest.mark.distributed

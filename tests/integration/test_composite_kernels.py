@@ -9,8 +9,7 @@ from scipy import stats
 from sklearn.kernel_ridge import KernelRidge
 from sklearn.linear_model import Ridge
 
-from rff_dist import RFFSampler, SerialEngine, load_model, save_model, write_dataset
-from rff_dist.engines.dask import DaskEngine
+from rff_dist import RFFSampler, load_model, save_model
 from rff_dist.errors import DataError
 from rff_dist.kernels.explicit import Linear, Min, Polynomial
 from rff_dist.kernels.spectral import SpectralKernel
@@ -129,18 +128,3 @@ class TestHeadRoom:
         far = 1e6 * X[:5]
         slope = model.predict(np.eye(3)) - model.predict(np.zeros((1, 3)))
         np.testing.assert_allclose(model.predict(far), far @ slope + model.intercept_, rtol=1e-5)
-
-
-@pytest.mark.distributed
-def test_a_cluster_gives_the_bits_of_the_serial_engine(tmp_path):
-    rng = np.random.default_rng(0)
-    X = rng.uniform(-1, 1, (40_000, 3)).astype(np.float32)
-    y = X[:, 0] + np.cos(3 * X[:, 1]) + 0.1 * rng.standard_normal(len(X))
-    dataset = write_dataset(tmp_path / "data.zarr", X, y, chunk_rows=4096)
-    kernel = Gaussian() * Matern(2.0) + 0.5 * Linear() + 1 + Min().on([1]) + Polynomial(2).on([0, 2])
-    serial = ridge(kernel, n_components=96, engine=SerialEngine(n_threads=1)).fit(dataset)
-    with DaskEngine(n_workers=2, threads_per_worker=1) as engine:
-        cluster = ridge(kernel, n_components=96, engine=engine).fit(dataset)
-    assert cluster.statistics_ == serial.statistics_
-    assert cluster.feature_map_.digest() == serial.feature_map_.digest()
-    assert_array_equal(cluster.coef_, serial.coef_)

@@ -18,11 +18,9 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from rff_dist import RFFPCA, Gaussian, Laplacian, Linear, SerialEngine, open_dataset, write_dataset
 from rff_dist.data.memory import ArrayDataset
-from rff_dist.engines.dask import DaskEngine
 from rff_dist.errors import DataError, InvalidParameterError, OutputExistsError, StatisticsError
 from rff_dist.pca import fit as pca
 from rff_dist.pca.components import principal_components
-from rff_dist.statistics.inspection import blocks_of
 from rff_dist.statistics.passes import accumulate
 
 ENGINE = SerialEngine(n_threads=1)
@@ -207,29 +205,6 @@ def stored(tmp_path_factory):
     X = (rng.normal(size=(40_000, 3)) + 2.0).astype(np.float32)
     url = tmp_path_factory.mktemp("pca") / "data.zarr"
     return write_dataset(url, X, X[:, 0], chunk_rows=4096)
-
-
-@pytest.fixture(scope="module")
-def cluster():
-    with DaskEngine(n_workers=1, threads_per_worker=2) as engine:
-        yield engine
-
-
-@pytest.mark.distributed
-@pytest.mark.parametrize("normalize", [None, "degree"])
-def test_both_engines_give_the_same_bits(stored, cluster, normalize, tmp_path):
-    assert len(blocks_of(stored)) == 3
-    model = small(normalize=normalize, length_scale=3.0)
-    here, there = (clone(model).set_params(engine=engine).fit(stored) for engine in (ENGINE, cluster))
-    assert here.statistics_.digest() == there.statistics_.digest()
-    assert_array_equal(here.components_, there.components_)
-    assert here.projection_.digest() == there.projection_.digest()
-    for name, fitted, engine in (("here", here, ENGINE), ("there", there, cluster)):
-        written = pca.project(stored, fitted.projection_, tmp_path / name, engine=engine)
-        assert written == stored.n_samples
-    scores = open_dataset(tmp_path / "there").X[:]
-    assert_array_equal(open_dataset(tmp_path / "here").X[:], scores)
-    assert_array_equal(here.transform(stored), scores)
 
 
 def test_written_scores_open_as_a_dataset_with_names(stored, tmp_path):

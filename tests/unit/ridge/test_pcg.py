@@ -7,7 +7,6 @@ from scipy.linalg import LinAlgWarning, svd
 from sklearn.linear_model import Ridge
 
 from rff_dist import (
-    DaskEngine,
     Gaussian,
     Linear,
     Matern,
@@ -219,19 +218,6 @@ def test_a_split_without_rows_to_validate_on_is_refused():
     )
     with pytest.raises(StatisticsError, match="no row with a weight is held out"):
         validate_alphas(prepared, feature_map, PredefinedFolds(2), alphas=[1.0], fit_intercept=True)
-
-
-@pytest.mark.distributed
-def test_dask_workers_make_the_bits_of_the_serial_engine(tmp_path):
-    rows = draw_rows(40_000, 3)
-    dataset = write_dataset(tmp_path / "rows.zarr", rows.X, rows.y)
-    found = []
-    with DaskEngine(n_workers=2, threads_per_worker=1) as cluster:
-        for engine in (ENGINE, cluster):
-            prepared, feature_map = prepared_map(dataset, Gaussian(length_scale=2.0), 128, engine=engine)
-            found.append(solve_pcg(prepared, feature_map, alpha=0.1, fit_intercept=True).solution)
-    assert_array_equal(found[0].coefficients, found[1].coefficients)
-    assert_array_equal(found[0].intercept, found[1].intercept)
 
 
 FITTED = {"kernel": Gaussian(length_scale=2.0), "n_components": 64, "features": "fourier", "random_state": 0}

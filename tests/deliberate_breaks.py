@@ -1,0 +1,151 @@
+"""Break the code on purpose and see which test notices: `python -m tests.deliberate_breaks`, or with NAMEs.
+
+Each break is made in a copy of the repository, and the tests of its room are run there until one fails. Do so
+before and after the tests themselves change.
+"""
+
+import argparse
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@dataclass(frozen=True)
+class Break:
+    """A defect: `old`, which stands once in the file, becomes `new`; `tests` are to notice."""
+
+    name: str
+    path: str
+    old: str
+    new: str
+    tests: tuple[str, ...]
+
+
+BREAKS = [
+    Break(
+        "the intercept has the wrong sign",
+        "rff_dist/numerics/solution.py",
+        "summary.target_means - summary.feature_means @ coefficients",
+        "summary.target_means + summary.feature_means @ coefficients",
+        ("tests/unit/numerics", "tests/unit/ridge"),
+    ),
+    Break(
+        "alpha grows with the number of rows",
+        "rff_dist/ridge/solve.py",
+        "solve_cholesky(equations, np.asarray(alpha), overwrite_gram=True)",
+        "solve_cholesky(equations, np.asarray(alpha) * statistics.n_samples, overwrite_gram=True)",
+        ("tests/unit/ridge",),
+    ),
+    Break(
+        "rows that are held out are trained on",
+        "rff_dist/selection/cross_validation.py",
+        "yield _Problem(split, index, whole - validation, validation)",
+        "yield _Problem(split, index, whole, validation)",
+        ("tests/unit/selection",),
+    ),
+    Break(
+        "of centres equally near the last one takes the row",
+        "rff_dist/kmeans/lloyd_pass.py",
+        "found[close] = (exact - self._halves[here]).argmax(axis=1)",
+        "found[close] = self.n_clusters - 1 - (exact - self._halves[here])[:, ::-1].argmax(axis=1)",
+        ("tests/unit/kmeans",),
+    ),
+    Break(
+        "a merge forgets its first partial",
+        "rff_dist/engines/serial.py",
+        "        _, whole = self._stack.pop()\n        while self._stack:",
+        "        _, whole = self._stack.pop()\n        while len(self._stack) > 1:",
+        ("tests/unit/engines", "tests/unit/statistics"),
+    ),
+    Break(
+        "a lease that another run took over still holds",
+        "rff_dist/storage/leases.py",
+        "if _Claim.from_bytes(mine).token != self._claim.token or (overdue and claims):",
+        "if not mine and not claims:",
+        ("tests/unit/storage/test_leases.py",),
+    ),
+    Break(
+        "NaN among the inputs is let through",
+        "rff_dist/data/checks.py",
+        "if overflows and not np.isfinite(inputs).all():",
+        "if overflows and np.isinf(inputs).any():",
+        ("tests/unit/data", "tests/unit/statistics"),
+    ),
+    Break(
+        "passwords of URLs are shown",
+        "rff_dist/text.py",
+        're.sub(r"(://)[^/@]*@", r"\\1***@", url)',
+        "url",
+        ("tests/unit/engines", "tests/unit/storage", "tests/unit/ingest"),
+    ),
+    Break(
+        "a hook's parameter has a name that Prefect does not pass",
+        "rff_dist/flows/running.py",
+        "def tell_what_is_left(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) -> None:\n"
+        "        _tell_what_is_left(flow, flow_run, state, resume=resume)",
+        "def tell_what_is_left(flow: Flow[..., Any], run: FlowRun, state: State[Any]) -> None:\n"
+        "        _tell_what_is_left(flow, run, state, resume=resume)",
+        ("tests/flows/test_running.py",),
+    ),
+    Break(
+        "lengths of orthogonal frequencies do not depend on the seed",
+        "rff_dist/frequencies/designs.py",
+        "columns * _radii(isotropic, n_features, n_frequencies, seed, first)",
+        "columns * _radii(isotropic, n_features, n_frequencies, 0, first)",
+        ("tests/unit/frequencies",),
+    ),
+]
+
+
+def copied(folder: Path) -> Path:
+    """Copy the repository, without what is made from it."""
+    unneeded = shutil.ignore_patterns(".*", "__pycache__", "build", "dist", "demo-output")
+    return Path(shutil.copytree(ROOT, folder / "copy", ignore=unneeded))
+
+
+def first_failure(root: Path, tests: tuple[str, ...]) -> str | None:
+    """Run tests until one fails, and return its name; None if all pass."""
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-n", "0", "-p", "no:cacheprovider", *tests]
+    told = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+    if told.returncode == 0:
+        return None
+    found = re.search(r"^(?:FAILED|ERROR) (\S+)", told.stdout, re.MULTILINE)
+    if told.returncode != 1 or found is None:
+        raise SystemExit(f"pytest did not run:\n{told.stdout}\n{told.stderr}")
+    return found.group(1)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help="words of the breaks to make; all by default"
+    )
+    wanted = parser.parse_args().names
+    chosen = [one for one in BREAKS if not wanted or any(word in one.name for word in wanted)]
+    if not chosen:
+        parser.error(f"no break is named so; expected words of {[one.name for one in BREAKS]}")
+    missed = 0
+    with tempfile.TemporaryDirectory(prefix="rff_dist-breaks-") as folder:
+        root = copied(Path(folder))
+        for one in chosen:
+            path, started = root / one.path, time.monotonic()
+            source = path.read_text()
+            if source.count(one.old) != 1:
+                raise SystemExit(f"{one.path} does not hold once: {one.old!r}; say the break anew")
+            path.write_text(source.replace(one.old, one.new))
+            caught = first_failure(root, one.tests)
+            path.write_text(source)
+            missed += caught is None
+            print(f"{one.name}: {caught or 'NOT CAUGHT'} ({time.monotonic() - started:.0f} s)", flush=True)
+    raise SystemExit(min(missed, 1))
+
+
+if __name__ == "__main__":
+    main()
