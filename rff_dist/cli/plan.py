@@ -36,7 +36,7 @@ def plan(
     ] = None,
 ) -> Report:
     """Say what a fit would take: bytes, operations, memory and seconds. Nothing runs but a stop-watch."""
-    from rff_dist.features import for_dataset
+    from rff_dist.features.options import find_features
     from rff_dist.jobs.fits import Fit
     from rff_dist.jobs.specs import ridge_options
     from rff_dist.numerics.machine import available_memory
@@ -67,14 +67,14 @@ def plan(
 
     def plan_with(n_components: int, n_folds: int) -> Plan:
         if n_folds == 1 or options.solver == "pcg":
-            whitened = for_dataset.find_features(options.kinds[-1]) is not None
+            whitened = find_features(options.kinds[-1]) is not None
             return choose_solver(Sizes.of(dataset), n_components, machines, options, whitened=whitened)
         return plan_fit(
             Sizes.of(dataset),
             n_components,
             machines,
             alpha_path=not is_one_alpha(options.alpha),
-            whitened=for_dataset.find_features(options.kinds[-1]) is not None,
+            whitened=find_features(options.kinds[-1]) is not None,
             n_folds=n_folds,
         )
 
@@ -82,7 +82,7 @@ def plan(
     summed, widths = None if options.solver == "pcg" else choices.folds, choices.widths
     n_folds = 1 if summed is None else summed.n_folds
     found = plan_with(widths[-1], n_folds)
-    fixed_point = for_dataset.find_features(options.kinds[-1]) is None
+    fixed_point = find_features(options.kinds[-1]) is None
     products, gflops = "float64", measure_gflops()
     if fixed_point and found.solver == "direct" and found.flops / workers > WORTH_MEASURING:
         rate = rate_for(found.n_components)

@@ -21,9 +21,8 @@ from rff_dist.estimators.inputs import (
     suitable_engine,
 )
 from rff_dist.estimators.kernel_kmeans import warn_of_few_rows
-from rff_dist.features import for_dataset
 from rff_dist.features.nystrom import Nystrom
-from rff_dist.features.options import check_without_targets
+from rff_dist.features.options import check_width, check_without_targets
 from rff_dist.frequencies.designs import Design
 from rff_dist.kernels.base import Kernel
 from rff_dist.kmeans import fit as kmeans
@@ -216,7 +215,7 @@ class RFFKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin,
 
     def _options(self) -> tuple[ClusterSpace, LloydOptions]:
         """Return the parameters as the library takes them, checked."""
-        for_dataset.check_width(self.n_components, "phases", self.features)  # else it has no map
+        check_width(self.n_components, "phases", self.features)  # else it has no map
         if isinstance(self.n_init, str) and self.n_init != "auto":
             raise InvalidParameterError(
                 f"`n_init` is {self.n_init!r}; expected 'auto' or an integer of at least 1"

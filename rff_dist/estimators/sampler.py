@@ -18,6 +18,7 @@ from rff_dist.features import for_dataset
 from rff_dist.features.draw import check_n_components, seed_from_random_state
 from rff_dist.features.kernel_of import length_scale_of
 from rff_dist.features.nystrom import Nystrom
+from rff_dist.features.options import Recipe
 from rff_dist.frequencies.designs import Design
 from rff_dist.kernels.base import Kernel
 from rff_dist.ridge import predict as prediction
@@ -121,16 +122,17 @@ class RFFSampler(ClassNamePrefixFeaturesOutMixin, TransformerMixin, RowsEstimato
         check_n_components(self.n_components, "phases")
         dataset = as_dataset(self, X, reset=True, supervised=False)
         ranges = None if kernel.is_bound else _input_range(dataset)
-        recipe = for_dataset.Recipe(
-            self.n_components,
-            length_scale,
-            self.design,
-            map_for(self.n_components),
-            self.features,
-            self.precision,
+        recipe = Recipe(
+            kernel,
+            length_scale=length_scale,
+            n_components=self.n_components,
+            features=self.features,
+            design=self.design,
+            map=map_for(self.n_components),
+            precision=self.precision,
         )
         seed = seed_from_random_state(self.random_state)
-        self.feature_map_ = for_dataset.draw(for_dataset.Inputs(dataset, None, seed, ranges), kernel, recipe)
+        self.feature_map_ = for_dataset.draw(for_dataset.Inputs(dataset, None, seed, ranges), recipe)
         self.length_scale_ = length_scale_of(self.feature_map_)
         self._n_features_out = self.feature_map_.n_components
         return self

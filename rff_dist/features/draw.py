@@ -33,13 +33,13 @@ MAPS = ("pairs", "phases", "complex")
 PRECISIONS = ("standard", "high")
 
 
-def check_map(map: object) -> None:
-    """Check that there is a map of that name.
+def check_map(map: object, *, known: Sequence[str] = MAPS) -> None:
+    """Check that `map` is one of those known.
 
     Raises InvalidParameterError otherwise.
     """
-    if map not in MAPS:
-        raise InvalidParameterError(f"unknown `map` {map!r}; expected one of {sorted(MAPS)}")
+    if map not in known:
+        raise InvalidParameterError(f"unknown `map` {map!r}; expected one of {sorted(known)}")
 
 
 def check_precision(precision: object, *, known: Sequence[str] = PRECISIONS) -> None:

@@ -15,7 +15,7 @@ from rff_dist.data.folds import HeldInFolds
 from rff_dist.data.samples import sample_folds, sample_inputs, sample_rows
 from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.features.bounds import better_map
-from rff_dist.features.draw import check_n_components, draw_feature_map
+from rff_dist.features.draw import draw_feature_map
 from rff_dist.features.evidence import (
     TUNING_ROWS,
     EvidenceSearch,
@@ -25,28 +25,21 @@ from rff_dist.features.evidence import (
 )
 from rff_dist.features.feature_map import FeatureMap, Standardizer
 from rff_dist.features.median_heuristic import MedianDistances
-from rff_dist.features.nystrom import Nystrom, draw_nystrom
-from rff_dist.frequencies.designs import Design
+from rff_dist.features.nystrom import draw_nystrom
+from rff_dist.features.options import Recipe, find_features
 from rff_dist.kernels.base import Kernel, LengthScale, Stationary, with_length_scale
 from rff_dist.typing import FloatArray
 
 __all__ = [
-    "FEATURES",
     "TUNING_ROWS",
     "Inputs",
-    "Recipe",
-    "check_width",
     "choose_map",
     "draw",
-    "find_features",
     "resolve_kernel",
     "tune",
 ]
 
 logger = logging.getLogger(__name__)
-
-
-FEATURES = ("fourier", "nystrom")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,52 +68,6 @@ class Inputs:
         """Return rows standardised; those that overflow are refused by a pass, which knows their numbers."""
         with np.errstate(over="ignore"):
             return X if self.standardizer is None else self.standardizer(X)
-
-
-@dataclass(frozen=True, slots=True)
-class Recipe:
-    """What is drawn for a dataset, beside the kernel.
-
-    `length_scale`: "auto" and None give each part of the kernel that has no length scale the median distance
-      between rows, in its own columns and metric; "median" replaces the length scale of a kernel that has
-      one. Numbers replace a kernel's length scale; of a sum or product they are that of the parts without
-      one. "evidence" is `tune`, which replaces the length scale.
-    `map`: {"auto", "pairs", "phases", "complex"}. "auto" is `choose_map`; the map's spec says what it chose.
-    `features`: "fourier", "nystrom" or Nystrom. Random Fourier features, to which `design` and `map` belong;
-      or Nyström features, whose centres are chosen among the distinct rows of a seeded sample.
-    `precision`: {"standard", "high"}. Of random Fourier features, see `draw_feature_map`.
-    `tuned_on`: folds on whose held-in rows "evidence" tunes; all rows by default.
-    """
-
-    n_components: int
-    length_scale: str | LengthScale | None = None
-    design: str | Design = "orthogonal"
-    map: str = "pairs"
-    features: str | Nystrom = "fourier"
-    precision: str = "standard"
-    tuned_on: HeldInFolds | None = None
-
-
-def find_features(features: str | Nystrom) -> Nystrom | None:
-    """Return how Nyström features are made, or None for random Fourier features.
-
-    Raises InvalidParameterError if `features` is neither a name nor a `Nystrom`.
-    """
-    if isinstance(features, Nystrom):
-        return features
-    if features not in FEATURES:
-        raise InvalidParameterError(
-            f"unknown `features` {features!r}; expected one of {sorted(FEATURES)}, or Nystrom(…)"
-        )
-    return Nystrom() if features == "nystrom" else None
-
-
-def check_width(n_components: object, map: str, features: str | Nystrom) -> int:
-    """Return `n_components` as an int, if there can be as many features of that kind.
-
-    Raises InvalidParameterError if it is no integer of at least 1, or odd for Fourier features in pairs.
-    """
-    return check_n_components(n_components, map if find_features(features) is None else "centres")
 
 
 def tune(
@@ -186,7 +133,6 @@ def resolve_kernel(
     inputs: Inputs,
     kernel: Kernel,
     length_scale: str | LengthScale | None,
-    tuned_on: HeldInFolds | None = None,
 ) -> Kernel:
     """Return a kernel with all that depends on the data filled in; see `Recipe` for the length scale.
 
@@ -200,22 +146,20 @@ def resolve_kernel(
         kernel = kernel.with_default_length_scales(inputs.medians)
     elif not isinstance(length_scale, str):
         kernel = with_length_scale(kernel, length_scale)
-    elif length_scale == "evidence":
-        kernel = tune(inputs, kernel, folds=tuned_on).kernel
     else:
         raise InvalidParameterError(
-            f"`length_scale` is {length_scale!r}; expected 'auto', 'median', 'evidence' or numbers above 0"
+            f"`length_scale` is {length_scale!r}; expected 'auto', 'median' or numbers above 0"
         )
     return kernel if inputs.ranges is None else kernel.bind(*inputs.ranges)
 
 
-def draw(inputs: Inputs, kernel: Kernel, recipe: Recipe) -> FeatureMap:
+def draw(inputs: Inputs, recipe: Recipe) -> FeatureMap:
     """Draw the feature map of a kernel for a dataset.
 
-    Raises InvalidParameterError if a parameter is out of range.
+    Raises InvalidParameterError if the kernel does not suit the columns or the design.
     """
     nystrom, dataset, seed = find_features(recipe.features), inputs.dataset, inputs.seed
-    kernel = resolve_kernel(inputs, kernel, recipe.length_scale, recipe.tuned_on)
+    kernel = resolve_kernel(inputs, recipe.kernel, recipe.length_scale)
     if nystrom is not None:
         sample = sample_inputs(dataset, seed, n_rows=nystrom.rows_to_sample(recipe.n_components))
         return draw_nystrom(

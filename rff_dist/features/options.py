@@ -1,31 +1,33 @@
-"""Which features are drawn for a dataset: one noun for all that is said of them, checked once."""
+"""Which features are drawn for a dataset: nouns for all that is said of them, checked once."""
 
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
-from typing import Any
 
 from rff_dist.errors import InvalidParameterError
-from rff_dist.features.draw import check_map, check_precision
-from rff_dist.features.for_dataset import check_width
+from rff_dist.features.draw import check_map, check_n_components, check_precision
 from rff_dist.features.nystrom import Nystrom
 from rff_dist.frequencies.designs import Design
 from rff_dist.kernels.base import Kernel, LengthScale, find_design
 
+FEATURES = ("fourier", "nystrom")
+DATASET_MAPS = ("auto", "pairs", "phases")
+
 
 @dataclass(frozen=True)
-class FeatureOptions:
-    """Features of a kernel, and what is done to the inputs first.
+class Recipe:
+    """Features of a kernel.
 
-    `length_scale`: see `features.for_dataset.draw`; None keeps the kernel's own.
+    `length_scale`: "auto" and None give each part of the kernel that has no length scale the median distance
+      between rows, in its own columns and metric; "median" replaces the length scale of a kernel that has
+      one. Numbers replace a kernel's length scale; of a sum or product they are that of the parts without
+      one.
     `n_components`: D, the number of features: even for pairs.
-    `features`: their kind.
+    `features`: {"fourier", "nystrom"} or Nystrom. Random Fourier features, to which `design` and `map`
+      belong; or Nyström features, whose centres are chosen among the distinct rows of a seeded sample.
     `design`: how frequencies are arranged.
-    `map`: {"auto", "pairs", "phases"}. See `features.for_dataset.draw`.
-    `precision`: {"standard", "high"}. See `draw_feature_map`.
-    `standardize`: {"auto", "rank"} or bool. What is done to the input columns first, see
-      `statistics.inspection.standardizer_for`.
-    `seed`: of frequencies and samples.
+    `map`: {"auto", "pairs", "phases"}. "auto" is `choose_map`; the map's spec says what it chose.
+    `precision`: {"standard", "high"}. Of random Fourier features, see `draw_feature_map`.
     Raises InvalidParameterError if a value is out of range.
     """
 
@@ -37,20 +39,47 @@ class FeatureOptions:
     design: str | Design = "orthogonal"
     map: str = "pairs"
     precision: str = "standard"
-    standardize: bool | str = False
-    seed: int = 0
 
     def __post_init__(self) -> None:
-        check_map(self.map)
+        check_map(self.map, known=DATASET_MAPS)
         check_precision(self.precision)
         check_width(self.n_components, self.map, self.features)
         find_design(self.design)
 
-    @property
-    def drawing(self) -> dict[str, Any]:
-        """What `features.for_dataset.draw` takes beside the kernel."""
-        names = ("length_scale", "n_components", "features", "design", "map", "precision", "seed")
-        return {name: getattr(self, name) for name in names}
+
+@dataclass(frozen=True, kw_only=True)
+class FeatureOptions(Recipe):
+    """Features of a kernel, and what is done to the inputs first.
+
+    `standardize`: {"auto", "rank"} or bool. What is done to the input columns first, see
+      `statistics.inspection.standardizer_for`.
+    `seed`: of frequencies and samples.
+    """
+
+    standardize: bool | str = False
+    seed: int = 0
+
+
+def find_features(features: str | Nystrom) -> Nystrom | None:
+    """Return how Nyström features are made, or None for random Fourier features.
+
+    Raises InvalidParameterError if `features` is neither a name nor a `Nystrom`.
+    """
+    if isinstance(features, Nystrom):
+        return features
+    if features not in FEATURES:
+        raise InvalidParameterError(
+            f"unknown `features` {features!r}; expected one of {sorted(FEATURES)}, or Nystrom(…)"
+        )
+    return Nystrom() if features == "nystrom" else None
+
+
+def check_width(n_components: object, map: str, features: str | Nystrom) -> int:
+    """Return `n_components` as an int, if there can be as many features of that kind.
+
+    Raises InvalidParameterError if it is no integer of at least 1, or odd for Fourier features in pairs.
+    """
+    return check_n_components(n_components, map if find_features(features) is None else "centres")
 
 
 def check_without_targets(length_scale: object) -> None:

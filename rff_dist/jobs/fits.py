@@ -17,6 +17,7 @@ from rff_dist.engines.protocol import Engine
 from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.features.draw import check_map
 from rff_dist.features.kernel_of import kernel_of, kind_of
+from rff_dist.features.options import DATASET_MAPS
 from rff_dist.jobs.options import SupervisedSource
 from rff_dist.kernels.base import check_design, default_design
 from rff_dist.kernels.text import kernel_text
@@ -99,8 +100,7 @@ class Fit:
           folds are of groups and there are none.
         """
         options = self.options
-        if options.map != "auto":
-            check_map(options.map)
+        check_map(options.map, known=DATASET_MAPS)
         if self.loss is not None:
             classification.check_loss(self.loss)
             if options.solver == "pcg":

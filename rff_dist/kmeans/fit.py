@@ -78,7 +78,7 @@ def draw_features(dataset: Dataset, space: ClusterSpace, moments: Moments, *, en
     if space.n_principal is not None:
         check_plan(dataset, space.n_components, engine=engine, features=space.features)
     prepared = prepare(dataset, standardize=space.standardize, moments=moments, engine=engine)
-    feature_map = prepared.draw(space.kernel, **space.drawing)
+    feature_map = prepared.draw(space, seed=space.seed)
     if space.n_principal is None:
         return feature_map
     found = components_of(

@@ -113,7 +113,7 @@ def fit_components(
     source = dataset.without_targets()
     check_plan(source, features.n_components, engine=engine, features=features.features)
     prepared = prepare(source, standardize=features.standardize, engine=engine)
-    feature_map = prepared.draw(features.kernel, **features.drawing)
+    feature_map = prepared.draw(features, seed=features.seed)
     return components_of(
         source, feature_map, prepared.moments, n_components=n_components, normalize=normalize, engine=engine
     )

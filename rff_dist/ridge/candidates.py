@@ -17,6 +17,7 @@ from rff_dist.features.draw import shortened
 from rff_dist.features.evidence import EvidenceSearch, check_tunable
 from rff_dist.features.feature_map import FeatureMap
 from rff_dist.features.nystrom import Nystrom
+from rff_dist.features.options import Recipe, find_features
 from rff_dist.kernels.base import (
     Kernel,
     LengthScale,
@@ -141,7 +142,7 @@ def check_candidates(candidates: Sequence[Candidate], dataset: Dataset, options:
     """
     if not candidates:
         raise InvalidParameterError("there is no candidate to compare; expected at least 1")
-    design, fourier = options.design, for_dataset.find_features(options.kinds[0]) is None
+    design, fourier = options.design, find_features(options.kinds[0]) is None
     if design is not None and not fourier:
         raise InvalidParameterError(f"`design` is {design!r}, but Nyström features have none; leave it out")
     for candidate in candidates:
@@ -172,16 +173,16 @@ class Draws:
     def feature_map(self, candidate: Candidate, n_components: int) -> FeatureMap:
         """Draw the feature map of a candidate."""
         kernel, options = self.kernel(candidate), self._options
-        return self._prepared.draw(
+        recipe = Recipe(
             kernel,
             length_scale=None,
             n_components=n_components,
+            features=candidate.features or options.kinds[0],
             design=options.design or default_design(kernel),
             map=options.map,
             precision="standard" if options.precision == "auto" else options.precision,
-            seed=options.seed,
-            features=candidate.features or options.kinds[0],
         )
+        return self._prepared.draw(recipe, seed=options.seed)
 
     def kernel(self, candidate: Candidate) -> Kernel:
         """Return a candidate's kernel with its length scales in numbers."""

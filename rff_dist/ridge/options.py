@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from rff_dist.data.folds import Folds
 from rff_dist.errors import InvalidParameterError
 from rff_dist.features.draw import PRECISIONS, check_precision
-from rff_dist.features.for_dataset import check_width, find_features
 from rff_dist.features.nystrom import Nystrom
+from rff_dist.features.options import check_width, find_features
 from rff_dist.frequencies.designs import Design
 from rff_dist.kernels.base import Kernel, LengthScale, find_design
 from rff_dist.kernels.explicit import Linear

@@ -20,8 +20,8 @@ from rff_dist.engines.protocol import Engine
 from rff_dist.errors import PlanError
 from rff_dist.features.draw import check_n_components
 from rff_dist.features.feature_map import FeatureMap
-from rff_dist.features.for_dataset import find_features
 from rff_dist.features.nystrom import Nystrom
+from rff_dist.features.options import find_features
 from rff_dist.numerics.machine import available_cores, available_memory
 from rff_dist.numerics.threads import limit_blas
 from rff_dist.numerics.triangular import STRIP_COLUMNS

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from rff_dist.data.blocks import Dataset
 from rff_dist.engines.progress import Announcer, Remark, Rounds
 from rff_dist.engines.protocol import Engine
 from rff_dist.features.feature_map import FeatureMap, Standardizer
-from rff_dist.features.for_dataset import Inputs, Recipe, draw
-from rff_dist.kernels.base import Kernel
+from rff_dist.features.for_dataset import Inputs, draw
+from rff_dist.features.options import Recipe
 from rff_dist.statistics.accumulate import Accumulation
 from rff_dist.statistics.inspection import (
     check_standardize,
@@ -52,9 +51,9 @@ class Prepared:
         ranges = input_range(self.moments, self.standardizer)
         return Inputs(self.dataset, self.standardizer, seed, ranges, self.frequency_weights)
 
-    def draw(self, kernel: Kernel, *, seed: int, **options: Any) -> FeatureMap:
-        """Draw the feature map of a kernel for the dataset; the options are members of `Recipe`."""
-        return draw(self.inputs(seed), kernel, Recipe(**options))
+    def draw(self, recipe: Recipe, *, seed: int) -> FeatureMap:
+        """Draw a feature map for the dataset."""
+        return draw(self.inputs(seed), recipe)
 
     def say(self, label: str, text: str) -> None:
         """Tell those who watch the engine what happens between its passes."""

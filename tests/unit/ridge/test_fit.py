@@ -36,6 +36,7 @@ from rff_dist.errors import (
 from rff_dist.features import for_dataset, median_heuristic
 from rff_dist.features.fourier import FourierFeatureMap
 from rff_dist.features.kernel_of import kernel_of, length_scale_of
+from rff_dist.features.options import Recipe
 from rff_dist.ridge import predict as prediction
 from rff_dist.ridge.fit import refit
 from rff_dist.ridge.options import Penalty
@@ -483,8 +484,8 @@ def test_the_steps_one_by_one_give_the_model_of_fit(n_components, standardize, s
     )  # fmt: skip
     standardizer = inspection.standardizer_from(inspection.inspect(dataset, engine=ENGINE))
     inputs = for_dataset.Inputs(dataset, standardizer if standardize else None, seed)
-    recipe = for_dataset.Recipe(n_components, "median", "orthogonal", feature_kind)
-    feature_map = for_dataset.draw(inputs, Gaussian(), recipe)
+    recipe = Recipe(Gaussian(), length_scale="median", n_components=n_components, map=feature_kind)
+    feature_map = for_dataset.draw(inputs, recipe)
     assert feature_map.digest() == model.feature_map.digest()
     statistics = passes.accumulate(dataset, feature_map, engine=ENGINE, spec=model.statistics.spec)
     assert statistics == model.statistics
@@ -527,8 +528,8 @@ def test_features_in_memory_are_those_of_the_map_block_by_block(dtype):
 )
 def test_map_auto_takes_the_lower_variance_and_the_spec_says_which(kernel, n_components, expected):
     far_apart = ArrayDataset(np.arange(300.0)[:, np.newaxis], np.zeros(300))
-    recipe = for_dataset.Recipe(n_components, design="iid", map="auto")
-    features = for_dataset.draw(for_dataset.Inputs(far_apart), kernel, recipe)
+    recipe = Recipe(kernel, n_components=n_components, design="iid", map="auto")
+    features = for_dataset.draw(for_dataset.Inputs(far_apart), recipe)
     assert features.spec.map == expected
 
 
