@@ -155,7 +155,7 @@ def run_update_and_predict(folder: Path, runner: Runner) -> Digests:
     """Train on half of the rows, append the others, and predict all by the model that was updated."""
     data, model, output = (str(folder / name) for name in ("growing", "updated", "predictions"))
     X, y, _ = open_dataset(folder / "numbers").take(np.arange(N_ROWS))
-    write_dataset(data, X[: N_ROWS // 2], y[: N_ROWS // 2], chunk_rows=4096, overwrite=True)
+    write_dataset(data, X[: N_ROWS // 2], y[: N_ROWS // 2], chunk_rows=4096, overwrite=True, versioned=True)
     train(build(Train, {"data": data, "model": model, "overwrite": True, **PLAIN, "alpha": "gcv"}), runner)
     append_dataset(data, X[N_ROWS // 2 :], y[N_ROWS // 2 :])
     refresh(build(Update, {"data": data, "model": model, "force": True}), runner)
