@@ -5,10 +5,9 @@ from __future__ import annotations
 from rff_dist.data.blocks import Block, cut_blocks, whole_chunks
 from rff_dist.errors import PlanError
 
-MIN_BLOCK_ROWS = 16_384  # sending and merging a block's statistics costs 2 % of making them, for any D
+MIN_BLOCK_ROWS = 16_384  # four tiles or more, so that what a block costs beside them is some per cent
 MAX_BLOCK_ROWS = 262_144
 MAX_BLOCK_BYTES = 2**27  # of inputs, so that reading ahead stays small beside the statistics
-BLOCKS_WANTED = 64  # enough to share out evenly among tens of workers
 FEW_BLOCKS = 16  # enough for a few
 
 
@@ -37,8 +36,8 @@ def block_rows(
 ) -> int:
     """Return the rows of a block of a pass; depends on the data alone.
 
-    Above a million rows blocks are larger, by powers of two: appended rows then seldom move the edges of the
-    blocks before them, where sums are rounded, so that an update sums only rows that are new.
+    More rows are more blocks, not larger ones: appended rows move no edge of the blocks before them, where
+    sums are rounded, so that an update sums only rows that are new.
 
     Blocks are whole chunks. A chunk far larger than a block is read once for each of its blocks:
     decoding it again costs little beside the products.
@@ -53,9 +52,7 @@ def block_rows(
     if n_samples < 1:
         raise PlanError(f"there are {n_samples} rows; a pass needs at least 1")
     enlarged = MIN_BLOCK_ROWS * max(1, min(n_folds, n_samples // (FEW_BLOCKS * MIN_BLOCK_ROWS)))
-    shared_out = 1 << (n_samples // BLOCKS_WANTED).bit_length() >> 1  # a power of two, or 0
-    wanted = min(max(shared_out, enlarged), MAX_BLOCK_ROWS)
-    wanted = max(1, min(wanted, MAX_BLOCK_BYTES // max(1, n_features * itemsize), max_rows))
+    wanted = max(1, min(enlarged, MAX_BLOCK_ROWS, MAX_BLOCK_BYTES // max(1, n_features * itemsize), max_rows))
     pieces = chunk_rows // wanted
     unit = chunk_rows if pieces < 2 else -(-chunk_rows // pieces)
     rows = whole_chunks(unit, wanted)
