@@ -27,6 +27,7 @@ COMMANDS = {
         "evaluate": "measure a model's errors on a dataset",
         "predict": "write predictions for every row of a dataset",
         "update": "add appended rows, unless the model gets worse by it",
+        "export": "write a model for programs that have NumPy only",
         "models": "list, promote and roll back registered versions",
     },
     "Clusters": {"cluster": "find clusters of rows, and write their labels"},
@@ -68,7 +69,6 @@ FIRST = {
     "--reason": "",
     "--folder": "",
     "--scheduler": "run on this Dask cluster",
-    "--serial": "run in this process",
     "--json": "show one JSON document",
 }
 

@@ -1,0 +1,72 @@
+"""Predict with an exported model; this file needs NumPy and nothing else.
+
+from reader import Model
+Model("folder").predict(rows)          # (n_rows, n_targets), or labels of a classifier
+"""
+
+import json
+import os
+from typing import Any
+
+import numpy as np
+
+
+class Model:
+    """A model in a folder: model.json, inner.npy and outer.npy."""
+
+    def __init__(self, folder: str) -> None:
+        with open(os.path.join(folder, "model.json"), encoding="utf-8") as file:
+            self.facts = json.load(file)
+        self.inner, self.outer = (np.load(os.path.join(folder, f"{name}.npy")) for name in ("inner", "outer"))
+
+    def scores(self, rows: Any) -> Any:
+        """Return f(x) = outer' · features(x) + intercept for rows of shape (n_rows, n_features)."""
+        x = self._prepared(np.asarray(rows, np.float64))
+        kernel, one = self.facts["kernel"], self.facts["whole"]
+        if kernel is not None:
+            z = gram(kernel, x, self.inner)
+        else:
+            angles = (x @ self.inner[:-1]).astype(np.float32) + self.inner[-1].astype(np.float32)
+            pairs = np.stack([np.cos(angles), np.sin(angles)], axis=-1).reshape(len(x), -1)
+            z = pairs if self.facts["pairs"] else np.cos(angles)
+            z = z.astype(np.float64) if one is None else np.rint(z * np.float32(one)) / 2.0**14
+        return z @ self.outer + self.facts["intercept"]
+
+    def predict(self, rows: Any) -> Any:
+        """Return predictions, or the labels of a classifier's most probable classes."""
+        scores, classes = self.scores(rows), self.facts["classes"]
+        if classes is None:
+            return scores
+        scores = scores * self.facts["slopes"] + self.facts["offsets"]
+        best = (scores[:, 0] > 0).astype(int) if scores.shape[1] == 1 else scores.argmax(axis=1)
+        return np.array(classes)[best]
+
+    def _prepared(self, x: Any) -> Any:
+        if x.ndim != 2 or x.shape[1] != self.facts["n_features"] or not np.isfinite(x).all():
+            raise ValueError(f"rows of shape {x.shape}; expected {self.facts['n_features']} finite columns")
+        done = (x - self.facts["mean"]) / self.facts["scale"]
+        for rank in self.facts["ranks"]:
+            done[:, rank["column"]] = np.interp(x[:, rank["column"]], rank["inputs"], rank["scores"])
+        return done.astype(np.float32).astype(np.float64)
+
+
+def gram(kernel: dict[str, Any], x: Any, y: Any) -> Any:
+    """Return k(x, y) for all pairs of rows; the kernel is a dictionary."""
+    name = kernel["name"]
+    if name in ("sum", "product"):
+        parts = np.stack([gram(part, x, y) for part in kernel["kernels"]])
+        return parts.sum(axis=0) if name == "sum" else parts.prod(axis=0)
+    if name == "scaled":
+        return kernel["weight"] * gram(kernel["kernel"], x, y)
+    if name == "linear":
+        return x @ y.T
+    x, y = x / kernel["length_scale"], y / kernel["length_scale"]
+    if name == "laplacian":
+        return np.exp(-np.stack([np.abs(row - y).sum(axis=1) for row in x]))
+    r = np.stack([np.sqrt(np.square(row - y).sum(axis=1)) for row in x])
+    if name == "gaussian":
+        return np.exp(-0.5 * r**2)
+    if name == "rational_quadratic":
+        return (1 + r**2 / (2 * kernel["shape"])) ** -kernel["shape"]
+    s = r * np.sqrt(2 * kernel["nu"])  # Matérn
+    return {0.5: 1.0, 1.5: 1 + s, 2.5: 1 + s + s**2 / 3}[kernel["nu"]] * np.exp(-s)

@@ -1,0 +1,114 @@
+"""Write a model as two arrays, one JSON document, and the reader beside them."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rff_dist.classify.predict import calibration_of, read_classes
+from rff_dist.errors import InvalidParameterError, OutputExistsError, StorageError
+from rff_dist.features.cosines import CosineFeatureMap
+from rff_dist.features.feature_map import FeatureMap
+from rff_dist.features.nystrom import NystromFeatureMap
+from rff_dist.ridge.model import RidgeModel
+from rff_dist.typing import FloatArray
+
+_KERNELS = {"gaussian", "laplacian", "matern", "rational_quadratic", "linear", "sum", "product", "scaled"}
+
+
+def export(model: RidgeModel, folder: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
+    """Write `model.json`, `inner.npy`, `outer.npy` and `reader.py` to a folder, whole or not at all.
+
+    `inner`: frequencies with phases below them, or centres.
+    `outer`: float64 array of shape (n_components, n_targets). What unnormalised features are multiplied by.
+    `overwrite`: whether a folder that was exported before may be replaced.
+    Raises InvalidParameterError if the model's features are none that the reader makes; OutputExistsError if
+      the folder exists; StorageError if it cannot be written.
+    """
+    place = Path(folder)
+    if place.exists() and not (overwrite and (place / "reader.py").exists()):
+        raise OutputExistsError(
+            f"{place} exists already; export to another folder, or replace an older export with --overwrite"
+        )
+    feature_map, card = model.feature_map, model.card
+    inner, facts = _inner(feature_map)
+    standardizer, n_features = feature_map.standardizer, feature_map.n_features
+    calibration = calibration_of(model) if "classifier" in card else None
+    facts |= {
+        "format": 1,
+        "n_features": n_features,
+        "feature_names": card.get("feature_names"),
+        "target_names": card.get("target_names"),
+        "mean": [0.0] * n_features if standardizer is None else standardizer.mean.tolist(),
+        "scale": [1.0] * n_features if standardizer is None else standardizer.scale.tolist(),
+        "ranks": [
+            {"column": rank.column, "inputs": rank.inputs.tolist(), "scores": rank.scores.tolist()}
+            for rank in (() if standardizer is None else standardizer.ranks)
+        ],
+        "intercept": model.linear.intercept.tolist(),
+        "classes": read_classes(model).tolist() if "classifier" in card else None,
+        "slopes": 1.0 if calibration is None else calibration.slope,
+        "offsets": 0.0 if calibration is None else list(calibration.intercepts),
+        "digest": model.digest(),
+    }
+    temporary = place.with_name(f".{place.name}.partial")
+    try:
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir(parents=True)
+        np.save(temporary / "inner.npy", inner)
+        np.save(temporary / "outer.npy", _outer(feature_map, model.linear.raw_coefficients))
+        (temporary / "model.json").write_text(json.dumps(facts, allow_nan=False, indent=1), "utf-8")
+        (temporary / "reader.py").write_text(
+            files("rff_dist.export").joinpath("reader.py").read_text("utf-8"), "utf-8"
+        )
+        if place.exists():
+            shutil.rmtree(place)
+        os.replace(temporary, place)
+    except OSError as error:
+        raise StorageError(f"the folder {place} cannot be written: {error}; choose another place") from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    return place
+
+
+def _inner(feature_map: FeatureMap) -> tuple[FloatArray, dict[str, Any]]:
+    """Return the inner array, and what the reader has to know of the features."""
+    if isinstance(feature_map, NystromFeatureMap):
+        kernel = feature_map.kernel.to_dict()
+        _check_kernel(kernel)
+        return feature_map.centres.astype(np.float64), {"kernel": kernel, "pairs": False, "whole": None}
+    if isinstance(feature_map, CosineFeatureMap):
+        # angles are linear in the inputs, however their frequencies are stored
+        angles = feature_map.angles_of_rows(np.eye(feature_map.n_features, dtype=np.float32))
+        phases = feature_map.phases
+        last = np.zeros(feature_map.n_frequencies) if phases is None else phases
+        inner = np.vstack([angles, last]).astype(np.float64)
+        whole = 16_256 if feature_map.fixed_point else None
+        return inner, {"kernel": None, "pairs": phases is None, "whole": whole}
+    raise InvalidParameterError(
+        f"the model's features are of the kind {feature_map.kind!r}, which the reader does not make; "
+        "expected Fourier or Nyström features. Fit with `features` fourier or nystrom, and one kernel"
+    )
+
+
+def _outer(feature_map: FeatureMap, raw: FloatArray) -> FloatArray:
+    """Return what the kernel's values or cosines are multiplied by."""
+    # Nyström's `fill` divides by a power of two, which the reader leaves out
+    return raw / feature_map.scales[0][1] if isinstance(feature_map, NystromFeatureMap) else raw
+
+
+def _check_kernel(kernel: dict[str, Any]) -> None:
+    """Raise InvalidParameterError unless the reader can compute a kernel."""
+    for part in kernel.get("kernels", [kernel["kernel"]] if "kernel" in kernel else []):
+        _check_kernel(part)
+    if kernel["name"] not in _KERNELS or kernel.get("nu", 0.5) not in (0.5, 1.5, 2.5):
+        raise InvalidParameterError(
+            f"the kernel {kernel} cannot be exported; expected one of {sorted(_KERNELS)}, and of Matérn "
+            "nu 0.5, 1.5 or 2.5. Fit with such a kernel, or with Fourier features"
+        )

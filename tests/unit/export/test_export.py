@@ -1,0 +1,100 @@
+"""Exported models: the reader, without the package, says what the package says."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import zarr
+
+from rff_dist.storage.datasets import open_dataset
+from rff_dist.storage.writing import write_dataset
+from tests.command_line import refusal, run
+
+CODE = """
+import sys
+sys.modules["rff_dist"] = None                      # an import of it would fail
+sys.path.insert(0, sys.argv[1])
+import numpy as np, reader
+np.save(sys.argv[3], reader.Model(sys.argv[1]).predict(np.load(sys.argv[2])))
+assert not {"scipy", "zarr", "dask"} & set(sys.modules)
+"""
+FEATURES = {
+    "pairs": ["--kernel", "gaussian", "--features", "fourier"],
+    "high": ["--kernel", "matern:nu=1.5", "--features", "fourier", "--precision", "high"],
+    "phases": ["--kernel", "gaussian", "--features", "fourier", "--map", "phases"],
+    "structured": ["--kernel", "gaussian", "--features", "fourier", "--design", "structured"],
+    "nystrom": ["--kernel", "matern:nu=2.5", "--features", "nystrom"],
+    "sum": ["--kernel", "gaussian + 0.5 * linear", "--features", "nystrom"],
+    "ranks": ["--kernel", "gaussian", "--features", "fourier", "--standardize", "rank"],
+}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    path = tmp_path_factory.mktemp("export") / "data"
+    X = np.random.default_rng(0).standard_normal((300, 3)) * [1, 10, 100]
+    y = np.column_stack([np.sin(X[:, 0]) + X[:, 1] / 10, X[:, 2] / 100])
+    write_dataset(path, X, y)
+    return path
+
+
+def read_in_another_process(folder, X, path):
+    np.save(path / "X.npy", X)
+    words = [sys.executable, "-I", "-c", CODE, folder, path / "X.npy", path / "found.npy"]
+    subprocess.run(list(map(str, words)), check=True, cwd=path)
+    return np.load(path / "found.npy")
+
+
+@pytest.mark.parametrize("kind", FEATURES)
+def test_the_reader_predicts_what_the_model_does_and_needs_numpy_only(data, tmp_path, kind):
+    fit = ["fit", data, tmp_path / "model", "--components", "32", "--alpha", "0.1", "--serial"]
+    assert run(*fit, "--length-scale", "median", *FEATURES[kind]).exit_code == 0
+    result = run("export", tmp_path / "model", tmp_path / "slim")
+    assert result.exit_code == 0, result.stderr
+    assert {path.name for path in (tmp_path / "slim").iterdir()} == {
+        "model.json",
+        "inner.npy",
+        "outer.npy",
+        "reader.py",
+    }
+    assert run("predict", tmp_path / "model", data, tmp_path / "out", "--serial").exit_code == 0
+    expected = open_dataset(tmp_path / "out", x="predictions", y=None).X[:]
+    X = open_dataset(data).X[:]
+    found = read_in_another_process(tmp_path / "slim", X, tmp_path)
+    # a cosine may round to the next of 16,256 steps where float32 angles differ in their last bit
+    np.testing.assert_allclose(found, expected, atol=2e-3 * expected.std())
+    assert np.abs(found - expected).mean() < 1e-4 * expected.std()
+
+
+@pytest.mark.parametrize("labels", [["no", "yes"], ["a", "b", "c"]])
+def test_the_reader_names_classes(tmp_path, labels):
+    X = np.random.default_rng(1).standard_normal((300, 2))
+    y = np.array(labels)[np.digitize(X[:, 0], [0.0, 1.0][: len(labels) - 1])]
+    write_dataset(tmp_path / "data", X, y)
+    fit = ["fit", tmp_path / "data", tmp_path / "model", "--classify", "--components", "32", "--serial"]
+    assert run(*fit, *FEATURES["pairs"]).exit_code == 0
+    assert run("export", tmp_path / "model", tmp_path / "slim").exit_code == 0
+    assert run("predict", tmp_path / "model", tmp_path / "data", tmp_path / "out", "--serial").exit_code == 0
+    expected = zarr.open_group(tmp_path / "out")["labels"][:]
+    found = read_in_another_process(tmp_path / "slim", X, tmp_path)
+    assert (found == expected).mean() > 0.99  # rows on the border may fall to either side
+
+
+def test_a_folder_with_other_things_is_never_replaced(data, tmp_path):
+    fit = ["fit", data, tmp_path / "model", "--components", "8", "--alpha", "0.1", "--serial"]
+    assert run(*fit, *FEATURES["pairs"], "--length-scale", "2").exit_code == 0
+    (tmp_path / "slim").mkdir()
+    (tmp_path / "slim" / "precious").touch()
+    assert "exists already" in refusal(73, "export", tmp_path / "model", tmp_path / "slim", "--overwrite")
+    assert (tmp_path / "slim" / "precious").exists()
+    assert run("export", tmp_path / "model", tmp_path / "new").exit_code == 0
+    assert "--overwrite" in refusal(73, "export", tmp_path / "model", tmp_path / "new")
+    assert run("export", tmp_path / "model", tmp_path / "new", "--overwrite").exit_code == 0
+
+
+def test_a_kernel_that_the_reader_does_not_know_is_refused(data, tmp_path):
+    fit = ["fit", data, tmp_path / "model", "--components", "8", "--alpha", "0.1", "--serial"]
+    assert run(*fit, "--kernel", "polynomial:degree=2", "--features", "nystrom").exit_code == 0
+    assert "polynomial" in refusal(2, "export", tmp_path / "model", tmp_path / "slim")
+    assert not (tmp_path / "slim").exists()
