@@ -20,7 +20,7 @@ def export(
     output: Annotated[str, typer.Argument(metavar="FOLDER", help="Where to write the files.")],
     overwrite: Overwrite = False,
 ) -> Report:
-    """Write two arrays, one JSON document and a reader of 70 lines that needs NumPy and nothing else."""
+    """Write two arrays, one JSON document and a reader of 80 lines that needs NumPy and nothing else."""
     from rff_dist.export.write import export as write
     from rff_dist.ridge.model import read_model
     from rff_dist.text import human_bytes

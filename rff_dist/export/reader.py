@@ -22,15 +22,19 @@ class Model:
     def scores(self, rows: Any) -> Any:
         """Return f(x) = outer' · features(x) + intercept for rows of shape (n_rows, n_features)."""
         x = self._prepared(np.asarray(rows, np.float64))
-        kernel, one = self.facts["kernel"], self.facts["whole"]
-        if kernel is not None:
-            z = gram(kernel, x, self.inner)
-        else:
-            angles = (x @ self.inner[:-1]).astype(np.float32) + self.inner[-1].astype(np.float32)
-            pairs = np.stack([np.cos(angles), np.sin(angles)], axis=-1).reshape(len(x), -1)
-            z = pairs if self.facts["pairs"] else np.cos(angles)
-            z = z.astype(np.float64) if one is None else np.rint(z * np.float32(one)) / 2.0**14
+        z = np.hstack([self._features(part, x) for part in self.facts["parts"]])
         return z @ self.outer + self.facts["intercept"]
+
+    def _features(self, part: dict[str, Any], x: Any) -> Any:
+        if "kernel" in part:
+            return gram(part["kernel"], x, self.inner)
+        if "columns" in part:  # of the inputs; -1 is a constant 1
+            return np.column_stack([x, np.ones(len(x))])[:, part["columns"]]
+        inner = self.inner[:, part["start"] : part["stop"]]
+        angles = (x @ inner[:-1]).astype(np.float32) + inner[-1].astype(np.float32)
+        pairs = np.stack([np.cos(angles), np.sin(angles)], axis=-1).reshape(len(x), -1)
+        z, one = pairs if part["pairs"] else np.cos(angles), part["whole"]
+        return z.astype(np.float64) if one is None else np.rint(z * np.float32(one)) / 2.0**14
 
     def predict(self, rows: Any) -> Any:
         """Return predictions, or the labels of a classifier's most probable classes."""

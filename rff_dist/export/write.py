@@ -13,9 +13,12 @@ import numpy as np
 
 from rff_dist.classify.predict import calibration_of, read_classes
 from rff_dist.errors import InvalidParameterError, OutputExistsError, StorageError
+from rff_dist.features.concatenated import ConcatenatedFeatureMap
 from rff_dist.features.cosines import CosineFeatureMap
+from rff_dist.features.explicit import LinearFeatureMap
 from rff_dist.features.feature_map import FeatureMap
 from rff_dist.features.nystrom import NystromFeatureMap
+from rff_dist.products.protocol import FIXED_POINT_ONE
 from rff_dist.ridge.model import RidgeModel
 from rff_dist.typing import FloatArray
 
@@ -37,11 +40,12 @@ def export(model: RidgeModel, folder: str | os.PathLike[str], *, overwrite: bool
             f"{place} exists already; export to another folder, or replace an older export with --overwrite"
         )
     feature_map, card = model.feature_map, model.card
-    inner, facts = _inner(feature_map)
+    inner, parts = _inner(feature_map)
     standardizer, n_features = feature_map.standardizer, feature_map.n_features
     calibration = calibration_of(model) if "classifier" in card else None
-    facts |= {
+    facts = {
         "format": 1,
+        "parts": parts,
         "n_features": n_features,
         "feature_names": card.get("feature_names"),
         "target_names": card.get("target_names"),
@@ -77,24 +81,31 @@ def export(model: RidgeModel, folder: str | os.PathLike[str], *, overwrite: bool
     return place
 
 
-def _inner(feature_map: FeatureMap) -> tuple[FloatArray, dict[str, Any]]:
-    """Return the inner array, and what the reader has to know of the features."""
+def _inner(feature_map: FeatureMap) -> tuple[FloatArray, list[dict[str, Any]]]:
+    """Return the inner array, and what the reader has to know of each part of the features."""
     if isinstance(feature_map, NystromFeatureMap):
         kernel = feature_map.kernel.to_dict()
         _check_kernel(kernel)
-        return feature_map.centres.astype(np.float64), {"kernel": kernel, "pairs": False, "whole": None}
-    if isinstance(feature_map, CosineFeatureMap):
-        # angles are linear in the inputs, however their frequencies are stored
-        angles = feature_map.angles_of_rows(np.eye(feature_map.n_features, dtype=np.float32))
-        phases = feature_map.phases
-        last = np.zeros(feature_map.n_frequencies) if phases is None else phases
-        inner = np.vstack([angles, last]).astype(np.float64)
-        whole = 16_256 if feature_map.fixed_point else None
-        return inner, {"kernel": None, "pairs": phases is None, "whole": whole}
-    raise InvalidParameterError(
-        f"the model's features are of the kind {feature_map.kind!r}, which the reader does not make; "
-        "expected Fourier or Nyström features. Fit with `features` fourier or nystrom, and one kernel"
-    )
+        return feature_map.centres.astype(np.float64), [{"kernel": kernel}]
+    maps = feature_map.parts if isinstance(feature_map, ConcatenatedFeatureMap) else (feature_map,)
+    inner, parts = np.empty((feature_map.n_features + 1, 0)), []
+    for one in maps:
+        if isinstance(one, LinearFeatureMap):
+            parts.append({"columns": one.columns.tolist()})
+        elif isinstance(one, CosineFeatureMap):
+            # angles are linear in the inputs, however their frequencies are stored
+            angles = one.angles_of_rows(np.eye(one.n_features, dtype=np.float32))
+            last = np.zeros(one.n_frequencies) if one.phases is None else one.phases
+            start, inner = inner.shape[1], np.hstack([inner, np.vstack([angles, last])])
+            whole = FIXED_POINT_ONE if one.fixed_point else None
+            ends = {"start": start, "stop": inner.shape[1]}
+            parts.append({**ends, "pairs": one.phases is None, "whole": whole})
+        else:
+            raise InvalidParameterError(
+                f"the model has features of the kind {one.kind!r}, which the reader does not make; expected "
+                "Fourier, linear or Nyström features. Fit with another kernel, or `features`"
+            )
+    return inner, parts
 
 
 def _outer(feature_map: FeatureMap, raw: FloatArray) -> FloatArray:
