@@ -177,6 +177,8 @@ def run(n_schedules: int, *, first: int = 0, say: Callable[[str], Any] = lambda 
             for work in (sum_up, fit):
                 with happening(events, rng):
                     said.append(outcome(partial(work, engine)))
+                if said[-1] == "hung":
+                    break
             seconds.append(time.perf_counter() - started)
             end = next((one for one in said if one != "ok"), "ok")
             ends[end.partition(":")[0]] += 1

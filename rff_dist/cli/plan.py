@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -14,6 +15,8 @@ from rff_dist.jobs.options import TrainFeatures, TrainingSource, Where
 from rff_dist.jobs.ridge_options import DEFAULT_FOLDS, FoldOptions, PenaltyOptions, SolverOptions
 
 if TYPE_CHECKING:
+    from rff_dist.data.blocks import Dataset
+    from rff_dist.engines.cluster import Cluster
     from rff_dist.ridge.automatic import Choices
     from rff_dist.ridge.plan import Plan
 
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
     "rff-dist plan data.zarr",
     "rff-dist plan data.zarr --components 16384 --workers 8 --threads 4 --memory 8GiB",
     "rff-dist plan data.zarr --kernel gaussian --length-scale median --features fourier",
+    "rff-dist plan data.zarr --components 4096 --alpha 1 --measure --scheduler tls://host:8786",
 )
 def plan(
     source: Annotated[TrainingSource, "data", "x", "y"],
@@ -29,17 +33,27 @@ def plan(
     penalty: Annotated[PenaltyOptions, "alpha"],
     folds: Annotated[FoldOptions, "folds"],
     solving: Annotated[SolverOptions, "solver"],
-    where: Annotated[Where, "workers", "threads", "serial"],
+    where: Annotated[Where, "scheduler", "workers", "threads", "serial", "insecure_cluster"],
     memory: Annotated[
         str | None,
         typer.Option(metavar="SIZE", help="Memory of each process; what this machine has if left out."),
     ] = None,
+    measure: Annotated[
+        bool,
+        typer.Option(
+            "--measure",
+            help="Measure the workers, or those of the cluster at --scheduler, for some seconds, which tells "
+            "the time of the whole fit, and how many workers are worth having.",
+        ),
+    ] = False,
 ) -> Report:
     """Say what a fit would take: bytes, operations, memory and seconds. Nothing runs but a stop-watch."""
+    from rff_dist.engines.cluster import open_engine
+    from rff_dist.errors import InvalidParameterError
     from rff_dist.features.options import find_features
     from rff_dist.jobs.fits import Fit
     from rff_dist.jobs.specs import ridge_options
-    from rff_dist.numerics.machine import available_memory
+    from rff_dist.numerics.machine import available_cores, available_memory
     from rff_dist.products.choice import WORTH_MEASURING, rate_for
     from rff_dist.ridge.automatic import choices_of
     from rff_dist.ridge.options import is_one_alpha
@@ -48,6 +62,8 @@ def plan(
     from rff_dist.storage import datasets
     from rff_dist.text import human_bytes
 
+    if where.scheduler is not None and not measure:
+        raise InvalidParameterError("`scheduler` is given, but nothing is measured there; give --measure too")
     folds.check(penalty.chosen, features.n_components)
     fit = Fit(options=ridge_options(source, features, penalty, folds, solving))
     options, serial = fit.options, where.serial
@@ -64,6 +80,12 @@ def plan(
         memory_limit=limit,
         client_memory_limit=solver_limit,
     )
+
+    if where.scheduler is not None:
+        with open_engine(where.cluster.in_environment()) as engine:
+            machines = Machines.of(engine)
+        workers, threads = machines.n_workers, machines.n_threads
+        limit, solver_limit = machines.memory_limit or here, machines.client_memory_limit or here
 
     def plan_with(n_components: int, n_folds: int) -> Plan:
         if n_folds == 1 or options.solver == "pcg":
@@ -83,7 +105,13 @@ def plan(
     n_folds = 1 if summed is None else summed.n_folds
     found = plan_with(widths[-1], n_folds)
     fixed_point = find_features(options.kinds[-1]) is None
+    if measure and (found.solver == "pcg" or not fixed_point):
+        raise InvalidParameterError(
+            "`measure` is of random features whose sums are solved directly; expected --features fourier and "
+            "--solver direct, or no --measure"
+        )
     products, gflops = "float64", measure_gflops()
+    float64_rate = gflops * 1e9 * available_cores()
     if fixed_point and found.solver == "direct" and found.flops / workers > WORTH_MEASURING:
         rate = rate_for(found.n_components)
         products, gflops = rate.products.name, rate.gflops
@@ -100,6 +128,13 @@ def plan(
         "decomposition_flops": 0 if summed is None else cross_validation_flops(widths, splits),
         "choosing": _plan_choosing(choices, found, n_splits=splits or DEFAULT_FOLDS, gflops=gflops),
     }
+    if measure:
+        decompositions = (
+            document["decomposition_flops"]
+            or (_CHOLESKY_OPERATIONS if is_one_alpha(options.alpha) else _EIGEN_OPERATIONS)
+            * float(found.n_components) ** 3
+        )
+        document["measured"] = _measure(dataset, found, where.cluster, solve=decompositions / float64_rate)
     view, table = titled_table(f"a fit of {source.data}", "", "", header=False)
     table.add_column(style="dim")
     size = f"{features_and_targets(found.n_features, found.n_targets)}, D = {widths_words(widths)}"
@@ -126,10 +161,45 @@ def plan(
         ("peak memory, a worker", human_bytes(found.worker_bytes), f"of {human_bytes(limit)}"),
         ("peak memory, the solver", human_bytes(found.client_bytes), f"of {human_bytes(solver_limit)}"),
         *_choosing_rows(document["choosing"]),
-        ("seconds, about", seconds_words(seconds), f"for {timed}; reading and solving not counted"),
+        *(
+            _measured_rows(document["measured"])
+            if measure
+            else [("seconds, about", seconds_words(seconds), f"for {timed}; reading and solving not counted")]
+        ),
     ):
         table.add_row(*row)
     return Report(document, view)
+
+
+def _measure(dataset: Dataset, found: Plan, cluster: Cluster, *, solve: float) -> dict[str, Any]:
+    """Measure the workers, and return their rates, the times of the fit, and how many are worth having."""
+    from rff_dist.costs import rates, times
+    from rff_dist.engines.cluster import open_engine
+
+    with open_engine(cluster.in_environment()) as engine:
+        measured = rates.measure_rates(dataset, found.n_components, engine=engine)
+    predicted = times.predict(found, measured, solve=solve)
+    worth = times.workers_worth_having(found, measured)
+    return {**asdict(measured), **predicted.to_dict(), "workers_worth_having": worth}
+
+
+def _measured_rows(measured: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    from rff_dist.text import human_bytes
+
+    parts = ", ".join(
+        f"{name} {seconds_words(measured[name])}" for name in ("moments", "statistics", "solve")
+    )
+    busy = f"workers do rows {measured['efficiency']:.0%} of the time of the statistics"
+    return [
+        ("seconds, measured", seconds_words(measured["seconds"]), parts),
+        ("moved at the end", human_bytes(measured["bytes_moved"]), "between workers and to the solver"),
+        ("scheduler", seconds_words(measured["scheduler"]), "its own work, and the solver's process's"),
+        ("workers worth having", f"{measured['workers_worth_having']:,}", busy),
+    ]
+
+
+# times D cubed: of a factor, and of a path of alpha without folds
+_CHOLESKY_OPERATIONS, _EIGEN_OPERATIONS = 1 / 3, 9.0
 
 
 def _plan_choosing(choices: Choices, found: Plan, *, n_splits: int, gflops: float) -> dict[str, Any] | None:

@@ -39,6 +39,8 @@ LONG = (  # minutes to an hour each
     "fifteen_bits_lose_nothing",
     "lecture_kernel_svm",
     "iterating_costs_less_than_the_sums",
+    "a_thousand_workers_are_busy",
+    "plans_keep_to_measured_fits",
 )
 
 

@@ -84,3 +84,23 @@ def test_the_plan_says_which_way_features_are_multiplied(folder, monkeypatch):
     assert found["products"] == "bytes"
     assert found["gflops_per_thread"] > 0
     assert "by bytes" in " ".join(run(*plan).stdout.split())
+
+
+def test_a_measured_plan_tells_the_whole_time_and_how_many_workers_are_worth_having(folder):
+    sizes = ("--components", "64", "--alpha", "1", "--serial", "--threads", "1")
+    found = document("plan", folder / "data.zarr", *PLAIN, *sizes, "--measure")["measured"]
+    assert found["seconds"] == pytest.approx(sum(found[name] for name in ("moments", "statistics", "solve")))
+    assert found["seconds"] > 0
+    assert found["workers_worth_having"] == 1  # 300 rows are one block
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--scheduler", "tcp://127.0.0.1:9"], "give --measure too"),
+        (["--measure", "--features", "nystrom"], "expected --features fourier"),
+        (["--measure", "--solver", "pcg", "--alpha", "1"], "expected --features fourier"),
+    ],
+)
+def test_what_cannot_be_measured_exits_2(folder, arguments, message):
+    assert message in refusal(2, "plan", folder / "data.zarr", "--components", "64", *arguments)

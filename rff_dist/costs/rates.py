@@ -1,0 +1,149 @@
+"""How fast the workers of an engine are at a job: measured on them, in a few seconds."""
+
+from __future__ import annotations
+
+import operator
+import statistics
+import time
+from dataclasses import dataclass
+
+import numpy as np
+
+from rff_dist.data.blocks import Block, Dataset, cut_blocks
+from rff_dist.data.memory import ArrayDataset
+from rff_dist.engines.protocol import Engine
+from rff_dist.engines.serial import SerialEngine
+from rff_dist.features.draw import draw_feature_map
+from rff_dist.kernels.stationary import Gaussian
+from rff_dist.products.choice import products_for
+from rff_dist.statistics.inspection import inspect
+from rff_dist.statistics.passes import accumulate
+from rff_dist.statistics.spec import tile_rows
+
+MEASURED_COMPONENTS = 2048  # at the most; more components follow from these and half of them
+MEASURED_BYTES = 2**25  # of a partial
+READ_ROWS = 2**16
+REPEATS = 2
+EMPTY_BLOCKS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """Seconds that one worker, with all its threads, takes for things.
+
+    `feature`, `product`: of a row, for each component, and for each square of one.
+    `moment`: of a row in the first pass, reading aside.
+    `read`: of a row from the store; what was read just before may come from memory.
+    `merge`: of a byte of a partial that moves to another worker and is added there.
+    `task`: that the scheduler and the client take for a block.
+    `begin`: from the beginning of a pass to its result, beside its blocks.
+    """
+
+    feature: float
+    product: float
+    moment: float
+    read: float
+    merge: float
+    task: float
+    begin: float
+
+    def row(self, n_components: int) -> float:
+        """Return the seconds of a row's share of Z'Z and Z'y."""
+        return self.feature * n_components + self.product * n_components**2
+
+
+@dataclass(frozen=True, slots=True)
+class _Sample:
+    """Seconds of a row on one worker; `rows` has those at each number of components."""
+
+    read: float
+    moment: float
+    rows: tuple[tuple[int, float], ...]
+
+
+@dataclass(frozen=True)
+class _Sampling:
+    dataset: Dataset
+    n_components: int
+    n_rows_each: int
+    n_threads: int
+
+
+def measure_rates(dataset: Dataset, n_components: int, *, engine: Engine) -> Rates:
+    """Measure the workers at a job, all of them at the same time as in a pass; about five seconds.
+
+    Fourier features of a Gaussian kernel are timed; those of other stationary kernels take as long.
+    """
+    n_workers = max(1, engine.n_workers)
+    sampling = _Sampling(dataset, n_components, dataset.n_samples // n_workers, engine.n_threads)
+    places = np.linspace(0, dataset.n_samples, n_workers, endpoint=False).astype(int).tolist()
+    blocks = [Block(i, place, min(place + READ_ROWS, dataset.n_samples)) for i, place in enumerate(places)]
+    found = engine.map_reduce(_sample, blocks, sampling, combine=operator.add, label="measure")
+    feature, product = _split([one.rows for one in found])
+    begin, many = (
+        min(_seconds_of_pass(engine, n_blocks, 0) for _ in range(REPEATS)) for n_blocks in (1, EMPTY_BLOCKS)
+    )
+    partial = min(MEASURED_BYTES, 4 * n_components**2 + 8 * n_components)
+    small, large = (
+        min(_seconds_of_pass(engine, n_workers, n_bytes) for _ in range(REPEATS)) for n_bytes in (8, partial)
+    )
+    moves = (n_workers - 1).bit_length() + (not engine.in_process)
+    return Rates(
+        feature=feature,
+        product=product,
+        moment=statistics.median(one.moment for one in found),
+        read=statistics.median(one.read for one in found),
+        merge=max(0.0, large - small) / (max(1, moves) * partial),
+        task=max(0.0, many - begin) / (EMPTY_BLOCKS - 1),
+        begin=begin,
+    )
+
+
+def _sample(block: Block, sampling: _Sampling) -> list[_Sample]:
+    """Time a worker: it reads a block, and sums up a few tiles of it."""
+    widest = min(sampling.n_components, MEASURED_COMPONENTS)
+    # The way to multiply is that of a worker that has been asked for the whole job.
+    products_for(sampling.n_rows_each, sampling.n_components)
+    started = time.perf_counter()
+    rows = sampling.dataset.read(block)
+    read = (time.perf_counter() - started) / block.n_samples
+    n_tiled = min(block.n_samples, tile_rows(widest) * sampling.n_threads)
+    few = ArrayDataset(rows.X[:n_tiled], None if rows.y is None else rows.y[:n_tiled])
+    here = SerialEngine(sampling.n_threads)
+    moment = min(_timed(lambda: inspect(few, engine=here)) for _ in range(REPEATS)) / n_tiled
+    found = []
+    for width in (widest, max(2, widest // 4 * 2)):
+        drawn = draw_feature_map(Gaussian(), n_features=rows.X.shape[1], n_components=width, random_state=0)
+        best = min(
+            _timed(lambda drawn=drawn: accumulate(few, drawn, engine=here)) for _ in range(REPEATS + 1)
+        )
+        found.append((width, max(0.0, best / n_tiled - moment)))
+    return [_Sample(read, moment, tuple(found))]
+
+
+def _timed(work: object) -> float:
+    assert callable(work)
+    started = time.perf_counter()
+    work()
+    return time.perf_counter() - started
+
+
+def _split(samples: list[tuple[tuple[int, float], ...]]) -> tuple[float, float]:
+    """Return seconds for each component, and for each square of one, neither below 0."""
+    (wide, slow), (narrow, fast) = (
+        (samples[0][i][0], statistics.median(one[i][1] for one in samples)) for i in range(2)
+    )
+    if wide == narrow:
+        return 0.0, slow / wide**2
+    product = (slow / wide - fast / narrow) / (wide - narrow)
+    product = min(max(product, 0.0), slow / wide**2)
+    return slow / wide - product * wide, product
+
+
+def _seconds_of_pass(engine: Engine, n_blocks: int, n_bytes: int) -> float:
+    blocks = cut_blocks(n_blocks, 1, rows_per_block=1)
+    return _timed(lambda: engine.map_reduce(_make, blocks, n_bytes, combine=operator.add, label="measure"))
+
+
+def _make(block: Block, n_bytes: int) -> np.ndarray:
+    return np.zeros(max(1, n_bytes // 8), np.int64)

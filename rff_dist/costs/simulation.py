@@ -1,0 +1,175 @@
+"""A pass as a sequence of events: what queues, stragglers and deaths of workers do to it."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import deque
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A pass and what it runs on.
+
+    `n_blocks`, `block_seconds`: blocks, and seconds of one.
+    `n_workers`: workers.
+    `task_seconds`: that the scheduler takes for a task, one after another.
+    `merge_seconds`: in which a worker's partial moves to another worker, or to the client, and is added.
+    `run_seconds`: of a run of blocks at the most.
+    `spread`: standard deviation of the logarithm of a block's seconds.
+    `slow_share`, `slowdown`: how many workers are stragglers, and how many times as long they take.
+    `deaths_per_hour`, `restart_seconds`: of a worker; its partial is lost, and its blocks begin again.
+    """
+
+    n_blocks: int
+    block_seconds: float
+    n_workers: int
+    task_seconds: float = 0.0
+    merge_seconds: float = 0.0
+    run_seconds: float = 60.0
+    spread: float = 0.0
+    slow_share: float = 0.0
+    slowdown: float = 1.5
+    deaths_per_hour: float = 0.0
+    restart_seconds: float = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Simulated:
+    """What came of it.
+
+    `seconds`: from beginning to end.
+    `efficiency`: of the ideal, in which all workers do blocks all the time and none is done twice.
+    `n_tasks`, `n_deaths`, `n_again`: tasks, deaths of workers, and blocks that were begun again.
+    `counts`: how often each block is in the result.
+    """
+
+    seconds: float
+    efficiency: float
+    n_tasks: int
+    n_deaths: int
+    n_again: int
+    counts: np.ndarray
+
+
+def simulate(job: Job, *, seed: int = 0) -> Simulated:
+    """Run a job's events in order of their times: O((tasks + deaths) · log(workers)).
+
+    A free worker gets a run of blocks: a part of those left, at least one, that shrinks to the end. What it
+    sums up stays with it until no block is left; then totals are merged two at a time.
+    """
+    return _Simulation(job, np.random.default_rng([seed, 15])).run()
+
+
+class _Simulation:
+    def __init__(self, job: Job, rng: np.random.Generator) -> None:
+        self._job, self._rng = job, rng
+        self._waiting = deque([range(job.n_blocks)])
+        self._n_waiting = job.n_blocks
+        self._events: list[tuple[float, int, str, int, int]] = []
+        self._free = set(range(job.n_workers))
+        self._totals: list[list[range]] = [[] for _ in range(job.n_workers)]
+        self._running: dict[int, range] = {}
+        self._merging: dict[int, int] = {}
+        self._taken: set[int] = set()
+        self._life = [0] * job.n_workers
+        slow = rng.random(job.n_workers) < job.slow_share
+        self._pace = np.where(slow, job.slowdown, 1.0)
+        self._scheduler_free = 0.0
+        self._n_tasks = self._n_deaths = self._n_again = 0
+
+    def run(self) -> Simulated:
+        job, now = self._job, 0.0
+        if job.deaths_per_hour:
+            for worker in range(job.n_workers):
+                self._plan_death(worker, now)
+        while True:
+            self._give_out(now)
+            holders = [worker for worker in range(job.n_workers) if self._totals[worker]]
+            if not self._n_waiting and not self._running and not self._merging and len(holders) == 1:
+                break
+            now, _, kind, worker, life = heapq.heappop(self._events)
+            if kind == "death":
+                self._die(worker, now)
+            elif kind == "restart":
+                self._free.add(worker)
+                self._plan_death(worker, now)
+            elif life == self._life[worker]:
+                self._finish(worker)
+        seconds = now + job.merge_seconds  # the last way, to the client
+        counts = np.zeros(job.n_blocks, int)
+        for share in self._totals[holders[0]]:
+            counts[share.start : share.stop] += 1
+        ideal = job.n_blocks * job.block_seconds / job.n_workers
+        return Simulated(seconds, ideal / seconds, self._n_tasks, self._n_deaths, self._n_again, counts)
+
+    def _give_out(self, now: float) -> None:
+        for worker in sorted(self._free):
+            if not self._n_waiting:
+                break
+            if worker not in self._taken:
+                self._start_run(worker, now)
+        if self._n_waiting or self._running:
+            return
+        idle = [w for w in sorted(self._free) if self._totals[w] and w not in self._taken]
+        for keeper, other in zip(idle[::2], idle[1::2], strict=False):
+            self._free -= {keeper}
+            self._taken.add(other)
+            self._merging[keeper] = other
+            self._submit(keeper, now, self._job.merge_seconds)
+
+    def _start_run(self, worker: int, now: float) -> None:
+        job, share = self._job, self._waiting.popleft()
+        most = max(1, int(job.run_seconds / job.block_seconds)) if job.block_seconds else len(share)
+        length = min(len(share), most, max(1, self._n_waiting // (2 * job.n_workers)))
+        if share[length:]:
+            self._waiting.appendleft(share[length:])
+        self._n_waiting -= length
+        self._running[worker] = share[:length]
+        self._free.discard(worker)
+        drawn = np.exp(self._rng.normal(0.0, job.spread, length)) if job.spread else np.ones(length)
+        self._submit(worker, now, float(drawn.sum()) * job.block_seconds * self._pace[worker])
+
+    def _submit(self, worker: int, now: float, seconds: float) -> None:
+        self._n_tasks += 1
+        self._scheduler_free = max(now, self._scheduler_free) + self._job.task_seconds
+        self._push(self._scheduler_free + seconds, "done", worker, self._life[worker])
+
+    def _finish(self, worker: int) -> None:
+        self._free.add(worker)
+        if worker in self._merging:
+            other = self._merging.pop(worker)
+            self._taken.discard(other)
+            self._totals[worker] += self._totals[other]
+            self._totals[other] = []
+        else:
+            self._totals[worker].append(self._running.pop(worker))
+
+    def _die(self, worker: int, now: float) -> None:
+        self._n_deaths += 1
+        self._life[worker] += 1
+        for keeper, other in list(self._merging.items()):
+            if worker in (keeper, other):
+                del self._merging[keeper]
+                self._taken.discard(other)
+                if keeper != worker:
+                    self._life[keeper] += 1  # what it was doing has no end
+                    self._free.add(keeper)
+        lost = [*self._totals[worker], *([self._running.pop(worker)] if worker in self._running else [])]
+        self._totals[worker] = []
+        self._waiting.extendleft(lost)
+        self._n_waiting += sum(map(len, lost))
+        self._n_again += sum(map(len, lost))
+        self._free.discard(worker)
+        self._push(now + self._job.restart_seconds, "restart", worker, 0)
+
+    def _plan_death(self, worker: int, now: float) -> None:
+        if self._job.deaths_per_hour:
+            life = -math.log(1.0 - self._rng.random()) * 3600 / self._job.deaths_per_hour
+            self._push(now + life, "death", worker, 0)
+
+    def _push(self, when: float, kind: str, worker: int, life: int) -> None:
+        heapq.heappush(self._events, (when, len(self._events) + self._n_tasks, kind, worker, life))

@@ -1,0 +1,91 @@
+"""Planned seconds and memory of fits beside measured ones, over 12 cases of rows, components and workers.
+
+Run it on an idle machine: rates are measured at one time, and the fit runs at another.
+"""
+
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import psutil
+from rich.console import Console
+from rich.table import Table
+
+from rff_dist import DaskEngine, Gaussian, open_dataset, write_dataset
+from rff_dist.costs.rates import measure_rates
+from rff_dist.costs.times import predict
+from rff_dist.numerics.machine import available_cores
+from rff_dist.ridge.plan import Machines, Sizes, measure_gflops, plan_fit
+from tests.kill_schedules import worker_processes
+from tests.plain import fit_ridge
+
+ROWS, COMPONENTS, WORKERS = (100_000, 400_000), (512, 1024, 2048), (1, 2)
+
+
+def run(console: Console, folder: Path) -> None:
+    table = Table("rows", "D", "workers", "seconds", "over plan", "worker's memory, MiB", "over plan")
+    ratios, memory = [], []
+    for n_samples in ROWS:
+        url = folder / f"{n_samples}.zarr"
+        X = np.random.default_rng(0).normal(size=(n_samples, 8)).astype(np.float32)
+        write_dataset(url, X, np.sin(X[:, 0]), overwrite=True)
+        dataset = open_dataset(url)
+        for n_workers in WORKERS:
+            with DaskEngine(n_workers=n_workers, threads_per_worker=1) as engine:
+                for n_components in COMPONENTS:
+                    plan = plan_fit(Sizes.of(dataset), n_components, Machines.of(engine), alpha_path=False)
+                    rates = measure_rates(dataset, n_components, engine=engine)
+                    solve = n_components**3 / 3 / (1e9 * measure_gflops() * available_cores())
+                    planned = predict(plan, rates, solve=solve).seconds
+                    start = time.perf_counter()
+                    with Peak() as peak:
+                        fit_ridge(
+                            dataset,
+                            Gaussian(),
+                            engine=engine,
+                            n_components=n_components,
+                            alpha=1e-3,
+                            length_scale=1.0,
+                        )
+                    taken = time.perf_counter() - start
+                    ratios.append(taken / planned)
+                    memory.append(peak.bytes / plan.worker_bytes)
+                    table.add_row(
+                        f"{n_samples:,}",
+                        f"{n_components:,}",
+                        f"{n_workers}",
+                        f"{taken:.1f}",
+                        f"{ratios[-1]:.2f}",
+                        f"{peak.bytes / 2**20:.0f}",
+                        f"{memory[-1]:.2f}",
+                    )
+    console.print(table)
+    console.print(
+        f"seconds {min(ratios):.2f} to {max(ratios):.2f} of the plan, memory up to {max(memory):.2f}"
+    )
+
+
+class Peak:
+    """The most memory that a worker process has meanwhile, looked at each 50 ms."""
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        self._over = threading.Event()
+        self._watcher = threading.Thread(target=self._watch)
+
+    def __enter__(self) -> "Peak":
+        self._watcher.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._watcher.join()
+
+    def _watch(self) -> None:
+        while not self._over.wait(0.05):
+            for process in worker_processes():
+                try:
+                    self.bytes = max(self.bytes, process.memory_info().rss)
+                except psutil.Error:
+                    continue
