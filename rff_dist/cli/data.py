@@ -75,8 +75,11 @@ def diff(
     location = _versioned(data)
     names = [find_snapshot(location, before), find_snapshot(location, after)]
     old, new = (open_dataset(data, y=None, version=name) for name in names)
+    n_rows = max(old.n_samples, new.n_samples)
+    n_chunks = -(-n_rows // new.chunk_rows)
     n_changed = {
-        name: len({place[0] for place in chunks}) for name, chunks in changed_chunks(location, *names).items()
+        name: n_chunks if chunks is None else len({place[0] for place in chunks})
+        for name, chunks in changed_chunks(location, *names).items()
     }
     document = {
         "data": data,
@@ -87,10 +90,7 @@ def diff(
         "chunk_rows": new.chunk_rows,
         "changed_chunks": n_changed,
     }
-    facts = {
-        name: f"{n:,} of {-(-max(old.n_samples, new.n_samples) // new.chunk_rows):,} chunks differ"
-        for name, n in n_changed.items()
-    }
+    facts = {name: f"{n:,} of {n_chunks:,} chunks differ" for name, n in n_changed.items()}
     view = display.facts_view(
         f"{data}: {names[0][:_DIGITS]} to {names[1][:_DIGITS]}",
         rows=f"{old.n_samples:,} before, {new.n_samples:,} after",

@@ -52,9 +52,14 @@ def _view(found: Mapping[str, Any], job: Refresh) -> RenderableType:
     if found["left_out"]:
         facts["left out"] = display.ranges_words(found["left_out"])
     facts["holds"] = display.plural(found["n_samples"], "row")
+    if found["n_gone"]:
+        facts["gone"] = display.plural(found["n_gone"], "row")
     if not found["n_new"]:
         return display.facts_view(title, **facts, digest=found["digest"][:16])
-    facts["new rows"] = f"{found['n_new']:,}, of {found['n_after'] - found['n_before']:,} appended"
+    n_appended = max(0, found["n_after"] - found["n_before"])
+    facts["new rows"] = f"{found['n_new']:,}, of {n_appended:,} appended"
+    if found["n_replaced"]:
+        facts["new rows"] += f", {found['n_replaced']:,} that replaced others"
     facts["drift"] = _drift_words(found["drift"])
     solution = found["solution"]
     facts["alpha"] = (

@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from rff_dist.data.blocks import Dataset
+from rff_dist.data.blocks import Block, Dataset
 from rff_dist.engines.protocol import Engine
 from rff_dist.errors import InvalidParameterError, PlanError, StatisticsError
 from rff_dist.features.nystrom import NystromFeatureMap
@@ -46,6 +46,7 @@ from rff_dist.ridge.update import (
     score_new_rows,
     solve_update,
 )
+from rff_dist.statistics.accumulate import Accumulation, accumulate_rows
 from rff_dist.statistics.moments import ColumnMoments
 from rff_dist.statistics.ridge_statistics import RidgeStatistics
 from rff_dist.storage.datasets import open_dataset
@@ -165,12 +166,14 @@ class Refresh:
     def steps(self) -> Iterator[Step]:
         """Yield the steps in their order; the engine is opened where there are new rows."""
         yield Step("find new rows", partial(find_rows, self), repeatable=True)
-        if _found(self.rows).n_samples:
+        if not _found(self.rows).is_nothing:
             with self.runner.open_engine() as engine:
-                yield Step("score", partial(score_rows, self, engine), repeatable=True)
+                if _found(self.rows).n_samples:
+                    yield Step("score", partial(score_rows, self, engine), repeatable=True)
                 yield Step("hold out", partial(hold_out_rows, self, engine), repeatable=True)
                 yield Step("sum", partial(sum_rows, self, engine), repeatable=True)
-                yield Step("drift", partial(check_drift, self))
+                if self.batch is not None:
+                    yield Step("drift", partial(check_drift, self))
                 yield Step("solve", partial(solve_model, self))
                 yield Step("gate", partial(judge_model, self, engine), repeatable=True)
                 yield Step("publish", partial(publish_update, self))
@@ -265,6 +268,8 @@ def find_rows(job: Refresh) -> Summary:
         "n_before": job.rows.n_before,
         "n_after": job.rows.n_after,
         "n_new": job.rows.n_samples,
+        "n_replaced": 0 if job.rows.came is None else job.rows.came.n_samples,
+        "n_gone": job.rows.n_gone,
         "new": [list(one) for one in job.rows.ranges],
         "left_out": [list(one) for one in job.rows.left_out],
     }
@@ -301,7 +306,9 @@ def hold_out_rows(job: Refresh, engine: Engine) -> Summary:
     Returns `summary`: what is held out in words, and as `score_rows`.
     Raises DataError if test data do not fit the champion.
     """
-    job.held_out = hold_out(job.champion, job.dataset, engine=engine, test=job.test)
+    job.held_out = hold_out(
+        job.champion, job.dataset, engine=engine, test=job.test, changed=_found(job.rows).changed
+    )
     return {"held_out": job.held_out.words, **_describe_errors(job.held_out.errors)}
 
 
@@ -324,9 +331,14 @@ def check_drift(job: Refresh) -> Summary:
     """
     assert job.champion.statistics is not None
     batch, held_out, statistics = _found(job.batch), _found(job.held_out), _found(job.statistics)
+    came = statistics
+    if (gone := _found(job.rows).gone) is not None:
+        state = Accumulation(job.champion.feature_map, job.champion.statistics.spec)
+        whole = accumulate_rows(gone.read(Block(0, 0, gone.n_samples)), state)
+        came = came + whole.with_whitener(job.champion.feature_map.whitener)
     job.drift = judge_drift(
         job.champion.statistics,
-        statistics - job.champion.statistics,
+        came - job.champion.statistics,
         held_columns=job.champion.columns,
         new_columns=ColumnMoments.of(batch.moments, frequency_weights=statistics.spec.frequency_weights),
         held_errors=held_out.errors,
@@ -341,9 +353,8 @@ def solve_model(job: Refresh) -> Summary:
 
     Returns `summary`: alpha before and now, and the solver's status.
     """
-    statistics, batch = _found(job.statistics), _found(job.batch)
-    rows = _found(job.rows)
-    job.challenger = solve_update(job.champion, job.dataset, rows, statistics=statistics, batch=batch)
+    statistics, rows = _found(job.statistics), _found(job.rows)
+    job.challenger = solve_update(job.champion, job.dataset, rows, statistics=statistics, batch=job.batch)
     status = job.challenger.card["solver"]
     return {
         "alpha_before": job.champion.plain_alpha,
@@ -376,7 +387,7 @@ def publish_update(job: Refresh) -> Summary:
     Raises StorageError if it cannot be written; then the champion stays.
     """
     rows = _found(job.rows)
-    if not rows.n_samples:
+    if rows.is_nothing:
         n_out = sum(stop - start for start, stop in rows.left_out)
         kept_out = f", but {n_out:,} that were refused" if n_out else ""
         reason = f"the model holds all {rows.n_after:,} rows of the data{kept_out}"
@@ -400,7 +411,7 @@ def publish_update(job: Refresh) -> Summary:
         facts: Summary = {
             "added": [list(one) for one in rows.ranges],
             "n_seen": rows.n_after,
-            "drifted": _found(job.drift).drifted,
+            "drifted": job.drift is not None and job.drift.drifted,
         }
         version = publish(
             challenger, job.location.url, data=job.dataset.url, reason=f"updated: {reason}", **facts
@@ -451,14 +462,18 @@ def _found[T](value: T | None) -> T:
 
 def _describe_update(job: Refresh, rows: NewRows, reason: str) -> Summary:
     """Return what a model's card says of the update that made it."""
-    drift, errors = _found(job.drift), _describe_errors(_found(job.batch).errors)
-    return {
+    found: Summary = {
         "added": [list(one) for one in rows.ranges],
+        "n_replaced": 0 if rows.came is None else rows.came.n_samples,
+        "n_gone": rows.n_gone,
         "parent_digest": job.champion.digest(),
-        "progressive": errors,
-        "drift": {"drifted": drift.drifted, "parts": drift.parts, "p_values": dict(drift.p_values)},
         "gate": reason,
     }
+    if job.batch is not None and job.drift is not None:
+        drift = job.drift
+        found["progressive"] = _describe_errors(job.batch.errors)
+        found["drift"] = {"drifted": drift.drifted, "parts": drift.parts, "p_values": dict(drift.p_values)}
+    return found
 
 
 def _describe_errors(sums: ErrorSums) -> Summary:

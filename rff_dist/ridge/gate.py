@@ -19,7 +19,7 @@ from scipy.special import ndtri
 
 from rff_dist.data.blocks import Block, BlockTask, Dataset, Rows
 from rff_dist.engines.protocol import Engine
-from rff_dist.errors import InvalidParameterError
+from rff_dist.errors import InvalidParameterError, StatisticsError
 from rff_dist.numerics.cholesky import solve_cholesky
 from rff_dist.numerics.eigen import decompose
 from rff_dist.numerics.exact_sums import ExactSum
@@ -27,7 +27,7 @@ from rff_dist.ridge.drift import ErrorSums, measure_errors
 from rff_dist.ridge.evaluation import check_evaluation
 from rff_dist.ridge.linear_model import LinearModel, predict_rows
 from rff_dist.ridge.model import RidgeModel
-from rff_dist.ridge.row_ranges import Range, as_blocks, count_rows, cut_ranges
+from rff_dist.ridge.row_ranges import Range, as_blocks, count_rows, cut_ranges, without_rows
 from rff_dist.ridge.update import check_columns, held_ranges, rows_at_once, sum_ranges
 from rff_dist.statistics import inspection, passes
 from rff_dist.statistics.ridge_statistics import RidgeStatistics
@@ -66,10 +66,16 @@ class HeldOut:
 
 
 def hold_out(
-    champion: RidgeModel, dataset: Dataset, *, engine: Engine, test: Dataset | None = None
+    champion: RidgeModel,
+    dataset: Dataset,
+    *,
+    engine: Engine,
+    test: Dataset | None = None,
+    changed: Sequence[Range] = (),
 ) -> HeldOut:
     """Choose the rows to hold out, and measure the champion's errors on them, solved without them.
 
+    `changed`: rows that are not what the champion holds any more.
     Raises DataError if test data do not fit the model, or have no targets; StatisticsError if the champion
       holds a single row.
     """
@@ -79,7 +85,12 @@ def hold_out(
         blocks = inspection.blocks_of(test)
         linear = champion.linear
         return HeldOut(test, blocks, None, linear, _errors(test, blocks, linear, engine=engine))
-    spec, ranges = champion.statistics.spec, _newest(held_ranges(champion))
+    spec, ranges = champion.statistics.spec, _newest(without_rows(held_ranges(champion), changed))
+    if not ranges:
+        raise StatisticsError(
+            "no row is as the champion holds it, so none can be held out to compare models on; give test "
+            "data (`--test`), or fit anew"
+        )
     blocks = as_blocks(cut_ranges(ranges, rows_at_once(dataset, spec.limb_rows)))
     state = passes.broadcast(champion.feature_map, spec, engine=engine)
     pieces = [(block.start, block.stop) for block in blocks]

@@ -1,12 +1,13 @@
-"""A model and the rows that were appended since it was trained: exact sums, and a solve.
+"""A model and the rows that came and went since it was trained: exact sums, and a solve.
 
 A ridge model keeps its exact statistics and a fingerprint of the rows that they hold. An update checks that
 the data begin with these rows, sums what is new, and solves again; `update_model` is that in one call. The
 sums are rounded tile by tile, and tiles are cut from blocks: of the old rows those of the last, unfinished
 block are read again, subtracted as they were cut then and added as they are cut now. `-` is exact, so that
-the result has the bits of one pass over all rows. Where the model does not say how its rows were cut, where
-they were cut by folds of groups or of time, or where most blocks have become larger, all rows are summed
-anew.
+the result has the bits of one pass over all rows. Of versioned data, tiles with rows that were corrected,
+deleted or rolled back are subtracted as they were, and added as they are. Where the model does not say how
+its rows were cut, where they were cut by folds of groups or of time, or where most blocks have changed, all
+rows are summed anew.
 
 The result is the challenger: `ridge.gate` says whether it may replace the champion, the current model, and
 `jobs.refresh` makes a run of it.
@@ -14,6 +15,8 @@ The result is the challenger: `ridge.gate` says whether it may replace the champ
 
 from __future__ import annotations
 
+import bisect
+import functools
 import logging
 import operator
 from collections.abc import Iterable, Sequence
@@ -22,21 +25,24 @@ from datetime import UTC, datetime
 
 import numpy as np
 
-from rff_dist.data.blocks import BlockTask, Dataset
+from rff_dist.data.blocks import Block, BlockTask, Dataset
 from rff_dist.data.cut import MIN_BLOCK_ROWS
 from rff_dist.data.folds import Folds, HashFolds, HeldInFolds, folds_from_dict
+from rff_dist.data.memory import ArrayDataset
 from rff_dist.engines.protocol import Broadcast, Engine
 from rff_dist.errors import DataError, FingerprintMismatchError, StatisticsError
 from rff_dist.ridge import predict as prediction
 from rff_dist.ridge.describe import describe_cut, describe_dataset
+from rff_dist.ridge.differences import Differences, find_differences
 from rff_dist.ridge.drift import Batch, BatchState, measure_batch
 from rff_dist.ridge.fit import refit
 from rff_dist.ridge.model import RidgeModel
 from rff_dist.ridge.row_ranges import Range, as_blocks, count_rows, cut_ranges, merge_ranges, without_rows
 from rff_dist.statistics import inspection
 from rff_dist.statistics.accumulate import Accumulation, accumulate_rows
-from rff_dist.statistics.moments import ColumnMoments
+from rff_dist.statistics.moments import ColumnMoments, measure_moments
 from rff_dist.statistics.ridge_statistics import RidgeStatistics
+from rff_dist.statistics.spec import tile_rows
 from rff_dist.text import redact
 
 logger = logging.getLogger(__name__)
@@ -68,23 +74,53 @@ class NewRows:
     `n_after`: rows of the data now.
     `ranges`: rows to add.
     `left_out`: rows that stay out.
+    `differences`: how versioned data differ from those that the model was made of; None where rows were only
+      appended.
     """
 
     n_before: int
     n_after: int
     ranges: tuple[Range, ...]
     left_out: tuple[Range, ...]
+    differences: Differences | None = None
+
+    @property
+    def changed(self) -> tuple[Range, ...]:
+        """Rows that the model was made of and that are others now, or gone."""
+        return () if self.differences is None else self.differences.changed
+
+    @property
+    def came(self) -> ArrayDataset | None:
+        """Rows that replaced others; None where none did."""
+        return None if self.differences is None else self.differences.came
+
+    @property
+    def gone(self) -> ArrayDataset | None:
+        """Rows that the data do not have any more; None where all are there."""
+        return None if self.differences is None else self.differences.gone
 
     @property
     def n_samples(self) -> int:
-        """How many rows there are to add."""
-        return count_rows(self.ranges)
+        """How many rows there are to add, those that replace others among them."""
+        return count_rows(self.ranges) + (0 if self.came is None else self.came.n_samples)
+
+    @property
+    def n_gone(self) -> int:
+        """How many rows there are to take out."""
+        return 0 if self.gone is None else self.gone.n_samples
+
+    @property
+    def is_nothing(self) -> bool:
+        """Whether the model holds the data as they are."""
+        return not (self.n_samples or self.changed)
 
 
 def find_new_rows(
     model: RidgeModel, dataset: Dataset, *, refusals: Sequence[Refusal] = (), backfill: int | None = None
 ) -> NewRows:
-    """Find the rows that were appended to the data since a model was trained on them.
+    """Find the rows that came, and those that went, since a model was trained on the data.
+
+    Data that keep versions say which of their chunks differ; of others the first rows must be the same.
 
     `model`: with its statistics.
     `dataset`: the data that it was trained on, perhaps with more rows at their end.
@@ -98,6 +134,12 @@ def find_new_rows(
     check_updatable(model)
     check_columns(model, dataset)
     seen, n_samples = _n_seen(model), dataset.n_samples
+    differences = find_differences(dataset, model.card.get("data_version"), _left_out(model))
+    if differences is not None and differences.changed:
+        out = list(differences.left_out)
+        again = [] if backfill is None else without_rows(out, [(0, backfill)])
+        added = merge_ranges([*again, (seen, max(seen, n_samples))])
+        return NewRows(seen, n_samples, tuple(added), tuple(without_rows(out, again)), differences)
     if n_samples < seen or _prefix(dataset, seen) != model.card["prefix_fingerprint"]:
         has = f"has only {n_samples:_}" if n_samples < seen else "begins with others"
         raise FingerprintMismatchError(
@@ -184,7 +226,7 @@ def _name(dataset: Dataset) -> str:
 
 
 def update_model(model: RidgeModel, dataset: Dataset, *, engine: Engine) -> RidgeModel:
-    """Add the rows that were appended since a model was trained, and solve again.
+    """Follow the data since a model was trained, whatever became of its rows, and solve again.
 
     The statistics have the bits of one pass over all rows with the same features and grids. Alpha is chosen
     as it was before; where that took folds or held-out rows, which the statistics of all rows do not tell, it
@@ -197,9 +239,9 @@ def update_model(model: RidgeModel, dataset: Dataset, *, engine: Engine) -> Ridg
       beyond what the sums were laid out for.
     """
     rows = find_new_rows(model, dataset)
-    if not rows.n_samples:
+    if rows.is_nothing:
         return model
-    batch = score_new_rows(model, dataset, rows, engine=engine)
+    batch = score_new_rows(model, dataset, rows, engine=engine) if rows.n_samples else None
     statistics = accumulate_new_rows(model, dataset, rows, engine=engine)
     return solve_update(model, dataset, rows, statistics=statistics, batch=batch)
 
@@ -207,18 +249,26 @@ def update_model(model: RidgeModel, dataset: Dataset, *, engine: Engine) -> Ridg
 def score_new_rows(model: RidgeModel, dataset: Dataset, rows: NewRows, *, engine: Engine) -> Batch:
     """Measure the errors of a model on rows that it has not seen, and their columns: progressive validation.
 
+    There must be some.
+
     Raises DataError if values cannot be used; names row and column.
     """
     assert model.statistics is not None
     center = model.columns.mean if model.columns is not None else np.zeros(model.n_features)
     state = BatchState(model.linear, np.concatenate([center, model.statistics.target_means()]))
-    batch: Batch = engine.map_reduce(
-        BlockTask(dataset, measure_batch),
-        as_blocks(cut_ranges(rows.ranges, rows_at_once(dataset, MIN_BLOCK_ROWS))),
-        state,
-        combine=operator.add,
-        label="score",
-    )
+    sources: list[tuple[Dataset, list[Block]]] = [
+        (dataset, as_blocks(cut_ranges(rows.ranges, rows_at_once(dataset, MIN_BLOCK_ROWS))))
+    ]
+    if rows.came is not None:
+        sources.append((rows.came, inspection.blocks_of(rows.came)))
+    batches: list[Batch] = [
+        engine.map_reduce(
+            BlockTask(source, measure_batch), blocks, state, combine=operator.add, label="score"
+        )
+        for source, blocks in sources
+        if blocks
+    ]
+    batch = functools.reduce(operator.add, batches)
     if not batch.moments.weight.value() > 0:
         raise DataError(f"all {rows.n_samples:_} new rows have weight 0; at least one must count")
     return batch
@@ -244,26 +294,50 @@ def accumulate_new_rows(
         dataset, max_rows=spec.limb_rows, n_folds=1 if folds is None else folds.n_folds
     )
     wanted = set(without_rows([(block.start, block.stop) for block in blocks], rows.left_out))
-    gone, come = _changed(model, wanted)
+    gone, come = _changed(model, wanted, rows.changed)
     if gone is None:
         logger.info("summing all %s rows anew", f"{count_rows(wanted):_}")
         statistics = sum_ranges(dataset, come, state, engine=engine)
     else:
-        statistics = model.statistics + sum_ranges(dataset, come, state, engine=engine)
+        statistics = model.statistics
+        if come:
+            statistics = statistics + sum_ranges(dataset, come, state, engine=engine)
         if gone:
-            statistics = statistics - sum_ranges(dataset, gone, state, engine=engine)
+            before = dataset if rows.differences is None else rows.differences.before
+            statistics = statistics - sum_ranges(before, gone, state, engine=engine)
     statistics.check_complete(count_rows(wanted), model.feature_map)
     return statistics.with_whitener(whitener)
 
 
-def _changed(model: RidgeModel, wanted: set[Range]) -> tuple[set[Range] | None, set[Range]]:
-    """Return the pieces to subtract, and those to add; None to begin with nothing."""
-    per_block = model.card.get("rows_per_block")
-    if per_block is None or (model.card.get("summed_by_folds", False) and _folds(model) is None):
+def _changed(
+    model: RidgeModel, wanted: set[Range], changed: Sequence[Range]
+) -> tuple[set[Range] | None, set[Range]]:
+    """Return the pieces to subtract, as they were, and those to add; None to begin with nothing."""
+    per_block, by_folds = model.card.get("rows_per_block"), model.card.get("summed_by_folds", False)
+    if per_block is None or (by_folds and _folds(model) is None):
         return None, wanted
     held = set(without_rows(cut_ranges([(0, _n_seen(model))], int(per_block)), _left_out(model)))
-    gone, come = held - wanted, wanted - held
+    # Sums are rounded tile by tile; with folds a block's tiles are cut from its rows in another order.
+    height = tile_rows(model.feature_map.n_components)
+    again = set[Range]()
+    for piece in _touched(sorted(held & wanted), changed):
+        again.update([piece] if by_folds else _tiles(piece, changed, height))
+    gone, come = (held - wanted) | again, (wanted - held) | again
     return (gone, come) if count_rows(gone) + count_rows(come) < count_rows(wanted) else (None, wanted)
+
+
+def _touched(pieces: Sequence[Range], changed: Sequence[Range]) -> list[Range]:
+    """Return the pieces that have rows of `changed`; both ascend."""
+    starts = [start for start, _ in changed]
+    stops = [stop for _, stop in changed]
+    return [(a, b) for a, b in pieces if bisect.bisect_left(starts, b) > bisect.bisect_right(stops, a)]
+
+
+def _tiles(piece: Range, changed: Sequence[Range], height: int) -> list[Range]:
+    """Return the tiles of a piece that have rows of `changed`, those beside each other together."""
+    start, stop = piece
+    tiles = [(first, min(first + height, stop)) for first in range(start, stop, height)]
+    return merge_ranges(_touched(tiles, changed))
 
 
 def _folds(model: RidgeModel) -> Folds | None:
@@ -294,7 +368,7 @@ def sum_ranges(
 
 
 def solve_update(
-    model: RidgeModel, dataset: Dataset, rows: NewRows, *, statistics: RidgeStatistics, batch: Batch
+    model: RidgeModel, dataset: Dataset, rows: NewRows, *, statistics: RidgeStatistics, batch: Batch | None
 ) -> RidgeModel:
     """Solve a model again from the statistics of all rows, with alpha chosen as before."""
     card = model.card
@@ -314,6 +388,19 @@ def solve_update(
         n_seen=rows.n_after,
         left_out=[list(one) for one in rows.left_out],
     )
-    added = ColumnMoments.of(batch.moments, frequency_weights=statistics.spec.frequency_weights)
-    columns = None if model.columns is None else model.columns + added
-    return replace(again, columns=columns)
+    return replace(again, columns=_columns(model, rows, batch))
+
+
+def _columns(model: RidgeModel, rows: NewRows, batch: Batch | None) -> ColumnMoments | None:
+    """Return the moments of the columns of all rows, from a model's own."""
+    if model.columns is None or model.statistics is None:
+        return None
+    columns, frequency = model.columns, model.statistics.spec.frequency_weights
+    if batch is not None:
+        columns = columns + ColumnMoments.of(batch.moments, frequency_weights=frequency)
+    if rows.gone is not None:
+        center = np.concatenate([model.columns.mean, model.statistics.target_means()])
+        whole = rows.gone.read(Block(0, 0, rows.gone.n_samples))
+        gone = ColumnMoments.of(measure_moments(whole, center), frequency_weights=frequency)
+        columns = columns + replace(gone, n_samples=-gone.n_samples, weight=-gone.weight)
+    return columns

@@ -29,7 +29,7 @@ from rff_dist.data.memory import (
     require_columns,
     require_numbers,
 )
-from rff_dist.errors import DataError, InvalidParameterError, StorageError
+from rff_dist.errors import DataError, InvalidParameterError, NoSuchVersionError, StorageError
 from rff_dist.storage.arrays import (
     Header,
     gather_rows,
@@ -52,6 +52,8 @@ from rff_dist.storage.groups import (
     local_root,
     reopen_group,
 )
+from rff_dist.storage.locations import parse_location
+from rff_dist.storage.repositories import changed_chunks, find_snapshot
 
 FORMAT_VERSION = 1
 _WEIGHTS = "sample_weight"  # the array's name where this package writes one
@@ -389,6 +391,31 @@ def _open(stored: StoredGroup, names: tuple[str, str | None, str | None], missin
         labels,
         None if stored.address is None else (_reopen_stored, (stored.address, names, missing_chunks)),
     )
+
+
+def changed_rows(dataset: ZarrDataset, version: str) -> tuple[ZarrDataset, list[tuple[int, int]]]:
+    """Return another version of a dataset, and which of its rows lie in chunks that differ.
+
+    Returns `other`: with the same arrays and options; `ranges`: row numbers of `other`, ascending: of chunks
+      that differ, and beyond the dataset's last row.
+    Raises NoSuchVersionError if the version has expired or is of another dataset, or if the dataset's arrays
+      were made anew since.
+    """
+    if dataset._reopen is None or dataset.version is None:
+        raise NoSuchVersionError(f"{dataset!r} keeps no versions")
+    address, names, missing_chunks = dataset._reopen[1]
+    location = parse_location(address.url)
+    before = find_snapshot(location, version)
+    other = _open(reopen_group(replace(address, version=before)), names, missing_chunks)
+    found = changed_chunks(location, before, dataset.version)
+    chunks = [found.get(name, set()) for name in names if name is not None]
+    numbers = {place[0] for one in chunks if one is not None for place in one}
+    if None in chunks or other.chunk_rows != dataset.chunk_rows:
+        raise NoSuchVersionError(f"all rows of {location} were written anew since version {before}")
+    rows = dataset.chunk_rows
+    beyond = range(dataset.n_samples // rows, -(-other.n_samples // rows))
+    spans = [(i * rows, min((i + 1) * rows, other.n_samples)) for i in sorted(numbers.union(beyond))]
+    return other, [span for span in spans if span[0] < span[1]]
 
 
 def _check_shapes(shapes: Mapping[str, tuple[int, ...]], labels: Mapping[str, str]) -> None:

@@ -58,8 +58,8 @@ _LEAST_PREFIX = 4  # characters of a snapshot's name that may stand for all of i
 # In an object store a writer may still be at work on what no snapshot names yet.
 _SPARED = timedelta(days=1)
 
-#: Of each array, the chunks that are not those of another snapshot.
-type Chunks = dict[str, set[tuple[int, ...]]]
+#: Of each array, the chunks that are not those of another snapshot; None: all, since it was made anew.
+type Chunks = dict[str, set[tuple[int, ...]] | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +227,11 @@ def changed_chunks(location: Location, before: str, after: str) -> Chunks:
                 continue
             difference = repository.diff(from_snapshot_id=fork, to_snapshot_id=end)
             for path, chunks in difference.updated_chunks.items():
-                found.setdefault(path.lstrip("/"), set()).update(tuple(one) for one in chunks)
+                known = found.setdefault(path.lstrip("/"), set())
+                if known is not None:
+                    known.update(tuple(one) for one in chunks)
+            for path in (*difference.new_arrays, *difference.deleted_arrays):
+                found[path.lstrip("/")] = None
     return found
 
 

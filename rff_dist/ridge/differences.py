@@ -1,0 +1,129 @@
+"""What differs between the version of the data that a model was made of, and the one that it is to follow."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from rff_dist.data.blocks import Block, Dataset, Rows
+from rff_dist.data.memory import ArrayDataset
+from rff_dist.errors import NoSuchVersionError, StatisticsError
+from rff_dist.ridge.row_ranges import Range, count_rows, merge_ranges, without_rows
+from rff_dist.storage.datasets import ZarrDataset, changed_rows
+
+logger = logging.getLogger(__name__)
+
+MAX_COMPARED_ROWS = 2**22
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Differences:
+    """Two versions of the data, compared where their chunks differ.
+
+    `before`: the rows that the model was made of.
+    `changed`: numbers of rows of `before` that are others now, or are not there.
+    `came`: rows that replaced others; None where none did. Appended ones are not among them.
+    `gone`: rows that the model holds and the data do not any more, likewise. Rows that only moved are in
+      neither.
+    `left_out`: rows that the model does without and that are as they were.
+    """
+
+    before: Dataset
+    changed: tuple[Range, ...]
+    came: ArrayDataset | None
+    gone: ArrayDataset | None
+    left_out: tuple[Range, ...]
+
+
+def find_differences(dataset: Dataset, version: str | None, left_out: Sequence[Range]) -> Differences | None:
+    """Compare a versioned dataset with the version of it that a model was made of.
+
+    `version`: what the model's card says.
+    `left_out`: rows of that version that the model does without.
+    Returns None where one of the two keeps no versions, or that version has expired.
+    Raises StatisticsError if more rows differ than can be compared.
+    """
+    if version is None or not isinstance(dataset, ZarrDataset) or dataset.version is None:
+        return None
+    try:
+        before, spans = changed_rows(dataset, version)
+    except NoSuchVersionError as error:
+        logger.info("the rows are compared by fingerprints: %s", error)
+        return None
+    if count_rows(spans) > MAX_COMPARED_ROWS:
+        raise StatisticsError(
+            f"{count_rows(spans):_} rows lie in chunks that differ from version {version} of the data, which "
+            f"the model holds; expected at most {MAX_COMPARED_ROWS:_}. Fit anew"
+        )
+    old, new = _read(before, spans), _read(dataset, spans)
+    n_both = len(new.numbers)  # the same rows as of `old`, which may have more at their end
+    differs = np.ones(len(old.numbers), bool)
+    differs[:n_both] = (old.as_bytes[:n_both] != new.as_bytes).any(axis=1)
+    out = _inside(old.numbers, left_out)
+    went, entered = np.flatnonzero(differs & ~out).tolist(), np.flatnonzero(differs[:n_both]).tolist()
+    held = Counter(old.as_bytes[i].tobytes() for i in went)
+    came, gone = np.zeros(n_both, bool), np.zeros(len(old.numbers), bool)
+    for i in entered:
+        key = new.as_bytes[i].tobytes()
+        came[i] = not held[key]
+        held[key] -= not came[i]
+    for i in went:
+        key = old.as_bytes[i].tobytes()
+        gone[i] = held[key] > 0
+        held[key] -= bool(gone[i])
+    changed = [(int(row), int(row) + 1) for row in old.numbers[differs]]
+    return Differences(
+        before,
+        tuple(merge_ranges(changed)),
+        new.take(came),
+        old.take(gone),
+        tuple(merge_ranges(without_rows(left_out, changed))),
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Compared:
+    """Rows of chunks that differ: their numbers, values, and all values of a row as bytes."""
+
+    numbers: np.ndarray
+    X: np.ndarray
+    y: np.ndarray | None
+    sample_weight: np.ndarray | None
+    as_bytes: np.ndarray
+
+    def take(self, which: np.ndarray) -> ArrayDataset | None:
+        if not which.any():
+            return None
+        y, weight = self.y, self.sample_weight
+        return ArrayDataset(
+            self.X[which], None if y is None else y[which], None if weight is None else weight[which]
+        )
+
+
+def _read(dataset: ZarrDataset, ranges: Sequence[Range]) -> _Compared:
+    spans = [(start, min(stop, dataset.n_samples)) for start, stop in ranges if start < dataset.n_samples]
+    read: list[Rows] = [dataset.read(Block(i, start, stop)) for i, (start, stop) in enumerate(spans)]
+    numbers = [np.arange(start, stop) for start, stop in spans]
+    if not read:
+        return _Compared(np.empty(0, np.int64), np.empty((0, 1)), None, None, np.empty((0, 0), np.uint8))
+    X = np.concatenate([rows.X for rows in read])
+    y = None if read[0].y is None else np.concatenate([rows.y for rows in read if rows.y is not None])
+    weight = None
+    if read[0].sample_weight is not None:
+        weight = np.concatenate([rows.sample_weight for rows in read if rows.sample_weight is not None])
+    parts = [part.reshape(len(X), -1) for part in (X, y, weight) if part is not None]
+    as_bytes = np.hstack([np.ascontiguousarray(part).view(np.uint8) for part in parts])
+    if y is not None and dataset.one_dimensional:
+        y = y[:, 0]
+    return _Compared(np.concatenate(numbers), X, y, weight, as_bytes)
+
+
+def _inside(numbers: np.ndarray, ranges: Sequence[Range]) -> np.ndarray:
+    found = np.zeros(len(numbers), bool)
+    for start, stop in ranges:
+        found |= (numbers >= start) & (numbers < stop)
+    return found

@@ -1,0 +1,243 @@
+"""A model that follows the versions of its data: the bits of a fresh pass, whatever became of the rows."""
+
+from __future__ import annotations
+
+import tempfile
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from rff_dist.data import cut
+from rff_dist.data.blocks import Block
+from rff_dist.data.folds import HashFolds
+from rff_dist.engines.serial import SerialEngine
+from rff_dist.jobs.refresh import open_refresh, outcome
+from rff_dist.jobs.steps import in_this_process, run_steps
+from rff_dist.kernels.stationary import Gaussian
+from rff_dist.ridge import update
+from rff_dist.ridge.differences import find_differences
+from rff_dist.ridge.model import read_model, write_model
+from rff_dist.ridge.update import find_new_rows, update_model
+from rff_dist.statistics import accumulate, passes
+from rff_dist.statistics.accumulate import Accumulation
+from rff_dist.statistics.moments import ColumnMoments, measure_moments
+from rff_dist.storage.appending import append_dataset
+from rff_dist.storage.corrections import delete_rows, replace_rows
+from rff_dist.storage.datasets import open_dataset
+from rff_dist.storage.locations import parse_location
+from rff_dist.storage.repositories import expire, roll_back
+from rff_dist.storage.writing import write_dataset
+from tests.plain import fit_ridge
+
+ENGINE = SerialEngine(1)
+CHUNK, TILE, BLOCK = 128, 64, 256
+
+
+@pytest.fixture(autouse=True)
+def small_tiles(monkeypatch):
+    make_small(monkeypatch)
+
+
+def make_small(patched):
+    """Many blocks and tiles of few rows, so that most of them stay."""
+    patched.setattr(cut, "MIN_BLOCK_ROWS", BLOCK)
+    for module in (accumulate, update):
+        patched.setattr(module, "tile_rows", lambda _: TILE)
+
+
+def draw(n, seed):
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((n, 2))
+    return X, np.sin(X[:, 0]) + 0.1 * rng.standard_normal(n)
+
+
+def fit(dataset, **options):
+    options = {"length_scale": 1.0, "n_components": 8, "alpha": 0.1, **options}
+    return fit_ridge(dataset, Gaussian(), engine=ENGINE, **options)[0]
+
+
+def assert_follows(model, begun, dataset):
+    """One pass over all rows of this version, with the first model's features and grids, is the oracle."""
+    expected = passes.accumulate(dataset, begun.feature_map, engine=ENGINE, spec=begun.statistics.spec)
+    assert model.statistics == expected
+    assert model.statistics.digest() == expected.digest()
+    assert model.statistics.n_tiles == expected.n_tiles
+    assert model.card["data_version"] == dataset.version
+    rows = dataset.read(Block(0, 0, dataset.n_samples))
+    columns = ColumnMoments.of(measure_moments(rows, np.zeros(3)))
+    assert model.columns.n_samples == pytest.approx(columns.n_samples)
+    # sums of a thousand terms, in another order
+    np.testing.assert_allclose(model.columns.mean, columns.mean, atol=1e-11)
+    np.testing.assert_allclose(model.columns.second, columns.second, rtol=1e-9)
+
+
+class Versions(RuleBasedStateMachine):
+    """Append, correct, delete and roll back in any order; now and then the model follows."""
+
+    precision = "standard"
+
+    @initialize()
+    def begin(self):
+        self.patched = pytest.MonkeyPatch()
+        make_small(self.patched)
+        self.folder = tempfile.TemporaryDirectory()
+        self.url, self.seed = f"{self.folder.name}/data", 1
+        dataset = write_dataset(self.url, *draw(1500, 0), chunk_rows=CHUNK, versioned=True)
+        self.model = self.begun = fit(dataset, precision=self.precision)
+        self.versions = [dataset.version]
+
+    def teardown(self):
+        if hasattr(self, "folder"):
+            self.folder.cleanup()
+            self.patched.undo()
+
+    def rows(self, n):
+        self.seed += 1
+        return draw(n, self.seed)
+
+    @property
+    def n_samples(self):
+        return open_dataset(self.url).n_samples
+
+    @rule(n=st.sampled_from([1, 60, 128, 700]))
+    def append(self, n):
+        self.versions.append(append_dataset(self.url, *self.rows(n)).version)
+
+    @rule(data=st.data())
+    def correct(self, data):
+        n = self.n_samples
+        which = data.draw(st.lists(st.integers(0, n - 1), min_size=1, max_size=6, unique=True))
+        self.versions.append(replace_rows(self.url, which, *self.rows(len(which))).version)
+
+    @rule(data=st.data(), keep_order=st.booleans())
+    def delete(self, data, keep_order):
+        n = self.n_samples
+        which = data.draw(st.lists(st.integers(0, n - 1), min_size=1, max_size=40, unique=True))
+        if len(which) < n:
+            self.versions.append(delete_rows(self.url, which, keep_order=keep_order).version)
+
+    @rule(data=st.data())
+    def go_back(self, data):
+        version = data.draw(st.sampled_from(self.versions))
+        roll_back(parse_location(self.url), version)
+
+    @rule()
+    def follow(self):
+        dataset = open_dataset(self.url)
+        self.model = update_model(self.model, dataset, engine=ENGINE)
+        assert_follows(self.model, self.begun, dataset)
+
+    @invariant()
+    def rows_that_only_moved_are_not_new(self):
+        if not hasattr(self, "versions"):
+            return
+        dataset = open_dataset(self.url)
+        before = open_dataset(self.url, version=self.model.card["data_version"])
+        rows = find_new_rows(self.model, dataset)
+        old, new = (set(map(bytes, one.read(Block(0, 0, one.n_samples)).X)) for one in (before, dataset))
+        assert (rows.n_samples, rows.n_gone) == (len(new - old), len(old - new))
+
+
+class RoundedVersions(Versions):
+    """Features without a fixed point, whose products are rounded tile by tile."""
+
+    precision = "high"
+
+
+steps = settings(
+    max_examples=5, stateful_step_count=10, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+Versions.TestCase.settings = RoundedVersions.TestCase.settings = steps
+TestVersions = Versions.TestCase
+TestRoundedVersions = RoundedVersions.TestCase
+
+
+@pytest.fixture
+def url(tmp_path):
+    write_dataset(tmp_path / "d", *draw(4000, 0), chunk_rows=CHUNK, versioned=True)
+    return tmp_path / "d"
+
+
+def test_only_tiles_with_changed_rows_are_summed_again(url, monkeypatch):
+    model, summed = fit(open_dataset(url)), []
+    replace_rows(url, [5, 70, 3000], *draw(3, 1))
+    delete_rows(url, [3999])
+    original = update.sum_ranges
+
+    def counted(dataset, ranges, state, *, engine):
+        summed.append((dataset.version, sorted(ranges)))
+        return original(dataset, ranges, state, engine=engine)
+
+    monkeypatch.setattr(update, "sum_ranges", counted)
+    dataset = open_dataset(url)
+    found = update_model(model, dataset, engine=ENGINE)
+    assert_follows(found, model, dataset)
+    tail = 4000 // BLOCK * BLOCK
+    assert summed == [
+        (dataset.version, [(0, 128), (2944, 3008), (tail, 3999)]),
+        (model.card["data_version"], [(0, 128), (2944, 3008), (tail, 4000)]),
+    ]
+
+
+def test_sums_by_hash_folds_follow_too(url):
+    model = fit(open_dataset(url), cv=HashFolds(3))
+    assert model.card["summed_by_folds"]
+    replace_rows(url, [1, 2000], *draw(2, 1))
+    delete_rows(url, [17])
+    found = update_model(model, open_dataset(url), engine=ENGINE)
+    member = Accumulation(model.feature_map, model.statistics.spec)
+    (parts,) = passes.accumulate_folds(open_dataset(url), [member], folds=HashFolds(3), engine=ENGINE)
+    assert found.statistics == parts.total()
+
+
+def test_a_version_that_has_expired_leaves_the_comparison_by_fingerprints(url):
+    from datetime import UTC, datetime
+
+    model = fit(open_dataset(url))
+    append_dataset(url, *draw(10, 1))
+    expire(parse_location(url), datetime.now(UTC))
+    assert find_differences(open_dataset(url), model.card["data_version"], []) is None
+    found = update_model(model, open_dataset(url), engine=ENGINE)
+    assert_follows(found, model, open_dataset(url))
+
+
+def refresh(model, url, **options):
+    runner = in_this_process(ENGINE)
+    with open_refresh(model, open_dataset(url), runner=runner, **options) as run:
+        return outcome(run_steps(run.steps(), runner))
+
+
+class TestARun:
+    def test_publishes_what_corrections_and_deletions_make(self, url, tmp_path):
+        begun = fit(open_dataset(url))
+        write_model(begun, tmp_path / "model")
+        replace_rows(url, range(40), *draw(40, 1))
+        delete_rows(url, [100, 200])
+        found = refresh(tmp_path / "model", url)
+        facts = ("decision", "n_new", "n_replaced", "n_gone")
+        assert [found[name] for name in facts] == ["published", 40, 40, 42]
+        assert_follows(read_model(tmp_path / "model"), begun, open_dataset(url))
+        assert refresh(tmp_path / "model", url)["decision"] == "nothing new"
+
+    def test_that_only_deletes_scores_nothing_and_publishes(self, url, tmp_path):
+        begun = fit(open_dataset(url))
+        write_model(begun, tmp_path / "model")
+        delete_rows(url, [100, 200])
+        found = refresh(tmp_path / "model", url)
+        assert (found["decision"], found["n_new"], found["n_gone"]) == ("published", 0, 2)
+        assert "drift" not in found
+        assert_follows(read_model(tmp_path / "model"), begun, open_dataset(url))
+
+    def test_keeps_the_champion_of_corrections_that_are_bad(self, url, tmp_path):
+        write_model(fit(open_dataset(url)), tmp_path / "model")
+        before = read_model(tmp_path / "model").digest()
+        X, y = draw(1500, 1)
+        version = open_dataset(url).version
+        replace_rows(url, range(1500), X, 20 * y[::-1])
+        assert refresh(tmp_path / "model", url)["decision"] == "kept"
+        assert read_model(tmp_path / "model").digest() == before
+        roll_back(parse_location(url), version)
+        assert refresh(tmp_path / "model", url)["decision"] == "nothing new"
