@@ -29,7 +29,13 @@ from rff_dist.data.memory import (
     require_columns,
     require_numbers,
 )
-from rff_dist.errors import DataError, InvalidParameterError, NoSuchVersionError, StorageError
+from rff_dist.errors import (
+    DataError,
+    IntegrityError,
+    InvalidParameterError,
+    NoSuchVersionError,
+    StorageError,
+)
 from rff_dist.storage.arrays import (
     Header,
     gather_rows,
@@ -220,8 +226,9 @@ class ZarrDataset(ArraysDataset):
         """Of rows that cannot be read, say first if they were changed since they were opened."""
         try:
             yield
-        except StorageError:
-            self.check_unchanged()
+        except StorageError as error:
+            if not isinstance(error, IntegrityError):  # which names the chunk
+                self.check_unchanged()
             raise
 
 

@@ -34,7 +34,7 @@ def rows():
 
 
 def overwrite(url, X, y):
-    write_dataset(url, X + 1, y, overwrite=True)
+    write_dataset(url, X + 1, y, chunk_rows=8, overwrite=True)
 
 
 def touch_a_chunk(url, X, y):
