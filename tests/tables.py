@@ -1,17 +1,38 @@
-"""Tables to datasets, with the options of both objects side by side."""
+"""Tables to datasets, with the options of all objects side by side."""
 
 from rff_dist.ingest import ingest as module
+from rff_dist.ingest.learn import Encoding
+from rff_dist.ingest.roles import Roles
+from rff_dist.ingest.rows import HeldOut
+from rff_dist.ingest.tables import Reading
 from rff_dist.storage.writing import Writing
 
+_ENCODING, _READING = ("categories", "dates", "impute"), ("header", "delimiter", "encoding")
 
-def ingest(source, url, *, chunk_rows=None, overwrite=False, observer=None, versioned=True, **roles):
+
+def _preparing(given, recipe=None):
+    encoding = {name: given.pop(name) for name in _ENCODING if name in given}
+    reading = {name: given.pop(name) for name in _READING if name in given}
+    return module.Preparing(Encoding(**encoding), Reading(**reading), recipe)
+
+
+def ingest(
+    source, url, *, chunk_rows=None, overwrite=False, observer=None, versioned=True, recipe=None, **given
+):
     how = Writing(chunk_rows, overwrite, observer, versioned=versioned and _keeps_versions(url))
-    return module.ingest(source, url, module.Roles(**roles), how)
+    preparing = _preparing(given, recipe)
+    return module.ingest(source, url, Roles(**given), how, preparing)
 
 
-def ingest_more(source, url, *, chunk_rows=None, observer=None, **roles):
+def ingest_parts(source, urls, share, **given):
+    how, preparing = Writing(versioned=_keeps_versions(urls[0])), _preparing(given)
+    return module.ingest_parts(source, urls, HeldOut(share), Roles(**given), how=how, preparing=preparing)
+
+
+def ingest_more(source, url, *, chunk_rows=None, observer=None, **given):
     how = Writing(chunk_rows, observer=observer, versioned=_keeps_versions(url))
-    return module.ingest_more(source, url, module.Roles(**roles), how)
+    preparing = _preparing(given)
+    return module.ingest_more(source, url, Roles(**given), how, preparing)
 
 
 def _keeps_versions(url):

@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 import time
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from rich.console import Group
+from rich.console import Group, RenderableType
+from rich.text import Text
 
 from rff_dist.cli import display
 from rff_dist.cli.shell import Report, command
@@ -15,12 +16,16 @@ from rff_dist.jobs.specs import Ingest
 
 if TYPE_CHECKING:
     from rff_dist.ingest.ingest import Ingested
+    from rff_dist.ingest.recipe import Recipe
+
+_SHOWN_COLUMNS = 20
 
 logger = logging.getLogger(__name__)
 
 
 @command(
     "rff-dist ingest bikes.csv bikes.zarr --target rentals",
+    "rff-dist ingest sales.csv sales.zarr --target price --id order --impute median --holdout 10%",
     "rff-dist ingest measurements/ data.zarr --target x --target y --columns a,b,c",
     "rff-dist ingest 'new/*.parquet' data.zarr --append --message 'Monday'",
     "RFF_DIST_SQL=sqlite:///shop.db rff-dist ingest data.zarr --target price --sql file:sales.sql",
@@ -29,6 +34,7 @@ def ingest(job: Ingest) -> Report:
     """Turn files or a query into a dataset or more rows of one, in memory that does not grow with them."""
     from rff_dist.ingest.ingest import Ingested
     from rff_dist.ingest.queries import holds_password
+    from rff_dist.ingest.recipe import recipe_of
     from rff_dist.jobs.ingest import ingest
 
     if job.connection is not None and holds_password(job.connection):
@@ -42,14 +48,44 @@ def ingest(job: Ingest) -> Report:
     seconds = time.perf_counter() - start
     if isinstance(found, Ingested):
         return _appended_report(job.data, found, seconds)
-    labelled = job.targets is not None and not found.n_targets
+    made, test = found if isinstance(found, tuple) else (found, None)
+    labelled = job.targets is not None and not made.n_targets
     labels = {"labels": "text, for a classifier"} if labelled else {}
-    document = {**display.describe_dataset(found), "seconds": seconds}
-    facts = {**display.dataset_facts(found), **labels, "seconds": display.seconds_words(seconds)}
-    view = display.facts_view(f"wrote {job.data}", **facts)
-    weights = ("--weights", "sample_weight") if job.weight else ()
-    following = display.next_step("rff-dist", "fit", job.data, "MODEL", *weights)
-    return Report(document, Group(view, following) if job.targets and not labelled else view)
+    recipe = recipe_of(made.attributes)
+    document = {**display.describe_dataset(made), **_describe_recipe(recipe), "seconds": seconds}
+    facts = {**display.dataset_facts(made), **labels, "seconds": display.seconds_words(seconds)}
+    if test is not None:
+        document["test"] = {"path": test.url, "n_samples": test.n_samples}
+        facts["held out"] = f"{test.n_samples:,} rows in {test.url}"
+    parts: list[Any] = [display.facts_view(f"wrote {job.data}", **facts)]
+    parts += recipe_views(recipe)
+    if job.targets:
+        weights = ("--weights", "sample_weight") if job.weight else ()
+        classes = ("--classify",) if labelled else ()
+        parts.append(display.next_step("rff-dist", "fit", job.data, "MODEL", *weights, *classes))
+    return Report(document, Group(*parts))
+
+
+def _describe_recipe(recipe: Recipe | None) -> dict[str, Any]:
+    if recipe is None:
+        return {}
+    columns = [{"column": one.column, "becomes": one.names, "how": one.words} for one in recipe.columns]
+    return {"recipe": columns, "left_out": dict(recipe.left_out), "notes": dict(recipe.notes)}
+
+
+def recipe_views(recipe: Recipe | None) -> list[RenderableType]:
+    """Return what was done to a table's columns, and how its files were read, where that says something."""
+    if recipe is None:
+        return []
+    lines: list[RenderableType] = []
+    for name, notes in list(recipe.notes.items())[:3]:
+        lines.append(Text(f"{name}: {', '.join(notes)}", "yellow"))
+    lines += [Text(f"left out {name!r}: {why}", "yellow") for name, why in recipe.left_out.items()]
+    changed = [one for one in recipe.columns if one.words != "as it is"]
+    lines += [Text(f"{one.column}: {one.words}") for one in changed[:_SHOWN_COLUMNS]]
+    if len(changed) > _SHOWN_COLUMNS:
+        lines.append(Text(f"and {len(changed) - _SHOWN_COLUMNS:,} columns more"))
+    return lines
 
 
 def _appended_report(output: str, found: Ingested, seconds: float) -> Report:

@@ -313,11 +313,25 @@ def _read_length_scales(text: str, _: str) -> list[str | float]:
     return values
 
 
+def read_share(text: str, flag: str) -> float:
+    """Read a share of rows such as 10% or 0.1."""
+    number = text.strip().removesuffix("%")
+    try:
+        value = float(number) / (100 if number != text.strip() else 1)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < 1:
+        raise typer.BadParameter(f"{text!r}; expected a share such as 10% or 0.1", param_hint=flag)
+    return value
+
+
 _READERS = {
     "alphas": read_alphas,
     "kernels": read_kernels,
     "length_scales": _read_length_scales,
     "chunk_rows": read_count,
+    "holdout": read_share,
+    "share": read_share,
 }
 
 

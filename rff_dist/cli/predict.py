@@ -12,11 +12,12 @@ from rff_dist.jobs.specs import Predict
 
 @command(
     "rff-dist predict model new.zarr predictions.zarr",
+    "rff-dist predict model new.csv predictions.csv --interval 0.9",
     "rff-dist predict classifier new.zarr labels.zarr --probabilities",
     "rff-dist predict clusters new.zarr labels.zarr --distances",
 )
 def predict(job: Predict, where: Where) -> Report:
-    """Write a model's predictions for every row of a dataset, as the Zarr array `predictions` or `labels`."""
+    """Write a model's predictions for every row of a dataset or a table, to Zarr, Parquet or CSV."""
     from rff_dist.jobs.score import open_scoring
     from rff_dist.jobs.steps import run_steps
 

@@ -65,6 +65,9 @@ def as_dataset(
     `supervised`: whether targets are looked at.
     Raises DataError if the data do not fit, or y is given twice or not at all.
     """
+    if not reset and (encoded := _by_recipe(estimator, X)) is not None:
+        y = None if y is None else np.asarray(y, np.float64)
+        return ArrayDataset(encoded, y if supervised else None, sample_weight)
     if is_in_memory(X):
         return _checked_arrays(estimator, X, y, sample_weight, reset=reset, supervised=supervised)
     if isinstance(X, str | os.PathLike | Dataset) or _is_zarr(X, "Group"):
@@ -83,6 +86,25 @@ def as_dataset(
         raise DataError(f"{type(estimator).__name__} requires y to be passed, but the data have none")
     _check_columns(estimator, dataset, reset=reset)
     return dataset
+
+
+def _by_recipe(estimator: BaseEstimator, X: Any) -> NDArray[Any] | None:
+    """Return the inputs that a loaded model makes of a frame or an Arrow table such as it was trained on.
+
+    None where the model has no recipe, or X holds its inputs already.
+
+    Raises DataError if X lacks columns, or holds other things in them.
+    """
+    names = getattr(X, "column_names", getattr(X, "columns", None))
+    model = vars(estimator).get("_fitted")
+    if names is None or model is None or is_dask(X) or "recipe" not in model.card:
+        return None
+    from rff_dist.ingest.recipe import encode_table, recipe_of
+
+    recipe = recipe_of(model.card)
+    if recipe is None or list(names) == recipe.names:
+        return None
+    return encode_table(recipe, X)
 
 
 def as_labelled(

@@ -8,10 +8,11 @@ import hashlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 from typing import Any
+from urllib.parse import unquote
 
 from rff_dist.errors import DataError, StorageError
 from rff_dist.storage.appending import Source
@@ -24,7 +25,16 @@ from rff_dist.storage.locations import (
 )
 from rff_dist.typing import PathLike
 
-_SUFFIXES = {".csv": ".csv", ".csv.gz": ".csv", ".parquet": ".parquet", ".pq": ".parquet"}
+_KINDS = {
+    ".csv": (".csv", ".tsv", ".txt"),
+    ".parquet": (".parquet", ".pq"),
+    ".arrow": (".arrow", ".feather", ".ipc", ".arrows"),
+    ".jsonl": (".jsonl", ".ndjson", ".json"),
+    ".npy": (".npy",),
+    ".npz": (".npz",),
+}
+_COMPRESSED = ("", ".gz", ".zst", ".bz2")  # of text
+_NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 _PIECE = 2**20
 
 
@@ -32,13 +42,16 @@ _PIECE = 2**20
 class File:
     """A file of rows: `find_files` makes it.
 
-    `kind`: {".csv", ".parquet", ".npy", ".npz"}. How it is read.
+    `kind`: {".csv", ".parquet", ".arrow", ".jsonl", ".npy", ".npz"}. How it is read.
     `stamp`: changes when the file does, and takes no reading: its size and time, or an object store's ETag.
+    `partitions`: what the names of its folders (`day=2020-01-01/`) say of all its rows, as text; None is no
+      value.
     """
 
     location: Location
     kind: str
     stamp: str
+    partitions: Mapping[str, str | None] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -117,7 +130,8 @@ def find_files(sources: PathLike | Sequence[PathLike], *, may_be_none: bool = Fa
 def _find_local(location: Location, may_be_none: bool) -> list[File]:
     path = Path(location.path)
     if path.is_dir():
-        return [_local_file(file) for file in _parquet_files(path, may_be_none)]
+        files = [(file, file.relative_to(path).parts[:-1]) for file in _parquet_files(path, may_be_none)]
+        return [replace(_local_file(file), partitions=_partitions(parts)) for file, parts in files]
     if not path.exists() and glob.has_magic(location.path):
         matches = [Path(name) for name in sorted(glob.glob(location.path, recursive=True))]
         return [_local_file(match) for match in matches if match.is_file()]
@@ -130,17 +144,15 @@ def _parquet_files(folder: Path, may_be_none: bool) -> list[Path]:
     if any((folder / marker).exists() for marker in ("zarr.json", ".zgroup", ".zarray")):
         raise StorageError(f"{folder} is Zarr data already; open it with open_dataset")
     files = sorted(folder.rglob("*.parquet"))
-    partitions = sorted(
-        {part for file in files for part in file.relative_to(folder).parts[:-1] if "=" in part}
-    )
-    if partitions:
-        raise StorageError(
-            f"{folder} has partition folders such as {partitions[0]!r}, whose values are not in the files; "
-            "write the column into the files"
-        )
     if not files and not may_be_none:
         raise StorageError(f"{folder} is a folder without Parquet files; expected *.parquet in it")
     return files
+
+
+def _partitions(folders: Sequence[str]) -> dict[str, str | None]:
+    """Return what Hive's names of folders say, such as `day=2020-01-01`."""
+    pairs = [folder.split("=", 1) for folder in folders if "=" in folder]
+    return {unquote(name): None if value == _NO_VALUE else unquote(value) for name, value in pairs}
 
 
 def _local_file(path: Path) -> File:
@@ -172,15 +184,20 @@ def _find_remote(location: Location) -> list[File]:
         store: Any = open_store(folder, read_only=True)
         listed = [one for page in obstore.list(store.store) for one in page]
     pattern = parts[n_plain:]
-    chosen = {
-        one["path"]: one
-        for one in listed
-        if one["path"].count("/") == len(pattern) - 1
-        and all(map(fnmatch.fnmatchcase, one["path"].split("/"), pattern))
-    }
+    chosen = {one["path"]: one for one in listed if _is_chosen(one["path"].split("/"), pattern, has_pattern)}
     if not chosen and not has_pattern:
         raise StorageError(f"nothing to ingest at {location}: no such file, and no *.parquet in it")
-    return [_remote_file(folder.child(name), chosen[name]) for name in sorted(chosen)]
+    return [
+        replace(_remote_file(folder.child(name), chosen[name]), partitions=_partitions(name.split("/")[:-1]))
+        for name in sorted(chosen)
+    ]
+
+
+def _is_chosen(names: Sequence[str], pattern: Sequence[str], has_pattern: bool) -> bool:
+    """Say whether a pattern, or a folder with the folders in it, holds an object."""
+    if not has_pattern:
+        return fnmatch.fnmatchcase(names[-1], pattern[-1])
+    return len(names) == len(pattern) and all(map(fnmatch.fnmatchcase, names, pattern))
 
 
 def _remote_file(location: Location, found: Mapping[str, Any]) -> File:
@@ -199,16 +216,23 @@ def _download(location: Location, path: Path) -> None:
 
 
 def _kind(path: str) -> str:
+    kind = table_kind(path)
+    if kind is None:
+        raise StorageError(
+            f"{path} is of an unknown type; expected .csv, .tsv or .jsonl (also with .gz, .zst or .bz2), "
+            ".parquet, .arrow, .feather, .npy, .npz or a folder of Parquet files"
+        )
+    return kind
+
+
+def table_kind(path: str) -> str | None:
+    """Return how a file of this name is read, or None; see `File`."""
     name = path.lower()
-    for suffix, kind in _SUFFIXES.items():
-        if name.endswith(suffix):
+    for kind, suffixes in _KINDS.items():
+        ends = _COMPRESSED if kind in (".csv", ".jsonl") else ("",)
+        if name.endswith(tuple(suffix + end for suffix in suffixes for end in ends)):
             return kind
-    if name.endswith((".npy", ".npz")):
-        return name[-4:]
-    raise StorageError(
-        f"{path} is of an unknown type; expected .csv, .csv.gz, .parquet, .npy, .npz or a folder of Parquet "
-        "files"
-    )
+    return None
 
 
 @contextmanager

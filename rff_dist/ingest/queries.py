@@ -7,16 +7,20 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import date, datetime
 from decimal import Decimal
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from rff_dist.errors import DataError, InvalidParameterError, MissingDependencyError, StorageError
 from rff_dist.ingest.tables import BATCH_BYTES, Table, listed, repeated
 from rff_dist.storage.locations import explain
+
+if TYPE_CHECKING:
+    import pyarrow
 
 CONNECTION_VARIABLE = "RFF_DIST_SQL"
 N_INGESTED = "n_ingested"
@@ -162,6 +166,8 @@ def _telling(query: Query, url: Any) -> Iterator[None]:
 
 
 def _as_table(result: Any, query: Query, url: Any) -> Table:
+    import pyarrow
+
     names = [str(name) for name in result.keys()]  # noqa: SIM118  # a cursor
     if twice := repeated(names):
         raise DataError(
@@ -170,21 +176,19 @@ def _as_table(result: Any, query: Query, url: Any) -> Table:
     rows = max(1, BATCH_BYTES // (8 * max(1, len(names))))
     partitions = result.partitions(min(rows, _PEEKED_ROWS))
     first: Sequence[Any] = next(partitions, [])
-    kinds = {name: _kind([row[i] for row in first]) for i, name in enumerate(names)}
+    schema = pyarrow.schema([(name, _type([row[i] for row in first])) for i, name in enumerate(names)])
 
-    def batches(numbers: list[str], labels: list[str]) -> Iterator[tuple[np.ndarray, ...]]:
+    def batches(types: Mapping[str, pyarrow.DataType]) -> Iterator[pyarrow.RecordBatch]:
         start = 0
         with _telling(query, url):
             for part in _chain(first, partitions):
                 columns = dict(zip(names, zip(*part, strict=True), strict=True))
-                values = [_as_numbers(columns[name], name, start) for name in numbers]
-                yield (
-                    np.column_stack(values) if values else np.empty((len(part), 0)),
-                    *(np.array([*columns[name], None], object)[:-1] for name in labels),
+                yield pyarrow.RecordBatch.from_pydict(
+                    {name: _as_column(columns[name], kind, name, start) for name, kind in types.items()}
                 )
                 start += len(part)
 
-    return Table("the query", kinds, batches, None)
+    return Table("the query", schema, batches, None, is_read_once=True)
 
 
 def _chain(first: Sequence[Any], partitions: Iterator[Sequence[Any]]) -> Iterator[Sequence[Any]]:
@@ -193,12 +197,32 @@ def _chain(first: Sequence[Any], partitions: Iterator[Sequence[Any]]) -> Iterato
         yield from partitions
 
 
-def _kind(values: Sequence[Any]) -> np.dtype[Any] | str:
-    """Return float64 for numbers, "string" for text, else the name of a type; without values float64."""
+def _type(values: Sequence[Any]) -> pyarrow.DataType:
+    """Return the type of a column by its first values: float64 for numbers, and without any."""
+    import pyarrow
+
     types = {type(value) for value in values if value is not None}
+    if all(issubclass(one, int) for one in types) and types:
+        return pyarrow.int64()
     if all(issubclass(one, int | float | Decimal | np.number) for one in types):
-        return np.dtype(np.float64)
-    return "string" if types == {str} else ", ".join(sorted(one.__name__ for one in types))
+        return pyarrow.float64()
+    if types <= {datetime, date}:
+        return pyarrow.timestamp("us")
+    return pyarrow.string() if types == {str} else pyarrow.binary()
+
+
+def _as_column(values: Sequence[Any], kind: pyarrow.DataType, name: str, start: int) -> pyarrow.Array:
+    import pyarrow
+
+    if kind == pyarrow.float64():
+        return pyarrow.array(_as_numbers(values, name, start), kind, from_pandas=True)
+    try:
+        return pyarrow.array(values, kind)
+    except (pyarrow.ArrowException, TypeError, ValueError, OverflowError):
+        raise DataError(
+            f"the query's column {name!r} holds something else than {kind} in rows {start + 1:_} to "
+            f"{start + len(values):_}; expected values of one type. CAST it, or leave the column out"
+        ) from None
 
 
 def _as_numbers(values: Sequence[Any], name: str, start: int) -> np.ndarray:

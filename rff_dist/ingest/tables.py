@@ -1,11 +1,12 @@
-"""Tables as batches of columns: CSV, Parquet and NumPy files, and what a query of a database gives."""
+"""Tables as batches of columns: CSV, Parquet, Arrow, JSON and NumPy files, and their columns' types."""
 
 from __future__ import annotations
 
-import gzip
+import codecs
 import zipfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,92 +20,227 @@ if TYPE_CHECKING:
     import pyarrow
 
 BATCH_BYTES = 8 * 2**20
+_BATCH_ROWS = 2**16
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How CSV files are written; what is None is found out.
+
+    `header`: whether the first line names the columns; else they are called "0", "1", …
+    `delimiter`: one character.
+    `encoding`: as Python names it, such as "cp1252".
+    Raises InvalidParameterError if the delimiter or the encoding cannot be one.
+    """
+
+    header: bool | None = None
+    delimiter: str | None = None
+    encoding: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.delimiter is not None and (len(self.delimiter) != 1 or self.delimiter in '"\r\n'):
+            raise InvalidParameterError(
+                f"`delimiter` is {self.delimiter!r}; expected one character, such as ';'"
+            )
+        if self.encoding is not None:
+            try:
+                codecs.lookup(self.encoding)
+            except LookupError:
+                raise InvalidParameterError(
+                    f"`encoding` is {self.encoding!r}, which is not known; expected one such as 'utf-8', "
+                    "'latin-1' or 'cp1251'"
+                ) from None
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Columns of numbers and text, read batch by batch.
+    """Columns of numbers, text and dates, read batch by batch.
 
-    `kinds`: of each column its dtype, or the name of a type that is no number: "string" for text.
-    `batches`: from names of columns of numbers and names of columns of labels to an iterator of tuples: an
-      array of shape (rows, n_names), missing values as NaN; then each column of labels, missing ones as None.
+    `schema`: the types of the columns; of text files and queries as their first rows have them.
+    `batches`: from the types of the columns that are wanted to an iterator of record batches, which hold
+      them, and others perhaps.
     `n_samples`: rows, where that is known.
+    `notes`: how it was read, where that was found out and is unusual.
+    `is_read_once`: whether `batches` works only once.
     """
 
     name: str
-    kinds: dict[str, np.dtype[Any] | str]
-    batches: Callable[[list[str], list[str]], Iterator[tuple[np.ndarray, ...]]]
+    schema: pyarrow.Schema
+    batches: Callable[[Mapping[str, pyarrow.DataType]], Iterator[pyarrow.RecordBatch]]
     n_samples: int | None
+    notes: Sequence[str] = ()
+    is_read_once: bool = False
 
 
-def open_table(path: Path, kind: str) -> Table:
-    """Read which columns a .csv, .parquet or .npy file has.
+def open_table(path: Path, kind: str, reading: Reading, partitions: Mapping[str, Any]) -> Table:
+    """Read which columns a file has.
 
+    `kind`: {".csv", ".parquet", ".arrow", ".jsonl", ".npy"}.
+    `partitions`: columns of one value, which the names of the file's folders say; as Arrow's scalars.
     Raises StorageError if it cannot be read; DataError if it is no table.
     """
-    return {".csv": _csv_table, ".parquet": _parquet_table, ".npy": _npy_table}[kind](path)
-
-
-def _csv_table(path: Path) -> Table:
-    import pyarrow
-    from pyarrow import csv
-
-    block_size = max(2**20, 16 * _longest_line(path))
-
-    def options(types: dict[str, pyarrow.DataType] | None) -> dict[str, Any]:
-        names = None if types is None else list(types)
-        return {
-            "read_options": csv.ReadOptions(block_size=block_size, use_threads=False),
-            "convert_options": csv.ConvertOptions(column_types=types, include_columns=names),
+    if kind == ".csv":
+        table = _csv_table(path, reading)
+    else:
+        open_it = {
+            ".parquet": _parquet_table,
+            ".arrow": _arrow_table,
+            ".jsonl": _json_table,
+            ".npy": _npy_table,
         }
-
-    try:
-        with csv.open_csv(str(path), **options(None)) as reader:
-            schema = reader.schema
-    except (pyarrow.ArrowException, OSError) as error:
-        raise StorageError(f"{path} cannot be read as CSV: {explain(error)}") from error
-    kinds = _arrow_kinds(schema, path)
-    inferred = {field.name: field.type for field in schema}
-
-    def number_type(name: str) -> pyarrow.DataType:
-        # All numbers as float64: a type inferred from the first block would fail on "1.5" after a block of
-        # integers.
-        kind = kinds[name]
-        return pyarrow.bool_() if isinstance(kind, np.dtype) and kind.kind == "b" else pyarrow.float64()
-
-    def batches(names: list[str], labels: list[str]) -> Iterator[tuple[np.ndarray, ...]]:
-        # Labels as they were inferred: 1.5 among whole numbers is none. An empty first block may be any text.
-        types = {name: number_type(name) for name in names}
-        for name in labels:
-            empty = pyarrow.types.is_null(inferred[name])
-            types[name] = pyarrow.string() if empty else inferred[name]
-        chosen = options(types)
-        try:
-            with csv.open_csv(str(path), **chosen) as reader:
-                for batch in reader:
-                    yield (_to_numpy(batch, names), *(_to_labels(batch, name) for name in labels))
-        except (pyarrow.ArrowException, OSError) as error:
-            raise DataError(
-                f"{path.name}: {explain(error)}; expected numbers in the columns {listed(names)}"
-                f"{', and one type of value in ' + listed(labels) if labels else ''}. "
-                "Correct the value, or leave the column out with `columns`"
-            ) from error
-
-    numbers = {
-        name: kind if isinstance(kind, str) or kind.kind == "b" else np.dtype(np.float64)
-        for name, kind in kinds.items()
-    }
-    return Table(path.name, numbers, batches, None)
+        table = open_it[kind](path)
+    table = _with_partitions(table, partitions) if partitions else table
+    twice = repeated(table.schema.names)
+    if twice:
+        raise DataError(f"{path.name} has several columns named {listed(twice)}; expected different names")
+    return table
 
 
-def _longest_line(path: Path) -> int:
-    """Measure the longer of the first two lines: a row must fit into a block."""
-    opener = gzip.open if path.name.lower().endswith(".gz") else open
-    try:
-        with opener(path, "rb") as file:
-            return max(len(file.readline(2**26)) for _ in range(2))
-    except (OSError, EOFError) as error:
-        raise StorageError(f"{path} cannot be read as CSV: {explain(error)}") from error
+# -- what columns hold -----------------------------------------------------------------------------
+
+
+def kind_of(kind: pyarrow.DataType) -> str | None:
+    """Return what a column of an Arrow type holds: "number", "text", "date", or None of what is no value.
+
+    A time of day is a number of hours, a duration one of days.
+    """
+    from pyarrow import types
+
+    kind = kind.value_type if types.is_dictionary(kind) else kind
+    number = types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)
+    # A column that is empty so far may hold numbers further on.
+    if number or types.is_decimal(kind) or types.is_null(kind):
+        return "number"
+    if types.is_time(kind) or types.is_duration(kind):
+        return "number"
+    if types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind):
+        return "text"
+    return "date" if types.is_date(kind) or types.is_timestamp(kind) else None
+
+
+def read_type(kind: pyarrow.DataType, wanted: str | None) -> pyarrow.DataType:
+    """Return the type by which a column is read.
+
+    `kind`: as the first rows have it: numbers are read as float64, lest "1.5" fail after integers.
+    `wanted`: "number", "text", "date", or None for labels, which are read as they are.
+    """
+    import pyarrow
+    from pyarrow import types
+
+    if wanted == "text" or (wanted is None and types.is_null(kind)):
+        return pyarrow.string()
+    if wanted == "date":
+        return pyarrow.timestamp("us", kind.tz if types.is_timestamp(kind) else None)
+    others = types.is_boolean(kind) or types.is_time(kind) or types.is_duration(kind)
+    if wanted == "number" and not (others or types.is_decimal(kind)):
+        return pyarrow.float64()
+    return kind
+
+
+def number_dtype(kind: pyarrow.DataType) -> np.dtype[Any]:
+    """Return the dtype that keeps all digits of a column of numbers."""
+    from pyarrow import types
+
+    plain = types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)
+    return np.dtype(kind.to_pandas_dtype() if plain else np.float64)
+
+
+def to_numbers(column: pyarrow.Array) -> np.ndarray:
+    """Return a column as float64, what is missing as NaN.
+
+    Raises DataError if it holds no numbers.
+    """
+    import pyarrow
+    from pyarrow import types
+
+    scale = 1.0
+    if types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    if types.is_time(column.type):
+        column, scale = column.cast(pyarrow.time64("ns")).cast("int64"), 3.6e12
+    elif types.is_duration(column.type):
+        column, scale = column.cast(pyarrow.duration("us")).cast("int64"), 8.64e10
+    # Nulls of integers and booleans become NaN too; `to_numpy` does that for floats alone.
+    values = np.asarray(column.cast("float64", safe=False).to_numpy(zero_copy_only=False))
+    return values / scale if scale != 1.0 else values
+
+
+def to_text(column: pyarrow.Array) -> pyarrow.Array:
+    """Return a column as text; empty text is missing."""
+    import pyarrow
+    from pyarrow import compute, types
+
+    if types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    text = column.cast(pyarrow.string())
+    return compute.if_else(compute.equal(text, ""), pyarrow.scalar(None, pyarrow.string()), text)
+
+
+def to_labels(column: pyarrow.Array) -> np.ndarray:
+    """Return a column of labels: text as Python's strings, None where one is missing."""
+    import pyarrow
+
+    kind = kind_of(column.type)
+    if kind == "date":
+        column = column.cast(pyarrow.string())
+    if column.null_count or kind != "number":
+        return np.array([*column.to_pylist(), None], object)[:-1]  # None keeps NumPy from making text
+    return np.asarray(column.to_numpy(zero_copy_only=False))
+
+
+def partition_values(found: Sequence[Mapping[str, str | None]]) -> list[dict[str, Any]]:
+    """Return what the names of files' folders say as Arrow's scalars, of one type in all files.
+
+    `found`: of each file the texts by the names of columns.
+    """
+    import pyarrow
+    from pyarrow import compute
+
+    made: list[dict[str, Any]] = [{} for _ in found]
+    for name in dict.fromkeys(name for one in found for name in one):
+        values = pyarrow.array([one.get(name) for one in found], pyarrow.string())
+        for kind in (pyarrow.int64(), pyarrow.float64(), pyarrow.date32()):
+            try:
+                values = compute.cast(values, kind)
+                break
+            except pyarrow.ArrowException:
+                continue
+        for place, one in enumerate(found):
+            if name in one:
+                made[place][name] = values[place]
+    return made
+
+
+def _with_partitions(table: Table, partitions: Mapping[str, Any]) -> Table:
+    """Add columns of one value each, which take the place of columns of their names."""
+    import pyarrow
+
+    fields = [field for field in table.schema if field.name not in partitions]
+    added = [pyarrow.field(name, value.type) for name, value in partitions.items()]
+
+    def batches(types: Mapping[str, pyarrow.DataType]) -> Iterator[pyarrow.RecordBatch]:
+        own = {name: kind for name, kind in types.items() if name not in partitions}
+        if not own:  # the rows must be counted all the same
+            own = {field.name: field.type for field in fields[:1]}
+        for batch in table.batches(own):
+            columns = {name: batch.column(name) for name in own}
+            for name, value in partitions.items():
+                repeated_value = pyarrow.repeat(value, batch.num_rows)
+                columns[name] = repeated_value.cast(types.get(name, value.type))
+            yield pyarrow.RecordBatch.from_pydict(columns)
+
+    return Table(table.name, pyarrow.schema([*fields, *added]), batches, table.n_samples, table.notes)
+
+
+# -- files -----------------------------------------------------------------------------------------
+
+
+def _csv_table(path: Path, reading: Reading) -> Table:
+    from rff_dist.ingest.csv_files import find_dialect, read_csv, read_schema
+
+    dialect = find_dialect(path, reading)
+    schema = read_schema(path, dialect)
+    return Table(path.name, schema, lambda types: read_csv(path, dialect, types), None, dialect.notes)
 
 
 def _parquet_table(path: Path) -> Table:
@@ -117,82 +253,151 @@ def _parquet_table(path: Path) -> Table:
     except (pyarrow.ArrowException, OSError) as error:
         raise StorageError(f"{path} cannot be read as Parquet: {explain(error)}") from error
 
-    def batches(names: list[str], labels: list[str]) -> Iterator[tuple[np.ndarray, ...]]:
-        rows = max(1, BATCH_BYTES // (8 * len(names)))
+    def batches(types: Mapping[str, pyarrow.DataType]) -> Iterator[pyarrow.RecordBatch]:
+        rows = max(1, BATCH_BYTES // (8 * max(1, len(types))))
+        with _reading(path), parquet.ParquetFile(path, pre_buffer=False) as reader:
+            for batch in reader.iter_batches(batch_size=rows, columns=list(types), use_threads=False):
+                yield cast_columns(batch, types, path.name)
+
+    return Table(path.name, schema, batches, metadata.num_rows)
+
+
+def _arrow_table(path: Path) -> Table:
+    import pyarrow
+    from pyarrow import ipc
+
+    def open_it(source: Any) -> Any:
+        """Open a file, as Feather is one, or a stream; the reader knows its schema."""
+        with open(path, "rb") as file:
+            begin = file.read(6)
+        if begin[:4] == b"FEA1":
+            raise StorageError(f"{path} is Feather of version 1; expected version 2. Write it anew")
+        return ipc.open_file(source) if begin == b"ARROW1" else ipc.open_stream(source)
+
+    with _reading(path), pyarrow.memory_map(str(path)) as source:
+        reader = open_it(source)
+        schema, is_file = reader.schema, hasattr(reader, "num_record_batches")
+
+    def batches(types: Mapping[str, pyarrow.DataType]) -> Iterator[pyarrow.RecordBatch]:
+        with _reading(path), pyarrow.memory_map(str(path)) as source:
+            reader = open_it(source)
+            parts = map(reader.get_batch, range(reader.num_record_batches)) if is_file else iter(reader)
+            for part in parts:
+                chosen = part.select(list(types))
+                for start in range(0, max(1, len(chosen)), _BATCH_ROWS):
+                    yield cast_columns(chosen.slice(start, _BATCH_ROWS), types, path.name)
+
+    return Table(path.name, schema, batches, None)
+
+
+def _json_table(path: Path) -> Table:
+    import pyarrow
+    from pyarrow import json
+
+    def options(types: Mapping[str, pyarrow.DataType] | None) -> dict[str, Any]:
+        schema = None if types is None else pyarrow.schema(list(types.items()))
+        return {
+            "read_options": json.ReadOptions(use_threads=False, block_size=2**22),
+            "parse_options": json.ParseOptions(
+                explicit_schema=schema, unexpected_field_behavior="infer" if types is None else "ignore"
+            ),
+        }
+
+    def open_it(types: Mapping[str, pyarrow.DataType] | None) -> Any:
+        source = pyarrow.input_stream(str(path), compression="detect")
+        return json.open_json(source, **options(types))
+
+    with _reading(path, "JSON lines"):
+        schema = open_it(None).schema
+
+    def batches(types: Mapping[str, pyarrow.DataType]) -> Iterator[pyarrow.RecordBatch]:
         try:
-            with parquet.ParquetFile(path, pre_buffer=False) as reader:
-                chosen = [*names, *labels]
-                for batch in reader.iter_batches(batch_size=rows, columns=chosen, use_threads=False):
-                    yield (_to_numpy(batch, names), *(_to_labels(batch, name) for name in labels))
+            yield from open_it(types)
         except (pyarrow.ArrowException, OSError) as error:
-            raise StorageError(f"{path} cannot be read: {explain(error)}") from error
+            raise DataError(
+                f"{path.name}: {explain(error)}; expected one type of value in each column, as in the first "
+                "rows. Correct the value, or leave the column out with `drop`"
+            ) from error
 
-    return Table(path.name, _arrow_kinds(schema, path), batches, metadata.num_rows)
-
-
-def _arrow_kinds(schema: pyarrow.Schema, path: Path) -> dict[str, np.dtype[Any] | str]:
-    from pyarrow import types
-
-    twice = repeated(schema.names)
-    if twice:
-        raise DataError(f"{path.name} has several columns named {listed(twice)}; expected different names")
-    kinds: dict[str, np.dtype[Any] | str] = {}
-    for field in schema:
-        number = types.is_integer(field.type) or types.is_floating(field.type) or types.is_boolean(field.type)
-        # A column that is empty so far may hold numbers further on.
-        empty = types.is_null(field.type)
-        kinds[field.name] = np.dtype(field.type.to_pandas_dtype()) if number else str(field.type)
-        if _is_text(field.type):
-            kinds[field.name] = "string"
-        if empty:
-            kinds[field.name] = np.dtype(np.float64)
-    return kinds
+    return Table(path.name, schema, batches, None)
 
 
-def _to_numpy(batch: pyarrow.RecordBatch, names: list[str]) -> np.ndarray:
-    values = np.empty((batch.num_rows, len(names)), dtype=np.float64)
-    for i, name in enumerate(names):
+@contextmanager
+def _reading(path: Path, kind: str = "") -> Iterator[None]:
+    """Turn errors of Arrow and the disk into ours."""
+    import pyarrow
+
+    try:
+        yield
+    except (pyarrow.ArrowException, OSError) as error:
+        if isinstance(error, StorageError):
+            raise
+        words = f" as {kind}" if kind else ""
+        raise StorageError(f"{path} cannot be read{words}: {explain(error)}") from error
+
+
+def cast_columns(
+    batch: pyarrow.RecordBatch, types: Mapping[str, pyarrow.DataType], table: str
+) -> pyarrow.RecordBatch:
+    """Return columns by the types that they are to have.
+
+    `table`: what the message calls it.
+    Raises DataError if a value cannot be one of its type.
+    """
+    import pyarrow
+
+    columns = {}
+    for name, kind in types.items():
         column = batch.column(name)
-        # Nulls of integers and booleans become NaN too; `to_numpy` does that for floats alone.
-        values[:, i] = column.cast("float64", safe=False).to_numpy(zero_copy_only=False)
-    return values
-
-
-def _is_text(kind: pyarrow.DataType) -> bool:
-    from pyarrow import types
-
-    values = kind.value_type if types.is_dictionary(kind) else kind
-    return bool(types.is_string(values) or types.is_large_string(values) or types.is_string_view(values))
-
-
-def _to_labels(batch: pyarrow.RecordBatch, name: str) -> np.ndarray:
-    """Return a column of labels: text as Python's strings, None where one is missing."""
-    column = batch.column(name)
-    if column.null_count or _is_text(column.type):
-        return np.array([*column.to_pylist(), None], object)[:-1]  # None keeps NumPy from making text
-    return np.asarray(column.to_numpy(zero_copy_only=False))
+        try:
+            columns[name] = column if column.type == kind else column.cast(kind, safe=False)
+        except pyarrow.ArrowException as error:
+            raise DataError(
+                f"{table}: column {name!r} is {column.type}; expected {kind}, as in the dataset "
+                f"({explain(error)})"
+            ) from error
+    return pyarrow.RecordBatch.from_pydict(columns)
 
 
 def _npy_table(path: Path) -> Table:
+    import pyarrow
+
     try:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
     except (ValueError, OSError, EOFError) as error:
         raise StorageError(f"{path} cannot be read as an array of numbers: {explain(error)}") from error
     if array.ndim != 2:
         raise DataError(f"{path.name} has shape {array.shape}; expected 2 axes (n_samples, n_columns)")
-    kind: np.dtype[Any] | str = array.dtype if array.dtype.kind in "biuf" else str(array.dtype)
+    if array.dtype.kind not in "biuf":
+        raise DataError(f"{path.name} holds {array.dtype}; expected numbers")
     names = [str(i) for i in range(array.shape[1])]
+    kind = pyarrow.from_numpy_dtype(array.dtype.newbyteorder("="))
 
-    def batches(chosen: list[str], labels: list[str]) -> Iterator[tuple[np.ndarray, ...]]:
+    def batches(types: Mapping[str, pyarrow.DataType]) -> Iterator[pyarrow.RecordBatch]:
         rows = max(1, BATCH_BYTES // max(1, array.itemsize * array.shape[1]))
-        places = [int(name) for name in chosen]
         for start in range(0, max(1, len(array)), rows):
             # A map for each batch: pages that were read count as memory until their map is closed.
             mapped = np.load(path, mmap_mode="r", allow_pickle=False)
             part = mapped[start : start + rows]
-            yield (part[:, places].astype(np.float64), *(part[:, int(name)].copy() for name in labels))
+            columns = {
+                name: pyarrow.array(part[:, int(name)].astype(part.dtype.newbyteorder("="))) for name in types
+            }
+            yield cast_columns(pyarrow.RecordBatch.from_pydict(columns), types, path.name)
 
-    return Table(path.name, dict.fromkeys(names, kind), batches, len(array))
+    return Table(path.name, pyarrow.schema([(name, kind) for name in names]), batches, len(array))
+
+
+def spool(table: Table, types: Mapping[str, pyarrow.DataType], folder: Path) -> Table:
+    """Write a table that can be read only once to a folder, and return it from there."""
+    import pyarrow
+    from pyarrow import ipc
+
+    path = folder / "rows.arrow"
+    with pyarrow.OSFile(str(path), "wb") as sink, ipc.new_stream(sink, pyarrow.schema(types)) as writer:
+        for batch in table.batches(types):
+            writer.write_batch(batch)
+    kept = _arrow_table(path)
+    return Table(table.name, table.schema, kept.batches, None, table.notes)
 
 
 def read_npz(
@@ -230,7 +435,7 @@ def read_npz(
     if len(headers["X"][0]) != 2 or len(set(lengths.values())) > 1:
         shapes = {name: shape for name, (shape, _) in headers.items()}
         raise DataError(f"{path.name} has shapes {shapes}; expected X of 2 axes and as many rows in all")
-    X_dtype = feature_dtype([headers["X"][1]], dtype)
+    X_dtype = np.dtype(dtype or np.result_type(np.float32, headers["X"][1]))
     row_bytes = sum(int(np.prod(shape[1:])) * kind.itemsize for shape, kind in headers.values())
     rows = max(1, BATCH_BYTES // max(1, row_bytes))
 
@@ -283,13 +488,6 @@ def _read_array_header(file: Any, path: Path, name: str) -> tuple[tuple[int, ...
     except (ValueError, EOFError, zipfile.BadZipFile) as error:
         raise StorageError(f"array {name!r} of {path} cannot be read: {explain(error)}") from error
     return shape, fortran, dtype
-
-
-def feature_dtype(kinds: Sequence[np.dtype[Any] | str], dtype: str | None) -> np.dtype[Any]:
-    """Return the dtype of X that keeps all digits of columns of these types, or the one that is asked for."""
-    if dtype is not None:
-        return np.dtype(dtype)
-    return np.result_type(np.float32, *(kind for kind in kinds if isinstance(kind, np.dtype)))
 
 
 def repeated(names: Sequence[str]) -> list[str]:

@@ -8,14 +8,21 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from rff_dist.ingest import ingest as ingest_module
-from rff_dist.ingest.ingest import Ingested, Roles
+from rff_dist.ingest.ingest import Ingested
+from rff_dist.ingest.learn import Encoding
 from rff_dist.ingest.queries import CONNECTION_VARIABLE, Query, read_secret
+from rff_dist.ingest.roles import Roles
+from rff_dist.ingest.rows import HeldOut
+from rff_dist.ingest.tables import Reading
+from rff_dist.jobs.options import TableEncoding
 from rff_dist.jobs.specs import Ingest
 from rff_dist.jobs.steps import Step
 from rff_dist.storage.datasets import ZarrDataset
 from rff_dist.storage.writing import Writing
 from rff_dist.text import redact
 from rff_dist.typing import Summary
+
+type Made = Ingested | ZarrDataset | tuple[ZarrDataset, ZarrDataset]
 
 #: As many names of files are told as a record holds well.
 _SHOWN_FILES = 50
@@ -50,24 +57,28 @@ class Ingestion:
         }
 
 
-def ingest(
-    job: Ingest, *, observer: Callable[[int, int | None], None] | None = None
-) -> Ingested | ZarrDataset:
+def ingest(job: Ingest, *, observer: Callable[[int, int | None], None] | None = None) -> Made:
     """Write a dataset, or append the rows that are new to one.
 
     `observer`: called with (rows written, rows in all or None) after each batch.
-    Returns what was appended, or the dataset that was written.
-    Raises RFFDistError as `storage.ingest` and `storage.ingest_more`; what is there then is as it was.
+    Returns what was appended, the dataset that was written, or that and the one of rows held out.
+    Raises RFFDistError as `ingest.ingest`, `ingest_parts` and `ingest_more`; what is there then is as it was.
     """
     source = job.sources if job.sql is None else _read_query(job.sql, job.connection)
-    targets = job.targets
-    target = targets[0] if targets and len(targets) == 1 else targets
-    roles = Roles(target, job.weight, job.groups, job.columns, job.dtype, job.on_nan)
-    take = ingest_module.ingest_more if job.append else ingest_module.ingest
-    # A store in memory ends with this process, and keeps no versions.
-    versioned = not job.plain and not job.data.startswith("memory://")
+    roles, preparing = roles_of(job), preparing_of(job.encoding_of)
+    versioned = not job.plain and can_keep_versions(job.data)
     how = Writing(job.chunk_rows, job.overwrite, observer, versioned, job.message)
-    return take(source, job.data, roles, how)
+    if job.holdout is not None:
+        urls = (job.data, test_url(job.data))
+        parts = HeldOut(job.holdout)
+        return ingest_module.ingest_parts(source, urls, parts, roles, how=how, preparing=preparing)
+    take = ingest_module.ingest_more if job.append else ingest_module.ingest
+    return take(source, job.data, roles, how, preparing)
+
+
+def can_keep_versions(url: str) -> bool:
+    """Say whether a dataset there can: a store in memory ends with this process."""
+    return not url.startswith("memory://")
 
 
 def _read_query(sql: str, connection: str | None) -> Query:
@@ -76,3 +87,36 @@ def _read_query(sql: str, connection: str | None) -> Query:
         read_secret(sql, "`sql`"),
         None if connection is None else read_secret(connection, "`connection`"),
     )
+
+
+def roles_of(job: Ingest) -> Roles:
+    """Return which columns become what."""
+    targets = job.targets
+    return Roles(
+        target=targets[0] if targets and len(targets) == 1 else targets,
+        weight=job.weight,
+        groups=job.groups,
+        columns=job.columns,
+        drop=job.drop or (),
+        id=job.id,
+        dtype=job.dtype,
+        on_nan=job.on_nan,
+    )
+
+
+def preparing_of(given: TableEncoding) -> ingest_module.Preparing:
+    """Return how tables are read and become numbers, as the library takes it."""
+    return ingest_module.Preparing(
+        Encoding(given.categories, given.dates, given.impute),
+        Reading(given.header, given.delimiter, given.encoding),
+    )
+
+
+def test_url(url: str) -> str:
+    """Return where the rows go that are held out of a dataset.
+
+    >>> test_url("data.zarr"), test_url("s3://bucket/data")
+    ('data-test.zarr', 's3://bucket/data-test')
+    """
+    stem = url.rstrip("/").removesuffix(".zarr")
+    return f"{stem}-test{'.zarr' if url.rstrip('/').endswith('.zarr') else ''}"

@@ -28,6 +28,7 @@ type Positives = Annotated[list[Positive], Len(1)]
 type Counts = Annotated[list[Count], Len(1)]
 type Names = Annotated[list[str], Len(1)]
 type Seed = Annotated[int, Ge(0), Le(2**64 - 1)]
+type Share = Annotated[float, Gt(0), Lt(1)]
 type FoldCount = Annotated[int, Ge(2), Le(1000)]
 
 # -- rows ------------------------------------------------------------------------------------------
@@ -89,6 +90,52 @@ class TrainingSource(SupervisedSource):
         "precision",
         flag="--weight-kind",
         unit="NAME",
+    )
+
+
+@group
+class TableReading:
+    """How CSV files are read."""
+
+    panel: ClassVar[str] = "Tables"
+
+    header: bool | None = option(
+        "Whether the first line of a CSV file names the columns, else they are called 0, 1, …; found out if "
+        "left out.",
+        None,
+        flags=("--header", "--no-header"),
+        given=(True, False),
+    )
+    delimiter: str | None = option(
+        "What is between the cells of a CSV file; found out if left out.", None, unit="CHARACTER"
+    )
+    encoding: str | None = option(
+        "How a CSV file writes text, latin-1 say; if left out utf-8, or cp1252 where it is not that.",
+        None,
+        unit="NAME",
+    )
+
+
+@group
+class TableEncoding(TableReading):
+    """How columns of tables become numbers."""
+
+    categories: Literal["auto", "one-hot", "target"] = option(
+        "What text becomes: one-hot, 0 and 1 for each level; or target, the level's mean target, of other "
+        "rows than its own. auto takes that above 20 levels.",
+        "auto",
+        unit="auto|one-hot|target",
+    )
+    dates: Names | None = option(
+        "What dates become: some of elapsed-days, year, month, day-of-year, weekday and hour; if left out, "
+        "those but year and month that vary.",
+        None,
+        unit="PART,…",
+    )
+    impute: Literal["none", "median", "mean", "most-frequent"] = option(
+        "What missing values become. Missing text is then a level of its own, or the most frequent one.",
+        "none",
+        unit="median|mean|most-frequent|none",
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,8 @@ from rff_dist.data.blocks import Dataset
 from rff_dist.data.labelled import LabelledDataset
 from rff_dist.engines.protocol import Engine
 from rff_dist.errors import DataError, InvalidParameterError
+from rff_dist.ingest.recipe import RECIPE, recipe_of
+from rff_dist.jobs import tables
 from rff_dist.jobs.specs import Evaluate, Predict
 from rff_dist.jobs.steps import Runner, Step, run_steps
 from rff_dist.kmeans import labels as kmeans_labels
@@ -24,10 +26,10 @@ from rff_dist.registry.versions import RegisteredModel
 from rff_dist.ridge import predict as prediction
 from rff_dist.ridge.evaluation import Errors
 from rff_dist.ridge.uncertainty import Calibration
-from rff_dist.storage.columns import column_of
+from rff_dist.storage.columns import ID, column_of, ids_of
 from rff_dist.storage.datasets import ZarrDataset, open_dataset
 from rff_dist.storage.leases import hold
-from rff_dist.storage.locations import check_output, holds_versions, parse_location
+from rff_dist.storage.locations import check_output, discard, holds_versions, parse_location
 from rff_dist.text import redact
 from rff_dist.typing import Summary
 
@@ -102,6 +104,7 @@ def open_rows(url: str | os.PathLike[str], scoring: ScoringModel, **names: Any) 
     Raises DataError if they have other columns than the model was trained on; StorageError if there are none.
     """
     dataset = open_dataset(url, **{"y": None, **names})
+    check_recipes(dataset, scoring)
     try:
         check: Any = kmeans_labels.check_columns if scoring.kind == "clusters" else prediction.check_dataset
         check(dataset, scoring.model)
@@ -111,6 +114,19 @@ def open_rows(url: str | os.PathLike[str], scoring: ScoringModel, **names: Any) 
             "that the model was trained on, or another model"
         ) from error
     return dataset
+
+
+def check_recipes(dataset: ZarrDataset, scoring: ScoringModel) -> None:
+    """Refuse rows that were made of a table in another way than those that a model was trained on.
+
+    Raises DataError if their recipes differ.
+    """
+    own, trained = (recipe_of(one) for one in (dataset.attributes, scoring.model.card))
+    if own is not None and trained is not None and own.digest() != trained.digest():
+        raise DataError(
+            f"{redact(dataset.url or '')} was ingested by another recipe than what {redact(scoring.url)} was "
+            "trained on: levels, means or medians differ. Give the table itself to predict"
+        )
 
 
 def check_wanted(scoring: ScoringModel, wanted: Wanted) -> None:
@@ -186,14 +202,24 @@ class Scoring:
     def score(self) -> Summary:
         """Write what the model says of each row; the output appears when it is complete."""
         job, model, start = self.job, self.model, time.perf_counter()
-        written = score(
-            self.dataset,
-            model,
-            job.output,
-            wanted=_wanted(job),
-            engine=self.engine,
-            overwrite=job.overwrite,
-        )
+        is_file = tables.file_kind(job.output) is not None
+        place = tables.hidden_beside(parse_location(job.output), "rows") if is_file else None
+        try:
+            written = score(
+                self.dataset,
+                model,
+                job.output if place is None else place.url,
+                wanted=_wanted(job),
+                engine=self.engine,
+                overwrite=job.overwrite,
+            )
+            if place is not None:
+                ids = [] if ids_of(self.dataset) is None else [ID]
+                columns = _columns_of(model)
+                tables.write_file(job.output, place.url, [*ids, *written["arrays"]], columns=columns)
+        finally:
+            if place is not None:
+                discard(place)
         return {
             "output": redact(job.output),
             "model": redact(job.model),
@@ -217,15 +243,38 @@ def _wanted(job: Predict) -> Wanted:
 def open_scoring(job: Predict, runner: Runner) -> Iterator[Scoring]:
     """Refuse all that can be refused, take the lease of the output, then open the engine."""
     source = job.source
-    places = [parse_location(source.data), parse_location(job.model)]
-    check_output(parse_location(job.output), overwrite=job.overwrite, inputs=places)
+    if tables.file_kind(job.output) is not None:
+        tables.check_file(job.output, source.data, overwrite=job.overwrite)
+    else:
+        places = [parse_location(one) for one in (source.data, job.model)]
+        check_output(parse_location(job.output), overwrite=job.overwrite, inputs=places)
     model = open_model(job.model)
-    dataset = open_rows(
-        source.data, model, x=source.x, missing_chunks=source.missing_chunks, version=source.version
-    )
     check_wanted(model, _wanted(job))
-    with hold(job.output, holder=runner.holder), runner.open_engine() as engine:
+    with ExitStack() as stack:
+        stack.enter_context(hold(job.output, holder=runner.holder))
+        url = source.data
+        if tables.is_table(url):
+            if source.version is not None:
+                raise InvalidParameterError(
+                    f"`version` is {source.version!r}, but {redact(url)} is a table, which keeps no "
+                    "versions; leave it out"
+                )
+            recipe = model.model.card.get(RECIPE)
+            url = stack.enter_context(tables.table_rows(url, recipe, job.model, job.output))
+        dataset = open_rows(
+            url, model, x=source.x, missing_chunks=source.missing_chunks, version=source.version
+        )
+        engine = stack.enter_context(runner.open_engine())
         yield Scoring(job, model, dataset, engine)
+
+
+def _columns_of(scoring: ScoringModel) -> list[str] | None:
+    """Return the names of the targets, or of the classes, where a model has some."""
+    model: Any = scoring.model
+    if scoring.kind == "classifier":
+        return [str(label) for label in class_prediction.read_classes(model).tolist()]
+    names: list[str] | None = model.card.get("target_names")
+    return names
 
 
 def predict(job: Predict, runner: Runner) -> dict[str, Summary | None]:

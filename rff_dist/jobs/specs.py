@@ -16,8 +16,11 @@ from rff_dist.jobs.options import (
     NonNegative,
     Probability,
     Row,
+    Seed,
+    Share,
     Source,
     SupervisedSource,
+    TableEncoding,
     TrainFeatures,
     TrainingSource,
     TuneFeatures,
@@ -195,12 +198,13 @@ class Clustering:
 
 @group
 class Predict:
-    """Write what a model of any kind says of every row of a dataset, to Zarr."""
+    """Write what a model of any kind says of every row of a dataset or a table, to Zarr, Parquet or CSV."""
 
     model: str = option(_MODEL, argument=True, unit="MODEL")
     source: Source
     output: str = option(
-        "Path or URL of the Zarr group that is written: `predictions` or `labels`, and what else is wanted.",
+        "Path or URL of the Zarr group that is written: `predictions` or `labels`, and what else is wanted. "
+        "Of a name that ends in .parquet, .csv or .csv.gz a table.",
         argument=True,
         unit="OUT",
         writes=True,
@@ -278,9 +282,9 @@ class Ingest:
     """Turn files or a query into a dataset, or into more rows of one."""
 
     sources: list[str] = option(
-        "Files (.csv, .csv.gz, .parquet, .npy, .npz), patterns such as incoming/*.parquet, or folders of "
-        "Parquet files, on disk or in an object store. Where rows are appended, files that were ingested "
-        "before are skipped.",
+        "Files, patterns such as incoming/*.parquet, or folders of Parquet files; on disk or in an object "
+        "store. Files are .csv, .tsv and .jsonl, also compressed, .parquet, .arrow, .feather, .npy and .npz. "
+        "Where rows are appended, files that were ingested before are skipped.",
         [],
         argument=True,
         unit="SOURCE",
@@ -301,7 +305,23 @@ class Ingest:
     weight: str | None = option("Column of sample weights, likewise.", None, unit="NAME")
     groups: str | None = option("Column of what rows are held out together by, likewise.", None, unit="NAME")
     columns: Names | None = option(
-        "Columns of X in this order, likewise; all others if left out.", None, unit="A,B,…"
+        "Columns of the table that X is made of in this order, likewise; all others if left out.",
+        None,
+        unit="A,B,…",
+    )
+    drop: Names | None = option("Columns that are left out.", None, unit="A,B,…")
+    id: str | None = option(
+        "Column of integers or text that says what a row is called: it comes back beside predictions.",
+        None,
+        unit="NAME",
+    )
+    encoding_of: TableEncoding
+    holdout: Share | None = option(
+        "Share of the rows that are kept out, for a test, in a dataset of their own: of data.zarr in "
+        "data-test.zarr. Rows of one group stay together.",
+        None,
+        unit="10%",
+        face="command",
     )
     append: bool = option(
         "Whether the rows of files that are new are added to a dataset that may be there.",
@@ -355,3 +375,89 @@ class Ingest:
             raise InvalidParameterError(
                 "`overwrite` is given, but rows are added to what is there; leave it out"
             )
+        if self.append and self.holdout is not None:
+            raise InvalidParameterError(
+                "`holdout` is given, but rows are added to what is there; leave it out, and ingest rows for "
+                "a test into a dataset of their own"
+            )
+
+
+@group
+class Split:
+    """Cut a dataset into one to train on and one to test on, beside it."""
+
+    data: str = option(
+        "Path or URL of the rows: a Zarr group. Of data.zarr are made data-train.zarr and data-test.zarr.",
+        argument=True,
+        unit="DATA",
+    )
+    share: Share = option("Share of the rows to test on.", 0.2, flag="--test", unit="20%", alias="holdout")
+    by: Literal["random", "group", "time"] = option(
+        "random goes by hashes of the rows' ids, or of their numbers; group keeps rows of one group "
+        "together; time tests on the last rows.",
+        "random",
+        unit="random|group|time",
+    )
+    groups: str = option("Name of the array of groups.", "groups", unit="NAME")
+    time: str | None = option(
+        "Name of the column of X by which rows are the last ones; if left out, their order.",
+        None,
+        unit="NAME",
+    )
+    seed: Seed = option("Another one chooses other rows.", 0, unit="N")
+    overwrite: bool = option("Whether datasets that are there may be replaced.", False)
+
+    def __post_init__(self) -> None:
+        if self.time is not None and self.by != "time":
+            raise InvalidParameterError(
+                f"`time` is {self.time!r}, but rows are split by {self.by}; give by='time' too, or leave it "
+                "out"
+            )
+
+
+@group
+class AutoEncoding(TableEncoding):
+    """How columns of tables become numbers; missing values are filled in."""
+
+    impute: Literal["none", "median", "mean", "most-frequent"] = option(
+        "What missing values become. Missing text is then a level of its own, or the most frequent one.",
+        "median",
+        unit="median|mean|most-frequent|none",
+    )
+
+
+@group
+class Auto:
+    """Turn a table into a registered model, with a test and what it compares with."""
+
+    sources: list[str] = option(
+        "A table: files, patterns or folders, as ingest takes them.", argument=True, unit="TABLE"
+    )
+    target: str = option("Column to predict.", unit="NAME")
+    into: str | None = option(
+        "Folder for data and model; called as the table if left out.", None, unit="FOLDER", writes=True
+    )
+    task: Literal["auto", "regression", "classification"] = option(
+        "auto takes text, booleans and numbers of two values for classes, all other numbers for a "
+        "regression.",
+        "auto",
+        unit="NAME",
+    )
+    holdout: Share = option("Share of the rows that the model is tested on.", 0.2, unit="20%")
+    groups: str | None = option(
+        "Column of what rows are held out together by, in the test and in folds.", None, unit="NAME"
+    )
+    weight: str | None = option("Column of sample weights.", None, unit="NAME")
+    id: str | None = option("Column that says what a row is called.", None, unit="NAME")
+    drop: Names | None = option("Columns that are left out.", None, unit="A,B,…")
+    encoding_of: AutoEncoding
+    n_components: Literal["auto"] | Count = option(
+        "D, the number of features; chosen by the number of rows and the memory if left out.",
+        "auto",
+        flag="--components",
+        unit="auto|D",
+    )
+    seed: Seed = option("Seed of all that is random.", 0, unit="N")
+    overwrite: bool = option(
+        "Whether data that are there may be replaced; the model becomes the next version.", False
+    )

@@ -10,6 +10,7 @@ import numpy as np
 
 from rff_dist.data.blocks import Dataset
 from rff_dist.data.folds import Folds
+from rff_dist.data.labelled import ExtendedDataset
 from rff_dist.ridge.options import Penalty
 from rff_dist.ridge.solve import Solved
 from rff_dist.statistics.inspection import blocks_of
@@ -28,10 +29,20 @@ def describe_dataset(dataset: Dataset) -> Mapping[str, Any]:
     if (prefix := dataset.prefix_fingerprint(dataset.n_samples)) is not None:
         # Of all rows now, of the first ones when more were appended: what an update compares.
         facts["prefix_fingerprint"] = prefix
+    if (recipe := attributes_of(dataset).get("recipe")) is not None:
+        facts["recipe"] = recipe  # by which tables become inputs of the model
     for name, names in {"feature_names": dataset.feature_names, "target_names": dataset.target_names}.items():
         if names is not None:
             facts[name] = list(names)
     return facts
+
+
+def attributes_of(dataset: Dataset) -> Mapping[str, Any]:
+    """Return what is stored of a dataset beside its arrays; of one in memory nothing."""
+    while isinstance(dataset, ExtendedDataset):
+        dataset = dataset.source
+    found: Mapping[str, Any] = getattr(dataset, "attributes", {})
+    return found
 
 
 def describe_cut(

@@ -35,6 +35,7 @@ from rff_dist.ridge.uncertainty import (
 )
 from rff_dist.statistics.accumulate import add_each
 from rff_dist.statistics.inspection import blocks_of
+from rff_dist.storage.columns import ID, ids_of
 from rff_dist.storage.outputs import Layout, Output, create_output
 from rff_dist.typing import FloatArray
 
@@ -134,6 +135,8 @@ def write_output[S](
 ) -> Output:
     """Write what a function makes of each block's rows to a new output; see its `Layout` for the options.
 
+    The rows' ids, where they have some, are written beside it as `id`.
+
     With `attributes` the output is finished and appears at `url`; with None the caller finishes or discards
     it. After an error nothing is left of it.
     """
@@ -144,6 +147,8 @@ def write_output[S](
     try:
         engine.map_write(BlockTask(dataset, compute), blocks, state, output, label=label)
         dataset.check_unchanged()
+        if (ids := ids_of(dataset)) is not None:
+            output.add(ID, ids)
         if attributes is not None:
             output.finish(attributes)
     except BaseException:

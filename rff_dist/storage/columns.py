@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,6 +36,8 @@ from rff_dist.storage.groups import (
     local_root,
     reopen_group,
 )
+
+ID = "id"  # the array of what rows are called, which comes back beside their predictions
 
 type _Recipe = tuple[Callable[..., StoredColumn], tuple[Any, ...]]
 
@@ -139,6 +141,20 @@ def column_of(dataset: ZarrDataset, name: str) -> StoredColumn:
             "open the dataset by its URL"
         )
     return open_column(dataset.url, name, missing_chunks=dataset.missing_chunks, version=dataset.version)
+
+
+def id_column(attributes: Mapping[str, Any]) -> str | None:
+    """Return which column of its table a dataset's ids came from, where it was ingested with ids."""
+    recipe = attributes.get("recipe")
+    found = recipe.get("id") if isinstance(recipe, Mapping) else None
+    return None if found is None else str(found)
+
+
+def ids_of(dataset: Any) -> StoredColumn | None:
+    """Return what the rows of a stored dataset are called, where it was ingested with ids."""
+    if not isinstance(dataset, ZarrDataset) or id_column(dataset.attributes) is None:
+        return None
+    return column_of(dataset, ID)
 
 
 def as_column(values: Any, *, name: str = "y") -> Column:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import zarr
 
 from rff_dist.errors import StorageError
-from rff_dist.storage.arrays import Header, read_header
+from rff_dist.storage.arrays import Header, open_array, read_header, read_rows
 from rff_dist.storage.groups import committed_rows, find_group
 from rff_dist.storage.locations import exists, explain, parse_location
 
@@ -32,15 +33,18 @@ class StoredArray:
     checksum: str | None
 
 
-def list_arrays(url: str | os.PathLike[str]) -> tuple[dict[str, Any], list[StoredArray]]:
+def list_arrays(
+    url: str | os.PathLike[str], version: str | None = None
+) -> tuple[dict[str, Any], list[StoredArray]]:
     """Return the attributes of the group at `url` and its arrays by name; no rows are read.
 
+    `version`: of a versioned dataset; the current one if left out.
     Raises StorageError if there is no Zarr group, or an array's metadata cannot be read.
     """
     location = parse_location(url)
     if not exists(location):
         raise StorageError(f"nothing is at {location}; expected a Zarr group")
-    store = find_group(url).store
+    store = find_group(url, version).store
     try:
         group = zarr.open_group(store, mode="r")
         attributes, names = dict(group.attrs), sorted(group.array_keys())
@@ -55,6 +59,25 @@ def list_arrays(url: str | os.PathLike[str]) -> tuple[dict[str, Any], list[Store
         for name, header in headers.items()
         if header
     ]
+
+
+def read_arrays(
+    url: str | os.PathLike[str], names: Sequence[str], *, n_rows: int, version: str | None = None
+) -> Iterator[dict[str, np.ndarray]]:
+    """Yield the rows of arrays of the group at `url`, so many at a time.
+
+    `version`: of a versioned dataset; the current one if left out.
+    Raises StorageError if there is no complete group, or a chunk cannot be read.
+    """
+    stored = find_group(url, version)
+    committed = committed_rows(dict(stored.open().attrs), stored.place)
+    arrays = {
+        name: open_array(stored.store, name, label=f"array {name!r}", fill_missing=False) for name in names
+    }
+    n_samples = min(committed, *(array.shape[0] for array in arrays.values()))
+    for start in range(0, n_samples, n_rows):
+        stop = min(start + n_rows, n_samples)
+        yield {name: read_rows(array, start, stop, label=f"array {name!r}") for name, array in arrays.items()}
 
 
 def find_checksum(header: Header) -> str | None:

@@ -15,7 +15,8 @@ from rff_dist.data.blocks import cut_blocks
 from rff_dist.data.memory import check_indices
 from rff_dist.errors import DataError, InvalidParameterError, StorageError
 from rff_dist.storage.arrays import Header, gather_rows, open_array, read_header, read_rows
-from rff_dist.storage.editing import ROLES, Editing, digest_rows, editing
+from rff_dist.storage.columns import ID, id_column
+from rff_dist.storage.editing import ROLES, TEXT_ROLES, Editing, digest_rows, editing
 from rff_dist.storage.generations import MANIFEST
 from rff_dist.storage.groups import committed_rows, find_group
 from rff_dist.storage.locations import Location, check_output, parse_location, store_errors
@@ -178,7 +179,7 @@ def delete_from(dataset: Editing, rows: ArrayLike, *, keep_order: bool, message:
 def find_rows(dataset: Editing, column: str, values: Sequence[Any]) -> list[IntArray]:
     """Return the numbers of the rows that have each of the values in a column.
 
-    `column`: a column of X or y by its name, or the array "groups".
+    `column`: a column of X or y by its name, or one of the arrays "groups" and "id".
     Raises InvalidParameterError if there is no such column; reads all of it.
     """
     name, place = _column_of(dataset, column)
@@ -265,7 +266,7 @@ def _plain_arrays(
     headers = {}
     for name in ROLES:
         label = f"array {name!r} of {location}"
-        header = read_header(store, name, label=label, text=name in ("y", "groups"))
+        header = read_header(store, name, label=label, text=name in TEXT_ROLES)
         if header is not None:
             headers[name] = header.first_rows(n_samples)
     if "X" not in headers:
@@ -319,9 +320,13 @@ def _column_of(dataset: Editing, column: str) -> tuple[str, int | None]:
         names = dataset.names(key) or ()
         if column in names and name in dataset.headers:
             return name, names.index(column) if len(dataset.headers[name].shape) == 2 else None
-    if column in ("groups", dataset.attributes.get("groups_column")) and "groups" in dataset.headers:
-        return "groups", None
+    for name, of in (
+        ("groups", dataset.attributes.get("groups_column")),
+        (ID, id_column(dataset.attributes)),
+    ):
+        if column in (name, of) and name in dataset.headers:
+            return name, None
     known = [*(dataset.names("feature_names") or ()), *(dataset.names("target_names") or ())]
-    known += ["groups"] if "groups" in dataset.headers else []
+    known += [name for name in ("groups", ID) if name in dataset.headers]
     shown = ", ".join(map(repr, known[:20])) or "no names"
     raise InvalidParameterError(f"{dataset.location} has no column {column!r}; it has {shown}")

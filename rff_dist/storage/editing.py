@@ -16,6 +16,7 @@ from rff_dist.data.columns import is_text
 from rff_dist.data.memory import canonical_bytes
 from rff_dist.errors import DataError, StorageError, VersionError
 from rff_dist.storage.arrays import Header, read_header, require_chunks
+from rff_dist.storage.columns import ID
 from rff_dist.storage.datasets import FORMAT_VERSION
 from rff_dist.storage.generations import MANIFEST
 from rff_dist.storage.groups import check_existing, committed_rows, open_complete_group
@@ -24,7 +25,8 @@ from rff_dist.storage.repositories import Change, changing, is_versioned
 from rff_dist.storage.sources import RowBatch
 from rff_dist.storage.writing import name_parts
 
-ROLES = ("X", "y", "sample_weight", "groups")
+ROLES = ("X", "y", "sample_weight", "groups", ID)
+TEXT_ROLES = ("y", "groups", ID)  # which may hold text
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,9 +159,7 @@ def digest_rows(*parts: np.ndarray) -> str:
 
 
 def _read_header(change: Change, name: str, location: Location) -> Header | None:
-    return read_header(
-        change.store, name, label=f"array {name!r} of {location}", text=name in ("y", "groups")
-    )
+    return read_header(change.store, name, label=f"array {name!r} of {location}", text=name in TEXT_ROLES)
 
 
 def _check(

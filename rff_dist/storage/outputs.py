@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import zarr
 
-from rff_dist.data.blocks import Block
-from rff_dist.data.columns import TEXT
+from rff_dist.data.blocks import Block, cut_blocks
+from rff_dist.data.columns import TEXT, Column, is_text
 from rff_dist.errors import DataError, InvalidParameterError, StorageError
 from rff_dist.storage.arrays import create_array, name_axes
 from rff_dist.storage.datasets import FORMAT_VERSION
@@ -146,6 +146,19 @@ class Output:
         if values.dtype != kind:
             raise DataError(f"values of dtype {values.dtype}; expected the fields {kind}")
         return [_as_stored(values[name]) for name in arrays]
+
+    def add(self, name: str, column: Column) -> None:
+        """Write a column beside the rows, as an array of its own.
+
+        Raises StorageError if it cannot be written.
+        """
+        rows = self.layout.chunk_rows
+        with store_errors(f"array {name!r} of {self.location} cannot be written"):
+            group = zarr.open_group(open_store(self.staged, read_only=False), mode="r+")
+            stored = TEXT if is_text(column.dtype) else column.dtype
+            array = create_array(group, name, shape=(self.n_samples,), dtype=stored, chunks=(rows,))
+            for block in cut_blocks(self.n_samples, rows, rows_per_block=rows):
+                array[block.start : block.stop] = _as_stored(column.read(block))
 
     def finish(self, attributes: Mapping[str, Any] | None = None) -> None:
         """Check that every chunk is there, write the manifest and move the output to its place.

@@ -17,6 +17,7 @@ from rff_dist.data.columns import TEXT, check_values, is_text
 from rff_dist.data.memory import canonical_bytes, require_columns, require_numbers
 from rff_dist.errors import DataError, InvalidParameterError, StorageError
 from rff_dist.storage.arrays import CHUNK_TARGET_BYTES, MAX_ROWS, create_array, name_axes, read_rows
+from rff_dist.storage.columns import ID
 from rff_dist.storage.datasets import FORMAT_VERSION, ZarrDataset, open_dataset
 from rff_dist.storage.generations import MANIFEST, begin, put_in_place
 from rff_dist.storage.locations import (
@@ -374,14 +375,20 @@ class RowBuffer:
 
 
 def name_parts(batch: RowBatch, first_row: int) -> dict[str, np.ndarray]:
-    """Check the arrays of a batch: X of any numeric dtype, y float64 or labels, weights float64, groups."""
+    """Check the arrays of a batch: X of numbers, y float64 or labels, weights float64, groups, ids."""
     parts = batch if isinstance(batch, tuple) else (batch,)
-    if len(parts) > 4:
+    if len(parts) > 5:
         raise DataError(
-            f"a batch of {len(parts)} arrays at row {first_row}; expected at most 4: "
-            "(X, y, sample_weight, groups)"
+            f"a batch of {len(parts)} arrays at row {first_row}; expected at most 5: "
+            "(X, y, sample_weight, groups, id)"
         )
-    prepare = {"X": _as_inputs, "y": _as_targets, "sample_weight": _as_weights, "groups": _as_groups}
+    prepare = {
+        "X": _as_inputs,
+        "y": _as_targets,
+        "sample_weight": _as_weights,
+        "groups": _as_groups,
+        ID: _as_ids,
+    }
     return {
         name: prepare[name](np.asarray(part), first_row)
         for name, part in zip(prepare, parts, strict=False)
@@ -416,6 +423,10 @@ def _as_weights(values: np.ndarray, _: int) -> np.ndarray:
 def _as_groups(values: np.ndarray, first_row: int) -> np.ndarray:
     groups = _as_labels(values, "groups", first_row)
     return groups.astype(np.int64) if groups.dtype.kind == "f" else groups
+
+
+def _as_ids(values: np.ndarray, first_row: int) -> np.ndarray:
+    return _as_labels(values, "the ids", first_row)
 
 
 def _as_labels(values: np.ndarray, name: str, first_row: int) -> np.ndarray:

@@ -82,6 +82,17 @@ def test_every_night_goes_as_printed(blocks, tmp_path, monkeypatch, scheduler):
     assert "version 1 is the current one" in said[5]
 
 
+@pytest.mark.slow
+@pytest.mark.distributed
+def test_one_command_makes_a_model_of_a_table(blocks, tmp_path, monkeypatch, scheduler):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(SCHEDULER_VARIABLE, scheduler)
+    [text] = [text for kind, text in blocks if kind == "sh" and "rff-dist auto" in text]
+    [arguments] = commands_of(text)
+    write_sales(Path("prices.csv"))
+    assert "next: rff-dist predict prices-auto/model" in succeed(arguments)
+
+
 def write_sales(path: Path) -> None:
     inputs = np.random.default_rng(len(path.name)).normal(size=(1000, 2))
     table = np.c_[inputs, inputs @ [1.0, 2.0]]

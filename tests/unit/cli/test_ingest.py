@@ -20,11 +20,37 @@ def test_a_missing_column_is_a_usage_error_with_the_nearest_name(folder, tmp_pat
     assert "'price'" in message
 
 
-def test_a_column_of_words_exits_65_and_says_which_columns_to_take(tmp_path):
-    (tmp_path / "table.csv").write_text("a,b,name\n1,2,x\n3,4,y\n")
-    message = refusal(65, "ingest", tmp_path / "table.csv", tmp_path / "data", "--target", "a")
-    assert "'name'" in message
-    assert "--columns b," in message
+def test_a_column_of_lists_exits_65_and_says_what_to_leave_out(tmp_path):
+    (tmp_path / "table.jsonl").write_text('{"a": 1, "names": ["x"]}\n{"a": 2, "names": []}\n')
+    message = refusal(65, "ingest", tmp_path / "table.jsonl", tmp_path / "data", "--target", "a")
+    assert "'names' (list" in message
+    assert "--drop names" in message
+
+
+def test_what_was_done_to_each_column_is_told(tmp_path):
+    lines = ["kunde;ort;preis", *(f"k{i};{'Köln' if i % 2 else 'Ulm'};{i},5" for i in range(30))]
+    (tmp_path / "t.csv").write_text("\n".join(lines), encoding="latin-1")
+    given = ("ingest", tmp_path / "t.csv", tmp_path / "d", "--target", "preis", "--overwrite")
+    found = document(*given)
+    assert found["feature_names"] == ["ort=Ulm"]
+    assert found["notes"] == {"t.csv": ["delimiter ;", "decimal commas", "encoding cp1252"]}
+    assert "hardly come twice" in found["left_out"]["kunde"]
+    shown = " ".join(run(*given).stdout.split())
+    assert "left out 'kunde'" in shown
+    assert "delimiter ;" in shown
+    found = document(*given, "--id", "kunde", "--holdout", "20%")
+    assert found["left_out"] == {}
+    assert found["n_samples"] + found["test"]["n_samples"] == 30
+    assert found["test"]["path"].endswith("d-test")
+    assert "10% or 0.1" in refusal(2, *given, "--holdout", "all")
+
+
+@pytest.mark.parametrize("flag", ["--header", "--no-header"])
+def test_the_first_line_is_what_one_says(tmp_path, flag):
+    (tmp_path / "t.csv").write_text("1,2\n3,4\n")
+    found = document("ingest", tmp_path / "t.csv", tmp_path / "d", flag)
+    assert found["feature_names"] == (["1", "2"] if flag == "--header" else ["0", "1"])
+    assert found["n_samples"] == (1 if flag == "--header" else 2)
 
 
 def test_a_table_becomes_a_dataset(folder, tmp_path):

@@ -17,7 +17,7 @@ from rff_dist.errors import DataError, InvalidParameterError, OutputExistsError,
 from rff_dist.storage.columns import open_column
 from rff_dist.storage.datasets import open_dataset
 from rff_dist.storage.writing import write_dataset
-from tests.tables import ingest
+from tests.tables import ingest, ingest_more
 
 
 @pytest.fixture
@@ -86,19 +86,16 @@ class TestTables:
         with pytest.raises(InvalidParameterError, match="no column 'prize'; nearest: 'price'"):
             ingest(source, tmp_path / "out", target="prize")
 
-    @pytest.mark.parametrize(
-        ("values", "kind"),
-        [
-            (["red", "blue"] * 2000, "string"),
-            (pd.date_range("2020-01-01", periods=4000), "timestamp|date"),
-        ],
-    )
-    def test_columns_that_are_no_numbers_are_named_with_the_fix(self, tmp_path, frame, name, values, kind):
-        frame["other"] = values
-        with pytest.raises(DataError, match=rf"not numbers: 'other' \(.*({kind}).*columns=\['rooms', 'area'"):
-            ingest(save(frame, tmp_path / name), tmp_path / "out", target="price")
-        assert not (tmp_path / "out").exists()
-        assert ingest(save(frame, tmp_path / name), tmp_path / "out", columns=["area"]).n_features == 1
+    def test_columns_of_text_and_dates_become_numbers(self, tmp_path, frame, name):
+        frame["colour"] = ["red", "blue"] * 2000
+        frame["day"] = pd.date_range("2020-01-01", periods=4000)
+        source = save(frame, tmp_path / name)
+        dataset = ingest(source, tmp_path / "out", target="price", columns=["colour", "day"])
+        days = (frame["day"] - pd.Timestamp("1970-01-01")).dt.days
+        expected = [frame["colour"] == "red", days, frame["day"].dt.day_of_year, frame["day"].dt.day_of_week]
+        np.testing.assert_array_equal(everything(dataset).X, np.column_stack(expected))
+        names = ("colour=red", "day: elapsed-days", "day: day-of-year", "day: weekday")
+        assert dataset.feature_names == names  # no hour: it does not vary
 
     @pytest.mark.parametrize("value", [np.nan, np.inf])
     @pytest.mark.parametrize("column", ["area", "price", "w"])
@@ -188,11 +185,24 @@ class TestParquet:
         with pytest.raises(DataError, match=r"1\.parquet and 0\.parquet differ in the columns 'a', 'b'"):
             ingest(tmp_path / "t", tmp_path / "out")
 
-    def test_partition_folders_are_refused(self, tmp_path):
-        (tmp_path / "t" / "year=2020").mkdir(parents=True)
-        parquet.write_table(pa.table({"a": [1.0]}), tmp_path / "t" / "year=2020" / "0.parquet")
-        with pytest.raises(StorageError, match="year=2020"):
-            ingest(tmp_path / "t", tmp_path / "out")
+    def test_partition_folders_are_columns(self, tmp_path):
+        frame = pd.DataFrame({"a": np.arange(6.0), "day": 3 * [20, 21], "town": ["ä b", "c", None] * 2})
+        frame.to_parquet(tmp_path / "t", partition_cols=["day", "town"])
+        dataset = ingest(tmp_path / "t", tmp_path / "out", impute="median")
+        assert dataset.feature_names == ("a", "day", "town=(missing)", "town=c", "town=ä b")
+        X = everything(dataset).X
+        levels = [frame["town"].isna(), frame["town"] == "c", frame["town"] == "ä b"]
+        expected = np.column_stack([frame["a"], frame["day"], *levels])
+        np.testing.assert_array_equal(X[np.argsort(X[:, 0])], expected)
+        n_again = ingest_more(tmp_path / "t", tmp_path / "out").n_after
+        assert n_again == 6
+
+    def test_partition_folders_of_dates_are_dates(self, tmp_path):
+        for day in ("2020-01-01", "2020-03-01"):
+            (tmp_path / "t" / f"day={day}").mkdir(parents=True)
+            parquet.write_table(pa.table({"a": [1.0]}), tmp_path / "t" / f"day={day}" / "0.parquet")
+        dataset = ingest(tmp_path / "t", tmp_path / "out", dates=["month"])
+        assert everything(dataset).X.tolist() == [[1, 1], [1, 3]]
 
     @pytest.mark.parametrize(
         ("types", "expected"),
@@ -409,11 +419,10 @@ class TestLabels:
         ingest(source, out, target="species", columns=["length", "width"], on_nan="drop")
         assert read_column(out, "y").tolist() == species["species"].drop([1000, 2000]).tolist()
 
-    def test_text_in_x_or_among_several_targets_is_still_refused(self, tmp_path, species, name):
+    def test_text_among_several_targets_is_refused(self, tmp_path, species, name):
         source = save(species, tmp_path / name)
-        for options in ({"target": "width"}, {"target": ["species", "width"], "columns": ["length"]}):
-            with pytest.raises(DataError, match=r"not numbers: .*'species' \(string\)"):
-                ingest(source, tmp_path / "d.zarr", **options)
+        with pytest.raises(DataError, match=r"not numbers: 'species' \((large_)?string\)"):
+            ingest(source, tmp_path / "d.zarr", target=["species", "width"], columns=["length"])
 
     def test_groups_need_a_target_and_a_column(self, tmp_path, species, name):
         source = save(species, tmp_path / name)

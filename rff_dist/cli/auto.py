@@ -1,0 +1,135 @@
+"""From a table to a registered model, beside what other models make of it."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from rff_dist.cli import display
+from rff_dist.cli.ingest import recipe_views
+from rff_dist.cli.shell import Report, command
+from rff_dist.jobs.options import Where
+from rff_dist.jobs.specs import Auto
+
+if TYPE_CHECKING:
+    from rff_dist.cli.baselines import Baselines
+    from rff_dist.jobs.auto import Prepared
+
+_TITLES = {"rmse": "RMSE", "r2": "R²", "accuracy": "accuracy", "log_loss": "log loss"}
+_OURS = "this model"
+
+
+@command(
+    "rff-dist auto prices.csv --target price",
+    "rff-dist auto 'visits/*.parquet' --target ill --groups patient --into visits-model",
+)
+def auto(job: Auto, where: Where) -> Report:
+    """Make a registered model of a table, test it on rows kept out, and compare it with other models."""
+    from rff_dist.cli.baselines import fit_baselines
+    from rff_dist.jobs.auto import prepare_table, training_of
+    from rff_dist.jobs.steps import run_steps
+    from rff_dist.jobs.train import open_training
+
+    start = time.perf_counter()
+    with display.count_rows("ingest") as counter:
+        prepared = prepare_table(job, observer=counter)
+    passes = display.Passes(where)
+    with open_training(training_of(job, prepared), passes.runner) as run:
+        records = run_steps(run.steps(), passes.runner)
+    ours = _scores(records["evaluate"])
+    others = fit_baselines(prepared.train, prepared.test, classify=prepared.classify, seed=job.seed)
+    scores = {_OURS: ours, **others.scores}
+    seconds = time.perf_counter() - start
+    following = _following(prepared)
+    document = {
+        "task": "classification" if prepared.classify else "regression",
+        "why": prepared.why,
+        **{name: getattr(prepared, name) for name in ("train", "test", "n_train", "n_test", "dropped_rows")},
+        **display.describe_published(prepared.model, records["publish"]),
+        "fit": records["fit"],
+        "scores": scores,
+        "compared_on": {name: value for name, value in asdict(others).items() if name != "scores"},
+        "verdict": verdict(scores),
+        "next": following,
+        "seconds": seconds,
+    }
+    return Report(document, _view(document, prepared, others, run.trained.model.card))
+
+
+def _scores(found: Mapping[str, Any] | None) -> dict[str, float]:
+    """Return the test's figures by the names of the baselines' scores."""
+    assert found is not None  # there is a test
+    if "accuracy" in found:
+        return {name: found[name] for name in ("accuracy", "log_loss")}
+    return {name: found[name][0] for name in ("rmse", "r2")}
+
+
+def verdict(scores: Mapping[str, Mapping[str, float]]) -> str:
+    """Say in one sentence how the model compares; by RMSE, or by log loss."""
+    name = "rmse" if "rmse" in scores[_OURS] else "log_loss"
+    ours, linear, trees = (scores[model].get(name) for model in (_OURS, "linear", "boosted trees"))
+    if ours is None or linear is None or trees is None:
+        return "This model has no probabilities, so that it cannot be compared by log loss."
+    if (
+        name == "rmse"
+        and not (scores[_OURS]["r2"] or 0.0) > 0.02
+        and not scores["boosted trees"]["r2"] > 0.02
+    ):
+        return "No signal was found: the mean of the target predicts it as well."
+    if ours > 1.005 * linear:
+        return "A linear model is better here: the signal is linear, or rows are few."
+    if ours > 0.995 * linear:
+        return "A linear model is as good here: what there is to learn seems to be linear."
+    if ours > 1.02 * trees:
+        return "It is better than a linear model; boosted trees are better still."
+    return "It is better than a linear model" + (
+        " and than boosted trees." if ours < 0.98 * trees else ", and as good as boosted trees."
+    )
+
+
+def _following(prepared: Prepared) -> list[str]:
+    std = [] if prepared.classify else ["--std"]
+    commands = [
+        ["rff-dist", "predict", prepared.model, "NEW.csv", "predictions.csv"],
+        ["rff-dist", "evaluate", prepared.model, prepared.test, *std],
+        ["rff-dist", "models", "show", prepared.model],
+    ]
+    return [shlex.join(words) for words in commands]
+
+
+def _view(
+    document: Mapping[str, Any], prepared: Prepared, others: Baselines, card: Mapping[str, Any]
+) -> RenderableType:
+    from rff_dist.kernels.text import shortened_text
+
+    fit = document["fit"]
+    facts = {
+        "task": f"{document['task']}: {prepared.why}",
+        "rows": f"{prepared.n_train:,} to train on, {prepared.n_test:,} to test on",
+        "features": f"D = {fit['n_components']:,}, {fit['features']}, {shortened_text(fit['kernel'])}",
+        "alpha": display.alpha_words(fit["alpha"], fit["alpha_chosen_by"], fit["classifier"]),
+        **display.estimate_facts(card),
+        **display.version_facts(document),
+        "seconds": display.seconds_words(document["seconds"]),
+    }
+    if prepared.dropped_rows:
+        facts["dropped"] = f"[yellow]{prepared.dropped_rows:,} rows[/] with missing or infinite values"
+    title = f"on {prepared.n_test:,} rows that were kept out"
+    if (others.n_train, others.n_test) != (prepared.n_train, prepared.n_test):
+        title += f"; the others on {others.n_test:,} of them, trained on {others.n_train:,}"
+    names = list(document["scores"][_OURS])
+    view, table = display.titled_table(title, "model", *(_TITLES[name] for name in names))
+    for model, found in document["scores"].items():
+        figures = [None if found[name] is None else f"{found[name]:.4g}" for name in names]
+        table.add_row(model, *(figure or "–" for figure in figures))
+    commands = [Text.assemble(("\n  next: ", "dim"), document["next"][0], overflow="fold")]
+    commands += [Text(f"        {words}", overflow="fold") for words in document["next"][1:]]
+    parts: list[RenderableType] = [display.facts_view(f"wrote {prepared.model}", **facts)]
+    parts += [*recipe_views(prepared.recipe), "", view, Text(document["verdict"], "bold"), *commands]
+    return Group(*parts)

@@ -1,0 +1,435 @@
+"""The first pass over a table: which levels, medians and means there are, and the recipe that they make.
+
+It keeps a count of each level of text, a sample of rows for medians (all rows up to 4,096, of more rows
+quantiles are off by a percent of the ranks), and sums of targets by level and fold.
+
+References
+----------
+Micci-Barreca (2001), A preprocessing scheme for high-cardinality categorical attributes, SIGKDD Explorations
+3(1), eq. 3 to 5: means drawn to that of all rows, as scikit-learn's TargetEncoder has them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rff_dist.data.blocks import Block, Rows
+from rff_dist.data.folds import HashFolds
+from rff_dist.errors import DataError, InvalidParameterError
+from rff_dist.ingest.recipe import (
+    DATE_PARTS,
+    MISSING,
+    Date,
+    Encoder,
+    Number,
+    OneHot,
+    Recipe,
+    TargetMeans,
+    date_parts,
+)
+from rff_dist.ingest.tables import kind_of, listed, to_numbers, to_text
+from rff_dist.statistics.quantiles import RowSample, sample_columns, sample_size
+from rff_dist.typing import FloatArray, IntArray
+
+if TYPE_CHECKING:
+    import pyarrow
+
+#: More levels than these are target means where `categories` is "auto" and there are targets.
+FEW_LEVELS = 20
+#: Levels that get a column of their own at most: the most frequent ones.
+MOST_COLUMNS = 100
+#: Levels that are counted at most.
+MAX_LEVELS = 100_000
+#: By which target means are cross-fitted; another seed than that of any fold of rows to train on.
+_FOLDS = HashFolds(5, 2**40 + 1)
+CATEGORIES, IMPUTE = ("auto", "one-hot", "target"), ("none", "median", "mean", "most-frequent")
+
+
+@dataclass(frozen=True, slots=True)
+class Encoding:
+    """How columns that are no plain numbers are to become numbers.
+
+    `categories`: {"auto", "one-hot", "target"}. What text becomes: a column of 0 and 1 for each level, or the
+      mean target of the level. "auto" takes means above 20 levels where there are targets, and leaves text
+      out whose values hardly come twice.
+    `dates`: parts of dates, of `DATE_PARTS`; None takes elapsed days, the day of the year, the weekday and
+      the hour, as far as they vary.
+    `impute`: {"none", "median", "mean", "most-frequent"}. What missing values become. Missing text is a
+      level of its own, but with "most-frequent" the most frequent one.
+    Raises InvalidParameterError if one is no such name.
+    """
+
+    categories: str = "auto"
+    dates: Sequence[str] | None = None
+    impute: str = "none"
+
+    def __post_init__(self) -> None:
+        for name, known in (("categories", CATEGORIES), ("impute", IMPUTE)):
+            if getattr(self, name) not in known:
+                raise InvalidParameterError(
+                    f"`{name}`={getattr(self, name)!r}; expected one of {listed(known)}"
+                )
+        unknown = [part for part in self.dates or [] if part not in DATE_PARTS]
+        if unknown or self.dates == []:
+            raise InvalidParameterError(f"`dates`={self.dates!r}; expected some of {listed(DATE_PARTS)}")
+
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """A recipe, and what rows that it was learned from get in the place of target means.
+
+    `tables`: of each such column, see `TargetMeans.encode`.
+    """
+
+    recipe: Recipe
+    tables: Mapping[str, FloatArray] = field(default_factory=dict)
+
+    def encode(self, batch: pyarrow.RecordBatch, start: int) -> FloatArray:
+        """Return the inputs of rows that were learned from; the first is row `start` of the table."""
+        if not self.tables:
+            return self.recipe.encode(batch)
+        return self.recipe.encode(batch, tables=self.tables, folds=fold_of_rows(start, batch.num_rows))
+
+
+def needs_pass(kinds: Mapping[str, str | None], encoding: Encoding) -> bool:
+    """Say whether the columns must be looked at before a recipe can be made of them."""
+    dates = encoding.dates is None and "date" in kinds.values()
+    return encoding.impute != "none" or "text" in kinds.values() or dates
+
+
+def plain(kinds: Mapping[str, str | None], encoding: Encoding) -> Recipe:
+    """Return the recipe of columns that need not be looked at; others are only read by it."""
+    made: list[Encoder] = []
+    for name, kind in kinds.items():
+        if kind == "text":
+            made.append(OneHot(name, ()))
+        else:
+            made.append(Date(name, tuple(encoding.dates or ())) if kind == "date" else Number(name))
+    return Recipe(made)
+
+
+def learn(
+    schema: pyarrow.Schema,
+    columns: Sequence[str],
+    batches: Iterator[tuple[pyarrow.RecordBatch, int, np.ndarray | None]],
+    encoding: Encoding,
+    *,
+    targets: Sequence[str],
+) -> Learned:
+    """Make a recipe of a pass over rows.
+
+    `columns`: of X.
+    `batches`: rows, the number of the first in the table, and which of them to learn from; None for all.
+    `targets`: columns of numbers, or one of text, which holds classes.
+    Raises DataError if no row is there to learn from.
+    """
+    kinds = {name: kind_of(schema.field(name).type) for name in columns}
+    numbers = _Numbers.of(kinds, encoding)
+    texts = {name: _Levels() for name, kind in kinds.items() if kind == "text"}
+    outputs = _Outputs.of(schema, targets) if texts else None
+    n_rows = 0
+    for batch, start, chosen in batches:
+        rows = np.arange(batch.num_rows) if chosen is None else np.flatnonzero(chosen)
+        n_rows += len(rows)
+        numbers.add(batch, rows, n_rows - len(rows))
+        if not texts:
+            continue
+        Y = None if outputs is None else outputs.read(batch)[rows]
+        folds = fold_of_rows(start, batch.num_rows)[rows]
+        for name, levels in texts.items():
+            levels.add(batch.column(name), rows, Y, folds)
+    if not n_rows:
+        raise DataError("no rows to learn from: expected some to begin with")
+    learned: list[Encoder] = []
+    left_out: dict[str, str] = {}
+    tables: dict[str, FloatArray] = {}
+    for name, kind in kinds.items():
+        if kind == "text":
+            made = texts[name].encoder(name, encoding, outputs, n_rows)
+        else:
+            made = numbers.encoder(name, encoding.impute)
+        if isinstance(made, str):
+            left_out[name] = made
+            continue
+        learned.append(made)
+        if isinstance(made, TargetMeans):
+            assert outputs is not None
+            tables[name] = texts[name].cross_fitted(made.levels, outputs)
+    if not learned:
+        raise DataError(
+            f"no column is left for X: {listed([f'{name} ({why})' for name, why in left_out.items()])}; "
+            "expected some that say something. Name how text is to be encoded by `categories`"
+        )
+    return Learned(Recipe(learned, left_out), tables)
+
+
+def fold_of_rows(start: int, n_rows: int) -> IntArray:
+    """Return the fold of each row by which target means are cross-fitted."""
+    return _FOLDS.assign(start, start + n_rows, n_samples=start + n_rows, groups=None)
+
+
+# -- numbers and dates -----------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Numbers:
+    """Sums, extremes and a sample of the columns of numbers, and of the parts of dates."""
+
+    parts: dict[str, tuple[str, ...] | None]
+    given: bool
+    sample: RowSample | None = None
+    sums: FloatArray | None = None
+    counts: IntArray | None = None
+    least: FloatArray | None = None
+    most: FloatArray | None = None
+    n_missing: IntArray = field(default_factory=lambda: np.zeros(0, np.int64))
+
+    @classmethod
+    def of(cls, kinds: Mapping[str, str | None], encoding: Encoding) -> _Numbers:
+        automatic = ("elapsed-days", "day-of-year", "weekday", "hour")
+        wanted = tuple(encoding.dates or automatic)
+        parts = {name: wanted if kind == "date" else None for name, kind in kinds.items() if kind != "text"}
+        return cls(parts, encoding.dates is not None)
+
+    def add(self, batch: pyarrow.RecordBatch, rows: IntArray, start: int) -> None:
+        found: list[FloatArray] = []
+        for name, parts in self.parts.items():
+            column = batch.column(name)
+            found += [to_numbers(column)] if parts is None else date_parts(column, parts)
+        if not found:
+            return
+        values = np.column_stack(found)[rows]
+        there = np.isfinite(values)
+        block = Block(0, start, start + len(values))
+        taken = sample_columns(Rows(block, values), np.arange(values.shape[1]))
+        zeros = np.zeros(values.shape[1])
+        sums, counts = np.where(there, values, 0.0).sum(axis=0), there.sum(axis=0)
+        n_missing = np.isnan(values).sum(axis=0)
+        least = np.where(there, values, np.inf).min(axis=0, initial=np.inf)
+        most = np.where(there, values, -np.inf).max(axis=0, initial=-np.inf)
+        if self.sample is None:
+            empty = RowSample(sample_size(len(zeros)), np.zeros(0, np.uint64), values[:0])
+            self.sample, self.sums, self.counts = empty, zeros, np.zeros(len(zeros), np.int64)
+            self.least, self.most = zeros + np.inf, zeros - np.inf
+            self.n_missing = np.zeros(len(zeros), np.int64)
+        assert self.sums is not None
+        assert self.counts is not None
+        assert self.least is not None
+        assert self.most is not None
+        self.sample = self.sample + taken
+        self.sums, self.counts = self.sums + sums, self.counts + counts
+        self.n_missing = self.n_missing + n_missing
+        self.least, self.most = np.minimum(self.least, least), np.maximum(self.most, most)
+
+    def encoder(self, name: str, impute: str) -> Encoder | str:
+        """Return what becomes of a column, or why it is left out."""
+        assert self.counts is not None
+        assert self.least is not None
+        assert self.most is not None
+        at = 0
+        for before, parts in self.parts.items():
+            if before == name:
+                break
+            at += 1 if parts is None else len(parts)
+        parts = self.parts[name]
+        if parts is None:
+            if impute != "none" and not self.counts[at]:
+                return "it holds no value"
+            if impute == "none":
+                return Number(name)
+            return Number(name, self._fill(at, impute), int(self.n_missing[at]))
+        places = range(at, at + len(parts))
+        if not self.counts[at]:
+            return "it holds no value"
+        kept = [i for i in places if self.given or self.least[i] < self.most[i]]
+        if not kept:
+            return "it holds one value only"
+        fill = None if impute == "none" else [self._fill(i, impute) for i in kept]
+        return Date(name, tuple(parts[i - at] for i in kept), fill)
+
+    def _fill(self, i: int, impute: str) -> float:
+        assert self.sample is not None
+        assert self.sums is not None
+        assert self.counts is not None
+        sampled = self.sample.values[:, i]
+        sampled = sampled[np.isfinite(sampled)]
+        if impute == "mean" or not len(sampled):
+            return float(self.sums[i] / self.counts[i])
+        if impute == "median":
+            return float(np.median(sampled))
+        values, counts = np.unique(sampled, return_counts=True)
+        return float(values[np.argmax(counts)])
+
+
+# -- text ------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Outputs:
+    """What is averaged: targets, or an indicator of each class.
+
+    `classes`: by their order of appearance; None of numbers.
+    """
+
+    columns: Sequence[str]
+    classes: dict[str, int] | None
+
+    @classmethod
+    def of(cls, schema: pyarrow.Schema, targets: Sequence[str]) -> _Outputs | None:
+        if not targets:
+            return None
+        text = kind_of(schema.field(targets[0]).type) == "text"
+        return cls(targets, {} if text else None)
+
+    def read(self, batch: pyarrow.RecordBatch) -> FloatArray:
+        """Return a column for each output; NaN where a target is missing."""
+        if self.classes is None:
+            return np.column_stack([to_numbers(batch.column(name)) for name in self.columns])
+        places, missing = _numbered(batch.column(self.columns[0]), self.classes)
+        Y = np.zeros((len(places), max(1, len(self.classes))))
+        Y[np.arange(len(places)), places] = 1.0
+        Y[missing] = np.nan
+        return Y
+
+    @property
+    def order(self) -> IntArray:
+        """The outputs that means are told of: all targets, all classes sorted, or of two the second."""
+        if self.classes is None:
+            return np.arange(len(self.columns))
+        places = np.array([self.classes[name] for name in sorted(self.classes)], np.int64)
+        return places[1:] if len(places) == 2 else places
+
+    @property
+    def names(self) -> list[str]:
+        if self.classes is None:
+            return list(self.columns)
+        by_place = sorted(self.classes, key=lambda name: self.classes[name] if self.classes else 0)
+        return [by_place[i] for i in self.order]
+
+
+@dataclass(slots=True)
+class _Levels:
+    """The levels of a column of text: their counts, and sums of the outputs by fold and level.
+
+    `sums`, `squares`: float64 arrays of shape (n_folds, n_levels, n_outputs), of outputs less `pivot`.
+    `weights`: rows with targets, of shape (n_folds, n_levels).
+    """
+
+    index: dict[str, int] = field(default_factory=dict)
+    counts: IntArray = field(default_factory=lambda: np.zeros(0, np.int64))
+    n_missing: int = 0
+    is_full: bool = False
+    weights: FloatArray = field(default_factory=lambda: np.zeros((_FOLDS.n_folds, 0)))
+    sums: FloatArray = field(default_factory=lambda: np.zeros((_FOLDS.n_folds, 0, 0)))
+    squares: FloatArray = field(default_factory=lambda: np.zeros((_FOLDS.n_folds, 0, 0)))
+    pivot: FloatArray | None = None
+
+    def add(self, column: pyarrow.Array, rows: IntArray, Y: FloatArray | None, folds: IntArray) -> None:
+        if self.is_full or not len(rows):
+            return
+        places, missing = _numbered(column, self.index)
+        if len(self.index) > MAX_LEVELS:
+            self.is_full = True
+            return
+        there = np.ones(len(places), bool)
+        there[missing] = False
+        self.n_missing += int((~there[rows]).sum())
+        places = np.where(there, places, self.index.setdefault(MISSING, len(self.index)))[rows]
+        n_levels = len(self.index)
+        self.counts = _grown(self.counts, (n_levels,))
+        self.counts += np.bincount(places, minlength=n_levels)
+        if Y is None:
+            return
+        usable = np.isfinite(Y).all(axis=1)
+        Y, places, folds = Y[usable], places[usable], folds[usable]
+        shape = (_FOLDS.n_folds, n_levels, Y.shape[1])
+        if self.pivot is None and len(Y):
+            self.pivot = Y.mean(axis=0)
+        self.pivot = np.zeros(Y.shape[1]) if self.pivot is None else _grown(self.pivot, (Y.shape[1],))
+        self.weights = _grown(self.weights, shape[:2])
+        self.sums, self.squares = _grown(self.sums, shape), _grown(self.squares, shape)
+        centred = Y - self.pivot
+        # A class that is new was 0 in the rows before, and its pivot is 0.
+        np.add.at(self.weights, (folds, places), 1.0)
+        np.add.at(self.sums, (folds, places), centred)
+        np.add.at(self.squares, (folds, places), centred**2)
+
+    def encoder(self, name: str, encoding: Encoding, outputs: _Outputs | None, n_rows: int) -> Encoder | str:
+        """Return what becomes of the column, or why it is left out."""
+        count_of = {level: int(self.counts[i]) for level, i in self.index.items() if i < len(self.counts)}
+        count_of = {level: count for level, count in count_of.items() if count}
+        n_levels = len(count_of)
+        if self.is_full:
+            return f"it has more than {MAX_LEVELS:,} different texts"
+        if not n_rows - self.n_missing:
+            return "it holds no value"
+        if n_levels == 1:
+            return "it holds one text only"
+        if encoding.categories == "auto" and n_levels > max(FEW_LEVELS, n_rows // 2):
+            return f"its texts hardly come twice: {n_levels:,} in {n_rows:,} rows"
+        most = max(count_of, key=lambda level: (count_of[level] if level != MISSING else 0, level))
+        fill = {"none": None, "most-frequent": most}.get(encoding.impute, MISSING)
+        if encoding.categories == "target" and outputs is None:
+            raise InvalidParameterError(
+                "`categories` is 'target', but there is no target to take means of; name it, or give one-hot"
+            )
+        many = encoding.categories == "auto" and n_levels > FEW_LEVELS
+        if outputs is not None and (many or encoding.categories == "target"):
+            levels = sorted(count_of)
+            means, rest = self._means(levels, outputs, np.arange(_FOLDS.n_folds))
+            return TargetMeans(name, levels, outputs.names, means.tolist(), rest.tolist(), fill)
+        kept = sorted(count_of, key=lambda level: (-count_of[level], level))[:MOST_COLUMNS]
+        if fill != MISSING:  # missing text is then no level, but refused or another one
+            kept = [level for level in kept if level != MISSING or not self.n_missing]
+        return OneHot(name, sorted(kept), n_levels > MOST_COLUMNS, fill)
+
+    def cross_fitted(self, levels: Sequence[str], outputs: _Outputs) -> FloatArray:
+        """Return the means that the rows of each fold get: of shape (n_folds, n_levels + 1, n_outputs)."""
+        folds = range(_FOLDS.n_folds)
+        found = []
+        for fold in folds:
+            means, rest = self._means(levels, outputs, np.array([one for one in folds if one != fold]))
+            found.append(np.vstack([means, rest]))
+        return np.stack(found)
+
+    def _means(
+        self, levels: Sequence[str], outputs: _Outputs, folds: IntArray
+    ) -> tuple[FloatArray, FloatArray]:
+        """Return means of the levels and of all, by the rows of some folds."""
+        assert self.pivot is not None
+        places = np.array([self.index[level] for level in levels], np.int64)
+        weights = self.weights[folds].sum(axis=0)
+        sums, squares = (part[folds].sum(axis=0)[:, outputs.order] for part in (self.sums, self.squares))
+        total = max(1.0, float(weights.sum()))
+        mean = sums.sum(axis=0) / total
+        variance = squares.sum(axis=0) / total - mean**2
+        count = weights[places, np.newaxis]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            own = sums[places] / count
+            spread = np.maximum(squares[places] - count * own**2, 0.0) / count
+            share = variance * count / (variance * count + spread)
+            drawn = share * own + (1.0 - share) * mean
+        pivot = self.pivot[outputs.order]
+        return np.where(np.isfinite(drawn), drawn, mean) + pivot, mean + pivot
+
+
+def _numbered(column: pyarrow.Array, index: dict[str, int]) -> tuple[IntArray, IntArray]:
+    """Return the number of each text, new ones being numbered on, and the rows that are missing."""
+    encoded: Any = to_text(column).dictionary_encode()
+    numbers = np.array(
+        [index.setdefault(text, len(index)) for text in encoded.dictionary.to_pylist()] or [0], np.int64
+    )
+    places = encoded.indices.fill_null(0).to_numpy(zero_copy_only=False)
+    return numbers[places], np.flatnonzero(encoded.is_null().to_numpy(zero_copy_only=False))
+
+
+def _grown(array: Any, shape: tuple[int, ...]) -> Any:
+    if array.shape == shape:
+        return array
+    grown = np.zeros(shape, array.dtype)
+    grown[tuple(map(slice, array.shape))] = array
+    return grown

@@ -1,0 +1,393 @@
+"""What is done to the columns of a table so that they become numbers, as JSON says it.
+
+A recipe is learned from the rows of a dataset (`rff_dist.ingest.learn`) and stored with it and with models
+that are trained on it. It then makes of other rows what it made of those: levels that were not there, and
+missing values, have their place.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from rff_dist.errors import DataError, VersionError
+from rff_dist.ingest.tables import (
+    Reading,
+    cast_columns,
+    kind_of,
+    listed,
+    number_dtype,
+    read_type,
+    to_numbers,
+    to_text,
+)
+from rff_dist.typing import FloatArray, IntArray
+
+if TYPE_CHECKING:
+    import pyarrow
+
+RECIPE = "recipe"  # the attribute of datasets, and the member of models' cards
+MISSING = "(missing)"  # the level of missing text, where missing values are filled in
+_FORMAT = 1
+
+DATE_PARTS = ("elapsed-days", "year", "month", "day-of-year", "weekday", "hour")
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A column of numbers, booleans (0 and 1), times of day (hours) or durations (days).
+
+    `fill`: what missing values become; None leaves them missing.
+    `n_missing`: how many there were.
+    """
+
+    kind: ClassVar[str] = "number"
+    reads: ClassVar[str] = "number"
+
+    column: str
+    fill: float | None = None
+    n_missing: int = 0
+
+    @property
+    def names(self) -> list[str]:
+        return [self.column]
+
+    @property
+    def words(self) -> str:
+        """What is done, for people."""
+        if self.fill is None or not self.n_missing:
+            return "as it is"
+        return f"{self.n_missing:,} missing values become {self.fill:.6g}"
+
+    def encode(self, column: pyarrow.Array) -> FloatArray:
+        """Return the numbers, of shape (n_rows, n_names)."""
+        return _filled(to_numbers(column), self.fill)[:, np.newaxis]
+
+
+@dataclass(frozen=True, slots=True)
+class Date:
+    """A column of dates or times, as numbers in UTC.
+
+    `parts`: which, of `DATE_PARTS`: days since 1970, with a fraction; weekdays from 0 on Mondays; hours with
+      a fraction.
+    `fill`: what each part of missing dates becomes; None leaves them missing.
+    """
+
+    kind: ClassVar[str] = "date"
+    reads: ClassVar[str] = "date"
+
+    column: str
+    parts: Sequence[str]
+    fill: Sequence[float] | None = None
+
+    @property
+    def names(self) -> list[str]:
+        return [f"{self.column}: {part}" for part in self.parts]
+
+    @property
+    def words(self) -> str:
+        """What is done, for people."""
+        return ", ".join(self.parts)
+
+    def encode(self, column: pyarrow.Array) -> FloatArray:
+        """Return the parts, of shape (n_rows, n_parts)."""
+        fill = [None] * len(self.parts) if self.fill is None else self.fill
+        parts = date_parts(column, self.parts)
+        return np.column_stack([_filled(*pair) for pair in zip(parts, fill, strict=True)])
+
+
+@dataclass(frozen=True, slots=True)
+class OneHot:
+    """A column of text with a column of 0 and 1 for each of its levels; one for both of two.
+
+    `levels`: those that have a column.
+    `rest`: whether one more column says that the level is another.
+    `fill`: the level that missing text counts as; None leaves it missing.
+    """
+
+    kind: ClassVar[str] = "one-hot"
+    reads: ClassVar[str] = "text"
+
+    column: str
+    levels: Sequence[str]
+    rest: bool = False
+    fill: str | None = None
+
+    @property
+    def names(self) -> list[str]:
+        shown = self.levels[1:] if self._is_binary else self.levels
+        return [f"{self.column}={level}" for level in shown] + ([f"{self.column}=…"] if self.rest else [])
+
+    @property
+    def words(self) -> str:
+        """What is done, for people."""
+        rest = ", and one for all others" if self.rest else ""
+        return f"0 and 1 for each of {len(self.levels):,} levels{rest}"
+
+    @property
+    def _is_binary(self) -> bool:
+        return len(self.levels) == 2 and not self.rest
+
+    def encode(self, column: pyarrow.Array) -> FloatArray:
+        """Return 0 and 1, of shape (n_rows, n_names); a level that is not known has 0 or the last column."""
+        places, missing = _places(column, self.levels, self.fill)
+        found = np.zeros((len(places), len(self.levels) + 1))
+        found[np.arange(len(places)), places] = 1.0
+        found[missing] = np.nan
+        return found[:, 1 if self._is_binary else 0 : len(self.levels) + self.rest]
+
+
+@dataclass(frozen=True, slots=True)
+class TargetMeans:
+    """A column of text, each level as the mean of the targets of its rows, drawn to the mean of all.
+
+    `levels`: those that were there.
+    `outputs`: names of what is averaged: targets, or classes, whose means are their shares; of two classes
+      the second.
+    `means`: of each level a number for each output.
+    `rest`: the same of all rows, for other levels.
+    `fill`: the level that missing text counts as; None leaves it missing.
+    """
+
+    kind: ClassVar[str] = "target"
+    reads: ClassVar[str] = "text"
+
+    column: str
+    levels: Sequence[str]
+    outputs: Sequence[str]
+    means: Sequence[Sequence[float]]
+    rest: Sequence[float]
+    fill: str | None = None
+
+    @property
+    def names(self) -> list[str]:
+        if len(self.outputs) == 1:
+            return [f"{self.column}: mean"]
+        return [f"{self.column}: mean of {output}" for output in self.outputs]
+
+    @property
+    def words(self) -> str:
+        """What is done, for people."""
+        return f"the mean target of each of {len(self.levels):,} levels"
+
+    def encode(
+        self, column: pyarrow.Array, tables: FloatArray | None = None, folds: IntArray | None = None
+    ) -> FloatArray:
+        """Return means, of shape (n_rows, n_outputs).
+
+        `tables`: float64 array of shape (n_folds, n_levels + 1, n_outputs). Means of the rows of all other
+          folds, which rows that were learned from get: their own targets are not in them.
+        `folds`: int64 array of shape (n_rows,). The fold of each row.
+        """
+        places, missing = _places(column, self.levels, self.fill)
+        if tables is None:
+            found = np.array([*self.means, self.rest], np.float64)[places]
+        else:
+            found = tables[folds, places]
+        found[missing] = np.nan
+        return found
+
+
+type Encoder = Number | Date | OneHot | TargetMeans
+_ENCODERS: dict[str, type[Encoder]] = {one.kind: one for one in (Number, Date, OneHot, TargetMeans)}
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """How a table's rows become inputs.
+
+    `columns`: what becomes of each of the table's columns, in the order of X.
+    `left_out`: why a column is not used, by its name.
+    `id`: the column of ids.
+    `reading`: how CSV files are read, as far as that was given.
+    `notes`: how each of the files was read, where that is unusual.
+    """
+
+    columns: Sequence[Encoder]
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    id: str | None = None
+    reading: Reading = field(default_factory=Reading)
+    notes: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+    @property
+    def names(self) -> list[str]:
+        """The names of X's columns."""
+        return [name for one in self.columns for name in one.names]
+
+    @property
+    def inputs(self) -> list[str]:
+        """The columns of the table that are read, in the order of X."""
+        return [one.column for one in self.columns]
+
+    @property
+    def sources(self) -> list[str]:
+        """The table's column that each of X's columns is made of."""
+        return [one.column for one in self.columns for _ in one.names]
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether X is the table's numbers as they are."""
+        return all(isinstance(one, Number) and one.fill is None for one in self.columns)
+
+    def check(self, schema: pyarrow.Schema, table: str) -> dict[str, pyarrow.DataType]:
+        """Return the types by which a table's columns are read.
+
+        Raises DataError if one is not there, or holds something else than it did.
+        """
+        there = set(schema.names)
+        absent = [name for name in self.inputs if name not in there]
+        if absent:
+            raise DataError(
+                f"{table} has no column {listed(absent)}; it has {listed(schema.names)}. Expected the "
+                "columns that the dataset or model was made of"
+            )
+        types = {}
+        for one in self.columns:
+            kind = schema.field(one.column).type
+            held = kind_of(kind)
+            # Text may look like numbers, and an empty column is read as one of numbers.
+            if held is None or (held != one.reads and one.reads != "text" and str(kind) != "null"):
+                raise DataError(
+                    f"{table}: not {one.reads}s: {one.column!r} ({kind}); expected {one.reads}s, as the "
+                    "dataset or model was made of"
+                )
+            types[one.column] = read_type(kind, one.reads)
+        return types
+
+    def dtype(self, schema: pyarrow.Schema) -> np.dtype[Any]:
+        """Return the dtype of X that keeps all digits of a table's numbers."""
+        kinds: set[np.dtype[Any]] = {np.dtype(np.float32)}
+        for one in self.columns:
+            if isinstance(one, Number):
+                kinds.add(number_dtype(schema.field(one.column).type))
+            elif not isinstance(one, OneHot):
+                kinds.add(np.dtype(np.float64))
+        return np.result_type(*kinds)
+
+    def encode(
+        self,
+        batch: pyarrow.RecordBatch,
+        *,
+        tables: Mapping[str, FloatArray] | None = None,
+        folds: IntArray | None = None,
+    ) -> FloatArray:
+        """Return the inputs of some rows, of shape (n_rows, n_features), NaN where a value is missing.
+
+        `tables`, `folds`: of columns whose targets are averaged, for rows that were learned from; see
+          `TargetMeans.encode`.
+        """
+        X = np.empty((batch.num_rows, len(self.names)))
+        start = 0
+        for one in self.columns:
+            column = batch.column(one.column)
+            if isinstance(one, TargetMeans) and tables is not None:
+                part = one.encode(column, tables[one.column], folds)
+            else:
+                part = one.encode(column)
+            X[:, start : start + part.shape[1]] = part
+            start += part.shape[1]
+        return X
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the recipe as JSON values."""
+        return {
+            "format": _FORMAT,
+            "columns": [{"kind": one.kind, **_as_dict(one)} for one in self.columns],
+            "left_out": dict(self.left_out),
+            "id": self.id,
+            "reading": _as_dict(self.reading),
+            "notes": {name: list(notes) for name, notes in self.notes.items()},
+        }
+
+    @classmethod
+    def from_dict(cls, found: Mapping[str, Any]) -> Recipe:
+        """Return the recipe of `to_dict`.
+
+        Raises VersionError if a newer release wrote it.
+        """
+        if found.get("format") != _FORMAT:
+            raise VersionError(
+                f"the recipe is of format {str(found.get('format'))[:100]}; this release reads format "
+                f"{_FORMAT}. Use a newer release of rff_dist"
+            )
+        columns = [
+            _ENCODERS[one["kind"]](**{name: value for name, value in one.items() if name != "kind"})
+            for one in found["columns"]
+        ]
+        return cls(columns, found["left_out"], found["id"], Reading(**found["reading"]), found["notes"])
+
+    def digest(self) -> str:
+        """Return the SHA-256 of what is done to the columns."""
+        text = json.dumps(self.to_dict()["columns"], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
+def plain_recipe(columns: Sequence[str]) -> Recipe:
+    """Return the recipe of numbers that are taken as they are, as datasets without a recipe were made."""
+    return Recipe([Number(name) for name in columns])
+
+
+def recipe_of(attributes: Mapping[str, Any]) -> Recipe | None:
+    """Return the recipe among a dataset's attributes or on a model's card, if there is one."""
+    found = attributes.get(RECIPE)
+    return Recipe.from_dict(found) if isinstance(found, Mapping) else None
+
+
+def encode_table(recipe: Recipe, table: Any) -> FloatArray:
+    """Return the inputs that a recipe makes of a table in memory, of shape (n_rows, n_features).
+
+    `table`: pyarrow.Table, or a pandas or polars frame.
+    Raises DataError if a column is not there, or holds something else than it did.
+    """
+    import pyarrow
+
+    if not isinstance(table, pyarrow.Table):
+        to_arrow = getattr(table, "to_arrow", None)
+        table = pyarrow.Table.from_pandas(table, preserve_index=False) if to_arrow is None else to_arrow()
+    types = recipe.check(table.schema, "the table")
+    rows = table.select(list(types)).combine_chunks().to_batches()
+    parts = [cast_columns(batch, types, "the table") for batch in rows]
+    return np.concatenate([np.empty((0, len(recipe.names))), *map(recipe.encode, parts)])
+
+
+def date_parts(column: pyarrow.Array, parts: Sequence[str]) -> list[FloatArray]:
+    """Return parts of dates as numbers, missing ones as NaN."""
+    import pyarrow
+    from pyarrow import compute
+
+    moments = column.cast(pyarrow.timestamp("us"), safe=False)
+    microseconds = to_numbers(moments.cast("int64"))
+    found: dict[str, Callable[[], FloatArray]] = {
+        "year": lambda: to_numbers(compute.year(moments)),
+        "month": lambda: to_numbers(compute.month(moments)),
+        "day-of-year": lambda: to_numbers(compute.day_of_year(moments)),
+        "weekday": lambda: to_numbers(compute.day_of_week(moments)),
+        "hour": lambda: microseconds % 8.64e10 / 3.6e9,
+        "elapsed-days": lambda: microseconds / 8.64e10,
+    }
+    return [found[part]() for part in parts]
+
+
+def _filled(values: FloatArray, fill: float | None) -> FloatArray:
+    return values if fill is None else np.where(np.isnan(values), fill, values)
+
+
+def _places(column: pyarrow.Array, levels: Sequence[str], fill: str | None) -> tuple[IntArray, IntArray]:
+    """Return the place of each value among the levels, their number for others, and the missing rows."""
+    import pyarrow
+    from pyarrow import compute
+
+    text = to_text(column)
+    text = text if fill is None else text.fill_null(fill)
+    places = compute.index_in(text, value_set=pyarrow.array(levels, pyarrow.string()))
+    missing = np.flatnonzero(text.is_null().to_numpy(zero_copy_only=False))
+    return places.fill_null(len(levels)).to_numpy(zero_copy_only=False).astype(np.int64), missing
+
+
+def _as_dict(one: Any) -> dict[str, Any]:
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(one).items()}

@@ -1,0 +1,171 @@
+"""Which columns of a table become what, and whether they can."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rff_dist.errors import DataError, InvalidParameterError
+from rff_dist.ingest.learn import Learned
+from rff_dist.ingest.tables import Table, kind_of, listed, number_dtype, read_type, repeated
+
+if TYPE_CHECKING:
+    import pyarrow
+
+
+@dataclass(frozen=True, slots=True)
+class Roles:
+    """Which columns of a table become what, and how.
+
+    `target`: columns to predict; one name makes y a vector, a list a matrix. One column of text makes y
+      labels for a classifier. In an .npz file the name of the targets' array, "y" if it is there.
+    `weight`: column (or array) of sample weights.
+    `groups`: column (or array) of integers, booleans or text that says which rows are held out together; it
+      is written as "groups".
+    `columns`: columns of the table that X is made of, in this order; None takes all that have no other role.
+    `drop`: columns that are left out.
+    `id`: column of integers or text that says what a row is called; it is written as "id", and comes back
+      beside predictions.
+    `dtype`: {"float32", "float64"}. Of X. None keeps all digits: float32 for columns of float32, booleans and
+      integers of at most 16 bits, else float64, to which the numbers of a CSV file are read and 64-bit
+      integers above 2^53 are rounded. Targets are float64; labels, groups and ids keep their type.
+    `on_nan`: {"error", "drop"}. What to do with a row that has an empty, NaN or infinite value; empty text is
+      one. Dropped rows are counted in the attribute `dropped_rows`.
+    """
+
+    target: str | Sequence[str] | None = None
+    weight: str | None = None
+    groups: str | None = None
+    columns: Sequence[str] | None = None
+    drop: Sequence[str] = ()
+    id: str | None = None
+    dtype: str | None = None
+    on_nan: str = "error"
+
+    def __post_init__(self) -> None:
+        if self.dtype not in (None, "float32", "float64"):
+            raise InvalidParameterError(f"`dtype`={self.dtype!r}; expected 'float32', 'float64' or None")
+        if self.on_nan not in ("error", "drop"):
+            raise InvalidParameterError(f"`on_nan`={self.on_nan!r}; expected 'error' or 'drop'")
+
+    @property
+    def targets(self) -> list[str]:
+        return [self.target] if isinstance(self.target, str) else list(self.target or [])
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How a table's columns become arrays.
+
+    `learned`: how those of X do; None of an .npz file.
+    `types`: by which all columns are read.
+    `targets`: names of the columns of y; None where there are none.
+    """
+
+    learned: Learned | None
+    types: Mapping[str, pyarrow.DataType]
+    targets: list[str] | None
+    dtype: np.dtype[Any]
+    text: bool
+
+    @property
+    def features(self) -> list[str] | None:
+        return None if self.learned is None else self.learned.recipe.names
+
+    @property
+    def places(self) -> tuple[list[str] | None, list[str] | None]:
+        """The table's columns that those of X and y were made of, for errors."""
+        return None if self.learned is None else self.learned.recipe.sources, self.targets
+
+
+def common_schema(tables: Sequence[Table]) -> pyarrow.Schema:
+    """Return types that hold the columns of all tables: text where one is text, else the wider number."""
+    import pyarrow
+
+    kinds = {one.name: one.type for one in tables[0].schema}
+    for table in tables[1:]:
+        for one in table.schema:
+            if one.name not in kinds or one.type == kinds[one.name]:
+                continue
+            both = [kinds[one.name], one.type]
+            held = [kind_of(kind) for kind in both]
+            there = [kind for kind in both if not pyarrow.types.is_null(kind)]
+            if len(there) < 2:
+                kinds[one.name] = there[0]
+            elif "text" in held:
+                kinds[one.name] = pyarrow.string()
+            elif held == ["number", "number"]:
+                kinds[one.name] = pyarrow.from_numpy_dtype(np.result_type(*map(number_dtype, both)))
+            elif held == ["date", "date"]:
+                kinds[one.name] = pyarrow.timestamp("us")
+    return pyarrow.schema(list(kinds.items()))
+
+
+def plan_columns(schema: pyarrow.Schema, roles: Roles, learned: Learned, table: str) -> Plan:
+    """Return how a table's columns become arrays, if they can.
+
+    Raises InvalidParameterError, DataError as `choose_columns` and `Recipe.check`.
+    """
+    choose_columns(table, schema, roles)
+    for column, role in ((roles.weight, "weight"), (roles.groups, "groups")):
+        if column is not None and not roles.targets:
+            raise InvalidParameterError(f"`{role}` without `target`; expected those of training rows")
+    types = learned.recipe.check(schema, table) if learned.recipe.columns else {}
+    text = any(kind_of(schema.field(name).type) == "text" for name in roles.targets)
+    wanted = [(name, None if text else "number") for name in roles.targets]
+    wanted += [(roles.weight, "number")] if roles.weight is not None else []
+    wanted += [(name, None) for name in (roles.groups, roles.id) if name is not None]
+    types |= {name: read_type(schema.field(name).type, held) for name, held in wanted}
+    dtype = np.dtype(roles.dtype) if roles.dtype is not None else learned.recipe.dtype(schema)
+    return Plan(learned, types, roles.targets or None, dtype, text)
+
+
+def choose_columns(table: str, schema: pyarrow.Schema, roles: Roles) -> list[str]:
+    """Return the names of X's columns, if all names that were given exist and hold what they must.
+
+    Raises InvalidParameterError if one does not exist, or has two roles; DataError if one holds something
+      else.
+    """
+    kinds = {field.name: kind_of(field.type) for field in schema}
+    named = [(name, "target") for name in roles.targets]
+    named += [(name, "columns") for name in roles.columns or []]
+    others = ((roles.weight, "weight"), (roles.groups, "groups"), (roles.id, "id"))
+    named += [(name, role) for name, role in others if name is not None]
+    for name, role in [*named, *((name, "drop") for name in roles.drop)]:
+        if name not in kinds:
+            near = difflib.get_close_matches(name, kinds, n=3)
+            known = "nearest: " + ", ".join(map(repr, near)) if near else "it has " + listed(list(kinds))
+            raise InvalidParameterError(f"`{role}`: {table} has no column {name!r}; {known}")
+    taken = {*roles.targets, roles.weight, roles.groups, roles.id, *roles.drop}
+    features = [name for name in kinds if name not in taken] if roles.columns is None else list(roles.columns)
+    used = [*features, *(name for name, role in named if role != "columns")]
+    twice = repeated(used)
+    if twice:
+        raise InvalidParameterError(
+            f"columns {listed(twice)} are named twice; expected each once, in one role"
+        )
+    if not features:
+        raise InvalidParameterError(f"no column of {table} is left for X; name some by `columns`")
+    labels = {roles.groups, roles.id, *(roles.targets if len(roles.targets) == 1 else [])}
+    numbers = {roles.weight, *roles.targets}
+    for strange, wanted in (
+        ([one for one in used if kinds[one] is None], "numbers, text or dates"),
+        ([one for one in used if one in numbers - labels and kinds[one] != "number"], "numbers"),
+    ):
+        if strange:
+            shown = ", ".join(f"{name!r} ({schema.field(name).type})" for name in strange[:10])
+            raise DataError(
+                f"{table}: not {wanted}: {shown}; expected such columns. Leave them out with "
+                f"drop={strange[:10]}, or convert them first"
+            )
+    dates = [name for name in roles.targets if kinds[name] == "date"]
+    if dates:
+        raise DataError(
+            f"{table}: the target {dates[0]!r} is a date; expected numbers or classes. Convert it first: to "
+            "days since another date, say"
+        )
+    return features

@@ -1,0 +1,235 @@
+"""Rows of tables as batches of arrays, checked, and a journal of what was read."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rff_dist.data.folds import GroupFolds
+from rff_dist.data.memory import canonical_bytes
+from rff_dist.errors import DataError, InvalidParameterError
+from rff_dist.ingest.learn import Learned
+from rff_dist.ingest.roles import Plan, Roles
+from rff_dist.ingest.tables import Table, to_labels, to_numbers
+from rff_dist.storage.appending import Source
+from rff_dist.storage.sources import RowBatch
+
+if TYPE_CHECKING:
+    import pyarrow
+
+_log = logging.getLogger(__name__)
+
+type Parts = tuple[np.ndarray | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class HeldOut:
+    """Rows that are kept out of a dataset: a share of them, chosen by hashes of what they are called.
+
+    `share`: of the rows, to a thousandth.
+    `seed`: another one chooses others.
+    """
+
+    share: float
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0.001 <= self.share <= 0.999:
+            raise InvalidParameterError(
+                f"`holdout` is {self.share!r}; expected a share of the rows, from 0.1% to 99.9%"
+            )
+
+    def holds(self, keys: np.ndarray) -> np.ndarray:
+        """Say of each row whether it is held out.
+
+        `keys`: int, bool or text array of shape (n_rows,). Rows of one key stay together.
+        """
+        cut = GroupFolds(1000, seed=self.seed)
+        folds = cut.assign(0, len(keys), n_samples=len(keys), groups=keys)
+        return np.asarray(folds < round(1000 * self.share))
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Which rows are read: those that are held out, or all others."""
+
+    held_out: HeldOut
+    wanted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """Something that rows are read from: a table of a file or of a query, or an .npz file's arrays.
+
+    `source`: what the dataset remembers it by; of a query, what its digest begins with.
+    """
+
+    source: Source
+    table: Table | None
+    path: Path | None
+
+    @property
+    def is_query(self) -> bool:
+        return self.path is None
+
+    @property
+    def name(self) -> str:
+        return "the query" if self.path is None else self.path.name
+
+
+@dataclass(slots=True)
+class Journal:
+    """What was read until now: an entry of `sources` for each input that is finished.
+
+    `n_seen`: rows of all inputs, those of other parts and of the input that is being read included.
+    """
+
+    entries: list[Mapping[str, Any]] = field(default_factory=list)
+    n_read: int = 0
+    n_seen: int = 0
+    dropped: int = 0
+
+    @property
+    def digests(self) -> set[str]:
+        return {str(entry["sha256"]) for entry in self.entries}
+
+
+def read_tables(
+    opened: Sequence[Input], plan: Plan, roles: Roles, journal: Journal, part: Part | None
+) -> Iterator[RowBatch]:
+    """Yield the rows of inputs as arrays: X, y, weights, groups and ids.
+
+    Raises DataError if a value cannot be used, unless such rows are dropped; names row and column.
+    """
+    if part is not None and part.wanted and plan.learned is not None:  # nothing was learned from these rows
+        plan = replace(plan, learned=Learned(plan.learned.recipe))
+    for one in opened:
+        rows = _split_columns(read_batches([one], plan, roles, journal, part), plan, roles)
+        yield from check_rows(rows, one, plan, roles, journal)
+
+
+def read_batches(
+    opened: Sequence[Input], plan: Plan, roles: Roles, journal: Journal, part: Part | None
+) -> Iterator[tuple[pyarrow.RecordBatch, int, np.ndarray | None]]:
+    """Yield batches of rows, the number of each one's first row among all, and which rows are wanted."""
+    key = roles.groups or roles.id
+    for one in opened:
+        assert one.table is not None
+        for batch in one.table.batches(plan.types):
+            start = journal.n_seen
+            journal.n_seen += batch.num_rows
+            chosen = None
+            if part is not None:
+                numbers = np.arange(start, journal.n_seen)
+                keys = numbers if key is None else _keys(batch.column(key))
+                chosen = part.held_out.holds(keys) == part.wanted
+            yield batch, start, chosen
+
+
+def _keys(column: pyarrow.Array) -> np.ndarray:
+    """Return what rows are held out by: integers as they are, all else as text."""
+    labels = to_labels(column)
+    if labels.dtype.kind in "iu":
+        return labels
+    return np.array(["" if value is None else str(value) for value in labels.tolist()], "T")
+
+
+def _split_columns(
+    batches: Iterator[tuple[pyarrow.RecordBatch, int, np.ndarray | None]], plan: Plan, roles: Roles
+) -> Iterator[tuple[Parts, np.ndarray]]:
+    assert plan.learned is not None
+    targets = roles.targets
+    first: int | None = None
+    for batch, start, chosen in batches:
+        first = start if first is None else first
+        y = None
+        if plan.text and targets:
+            y = to_labels(batch.column(targets[0]))
+        elif targets:
+            y = np.column_stack([to_numbers(batch.column(name)) for name in targets])
+            y = y[:, 0] if isinstance(roles.target, str) else y
+        parts: Parts = (
+            plan.learned.encode(batch, start).astype(plan.dtype, copy=False),
+            y,
+            None if roles.weight is None else to_numbers(batch.column(roles.weight)),
+            None if roles.groups is None else to_labels(batch.column(roles.groups)),
+            None if roles.id is None else to_labels(batch.column(roles.id)),
+        )
+        rows = np.arange(start - first, start - first + batch.num_rows)
+        if chosen is not None:
+            parts, rows = tuple(None if one is None else one[chosen] for one in parts), rows[chosen]
+        yield parts, rows
+
+
+def check_rows(
+    batches: Iterator[tuple[Parts, np.ndarray]],
+    one: Input,
+    plan: Plan,
+    roles: Roles,
+    journal: Journal,
+) -> Iterator[Parts]:
+    """Refuse or drop rows with values that are missing or infinite; enters what was read in the journal."""
+    n_read, dropped = 0, 0
+    digest = hashlib.sha256(one.source.sha256.encode())
+    for parts, rows in batches:
+        good: np.ndarray | None = None
+        for i, part in enumerate(parts):
+            if part is None:
+                continue
+            usable = _is_usable(part if part.ndim == 2 else part[:, np.newaxis])
+            good = usable.all(axis=1) if good is None else good & usable.all(axis=1)
+            if roles.on_nan == "error" and not usable.all():
+                row, column = np.argwhere(~usable)[0].tolist()
+                known = plan.places[i] if i < 2 else None
+                where = ("X", "y", "the weights", "the groups", "the ids")[i]
+                place = repr(known[column]) if known else f"{column} of {where}"
+                expected = "a number" if part.dtype.kind in "biuf" else "text"
+                raise DataError(
+                    f"{one.name}: row {rows[row] + 1}, column {place} is missing or not finite (rows "
+                    f"count from 1, without a header); expected {expected}. Fill it in{_how_to_fill(i)}, or "
+                    'drop such rows with on_nan="drop"'
+                )
+        assert good is not None  # X is never missing
+        dropped += int(len(good) - good.sum())
+        n_read += len(good)
+        kept = parts if good.all() else tuple(None if part is None else part[good] for part in parts)
+        if one.is_query:
+            for part in kept:
+                if part is not None:
+                    digest.update(canonical_bytes(part.astype("T") if part.dtype == object else part))
+        yield kept
+    if dropped:
+        _log.warning("%s: %d of %d rows dropped for missing or infinite values", one.name, dropped, n_read)
+    source = one.source
+    if one.is_query:
+        source = Source(source.name, digest.hexdigest(), {"n_read": n_read})
+    journal.entries.append(source.to_dict(n_read - dropped))
+    journal.n_read += n_read
+    journal.dropped += dropped
+
+
+def _how_to_fill(place: int) -> str:
+    return ', with impute="median" say' if place == 0 else ""
+
+
+def _is_usable(values: np.ndarray) -> np.ndarray:
+    """Say of each value whether it is there: a finite number, or text that is not empty."""
+    if values.dtype.kind in "biuf":
+        return np.isfinite(values)
+    return np.asarray((values != "") & (values != None))  # noqa: E711 - of each element
+
+
+def numbered(batches: Iterator[Parts]) -> Iterator[tuple[Parts, np.ndarray]]:
+    """Yield batches with the numbers of their rows."""
+    start = 0
+    for parts in batches:
+        X = parts[0]
+        assert X is not None
+        yield parts, np.arange(start, start + len(X))
+        start += len(X)

@@ -1,0 +1,143 @@
+"""The job that turns a table into a registered model: ingest, split, fit, evaluate, publish."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Any
+
+import numpy as np
+
+from rff_dist.errors import DataError, InvalidParameterError
+from rff_dist.ingest import ingest as ingest_module
+from rff_dist.ingest.recipe import Recipe, recipe_of
+from rff_dist.ingest.roles import Roles
+from rff_dist.ingest.rows import HeldOut
+from rff_dist.jobs.fields import build
+from rff_dist.jobs.ingest import can_keep_versions, preparing_of
+from rff_dist.jobs.specs import Auto, Train
+from rff_dist.storage.contents import read_arrays
+from rff_dist.storage.locations import parse_location
+from rff_dist.storage.writing import Progress, Writing
+
+_ROWS = 2**18
+_MOST_CLASSES = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A table as data to train on and to test on.
+
+    `train`, `test`, `model`: where they are, and where the model is to be.
+    `classify`: whether the target holds classes.
+    `why`: by which rule.
+    """
+
+    train: str
+    test: str
+    model: str
+    n_train: int
+    n_test: int
+    recipe: Recipe | None
+    dropped_rows: int
+    classify: bool
+    why: str
+
+
+def folder_of(job: Auto) -> str:
+    """Return the folder for data and model."""
+    if job.into is not None:
+        return job.into.rstrip("/")
+    name = PurePosixPath(parse_location(job.sources[0]).path).name.partition(".")[0]
+    if len(job.sources) > 1 or not name.strip("*?[]"):
+        raise InvalidParameterError("there are several files; name the folder for data and model by `into`")
+    return f"{name}-auto"
+
+
+def prepare_table(job: Auto, *, observer: Progress | None = None) -> Prepared:
+    """Ingest a table in two parts, and find out what kind of target it has.
+
+    Rows without a target, and such that cannot be used otherwise, are dropped and counted.
+
+    Raises as `ingest_parts`; DataError if there is nothing to learn: the target has one value only, or hardly
+      any of its texts comes twice.
+    """
+    folder = folder_of(job)
+    if parse_location(folder).is_local:
+        os.makedirs(parse_location(folder).path, exist_ok=True)
+    urls = f"{folder}/train.zarr", f"{folder}/test.zarr"
+    roles = Roles(
+        target=job.target,
+        weight=job.weight,
+        groups=job.groups,
+        drop=job.drop or (),
+        id=job.id,
+        on_nan="drop",
+    )
+    train, test = ingest_module.ingest_parts(
+        job.sources,
+        urls,
+        HeldOut(job.holdout, job.seed),
+        roles,
+        how=Writing(overwrite=job.overwrite, observer=observer, versioned=can_keep_versions(folder)),
+        preparing=preparing_of(job.encoding_of),
+    )
+    classify, why = choose_task(urls[0], job)
+    dropped = sum(int(one.attributes.get("dropped_rows", 0)) for one in (train, test))
+    recipe = recipe_of(train.attributes)
+    return Prepared(*urls, f"{folder}/model", train.n_samples, test.n_samples, recipe, dropped, classify, why)
+
+
+def choose_task(url: str, job: Auto) -> tuple[bool, str]:
+    """Return whether a dataset's target holds classes, and why.
+
+    Raises DataError if there is nothing to learn; InvalidParameterError if text is to be a regression's
+      target.
+    """
+    values: Any = None
+    is_text, n_rows = False, 0
+    for part in read_arrays(url, ["y"], n_rows=_ROWS):
+        is_text, n_rows = part["y"].dtype.kind in "TU", n_rows + len(part["y"])
+        new = np.unique(part["y"])
+        values = new if values is None else np.unique(np.concatenate([values, new]))
+        if not is_text and len(values) > _MOST_CLASSES:
+            break
+    n_values = len(values)
+    if n_values == 1:
+        raise DataError(
+            f"the target {job.target!r} is {values[0]!s} in all rows to train on, so there is nothing to "
+            "predict; expected at least two values"
+        )
+    if is_text and n_values > n_rows // 2:
+        raise DataError(
+            f"hardly any text of the target {job.target!r} comes twice ({n_values:,} in {n_rows:,} rows); "
+            "expected classes, or numbers"
+        )
+    if is_text and job.task == "regression":
+        raise InvalidParameterError(f"`task` is 'regression', but the target {job.target!r} holds text")
+    if job.task != "auto":
+        return job.task == "classification", "as given"
+    if is_text:
+        return True, f"the target is text, {n_values} classes"
+    whole = bool(np.all(values == np.rint(values)))
+    if n_values == 2 and whole:
+        return True, "the target has two values"
+    return False, "the target is a number"
+
+
+def training_of(job: Auto, prepared: Prepared) -> Train:
+    """Return the job that trains on a table that was prepared: all is chosen by cross-validation."""
+    given: Mapping[str, Any] = {
+        "data": prepared.train,
+        "model": prepared.model,
+        "test": prepared.test,
+        "register": True,
+        "classify": prepared.classify,
+        "n_components": job.n_components,
+        "seed": job.seed,
+        **({"group_by": "groups"} if job.groups is not None else {}),
+        **({"sample_weight": "sample_weight"} if job.weight is not None else {}),
+    }
+    return build(Train, given)

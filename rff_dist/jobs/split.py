@@ -1,0 +1,158 @@
+"""The job that cuts a dataset into one to train on and one to test on."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from rff_dist.errors import DataError, InvalidParameterError, StorageError
+from rff_dist.ingest.recipe import TargetMeans, recipe_of
+from rff_dist.ingest.rows import HeldOut
+from rff_dist.jobs.ingest import test_url
+from rff_dist.jobs.specs import Split
+from rff_dist.storage.appending import SOURCES
+from rff_dist.storage.columns import ID
+from rff_dist.storage.contents import StoredArray, list_arrays, read_arrays
+from rff_dist.storage.editing import ROLES
+from rff_dist.storage.generations import MANIFEST
+from rff_dist.storage.groups import find_group
+from rff_dist.storage.locations import DATASET_FILES, check_output, parse_location
+from rff_dist.storage.sources import RowBatch
+from rff_dist.storage.writing import Writing, write_batches
+from rff_dist.text import redact
+
+_log = logging.getLogger(__name__)
+_ROWS = 2**16
+
+type _IsTest = Callable[[Mapping[str, np.ndarray], int], np.ndarray]
+type _Read = Callable[[list[str]], Iterator[dict[str, np.ndarray]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """Two datasets that a dataset was cut into."""
+
+    train: str
+    n_train: int
+    test: str
+    n_test: int
+
+
+def train_url(url: str) -> str:
+    """Return where the rows to train on go.
+
+    >>> train_url("data.zarr")
+    'data-train.zarr'
+    """
+    return test_url(url).replace("-test", "-train", 1) if "-test" not in url else f"{url}-train"
+
+
+def split(job: Split) -> Parts:
+    """Write two datasets of a dataset's rows; each row is in one of them.
+
+    Raises StorageError if there is no dataset; OutputExistsError if one of the outputs is there and
+      `overwrite` is False; InvalidParameterError if there are no such groups or columns; DataError if a part
+      has no row.
+    """
+    urls = {False: train_url(job.data), True: test_url(job.data)}
+    source = parse_location(job.data)
+    for url in urls.values():
+        check_output(parse_location(url), overwrite=job.overwrite, inputs=[source], marker=DATASET_FILES)
+    # Both parts are of one version, whatever is committed meanwhile.
+    version = find_group(job.data).version
+    attributes, stored = list_arrays(job.data, version)
+    arrays = {one.name: one for one in stored if one.name in ROLES}
+    if "X" not in arrays:
+        raise StorageError(f"{redact(job.data)} has no array 'X'; expected a dataset")
+    _say(job, attributes, [one for one in stored if one.name not in ROLES], arrays)
+    read = partial(read_arrays, job.data, n_rows=_ROWS, version=version)
+    is_test = _rule(job, attributes, arrays, read)
+    kept = {key: value for key, value in attributes.items() if key not in (MANIFEST, SOURCES)}
+    names = kept.pop("feature_names", None), kept.pop("target_names", None)
+    lengths = {}
+    for wanted in (True, False):
+        written = write_batches(
+            parse_location(urls[wanted]),
+            _rows(job.data, read(list(arrays)), partial(_chosen, is_test, wanted)),
+            n_samples=None,
+            names=names,
+            attributes=kept,
+            how=Writing(overwrite=job.overwrite, versioned=version is not None),
+            inputs=[source],
+        )
+        lengths[wanted] = written.n_samples
+    return Parts(urls[False], lengths[False], urls[True], lengths[True])
+
+
+def _say(
+    job: Split, attributes: Mapping[str, Any], others: list[StoredArray], arrays: Mapping[str, StoredArray]
+) -> None:
+    n_samples = arrays["X"].header.shape[0]
+    left = [one.name for one in others if one.header.shape[:1] == (n_samples,)]
+    if left:
+        _log.warning("other arrays are left out: %s", ", ".join(left))
+    recipe = recipe_of(attributes)
+    if recipe is not None and any(isinstance(one, TargetMeans) for one in recipe.columns):
+        _log.warning(
+            "X holds means of the targets of all rows, so that a test on some of them is a little too good; "
+            "ingest the table with a holdout to learn them from the rows to train on alone"
+        )
+
+
+def _chosen(is_test: _IsTest, wanted: bool, part: Mapping[str, np.ndarray], start: int) -> np.ndarray:
+    return np.flatnonzero(is_test(part, start) == wanted)
+
+
+def _rows(
+    url: str,
+    parts: Iterator[Mapping[str, np.ndarray]],
+    chosen: Callable[[Mapping[str, np.ndarray], int], np.ndarray],
+) -> Iterator[RowBatch]:
+    start, n_rows = 0, 0
+    for part in parts:
+        rows = chosen(part, start)
+        start += len(part["X"])
+        n_rows += len(rows)
+        yield tuple(part[name][rows] if name in part else None for name in ROLES)
+    if not n_rows:
+        raise DataError(f"a part of {redact(url)} has no row; expected some in both. Give another share")
+
+
+def _rule(
+    job: Split, attributes: Mapping[str, Any], arrays: Mapping[str, StoredArray], read: _Read
+) -> _IsTest:
+    """Return what says which rows are to test on."""
+    held_out = HeldOut(job.share, job.seed)
+    if job.by == "group":
+        if job.groups not in arrays:
+            raise InvalidParameterError(
+                f"`groups`: {redact(job.data)} has no array {job.groups!r}; it has "
+                f"{', '.join(map(repr, arrays))}. Name its column when the table is ingested"
+            )
+        return lambda part, _: held_out.holds(part[job.groups])
+    if job.by == "time":
+        return _by_time(job, attributes, arrays["X"].header.shape[0], read)
+    if ID in arrays:
+        return lambda part, _: held_out.holds(part[ID])
+    return lambda part, start: held_out.holds(np.arange(start, start + len(part["X"])))
+
+
+def _by_time(job: Split, attributes: Mapping[str, Any], n_samples: int, read: _Read) -> _IsTest:
+    n_train = n_samples - round(n_samples * job.share)
+    if job.time is None:
+        return lambda part, start: np.arange(start, start + len(part["X"])) >= n_train
+    names = list(attributes.get("feature_names") or [])
+    if job.time not in names:
+        raise InvalidParameterError(
+            f"`time`: {redact(job.data)} has no column {job.time!r}; it has "
+            f"{', '.join(map(repr, names[:10]))}{' …' if len(names) > 10 else ''}"
+        )
+    at = names.index(job.time)
+    values = [part["X"][:, at] for part in read(["X"])]
+    first = np.sort(np.concatenate(values))[min(n_train, n_samples - 1)]
+    return lambda part, _: np.asarray(part["X"][:, at] >= first)

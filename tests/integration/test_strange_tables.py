@@ -1,0 +1,174 @@
+"""`rff-dist auto` on tables as people have them: a model better than the linear one, or one clear sentence.
+
+The targets are smooth functions that no linear model fits, with noise of a tenth of their deviation.
+"""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from rff_dist import load_model
+from tests.command_line import document, refusal, run
+
+N = 700
+
+
+def make_frame(n=N, seed=0):
+    rng = np.random.default_rng(seed)
+    frame = pd.DataFrame({name: rng.uniform(-2, 2, n) for name in "abc"})
+    frame["y"] = np.sin(2 * frame["a"]) + frame["b"] ** 2 + 0.1 * rng.standard_normal(n)
+    return frame
+
+
+def auto(tmp_path, source, *options, target="y"):
+    given = ["--target", target, "--into", tmp_path / "made", "--serial", "--components", 128]
+    return document("auto", source, *given, *options)
+
+
+def assert_better_than_linear(found):
+    scores = found["scores"]
+    name = "rmse" if found["task"] == "regression" else "log_loss"
+    assert scores["this model"][name] < 0.9 * scores["linear"][name]
+    assert "better than a linear model" in found["verdict"]
+    assert found["version"]["number"] == 1
+
+
+def write_semicolons(frame, path):
+    frame.to_csv(path / "t.csv", sep=";", decimal=",", index=False)
+    return path / "t.csv", {}
+
+
+def write_without_header(frame, path):
+    frame.to_csv(path / "t.csv", header=False, index=False)
+    return path / "t.csv", {"target": str(frame.columns.get_loc("y"))}
+
+
+def write_latin_1(frame, path):
+    frame["größe"] = np.where(np.arange(len(frame)) % 2, "groß", "klein")
+    frame["y"] *= np.where(frame["größe"] == "groß", 1, -1)
+    frame.to_csv(path / "t.csv", index=False, encoding="latin-1")
+    return path / "t.csv", {}
+
+
+def write_hive(frame, path):
+    frame["day"] = (
+        pd.Series(pd.date_range("2024-01-01", periods=4)).dt.date.iloc[np.arange(len(frame)) % 4].to_numpy()
+    )
+    frame.to_parquet(path / "t", partition_cols=["day"])
+    return path / "t", {}
+
+
+def write_mixture(frame, path):
+    rng = np.random.default_rng(1)
+    frame["town"] = rng.choice(["Ulm", "Bonn", "Rom"], len(frame))
+    frame["when"] = pd.Timestamp("2024-01-01") + pd.to_timedelta(rng.integers(0, 365, len(frame)), "D")
+    frame["y"] += (frame["town"] == "Ulm") + np.sin(frame["when"].dt.day_of_year / 58)
+    for name in ("c", "town", "when"):
+        frame.loc[rng.random(len(frame)) < 0.1, name] = None
+    frame.loc[:4, "y"] = np.nan
+    frame.to_csv(path / "t.csv", index=False)
+    return path / "t.csv", {"dropped": 5}
+
+
+def write_ids(frame, path):
+    frame.insert(0, "key", [f"row {i}" for i in range(len(frame))])
+    frame.to_feather(path / "t.feather")
+    return path / "t.feather", {"options": ("--id", "key")}
+
+
+def write_booleans(frame, path):
+    frame["flag"] = pd.array(np.arange(len(frame)) % 3 == 0, "boolean")
+    frame.loc[3, "flag"] = pd.NA
+    frame["y"] = (frame["y"] > frame["y"].median()).astype(bool)
+    frame.to_parquet(path / "t.parquet")
+    return path / "t.parquet", {"task": "classification"}
+
+
+def write_300_categories(frame, path):
+    frame = make_frame(3000)
+    town = np.random.default_rng(1).integers(0, 300, len(frame))
+    frame["town"] = [f"town {i}" for i in town]
+    frame["y"] += np.random.default_rng(2).standard_normal(300)[town]
+    frame.to_json(path / "t.jsonl", orient="records", lines=True)
+    return path / "t.jsonl", {}
+
+
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        write_without_header,
+        write_mixture,
+        write_booleans,
+        pytest.param(write_semicolons, marks=SLOW),
+        pytest.param(write_latin_1, marks=SLOW),
+        pytest.param(write_hive, marks=SLOW),
+        pytest.param(write_ids, marks=SLOW),
+        pytest.param(write_300_categories, marks=SLOW),
+    ],
+)
+def test_auto_is_better_than_a_linear_model(tmp_path, write):
+    source, about = write(make_frame(), tmp_path)
+    found = auto(tmp_path, source, *about.get("options", ()), target=about.get("target", "y"))
+    assert found["task"] == about.get("task", "regression")
+    assert found["dropped_rows"] == about.get("dropped", 0)
+    assert_better_than_linear(found)
+    again = document("predict", tmp_path / "made" / "model", source, tmp_path / "p.csv", "--serial")
+    written = pd.read_csv(tmp_path / "p.csv")
+    assert len(written) == again["n_samples"]
+    assert written.columns[-1] == ("label" if "task" in about else "prediction")
+
+
+@pytest.mark.slow
+def test_text_is_classified(tmp_path):
+    frame = make_frame()
+    frame["y"] = np.select([frame["y"] < 0.5, frame["y"] < 2], ["low", "middle"], "high")
+    frame.to_csv(tmp_path / "t.csv.gz", index=False)
+    found = auto(tmp_path, tmp_path / "t.csv.gz")
+    assert found["why"] == "the target is text, 3 classes"
+    assert_better_than_linear(found)
+    probabilities = load_model(tmp_path / "made" / "model" / "versions" / "1").predict_proba(
+        frame[["a", "b", "c"]]
+    )
+    np.testing.assert_allclose(probabilities.sum(axis=1), 1.0, rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (["same"] * N, "'y' is same in all rows to train on, so there is nothing to predict"),
+        ([f"v{i}" for i in range(N)], "hardly any text of the target 'y' comes twice"),
+        (pd.date_range("2024-01-01", periods=N), "the target 'y' is a date"),
+    ],
+)
+def test_targets_that_cannot_be_learned_end_with_one_sentence(tmp_path, values, message):
+    make_frame().assign(y=values).to_csv(tmp_path / "t.csv", index=False)
+    given = ["--target", "y", "--into", tmp_path / "made", "--serial"]
+    assert message in refusal(65, "auto", tmp_path / "t.csv", *given)
+
+
+@pytest.mark.slow
+def test_noise_is_called_so_and_what_is_there_is_kept(tmp_path):
+    rng = np.random.default_rng(0)
+    make_frame().assign(y=rng.standard_normal(N)).to_csv(tmp_path / "t.csv", index=False)
+    given = ["auto", tmp_path / "t.csv", "--target", "y", "--into", tmp_path / "made", "--serial"]
+    shown = run(*given, "--components", 64).stdout
+    assert "No signal was found" in shown
+    assert "next: rff-dist predict" in shown
+    assert "--overwrite" in refusal(73, *given)
+    assert "nearest: 'a'" in refusal(
+        2, "auto", tmp_path / "t.csv", "--target", "aa", "--into", tmp_path / "b"
+    )
+
+
+@pytest.mark.slow
+def test_a_million_rows(tmp_path):
+    frame = make_frame(10**6)
+    frame["town"] = np.char.add("town ", (np.arange(10**6) % 50).astype(str))
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    found = auto(tmp_path, tmp_path / "t.csv")
+    assert found["n_train"] + found["n_test"] == 10**6
+    assert found["compared_on"] == {"n_train": 50_000, "n_test": 50_000}
+    assert_better_than_linear(found)

@@ -1,0 +1,85 @@
+"""`rff-dist split`: rows to train on and rows to test on."""
+
+import numpy as np
+import pytest
+
+from rff_dist.storage.columns import open_column
+from rff_dist.storage.datasets import open_dataset
+from rff_dist.storage.writing import write_dataset
+from tests.command_line import document, refusal
+from tests.tables import ingest
+
+N = 2000
+
+
+@pytest.fixture
+def data(tmp_path):
+    X = np.column_stack([np.arange(N), np.random.default_rng(0).permutation(N)]).astype(float)
+    names = {"feature_names": ["row", "when"], "target_names": ["y"]}
+    groups = np.array([f"g{i % 50}" for i in range(N)])
+    write_dataset(tmp_path / "d.zarr", X, 2.0 * X[:, 0], sample_weight=X[:, 1] + 1, groups=groups, **names)
+    return tmp_path / "d.zarr"
+
+
+def rows_of(folder, part):
+    dataset = open_dataset(folder / f"d-{part}.zarr", sample_weight="sample_weight")
+    X, y, weights = dataset.take(np.arange(dataset.n_samples))
+    np.testing.assert_array_equal(y[:, 0], 2 * X[:, 0])  # rows stay together
+    np.testing.assert_array_equal(weights, X[:, 1] + 1)
+    assert dataset.feature_names == ("row", "when")
+    assert dataset.target_names == ("y",)
+    return X.astype(int)
+
+
+def test_each_row_is_in_one_part_and_another_seed_takes_others(data, tmp_path):
+    tests = []
+    for seed in (0, 0, 1):
+        found = document("split", data, "--test", "25%", "--seed", seed, "--overwrite")
+        train, test = (rows_of(tmp_path, part)[:, 0] for part in ("train", "test"))
+        assert sorted([*train, *test]) == list(range(N))
+        assert (found["n_train"], found["n_test"]) == (len(train), len(test))
+        assert abs(len(test) - 500) < 100  # 5 deviations of 19
+        tests.append(test.tolist())
+    assert tests[0] == tests[1] != tests[2]
+
+
+def test_groups_stay_together(data, tmp_path):
+    document("split", data, "--by", "group")
+    parts = [
+        set(open_column(tmp_path / f"d-{part}.zarr", "groups").take(np.arange(100)).tolist())
+        for part in ("train", "test")
+    ]
+    assert parts[0]
+    assert parts[1]
+    assert not parts[0] & parts[1]
+
+
+@pytest.mark.parametrize(("time", "column"), [((), 0), (("--time", "when"), 1)])
+def test_the_last_rows_are_tested_on(data, tmp_path, time, column):
+    document("split", data, "--by", "time", *time, "--test", "0.1")
+    train, test = rows_of(tmp_path, "train"), rows_of(tmp_path, "test")
+    assert (len(train), len(test)) == (1800, 200)
+    assert train[:, column].max() < test[:, column].min()
+
+
+def test_rows_of_one_id_stay_together(tmp_path):
+    lines = ["id,x,y", *(f"k{i % 100},{i},{i}" for i in range(1000))]
+    (tmp_path / "t.csv").write_text("\n".join(lines))
+    ingest(tmp_path / "t.csv", tmp_path / "d.zarr", target="y", id="id")
+    document("split", tmp_path / "d.zarr")
+    ids = []
+    for part in ("train", "test"):
+        column = open_column(tmp_path / f"d-{part}.zarr", "id")
+        ids.append(set(column.take(np.arange(column.n_samples)).tolist()))
+    assert not ids[0] & ids[1]
+    assert len(ids[0] | ids[1]) == 100
+
+
+def test_what_cannot_be_is_refused(data, tmp_path):
+    assert "10% or 0.1" in refusal(2, "split", data, "--test", "120%")
+    assert "no array 'ward'" in refusal(2, "split", data, "--by", "group", "--groups", "ward")
+    assert "it has 'row', 'when'" in refusal(2, "split", data, "--by", "time", "--time", "day")
+    assert "split by random" in refusal(2, "split", data, "--time", "when")
+    assert "has no row" in refusal(65, "split", data, "--by", "group", "--test", "0.001")
+    document("split", data)
+    assert "--overwrite" in refusal(73, "split", data)

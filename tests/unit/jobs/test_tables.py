@@ -1,0 +1,133 @@
+"""Tables around models: rows from files, predictions to files."""
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from pyarrow import csv, parquet
+
+from rff_dist import load_model
+from rff_dist.classify.fit import LossOptions, fit_labels
+from rff_dist.engines.serial import SerialEngine
+from rff_dist.errors import DataError, OutputExistsError, StorageError
+from rff_dist.jobs.options import Source
+from rff_dist.jobs.score import predict
+from rff_dist.jobs.specs import Predict
+from rff_dist.jobs.steps import in_this_process
+from rff_dist.ridge.automatic import fit
+from rff_dist.ridge.model import write_model
+from rff_dist.ridge.options import RidgeOptions
+from rff_dist.storage.columns import open_column
+from rff_dist.storage.datasets import open_dataset
+from tests.tables import ingest
+
+OPTIONS = RidgeOptions(
+    kernel="gaussian", length_scale=1.0, n_components=32, alpha=1.0, features="fourier", conformal=False
+)
+
+
+def make_frame(n, seed):
+    rng = np.random.default_rng(seed)
+    frame = pd.DataFrame(
+        {
+            "town": rng.choice(["Ulm", "Köln", "Bonn"], n),
+            "day": pd.Timestamp("2020-01-01") + pd.to_timedelta(rng.integers(0, 900, n), "D"),
+            "area": np.where(rng.random(n) < 0.1, np.nan, rng.uniform(0, 3, n)),
+            "key": [f"k{seed}-{i}" for i in range(n)],
+        }
+    )
+    frame["price"] = np.nan_to_num(frame["area"]) + (frame["town"] == "Ulm")
+    frame["class"] = np.where(frame["price"] > 1.5, "dear", "cheap")
+    return frame
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("models")
+    make_frame(400, 0).to_csv(folder / "old.csv", index=False)
+    given = {"columns": ["town", "day", "area"], "id": "key", "impute": "median"}
+    dataset = ingest(folder / "old.csv", folder / "prices", target="price", **given)
+    write_model(fit(dataset, OPTIONS, engine=SerialEngine()).model, folder / "model")
+    dataset = ingest(folder / "old.csv", folder / "classes", target="class", **given)
+    labels = open_column(folder / "classes", "y")
+    model, _ = fit_labels(dataset, labels, OPTIONS, LossOptions("squared", None), engine=SerialEngine())
+    write_model(model, folder / "classifier")
+    make_frame(70_000, 1).drop(columns=["price", "class"]).to_csv(folder / "new.csv", sep=";", index=False)
+    return folder
+
+
+def score(folder, model, data, output, **wanted):
+    job = Predict(
+        model=str(folder / model), source=Source(data=str(folder / data)), output=str(output), **wanted
+    )
+    predict(job, in_this_process(SerialEngine()))
+    return output
+
+
+def test_a_table_is_predicted_by_the_recipe_of_its_model(folder, tmp_path):
+    """The oracle: the same rows encoded by hand, then the model on arrays."""
+    frame, model = make_frame(70_000, 1), load_model(folder / "model")
+    old = make_frame(400, 0)
+    days = (frame["day"] - pd.Timestamp("1970-01-01")).dt.days
+    one_hot = [frame["town"] == town for town in ("Bonn", "Köln", "Ulm")]
+    dates = [days, frame["day"].dt.day_of_year, frame["day"].dt.day_of_week]
+    X = np.column_stack([*one_hot, *dates, frame["area"].fillna(old["area"].median())])
+    X = pd.DataFrame(X, columns=open_dataset(folder / "prices").feature_names)
+    expected, std = model.predict(X, return_std=True)
+    found = parquet.read_table(
+        score(folder, "model", "new.csv", tmp_path / "p.parquet", std=True, interval=0.9)
+    )
+    names = ["id", "prediction", "standard_deviation", "lower", "upper"]
+    assert found.column_names == names
+    assert found["id"].to_pylist() == frame["key"].tolist()
+    np.testing.assert_allclose(found["prediction"], expected, rtol=1e-9)
+    np.testing.assert_allclose(found["standard_deviation"], std, rtol=1e-9)
+    width = np.subtract(found["upper"], found["lower"])
+    np.testing.assert_allclose(width, 2 * 1.6448536269514722 * std, rtol=1e-9)
+    table = pa.Table.from_pandas(frame)
+    for given in (frame, table):
+        np.testing.assert_allclose(model.predict(given), expected, rtol=1e-9)
+    assert [path.name for path in tmp_path.iterdir()] == ["p.parquet"]
+
+
+@pytest.mark.parametrize("name", ["p.csv", "p.csv.gz", "p.csv.zst"])
+def test_probabilities_are_columns_by_their_class(folder, tmp_path, name):
+    path = score(folder, "classifier", "new.csv", tmp_path / name, probabilities=True)
+    found = csv.read_csv(path).to_pandas()
+    assert list(found.columns) == ["id", "label", "probability of cheap", "probability of dear"]
+    model, frame = load_model(folder / "classifier"), make_frame(70_000, 1)
+    np.testing.assert_array_equal(found["label"], model.predict(frame))
+    np.testing.assert_allclose(found.iloc[:, 2:], model.predict_proba(frame), rtol=1e-9)
+
+
+def test_ids_are_in_zarr_too(folder, tmp_path):
+    score(folder, "model", "new.csv", tmp_path / "p.zarr")
+    ids = open_column(tmp_path / "p.zarr", "id").take([0, 69_999]).tolist()
+    assert ids == ["k1-0", "k1-69999"]
+
+
+def test_levels_that_are_new_and_columns_that_are_absent(folder, tmp_path):
+    frame = make_frame(5, 2).assign(town="Rom").drop(columns="key")
+    frame.to_parquet(tmp_path / "new.parquet")
+    found = csv.read_csv(score(folder, "model", tmp_path / "new.parquet", tmp_path / "p.csv"))
+    assert found.column_names == ["prediction"]
+    frame.drop(columns="area").to_csv(tmp_path / "less.csv", index=False)
+    with pytest.raises(DataError, match="has no column 'area'; it has 'town', 'day'"):
+        score(folder, "model", tmp_path / "less.csv", tmp_path / "q.csv")
+    with pytest.raises(DataError, match="has no column 'area'"):
+        load_model(folder / "model").predict(frame.drop(columns="area"))
+
+
+def test_what_cannot_be_is_refused_before_a_pass(folder, tmp_path):
+    (tmp_path / "p.csv").write_text("kept")
+    with pytest.raises(OutputExistsError, match=r"p\.csv exists"):
+        score(folder, "model", "new.csv", tmp_path / "p.csv")
+    with pytest.raises(StorageError, match="does not exist; make the folder"):
+        score(folder, "model", "new.csv", tmp_path / "no" / "p.csv")
+    with pytest.raises(StorageError, match="is what is read"):
+        score(folder, "model", "new.csv", folder / "new.csv", overwrite=True)
+    make_frame(400, 3).to_csv(tmp_path / "other.csv", index=False)
+    ingest(tmp_path / "other.csv", tmp_path / "other", columns=["town", "day", "area"], impute="median")
+    with pytest.raises(DataError, match="ingested by another recipe"):
+        score(folder, "model", tmp_path / "other", tmp_path / "q.csv")
+    assert (tmp_path / "p.csv").read_text() == "kept"
