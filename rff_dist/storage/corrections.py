@@ -101,7 +101,7 @@ def replace_batches(
             n_before,
             digest=digest_rows(numbers[order], *(values[order] for values in parts.values())),
             attributes={},
-            message=message or f"replace {n_given:,} row{"s" * (n_given != 1)}",
+            message=message or f"replace {n_given:,} row{'s' * (n_given != 1)}",
             facts={"n_rows": n_given},
         )
     return Corrected(n_given, n_before, n_before, version)
@@ -170,7 +170,7 @@ def delete_from(dataset: Editing, rows: ArrayLike, *, keep_order: bool, message:
             n_after,
             digest=digest_rows(gone, np.array([keep_order])),
             attributes={},
-            message=message or f"delete {len(gone):,} row{"s" * (len(gone) != 1)}",
+            message=message or f"delete {len(gone):,} row{'s' * (len(gone) != 1)}",
             facts={"n_rows": len(gone), "order_kept": keep_order},
         )
     return Corrected(len(gone), n_before, n_after, version)
