@@ -11,8 +11,10 @@ import numpy as np
 from rff_dist.errors import InvalidParameterError
 
 
-def find_by_name[T](table: Mapping[str, T], name: object, what: str) -> T:
+def find_by_name[T](table: Mapping[str, T], name: object, what: str, *, or_object: bool = True) -> T:
     """Return the entry of that name.
+
+    `or_object`: whether an object may be given in the place of a name.
 
     Raises InvalidParameterError if there is none; the message gives the nearest one.
     """
@@ -20,9 +22,8 @@ def find_by_name[T](table: Mapping[str, T], name: object, what: str) -> T:
         return table[name]
     close = difflib.get_close_matches(str(name), table, n=1)
     hint = f" (did you mean {close[0]!r}?)" if close else ""
-    raise InvalidParameterError(
-        f"unknown `{what}` {name!r}{hint}; expected one of {sorted(table)} or an object"
-    )
+    also = " or an object" if or_object else ""
+    raise InvalidParameterError(f"unknown `{what}` {name!r}{hint}; expected one of {sorted(table)}{also}")
 
 
 def check_positive(value: object, name: str) -> float:

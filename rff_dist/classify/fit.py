@@ -68,7 +68,7 @@ def check_loss(loss: object) -> None:
 
     Raises InvalidParameterError otherwise.
     """
-    find_by_name(dict.fromkeys(LOSS_NAMES), loss, "loss")
+    find_by_name(dict.fromkeys(LOSS_NAMES), loss, "loss", or_object=False)
 
 
 @dataclass(frozen=True, eq=False)

@@ -78,7 +78,12 @@ def trained(tmp_path_factory):
     X = rng.standard_normal((400, 3))
     y = 3 * np.sin(1.5 * X[:, 0]) + 0.5 * X[:, 1] + 0.1 * rng.standard_normal(400)
     write_dataset(
-        path / "data", X, y, feature_names=["<much>", "little", "none"], target_names=["price & tax"]
+        path / "data",
+        X,
+        y,
+        feature_names=["<much>", "little", "none"],
+        target_names=["price & tax"],
+        versioned=True,
     )
     words = ["fit", path / "data", path / "model", "--serial", "--components", "128", "--folds", "3"]
     found = run(*words, "--report", path / "new" / "page.html")

@@ -436,7 +436,10 @@ def test_the_score_is_the_weighted_share_of_right_rows(rows):
 @pytest.mark.parametrize(
     ("parameters", "message"),
     [
-        ({"loss": "hinge"}, r"unknown `loss` 'hinge'; expected one of \['squared', 'logistic'"),
+        (
+            {"loss": "hinge"},
+            r"unknown `loss` 'hinge'; expected one of \['logistic', 'squared', 'squared_hinge'\]$",
+        ),
         ({"loss": None}, "unknown `loss` None"),
         ({"tol": 0}, r"`tol` is 0; expected a number in \(0, 1\)"),
         ({"tol": "small"}, "`tol` is 'small'"),

@@ -101,7 +101,7 @@ class TestObjective:
 class TestMaximum:
     def test_the_end_of_a_search_is_a_stationary_point(self):
         function = objective(seed=3)
-        search = evidence._search(function, np.zeros(3), 1.0)
+        search = evidence._search(function, np.zeros(3), 1.0, lambda _: None)
         inside = np.abs(search.x[:3]) < np.log(evidence.LENGTH_SCALE_RANGE) - 1e-9
         assert search.success
         assert np.abs(search.jac[:3][inside]).max() < 5e-3

@@ -51,9 +51,9 @@ EFFORT = {"n_starts": 1, "n_components": 64}
 def quick():
     """Tune length scales from one start in few features, which takes a tenth of the time."""
 
-    def tune(inputs, kernel, search=EvidenceSearch(), *, folds):
+    def tune(inputs, kernel, search=EvidenceSearch(), *, folds, told=None):
         tuned_with.append((search, folds))
-        return whole_tune(inputs, kernel, replace(search, **EFFORT), folds=folds)
+        return whole_tune(inputs, kernel, replace(search, **EFFORT), folds=folds, told=told)
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(for_dataset, "tune", tune)

@@ -94,11 +94,10 @@ def assert_same(found, model, dataset):
 def test_updates_one_after_another_have_the_bits_of_one_pass(
     first, appended, chunk_rows, small_blocks, weights
 ):
-    """Small blocks grow at 8,192 and 16,384 rows: there the old edges are lost, and all rows are summed."""
+    """Blocks keep their edges when rows are appended."""
     with pytest.MonkeyPatch.context() as patched:
         if small_blocks:
             patched.setattr(cut, "MIN_BLOCK_ROWS", 512)
-            patched.setattr(cut, "BLOCKS_WANTED", 8)
         n_samples = first
         model = begun = fit(first_rows(first, chunk_rows=chunk_rows, weights=weights))
         for n_new in appended:
@@ -240,7 +239,6 @@ def test_updates_of_what_was_summed_by_hash_folds_have_the_bits_of_one_pass_by_f
     with pytest.MonkeyPatch.context() as patched:
         if small_blocks:
             patched.setattr(cut, "MIN_BLOCK_ROWS", 512)
-            patched.setattr(cut, "BLOCKS_WANTED", 8)
         n_samples, folds = first, HashFolds(3, seed=1)
         model = begun = fit(
             first_rows(first, chunk_rows=chunk_rows, weights=weights),
