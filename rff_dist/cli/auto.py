@@ -13,6 +13,7 @@ from rich.text import Text
 
 from rff_dist.cli import display
 from rff_dist.cli.ingest import recipe_views
+from rff_dist.cli.options import ReportPath
 from rff_dist.cli.shell import Report, command
 from rff_dist.jobs.options import Where
 from rff_dist.jobs.specs import Auto
@@ -27,9 +28,9 @@ _OURS = "this model"
 
 @command(
     "rff-dist auto prices.csv --target price",
-    "rff-dist auto 'visits/*.parquet' --target ill --groups patient --into visits-model",
+    "rff-dist auto 'visits/*.parquet' --target ill --groups patient --into visits-model --report page.html",
 )
-def auto(job: Auto, where: Where) -> Report:
+def auto(job: Auto, where: Where, report: ReportPath = None) -> Report:
     """Make a registered model of a table, test it on rows kept out, and compare it with other models."""
     from rff_dist.cli.baselines import fit_baselines
     from rff_dist.jobs.auto import prepare_table, training_of
@@ -42,6 +43,7 @@ def auto(job: Auto, where: Where) -> Report:
     passes = display.Passes(where)
     with open_training(training_of(job, prepared), passes.runner) as run:
         records = run_steps(run.steps(), passes.runner)
+    model = run.trained.model
     ours = _scores(records["evaluate"])
     others = fit_baselines(prepared.train, prepared.test, classify=prepared.classify, seed=job.seed)
     scores = {_OURS: ours, **others.scores}
@@ -57,9 +59,11 @@ def auto(job: Auto, where: Where) -> Report:
         "compared_on": {name: value for name, value in asdict(others).items() if name != "scores"},
         "verdict": verdict(scores),
         "next": following,
+        "report": report,
         "seconds": seconds,
     }
-    return Report(document, _view(document, prepared, others, run.trained.model.card))
+    display.write_page(report, run.data, model, prepared.model, passes.facts()["seconds"])
+    return Report(document, _view(document, prepared, others, model.card))
 
 
 def _scores(found: Mapping[str, Any] | None) -> dict[str, float]:

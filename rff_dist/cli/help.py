@@ -65,7 +65,7 @@ FIRST = {
     "--holdout": "keep a share out for a test, such as 10%",
     "--id": "column that names rows",
     "--impute": "what missing values become, median say",
-    "--by": "random, group or time",
+    "--by": "",
     "--std": "standard deviations too",
     "--interval": "intervals that hold a share C of new values",
     "--probabilities": "probabilities of the classes",

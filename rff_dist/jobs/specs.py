@@ -393,8 +393,8 @@ class Split:
     )
     share: Share = option("Share of the rows to test on.", 0.2, flag="--test", unit="20%", alias="holdout")
     by: Literal["random", "group", "time"] = option(
-        "random goes by hashes of the rows' ids, or of their numbers; group keeps rows of one group "
-        "together; time tests on the last rows.",
+        "Whether hashes of ids or row numbers choose, hashes of groups, or time. group keeps rows of one "
+        "group together; time tests on the last rows.",
         "random",
         unit="random|group|time",
     )

@@ -154,9 +154,10 @@ def test_noise_is_called_so_and_what_is_there_is_kept(tmp_path):
     rng = np.random.default_rng(0)
     make_frame().assign(y=rng.standard_normal(N)).to_csv(tmp_path / "t.csv", index=False)
     given = ["auto", tmp_path / "t.csv", "--target", "y", "--into", tmp_path / "made", "--serial"]
-    shown = run(*given, "--components", 64).stdout
+    shown = run(*given, "--components", 64, "--report", tmp_path / "page.html").stdout
     assert "No signal was found" in shown
     assert "next: rff-dist predict" in shown
+    assert "<html" in (tmp_path / "page.html").read_text()
     assert "--overwrite" in refusal(73, *given)
     assert "nearest: 'a'" in refusal(
         2, "auto", tmp_path / "t.csv", "--target", "aa", "--into", tmp_path / "b"

@@ -3,6 +3,9 @@
 import numpy as np
 import pytest
 
+from rff_dist.jobs import split as module
+from rff_dist.jobs.specs import Split
+from rff_dist.storage.appending import append_dataset
 from rff_dist.storage.columns import open_column
 from rff_dist.storage.datasets import open_dataset
 from rff_dist.storage.writing import write_dataset
@@ -12,12 +15,13 @@ from tests.tables import ingest
 N = 2000
 
 
-@pytest.fixture
-def data(tmp_path):
+@pytest.fixture(params=[False, True], ids=["plain", "versioned"])
+def data(tmp_path, request):
     X = np.column_stack([np.arange(N), np.random.default_rng(0).permutation(N)]).astype(float)
     names = {"feature_names": ["row", "when"], "target_names": ["y"]}
     groups = np.array([f"g{i % 50}" for i in range(N)])
-    write_dataset(tmp_path / "d.zarr", X, 2.0 * X[:, 0], sample_weight=X[:, 1] + 1, groups=groups, **names)
+    given = {"sample_weight": X[:, 1] + 1, "groups": groups, "versioned": request.param, **names}
+    write_dataset(tmp_path / "d.zarr", X, 2.0 * X[:, 0], **given)
     return tmp_path / "d.zarr"
 
 
@@ -28,6 +32,7 @@ def rows_of(folder, part):
     np.testing.assert_array_equal(weights, X[:, 1] + 1)
     assert dataset.feature_names == ("row", "when")
     assert dataset.target_names == ("y",)
+    assert (dataset.version is None) == (open_dataset(folder / "d.zarr").version is None)
     return X.astype(int)
 
 
@@ -73,6 +78,22 @@ def test_rows_of_one_id_stay_together(tmp_path):
         ids.append(set(column.take(np.arange(column.n_samples)).tolist()))
     assert not ids[0] & ids[1]
     assert len(ids[0] | ids[1]) == 100
+
+
+def test_both_parts_are_of_one_version(tmp_path, monkeypatch):
+    X = np.arange(100.0)[:, np.newaxis]
+    url = tmp_path / "d.zarr"
+    write_dataset(url, X, X[:, 0], versioned=True)
+    write = module.write_batches
+
+    def write_late(*given, **named):
+        append_dataset(url, X, X[:, 0])
+        return write(*given, **named)
+
+    monkeypatch.setattr(module, "write_batches", write_late)
+    found = module.split(Split(data=str(url), share=0.3))
+    assert found.n_train + found.n_test == 100
+    assert open_dataset(url).n_samples == 300
 
 
 def test_what_cannot_be_is_refused(data, tmp_path):

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from rff_dist.data.blocks import Block
 from rff_dist.errors import DataError, InvalidParameterError, OutputBusyError, StorageError
 from rff_dist.ingest import queries
-from rff_dist.ingest.ingest import Ingested
+from rff_dist.ingest.ingest import Ingested, correct, read_rows_to_change
 from rff_dist.ingest.queries import Query
 from rff_dist.storage.columns import open_column
 from rff_dist.storage.corrections import convert_dataset
@@ -198,6 +198,40 @@ class TestColumns:
         np.savez(tmp_path / "wide.npz", X=np.zeros((3, 5)), y=np.arange(3.0))
         with pytest.raises(DataError, match=r"X has shape \(3, 5\)"):
             ingest_more(tmp_path / "wide.npz", tmp_path / "d")
+
+
+class TestCorrections:
+    @pytest.fixture
+    def data(self, tmp_path):
+        lines = [f"{key};{town};{area};{i},5" for i, (key, town, area) in enumerate(self.ROWS)]
+        (tmp_path / "t.csv").write_text("\n".join(["key;town;area;price", *lines]))
+        ingest(tmp_path / "t.csv", tmp_path / "d", target="price", id="key", impute="mean")
+        return tmp_path / "d"
+
+    ROWS = (("a", "Ulm", "1,0"), ("b", "Bonn", ""), ("c", "Ulm", "3,0"), ("d", "Bonn", "5,0"))
+
+    def test_of_rows_named_by_their_ids_are_encoded_as_the_dataset_is(self, data, tmp_path):
+        (tmp_path / "new.csv").write_text("town;area;key;price\nUlm;;d;9,5\nBonn;7,0;a;8,5\n")
+        correct(tmp_path / "new.csv", data, by="key")
+        X, y, _ = open_dataset(data).take(np.arange(4))
+        assert open_dataset(data).feature_names == ("town=Ulm", "area")
+        # The mean that fills in is the first rows', (1 + 3 + 5) / 3.
+        np.testing.assert_array_equal(X, [[0, 7], [0, 3], [1, 3], [1, 3]])
+        np.testing.assert_array_equal(y[:, 0], [8.5, 1.5, 2.5, 9.5])
+        assert open_column(data, "id").take(np.arange(4)).tolist() == ["a", "b", "c", "d"]
+
+    def test_rows_to_delete_are_named_by_their_ids(self, data, tmp_path):
+        (tmp_path / "gone.csv").write_text("key\nc\na\n")
+        with editing(parse_location(data)) as dataset:
+            assert read_rows_to_change(tmp_path / "gone.csv", dataset, "key").tolist() == [0, 2]
+
+    def test_an_empty_value_names_no_row(self, data, tmp_path):
+        (tmp_path / "gone.jsonl").write_text('{"row": 1}\n{"row": null}\n')
+        with (
+            editing(parse_location(data)) as dataset,
+            pytest.raises(DataError, match="empty values in 'row'"),
+        ):
+            read_rows_to_change(tmp_path / "gone.jsonl", dataset, None)
 
 
 class TestQueries:

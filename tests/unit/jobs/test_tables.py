@@ -9,7 +9,7 @@ from pyarrow import csv, parquet
 from rff_dist import load_model
 from rff_dist.classify.fit import LossOptions, fit_labels
 from rff_dist.engines.serial import SerialEngine
-from rff_dist.errors import DataError, OutputExistsError, StorageError
+from rff_dist.errors import DataError, InvalidParameterError, OutputExistsError, StorageError
 from rff_dist.jobs.options import Source
 from rff_dist.jobs.score import predict
 from rff_dist.jobs.specs import Predict
@@ -98,6 +98,14 @@ def test_probabilities_are_columns_by_their_class(folder, tmp_path, name):
     model, frame = load_model(folder / "classifier"), make_frame(70_000, 1)
     np.testing.assert_array_equal(found["label"], model.predict(frame))
     np.testing.assert_allclose(found.iloc[:, 2:], model.predict_proba(frame), rtol=1e-9)
+
+
+def test_a_table_has_no_versions(folder, tmp_path):
+    source = Source(data=str(folder / "new.csv"), version="v1")
+    job = Predict(model=str(folder / "model"), source=source, output=str(tmp_path / "p.csv"))
+    with pytest.raises(InvalidParameterError, match="is a table, which keeps no versions"):
+        predict(job, in_this_process(SerialEngine()))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_ids_are_in_zarr_too(folder, tmp_path):
