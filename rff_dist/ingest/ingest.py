@@ -49,7 +49,7 @@ from rff_dist.storage.columns import ID, id_column
 from rff_dist.storage.corrections import Corrected, find_rows, replace_batches
 from rff_dist.storage.datasets import ZarrDataset, open_dataset
 from rff_dist.storage.editing import Editing, editing
-from rff_dist.storage.locations import DATASET_FILES, Location, check_output, exists, parse_location
+from rff_dist.storage.locations import DATASET_FILES, Location, check_output, discard, exists, parse_location
 from rff_dist.storage.sources import RowBatch
 from rff_dist.storage.writing import Writing, write_batches
 from rff_dist.typing import IntArray, PathLike
@@ -179,28 +179,39 @@ def _ingest(
         places = [(url, part)]
         if other is not None and held_out is not None:
             places.insert(0, (other, Part(held_out, wanted=True)))
-        for place, wanted in places:
-            journal, attributes = Journal(), dict[str, Any]()
-            rows = batches(journal, wanted)
-            finish = partial(_finish, attributes, roles, journal, plan)
-            written = write_batches(
-                parse_location(place),
-                _then(rows, opened, finish),
-                n_samples=n_samples if wanted is None else None,
-                names=(plan.features, plan.targets),
-                attributes=attributes,
-                how=how,
-                inputs=inputs,
-            )
-            if not written.n_samples and wanted is not None:
-                raise DataError(
-                    f"no row is {'held out' if wanted.wanted else 'left to train on'}; expected some. Give "
-                    "another share by `holdout`"
+        made: list[Location] = []
+        try:
+            for place, wanted in places:
+                location = parse_location(place)
+                is_new = not exists(location)
+                journal, attributes = Journal(), dict[str, Any]()
+                rows = batches(journal, wanted)
+                finish = partial(_finish, attributes, roles, journal, plan, wanted)
+                written = write_batches(
+                    location,
+                    _then(rows, opened, finish),
+                    n_samples=n_samples if wanted is None else None,
+                    names=(plan.features, plan.targets),
+                    attributes=attributes,
+                    how=how,
+                    inputs=inputs,
                 )
+                made += [location] if is_new else []
+        except BaseException:
+            for location in made:  # both or neither
+                discard(location)
+            raise
         return written
 
 
-def _finish(attributes: dict[str, Any], roles: Roles, journal: Journal, plan: Plan) -> None:
+def _finish(
+    attributes: dict[str, Any], roles: Roles, journal: Journal, plan: Plan, part: Part | None
+) -> None:
+    if part is not None and journal.n_read == journal.dropped:
+        raise DataError(
+            f"no row is {'held out' if part.wanted else 'left to train on'}; expected some. Give another "
+            "share by `holdout`"
+        )
     attributes.update(_facts(roles, journal, {}))
     if plan.learned is not None:
         attributes[RECIPE] = plan.learned.recipe.to_dict()

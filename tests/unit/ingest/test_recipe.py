@@ -192,6 +192,21 @@ class TestRecipes:
         np.testing.assert_allclose(X_of(test)[:, at], oracle.transform(of_test[["town"]])[:, 0], rtol=1e-9)
         assert test.attributes["recipe"] == train.attributes["recipe"]
 
+    @pytest.mark.parametrize(
+        ("share", "n_rows", "message"),
+        [
+            (0.001, 1, "no row is held out"),
+            (0.999, 1, "no row is left"),
+            (0.001, 3000, "row 3000, column 'x'"),  # of those to train on
+        ],
+    )
+    def test_are_both_there_or_neither(self, tmp_path, share, n_rows, message):
+        lines = ["x,y", *("1,2" for _ in range(min(n_rows, 2999))), *([",2"] if n_rows > 1 else [])]
+        (tmp_path / "t.csv").write_text("\n".join(lines))
+        with pytest.raises(DataError, match=message):
+            ingest_parts(tmp_path / "t.csv", (tmp_path / "d", tmp_path / "e"), share, target="y")
+        assert [path.name for path in tmp_path.iterdir()] == ["t.csv"]
+
     def test_groups_are_held_out_whole(self, tmp_path, frame):
         source = save(frame, tmp_path / "t.feather")
         options = {"target": "price", "groups": "town", "columns": ["area"]}
