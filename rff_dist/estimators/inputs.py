@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -97,11 +97,12 @@ def _by_recipe(estimator: BaseEstimator, X: Any) -> NDArray[Any] | None:
     """
     names = getattr(X, "column_names", getattr(X, "columns", None))
     model = vars(estimator).get("_fitted")
-    if names is None or model is None or is_dask(X) or "recipe" not in model.card:
+    card: Mapping[str, Any] = getattr(model, "card", {})  # principal components have none
+    if names is None or is_dask(X) or "recipe" not in card:
         return None
     from rff_dist.ingest.recipe import encode_table, recipe_of
 
-    recipe = recipe_of(model.card)
+    recipe = recipe_of(card)
     if recipe is None or list(names) == recipe.names:
         return None
     return encode_table(recipe, X)

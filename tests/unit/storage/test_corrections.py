@@ -193,7 +193,7 @@ class TestExpiry:
         found = expire(parse_location(url), datetime.now(UTC))
         assert len(found.versions) == 1
         assert not holders()
-        assert [one.message for one in read_history(parse_location(url))] == ["delete 1 rows"]
+        assert [one.message for one in read_history(parse_location(url))] == ["delete 1 row"]
         assert read(url).shape == (300, 9)
 
     def test_spares_tags_unless_told(self, url):
