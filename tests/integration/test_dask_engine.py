@@ -245,7 +245,8 @@ def test_partials_in_memory_do_not_grow_with_the_number_of_blocks(embedded: Dask
     engine.map_reduce(lambda block, _: 1, unit_blocks(200), None, combine=operator.add)
     # State and function; of each worker its total, and two short runs that the client may not know are done.
     assert len(samples) == 20
-    assert max(in_memory for in_memory, _ in samples) <= 2 + 2 * 3
+    # The scheduler may hear of a total that was let go only after it was asked.
+    assert max(in_memory for in_memory, _ in samples) <= 2 + 2 * 4
     assert max(futures for _, futures in samples) <= 2 + 2 * 3
 
 
