@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
@@ -65,8 +64,6 @@ def prepare_table(job: Auto, *, observer: Progress | None = None) -> Prepared:
       any of its texts comes twice.
     """
     folder = folder_of(job)
-    if parse_location(folder).is_local:
-        os.makedirs(parse_location(folder).path, exist_ok=True)
     urls = f"{folder}/train.zarr", f"{folder}/test.zarr"
     roles = Roles(
         target=job.target,

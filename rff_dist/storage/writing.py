@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import math
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -196,13 +197,8 @@ def write_batches(
 
 def _create_plain(location: Location, fill: _Fill, how: Writing) -> dict[str, np.dtype[Any]]:
     staged, group = begin(location, {MANIFEST: {"state": "writing"}})
-    try:
-        dtypes = fill(group)
-        put_in_place(staged, location, overwrite=how.overwrite)
-    except BaseException:
-        discard(staged)
-        raise
-    return dtypes
+    with _in_place_when_whole(staged, location, how):
+        return fill(group)
 
 
 def _create_versioned(location: Location, fill: _Fill, how: Writing) -> dict[str, np.dtype[Any]]:
@@ -212,13 +208,19 @@ def _create_versioned(location: Location, fill: _Fill, how: Writing) -> dict[str
             "expected another name. Write there, and remove the old one"
         )
     staged = stage(location)
+    with _in_place_when_whole(staged, location, how):
+        return _commit(create_repository(staged), fill, how)
+
+
+@contextmanager
+def _in_place_when_whole(staged: Location, location: Location, how: Writing) -> Iterator[None]:
+    """Put what is written inside to its place at the end; discard it after an error."""
     try:
-        dtypes = _commit(create_repository(staged), fill, how)
+        yield
         put_in_place(staged, location, overwrite=how.overwrite)
     except BaseException:
         discard(staged)
         raise
-    return dtypes
 
 
 def _commit(change: Change, fill: _Fill, how: Writing) -> dict[str, np.dtype[Any]]:

@@ -230,6 +230,8 @@ def test_a_client_finds_out_whether_it_reaches_a_worker(embedded: DaskEngine) ->
 
 def test_partials_in_memory_do_not_grow_with_the_number_of_blocks(embedded: DaskEngine) -> None:
     engine = scaled(embedded, 2)
+    # State and function; of each worker its total, and two short runs that the client may not know are done.
+    most = 2 + 2 * 3
 
     def tasks_in_memory(dask_scheduler: Any) -> int:
         return sum(task.state == "memory" for task in dask_scheduler.tasks.values())
@@ -238,16 +240,19 @@ def test_partials_in_memory_do_not_grow_with_the_number_of_blocks(embedded: Dask
 
     def sample(event: Event) -> None:
         if isinstance(event, BlockDone) and event.block.index % 10 == 9:
-            in_memory = engine.client.run_on_scheduler(tasks_in_memory)
+            deadline = time.monotonic() + 5.0
+            # A release that is under way may be overtaken by the question; no block is given out meanwhile.
+            while (in_memory := engine.client.run_on_scheduler(tasks_in_memory)) > most:
+                if time.monotonic() > deadline:
+                    break
+                time.sleep(0.01)
             samples.append((in_memory, len(engine.client.futures)))
 
     engine.observers = (sample,)
     engine.map_reduce(lambda block, _: 1, unit_blocks(200), None, combine=operator.add)
-    # State and function; of each worker its total, and two short runs that the client may not know are done.
     assert len(samples) == 20
-    # The scheduler may hear of a total that was let go only after it was asked.
-    assert max(in_memory for in_memory, _ in samples) <= 2 + 2 * 4
-    assert max(futures for _, futures in samples) <= 2 + 2 * 3
+    assert max(in_memory for in_memory, _ in samples) <= most
+    assert max(futures for _, futures in samples) <= most
 
 
 def wait_until_no_tasks(engine: DaskEngine) -> None:
