@@ -80,6 +80,7 @@ def seconds_per_task(n_workers: int) -> float:
             n_workers=n_workers,
             threads_per_worker=1,
             processes=False,
+            protocol="tcp://",
             host="127.0.0.1",
             dashboard_address="127.0.0.1:0",
             silence_logs=50,
