@@ -98,6 +98,7 @@ def plan(
             alpha_path=not is_one_alpha(options.alpha),
             whitened=find_features(options.kinds[-1]) is not None,
             n_folds=n_folds,
+            in_parts=True,
         )
 
     choices = choices_of(dataset, options, plan=plan_with)
@@ -148,6 +149,8 @@ def plan(
     runs_on = "in this process" if serial else "the solver has a process of its own"
     iterating = found.solver == "pcg"
     passes = "passes of a sketch and of 40 steps" if iterating else "two passes: moments, statistics"
+    if found.n_parts > 1:
+        passes = f"a pass of moments, and {found.n_parts} that each sum up a part of Z'Z"
     timed = "the sketch and the steps" if iterating else "the statistics"
     for row in (
         ("rows", f"{found.n_samples:,}", size),

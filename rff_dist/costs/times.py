@@ -49,10 +49,12 @@ def predict(plan: Plan, rates: Rates, *, solve: float = 0.0) -> Times:
     share = _share(plan)
     scheduler = plan.n_blocks * rates.task
     moments = rates.begin + max(share * max(rates.moment, rates.read), scheduler)
-    work = share * rates.row(plan.n_components)
-    rows = max(work, share * rates.read, scheduler) + min(plan.rows_per_block, share) * rates.read
+    again = (plan.n_parts - 1) * rates.feature * plan.n_components
+    work = share * (rates.row(plan.n_components) + again)
+    rows = max(work, plan.n_parts * share * rates.read, plan.n_parts * scheduler)
+    rows += min(plan.rows_per_block, share) * rates.read
     moves = (min(plan.n_workers, plan.n_blocks) - 1).bit_length() + 1
-    statistics = rates.begin + rows + moves * rates.merge * plan.statistics_bytes
+    statistics = plan.n_parts * rates.begin + rows + moves * rates.merge * plan.statistics_bytes
     ideal = plan.n_samples * rates.row(plan.n_components) / plan.n_workers
     return Times(
         moments=moments,

@@ -215,6 +215,7 @@ def inspect_data(run: Training) -> Summary:
             alpha=choices.penalty.alpha,
             features=options.kinds[-1],
             n_folds=choices.folds.n_folds,
+            in_parts=True,
         )
     summary = {
         "data": redact(dataset.url or "in memory"),

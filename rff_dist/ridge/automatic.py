@@ -229,8 +229,8 @@ def fit(dataset: Dataset, options: RidgeOptions, *, engine: Engine) -> Trained:
         if planned.solver == "pcg":
             prepared.say("solve", f"by conjugate gradients: {planned.reason}")
             logger.info("solving by conjugate gradients: %s", planned.reason)
-        without_sums = partial(train_without_sums, folds=folds)
-        make = without_sums if planned.solver == "pcg" else train
+        with_sums = partial(train, n_parts=planned.n_parts)
+        make = partial(train_without_sums, folds=folds) if planned.solver == "pcg" else with_sums
         trained = make(prepared, feature_map, penalty=penalty)
         if _wants_high_precision(trained, options):
             del trained  # its sums, before those of another pass are made
@@ -238,7 +238,7 @@ def fit(dataset: Dataset, options: RidgeOptions, *, engine: Engine) -> Trained:
         trained.warn()
         return replace(trained, model=trained.model.with_card(candidates=rows)) if rows else trained
     maps = [draws.feature_map(one, widths[-1]) for one in candidates]
-    readings = plan_readings(
+    readings, n_parts = plan_readings(
         dataset,
         widths[-1],
         len(maps),
@@ -247,7 +247,13 @@ def fit(dataset: Dataset, options: RidgeOptions, *, engine: Engine) -> Trained:
         features=options.kinds[-1],
     )
     on_all_rows = partial(
-        train_folds, prepared, penalty=penalty, folds=folds, widths=widths, conformal=options.conformal
+        train_folds,
+        prepared,
+        penalty=penalty,
+        folds=folds,
+        widths=widths,
+        conformal=options.conformal,
+        n_parts=n_parts,
     )
     trained = on_all_rows([[maps[i] for i in reading] for reading in readings])
     if _wants_high_precision(trained, options):

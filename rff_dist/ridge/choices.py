@@ -144,6 +144,7 @@ def planner(dataset: Dataset, options: RidgeOptions, *, engine: Engine) -> PlanF
             alpha=options.alpha,
             features=options.kinds[-1],
             n_folds=n_folds,
+            in_parts=True,
         )
 
     return plan

@@ -64,11 +64,14 @@ class Trained:
             warn_of_rounding(self.best, self.rounding_seen)
 
 
-def train(prepared: Prepared, feature_map: FeatureMap, *, penalty: Penalty) -> Trained:
-    """Accumulate the statistics of all rows in one pass, and solve; see `solve` and `leave_one_out`."""
+def train(prepared: Prepared, feature_map: FeatureMap, *, penalty: Penalty, n_parts: int = 1) -> Trained:
+    """Accumulate the statistics of all rows, and solve; see `solve` and `leave_one_out`.
+
+    `n_parts`: passes that each sum up a part of Z'Z.
+    """
     dataset, engine = prepared.dataset, prepared.engine
     member = prepared.accumulation(feature_map)
-    statistics = accumulate(dataset, feature_map, engine=engine, spec=member.spec)
+    statistics = accumulate(dataset, feature_map, engine=engine, spec=member.spec, n_parts=n_parts)
     prepared.say("solve", f"D = {feature_map.n_components:,}")
     if penalty.named == "press":
         path = leave_one_out(
@@ -129,12 +132,14 @@ def train_folds(
     folds: Folds,
     widths: Sequence[int] = (),
     conformal: bool | str = False,
+    n_parts: int = 1,
 ) -> Trained:
     """Accumulate each fold's statistics, cross-validate, and return the model of the least error.
 
     `readings`: the feature maps to compare. Those of one reading share a pass over the data.
     `widths`: numbers of components that each map chooses from; see `solve_folds`.
     `conformal`: whether one more pass counts how far off held-out rows are; see `hold_out_scores`.
+    `n_parts`: passes of a reading that each sum up a part of Z'Z.
     """
     dataset, engine = prepared.dataset, prepared.engine
     compared: list[tuple[FeatureMap, Solved]] = []
@@ -142,7 +147,7 @@ def train_folds(
     least = math.inf
     for reading in readings:
         members = [prepared.accumulation(feature_map) for feature_map in reading]
-        summed = deque(accumulate_folds(dataset, members, folds=folds, engine=engine))
+        summed = deque(accumulate_folds(dataset, members, folds=folds, engine=engine, n_parts=n_parts))
         for feature_map in reading:  # folds' sums are let go before the next table is made
             parts = summed.popleft()
             prepared.say("solve", _words_of_a_table(feature_map, folds, widths))

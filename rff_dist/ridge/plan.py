@@ -37,12 +37,13 @@ from rff_dist.ridge.pcg import (
 from rff_dist.selection.cross_validation import cross_validation_bytes
 from rff_dist.statistics.gram_products import tile_height
 from rff_dist.statistics.inspection import blocks_of
-from rff_dist.statistics.spec import FRACTION_BITS, OUTPUT_TILE, TileLayout, tile_rows
+from rff_dist.statistics.spec import FRACTION_BITS, OUTPUT_TILE, TileLayout, cell_components, tile_rows
 from rff_dist.text import human_bytes
 
 ASSUMED_RANK, ASSUMED_STEPS = 512, 40  # of conjugate gradients
 WORTH_ITERATING = 0.25  # of the cost of Z'Z and its factor, whose statistics are then done without
 BYTES_COST = 0.2  # of an operation that bytes do for fixed-point features, beside one of float64
+MAX_PARTS = 64  # of sums that no worker holds as a whole; each reads all rows
 ASSUMED_ALPHAS = 64  # of a cross-validation, where the data decide how many there are
 PROCESS_BYTES = (
     400 * 2**20
@@ -60,6 +61,7 @@ class Plan:
     `bytes_read`: inputs and targets, once for the moments and once for the statistics.
     `flops`: multiplications and additions of the products.
     `statistics_bytes`: one block's statistics in memory, of all folds and feature maps.
+    `n_parts`: passes that each sum up a part of them, where a worker's memory does not hold the whole.
     `worker_bytes`: peak memory of a worker process; the statistics pass needs no more.
     `client_bytes`: peak memory of the process that solves, and runs the pass too where there are no other
       workers.
@@ -86,6 +88,7 @@ class Plan:
     client_memory_limit: int | None
     solver: str = "direct"
     reason: str = "it was asked for"
+    n_parts: int = 1
 
     @property
     def peak_bytes(self) -> int:
@@ -181,6 +184,7 @@ def plan_fit(
     whitened: bool = False,
     n_folds: int = 1,
     n_maps: int = 1,
+    in_parts: bool = False,
 ) -> Plan:
     """Plan one fit: O(n_samples · n_components²) operations, O(n_components²) memory.
 
@@ -188,6 +192,7 @@ def plan_fit(
     `whitened`: whether the features are Nyström's, of which the solver's process keeps the centres' factor.
     `n_folds`: folds whose rows are summed apart, for cross-validation; 1 for none.
     `n_maps`: feature maps whose statistics are accumulated in one reading.
+    `in_parts`: whether sums that no worker holds as a whole may be made in several readings.
     Raises PlanError if a worker or the solver needs more memory than it has; the message has both numbers.
     """
 
@@ -200,6 +205,7 @@ def plan_fit(
             whitened=whitened,
             n_folds=n_folds,
             n_maps=n_maps,
+            in_parts=in_parts,
         )
 
     check_n_components(n_components, "phases")
@@ -215,8 +221,9 @@ def _plan(
     *,
     alpha_path: bool,
     whitened: bool,
-    n_folds: int,
-    n_maps: int,
+    n_folds: int = 1,
+    n_maps: int = 1,
+    in_parts: bool = False,
 ) -> Plan:
     n_samples, n_features, n_targets = sizes.n_samples, sizes.n_features, sizes.n_targets
     n_threads = machines.n_threads
@@ -234,7 +241,16 @@ def _plan(
     tile_bytes = 8 * n_components * height * together + n_threads * (8 * REGION**2 + 4 * OUTPUT_TILE * height)
     # blocks are added in place; a worker's total, that of a run and their sum are there together
     held = 3 if machines.separate_client and n_blocks > 1 else 1
-    pass_bytes = PROCESS_BYTES + block_bytes + tile_bytes + statistics_bytes * held
+    beside_bytes = PROCESS_BYTES + block_bytes + tile_bytes
+    limit, cell_bytes = machines.memory_limit, 8 * _limbs(n_samples) * cell_components(n_components) ** 2
+    n_parts = 1
+    if in_parts and machines.separate_client and limit is not None:
+        room = (limit - beside_bytes) // held
+        n_parts = _parts_for(statistics_bytes, room, cell_bytes * n_folds * n_maps)
+    part_bytes = statistics_bytes
+    if n_parts > 1:
+        part_bytes = statistics_bytes // n_parts + cell_bytes * n_folds * n_maps
+    pass_bytes = beside_bytes + part_bytes * held
     # Cholesky factors a copy of the Gram; the eigensolver needs vectors and two arrays of work
     matrices = 5 if alpha_path else 2
     factor_bytes = 8 * n_components**2 if whitened else 0
@@ -247,9 +263,8 @@ def _plan(
             n_threads=available_cores(),
             statistics_bytes=one_set,
         )
-    flops = 2 * n_samples * (n_components * n_components // 2 + n_components * (n_features + n_targets + 1))
-    flops *= n_maps
-    limit = machines.memory_limit
+    feature_flops = n_parts * n_components * (n_features + n_targets + 1)
+    flops = 2 * n_samples * n_maps * (n_components * n_components // 2 + feature_flops)
     return Plan(
         n_samples=n_samples,
         n_features=n_features,
@@ -260,14 +275,26 @@ def _plan(
         n_blocks=n_blocks,
         rows_per_block=rows,
         tile_rows=height,
-        bytes_read=2 * n_samples * sizes.row_bytes,
+        bytes_read=(1 + n_parts) * n_samples * sizes.row_bytes,
         flops=flops,
         statistics_bytes=statistics_bytes,
         worker_bytes=pass_bytes,
         client_bytes=solve_bytes if machines.separate_client else max(pass_bytes + factor_bytes, solve_bytes),
         memory_limit=limit,
         client_memory_limit=limit if machines.client_memory_limit is None else machines.client_memory_limit,
+        n_parts=n_parts,
     )
+
+
+def _parts_for(n_bytes: int, room: int, cell_bytes: int) -> int:
+    """Return in how many parts sums fit in a room: 1 where they do as a whole, or would not in 64 either.
+
+    `cell_bytes`: by which a part may be above its share.
+    """
+    if n_bytes <= room or room <= cell_bytes:
+        return 1
+    n_parts = -(-n_bytes // (room - cell_bytes))
+    return n_parts if n_parts <= MAX_PARTS else 1
 
 
 def plan_pcg(sizes: Sizes, n_components: int, machines: Machines, *, whitened: bool = False) -> Plan:
@@ -289,7 +316,7 @@ def plan_pcg(sizes: Sizes, n_components: int, machines: Machines, *, whitened: b
 
 def _plan_pcg(sizes: Sizes, n_components: int, machines: Machines, *, whitened: bool) -> Plan:
     n_samples, n_targets = sizes.n_samples, sizes.n_targets
-    direct = _plan(sizes, 1, machines, alpha_path=False, whitened=False, n_folds=1, n_maps=1)
+    direct = _plan(sizes, 1, machines, alpha_path=False, whitened=False)
     rank = min(ASSUMED_RANK, n_components)
     n_sketches = -(-rank // SKETCH_COLUMNS)
     operations = COLUMN_OPERATIONS * rank + FEATURE_OPERATIONS * n_sketches
@@ -330,7 +357,9 @@ def choose_solver(
 
     def direct(reason: str) -> Plan:
         alpha_path = not is_one_alpha(options.alpha)
-        plan = plan_fit(sizes, n_components, machines, alpha_path=alpha_path, whitened=whitened)
+        plan = plan_fit(
+            sizes, n_components, machines, alpha_path=alpha_path, whitened=whitened, in_parts=True
+        )
         return replace(plan, reason=reason)
 
     if options.solver != "auto":
@@ -414,6 +443,7 @@ def check_plan(
     features: str | Nystrom = "fourier",
     n_folds: int = 1,
     n_maps: int = 1,
+    in_parts: bool = False,
 ) -> Plan:
     """Plan a fit on an engine, and refuse it where memory would not do; see `plan_fit`."""
     blocks_of(dataset)  # refuses a dataset without rows
@@ -425,6 +455,7 @@ def check_plan(
         whitened=find_features(features) is not None,
         n_folds=n_folds,
         n_maps=n_maps,
+        in_parts=in_parts,
     )
 
 

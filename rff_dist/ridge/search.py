@@ -95,7 +95,7 @@ def search(
     )
     assert folds is not None  # `cv` is given
     folds = prepare_folds(dataset, folds, engine=engine)
-    readings = plan_readings(
+    readings, n_parts = plan_readings(
         dataset, widths[-1], len(candidates), engine=engine, n_folds=folds.n_folds, features=options.features
     )
     prepared = prepare(
@@ -111,6 +111,7 @@ def search(
         penalty=penalty,
         folds=folds,
         widths=widths,
+        n_parts=n_parts,
     )
     trained.warn()
     rows, best_index = choose([describe_candidate(*one) for one in trained.compared])
@@ -140,15 +141,17 @@ def plan_readings(
     engine: Engine,
     n_folds: int,
     features: str | Nystrom = "fourier",
-) -> list[range]:
+) -> tuple[list[range], int]:
     """Share out candidates among as few readings of the data as memory allows.
 
+    Returns `readings`: which candidates meet in each; `n_parts`: passes that each is, where a worker does not
+      hold the sums of a single candidate.
     Raises PlanError if memory would not do for a single candidate.
     """
     for n_readings in range(1, n_candidates + 1):
         at_once = -(-n_candidates // n_readings)
         try:
-            check_plan(
+            plan = check_plan(
                 dataset,
                 n_components,
                 engine=engine,
@@ -156,6 +159,7 @@ def plan_readings(
                 features=features,
                 n_folds=n_folds,
                 n_maps=at_once,
+                in_parts=at_once == 1,
             )
         except PlanError:
             if at_once == 1:
@@ -169,7 +173,7 @@ def plan_readings(
                 n_candidates,
                 len(readings),
             )
-        return readings
+        return readings, plan.n_parts
     raise AssertionError("unreachable: a single candidate fits, or the plan is refused")
 
 

@@ -199,13 +199,13 @@ def _accumulate(
         products, panel_rows = products_for(len(inputs), n_components), PANEL_ROWS
     regions = layout.regions(products.region)
     # tiles worked on together: enough regions for all threads, and no more memory than that
-    together = 1 if n_threads == 1 else min(len(pieces_of_tiles), -(-2 * n_threads // len(regions)))
+    together = 1 if n_threads == 1 else min(len(pieces_of_tiles), -(-2 * n_threads // max(1, len(regions))))
     memory = [products.tile(n_components, height) for _ in range(together)]
     locks = {offset: Lock() for _, _, offset in layout.tiles()}
     # one product per thread, made in the same place: Dask's workers give freed memory back at once, and
     # fresh pages for each product cost 5 % there
-    largest = max((left.stop - left.start) * (right.stop - right.start) for left, right, _ in regions)
-    scratch = [np.empty(largest) for _ in range(n_threads)]
+    sizes = [(left.stop - left.start) * (right.stop - right.start) for left, right, _ in regions]
+    scratch = [np.empty(max(sizes, default=0)) for _ in range(n_threads)]
 
     def fill(filled: _FilledTile, stripe: tuple[int, int]) -> FloatArray:
         _, rows_of_tile, tile = filled

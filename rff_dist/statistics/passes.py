@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import operator
 import warnings
@@ -30,11 +31,13 @@ from rff_dist.statistics.accumulate import (
 from rff_dist.statistics.fold_statistics import FoldStatistics
 from rff_dist.statistics.inspection import blocks_of, inspect
 from rff_dist.statistics.moments import Moments
+from rff_dist.statistics.parts import sum_in_parts
 from rff_dist.statistics.ridge_statistics import RidgeStatistics
 from rff_dist.statistics.spec import (
     FINE_FRACTION_BITS,
     FIXED_FRACTION_BITS,
     FRACTION_BITS,
+    Part,
     StatisticsSpec,
 )
 from rff_dist.typing import FloatArray
@@ -158,6 +161,7 @@ def accumulate(
     *,
     engine: Engine | None = None,
     spec: StatisticsSpec | None = None,
+    n_parts: int = 1,
 ) -> RidgeStatistics:
     """Accumulate the exact statistics of a dataset in one pass, O(n_samples · n_components²).
 
@@ -174,6 +178,8 @@ def accumulate(
     spec : StatisticsSpec, optional
         Offsets and grids to sum with. By default targets are summed as they are, and the grid of
         the weights, where there are any, comes from a first pass.
+    n_parts : int, default=1
+        Passes that each sum up a part of Z'Z, for workers whose memory does not hold the whole of it.
 
     Raises
     ------
@@ -203,27 +209,26 @@ def accumulate(
         spec = statistics_spec(dataset, feature_map, with_targets=dataset.n_targets > 0, engine=engine)
         if dataset.weighted:
             spec = replace(spec, **weight_grid(inspect(dataset, engine=engine)))
-    return accumulate_broadcast(dataset, broadcast(feature_map, spec, engine=engine), engine=engine)
+    whole_spec = spec
 
+    def accumulate_part(part: Part) -> tuple[RidgeStatistics]:
+        found: RidgeStatistics = engine.map_reduce(
+            BlockTask(dataset, accumulate_rows, adds=True),
+            blocks_of(dataset, max_rows=whole_spec.limb_rows),
+            broadcast(feature_map, replace(whole_spec, part=part), engine=engine),
+            combine=operator.add,
+            label="accumulate",
+        )
+        return (found,)
 
-def accumulate_broadcast(
-    dataset: Dataset, state: Broadcast[Accumulation], *, engine: Engine
-) -> RidgeStatistics:
-    """Accumulate with a state that the workers have already."""
-    statistics: RidgeStatistics = engine.map_reduce(
-        BlockTask(dataset, accumulate_rows, adds=True),
-        blocks_of(dataset, max_rows=state.state.spec.limb_rows),
-        state,
-        combine=operator.add,
-        label="accumulate",
-    )
-    feature_map = state.state.feature_map
+    (statistics,) = sum_in_parts(accumulate_part, n_parts, engine=engine)
+    assert statistics is not None
     statistics.check_complete(dataset.n_samples, feature_map)
     return statistics.with_whitener(feature_map.whitener)
 
 
 def accumulate_folds(
-    dataset: Dataset, members: Sequence[Accumulation], *, folds: Folds, engine: Engine
+    dataset: Dataset, members: Sequence[Accumulation], *, folds: Folds, engine: Engine, n_parts: int = 1
 ) -> tuple[FoldStatistics, ...]:
     """Accumulate each fold's exact statistics for several feature maps in one reading of a dataset.
 
@@ -232,21 +237,28 @@ def accumulate_folds(
 
     `dataset`: with targets, and with groups where the folds are of groups.
     `members`: the feature maps, and what each one's statistics are about.
+    `n_parts`: readings that each sum up a part of Z'Z; see `accumulate`.
     Returns `statistics`: one for each member.
     Raises DataError if values are not finite, or targets or groups are missing.
     """
-    state = engine.broadcast(Accumulations(tuple(members), folds, dataset.n_samples))
-    found: tuple[FoldStatistics, ...] = engine.map_reduce(
-        BlockTask(dataset, accumulate_fold_rows, adds=True),
-        blocks_of(
-            dataset,
-            max_rows=min(member.spec.limb_rows for member in members),
-            n_folds=folds.n_folds,
-        ),
-        state,
-        combine=add_each,
-        label="accumulate",
-    )
+
+    def accumulate_part(part: Part) -> tuple[RidgeStatistics | None, ...]:
+        these = tuple(replace(member, spec=replace(member.spec, part=part)) for member in members)
+        found: tuple[FoldStatistics, ...] = engine.map_reduce(
+            BlockTask(dataset, accumulate_fold_rows, adds=True),
+            blocks_of(
+                dataset,
+                max_rows=min(member.spec.limb_rows for member in members),
+                n_folds=folds.n_folds,
+            ),
+            engine.broadcast(Accumulations(these, folds, dataset.n_samples)),
+            combine=add_each,
+            label="accumulate",
+        )
+        return tuple(fold for statistics in found for fold in statistics.parts)
+
+    summed = sum_in_parts(accumulate_part, n_parts, engine=engine)
+    found = [FoldStatistics(folds, parts) for parts in itertools.batched(summed, folds.n_folds)]
     for statistics, member in zip(found, members, strict=True):
         statistics.check_complete(dataset.n_samples, member.feature_map)
     return tuple(

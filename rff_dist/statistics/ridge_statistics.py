@@ -181,7 +181,7 @@ class RidgeStatistics:
 
     def digest(self) -> str:
         """Return the SHA-256 of spec, counts and all integers: equal for equal statistics."""
-        spec = asdict(self.spec)
+        spec = _spec_to_dict(self.spec)
         if not self.spec.fixed_point:
             del spec["fixed_point"]  # which older digests did not know of
         facts = [spec, self.n_samples]
@@ -414,7 +414,7 @@ class RidgeStatistics:
             arrays["gram_high"] = _packed(self.spec.layout, self.high)
         arrays |= exact_sum_arrays("cross", self.cross) | exact_sum_arrays("targets", self.targets)
         counts = {name: getattr(self, name) for name in ("n_samples", "n_observations", "n_tiles")}
-        return {"spec": asdict(self.spec), **counts, "digest": self.digest()}, arrays
+        return {"spec": _spec_to_dict(self.spec), **counts, "digest": self.digest()}, arrays
 
     @classmethod
     def from_arrays(cls, metadata: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Self:
@@ -446,6 +446,13 @@ class RidgeStatistics:
         if statistics.digest() != metadata["digest"]:
             raise StatisticsError("stored statistics do not have the digest they were stored with")
         return statistics
+
+
+def _spec_to_dict(spec: StatisticsSpec) -> dict[str, Any]:
+    """Return what is stored, of whole sums."""
+    values = asdict(spec)
+    del values["part"]
+    return values
 
 
 def _n_observations(spec: StatisticsSpec, n_samples: int, targets: ExactSum) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -14,8 +15,13 @@ from rff_dist.products.protocol import FIXED_POINT_BITS
 from rff_dist.typing import FloatArray
 
 type Region = tuple[slice, slice, list[tuple[int, int, int]]]  # its components, the output tiles in it
+type Part = tuple[int, int]  # which of how many parts
 
 OUTPUT_TILE = 512  # columns of an output tile; see TileLayout
+# Components of a cell, whose tiles are in the same part of a matrix: that of the largest region of products
+# where parts are likely, so that no region is multiplied in two parts.
+CELL, SMALL_CELL, SMALL_COMPONENTS = 2048, 512, 8192
+WHOLE: Part = (0, 1)
 
 
 FRACTION_BITS = 39  # a float64 product of up to 2**13 rows, entries up to 1, may be exact to 2**-39 only
@@ -46,9 +52,12 @@ class TileLayout:
     Tiles of 512 columns reach the speed of one large product (measured: 1.03 of the dsyrk limit at
     D = 4,096), keep the float64 work of a tile in the cache, share out evenly among threads, and
     spare threaded OpenBLAS the large symmetric products that crash it (numpy issue 19685).
+
+    `part`: which of how many parts of the triangle is stored: about as many numbers in each.
     """
 
     n_components: int
+    part: Part = WHOLE
 
     @property
     def edges(self) -> range:
@@ -61,7 +70,7 @@ class TileLayout:
 
     def tiles(self) -> list[tuple[int, int, int]]:
         """Return (row start, column start, offset) of each output tile, row by row."""
-        return _tiles(self.n_components)
+        return _tiles(self.n_components, self.part)
 
     def regions(self, most: int) -> list[Region]:
         """Return what products of a tile of rows are made of: whole regions before diagonal ones.
@@ -94,7 +103,9 @@ class TileLayout:
 
     @property
     def size(self) -> int:
-        """Numbers stored: the upper triangle, with whole diagonal tiles."""
+        """Numbers stored: the upper triangle, or a part of it, with whole diagonal tiles."""
+        if self.part != WHOLE:
+            return sum(self.width(row) * self.width(column) for row, column, _ in self.tiles())
         whole, last = divmod(self.n_components, OUTPUT_TILE)
         squares = whole * OUTPUT_TILE**2 + last**2  # on the diagonal
         return (self.n_components**2 + squares) // 2
@@ -106,15 +117,40 @@ class TileLayout:
 
 
 @lru_cache(maxsize=16)
-def _tiles(n_components: int) -> list[tuple[int, int, int]]:
+def _tiles(n_components: int, part: Part) -> list[tuple[int, int, int]]:
     layout = TileLayout(n_components)
     tiles = []
     offset = 0
-    for row in layout.edges:
-        for column in range(row, n_components, OUTPUT_TILE):
-            tiles.append((row, column, offset))
-            offset += layout.width(row) * layout.width(column)
+    for row, column in _places(layout) if part == WHOLE else _places_of_part(layout, part):
+        tiles.append((row, column, offset))
+        offset += layout.width(row) * layout.width(column)
     return tiles
+
+
+def _places(layout: TileLayout) -> list[tuple[int, int]]:
+    return [(row, column) for row in layout.edges for column in layout.edges if row <= column]
+
+
+def _places_of_part(layout: TileLayout, part: Part) -> list[tuple[int, int]]:
+    """Return the output tiles of the cells whose first number is in a part."""
+    index, n_parts = part
+    cell = cell_components(layout.n_components)
+
+    def cell_of(place: tuple[int, int]) -> tuple[int, int]:
+        return place[0] // cell, place[1] // cell
+
+    found, before = [], 0
+    for _, places in itertools.groupby(sorted(_places(layout), key=cell_of), cell_of):
+        within = list(places)
+        if before * n_parts // layout.size == index:
+            found += within
+        before += sum(layout.width(row) * layout.width(column) for row, column in within)
+    return found
+
+
+def cell_components(n_components: int) -> int:
+    """Return the components of a cell, of which each has all its tiles in the same part."""
+    return CELL if n_components > SMALL_COMPONENTS else SMALL_CELL
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +170,7 @@ class StatisticsSpec:
     `whitened`: whether Z is V·T⁻¹ with the feature map's T, so that the sums are read with its help.
     `fixed_point`: whether features are whole multiples of 2**-14, and rows have no weights: then nothing is
       rounded.
+    `part`: which of how many parts of the Gram is summed; see `statistics.parts`.
     """
 
     n_components: int
@@ -148,11 +185,12 @@ class StatisticsSpec:
     frequency_weights: bool = False
     whitened: bool = False
     fixed_point: bool = False
+    part: Part = WHOLE
 
     @property
     def layout(self) -> TileLayout:
         """Where each output tile of the Gram is stored."""
-        return TileLayout(self.n_components)
+        return TileLayout(self.n_components, self.part)
 
     @property
     def factors(self) -> FloatArray:
