@@ -15,7 +15,9 @@ from rff_dist.data.blocks import Block, BlockTask, Rows, cut_blocks
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.engines.progress import BlockDone, Event, PassFailed, PassFinished, PassStarted
 from rff_dist.engines.protocol import Engine
+from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import BlockError, DataError, PlanError
+from tests.bits import sums_of_every_kind
 
 BLOCKS = cut_blocks(1_000, 10, rows_per_block=70)
 
@@ -174,6 +176,11 @@ class EngineContract:
         with pytest.raises(PlanError, match="no blocks"):
             engine.map_reduce(lambda block, _: 1, [], None, combine=operator.add)
         assert seen == []
+
+    def test_sums_of_every_kind_have_the_bits_of_one_thread(self, engine: Engine) -> None:
+        found = sums_of_every_kind(engine)
+        for kind, bits in sums_of_every_kind(SerialEngine(n_threads=1)).items():
+            assert found[kind] == bits, kind
 
     def test_writing_twice_gives_the_same_rows(self, engine: Engine, tmp_path: Path) -> None:
         path = tmp_path / "out.npy"

@@ -1,8 +1,7 @@
 """The results of blocks are combined to the same bits in any order and grouping, in every pass there is."""
 
 import random
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,19 +16,7 @@ from rff_dist.engines.serial import SerialEngine
 from rff_dist.ridge.held_out import leave_one_out
 from rff_dist.ridge.predict import evaluate
 from rff_dist.ridge.update import update_model
-
-
-def bits_of(value: Any) -> Any:
-    """Return what tells results apart to the bit."""
-    if isinstance(value, np.ndarray):
-        return value.dtype.str, value.shape, value.tobytes()
-    if is_dataclass(value):
-        return [type(value).__name__, *(bits_of(getattr(value, one.name)) for one in fields(value))]
-    if isinstance(value, Mapping):
-        return sorted((key, bits_of(one)) for key, one in value.items())
-    if isinstance(value, tuple | list):
-        return [bits_of(one) for one in value]
-    return repr(value)
+from tests.bits import bits_of
 
 
 class AnyOrderEngine(SerialEngine):

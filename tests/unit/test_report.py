@@ -116,8 +116,7 @@ def cross_validation(n_splits=4, n_widths=3, n_alphas=6, scale=1.0):
     )
 
 
-@pytest.mark.parametrize("target", [None, 1])
-@pytest.mark.parametrize(("n_splits", "n_widths"), [(4, 3), (4, 1), (1, 2)])
+@pytest.mark.parametrize(("n_splits", "n_widths", "target"), [(4, 3, None), (4, 1, 1), (1, 2, None)])
 def test_cross_validation_is_drawn_with_one_width_and_with_one_split(tmp_path, n_splits, n_widths, target):
     table = cross_validation(n_splits, n_widths)
     image = imread(save_cross_validation(tmp_path / "p.png", table, title="$t", subtitle="$s", target=target))

@@ -1,7 +1,6 @@
 """RFFClassifier: scikit-learn's conventions, its solutions on the explicit Z, labels of any type, storage."""
 
 import pickle
-import re
 import warnings
 
 import numpy as np
@@ -15,7 +14,6 @@ from sklearn.linear_model import LogisticRegression, RidgeClassifier
 from sklearn.metrics import confusion_matrix, recall_score
 from sklearn.model_selection import GridSearchCV
 from sklearn.svm import LinearSVC
-from sklearn.utils.estimator_checks import estimator_checks_generator
 
 from rff_dist import RFFClassifier, RFFRidge, SerialEngine, load_model, save_model, write_dataset
 from rff_dist.classify import predict as class_prediction
@@ -51,23 +49,6 @@ def rows():
 
 
 # -- scikit-learn's conventions ------------------------------------------------------------------------
-
-
-def scikit_learns_checks():
-    """Yield all checks of the default; of the other losses, whose inputs are read alike, those of the fit."""
-    for loss in LOSSES:
-        estimator = plain_classifier(n_components=16, alpha=0.1, loss=loss, engine=ENGINE)
-        for model, check in estimator_checks_generator(estimator):
-            name = getattr(check, "func", check).__name__
-            if "sample_weight_equivalence" in name:  # with rows that are repeated, which precisions do not do
-                model.set_params(sample_weight_kind="frequency")
-            if loss == "squared" or re.search("classifier|weight|subset|n_iter|one_(sample|feature)", name):
-                yield pytest.param(model, check, id=f"{loss}-{name}")
-
-
-@pytest.mark.parametrize(("estimator", "check"), list(scikit_learns_checks()))
-def test_scikit_learns_check(estimator, check):
-    check(estimator)
 
 
 def test_a_grid_search_takes_it(rows):

@@ -15,8 +15,6 @@ from sklearn.linear_model import Ridge
 from sklearn.model_selection import GridSearchCV, TimeSeriesSplit
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
-from sklearn.utils import estimator_checks
-from sklearn.utils.estimator_checks import check_estimator, parametrize_with_checks
 
 from rff_dist import Gaussian, Laplacian, RFFRidge, SerialEngine, load_model, save_model
 from rff_dist.data.folds import GroupFolds, TimeFolds
@@ -48,30 +46,6 @@ def fitted(rows):
 
 
 # -- scikit-learn's conventions ------------------------------------------------------------------------
-
-
-@pytest.mark.filterwarnings("ignore:alpha=.* was chosen by")  # the targets of some checks have no noise
-@parametrize_with_checks(
-    [plain_ridge(n_components=32, alpha="auto"), plain_ridge(n_components=32, alpha=0.1)]
-)
-def test_scikit_learns_check(estimator, check):
-    check(estimator)
-
-
-@pytest.mark.filterwarnings("ignore:alpha=.* was chosen by")
-@pytest.mark.parametrize(
-    "check", [estimator_checks.check_fit2d_1sample, estimator_checks.check_fit2d_1feature]
-)
-def test_one_row_and_one_column_do_with_the_default_parameters(check):
-    check("RFFRidge", RFFRidge())
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
-@pytest.mark.filterwarnings("ignore:alpha=.* was chosen by")
-def test_all_of_scikit_learns_checks_pass_with_the_default_parameters():
-    # some 50 fits of a dozen candidates each: minutes
-    check_estimator(RFFRidge(), on_skip=None)
 
 
 def test_clone_keeps_the_engine_itself():

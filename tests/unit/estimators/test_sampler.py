@@ -6,7 +6,6 @@ from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import Ridge
 from sklearn.pipeline import make_pipeline
-from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from rff_dist import Gaussian, Laplacian, Matern, RFFSampler
 from rff_dist.errors import InvalidParameterError
@@ -16,11 +15,6 @@ from tests.plain import plain_ridge
 @pytest.fixture(scope="module")
 def X():
     return np.random.default_rng(0).normal(size=(200, 3))
-
-
-@parametrize_with_checks([RFFSampler(n_components=32), RFFSampler(n_components=33), RFFSampler()])
-def test_scikit_learns_check(estimator, check):
-    check(estimator)
 
 
 @pytest.mark.parametrize(

@@ -82,64 +82,66 @@ def mean_and_error(values: np.ndarray) -> tuple[float, float]:
     return float(values.mean()), float(values.std(ddof=1) / np.sqrt(len(values)))
 
 
-@pytest.mark.parametrize("n_features", DIMENSIONS)
-@pytest.mark.parametrize("map_name", REAL_MAPS)
-@pytest.mark.parametrize(("kernel", "design"), CASES)
-def test_features_are_unbiased(kernel, design, map_name, n_features):
-    """The error of each seed, weighted by random signs over the pairs, is 0 within 4 standard errors."""
-    X = points(n_features)
-    errors = estimates(kernel, design, map_name, X, 4 * n_features) - kernel(X)
-    upper = np.triu_indices(len(X), 1)
-    directions = np.random.default_rng(1).standard_normal((6, len(upper[0])))
-    directions[0] = 1.0
-    for direction in directions:
-        mean, error = mean_and_error(errors[:, *upper] @ direction / np.linalg.norm(direction))
-        assert abs(mean) < 4.5 * error + 1e-6  # the largest of 6 directions; float32 features
-
-
-@pytest.mark.parametrize("n_features", DIMENSIONS)
 @pytest.mark.parametrize("map_name", REAL_MAPS)
 @pytest.mark.parametrize("kernel", SHIFT_INVARIANT.values(), ids=SHIFT_INVARIANT)
-def test_iid_features_have_the_closed_form_variance(kernel, map_name, n_features):
+def test_iid_features_have_the_closed_form_variance(kernel, map_name):
     """Groups of 8 frequencies of one long draw are independent estimates."""
     group, n_groups = 8, 5_000
-    X = points(n_features, 2)
     per_frequency = 2 if map_name == "pairs" else 1
-    features = draw_feature_map(
-        kernel,
-        n_features=n_features,
-        n_components=group * n_groups * per_frequency,
-        design="iid",
-        map=map_name,
-        random_state=2026,
-    )
-    Z = features.transform(X)
-    values = (Z[0] * Z[1]).reshape(n_groups, -1).sum(axis=1) * n_groups
-    centred = values - values.mean()
-    variance = centred.var()
-    error = np.sqrt(((centred**4).mean() - variance**2) / n_groups)
-    assert abs(variance - iid_variance(kernel, X, map_name)[0, 1] / group) < 4 * error
-    assert abs(values.mean() - kernel(X)[0, 1]) < 4 * np.sqrt(variance / n_groups)
+    for n_features in DIMENSIONS:
+        X = points(n_features, 2)
+        features = draw_feature_map(
+            kernel,
+            n_features=n_features,
+            n_components=group * n_groups * per_frequency,
+            design="iid",
+            map=map_name,
+            random_state=2026,
+        )
+        Z = features.transform(X)
+        values = (Z[0] * Z[1]).reshape(n_groups, -1).sum(axis=1) * n_groups
+        centred = values - values.mean()
+        variance = centred.var()
+        error = np.sqrt(((centred**4).mean() - variance**2) / n_groups)
+        assert abs(variance - iid_variance(kernel, X, map_name)[0, 1] / group) < 4 * error
+        assert abs(values.mean() - kernel(X)[0, 1]) < 4 * np.sqrt(variance / n_groups)
 
 
-@pytest.mark.parametrize("n_features", DIMENSIONS)
-@pytest.mark.parametrize("map_name", REAL_MAPS)
-@pytest.mark.parametrize(("kernel", "design"), [case for case in CASES if case.values[1] != "iid"])
-def test_no_design_has_more_variance_than_independent_draws(kernel, design, map_name, n_features):
-    """The mean over pairs of rows and 50 seeds, against the exact variance of independent draws.
+# How cosines are paired has nothing to do with the law of the frequencies: two kernels show phases.
+CASES_OF_MAPS = [
+    pytest.param(*case.values, map_name, id=f"{case.id}, {map_name}")
+    for case in CASES
+    for map_name in REAL_MAPS
+    if map_name == "pairs" or case.values[0] in (SHIFT_INVARIANT["gaussian"], SHIFT_INVARIANT["laplacian"])
+]
 
+
+@pytest.mark.parametrize(("kernel", "design", "map_name"), CASES_OF_MAPS)
+def test_features_are_unbiased_with_no_more_variance_than_independent_draws(kernel, design, map_name):
+    """The error of each seed, weighted by random signs over the pairs, is 0 within 4.5 standard errors.
+
+    Its square, as a mean over pairs of rows and seeds, is at most the exact variance of independent draws.
     A product's frequencies are sums of two arranged draws, which are not arranged as well as each.
     """
-    X = points(n_features)
-    upper = np.triu_indices(len(X), 1)
-    for per_feature in (1, 4, 16):
-        n_frequencies = per_feature * n_features
-        errors = estimates(kernel, design, map_name, X, n_frequencies) - kernel(X)
-        mean, error = mean_and_error((errors[:, *upper] ** 2).mean(axis=1))
-        iid = iid_variance(kernel, X, map_name)[upper].mean() / n_frequencies
-        assert mean - 3.5 * error < iid
-        if map_name == "pairs" and per_feature >= 4 and n_features >= 3 and not isinstance(kernel, Product):
-            assert mean < 0.95 * iid
+    for n_features in DIMENSIONS:
+        X = points(n_features)
+        upper = np.triu_indices(len(X), 1)
+        directions = np.random.default_rng(1).standard_normal((6, len(upper[0])))
+        directions[0] = 1.0
+        for per_feature in (1, 4):
+            n_frequencies = per_feature * n_features
+            errors = (estimates(kernel, design, map_name, X, n_frequencies) - kernel(X))[:, *upper]
+            if per_feature == 4:
+                for direction in directions:
+                    mean, error = mean_and_error(errors @ direction / np.linalg.norm(direction))
+                    assert abs(mean) < 4.5 * error + 1e-6  # the largest of 6 directions; float32 features
+            mean, error = mean_and_error((errors**2).mean(axis=1))
+            iid = iid_variance(kernel, X, map_name)[upper].mean() / n_frequencies
+            if design != "iid":
+                assert mean - 3.5 * error < iid
+            arranged = design != "iid" and not isinstance(kernel, Product)
+            if arranged and map_name == "pairs" and per_feature == 4 and n_features >= 3:
+                assert mean < 0.95 * iid
 
 
 @pytest.mark.parametrize("design", DESIGNS)
@@ -209,7 +211,8 @@ def test_complex_features_hold_the_pairs_of_the_same_frequencies(kernel):
     assert_allclose(np.diagonal(Z @ Z.conj().T), 1.0, atol=1e-12)
 
 
-@pytest.mark.parametrize(("kernel", "design"), CASES)
-def test_the_first_frequencies_of_a_long_draw_are_a_short_one(kernel, design):
-    short, long = (kernel.sample_frequencies(3, n, design=design, rng=9) for n in (7, 200))
-    np.testing.assert_array_equal(long[:, :7], short)
+def test_the_first_frequencies_of_a_long_draw_are_a_short_one():
+    for case in CASES:
+        kernel, design = case.values
+        short, long = (kernel.sample_frequencies(3, n, design=design, rng=9) for n in (7, 200))
+        np.testing.assert_array_equal(long[:, :7], short, err_msg=case.id)

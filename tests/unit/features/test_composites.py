@@ -49,16 +49,15 @@ def draw(kernel, n_components, *, seed=0, map="pairs"):
     )
 
 
-@pytest.mark.parametrize("map_name", ["pairs", "phases"])
 @pytest.mark.parametrize("kernel", KERNELS, ids=str)
-def test_features_are_unbiased(kernel, map_name):
-    """The mean over 400 seeds; 4 standard errors, and 1e-5 for float32 features and exact parts."""
+def test_features_are_unbiased(kernel):
+    """The mean over 200 seeds; 4 standard errors, and 1e-5 for float32 features and exact parts."""
     grams = []
-    for seed in range(400):
-        Z = draw(kernel, 30, seed=seed, map=map_name).transform(X)
+    for seed in range(200):
+        Z = draw(kernel, 30, seed=seed, map="phases" if seed % 2 else "pairs").transform(X)
         grams.append(Z @ Z.T)
     error = np.mean(grams, axis=0) - kernel(X)
-    assert (abs(error) < 4 * np.std(grams, axis=0) / 20 + 1e-5 * np.abs(kernel(X)).max()).all()
+    assert (abs(error) < 4 * np.std(grams, axis=0) / 200**0.5 + 1e-5 * np.abs(kernel(X)).max()).all()
 
 
 @pytest.mark.parametrize("kernel", [Linear(), 2 * Linear().on([2, 0]) + 3, Constant(0.7)], ids=str)
@@ -140,21 +139,15 @@ class TestTheMap:
         assert isinstance(draw(2 * Gaussian(), 8), ConcatenatedFeatureMap)
 
     @pytest.mark.parametrize("kernel", KERNELS, ids=str)
-    def test_it_pickles_small_and_is_the_same_elsewhere(self, kernel):
+    def test_it_pickles_small_and_is_the_same_elsewhere_and_by_its_record(self, kernel):
         drawn = draw(kernel, 2_000)
         data = pickle.dumps(drawn)
         assert len(data) < 80_000
-        again = pickle.loads(data)
-        assert again.digest() == drawn.digest()
-        assert again.spec == drawn.spec
-        np.testing.assert_array_equal(again.transform(X), drawn.transform(X))
-
-    @pytest.mark.parametrize("kernel", KERNELS, ids=str)
-    def test_it_is_rebuilt_from_its_record(self, kernel):
-        drawn = draw(kernel, 32)
-        again = type(drawn).from_record(*drawn.record(), None)
-        assert again.digest() == drawn.digest()
-        np.testing.assert_array_equal(again.transform(X), drawn.transform(X))
+        travelled = pickle.loads(data)
+        assert travelled.spec == drawn.spec
+        for again in (travelled, type(drawn).from_record(*drawn.record(), None)):
+            assert again.digest() == drawn.digest()
+            np.testing.assert_array_equal(again.transform(X), drawn.transform(X))
 
     @pytest.mark.parametrize(
         "kernel",

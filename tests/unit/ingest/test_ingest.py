@@ -145,7 +145,7 @@ class TestCsv:
         assert [p.name for p in tmp_path.iterdir()] == ["t.csv"]
 
     def test_a_row_may_be_longer_than_a_block(self, tmp_path):
-        values = np.random.default_rng(0).standard_normal((3, 45_000))
+        values = np.random.default_rng(0).standard_normal((2, 45_000))
         np.savetxt(
             tmp_path / "t.csv", values, delimiter=",", header=",".join(map(str, range(45_000))), comments=""
         )
@@ -245,8 +245,9 @@ class TestNumpyFiles:
         np.testing.assert_array_equal(everything(dataset).y, values[:, [1]])
         assert dataset.dtype == np.float32
 
-    @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
-    @pytest.mark.parametrize("n_samples", [0, 1, 300_000])
+    @pytest.mark.parametrize(
+        ("save", "n_samples"), [(np.savez, 0), (np.savez_compressed, 1), (np.savez_compressed, 300_000)]
+    )
     def test_npz_is_read_by_name(self, tmp_path, save, n_samples):
         X = np.random.default_rng(0).integers(0, 9, (n_samples, 3)).astype(np.float32)
         save(tmp_path / "t.npz", X=X, y=X[:, 0], z=X[:, 1:], w=X[:, 2] + 1.0)
@@ -345,7 +346,7 @@ def test_peak_memory_does_not_grow_with_the_file(tmp_path, project_root, kind):
         "sys.stdout.write(re.search(r'VmHWM:\\s*(\\d+) kB', status)[1])\n"
     )
     peaks, sizes = [], []
-    for n_samples in (800_000, 2_400_000):
+    for n_samples in (400_000, 1_200_000):
         values = np.random.default_rng(0).standard_normal((n_samples, 8)).round(3)
         source = tmp_path / f"{n_samples}.{kind}"
         match kind:

@@ -15,7 +15,6 @@ from sklearn.cluster import KMeans
 from sklearn.datasets import make_blobs, make_circles, make_moons
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.metrics import adjusted_rand_score
-from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from rff_dist import Gaussian, KernelKMeans, Laplacian, Linear, Min, write_dataset
 from rff_dist.data.memory import ArrayDataset
@@ -43,11 +42,6 @@ def objective(gram, weights, labels, n_clusters):
 
 def draw(n_samples, n_features=2, *, seed=0):
     return np.random.default_rng(seed).normal(size=(n_samples, n_features))
-
-
-@parametrize_with_checks([KernelKMeans(3, random_state=0)])
-def test_scikit_learns_check(estimator, check):
-    check(estimator)
 
 
 # -- the optimum, and the way there ----------------------------------------------------------------

@@ -14,7 +14,6 @@ from sklearn.base import clone
 from sklearn.datasets import make_moons
 from sklearn.decomposition import PCA, KernelPCA
 from sklearn.exceptions import NotFittedError
-from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from rff_dist import RFFPCA, Gaussian, Laplacian, Linear, SerialEngine, open_dataset, write_dataset
 from rff_dist.data.memory import ArrayDataset
@@ -39,13 +38,6 @@ def X():
 def small(**parameters):
     defaults = {"n_components": 4, "length_scale": 1.5, "n_random_features": 64, "random_state": 0}
     return RFFPCA(**{**defaults, "engine": ENGINE, **parameters})
-
-
-@parametrize_with_checks(
-    [RFFPCA(n_random_features=32), RFFPCA(1, n_random_features=33, features="nystrom", normalize="degree")]
-)
-def test_scikit_learns_check(estimator, check):
-    check(estimator)
 
 
 # -- against scikit-learn --------------------------------------------------------------------------

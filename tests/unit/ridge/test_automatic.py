@@ -340,7 +340,6 @@ def test_one_split_is_enough_to_choose_by(folds):
     ("limit", "n_folds", "alpha", "said"),
     [
         (6, 5, "cv", ""),
-        (3, 3, "cv", "taking 3"),
         (2, 2, "cv", "taking 2"),
         (1, None, "press", "leave-one-out"),
     ],

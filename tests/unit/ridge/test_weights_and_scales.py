@@ -7,12 +7,16 @@ from rff_dist import Gaussian, RFFRidge, SerialEngine, draw_feature_map
 from rff_dist.data.blocks import Block, Rows
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.errors import DataError, InvalidParameterError
-from rff_dist.features import median_heuristic
+from rff_dist.features.median_heuristic import MedianDistances
 from rff_dist.ridge.uncertainty import predict_rows_with_std, predictive_model
 from rff_dist.statistics import inspection, passes
 from tests.plain import fit_ridge, plain_ridge
 
 ENGINE = SerialEngine(n_threads=1)
+
+
+def median_distance(dataset):
+    return MedianDistances(dataset, standardizer=None, seed=0)(Gaussian())
 
 
 @pytest.fixture
@@ -35,12 +39,8 @@ def test_the_median_heuristic_finds_few_rows_with_weight_among_many_without(prob
     X, y = problem
     weight = np.zeros(len(X))
     weight[::15] = 1.0
-    scale = median_heuristic.median_length_scale(
-        ArrayDataset(X, y, weight), Gaussian(), standardizer=None, seed=0
-    )
-    alone = median_heuristic.median_length_scale(
-        ArrayDataset(X[::15], y[::15]), Gaussian(), standardizer=None, seed=0
-    )
+    scale = median_distance(ArrayDataset(X, y, weight))
+    alone = median_distance(ArrayDataset(X[::15], y[::15]))
     assert scale == alone
 
 
@@ -50,12 +50,7 @@ def test_the_median_heuristic_names_the_row_of_a_nan(problem):
     weight[:1000] = 0.0
     X[2500, 1] = np.nan
     with pytest.raises(DataError, match="row 2_500"):
-        median_heuristic.median_length_scale(
-            ArrayDataset(X[:3000], y, np.where(np.arange(3000) == 2500, 1.0, 0.0)),
-            Gaussian(),
-            standardizer=None,
-            seed=0,
-        )
+        median_distance(ArrayDataset(X[:3000], y, np.where(np.arange(3000) == 2500, 1.0, 0.0)))
 
 
 @pytest.mark.parametrize("weight", [1024.0000000000002, 1024.0, 0.1, 3.0, 2.0**-30, 1e-100, 1e100])
@@ -80,12 +75,12 @@ def scaled(model, factor):
 
 @pytest.mark.filterwarnings("ignore:alpha=.* was chosen by cv, but it is the smallest")
 @pytest.mark.parametrize("choice", criteria(), ids=str)
-@pytest.mark.parametrize("factor", [1 / 3000, 7.3, 1e5])
+@pytest.mark.parametrize("factor", [1 / 3000, 1e5])
 def test_a_factor_on_all_weights_changes_nothing_but_alpha(problem, choice, factor):
     X, y = (part[:400] for part in problem)
     weights = np.random.default_rng(1).uniform(0.2, 3.0, len(X))
     plain, more = (
-        RFFRidge(n_components=40, length_scale=1.0, random_state=0, **scaled(choice, c)).fit(
+        plain_ridge(n_components=40, length_scale=1.0, random_state=0, **scaled(choice, c)).fit(
             X, y, weights * c
         )
         for c in (1.0, factor)
@@ -141,7 +136,7 @@ def test_noise_of_half_the_rows_is_that_of_all(problem):
     """Half of the rows without weight halved the noise's deviation in releases before."""
     X, y = problem
     weights = (np.arange(len(X)) % 2).astype(float)
-    half = RFFRidge(n_components=64, alpha=0.1, random_state=0).fit(X, y, weights)
+    half = plain_ridge(n_components=64, alpha=0.1, random_state=0).fit(X, y, weights)
     # noise of 0.1 on 1,500 rows: a standard error of 2 %
     np.testing.assert_allclose(half.predict(X[:50], return_std=True)[1], 0.1, rtol=0.15)
 
@@ -162,7 +157,7 @@ def test_weights_beyond_the_sums_digits_are_warned_of(problem):
 @pytest.mark.parametrize("smallest", [0.0, 1e-9])
 def test_ordinary_weights_and_none_are_not_warned_of(problem, smallest):
     X, y = problem
-    RFFRidge(n_components=16, alpha=1.0).fit(X, y, np.geomspace(1e-9, 1.0, len(X)) * (y > 0) + smallest)
+    plain_ridge(n_components=16, alpha=1.0).fit(X, y, np.geomspace(1e-9, 1.0, len(X)) * (y > 0) + smallest)
 
 
 @pytest.mark.parametrize("weight", [1e-300, 1e300])
@@ -244,6 +239,4 @@ def test_accumulate_wants_an_open_dataset():
 def test_the_median_heuristic_says_when_it_finds_no_row_with_weight(problem):
     X, y = problem
     with pytest.raises(DataError, match="none of 3_000 sampled rows has a weight above 0"):
-        median_heuristic.median_length_scale(
-            ArrayDataset(X, y, np.zeros(len(X))), Gaussian(), standardizer=None, seed=0
-        )
+        median_distance(ArrayDataset(X, y, np.zeros(len(X))))
