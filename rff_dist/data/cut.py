@@ -2,27 +2,13 @@
 
 from __future__ import annotations
 
-from rff_dist.data.blocks import Block, cut_blocks, whole_chunks
+from rff_dist.data.blocks import whole_chunks
 from rff_dist.errors import PlanError
 
 MIN_BLOCK_ROWS = 16_384  # four tiles or more, so that what a block costs beside them is some per cent
 MAX_BLOCK_ROWS = 262_144
 MAX_BLOCK_BYTES = 2**27  # of inputs, so that reading ahead stays small beside the statistics
 FEW_BLOCKS = 16  # enough for a few
-
-
-def plan_blocks(
-    n_samples: int,
-    n_features: int,
-    itemsize: int,
-    chunk_rows: int,
-    *,
-    max_rows: int = MAX_BLOCK_ROWS,
-    n_folds: int = 1,
-) -> list[Block]:
-    """Cut a dataset into the blocks of a pass, of `block_rows` rows each, but for the last."""
-    rows = block_rows(n_samples, n_features, itemsize, chunk_rows, max_rows=max_rows, n_folds=n_folds)
-    return cut_blocks(n_samples, rows, rows_per_block=rows)
 
 
 def block_rows(

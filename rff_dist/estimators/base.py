@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 
-from rff_dist.data.blocks import Dataset, Rows
+from rff_dist.data.blocks import Rows
 from rff_dist.engines.protocol import Engine
 from rff_dist.errors import InvalidParameterError
 from rff_dist.estimators.folds import check_cv
@@ -44,23 +44,23 @@ class RowsEstimator(BaseEstimator):
     def _map(
         self,
         X: Any,
-        lazily: tuple[Callable[[Rows, Any], NDArray[Any]], Any],
-        in_memory: Callable[[Dataset, Engine], NDArray[Any]],
+        compute: Callable[[Rows, Any], NDArray[Any]],
+        state: Any,
         *,
+        label: str,
         width: int | None,
         dtype: Any,
     ) -> Any:
-        """Return what is made of each row: a lazy array for a Dask collection, else an array in memory.
+        """Return what a function makes of rows and a state: lazily for a Dask collection, else in memory.
 
-        `lazily`: a function of rows and a state, and the state.
-        `in_memory`: the same for a dataset.
         `width`: columns of the result, of shape (n_samples, width); None makes it (n_samples,).
         """
         dataset = as_dataset(self, X, reset=False, supervised=False)
         if is_dask(X):
-            return map_rows(X, of_chunks(*lazily), width=width, dtype=dtype)
+            return map_rows(X, of_chunks(compute, state), width=width, dtype=dtype)
         with suitable_engine(self.engine, dataset) as engine:
-            return in_memory(dataset, engine)
+            source = dataset.without_targets()
+            return prediction.rows_in_memory(source, compute, state, engine=engine, label=label)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -193,14 +193,8 @@ class RandomFeatureEstimator(FeatureEstimator, ABC):
         self, X: Any, finish: Callable[[FloatArray], NDArray[Any]], *, width: int | None, dtype: Any
     ) -> Any:
         """Return what a function makes of the model's linear predictions, of shape (n_rows, n_targets)."""
-        model = self.model_
-
-        def in_memory(dataset: Dataset, engine: Engine) -> NDArray[Any]:
-            scores = prediction.predict_in_memory(dataset, model, engine=engine)
-            return finish(scores.reshape(dataset.n_samples, model.n_targets))
-
-        lazily = partial(_finished_scores, finish), model.linear
-        return self._map(X, lazily, in_memory, width=width, dtype=dtype)
+        compute = partial(_finished_scores, finish)
+        return self._map(X, compute, self.model_.linear, label="predict", width=width, dtype=dtype)
 
 
 def _finished_scores(

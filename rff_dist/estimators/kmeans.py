@@ -11,7 +11,6 @@ from sklearn.base import ClassNamePrefixFeaturesOutMixin, ClusterMixin, Transfor
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
-from rff_dist.data.blocks import Dataset
 from rff_dist.engines.protocol import Engine
 from rff_dist.errors import InvalidParameterError
 from rff_dist.estimators.base import FeatureEstimator
@@ -30,7 +29,6 @@ from rff_dist.kmeans import labels as kmeans_labels
 from rff_dist.kmeans.lloyd_pass import centre_distances, label_rows
 from rff_dist.kmeans.options import ClusterSpace, LloydOptions
 from rff_dist.kmeans.starts import Clusters
-from rff_dist.typing import FloatArray
 
 
 class RFFKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, FeatureEstimator):
@@ -279,11 +277,7 @@ class RFFKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin,
         """
         check_is_fitted(self)
         found = self._fitted
-
-        def label(dataset: Dataset, engine: Engine) -> NDArray[np.int32]:
-            return kmeans_labels.label_in_memory(dataset, found, engine=engine)
-
-        return self._map(X, (label_rows, found.state), label, width=None, dtype=np.int32)
+        return self._map(X, label_rows, found.state, label="label", width=None, dtype=np.int32)
 
     def transform(self, X: Any) -> Any:
         """Return the distances ‖z − c‖ of each row to all centres, shape (n_samples, n_clusters).
@@ -292,12 +286,8 @@ class RFFKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin,
         """
         check_is_fitted(self)
         found = self._fitted
-
-        def measure(dataset: Dataset, engine: Engine) -> FloatArray:
-            return kmeans_labels.distances_in_memory(dataset, found, engine=engine)
-
-        lazily = centre_distances, found.state
-        return self._map(X, lazily, measure, width=found.n_clusters, dtype=np.float64)
+        width = found.n_clusters
+        return self._map(X, centre_distances, found.state, label="distances", width=width, dtype=np.float64)
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         """Return −Σ w·‖z − c‖² of the rows and their nearest centres.

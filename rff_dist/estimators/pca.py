@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
-from rff_dist.data.blocks import Dataset
 from rff_dist.engines.protocol import Engine
 from rff_dist.errors import InvalidParameterError
 from rff_dist.estimators.base import FeatureEstimator
@@ -24,7 +23,6 @@ from rff_dist.kernels.base import Kernel
 from rff_dist.pca import fit as pca
 from rff_dist.pca.components import Projection, project_rows
 from rff_dist.statistics.ridge_statistics import RidgeStatistics
-from rff_dist.typing import FloatArray
 
 
 class RFFPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, FeatureEstimator):
@@ -229,11 +227,8 @@ class RFFPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, FeatureEstimator
         """
         check_is_fitted(self)
         projection = self.projection_
-
-        def project(dataset: Dataset, engine: Engine) -> FloatArray:
-            return pca.project_in_memory(dataset, projection, engine=engine)
-
-        return self._map(X, (project_rows, projection), project, width=self.n_components_, dtype=np.float64)
+        width = self.n_components_
+        return self._map(X, project_rows, projection, label="project", width=width, dtype=np.float64)
 
     @property
     def n_components_(self) -> int:

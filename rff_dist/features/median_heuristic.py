@@ -18,13 +18,6 @@ from rff_dist.typing import FloatArray
 logger = logging.getLogger(__name__)
 
 
-def median_length_scale(
-    dataset: Dataset, kernel: Stationary, *, standardizer: Standardizer | None, seed: int
-) -> float:
-    """Return the median distance, in the kernel's metric, between distinct rows; see `MedianDistances`."""
-    return MedianDistances(dataset, standardizer=standardizer, seed=seed)(kernel)
-
-
 class MedianDistances:
     """Length scales: the median distance between distinct rows of a seeded sample, in a kernel's metric.
 

@@ -229,11 +229,6 @@ class Recipe:
         """The table's column that each of X's columns is made of."""
         return [one.column for one in self.columns for _ in one.names]
 
-    @property
-    def is_plain(self) -> bool:
-        """Whether X is the table's numbers as they are."""
-        return all(isinstance(one, Number) and one.fill is None for one in self.columns)
-
     def check(self, schema: pyarrow.Schema, table: str) -> dict[str, pyarrow.DataType]:
         """Return the types by which a table's columns are read.
 

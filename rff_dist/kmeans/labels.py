@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Any, Self
 
@@ -14,17 +14,15 @@ from numpy.typing import NDArray
 from rff_dist.data.blocks import BlockTask, Dataset, Rows
 from rff_dist.data.columns import Column
 from rff_dist.data.labelled import GroupedDataset
-from rff_dist.data.row_parts import RowParts
 from rff_dist.engines.protocol import Engine
 from rff_dist.errors import DataError
 from rff_dist.kmeans.agreement import Contingency, count_agreement
 from rff_dist.kmeans.cluster_sums import Centres
 from rff_dist.kmeans.lloyd_pass import centre_distances, label_rows
 from rff_dist.kmeans.starts import Clusters, measure
-from rff_dist.ridge.predict import write_output
+from rff_dist.ridge.predict import rows_in_memory, write_output
 from rff_dist.statistics import inspection
 from rff_dist.storage.outputs import Output
-from rff_dist.typing import FloatArray
 
 
 def label_in_memory(dataset: Dataset, clusters: Clusters, *, engine: Engine) -> NDArray[np.int32]:
@@ -32,42 +30,8 @@ def label_in_memory(dataset: Dataset, clusters: Clusters, *, engine: Engine) -> 
 
     Raises DataError if the dataset does not fit the clusters, or values are not finite.
     """
-    return _joined(dataset, clusters, _label_part, engine=engine, label="label")
-
-
-def distances_in_memory(dataset: Dataset, clusters: Clusters, *, engine: Engine) -> FloatArray:
-    """Return ‖z − c‖ of each row and centre, shape (n_samples, n_clusters).
-
-    Raises DataError as `label_in_memory`.
-    """
-    return _joined(dataset, clusters, _distance_part, engine=engine, label="distances")
-
-
-def _joined(
-    dataset: Dataset,
-    clusters: Clusters,
-    compute: Callable[[Rows, Centres], RowParts],
-    *,
-    engine: Engine,
-    label: str,
-) -> NDArray[Any]:
     check_columns(dataset, clusters)
-    parts: RowParts = engine.map_reduce(
-        BlockTask(dataset, compute),
-        inspection.blocks_of(dataset),
-        clusters.state,
-        combine=operator.add,
-        label=label,
-    )
-    return parts.joined()
-
-
-def _label_part(rows: Rows, state: Centres) -> RowParts:
-    return RowParts.of(rows.block, label_rows(rows, state))
-
-
-def _distance_part(rows: Rows, state: Centres) -> RowParts:
-    return RowParts.of(rows.block, centre_distances(rows, state))
+    return rows_in_memory(dataset, label_rows, clusters.state, engine=engine, label="label")
 
 
 def check_columns(dataset: Dataset, clusters: Clusters) -> None:

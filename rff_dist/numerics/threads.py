@@ -94,17 +94,6 @@ def share_out[A](function: Callable[[A], None], items: Iterable[A]) -> None:
             other.result()
 
 
-def even_height(n_rows: int, most: int, *, multiple: int) -> int:
-    """Return the rows of tiles of which each thread of `using_threads` gets equally many.
-
-    `most`: rows that a tile may have, a multiple of `multiple`.
-    `multiple`: what the result is a multiple of.
-    """
-    n_threads = threads_in_use.get()
-    n_tiles = -(-max(1, n_rows) // (most * n_threads)) * n_threads
-    return -(-max(1, n_rows) // (n_tiles * multiple)) * multiple
-
-
 def falling_tiles(n_rows: int, most: int, *, multiple: int, least: int) -> list[slice]:
     """Cut rows into tiles that become smaller towards the end: threads that share them out end together.
 

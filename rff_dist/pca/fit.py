@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 
 from rff_dist.checks import check_count
-from rff_dist.data.blocks import BlockTask, Dataset, Rows
-from rff_dist.data.row_parts import RowParts
+from rff_dist.data.blocks import BlockTask, Dataset
 from rff_dist.engines.protocol import Engine
 from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.features.feature_map import FeatureMap
@@ -43,7 +42,6 @@ from rff_dist.statistics.accumulate import Accumulation
 from rff_dist.statistics.moments import Moments
 from rff_dist.statistics.ridge_statistics import RidgeStatistics
 from rff_dist.statistics.spec import StatisticsSpec
-from rff_dist.typing import FloatArray
 
 logger = logging.getLogger(__name__)
 
@@ -256,26 +254,6 @@ def project(
         overwrite=overwrite,
     )
     return output.n_samples
-
-
-def project_in_memory(dataset: Dataset, projection: Projection, *, engine: Engine) -> FloatArray:
-    """Return the scores of every row, of shape (n_samples, n_kept), as one array.
-
-    Raises DataError if the dataset has other columns, or values that are not finite.
-    """
-    source = _checked(dataset, projection)
-    scores: RowParts = engine.map_reduce(
-        BlockTask(source, _project_part),
-        inspection.blocks_of(source),
-        projection,
-        combine=operator.add,
-        label="project",
-    )
-    return scores.joined()
-
-
-def _project_part(rows: Rows, projection: Projection) -> RowParts:
-    return RowParts.of(rows.block, project_rows(rows, projection))
 
 
 def _checked(dataset: Dataset, projection: Projection) -> Dataset:

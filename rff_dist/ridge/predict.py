@@ -33,7 +33,6 @@ from rff_dist.ridge.uncertainty import (
     calibrate_rows,
     predict_rows_with_std,
 )
-from rff_dist.statistics.accumulate import add_each
 from rff_dist.statistics.inspection import blocks_of
 from rff_dist.storage.columns import ID, ids_of
 from rff_dist.storage.outputs import Layout, Output, create_output
@@ -157,10 +156,22 @@ def write_output[S](
     return output
 
 
-def predict_block(rows: Rows, model: LinearModel, *, one_dimensional: bool) -> FloatArray:
-    """Return predictions of a block, without the target axis where the targets were a vector."""
-    predictions = predict_rows(rows, model)
-    return predictions[:, 0] if one_dimensional else predictions
+def rows_in_memory[S](
+    dataset: Dataset, compute: Callable[[Rows, S], NDArray[Any]], state: S, *, engine: Engine, label: str
+) -> NDArray[Any]:
+    """Return what a function makes of each block's rows as one array; see `write_output`."""
+    parts: RowParts = engine.map_reduce(
+        BlockTask(dataset, partial(_part_of, compute=compute)),
+        blocks_of(dataset),
+        state,
+        combine=operator.add,
+        label=label,
+    )
+    return parts.joined()
+
+
+def _part_of[S](rows: Rows, state: S, *, compute: Callable[[Rows, S], NDArray[Any]]) -> RowParts:
+    return RowParts.of(rows.block, compute(rows, state))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -236,37 +247,22 @@ def predict_intervals_in_memory(
     Raises DataError if the dataset does not fit the model; InvalidParameterError if `coverage` is not in (0,
       1); StatisticsError, SolveError without held-out scores, as `predict_with_std_in_memory`.
     """
-    check_dataset(dataset, model)
-    wanted = _wanted(model, std=False, coverage=coverage)
-    parts: RowParts = engine.map_reduce(
-        BlockTask(
-            dataset, partial(_predict_arrays_part, wanted=wanted, one_dimensional=model.one_dimensional)
-        ),
-        blocks_of(dataset),
-        _state(dataset, model, wanted, engine=engine),
-        combine=operator.add,
-        label="predict",
-    )
-    ends = parts.joined()
+    ends = _arrays_in_memory(dataset, model, _wanted(model, std=False, coverage=coverage), engine=engine)
     return ends[..., 1], ends[..., 2]
-
-
-def _predict_arrays_part(rows: Rows, state: _State, *, wanted: _Wanted, one_dimensional: bool) -> RowParts:
-    made = _predict_arrays(rows, state, wanted=wanted, one_dimensional=one_dimensional)
-    return RowParts.of(rows.block, made)
 
 
 def predict_in_memory(dataset: Dataset, model: RidgeModel, *, engine: Engine) -> FloatArray:
     """Return predictions of shape (n_samples,) or (n_samples, n_targets) as one array."""
+    return _arrays_in_memory(dataset, model, _wanted(model, std=False, coverage=None), engine=engine)
+
+
+def _arrays_in_memory(
+    dataset: Dataset, model: RidgeModel, wanted: _Wanted, *, engine: Engine
+) -> NDArray[Any]:
     check_dataset(dataset, model)
-    parts: RowParts = engine.map_reduce(
-        BlockTask(dataset, partial(_predict_part, one_dimensional=model.one_dimensional)),
-        blocks_of(dataset),
-        model.linear,
-        combine=operator.add,
-        label="predict",
-    )
-    return parts.joined()
+    compute = partial(_predict_arrays, wanted=wanted, one_dimensional=model.one_dimensional)
+    state = _state(dataset, model, wanted, engine=engine)
+    return rows_in_memory(dataset, compute, state, engine=engine, label="predict")
 
 
 def predict_with_std_in_memory(
@@ -282,16 +278,8 @@ def predict_with_std_in_memory(
       does not say whether an intercept was fitted; SolveError if the statistics do not determine a variance;
       PlanError if the triangle does not fit into the memory there is.
     """
-    check_dataset(dataset, model)
-    parts: tuple[RowParts, ...] = engine.map_reduce(
-        BlockTask(dataset, _predict_part_with_std),
-        blocks_of(dataset),
-        _predictive_state(dataset, model, engine=engine),
-        combine=add_each,
-        label="predict",
-    )
-    mean, std = (part.joined() for part in parts)
-    return (mean[:, 0], std[:, 0]) if model.one_dimensional else (mean, std)
+    found = _arrays_in_memory(dataset, model, _wanted(model, std=True, coverage=None), engine=engine)
+    return found[..., 0], found[..., 1]
 
 
 def _predictive_state(dataset: Dataset, model: RidgeModel, *, engine: Engine) -> PredictiveModel:
@@ -303,15 +291,6 @@ def _predictive_state(dataset: Dataset, model: RidgeModel, *, engine: Engine) ->
         n_matrices=len(np.unique(model.alpha)),
     )
     return model.predictive
-
-
-def _predict_part_with_std(rows: Rows, model: PredictiveModel) -> tuple[RowParts, ...]:
-    mean, std = predict_rows_with_std(rows, model)
-    return RowParts.of(rows.block, mean), RowParts.of(rows.block, std)
-
-
-def _predict_part(rows: Rows, model: LinearModel, *, one_dimensional: bool) -> RowParts:
-    return RowParts.of(rows.block, predict_block(rows, model, one_dimensional=one_dimensional))
 
 
 def check_dataset(dataset: Dataset, model: RidgeModel) -> None:

@@ -10,8 +10,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from rff_dist.data.blocks import Block, BlockTask, Dataset
-from rff_dist.data.cut import MAX_BLOCK_ROWS, plan_blocks
+from rff_dist.data.blocks import Block, BlockTask, Dataset, cut_blocks
+from rff_dist.data.cut import MAX_BLOCK_ROWS, block_rows
 from rff_dist.engines.protocol import Engine
 from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.features.feature_map import Standardizer
@@ -40,13 +40,13 @@ MIN_RANKED_VALUES = 16  # of a column, with "auto": ranks only shift and scale c
 def blocks_of(dataset: Dataset, *, max_rows: int = MAX_BLOCK_ROWS, n_folds: int = 1) -> list[Block]:
     """Return the blocks that passes over the dataset use, of at most `max_rows` rows.
 
-    Blocks whose folds are summed apart are larger, see `plan_blocks`.
+    Blocks whose folds are summed apart are larger, see `block_rows`.
 
     Raises DataError if the dataset has no rows.
     """
     if dataset.n_samples < 1:
         raise DataError("Found array with 0 sample(s): the data have no rows; at least 1 is needed")
-    return plan_blocks(
+    rows = block_rows(
         dataset.n_samples,
         dataset.n_features,
         dataset.dtype.itemsize,
@@ -54,6 +54,7 @@ def blocks_of(dataset: Dataset, *, max_rows: int = MAX_BLOCK_ROWS, n_folds: int 
         max_rows=max_rows,
         n_folds=n_folds,
     )
+    return cut_blocks(dataset.n_samples, rows, rows_per_block=rows)
 
 
 def inspect(dataset: Dataset, *, engine: Engine) -> Moments:

@@ -15,7 +15,7 @@ from rff_dist import Gaussian, Matern, SerialEngine
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.features.evidence import EvidenceSearch
 from rff_dist.features.for_dataset import Inputs, tune
-from rff_dist.features.median_heuristic import median_length_scale
+from rff_dist.features.median_heuristic import MedianDistances
 from rff_dist.kernels.base import with_length_scale
 from rff_dist.ridge import predict as prediction
 from rff_dist.statistics import inspection
@@ -87,7 +87,7 @@ def measure(
 
 def _scale(problem, kernel, by, standardizer, tuning_rows):
     if by == "auto":
-        return median_length_scale(problem.train, kernel, standardizer=standardizer, seed=0)
+        return MedianDistances(problem.train, standardizer=standardizer, seed=0)(kernel)
     found = tune(
         Inputs(problem.train, standardizer), kernel, EvidenceSearch(n_samples=tuning_rows, n_starts=2)
     )

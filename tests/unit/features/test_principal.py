@@ -14,7 +14,9 @@ from rff_dist.features.kinds import feature_map_class
 from rff_dist.features.options import FeatureOptions
 from rff_dist.features.principal import PrincipalFeatureMap
 from rff_dist.pca import fit as pca
+from rff_dist.pca.components import project_rows
 from rff_dist.ridge.model import read_features, record_features
+from rff_dist.ridge.predict import rows_in_memory
 
 X = np.random.default_rng(0).normal([5.0, 0.0, -2.0], size=(1_000, 3))
 ENGINE = SerialEngine(1)
@@ -39,7 +41,9 @@ def found(request):
 
 def test_features_are_the_scores_that_a_pass_writes(found):
     features = found.features()
-    expected = pca.project_in_memory(ArrayDataset(X), found.projection(), engine=ENGINE)
+    expected = rows_in_memory(
+        ArrayDataset(X), project_rows, found.projection(), engine=ENGINE, label="project"
+    )
     assert features.n_components == 5
     assert_allclose(features.transform(X), expected, rtol=0, atol=1e-12 * np.abs(expected).max())
 

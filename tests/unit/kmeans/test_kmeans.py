@@ -12,7 +12,6 @@ from sklearn.cluster import KMeans, kmeans_plusplus
 from sklearn.datasets import load_digits, make_blobs, make_circles, make_moons
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.metrics import adjusted_rand_score, pairwise_distances
-from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from rff_dist import (
     RFFPCA,
@@ -34,7 +33,9 @@ from rff_dist.kmeans import fit as kmeans
 from rff_dist.kmeans import labels as kmeans_labels
 from rff_dist.kmeans import lloyd_pass
 from rff_dist.kmeans import starts as kmeans_starts
+from rff_dist.kmeans.lloyd_pass import centre_distances
 from rff_dist.kmeans.options import LloydOptions
+from rff_dist.ridge.predict import rows_in_memory
 from rff_dist.statistics.inspection import blocks_of
 
 ENGINE = SerialEngine(n_threads=1)
@@ -70,17 +71,6 @@ def assert_same_clusters(ours, theirs, X):
 
 
 # -- scikit-learn's conventions ------------------------------------------------------------------------
-
-
-@parametrize_with_checks(
-    [
-        RFFKMeans(n_components=32),
-        RFFKMeans(3, n_components=33, init="k-means++"),
-    ]
-)
-@pytest.mark.filterwarnings("ignore:Number of distinct clusters:sklearn.exceptions.ConvergenceWarning")
-def test_scikit_learns_check(estimator, check):
-    check(estimator)
 
 
 def test_a_copy_keeps_the_engine_and_a_pickle_the_labels(blobs):
@@ -390,7 +380,10 @@ def test_another_chunking_changes_at_most_labels_of_rows_between_centres(shuffle
     labels = [
         kmeans_labels.label_in_memory(*pair, engine=ENGINE) for pair in zip(datasets, found, strict=True)
     ]
-    distances = np.sort(kmeans_labels.distances_in_memory(datasets[0], found[0], engine=ENGINE), axis=1)
+    distances = np.sort(
+        rows_in_memory(datasets[0], centre_distances, found[0].state, engine=ENGINE, label="distances"),
+        axis=1,
+    )
     ties = np.square(distances[:, 1]) - np.square(distances[:, 0]) <= np.finfo(np.float32).eps
     changed = labels[0] != labels[1]
     assert not (changed & ~ties).any()

@@ -163,7 +163,7 @@ def test_a_bad_value_is_named_by_its_row_in_the_data(change, message):
 
 @pytest.mark.parametrize(("kernel", "metric"), [(Gaussian(), "euclidean"), (Laplacian(), "cityblock")])
 def test_the_median_heuristic_is_the_median_distance_in_the_kernels_metric(dataset, kernel, metric):
-    found = median_heuristic.median_length_scale(dataset, kernel, standardizer=None, seed=0)
+    found = median_heuristic.MedianDistances(dataset, standardizer=None, seed=0)(kernel)
     assert found == pytest.approx(np.median(pdist(dataset.X, metric)), rel=1e-12)
 
 
@@ -208,7 +208,7 @@ def test_the_median_heuristic_samples_many_rows_by_the_seed():
     dataset = draw_dataset(5_000)
     exact = np.median(pdist(dataset.X[:3000]))
     first, again, other = (
-        median_heuristic.median_length_scale(dataset, Gaussian(), standardizer=None, seed=seed)
+        median_heuristic.MedianDistances(dataset, standardizer=None, seed=seed)(Gaussian())
         for seed in (0, 0, 1)
     )
     assert first == again != other
@@ -218,7 +218,7 @@ def test_the_median_heuristic_samples_many_rows_by_the_seed():
 def test_repeated_rows_and_rows_of_no_weight_do_not_change_the_median(dataset):
     def found(X, weights=None):
         data = ArrayDataset(X, np.ones(len(X)), weights)
-        return median_heuristic.median_length_scale(data, Gaussian(), standardizer=None, seed=0)
+        return median_heuristic.MedianDistances(data, standardizer=None, seed=0)(Gaussian())
 
     expected = found(dataset.X)
     assert found(np.repeat(dataset.X, 3, axis=0)) == expected
@@ -229,7 +229,7 @@ def test_repeated_rows_and_rows_of_no_weight_do_not_change_the_median(dataset):
 def test_equal_rows_give_a_length_scale_of_1_and_say_so(caplog):
     data = ArrayDataset(np.full((20, 2), 3.0), np.ones(20))
     with caplog.at_level(logging.WARNING, logger="rff_dist"):
-        assert median_heuristic.median_length_scale(data, Gaussian(), standardizer=None, seed=0) == 1.0
+        assert median_heuristic.MedianDistances(data, standardizer=None, seed=0)(Gaussian()) == 1.0
     assert "all sampled rows are equal" in caplog.text
 
 

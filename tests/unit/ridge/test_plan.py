@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rff_dist import SerialEngine
-from rff_dist.data.cut import MAX_BLOCK_BYTES, MAX_BLOCK_ROWS, plan_blocks
+from rff_dist.data.blocks import cut_blocks
+from rff_dist.data.cut import MAX_BLOCK_BYTES, MAX_BLOCK_ROWS, block_rows
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.errors import InvalidParameterError, PlanError
 from rff_dist.numerics.machine import available_memory
@@ -32,10 +33,15 @@ sizes = {
 # -- blocks --------------------------------------------------------------------------------------------
 
 
+def planned_blocks(n_samples, *sizes, **options):
+    rows = block_rows(n_samples, *sizes, **options)
+    return cut_blocks(n_samples, rows, rows_per_block=rows)
+
+
 @given(**sizes, max_rows=st.integers(1, MAX_BLOCK_ROWS))
 def test_blocks_cover_every_row_once_in_order(n_samples, n_features, itemsize, chunk_rows, max_rows):
     n_samples = min(n_samples, 2_000 * max_rows)
-    blocks = plan_blocks(n_samples, n_features, itemsize, chunk_rows, max_rows=max_rows)
+    blocks = planned_blocks(n_samples, n_features, itemsize, chunk_rows, max_rows=max_rows)
     assert [block.index for block in blocks] == list(range(len(blocks)))
     edges = [block.start for block in blocks] + [n_samples]
     assert edges[0] == 0
@@ -46,7 +52,7 @@ def test_blocks_cover_every_row_once_in_order(n_samples, n_features, itemsize, c
 @given(**sizes, max_rows=st.integers(1, MAX_BLOCK_ROWS))
 def test_no_block_has_more_rows_than_allowed(n_samples, n_features, itemsize, chunk_rows, max_rows):
     n_samples = min(n_samples, 2_000 * max_rows)
-    blocks = plan_blocks(n_samples, n_features, itemsize, chunk_rows, max_rows=max_rows)
+    blocks = planned_blocks(n_samples, n_features, itemsize, chunk_rows, max_rows=max_rows)
     assert max(block.n_samples for block in blocks) <= max_rows
 
 
@@ -54,7 +60,7 @@ def test_no_block_has_more_rows_than_allowed(n_samples, n_features, itemsize, ch
 def test_blocks_are_whole_chunks_unless_a_chunk_is_much_larger_than_a_block(
     n_samples, n_features, itemsize, chunk_rows
 ):
-    blocks = plan_blocks(n_samples, n_features, itemsize, chunk_rows)
+    blocks = planned_blocks(n_samples, n_features, itemsize, chunk_rows)
     starts = [block.start for block in blocks]
     if all(start % chunk_rows == 0 for start in starts):
         return
@@ -63,7 +69,7 @@ def test_blocks_are_whole_chunks_unless_a_chunk_is_much_larger_than_a_block(
 
 @given(**sizes)
 def test_inputs_of_a_block_stay_small_where_chunks_allow_it(n_samples, n_features, itemsize, chunk_rows):
-    rows = plan_blocks(n_samples, n_features, itemsize, chunk_rows)[0].n_samples
+    rows = planned_blocks(n_samples, n_features, itemsize, chunk_rows)[0].n_samples
     row_bytes = n_features * itemsize
     assert rows * row_bytes <= 2 * max(MAX_BLOCK_BYTES, min(chunk_rows, MAX_BLOCK_ROWS) * row_bytes)
 
@@ -80,7 +86,7 @@ def test_inputs_of_a_block_stay_small_where_chunks_allow_it(n_samples, n_feature
     ],
 )
 def test_blocks_of_ordinary_datasets(n_samples, chunk_rows, rows_per_block, n_blocks):
-    blocks = plan_blocks(n_samples, 8, 4, chunk_rows)
+    blocks = planned_blocks(n_samples, 8, 4, chunk_rows)
     assert len(blocks) == n_blocks
     assert blocks[0].n_samples == min(rows_per_block, n_samples)
 
@@ -88,8 +94,8 @@ def test_blocks_of_ordinary_datasets(n_samples, chunk_rows, rows_per_block, n_bl
 @given(st.integers(1, 10**8), st.integers(1, 10**7), st.sampled_from([100, 1000, 4096, 8192]))
 def test_appended_rows_move_no_edge_of_former_blocks(n_samples, n_new, chunk_rows):
     """An update sums again what lies in blocks with other edges: seldom more than the last one."""
-    before = plan_blocks(n_samples, 8, 4, chunk_rows)
-    after = plan_blocks(n_samples + n_new, 8, 4, chunk_rows)
+    before = planned_blocks(n_samples, 8, 4, chunk_rows)
+    after = planned_blocks(n_samples + n_new, 8, 4, chunk_rows)
     assert [block.start for block in after[: len(before)]] == [block.start for block in before]
 
 
@@ -99,7 +105,7 @@ def test_appended_rows_move_no_edge_of_former_blocks(n_samples, n_new, chunk_row
 )
 def test_sizes_below_1_are_refused(n_samples, chunk_rows, message):
     with pytest.raises(PlanError, match=message):
-        plan_blocks(n_samples, 3, 4, chunk_rows)
+        planned_blocks(n_samples, 3, 4, chunk_rows)
 
 
 # -- figures -------------------------------------------------------------------------------------------
@@ -285,7 +291,7 @@ def test_blocks_are_counted_as_they_are_cut(n_samples, n_features, itemsize, chu
     planned = Sizes(
         n_samples=n_samples, n_features=n_features, n_targets=1, chunk_rows=chunk_rows, itemsize=itemsize
     )
-    blocks = plan_blocks(n_samples, n_features, itemsize, chunk_rows)
+    blocks = planned_blocks(n_samples, n_features, itemsize, chunk_rows)
     plan = planning.plan_fit(planned, 64, Machines())
     assert (plan.n_blocks, plan.rows_per_block) == (len(blocks), max(block.n_samples for block in blocks))
 

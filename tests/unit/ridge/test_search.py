@@ -12,7 +12,7 @@ from rff_dist.engines.progress import PassStarted
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import DataError, InvalidParameterError, PlanError
 from rff_dist.features.kernel_of import kernel_of
-from rff_dist.features.median_heuristic import median_length_scale
+from rff_dist.features.median_heuristic import MedianDistances
 from rff_dist.features.nystrom import Nystrom
 from rff_dist.kernels.explicit import Linear
 from rff_dist.kernels.find import find_kernel
@@ -156,7 +156,7 @@ def test_multiples_are_of_the_median_in_each_kernels_own_metric(dataset):
     standardizer = inspection.standardizer_from(inspection.inspect(dataset, engine=ENGINE))
     expected = []
     for kernel in kernels:
-        median = median_length_scale(dataset, kernel, standardizer=standardizer, seed=0)
+        median = MedianDistances(dataset, standardizer=standardizer, seed=0)(kernel)
         expected += [0.5 * median, median, 2.0]
     assert [row["length_scale"] for row in found.rows] == expected
     assert expected[0] != expected[3]
@@ -362,7 +362,7 @@ def test_sums_compete_with_multiples_of_the_median_for_their_parts_without_a_wid
     assert [one.length_scale for one in candidates] == [TimesMedian(0.5), TimesMedian(2.0), None]
     prepared = prepare(dataset, standardize=False, sample_weight_kind="precision", engine=ENGINE)
     maps = draw_candidates(Draws(prepared, RidgeOptions(features="fourier")), candidates, [16])
-    median = median_length_scale(dataset, Gaussian(), standardizer=None, seed=0)
+    median = MedianDistances(dataset, standardizer=None, seed=0)(Gaussian())
     assert [kernel_of(one) for one in maps] == [
         Gaussian(0.5 * median) + 0.1 * Linear(),
         Gaussian(2.0 * median) + 0.1 * Linear(),
