@@ -502,7 +502,7 @@ def _describe_leftovers(url: str) -> list[str]:
     try:
         location = parse_location(url)
         left = [*beside(location, "run-"), *beside(location, "partial-")]
-        leases = beside(location, "lease")
+        leases = beside(location, "lock" if location.is_local else "lease")
     except Exception as error:  # the store may be what failed
         return [f"- What is beside {code(url)} cannot be looked at: {logs.without_secrets(str(error))}"]
     lines = [f"- {code(place.url)}: unfinished, and read by nobody." for place in left]

@@ -8,7 +8,6 @@ this process.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import logging
 import os
 import threading
@@ -21,6 +20,7 @@ from zarr.abc.store import Store
 from zarr.storage import LocalStore, MemoryStore, ObjectStore
 
 from rff_dist.storage.locations import Location, read_bytes, unreachable, write_bytes
+from rff_dist.storage.locks import lock_file
 
 logger = logging.getLogger(__name__)
 
@@ -116,15 +116,7 @@ def _locked(store: Store, key: str) -> Iterator[None]:
     assert isinstance(store, LocalStore)
     path = Path(store.root) / key
     path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path.with_name(f".{path.name}.lock"), "ab") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX)
-        except OSError as error:  # some network file systems are mounted without locks
-            logger.warning(
-                "%s has no locks (%s): two writers at the same moment could overwrite one another",
-                path.parent,
-                error.strerror or error,
-            )
+    with lock_file(path.with_name(f".{path.name}.lock")):
         yield
 
 

@@ -27,6 +27,7 @@ from rff_dist.errors import OutputExistsError, StorageError
 from rff_dist.storage import locations
 from rff_dist.storage.arrays import load_json
 from rff_dist.storage.conditional import create_bytes, read_tagged, replace_bytes
+from rff_dist.storage.leases import remove_unfinished
 from rff_dist.storage.locations import (
     Location,
     discard,
@@ -67,6 +68,7 @@ def begin(location: Location, attributes: Mapping[str, Any]) -> tuple[Location, 
     Raises OutputExistsError if another writer began there at the same moment; StorageError if it cannot be
       written.
     """
+    remove_unfinished(location)
     if location.is_remote and exists(location):
         staged = location.child(f"generation-{uuid.uuid4().hex}")
     else:

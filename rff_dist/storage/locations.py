@@ -8,9 +8,11 @@ attributes say whether it is complete.
 
 from __future__ import annotations
 
+import asyncio
 import difflib
 import errno
 import importlib.util
+import json
 import logging
 import os
 import re
@@ -43,6 +45,10 @@ _NODE_FILES = ("zarr.json", ".zgroup", ".zarray")
 REPOSITORY_FILE = "repo"
 # By these an output may be told to be a dataset, and be replaced.
 DATASET_FILES = (*_NODE_FILES, REPOSITORY_FILE)
+# What a writer of a model leaves in an object store that was away when it failed.
+_PART_OF_MODEL = re.compile(r"arrays-[0-9a-f]{32}\.zarr")
+# A request to an object store is given up after so many seconds.
+_DRAINED_S = 60.0
 # Says which version of a registered model is current; the folder that it is in holds all versions.
 POINTER_FILE = "current.json"
 # Says what a version was made of, and that it was published.
@@ -349,7 +355,7 @@ def check_output(
             f"{location} is a published version of a registered model, which is never replaced; publish the "
             "next one with register=True, or choose another name"
         )
-    if not overwrite:
+    if not overwrite and not is_unfinished(location):
         raise OutputExistsError(
             f"{location} exists already; choose another name, or give overwrite=True "
             "(--overwrite at the command line) to replace it"
@@ -402,7 +408,7 @@ def _refuse_others_objects(location: Location) -> None:
     """Refuse a prefix, a whole bucket say, of what is not ours: a failed write would remove that too."""
     if not location.is_remote:
         return
-    names = list_names(location)
+    names = [name for name in list_names(location) if not _PART_OF_MODEL.fullmatch(name)]
     if names:
         raise StorageError(
             f"{location} holds other things ({', '.join(names[:5])}{', …' if len(names) > 5 else ''}) and no "
@@ -469,8 +475,20 @@ def put_in_place(staged: Location, location: Location, *, overwrite: bool) -> No
         shutil.rmtree(aside)
 
 
+def drain() -> None:
+    """Wait until this process writes nothing more: of several chunks the others go on when one has failed."""
+
+    async def wait() -> None:
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        if others:
+            await asyncio.wait(others, timeout=_DRAINED_S)
+
+    sync(wait())
+
+
 def discard(location: Location) -> None:
     """Remove what is stored at `location` and below; nothing there is no error."""
+    drain()
     if location.is_local:
         shutil.rmtree(location.path, ignore_errors=True)
     elif location.scheme == "memory":
@@ -478,9 +496,31 @@ def discard(location: Location) -> None:
             del _MEMORY[name]
     else:
         try:
-            sync(open_store(location, read_only=False).delete_dir(""))
+            store = open_store(location, read_only=False)
+            # What tells a dataset goes last: a discard that was interrupted can be repeated.
+            for name in list_names(location):
+                if name not in DATASET_FILES:
+                    sync(store.delete_dir(name))
+            sync(store.delete_dir(""))
         except Exception as error:
             logger.warning("%s could not be removed (%s); remove it yourself", location, explain(error))
+
+
+def is_unfinished(location: Location) -> bool:
+    """Tell whether a dataset in an object store was begun by a writer that did not finish it, or not yet."""
+    if not location.is_remote:
+        return False
+    store = open_store(location, read_only=True)
+    content = read_bytes(store, "zarr.json", where=location)
+    if content is None:
+        from rff_dist.storage.repositories import is_empty  # which imports this module
+
+        return read_bytes(store, REPOSITORY_FILE, where=location) is not None and is_empty(location)
+    try:
+        state: str = json.loads(content)["attributes"]["rff_dist"]["state"]
+    except (ValueError, KeyError, TypeError):
+        return False
+    return state == "writing"
 
 
 def unfinished(location: Location) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,8 +21,10 @@ from rff_dist.storage.locations import (
     Location,
     check_output,
     discard,
+    drain,
     open_store,
     parse_location,
+    read_bytes,
     store_errors,
 )
 
@@ -128,8 +131,20 @@ class Output:
             )
         parts = self._parts(block, values)
         with store_errors(f"rows {block.start}:{block.stop} of {self.location} cannot be written"):
-            for name, part in zip(self.layout.parts, parts, strict=True):
-                self._open(name)[block.start : block.stop] = part
+            try:
+                for name, part in zip(self.layout.parts, parts, strict=True):
+                    self._open(name)[block.start : block.stop] = part
+                self._open(name)  # fails where the output was discarded meanwhile
+            except BaseException:
+                drain()
+                with suppress(StorageError):
+                    self._clear_if_gone()
+                raise
+
+    def _clear_if_gone(self) -> None:
+        """Remove what this block wrote where the output was discarded meanwhile, elsewhere."""
+        if read_bytes(open_store(self.staged, read_only=True), "zarr.json", where=self.staged) is None:
+            discard(self.staged)
 
     def _parts(self, block: Block, values: np.ndarray) -> Sequence[np.ndarray]:
         """Return the values of each array."""

@@ -11,10 +11,7 @@ on the disk before the branch is moved.
 
 from __future__ import annotations
 
-import fcntl
-import logging
 import os
-import platform
 import re
 import time
 from collections.abc import Iterator, Mapping
@@ -44,11 +41,10 @@ from rff_dist.storage.locations import (
     read_bytes,
     writing_advice,
 )
+from rff_dist.storage.locks import lock_file
 
 if TYPE_CHECKING:
     import icechunk
-
-_log = logging.getLogger(__name__)
 
 MAIN = "main"
 _LOCK = ".lock"
@@ -144,6 +140,15 @@ def is_versioned(location: Location) -> bool:
     if not location.is_remote:
         return False
     return read_bytes(open_store(location, read_only=True), REPOSITORY_FILE, where=location) is not None
+
+
+def is_empty(location: Location) -> bool:
+    """Tell whether a repository was created and never committed to."""
+    with _errors(f"{location} cannot be read"):
+        repository = _open_repository(location)
+        if repository.list_branches() != {MAIN} or repository.list_tags():
+            return False
+        return next(iter(repository.ancestry(branch=MAIN))).parent_id is None
 
 
 def open_snapshot(location: Location, version: str | None = None) -> tuple[Store, str]:
@@ -413,31 +418,17 @@ def _writer(location: Location) -> Iterator[None]:
 @contextmanager
 def _locked(location: Location) -> Iterator[None]:
     """Keep other processes of this machine from writing to a folder."""
-    try:
-        file = open(Path(location.path) / _LOCK, "a+")  # noqa: SIM115  # closed below
-    except OSError as error:
-        raise StorageError(
-            f"{location} cannot be changed: {error.strerror or error}. {writing_advice(error)}"
-        ) from error
-    with file:
+    with ExitStack() as stack:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            file.seek(0)
-            raise OutputBusyError(
-                f"another run is changing {location}: {file.read(200) or 'a process'}; expected nobody. Wait "
-                "until it is done"
-            ) from error
-        except OSError as error:  # some network file systems are mounted without locks
-            _log.warning(
-                "%s has no locks (%s): two writers at the same moment could overwrite one another",
-                location,
-                error.strerror or error,
+            stack.enter_context(
+                lock_file(Path(location.path, _LOCK), busy=f"another run is changing {location}")
             )
-        file.truncate(0)
-        now = datetime.now(UTC).isoformat(timespec="seconds")
-        file.write(f"process {os.getpid()} on {platform.node()}, since {now}")
-        file.flush()
+        except OutputBusyError:
+            raise
+        except OSError as error:
+            raise StorageError(
+                f"{location} cannot be changed: {error.strerror or error}. {writing_advice(error)}"
+            ) from error
         yield
 
 

@@ -6,7 +6,7 @@ import hashlib
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +21,7 @@ from rff_dist.storage.arrays import CHUNK_TARGET_BYTES, MAX_ROWS, create_array, 
 from rff_dist.storage.columns import ID
 from rff_dist.storage.datasets import FORMAT_VERSION, ZarrDataset, open_dataset
 from rff_dist.storage.generations import MANIFEST, begin, put_in_place
+from rff_dist.storage.leases import hold, remove_unfinished
 from rff_dist.storage.locations import (
     DATASET_FILES,
     Location,
@@ -175,12 +176,15 @@ def write_batches(
     `n_samples` is a hint for the chunks and the observer; the batches decide. Attributes are read when the
     last batch has been, so that a source can fill them in while it runs.
     """
-    check_output(location, overwrite=how.overwrite, inputs=inputs, marker=DATASET_FILES)
 
     def fill(group: zarr.Group) -> dict[str, np.dtype[Any]]:
         return _write(group, batches, n_samples, names, attributes, how)
 
-    with store_errors(f"{location} could not be written", "; nothing is left of it"):
+    # A folder is put in place as a whole.
+    lease = hold(location, holder="a writer") if location.is_remote else nullcontext()
+    with lease, store_errors(f"{location} could not be written", "; nothing is left of it"):
+        remove_unfinished(location)
+        check_output(location, overwrite=how.overwrite, inputs=inputs, marker=DATASET_FILES)
         if is_versioned(location):
             with changing(location) as change:
                 dtypes = _commit(change, fill, how)

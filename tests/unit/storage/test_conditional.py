@@ -6,7 +6,7 @@ from zarr.core.sync import sync
 from zarr.storage import LocalStore, MemoryStore, ObjectStore
 
 from rff_dist.errors import StorageError
-from rff_dist.storage import conditional
+from rff_dist.storage import locks
 from rff_dist.storage.conditional import create_bytes, read_tagged, replace_bytes
 
 
@@ -112,7 +112,7 @@ def test_a_file_system_without_locks_is_told_of(tmp_path, monkeypatch, caplog):
     def refuse(*_):
         raise OSError(38, "Function not implemented")
 
-    monkeypatch.setattr(conditional.fcntl, "flock", refuse)
+    monkeypatch.setattr(locks.fcntl, "flock", refuse)
     with caplog.at_level(logging.WARNING):
         assert replace(LocalStore(tmp_path), b"1", None)
     assert "has no locks (Function not implemented)" in caplog.text

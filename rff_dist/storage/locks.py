@@ -1,0 +1,71 @@
+"""Locks of the operating system on files of a folder; each ends with the process that holds it."""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import platform
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TextIO
+
+from rff_dist.errors import OutputBusyError
+
+_log = logging.getLogger(__name__)
+
+
+@contextmanager
+def lock_file(path: Path, *, holder: str = "a run", busy: str | None = None) -> Iterator[TextIO]:
+    """Hold a lock on a file, which is created where there is none.
+
+    `holder`: whom the file names to others.
+    `busy`: what others are told, such as "another run is changing data.zarr"; None waits for the lock.
+    Raises OutputBusyError if another process, or another part of this one, holds it; OSError if the file
+      cannot be opened.
+    """
+    while True:
+        with open(path, "a+") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | (0 if busy is None else fcntl.LOCK_NB))
+            except BlockingIOError as error:
+                raise OutputBusyError(
+                    f"{busy}: {_holder_of(file)}; expected nobody. Wait until it is done"
+                ) from error
+            except OSError as error:  # some network file systems are mounted without locks
+                _log.warning(
+                    "%s has no locks (%s): two writers at the same moment could overwrite one another",
+                    path.parent,
+                    error.strerror or error,
+                )
+            if not is_at(file, path):
+                continue  # whoever held it has removed it
+            if busy is not None:
+                with suppress(OSError):  # on a disk that is full the lock holds all the same
+                    os.ftruncate(file.fileno(), 0)
+                    os.write(file.fileno(), f"{holder}, process {os.getpid()} on {platform.node()}".encode())
+            yield file
+            return
+
+
+def is_at(file: TextIO, path: Path) -> bool:
+    """Tell whether an open file is the one that a path names."""
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def duration(seconds: float) -> str:
+    """Return a duration in words."""
+    if seconds < 120:
+        return f"{max(0.0, seconds):.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+def _holder_of(file: TextIO) -> str:
+    file.seek(0)
+    age = time.time() - os.fstat(file.fileno()).st_mtime
+    return f"{file.read(200) or 'a process'}, for {duration(age)}"
