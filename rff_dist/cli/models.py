@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -15,6 +16,7 @@ from rff_dist.cli.shell import Report, command
 
 if TYPE_CHECKING:
     from rff_dist.registry.versions import RegisteredModel, Version
+    from rff_dist.ridge.update import Refusal
 
 group = make_group("models", "List, promote and roll back the versions of registered models.")
 app.add_typer(group)
@@ -64,9 +66,11 @@ def list_models(registry: RegistryArgument = "models") -> Report:
 def show(model: RegisteredArgument) -> Report:
     """Show a registered model's versions: what each was made of, and why it was published."""
     from rff_dist.jobs.publishing import version_rows
+    from rff_dist.jobs.refresh import find_lacking
 
     registered = _open(model)
     pointer = registered.pointer()
+    lacking = find_lacking(registered.location)
     rows = version_rows(registered)
     document = {
         "model": model,
@@ -75,6 +79,7 @@ def show(model: RegisteredArgument) -> Report:
         "promoted": None if pointer is None else pointer.promoted,
         "promoted_because": None if pointer is None else pointer.reason,
         "versions": [version.to_dict() for version in registered.versions()],
+        "refused": [asdict(one) for one in lacking],
     }
     view, table = _table(f"{model}: {display.plural(len(rows), 'version')}", *_COLUMNS, "reason")
     for row in rows:
@@ -88,6 +93,8 @@ def show(model: RegisteredArgument) -> Report:
         facts["code"] = f"rff_dist {current['code_version']}, seed {_cell(current['seed'])}"
         if pointer.previous:
             facts["before"] = f"version {pointer.previous[-1]}, which a rollback goes back to"
+    if lacking:
+        facts["lacks"] = "\n".join(map(_refusal_words, lacking))
     following = ["evaluate", model, "DATA"] if pointer is not None else ["models", "promote", model, "N"]
     return Report(
         document, Group(view, "", display.facts_view("", **facts), display.next_step("rff-dist", *following))
@@ -143,6 +150,12 @@ def _open(model: str) -> RegisteredModel:
             "`rff-dist models list FOLDER`, or publish the first version with `rff-dist fit … --register`"
         )
     return registered
+
+
+def _refusal_words(one: Refusal) -> str:
+    rows = display.ranges_words([(one.start, one.stop)])
+    rows = f"{display.plural(one.n_changed, 'changed row')} among {rows}" if one.is_change else rows
+    return f"{rows}, since {one.refused[:16].replace('T', ' ')}: {one.reason}"
 
 
 def _changed(model: str, version: Version, before: int | None) -> Report:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from rff_dist.jobs.refresh import Refresh
 
 _SHOWN_COLUMNS = 5
+#: What the program exits with where rows were refused, and the model is the one of before.
+REFUSED = 3
 
 
 @command(
@@ -26,7 +29,10 @@ _SHOWN_COLUMNS = 5
     "rff-dist update model data.zarr --backfill 0 --force",
 )
 def update(job: Update, where: Where, report: ReportPath = None) -> Report:
-    """Add the rows that were appended since a model was trained, exactly, if the new model is no worse."""
+    """Add the rows that were appended since a model was trained, exactly, if the new model is no worse.
+
+    Where it is worse, the rows are refused, and the exit code is 3.
+    """
     from rff_dist.jobs.fits import JobData
     from rff_dist.jobs.refresh import open_update, outcome
     from rff_dist.jobs.steps import run_steps
@@ -41,7 +47,8 @@ def update(job: Update, where: Where, report: ReportPath = None) -> Report:
             display.write_page(report, JobData(run.dataset), run.challenger, job.model, document["seconds"])
         elif report is not None:
             say("warning", "there are no new rows, so there is no report", "yellow")
-        return Report(document, _view(document, run))
+        refused = document["decision"].endswith("kept")
+        return Report(document, _view(document, run), code=REFUSED if refused else 0)
 
 
 def _view(found: Mapping[str, Any], job: Refresh) -> RenderableType:
@@ -50,7 +57,10 @@ def _view(found: Mapping[str, Any], job: Refresh) -> RenderableType:
     title = f"{found['decision']}: {found['model']}{version}"
     facts = {"because": found["reason"]}
     if found["left_out"]:
-        facts["left out"] = display.ranges_words(found["left_out"])
+        why = zip(found["left_out"], found["left_out_because"], strict=True)
+        facts["left out"] = "; ".join(f"{display.ranges_words([rows])}: {because}" for rows, because in why)
+        again = ["rff-dist", "update", found["model"], found["data"], "--backfill", found["left_out"][0][0]]
+        facts["to judge them"] = shlex.join(map(str, again))
     facts["holds"] = display.plural(found["n_samples"], "row")
     if found["n_gone"]:
         facts["gone"] = display.plural(found["n_gone"], "row")

@@ -8,7 +8,9 @@ so that a run that died is repeated as if it had not been.
 **What becomes of a refused batch.** Nothing is published. The document `refused.json` beside the model
 records the rows' range, a fingerprint and the reason; later runs pass over them, judge what comes after on
 its own, and leave them out of the model's statistics. A backfill from a row on has them judged again. Rows
-that were added by versions of a registered model which somebody rolled back count as refused too.
+that were added by versions of a registered model which somebody rolled back count as refused too. A refused
+correction or deletion is recorded likewise, and judged again by each run. Every run tells which rows the
+model lacks, why, and what brings them back.
 """
 
 from __future__ import annotations
@@ -36,6 +38,7 @@ from rff_dist.ridge.drift import LEVEL, Batch, Drift, ErrorSums, check_level, ju
 from rff_dist.ridge.gate import TOLERANCE, Gate, HeldOut, check_tolerance, hold_out, judge
 from rff_dist.ridge.model import KIND, RidgeModel, model_from, write_model
 from rff_dist.ridge.plan import check_plan
+from rff_dist.ridge.row_ranges import count_rows
 from rff_dist.ridge.update import (
     NewRows,
     Refusal,
@@ -67,7 +70,7 @@ from rff_dist.typing import Summary
 logger = logging.getLogger(__name__)
 
 _REFUSED = "refused.json"
-_KIND, _VERSION = "refused rows", 1
+_KIND, _VERSION = "refused rows", 2
 
 
 # -- what was refused ----------------------------------------------------------------------------------
@@ -93,15 +96,26 @@ def _write_refusals(location: Location, refusals: Sequence[Refusal]) -> None:
 
 
 def _forget_refusals(location: Location, rows: NewRows) -> None:
-    """Take rows that were added off the list."""
+    """Take all off the list that the model does not lack any more."""
     refusals = read_refusals(location)
     left = [
         one
         for one in refusals
-        if not any(start <= one.start and one.stop <= stop for start, stop in rows.ranges)
+        if not one.is_change and any(a < one.stop and one.start < b for a, b in rows.left_out)
     ]
     if left != refusals:
         _write_refusals(location, left)
+
+
+def find_lacking(location: Location) -> list[Refusal]:
+    """Return the rows that the model at a location lacks: refused, or added by versions rolled back since.
+
+    Raises IntegrityError, StorageError as `read_refusals`.
+    """
+    refusals = read_refusals(location)
+    registered = RegisteredModel(location.url) if holds_versions(location) else None
+    version = None if registered is None else registered.current()
+    return refusals if registered is None or version is None else refusals + _rolled_back(registered, version)
 
 
 def _rolled_back(registered: RegisteredModel, current: Version) -> list[Refusal]:
@@ -116,7 +130,8 @@ def _rolled_back(registered: RegisteredModel, current: Version) -> list[Refusal]
         if "added" in facts:  # by an update
             why, until = f"version {version.number} was rolled back", int(facts["n_seen"])
             fingerprint, when = str(facts["prefix_fingerprint"]), version.created
-            refusals += [Refusal(a, b, until, fingerprint, why, when) for a, b in facts["added"]]
+            data = facts.get("data_version")
+            refusals += [Refusal(a, b, until, fingerprint, why, when, data) for a, b in facts["added"]]
     return refusals
 
 
@@ -225,15 +240,12 @@ def open_refresh(
     with hold(location, holder=runner.holder) as lease:
         registered = RegisteredModel(location.url) if holds_versions(location) else None
         version = None if registered is None else registered.current()
-        refusals = read_refusals(location)
-        if registered is not None and version is not None:
-            refusals += _rolled_back(registered, version)
         yield Refresh(
             location=location,
             champion=_read_ridge(location.url if version is None else version.url),
             version=version,
             dataset=dataset,
-            refusals=refusals,
+            refusals=find_lacking(location),
             lease=lease,
             runner=runner,
             **options,
@@ -259,7 +271,8 @@ def _check_kind(record: Record, url: str) -> None:
 def find_rows(job: Refresh) -> Summary:
     """Find the new rows; nothing new is an answer.
 
-    Returns `summary`: `n_before`, `n_after`, `n_new`, the ranges of `new` and `left_out` rows.
+    Returns `summary`: `n_before`, `n_after`, `n_new`, the ranges of `new` and `left_out` rows; and in
+      `left_out_because` why each of the last is left out.
     Raises FingerprintMismatchError if the data do not begin with the rows that the model was trained on;
       StatisticsError, DataError as `find_new_rows`.
     """
@@ -272,7 +285,16 @@ def find_rows(job: Refresh) -> Summary:
         "n_gone": job.rows.n_gone,
         "new": [list(one) for one in job.rows.ranges],
         "left_out": [list(one) for one in job.rows.left_out],
+        "left_out_because": [_why(job, start, stop) for start, stop in job.rows.left_out],
     }
+
+
+def _why(job: Refresh, start: int, stop: int) -> str:
+    """Say why rows are left out."""
+    reasons = [
+        one.reason for one in job.refusals if one.start < stop and start < one.stop and not one.is_change
+    ]
+    return "; ".join(dict.fromkeys(reasons)) or "refused by an update before"
 
 
 def score_rows(job: Refresh, engine: Engine) -> Summary:
@@ -388,9 +410,11 @@ def publish_update(job: Refresh) -> Summary:
     """
     rows = _found(job.rows)
     if rows.is_nothing:
-        n_out = sum(stop - start for start, stop in rows.left_out)
-        kept_out = f", but {n_out:,} that were refused" if n_out else ""
-        reason = f"the model holds all {rows.n_after:,} rows of the data{kept_out}"
+        reason = f"the model holds all {rows.n_after:,} rows of the data"
+        if rows.left_out:
+            why = "; ".join(f"rows {a:,} to {b - 1:,}: {_why(job, a, b)}" for a, b in rows.left_out)
+            first = rows.left_out[0][0]
+            reason += f", but {count_rows(rows.left_out):,} ({why}). `backfill`={first} has them judged again"
         return _outcome(job, job.champion, "nothing new", reason, job.version)
     gate, challenger = _found(job.gate), _found(job.challenger)
     passed = gate.passed or job.force

@@ -85,6 +85,23 @@ def find_differences(dataset: Dataset, version: str | None, left_out: Sequence[R
     )
 
 
+def has_rows_of(dataset: Dataset, version: str | None, start: int, stop: int) -> bool:
+    """Tell whether the rows `start:stop` are those of another version of the dataset.
+
+    False where that is not known: one of the two keeps no versions, or that version has expired.
+    """
+    if version is None or not isinstance(dataset, ZarrDataset) or dataset.version is None:
+        return False
+    try:
+        before, spans = changed_rows(dataset, version)
+    except NoSuchVersionError:
+        return False
+    if stop > min(before.n_samples, dataset.n_samples):
+        return False
+    ranges = [(max(a, start), min(b, stop)) for a, b in spans if a < stop and start < b]
+    return bool((_read(before, ranges).as_bytes == _read(dataset, ranges).as_bytes).all())
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class _Compared:
     """Rows of chunks that differ: their numbers, values, and all values of a row as bytes."""

@@ -33,7 +33,7 @@ from rff_dist.engines.protocol import Broadcast, Engine
 from rff_dist.errors import DataError, FingerprintMismatchError, StatisticsError
 from rff_dist.ridge import predict as prediction
 from rff_dist.ridge.describe import describe_cut, describe_dataset
-from rff_dist.ridge.differences import Differences, find_differences
+from rff_dist.ridge.differences import Differences, find_differences, has_rows_of
 from rff_dist.ridge.drift import Batch, BatchState, measure_batch
 from rff_dist.ridge.fit import refit
 from rff_dist.ridge.model import RidgeModel
@@ -50,12 +50,14 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Rows that were kept out of a model.
+    """Rows that were kept out of a model, or a change of rows that it holds.
 
-    `start`, `stop`: which rows of the data.
+    `start`, `stop`: which rows of the data; of a change, the first and the last one that changed.
     `n_samples`: rows that the fingerprint covers, from the first on.
     `fingerprint`: where it is another now, the rows may be others, and count as new.
     `refused`: when, as ISO 8601 in UTC.
+    `data_version`: the version of the data that they were read from, where it keeps some.
+    `n_changed`: of a change, how many rows were replaced or deleted; else 0.
     """
 
     start: int
@@ -64,6 +66,13 @@ class Refusal:
     fingerprint: str
     reason: str
     refused: str
+    data_version: str | None = None
+    n_changed: int = 0
+
+    @property
+    def is_change(self) -> bool:
+        """Whether the model holds these rows as they were before; each update judges such a change again."""
+        return self.n_changed > 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,9 +145,16 @@ def find_new_rows(
     seen, n_samples = _n_seen(model), dataset.n_samples
     differences = find_differences(dataset, model.card.get("data_version"), _left_out(model))
     if differences is not None and differences.changed:
-        out = list(differences.left_out)
+        refused = [
+            (one.start, one.stop)
+            for one in refusals
+            if not one.is_change
+            and seen < one.stop
+            and has_rows_of(dataset, one.data_version, one.start, one.stop)
+        ]
+        out = merge_ranges([*differences.left_out, *without_rows(refused, [(0, seen)])])
         again = [] if backfill is None else without_rows(out, [(0, backfill)])
-        added = merge_ranges([*again, (seen, max(seen, n_samples))])
+        added = merge_ranges([*again, *without_rows([(seen, max(seen, n_samples))], out)])
         return NewRows(seen, n_samples, tuple(added), tuple(without_rows(out, again)), differences)
     if n_samples < seen or _prefix(dataset, seen) != model.card["prefix_fingerprint"]:
         has = f"has only {n_samples:_}" if n_samples < seen else "begins with others"
@@ -151,7 +167,8 @@ def find_new_rows(
     held_back = [
         (one.start, one.stop)
         for one in refusals
-        if seen < one.stop <= one.n_samples <= n_samples
+        if not one.is_change
+        and seen < one.stop <= one.n_samples <= n_samples
         and one.fingerprint == _prefix(dataset, one.n_samples)
     ]
     out = merge_ranges([*_left_out(model), *without_rows(held_back, [(0, seen)])])
@@ -162,10 +179,16 @@ def find_new_rows(
 
 
 def refuse(dataset: Dataset, rows: NewRows, reason: str) -> list[Refusal]:
-    """Return new rows as refused ones, from now on."""
+    """Return new rows as refused ones, from now on, and changes of others as a refused change."""
     now = datetime.now(UTC).isoformat(timespec="seconds")
-    fingerprint = _prefix(dataset, rows.n_after)
-    return [Refusal(start, stop, rows.n_after, fingerprint, reason, now) for start, stop in rows.ranges]
+    fingerprint, version = _prefix(dataset, rows.n_after), getattr(dataset, "version", None)
+    found = [
+        Refusal(start, stop, rows.n_after, fingerprint, reason, now, version) for start, stop in rows.ranges
+    ]
+    if n_changed := count_rows(rows.changed):
+        first, last = rows.changed[0][0], rows.changed[-1][1]
+        found.append(Refusal(first, last, rows.n_after, fingerprint, reason, now, version, n_changed))
+    return found
 
 
 def check_updatable(model: RidgeModel) -> None:

@@ -63,10 +63,13 @@ def test_a_bad_batch_is_kept_out_and_listed(job):
     data, model, _ = job
     append_dataset(data, *batch(1, 300, bad=True))
     shown = run(model, data)
-    assert shown.exit_code == 0
+    assert shown.exit_code == 3
     assert "kept:" in shown.stdout
-    again = " ".join(run(model, data).stdout.split())
-    assert "rows 800 to 1,099" in again
+    again = run(model, data)
+    words = " ".join(again.stdout.split())
+    assert again.exit_code == 0
+    assert "rows 800 to 1,099: on the newest 160 rows" in words
+    assert f"rff-dist update {model} {data} --backfill 800".replace(" ", "") in words.replace(" ", "")
     append_dataset(data, *batch(2, 300))
     assert run(model, data).exit_code == 0
     described = CliRunner().invoke(app, ["info", model]).stdout
@@ -85,3 +88,23 @@ def test_other_data_and_values_out_of_range_have_their_exit_codes(job, tmp_path)
     wrong = run(model, other, "--tolerance", "-1")
     assert wrong.exit_code == 2
     assert "--tolerance" in wrong.stderr
+
+
+def test_rows_that_a_registered_model_lacks_are_listed_with_the_reason_and_the_way_back(job):
+    data, _, registered = job
+    shown = CliRunner().invoke(app, ["models", "show", registered]).stdout
+    assert "lacks" not in shown
+    append_dataset(data, *batch(1, 300))
+    assert run(registered, data).exit_code == 0
+    CliRunner().invoke(app, ["models", "rollback", registered])
+    words = " ".join(run(registered, data).stdout.split())
+    assert "rows 800 to 1,099: version 2 was rolled back" in words
+    assert f"rff-dist update {registered} {data} --backfill 800".replace(" ", "") in words.replace(" ", "")
+    append_dataset(data, *batch(2, 300, bad=True))
+    assert json.loads(run(registered, data, "--json").stdout)["decision"] == "kept"
+    shown = " ".join(CliRunner().invoke(app, ["models", "show", registered]).stdout.split())
+    assert "rows 800 to 1,099" in shown
+    assert "version 2 was rolled back" in shown
+    assert "rows 1,100 to 1,399" in shown
+    listed = json.loads(CliRunner().invoke(app, ["models", "show", registered, "--json"]).stdout)["refused"]
+    assert {(one["start"], one["stop"]) for one in listed} == {(800, 1100), (1100, 1400)}

@@ -14,7 +14,7 @@ from rff_dist.data import cut
 from rff_dist.data.blocks import Block
 from rff_dist.data.folds import HashFolds
 from rff_dist.engines.serial import SerialEngine
-from rff_dist.jobs.refresh import open_refresh, outcome
+from rff_dist.jobs.refresh import find_lacking, open_refresh, outcome
 from rff_dist.jobs.steps import in_this_process, run_steps
 from rff_dist.kernels.stationary import Gaussian
 from rff_dist.ridge import update
@@ -241,3 +241,32 @@ class TestARun:
         assert read_model(tmp_path / "model").digest() == before
         roll_back(parse_location(url), version)
         assert refresh(tmp_path / "model", url)["decision"] == "nothing new"
+
+    def test_remembers_refused_corrections_until_the_model_follows_the_data(self, url, tmp_path):
+        write_model(fit(open_dataset(url)), tmp_path / "model")
+        X, y = draw(1500, 1)
+        version = open_dataset(url).version
+        replace_rows(url, range(1500), X, 20 * y[::-1])
+        found = refresh(tmp_path / "model", url)
+        [refusal] = find_lacking(parse_location(tmp_path / "model"))
+        assert (refusal.start, refusal.stop, refusal.n_changed) == (0, 1500, 1500)
+        assert (refusal.reason, refusal.data_version) == (found["reason"], open_dataset(url).version)
+        roll_back(parse_location(url), version)
+        append_dataset(url, *draw(300, 2))
+        assert refresh(tmp_path / "model", url)["decision"] == "published"
+        assert find_lacking(parse_location(tmp_path / "model")) == []
+
+    def test_keeps_refused_rows_out_when_other_rows_are_corrected(self, url, tmp_path):
+        write_model(fit(open_dataset(url)), tmp_path / "model")
+        X, y = draw(1000, 1)
+        append_dataset(url, X, 20 * y[::-1])
+        assert refresh(tmp_path / "model", url)["decision"] == "kept"
+        replace_rows(url, [5], *draw(1, 2))
+        append_dataset(url, *draw(300, 3))
+        found = refresh(tmp_path / "model", url)
+        assert (found["decision"], found["n_replaced"]) == ("published", 1)
+        assert (found["new"], found["left_out"]) == ([[5000, 5300]], [[4000, 5000]])
+        replace_rows(url, range(4000, 5000), *draw(1000, 4))
+        mended = refresh(tmp_path / "model", url)
+        assert (mended["decision"], mended["left_out"]) == ("published", [])
+        assert find_lacking(parse_location(tmp_path / "model")) == []
