@@ -161,6 +161,7 @@ def plan(
         *([] if summed is None else [table_of_folds]),
         ("solver", found.solver, found.reason),
         ("statistics", human_bytes(found.statistics_bytes), f"of one block, or of all rows{each}"),
+        ("kept until published", human_bytes(found.ledger_bytes), "at most, so that a fit can be resumed"),
         ("peak memory, a worker", human_bytes(found.worker_bytes), f"of {human_bytes(limit)}"),
         ("peak memory, the solver", human_bytes(found.client_bytes), f"of {human_bytes(solver_limit)}"),
         *_choosing_rows(document["choosing"]),

@@ -10,6 +10,7 @@ import logging
 import math
 import os
 import re
+import shlex
 import signal
 import sys
 import threading
@@ -45,6 +46,7 @@ from rff_dist.errors import (
     OutputExistsError,
     StorageError,
 )
+from rff_dist.text import redact
 
 FAILED, USAGE = 1, 2
 EXIT_CODES: tuple[tuple[type[BaseException], int], ...] = (
@@ -393,8 +395,11 @@ def _report_error(
     hint = ""
     if isinstance(error, KeyboardInterrupt):
         how = "SIGTERM" if code == TERMINATED else "Ctrl-C"
-        message = f"stopped by {how}; no unfinished output is left"
+        notes = [note for note in getattr(error, "__notes__", []) if "\n" not in note]
+        message = f"stopped by {how}; {'; '.join(notes) or 'no unfinished output is left'}"
         hint = "to start over: the same command again"
+        if notes:
+            hint = f"to go on: {shlex.join(map(redact, ['rff-dist', *sys.argv[1:]]))}"
     elif isinstance(error, MemoryError):
         message = "this machine's memory is not enough"
         hint = "see what a fit needs: rff-dist plan --help"

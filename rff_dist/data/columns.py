@@ -81,6 +81,10 @@ class MemoryColumn:
         """Digest of all values."""
         return self._digest
 
+    def content_key(self) -> str:
+        """Return what a pass over them is named by, see `engines.kept`."""
+        return self._digest
+
 
 def is_text(dtype: np.dtype[Any]) -> bool:
     """Return whether values of a dtype are text."""

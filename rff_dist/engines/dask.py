@@ -46,9 +46,10 @@ from rff_dist.engines.dask_cluster import (
 )
 from rff_dist.engines.dask_pass import Pass, Tasks
 from rff_dist.engines.dask_workers import Workers
+from rff_dist.engines.kept import SHARE, Keeper, keep_pass
 from rff_dist.engines.progress import BlockDone, Observer, announce_pass
 from rff_dist.engines.protocol import Broadcast, Engine, WriteTask
-from rff_dist.engines.serial import check_blocks
+from rff_dist.engines.serial import announce_resumed, check_blocks
 from rff_dist.engines.worker import (
     TOPIC,
     CountBlocks,
@@ -289,8 +290,10 @@ class DaskEngine(Engine):
         self._check_reach(function)
         number = uuid.uuid4().hex
         source, compute = take_apart(function)
+        shared = state.state if isinstance(state, Broadcast) else state
+        kept = keep_pass(self.ledger, function, blocks, shared, combine)
         pickled = pickle_value(
-            PassTask(compute, combine, self._topic, number, label, bytes_per_row(function)), "function"
+            PassTask(compute, combine, self._topic, number, label, bytes_per_row(function), kept), "function"
         )
         with announce_pass(self.observers, label, blocks) as announce, self._workers.errors():
             placed = self._place(state)
@@ -303,12 +306,19 @@ class DaskEngine(Engine):
                 topic=self._topic,
                 label=label,
                 embedded=self._cluster is not None,
+                kept=kept,
             )
             running = self._passes[number] = Pass(self._workers, f"{label}-{number}", blocks, tasks=tasks)
+            announce_resumed(announce, label, blocks, running.parts)
+            # In the place of those of the runs: passes that follow one another leave one file each.
+            keeper = None if kept is None else Keeper(kept, 0, share=SHARE / 2)
             try:
                 for block, seconds, worker in running.finished_blocks():
                     announce(BlockDone(label, block, seconds, worker))
-                return cast("T", running.result())
+                total = cast("T", running.result())
+                if keeper is not None:
+                    keeper.note(len(blocks), total, last=True)
+                return total
             finally:
                 del self._passes[number]
                 # By hand, because the frames of an exception in flight would keep them.

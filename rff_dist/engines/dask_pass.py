@@ -21,6 +21,7 @@ from distributed.scheduler import KilledWorker
 
 from rff_dist.data.blocks import Block
 from rff_dist.engines.dask_workers import POLL_S, Workers
+from rff_dist.engines.kept import MOST_RUNS, KeptPass
 from rff_dist.engines.serial import BlockFailed, block_error, failure_of, name_block
 from rff_dist.engines.worker import add_totals, pack, run_blocks, run_lazy_block
 from rff_dist.errors import BlockError, ClusterError, RFFDistError
@@ -45,6 +46,7 @@ class Tasks:
     `source`: where blocks are Dask collections, the dataset that they are of.
     `topic`, `label`: where events go, and the pass's name in them.
     `embedded`: whether the cluster is the client's own, so that its workers are in reach.
+    `kept`: where the sums of runs are kept.
     """
 
     client: distributed.Client
@@ -54,14 +56,19 @@ class Tasks:
     topic: str
     label: str
     embedded: bool
+    kept: KeptPass | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class _Share:
-    """Consecutive blocks by their positions, and how many workers died that were running them."""
+    """Consecutive blocks by their positions, and how many workers died that were running them.
+
+    `is_kept`: whether their sums are kept, so that they are not parted.
+    """
 
     positions: range
     n_deaths: int = 0
+    is_kept: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -125,6 +132,11 @@ class Pass:
         self._news: queue.SimpleQueue[Any] = queue.SimpleQueue()
         #: Blocks that are in no total.
         self.n_left = len(blocks)
+        #: The blocks that are consecutive, and whether their sums were kept before the pass.
+        self.parts = self._cut(range(len(blocks)))
+        if any(is_kept for _, is_kept in self.parts):
+            self._n_given = len(blocks)
+            self._again = self._shares_of(self.parts)
 
     def note(self, worker: str, timings: list[tuple[int, float]]) -> None:
         """Take in from any thread which blocks a worker has done, by position, and the seconds of each."""
@@ -218,10 +230,15 @@ class Pass:
         """
         length = self._n_ungiven // (2 * len(self._present))
         if self._seconds_per_block > 0:
-            length = min(length, int(RUN_S / self._seconds_per_block))
+            longest = RUN_S / self._seconds_per_block
+            if self._tasks.kept is not None:  # what runs leave is bounded, and goes with no worker
+                longest = max(longest, len(self._blocks) / MOST_RUNS)
+            length = min(length, int(longest))
         length = 1 if self._tasks.source is not None else max(1, length)
         if self._again:
             share = self._again.pop()
+            if share.is_kept:
+                return share
             first, rest = share.positions[:length], share.positions[length:]
             if rest:
                 self._again.append(_Share(rest, share.n_deaths))
@@ -229,6 +246,16 @@ class Pass:
         start = self._n_given
         self._n_given = min(start + length, len(self._blocks))
         return _Share(range(start, self._n_given))
+
+    def _cut(self, positions: range) -> list[tuple[range, bool]]:
+        kept = self._tasks.kept
+        return [(positions, False)] if kept is None else kept.cut(positions)
+
+    @staticmethod
+    def _shares_of(parts: Sequence[tuple[range, bool]], n_deaths: int = 0) -> list[_Share]:
+        """Return parts as what is given out from the end: what is kept first, and then the first rows."""
+        shares = [_Share(positions, n_deaths, is_kept) for positions, is_kept in reversed(parts)]
+        return sorted(shares, key=lambda share: share.is_kept)
 
     def _start_run(self, worker: str, share: _Share) -> None:
         chain = next((chain for chain in self._chains if chain.worker == worker), None)
@@ -353,10 +380,14 @@ class Pass:
             self._tasks.client.log_event(self._tasks.topic, (self._tasks.label, len(positions)))
             if total_deaths > _allowed_deaths() and len(positions) == 1:
                 raise _killed(BlockError, self._name_blocks(positions), total_deaths)
+            parts = self._cut(positions)
             step = max(1, -(-len(positions) // PARTS)) if n_deaths else len(positions)
-            self._again += [
-                _Share(positions[i : i + step], total_deaths) for i in range(0, len(positions), step)
+            parts = [
+                (part[i : i + step], False) if not is_kept else (part, True)
+                for part, is_kept in parts
+                for i in range(0, len(part), len(part) if is_kept else step)
             ]
+            self._again += self._shares_of(parts, total_deaths)
 
     # -- the result ------------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ of that pass: a broken display must neither stop hours of work nor fail in silen
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -66,6 +67,19 @@ class BlockDone:
 
 
 @dataclass(frozen=True, slots=True)
+class PassResumed:
+    """The pass that begins finds the sums of `n_kept` of its `n_samples` rows."""
+
+    label: str
+    n_kept: int
+    n_samples: int
+
+    def __str__(self) -> str:
+        share = math.floor(100 * self.n_kept / self.n_samples)
+        return f"{self.label}: goes on where a job was stopped: {share} % of the rows are there"
+
+
+@dataclass(frozen=True, slots=True)
 class PassFinished:
     """The result of a pass is there, `seconds` after its start."""
 
@@ -114,7 +128,7 @@ class Rounds:
         return f"{self.label}: {self.done:,} of at most {self.limit:,}"
 
 
-type Event = PassStarted | BlockDone | PassFinished | PassFailed | Remark | Rounds
+type Event = PassStarted | PassResumed | BlockDone | PassFinished | PassFailed | Remark | Rounds
 type Observer = Callable[[Event], object]
 
 
@@ -173,6 +187,8 @@ def describe_event(event: Event) -> dict[str, Any]:
         case PassStarted():
             more: dict[str, Any] = {"n_blocks": event.n_blocks, "rows": event.n_samples}
             name = "pass started"
+        case PassResumed():
+            name, more = "pass resumed", {"kept": event.n_kept, "rows": event.n_samples}
         case BlockDone(block=block):
             where = {"block": block.index, "start": block.start, "stop": block.stop, "rows": block.n_samples}
             name, more = "block done", {**where, "seconds": event.seconds, "worker": event.worker}
@@ -291,6 +307,7 @@ class RichProgress:
         self._job = self._bar.add_task("start", total=None, rate=None)
         self._phase = _Phase("")
         self._said, self._told = time.perf_counter(), ""
+        self._resumed = False
 
     def __enter__(self) -> Self:
         self._bar.start()
@@ -323,8 +340,11 @@ class RichProgress:
                 phase.busy += event.seconds
             case PassFailed():
                 self._console.print(str(event), markup=False, highlight=False, soft_wrap=True)
+            case PassResumed() if event.n_kept < event.n_samples or not self._resumed:
+                self._resumed = True
+                self._console.print(str(event), markup=False, highlight=False, soft_wrap=True)
         self._show(phase)
-        if not isinstance(event, PassFailed | PassFinished):
+        if not isinstance(event, PassFailed | PassFinished | PassResumed):
             self._line(phase.line(), at_once=event.label != self._told and not isinstance(event, Rounds))
 
     def _show(self, phase: _Phase) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import operator
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
@@ -13,6 +14,7 @@ from typing import Any, Protocol, Self, final
 import numpy as np
 
 from rff_dist.data.blocks import Block, BlockFunction, Dataset
+from rff_dist.engines.kept import Ledger
 from rff_dist.engines.progress import Observer
 from rff_dist.errors import DataError
 
@@ -72,9 +74,24 @@ class Engine(SharedResource):
     they do not change their arguments, and they pickle (closures and lambdas do, by cloudpickle).
 
     `observers`: called with every event of `rff_dist.engines.progress`, from the thread that runs the pass.
+    `ledger`: keeps sums of passes, see `keeping`.
     """
 
     observers: tuple[Observer, ...]
+    ledger: Ledger | None = None
+
+    @final
+    @contextmanager
+    def keeping(self, ledger: Ledger | None) -> Iterator[None]:
+        """Keep the sums of passes in a ledger, and go on from those that are there.
+
+        One process that goes on where several workers were stopped holds two results more meanwhile.
+        """
+        before, self.ledger = self.ledger, ledger
+        try:
+            yield
+        finally:
+            self.ledger = before
 
     @property
     @abstractmethod
@@ -163,6 +180,9 @@ class WriteTask[S](BlockFunction[S, int]):
     def source(self) -> Dataset | None:  # type: ignore[override]
         """What the function reads."""
         return self.function.source if isinstance(self.function, BlockFunction) else None
+
+    def content_key(self) -> None:
+        """Return no name: which rows are there the output tells, not a ledger."""
 
     def begin(self, block: Block, state: S) -> Callable[[], int]:
         finish = begin_block(self.function, block, state)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import os
 import time
 from collections.abc import Callable, Generator, Iterable, Sequence
@@ -11,9 +12,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import copy_context
 from functools import partial
 from numbers import Integral
+from typing import Any
 
 from rff_dist.data.blocks import Block, BlockTask
-from rff_dist.engines.progress import BlockDone, Observer, announce_pass
+from rff_dist.engines.kept import Keeper, KeptPass, keep_pass
+from rff_dist.engines.progress import Announcer, BlockDone, Observer, PassResumed, announce_pass
 from rff_dist.engines.protocol import Broadcast, Engine, begin_block
 from rff_dist.errors import BlockError, InvalidParameterError, PlanError, RFFDistError
 from rff_dist.numerics.threads import using_threads
@@ -79,15 +82,18 @@ class SerialEngine(Engine):
     ) -> T:
         check_blocks(blocks, label)
         shared: S = state.state if isinstance(state, Broadcast) else state
+        kept = keep_pass(self.ledger, function, blocks, shared, combine)
         with announce_pass(self.observers, label, blocks) as announce, using_threads(self.n_threads):
+
+            def done(block: Block, seconds: float) -> None:
+                announce(BlockDone(label, block, seconds, "serial"))
+
             failed = None
             try:
-                return reduce_run(
-                    function,
-                    blocks,
-                    shared,
-                    combine=combine,
-                    done=lambda block, seconds: announce(BlockDone(label, block, seconds, "serial")),
+                if kept is None:
+                    return reduce_run(function, blocks, shared, combine=combine, done=done)
+                return _reduce_kept(
+                    kept, function, blocks, shared, combine=combine, done=done, announce=announce, label=label
                 )
             except BlockFailed as error:
                 failed = error
@@ -95,6 +101,50 @@ class SerialEngine(Engine):
 
     def close(self) -> None:
         """Do nothing: this engine holds no resource."""
+
+
+def _reduce_kept[S, T](
+    kept: KeptPass,
+    function: Callable[[Block, S], T],
+    blocks: Sequence[Block],
+    state: S,
+    *,
+    combine: Callable[[T, T], T],
+    done: Callable[[Block, float], object],
+    announce: Announcer,
+    label: str,
+) -> T:
+    """Reduce a function over all blocks in their order, less those whose sums are kept."""
+    total: list[T] = []  # of all blocks so far
+    keeper = Keeper(kept, 0)
+    parts = kept.cut(range(len(blocks)))
+    announce_resumed(announce, label, blocks, parts)
+    for span, is_kept in parts:
+        some = blocks[span.start : span.stop]
+        found = kept.find(span) if is_kept else None
+        if found is None:
+            note = partial(_note, keeper, span.start)
+            reduce_run(function, some, state, combine=combine, done=done, total=total, note=note)
+        else:
+            total[:] = [combine(total[0], found[0])] if total else found
+            del found
+            for block in some:
+                done(block, math.nan)
+    keeper.note(len(blocks), total[0], last=True)
+    return total[0]
+
+
+def _note(keeper: Keeper, first: int, n_done: int, total: Any) -> None:
+    keeper.note(first + n_done, total, last=False)
+
+
+def announce_resumed(
+    announce: Announcer, label: str, blocks: Sequence[Block], parts: Sequence[tuple[range, bool]]
+) -> None:
+    """Tell of the rows of a pass whose sums are kept, if there are any."""
+    n_kept = sum(blocks[i].n_samples for span, is_kept in parts if is_kept for i in span)
+    if n_kept:
+        announce(PassResumed(label, n_kept, sum(block.n_samples for block in blocks)))
 
 
 class BlockFailed(Exception):  # noqa: N818  # the carrier of an error, never seen by a caller
@@ -116,16 +166,20 @@ def reduce_run[S, T](
     *,
     combine: Callable[[T, T], T],
     done: Callable[[Block, float], object],
+    total: list[T] | None = None,
+    note: Callable[[int, T], object] | None = None,
 ) -> T:
     """Reduce a function over a run of blocks, one after another; the next one is read meanwhile.
 
     `done`: called after each block with the seconds that it took.
+    `total`: of the blocks before, and of these in the end; empty before the first block.
+    `note`: called after each block but the last with the number of blocks that are done, and the total.
     Raises BlockFailed from what `function` raised.
     """
     adds = isinstance(function, BlockTask) and function.adds
-    total: list[T] = []  # empty before the first block
+    total = [] if total is None else total
     with contextlib.closing(_begin_ahead(function, blocks, state)) as begun:
-        for block, finish in begun:
+        for n_done, (block, finish) in enumerate(begun, 1):
             start = time.perf_counter()
             # No name for a result may outlive its merge.
             try:
@@ -133,9 +187,11 @@ def reduce_run[S, T](
             except Exception as error:
                 raise BlockFailed(block) from error
             seconds = time.perf_counter() - start
-            total = made if adds or not total else [combine(total[0], made[0])]
+            total[:] = made if adds or not total else [combine(total[0], made[0])]
             del made
             done(block, seconds)
+            if note is not None and n_done < len(blocks):
+                note(n_done, total[0])
     return total[0]
 
 

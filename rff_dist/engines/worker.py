@@ -18,6 +18,7 @@ import cloudpickle  # type: ignore[import-untyped]
 import distributed
 
 from rff_dist.data.blocks import Block, BlockFunction, BlockTask, Dataset, Rows
+from rff_dist.engines.kept import Keeper, KeptPass
 from rff_dist.engines.prometheus import PassCounters, pass_counters
 from rff_dist.engines.protocol import RegionWriter, WriteTask, write_rows
 from rff_dist.engines.serial import BlockFailed, reduce_run
@@ -92,7 +93,10 @@ class _Parcel:
 
 @dataclass(frozen=True, slots=True)
 class PassTask:
-    """What all tasks of a pass share."""
+    """What all tasks of a pass share.
+
+    `kept`: where the sums of runs are kept.
+    """
 
     function: Callable[[Any, Any], Any]
     combine: Callable[[Any, Any], Any]
@@ -100,6 +104,7 @@ class PassTask:
     number: str
     label: str
     bytes_per_row: int
+    kept: KeptPass | None = None
 
 
 def unpack(pickled: bytes, expected: dict[str, str]) -> _Parcel:
@@ -242,7 +247,7 @@ def _run(
         state.check()
         try:
             with using_threads(worker.state.nthreads):
-                total = reduce_run(function, blocks, state.value, combine=job.combine, done=done)
+                total = _sum_up(job, function, state.value, first, blocks, done)
         except BlockFailed as error:
             failure = BlockFailed(error.block, worker.address)
             failure.__cause__ = _picklable(cast("Exception", error.__cause__))
@@ -251,6 +256,31 @@ def _run(
             return total if not before else job.combine(before[0], total)
     # Out here it has no context, which would be pickled beside the cause and might not be picklable.
     raise failure
+
+
+def _sum_up(
+    job: PassTask,
+    function: Callable[[Block, Any], Any],
+    state: Any,
+    first: int,
+    blocks: Sequence[Block],
+    done: Callable[[Block, float], object],
+) -> Any:
+    """Return the sums of a run: those that are kept, or new ones, which are kept where it pays."""
+    if job.kept is None:
+        return reduce_run(function, blocks, state, combine=job.combine, done=done)
+    stop = first + len(blocks)
+    found = job.kept.find(range(first, stop))
+    if found is not None:
+        return found[0]
+    keeper = Keeper(job.kept, first)
+
+    def note(n_done: int, total: Any) -> None:
+        keeper.note(first + n_done, total, last=False)
+
+    total = reduce_run(function, blocks, state, combine=job.combine, done=done, note=note)
+    keeper.note(stop, total, last=True)
+    return total
 
 
 class _UnwantedError(Exception):

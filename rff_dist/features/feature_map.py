@@ -152,6 +152,10 @@ class FeatureMap(ABC):
     def digest(self) -> str:
         """Return a hexadecimal digest of everything that the features depend on."""
 
+    def content_key(self) -> str:
+        """Return what a pass is named by, see `engines.kept`."""
+        return self.digest()
+
     @abstractmethod
     def record(self) -> Record:
         """Return what the map is stored as: JSON-able facts, and arrays by name."""

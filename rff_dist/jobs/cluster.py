@@ -18,6 +18,7 @@ from rff_dist.errors import InvalidParameterError
 from rff_dist.features.feature_map import FeatureMap
 from rff_dist.features.kernel_of import kernel_of
 from rff_dist.jobs.publishing import check_place, store
+from rff_dist.jobs.resuming import resumable
 from rff_dist.jobs.specs import Clustering
 from rff_dist.jobs.steps import Runner, Skipped, Step, run_steps
 from rff_dist.kmeans import choosing_k
@@ -277,11 +278,12 @@ def _opened(
     with runner.open_engine() as engine:
         run = ClusteringRun(job, dataset, known, engine, lease)
         run.check()
-        try:
-            yield run
-        finally:
-            if run.staged is not None:
-                run.staged.discard()
+        with resumable(engine, parse_location(job.output)):
+            try:
+                yield run
+            finally:
+                if run.staged is not None:
+                    run.staged.discard()
 
 
 def cluster(job: Clustering, runner: Runner) -> dict[str, Summary | None]:

@@ -17,6 +17,7 @@ from rff_dist.engines.protocol import Engine
 from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.ingest.recipe import RECIPE, recipe_of
 from rff_dist.jobs import tables
+from rff_dist.jobs.resuming import resumable
 from rff_dist.jobs.specs import Evaluate, Predict
 from rff_dist.jobs.steps import Runner, Step, run_steps
 from rff_dist.kmeans import labels as kmeans_labels
@@ -265,6 +266,8 @@ def open_scoring(job: Predict, runner: Runner) -> Iterator[Scoring]:
             url, model, x=source.x, missing_chunks=source.missing_chunks, version=source.version
         )
         engine = stack.enter_context(runner.open_engine())
+        if tables.file_kind(job.output) is None:  # rows of a table are ingested anew each time
+            stack.enter_context(resumable(engine, parse_location(job.output)))
         yield Scoring(job, model, dataset, engine)
 
 

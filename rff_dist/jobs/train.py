@@ -24,6 +24,7 @@ from rff_dist.engines.protocol import Engine
 from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.jobs.fits import Fit, JobData, Trained, describe_fit, open_job_data
 from rff_dist.jobs.publishing import check_place, store
+from rff_dist.jobs.resuming import resumable
 from rff_dist.jobs.specs import Train, Tune
 from rff_dist.jobs.steps import Runner, Skipped, Step, run_steps
 from rff_dist.ridge import predict as prediction
@@ -160,10 +161,11 @@ def open_run(
             fit=fit, data=data, engine=engine, output=output, folder=folder, lease=lease, **options
         )
         try:
-            yield run
+            with resumable(engine, output):
+                yield run
         finally:
             if not run.kept:
-                # Nothing resumes from a failed run, and its sums may be gigabytes.
+                # What another run goes on from is in the ledger.
                 discard(run.folder)
 
 
@@ -231,6 +233,7 @@ def inspect_data(run: Training) -> Summary:
         "n_threads": plan.n_threads,
         "flops_per_pass": plan.flops,
         "peak_memory": human_bytes(plan.peak_bytes),
+        "kept": human_bytes(plan.ledger_bytes),
     }
     write_record(run.place(_PLAN), kind=_PLAN, metadata=summary, arrays={}, overwrite=True)
     return summary

@@ -16,6 +16,7 @@ import numpy as np
 
 from rff_dist.data.blocks import Dataset
 from rff_dist.data.cut import block_rows
+from rff_dist.engines.kept import most_kept
 from rff_dist.engines.protocol import Engine
 from rff_dist.errors import PlanError
 from rff_dist.features.draw import check_n_components
@@ -62,6 +63,7 @@ class Plan:
     `flops`: multiplications and additions of the products.
     `statistics_bytes`: one block's statistics in memory, of all folds and feature maps.
     `n_parts`: passes that each sum up a part of them, where a worker's memory does not hold the whole.
+    `ledger_bytes`: what a job keeps of them at most beside its output, until that is published.
     `worker_bytes`: peak memory of a worker process; the statistics pass needs no more.
     `client_bytes`: peak memory of the process that solves, and runs the pass too where there are no other
       workers.
@@ -86,6 +88,7 @@ class Plan:
     client_bytes: int
     memory_limit: int | None
     client_memory_limit: int | None
+    ledger_bytes: int
     solver: str = "direct"
     reason: str = "it was asked for"
     n_parts: int = 1
@@ -283,6 +286,8 @@ def _plan(
         memory_limit=limit,
         client_memory_limit=limit if machines.client_memory_limit is None else machines.client_memory_limit,
         n_parts=n_parts,
+        ledger_bytes=statistics_bytes
+        * most_kept(n_blocks, machines.n_workers, separate=machines.separate_client),
     )
 
 
@@ -338,6 +343,8 @@ def _plan_pcg(sizes: Sizes, n_components: int, machines: Machines, *, whitened: 
         bytes_read=(2 + n_sketches + ASSUMED_STEPS) * n_samples * sizes.row_bytes,
         flops=n_samples * n_components * operations,
         statistics_bytes=columns,
+        ledger_bytes=(n_sketches * columns + ASSUMED_STEPS * 8 * n_components * n_targets)
+        * (direct.ledger_bytes // direct.statistics_bytes),
         worker_bytes=pass_bytes,
         client_bytes=solve_bytes if machines.separate_client else together,
         solver="pcg",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import operator
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -19,6 +20,8 @@ from scipy.special import ndtri
 from rff_dist.data.blocks import BlockTask, Dataset, Rows
 from rff_dist.data.checks import check_finite
 from rff_dist.data.row_parts import RowParts
+from rff_dist.engines.kept import name_pass
+from rff_dist.engines.progress import Announcer, PassResumed
 from rff_dist.engines.protocol import Engine
 from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.features.feature_map import FeatureMap
@@ -35,8 +38,12 @@ from rff_dist.ridge.uncertainty import (
 )
 from rff_dist.statistics.inspection import blocks_of
 from rff_dist.storage.columns import ID, ids_of
+from rff_dist.storage.ledger import Ledger
 from rff_dist.storage.outputs import Layout, Output, create_output
 from rff_dist.typing import FloatArray
+
+#: Seconds of writing rows that are kept for a job that does the same, when this one is stopped.
+WORTH_KEEPING_S = 5.0
 
 
 @overload
@@ -137,21 +144,31 @@ def write_output[S](
     The rows' ids, where they have some, are written beside it as `id`.
 
     With `attributes` the output is finished and appears at `url`; with None the caller finishes or discards
-    it. After an error nothing is left of it.
+    it. After an error nothing is left of it, unless the engine has a ledger: then the rows that were written
+    stay there, for a job that does the same.
     """
     blocks = blocks_of(dataset)
     layout = Layout(dataset.n_samples, blocks[0].n_samples, **options)  # no two tasks write to one chunk
     inputs = [] if dataset.url is None else [dataset.url]
-    output = create_output(url, layout, inputs=inputs, overwrite=overwrite)
+    task, staged = BlockTask(dataset, compute), None
+    if isinstance(engine.ledger, Ledger) and (name := name_pass(task, blocks, (state, layout))) is not None:
+        staged = engine.ledger.output(name)
+    output = create_output(url, layout, inputs=inputs, overwrite=overwrite, staged=staged)
+    begun, n_kept = time.perf_counter(), 0
     try:
-        engine.map_write(BlockTask(dataset, compute), blocks, state, output, label=label)
+        missing = [block for block in blocks if not output.holds(block)]
+        if n_kept := dataset.n_samples - sum(block.n_samples for block in missing):
+            Announcer(engine.observers)(PassResumed(label, n_kept, dataset.n_samples))
+        if missing:
+            engine.map_write(task, missing, state, output, label=label)
         dataset.check_unchanged()
         if (ids := ids_of(dataset)) is not None:
             output.add(ID, ids)
         if attributes is not None:
             output.finish(attributes)
     except BaseException:
-        output.discard()
+        if staged is None or (not n_kept and time.perf_counter() - begun < WORTH_KEEPING_S):
+            output.discard()
         raise
     return output
 

@@ -97,6 +97,14 @@ class StoredColumn:
         """Digest of the metadata and of the values of up to 8 chunks, the first and the last among them."""
         return sample_digest(self.array, self._header, label=self._label)
 
+    def content_key(self) -> str | None:
+        """Return what a pass over the values is named by, see `engines.kept`; None if they may change."""
+        if self._reopen is None or self._reopen[0] is not _reopen_stored:
+            return None
+        address, *options = self._reopen[1]
+        found = address.content_key()
+        return None if found is None else f"{found} {options!r}"
+
     def __reduce__(self) -> _Recipe:
         if self._reopen is None:
             raise StorageError(

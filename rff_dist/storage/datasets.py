@@ -13,6 +13,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, cast
 
 import numpy as np
@@ -181,6 +182,18 @@ class ZarrDataset(ArraysDataset):
         if isinstance(manifest, Mapping):
             digest.update(str(manifest.get("sha256")).encode())
         return digest.hexdigest()
+
+    @cached_property
+    def _content_key(self) -> str | None:
+        if self._reopen is None or self._reopen[0] is not _reopen_stored:
+            return None
+        address, *options = self._reopen[1]
+        found = address.content_key()
+        return None if found is None else f"{found} {options!r}"
+
+    def content_key(self) -> str | None:
+        """Return what a pass over the rows is named by, see `engines.kept`; None if they may change."""
+        return self._content_key
 
     def check_unchanged(self) -> None:
         if self._reopen is not None and self._reopen[0] is _reopen_stored:

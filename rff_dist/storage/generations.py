@@ -61,18 +61,20 @@ class _Names:
     n_samples: int | None = None
 
 
-def begin(location: Location, attributes: Mapping[str, Any]) -> tuple[Location, zarr.Group]:
+def begin(
+    location: Location, attributes: Mapping[str, Any], *, staged: Location | None = None
+) -> tuple[Location, zarr.Group]:
     """Create the group of a dataset that is to appear at `location`; `check_output` has allowed it.
 
+    `staged`: where to write it; a place of its own if left out.
     Returns `staged`: where it is written until `put_in_place`; `discard` removes it.
     Raises OutputExistsError if another writer began there at the same moment; StorageError if it cannot be
       written.
     """
     remove_unfinished(location)
-    if location.is_remote and exists(location):
-        staged = location.child(f"generation-{uuid.uuid4().hex}")
-    else:
-        staged = stage(location)
+    if staged is None:
+        overwrites = location.is_remote and exists(location)
+        staged = location.child(f"generation-{uuid.uuid4().hex}") if overwrites else stage(location)
     try:
         if staged.is_local:
             Path(staged.path).parent.mkdir(parents=True, exist_ok=True)

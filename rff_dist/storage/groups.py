@@ -18,6 +18,7 @@ from rff_dist.storage.arrays import MAX_ROWS, read_header
 from rff_dist.storage.generations import MANIFEST, resolve
 from rff_dist.storage.locations import (
     Location,
+    digest_objects,
     exists,
     explain,
     open_store,
@@ -55,6 +56,19 @@ class Address:
                 "nothing was published. Repeat this when nobody writes there; versioned data can be changed "
                 "meanwhile (`rff-dist data convert`)"
             )
+
+    def content_key(self) -> str | None:
+        """Return what the stored rows are named by, others than those by another name; None if unknown.
+
+        Of plain Zarr in an object store these are the objects' names, sizes and entity tags, as they are now.
+        """
+        if self.process is not None:
+            return None
+        if self.generation is not None:
+            objects = digest_objects(parse_location(self.generation))
+            return None if objects is None else f"{self.url} {objects}"
+        found = self.version or self.files
+        return None if found is None else f"{self.url} {found}"
 
 
 def digest_files(folder: str) -> str:

@@ -11,7 +11,9 @@ from __future__ import annotations
 import asyncio
 import difflib
 import errno
+import hashlib
 import importlib.util
+import itertools
 import json
 import logging
 import os
@@ -23,6 +25,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote
 
 from zarr.abc.store import Store
@@ -256,6 +259,22 @@ def names_in(store: Store, *, where: Location) -> list[str]:
         raise unreachable(f"{where} cannot be listed", error) from error
 
 
+def digest_objects(location: Location) -> str | None:
+    """Return a digest of the names, sizes and entity tags of all objects below a location of an object store.
+
+    None where the store cannot list them.
+    """
+    store: Any = open_store(location, read_only=True)
+    lines = []
+    try:
+        for found in itertools.chain.from_iterable(store.store.list()):
+            lines.append(f"{found['path']} {found['size']} {found['e_tag']} {found['last_modified']}")
+    except Exception as error:
+        logger.debug("%s cannot be listed: %s", location, explain(error))
+        return None
+    return hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest()
+
+
 def _names_in_memory() -> list[str]:
     """Names that a user gave: not the parts of records, nor what is hidden or unfinished."""
     names = (name for name in _MEMORY if not any(str(parent) in _MEMORY for parent in Path(name).parents))
@@ -281,8 +300,15 @@ def write_bytes(store: Store, key: str, content: bytes, *, scratch: str | None =
 
     In a folder they are gathered in a file beside `key`, or in the folder `scratch` of the store.
     """
+    write_parts(store, key, [content], scratch=scratch)
+
+
+def write_parts(
+    store: Store, key: str, parts: Sequence[bytes | memoryview], *, scratch: str | None = None
+) -> None:
+    """Store bytes that come in parts under `key`, as `write_bytes` does."""
     if not isinstance(store, LocalStore):
-        sync(store.set(key, Buffer.from_bytes(content)))
+        sync(store.set(key, Buffer.from_bytes(b"".join(parts))))
         return
     path = Path(store.root) / key
     missing = [folder for folder in path.parents if not folder.exists()]
@@ -291,7 +317,8 @@ def write_bytes(store: Store, key: str, content: bytes, *, scratch: str | None =
     temporary = gathered / f".{path.name}.{uuid.uuid4().hex}"
     try:
         with open(temporary, "xb") as file:
-            file.write(content)
+            for part in parts:
+                file.write(part)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -14,7 +15,7 @@ import zarr
 from rff_dist.data.blocks import Block, cut_blocks
 from rff_dist.data.columns import TEXT, Column, is_text
 from rff_dist.errors import DataError, InvalidParameterError, StorageError
-from rff_dist.storage.arrays import create_array, name_axes
+from rff_dist.storage.arrays import create_array, name_axes, read_rows
 from rff_dist.storage.datasets import FORMAT_VERSION
 from rff_dist.storage.generations import MANIFEST, begin, put_in_place
 from rff_dist.storage.locations import (
@@ -22,11 +23,14 @@ from rff_dist.storage.locations import (
     check_output,
     discard,
     drain,
+    explain,
     open_store,
     parse_location,
     read_bytes,
     store_errors,
 )
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,12 +103,14 @@ class Output:
     `location`, `staged`: where the output will be, and where it is written until then.
     `layout`: blocks begin and end on multiples of its `chunk_rows`.
     `overwrite`: whether `finish` may replace a dataset.
+    `is_begun`: whether a job that was stopped may have written some of the rows.
     """
 
     location: Location
     staged: Location
     layout: Layout
     overwrite: bool
+    is_begun: bool = False
 
     @property
     def url(self) -> str:
@@ -146,6 +152,26 @@ class Output:
         if read_bytes(open_store(self.staged, read_only=True), "zarr.json", where=self.staged) is None:
             discard(self.staged)
 
+    def has_arrays(self) -> bool:
+        """Return whether all arrays are there, to be written to."""
+        try:
+            shapes = [self._open(name).shape for name in self.layout.parts]
+        except Exception as error:
+            logger.debug("%s is begun anew: %s", self.staged, explain(error))
+            return False
+        return shapes == [(self.n_samples, *more) for _, more in self.layout.parts.values()]
+
+    def holds(self, block: Block) -> bool:
+        """Return whether the rows of a block are there, every byte of them as it was written."""
+        if not self.is_begun:
+            return False
+        try:
+            for name in self.layout.parts:
+                read_rows(self._open(name), block.start, block.stop, label=f"array {name!r}")
+        except StorageError:
+            return False
+        return True
+
     def _parts(self, block: Block, values: np.ndarray) -> Sequence[np.ndarray]:
         """Return the values of each array."""
         arrays, kind = list(self.layout.parts), self.layout.kind
@@ -170,6 +196,8 @@ class Output:
         rows = self.layout.chunk_rows
         with store_errors(f"array {name!r} of {self.location} cannot be written"):
             group = zarr.open_group(open_store(self.staged, read_only=False), mode="r+")
+            if name in group:  # of a job that was stopped after this
+                del group[name]
             stored = TEXT if is_text(column.dtype) else column.dtype
             array = create_array(group, name, shape=(self.n_samples,), dtype=stored, chunks=(rows,))
             for block in cut_blocks(self.n_samples, rows, rows_per_block=rows):
@@ -221,11 +249,14 @@ def create_output(
     *,
     inputs: Sequence[str | os.PathLike[str]] = (),
     overwrite: bool = False,
+    staged: Location | None = None,
 ) -> Output:
     """Begin an output of known size that workers fill block by block.
 
     `inputs`: what is read meanwhile; the output may not overlap it.
     `overwrite`: whether a Zarr group that is there may be replaced, when the output is finished.
+    `staged`: a local folder to write it in until it is finished. What is there is of a job that was stopped,
+      and would write the same: it is gone on with.
     Raises OutputExistsError if there is something at `url` and `overwrite` is False; StorageError if the
       place cannot be written or lies inside another dataset.
     """
@@ -234,7 +265,14 @@ def create_output(
     attributes: dict[str, Any] = {MANIFEST: {"state": "writing"}}
     if layout.column_names is not None:
         attributes["feature_names"] = list(layout.column_names)
-    staged, group = begin(location, attributes)
+    if staged is not None and location.is_local:
+        begun = Output(location, staged, layout, overwrite, is_begun=True)
+        if begun.has_arrays():
+            return begun
+        discard(staged)
+    else:
+        staged = None
+    staged, group = begin(location, attributes, staged=staged)
     n_samples, rows = layout.n_samples, layout.chunk_rows
     try:
         with store_errors(f"{location} cannot be written"):

@@ -213,7 +213,7 @@ def test_failed_run_leaves_nothing(problem, tmp_path):
         with open_job(problem, str(tmp_path / "model")) as job:
             training.inspect_data(job)
             training.fit_model(job)
-            assert len(list(tmp_path.iterdir())) == 2  # the run's folder and its lease
+            assert len(list(tmp_path.iterdir())) == 3  # the run's folder, its lease and its ledger
             raise RuntimeError("stop")
 
     with pytest.raises(RuntimeError, match="stop"):

@@ -1,0 +1,195 @@
+"""What a pass keeps of its sums in a ledger, so that a job that was stopped goes on where it was.
+
+A pass is named by all that its result depends on: the function, its state, the stored rows as they are, and
+the blocks. Its sums are kept now and then: of the first blocks of a run, by whoever computes them, in the
+place of those of fewer blocks before. Sums are exact, so those that are kept and those of the other blocks
+add up to the bits of an undisturbed pass.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from enum import Enum
+from functools import partial
+from importlib.metadata import version
+from typing import Any, Protocol
+
+import numpy as np
+
+from rff_dist.data.blocks import Block, BlockFunction
+
+logger = logging.getLogger(__name__)
+
+#: Of the time that sums take, what keeping them may take.
+SHARE = 0.02
+#: Seconds of work that are kept at the latest, where that is not dearer.
+LONGEST_S = 120.0
+#: Runs that passes on several workers are cut into at most, beside the short ones at the end.
+MOST_RUNS = 64
+#: Of a run's time so far, what is not worth keeping yet: a long run keeps sums less often.
+LEAST_SHARE = 1 / 20
+
+
+def most_kept(n_blocks: int, n_workers: int, *, separate: bool) -> int:
+    """Return how many sums a pass keeps at most.
+
+    `separate`: whether workers are other processes, which keep the sums of each run. One process keeps those
+      of all its blocks, and has the former ones until the next are written.
+    """
+    if not separate:
+        return min(n_blocks, 2)
+    # guided self-scheduling: 2W runs are handed out while what is left falls by a factor of e
+    short = 2 * n_workers * (1.0 + math.log(max(1.0, n_blocks / (2 * n_workers))))
+    return min(n_blocks, MOST_RUNS + math.ceil(short)) + n_workers
+
+
+class Ledger(Protocol):
+    """Where sums of passes are kept: `rff_dist.storage.ledger` has one of files.
+
+    It pickles, and may be used by several processes at a time.
+    """
+
+    def spans(self, name: str) -> list[range]:
+        """Return of which blocks of a pass sums are there, by position."""
+
+    def find(self, name: str, span: range) -> tuple[Any] | None:
+        """Return the sums of some blocks; None where there are none any more, or they are damaged."""
+
+    def put(self, name: str, span: range, total: Any) -> None:
+        """Keep sums in the place of those of fewer of these blocks, if there is room."""
+
+    def seconds(self, total: Any) -> float:
+        """Estimate the seconds that it takes to keep sums; infinite where they cannot be kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeptPass:
+    """A pass by its name, and the ledger that keeps its sums."""
+
+    ledger: Ledger
+    name: str
+
+    def cut(self, positions: range) -> list[tuple[range, bool]]:
+        """Cut consecutive blocks by what is kept; of each part whether its sums are there."""
+        spans = [span for span in self.ledger.spans(self.name) if span]
+        parts: list[tuple[range, bool]] = []
+        at = positions.start
+        while at < positions.stop:
+            here = [span.stop for span in spans if span.start == at and span.stop <= positions.stop]
+            later = [span.start for span in spans if at < span.start < positions.stop]
+            stop = max(here, default=min(later, default=positions.stop))
+            parts.append((range(at, stop), bool(here)))
+            at = stop
+        return parts
+
+    def find(self, span: range) -> tuple[Any] | None:
+        """Return the sums of some blocks, if they are there."""
+        return self.ledger.find(self.name, span)
+
+
+class Keeper:
+    """Keep the sums of a run's first blocks, now and then.
+
+    It takes a share of the run's time, by what keeping took before: so seldom where sums are large.
+    """
+
+    def __init__(self, kept: KeptPass, first: int, *, share: float = SHARE) -> None:
+        self._kept, self._first, self._share = kept, first, share
+        self._begun = self._at = time.perf_counter()
+
+    def note(self, stop: int, total: Any, *, last: bool) -> None:
+        """Keep the sums of the blocks before position `stop` if it is time to.
+
+        `last`: whether the run ends here.
+        """
+        now = time.perf_counter()
+        least = self._kept.ledger.seconds(total) / self._share
+        if not last:
+            least = max(least, min(LONGEST_S, LEAST_SHARE * (now - self._begun)))
+        if now - self._at < least:
+            return
+        self._kept.ledger.put(self._kept.name, range(self._first, stop), total)
+        self._at = time.perf_counter()
+
+
+# -- names -----------------------------------------------------------------------------------------
+
+
+def keep_pass(
+    ledger: Ledger | None, function: Any, blocks: Sequence[Block], state: Any, combine: Any
+) -> KeptPass | None:
+    """Return what keeps the sums of a pass; None without a ledger, or where a pass cannot be named."""
+    if ledger is None or not isinstance(function, BlockFunction):
+        return None
+    name = name_pass(function, blocks, state, combine)
+    return None if name is None else KeptPass(ledger, name)
+
+
+def name_pass(function: Any, blocks: Sequence[Block], state: Any, combine: Any = None) -> str | None:
+    """Return a digest of all that the result of a pass depends on; None where something does not say."""
+    hasher = hashlib.sha256()
+    try:
+        for value in (version("rff_dist"), np.__version__, function, state, combine):
+            _describe(value, hasher)
+    except _UnknownError as error:
+        logger.debug("the sums of a pass are not kept: %s", error)
+        return None
+    hasher.update(np.array([(block.start, block.stop) for block in blocks], np.int64))
+    return hasher.hexdigest()[:40]
+
+
+class _UnknownError(Exception):
+    """Something does not say what it is made of."""
+
+
+def _describe(value: Any, hasher: hashlib._Hash) -> None:
+    """Feed all that a value is made of to a hash."""
+    hasher.update(f"<{type(value).__module__}.{type(value).__qualname__}".encode())
+    content_key = getattr(value, "content_key", None)
+    if callable(content_key):
+        _describe_all([_known(content_key(), value)], hasher)
+    elif isinstance(value, Enum):
+        hasher.update(value.name.encode())
+    elif value is None or isinstance(value, bool | int | float | str | bytes | np.dtype | range):
+        hasher.update(repr(value).encode())
+    elif isinstance(value, np.ndarray | np.generic) and np.asarray(value).dtype.kind in "biufcU":
+        array = np.ascontiguousarray(value)
+        hasher.update(f"{array.dtype.str}{array.shape}".encode())
+        hasher.update(array.reshape(-1).view(np.uint8))
+    elif isinstance(value, np.ndarray):
+        _describe_all(value.tolist(), hasher)
+    elif isinstance(value, list | tuple):
+        _describe_all(value, hasher)
+    elif isinstance(value, Mapping):
+        _describe_all([part for item in value.items() for part in item], hasher)
+    elif isinstance(value, partial):
+        _describe_all([value.func, value.args, value.keywords], hasher)
+    elif isinstance(value, np.ufunc):
+        hasher.update(value.__name__.encode())
+    elif is_dataclass(value) and not isinstance(value, type):
+        _describe_all([getattr(value, one.name) for one in fields(value)], hasher)
+    else:
+        hasher.update(_known(_name_of(value), value).encode())
+    hasher.update(b">")
+
+
+def _describe_all(values: Iterable[Any], hasher: hashlib._Hash) -> None:
+    for value in values:
+        _describe(value, hasher)
+
+
+def _name_of(value: Callable[..., Any]) -> str | None:
+    """Return the name of a function or class of a module; None of one made elsewhere."""
+    name = getattr(value, "__qualname__", "<")
+    return None if "<" in name else f"{value.__module__}.{name}"
+
+
+def _known[T](found: T | None, value: object) -> T:
+    if found is None:
+        raise _UnknownError(f"a {type(value).__name__} does not say what it is made of")
+    return found

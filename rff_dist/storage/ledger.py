@@ -1,0 +1,331 @@
+"""Sums of passes in files, kept until the job that made them has published its result.
+
+Each file holds the sums of consecutive blocks of one pass, and its name says which::
+
+    .model.ledger/
+    ├── holder-<token>                of the job that is at work: workers know the folder by it
+    ├── <pass>-<start>-<stop>.sums    a signed JSON document, and after it the arrays' bytes
+    └── output-<pass>                 an output that is written block by block
+
+A file appears whole, and is read with its checksum: what is damaged is told of and summed up again. No code
+is stored: the document names dataclasses of this package and what their members are.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import logging
+import math
+import os
+import re
+import shutil
+import sys
+import time
+import uuid
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, fields, is_dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from rff_dist.errors import IntegrityError, RFFDistError
+from rff_dist.storage.arrays import MAX_METADATA_BYTES
+from rff_dist.storage.documents import parse_document, sign_document
+from rff_dist.storage.locations import (
+    Location,
+    delete_bytes,
+    discard,
+    explain,
+    list_names,
+    may_hold,
+    open_store,
+    read_bytes,
+    store_errors,
+    write_bytes,
+    write_parts,
+)
+
+logger = logging.getLogger(__name__)
+
+FORMAT_VERSION = 1
+_KIND = "sums of a pass"
+_NAME = re.compile(r"(?P<name>[0-9a-f]{40})-(?P<start>\d{1,12})-(?P<stop>\d{1,12})\.sums")
+_OUTPUT = re.compile(r"output-[0-9a-f]{40}")
+_LENGTH = 8  # bytes, of the document's length
+#: Of the disk that is free for it, what a ledger may fill.
+_SHARE_OF_FREE = 0.25
+#: Seconds that it takes to keep sums, before that was measured: of a file, and of a byte.
+_SECONDS_OF_FILE, _SECONDS_OF_BYTE = 0.01, 5e-9
+_KINDS = "biuf"
+
+
+@dataclass(slots=True)
+class Ledger:
+    """The sums that jobs for one output keep: `open_ledger` makes it. It pickles.
+
+    `location`: the folder.
+    `token`: of the job that is at work.
+    """
+
+    location: Location
+    token: str
+    _rate: float = _SECONDS_OF_BYTE
+    _told: set[str] = field(default_factory=set)
+
+    # -- what passes use, see `rff_dist.engines.kept.Ledger` ------------------------------------------
+
+    def spans(self, name: str) -> list[range]:
+        """Return of which blocks of a pass sums are there, by position."""
+        try:
+            return [span for found, span in self._entries() if found == name]
+        except RFFDistError as error:
+            self._tell_once(f"sums that were kept are not used: {explain(error)}")
+            return []
+
+    def find(self, name: str, span: range) -> tuple[Any] | None:
+        """Return the sums of some blocks; None where there are none, or they are damaged, which is logged."""
+        key = _key(name, span)
+        try:
+            if self.location.is_local:
+                with open(Path(self.location.path, key), "rb") as file:
+                    return (_read(file, os.fstat(file.fileno()).st_size, key),)
+            content = read_bytes(open_store(self.location, read_only=True), key, where=self.location)
+            return None if content is None else (_read(io.BytesIO(content), len(content), key),)
+        except FileNotFoundError:
+            return None
+        except (OSError, RFFDistError) as error:
+            logger.warning("%s; these rows are summed up again", explain(error))
+            return None
+
+    def put(self, name: str, span: range, total: Any) -> None:
+        """Keep sums in the place of those of fewer of these blocks, if there is room.
+
+        Where they cannot be kept, that is logged once, and the job goes on.
+        """
+        if (packed := _pack(total)) is None or not self._is_in_reach():
+            return
+        began, key = time.perf_counter(), _key(name, span)
+        parts = _to_parts(*packed)
+        n_bytes = sum(len(part) for part in parts)
+        try:
+            if not self._has_room(n_bytes):
+                return
+            write_parts(open_store(self.location, read_only=False), key, parts)
+            for found, other in self._entries():
+                if found == name and other != span and span.start <= other.start and other.stop <= span.stop:
+                    delete_bytes(open_store(self.location, read_only=False), _key(name, other))
+        except (OSError, RFFDistError) as error:
+            self._tell_once(f"sums could not be kept in {self.location}: {explain(error)}")
+            return
+        taken = time.perf_counter() - began
+        self._rate = max(0.0, (self._rate + (taken - _SECONDS_OF_FILE) / n_bytes) / 2)
+
+    def seconds(self, total: Any) -> float:
+        """Estimate the seconds that it takes to keep sums, by the last time; infinite where it cannot be."""
+        if (packed := _pack(total)) is None:
+            return math.inf
+        return _SECONDS_OF_FILE + self._rate * sum(array.nbytes for array in packed[1])
+
+    # -- what jobs use --------------------------------------------------------------------------------
+
+    def n_bytes(self) -> int | None:
+        """Return the bytes of what is kept; None of a ledger in an object store."""
+        return _size_of(self.location.path) if self.location.is_local else None
+
+    def is_empty(self) -> bool:
+        """Whether nothing is kept."""
+        if not may_hold(self.location):
+            return True
+        return not any(_NAME.fullmatch(name) or _OUTPUT.fullmatch(name) for name in list_names(self.location))
+
+    def output(self, name: str) -> Location | None:
+        """Return where an output is written until it is finished; None where it has no place here."""
+        return self.location.child(f"output-{name}") if self.location.is_local else None
+
+    def drop(self) -> None:
+        """Remove all that is kept."""
+        discard(self.location)
+
+    def leave(self) -> None:
+        """End this job's use of the ledger; what is kept stays for the next one."""
+        if self.is_empty():
+            self.drop()
+        else:
+            with suppress(OSError, RFFDistError):
+                delete_bytes(open_store(self.location, read_only=False), _holder(self.token))
+
+    # -------------------------------------------------------------------------------------------------
+
+    def _entries(self) -> list[tuple[str, range]]:
+        if not may_hold(self.location):
+            return []
+        matches = (_NAME.fullmatch(name) for name in list_names(self.location))
+        return [(m["name"], range(int(m["start"]), int(m["stop"]))) for m in matches if m is not None]
+
+    def _is_in_reach(self) -> bool:
+        """Return whether this process sees the folder that the job's own process made."""
+        if not self.location.is_local or Path(self.location.path, _holder(self.token)).exists():
+            return True
+        self._tell_once(f"sums are not kept: {self.location} is no folder that this machine shares")
+        return False
+
+    def _has_room(self, n_bytes: int) -> bool:
+        if (kept := self.n_bytes()) is None:
+            return True
+        if kept + n_bytes <= _SHARE_OF_FREE * (shutil.disk_usage(self.location.path).free + kept):
+            return True
+        self._tell_once(
+            f"no more sums are kept in {self.location}: a quarter of the free disk is full of them"
+        )
+        return False
+
+    def _tell_once(self, text: str) -> None:
+        if text not in self._told:
+            self._told.add(text)
+            logger.warning("%s; a job that is stopped then has more to do again", text)
+
+
+def ledger_place(output: Location) -> Location | None:
+    """Return where the ledger of an output is, beside it; None where nothing can be kept."""
+    parent, separator, name = output.path.rpartition("/")
+    if output.scheme == "memory" or not separator:  # which ends with its process; a whole bucket
+        return None
+    return Location(output.scheme, f"{parent}/.{name}.ledger")
+
+
+def open_ledger(location: Location) -> Ledger:
+    """Begin to use the ledger at a location; a folder is made if it is not there.
+
+    Raises StorageError if it cannot be written.
+    """
+    ledger = Ledger(location, uuid.uuid4().hex)
+    if location.is_local:
+        with store_errors(f"{location} cannot be written"):
+            write_bytes(open_store(location, read_only=False), _holder(ledger.token), b"")
+    return ledger
+
+
+def _size_of(folder: str) -> int:
+    sizes = []
+    for place, _, names in os.walk(folder):
+        for name in names:
+            with suppress(FileNotFoundError):  # replaced at this moment
+                sizes.append(os.stat(os.path.join(place, name)).st_size)
+    return sum(sizes)
+
+
+def _holder(token: str) -> str:
+    return f"holder-{token}"
+
+
+def _key(name: str, span: range) -> str:
+    return f"{name}-{span.start}-{span.stop}.sums"
+
+
+# -- files -----------------------------------------------------------------------------------------
+
+
+def _to_parts(tree: Any, arrays: Sequence[np.ndarray]) -> list[bytes | memoryview]:
+    views = [memoryview(array.reshape(-1).view(np.uint8)) for array in arrays]
+    digest = hashlib.sha256()
+    for view in views:
+        digest.update(view)
+    entries = [{"dtype": array.dtype.str, "shape": array.shape} for array in arrays]
+    document = {"value": tree, "arrays": entries, "digest": digest.hexdigest()}
+    header = sign_document(document, kind=_KIND, version=FORMAT_VERSION)
+    return [len(header).to_bytes(_LENGTH, "little"), header, *views]
+
+
+def _read(file: BinaryIO, size: int, key: str) -> Any:
+    """Read sums, and check every byte of them.
+
+    Raises IntegrityError if they are not as they were written.
+    """
+    where = f"{key} of a ledger"
+    length = int.from_bytes(file.read(_LENGTH), "little")
+    if length > min(size, MAX_METADATA_BYTES):
+        raise IntegrityError(f"{where} is damaged: its document has {length:_} bytes of {size:_}")
+    document = parse_document(file.read(length), kind=_KIND, version=FORMAT_VERSION, where=where)
+    try:
+        entries = [(np.dtype(one["dtype"]), tuple(one["shape"])) for one in document["arrays"]]
+        if any(dtype.kind not in _KINDS for dtype, _ in entries):
+            raise IntegrityError(f"{where} is damaged: its arrays are no numbers")
+        n_bytes = sum(dtype.itemsize * math.prod(shape) for dtype, shape in entries)
+        if _LENGTH + length + n_bytes != size:
+            raise IntegrityError(
+                f"{where} is damaged: it has {size:_} bytes; expected {_LENGTH + length + n_bytes:_}"
+            )
+        arrays, digest = [], hashlib.sha256()
+        for dtype, shape in entries:
+            array = np.empty(shape, dtype)
+            view = memoryview(array.reshape(-1).view(np.uint8))
+            file.readinto(view)  # type: ignore[attr-defined]
+            digest.update(view)
+            arrays.append(array)
+        if digest.hexdigest() != document["digest"]:
+            raise IntegrityError(f"{where} is damaged: its arrays are not as they were written")
+        return _unpack(document["value"], arrays)
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
+        raise IntegrityError(f"{where} cannot be read: {explain(error)}") from error
+
+
+# -- values as JSON and arrays ---------------------------------------------------------------------
+
+
+def _pack(value: Any) -> tuple[Any, list[np.ndarray]] | None:
+    """Return a value as JSON and arrays that it refers to; None where it is made of other things."""
+    arrays: list[np.ndarray] = []
+    try:
+        return _tree(value, arrays), arrays
+    except TypeError as error:
+        logger.debug("sums are not kept: %s", error)
+        return None
+
+
+def _tree(value: Any, arrays: list[np.ndarray]) -> Any:
+    if value is None or (isinstance(value, bool | int | str) and not isinstance(value, np.generic)):
+        return value
+    if isinstance(value, np.ndarray | np.generic) and np.asarray(value).dtype.kind in _KINDS:
+        arrays.append(np.ascontiguousarray(value).reshape(np.shape(value)))
+        return {"scalar" if isinstance(value, np.generic) else "array": len(arrays) - 1}
+    if isinstance(value, float):
+        return {"float": value.hex()}
+    if isinstance(value, tuple | list):
+        return {type(value).__name__: [_tree(one, arrays) for one in value]}
+    if is_dataclass(value) and not isinstance(value, type):
+        members = {one.name: _tree(getattr(value, one.name), arrays) for one in fields(value) if one.init}
+        return {"class": f"{type(value).__module__}:{type(value).__qualname__}", "members": members}
+    raise TypeError(f"a {type(value).__name__} is no number, array or dataclass")
+
+
+def _unpack(tree: Any, arrays: Sequence[np.ndarray]) -> Any:
+    if not isinstance(tree, dict):
+        return tree
+    if "class" in tree:
+        members = {name: _unpack(one, arrays) for name, one in tree["members"].items()}
+        return _class_of(tree["class"])(**members)
+    [(kind, content)] = tree.items()
+    match kind:
+        case "array":
+            return arrays[content]
+        case "scalar":
+            return arrays[content][()]
+        case "float":
+            return float.fromhex(content)
+        case "tuple":
+            return tuple(_unpack(one, arrays) for one in content)
+        case "list":
+            return [_unpack(one, arrays) for one in content]
+    raise ValueError(f"{kind!r} is no kind of value")
+
+
+def _class_of(name: str) -> type:
+    """Return a dataclass of this package that is loaded; nothing is imported."""
+    module, _, path = name.partition(":")
+    found = getattr(sys.modules.get(module), path, None)
+    if not module.startswith("rff_dist.") or not isinstance(found, type) or not is_dataclass(found):
+        raise ValueError(f"{name!r} is no dataclass of this package")
+    return found

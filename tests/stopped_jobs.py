@@ -1,0 +1,94 @@
+"""Jobs in processes of their own, which kill themselves with SIGKILL after some blocks.
+
+`python -m tests.stopped_jobs LABEL N WORDS` runs a command of rff-dist, which ends at the Nth block of passes
+called LABEL. `… WORKERS N FOLDER` sums up a dataset on a cluster, and ends after N blocks.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rff_dist.engines import progress
+from rff_dist.engines.dask import DaskEngine
+from rff_dist.engines.progress import BlockDone, Event
+from rff_dist.engines.protocol import Engine
+from rff_dist.features.draw import draw_feature_map
+from rff_dist.statistics.passes import accumulate
+from rff_dist.statistics.ridge_statistics import RidgeStatistics
+from rff_dist.storage.datasets import open_dataset
+from rff_dist.storage.ledger import Ledger, open_ledger
+from rff_dist.storage.locations import parse_location
+from tests.processes import environment_of_all_cores
+
+
+class Eager(Ledger):
+    """A ledger to which keeping sums costs nothing, so that those of small tests are kept."""
+
+    def seconds(self, total: Any) -> float:
+        return 0.0
+
+
+class Kill:
+    """An observer that kills its process at a block."""
+
+    def __init__(self, n_blocks: int, label: str) -> None:
+        self.n_left, self.label = n_blocks, label
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, BlockDone) and event.label == self.label:
+            self.n_left -= 1
+            if not self.n_left:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+
+def eager_ledger(folder: Path) -> Eager:
+    found = open_ledger(parse_location(folder))
+    return Eager(found.location, found.token)
+
+
+def sum_up(folder: Path, engine: Engine, *, n_components: int = 64) -> RidgeStatistics:
+    """Accumulate the dataset in a folder with a ledger beside it."""
+    dataset = open_dataset(folder / "data.zarr")
+    features = draw_feature_map("gaussian", n_features=dataset.n_features, n_components=n_components)
+    with engine.keeping(eager_ledger(folder / "ledger")):
+        return accumulate(dataset, features, engine=engine)
+
+
+def run_killed(*words: object) -> "subprocess.CompletedProcess[str]":
+    """Run this module as a process, and return how it ended."""
+    return subprocess.run(
+        [sys.executable, "-m", "tests.stopped_jobs", *map(str, words)],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+        env=environment_of_all_cores(),
+    )
+
+
+def main(label: str, n_blocks: str, words: Sequence[str]) -> None:
+    if label.isdecimal():
+        observers = (Kill(int(n_blocks), "accumulate"),)
+        with DaskEngine(n_workers=int(label), threads_per_worker=1, observers=observers) as engine:
+            sum_up(Path(words[0]), engine)
+        return
+    from rff_dist.cli import main as run_command
+
+    kill, announce = Kill(int(n_blocks), label), progress.Announcer.__call__
+
+    def announce_and_kill(announcer: progress.Announcer, event: Event) -> None:
+        announce(announcer, event)
+        kill(event)
+
+    progress.Announcer.__call__ = announce_and_kill  # type: ignore[method-assign]
+    Ledger.seconds = Eager.seconds  # type: ignore[method-assign]
+    sys.argv = ["rff-dist", *words]
+    run_command()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], sys.argv[3:])

@@ -1,0 +1,242 @@
+"""How passes are named, and which blocks of them are summed up again."""
+
+import operator
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rff_dist.data.blocks import BlockTask, Rows, cut_blocks
+from rff_dist.data.folds import HashFolds
+from rff_dist.data.memory import ArrayDataset
+from rff_dist.engines import kept as kept_module
+from rff_dist.engines.kept import Keeper, KeptPass, most_kept, name_pass
+from rff_dist.engines.progress import BlockDone, Event, PassResumed
+from rff_dist.engines.serial import SerialEngine
+from rff_dist.features.draw import draw_feature_map
+from rff_dist.statistics.accumulate import Accumulation, accumulate_rows
+from rff_dist.statistics.spec import StatisticsSpec
+
+BLOCKS = cut_blocks(120, 10, rows_per_block=10)
+
+
+class InMemory:
+    """A ledger in a dictionary; `cost` is what keeping takes, in seconds."""
+
+    def __init__(self, cost: float = 0.0) -> None:
+        self.sums: dict[tuple[str, range], Any] = {}
+        self.cost = cost
+
+    def spans(self, name: str) -> list[range]:
+        return [span for found, span in self.sums if found == name]
+
+    def find(self, name: str, span: range) -> tuple[Any] | None:
+        found = self.sums.get((name, span))
+        return None if found is None else (found.copy(),)
+
+    def put(self, name: str, span: range, total: Any) -> None:
+        inside = [(n, s) for n, s in self.sums if n == name and span.start <= s.start and s.stop <= span.stop]
+        for key in inside:
+            del self.sums[key]
+        self.sums[name, span] = total.copy()
+
+    def seconds(self, total: Any) -> float:
+        return self.cost
+
+
+def add(rows: Rows, scale: float, total: np.ndarray | None = None) -> np.ndarray:
+    total = np.zeros(12) if total is None else total
+    total[rows.block.index] += scale
+    return total
+
+
+def other_add(rows: Rows, scale: float) -> np.ndarray:
+    return add(rows, scale)
+
+
+@dataclass(frozen=True)
+class Stored(ArrayDataset):
+    """Rows with a name, as stored ones have."""
+
+    name: str | None = "first"
+
+    def content_key(self) -> str | None:
+        return self.name
+
+
+ROWS = Stored(np.zeros((120, 1)))
+TASK = BlockTask(ROWS, add, adds=True)
+
+
+def accumulation(**spec: Any) -> Accumulation:
+    features = draw_feature_map("gaussian", n_features=3, n_components=8, random_state=spec.pop("seed", 0))
+    return Accumulation(features, StatisticsSpec(8, 1, features.digest(), features.scales, **spec))
+
+
+# -- names -----------------------------------------------------------------------------------------
+
+
+def test_equal_passes_have_one_name() -> None:
+    names = {name_pass(TASK, BLOCKS, accumulation(target_offset=(0.5,)), operator.add) for _ in range(3)}
+    assert len(names) == 1
+
+
+def test_whatever_the_sums_depend_on_changes_the_name() -> None:
+    state = accumulation(target_offset=(0.5,))
+    first = state.feature_map
+    names = [
+        name_pass(TASK, BLOCKS, state, operator.add),
+        name_pass(replace(TASK, source=Stored(ROWS.X, name="second")), BLOCKS, state, operator.add),
+        name_pass(replace(TASK, compute=other_add), BLOCKS, state, operator.add),
+        name_pass(replace(TASK, compute=accumulate_rows), BLOCKS, state, operator.add),
+        name_pass(replace(TASK, compute=partial(add, scale=1)), BLOCKS, state, operator.add),
+        name_pass(replace(TASK, compute=partial(add, scale=2)), BLOCKS, state, operator.add),
+        name_pass(TASK, BLOCKS[:-1], state, operator.add),
+        name_pass(TASK, cut_blocks(120, 10, rows_per_block=20), state, operator.add),
+        name_pass(TASK, BLOCKS, state, np.maximum),
+        name_pass(TASK, BLOCKS, accumulation(target_offset=(0.25,)), operator.add),
+        name_pass(TASK, BLOCKS, accumulation(target_offset=(0.5,), fixed_point=True), operator.add),
+        name_pass(TASK, BLOCKS, accumulation(target_offset=(0.5,), seed=1), operator.add),
+        name_pass(TASK, BLOCKS, replace(state, folds=HashFolds(3)), operator.add),
+        name_pass(TASK, BLOCKS, replace(state, folds=HashFolds(4)), operator.add),
+        name_pass(TASK, BLOCKS, first, operator.add),
+        name_pass(TASK, BLOCKS, (first, np.zeros(2)), operator.add),
+        name_pass(TASK, BLOCKS, (first, np.zeros(2, np.float32)), operator.add),
+        name_pass(TASK, BLOCKS, (first, np.zeros((2, 1))), operator.add),
+        name_pass(TASK, BLOCKS, (first, np.array([0.0, 5e-324])), operator.add),
+        name_pass(TASK, BLOCKS, ("ab", "c"), operator.add),
+        name_pass(TASK, BLOCKS, ("a", "bc"), operator.add),
+        name_pass(TASK, BLOCKS, (("a",), "bc"), operator.add),
+        name_pass(TASK, BLOCKS, (1, 2), operator.add),
+        name_pass(TASK, BLOCKS, (1.0, 2), operator.add),
+        name_pass(TASK, BLOCKS, {"a": 1}, operator.add),
+        name_pass(TASK, BLOCKS, {"a": True}, operator.add),
+    ]
+    assert None not in names
+    assert len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize(
+    ("task", "state"),
+    [
+        (TASK, lambda: None),
+        (TASK, object()),
+        (replace(TASK, compute=lambda rows, state: 0), None),
+        (replace(TASK, source=Stored(ROWS.X, name=None)), None),
+    ],
+)
+def test_what_does_not_say_what_it_is_made_of_has_no_name(task: Any, state: Any) -> None:
+    assert name_pass(task, BLOCKS, state, operator.add) is None
+
+
+# -- what is kept ----------------------------------------------------------------------------------
+
+
+@given(st.lists(st.tuples(st.integers(0, 12), st.integers(0, 12)), max_size=6), st.integers(0, 11))
+def test_the_parts_of_a_pass_cover_each_block_once(spans: list[tuple[int, int]], start: int) -> None:
+    ledger = InMemory()
+    ledger.sums = {("pass", range(*span)): None for span in spans if span[0] < span[1]}
+    parts = KeptPass(ledger, "pass").cut(range(start, 12))
+    assert [i for part, _ in parts for i in part] == list(range(start, 12))
+    assert all(("pass", part) in ledger.sums for part, is_kept in parts if is_kept)
+
+
+def resumed(ledger: InMemory, blocks: Any = BLOCKS) -> tuple[list[float], list[Event]]:
+    events: list[Event] = []
+    engine = SerialEngine(1, observers=(events.append,))
+    with engine.keeping(ledger):
+        total = engine.map_reduce(TASK, blocks, 2.0, combine=operator.add)
+    return total.tolist(), events
+
+
+@given(st.sets(st.integers(0, 11)))
+def test_what_is_kept_and_what_is_summed_up_make_the_whole(kept: set[int]) -> None:
+    name = name_pass(TASK, BLOCKS, 2.0, operator.add)
+    assert name is not None
+    ledger = InMemory(cost=np.inf)
+    for i in kept:
+        ledger.sums[name, range(i, i + 1)] = np.where(np.arange(12) == i, 2.0, 0.0)
+    total, events = resumed(ledger)
+    assert total == [2.0] * 12
+    again = [e.block.index for e in events if isinstance(e, BlockDone) and e.seconds == e.seconds]
+    assert again == [i for i in range(12) if i not in kept]
+    assert [e.n_kept for e in events if isinstance(e, PassResumed)] == ([10 * len(kept)] if kept else [])
+
+
+def test_each_block_is_told_of_once_where_sums_were_kept() -> None:
+    ledger = InMemory()
+    resumed(ledger)
+    _, events = resumed(ledger)
+    assert sorted(e.block.index for e in events if isinstance(e, BlockDone)) == list(range(12))
+
+
+def test_one_process_keeps_the_sums_of_all_blocks_so_far_only() -> None:
+    ledger = InMemory()
+    assert resumed(ledger)[0] == [2.0] * 12
+    [(_, span)] = ledger.sums
+    assert span == range(12)
+
+
+def test_kept_sums_do_not_change_with_the_total_that_goes_on_from_them() -> None:
+    ledger = InMemory()
+    resumed(ledger)
+    [key] = ledger.sums
+    ledger.sums = {(key[0], range(6)): np.repeat([2.0, 0.0], 6)}
+    before = ledger.sums[key[0], range(6)]
+    ledger.cost = np.inf
+    assert resumed(ledger)[0] == [2.0] * 12
+    assert before.tolist() == [2.0] * 6 + [0.0] * 6
+
+
+def test_without_a_ledger_nothing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept_module, "name_pass", pytest.fail)
+    assert SerialEngine(1).map_reduce(TASK, BLOCKS, 2.0, combine=operator.add).tolist() == [2.0] * 12
+
+
+def test_sums_are_kept_for_a_fiftieth_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr(kept_module.time, "perf_counter", lambda: now)
+
+    class Costly(InMemory):
+        def put(self, name: str, span: range, total: Any) -> None:
+            nonlocal now
+            now += self.cost
+            kept.append(span.stop)
+
+    kept: list[int] = []
+    ledger = Costly(cost=0.1)
+    keeper = Keeper(KeptPass(ledger, "pass"), 0)
+    for i in range(100):
+        now += 1.0
+        keeper.note(i + 1, None, last=i == 99)
+    assert len(kept) * ledger.cost <= 0.02 * now
+    assert len(kept) >= 15
+    assert max(np.diff([0, *kept])) <= 7
+
+
+def test_work_is_kept_every_two_minutes_at_the_latest_where_that_is_cheap(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 0.0
+    monkeypatch.setattr(kept_module.time, "perf_counter", lambda: now)
+    times = []
+
+    class Timed(InMemory):
+        def put(self, name: str, span: range, total: Any) -> None:
+            times.append(now)
+
+    keeper = Keeper(KeptPass(Timed(cost=0.1), "pass"), 0)
+    for i in range(36_000):
+        now += 1.0
+        keeper.note(i + 1, None, last=False)
+    assert np.diff([0, *times]).max() <= 121
+
+
+def test_runs_on_workers_leave_no_more_than_was_planned() -> None:
+    assert most_kept(1, 1, separate=False) == 1
+    assert most_kept(10_000, 1, separate=False) == 2
+    assert most_kept(100_000, 2, separate=True) < 130
