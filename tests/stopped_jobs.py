@@ -1,7 +1,8 @@
 """Jobs in processes of their own, which kill themselves with SIGKILL after some blocks.
 
 `python -m tests.stopped_jobs LABEL N WORDS` runs a command of rff-dist, which ends at the Nth block of passes
-called LABEL. `… WORKERS N FOLDER` sums up a dataset on a cluster, and ends after N blocks.
+called LABEL; with `--interrupt` behind them by Ctrl-C. `… WORKERS N FOLDER` sums up a dataset on a cluster,
+and ends after N blocks.
 """
 
 import os
@@ -12,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rff_dist.engines import progress
+from rff_dist.engines import kept, progress
 from rff_dist.engines.dask import DaskEngine
 from rff_dist.engines.progress import BlockDone, Event
 from rff_dist.engines.protocol import Engine
@@ -35,14 +36,14 @@ class Eager(Ledger):
 class Kill:
     """An observer that kills its process at a block."""
 
-    def __init__(self, n_blocks: int, label: str) -> None:
-        self.n_left, self.label = n_blocks, label
+    def __init__(self, n_blocks: int, label: str, by: signal.Signals = signal.SIGKILL) -> None:
+        self.n_left, self.label, self.by = n_blocks, label, by
 
     def __call__(self, event: Event) -> None:
         if isinstance(event, BlockDone) and event.label == self.label:
             self.n_left -= 1
             if not self.n_left:
-                os.kill(os.getpid(), signal.SIGKILL)
+                os.kill(os.getpid(), self.by)
 
 
 def eager_ledger(folder: Path) -> Eager:
@@ -71,6 +72,7 @@ def run_killed(*words: object) -> "subprocess.CompletedProcess[str]":
 
 
 def main(label: str, n_blocks: str, words: Sequence[str]) -> None:
+    kept.LEAST_SHARE = 0.0
     if label.isdecimal():
         observers = (Kill(int(n_blocks), "accumulate"),)
         with DaskEngine(n_workers=int(label), threads_per_worker=1, observers=observers) as engine:
@@ -78,7 +80,8 @@ def main(label: str, n_blocks: str, words: Sequence[str]) -> None:
         return
     from rff_dist.cli import main as run_command
 
-    kill, announce = Kill(int(n_blocks), label), progress.Announcer.__call__
+    by = signal.SIGINT if words[-1] == "--interrupt" else signal.SIGKILL
+    kill, announce = Kill(int(n_blocks), label, by), progress.Announcer.__call__
 
     def announce_and_kill(announcer: progress.Announcer, event: Event) -> None:
         announce(announcer, event)
@@ -86,7 +89,7 @@ def main(label: str, n_blocks: str, words: Sequence[str]) -> None:
 
     progress.Announcer.__call__ = announce_and_kill  # type: ignore[method-assign]
     Ledger.seconds = Eager.seconds  # type: ignore[method-assign]
-    sys.argv = ["rff-dist", *words]
+    sys.argv = ["rff-dist", *(word for word in words if word != "--interrupt")]
     run_command()
 
 

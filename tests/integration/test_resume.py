@@ -1,0 +1,260 @@
+"""Jobs that are killed go on: the same bits, and the rows that were done are not read again."""
+
+import json
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+
+from rff_dist import convert_dataset, replace_rows
+from rff_dist.engines import kept as kept_module
+from rff_dist.engines.dask import DaskEngine
+from rff_dist.engines.progress import BlockDone, Event, PassResumed
+from rff_dist.engines.serial import SerialEngine
+from rff_dist.storage.writing import write_dataset
+from tests.command_line import document, run
+from tests.stopped_jobs import eager_ledger, run_killed, sum_up
+
+pytestmark = pytest.mark.faults
+
+N_SAMPLES, ROWS = 65_536 * 2, 16_384  # eight blocks
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((N_SAMPLES, 3)).astype(np.float32)
+    folder = tmp_path_factory.mktemp("rows")
+    write_dataset(folder / "data.zarr", X, np.sin(X[:, 0]) + X[:, 1], chunk_rows=ROWS)
+    return folder
+
+
+@pytest.fixture
+def folder(rows: Path, tmp_path: Path) -> Path:
+    (tmp_path / "data.zarr").symlink_to(rows / "data.zarr")
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def expected(rows: Path) -> str:
+    return sum_up(rows, SerialEngine()).digest()
+
+
+@pytest.fixture(autouse=True)
+def keep_every_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept_module, "LEAST_SHARE", 0.0)
+
+
+def resumed(folder: Path, engine: Any = None) -> tuple[str, list[int], list[int]]:
+    """Sum up again; return the digest, the rows that were kept, and the blocks that were summed up."""
+    events: list[Event] = []
+    engine = SerialEngine() if engine is None else engine
+    engine.observers = (events.append,)
+    digest = sum_up(folder, engine).digest()
+    kept = [event.n_kept for event in events if isinstance(event, PassResumed)]
+    again = [e.block.index for e in events if isinstance(e, BlockDone) and e.seconds == e.seconds]
+    return digest, kept, sorted(again)
+
+
+def stop_after(folder: Path, n_blocks: int) -> None:
+    """Stop a pass in this process after some blocks."""
+
+    def stop(event: Event) -> None:
+        nonlocal n_blocks
+        n_blocks -= isinstance(event, BlockDone)
+        if n_blocks < 0:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        sum_up(folder, SerialEngine(observers=(stop,)))
+
+
+# -- the sums of a pass ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n_blocks", [1, 4, 7])
+def test_a_stopped_pass_goes_on_with_the_same_bits(folder: Path, expected: str, n_blocks: int) -> None:
+    stop_after(folder, n_blocks)
+    digest, kept, again = resumed(folder)
+    assert digest == expected
+    assert kept == [n_blocks * ROWS]
+    assert again == list(range(n_blocks, 8))
+
+
+def test_damaged_sums_are_made_again(folder: Path, expected: str) -> None:
+    stop_after(folder, 4)
+    [path] = (folder / "ledger").glob("*.sums")
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    digest, _, again = resumed(folder)
+    assert digest == expected
+    assert again == list(range(8))
+
+
+def test_other_rows_are_all_read(folder: Path, expected: str) -> None:
+    stop_after(folder, 4)
+    (folder / "data.zarr").unlink()
+    X = np.random.default_rng(0).standard_normal((N_SAMPLES, 3)).astype(np.float32)
+    y = np.sin(X[:, 0]) + X[:, 1]
+    y[0] += 1.0
+    write_dataset(folder / "data.zarr", X, y, chunk_rows=ROWS)
+    digest, kept, again = resumed(folder)
+    assert digest != expected
+    assert (kept, again) == ([], list(range(8)))
+
+
+def test_other_features_are_all_summed_up(folder: Path) -> None:
+    stop_after(folder, 4)
+    events: list[Event] = []
+    sum_up(folder, SerialEngine(observers=(events.append,)), n_components=32)
+    assert not any(isinstance(event, PassResumed) for event in events)
+
+
+def test_one_version_of_the_rows_goes_on_and_the_next_begins_anew(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    X, y = rng.standard_normal((N_SAMPLES, 3)), rng.standard_normal(N_SAMPLES)
+    write_dataset(tmp_path / "data.zarr", X, y, chunk_rows=ROWS)
+    convert_dataset(tmp_path / "data.zarr")
+    stop_after(tmp_path, 5)
+    _, kept, again = resumed(tmp_path)
+    assert (kept, again) == ([5 * ROWS], [5, 6, 7])
+    replace_rows(tmp_path / "data.zarr", [0], X[1:2], y[1:2])
+    _, kept, again = resumed(tmp_path)
+    assert (kept, again) == ([], list(range(8)))
+
+
+def test_two_at_once_do_no_harm(folder: Path, expected: str) -> None:
+    other = eager_ledger(folder / "ledger")
+    stop_after(folder, 3)
+
+    def interfere(event: Event) -> None:
+        if isinstance(event, BlockDone) and event.block.index == 1:
+            resumed(folder)  # another one, which ends first and keeps all
+
+    assert sum_up(folder, SerialEngine(observers=(interfere,))).digest() == expected
+    assert resumed(folder)[0] == expected
+    other.drop()
+    assert resumed(folder)[0] == expected
+
+
+# -- on a cluster ----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[DaskEngine]:
+    with DaskEngine(n_workers=2, threads_per_worker=1) as engine:
+        yield engine
+
+
+@pytest.mark.distributed
+def test_the_process_of_a_pass_on_a_cluster_is_killed(
+    folder: Path, expected: str, cluster: DaskEngine
+) -> None:
+    ended = run_killed(2, 5, folder)
+    assert ended.returncode == -9, ended.stderr
+    kept = resumed(folder, cluster)
+    assert kept[0] == expected
+    assert kept[1]
+    assert kept[1][0] >= 4 * ROWS  # what was told of is kept, but for the run that was not done
+    assert len(kept[2]) == 8 - kept[1][0] // ROWS
+
+
+@pytest.mark.distributed
+def test_a_pass_stopped_in_one_process_goes_on_on_a_cluster_and_back(
+    folder: Path, expected: str, cluster: DaskEngine
+) -> None:
+    stop_after(folder, 3)
+    digest, kept, again = resumed(folder, cluster)
+    assert (digest, kept, again) == (expected, [3 * ROWS], [3, 4, 5, 6, 7])
+    assert resumed(folder) == (expected, [8 * ROWS], [])
+    assert resumed(folder, cluster) == (expected, [8 * ROWS], [])
+
+
+# -- jobs ------------------------------------------------------------------------------------------
+
+
+COMMON = ["--serial", "--kernel", "gaussian", "--length-scale", "1", "--features", "fourier"]
+JOBS = {
+    "fit": ("accumulate", ["fit", "DATA", "OUT", "--components", "64", "--alpha", "0.1", *COMMON]),
+    "folds": ("accumulate", ["fit", "DATA", "OUT", "--components", "64", *COMMON]),
+    "pcg": (
+        "iterate",
+        ["fit", "DATA", "OUT", "--components", "64", "--alpha", "1", "--solver", "pcg", *COMMON],
+    ),
+    "tune": (
+        "accumulate",
+        ["tune", "DATA", "OUT", "--components", "64", "--kernels", "gaussian", "--serial"],
+    ),
+    "cluster": (
+        "lloyd",
+        ["cluster", "DATA", "LABELS", "--model", "OUT", "--clusters", "3", "--components", "64", *COMMON],
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def undisturbed(rows: Path) -> dict[str, str]:
+    """Return the digests of the jobs' results where nothing stops them."""
+    return {name: document(*words_of(rows, name))["digest"] for name in JOBS}
+
+
+def words_of(folder: Path, name: str) -> list[str]:
+    places = {"DATA": folder / "data.zarr", "OUT": folder / name, "LABELS": folder / f"{name}.zarr"}
+    return [str(places.get(word, word)) for word in JOBS[name][1]]
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_a_killed_job_goes_on_when_it_is_repeated(
+    folder: Path, undisturbed: dict[str, str], name: str
+) -> None:
+    n_blocks = {"lloyd": 20, "iterate": 12}.get(JOBS[name][0], 5)  # in a later one of many passes
+    ended = run_killed(JOBS[name][0], n_blocks, *words_of(folder, name))
+    assert ended.returncode == -9, ended.stderr
+    assert list(folder.glob(".*.ledger/*.sums"))
+    again = run(*words_of(folder, name), "--json")
+    assert "goes on where a job was stopped" in again.stderr
+    assert json.loads(again.stdout)["digest"] == undisturbed[name]
+    assert not list(folder.glob(".*.ledger"))
+    assert not list(folder.glob(".*.run-*"))
+
+
+def test_a_killed_prediction_keeps_the_rows_that_it_wrote(
+    folder: Path, undisturbed: dict[str, str], rows: Path
+) -> None:
+    words = ["predict", str(rows / "fit"), str(folder / "data.zarr"), str(folder / "out.zarr"), "--serial"]
+    whole = document(*words[:3], str(folder / "whole.zarr"), "--serial")
+    ended = run_killed("predict", 6, *words)
+    assert ended.returncode == -9, ended.stderr
+    [staged] = folder.glob(".out.zarr.ledger/output-*")
+    damaged = staged / "predictions" / "c" / "1"
+    damaged.write_bytes(damaged.read_bytes()[:-1])
+    again = run(*words)
+    assert "predict: goes on where a job was stopped: 62 % of the rows are there" in again.stderr
+    found, expected = (
+        zarr.open_array(folder / name, path="predictions")[:] for name in ("out.zarr", "whole.zarr")
+    )
+    assert np.array_equal(found, expected)
+    assert whole["n_samples"] == N_SAMPLES
+    assert not list(folder.glob(".*.ledger"))
+
+
+def test_an_interrupted_command_says_where_it_goes_on(folder: Path, undisturbed: dict[str, str]) -> None:
+    words = words_of(folder, "fit")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.stopped_jobs", "accumulate", "5", *words, "--interrupt"],
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    _, told = process.communicate(timeout=240)
+    assert process.returncode == 130
+    assert f"what it has done is kept in {folder / '.fit.ledger'}" in " ".join(told.split())
+    assert f"to go on: rff-dist {shlex.join(words)}" in told
+    again = run(*words, "--json")
+    assert json.loads(again.stdout)["digest"] == undisturbed["fit"]
