@@ -36,8 +36,9 @@ class PredictParameters(form(Predict, Where, Limits)):  # type: ignore[misc]  # 
 @job_flow(
     "predict",
     PredictParameters,
-    resume="All rows are scored again, and the output appears when it is complete: of a registered model by "
-    "the version that is current then.",
+    resume="It goes on from the rows that were written, if model and data are as they were, and the output "
+    "appears when it is complete. Of a registered model the version that is current then scores all rows; in "
+    "an object store and for tables all rows are scored again.",
 )
 def predict(parameters: PredictParameters) -> Summary:
     """Score every row of a dataset with a model and write what it says to Zarr.

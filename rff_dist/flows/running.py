@@ -167,8 +167,9 @@ def code(text: str) -> str:
 
 #: What most flows do when they are run again.
 _SAME_BITS = (
-    "All that is random follows from `seed`, so the result has the bits of an undisturbed run. What runs "
-    "left that did not end is removed then, but for trained models."
+    "It goes on from the sums that are kept, if the data are as they were. All that is random follows from "
+    "`seed`, so the result has the bits of an undisturbed run. What runs left that did not end is removed "
+    "then, but for trained models."
 )
 
 
@@ -503,9 +504,11 @@ def _describe_leftovers(url: str) -> list[str]:
         location = parse_location(url)
         left = [*beside(location, "run-"), *beside(location, "partial-")]
         leases = beside(location, "lock" if location.is_local else "lease")
+        kept = beside(location, "ledger")
     except Exception as error:  # the store may be what failed
         return [f"- What is beside {code(url)} cannot be looked at: {logs.without_secrets(str(error))}"]
     lines = [f"- {code(place.url)}: unfinished, and read by nobody." for place in left]
+    lines += [f"- {code(place.url)}: what a run with the same parameters goes on from." for place in kept]
     if leases:
         lines.append(
             f"- {code(leases[0].url)}: the lease of the run. If its process was killed it is void: at once "

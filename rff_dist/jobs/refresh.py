@@ -19,7 +19,7 @@ import logging
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any
@@ -31,6 +31,7 @@ from rff_dist.engines.protocol import Engine
 from rff_dist.errors import InvalidParameterError, PlanError, StatisticsError
 from rff_dist.features.nystrom import NystromFeatureMap
 from rff_dist.jobs.publishing import publish
+from rff_dist.jobs.resuming import resumable
 from rff_dist.jobs.specs import Update
 from rff_dist.jobs.steps import Runner, Step, in_this_process, run_steps
 from rff_dist.registry.versions import RegisteredModel, Version
@@ -182,7 +183,7 @@ class Refresh:
         """Yield the steps in their order; the engine is opened where there are new rows."""
         yield Step("find new rows", partial(find_rows, self), repeatable=True)
         if not _found(self.rows).is_nothing:
-            with self.runner.open_engine() as engine:
+            with self.runner.open_engine() as engine, self._resumable(engine):
                 if _found(self.rows).n_samples:
                     yield Step("score", partial(score_rows, self, engine), repeatable=True)
                 yield Step("hold out", partial(hold_out_rows, self, engine), repeatable=True)
@@ -194,6 +195,9 @@ class Refresh:
                 yield Step("publish", partial(publish_update, self))
         else:
             yield Step("publish", partial(publish_update, self))
+
+    def _resumable(self, engine: Engine) -> AbstractContextManager[None]:
+        return nullcontext() if self.dry_run else resumable(engine, self.location)
 
 
 @contextmanager

@@ -27,6 +27,7 @@ CLAIMS = (
     "nystrom_pass_keeps_near_the_dsyrk_limit",
     "a_table_costs_less_than_three_fits",
     "empty_blocks_cost_the_client_little",
+    "a_killed_pass_repeats_little",
 )
 LONG = (  # minutes to an hour each
     "falkons_errors_in_half_its_time",

@@ -183,6 +183,7 @@ def test_every_flow_says_what_is_left_however_it_stops(one):
 def test_what_is_left_and_how_to_go_on_is_told_of_every_place(tmp_path, state):
     given = {"model": str(tmp_path / "model"), "output": "memory://labels", "seed": 1}
     (tmp_path / ".model.run-abc").mkdir()
+    (tmp_path / ".model.ledger").mkdir()
     stopped = state(message="at s3://user:word@bucket/x: it\nended")
     with hold(tmp_path / "model", holder="a run"):
         text = describe_stop("train", given, stopped, resume="It starts over.")
@@ -192,6 +193,7 @@ def test_what_is_left_and_how_to_go_on_is_told_of_every_place(tmp_path, state):
     assert "It starts over." in text
     assert f"`{tmp_path}/.model.run-abc`: unfinished" in text
     assert f"`{tmp_path}/.model.lock`: the lease of the run" in text
+    assert f"`{tmp_path}/.model.ledger`: what a run with the same parameters goes on from" in text
     assert "word" not in text
 
 
