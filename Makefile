@@ -20,7 +20,7 @@ ARGS ?=
 # Processes that `make test` runs tests in: make test WORKERS=0 stays in one, where output can be seen (-s).
 WORKERS ?= auto
 
-.PHONY: help setup demo test test-flows test-slow test-all lint format bench soak constraints clean
+.PHONY: help setup demo test test-flows test-faults test-slow test-all lint format bench soak constraints clean
 
 help:  ## Show the verbs.
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-20s %s\n", $$1, $$2}'
@@ -36,6 +36,9 @@ test: setup  ## Run the default tests and the doctests.
 
 test-flows: setup  ## Run the tests of flows, the whole system with real processes among them.
 	$(bin)/python -m pytest -m flows $(ARGS)
+
+test-faults: setup  ## Run the tests of faults, all of tests/faults/test_table.py, in less than ten minutes.
+	$(bin)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m faults $(ARGS)
 
 test-slow: setup  ## Run the tests that take minutes.
 	$(bin)/python -m pytest -m slow $(ARGS)

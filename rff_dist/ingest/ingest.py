@@ -49,7 +49,15 @@ from rff_dist.storage.columns import ID, id_column
 from rff_dist.storage.corrections import Corrected, find_rows, replace_batches
 from rff_dist.storage.datasets import ZarrDataset, open_dataset
 from rff_dist.storage.editing import Editing, editing
-from rff_dist.storage.locations import DATASET_FILES, Location, check_output, discard, exists, parse_location
+from rff_dist.storage.locations import (
+    DATASET_FILES,
+    Location,
+    check_output,
+    discard,
+    exists,
+    is_unfinished,
+    parse_location,
+)
 from rff_dist.storage.sources import RowBatch
 from rff_dist.storage.writing import Writing, write_batches
 from rff_dist.typing import IntArray, PathLike
@@ -242,7 +250,7 @@ def ingest_more(
       dataset is as it was.
     """
     location = parse_location(url)
-    if not exists(location):
+    if not exists(location) or is_unfinished(location):
         _refuse_to_guess(source, location, roles)
         created = ingest(source, url, roles, replace(how, overwrite=False), preparing)
         names = tuple(str(one["name"]) for one in known_sources(created.attributes))

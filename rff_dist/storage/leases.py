@@ -48,6 +48,8 @@ EXPIRES_S = 90.0
 #: How often to look again where others take it at the same moment.
 _ATTEMPTS = 5
 _KEY = "holder.json"
+# The claims of this process that it has not given back: other threads hold some of them.
+_live: set[str] = set()
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,8 +187,10 @@ class _Claim:
 
     @property
     def is_of_the_dead(self) -> bool:
-        """Whether its process was one of this machine and is gone."""
-        return self.machine == _this_machine() != "" and _start_of(self.pid) != self.started
+        """Whether its process is gone from this machine, or is this one, which could not give it back."""
+        if self.machine != _this_machine() or not self.machine:
+            return False
+        return _start_of(self.pid) != self.started or (self.pid == os.getpid() and self.token not in _live)
 
     def describe(self) -> str:
         now = time.time()
@@ -223,11 +227,13 @@ def _in_store(location: Location, holder: str) -> Iterator[Lease]:
             except Exception:
                 logger.exception("the lease of %s was not renewed", location)
 
+    _live.add(claim.token)
     threading.Thread(target=keep_alive, name=f"lease of {location}", daemon=True).start()
     try:
         yield Lease(location, check)
     finally:
         ended.set()
+        _live.discard(claim.token)
         with lock:
             try:
                 found = read_tagged(store, _KEY, where=location)

@@ -64,7 +64,7 @@ def start_long_fit(folder, *, until):
     return process, psutil.Process(process.pid).children(recursive=True)
 
 
-@pytest.mark.faults
+@pytest.mark.faults("F6")
 @pytest.mark.parametrize(
     ("number", "to_all", "code", "name"),
     [(signal.SIGTERM, False, 143, "SIGTERM"), (signal.SIGINT, True, 130, "Ctrl-C")],

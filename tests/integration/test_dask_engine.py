@@ -131,7 +131,7 @@ def scaled_keeping_observers(engine: DaskEngine, n_workers: int) -> None:
     engine.observers = observers
 
 
-@pytest.mark.faults
+@pytest.mark.faults("F1", "F2")
 @pytest.mark.parametrize("n_killed", [1, 2], ids=["one worker", "all workers at once"])
 @pytest.mark.parametrize("n_done", [30, 80], ids=["in the midst", "with all blocks summed"])
 def test_killed_workers_change_no_bit(embedded: DaskEngine, n_killed: int, n_done: int) -> None:
@@ -151,7 +151,7 @@ def test_killed_workers_change_no_bit(embedded: DaskEngine, n_killed: int, n_don
     assert not any(psutil.pid_exists(pid) for pid in pids)
 
 
-@pytest.mark.faults
+@pytest.mark.faults("F15")
 def test_a_block_that_kills_its_worker_is_named(embedded: DaskEngine) -> None:
     engine = scaled(embedded, 2)
 
@@ -172,7 +172,7 @@ def test_a_block_that_kills_its_worker_is_named(embedded: DaskEngine) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.faults
+@pytest.mark.faults("F15")
 def test_a_block_that_kills_its_workers_is_found_in_its_run(embedded: DaskEngine) -> None:
     def die(block: Block, _: object) -> int:
         if block.index == 25:
@@ -366,6 +366,7 @@ def test_digests_are_found_in_members_and_attributes() -> None:
     }
 
 
+@pytest.mark.faults("F18")
 def test_other_versions_on_workers_are_refused_with_a_table(
     embedded: DaskEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -440,7 +441,7 @@ def scheduler(tmp_path: Path) -> Iterator[tuple[str, list[subprocess.Popen[bytes
         yield found
 
 
-@pytest.mark.faults
+@pytest.mark.faults("F4")
 def test_a_lost_scheduler_ends_the_pass_with_its_name(
     scheduler: tuple[str, list[subprocess.Popen[bytes]]],
 ) -> None:
@@ -453,7 +454,7 @@ def test_a_lost_scheduler_ends_the_pass_with_its_name(
         assert time.monotonic() - start < 60  # the promise, not a measurement
 
 
-@pytest.mark.faults
+@pytest.mark.faults("F2")
 def test_a_cluster_without_workers_ends_the_pass(
     scheduler: tuple[str, list[subprocess.Popen[bytes]]],
 ) -> None:
@@ -757,7 +758,7 @@ def test_the_schedulers_page_for_prometheus_counts_what_a_pass_did(
 
 
 @pytest.mark.slow
-@pytest.mark.faults
+@pytest.mark.faults("F1", "F7")
 def test_a_block_whose_worker_died_counts_once_and_its_retry_too(
     embedded: DaskEngine, tmp_path: Path
 ) -> None:

@@ -27,7 +27,7 @@ def test_a_schedule_is_drawn_alike_again_and_has_fewer_events_than_a_block_may_l
 
 
 @pytest.mark.distributed
-@pytest.mark.faults
+@pytest.mark.faults("F3")
 def test_a_worker_that_is_killed_again_while_it_starts_is_started_again():
     over = threading.Event()
     killed = set()
@@ -53,6 +53,6 @@ def test_a_worker_that_is_killed_again_while_it_starts_is_started_again():
 
 @pytest.mark.slow
 @pytest.mark.distributed
-@pytest.mark.faults
+@pytest.mark.faults("F3", "F7")
 def test_whatever_happens_to_workers_each_block_counts_once_and_fits_have_the_same_bits():
     assert kill_schedules.run(5) == {"ok": 5}

@@ -332,6 +332,7 @@ def test_versions_are_published_promoted_and_rolled_back(fitted, server):
     assert document("info", model)["digest"] == digests[0]
 
 
+@pytest.mark.faults("F16")
 def test_two_writers_of_one_output_are_kept_apart(server):
     def write(holder):
         with hold(server.url("models/leased"), holder=holder):
@@ -347,6 +348,7 @@ def test_two_writers_of_one_output_are_kept_apart(server):
 
 
 @pytest.mark.parametrize("status", [503, 500, 429, 0, -1])
+@pytest.mark.faults("F11")
 def test_transient_errors_are_retried_and_change_nothing(server, status):
     url = server.url(f"transient-{status}")
     server.fail(2, status=status)

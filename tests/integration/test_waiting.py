@@ -25,7 +25,7 @@ from tests.dask_processes import run_dask
 from tests.engine_contract import unit_blocks
 from tests.system import free_port
 
-pytestmark = [pytest.mark.distributed, pytest.mark.faults]
+pytestmark = [pytest.mark.distributed, pytest.mark.faults("F4", "F16")]
 
 
 def after(n_blocks: int, action: Callable[[], object]) -> Callable[[Event], None]:

@@ -382,7 +382,7 @@ for line in sys.stdin:
 """
 
 
-@pytest.mark.faults
+@pytest.mark.faults("F5")
 @pytest.mark.parametrize("step", [pytest.param(1, marks=pytest.mark.slow), 5])
 def test_a_publisher_killed_at_any_moment_leaves_the_old_version_or_the_new_one(tmp_path, project_root, step):
     publish(str(tmp_path / "before"), 1)

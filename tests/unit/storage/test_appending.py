@@ -253,7 +253,7 @@ def folder(tmp_path_factory):
     return folder
 
 
-@pytest.mark.faults
+@pytest.mark.faults("F5")
 def test_a_killed_append_leaves_the_old_rows_or_all_and_nobody_locked_out(folder, tmp_path):
     """Killed at any moment from its beginning to its end, by signals in steps over the time that it takes."""
     timed = start_append(shutil.copytree(folder / "data.zarr", tmp_path / "timed"), folder / "X.npy")
@@ -277,7 +277,7 @@ def test_a_killed_append_leaves_the_old_rows_or_all_and_nobody_locked_out(folder
     assert sizes[0] == 1300
 
 
-@pytest.mark.faults
+@pytest.mark.faults("F16")
 def test_of_two_that_append_at_once_both_are_there_or_one_was_told(folder, tmp_path):
     url = shutil.copytree(folder / "data.zarr", tmp_path / "two")
     both = [start_append(url, folder / "X.npy") for _ in range(2)]
@@ -289,7 +289,7 @@ def test_of_two_that_append_at_once_both_are_there_or_one_was_told(folder, tmp_p
     assert open_dataset(url).n_samples == 1300 + 28_700 * sum(done)
 
 
-@pytest.mark.faults
+@pytest.mark.faults("F12")
 def test_an_append_that_fails_leaves_the_version_of_before(tmp_path):
     X, y = make_rows(30)
     before = write(tmp_path / "d", X[:7], y[:7], chunk_rows=4)
@@ -304,7 +304,7 @@ def test_an_append_that_fails_leaves_the_version_of_before(tmp_path):
     assert (after.version, after.n_samples) == (before.version, 7)
 
 
-@pytest.mark.faults
+@pytest.mark.faults("F13")
 def test_a_full_disk_leaves_the_old_dataset(tmp_path):
     X, y = make_rows(4000)
     before = write(tmp_path / "data.zarr", X[:1500], y[:1500], chunk_rows=1024).fingerprint()

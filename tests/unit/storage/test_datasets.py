@@ -120,6 +120,7 @@ class TestForeignData:
         np.testing.assert_array_equal(sample.X, X[[49, 0, 12, 12, 3]])
         np.testing.assert_array_equal(sample.y, np.arange(100.0).reshape(50, 2)[[49, 0, 12, 12, 3]])
 
+    @pytest.mark.faults("F8")
     def test_a_missing_chunk_is_an_error_that_names_array_and_rows(self, tmp_path, layout):
         foreign(tmp_path / "a", layout=layout)
         chunk_file(tmp_path / "a", layout, 1).unlink()
@@ -150,6 +151,7 @@ class TestForeignData:
             open_dataset(tmp_path / "a").read(Block(0, 0, 50))
 
 
+@pytest.mark.faults("F9")
 def test_every_flipped_bit_of_our_own_data_is_noticed(tmp_path):
     rng = np.random.default_rng(0)
     X = rng.standard_normal((64, 2)).astype(np.float32)
@@ -452,7 +454,7 @@ class TestWriting:
         assert open_dataset(url).fingerprint() == before
         assert len(list(tmp_path.iterdir())) == (scheme == "file")
 
-    @pytest.mark.faults
+    @pytest.mark.faults("F13")
     def test_a_full_disk_leaves_no_half_dataset(self, tmp_path, project_root):
         script = (
             "import resource, sys, numpy as np\n"
@@ -553,6 +555,7 @@ def test_blocks_of_another_dataset_are_refused(tmp_path):
         open_dataset(tmp_path / "a").read(Block(0, 40, 60))
 
 
+@pytest.mark.faults("F10")
 def test_a_value_that_is_not_finite_is_named_by_row_column_and_chunk(tmp_path):
     X = np.zeros((50, 3))
     X[41, 2] = np.nan

@@ -192,6 +192,17 @@ def test_a_claim_of_a_dead_process_of_this_machine_is_taken_over_at_once(stored,
     assert is_free(stored)
 
 
+def test_a_claim_that_this_process_could_not_give_back_does_not_keep_it_out(stored, monkeypatch, caplog):
+    delete = leases.delete_bytes
+    with hold(stored, holder="one"):
+        assert isinstance(try_to_hold(stored), OutputBusyError)
+        monkeypatch.setattr(leases, "delete_bytes", lambda *_: 1 / 0)
+    assert "was not given back" in caplog.text
+    monkeypatch.setattr(leases, "delete_bytes", delete)
+    assert not is_free(stored)
+    assert try_to_hold(stored) == "held"
+
+
 def test_a_process_of_another_container_is_not_taken_for_dead(stored):
     put_claim(stored, machine="another boot", pid=2**22 + 1)
     assert isinstance(try_to_hold(stored), OutputBusyError)

@@ -80,6 +80,7 @@ def test_what_is_written_is_read_back_bit_for_bit(tmp_path_factory, metadata, ar
         assert record.arrays[name].tobytes() == array.tobytes()
 
 
+@pytest.mark.faults("F9")
 def test_every_flipped_bit_of_an_array_is_noticed_and_the_array_named(tmp_path):
     write(tmp_path / "m")
     file = arrays_folder(tmp_path / "m") / "coefficients" / "c" / "0" / "0"
@@ -94,6 +95,7 @@ def test_every_flipped_bit_of_an_array_is_noticed_and_the_array_named(tmp_path):
     assert read_record(tmp_path / "m").arrays["coefficients"][5, 1] == 11
 
 
+@pytest.mark.faults("F9")
 def test_every_flipped_bit_of_the_json_is_noticed(tmp_path):
     write(tmp_path / "m")
     file = tmp_path / "m" / "model.json"
@@ -158,6 +160,7 @@ class TestWhatIsNotAModel:
         with pytest.raises(StorageError, match="holds a 'ridge'; expected a 'statistics'"):
             read_record(tmp_path / "m", kind="statistics")
 
+    @pytest.mark.faults("F18")
     def test_newer_format(self, tmp_path):
         write(tmp_path / "m")
         edit(tmp_path / "m", {"format_version": 7, "rff_dist_version": "9.1"}, sign=False)
@@ -284,7 +287,7 @@ class TestOverwriting:
         with pytest.raises(StorageError, match="is not replaced"):
             write(tmp_path, overwrite=True)
 
-    @pytest.mark.faults
+    @pytest.mark.faults("F16")
     @pytest.mark.parametrize("scheme", ["file", "memory"])
     def test_a_reader_sees_the_old_model_or_the_new_one(self, tmp_path, scheme):
         url = tmp_path / "m" if scheme == "file" else "memory://swapped"
@@ -309,7 +312,7 @@ class TestOverwriting:
         assert all(len(entry) == 2 and entry[0] == entry[1] for entry in seen)
         assert [entry[0] for entry in seen] == sorted(entry[0] for entry in seen)
 
-    @pytest.mark.faults
+    @pytest.mark.faults("F13")
     @pytest.mark.parametrize("overwrite", [False, True])
     def test_a_full_disk_leaves_the_old_model_and_nothing_else(self, tmp_path, project_root, overwrite):
         if overwrite:

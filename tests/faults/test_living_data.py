@@ -1,0 +1,154 @@
+"""Data and a registered model that change in any order: no row is lost in silence, or counted twice."""
+
+import tempfile
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+
+from rff_dist.data import cut
+from rff_dist.data.memory import ArrayDataset
+from rff_dist.engines.serial import SerialEngine
+from rff_dist.jobs.publishing import publish
+from rff_dist.jobs.refresh import find_lacking, open_refresh, outcome
+from rff_dist.jobs.steps import in_this_process, run_steps
+from rff_dist.kernels.stationary import Gaussian
+from rff_dist.registry.versions import RegisteredModel
+from rff_dist.ridge import update
+from rff_dist.ridge.model import read_model
+from rff_dist.statistics import accumulate, passes
+from rff_dist.storage.appending import append_dataset
+from rff_dist.storage.corrections import delete_rows, replace_rows
+from rff_dist.storage.datasets import open_dataset
+from rff_dist.storage.locations import parse_location
+from rff_dist.storage.repositories import roll_back
+from rff_dist.storage.writing import write_dataset
+from tests.plain import fit_ridge
+
+ENGINE = SerialEngine(1)
+CHUNK, TILE, BLOCK = 128, 64, 256
+
+
+class LivingData(RuleBasedStateMachine):
+    """Append good and bad rows, correct, delete, and roll back the data or the model, and update at times."""
+
+    @initialize()
+    def begin(self):
+        self.patched = pytest.MonkeyPatch()
+        # Many blocks and tiles of few rows, so that most of them stay.
+        self.patched.setattr(cut, "MIN_BLOCK_ROWS", BLOCK)
+        for module in (accumulate, update):
+            self.patched.setattr(module, "tile_rows", lambda _: TILE)
+        self.folder = tempfile.TemporaryDirectory()
+        self.url, self.model, self.seed = f"{self.folder.name}/data", f"{self.folder.name}/model", 0
+        dataset = write_dataset(self.url, *self.draw(1500), chunk_rows=CHUNK, versioned=True)
+        self.begun, _ = fit_ridge(
+            dataset, Gaussian(), engine=ENGINE, length_scale=1.0, n_components=8, alpha=0.1
+        )
+        publish(self.begun, self.model, data=self.url)
+        self.versions = [dataset.version]
+        self.all_are_good = True
+
+    def teardown(self):
+        if hasattr(self, "folder"):
+            self.folder.cleanup()
+            self.patched.undo()
+
+    def draw(self, n):
+        self.seed += 1
+        rng = np.random.default_rng(self.seed)
+        X = rng.standard_normal((n, 2))
+        return X, np.sin(X[:, 0]) + 0.1 * rng.standard_normal(n)
+
+    @property
+    def n_samples(self):
+        return open_dataset(self.url).n_samples
+
+    @rule(n=st.sampled_from([1, 60, 400]))
+    def append(self, n):
+        self.versions.append(append_dataset(self.url, *self.draw(n)).version)
+
+    @rule()
+    def append_bad_rows(self):
+        X, y = self.draw(400)
+        self.versions.append(append_dataset(self.url, X, 20.0 * y[::-1]).version)
+        self.all_are_good = False
+
+    @rule(data=st.data())
+    def correct(self, data):
+        which = data.draw(st.lists(st.integers(0, self.n_samples - 1), min_size=1, max_size=6, unique=True))
+        self.versions.append(replace_rows(self.url, which, *self.draw(len(which))).version)
+
+    @rule(data=st.data(), keep_order=st.booleans())
+    def delete(self, data, keep_order):
+        which = data.draw(st.lists(st.integers(0, self.n_samples - 1), min_size=1, max_size=40, unique=True))
+        self.versions.append(delete_rows(self.url, which, keep_order=keep_order).version)
+
+    @rule(data=st.data())
+    def roll_back_the_data(self, data):
+        roll_back(parse_location(self.url), data.draw(st.sampled_from(self.versions)))
+
+    @precondition(lambda self: hasattr(self, "model") and RegisteredModel(self.model).pointer().previous)
+    @rule()
+    def roll_back_the_model(self):
+        RegisteredModel(self.model).rollback()
+        self.all_are_good = False
+
+    def run(self, **options):
+        runner, dataset = in_this_process(ENGINE), open_dataset(self.url)
+        with open_refresh(self.model, dataset, runner=runner, **options) as job:
+            return dataset, outcome(run_steps(job.steps(), runner))
+
+    @rule()
+    def follow(self):
+        before = read_model(self.model).digest()
+        dataset, found = self.run()
+        model = read_model(self.model)
+        if found["decision"] == "kept":
+            assert not self.all_are_good
+            assert model.digest() == before
+            assert any(
+                one.data_version == dataset.version for one in find_lacking(parse_location(self.model))
+            )
+            return
+        assert found["left_out"] == [] or not self.all_are_good
+        for because in found["left_out_because"]:
+            assert "rolled back" in because or "above the 1.05 that are tolerated" in because
+        self.assert_holds(model, dataset, found["left_out"])
+
+    @rule()
+    def take_all_back(self):
+        """What an update leaves out, a backfill brings back."""
+        dataset, found = self.run(backfill=0, force=True)
+        assert found["left_out"] == []
+        model = read_model(self.model)
+        expected = passes.accumulate(
+            dataset, self.begun.feature_map, engine=ENGINE, spec=self.begun.statistics.spec
+        )
+        assert model.statistics.digest() == expected.digest()
+        self.all_are_good = False  # the champion may be a bad one now
+
+    def assert_holds(self, model, dataset, left_out):
+        """A pass in memory over the rows that are said to be held is the oracle."""
+        kept = np.ones(dataset.n_samples, bool)
+        for start, stop in left_out:
+            kept[start:stop] = False
+        rows = dataset.take(np.flatnonzero(kept))
+        expected = passes.accumulate(
+            ArrayDataset(rows.X, rows.y[:, 0]),
+            self.begun.feature_map,
+            engine=ENGINE,
+            spec=self.begun.statistics.spec,
+        )
+        assert model.statistics.n_samples == expected.n_samples == int(kept.sum())
+        # Rows lie in other tiles, which are rounded each.
+        np.testing.assert_allclose(model.statistics.ZtZ(), expected.ZtZ(), rtol=1e-9, atol=1e-9)
+        np.testing.assert_allclose(model.statistics.Zty(), expected.Zty(), rtol=1e-9, atol=1e-9)
+
+
+LivingData.TestCase.settings = settings(
+    max_examples=4, stateful_step_count=10, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+TestLivingData = pytest.mark.faults("F16", "F17")(LivingData.TestCase)

@@ -1,0 +1,65 @@
+"""Whatever request to a store fails, readers see the old or the new, and the same work then succeeds."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from rff_dist.errors import StorageError
+from tests.faults.works import WORKS, moments
+from tests.s3_server import S3Server, serve_s3
+
+pytest.importorskip("obstore", reason="needs the extra s3")
+pytest.importorskip("moto", reason="needs moto, of the extra dev")
+
+FAST = {"predictions"}
+EVERY = [
+    pytest.param(name, marks=[] if name in FAST else pytest.mark.slow)
+    for name, work in WORKS.items()
+    if work.remote
+]
+EVER = 10**9
+MOST = 5  # requests of a work that are tried, each with all that it needs before
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[S3Server]:
+    with serve_s3() as running, pytest.MonkeyPatch.context() as patch:
+        for name, value in running.environment.items():
+            patch.setenv(name, value)
+        yield running
+
+
+@pytest.mark.s3
+# Zarr writes several chunks at once, and forgets those that were not begun when one fails.
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")
+@pytest.mark.filterwarnings("ignore:Exception ignored in. <coroutine")
+@pytest.mark.faults("F12")
+@pytest.mark.parametrize("times", [1, EVER], ids=["one", "all later ones"])
+@pytest.mark.parametrize("name", EVERY)
+def test_whatever_request_is_refused_the_same_work_succeeds_afterwards(
+    name: str, times: int, server: S3Server
+) -> None:
+    work = WORKS[name]
+    whole = server.url(f"{name}-{times}/whole")
+    work.prepare(whole)
+    before = work.state(whole)
+    server.requests()
+    work.run(whole)
+    n_requests = len(server.requests())
+    after = work.state(whole)
+    for n in moments(n_requests, most=MOST):
+        place = server.url(f"{name}-{times}/{n}")
+        work.prepare(place)
+        server.fail(times, status=403, after=n)
+        failed = False
+        try:
+            work.run(place)
+        except StorageError:
+            failed = True
+        assert any(one.endswith(" 403") for one in server.requests())
+        server.fail(0, status=0)
+        found = work.state(place)
+        assert found in ((before, after) if failed else (after,))
+        if found == before:
+            work.run(place)
+        assert work.state(place) == after
