@@ -20,7 +20,7 @@ ARGS ?=
 # Processes that `make test` runs tests in: make test WORKERS=0 stays in one, where output can be seen (-s).
 WORKERS ?= auto
 
-.PHONY: help setup demo test test-flows test-faults test-slow test-all lint format bench soak constraints clean
+.PHONY: help setup demo test test-flows test-faults test-slow test-all lint format bench soak manual constraints clean
 
 help:  ## Show the verbs.
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-20s %s\n", $$1, $$2}'
@@ -61,6 +61,12 @@ bench: setup  ## Print the benchmarks' ratios, measured side by side.
 
 soak: setup  ## Kill and freeze workers 200 times at random; ARGS="--schedules 20" for fewer.
 	$(bin)/python -m tests.kill_schedules $(ARGS)
+
+# MkDocs and its themes advertise their successors in a warning, which these two silence.
+manual: setup  ## Build the manual into build/manual, and check its links.
+	DISABLE_MKDOCS_2_WARNING=true NO_MKDOCS_2_WARNING=true \
+	  $(bin)/python -m mkdocs build --strict --quiet --config-file notebooks/manual/mkdocs.yml
+	@echo "build/manual/index.html"
 
 constraints: setup  ## Resolve the newest versions anew into constraints.txt.
 	$(bin)/python -m pip install --quiet uv

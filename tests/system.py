@@ -260,7 +260,11 @@ class System:
         """Return what the artifact of a train run that stopped says; the worker makes it after the end."""
         return str(
             self.process("worker").wait_until(
-                lambda: self.artifacts(run).get("rff-train-stopped"), f"what is left of run {run}", 30
+                lambda: next(
+                    (told for key, told in self.artifacts(run).items() if "-train-stopped-" in key), None
+                ),
+                f"what is left of run {run}",
+                30,
             )
         )
 

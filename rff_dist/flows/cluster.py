@@ -26,7 +26,7 @@ from prefect.artifacts import create_markdown_artifact, create_table_artifact
 
 from rff_dist.errors import OutputExistsError
 from rff_dist.flows.common import facts_markdown, log_rows, place_of, show_versions
-from rff_dist.flows.running import Limits, code, form, job_flow, number, runner_of
+from rff_dist.flows.running import Limits, code, form, job_flow, key, number, runner_of
 from rff_dist.jobs.cluster import ClusteringRun, open_clustering
 from rff_dist.jobs.options import Where
 from rff_dist.jobs.specs import Clustering
@@ -116,20 +116,20 @@ def cluster(parameters: ClusterParameters) -> Summary:
         "agreement": records["compare"],
     }
     create_markdown_artifact(
-        _summary_markdown(result), key="rff-cluster-summary", description="What was found, and where it is."
+        _summary_markdown(result), key=key("cluster-summary"), description="What was found, and where it is."
     )
     create_table_artifact(
         _pass_table(rows, numbers),
-        key="rff-cluster-passes",
+        key=key("cluster-passes"),
         description="Inertia of the centres of each pass.",
     )
     create_table_artifact(
-        _size_table(clusters.weights.tolist()), key="rff-cluster-sizes", description="Clusters by size."
+        _size_table(clusters.weights.tolist()), key=key("cluster-sizes"), description="Clusters by size."
     )
     if candidates is not None:
         create_table_artifact(
             _number_table(candidates, clusters.n_clusters),
-            key="rff-cluster-numbers",
+            key=key("cluster-numbers"),
             description=f"Numbers of clusters, by {job.lloyd.criterion}.",
         )
     return result

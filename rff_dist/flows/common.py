@@ -10,7 +10,7 @@ from prefect import get_run_logger
 from prefect.artifacts import create_markdown_artifact, create_table_artifact
 
 from rff_dist.flows.pictures import show_choice
-from rff_dist.flows.running import Form, code, number, runner_of
+from rff_dist.flows.running import Form, code, key, number, runner_of
 from rff_dist.jobs import fits
 from rff_dist.jobs import train as training
 from rff_dist.jobs.publishing import version_rows
@@ -46,20 +46,23 @@ def train_model(parameters: Form, spec: type[Train | Tune], *, name: str) -> Sum
     found: Summary = {}
     for step in ("inspect", "fit", "publish"):
         found |= records[step] or {}
-    show_choice(run.trained.model, key=f"rff-{name}-errors", title=found["data"], log=log)
+    show_choice(run.trained.model, key=key(f"{name}-errors"), title=found["data"], log=log)
     if job.destination.register:
         show_versions(job.destination.model)
-    if records["evaluate"] is None:
+    if (metrics := records["evaluate"]) is None:
         log.info("no test data were given, so the model is not evaluated")
+    else:
+        about = f"{metrics['n_samples']:_}", metrics["test_data"], _estimate(metrics)
+        log.info("on %s rows of %s: %s", *about)
     log.info("published %s", found["model"])
-    result = {**found, "metrics": records["evaluate"]}
+    result = {**found, "metrics": metrics}
     create_markdown_artifact(
-        _summary_markdown(result), key=f"rff-{name}-summary", description="What was trained, and how well."
+        _summary_markdown(result), key=key(f"{name}-summary"), description="What was trained, and how well."
     )
     if found["candidates"]:
         create_table_artifact(
             _candidate_table(found["candidates"]),
-            key=f"rff-{name}-candidates",
+            key=key(f"{name}-candidates"),
             description="Candidates compared.",
         )
     return result
@@ -92,7 +95,7 @@ def show_versions(model: str) -> None:
     rows = version_rows(RegisteredModel(model), last=_SHOWN_VERSIONS)
     create_table_artifact(
         [{name.replace("_", " "): _cell(value) for name, value in row.items()} for row in rows],
-        key="rff-model-versions",
+        key=key("model-versions"),
         description=f"The newest versions of {redact(model)}: what each was made of.",
     )
 

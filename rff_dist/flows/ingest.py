@@ -20,7 +20,7 @@ from prefect.blocks.system import Secret
 
 from rff_dist.errors import InvalidParameterError
 from rff_dist.flows.common import facts_markdown
-from rff_dist.flows.running import code, form, job_flow, runner_of
+from rff_dist.flows.running import code, form, job_flow, key, runner_of
 from rff_dist.ingest.queries import CONNECTION_VARIABLE
 from rff_dist.jobs.fields import group, option
 from rff_dist.jobs.ingest import Ingestion
@@ -109,7 +109,7 @@ def ingest(parameters: IngestParameters) -> Summary:
     if result["dropped_rows"]:
         log.warning("%s rows were dropped for missing or infinite values", f"{result['dropped_rows']:_}")
     create_markdown_artifact(
-        _summary(result), key="rff-ingest-summary", description="Which rows were appended to which dataset."
+        _summary(result), key=key("ingest-summary"), description="Which rows were appended to which dataset."
     )
     return result
 

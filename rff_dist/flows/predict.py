@@ -18,7 +18,7 @@ from prefect import get_run_logger
 from prefect.artifacts import create_markdown_artifact
 
 from rff_dist.flows.common import facts_markdown
-from rff_dist.flows.running import Limits, code, form, job_flow, lend_engine, runner_of
+from rff_dist.flows.running import Limits, code, form, job_flow, key, lend_engine, runner_of
 from rff_dist.jobs.options import Where
 from rff_dist.jobs.score import open_scoring
 from rff_dist.jobs.specs import Predict
@@ -56,7 +56,7 @@ def predict(parameters: PredictParameters) -> Summary:
     assert result is not None
     log.info("wrote %s rows to %s", f"{result['n_samples']:_}", result["output"])
     create_markdown_artifact(
-        _summary(result), key="rff-predict-summary", description="What was scored, and by which model."
+        _summary(result), key=key("predict-summary"), description="What was scored, and by which model."
     )
     return result
 

@@ -24,7 +24,7 @@ from prefect import get_run_logger
 from prefect.artifacts import create_markdown_artifact, create_table_artifact
 
 from rff_dist.flows.common import facts_markdown, place_of, show_versions
-from rff_dist.flows.running import Limits, code, form, job_flow, number, runner_of
+from rff_dist.flows.running import Limits, code, form, job_flow, key, number, runner_of
 from rff_dist.jobs.options import Where
 from rff_dist.jobs.refresh import open_update, outcome
 from rff_dist.jobs.specs import Update
@@ -69,6 +69,10 @@ def _log(log: Any, result: Mapping[str, Any]) -> None:
     drift = result.get("drift")
     if drift is not None and drift["drifted"]:
         log.warning("drift in %s, p-value %.2g", ", ".join(drift["parts"]), drift["p_value"])
+    if result["n_new"]:
+        gate = result["gate"]
+        errors = number(result["progressive"]["rmse"]), number(gate["champion"]), number(gate["challenger"])
+        log.info("RMSE of new rows %s; held out: champion %s, challenger %s", *errors)
     kept = result["decision"].endswith("kept")
     (log.warning if kept else log.info)("%s: %s", result["decision"], result["reason"])
 
@@ -79,13 +83,13 @@ def _log(log: Any, result: Mapping[str, Any]) -> None:
 def _report(result: Mapping[str, Any]) -> None:
     create_markdown_artifact(
         _report_markdown(result),
-        key="rff-refresh-report",
+        key=key("refresh-report"),
         description="What was new, and what became of the model.",
     )
     if result["n_new"] and result["drift"]["columns"]:
         create_table_artifact(
             _column_table(result["drift"]["columns"]),
-            key="rff-refresh-columns",
+            key=key("refresh-columns"),
             description="Columns of the new rows, those that moved most first.",
         )
 

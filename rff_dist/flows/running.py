@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import inspect
 import logging
+import re
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -158,6 +159,31 @@ def check_location(url: str) -> str:
     return url
 
 
+def key(what: str, parameters: Mapping[str, Any] | None = None) -> str:
+    """Return the key of an artifact: what it shows, and of which model, since Prefect's pages go by keys.
+
+    `parameters`: of the run; those of the run that calls this if left out.
+    """
+    place = _place_of(this_run.parameters if parameters is None else parameters)
+    return "-".join(["rff", what, *re.findall("[a-z0-9]+", place.lower())])
+
+
+def _place_of(parameters: Mapping[str, Any]) -> str:
+    """Return the last part of where a run's model is, or its output, or its data; "" where it has none.
+
+    Parameters are not checked yet when a run gets its name.
+    """
+    given = [parameters.get(name) for name in ("model", "output", "data")]
+    url = next((redact(one) for one in given if isinstance(one, str)), "")
+    return url.rstrip("/").rpartition("/")[2].removesuffix(".zarr")
+
+
+def _run_name() -> str:
+    """Name a run by what it is about and when it was due, as "main, 2026-11-22 02:00"."""
+    due = f"{this_run.scheduled_start_time:%Y-%m-%d %H:%M}"
+    return ", ".join(filter(None, [_place_of(this_run.parameters), due]))
+
+
 def code(text: str) -> str:
     """Show a name as it is, whatever it holds: it must not become markup."""
     return "`" + redact(text).replace("`", "'").replace("|", "\\|").replace("\n", " ") + "`"
@@ -205,6 +231,7 @@ def job_flow[F: Form, R](
         return Flow(
             run,
             name=name,
+            flow_run_name=_run_name,
             description=inspect.getdoc(function),
             validate_parameters=False,  # the form does, more strictly
             persist_result=False,
@@ -396,7 +423,7 @@ def _reported(engine: Engine, folder: str, log: Any) -> Iterator[None]:
         )
     store = open_store(place := parse_location(folder), read_only=False)
     stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
-    name = f"{this_run.flow_name or 'run'}-{stamp}-{this_run.name or 'direct'}.html"
+    name = f"{this_run.flow_name or 'run'}-{stamp}-{(this_run.id or 'direct')[:8]}.html"
     with tempfile.TemporaryDirectory() as temporary:
         page = Path(temporary) / "report.html"
         try:
@@ -409,7 +436,7 @@ def _reported(engine: Engine, folder: str, log: Any) -> Iterator[None]:
                 log.info("Dask's performance report: %s", link)
                 create_link_artifact(
                     Path(link.path).as_uri() if link.is_local else link.url,
-                    key="rff-performance-report",
+                    key=key("performance-report"),
                     description=f"Dask's performance report of the run {this_run.name}.",
                 )
 
@@ -440,8 +467,10 @@ class PassProgress:
         self._shown = now
         share = round(100 * self._n_done / self._n_samples, 1)
         if self._artifact is None:
-            key = f"rff-{''.join(c if c.isalnum() else '-' for c in label.lower())}-progress"
-            made = create_progress_artifact(share, key=key, description=f"{label}: {self._n_samples:,} rows")
+            what = "".join(c if c.isalnum() else "-" for c in label.lower())
+            made = create_progress_artifact(
+                share, key=key(f"{what}-progress"), description=f"{label}: {self._n_samples:,} rows"
+            )
             self._artifact = cast("UUID", made)  # not in an event loop
         else:
             update_progress_artifact(self._artifact, share)
@@ -454,11 +483,12 @@ def _tell_what_is_left(flow: Flow[..., Any], run: FlowRun, state: State[Any], *,
     """Log and keep as an artifact what a run left that stopped, and how to go on."""
     text = describe_stop(flow.name, run.parameters, state, resume=resume)
     log = flow_run_logger(run, cast("Any", flow))
-    log.warning("what is left and how to go on: artifact rff-%s-stopped", flow.name)
+    name = key(f"{flow.name}-stopped", run.parameters)
+    log.warning("what is left and how to go on: artifact %s", name)
     with get_client(sync_client=True) as client:
         client.create_artifact(
             ArtifactCreate(
-                key=f"rff-{flow.name}-stopped",
+                key=name,
                 type="markdown",
                 description=f"What the run {run.name} left, and how to go on.",
                 data=text,

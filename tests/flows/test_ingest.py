@@ -87,7 +87,7 @@ def test_new_files_are_appended_once_night_after_night(tmp_path):
     np.testing.assert_array_equal(np.column_stack([found.X, found.y]), np.vstack(rows))
     assert dataset.one_dimensional
     assert len(json.dumps(nights)) < 3_000
-    summary = Artifact.get("rff-ingest-summary")
+    summary = Artifact.get("rff-ingest-summary-data")
     assert "2 sources that were ingested before" in summary.data
 
 
@@ -108,7 +108,7 @@ def test_a_query_is_run_with_a_secret_that_prefect_shows_nowhere(tmp_path, monke
     with get_client(sync_client=True) as client:
         run = client.read_flow_run(state.state_details.flow_run_id)
         said = [log.message for log in client.read_logs()]
-        summary = Artifact.get("rff-ingest-summary")
+        summary = Artifact.get("rff-ingest-summary-data")
     stored = json.dumps([run.parameters, state.result(), said, summary.data])
     assert not any(word in stored for word in ("geheim.db", "SELECT"))
     with disable_run_logger(), pytest.raises(InvalidParameterError, match="no Secret block 'no-such-block'"):
@@ -129,7 +129,7 @@ def test_rows_that_do_not_fit_leave_the_dataset_and_say_why(tmp_path):
     with pytest.raises(DataError, match=r"2\.csv: row 1, column 'b' is missing"):
         state.result()
     assert open_dataset(tmp_path / "data.zarr").n_samples == 30
-    assert "skipped" in Artifact.get("rff-ingest-stopped").data
+    assert "skipped" in Artifact.get("rff-ingest-stopped-data").data
 
 
 # -- predict -----------------------------------------------------------------------------------------------
@@ -168,7 +168,7 @@ def test_all_rows_are_scored_by_the_current_version(trained, tmp_path):
     found = open_column(tmp_path / "p.zarr", "predictions").array[:]
     np.testing.assert_array_equal(found, expected)
     assert len(json.dumps(result)) < 1_500
-    assert ", version 2 (regression)" in Artifact.get("rff-predict-summary").data
+    assert ", version 2 (regression)" in Artifact.get("rff-predict-summary-m").data
     rolled_back = RegisteredModel(trained / "models" / "m").rollback()
     try:
         again = run_predict(trained, tmp_path / "p.zarr", overwrite=True)

@@ -85,24 +85,24 @@ def test_nights_with_drifted_rows_with_none_with_bad_ones_and_the_one_after(para
     assert read_model(parameters.model).digest() == first["digest"]
     assert len(json.dumps(first, allow_nan=False)) < 5_000
     assert RegisteredModel(parameters.model).current().lineage["drifted"]
-    report = Artifact.get("rff-refresh-report").data
+    report = Artifact.get("rff-refresh-report-main").data
     assert first["digest"] in report
     assert "**in embedding, columns" in report
-    assert len(json.loads(Artifact.get("rff-refresh-columns").data)) == 3
-    assert len(json.loads(Artifact.get("rff-model-versions").data)) == 2
+    assert len(json.loads(Artifact.get("rff-refresh-columns-main").data)) == 3
+    assert len(json.loads(Artifact.get("rff-model-versions-main").data)) == 2
 
     state = run(parameters)
     assert state.is_completed()
     assert task_names(state) == [STEPS[0], STEPS[-1]]
     assert state.result()["decision"] == "nothing new"
-    assert "holds all 1,200 rows" in Artifact.get("rff-refresh-report").data
+    assert "holds all 1,200 rows" in Artifact.get("rff-refresh-report-main").data
 
     append_dataset(parameters.data, *batch(3, 300, bad=True))
     state = run(parameters)
     assert state.is_completed()
     assert state.result()["decision"] == "kept"
     assert state.result()["digest"] == read_model(parameters.model).digest() == first["digest"]
-    report = Artifact.get("rff-refresh-report").data
+    report = Artifact.get("rff-refresh-report-main").data
     assert "**kept**" in report
     assert state.result()["reason"] in report
 

@@ -211,7 +211,7 @@ def test_a_failed_run_leaves_an_artifact_that_says_how_to_go_on(tmp_path):
     with lend_engine(SerialEngine(1)):
         state = train(**parameters.model_dump(), return_state=True)
     assert state.is_failed()
-    told = Artifact.get("rff-train-stopped")
+    told = Artifact.get("rff-train-stopped-model")
     assert told.type == "markdown"
     assert told.flow_run_id == flow_run(state).id
     assert "none.zarr" in told.data
@@ -232,7 +232,7 @@ def test_a_run_that_takes_too_long_fails_and_leaves_nothing(tmp_path):
     with pytest.raises(JobTimeoutError, match=r"longer than `timeout_minutes`=0\.00833"):
         state.result()
     assert [path.name for path in tmp_path.iterdir()] == ["data.zarr"]
-    assert "took longer" in Artifact.get("rff-train-stopped").data
+    assert "took longer" in Artifact.get("rff-train-stopped-model").data
 
 
 def test_time_that_is_enough_changes_nothing():

@@ -151,12 +151,12 @@ def test_errors_on_test_data_are_numpys_and_near_those_of_held_out_rows(run):
 
 
 def test_artifacts_tell_what_was_trained(run):
-    summary = Artifact.get("rff-train-summary")
+    summary = Artifact.get("rff-train-summary-model")
     assert summary.type == "markdown"
     assert run.result["digest"] in summary.data
     assert "400 rows" in summary.data
     assert "| on held-out rows | RMSE " in summary.data
-    candidates = Artifact.get("rff-train-candidates")
+    candidates = Artifact.get("rff-train-candidates-model")
     assert candidates.type == "table"
     rows = json.loads(candidates.data)
     assert len(rows) == len(run.result["candidates"])
@@ -166,7 +166,7 @@ def test_artifacts_tell_what_was_trained(run):
 
 
 def test_the_errors_that_alpha_was_chosen_by_are_a_picture(run):
-    picture = Artifact.get("rff-train-errors")
+    picture = Artifact.get("rff-train-errors-model")
     assert picture.type == "image"
     head, _, content = picture.data.partition(",")
     assert head == "data:image/png;base64"
@@ -176,10 +176,10 @@ def test_the_errors_that_alpha_was_chosen_by_are_a_picture(run):
 
 def test_dasks_performance_report_is_kept_where_the_parameters_say(run):
     [report] = (run.folder / "reports").iterdir()
-    name = flow_run(run.state).name
-    assert re.fullmatch(rf"train-\d{{8}}-\d{{6}}-{name}\.html", report.name)
+    first = str(flow_run(run.state).id)[:8]
+    assert re.fullmatch(rf"train-\d{{8}}-\d{{6}}-{first}\.html", report.name)
     assert "accumulate" in report.read_text()
-    link = Artifact.get("rff-performance-report")
+    link = Artifact.get("rff-performance-report-model")
     assert link.type == "markdown"
     assert report.as_uri() in link.data
 
@@ -213,7 +213,7 @@ def test_without_test_data_evaluation_is_skipped_with_a_note(run, tmp_path):
     [skipped] = [task.state for task in task_runs(state) if task.name == "evaluate"]
     assert skipped.name == "Skipped"
     assert "No test data" in skipped.message
-    assert "Not evaluated" in Artifact.get("rff-train-summary").data
+    assert "Not evaluated" in Artifact.get("rff-train-summary-model").data
 
 
 def test_registered_runs_publish_versions_and_a_table_of_their_lineage(run, tmp_path):
@@ -226,13 +226,13 @@ def test_registered_runs_publish_versions_and_a_table_of_their_lineage(run, tmp_
     assert read_model(url).digest() == result["digest"]
     assert read_model(f"{url}/versions/1").alpha == 0.1
     assert [path.name for path in (tmp_path / "models").iterdir() if not path.name.startswith(".")] == ["m"]
-    rows = json.loads(Artifact.get("rff-model-versions").data)
+    rows = json.loads(Artifact.get("rff-model-versions-m").data)
     assert [(row["version"], row["current"], row["alpha"]) for row in rows] == [
         (2, "yes", "10"),
         (1, "", "0.1"),
     ]
     assert all(row["data"] == run.parameters.data and row["n samples"] == 3000 for row in rows)
-    assert "version 2" in Artifact.get("rff-train-summary").data
+    assert "version 2" in Artifact.get("rff-train-summary-m").data
 
 
 def test_length_scales_by_evidence_are_those_of_the_fit_in_one_call(run, tmp_path):
@@ -279,7 +279,7 @@ def test_a_classifier_is_that_of_the_library_and_told_by_its_accuracy(tmp_path, 
     assert result["classifier"]["classes"] == ["other", "same"]
     assert result["metrics"]["accuracy"] > 0.8
     assert result["metrics"] == published.card["metrics"]
-    summary = Artifact.get("rff-train-summary").data
+    summary = Artifact.get("rff-train-summary-model").data
     assert f"- accuracy: {result['metrics']['accuracy']:.4g}" in summary
     assert "RMSE" not in summary
 

@@ -92,11 +92,11 @@ def test_flow_publishes_the_best_of_the_search_from_one_reading(problem):
         "test.zarr",
     ]
 
-    rows = json.loads(Artifact.get("rff-tune-candidates").data)
+    rows = json.loads(Artifact.get("rff-tune-candidates-model").data)
     assert [row["kernel"] for row in rows] == ["gaussian", "gaussian", "laplacian", "laplacian"]
     assert [row["chosen"] for row in rows].index("yes") == expected.best_index
-    assert Artifact.get("rff-tune-errors").type == "image"
-    summary = Artifact.get("rff-tune-summary").data
+    assert Artifact.get("rff-tune-errors-model").type == "image"
+    summary = Artifact.get("rff-tune-summary-model").data
     assert result["digest"] in summary
     assert "200 rows" in summary
     with disable_run_logger(), pytest.raises(OutputExistsError, match="exists already"):

@@ -53,7 +53,7 @@ def draw_rows(n_samples: int, seed: int, *, shift: float = 0.0) -> tuple[np.ndar
 
 
 def report_of(system: System, run: dict[str, Any]) -> str:
-    return str(system.artifacts(run["id"])["rff-refresh-report"])
+    return str(system.artifacts(run["id"])["rff-refresh-report-main"])
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
         store = running.s3.url("rff_dist")
         names = {"feature_names": COLUMNS, "target_names": ["y"], "chunk_rows": 2048}
         write_dataset(f"{store}/data.zarr", *draw_rows(N_SAMPLES, OLD), **names, versioned=True)
-        write_dataset(f"{store}/test.zarr", *draw_rows(2000, TEST), **names)
+        write_dataset(f"{store}/data-test.zarr", *draw_rows(2000, TEST), **names)
         deploy(running, store, stack)
         yield running
 
@@ -244,7 +244,7 @@ def drifted(system: System, refreshed: Any, place: Place) -> dict[str, Any]:
 
 
 def test_file_that_was_ingested_is_passed_over(drifted, place, system):
-    summary = system.artifacts(drifted["ingest"]["id"])["rff-ingest-summary"]
+    summary = system.artifacts(drifted["ingest"]["id"])["rff-ingest-summary-data"]
     assert "| new | 0 rows" in summary
     assert "| skipped | 1 sources" in summary
     sources = open_dataset(place.data).attributes["sources"]

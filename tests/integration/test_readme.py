@@ -3,34 +3,22 @@
 import os
 import re
 import runpy
-import shlex
 import subprocess
 import sys
 from pathlib import Path
 
-import distributed
 import numpy as np
 import pytest
 
 from rff_dist.engines.cluster import SCHEDULER_VARIABLE
-from tests.command_line import run
+from tests.pages import commands_of, read_blocks, succeed
+from tests.pages import scheduler as scheduler  # a fixture
 from tests.prefect_server import prefect_server  # noqa: F401  # a fixture
-
-BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
 @pytest.fixture(scope="module")
 def blocks(project_root):
-    return BLOCK.findall((project_root / "README.md").read_text())
-
-
-@pytest.fixture(scope="module")
-def scheduler():
-    """A cluster for many commands, so that not each of them starts one: `RFF_DIST_SCHEDULER` names it."""
-    with distributed.LocalCluster(
-        n_workers=1, threads_per_worker=2, host="127.0.0.1", dashboard_address="127.0.0.1:0"
-    ) as cluster:
-        yield cluster.scheduler_address
+    return [(one.kind, one.text) for one in read_blocks(project_root / "README.md")]
 
 
 def test_python_prints_what_the_readme_says(blocks, tmp_path, project_root):
@@ -48,18 +36,6 @@ def test_python_prints_what_the_readme_says(blocks, tmp_path, project_root):
     told = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert told.returncode == 0, told.stderr
     assert told.stdout == "".join(said)
-
-
-def commands_of(text: str) -> list[list[str]]:
-    commands = [shlex.split(line, comments=True) for line in text.splitlines()]
-    return [command[1:] for command in commands if command and command[0] == "rff-dist"]
-
-
-def succeed(arguments: list[str]) -> str:
-    """Run a command in this process, and return what it prints."""
-    result = run(*arguments)
-    assert result.exit_code == 0, f"{arguments}\n{result.output}"
-    return str(result.stdout)
 
 
 @pytest.mark.distributed

@@ -1,0 +1,132 @@
+"""The manual: everything that its pages show is run, and what they say of figures and names is so."""
+
+import os
+import re
+import subprocess
+import sys
+from collections import Counter
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+import rff_dist
+from rff_dist.engines.cluster import SCHEDULER_VARIABLE
+from tests.benchmarks.__main__ import CLAIMS, LONG
+from tests.pages import benchmarks_of, read_blocks, run_page
+from tests.pages import scheduler as scheduler  # a fixture
+
+MANUAL = Path(__file__).resolve().parents[2] / "notebooks/manual"
+PAGES = {str(path.relative_to(MANUAL / "pages")): path for path in sorted((MANUAL / "pages").rglob("*.md"))}
+# Pages that take seconds each; the others take longer, and are run by `make test-slow`.
+QUICK = {"how-to/recover.md", "why/exact-sums.md", "why/nystrom-or-fourier.md", "comparison.md", "index.md"}
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.slow]) for name in PAGES]
+)
+def test_page_goes_as_printed(name, tmp_path, monkeypatch, scheduler):
+    monkeypatch.setenv(SCHEDULER_VARIABLE, scheduler)
+    monkeypatch.setenv("MPLBACKEND", "agg")
+    run_page(read_blocks(PAGES[name]), tmp_path)
+
+
+def test_benchmarks_that_pages_name_are_there():
+    named = {name for path in PAGES.values() for name in benchmarks_of(read_blocks(path))}
+    assert named
+    assert named <= {*CLAIMS, *LONG}
+
+
+def test_reference_has_every_public_name():
+    texts = [path.read_text() for name, path in PAGES.items() if name.startswith("reference/")]
+    shown = [name.rpartition(".")[2] for text in texts for name in re.findall(r"^::: (\S+)$", text, re.M)]
+    assert sorted(shown) == sorted(set(rff_dist.__all__) - {"__version__"})
+
+
+def test_comparison_counts_what_the_table_of_defaults_has(project_root):
+    rows = [
+        [cell.strip() for cell in line.split("|")[1:-1]]
+        for line in (project_root / "DEFAULTS.md").read_text().splitlines()
+        if line.startswith("| ") and "not counted" not in line
+    ]
+    regressions = [row for row in rows if len(row) == 10 and row[6].isdigit()]
+    classes = [row for row in rows if len(row) == 8 and row[6].isdigit()]
+    ranks = Counter(int(row[6]) for row in [*regressions, *classes])
+    both = [(float(row[1]), float(row[2])) for row in [*regressions, *classes]]
+    said = dict(re.findall(r"^\| ([a-z][^|]+?) \| (\d+) \|$", PAGES["comparison.md"].read_text(), re.M))
+    assert {what: int(count) for what, count in said.items()} == {
+        "ours has the least error": ranks[1],
+        "second": ranks[2],
+        "third or fourth": ranks[3] + ranks[4],
+        f"as good as boosted trees or better, of {len(regressions)} regressions": sum(
+            float(row[1]) <= float(row[5]) for row in regressions
+        ),
+        "worse than the linear model by more than 3 %": sum(ours > 1.03 * linear for ours, linear in both),
+    }
+
+
+# -- the site --------------------------------------------------------------------------------------
+
+
+class Loaded(HTMLParser):
+    """Collects what a page loads, and what it links to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loads: list[str] = []
+        self.links: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        found = {name: value or "" for name, value in attrs}
+        if tag == "a":
+            self.links.append(found.get("href", ""))
+        elif tag == "link" and found.get("rel") not in ("canonical", "next", "prev"):
+            self.loads.append(found.get("href", ""))
+        elif "src" in found:
+            self.loads.append(found["src"])
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """The built site; a warning, such as of a link that leads nowhere, ends the build."""
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet"]
+    done = subprocess.run(
+        [*command, "--config-file", str(MANUAL / "mkdocs.yml"), "--site-dir", str(folder)],
+        env={**os.environ, "DISABLE_MKDOCS_2_WARNING": "true", "NO_MKDOCS_2_WARNING": "true"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def test_site_has_every_page_and_loads_nothing_from_elsewhere(site):
+    built = {str(path.relative_to(site)) for path in site.rglob("*.html")} - {"404.html"}
+    assert built == {str(Path(name).with_suffix(".html")) for name in PAGES}
+    for name in built:
+        page = Loaded()
+        page.feed((site / name).read_text())
+        assert page.loads
+        assert [url for url in page.loads if urlsplit(url).netloc] == []
+        outside = [urlsplit(url) for url in page.links if "://" in url]
+        assert all(url.scheme == "https" and "." in url.netloc for url in outside), name
+    styles = "".join(path.read_text() for path in site.rglob("*.css"))
+    assert re.findall(r"(?:@import|url\()\s*[\"']?(?:https?:)?//[^)\"']+", styles) == []
+
+
+def test_reference_shows_parameters_and_glossary_the_words_of_the_project(site):
+    estimators = (site / "reference/estimators.html").read_text()
+    assert "rff_dist.estimators.ridge.RFFRidge.predict_interval" in estimators
+    assert "how far the kernel reaches" in estimators.lower()
+    assert "champion, challenger" in (site / "glossary.html").read_text()
+    assert "heteroscedastic" in (site / "defaults.html").read_text()
+
+
+def test_configuration_names_no_host():
+    text = (MANUAL / "mkdocs.yml").read_text()
+    assert "://" not in text
+    assert "  font: false" in text
