@@ -1,7 +1,10 @@
 """Jobs that are killed go on: the same bits, and the rows that were done are not read again."""
 
 import json
+import operator
+import os
 import shlex
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,13 +16,18 @@ import pytest
 import zarr
 
 from rff_dist import convert_dataset, replace_rows
+from rff_dist.data.blocks import BlockTask, cut_blocks
 from rff_dist.engines import kept as kept_module
 from rff_dist.engines.dask import DaskEngine
 from rff_dist.engines.progress import BlockDone, Event, PassResumed
 from rff_dist.engines.serial import SerialEngine
+from rff_dist.jobs import train as training
+from rff_dist.jobs.fits import Fit, JobData
+from rff_dist.ridge.options import RidgeOptions
+from rff_dist.storage.datasets import open_dataset
 from rff_dist.storage.writing import write_dataset
 from tests.command_line import document, run
-from tests.stopped_jobs import eager_ledger, run_killed, sum_up
+from tests.stopped_jobs import Eager, eager_ledger, run_killed, sum_slowly, sum_up
 
 pytestmark = pytest.mark.faults
 
@@ -177,6 +185,28 @@ def test_a_pass_stopped_in_one_process_goes_on_on_a_cluster_and_back(
     assert resumed(folder, cluster) == (expected, [8 * ROWS], [])
 
 
+@pytest.mark.distributed
+def test_what_a_dead_worker_had_kept_is_not_summed_up_again(folder: Path, cluster: DaskEngine) -> None:
+    dataset, killed = open_dataset(folder / "data.zarr"), []
+    blocks = cut_blocks(N_SAMPLES, ROWS // 4, rows_per_block=ROWS // 4)
+
+    def kill(event: Event) -> None:
+        if isinstance(event, BlockDone) and not killed and (folder / "done").read_text().count("\n") > 12:
+            killed.append(int((folder / "done").read_text().split()[1]))
+            os.kill(killed[0], signal.SIGKILL)
+
+    cluster.observers = (kill,)
+    task = BlockTask(dataset, sum_slowly, adds=True)
+    with cluster.keeping(eager_ledger(folder / "ledger")):
+        total = cluster.map_reduce(task, blocks, str(folder), combine=operator.add)
+    assert killed
+    whole = SerialEngine(1).map_reduce(task, blocks, str(folder), combine=operator.add)
+    assert total[0] == pytest.approx(whole[0], rel=1e-12)  # float64 sums in another order
+    done = [int(line.split()[0]) for line in (folder / "done").read_text().splitlines()[: -len(blocks)]]
+    assert set(done) == set(range(len(blocks)))
+    assert len(done) - len(blocks) <= 2  # the block that it was at, and one that it had not told of
+
+
 # -- jobs ------------------------------------------------------------------------------------------
 
 
@@ -203,6 +233,33 @@ JOBS = {
 def undisturbed(rows: Path) -> dict[str, str]:
     """Return the digests of the jobs' results where nothing stops them."""
     return {name: document(*words_of(rows, name))["digest"] for name in JOBS}
+
+
+def test_a_step_that_is_taken_again_goes_on(folder: Path) -> None:
+    """What Prefect does after an error that may be gone a minute later."""
+    events: list[Event] = []
+
+    def watch(event: Event) -> None:
+        events.append(event)
+        if isinstance(event, BlockDone) and event.label == "accumulate":
+            accumulated.append(event.block.index)
+            if len(accumulated) == 5:
+                raise KeyboardInterrupt
+
+    accumulated: list[int] = []
+    options = RidgeOptions(
+        kernel="gaussian", length_scale=1.0, features="fourier", n_components=64, alpha=0.1
+    )
+    data = JobData(open_dataset(folder / "data.zarr"))
+    engine = SerialEngine(observers=(watch,))
+    with training.open_run(Fit(options=options), data, str(folder / "model"), engine=engine) as job:
+        training.inspect_data(job)
+        assert engine.ledger is not None
+        engine.ledger = Eager(engine.ledger.location, engine.ledger.token)
+        with pytest.raises(KeyboardInterrupt):
+            training.fit_model(job)
+        training.fit_model(job)
+    assert [e.n_kept for e in events if isinstance(e, PassResumed)] == [N_SAMPLES, 4 * ROWS]
 
 
 def words_of(folder: Path, name: str) -> list[str]:
