@@ -7,19 +7,26 @@ from contextvars import Context
 import numpy as np
 import pytest
 
+from rff_dist.engines import kept
+from rff_dist.engines.progress import BlockDone, PassResumed
+from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import ConflictError, OutputBusyError, OutputExistsError, StorageError
+from rff_dist.features.draw import draw_feature_map
+from rff_dist.statistics.passes import accumulate
 from rff_dist.storage.appending import append_dataset
 from rff_dist.storage.columns import open_column
 from rff_dist.storage.conditional import create_bytes
 from rff_dist.storage.contents import list_arrays
 from rff_dist.storage.datasets import open_dataset
 from rff_dist.storage.leases import hold
+from rff_dist.storage.ledger import ledger_place, open_ledger
 from rff_dist.storage.locations import open_store, parse_location
 from rff_dist.storage.outputs import Layout, create_output
 from rff_dist.storage.records import read_record, write_record
 from rff_dist.storage.writing import write_dataset
 from tests.command_line import PLAIN, document, refusal, run
 from tests.s3_server import KEY_ID, SECRET_KEY, serve_s3
+from tests.stopped_jobs import Eager
 
 pytest.importorskip("obstore", reason="needs the extra s3")
 pytest.importorskip("moto", reason="needs moto, of the extra dev")
@@ -424,3 +431,40 @@ def test_nothing_that_is_shown_logged_or_stored_holds_the_secret_key(fitted, ser
     travels = pickle.dumps((open_dataset(server.url("plain")), parse_location(server.url("plain"))))
     assert not any(SECRET_KEY in text for text in [*shown, caplog.text])
     assert not any(SECRET_KEY.encode() in content for content in [*stored, travels])
+
+
+# -- what a stopped job goes on from -----------------------------------------------------------------------
+
+
+def test_a_stopped_pass_goes_on_where_its_objects_are_as_they_were(server, monkeypatch):
+    monkeypatch.setattr(kept, "LEAST_SHARE", 0.0)
+    url, rng = server.url("stopped"), np.random.default_rng(0)
+    rows = rng.standard_normal((3 * 16_384, 2))
+    write_dataset(f"{url}/data.zarr", rows, rows[:, 0], chunk_rows=16_384)
+    place = ledger_place(parse_location(f"{url}/model"))
+    assert place is not None
+
+    def sum_up(*observers):
+        found = open_ledger(place)
+        engine = SerialEngine(observers=observers)
+        features = draw_feature_map("gaussian", n_features=2, n_components=32)
+        with engine.keeping(Eager(found.location, found.token)):
+            return accumulate(open_dataset(f"{url}/data.zarr"), features, engine=engine).digest()
+
+    def stop(event):
+        if isinstance(event, BlockDone) and event.block.index == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        sum_up(stop)
+    events = []
+    first = sum_up(events.append)
+    assert [event.n_kept for event in events if isinstance(event, PassResumed)] == [2 * 16_384]
+    open_ledger(place).drop()
+    assert sum_up() == first
+    write_dataset(f"{url}/data.zarr", -rows, rows[:, 0], chunk_rows=16_384, overwrite=True)
+    events.clear()
+    assert sum_up(events.append) != first
+    assert not any(isinstance(event, PassResumed) for event in events)
+    open_ledger(place).drop()
+    assert open_ledger(place).is_empty()
