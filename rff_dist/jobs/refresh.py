@@ -123,7 +123,7 @@ def _rolled_back(registered: RegisteredModel, current: Version) -> list[Refusal]
     """Return the rows that were added by versions made of the current one, which are so no longer."""
     refusals: list[Refusal] = []
     family = {current.number}
-    for version in registered.versions():
+    for version in registered.left_versions():
         if version.parent not in family:
             continue
         family.add(version.number)

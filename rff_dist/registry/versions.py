@@ -265,12 +265,14 @@ class RegisteredModel:
             # Looked for after the pointer was read: whoever removes it meanwhile changes the pointer first.
             version = self.version(number)
             previous, removing = ((), ()) if before is None else (before.previous, before.removing)
+            left = () if before is None else before.left
             if number in removing:
                 raise NoSuchVersionError(f"version {number} of {self.location} is being removed")
             if before is not None and before.number != number:
                 previous = (*previous, before.number)
             with suppress(ConflictError), _writing(self.location):
-                swap_pointer(self.location, Pointer.now(number, previous, reason, removing), expected=tagged)
+                pointer = Pointer.now(number, previous, reason, removing, left)
+                swap_pointer(self.location, pointer, expected=tagged)
                 return version
         raise ConflictError(f"{self.location} is promoted to by others all the time; stop them and try again")
 
@@ -287,12 +289,13 @@ class RegisteredModel:
                 f"nothing to roll back: {self.location} has no current version; promote one"
             )
         why = f"rolled back from version {before.number}" if reason is None else reason
-        previous = before.previous
+        previous, left = before.previous, before.left
+        left = None if left is None else tuple(sorted({*left, before.number}))
         while previous:
             number, previous = previous[-1], previous[:-1]
             # A version that was removed since is passed over.
             if number not in before.removing and (version := self._read_version(number)) is not None:
-                pointer = Pointer.now(number, previous, why, before.removing)
+                pointer = Pointer.now(number, previous, why, before.removing, left)
                 with _writing(self.location):
                     swap_pointer(self.location, pointer, expected=tagged)
                 return version
@@ -300,6 +303,19 @@ class RegisteredModel:
             f"nothing to roll back to: no version of {self.location} was current before version "
             f"{before.number}; promote another one"
         )
+
+    def left_versions(self) -> list[Version]:
+        """Return the versions that were current once and are not now.
+
+        Of a model that was last changed by an older release, those too that never were.
+        """
+        pointer = self.pointer()
+        if pointer is None:
+            return []
+        versions = [version for version in self.versions() if version.number != pointer.number]
+        if pointer.left is None:
+            return versions
+        return [version for version in versions if version.number in (*pointer.previous, *pointer.left)]
 
     def prune(self, keep: int) -> list[int]:
         """Remove all but the newest versions, and return the numbers of those that were removed.

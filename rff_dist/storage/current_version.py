@@ -21,6 +21,7 @@ class Pointer:
     `previous`: of the versions that were current before, the last one last: what a rollback goes back to.
     `promoted`: when it became current, as ISO 8601 in UTC.
     `removing`: of versions that are being removed, and must not become current any more.
+    `left`: of versions that were current until a rollback; None where an older release wrote the pointer.
     """
 
     number: int
@@ -28,13 +29,19 @@ class Pointer:
     promoted: str
     reason: str
     removing: tuple[int, ...] = ()
+    left: tuple[int, ...] | None = ()
 
     @classmethod
     def now(
-        cls, number: int, previous: tuple[int, ...], reason: str, removing: tuple[int, ...] = ()
+        cls,
+        number: int,
+        previous: tuple[int, ...],
+        reason: str,
+        removing: tuple[int, ...] = (),
+        left: tuple[int, ...] | None = (),
     ) -> Pointer:
         """Return a pointer that is set at this moment."""
-        return cls(number, previous, datetime.now(UTC).isoformat(timespec="seconds"), reason, removing)
+        return cls(number, previous, datetime.now(UTC).isoformat(timespec="seconds"), reason, removing, left)
 
 
 def version_place(location: Location, number: int) -> Location:
@@ -74,9 +81,11 @@ def _parse(content: bytes, location: Location) -> Pointer:
     where = f"{POINTER_FILE} of {location}"
     document = parse_document(content, kind=_KIND, version=_VERSION, where=where)
     number, previous, removing = document["number"], document["previous"], document["removing"]
+    left = document.get("left")
     # The digest guards against accidents, not against an author with bad intentions: a number is a number.
-    if not all(type(n) is int and n >= 1 for n in (number, *previous, *removing)):
+    if not all(type(n) is int and n >= 1 for n in (number, *previous, *removing, *(left or ()))):
         raise IntegrityError(
             f"{where} names the versions {number!r} and {previous!r}; expected whole numbers"
         )
-    return Pointer(number, tuple(previous), document["promoted"], document["reason"], tuple(removing))
+    left = None if left is None else tuple(left)
+    return Pointer(number, tuple(previous), document["promoted"], document["reason"], tuple(removing), left)

@@ -210,6 +210,27 @@ def test_rows_of_a_version_that_was_rolled_back_stay_out(registered, data):
     assert run(registered, data.now, backfill=0)["statistics_digest"] == at_once(data)
 
 
+@pytest.mark.faults("F17")
+def test_rows_of_a_version_that_could_not_be_promoted_are_added_next_time(registered, data, monkeypatch):
+    data.append(1)
+    with monkeypatch.context() as patched:
+        patched.setattr(RegisteredModel, "promote", lambda *_, **__: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            run(registered, data.now)
+    model = RegisteredModel(registered)
+    assert ([one.number for one in model.versions()], model.current().number) == ([1, 2], 1)
+    again = run(registered, data.now)
+    assert (again["decision"], again["version"], again["left_out"]) == ("published", 3, [])
+    assert again["statistics_digest"] == at_once(data)
+
+
+def test_rows_of_a_version_that_an_older_one_was_promoted_over_stay_out(registered, data):
+    data.append(1)
+    run(registered, data.now)
+    RegisteredModel(registered).promote(1)
+    assert run(registered, data.now)["left_out_because"] == ["version 2 was rolled back"]
+
+
 def test_test_data_decide_where_there_are_some(place, data):
     data.append(1)
     result = run(place, data.now, test=ArrayDataset(*batch(9, 300)))

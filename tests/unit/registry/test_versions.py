@@ -117,6 +117,21 @@ def test_rolling_back_twice_goes_back_two_versions_and_then_there_is_nothing(url
     assert model.rollback().number == 1
 
 
+def test_versions_that_were_current_are_told_from_those_that_wait(url):
+    for i in (1, 2, 3, 4):
+        publish(url, i, promote=i != 3)
+    model = RegisteredModel(url)
+    model.rollback()
+    assert [version.number for version in model.left_versions()] == [1, 4]
+    # As releases before wrote it: each one counts that is not current.
+    location = parse_location(url)
+    pointer, tagged = read_pointer(location)
+    swap_pointer(location, dataclasses.replace(pointer, left=None), expected=tagged)
+    assert [version.number for version in model.left_versions()] == [1, 3, 4]
+    assert model.rollback().number == 1
+    assert model.pointer().left is None
+
+
 def test_promoting_the_current_version_again_is_no_step_to_roll_back(url):
     publish(url, 1)
     publish(url, 2)
