@@ -28,6 +28,7 @@ from rff_dist.numerics.triangular import solve_transposed, solve_upper, whiten_i
 from rff_dist.statistics.spec import LIMB_BITS, StatisticsSpec, TileLayout
 from rff_dist.typing import FloatArray, IntArray
 
+_STRIP_ROWS = 64  # of an output tile: 256 KiB
 _STRIP = 2**18  # numbers that are carried at a time, a few MiB: no whole array beside the result
 
 
@@ -285,19 +286,20 @@ class RidgeStatistics:
         layout, factors = self.spec.layout, self.spec.factors
         gram = np.empty((self.n_components, self.n_components))
         for row, column, offset in layout.tiles():
-            tile = np.ldexp(
-                layout.view(self.low, row, column, offset).astype(np.float64), self.spec.grid_exponent
-            )
-            if self.high is not None:
-                high = layout.view(self.high, row, column, offset).astype(np.float64)
-                tile += np.ldexp(high, self.spec.grid_exponent + LIMB_BITS)
-            rows = slice(row, row + tile.shape[0])
-            columns = slice(column, column + tile.shape[1])
-            if center is not None:
-                tile -= np.outer(center[rows], center[columns])
-            tile *= factors[rows, np.newaxis] * factors[columns]
-            gram[rows, columns] = tile
-            gram[columns, rows] = tile.T
+            low = layout.view(self.low, row, column, offset)
+            high = None if self.high is None else layout.view(self.high, row, column, offset)
+            for first in range(0, len(low), _STRIP_ROWS):  # what is swept several times stays in the cache
+                strip = slice(first, first + _STRIP_ROWS)
+                rows = slice(row + first, row + min(first + _STRIP_ROWS, len(low)))
+                columns = slice(column, column + low.shape[1])
+                part = gram[rows, columns]
+                np.ldexp(low[strip].astype(np.float64), self.spec.grid_exponent, out=part)
+                if high is not None:
+                    part += np.ldexp(high[strip].astype(np.float64), self.spec.grid_exponent + LIMB_BITS)
+                if center is not None:
+                    part -= np.outer(center[rows], center[columns])
+                part *= factors[rows, np.newaxis] * factors[columns]
+                gram[columns, rows] = part.T
         if (whitener := self._whitener) is not None:
             with tile_pool() as pool:
                 whiten_in_place(gram, whitener, pool)
@@ -467,15 +469,14 @@ def _inverse_norms(factor: FloatArray) -> tuple[float, float]:
     (Hutchinson).
     """
     vectors = np.random.Generator(np.random.Philox(0)).standard_normal((len(factor), min(16, len(factor))))
-    frobenius = spectral = 0.0
     with tile_pool():
-        for _ in range(3):
-            solve_transposed(factor, vectors)
-            squares = np.square(vectors).sum(axis=0)
-            frobenius = frobenius or float(np.sqrt(squares.mean()))
-            spectral = float(np.linalg.norm(vectors, 2))
+        solve_transposed(factor, vectors)
+        frobenius = float(np.sqrt(np.square(vectors).sum(axis=0).mean()))
+        for _ in range(2):
             solve_upper(factor, vectors)
             vectors = np.ascontiguousarray(np.linalg.qr(vectors)[0])
+            solve_transposed(factor, vectors)
+        spectral = float(np.linalg.norm(vectors, 2))
     return spectral, max(frobenius, spectral)
 
 
