@@ -6,7 +6,8 @@
 2. **A first round**, on up to 10,000 rows and with few components, in this process. The best kernels are
    tried with Nyström features too, and the best of all with a linear kernel added to it.
 3. **The final**: the best, and the best with the other kind of features, on all rows and with all components,
-   in one reading. The model comes from the winner's sums: nothing is fitted twice.
+   in one reading. The model comes from the winner's sums: nothing is fitted twice. Of few rows each is then
+   left out in turn to choose the winner's alpha; see `selection.few_rows`.
 
 All errors are of rows that were held out, from the same folds. Length scales are tuned by rows that no fold
 validates on; see `data.folds.hold_in`. What is given is kept, and where all is given there is no first round.
@@ -42,7 +43,14 @@ from rff_dist.kernels.find import find_kernel
 from rff_dist.kernels.stationary import Gaussian, Matern
 from rff_dist.kernels.text import kernel_text, shortened_text
 from rff_dist.ridge.candidates import Candidate, Draws, TimesMedian
-from rff_dist.ridge.choices import PlanFit, default_folds, plan_choices, planner, prepare_folds
+from rff_dist.ridge.choices import (
+    AUTO_COMPONENTS,
+    PlanFit,
+    default_folds,
+    plan_choices,
+    planner,
+    prepare_folds,
+)
 from rff_dist.ridge.fit import Trained, train, train_folds, train_without_sums
 from rff_dist.ridge.options import Penalty, RidgeOptions, are_several
 from rff_dist.ridge.plan import check_solver_plan
@@ -63,7 +71,9 @@ TRIED_WITH_NYSTROM = 3
 WITHIN_REACH = 1.3  # times the best score of the first round: what more components and rows may make up for
 TUNED_ON = 2000  # rows by which length scales are tuned, and of which half at most
 TUNING_STARTS = 4
-FEW_ROWS = 500  # of which half tune length scales in half as many components
+FEW_ROWS = (
+    500  # of fewer each is left out to choose alpha, and half tune length scales in half the components
+)
 MIN_TUNED_SAMPLES = (
     40  # half of fewer rows are too few to tune length scales by, and so is less than one a column
 )
@@ -254,6 +264,7 @@ def fit(dataset: Dataset, options: RidgeOptions, *, engine: Engine) -> Trained:
         widths=widths,
         conformal=options.conformal,
         n_parts=n_parts,
+        by_rows=_chooses_by_rows(options, dataset, widths[-1]),
     )
     trained = on_all_rows([[maps[i] for i in reading] for reading in readings])
     if _wants_high_precision(trained, options):
@@ -272,6 +283,12 @@ def fit(dataset: Dataset, options: RidgeOptions, *, engine: Engine) -> Trained:
     ]
     prepared.say("choose", f"of {len(rows)} candidates: {_words(final[trained.best_index])}")
     return replace(trained, model=trained.model.with_card(candidates=[*final, *rows]))
+
+
+def _chooses_by_rows(options: RidgeOptions, dataset: Dataset, n_components: int) -> bool:
+    """Return whether each of the rows can be left out to choose alpha: few, and nothing else is asked for."""
+    free = options.penalty.named == "auto" and options.penalty.grid is None and options.cv is None
+    return free and dataset.n_samples < FEW_ROWS and n_components <= AUTO_COMPONENTS
 
 
 def _wants_high_precision(trained: Trained, options: RidgeOptions) -> bool:

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from rff_dist.data.blocks import Block
 from rff_dist.data.folds import Folds, folds_to_dict
 from rff_dist.features.feature_map import FeatureMap
 from rff_dist.features.kernel_of import kernel_of, kind_of
@@ -23,7 +24,7 @@ from rff_dist.ridge.model import RidgeModel
 from rff_dist.ridge.options import Alpha, Penalty
 from rff_dist.ridge.pcg import solve_pcg, validate_alphas
 from rff_dist.ridge.prepare import Prepared
-from rff_dist.ridge.solve import Solved, solve, solve_folds, solve_with
+from rff_dist.ridge.solve import Solved, solve, solve_by_rows, solve_folds, solve_with
 from rff_dist.selection.alphas import PerTarget
 from rff_dist.selection.leave_one_out import select_by_press
 from rff_dist.statistics.fold_statistics import FoldStatistics
@@ -133,6 +134,7 @@ def train_folds(
     widths: Sequence[int] = (),
     conformal: bool | str = False,
     n_parts: int = 1,
+    by_rows: bool = False,
 ) -> Trained:
     """Accumulate each fold's statistics, cross-validate, and return the model of the least error.
 
@@ -140,6 +142,8 @@ def train_folds(
     `widths`: numbers of components that each map chooses from; see `solve_folds`.
     `conformal`: whether one more pass counts how far off held-out rows are; see `hold_out_scores`.
     `n_parts`: passes of a reading that each sum up a part of Z'Z.
+    `by_rows`: whether the rows are so few that alpha is chosen by the leave-one-out error of each; see
+      `solve_by_rows`.
     """
     dataset, engine = prepared.dataset, prepared.engine
     compared: list[tuple[FeatureMap, Solved]] = []
@@ -161,6 +165,10 @@ def train_folds(
     assert best is not None  # there are maps
     best_index, statistics, parts = best
     feature_map, solved = compared[best_index]
+    if by_rows:
+        rows = dataset.read(Block(0, 0, dataset.n_samples))
+        solved = solve_by_rows(rows, statistics, feature_map, solved, penalty)
+        compared[best_index] = feature_map, solved
     facts = {"folds": folds_to_dict(folds), **describe_cut(dataset, statistics, folds)}
     model = _model_of(prepared, feature_map, statistics, solved, penalty, facts)
     parts = parts.leading(

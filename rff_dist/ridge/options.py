@@ -97,7 +97,8 @@ class Penalty:
     `alpha`: "cv" is the alpha of the least k-fold error, and "cv-1se" the largest within one standard error
       of it; see `solve_folds`. "gcv" and "evidence" are generalised cross-validation and the marginal
       likelihood, see `solve`; "press" is the least leave-one-out error, by another pass. "auto" is "cv" with
-      as many folds as memory holds, or "press" where it holds none. Of several numbers the folds choose.
+      as many folds as memory holds, or "press" where it holds none; of few rows each is left out in turn.
+      Of several numbers the folds choose.
     `alphas`: what a named `alpha` searches, in the place of the whole range.
     `fit_intercept`: the intercept is not penalised.
     `per_target`: whether an alpha that is chosen is chosen for each target by its own errors. "auto" gives

@@ -9,16 +9,20 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from rff_dist.data.blocks import Rows
 from rff_dist.errors import InvalidParameterError
 from rff_dist.features.draw import shortened
 from rff_dist.features.feature_map import FeatureMap
 from rff_dist.numerics.cholesky import solve_cholesky
 from rff_dist.numerics.eigen import decompose
+from rff_dist.numerics.machine import available_cores
 from rff_dist.numerics.solution import RidgeSolution
+from rff_dist.numerics.threads import using_threads
 from rff_dist.ridge.options import Penalty, is_one_alpha
 from rff_dist.selection.cross_validation import AS_GOOD, Choice, CrossValidation, cross_validate
+from rff_dist.selection.few_rows import HeaviestRow, choose_by_rows
 from rff_dist.selection.gcv import Selection, select_alpha
-from rff_dist.selection.leave_one_out import LeaveOneOut
+from rff_dist.selection.leave_one_out import LeaveOneOut, hat_matrix, left_out_squares
 from rff_dist.statistics.fold_statistics import FoldStatistics
 from rff_dist.statistics.ridge_statistics import RidgeStatistics
 
@@ -31,6 +35,7 @@ class Solved:
     `cross_validation`: the table of k-fold errors.
     `choice`: the place of that table that was taken.
     `leave_one_out`: the path of alpha by PRESS.
+    `heaviest_row`: the row that errs most, where leave-one-out errors of few rows chose the alpha.
     """
 
     solution: RidgeSolution
@@ -38,6 +43,7 @@ class Solved:
     cross_validation: CrossValidation | None = None
     choice: Choice | None = None
     leave_one_out: LeaveOneOut | None = None
+    heaviest_row: HeaviestRow | None = None
 
     def path(self) -> dict[str, NDArray[Any]]:
         """Return what alpha was chosen from as named arrays: the table of folds, or the path on all rows."""
@@ -50,6 +56,8 @@ class Solved:
     @property
     def chosen_by(self) -> str:
         """What alpha was chosen by: "cv", "press", "gcv", "evidence" or "given"."""
+        if self.heaviest_row is not None:
+            return "press"
         if self.cross_validation is not None:
             return "cv" if len(self.cross_validation.alphas) > 1 else "given"
         if self.leave_one_out is not None:
@@ -95,6 +103,35 @@ def solve_folds(
         total = total.leading(chosen.n_components, feature_digest=chosen.digest(), scales=chosen.scales)
     solved = solve_with(total, choice.penalty, fit_intercept=fit_intercept)
     return chosen, total, replace(solved, cross_validation=table, choice=choice)
+
+
+def solve_by_rows(
+    rows: Rows, statistics: RidgeStatistics, feature_map: FeatureMap, solved: Solved, penalty: Penalty
+) -> Solved:
+    """Choose alpha anew by the leave-one-out errors of few rows, see `choose_by_rows`, and solve.
+
+    O(n_components³), and 2 · n_samples · n_components² operations. The folds keep their say on kernels, and
+    on what errors of new rows are: length scales were tuned by some of the rows that are left out here.
+
+    `rows`: all rows that `statistics` count.
+    `solved`: by the folds; its alphas are tried.
+    """
+    table, choice = solved.cross_validation, solved.choice
+    assert table is not None
+    assert choice is not None
+    hat = hat_matrix(statistics, feature_map, alphas=table.alphas, fit_intercept=penalty.fit_intercept)
+    weights = np.ones(rows.block.n_samples) if rows.sample_weight is None else rows.sample_weight
+    with using_threads(available_cores()):
+        squares = left_out_squares(rows, hat)
+    found = choose_by_rows(
+        squares, weights, table.target_variance, per_target=penalty.per_target, repeated=hat.repeated
+    )
+    if found is None:
+        return solved
+    places, heaviest = found
+    choice = table.choice_at(choice.n_components, places)
+    again = solve_with(statistics, choice.penalty, fit_intercept=penalty.fit_intercept)
+    return replace(again, cross_validation=table, choice=choice, heaviest_row=heaviest)
 
 
 def solve(statistics: RidgeStatistics, penalty: Penalty) -> Solved:

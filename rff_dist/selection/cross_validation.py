@@ -14,7 +14,7 @@ Hastie, Tibshirani & Friedman (2009), The Elements of Statistical Learning, sect
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from threading import Lock
 from typing import Any, Literal, Self
 
@@ -198,15 +198,28 @@ class CrossValidation:
             noise = np.nan_to_num(_standard_error(saved, self.weights))
             if always or _mean(saved, self.weights) > max(MATERIAL_GAIN * mean[shared], noise):
                 places[target] = own
+        return choice if (places == shared).all() else self.choice_at(choice.n_components, places, shared)
+
+    def choice_at(self, n_components: int, places: NDArray[np.intp], shared: int | None = None) -> Choice:
+        """Return one size with each target's place among the alphas, of shape (n_targets,).
+
+        `shared`: the place of the alpha that targets share which have none of their own; by default that of
+          most targets.
+        """
+        size = self._place_of(n_components)
+        if shared is None:
+            shared = int(np.bincount(places).argmax())
         if (places == shared).all():
-            return choice
+            return self._choice(size, shared)
         score, standard_error = self.score_of(size, places)
-        return replace(
-            choice,
-            own_alphas=tuple(self.alphas[places].tolist()),
+        varying = np.flatnonzero(self.target_variance > 0.0)
+        return Choice(
+            n_components=n_components,
+            alpha=float(self.alphas[shared]),
             score=score,
             standard_error=standard_error,
             at_end=worst_end([end_of_grid(int(place), len(self.alphas)) for place in places[varying]]),
+            own_alphas=tuple(self.alphas[places].tolist()),
         )
 
     def score_of(self, size: int, places: NDArray[np.intp]) -> tuple[float, float]:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sklearn.linear_model import RidgeCV
+from sklearn.linear_model import Ridge, RidgeCV
 
 from rff_dist import HashFolds, RFFRidge, SerialEngine, TimeFolds
 from rff_dist.data import samples
@@ -211,7 +211,8 @@ def test_what_is_given_is_kept_and_fitted_as_the_steps_one_by_one_do(features, g
         expected = train(prepared, drawn, penalty=Penalty(given["alpha"])).model
     else:
         folds = HashFolds(given["cv"]) if "cv" in given else default_folds(150)
-        expected = train_folds(prepared, [[drawn]], penalty=Penalty(), folds=folds).model
+        few = "cv" not in given
+        expected = train_folds(prepared, [[drawn]], penalty=Penalty("cv"), folds=folds, by_rows=few).model
     assert model.digest() == expected.digest()
     assert model.statistics == expected.statistics
     assert "candidates" not in model.card
@@ -391,6 +392,55 @@ def test_components_are_halved_where_memory_does_not_do_but_not_below_256():
         automatic_components(5000, fits(100))
 
 
+# -- alpha of few rows ---------------------------------------------------------------------------------
+
+
+def left_out_one_by_one(Z, y, alphas):
+    """Return the squared errors of each row by scikit-learn's refits without it."""
+    squares = np.empty((len(alphas), len(y)))
+    for i in range(len(y)):
+        others = np.arange(len(y)) != i
+        for place, alpha in enumerate(alphas):
+            fitted = Ridge(alpha=alpha).fit(Z[others], y[others])
+            squares[place, i] = (y[i] - fitted.predict(Z[i : i + 1])[0]) ** 2
+    return squares
+
+
+def test_few_rows_take_the_largest_alpha_within_a_standard_error_when_each_is_left_out():
+    X, y = additive(80, 2, noise=0.5)
+    options = {"kernel": "gaussian", "length_scale": 1.0, "features": "fourier", "n_components": 32}
+    model = RFFRidge(**options, random_state=0).fit(X, y).model_
+    tried = model.selection["cv_alphas"]
+    some = tried[tried > 1e-4]
+    squares = left_out_one_by_one(model.feature_map.transform(X), y, some)
+    above = squares - squares[squares.mean(axis=1).argmin()]
+    good = above.mean(axis=1) <= above.std(axis=1) / np.sqrt(len(y))
+    assert model.card["chosen_by"] == "press"
+    assert some[squares.mean(axis=1).argmin()] < model.alpha == some[good].max() < tried[-1]
+    assert model.card["estimate"]["by"] == "cv"  # of rows that tuned nothing
+    place = np.flatnonzero(tried == model.alpha)[0]
+    assert model.card["estimate"]["rmse"][0] == pytest.approx(
+        np.sqrt(model.selection["cv_mean"][0, place, 0])
+    )
+
+
+@pytest.mark.parametrize(
+    ("n_samples", "options"),
+    [
+        (501, {"alpha": "auto"}),
+        (80, {"alpha": "auto", "cv": 5}),
+        (80, {"alpha": "cv"}),
+        (80, {"alpha": [0.01, 0.1, 1.0, 10.0, 100.0]}),
+    ],
+)
+def test_more_rows_and_folds_that_are_asked_for_leave_alpha_to_the_folds(n_samples, options):
+    X, y = additive(n_samples, 2, noise=0.5)
+    model = plain_ridge(n_components=32, random_state=0, **options).fit(X, y).model_
+    mean = model.selection["cv_mean"][0, :, 0]
+    assert model.card["chosen_by"] == "cv"
+    assert model.alpha == model.selection["cv_alphas"][mean.argmin()]
+
+
 # -- warnings ------------------------------------------------------------------------------------------
 
 
@@ -427,7 +477,14 @@ def test_folds_that_differ_much_are_warned_of():
         plain_ridge(n_components=16, alpha="auto", random_state=0).fit(X, y)
 
 
-@pytest.mark.parametrize("alpha", ["gcv", "evidence", "cv", "cv-1se"])
+def test_a_row_that_makes_most_of_the_error_is_named():
+    X, y = additive(200, 2, noise=0.1)
+    y[7] = 300.0
+    with pytest.warns(UserWarning, match=r"few rows make most of the held-out error, row 7 alone 9\d%"):
+        plain_ridge(n_components=16, alpha="auto", random_state=0).fit(X, y)
+
+
+@pytest.mark.parametrize("alpha", ["auto", "gcv", "evidence", "cv", "cv-1se"])
 def test_noisy_targets_are_warned_of_by_nothing(alpha):
     precision = "high" if alpha == "gcv" else "standard"  # GCV takes an alpha of 6e-9, which sees 15 bits
     with warnings.catch_warnings():

@@ -9,13 +9,14 @@ from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.linear_model import Ridge
 
 from rff_dist import Gaussian, SerialEngine, draw_feature_map
+from rff_dist.data.blocks import Block
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.errors import DataError, InvalidParameterError, SolveError, StatisticsError
 from rff_dist.features.nystrom import Nystrom, draw_nystrom
 from rff_dist.ridge import held_out
 from rff_dist.ridge.options import Penalty
 from rff_dist.ridge.solve import solve
-from rff_dist.selection.leave_one_out import hat_matrix, leave_out_rows, select_by_press
+from rff_dist.selection.leave_one_out import hat_matrix, leave_out_rows, left_out_squares, select_by_press
 from rff_dist.statistics import inspection, passes
 
 ENGINE = SerialEngine(n_threads=1)
@@ -67,15 +68,22 @@ def leave_one_out(
 
 def refits(Z, Y, weights, *, fit_intercept, alphas=ALPHAS):
     """Return the weighted mean of squared errors of each row, predicted by a fit of the others."""
-    squared = np.zeros((len(alphas), len(Z), Y.shape[1]))
-    for i in range(len(Z)):
+    squared = refits_of_rows(Z, Y, weights, fit_intercept=fit_intercept, alphas=alphas)
+    return np.stack([np.average(values, axis=0, weights=weights) for values in squared])
+
+
+def refits_of_rows(Z, Y, weights, *, fit_intercept, alphas=ALPHAS, rows=slice(None)):
+    """Return the squared error of each row by a fit of the others, shape (n_alphas, n_rows, n_targets)."""
+    numbers = np.arange(len(Z))[rows]
+    squared = np.zeros((len(alphas), len(numbers), Y.shape[1]))
+    for place, i in enumerate(numbers):
         others = np.arange(len(Z)) != i
         for a, alpha in enumerate(alphas):
             fitted = Ridge(alpha=alpha, fit_intercept=fit_intercept, solver="cholesky").fit(
                 Z[others], Y[others], sample_weight=None if weights is None else weights[others]
             )
-            squared[a, i] = (Y[i] - fitted.predict(Z[i : i + 1])[0]) ** 2
-    return np.stack([np.average(values, axis=0, weights=weights) for values in squared])
+            squared[a, place] = (Y[i] - fitted.predict(Z[i : i + 1])[0]) ** 2
+    return squared
 
 
 @pytest.mark.parametrize("fit_intercept", [True, False])
@@ -92,6 +100,20 @@ def test_errors_are_those_of_refits_without_each_row(kind, weights, fit_intercep
     assert_allclose(found.mean_squared_error, expected, rtol=1e-8 if kind == "fourier" else 1e-6)
     assert_allclose(found.mean_squared_error[1:], expected[1:], rtol=1e-8)
     assert found.n_samples == 60
+
+
+def test_each_rows_own_errors_are_those_of_refits_without_it():
+    dataset = problem(300, weights="some zero")  # of several strips
+    feature_map = features_of(dataset, "fourier")
+    hat = hat_matrix(passes.accumulate(dataset, feature_map, engine=ENGINE), feature_map, alphas=ALPHAS)
+    found = left_out_squares(dataset.read(Block(0, 0, 300)), hat)
+    some = slice(250, 262)
+    expected = refits_of_rows(
+        feature_map.transform(dataset.X), dataset.y, dataset.sample_weight, fit_intercept=True, rows=some
+    )
+    expected[:, dataset.sample_weight[some] == 0] = 0.0
+    assert (dataset.sample_weight[some] == 0).any()
+    assert_allclose(found[:, :, some], expected.transpose(0, 2, 1), rtol=1e-7)
 
 
 def test_of_repeated_rows_one_copy_is_left_out():

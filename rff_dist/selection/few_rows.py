@@ -1,0 +1,97 @@
+"""Alpha for few rows: by each row's own leave-one-out error, since few folds would let chance choose.
+
+Errors of few rows hardly tell alphas apart, and the smallest of those that are as good is easily far too
+small. So the largest one is taken whose error is within one standard error of the least. This is the standard
+error of the difference, row by row, in which most of what makes rows easy or hard to predict cancels.
+
+Breiman, Friedman, Olshen & Stone (1984), Classification and regression trees, section 3.4.3, on the rule of
+one standard error.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rff_dist.selection.alphas import MATERIAL_GAIN, RESOLUTION, PerTarget
+from rff_dist.typing import FloatArray
+
+
+@dataclass(frozen=True, slots=True)
+class HeaviestRow:
+    """The row with the largest leave-one-out error.
+
+    `number`: of the row.
+    `share`: of the sum of all rows' squared errors e.
+    `effective_rows`: (Σe)² / Σe²: how many rows of equal errors would say as much (Kish 1965).
+    """
+
+    number: int
+    share: float
+    effective_rows: float
+
+
+def choose_by_rows(
+    squares: FloatArray,
+    weights: FloatArray,
+    target_variance: FloatArray,
+    *,
+    per_target: PerTarget,
+    repeated: bool = False,
+) -> tuple[NDArray[np.intp], HeaviestRow] | None:
+    """Return the place of each target's alpha among those that were tried, and the row that errs most there.
+
+    `squares`: float64 array of shape (n_alphas, n_targets, n_samples). From `left_out_squares`, alphas
+      ascending.
+    `weights`: float64 array of shape (n_samples,).
+    `target_variance`: float64 array of shape (n_targets,). Constant targets have no say.
+    `per_target`: whether each target has an alpha of its own; "auto" gives one to targets for which it saves
+      more than 1 % of the error, and more than its standard error.
+    `repeated`: whether weights are whole numbers that repeat their rows.
+    Returns None where no target varies, no row errs, or every alpha leaves a row undetermined.
+    """
+    varying = np.flatnonzero(target_variance > 0.0)
+    known = np.flatnonzero(np.isfinite(squares).all(axis=(1, 2)))
+    if not len(varying) or not len(known):
+        return None
+    rows = _Rows(weights / weights.sum(), repeated, float(weights.sum()))
+    losses = squares[known][:, varying] / target_variance[varying, np.newaxis]
+    shared = rows.largest_as_good(losses.mean(axis=1))
+    places = np.full(len(target_variance), shared)
+    for i, target in enumerate(varying) if per_target is not False else ():
+        own = rows.largest_as_good(losses[:, i])
+        saved, error = rows.mean_and_error(losses[shared, i] - losses[own, i])
+        material = MATERIAL_GAIN * float(rows.shares @ losses[shared, i])
+        if per_target is True or saved > max(material, error):
+            places[target] = own
+    errors = rows.shares * losses[places[varying], np.arange(len(varying))].mean(axis=0)
+    if not (total := float(errors.sum())) > 0.0:
+        return None
+    number, effective_rows = int(np.argmax(errors)), total**2 / float(np.square(errors).sum())
+    return known[places], HeaviestRow(number, float(errors[number]) / total, effective_rows)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Rows:
+    """What rows weigh in a mean: `shares`, float64 array of shape (n_samples,), adds up to 1."""
+
+    shares: FloatArray
+    repeated: bool
+    sum_of_weights: float
+
+    def largest_as_good(self, losses: FloatArray) -> int:
+        """Return the last of the alphas whose mean loss is at most a standard error above the least.
+
+        `losses`: float64 array of shape (n_alphas, n_samples).
+        """
+        excess, error = self.mean_and_error(losses - losses[np.argmin(losses @ self.shares)])
+        return int(np.flatnonzero(excess <= np.maximum(error, RESOLUTION))[-1])
+
+    def mean_and_error(self, losses: FloatArray) -> tuple[Any, Any]:
+        """Return means over the last axis, and their standard errors, whatever else weights stand for."""
+        means = losses @ self.shares
+        spreads = self.shares / self.sum_of_weights if self.repeated else np.square(self.shares)
+        return means, np.sqrt(np.square(losses - np.expand_dims(means, -1)) @ spreads)

@@ -1,0 +1,97 @@
+"""The choice of alpha by single rows' errors, against plain loops over rows."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+
+from rff_dist.selection.few_rows import choose_by_rows
+
+ROWS = 40
+
+
+def errors(n_targets=2, *, seed=0):
+    """Squared errors of alphas that hardly differ, but for the first, and rows that do."""
+    rng = np.random.default_rng(seed)
+    of_row = rng.exponential(1.0, (n_targets, ROWS))
+    noise = 0.3 * rng.standard_normal((7, n_targets, ROWS))
+    bend = np.array([2.0, 0.05, 0.0, 0.02, 0.05, 0.3, 1.0])[:, np.newaxis, np.newaxis]
+    return np.square(of_row + noise) + bend, rng.uniform(0.2, 3.0, ROWS)
+
+
+def by_hand(losses, weights):
+    """Return the last alpha within a standard error of the least: the bootstrap's, in its limit."""
+    total = weights.sum()
+    means = [sum(w * loss for w, loss in zip(weights, row, strict=True)) / total for row in losses]
+    best, found = int(np.argmin(means)), []
+    for place, row in enumerate(losses):
+        above = row - losses[best]
+        mean = (weights * above).sum() / total
+        variance = sum((w * (one - mean)) ** 2 for w, one in zip(weights, above, strict=True)) / total**2
+        if mean <= np.sqrt(variance):
+            found.append(place)
+    return max(found)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_largest_alpha_within_a_standard_error_of_the_difference_is_taken(seed):
+    squares, weights = errors(seed=seed)
+    variance = np.array([1.0, 4.0])
+    places, _ = choose_by_rows(squares, weights, variance, per_target=False)
+    shared = by_hand((squares / variance[:, np.newaxis]).mean(axis=1), weights)
+    assert_array_equal(places, [shared, shared])
+    assert np.argmin(squares.mean(axis=(1, 2))) <= shared < 6
+    own, _ = choose_by_rows(squares, weights, variance, per_target=True)
+    assert_array_equal(own, [by_hand(squares[:, target], weights) for target in range(2)])
+
+
+def test_a_target_has_an_alpha_of_its_own_where_that_saves_more_than_chance():
+    squares, weights = errors()
+    squares[:, 1] = squares[2, 1] * np.linspace(1.0, 9.0, 7)[:, np.newaxis]  # the least alpha is best
+    squares[:, 0] = squares[2, 0] * np.linspace(9.0, 1.0, 7)[:, np.newaxis]
+    variance = np.ones(2)
+    places, _ = choose_by_rows(squares, weights, variance, per_target="auto")
+    assert_array_equal(places, [6, 0])
+    alike = np.repeat(squares[:, :1], 2, axis=1)
+    places, _ = choose_by_rows(alike, weights, variance, per_target="auto")
+    assert_array_equal(places, [6, 6])
+
+
+def test_weights_that_repeat_rows_are_rows_repeated():
+    squares, _ = errors()
+    times = np.random.default_rng(1).integers(0, 4, ROWS)
+    repeated = np.repeat(squares, times, axis=2)
+    variance = np.ones(2)
+    expected, _ = choose_by_rows(repeated, np.ones(repeated.shape[2]), variance, per_target="auto")
+    found, _ = choose_by_rows(squares, times.astype(float), variance, per_target="auto", repeated=True)
+    assert_array_equal(found, expected)
+
+
+def test_the_row_that_errs_most_is_told_with_its_share():
+    squares, weights = errors()
+    squares[:, :, 17] += 1e3
+    _, heaviest = choose_by_rows(squares, weights, np.ones(2), per_target=False)
+    assert heaviest.number == 17
+    places, _ = choose_by_rows(squares, weights, np.ones(2), per_target=False)
+    own = weights * squares[places[0]].mean(axis=0)
+    assert_allclose(heaviest.share, own[17] / own.sum(), rtol=1e-12)
+    assert 1.0 < heaviest.effective_rows < 1.5
+    alike, _ = errors()
+    alike[:] = 2.0
+    _, heaviest = choose_by_rows(alike, np.ones(ROWS), np.ones(2), per_target=False)
+    assert heaviest.effective_rows == pytest.approx(ROWS)
+
+
+def test_alphas_that_leave_a_row_undetermined_and_constant_targets_have_no_say():
+    squares, weights = errors()
+    undetermined = squares.copy()
+    undetermined[:3, :, 5] = np.inf
+    places, _ = choose_by_rows(undetermined, weights, np.ones(2), per_target=False)
+    expected, _ = choose_by_rows(squares[3:], weights, np.ones(2), per_target=False)
+    assert_array_equal(places, expected + 3)
+    constant, _ = choose_by_rows(squares, weights, np.array([1.0, 0.0]), per_target=True)
+    alone, _ = choose_by_rows(squares[:, :1], weights, np.ones(1), per_target=False)
+    assert_array_equal(constant, [alone[0]] * 2)
+    undetermined[:, :, 5] = np.inf
+    assert choose_by_rows(undetermined, weights, np.ones(2), per_target=False) is None
+    assert choose_by_rows(squares, weights, np.zeros(2), per_target=False) is None
+    assert choose_by_rows(0.0 * squares, weights, np.ones(2), per_target=False) is None
