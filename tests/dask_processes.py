@@ -1,13 +1,18 @@
-"""A Dask scheduler and a worker as processes of their own, which tests kill and freeze."""
+"""Dask clusters for tests: embedded ones, and processes of their own, which are killed and frozen."""
 
 import json
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+
+from rff_dist.data.blocks import Block
+from rff_dist.engines.dask import DaskEngine
+from rff_dist.engines.progress import BlockDone, Event
 
 
 @contextmanager
@@ -41,3 +46,43 @@ def run_dask(
             for process in processes:
                 process.kill()
                 process.wait()
+
+
+def scaled(engine: DaskEngine, n_workers: int) -> DaskEngine:
+    """Give an embedded cluster another number of workers, and forget who observed it."""
+    engine.client.cluster.scale(n_workers)
+    deadline = time.monotonic() + 60
+    while engine.n_workers != n_workers:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    engine.observers = ()
+    return engine
+
+
+def wait_until_no_tasks(engine: DaskEngine) -> None:
+    def held(dask_scheduler: Any) -> list[str]:
+        # Dask remembers names of tasks that a collection's graph brought and nobody wants: "released".
+        return [str(key) for key, task in dask_scheduler.tasks.items() if task.state != "released"]
+
+    deadline = time.monotonic() + 30
+    while left := engine.client.run_on_scheduler(held):
+        assert time.monotonic() < deadline, left
+        time.sleep(0.05)
+
+
+def once_after(n_blocks: int, action: Callable[[], None]) -> Callable[[Event], None]:
+    """Act in the middle of a pass, while it waits."""
+    count = 0
+
+    def observer(event: Event) -> None:
+        nonlocal count
+        count += isinstance(event, BlockDone)
+        if count == n_blocks and isinstance(event, BlockDone):
+            action()
+
+    return observer
+
+
+def slow_power(block: Block, _: object) -> int:
+    time.sleep(0.01)
+    return 1 << block.index

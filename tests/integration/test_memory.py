@@ -95,9 +95,7 @@ def test_a_job_stays_below_the_plans_figure(peaks, n_samples):
     assert peaks[n_samples]["evaluate"] <= peaks[n_samples]["plan"]
 
 
-@pytest.mark.parametrize(
-    ("n_features", "n_components", "alpha"), [(16, 2048, 1.0), (16, 1024, "gcv"), (512, 512, 1.0)]
-)
+@pytest.mark.parametrize(("n_features", "n_components", "alpha"), [(16, 1024, "gcv"), (512, 512, 1.0)])
 def test_other_shapes_of_jobs_stay_below_the_plans_figure(tmp_path, n_features, n_components, alpha):
     generate(tmp_path / "data.zarr", 20_000, n_features)
     result = run_job(tmp_path / "data.zarr", tmp_path / "out.zarr", n_components, alpha)

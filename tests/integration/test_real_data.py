@@ -81,6 +81,7 @@ def test_standard_deviations_with_2048_components_are_calibrated(folder, name, w
         assert 0.93 <= found.coverage[LEVELS.index(0.95), 0] <= 0.97
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "worst"), [("elevators", 0.385), ("pol", 0.185)])
 def test_length_scales_by_evidence_are_as_good_as_the_published_ones(folder, name, worst):
     # Published length scales give 0.375 on elevators and 0.168 on pol.
@@ -96,7 +97,8 @@ def test_length_scales_by_evidence_are_as_good_as_the_published_ones(folder, nam
 FALKON = {"elevators": (2000, 4.0, 0.394), "keggdirected": (2000, 3.0, 0.325), "pol": (5000, 3.0, 0.169)}
 
 
-@pytest.mark.parametrize("name", ["elevators", "keggdirected", pytest.param("pol", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FALKON)
 def test_nystrom_features_err_no_more_than_falkon_and_nowhere_blow_up_along_alpha(folder, name):
     # Measured: elevators 0.3921, keggdirected 0.0973, pol 0.1504; a tenth of its penalty makes FALKON 1.02 on
     # keggdirected

@@ -66,7 +66,7 @@ def fitted(server, table, tmp_path_factory):
     for place in (str(folder), server.url("cli")):
         document("ingest", table, f"{place}/data.zarr", "--target", "price", "--chunk-rows", "64")
         found.append(
-            document("fit", f"{place}/data.zarr", f"{place}/model", "--components", "64", "--serial")
+            document("fit", f"{place}/data.zarr", f"{place}/model", *PLAIN, "--components", "64", "--serial")
         )
     return folder, *found
 
@@ -80,7 +80,7 @@ def test_fit_in_an_object_store_has_the_digest_of_one_on_disk(fitted):
 @pytest.mark.distributed
 def test_workers_of_a_cluster_read_and_write_the_object_store(fitted, server):
     _, here, _ = fitted
-    arguments = ("--components", "64", "--workers", "1", "--threads", "1")
+    arguments = (*PLAIN, "--components", "64", "--workers", "1", "--threads", "1")
     there = document("fit", server.url("cli/data.zarr"), server.url("cli/dask"), *arguments)
     assert there["engine"]["kind"] == "embedded dask"
     assert there["digest"] == here["digest"]
@@ -117,7 +117,7 @@ def test_tune_and_update_give_what_they_give_on_disk(server, tmp_path):
     for place in (str(tmp_path), server.url("updated")):
         data, model, options = f"{place}/data", f"{place}/model", ("--components", "32", "--serial")
         write_dataset(data, inputs, targets, versioned=True)
-        tuned = document("tune", data, f"{place}/tuned", *options)
+        tuned = document("tune", data, f"{place}/tuned", "--kernels", "gaussian", *options)
         plain = ("--kernel", "gaussian", "--length-scale", "1", "--features", "fourier")
         document("fit", data, model, *plain, *options)
         append_dataset(data, inputs + 0.01, targets)
@@ -354,7 +354,7 @@ def test_two_writers_of_one_output_are_kept_apart(server):
 # -- requests that fail ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("status", [503, 500, 429, 0, -1])
+@pytest.mark.parametrize("status", [503, 429, 0, -1])
 @pytest.mark.faults("F11")
 def test_transient_errors_are_retried_and_change_nothing(server, status):
     url = server.url(f"transient-{status}")

@@ -21,7 +21,7 @@ from rff_dist.engines import dask_cluster, dask_workers
 from rff_dist.engines.dask import DaskEngine
 from rff_dist.engines.progress import BlockDone, Event
 from rff_dist.errors import ClusterLostError, ClusterUnavailableError
-from tests.dask_processes import run_dask
+from tests.dask_processes import run_dask, scaled
 from tests.engine_contract import unit_blocks
 from tests.system import free_port
 
@@ -58,17 +58,17 @@ def expect_refusal(address: str, *, within: str) -> None:
         DaskEngine(address)
 
 
-def test_a_mute_port_is_no_scheduler() -> None:
-    start = time.monotonic()
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        expect_refusal(f"tcp://127.0.0.1:{listening.getsockname()[1]}", within="6 s")
-    assert time.monotonic() - start < 10  # the promise, not a measurement
-
-
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """Return what makes a client wait for a scheduler a tenth as long from then on."""
+    assert dask_cluster.CONNECT_S < 10  # the promise
     return lambda: monkeypatch.setattr(dask_cluster, "CONNECT_S", dask_cluster.CONNECT_S / 10)
+
+
+def test_a_mute_port_is_no_scheduler(impatient: Callable[[], None]) -> None:
+    impatient()
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        expect_refusal(f"tcp://127.0.0.1:{listening.getsockname()[1]}", within="0.6 s")
 
 
 def test_a_port_that_speaks_http_is_no_scheduler(impatient: Callable[[], None]) -> None:
@@ -136,12 +136,12 @@ def test_a_worker_that_freezes_is_done_without(tmp_path: Path, caplog: pytest.Lo
 
 
 @pytest.mark.usefixtures("in_a_hurry")
-def test_an_embedded_worker_that_freezes_is_restarted() -> None:
-    with DaskEngine(n_workers=2, threads_per_worker=1) as engine:
-        pids = list(engine.client.run(os.getpid).values())
-        engine.observers = (after(5, lambda: [os.kill(pid, signal.SIGSTOP) for pid in pids]),)
-        total = engine.map_reduce(slow_power, unit_blocks(100), None, combine=operator.add)
-        assert bin(total) == bin(2**100 - 1)
+def test_embedded_workers_that_freeze_are_restarted(embedded: DaskEngine) -> None:
+    engine = scaled(embedded, 2)
+    pids = list(engine.client.run(os.getpid).values())
+    engine.observers = (after(5, lambda: [os.kill(pid, signal.SIGSTOP) for pid in pids]),)
+    total = engine.map_reduce(slow_power, unit_blocks(100), None, combine=operator.add)
+    assert bin(total) == bin(2**100 - 1)
 
 
 # -- what comes back -----------------------------------------------------------------------------------
@@ -154,7 +154,7 @@ def test_a_scheduler_that_comes_back_is_joined_anew(tmp_path: Path) -> None:
         engine = stack.enter_context(DaskEngine(address))
         state = engine.broadcast({"power": 2})
         engine.observers = (after(5, scheduler.kill),)
-        with pytest.raises(ClusterLostError, match="went away"):
+        with pytest.raises(ClusterLostError, match=rf"scheduler at {address} went away"):
             engine.map_reduce(slow_power, unit_blocks(2_000), state, combine=operator.add)
         with pytest.raises(ClusterUnavailableError):
             engine.map_reduce(slow_power, unit_blocks(20), state, combine=operator.add)
@@ -164,12 +164,10 @@ def test_a_scheduler_that_comes_back_is_joined_anew(tmp_path: Path) -> None:
             assert engine.map_reduce(slow_power, unit_blocks(20), state, combine=operator.add) == 2**20 - 1
 
 
-def test_embedded_workers_that_start_slowly_are_waited_for() -> None:
+def test_embedded_workers_that_start_slowly_are_waited_for(embedded: DaskEngine) -> None:
+    engine = scaled(embedded, 2)
     # Dask's own local cluster gives up workers that are not back in time, 15 s: here at once.
-    with (
-        dask.config.set({"distributed.deploy.lost-worker-timeout": "10ms"}),
-        DaskEngine(n_workers=2, threads_per_worker=1) as engine,
-    ):
+    with dask.config.set({"distributed.deploy.lost-worker-timeout": "10ms"}):
         pids = list(engine.client.run(os.getpid).values())
         engine.observers = (after(5, lambda: [os.kill(pid, signal.SIGKILL) for pid in pids]),)
         total = engine.map_reduce(slow_power, unit_blocks(100), None, combine=operator.add)
@@ -186,7 +184,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("seconds", [0.1, 0.5, 1.5])
+@pytest.mark.parametrize("seconds", [0.1, 1.5])
 def test_ctrl_c_while_an_embedded_cluster_starts_is_not_lost(tmp_path: Path, seconds: float) -> None:
     script = tmp_path / "script.py"
     script.write_text(START_AND_TELL)

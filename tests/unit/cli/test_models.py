@@ -10,7 +10,7 @@ from rff_dist.kmeans.model import read_clusters
 from rff_dist.ridge.model import read_model
 from rff_dist.storage.datasets import open_dataset
 from rff_dist.storage.writing import write_dataset
-from tests.command_line import document, refusal, run
+from tests.command_line import PLAIN, document, refusal, run
 from tests.versions import publish
 
 
@@ -27,8 +27,7 @@ def folder(tmp_path_factory):
 
 
 def fit(path, model, *options):
-    given = ("--kernel", "gaussian", "--length-scale", "median", "--features", "fourier")
-    sizes = (*given, "--components", 32, "--serial")
+    sizes = (*PLAIN, "--components", 32, "--serial")
     return document("fit", path / "data.zarr", path / model, *sizes, *options)
 
 
@@ -79,9 +78,8 @@ def test_the_lineage_is_that_of_the_model_and_of_its_data(folder):
 def test_fit_tells_the_version_it_published(folder):
     first = fit(folder, "models/other", "--register")
     assert first["version"] == {"number": 1, "parent": None}
-    result = run(
-        "fit", folder / "data.zarr", folder / "models/other", "--components", 32, "--serial", "--register"
-    )
+    sizes = ("--components", 32, "--serial", "--register")
+    result = run("fit", folder / "data.zarr", folder / "models/other", *PLAIN, *sizes)
     assert "2, after version 1; the current one from now on" in result.stdout
     assert fit(folder, "unregistered")["version"] is None
 

@@ -1,0 +1,183 @@
+"""Dask arrays and frames as data: their rows, names and errors, on workers and here."""
+
+import operator
+from pathlib import Path
+from typing import Any
+
+import dask
+import dask.array as da
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
+import pytest
+
+from rff_dist.data.blocks import Block, BlockTask, Rows, cut_blocks
+from rff_dist.data.row_parts import RowParts
+from rff_dist.engines.dask import DaskEngine
+from rff_dist.engines.dask_arrays import DaskArrayDataset
+from rff_dist.engines.serial import SerialEngine
+from rff_dist.errors import (
+    BlockError,
+    DataError,
+)
+from rff_dist.statistics.accumulate import add_each
+from tests.dask_processes import scaled
+from tests.engine_contract import FileOutput
+from tests.plain import plain_ridge
+
+pytestmark = pytest.mark.distributed
+
+
+RNG = np.random.default_rng(0)
+X_VALUES = RNG.normal(size=(100, 3)).astype(np.float32)
+Y_VALUES = RNG.normal(size=100)
+
+
+def gather_rows(rows: Rows, _: object) -> tuple[RowParts, ...]:
+    return tuple(RowParts.of(rows.block, np.asarray(part)) for part in (rows.X, rows.y, rows.sample_weight))
+
+
+@pytest.mark.parametrize("distributed_engine", [False, True], ids=["serial", "dask"])
+@pytest.mark.parametrize("chunks", [20, (30, 10, 60)], ids=["regular", "irregular"])
+def test_dask_arrays_give_their_rows(
+    embedded: DaskEngine, chunks: int | tuple[int, ...], distributed_engine: bool
+) -> None:
+    engine = scaled(embedded, 2) if distributed_engine else SerialEngine()
+    data = DaskArrayDataset(
+        da.from_array(X_VALUES, chunks=(chunks, 3)),
+        da.from_array(Y_VALUES, chunks=33),
+        da.from_array(np.arange(100), chunks=50),
+    )
+    assert (data.n_samples, data.n_features, data.n_targets, data.url) == (100, 3, 1, None)
+    assert data.dtype == np.float32
+    blocks = cut_blocks(100, data.chunk_rows, rows_per_block=25)
+    found = engine.map_reduce(BlockTask(data, gather_rows), blocks, None, combine=add_each)
+    X, y, weights = (parts.joined() for parts in found)
+    np.testing.assert_array_equal(X, X_VALUES)
+    np.testing.assert_array_equal(y, Y_VALUES[:, np.newaxis])
+    np.testing.assert_array_equal(weights, np.arange(100.0))
+    assert (X.dtype, y.dtype, weights.dtype) == (np.float32, np.float64, np.float64)
+
+
+def test_rows_of_a_persisted_collection_do_not_pass_through_the_client(embedded: DaskEngine) -> None:
+    engine = scaled(embedded, 2)
+    X = engine.client.persist(da.from_array(X_VALUES, chunks=(20, 3)))
+    task = BlockTask(DaskArrayDataset(X), lambda rows, _: (rows.X.sum(dtype=np.float64), rows.y))
+    total, _ = engine.map_reduce(
+        task, cut_blocks(100, 20, rows_per_block=20), None, combine=lambda a, b: (a[0] + b[0], None)
+    )
+    assert total == pytest.approx(X_VALUES.sum(dtype=np.float64), rel=1e-12)
+
+
+def test_a_block_of_a_collection_that_fails_is_named(embedded: DaskEngine) -> None:
+    def fail_late(piece: np.ndarray, block_info: Any = None) -> np.ndarray:
+        if block_info and block_info[0]["chunk-location"][0] == 2:
+            raise ValueError("this file is broken")
+        return piece
+
+    X = da.from_array(X_VALUES, chunks=(20, 3)).map_blocks(fail_late, dtype=np.float32)
+    with pytest.raises(BlockError, match=r"rows 40:60\).*this file is broken"):
+        scaled(embedded, 2).map_reduce(
+            BlockTask(DaskArrayDataset(X), gather_rows),
+            cut_blocks(100, 20, rows_per_block=20),
+            None,
+            combine=operator.add,
+        )
+
+
+def test_writing_from_a_collection(embedded: DaskEngine, tmp_path: Path) -> None:
+    path = tmp_path / "out.npy"
+    np.save(path, np.zeros((100, 3)))
+    task = BlockTask(DaskArrayDataset(da.from_array(X_VALUES, chunks=(20, 3))), lambda rows, k: k * rows.X)
+    blocks = cut_blocks(100, 20, rows_per_block=20)
+    assert scaled(embedded, 2).map_write(task, blocks, 2.0, FileOutput(path)) == 100
+    np.testing.assert_array_equal(np.load(path), 2 * X_VALUES)
+
+
+def test_unknown_chunk_sizes_are_computed_in_one_pass_without_touching_the_callers_arrays() -> None:
+    frame = pd.DataFrame(X_VALUES, columns=list("abc")).assign(y=Y_VALUES)
+    source = dd.from_pandas(frame, npartitions=3)
+    passes = 0
+
+    def counting_get(*args: Any, **kwargs: Any) -> Any:
+        nonlocal passes
+        passes += 1
+        return dask.get(*args, **kwargs)
+
+    with dask.config.set(scheduler=counting_get):
+        data = DaskArrayDataset(source[["a", "b", "c"]], source["y"])
+        assert passes == 1
+        assert (data.n_samples, data.n_features, data.n_targets) == (100, 3, 1)
+        rows = data.read(Block(0, 0, 100))
+        np.testing.assert_array_equal(rows.X, X_VALUES)
+        np.testing.assert_array_equal(rows.y, Y_VALUES[:, np.newaxis])
+        X = source[["a", "b", "c"]].to_dask_array()
+        DaskArrayDataset(X)
+        assert np.isnan(X.chunks[0]).all()
+
+
+def frame_of_columns(*names: str) -> Any:
+    return dd.from_pandas(pd.DataFrame(X_VALUES, columns=list(names)), npartitions=2)
+
+
+def test_columns_of_dask_frames_are_kept_as_names() -> None:
+    frame = frame_of_columns("a", "b", "c")
+    names = [
+        (data.feature_names, data.target_names)
+        for data in (
+            DaskArrayDataset(frame[["c", "a"]], frame[["b"]]),
+            DaskArrayDataset(frame, frame["b"]),
+            DaskArrayDataset(frame.to_dask_array(lengths=True), Y_VALUES),
+            DaskArrayDataset(frame.rename(columns={"a": 0})),
+        )
+    ]
+    assert names == [(("c", "a"), ("b",)), (("a", "b", "c"), None), (None, None), (("0", "b", "c"), None)]
+
+
+@pytest.mark.parametrize("names", [("b", "a", "c"), ("a", "b", "d")], ids=["another order", "another name"])
+def test_predicting_for_other_columns_than_those_of_the_fit_is_refused(names: tuple[str, ...]) -> None:
+    model = plain_ridge(n_components=8, random_state=0)
+    model.fit(frame_of_columns("a", "b", "c"), da.from_array(Y_VALUES, chunks=50))
+    with pytest.raises(DataError, match="feature names should match"):
+        model.predict(frame_of_columns(*names))
+    assert model.predict(frame_of_columns("a", "b", "c")).shape == (100,)
+
+
+def test_columns_split_into_chunks_are_rechunked_with_one_warning() -> None:
+    with pytest.warns(UserWarning, match="2 pieces along its columns") as caught:
+        data = DaskArrayDataset(da.from_array(X_VALUES, chunks=(20, 2)))
+    assert len(caught) == 1
+    assert data.read(Block(0, 0, 40)).X.shape == (40, 3)
+
+
+def test_rows_are_taken_in_the_order_of_the_indices() -> None:
+    data = DaskArrayDataset(da.from_array(X_VALUES, chunks=(20, 3)), Y_VALUES)
+    indices = np.array([77, 3, 41, 3])
+    X, y, _ = data.take(indices)
+    np.testing.assert_array_equal(X, X_VALUES[indices])
+    np.testing.assert_array_equal(y, Y_VALUES[indices, np.newaxis])
+
+
+def test_fingerprint_follows_the_data() -> None:
+    def fingerprint(values: np.ndarray) -> str:
+        return DaskArrayDataset(da.from_array(values, chunks=(20, 3))).fingerprint()
+
+    assert fingerprint(X_VALUES) == fingerprint(X_VALUES.copy())
+    assert fingerprint(X_VALUES) != fingerprint(X_VALUES + 1)
+
+
+@pytest.mark.parametrize(
+    ("X", "y", "message"),
+    [
+        (da.zeros(5), None, r"X has shape \(5,\)"),
+        (da.zeros((0, 2)), None, "at least one of each"),
+        (da.zeros((5, 0)), None, "at least one of each"),
+        (da.zeros((5, 2), dtype=complex), None, "X has dtype complex128"),
+        (da.zeros((5, 2), dtype=object, chunks=(5, 2)), None, "X has dtype object"),
+        (da.zeros((5, 2)), np.array(list("abcde"), dtype=object), "y has dtype object"),
+        (da.zeros((5, 2)), da.zeros(4), r"y has shape \(4,\), but X has 5 rows"),
+    ],
+)
+def test_dask_arrays_that_are_no_data_are_refused(X: Any, y: Any, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        DaskArrayDataset(X, y)

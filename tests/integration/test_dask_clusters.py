@@ -1,0 +1,373 @@
+"""Clusters are found, started, left and lost; what cannot travel to them is refused."""
+
+import logging
+import math
+import operator
+import os
+import pickle
+import re
+import subprocess
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import distributed
+import numpy as np
+import psutil
+import pytest
+import zarr
+from distributed.comm.core import CommClosedError
+
+from rff_dist.data.blocks import Block, BlockTask, Rows
+from rff_dist.engines import dask_cluster
+from rff_dist.engines import worker as dask_tasks
+from rff_dist.engines.dask import DaskEngine
+from rff_dist.engines.progress import Event
+from rff_dist.errors import (
+    BlockError,
+    ClusterError,
+    ClusterLostError,
+    ClusterUnavailableError,
+    InvalidParameterError,
+    StorageError,
+)
+from rff_dist.storage.datasets import dataset_from_arrays
+from tests.dask_processes import once_after, run_dask, scaled, slow_power, wait_until_no_tasks
+from tests.engine_contract import BLOCKS, Counting, unit_blocks
+
+pytestmark = pytest.mark.distributed
+
+
+# -- starting, finding and losing a cluster ------------------------------------------------------------
+
+
+def test_embedded_cluster_leaves_no_process_and_no_environment_behind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)  # one of those that Dask sets
+    environment = {k: v for k, v in os.environ.items() if k != "__DASK_PARENT_PID"}
+    before = {process.pid for process in psutil.Process().children(recursive=True)}
+    with DaskEngine(n_workers=1, threads_per_worker=2) as engine:
+        assert (engine.n_workers, engine.n_threads) == (1, 2)
+        # A second test in the same cluster, which takes seconds to start.
+        assert_one_block_at_a_time(engine)
+        started = {process.pid for process in psutil.Process().children(recursive=True)} - before
+        assert started
+        addresses = [c.laddr.ip for c in psutil.Process().net_connections("tcp") if c.status == "LISTEN"]
+        assert set(addresses) <= {"127.0.0.1", "::1"}
+    # multiprocessing's resource tracker stays for the life of this process.
+    left = [p for p in started if psutil.pid_exists(p) and "resource_tracker" not in " ".join(command(p))]
+    assert left == []
+    assert {k: v for k, v in os.environ.items() if k != "__DASK_PARENT_PID"} == environment
+    engine.close()
+    with pytest.raises(ClusterLostError, match="closed"):
+        engine.map_reduce(slow_power, BLOCKS, None, combine=operator.add)
+
+
+def command(pid: int) -> list[str]:
+    try:
+        return psutil.Process(pid).cmdline()
+    except psutil.NoSuchProcess:
+        return []
+
+
+def assert_one_block_at_a_time(engine: DaskEngine) -> None:
+    def running_together(block: Block, _: object) -> tuple[int, int]:
+        from rff_dist.numerics import threads
+
+        worker = distributed.get_worker()
+        worker.running = getattr(worker, "running", 0) + 1
+        time.sleep(0.02)
+        seen = worker.running
+        worker.running -= 1
+        return seen, threads.threads_in_use.get()
+
+    assert engine.map_reduce(running_together, unit_blocks(10), None, combine=max) == (1, 2)
+
+
+def test_a_given_client_stays_open(embedded: DaskEngine) -> None:
+    scaled(embedded, 2)
+    with DaskEngine(client=embedded.client) as engine:
+        assert engine.map_reduce(lambda b, _: 1, unit_blocks(3), None, combine=operator.add) == 3
+    assert embedded.client.status == "running"
+
+
+@pytest.fixture
+def scheduler(tmp_path: Path) -> Iterator[tuple[str, list[subprocess.Popen[bytes]]]]:
+    """Run a scheduler and a worker without a nanny, in processes of their own."""
+    with run_dask(tmp_path) as found:
+        yield found
+
+
+@pytest.mark.faults("F2")
+def test_a_cluster_without_workers_ends_the_pass(
+    scheduler: tuple[str, list[subprocess.Popen[bytes]]],
+) -> None:
+    address, processes = scheduler
+    with DaskEngine(address, patience=1.0) as engine:
+        engine.client.wait_for_workers(1, timeout=60)
+        engine.observers = (once_after(5, processes[1].kill),)
+        with pytest.raises(ClusterLostError, match=r"has had no worker for \d+ s"):
+            engine.map_reduce(slow_power, unit_blocks(1_000), None, combine=operator.add)
+
+
+def test_no_scheduler_is_an_error_that_names_the_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dask_cluster, "CONNECT_S", 0.5)
+    with pytest.raises(ClusterUnavailableError, match=r"no scheduler answers at tcp://127\.0\.0\.1:9"):
+        DaskEngine("127.0.0.1:9")
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["tcp://192.0.2.1:8786", "192.0.2.1:8786", "tcp://cluster.example:8786", "ws://[2001:db8::1]:80"],
+)
+def test_a_scheduler_beyond_this_machine_needs_tls(address: str) -> None:
+    with pytest.raises(ClusterError, match="without TLS"):
+        DaskEngine(address)
+
+
+@pytest.mark.parametrize(
+    ("address", "insecure"),
+    [
+        ("tcp://127.0.0.1:1", False),
+        ("localhost:1", False),
+        ("tcp://[::1]:1", False),
+        ("tls://cluster.example:1", False),
+        ("tcp://192.0.2.1:1", True),
+    ],
+)
+def test_loopback_tls_and_what_the_caller_insists_on_are_allowed(address: str, insecure: bool) -> None:
+    assert dask_cluster.checked_address(address, insecure=insecure).endswith(address)
+
+
+@pytest.mark.parametrize(
+    ("address", "full"),
+    [
+        ("127.0.0.1", "tcp://127.0.0.1:8786"),
+        ("tcp://localhost", "tcp://localhost:8786"),
+        ("tcp://[::1]", "tcp://[::1]:8786"),
+        ("tls://cluster.example", "tls://cluster.example:8786"),
+    ],
+)
+def test_an_address_without_a_port_means_the_port_of_dask(address: str, full: str) -> None:
+    assert dask_cluster.checked_address(address, insecure=False) == full
+
+
+def test_no_scheduler_at_the_default_port_is_an_error_that_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def refuse(address: str, *_: Any) -> None:
+        raise OSError(f"nobody at {address}")
+
+    # Whether something listens at this machine's 8786 is not the test's to say.
+    monkeypatch.setattr(dask_cluster, "_greet", refuse)
+    with pytest.raises(
+        ClusterUnavailableError, match=r"answers at tcp://127\.0\.0\.1:8786 .*nobody at tcp://"
+    ):
+        DaskEngine("127.0.0.1")
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "http://127.0.0.1:8786",
+        "tcp://127.0.0.1:port",
+        "127.0.0.1:",
+        "tcp://",
+        "127.0.0.1:0",
+        "127.0.0.1:65536",
+    ],
+)
+def test_what_is_no_address_is_refused(address: str) -> None:
+    with pytest.raises(InvalidParameterError, match="no address"):
+        DaskEngine(address)
+
+
+def test_tls_without_certificates_is_refused() -> None:
+    with pytest.raises(ClusterError, match="security"):
+        DaskEngine("tls://127.0.0.1:9")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"scheduler": "127.0.0.1:1", "n_workers": 2}, "`n_workers` size an embedded cluster"),
+        ({"scheduler": "127.0.0.1:1", "client": object()}, "both given"),
+    ],
+)
+def test_parameters_that_exclude_each_other_are_refused(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidParameterError, match=message):
+        DaskEngine(**arguments)
+
+
+@pytest.mark.parametrize("name", ["n_workers", "threads_per_worker"])
+@pytest.mark.parametrize("value", [0, -1, 2.5, "2", True])
+def test_a_size_that_is_no_number_of_workers_or_threads_is_refused(name: str, value: Any) -> None:
+    expected = re.escape(f"`{name}` is {value!r}; expected None or an integer in [1, inf)")
+    with pytest.raises(InvalidParameterError, match=expected):
+        DaskEngine(**{name: value})
+
+
+def test_functions_that_cannot_be_pickled_are_refused(embedded: DaskEngine, tmp_path: Path) -> None:
+    with (
+        (tmp_path / "file").open("w") as file,
+        pytest.raises(InvalidParameterError, match="cannot be pickled"),
+    ):
+        embedded.map_reduce(lambda b, _: file.name, BLOCKS, None, combine=operator.add)
+
+
+# -- data that cannot travel ---------------------------------------------------------------------------
+
+
+class Placed(Counting):
+    """Rows, or an output, that say where they are."""
+
+    url = "memory://here"  # type: ignore[assignment]
+
+    def write(self, block: Block, array: np.ndarray) -> None:
+        raise AssertionError("refused before work")
+
+
+def count_rows(rows: Rows, _: object) -> int:
+    return len(rows.X)
+
+
+def assert_refused(engine: DaskEngine, work: Callable[[], object], message: str) -> None:
+    seen: list[Event] = []
+    engine.observers = (seen.append,)
+    with pytest.raises(StorageError, match=message) as caught:
+        work()
+    assert "install" not in str(caught.value)
+    assert seen == []
+    wait_until_no_tasks(engine)
+
+
+def test_data_in_the_clients_memory_are_refused_before_work(embedded: DaskEngine) -> None:
+    engine = scaled(embedded, 1)
+    task = BlockTask(Placed(), count_rows)
+    assert_refused(
+        engine,
+        lambda: engine.map_reduce(task, BLOCKS, None, combine=operator.add),
+        r"memory://here is in the memory of this process.*workers of the cluster at tls://.*serial engine",
+    )
+
+
+def test_an_output_in_the_clients_memory_is_refused_before_work(embedded: DaskEngine) -> None:
+    engine = scaled(embedded, 1)
+    task = BlockTask(Counting(), lambda rows, _: rows.X)
+    assert_refused(
+        engine, lambda: engine.map_write(task, BLOCKS, None, Placed()), "memory://here is in the memory"
+    )
+
+
+def test_data_in_memory_serve_workers_that_are_threads_of_this_process() -> None:
+    with (
+        distributed.Client(
+            processes=False, n_workers=1, threads_per_worker=1, dashboard_address=":0"
+        ) as client,
+        DaskEngine(client=client) as engine,
+    ):
+        task = BlockTask(Placed(), count_rows)
+        assert engine.map_reduce(task, BLOCKS, None, combine=operator.add) == 1_000
+
+
+def test_open_arrays_without_a_url_are_refused_in_the_words_of_storage(embedded: DaskEngine) -> None:
+    engine = scaled(embedded, 1)
+    array = zarr.create_array({}, shape=(1_000, 2), chunks=(70, 2), dtype="f8")
+    task = BlockTask(dataset_from_arrays(array), count_rows)
+    with pytest.raises(StorageError) as words:
+        pickle.dumps(task)
+    assert_refused(
+        engine,
+        lambda: engine.map_reduce(task, BLOCKS, None, combine=operator.add),
+        f"^{re.escape(str(words.value))}$",
+    )
+
+
+class OnlyHere(Counting):
+    """Rows that cannot be opened in another process, as in a folder that only this machine has."""
+
+    def __init__(self, pid: int) -> None:
+        super().__init__()
+        object.__setattr__(self, "pid", pid)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _open_here, (self.__dict__["pid"],)
+
+
+def _open_here(pid: int) -> OnlyHere:
+    if os.getpid() != pid:
+        raise StorageError("no dataset at /data: nothing is there")
+    return OnlyHere(pid)
+
+
+def test_data_that_no_worker_can_open_give_the_error_of_storage_and_no_traceback(
+    embedded: DaskEngine,
+) -> None:
+    engine = scaled(embedded, 1)
+    task = BlockTask(OnlyHere(os.getpid()), count_rows)
+    with pytest.raises(StorageError, match="no dataset at /data: nothing is there") as caught:
+        engine.map_reduce(task, BLOCKS, None, combine=operator.add)
+    assert str(caught.value) == "no dataset at /data: nothing is there"
+    assert "raised on worker tls://" in "".join(caught.value.__notes__)
+    assert tasks_in_the_log(engine) == []
+
+
+def tasks_in_the_log(engine: DaskEngine) -> list[str]:
+    """Return what the workers logged of failed tasks, but for one that fails here to show that they log."""
+    marker = f"marker-{uuid.uuid4().hex}"
+    failing = engine.client.submit(math.exp, 1_000, key=marker)
+    with pytest.raises(OverflowError):
+        failing.result()
+    failing.release()  # its error's traceback holds it, in a circle
+    messages = [text for log in engine.client.get_worker_logs().values() for _, text in log]
+    assert any(marker in text for text in messages)
+    failed = [text for text in messages if "Compute Failed" in text]
+    return [text for text in failed if "marker-" not in text]
+
+
+def test_failures_of_a_pass_are_said_once_and_those_of_other_tasks_stay_in_the_log(
+    embedded: DaskEngine,
+) -> None:
+    engine = scaled(embedded, 1)
+
+    def refuse(left: int, right: int) -> int:
+        raise ArithmeticError("these do not add up")
+
+    with pytest.raises(ArithmeticError):
+        engine.map_reduce(lambda block, _: 1, BLOCKS, None, combine=refuse)
+    with pytest.raises(BlockError):
+        engine.map_reduce(lambda block, _: 1 // 0, BLOCKS, None, combine=operator.add)
+    assert tasks_in_the_log(engine) == []
+
+
+def record_of(message: str, error: BaseException | None) -> logging.LogRecord:
+    exc_info = None if error is None else (type(error), error, None)
+    return logging.LogRecord("distributed.worker", logging.ERROR, "worker.py", 1, message, (), exc_info)
+
+
+HEARTBEAT = "Failed to communicate with scheduler during heartbeat."
+
+
+@pytest.mark.parametrize(
+    ("message", "error", "is_said"),
+    [
+        # What a worker logs whose heartbeat is under way when the client closes the cluster.
+        (HEARTBEAT, CommClosedError("in <TCP (closed)>: Stream is closed"), False),
+        (HEARTBEAT, ConnectionRefusedError("nobody listens"), False),
+        ("Failed to log closing event", CommClosedError("Connection has been closed."), False),
+        ("Compute Failed\nFunction:  run_blocks(...)", ValueError("bad"), False),
+        (HEARTBEAT, TypeError("another error than a lost connection"), True),
+        ("Unexpected exception during heartbeat. Closing worker.", CommClosedError("closed"), True),
+        ("Worker stream died during communication: tcp://127.0.0.1:1", CommClosedError("closed"), True),
+        ("failed during get data", None, True),
+    ],
+)
+def test_embedded_workers_leave_it_to_the_client_to_say_that_the_scheduler_is_gone(
+    embedded: DaskEngine, message: str, error: BaseException | None, is_said: bool
+) -> None:
+    filters = embedded.client.run(
+        lambda: [one.__name__ for one in logging.getLogger("distributed.worker").filters]
+    )
+    assert all(names.count("_is_said_here_only") == 1 for names in filters.values())
+    assert dask_tasks._is_said_here_only(record_of(message, error)) is is_said
