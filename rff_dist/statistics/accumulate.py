@@ -26,7 +26,7 @@ from rff_dist.products.choice import products_for
 from rff_dist.products.float64 import Float64Products
 from rff_dist.products.protocol import Products, Tile
 from rff_dist.statistics.fold_statistics import FoldStatistics
-from rff_dist.statistics.ridge_statistics import RidgeStatistics
+from rff_dist.statistics.ridge_statistics import RidgeStatistics, carried
 from rff_dist.statistics.spec import OUTPUT_TILE, Region, StatisticsSpec, tile_rows
 from rff_dist.typing import FloatArray, IntArray
 
@@ -258,14 +258,16 @@ def _accumulate(
     rounded = [] if spec.fixed_point else [piece for piece, _ in pieces_of_tiles]
     n_tiles = np.bincount(rounded, minlength=len(ends))
     return [
-        replace(
-            total,
-            n_samples=total.n_samples + end - start,
-            n_observations=total.n_observations + int(counts[start:end].sum()),
-            cross=cross[i],
-            targets=targets[i],
-            n_tiles=total.n_tiles + int(n_tiles[i]),
-        ).carried()
+        carried(
+            replace(
+                total,
+                n_samples=total.n_samples + end - start,
+                n_observations=total.n_observations + int(counts[start:end].sum()),
+                cross=cross[i],
+                targets=targets[i],
+                n_tiles=total.n_tiles + int(n_tiles[i]),
+            )
+        )
         for i, (start, end, total) in enumerate(zip(starts, ends, begun, strict=True))
     ]
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Self
@@ -23,12 +22,10 @@ from rff_dist.features.feature_map import FeatureMap
 from rff_dist.numerics.exact_sums import ExactSum, exact_sum_arrays, exact_sum_from_arrays
 from rff_dist.numerics.normal_equations import NormalEquations
 from rff_dist.numerics.runs import Runs
-from rff_dist.numerics.threads import tile_pool
-from rff_dist.numerics.triangular import solve_transposed, solve_upper, whiten_in_place
+from rff_dist.statistics.reading import gram_error_of, gram_of, sums_over_z, trace_of
 from rff_dist.statistics.spec import LIMB_BITS, StatisticsSpec, TileLayout
 from rff_dist.typing import FloatArray, IntArray
 
-_STRIP_ROWS = 64  # of an output tile: 256 KiB
 _STRIP = 2**18  # numbers that are carried at a time, a few MiB: no whole array beside the result
 
 
@@ -87,44 +84,17 @@ class RidgeStatistics:
 
     # -- arithmetic ---------------------------------------------------------------------------
 
-    def __add__(self, other: RidgeStatistics) -> Self:
-        return self._combined(other, 1)
+    def __add__(self, other: object) -> Self:
+        return _combined(self, other, 1) if isinstance(other, RidgeStatistics) else NotImplemented
 
-    def __sub__(self, other: RidgeStatistics) -> Self:
-        return self._combined(other, -1)
-
-    def _combined(self, other: RidgeStatistics, sign: int) -> Self:
-        if not isinstance(other, RidgeStatistics):
-            return NotImplemented
-        _check_same_spec(self.spec, other.spec)
-        n_samples = self.n_samples + sign * other.n_samples
-        if n_samples < 0:
-            raise StatisticsError(
-                f"cannot forget {other.n_samples:_} rows: the statistics hold {self.n_samples:_}; "
-                "subtract statistics of rows that were added"
-            )
-        low, high = _combine_limbs(self, other, sign, n_samples)
-        cross = self.cross + other.cross if sign > 0 else self.cross - other.cross
-        targets = self.targets + other.targets if sign > 0 else self.targets - other.targets
-        n_observations = self.n_observations + sign * other.n_observations
-        n_tiles = self.n_tiles + sign * other.n_tiles
-        whitener = other.whitener if self.whitener is None else self.whitener
-        return type(self)(self.spec, n_samples, n_observations, low, high, cross, targets, n_tiles, whitener)
+    def __sub__(self, other: object) -> Self:
+        return _combined(self, other, -1) if isinstance(other, RidgeStatistics) else NotImplemented
 
     def making_room(self, n_samples: int) -> Self:
         """Return the same sums with a second limb if so many more rows need one; shares and changes `low`."""
         if self.high is not None or self.n_samples + n_samples <= self.spec.limb_rows:
             return self
-        return replace(self, high=np.zeros_like(self.low)).carried()
-
-    def carried(self) -> Self:
-        """Return the same sums after rows were added to `low` in place, with `low` below 2**62 again."""
-        if self.high is not None:
-            for start in range(0, len(self.low), _STRIP):
-                low, high = self.low[start : start + _STRIP], self.high[start : start + _STRIP]
-                high += low >> LIMB_BITS
-                low &= (1 << LIMB_BITS) - 1
-        return self
+        return carried(replace(self, high=np.zeros_like(self.low)))
 
     def with_whitener(self, whitener: FloatArray | None) -> Self:
         """Return the same sums, to be read with a feature map's `whitener`."""
@@ -210,29 +180,30 @@ class RidgeStatistics:
 
     def ZtZ(self) -> FloatArray:  # noqa: N802  the public name is the formula
         """Return Z'Z (Z'WZ with weights), float64 array of shape (n_components, n_components)."""
-        return self._gram(None)
+        return gram_of(self)
 
     def Zty(self) -> FloatArray:  # noqa: N802
         """Return Z'y of shape (n_components,), or Z'Y of shape (n_components, n_targets)."""
         cross = self.cross.value()
-        moments = self._of_z(cross[:, :-1] + np.outer(cross[:, -1], self._offset))
+        moments = sums_over_z(self, cross[:, :-1] + np.outer(cross[:, -1], _offsets(self.spec)))
         return moments[:, 0] if self.spec.one_dimensional else moments
 
     def yty(self) -> float | FloatArray:
         """Return y'y, or Y'Y of shape (n_targets, n_targets)."""
         sums = self.targets.value()
-        cross = np.outer(sums[:-1, -1], self._offset)
-        products = sums[:-1, :-1] + cross + cross.T + sums[-1, -1] * np.outer(self._offset, self._offset)
+        offsets = _offsets(self.spec)
+        cross = np.outer(sums[:-1, -1], offsets)
+        products = sums[:-1, :-1] + cross + cross.T + sums[-1, -1] * np.outer(offsets, offsets)
         return float(products[0, 0]) if self.spec.one_dimensional else products
 
     def Zt1(self) -> FloatArray:  # noqa: N802
         """Return Z'1, the sums of the features, of shape (n_components,)."""
-        return self._of_z(self.cross.value()[:, -1:])[:, 0]
+        return sums_over_z(self, self.cross.value()[:, -1:])[:, 0]
 
     def target_means(self) -> FloatArray:
         """Return the (weighted) means of the targets, of shape (n_targets,)."""
         sums = self.targets.value()
-        return np.asarray(self._offset + sums[:-1, -1] / sums[-1, -1])
+        return np.asarray(_offsets(self.spec) + sums[:-1, -1] / sums[-1, -1])
 
     def target_deviations(self) -> FloatArray:
         """Return the (weighted) population standard deviations of the targets, of shape (n_targets,)."""
@@ -265,99 +236,21 @@ class RidgeStatistics:
                 n_samples=self.n_observations,
                 sum_of_weights=float(total),
                 fit_intercept=False,
-                gram_error=self._gram_error,
+                gram_error=gram_error_of(self),
             )
         cross = self.cross.value()
         target_means = sums[:-1, -1] / total  # of the offset targets, hence small
         return NormalEquations(
-            gram=self._gram(cross[:, -1] / np.sqrt(total)),
-            moments=self._of_z(cross[:, :-1] - np.outer(cross[:, -1], target_means)),
+            gram=gram_of(self, cross[:, -1] / np.sqrt(total)),
+            moments=sums_over_z(self, cross[:, :-1] - np.outer(cross[:, -1], target_means)),
             total_sum_of_squares=np.diagonal(sums)[:-1] - total * target_means**2,
-            feature_means=self._of_z(cross[:, -1:])[:, 0] / total,
-            target_means=self._offset + target_means,
+            feature_means=sums_over_z(self, cross[:, -1:])[:, 0] / total,
+            target_means=_offsets(self.spec) + target_means,
             n_samples=self.n_observations,
             sum_of_weights=float(total),
             fit_intercept=True,
-            gram_error=self._gram_error,
+            gram_error=gram_error_of(self),
         )
-
-    def _gram(self, center: FloatArray | None) -> FloatArray:
-        """Return U'U - center·center', scaled to Z'Z, as a symmetric matrix without a second D² array."""
-        layout, factors = self.spec.layout, self.spec.factors
-        gram = np.empty((self.n_components, self.n_components))
-        for row, column, offset in layout.tiles():
-            low = layout.view(self.low, row, column, offset)
-            high = None if self.high is None else layout.view(self.high, row, column, offset)
-            for first in range(0, len(low), _STRIP_ROWS):  # what is swept several times stays in the cache
-                strip = slice(first, first + _STRIP_ROWS)
-                rows = slice(row + first, row + min(first + _STRIP_ROWS, len(low)))
-                columns = slice(column, column + low.shape[1])
-                part = gram[rows, columns]
-                np.ldexp(low[strip].astype(np.float64), self.spec.grid_exponent, out=part)
-                if high is not None:
-                    part += np.ldexp(high[strip].astype(np.float64), self.spec.grid_exponent + LIMB_BITS)
-                if center is not None:
-                    part -= np.outer(center[rows], center[columns])
-                part *= factors[rows, np.newaxis] * factors[columns]
-                gram[columns, rows] = part.T
-        if (whitener := self._whitener) is not None:
-            with tile_pool() as pool:
-                whiten_in_place(gram, whitener, pool)
-        return gram
-
-    def _of_z(self, sums: FloatArray) -> FloatArray:
-        """Return sums over U'[…] of shape (n_components, n_columns) as sums over Z'[…]."""
-        scaled = self.spec.factors[:, np.newaxis] * sums
-        if (whitener := self._whitener) is not None:
-            with tile_pool():
-                solve_transposed(whitener, scaled)
-        return scaled
-
-    @property
-    def _whitener(self) -> FloatArray | None:
-        if self.spec.whitened and self.whitener is None:
-            raise StatisticsError(
-                "these are sums of kernel values at centres, which are read with the centres' own Gram; give "
-                "it to them: statistics.with_whitener(feature_map.whitener)"
-            )
-        return self.whitener if self.spec.whitened else None
-
-    @property
-    def _gram_error(self) -> float:
-        """Spectral norm of D x D roundings, one a tile: 2·√D/√12 of the grid, doubled to be safe.
-
-        T⁻ᵀET⁻¹ of independent roundings E of the size s has the norm 2·s·‖T⁻¹‖·‖T⁻¹‖_F (Chevet's
-        inequality), and there the rounding of the sums themselves to float64 counts too, and that of the
-        products with T⁻¹: 0.2 to 0.4 times ε·√(largest sum · ‖V'V‖)·‖T⁻¹‖·‖T⁻¹‖_F, measured against long
-        doubles for 200 to 1,024 centres of condition 1e3 to 1e4.
-        """
-        spacing = 2.0**self.spec.grid_exponent * self.spec.factors.max() ** 2
-        of_grid = float(np.sqrt(self.n_tiles / 12) * spacing)
-        if (whitener := self._whitener) is None:
-            return 4 * float(np.sqrt(self.n_components)) * of_grid
-        eps = float(np.finfo(np.float64).eps)
-        largest, trace = self._sums_of_squares()
-        of_sums, of_products = eps * largest, eps * math.sqrt(largest * trace)  # ‖V'V‖ is at most its trace
-        spectral, frobenius = _inverse_norms(whitener)
-        return math.hypot(4 * of_grid, 4 * of_sums, 0.5 * of_products) * spectral * frobenius
-
-    def _sums_of_squares(self) -> tuple[float, float]:
-        """Return the largest entry of V'V, which is on its diagonal, and the sum of the diagonal."""
-        layout, largest, trace = self.spec.layout, 0.0, 0.0
-        for row, column, offset in layout.tiles():
-            if row == column:
-                diagonal = np.diagonal(layout.view(self.low, row, column, offset)).astype(np.float64)
-                if self.high is not None:
-                    high = np.diagonal(layout.view(self.high, row, column, offset)).astype(np.float64)
-                    diagonal = diagonal + high * 2.0**LIMB_BITS
-                factors = self.spec.factors[row : row + len(diagonal)]
-                squares = np.ldexp(np.abs(diagonal) * factors**2, self.spec.grid_exponent)
-                largest, trace = max(largest, float(squares.max())), trace + float(squares.sum())
-        return largest, trace
-
-    @property
-    def _offset(self) -> FloatArray:
-        return np.array(self.spec.target_offset or [0.0] * self.spec.n_targets)
 
     # -- checks -------------------------------------------------------------------------------
 
@@ -385,24 +278,13 @@ class RidgeStatistics:
         if squared_norm is None:
             return
         expected = squared_norm * self.sum_of_weights
-        trace = self._trace()
+        trace = trace_of(self)
         rounding = self.n_components * max(1, self.n_tiles) * 2.0**self.spec.grid_exponent
         if abs(trace - expected) > feature_map.squared_norm_error * expected + rounding:
             raise StatisticsError(
                 f"the trace of U'U is {trace:.9g}, expected {expected:.9g} for {n_samples:_} rows; "
                 "features or sums are damaged: run the pass again and report this"
             )
-
-    def _trace(self) -> float:
-        layout = self.spec.layout
-        trace = 0.0
-        for row, column, offset in layout.tiles():
-            if row == column:
-                trace += np.diagonal(layout.view(self.low, row, column, offset)).astype(np.float64).sum()
-                if self.high is not None:
-                    high = np.diagonal(layout.view(self.high, row, column, offset)).astype(np.float64)
-                    trace += high.sum() * 2.0**LIMB_BITS
-        return float(np.ldexp(trace, self.spec.grid_exponent))
 
     # -- storing ------------------------------------------------------------------------------
 
@@ -457,27 +339,40 @@ def _spec_to_dict(spec: StatisticsSpec) -> dict[str, Any]:
     return values
 
 
+def _combined[S: RidgeStatistics](left: S, right: RidgeStatistics, sign: int) -> S:
+    _check_same_spec(left.spec, right.spec)
+    n_samples = left.n_samples + sign * right.n_samples
+    if n_samples < 0:
+        raise StatisticsError(
+            f"cannot forget {right.n_samples:_} rows: the statistics hold {left.n_samples:_}; "
+            "subtract statistics of rows that were added"
+        )
+    low, high = _combine_limbs(left, right, sign, n_samples)
+    cross = left.cross + right.cross if sign > 0 else left.cross - right.cross
+    targets = left.targets + right.targets if sign > 0 else left.targets - right.targets
+    n_observations = left.n_observations + sign * right.n_observations
+    n_tiles = left.n_tiles + sign * right.n_tiles
+    whitener = right.whitener if left.whitener is None else left.whitener
+    return type(left)(left.spec, n_samples, n_observations, low, high, cross, targets, n_tiles, whitener)
+
+
+def carried[S: RidgeStatistics](statistics: S) -> S:
+    """Return the same sums after rows were added to `low` in place, with `low` below 2**62 again."""
+    if statistics.high is not None:
+        for start in range(0, len(statistics.low), _STRIP):
+            low, high = statistics.low[start : start + _STRIP], statistics.high[start : start + _STRIP]
+            high += low >> LIMB_BITS
+            low &= (1 << LIMB_BITS) - 1
+    return statistics
+
+
+def _offsets(spec: StatisticsSpec) -> FloatArray:
+    return np.array(spec.target_offset or [0.0] * spec.n_targets)
+
+
 def _n_observations(spec: StatisticsSpec, n_samples: int, targets: ExactSum) -> int:
     """Return the observations of statistics that were stored without their number."""
     return round(float(targets.value()[-1, -1])) if spec.frequency_weights else n_samples
-
-
-def _inverse_norms(factor: FloatArray) -> tuple[float, float]:
-    """Estimate ‖T⁻¹‖ and ‖T⁻¹‖_F by sixteen random vectors, a few per cent too small at worst.
-
-    ‖T⁻¹‖ by three steps of a subspace iteration with (T'T)⁻¹; ‖T⁻¹‖_F by the mean square of T⁻ᵀg
-    (Hutchinson).
-    """
-    vectors = np.random.Generator(np.random.Philox(0)).standard_normal((len(factor), min(16, len(factor))))
-    with tile_pool():
-        solve_transposed(factor, vectors)
-        frobenius = float(np.sqrt(np.square(vectors).sum(axis=0).mean()))
-        for _ in range(2):
-            solve_upper(factor, vectors)
-            vectors = np.ascontiguousarray(np.linalg.qr(vectors)[0])
-            solve_transposed(factor, vectors)
-        spectral = float(np.linalg.norm(vectors, 2))
-    return spectral, max(frobenius, spectral)
 
 
 def _same(left: IntArray | None, right: IntArray | None) -> bool:

@@ -19,6 +19,7 @@ from rff_dist.features.draw import draw_feature_map
 from rff_dist.features.fourier import FourierFeatureMap
 from rff_dist.numerics.exact_sums import ExactSum
 from rff_dist.statistics.accumulate import Accumulation, accumulate_rows
+from rff_dist.statistics.reading import trace_of
 from rff_dist.statistics.ridge_statistics import RidgeStatistics
 from rff_dist.statistics.spec import FINE_FRACTION_BITS, FRACTION_BITS, StatisticsSpec, TileLayout
 from tests.strategies import row_sets
@@ -261,7 +262,7 @@ class TestTwoLimbs:
             total += total
         expected = np.array([[2.0**62, -(2.0**62)], [-(2.0**62), 2.0**61]]) * 8 / 2.0**39
         np.testing.assert_array_equal(total.ZtZ(), expected)
-        assert total._trace() == expected[0, 0] + expected[1, 1]
+        assert trace_of(total) == expected[0, 0] + expected[1, 1]
 
 
 class TestRefusals:
