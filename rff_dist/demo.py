@@ -48,7 +48,9 @@ LENGTH_SCALES = (0.005, 0.0075, 0.01, 0.015, 0.02)
 _FOLDS = 2  # of so many rows; each takes a decomposition for every candidate
 _PICTURE = "flower.jpg"
 _DIGITS, _DIGIT_STARTS = 10, 10
-_EXAMPLES = 9  # of each cluster in the picture
+_EXAMPLES = 18  # of each cluster in the picture
+_UNKNOWN = 0.5  # the grey of pixels that are held out
+_MISTAKE = (0.90, 0.62, 0.0)  # the ground of digits in a cluster of another one
 
 
 def run_demo(
@@ -339,28 +341,39 @@ def _digit_figures(clustered: _Clustered, plain: _Clustered) -> dict[str, Any]:
 
 
 def _save_digits(files: _Files, digits: _Digits, clustered: _Clustered, plain: _Clustered) -> None:
-    panels = [
-        Panel(
-            _examples(digits, found), title, f"adjusted Rand index {found.agreement.adjusted_rand_index:.3f}"
-        )
-        for title, found in (("k-means of the pixels", plain), ("Kernel k-means", clustered))
-    ]
-    title = "Each cluster's mean, and the nine digits nearest its centre"
+    panels = []
+    for title, found in (("k-means of the pixels", plain), ("Kernel k-means", clustered)):
+        strangers = len(digits.names) - int(found.agreement.counts.max(axis=0).sum())
+        words = f"{strangers:,} of {len(digits.names):,} digits are in a cluster of another digit (orange); "
+        index = f"adjusted Rand index {found.agreement.adjusted_rand_index:.3f}"
+        panels.append(Panel(_examples(digits, found), title, words + index))
+    title = f"Each cluster's mean, and {_EXAMPLES} of its digits from its centre to its edge"
     save_comparison(files.place("digits.png"), panels, title)
 
 
 def _examples(digits: _Digits, found: _Clustered) -> FloatArray:
-    """Return a picture with a line for each cluster, in the order of the digits most common in them."""
-    order = np.lexsort([-found.agreement.counts.max(axis=0), found.agreement.counts.argmax(axis=0)])
-    picture = np.ones((10 * len(order) - 2, 10 * (_EXAMPLES + 1)))
+    """Return a picture with a line for each cluster, in the order of the digits most common in them.
+
+    Digits are at even steps of their distance's rank; those of another name than most have an orange ground.
+    """
+    counts = found.agreement.counts
+    order = np.lexsort([-counts.max(axis=0), counts.argmax(axis=0)])
+    picture = np.ones((10 * len(order) - 2, 10 * (_EXAMPLES + 1), 3))
     for line, cluster in enumerate(order):
         rows = np.flatnonzero(found.labels == cluster)
-        nearest = rows[np.argsort(found.distances[rows, cluster], kind="stable")[:_EXAMPLES]]
-        shown = [digits.pixels[rows].mean(axis=0), *digits.pixels[nearest]] if len(rows) else []
-        for place, pixels in enumerate(shown):
+        if not len(rows):
+            continue
+        name = found.agreement.labels[counts[:, cluster].argmax()]
+        ranked = rows[np.argsort(found.distances[rows, cluster], kind="stable")]
+        steps = np.unique(np.linspace(0, len(ranked) - 1, _EXAMPLES).astype(int))
+        shown = [(digits.pixels[rows].mean(axis=0), True)]
+        shown += [(digits.pixels[row], bool(digits.names[row] == name)) for row in ranked[steps]]
+        for place, (pixels, is_one) in enumerate(shown):
             left = 10 * place + 2 * (place > 0)
-            picture[10 * line : 10 * line + 8, left : left + 8] = 1 - pixels.reshape(8, 8)
-    return np.repeat(picture[:, :, np.newaxis], 3, axis=2)
+            ground = np.ones(3) if is_one else np.array(_MISTAKE)
+            square = picture[10 * line : 10 * line + 8, left : left + 8]
+            square[:] = (1 - pixels.reshape(8, 8, 1)) * ground
+    return picture
 
 
 # -- what is shown ---------------------------------------------------------------------------------
@@ -409,8 +422,14 @@ def _save_picture(
     # Its font cache is of no interest here.
     logging.getLogger("matplotlib.font_manager").setLevel(logging.WARNING)
     height, width = photo.image.shape[:2]
+    masked = np.full_like(photo.colours, _UNKNOWN)
+    masked[photo.learnt] = photo.colours[photo.learnt]
     panels = [
-        Panel(photo.image, "Original", f"{width} × {height} pixels, a random half to learn from"),
+        Panel(
+            masked.reshape(photo.image.shape),
+            "What they learn from",
+            f"a random half of {width} × {height} pixels; the others are grey",
+        ),
         Panel(linear, "Linear model", f"{figures['psnr_linear']:.1f} dB on the other half"),
         Panel(
             predicted,

@@ -6,10 +6,8 @@ subtitles stand above the axes.
 
 from __future__ import annotations
 
-import colorsys
-import contextlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,20 +19,28 @@ from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 from numpy.typing import ArrayLike, NDArray
 
 from rff_dist.data.blocks import Dataset
-from rff_dist.data.folds import folds_from_dict
-from rff_dist.errors import DataError, StorageError
+from rff_dist.data.folds import folds_from_dict, folds_words
+from rff_dist.errors import DataError
+from rff_dist.kernels.text import shortened_text
 from rff_dist.kmeans.starts import Clusters
 from rff_dist.kmeans.view import ClusterView, view_clusters
 from rff_dist.ridge.model import RidgeModel
 from rff_dist.selection.cross_validation import Choice, CrossValidation
+from rff_dist.storage.files import write_whole
+from rff_dist.text import number
 
 INK = "#1b1b1b"
 MUTED = "#6b6b6b"
-_COLOURS = ("#0b6e99", "#c2410c", "#4d7c0f")
+BLUE = "#0b6e99"
+_COLOURS = (BLUE, "#c2410c", "#4d7c0f")
 _WIDTH_INCHES = 4.3
 _DPI = 160
 _MAX_LINES = 9
 _MAX_NUMBERS = 40
+_MAX_CANDIDATES = 30
+# Okabe & Ito 2008, without black and yellow: told apart by colour-blind readers.
+_HUES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
+_MARKERS = "o^sDvP*"
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,12 +160,15 @@ def save_cross_validation(
     title: str = "Cross-validation",
     subtitle: str = "",
     target: int | None = None,
+    candidates: Sequence[Mapping[str, Any]] = (),
 ) -> Path:
     """Save errors against alpha, a line for each number of components, beside the least against D as a PNG.
 
     Bands and bars are one standard error wide to either side. The best of all is marked, and so is the
     smallest number of components within one standard error of it; of one number, the largest such alpha.
 
+    `candidates`: what the features were compared with, themselves included, as `Search.rows`: drawn below
+      by their least errors, the best thirty.
     `target`: draw the root mean squared error of this target, in its units; by default the error that choices
       go by, the share of the variance that is left.
     Raises DataError if there is no such target, or no error is above 0; StorageError if the file cannot be
@@ -172,8 +181,12 @@ def save_cross_validation(
     if len(table.weights) > 1:
         several = len(table.n_components) > 1
         chosen = table.fewest_components() if several else table.one_standard_error(best.n_components)
-    figure = figure_of(10.6, 5.0, title=title)
-    left, right = figure.subplots(1, 2, width_ratios=[3, 2])
+    ranked = sorted(candidates, key=lambda one: float(one["score"]))[:_MAX_CANDIDATES]
+    below = 0.7 + 0.26 * len(ranked) if len(ranked) > 1 else 0.0
+    figure = figure_of(10.6, 5.0 + below, title=title)
+    heights = [4.4, below] if below else [4.4]
+    grid = figure.add_gridspec(len(heights), 2, width_ratios=[3, 2], height_ratios=heights)
+    left, right = figure.add_subplot(grid[0, 0]), figure.add_subplot(grid[0, 1])
     _subtitle(left, subtitle)
     colours = _shades(len(table.n_components))
     for D, values, band, colour in zip(table.n_components, errors, deviations, colours, strict=True):
@@ -183,7 +196,7 @@ def save_cross_validation(
     least = np.array(
         [np.flatnonzero(table.alphas == table.best_of(int(D)).alpha)[0] for D in table.n_components]
     )
-    bars = {"color": MUTED, "lw": 1.2, "capsize": 3, "ecolor": MUTED, "zorder": 1}
+    bars: dict[str, Any] = {"color": MUTED, "lw": 1.2, "capsize": 3, "ecolor": MUTED, "zorder": 1}
     right.errorbar(table.n_components, errors[widths, least], yerr=deviations[widths, least], **bars)
     right.scatter(table.n_components, errors[widths, least], color=colours, s=34, zorder=2)
     _mark(table, best, errors, (left, right), marker="o", label=f"best: {_words(best)}")
@@ -202,6 +215,8 @@ def save_cross_validation(
         plain_axes(axes)
         axes.set_axisbelow(True)
         axes.yaxis.set_major_formatter("{x:g}")
+    if below:
+        _draw_candidates(figure.add_subplot(grid[1, :]), ranked, len(candidates))
     positive = errors[errors > 0]
     wide = positive.max() > 4 * positive.min()
     left.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)) if wide else MaxNLocator(6))
@@ -217,6 +232,33 @@ def save_cross_validation(
         fontsize=9,
     )
     return _save(figure, Path(path))
+
+
+def _draw_candidates(axes: Any, ranked: Sequence[Mapping[str, Any]], n_candidates: int) -> None:
+    """Draw the errors of candidates one below the other, the best on top."""
+    places = np.arange(len(ranked))
+    errors = np.array([one["score"] for one in ranked])
+    deviations = np.array([one["standard_error"] or 0.0 for one in ranked])
+    good = errors <= errors[0] + deviations[0]
+    for chosen, colour, marker in ((good, BLUE, "o"), (~good, MUTED, "D")):  # told apart without colours too
+        style: dict[str, Any] = {"fmt": marker, "color": colour, "ms": 5.5, "elinewidth": 1.2, "capsize": 3}
+        axes.errorbar(errors[chosen], places[chosen], xerr=deviations[chosen], **style)
+    axes.axvline(errors[0] + deviations[0], color=MUTED, lw=1.0, ls="--")
+    axes.set_yticks(places, [_candidate_words(one) for one in ranked], parse_math=False)
+    axes.set_ylim(len(ranked) - 0.4, -0.6)
+    shown = (
+        f"the best {len(ranked)} of {n_candidates}" if n_candidates > len(ranked) else f"all {n_candidates}"
+    )
+    title = f"{shown} candidates; discs: within one standard error of the best"
+    axes.set_title(title, loc="left", fontsize=9.5, color=MUTED)
+    axes.set_xlabel("mean squared error / variance, and its standard error", color=MUTED)
+    plain_axes(axes)
+
+
+def _candidate_words(row: Mapping[str, Any]) -> str:
+    scale = row["length_scale"]
+    width = "" if scale is None else ", by column" if isinstance(scale, list) else f", width {number(scale)}"
+    return f"{shortened_text(row['kernel'])}{width}, D = {row['n_components']:,}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -284,7 +326,7 @@ def save_alpha_paths(
 
 
 def save_clusters(path: str | os.PathLike[str], view: ClusterView, *, title: str, subtitle: str = "") -> Path:
-    """Save rows in two kernel principal components as a PNG, each in its cluster's colour, with the centres.
+    """Save rows in two kernel principal components as a PNG, in their clusters' colours and shapes.
 
     `view`: from `kmeans.view.view_clusters`. Clusters up to a number of 40 have their numbers at their
       centres, unless they have no rows in the view.
@@ -295,12 +337,14 @@ def save_clusters(path: str | os.PathLike[str], view: ClusterView, *, title: str
     figure = figure_of(7.6, 6.2, title=title)
     axes = figure.subplots()
     _subtitle(axes, subtitle)
-    colours = np.array(_hues(len(view.centres)))
-    across, up = view.scores.T
-    axes.scatter(across, up, s=11, c=colours[view.labels], alpha=0.75, linewidths=0, zorder=3)
+    looks = [_look(i) for i in range(len(view.centres))]
+    for i in np.unique(view.labels):
+        across, up = view.scores[view.labels == i].T
+        colour, marker = looks[i]
+        axes.scatter(across, up, s=13, color=colour, marker=marker, alpha=0.75, linewidths=0, zorder=3)
     if len(view.centres) <= _MAX_NUMBERS:
         for i in np.unique(view.labels):
-            box = {"boxstyle": "circle,pad=0.22", "fc": "white", "ec": colours[i], "lw": 1.6}
+            box = {"boxstyle": "circle,pad=0.22", "fc": "white", "ec": looks[i][0], "lw": 1.6}
             x, y = view.centres[i]
             axes.text(x, y, str(i), ha="center", va="center", fontsize=8.5, color=INK, bbox=box, zorder=4)
     for which, share, place in zip(("first", "second"), view.shares, (axes.xaxis, axes.yaxis), strict=True):
@@ -336,10 +380,9 @@ def _subtitle(axes: Any, text: str) -> None:
     axes.set_title(text, parse_math=False, loc="left", fontsize=9.5, color=MUTED)
 
 
-def _hues(n: int) -> list[tuple[float, float, float]]:
-    """Return colours around the circle; neighbours differ in lightness too."""
-    shades = (0.36, 0.52)
-    return [colorsys.hls_to_rgb((0.55 + i / n) % 1.0, shades[i % 2], 0.72) for i in range(n)]
+def _look(cluster: int) -> tuple[str, str]:
+    """Return a cluster's colour and shape; the first 42 differ in one of them."""
+    return _HUES[cluster % len(_HUES)], _MARKERS[cluster // len(_HUES) % len(_MARKERS)]
 
 
 def _errors_to_draw(
@@ -407,24 +450,6 @@ def _save(figure: Figure, path: Path) -> Path:
     return write_whole(path, save, what="picture")
 
 
-def write_whole(path: Path, write: Callable[[Path], object], *, what: str) -> Path:
-    """Write a file in place of another, whole or not at all; its folder is made.
-
-    Raises StorageError if it cannot be written.
-    """
-    temporary = path.with_name(f".{path.name}.partial")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write(temporary)
-        os.replace(temporary, path)
-    except OSError as error:
-        raise StorageError(f"the {what} {path} cannot be written: {error}; choose another place") from error
-    finally:
-        with contextlib.suppress(OSError):  # it is gone, or never was
-            temporary.unlink()
-    return path
-
-
 def save_choice(model: RidgeModel, path: str | os.PathLike[str], *, title: str, about: str) -> Path | None:
     """Draw the errors that a model's alpha was chosen from; None where it was given.
 
@@ -436,7 +461,9 @@ def save_choice(model: RidgeModel, path: str | os.PathLike[str], *, title: str, 
     arrays = model.selection
     if "cv_alphas" in arrays:
         table = CrossValidation.from_arrays(folds_from_dict(model.card["folds"]), arrays)
-        return save_cross_validation(path, table, title=title, subtitle=f"{about}, {table.folds}")
+        return save_cross_validation(
+            path, table, title=title, subtitle=f"{about}, {folds_words(model.card['folds'])}"
+        )
     if "press_alphas" in arrays:
         errors = np.sqrt(arrays["press_errors"])
         panels = [AlphaPath("leave-one-out RMSE", arrays["press_alphas"], errors)]

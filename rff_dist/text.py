@@ -1,8 +1,10 @@
-"""How messages write sizes and URLs."""
+"""How messages write numbers, sizes and URLs."""
 
 from __future__ import annotations
 
+import math
 import re
+from typing import Any
 
 
 def human_bytes(n_bytes: float) -> str:
@@ -24,3 +26,15 @@ def redact(url: str) -> str:
     if "://" in text and not text.lower().startswith("file://"):
         text = re.sub(r"[?#].*", "?***", text)
     return text
+
+
+def number(value: Any) -> str:
+    """Return a number in the digits that people want to read: four, and those of large ones in full.
+
+    >>> number(0.123456), number(123456.7), number(12), number(None)
+    ('0.1235', '123,457', '12', '–')
+    """
+    if value is None or not math.isfinite(value):
+        return "–"
+    whole = isinstance(value, int) or 9999.5 <= abs(value) < 1e7
+    return f"{value:,.0f}" if whole else f"{value:.4g}"

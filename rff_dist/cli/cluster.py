@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.console import Group, RenderableType
@@ -16,9 +16,7 @@ from rff_dist.cli.options import ReportPath
 from rff_dist.cli.shell import Report, command
 from rff_dist.jobs.options import Where
 from rff_dist.jobs.specs import Clustering
-
-if TYPE_CHECKING:
-    pass
+from rff_dist.text import number
 
 _SHOWN_CLUSTERS, _SHOWN_PASSES = 20, 12
 
@@ -69,17 +67,19 @@ def cluster(
 
         save_clustering(plot, dataset, found, seed=seed, title=job.source.data)
     if report is not None:
-        from rff_dist.page import clusters_page
+        from rff_dist.page.clusters import clusters_page
+        from rff_dist.page.html import write_page
 
         with display.at_work("report"):
-            clusters_page(
+            page = clusters_page(
                 dataset,
                 found,
                 place=job.model or job.output,
                 candidates=document.get("candidates", []),
                 seconds=document["seconds"],
                 seed=seed,
-            ).write(report)
+            )
+            write_page(page, report)
     return Report(document, _view(document))
 
 
@@ -119,9 +119,7 @@ def sizes_view(found: Mapping[str, Any]) -> RenderableType:
     total = sum(sizes) or 1.0
     view, table = display.titled_table("clusters by size", "cluster", "rows or weight", "share")
     for i in order[:_SHOWN_CLUSTERS]:
-        table.add_row(
-            str(i), f"{sizes[i]:,.6g}" if sizes[i] % 1 else f"{sizes[i]:,.0f}", f"{sizes[i] / total:.1%}"
-        )
+        table.add_row(str(i), number(sizes[i]), f"{sizes[i] / total:.1%}")
     if len(order) > _SHOWN_CLUSTERS:
         return Group(view, Text(f"… and {len(order) - _SHOWN_CLUSTERS} smaller ones", "dim"))
     return view
@@ -139,8 +137,8 @@ def _passes_view(inertias: Sequence[float]) -> RenderableType:
                 table.add_row("…", "", "")
             continue
         before = inertias[i - 1] if i else 0.0
-        fell = f"{(before - inertia) / before:.3g}" if i and before > 0 else ""
-        table.add_row(str(i + 1), f"{inertia:.8g}", fell)
+        fell = number((before - inertia) / before) if i and before > 0 else ""
+        table.add_row(str(i + 1), number(inertia), fell)
     return view
 
 
@@ -151,19 +149,14 @@ def _candidates_view(found: Mapping[str, Any]) -> RenderableType:
     )
     for row in found["candidates"]:
         best = row["n_clusters"] == found["n_clusters"]
-        gap = _figure(row["gap"])
         table.add_row(
             f"{row['n_clusters']:,}",
-            f"{row['inertia']:.5g}",
-            _figure(row["silhouette"]),
-            gap if row["gap_error"] is None else f"{gap} ± {row['gap_error']:.2g}",
-            _figure(row["stability"]),
+            number(row["inertia"]),
+            number(row["silhouette"]),
+            "–" if row["gap"] is None else display.plus_minus(row["gap"], row["gap_error"]),
+            number(row["stability"]),
             "← taken" if best else "",
             style="bold" if best else None,
         )
     note = f"silhouette: of {found['n_sampled']:,} rows in features; gap and stability: of up to 1,000"
     return Group(view, Text(note, "dim"))
-
-
-def _figure(value: float | None) -> str:
-    return "–" if value is None else f"{value:.4g}"

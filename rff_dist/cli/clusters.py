@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from rff_dist.cli.display import plural
+from rff_dist.text import number
 
 if TYPE_CHECKING:
     from rff_dist.kmeans.agreement import Contingency
@@ -49,9 +50,9 @@ def clusters_words(found: Mapping[str, Any]) -> dict[str, str]:
     facts = {"clusters": f"{found['n_clusters']:,}"}
     if found["n_filled"] < found["n_clusters"]:
         facts["clusters"] += f", [yellow]{found['n_filled']:,} with rows[/]: no more rows are distinct"
-    facts["inertia"] = f"{found['inertia']:.6g}"
+    facts["inertia"] = number(found["inertia"])
     if (n_starts := len(found["start_inertias"])) > 1:
-        facts["inertia"] += f", the least of {n_starts} starts (most {max(found['start_inertias']):.6g})"
+        facts["inertia"] += f", the least of {n_starts} starts (most {number(max(found['start_inertias']))})"
     n_passes = plural(found["n_passes"], "pass", "passes")
     settled = f"converged after {n_passes}"
     still = f"[yellow]centres still moved[/] after {n_passes}; raise --max-passes or --tol"
@@ -62,4 +63,4 @@ def clusters_words(found: Mapping[str, Any]) -> dict[str, str]:
 def agreement_words(known: Mapping[str, Any]) -> str:
     """Return in words what `describe_agreement` found."""
     index, information = known["adjusted_rand_index"], known["normalized_mutual_information"]
-    return f"ARI {index:.4g}, NMI {information:.4g}, {plural(len(known['labels']), 'label')}"
+    return f"ARI {number(index)}, NMI {number(information)}, {plural(len(known['labels']), 'label')}"

@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rff_dist.cli.shell import err, is_quiet, logs_json
+from rff_dist.text import number
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -63,10 +64,11 @@ def write_page(
 ) -> None:
     """Write the page about a model, if it is wanted."""
     if report is not None:
-        from rff_dist.page import model_page
+        from rff_dist.page import html
+        from rff_dist.page.model import model_page
 
         with at_work("report"):
-            model_page(data, model, place=place, seconds=seconds).write(report)
+            html.write_page(model_page(data, model, place=place, seconds=seconds), report)
 
 
 class PassClock:
@@ -299,21 +301,9 @@ def widths_words(widths: Sequence[int]) -> str:
     return ", ".join(f"{width:,}" for width in widths)
 
 
-def folds_words(found: Mapping[str, Any]) -> str:
-    """Return folds, given as by `folds_to_dict`, in words."""
-    if found["kind"] == "HeldInFolds":
-        return f"{folds_words(found['base'])}, without the rows that length scales were tuned on"
-    how = {
-        "HashFolds": "by a hash of the row",
-        "GroupFolds": "by group",
-        "TimeFolds": "in the order of time",
-        "PredefinedFolds": "as given",
-    }
-    return f"{found['n_folds']} folds {how[found['kind']]}"
-
-
 def estimate_facts(card: Mapping[str, Any]) -> dict[str, str]:
     """Return in words how a model was chosen, and how far off it was on rows that were held out."""
+    from rff_dist.data.folds import folds_words
     from rff_dist.jobs.fits import chosen_candidate, estimate_of, n_candidates
 
     facts = {}
@@ -345,7 +335,7 @@ def _errors_words(values: Any, deviations: Any) -> str:
         values, deviations = [values], [deviations]
     deviations = [None] * len(values) if deviations is None else deviations
     pairs = zip(values, deviations, strict=True)
-    return some(["–" if value is None else _plus_minus(value, deviation) for value, deviation in pairs])
+    return some(["–" if value is None else plus_minus(value, deviation) for value, deviation in pairs])
 
 
 def candidate_words(row: Mapping[str, Any]) -> str:
@@ -360,7 +350,7 @@ def candidate_words(row: Mapping[str, Any]) -> str:
     )
     from rff_dist.kernels.text import shortened_text
 
-    error, kernel = _plus_minus(row["score"], row["standard_error"]), shortened_text(row["kernel"])
+    error, kernel = plus_minus(row["score"], row["standard_error"]), shortened_text(row["kernel"])
     return f"{kernel}{width}, {row.get('features', 'fourier')}, error {error} of the variance"
 
 
@@ -383,16 +373,16 @@ def candidates_view(candidates: Sequence[Mapping[str, Any]], *, n_shown: int = 6
             one.get("features", "fourier"),
             f"{one['n_components']:,}",
             number(one["alpha"]),
-            _plus_minus(one["score"], one["standard_error"]),
+            plus_minus(one["score"], one["standard_error"]),
             style="bold" if one is best else None,
         )
     return view
 
 
-def _plus_minus(value: float, deviation: float | None) -> str:
+def plus_minus(value: float, deviation: float | None) -> str:
     """Return both, to two digits of the second one; it is None or NaN where there was one split."""
     if deviation is None or not (math.isfinite(deviation) and deviation > 0):
-        return f"{value:.4g}"
+        return number(value)
     digits = max(0, 1 - math.floor(math.log10(deviation)))
     if digits > 8:
         return f"{value:.4g} ± {deviation:.2g}"
@@ -407,7 +397,7 @@ def widths_view(found: Mapping[str, Any], n_components: int) -> RenderableType:
         table.add_row(
             f"{width['n_components']:,}{' ←' if taken else ''}",
             number(width["alpha"]),
-            _plus_minus(width["score"], width["standard_error"]),
+            plus_minus(width["score"], width["standard_error"]),
             style="bold" if taken else None,
         )
     return view
@@ -479,7 +469,7 @@ def kernel_words(kernel: Mapping[str, Any]) -> str:
         case {"name": "product", "kernels": factors}:
             return " × ".join(f"({kernel_words(factor)})" for factor in factors)
         case {"name": "scaled", "weight": weight, "kernel": inner}:
-            return f"{weight:.4g} × ({kernel_words(inner)})"
+            return f"{number(weight)} × ({kernel_words(inner)})"
         case {"name": "on_columns", "kernel": inner, "columns": columns}:
             return f"{kernel_words(inner)} on columns {some(columns)}"
     parameters = [
@@ -536,12 +526,6 @@ def seconds_words(seconds: float) -> str:
 def plural(number: int, noun: str, several: str | None = None) -> str:
     """Return a number and its noun, in the plural unless it is one."""
     return f"{number:,} {noun if number == 1 else several or noun + 's'}"
-
-
-def number(value: float) -> str:
-    """Return a number in the digits that people want to read: four, and whole ones in full."""
-    whole = isinstance(value, int) or 1e4 <= abs(value) < 1e7
-    return f"{value:,.0f}" if whole else f"{value:.4g}"
 
 
 def some(values: Sequence[Any]) -> str:

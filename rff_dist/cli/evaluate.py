@@ -13,6 +13,7 @@ from rff_dist.cli.display import Passes, facts_view, seconds_words, target_names
 from rff_dist.cli.shell import Report, command
 from rff_dist.jobs.options import Where
 from rff_dist.jobs.specs import Evaluate
+from rff_dist.text import number
 
 if TYPE_CHECKING:
     from rff_dist.classify.confusion import Confusion
@@ -79,15 +80,15 @@ def _classifier_report(
     }
     facts = facts_view(
         _title(about, found.n_samples, ran["seconds"]),
-        accuracy=f"{found.accuracy:.4g}",
-        balanced_accuracy=f"{found.balanced_accuracy:.4g}, the mean recall of classes",
+        accuracy=number(found.accuracy),
+        balanced_accuracy=f"{number(found.balanced_accuracy)}, the mean recall of classes",
         log_loss="none: the model has no probabilities"
         if found.log_loss is None
-        else f"{found.log_loss:.4g} nats",
+        else f"{number(found.log_loss)} nats",
     )
     view, table = titled_table("", "class", "rows", "predicted", *columns)
     for row in per_class:
-        shares = [f"{row[name]:.4g}" for name in columns]
+        shares = [number(row[name]) for name in columns]
         table.add_row(str(row["label"]), f"{row['n_samples']:,}", f"{row['n_predicted']:,}", *shares)
     return Report(document, Group(facts, view))
 
@@ -122,10 +123,10 @@ def _regression_report(
     document = {**about, "n_samples": errors.n_samples, "targets": targets, **ran}
     view, table = titled_table(
         _title(about, errors.n_samples, ran["seconds"]),
-        *("target", "RMSE", "z-RMSE", "MSE", "MAE", "bias", "largest", "R²"),
+        *("target", "RMSE", "z-RMSE", "MAE", "bias", "largest", "R²"),
     )
     for target in targets:
-        table.add_row(str(target["name"]), *(f"{target[key]:.4g}" for key in columns))
+        table.add_row(str(target["name"]), *(number(target[key]) for key in columns if key != "mse"))
     parts: list[RenderableType] = [
         view,
         Text("z-RMSE: in units of the target's standard deviation here", "dim"),
@@ -159,7 +160,7 @@ def _calibration_view(targets: Sequence[Mapping[str, Any]]) -> list[RenderableTy
         *("target", *columns, *levels),
     )
     for target in targets:
-        figures = [f"{target[key]:.4g}" for key in columns.values()]
+        figures = [number(target[key]) for key in columns.values()]
         shares = [f"{share:.1%}" for share in target["coverage"].values()]
         table.add_row(str(target["name"]), *figures, *shares)
     return [

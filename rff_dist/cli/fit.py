@@ -13,6 +13,7 @@ from rff_dist.cli.options import PlotPath, ReportPath
 from rff_dist.cli.shell import Report, command
 from rff_dist.jobs.options import Where
 from rff_dist.jobs.specs import Train
+from rff_dist.text import number
 
 if TYPE_CHECKING:
     from rff_dist.features.feature_map import FeatureMap
@@ -157,7 +158,7 @@ def _fit_facts(found: Mapping[str, Any], card: Mapping[str, Any]) -> RenderableT
     }
     if (end := found["alpha_at_end_of_path"]) is not None:
         low, high = found["alpha_path"]
-        facts["alpha"] += f", [yellow]at the {end} end[/] of {display.number(low)} to {display.number(high)}"
+        facts["alpha"] += f", [yellow]at the {end} end[/] of {number(low)} to {number(high)}"
     facts |= display.estimate_facts(card)
     if classifier is not None:
         facts |= display.classifier_facts(classifier)

@@ -13,6 +13,7 @@ from rich.table import Table
 from rff_dist.cli import display
 from rff_dist.cli.program import app, make_group
 from rff_dist.cli.shell import Report, command
+from rff_dist.text import number
 
 if TYPE_CHECKING:
     from rff_dist.registry.versions import RegisteredModel, Version
@@ -195,7 +196,7 @@ def _cell(value: Any) -> str:
     if isinstance(value, list):
         return display.some(value)
     if isinstance(value, float):
-        return display.number(value)
+        return number(value)
     if isinstance(value, int):
         return f"{value:,}"
     # Fingerprints and digests are told apart by their beginning.

@@ -74,12 +74,15 @@ def _describe_search(found: Search, dataset: Dataset, seed: int) -> dict[str, An
 
 
 def _draw(plot: Any, found: Search, data: str) -> None:
-    """Draw the best candidate's error against alpha and against D."""
+    """Draw the best candidate's error against alpha and D, and all candidates."""
+    from rff_dist.data.folds import folds_words
     from rff_dist.report import save_cross_validation
 
-    table, folds = found.solved.cross_validation, display.folds_words(found.model.card["folds"])
+    table, folds = found.solved.cross_validation, folds_words(found.model.card["folds"])
     assert table is not None  # candidates are compared by one
-    save_cross_validation(plot, table, title=data, subtitle=f"{_kernel_words(found.best)}, {folds}")
+    save_cross_validation(
+        plot, table, title=data, subtitle=f"{_kernel_words(found.best)}, {folds}", candidates=found.rows
+    )
 
 
 def _kernel_words(row: Mapping[str, Any]) -> str:
@@ -100,13 +103,12 @@ def _table(found: Search, data: str) -> RenderableType:
     )
     for i, row in enumerate(found.rows):
         best = i == found.best_index
-        deviation = row["standard_error"]
         table.add_row(
             row["kernel"],
             _scale_words(row["length_scale"]),
             f"{row['n_components']:,}",
             display.alpha_number(row["alpha"]),
-            f"{row['score']:.4g}" + ("" if deviation is None else f" ± {deviation:.2g}"),
+            display.plus_minus(row["score"], row["standard_error"]),
             display.some(row["rmse"]),
             "← best" if best else "as good" if row["within_one_standard_error"] else "",
             style="bold" if best else None,
@@ -116,13 +118,15 @@ def _table(found: Search, data: str) -> RenderableType:
 
 
 def _facts(found: Mapping[str, Any]) -> RenderableType:
+    from rff_dist.data.folds import folds_words
+
     best, readings = found["best"], display.plural(found["n_readings"], "reading")
     alpha = display.alpha_number(best["alpha"])
     outputs = display.features_and_targets(found["n_features"], found["n_targets"])
     facts = {
         "best": f"{_kernel_words(best)}, D = {best['n_components']:,}, alpha {alpha}",
         "rows": f"{found['n_samples']:,}, {outputs}",
-        "compared by": f"{display.folds_words(found['folds'])}, from {readings}",
+        "compared by": f"{folds_words(found['folds'])}, from {readings}",
     }
     ends = [
         f"{name} is the {'least' if end == 'lower' else 'largest'} tried"

@@ -13,6 +13,7 @@ from rff_dist.cli.options import ReportPath
 from rff_dist.cli.shell import Report, command, say
 from rff_dist.jobs.options import Where
 from rff_dist.jobs.specs import Update
+from rff_dist.text import number
 
 if TYPE_CHECKING:
     from rff_dist.jobs.refresh import Refresh
@@ -100,7 +101,7 @@ def _errors_view(found: Mapping[str, Any], job: Refresh) -> RenderableType:
     for name, *values in zip(
         display.target_names(job.champion, job.champion.n_targets), *columns, strict=True
     ):
-        table.add_row(str(name), *(f"{value:.4g}" for value in values))
+        table.add_row(str(name), *(number(value) for value in values))
     return view
 
 

@@ -334,6 +334,19 @@ def folds_to_dict(folds: Folds) -> dict[str, Any]:
     return {**facts, "base": folds_to_dict(folds.base)} if isinstance(folds, HeldInFolds) else facts
 
 
+def folds_words(found: Mapping[str, Any]) -> str:
+    """Return folds, given as by `folds_to_dict`, in words for people."""
+    if found["kind"] == "HeldInFolds":
+        return f"{folds_words(found['base'])}, without the rows that length scales were tuned on"
+    how = {
+        "HashFolds": "by a hash of the row",
+        "GroupFolds": "by group",
+        "TimeFolds": "in the order of time",
+        "PredefinedFolds": "as given",
+    }
+    return f"{found['n_folds']} folds {how[found['kind']]}"
+
+
 def folds_from_dict(facts: Mapping[str, Any]) -> Folds:
     """Return the folds of `folds_to_dict`.
 

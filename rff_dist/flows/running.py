@@ -55,6 +55,7 @@ from rff_dist.jobs.options import Where
 from rff_dist.jobs.steps import Runner, Skipped, Step
 from rff_dist.storage.leases import Lease, hold
 from rff_dist.storage.locations import beside, open_store, parse_location, write_bytes
+from rff_dist.text import number as number_of
 from rff_dist.text import redact
 from rff_dist.typing import Summary
 
@@ -549,8 +550,6 @@ def _describe_leftovers(url: str) -> list[str]:
 
 def number(value: Any) -> str:
     """Show a number, the first eight of several, or a dash for None."""
-    if value is None:
-        return "–"
     if isinstance(value, list):
         return ", ".join(map(number, value[:8])) + (f" … ({len(value)})" if len(value) > 8 else "")
-    return f"{value:.4g}"
+    return number_of(value)

@@ -1,27 +1,39 @@
 """The page about a model: what it says, and that any reader can read it."""
 
+import json
 import os
 import re
 import shutil
 import subprocess
+from base64 import b64encode
+from html import escape, unescape
 from html.parser import HTMLParser
+from pathlib import Path
 
 import numpy as np
 import pytest
+from markdown_it import MarkdownIt
+from sklearn.base import BaseEstimator, RegressorMixin
+from sklearn.inspection import partial_dependence as sklearn_dependence
+from sklearn.inspection import permutation_importance as sklearn_importance
 from sklearn.linear_model import LinearRegression, Ridge
 from sklearn.model_selection import LeaveOneOut, cross_val_predict
 
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.jobs.fits import JobData
-from rff_dist.page import _linear_errors, _sampled
+from rff_dist.page.columns import partial_dependence, permutation_importance
+from rff_dist.page.content import Page
+from rff_dist.page.markdown import to_markdown
+from rff_dist.page.sample import linear_errors, sample_data
 from rff_dist.ridge import automatic
 from rff_dist.ridge.model import read_model
 from rff_dist.ridge.options import RidgeOptions
 from rff_dist.storage.appending import append_dataset
 from rff_dist.storage.datasets import open_dataset
 from rff_dist.storage.writing import write_dataset
-from tests.command_line import document, run
+from tests.command_line import PLAIN, document, run
+from tests.tables import ingest
 
 
 class Outline(HTMLParser):
@@ -109,7 +121,7 @@ def test_predictions_without_a_row_are_those_of_a_fit_without_it():
         kernel="gaussian", length_scale=1.5, features="fourier", n_components=32, alpha=0.5, standardize=False
     )
     model = automatic.fit(ArrayDataset(X, y), options, engine=SerialEngine()).model
-    sample = _sampled(JobData(ArrayDataset(X, y)), model, 0)
+    sample = sample_data(JobData(ArrayDataset(X, y)), model, 0)
     assert sample.left_out
     Z = model.feature_map.transform(sample.X, dtype=np.float64)
     for row in (0, 17, 59):
@@ -120,10 +132,74 @@ def test_predictions_without_a_row_are_those_of_a_fit_without_it():
 
 
 def test_the_linear_models_error_is_that_of_leaving_each_row_out(trained):
-    sample = _sampled(JobData(open_dataset(trained / "data")), read_model(trained / "model"), 0)
+    sample = sample_data(JobData(open_dataset(trained / "data")), read_model(trained / "model"), 0)
     left_out = cross_val_predict(LinearRegression(), sample.X, sample.y, cv=LeaveOneOut())
     rmse = np.sqrt(np.square(left_out - sample.y).mean())
-    np.testing.assert_allclose(_linear_errors(sample), [rmse], rtol=1e-8)
+    np.testing.assert_allclose(linear_errors(sample), [rmse], rtol=1e-8)
+
+
+class _Linear(RegressorMixin, BaseEstimator):
+    """A function of rows with scikit-learn's face."""
+
+    def fit(self, X, y):
+        self.is_fitted_ = True
+        return self
+
+    def predict(self, X):
+        return np.sin(X[:, 0]) + X[:, 1] * X[:, 2]
+
+
+def test_partial_dependence_is_what_scikit_learn_says():
+    X = np.random.default_rng(5).standard_normal((80, 3))
+    model = _Linear().fit(X, X[:, 0])
+    expected = sklearn_dependence(model, X, [2], method="brute", grid_resolution=7)
+    found = partial_dependence(
+        lambda rows: model.predict(rows)[:, np.newaxis], X, 2, expected["grid_values"][0]
+    )
+    np.testing.assert_allclose(found[:, 0], expected["average"][0], rtol=1e-12)
+
+
+def test_importance_is_what_scikit_learn_says_on_average():
+    rng = np.random.default_rng(6)
+    X = rng.standard_normal((2_000, 3))
+    model = _Linear().fit(X, X[:, 0])
+    y = model.predict(X)[:, np.newaxis] + 0.1 * rng.standard_normal((2_000, 1))
+    found = permutation_importance(lambda rows: model.predict(rows)[:, np.newaxis], X, y, n_columns=2, seed=0)
+    told = sklearn_importance(model, X, y[:, 0], scoring="neg_root_mean_squared_error", random_state=0)
+    # one shuffle of 2,000 rows: its error has a deviation of a few percent
+    np.testing.assert_allclose(found, told.importances_mean[:2] / y.std(), rtol=0.1)
+
+
+def test_a_page_as_markdown_has_its_headings_tables_and_pictures_and_takes_nothing_for_markup():
+    page = Page("a | b", "See <b> and *c*.")
+    page.section("One_two_", "Text with [a](link).")
+    page.table("By column", ("column", "value"), [("<x>|y", 0.123456), ("z", None)])
+    page.picture(b"png", "what it shows", "below")
+    shown = MarkdownIt("commonmark").enable("table").render(to_markdown(page))
+    assert "<h1>a | b</h1>" in shown
+    assert "<h2>One_two_</h2>" in shown
+    assert "<p>See &lt;b&gt; and *c*.</p>" in shown
+    assert "<p>Text with [a](link).</p>" in shown
+    assert re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", shown) == [
+        "column",
+        "value",
+        "&lt;x&gt;|y",
+        "0.1235",
+        "z",
+        "–",
+    ]
+    assert f'<img src="data:image/png;base64,{b64encode(b"png").decode()}" alt="what it shows"' in shown
+
+
+def test_the_page_says_what_was_done_to_a_tables_columns(tmp_path):
+    lines = [f"{'ab'[i % 2]},{i % 7 or ''},{i},{i % 7 + i % 2}" for i in range(100)]
+    (tmp_path / "t.csv").write_text("\n".join(["kind,size,code,y", *lines]))
+    ingest(tmp_path / "t.csv", tmp_path / "data", target="y", drop=["code"], impute="median")
+    words = ["fit", tmp_path / "data", tmp_path / "m", "--serial", "--components", "16", "--alpha", "1"]
+    assert run(*words, *PLAIN, "--report", tmp_path / "page.html").exit_code == 0
+    _, words = check_readable(tmp_path / "page.html")
+    assert "kind 0 and 1 for each of 2 levels" in words.replace("  ", " ")
+    assert "15 missing values become" in words
 
 
 def test_the_page_of_a_classifier_has_its_confusion_and_calibration(tmp_path):
@@ -187,14 +263,61 @@ def test_a_page_that_cannot_be_written_exits_73_and_the_model_is_there(trained, 
     assert (tmp_path / "model").exists()
 
 
+# -- a real browser --------------------------------------------------------------------------------
+
 BROWSER = os.environ.get("RFF_DIST_TEST_BROWSER") or next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
 )
 
 
-@pytest.mark.skipif(BROWSER is None, reason="needs Chromium; RFF_DIST_TEST_BROWSER names it")
+AXE = Path(os.environ.get("RFF_DIST_TEST_AXE", "axe.min.js"))
+needs_browser = pytest.mark.skipif(BROWSER is None, reason="needs Chromium; RFF_DIST_TEST_BROWSER names it")
+needs_axe = pytest.mark.skipif(
+    not AXE.exists(), reason="needs axe.min.js of axe-core; RFF_DIST_TEST_AXE names it"
+)
+CHECK = """<script>axe.run().then(found => {
+  document.body.innerHTML = '<pre id="found"></pre>';
+  document.getElementById('found').textContent = JSON.stringify(found.violations);
+})</script>"""
+
+
+def show(page, *options):
+    words = [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=20000"]
+    words += [*options, "--dump-dom", page.as_uri()]
+    return subprocess.run(words, capture_output=True, text=True, timeout=120, check=True).stdout
+
+
+@pytest.mark.browser
+@needs_browser
 def test_a_browser_opens_the_page(trained):
     page = trained / "new" / "page.html"
-    words = [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom", page.as_uri()]
-    shown = subprocess.run(words, capture_output=True, text=True, timeout=120, check=True).stdout
-    assert shown.count("<h2") == page.read_text().count("<h2")
+    assert show(page).count("<h2") == page.read_text().count("<h2")
+
+
+@pytest.mark.browser
+@needs_browser
+@pytest.mark.parametrize("width", [360, 1200])
+def test_the_page_is_no_wider_than_a_phone(trained, tmp_path, width):
+    text = (trained / "new" / "page.html").read_text()
+    frame = f'<iframe id="f" style="width: {width}px; height: 800px" srcdoc="{escape(text)}"></iframe>'
+    ask = """<script>f.onload = () => { const root = f.contentDocument.documentElement;
+      const heads = f.contentDocument.querySelectorAll("th[scope=row]");
+      const least = Math.min(...Array.from(heads, head => head.clientWidth));
+      document.title = root.scrollWidth + " of " + root.clientWidth + " least " + least; }</script>"""
+    (tmp_path / "frame.html").write_text(f"<!DOCTYPE html><title></title>{frame}{ask}")
+    shown = show(tmp_path / "frame.html")
+    wide, room, least = map(int, re.search(r"<title>(\d+) of (\d+) least (\d+)</title>", shown).groups())
+    assert wide <= room <= width
+    assert least > 90  # the names of rows are not broken after each letter
+
+
+@pytest.mark.browser
+@needs_browser
+@needs_axe
+def test_axe_finds_nothing_serious(trained, tmp_path):
+    text = (trained / "new" / "page.html").read_text()
+    script = f"<script>{AXE.read_text()}</script>{CHECK}"
+    (tmp_path / "page.html").write_text(text.replace("</body>", f"{script}</body>"))
+    shown = show(tmp_path / "page.html")
+    found = json.loads(unescape(re.search(r'<pre id="found">(.*?)</pre>', shown, re.DOTALL)[1]))
+    assert [(one["id"], one["impact"]) for one in found if one["impact"] in ("serious", "critical")] == []

@@ -1,0 +1,85 @@
+"""The page about clusters: their sizes, a map, and rows that stand for them."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rff_dist.data.blocks import Dataset
+from rff_dist.data.samples import sample_rows
+from rff_dist.kmeans.starts import Clusters
+from rff_dist.kmeans.view import view_clusters
+from rff_dist.page.content import Page, words_of
+from rff_dist.page.origin import origin_sections
+from rff_dist.report import save_clusters
+from rff_dist.text import redact
+
+
+def clusters_page(
+    dataset: Dataset,
+    clusters: Clusters,
+    *,
+    place: str,
+    candidates: Sequence[Mapping[str, Any]],
+    seconds: Mapping[str, float],
+    seed: int = 0,
+) -> Page:
+    """Return the page of clusters: sizes, a map and rows that stand for them.
+
+    `candidates`: what was compared to choose their number.
+    """
+    page = Page(
+        f"Report: {redact(place)}",
+        f"{clusters.n_clusters:,} clusters of {dataset.n_samples:,} rows, by k-means in random features.",
+    )
+    sizes = np.asarray(clusters.weights, np.float64)
+    order = np.argsort(sizes)[::-1]
+    page.section("Sizes", f"Inertia {words_of(clusters.inertia)} after {clusters.n_iter:,} passes.")
+    page.table(
+        "Clusters by size",
+        ("cluster", "rows or weight", "share"),
+        [(int(i), float(sizes[i]), f"{sizes[i] / sizes.sum():.1%}") for i in order[:50]],
+    )
+    if candidates:
+        page.section("Their number", "")
+        page.table(
+            "What was compared",
+            ("clusters", "inertia", "silhouette", "stability"),
+            [
+                (f"{row['n_clusters']:,}", row["inertia"], row["silhouette"], row["stability"])
+                for row in candidates
+            ],
+        )
+    page.section(
+        "Map",
+        "A sample of rows in the two directions of its greatest variance in features; numbers are centres.",
+    )
+    view = view_clusters(dataset, clusters, seed=seed)
+    with tempfile.TemporaryDirectory() as folder:
+        drawn = save_clusters(Path(folder) / "map.png", view, title="Rows and centres")
+        shares = " and ".join(f"{share:.0%}" for share in view.shares)
+        page.picture(
+            drawn.read_bytes(),
+            f"{len(view.labels):,} rows and {clusters.n_clusters:,} centres in two principal components, "
+            f"which hold {shares} of the variance.",
+            "Close clusters share a neighbourhood here; clusters that overlap may differ in other "
+            "directions.",
+        )
+    X, _, _ = sample_rows(dataset.without_targets(), seed, n_rows=len(view.labels))
+    Z = clusters.feature_map.transform(X, dtype=np.float64)
+    names = getattr(dataset, "feature_names", None) or [f"x{i}" for i in range(X.shape[1])]
+    shown = min(10, X.shape[1])
+    rows = []
+    for i in order[:20]:
+        distances = np.square(Z - clusters.centres[i]).sum(axis=1)
+        rows.append((int(i), *X[int(distances.argmin()), :shown].tolist()))
+    first = "" if shown == X.shape[1] else f" Its first {shown} columns are shown."
+    text = "Of each of the largest clusters the sampled row that is nearest to its centre."
+    page.section("Representatives", text + first)
+    page.table("Rows that stand for their clusters", ("cluster", *map(str, names[:shown])), rows)
+    origin_sections(page, {}, clusters.digest(), seconds)
+    return page

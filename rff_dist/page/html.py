@@ -1,0 +1,97 @@
+"""A page as one HTML file, which needs no other file and no network."""
+
+from __future__ import annotations
+
+import base64
+import html
+import os
+from pathlib import Path
+
+from rff_dist.page.content import Heading, Page, Paragraph, Part, Picture, Table
+from rff_dist.storage.files import write_whole
+
+STYLE = """
+:root { color-scheme: light; }
+body { font: 16px/1.55 system-ui, sans-serif; color: #1b1b1b; background: #fff; margin: 0 auto;
+  max-width: 54rem; padding: 1rem; }
+h1 { font-size: 1.6rem; line-height: 1.2; overflow-wrap: anywhere; }
+h2 { font-size: 1.2rem; margin-top: 2.2rem; border-bottom: 2px solid #0b6e99; padding-bottom: .2rem; }
+p, li { max-width: 44rem; } .note { color: #595959; }
+nav ul { columns: 14rem; padding-left: 1.2rem; } a { color: #075170; }
+.wide { overflow-x: auto; }
+table { border-collapse: collapse; margin: .8rem 0; min-width: min(100%, 24rem); }
+caption { text-align: left; font-weight: 600; padding-bottom: .3rem; }
+th, td { padding: .25rem .9rem .25rem 0; text-align: right; border-bottom: 1px solid #ddd;
+  font-variant-numeric: tabular-nums; vertical-align: top; }
+th:first-child { text-align: left; overflow-wrap: anywhere; min-width: 8rem; max-width: 24rem; }
+.facts th, .facts td { text-align: left; overflow-wrap: anywhere; }
+figure { margin: 1rem 0; } img { max-width: 100%; height: auto; } figcaption { color: #595959; }
+@media (max-width: 40rem) { figure img { max-width: none; width: 42rem; } }
+@media print { body { max-width: none; font-size: 11pt; } nav { display: none; }
+  figure, table { break-inside: avoid; } h2 { break-after: avoid; } }
+"""
+
+
+def write_page(page: Page, path: str | os.PathLike[str]) -> Path:
+    """Write a page to an HTML file, whole or not at all.
+
+    Raises StorageError if it cannot be written.
+    """
+    return write_whole(Path(path), lambda place: place.write_text(to_html(page), "utf-8"), what="page")
+
+
+def to_html(page: Page) -> str:
+    """Return a page as HTML."""
+    sections = [part.title for part in page.parts if isinstance(part, Heading)]
+    links = "".join(f'<li><a href="#s{i}">{_escaped(name)}</a></li>' for i, name in enumerate(sections, 1))
+    numbers = iter(range(1, len(sections) + 1))
+    parts = [
+        f'<h2 id="s{next(numbers)}">{_escaped(part.title)}</h2>' if isinstance(part, Heading) else _html(part)
+        for part in page.parts
+    ]
+    return (
+        '<!DOCTYPE html><html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{_escaped(page.title)}</title><style>{STYLE}</style></head><body>"
+        f"<header><h1>{_escaped(page.title)}</h1><p>{_escaped(page.lead)}</p></header>"
+        f'<nav aria-label="Contents"><ul>{links}</ul></nav>'
+        f"<main>{''.join(parts)}</main></body></html>"
+    )
+
+
+def _html(part: Part) -> str:
+    match part:
+        case Heading(title):
+            return f"<h2>{_escaped(title)}</h2>"
+        case Paragraph(text, is_note):
+            return f"<p{' class="note"' if is_note else ''}>{_escaped(text)}</p>"
+        case Picture(png, alt, caption):
+            data = base64.b64encode(png).decode()
+            picture = f'<img src="data:image/png;base64,{data}" alt="{_escaped(alt)}">'
+            below = f"<figcaption>{_escaped(caption)}</figcaption>"
+            return f"<figure>{_scrolling(picture, f'Picture: {caption}')}{below}</figure>"
+        case Table():
+            return _table(part)
+
+
+def _table(table: Table) -> str:
+    caption = _escaped(table.caption)
+    head = "".join(f'<th scope="col">{_escaped(name)}</th>' for name in table.header)
+    body = ""
+    for first, *rest in table.rows:
+        cells = "".join(f"<td>{_escaped(one)}</td>" for one in rest)
+        body += f'<tr><th scope="row">{_escaped(first)}</th>{cells}</tr>'
+    return _scrolling(
+        f"<table{' class="facts"' if table.is_facts else ''}><caption>{caption}</caption>"
+        f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>",
+        table.caption,
+    )
+
+
+def _scrolling(content: str, label: str) -> str:
+    """Return what may be wider than a phone in a frame that scrolls, by the keyboard too."""
+    return f'<div class="wide" tabindex="0" role="region" aria-label="{_escaped(label)}">{content}</div>'
+
+
+def _escaped(text: str) -> str:
+    return html.escape(text, quote=True)

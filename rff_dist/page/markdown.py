@@ -1,0 +1,34 @@
+"""A page as Markdown, its pictures inside: Prefect's pages show such artifacts."""
+
+from __future__ import annotations
+
+import base64
+import re
+
+from rff_dist.page.content import Heading, Page, Paragraph, Part, Picture, Table
+
+
+def to_markdown(page: Page) -> str:
+    """Return a page as Markdown with tables in the way of GitHub's."""
+    return "\n\n".join([f"# {_plain(page.title)}", _plain(page.lead), *map(_markdown, page.parts)]) + "\n"
+
+
+def _markdown(part: Part) -> str:
+    match part:
+        case Heading(title):
+            return f"## {_plain(title)}"
+        case Paragraph(text):
+            return _plain(text)
+        case Picture(png, alt, caption):
+            data = base64.b64encode(png).decode()
+            return f"![{_plain(alt)}](data:image/png;base64,{data})\n\n{_plain(caption)}"
+        case Table(caption, header, rows, is_facts):
+            side = ":--" if is_facts else "--:"
+            lines = [header, [":--", *[side] * (len(header) - 1)], *([*map(_plain, row)] for row in rows)]
+            table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+            return f"**{_plain(caption)}**\n\n{table}"
+
+
+def _plain(text: str) -> str:
+    """Return text in which nothing is taken for Markdown or HTML."""
+    return re.sub(r"([\\`*_{}\[\]<>#|$~])", r"\\\1", text.replace("&", "&amp;"))

@@ -1,0 +1,286 @@
+"""The page about a regression or a classifier: how good it is, what was chosen, and what it looks at."""
+
+from __future__ import annotations
+
+import itertools
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rff_dist.classify.predict import calibration_of, decide, read_classes
+from rff_dist.data.blocks import Dataset
+from rff_dist.errors import RFFDistError
+from rff_dist.features.approximation import approximation_error
+from rff_dist.features.kernel_of import kernel_of, kind_of
+from rff_dist.ingest.recipe import recipe_of
+from rff_dist.jobs.fits import JobData, estimate_of
+from rff_dist.kernels.text import kernel_text
+from rff_dist.page.columns import CURVES, MAX_COLUMNS, columns_section
+from rff_dist.page.content import Page, png_of, words_of
+from rff_dist.page.origin import origin_sections
+from rff_dist.page.sample import MAX_FACTOR, Sample, linear_errors, sample_data
+from rff_dist.report import BLUE, INK, MUTED, figure_of, plain_axes, save_choice
+from rff_dist.ridge.model import RidgeModel
+from rff_dist.text import redact
+from rff_dist.typing import FloatArray
+
+_CHOSEN_BY = {
+    "cv": "k-fold cross-validation",
+    "press": "each row left out in turn",
+    "gcv": "generalised cross-validation (GCV)",
+    "evidence": "the evidence",
+    "given": "nothing: it was given",
+}
+
+
+def model_page(
+    data: JobData, model: RidgeModel, *, place: str, seconds: Mapping[str, float], seed: int = 0
+) -> Page:
+    """Return the page of a regression or a classifier.
+
+    `data`: the rows it was trained on, of which up to 2,000 are read.
+    `place`: where the model is.
+    `seconds`: by phase.
+    """
+    classifier = model.card.get("classifier")
+    kind = "classifier" if classifier else "regression"
+    page = Page(f"Report: {redact(place)}", f"A kernel {kind}, trained on {model.card['n_samples']:,} rows.")
+    sample = sample_data(data, model, seed)
+    _data_section(page, data.rows, sample, model)
+    _score_section(page, sample, model)
+    if classifier:
+        _confusion_section(page, sample, model)
+    else:
+        _residual_section(page, sample)
+    _choice_section(page, model, redact(data.rows.url or "rows in memory"))
+    columns_section(page, sample, model, seed)
+    _approximation_section(page, data.rows, model)
+    origin_sections(page, model.card, model.digest(), seconds)
+    return page
+
+
+def _data_section(page: Page, dataset: Dataset, sample: Sample, model: RidgeModel) -> None:
+    page.section(
+        "Data",
+        f"{redact(dataset.url or 'Rows in memory')}: {dataset.n_samples:,} rows, of which "
+        f"{len(sample.X):,} were looked at for this page.",
+    )
+    rows: list[Sequence[Any]] = [
+        (name, *_spread(sample.X[:, i])) for i, name in enumerate(sample.columns[:MAX_COLUMNS])
+    ]
+    if "classifier" not in model.card:
+        rows += [(f"{name} (target)", *_spread(sample.y[:, i])) for i, name in enumerate(sample.targets)]
+    page.table("Columns", ("column", "mean", "deviation", "least", "median", "largest"), rows)
+    recipe = recipe_of(model.card)
+    if recipe is not None:
+        done = {one.column: one.words for one in recipe.columns if one.words != "as it is"}
+        done |= {name: f"left out: {why}" for name, why in recipe.left_out.items()}
+        if done:
+            page.facts("What was done to the table's columns", done)
+
+
+def _spread(values: NDArray[Any]) -> list[float]:
+    values = np.asarray(values, np.float64)
+    return [float(f(values)) for f in (np.mean, np.std, np.min, np.median, np.max)]
+
+
+def _score_section(page: Page, sample: Sample, model: RidgeModel) -> None:
+    page.section("How good it is", "Errors on rows that were held out, beside those of simpler models.")
+    found = estimate_of(model.card)
+    if "classifier" in model.card:
+        share = np.bincount(_classes_of(sample.y)).max() / len(sample.y)
+        rows = [("this model", (found or {}).get("accuracy"), (found or {}).get("log_loss"))]
+        page.table(
+            "Share of rows that are classified rightly",
+            ("model", "accuracy", "log loss"),
+            [*rows, ("the most frequent class", float(share), None)],
+        )
+        return
+    linear = linear_errors(sample)
+    for target, name in enumerate(sample.targets):
+        deviation = float(sample.y[:, target].std())
+        rmse = None if found is None else found["rmse"][target]
+        errors = [("this model", rmse), ("linear", linear[target]), ("the mean", deviation)]
+        rows = [
+            (what, value, None if value is None or deviation == 0 else 1 - (value / deviation) ** 2)
+            for what, value in errors
+        ]
+        page.table(f"Root mean squared error of {name}", ("model", "RMSE", "R²"), rows)
+    by = "none: alpha was given" if found is None else _CHOSEN_BY.get(found["by"], found["by"])
+    page.say(
+        f"This model's error is by {by}. Linear: least squares on the {len(sample.X):,} sampled rows, "
+        "each left out in turn.",
+        note=True,
+    )
+
+
+def _residual_section(page: Page, sample: Sample) -> None:
+    how = "each predicted from all other rows" if sample.left_out else "which the model was trained on"
+    page.section("Predicted and observed", f"{len(sample.X):,} rows, {how}.")
+    for target, name in enumerate(sample.targets[:CURVES]):
+        observed, fitted = sample.y[:, target], sample.fitted[:, target]
+        residuals = observed - fitted
+        figure = figure_of(9.2, 3.9)
+        left, right = figure.subplots(1, 2)
+        left.scatter(fitted, observed, s=9, alpha=0.45, color=BLUE, linewidths=0)
+        ends = [min(observed.min(), fitted.min()), max(observed.max(), fitted.max())]
+        left.plot(ends, ends, color=INK, lw=1.2, ls="--")
+        left.set_xlabel(f"predicted {name}", color=MUTED, parse_math=False)
+        left.set_ylabel(f"observed {name}", color=MUTED, parse_math=False)
+        right.hist(
+            residuals, bins=min(40, max(5, len(residuals) // 10)), color=BLUE, edgecolor="white", lw=0.5
+        )
+        right.axvline(0.0, color=INK, lw=1.2, ls="--")
+        right.set_xlabel("observed − predicted", color=MUTED)
+        right.set_ylabel("rows", color=MUTED)
+        for axes in (left, right):
+            plain_axes(axes)
+        low, middle, high = np.quantile(residuals, [0.05, 0.5, 0.95])
+        words = f"Nine of ten residuals lie between {low:.3g} and {high:.3g}, their median is {middle:.2g}."
+        page.picture(
+            png_of(figure),
+            f"Left: observed against predicted {name}, around the diagonal. Right: histogram of the "
+            f"residuals. {words}",
+            words,
+        )
+
+
+def _classes_of(y: FloatArray) -> NDArray[np.intp]:
+    return (y[:, 0] > 0).astype(np.intp) if y.shape[1] == 1 else y.argmax(axis=1)
+
+
+def _confusion_section(page: Page, sample: Sample, model: RidgeModel) -> None:
+    page.section(
+        "Classes",
+        f"{len(sample.X):,} rows that the model was trained on: new ones are classified less well, as the "
+        "table above says.",
+    )
+    names, calibration = [str(name) for name in read_classes(model)], calibration_of(model)
+    truth, said = _classes_of(sample.y), decide(sample.fitted, calibration)
+    counts = np.zeros((len(names), len(names)), np.int64)
+    np.add.at(counts, (truth, said), 1)
+    shown = names[:30]
+    page.table(
+        "Rows by their class, and by what the model says",
+        ("class", *(f"said {name}" for name in shown), "recall"),
+        [
+            (name, *counts[i, : len(shown)].tolist(), float(counts[i, i] / max(1, counts[i].sum())))
+            for i, name in enumerate(shown)
+        ],
+    )
+    if calibration is None:
+        return
+    logits = calibration.logits(sample.fitted)
+    full = np.column_stack([np.zeros(len(logits)), logits[:, 0]]) if logits.shape[1] == 1 else logits
+    chances = np.exp(full - full.max(axis=1, keepdims=True))
+    chances /= chances.sum(axis=1, keepdims=True)
+    sure, right = chances.max(axis=1), chances.argmax(axis=1) == truth
+    edges = np.linspace(1.0 / len(names), 1.0, 7)
+    rows = []
+    for low, high in itertools.pairwise(edges):
+        inside = (sure >= low) & ((sure < high) | (high == 1.0))
+        if inside.any():
+            rows.append(
+                (
+                    f"{low:.0%} to {high:.0%}",
+                    int(inside.sum()),
+                    float(sure[inside].mean()),
+                    float(right[inside].mean()),
+                )
+            )
+    page.table(
+        "Calibration: how sure, and how often right",
+        ("probability", "rows", "mean probability", "share right"),
+        rows,
+    )
+
+
+def _choice_section(page: Page, model: RidgeModel, data: str) -> None:
+    page.section("What was chosen", "")
+    kernel = kernel_of(model.feature_map)
+    page.facts(
+        "The model",
+        {
+            "kernel": "given features" if kernel is None else kernel_text(kernel),
+            "features": kind_of(model.feature_map),
+            "D, the number of features": model.feature_map.n_components,
+            "alpha, the penalty": model.plain_alpha,
+            "alpha chosen by": _CHOSEN_BY.get(by := model.card.get("chosen_by", "–"), by),
+        },
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            drawn = save_choice(
+                model,
+                Path(folder) / "choice.png",
+                title="Error against alpha and D",
+                about=kind_of(model.feature_map),
+            )
+        except RFFDistError as error:
+            page.say(f"The errors are not drawn: {error}", note=True)
+        else:
+            if drawn is not None:
+                best = f"alpha = {words_of(model.plain_alpha)}, D = {model.feature_map.n_components:,}"
+                page.picture(
+                    drawn.read_bytes(),
+                    f"Held-out error against alpha for each D; the chosen place is {best}.",
+                    f"Chosen: {best}.",
+                )
+    candidates = sorted(
+        model.card.get("candidates", []), key=lambda one: (one.get("round") == "first", one["score"])
+    )
+    if len(candidates) > 1:
+        page.table(
+            "What was compared, by error as a share of the variance",
+            ("kernel", "features", "round", "D", "alpha", "error", "standard error"),
+            [
+                (
+                    one["kernel"],
+                    one.get("features", "fourier"),
+                    one.get("round", "final"),
+                    one["n_components"],
+                    one["alpha"],
+                    one["score"],
+                    one.get("standard_error"),
+                )
+                for one in candidates[:20]
+            ],
+        )
+
+
+def _approximation_section(page: Page, dataset: Dataset, model: RidgeModel) -> None:
+    kernel = kernel_of(model.feature_map)
+    if kernel is None or model.feature_map.n_components > 2 * MAX_FACTOR:
+        return
+    try:
+        found = approximation_error(
+            kernel,
+            model.feature_map,
+            dataset.without_targets(),
+            n_samples=min(200, dataset.n_samples // 4),
+            n_repeats=4,
+        )
+    except RFFDistError as error:
+        page.section("Approximation of the kernel", f"It was not measured: {error}")
+        return
+    page.section(
+        "Approximation of the kernel",
+        f"How far features' products are from the kernel's values, on {found.n_repeats} samples of "
+        f"{found.n_samples:,} rows.",
+    )
+    page.table(
+        "Error, and the interval of its mean over samples",
+        ("measure", "error", "lower", "upper"),
+        [
+            (name, one.value, one.low, one.high)
+            for name, one in (
+                ("mean, of an entry", found.mean),
+                ("largest, of an entry", found.max),
+                ("operator norm, as a share of the kernel's", found.relative_operator_norm),
+            )
+        ],
+    )
