@@ -8,13 +8,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Group, RenderableType
+from rich.text import Text
 
 from rff_dist.cli import display
+from rff_dist.cli.ingest import describe_recipe, recipe_views
 from rff_dist.cli.shell import Report, command
 from rff_dist.errors import IntegrityError, StorageError, UnsafeModelError, VersionError
 
 if TYPE_CHECKING:
+    from rff_dist.registry.versions import Version
     from rff_dist.storage.records import Record
+
+_SHOWN_COLUMNS = 6
 
 
 @command("rff-dist info data.zarr", "rff-dist info model --json")
@@ -22,6 +27,7 @@ def info(
     path: Annotated[str, typer.Argument(metavar="PATH", help="A dataset, a model or predictions.")],
 ) -> Report:
     """Describe a dataset, predictions or a model; of a model every byte is checked."""
+    from rff_dist.ingest.recipe import recipe_of
     from rff_dist.storage import datasets, records
     from rff_dist.storage.contents import list_arrays
     from rff_dist.storage.locations import POINTER_FILE
@@ -63,21 +69,73 @@ def info(
         ],
         "attributes": shown,
     }
-    if kind == "dataset":
-        weights = "sample_weight" if "sample_weight" in names and "y" in names else None
-        text = any(array.name == "y" and array.header.dtype.kind in "UT" for array in arrays)
-        dataset = datasets.open_dataset(path, y=None if text else "y", sample_weight=weights)
-        document["fingerprint"] = dataset.fingerprint()
-    return Report(document, _contents_view(document))
+    if kind != "dataset":
+        return Report(document, _contents_view(document))
+    weights = "sample_weight" if "sample_weight" in names and "y" in names else None
+    text = any(array.name == "y" and array.header.dtype.kind in "UT" for array in arrays)
+    dataset = datasets.open_dataset(path, y=None if text else "y", sample_weight=weights)
+    recipe = recipe_of(attributes)
+    document |= {
+        "n_samples": dataset.n_samples,
+        "n_features": dataset.n_features,
+        "feature_names": dataset.feature_names,
+        "target_names": attributes.get("target_names"),
+        "version": dataset.version,
+        "fingerprint": dataset.fingerprint(),
+        "recipe": describe_recipe(recipe) or None,
+    }
+    return Report(
+        document, Group(_dataset_facts(document), *recipe_views(recipe), "", _arrays_view(document))
+    )
+
+
+def _dataset_facts(found: Mapping[str, Any]) -> RenderableType:
+    """Return what people ask of a dataset first: its rows, its columns and where they are from."""
+    from rff_dist.ingest.recipe import RECIPE
+
+    facts = {"rows": f"{found['n_samples']:,}, {display.plural(found['n_features'], 'feature')}"}
+    for label, names in (("columns", found["feature_names"]), ("targets", found["target_names"])):
+        if names:
+            facts[label] = display.some(names)
+    attributes = {
+        name: value
+        for name, value in found["attributes"].items()
+        if name not in (RECIPE, "feature_names", "target_names")
+    }
+    facts |= _attribute_facts(attributes)
+    if found["version"]:
+        facts["version"] = f"{found['version']}, the current one"
+    facts["fingerprint"] = found["fingerprint"][:16]
+    return display.facts_view(f"{found['path']}: dataset", **facts)
 
 
 def _contents_view(found: Mapping[str, Any]) -> RenderableType:
-    from rff_dist.storage.appending import known_sources
+    facts = _attribute_facts(found["attributes"])
+    if found["complete"] is False:
+        facts["state"] = "[yellow]unfinished: its writer did not come to the end[/]"
+    title = Text(f"{found['path']}: {found['kind']}", "bold", overflow="fold")
+    parts = [title, _arrays_view(found)]
+    return Group(*parts, "", display.facts_view("", **facts)) if facts else Group(*parts)
 
-    view, table = display.titled_table(
-        f"{found['path']}: {found['kind']}",
-        *("array", "shape", "dtype", "chunks", "codecs", "damage is"),
-        numbers=False,
+
+def _attribute_facts(attributes: Mapping[str, Any]) -> dict[str, str]:
+    """Return in words what is stored beside arrays."""
+    from rff_dist.storage.appending import SOURCES, known_sources
+
+    facts = {
+        name: display.short(value)[: 16 if name.endswith("digest") else None]
+        for name, value in attributes.items()
+        if name != SOURCES
+    }
+    if sources := known_sources(attributes):
+        last = f"{display.short(sources[-1].get('name'))}, {sources[-1].get('n_samples', 0):,} rows"
+        facts["made of"] = last if len(sources) == 1 else f"{len(sources):,} files, the last is {last}"
+    return facts
+
+
+def _arrays_view(found: Mapping[str, Any]) -> RenderableType:
+    _, table = display.titled_table(
+        "", *("array", "shape", "dtype", "chunks", "codecs", "damage is"), numbers=False
     )
     for array in found["arrays"]:
         chunks = display.shape_words(array["chunks"])
@@ -92,36 +150,40 @@ def _contents_view(found: Mapping[str, Any]) -> RenderableType:
         )
     if not found["arrays"]:
         table.add_row("(none)")
-    facts = {
-        name: display.short(value)[: 16 if name.endswith("digest") else None]
-        for name, value in found["attributes"].items()
-    }
-    if sources := known_sources(found["attributes"]):
-        last = f"{display.short(sources[-1].get('name'))}, {sources[-1].get('n_samples', 0):,} rows"
-        facts["sources"] = last if len(sources) == 1 else f"{len(sources):,}, the last is {last}"
-    if found["complete"] is False:
-        facts["state"] = "[yellow]unfinished: its writer did not come to the end[/]"
-    if "fingerprint" in found:
-        facts["fingerprint"] = found["fingerprint"][:16]
-    return Group(view, "", display.facts_view("", **facts)) if facts else view
+    return table
 
 
-def _version_of(path: str) -> int | None:
-    """Return which version of a registered model is current; None of what is no registered model."""
+def _version_of(path: str) -> Version | None:
+    """Return the current version of a registered model; None of what is no registered model."""
     from rff_dist.registry.versions import RegisteredModel
 
-    pointer = RegisteredModel(path).pointer()
-    return None if pointer is None else pointer.number
+    model = RegisteredModel(path)
+    return None if model.pointer() is None else model.current()
 
 
-def _describe_record(path: str, record: Record, *, version: int | None = None) -> Report:
+def _lineage_facts(version: Version) -> dict[str, str]:
+    """Return in words which version is read, and what it was made of."""
+    lineage = version.lineage
+    after = "" if version.parent is None else f", made after version {version.parent}"
+    facts = {"version": f"{version.number}, the current one{after}"}
+    if version.reason:
+        facts["reason"] = version.reason
+    facts["data"] = lineage.get("data") or "rows in memory"
+    if lineage.get("data_version"):
+        facts["data"] += f", version {lineage['data_version']}"
+    return facts
+
+
+def _describe_record(path: str, record: Record, *, version: Version | None = None) -> Report:
+    from rff_dist.ingest.recipe import recipe_of
     from rff_dist.jobs.fits import estimate_of
 
     metadata = dict(record.metadata)
     document = {
         "path": path,
         "kind": record.kind,
-        "version": version,
+        "version": None if version is None else version.number,
+        "lineage": None if version is None else version.lineage,
         "format_version": record.format_version,
         "rff_dist_version": record.rff_dist_version,
         "arrays": {
@@ -130,9 +192,7 @@ def _describe_record(path: str, record: Record, *, version: int | None = None) -
         **{name: value for name, value in metadata.items() if name != "statistics"},
         "has_statistics": "statistics" in metadata,
     }
-    facts: dict[str, str] = {}
-    if version is not None:
-        facts["version"] = f"{version}, the current one"
+    facts = {} if version is None else _lineage_facts(version)
     parts: list[RenderableType] = []
     if record.kind == "ridge model":
         card, features = metadata["card"], metadata["feature_map"]
@@ -144,9 +204,9 @@ def _describe_record(path: str, record: Record, *, version: int | None = None) -
         facts["trained on"] = f"{card['n_samples']:,} rows, {outputs}"
         if card.get("left_out"):
             facts["left out"] = f"{display.ranges_words(card['left_out'])}, which updates refused"
-        for role in ("feature", "target"):
-            if f"{role}_names" in card:
-                facts[f"{role}s"] = display.some(card[f"{role}_names"])
+        for label, names in (("columns", "feature_names"), ("targets", "target_names")):
+            if names in card:
+                facts[label] = display.some(card[names])
         facts["features"] = f"D = {dimension:,}, {features['kind']}"
         if spec is not None:
             facts["features"] += f", {spec['map']}, {spec['design']}, seed {spec['seed']}"
@@ -163,13 +223,14 @@ def _describe_record(path: str, record: Record, *, version: int | None = None) -
         facts |= display.estimate_facts(card)
         if classifier is not None:
             facts |= display.classifier_facts(classifier)
-        facts["solver"] = card["solver"]["status"].replace("_", " ")
-        facts["statistics"] = "kept" if "statistics" in metadata else "left out"
+        status, kept = card["solver"]["status"], "kept" if "statistics" in metadata else "left out"
+        facts["solver"] = f"{status.replace('_', ' ')}; the sums for updates are {kept}"
         packages = ", ".join(f"{name} {found}" for name, found in card["environment"]["packages"].items())
         facts["made"] = f"{card['created']} with {packages}"
         if "data_fingerprint" in card:  # a model of several sets of rows has none
             facts["data fingerprint"] = card["data_fingerprint"][:16]
         facts["digest"] = metadata["digest"][:16]
+        parts += recipe_views(recipe_of(card), n_shown=_SHOWN_COLUMNS)
         if table is not None and len(table["widths"]) > 1:
             parts += ["", display.widths_view(table, dimension)]
         if len(card.get("candidates", [])) > 1:

@@ -52,7 +52,7 @@ def ingest(job: Ingest) -> Report:
     labelled = job.targets is not None and not made.n_targets
     labels = {"labels": "text, for a classifier"} if labelled else {}
     recipe = recipe_of(made.attributes)
-    document = {**display.describe_dataset(made), **_describe_recipe(recipe), "seconds": seconds}
+    document = {**display.describe_dataset(made), **describe_recipe(recipe), "seconds": seconds}
     facts = {**display.dataset_facts(made), **labels, "seconds": display.seconds_words(seconds)}
     if test is not None:
         document["test"] = {"path": test.url, "n_samples": test.n_samples}
@@ -66,14 +66,15 @@ def ingest(job: Ingest) -> Report:
     return Report(document, Group(*parts))
 
 
-def _describe_recipe(recipe: Recipe | None) -> dict[str, Any]:
+def describe_recipe(recipe: Recipe | None) -> dict[str, Any]:
+    """Return what was done to a table's columns, for the JSON document."""
     if recipe is None:
         return {}
     columns = [{"column": one.column, "becomes": one.names, "how": one.words} for one in recipe.columns]
     return {"recipe": columns, "left_out": dict(recipe.left_out), "notes": dict(recipe.notes)}
 
 
-def recipe_views(recipe: Recipe | None) -> list[RenderableType]:
+def recipe_views(recipe: Recipe | None, *, n_shown: int = _SHOWN_COLUMNS) -> list[RenderableType]:
     """Return what was done to a table's columns, and how its files were read, where that says something."""
     if recipe is None:
         return []
@@ -82,9 +83,9 @@ def recipe_views(recipe: Recipe | None) -> list[RenderableType]:
         lines.append(Text(f"{name}: {', '.join(notes)}", "yellow"))
     lines += [Text(f"left out {name!r}: {why}", "yellow") for name, why in recipe.left_out.items()]
     changed = [one for one in recipe.columns if one.words != "as it is"]
-    lines += [Text(f"{one.column}: {one.words}") for one in changed[:_SHOWN_COLUMNS]]
-    if len(changed) > _SHOWN_COLUMNS:
-        lines.append(Text(f"and {len(changed) - _SHOWN_COLUMNS:,} columns more"))
+    lines += [Text(f"{one.column}: {one.words}") for one in changed[:n_shown]]
+    if len(changed) > n_shown:
+        lines.append(Text(f"and {len(changed) - n_shown:,} columns more"))
     return lines
 
 

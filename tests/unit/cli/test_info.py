@@ -25,6 +25,32 @@ def test_info_tells_a_dataset_predictions_and_a_model_apart(folder, tmp_path):
     assert model["arrays"]["coefficients"]["shape"] == [64, 1]
 
 
+def test_info_tells_columns_recipe_lineage_and_estimates_on_one_screen(tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = [f"{'ab'[i % 2]},{i % 7 or ''},{i % 7 + i % 2}" for i in range(200)]
+    (tmp_path / "t.csv").write_text("\n".join(["kind,size,price", *lines]))
+    words = ["--target", "price", "--impute", "median"]
+    assert run("ingest", tmp_path / "t.csv", tmp_path / "d.zarr", *words).exit_code == 0
+    found = document("info", tmp_path / "d.zarr")
+    assert found["feature_names"] == ["kind=b", "size"]
+    assert found["recipe"]["recipe"][0]["becomes"] == ["kind=b"]
+    shown = run("info", tmp_path / "d.zarr").stdout
+    for word in ("kind=b, size", "price", "t.csv, 200 rows", "29 missing values become 3"):
+        assert word.replace(" ", "") in "".join(shown.split()), word
+    assert "{" not in shown
+    fit = ["fit", tmp_path / "d.zarr", tmp_path / "m", *PLAIN, "--components", "16", "--folds", "3"]
+    assert run(*fit, "--serial", "--register").exit_code == 0
+    found = document("info", tmp_path / "m")
+    assert found["version"] == 1
+    assert found["lineage"]["data"] == str(tmp_path / "d.zarr")
+    shown = run("info", tmp_path / "m").stdout
+    rmse = found["estimate"]["rmse"][0]
+    for word in ("kind=b, size", str(tmp_path.name), f"RMSE {rmse:.2f}"[:-1], "R²", "29 missing values"):
+        assert word.replace(" ", "") in "".join(shown.split()), word
+    assert len(shown.splitlines()) <= 40
+    assert max(map(len, shown.splitlines())) <= 80
+
+
 def test_info_says_whether_damage_would_be_noticed(folder, tmp_path):
     zarr.create_group(tmp_path / "other").create_array("X", data=np.ones((4, 2)))
     [array] = document("info", tmp_path / "other")["arrays"]
