@@ -17,6 +17,7 @@ from rff_dist.cli.options import ReportPath
 from rff_dist.cli.shell import Report, command
 from rff_dist.jobs.options import Where
 from rff_dist.jobs.specs import Auto
+from rff_dist.text import number
 
 if TYPE_CHECKING:
     from rff_dist.cli.baselines import Baselines
@@ -45,7 +46,8 @@ def auto(job: Auto, where: Where, report: ReportPath = None) -> Report:
         records = run_steps(run.steps(), passes.runner)
     model = run.trained.model
     ours = _scores(records["evaluate"])
-    others = fit_baselines(prepared.train, prepared.test, classify=prepared.classify, seed=job.seed)
+    with display.at_work("a linear model and boosted trees, to compare with"):
+        others = fit_baselines(prepared.train, prepared.test, classify=prepared.classify, seed=job.seed)
     scores = {_OURS: ours, **others.scores}
     seconds = time.perf_counter() - start
     following = _following(prepared)
@@ -130,8 +132,7 @@ def _view(
     names = list(document["scores"][_OURS])
     view, table = display.titled_table(title, "model", *(_TITLES[name] for name in names))
     for model, found in document["scores"].items():
-        figures = [None if found[name] is None else f"{found[name]:.4g}" for name in names]
-        table.add_row(model, *(figure or "–" for figure in figures))
+        table.add_row(model, *(number(found[name]) for name in names))
     commands = [Text.assemble(("\n  next: ", "dim"), document["next"][0], overflow="fold")]
     commands += [Text(f"        {words}", overflow="fold") for words in document["next"][1:]]
     parts: list[RenderableType] = [display.facts_view(f"wrote {prepared.model}", **facts)]

@@ -23,6 +23,7 @@ from rff_dist.storage.locations import (
     parse_location,
     unreachable,
 )
+from rff_dist.storage.repositories import is_versioned
 from rff_dist.typing import PathLike
 
 _KINDS = {
@@ -34,15 +35,16 @@ _KINDS = {
     ".npz": (".npz",),
 }
 _COMPRESSED = ("", ".gz", ".zst", ".bz2")  # of text
+_ZARR = ("zarr.json", ".zgroup", ".zarray")
 _NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 _PIECE = 2**20
 
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A file of rows: `find_files` makes it.
+    """A file of rows, or a folder that is a Zarr group: `find_files` makes it.
 
-    `kind`: {".csv", ".parquet", ".arrow", ".jsonl", ".npy", ".npz"}. How it is read.
+    `kind`: {".csv", ".parquet", ".arrow", ".jsonl", ".npy", ".npz", ".zarr"}. How it is read.
     `stamp`: changes when the file does, and takes no reading: its size and time, or an object store's ETag.
     `partitions`: what the names of its folders (`day=2020-01-01/`) say of all its rows, as text; None is no
       value.
@@ -89,6 +91,8 @@ def identify(file: File, path: Path, sources: Sequence[Mapping[str, Any]]) -> So
         for one in sources
         if one.get("name") == file.name and type(one.get("n_bytes")) is int
     }
+    if path.is_dir():
+        return _identify_folder(file, path)
     digest, n_bytes = hashlib.sha256(), 0
     stops = sorted(before)
     with open(path, "rb") as stream:
@@ -103,6 +107,16 @@ def identify(file: File, path: Path, sources: Sequence[Mapping[str, Any]]) -> So
                     "of their own, or the old ones would be there twice"
                 )
     return Source(file.name, digest.hexdigest(), {"stamp": file.stamp, "n_bytes": n_bytes})
+
+
+def _identify_folder(file: File, path: Path) -> Source:
+    digest = hashlib.sha256()
+    for one in sorted(path.rglob("*")):
+        if one.is_file():
+            with open(one, "rb") as stream:
+                content = hashlib.file_digest(stream, "sha256").hexdigest()
+            digest.update(f"{one.relative_to(path)}|{content}|".encode())
+    return Source(file.name, digest.hexdigest(), {"stamp": file.stamp})
 
 
 def find_files(sources: PathLike | Sequence[PathLike], *, may_be_none: bool = False) -> list[File]:
@@ -129,6 +143,10 @@ def find_files(sources: PathLike | Sequence[PathLike], *, may_be_none: bool = Fa
 
 def _find_local(location: Location, may_be_none: bool) -> list[File]:
     path = Path(location.path)
+    if path.is_dir() and (is_versioned(location) or any((path / name).exists() for name in _ZARR)):
+        parts = [one.stat() for one in path.rglob("*")]
+        stamp = f"{len(parts)}-{max(one.st_mtime_ns for one in parts)}"
+        return [File(location, ".zarr", stamp)]
     if path.is_dir():
         files = [(file, file.relative_to(path).parts[:-1]) for file in _parquet_files(path, may_be_none)]
         return [replace(_local_file(file), partitions=_partitions(parts)) for file, parts in files]
@@ -141,8 +159,6 @@ def _find_local(location: Location, may_be_none: bool) -> list[File]:
 
 
 def _parquet_files(folder: Path, may_be_none: bool) -> list[Path]:
-    if any((folder / marker).exists() for marker in ("zarr.json", ".zgroup", ".zarray")):
-        raise StorageError(f"{folder} is Zarr data already; open it with open_dataset")
     files = sorted(folder.rglob("*.parquet"))
     if not files and not may_be_none:
         raise StorageError(f"{folder} is a folder without Parquet files; expected *.parquet in it")

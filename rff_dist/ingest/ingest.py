@@ -18,6 +18,7 @@ import numpy as np
 
 from rff_dist.data.columns import is_text
 from rff_dist.errors import DataError, InvalidParameterError
+from rff_dist.ingest.array_files import array_table, has_one_axis, read_npz
 from rff_dist.ingest.files import File, fetch, find_files, identify
 from rff_dist.ingest.learn import Encoding, Learned, learn, needs_pass, plain
 from rff_dist.ingest.queries import Query, run_query
@@ -40,7 +41,6 @@ from rff_dist.ingest.tables import (
     listed,
     open_table,
     partition_values,
-    read_npz,
     read_type,
     spool,
 )
@@ -118,9 +118,11 @@ def ingest(
 
     `source`: files here or in an object store: CSV (.csv, .tsv, .txt) and JSON lines (.jsonl), also
       compressed (.gz, .zst, .bz2), Parquet, Arrow and Feather, .npy or .npz; a pattern such as "new/*.csv";
-      or a folder of Parquet files, whose names of folders such as `day=2020-01-01` are columns. They are read
-      in the order of their names, and have the same columns. The columns of an .npy file are named "0", "1",
-      …; an .npz file, which comes alone, holds the arrays "X" and, optionally, "y".
+      a folder of Parquet files, whose names of folders such as `day=2020-01-01` are columns; or a Zarr group
+      of arrays that are columns, such as xarray's. They are read in the order of their names, and have the
+      same columns. The columns of an .npy file are named "0", "1", …; beside it, .npy files of arrays of one
+      axis are columns that are called as they are. An .npz file, which comes alone, holds the arrays "X" and,
+      optionally, "y".
     Returns the dataset, opened; without y where that is text, which `open_column(url, "y")` opens. Its
       attribute `sources` holds name, digest and rows of each file.
     Raises StorageError if the source cannot be read, its type is unknown, or the output cannot be written;
@@ -225,6 +227,20 @@ def _finish(
         attributes[RECIPE] = plan.learned.recipe.to_dict()
 
 
+def check_roles(source: PathLike | Sequence[PathLike], roles: Roles, preparing: Preparing) -> None:
+    """Refuse names that are no column of a table, before its rows are looked at.
+
+    An object store's files, which would have to be fetched for it, are not looked into.
+
+    Raises InvalidParameterError, DataError as `ingest`.
+    """
+    file = find_files(source)[0]
+    if file.location.is_local and file.kind != ".npz":
+        (values,) = partition_values([file.partitions])
+        table = open_table(Path(file.location.path), file.kind, preparing.reading, values)
+        choose_columns(table.name, table.schema, roles)
+
+
 def ingest_more(
     source: PathLike | Sequence[PathLike] | Query,
     url: PathLike,
@@ -296,6 +312,10 @@ def _open_inputs(
         # An increment with the values of the one before is new all the same.
         begin = str(n_ingested) if source.is_incremental else ""
         return [Input(Source(source.name, begin), result, None)], []
+    if len(files) > 1 and all(file.kind == ".npy" for file in files):
+        paths = [stack.enter_context(fetch(file)) for file in files]
+        if any(map(has_one_axis, paths)):
+            return _open_columns(files, paths, known)
     opened: list[Input] = []
     skipped: list[str] = []
     digests = {str(one.get("sha256")) for one in known}
@@ -323,6 +343,19 @@ def _open_inputs(
             "columns; expected it alone. Ingest one after the other with append (--append)"
         )
     return opened, skipped
+
+
+def _open_columns(
+    files: Sequence[File], paths: Sequence[Path], known: Sequence[Mapping[str, Any]]
+) -> tuple[list[Input], list[str]]:
+    """Open .npy files whose arrays are columns of one table, unless it is among the known sources."""
+    digests = [identify(file, path, []).sha256 for file, path in zip(files, paths, strict=True)]
+    source = Source(
+        ", ".join(file.name for file in files), hashlib.sha256("".join(digests).encode()).hexdigest()
+    )
+    if source.sha256 in {one.get("sha256") for one in known}:
+        return [], [source.name]
+    return [Input(source, array_table(paths), paths[0])], []
 
 
 type _Batches = Callable[[Journal, Part | None], Iterator[RowBatch]]

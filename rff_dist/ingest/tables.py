@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import codecs
-import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -75,18 +74,21 @@ class Table:
 def open_table(path: Path, kind: str, reading: Reading, partitions: Mapping[str, Any]) -> Table:
     """Read which columns a file has.
 
-    `kind`: {".csv", ".parquet", ".arrow", ".jsonl", ".npy"}.
+    `kind`: {".csv", ".parquet", ".arrow", ".jsonl", ".npy", ".zarr"}.
     `partitions`: columns of one value, which the names of the file's folders say; as Arrow's scalars.
     Raises StorageError if it cannot be read; DataError if it is no table.
     """
     if kind == ".csv":
         table = _csv_table(path, reading)
     else:
-        open_it = {
+        from rff_dist.ingest.array_files import array_table, group_table
+
+        open_it: Mapping[str, Callable[[Path], Table]] = {
             ".parquet": _parquet_table,
             ".arrow": _arrow_table,
             ".jsonl": _json_table,
-            ".npy": _npy_table,
+            ".npy": lambda path: array_table([path]),
+            ".zarr": group_table,
         }
         table = open_it[kind](path)
     table = _with_partitions(table, partitions) if partitions else table
@@ -359,34 +361,6 @@ def cast_columns(
     return pyarrow.RecordBatch.from_pydict(columns)
 
 
-def _npy_table(path: Path) -> Table:
-    import pyarrow
-
-    try:
-        array = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (ValueError, OSError, EOFError) as error:
-        raise StorageError(f"{path} cannot be read as an array of numbers: {explain(error)}") from error
-    if array.ndim != 2:
-        raise DataError(f"{path.name} has shape {array.shape}; expected 2 axes (n_samples, n_columns)")
-    if array.dtype.kind not in "biuf":
-        raise DataError(f"{path.name} holds {array.dtype}; expected numbers")
-    names = [str(i) for i in range(array.shape[1])]
-    kind = pyarrow.from_numpy_dtype(array.dtype.newbyteorder("="))
-
-    def batches(types: Mapping[str, pyarrow.DataType]) -> Iterator[pyarrow.RecordBatch]:
-        rows = max(1, BATCH_BYTES // max(1, array.itemsize * array.shape[1]))
-        for start in range(0, max(1, len(array)), rows):
-            # A map for each batch: pages that were read count as memory until their map is closed.
-            mapped = np.load(path, mmap_mode="r", allow_pickle=False)
-            part = mapped[start : start + rows]
-            columns = {
-                name: pyarrow.array(part[:, int(name)].astype(part.dtype.newbyteorder("="))) for name in types
-            }
-            yield cast_columns(pyarrow.RecordBatch.from_pydict(columns), types, path.name)
-
-    return Table(path.name, pyarrow.schema([(name, kind) for name in names]), batches, len(array))
-
-
 def spool(table: Table, types: Mapping[str, pyarrow.DataType], folder: Path) -> Table:
     """Write a table that can be read only once to a folder, and return it from there."""
     import pyarrow
@@ -398,96 +372,6 @@ def spool(table: Table, types: Mapping[str, pyarrow.DataType], folder: Path) -> 
             writer.write_batch(batch)
     kept = _arrow_table(path)
     return Table(table.name, table.schema, kept.batches, None, table.notes)
-
-
-def read_npz(
-    path: Path,
-    target: str | Sequence[str] | None,
-    weight: str | None,
-    groups: str | None,
-    dtype: str | None,
-) -> tuple[int | None, Iterator[tuple[np.ndarray | None, ...]]]:
-    """Return the rows of an .npz file and batches of (X, y, weights, groups), arrays named as given.
-
-    Raises StorageError if the file cannot be read; InvalidParameterError if an array that is named is not
-      there; DataError if arrays are no numbers, or of other shapes than they must be.
-    """
-    if target is not None and not isinstance(target, str):
-        raise InvalidParameterError(f"`target`={target!r}; expected the name of one array of the .npz file")
-    try:
-        with zipfile.ZipFile(path) as archive:
-            members = {name.removesuffix(".npy") for name in archive.namelist()}
-    except (zipfile.BadZipFile, OSError) as error:
-        raise StorageError(f"{path} cannot be read as .npz: {explain(error)}") from error
-    if target is None and "y" in members:
-        target = "y"
-    wanted = ["X", target, weight, groups]
-    for name, role in ((weight, "weight"), (groups, "groups")):
-        if name is not None and target is None:
-            raise InvalidParameterError(f"`{role}` without targets; expected those of training rows")
-    for name in filter(None, wanted):
-        if name not in members:
-            raise InvalidParameterError(
-                f"{path.name} has no array {name!r}; it has {listed(sorted(members))}"
-            )
-    headers = {name: _npz_header(path, name, text=name in (target, groups)) for name in wanted if name}
-    lengths = {name: shape[0] for name, (shape, _) in headers.items()}
-    if len(headers["X"][0]) != 2 or len(set(lengths.values())) > 1:
-        shapes = {name: shape for name, (shape, _) in headers.items()}
-        raise DataError(f"{path.name} has shapes {shapes}; expected X of 2 axes and as many rows in all")
-    X_dtype = np.dtype(dtype or np.result_type(np.float32, headers["X"][1]))
-    row_bytes = sum(int(np.prod(shape[1:])) * kind.itemsize for shape, kind in headers.values())
-    rows = max(1, BATCH_BYTES // max(1, row_bytes))
-
-    def batches() -> Iterator[tuple[np.ndarray | None, ...]]:
-        for parts in zip(*(_npz_rows(path, name, rows) for name in headers), strict=True):
-            read = dict(zip(headers, parts, strict=True))
-            read["X"] = read["X"].astype(X_dtype, copy=False)
-            yield tuple(None if name is None else read[name] for name in wanted)
-
-    return lengths["X"], batches()
-
-
-def _npz_header(path: Path, name: str, *, text: bool) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    with zipfile.ZipFile(path) as archive, archive.open(f"{name}.npy") as file:
-        shape, fortran, dtype = _read_array_header(file, path, name)
-    if dtype.kind not in ("biufU" if text else "biuf") or not shape or (fortran and len(shape) > 1):
-        raise DataError(
-            f"array {name!r} of {path.name} is {dtype} of shape "
-            f"{shape}{' in Fortran order' if fortran else ''}; "
-            "expected numbers in C order. Save numpy.ascontiguousarray(array)"
-        )
-    return shape, dtype
-
-
-def _npz_rows(path: Path, name: str, rows: int) -> Iterator[np.ndarray]:
-    """Rows of one array of the archive, decompressed as they are read: NumPy would load it whole."""
-    with zipfile.ZipFile(path) as archive, archive.open(f"{name}.npy") as file:
-        shape, _, dtype = _read_array_header(file, path, name)
-        row_bytes = int(np.prod(shape[1:])) * dtype.itemsize
-        for start in range(0, max(1, shape[0]), rows):
-            count = min(rows, shape[0] - start)
-            try:
-                content = file.read(count * row_bytes)
-            except (zipfile.BadZipFile, OSError, EOFError) as error:
-                raise StorageError(f"array {name!r} of {path} is damaged: {explain(error)}") from error
-            if len(content) != count * row_bytes:
-                raise StorageError(
-                    f"array {name!r} of {path} ends at row {start + len(content) // max(1, row_bytes)}"
-                )
-            yield np.frombuffer(content, dtype=dtype).reshape(count, *shape[1:])
-
-
-def _read_array_header(file: Any, path: Path, name: str) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    try:
-        version = np.lib.format.read_magic(file)
-        reader = (
-            np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        )
-        shape, fortran, dtype = reader(file)
-    except (ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise StorageError(f"array {name!r} of {path} cannot be read: {explain(error)}") from error
-    return shape, fortran, dtype
 
 
 def repeated(names: Sequence[str]) -> list[str]:

@@ -73,13 +73,15 @@ def prepare_table(job: Auto, *, observer: Progress | None = None) -> Prepared:
         id=job.id,
         on_nan="drop",
     )
+    preparing = preparing_of(job.encoding_of)
+    ingest_module.check_roles(job.sources, roles, preparing)
     train, test = ingest_module.ingest_parts(
         job.sources,
         urls,
         HeldOut(job.holdout, job.seed),
         roles,
         how=Writing(overwrite=job.overwrite, observer=observer, versioned=can_keep_versions(folder)),
-        preparing=preparing_of(job.encoding_of),
+        preparing=preparing,
     )
     classify, why = choose_task(urls[0], job)
     dropped = sum(int(one.attributes.get("dropped_rows", 0)) for one in (train, test))

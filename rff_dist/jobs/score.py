@@ -7,6 +7,8 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from rff_dist.classify import predict as class_prediction
@@ -15,8 +17,10 @@ from rff_dist.data.blocks import Dataset
 from rff_dist.data.labelled import LabelledDataset
 from rff_dist.engines.protocol import Engine
 from rff_dist.errors import DataError, InvalidParameterError
-from rff_dist.ingest.recipe import RECIPE, recipe_of
+from rff_dist.ingest.recipe import recipe_of
+from rff_dist.ingest.roles import Roles
 from rff_dist.jobs import tables
+from rff_dist.jobs.options import SupervisedSource
 from rff_dist.jobs.resuming import resumable
 from rff_dist.jobs.specs import Evaluate, Predict
 from rff_dist.jobs.steps import Runner, Step, run_steps
@@ -254,17 +258,13 @@ def open_scoring(job: Predict, runner: Runner) -> Iterator[Scoring]:
     with ExitStack() as stack:
         stack.enter_context(hold(job.output, holder=runner.holder))
         url = source.data
+        names = {"x": source.x, "missing_chunks": source.missing_chunks, "version": source.version}
         if tables.is_table(url):
-            if source.version is not None:
-                raise InvalidParameterError(
-                    f"`version` is {source.version!r}, but {redact(url)} is a table, which keeps no "
-                    "versions; leave it out"
-                )
-            recipe = model.model.card.get(RECIPE)
-            url = stack.enter_context(tables.table_rows(url, recipe, job.model, job.output))
-        dataset = open_rows(
-            url, model, x=source.x, missing_chunks=source.missing_chunks, version=source.version
-        )
+            staged = tables.hidden_beside(parse_location(job.output), "rows")
+            card = model.model.card
+            url = stack.enter_context(tables.table_rows(url, source, card, model=job.model, staged=staged))
+            names = {}
+        dataset = open_rows(url, model, **names)
         engine = stack.enter_context(runner.open_engine())
         if tables.file_kind(job.output) is None:  # rows of a table are ingested anew each time
             stack.enter_context(resumable(engine, parse_location(job.output)))
@@ -287,7 +287,9 @@ def predict(job: Predict, runner: Runner) -> dict[str, Summary | None]:
 
 
 def evaluate(job: Evaluate, runner: Runner) -> tuple[ScoringModel, Judged]:
-    """Measure a model's errors on a dataset in one pass.
+    """Measure a model's errors on a dataset, or on a table by the model's recipe, in one pass.
+
+    Rows of a table that miss a value are dropped, and the log says how many.
 
     Returns `judged`, Errors, Calibration, Confusion or Contingency: of a regression, with its standard
       deviations where `std` is True; of a classifier; of clusters.
@@ -295,19 +297,41 @@ def evaluate(job: Evaluate, runner: Runner) -> tuple[ScoringModel, Judged]:
       the data do not fit the model, or have nothing to compare with.
     """
     model, source = open_model(job.model), job.source
-    names = source.names() if model.kind == "regression" else {**source.names(), "y": None}
-    dataset = open_rows(source.data, model, **names)
     check_wanted(model, Wanted(std=job.std))
-    if model.kind == "regression" and dataset.n_targets < 1:
-        raise DataError(
-            f"{redact(source.data)} has no y to compare predictions with; name its array with `y`"
-        )
-    known = None if model.kind == "regression" else column_of(dataset, source.y)
     found: Any = model.model
-    with runner.open_engine() as engine:
+    with ExitStack() as stack:
+        url, names = source.data, source.names()
+        if tables.is_table(url):
+            weight = None if source.sample_weight is None else "sample_weight"
+            url, names = (
+                stack.enter_context(_table_to_judge(source, model)),
+                {"y": "y", "sample_weight": weight},
+            )
+        targets = names["y"]
+        dataset = open_rows(url, model, **{**names, "y": targets if model.kind == "regression" else None})
+        if model.kind == "regression" and dataset.n_targets < 1:
+            raise DataError(
+                f"{redact(source.data)} has no y to compare predictions with; name its array with `y`"
+            )
+        known = None if model.kind == "regression" else column_of(dataset, targets)
+        engine = stack.enter_context(runner.open_engine())
         if known is None:
             return model, prediction.evaluate(dataset, found, engine=engine, std=job.std)
         if model.kind == "clusters":
             return model, kmeans_labels.evaluate(dataset, known, found, engine=engine)
         rows = LabelledDataset(dataset, known, class_prediction.read_classes(found))
         return model, class_prediction.evaluate(rows, found, engine=engine)
+
+
+@contextmanager
+def _table_to_judge(source: SupervisedSource, scoring: ScoringModel) -> Iterator[str]:
+    """Make a dataset with targets of a table, in a folder that goes away afterwards."""
+    card = scoring.model.card
+    columns = [source.y] if source.y != "y" else card.get("target_columns") or ["y"]
+    roles = Roles(columns[0] if len(columns) == 1 else columns, source.sample_weight, on_nan="drop")
+    with TemporaryDirectory(prefix="rff_dist-") as folder:
+        staged = parse_location(Path(folder) / "rows")
+        with tables.table_rows(
+            source.data, source, card, model=scoring.url, staged=staged, roles=roles
+        ) as url:
+            yield url

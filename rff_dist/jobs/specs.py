@@ -282,8 +282,9 @@ class Ingest:
     """Turn files or a query into a dataset, or into more rows of one."""
 
     sources: list[str] = option(
-        "Files, patterns such as incoming/*.parquet, or folders of Parquet files; on disk or in an object "
-        "store. Files are .csv, .tsv and .jsonl, also compressed, .parquet, .arrow, .feather, .npy and .npz. "
+        "Files, patterns such as incoming/*.parquet, folders of Parquet files, or Zarr groups of columns; on "
+        "disk or in an object store. Files are .csv, .tsv and .jsonl, also compressed, .parquet, .arrow, "
+        ".feather, .npy and .npz. Arrays of one axis, such as y.npy beside X.npy, are columns. "
         "Where rows are appended, files that were ingested before are skipped.",
         [],
         argument=True,
@@ -390,6 +391,13 @@ class Split:
         "Path or URL of the rows: a Zarr group. Of data.zarr are made data-train.zarr and data-test.zarr.",
         argument=True,
         unit="DATA",
+    )
+    version: str | None = option(
+        "Of a dataset that keeps versions: a tag, or a version as `rff-dist data log` names it; the current "
+        "one if left out.",
+        None,
+        flag="--data-version",
+        unit="VERSION",
     )
     share: Share = option("Share of the rows to test on.", 0.2, flag="--test", unit="20%", alias="holdout")
     by: Literal["random", "group", "time"] = option(

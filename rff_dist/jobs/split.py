@@ -64,7 +64,7 @@ def split(job: Split) -> Parts:
     for url in urls.values():
         check_output(parse_location(url), overwrite=job.overwrite, inputs=[source], marker=DATASET_FILES)
     # Both parts are of one version, whatever is committed meanwhile.
-    version = find_group(job.data).version
+    version = find_group(job.data, job.version).version
     attributes, stored = list_arrays(job.data, version)
     arrays = {one.name: one for one in stored if one.name in ROLES}
     if "X" not in arrays:

@@ -5,19 +5,22 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 
-from rff_dist.errors import DataError, OutputExistsError, StorageError
+from rff_dist.errors import DataError, InvalidParameterError, OutputExistsError, StorageError
 from rff_dist.ingest.files import table_kind
 from rff_dist.ingest.ingest import Preparing, ingest
-from rff_dist.ingest.recipe import Recipe
+from rff_dist.ingest.recipe import RECIPE, Recipe
 from rff_dist.ingest.roles import Roles
+from rff_dist.jobs.options import Source
 from rff_dist.storage.contents import read_arrays
+from rff_dist.storage.files import has_object, upload
 from rff_dist.storage.locations import Location, discard, parse_location, store_errors
 from rff_dist.storage.writing import Writing
 from rff_dist.text import redact
@@ -48,20 +51,30 @@ def is_table(url: str) -> bool:
 
 
 @contextmanager
-def table_rows(url: str, recipe: Mapping[str, Any] | None, model: str, output: str) -> Iterator[str]:
-    """Make a dataset of a table by a model's recipe, beside the output, and remove it afterwards.
+def table_rows(
+    url: str, source: Source, card: Mapping[str, Any], *, model: str, staged: Location, roles: Roles = Roles()
+) -> Iterator[str]:
+    """Make a dataset of a table by a model's recipe, and remove it afterwards.
 
-    Raises DataError if the model has no recipe, or the table not the columns that it needs.
+    `source`: what else was asked of the rows.
+    `staged`: where to make it.
+    Raises DataError if the model has no recipe, or the table not the columns that it needs;
+      InvalidParameterError if a version is asked for.
     """
+    if source.version is not None:
+        raise InvalidParameterError(
+            f"`version` is {source.version!r}, but {redact(url)} is a table, which keeps no versions; leave "
+            "it out"
+        )
+    recipe = card.get(RECIPE)
     if recipe is None:
         raise DataError(
             f"{redact(url)} is a table, but {redact(model)} was not trained on one that was ingested, so it "
             "holds no recipe; expected a Zarr dataset. Ingest the table first"
         )
     made = Recipe.from_dict(recipe)
-    staged = hidden_beside(parse_location(output), "rows")
     try:
-        ingest(url, staged.url, Roles(), Writing(), Preparing(reading=made.reading, recipe=made))
+        ingest(url, staged.url, roles, Writing(), Preparing(reading=made.reading, recipe=made))
         yield staged.url
     finally:
         discard(staged)
@@ -84,22 +97,21 @@ def file_kind(url: str) -> str | None:
 def check_file(url: str, source: str, *, overwrite: bool) -> None:
     """Refuse a file to write that cannot be written.
 
-    Raises OutputExistsError if it is there and `overwrite` is False; StorageError if it is the source, is in
-      an object store, or its folder is not there.
+    Raises OutputExistsError if it is there and `overwrite` is False; StorageError if it is the source, its
+      folder is not there, or the store cannot be written to.
     """
     location = parse_location(url)
-    if not location.is_local:
-        raise StorageError(
-            f"{redact(url)}: tables are written to this machine alone; expected a path here, or a Zarr group"
-        )
-    path = Path(location.path)
     if location == parse_location(source):
-        raise StorageError(f"{path} is what is read; expected another path for what is written")
-    if path.is_dir() or (path.exists() and not overwrite):
+        raise StorageError(f"{location} is what is read; expected another path for what is written")
+    if location.scheme in ("memory", "https"):
+        raise StorageError(f"{location}: no file can be written there; expected a path or an object store")
+    path = Path(location.path)
+    there = path.exists() if location.is_local else has_object(location)
+    if (location.is_local and path.is_dir()) or (there and not overwrite):
         raise OutputExistsError(
-            f"{path} exists; give another path, or overwrite=True (--overwrite at the command line)"
+            f"{location} exists; give another path, or overwrite=True (--overwrite at the command line)"
         )
-    if not path.parent.is_dir():
+    if location.is_local and not path.parent.is_dir():
         raise StorageError(f"{path.parent} does not exist; make the folder first")
 
 
@@ -113,10 +125,13 @@ def write_file(url: str, group: str, arrays: Sequence[str], *, columns: Sequence
     import pyarrow
     from pyarrow import csv, parquet
 
-    path = Path(parse_location(url).path)
-    partial = path.with_name(f".{path.name}.partial-{uuid.uuid4().hex[:12]}")
+    location = parse_location(url)
+    path = Path(location.path)
     writer: Any = None
-    with store_errors(f"{path} cannot be written"):
+    with ExitStack() as stack, store_errors(f"{location} cannot be written"):
+        # An object store takes a file that is whole.
+        folder = path.parent if location.is_local else Path(stack.enter_context(TemporaryDirectory()))
+        partial = folder / f".{path.name}.partial-{uuid.uuid4().hex[:12]}"
         try:
             with _sink(partial, path) as sink:
                 for part in read_arrays(group, arrays, n_rows=_ROWS):
@@ -129,7 +144,10 @@ def write_file(url: str, group: str, arrays: Sequence[str], *, columns: Sequence
                         writer = kind(sink, table.schema)
                     writer.write_table(table)
                 writer.close()
-            os.replace(partial, path)
+            if location.is_local:
+                os.replace(partial, path)
+            else:
+                upload(partial, location)
         finally:
             partial.unlink(missing_ok=True)
 

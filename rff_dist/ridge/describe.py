@@ -29,8 +29,11 @@ def describe_dataset(dataset: Dataset) -> Mapping[str, Any]:
     if (prefix := dataset.prefix_fingerprint(dataset.n_samples)) is not None:
         # Of all rows now, of the first ones when more were appended: what an update compares.
         facts["prefix_fingerprint"] = prefix
-    if (recipe := attributes_of(dataset).get("recipe")) is not None:
+    attributes = attributes_of(dataset)
+    if (recipe := attributes.get("recipe")) is not None:
         facts["recipe"] = recipe  # by which tables become inputs of the model
+        if "target_names" in attributes:
+            facts["target_columns"] = attributes["target_names"]  # of the table, those of labels too
     for name, names in {"feature_names": dataset.feature_names, "target_names": dataset.target_names}.items():
         if names is not None:
             facts[name] = list(names)

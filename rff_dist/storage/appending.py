@@ -58,6 +58,7 @@ def append_dataset(
     *,
     sample_weight: Any = None,
     groups: Any = None,
+    ids: Any = None,
     source: Source | None = None,
     message: str | None = None,
 ) -> Appended:
@@ -76,6 +77,8 @@ def append_dataset(
         The dataset.
     X, y, sample_weight, groups
         As `write_dataset` takes them.
+    ids : array-like of shape (n_samples,), optional
+        What the rows are called, integers or text, of a dataset that was ingested with ids.
     source : Source, optional
         What the rows came from, remembered in the attribute `sources`. Rows of a source with a digest that is
         there already are not appended again.
@@ -93,7 +96,7 @@ def append_dataset(
     StorageError
         If there is no versioned dataset, or it cannot be read or written.
     """
-    batches, _ = read_source(X, y, sample_weight, groups)
+    batches, _ = read_source(X, y, sample_weight, groups, ids)
 
     def remember(attributes: Mapping[str, Any], n_samples: int) -> Mapping[str, Any] | None:
         if source is None:

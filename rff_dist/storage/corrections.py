@@ -49,6 +49,7 @@ def replace_rows(
     *,
     sample_weight: Any = None,
     groups: Any = None,
+    ids: Any = None,
     message: str | None = None,
 ) -> Corrected:
     """Replace rows of a versioned dataset, by their numbers, in one commit.
@@ -59,7 +60,7 @@ def replace_rows(
         The dataset.
     rows : int array of shape (n_rows,)
         Which rows, counted from 0, each once.
-    X, y, sample_weight, groups
+    X, y, sample_weight, groups, ids
         What they are now, as `append_dataset` takes it.
     message : str, optional
         Why; kept with the version.
@@ -73,7 +74,7 @@ def replace_rows(
     OutputBusyError, ConflictError, StorageError
         As `append_dataset`.
     """
-    batches, _ = read_source(X, y, sample_weight, groups)
+    batches, _ = read_source(X, y, sample_weight, groups, ids)
     with editing(parse_location(url)) as dataset:
         dataset.check_names(column_names(X), column_names(y))
         return replace_batches(dataset, rows, batches, message=message)

@@ -18,25 +18,31 @@ from rff_dist.storage.datasets import ZarrDataset, dataset_from_arrays
 type RowBatch = np.ndarray | tuple[np.ndarray | None, ...]
 
 
-def read_source(X: Any, y: Any, sample_weight: Any, groups: Any) -> tuple[Iterator[RowBatch], int | None]:
-    """Return batches (X, y, sample_weight, groups), None for what there is not, and the rows in all if known.
+def read_source(
+    X: Any, y: Any, sample_weight: Any, groups: Any, ids: Any = None
+) -> tuple[Iterator[RowBatch], int | None]:
+    """Return batches of rows, and the rows in all if known.
+
+    Batches are (X, y, sample_weight, groups, ids), None for what there is not.
+
 
     Raises DataError if shapes or dtypes do not belong together; InvalidParameterError if y is given beside an
       iterator.
     """
     if isinstance(X, Iterator):
-        if y is not None or sample_weight is not None or groups is not None:
+        if any(part is not None for part in (y, sample_weight, groups, ids)):
             raise InvalidParameterError(
-                "y, sample_weight or groups are given beside an iterator; yield (X, y) instead"
+                "y, sample_weight, groups or ids are given beside an iterator; yield (X, y) instead"
             )
         return X, None
     for name, part in (("sample_weight", sample_weight), ("groups", groups)):
         if y is None and part is not None:
             raise DataError(f"{name} without y; expected those of training rows. Give y")
     if hasattr(X, "__dask_graph__"):
-        return _lazy_batches([X, y, sample_weight, groups]), None
+        return _lazy_batches([X, y, sample_weight, groups, ids]), None
     labels = as_column(y) if _holds_labels(y) else None
-    columns = labels, None if groups is None else as_column(groups, name="groups")
+    others = (("groups", groups), ("ids", ids))
+    columns = labels, *(None if part is None else as_column(part, name=name) for name, part in others)
     y = None if labels is not None else y
     dataset: ZarrDataset | ArrayDataset
     if isinstance(X, zarr.Array):
@@ -47,7 +53,7 @@ def read_source(X: Any, y: Any, sample_weight: Any, groups: Any) -> tuple[Iterat
         dataset = dataset_from_arrays(X, y, sample_weight)
     else:
         dataset = ArrayDataset(X, y, sample_weight)
-    for name, column in zip(("y", "groups"), columns, strict=True):
+    for name, column in zip(("y", "groups", "ids"), columns, strict=True):
         if column is not None and column.n_samples != dataset.n_samples:
             raise DataError(
                 f"{name} has {column.n_samples:_} rows and X {dataset.n_samples:_}; expected a row of {name} "
@@ -72,7 +78,7 @@ def column_names(values: Any) -> list[str] | None:
 
 
 def _stored_batches(
-    dataset: ZarrDataset | ArrayDataset, labels: Column | None, groups: Column | None
+    dataset: ZarrDataset | ArrayDataset, labels: Column | None, groups: Column | None, ids: Column | None
 ) -> Iterator[RowBatch]:
     rows = dataset.chunk_rows if isinstance(dataset, ZarrDataset) else max(1, dataset.n_samples)
     for block in cut_blocks(dataset.n_samples, rows, rows_per_block=rows) or [Block(0, 0, 0)]:
@@ -83,13 +89,14 @@ def _stored_batches(
             y if labels is None else labels.read(block),
             read.sample_weight,
             None if groups is None else groups.read(block),
+            None if ids is None else ids.read(block),
         )
 
 
 def _lazy_batches(parts: list[Any]) -> Iterator[RowBatch]:
     """Compute a Dask collection one block of rows at a time, with the rows of y that belong to it."""
     n_blocks = _row_blocks(parts[0])
-    for name, part in zip(("y", "sample_weight", "groups"), parts[1:], strict=True):
+    for name, part in zip(("y", "sample_weight", "groups", "ids"), parts[1:], strict=True):
         if _is_lazy(part) and _row_blocks(part) != n_blocks:
             raise DataError(
                 f"X has {n_blocks} blocks of rows and {name} {_row_blocks(part)}; "

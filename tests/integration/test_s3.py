@@ -20,7 +20,7 @@ from rff_dist.storage.contents import list_arrays
 from rff_dist.storage.datasets import open_dataset
 from rff_dist.storage.leases import hold
 from rff_dist.storage.ledger import ledger_place, open_ledger
-from rff_dist.storage.locations import open_store, parse_location
+from rff_dist.storage.locations import list_names, open_store, parse_location, read_bytes
 from rff_dist.storage.outputs import Layout, create_output
 from rff_dist.storage.records import read_record, write_record
 from rff_dist.storage.writing import write_dataset
@@ -468,3 +468,17 @@ def test_a_stopped_pass_goes_on_where_its_objects_are_as_they_were(server, monke
     assert not any(isinstance(event, PassResumed) for event in events)
     open_ledger(place).drop()
     assert open_ledger(place).is_empty()
+
+
+@pytest.mark.parametrize("name", ["found.csv.gz", "found.parquet"])
+def test_predictions_are_written_as_tables_to_an_object_store(fitted, server, tmp_path, name):
+    folder, _, _ = fitted
+    words = ["predict", folder / "model", folder / "data.zarr"]
+    document(*words, tmp_path / name, "--serial")
+    document(*words, server.url(f"tables/{name}"), "--serial")
+    read = (tmp_path / name).read_bytes()
+    store = open_store(parse_location(server.url("tables")), read_only=True)
+    assert read_bytes(store, name, where="s3") == read
+    assert "exists" in refusal(73, *words, server.url(f"tables/{name}"), "--serial")
+    document(*words, server.url(f"tables/{name}"), "--serial", "--overwrite")
+    assert set(list_names(parse_location(server.url("tables")))) <= {"found.csv.gz", "found.parquet"}

@@ -1,13 +1,14 @@
 """`rff-dist evaluate`: errors and deviations."""
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from rff_dist import load_model
 from rff_dist.data.blocks import Block
 from rff_dist.storage.datasets import open_dataset
 from rff_dist.storage.writing import write_dataset
-from tests.command_line import document, refusal, run
+from tests.command_line import PLAIN, document, refusal, run
 
 
 def test_a_pickle_exits_65_and_is_not_loaded(folder, tmp_path):
@@ -30,6 +31,35 @@ def test_evaluate_std_judges_the_standard_deviations(folder):
     shown = run(*arguments, "--std").stdout
     assert f"{target['nlpd']:.4g}" in shown
     assert f"{target['coverage']['0.95']:.1%}" in shown
+
+
+def test_a_table_is_evaluated_by_the_models_recipe(tmp_path):
+    rng = np.random.default_rng(3)
+    kind, size = rng.choice(["a", "b"], 400), rng.uniform(0, 3, 400)
+    price = size + (kind == "a") + 0.1 * rng.standard_normal(400)
+    lines = [",".join(map(str, row)) for row in zip(kind, size, price, price > 2, strict=True)]
+    for name, part in (("old", lines[:300]), ("new", lines[300:])):
+        (tmp_path / f"{name}.csv").write_text("\n".join(["kind,size,price,dear", *part]))
+    (tmp_path / "gaps.csv").write_text("\n".join(["kind,size,price,dear", *lines[300:], "a,1.0,,"]))
+    for target, drop, words in (("price", "dear", []), ("dear", "price", ["--classify"])):
+        data = tmp_path / f"{target}.zarr"
+        document("ingest", tmp_path / "old.csv", data, "--target", target, "--drop", drop)
+        fit = ["fit", data, tmp_path / target, *PLAIN, "--components", 32, "--alpha", 1, "--serial", *words]
+        assert run(*fit).exit_code == 0
+    found = document("evaluate", tmp_path / "price", tmp_path / "new.csv", "--serial")
+    predicted = load_model(tmp_path / "price").predict(pd.read_csv(tmp_path / "new.csv"))
+    rmse = np.sqrt(np.square(predicted - price[300:]).mean())
+    np.testing.assert_allclose(found["targets"][0]["rmse"], rmse, rtol=1e-9)
+    assert found["n_samples"] == 100
+    found = document("evaluate", tmp_path / "dear", tmp_path / "new.csv", "--serial")
+    labels = load_model(tmp_path / "dear").predict(pd.read_csv(tmp_path / "new.csv"))
+    assert found["accuracy"] == pytest.approx((labels == (price[300:] > 2)).mean())
+    gaps = run("evaluate", tmp_path / "price", tmp_path / "gaps.csv", "--serial")
+    assert gaps.exit_code == 0
+    assert "1 of 101 rows dropped" in gaps.stderr
+    assert "no column 'cost'" in refusal(
+        2, "evaluate", tmp_path / "price", tmp_path / "new.csv", "--serial", "--y", "cost"
+    )
 
 
 def test_a_constant_target_has_no_r2(folder, tmp_path):

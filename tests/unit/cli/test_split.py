@@ -96,6 +96,16 @@ def test_both_parts_are_of_one_version(tmp_path, monkeypatch):
     assert open_dataset(url).n_samples == 300
 
 
+def test_a_version_of_before_is_split(tmp_path):
+    X = np.arange(100.0)[:, np.newaxis]
+    url = tmp_path / "d.zarr"
+    version = write_dataset(url, X, X[:, 0], versioned=True).version
+    append_dataset(url, X, X[:, 0])
+    found = document("split", url, "--data-version", version, "--test", "0.3")
+    assert found["n_train"] + found["n_test"] == 100
+    assert "no version" in refusal(65, "split", url, "--data-version", "nothing", "--overwrite")
+
+
 def test_what_cannot_be_is_refused(data, tmp_path):
     assert "10% or 0.1" in refusal(2, "split", data, "--test", "120%")
     assert "no array 'ward'" in refusal(2, "split", data, "--by", "group", "--groups", "ward")

@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
+import xarray as xr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -244,6 +245,49 @@ class TestNumpyFiles:
         np.testing.assert_array_equal(everything(dataset).X, values[:, [0, 2, 3]])
         np.testing.assert_array_equal(everything(dataset).y, values[:, [1]])
         assert dataset.dtype == np.float32
+
+    def test_arrays_of_one_axis_are_columns_beside_one_of_two(self, tmp_path):
+        rng = np.random.default_rng(0)
+        X, y = rng.standard_normal((300_000, 2)), rng.standard_normal(300_000).astype(">f8")
+        named = np.array([f"g{i % 9}" for i in range(300_000)])
+        for name, array in (("X", X), ("y", y), ("g", named)):
+            np.save(tmp_path / f"{name}.npy", array)
+        files = [tmp_path / f"{name}.npy" for name in "Xyg"]
+        dataset = ingest(files, tmp_path / "out", target="y", groups="g")
+        np.testing.assert_array_equal(everything(dataset).X, X)
+        np.testing.assert_array_equal(everything(dataset).y[:, 0], y)
+        groups = open_column(tmp_path / "out", "groups").take([0, 10, 299_999])
+        assert groups.tolist() == ["g0", "g1", named[-1]]
+        assert ingest_more(files, tmp_path / "out").ingested == ()
+        np.save(tmp_path / "y.npy", y[:-1])
+        with pytest.raises(DataError, match=r"X.npy \(300000, 2\), y.npy \(299999,\)"):
+            ingest(files, tmp_path / "other", target="y")
+
+    def test_several_arrays_of_two_axes_are_rows_after_rows(self, tmp_path):
+        X = np.random.default_rng(0).standard_normal((10, 2))
+        np.save(tmp_path / "a.npy", X[:6])
+        np.save(tmp_path / "b.npy", X[6:])
+        dataset = ingest([tmp_path / "a.npy", tmp_path / "b.npy"], tmp_path / "out", target="1")
+        np.testing.assert_array_equal(everything(dataset).X, X[:, :1])
+
+    def test_xarrays_variables_are_columns(self, tmp_path):
+        rng = np.random.default_rng(0)
+        given = {
+            "warmth": ("time", rng.standard_normal(50)),
+            "wind": (("time", "height"), rng.standard_normal((50, 2))),
+            "station": ("time", np.array([f"s{i % 3}" for i in range(50)], object)),
+            "load": ("time", rng.standard_normal(50)),
+        }
+        group = xr.Dataset(given, coords={"height": [10.0, 80.0]})
+        group.to_zarr(tmp_path / "weather.zarr", zarr_format=2)
+        dataset = ingest(tmp_path / "weather.zarr", tmp_path / "out", target="load")
+        names = ("station=s0", "station=s1", "station=s2", "warmth", "wind 0", "wind 1")
+        assert dataset.feature_names == names
+        np.testing.assert_array_equal(everything(dataset).X[:, 3], group["warmth"])
+        np.testing.assert_array_equal(everything(dataset).X[:, 4:], group["wind"])
+        np.testing.assert_array_equal(everything(dataset).X[:, 1], np.arange(50) % 3 == 1)
+        np.testing.assert_array_equal(everything(dataset).y[:, 0], group["load"])
+        assert ingest_more(tmp_path / "weather.zarr", tmp_path / "out").ingested == ()
 
     @pytest.mark.parametrize(
         ("save", "n_samples"), [(np.savez, 0), (np.savez_compressed, 1), (np.savez_compressed, 300_000)]

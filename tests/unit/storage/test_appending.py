@@ -28,10 +28,12 @@ from rff_dist.errors import (
 )
 from rff_dist.storage.appending import Source, append_dataset
 from rff_dist.storage.columns import open_column
+from rff_dist.storage.corrections import replace_rows
 from rff_dist.storage.datasets import open_dataset
 from rff_dist.storage.locations import parse_location
 from rff_dist.storage.repositories import changing, read_history
 from rff_dist.storage.writing import write_dataset
+from tests.tables import ingest
 
 DTYPES = st.sampled_from(["float32", "float64", "int8", "bool"])
 
@@ -109,6 +111,18 @@ class TestAppendedRows:
 
 
 class TestSources:
+    def test_of_a_dataset_with_ids_bring_theirs(self, tmp_path):
+        (tmp_path / "t.csv").write_text("key,a,y\nk0,1,2\nk1,3,4\n")
+        ingest(tmp_path / "t.csv", tmp_path / "data", target="y", id="key")
+        append_dataset(tmp_path / "data", [[5.0]], [6.0], ids=["k2"])
+        replace_rows(tmp_path / "data", [0], [[7.0]], [8.0], ids=["new"])
+        assert open_column(tmp_path / "data", "id").take([0, 1, 2]).tolist() == ["new", "k1", "k2"]
+        X, y, _ = open_dataset(tmp_path / "data").take([0, 1, 2])
+        assert X[:, 0].tolist() == [7.0, 3.0, 5.0]
+        assert y[:, 0].tolist() == [8.0, 4.0, 6.0]
+        with pytest.raises(DataError, match="which has X, y, id; expected the same arrays"):
+            append_dataset(tmp_path / "data", [[5.0]], [6.0])
+
     def test_rows_of_a_source_are_taken_once(self, tmp_path):
         X, y = make_rows(12)
         url = tmp_path / "once"

@@ -1,0 +1,236 @@
+"""Arrays as tables: NumPy files, alone or side by side, .npz archives, and the columns of Zarr groups."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rff_dist.data.columns import is_text
+from rff_dist.errors import DataError, InvalidParameterError, StorageError
+from rff_dist.ingest.tables import BATCH_BYTES, Table, cast_columns, listed
+from rff_dist.storage.contents import list_arrays, read_arrays
+from rff_dist.storage.locations import explain
+
+if TYPE_CHECKING:
+    import pyarrow
+
+
+def array_table(paths: Sequence[Path]) -> Table:
+    """Return .npy files side by side as one table.
+
+    The columns of an array of two axes are named "0", "1", …; an array of one axis is a column that is called
+    as its file.
+
+    Raises StorageError if a file cannot be read; DataError if an array is no table, several have two axes, or
+      they differ in their rows.
+    """
+    import pyarrow
+
+    arrays = {path: _mapped(path) for path in paths}
+    names = {path: _names_of(path, array) for path, array in arrays.items()}
+    n_samples = len(arrays[paths[0]])
+    wide = [path.name for path, array in arrays.items() if array.ndim == 2]
+    if len(wide) > 1 or any(len(array) != n_samples for array in arrays.values()):
+        shapes = ", ".join(f"{path.name} {array.shape}" for path, array in arrays.items())
+        raise DataError(
+            f"{shapes}; expected one array of two axes, and beside it columns of one axis and as many rows. "
+            "Arrays of more rows are ingested one after the other, with append (--append)"
+        )
+    kinds = {
+        name: pyarrow.string() if array.dtype.kind == "U" else pyarrow.from_numpy_dtype(_native(array).dtype)
+        for path, array in arrays.items()
+        for name in names[path]
+    }
+    row_bytes = sum(array.itemsize * max(1, array[:1].size) for array in arrays.values())
+
+    def batches(types: Mapping[str, pyarrow.DataType]) -> Iterator[pyarrow.RecordBatch]:
+        rows = max(1, BATCH_BYTES // max(1, row_bytes))
+        for start in range(0, max(1, n_samples), rows):
+            columns: dict[str, Any] = {}
+            for path in paths:
+                # A map for each batch: pages that were read count as memory until their map is closed.
+                part = _mapped(path)[start : start + rows]
+                for i, name in enumerate(names[path]):
+                    if name in types:
+                        columns[name] = _column(part if part.ndim == 1 else part[:, i])
+            chosen = pyarrow.RecordBatch.from_pydict({name: columns[name] for name in types})
+            yield cast_columns(chosen, types, paths[0].name)
+
+    return Table(", ".join(path.name for path in paths), pyarrow.schema(kinds), batches, n_samples)
+
+
+def has_one_axis(path: Path) -> bool:
+    """Say whether the array of an .npy file is a column."""
+    return _mapped(path).ndim == 1
+
+
+def _mapped(path: Path) -> np.ndarray:
+    try:
+        array: np.ndarray = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (ValueError, OSError, EOFError) as error:
+        raise StorageError(f"{path} cannot be read as an array of numbers: {explain(error)}") from error
+    return array
+
+
+def _names_of(path: Path, array: np.ndarray) -> list[str]:
+    if array.ndim not in (1, 2):
+        raise DataError(f"{path.name} has shape {array.shape}; expected 2 axes (n_samples, n_columns), or 1")
+    if array.dtype.kind not in ("biufU" if array.ndim == 1 else "biuf"):
+        raise DataError(f"{path.name} holds {array.dtype}; expected numbers")
+    return [path.stem] if array.ndim == 1 else [str(i) for i in range(array.shape[1])]
+
+
+def _native(values: np.ndarray) -> np.ndarray:
+    return values.astype(values.dtype.newbyteorder("="), copy=False)
+
+
+def _column(values: np.ndarray) -> pyarrow.Array:
+    import pyarrow
+
+    if is_text(values.dtype):
+        return pyarrow.array(values.astype(object), pyarrow.string())
+    return pyarrow.array(np.ascontiguousarray(_native(values)))
+
+
+# -- Zarr ------------------------------------------------------------------------------------------
+
+
+def group_table(path: Path) -> Table:
+    """Return the arrays of a Zarr group as columns, such as xarray's variables.
+
+    The columns of an array of two axes are called "NAME 0", "NAME 1", …. Of arrays that differ in their rows
+    those are taken that most have in common; the others are left out, as the notes say.
+
+    Raises StorageError if it is a dataset already, or cannot be read; DataError if no array is a column.
+    """
+    import pyarrow
+
+    _, arrays = list_arrays(str(path))
+    headers = {one.name: one.header for one in arrays if len(one.header.shape) in (1, 2)}
+    if len(headers["X"].shape if "X" in headers else ()) == 2:
+        raise StorageError(f"{path} is Zarr data already; open it with open_dataset")
+    lengths = [header.shape[0] for header in headers.values()]
+    if not lengths:
+        raise DataError(f"{path} holds no array of one axis or two; expected some that are columns")
+    n_samples = max(lengths, key=lambda length: (lengths.count(length), length))
+    kept = {name: header for name, header in headers.items() if header.shape[0] == n_samples}
+    left_out = sorted({one.name for one in arrays} - kept.keys())
+    kinds, places = {}, dict[str, tuple[str, int | None]]()
+    for name, header in kept.items():
+        wide = len(header.shape) == 2
+        for i in range(header.shape[1] if wide else 1):
+            column = f"{name} {i}" if wide else name
+            places[column] = name, i if wide else None
+            text = is_text(header.dtype)
+            kinds[column] = pyarrow.string() if text else pyarrow.from_numpy_dtype(header.dtype)
+
+    def batches(types: Mapping[str, pyarrow.DataType]) -> Iterator[pyarrow.RecordBatch]:
+        names = list(dict.fromkeys(places[column][0] for column in types)) or list(kept)[:1]
+        rows = max(1, BATCH_BYTES // (8 * sum(int(np.prod(kept[name].shape[1:])) for name in names)))
+        for part in read_arrays(str(path), names, n_rows=rows):
+            chosen = {
+                column: _column(part[name] if i is None else part[name][:, i])
+                for column, (name, i) in places.items()
+                if column in types
+            }
+            yield cast_columns(pyarrow.RecordBatch.from_pydict(chosen), types, path.name)
+
+    notes = [f"arrays left out: {listed(left_out)}"] if left_out else []
+    return Table(path.name, pyarrow.schema(kinds), batches, n_samples, notes)
+
+
+# -- archives --------------------------------------------------------------------------------------
+
+
+def read_npz(
+    path: Path,
+    target: str | Sequence[str] | None,
+    weight: str | None,
+    groups: str | None,
+    dtype: str | None,
+) -> tuple[int | None, Iterator[tuple[np.ndarray | None, ...]]]:
+    """Return the rows of an .npz file and batches of (X, y, weights, groups), arrays named as given.
+
+    Raises StorageError if the file cannot be read; InvalidParameterError if an array that is named is not
+      there; DataError if arrays are no numbers, or of other shapes than they must be.
+    """
+    if target is not None and not isinstance(target, str):
+        raise InvalidParameterError(f"`target`={target!r}; expected the name of one array of the .npz file")
+    try:
+        with zipfile.ZipFile(path) as archive:
+            members = {name.removesuffix(".npy") for name in archive.namelist()}
+    except (zipfile.BadZipFile, OSError) as error:
+        raise StorageError(f"{path} cannot be read as .npz: {explain(error)}") from error
+    if target is None and "y" in members:
+        target = "y"
+    wanted = ["X", target, weight, groups]
+    for name, role in ((weight, "weight"), (groups, "groups")):
+        if name is not None and target is None:
+            raise InvalidParameterError(f"`{role}` without targets; expected those of training rows")
+    for name in filter(None, wanted):
+        if name not in members:
+            raise InvalidParameterError(
+                f"{path.name} has no array {name!r}; it has {listed(sorted(members))}"
+            )
+    headers = {name: _npz_header(path, name, text=name in (target, groups)) for name in wanted if name}
+    lengths = {name: shape[0] for name, (shape, _) in headers.items()}
+    if len(headers["X"][0]) != 2 or len(set(lengths.values())) > 1:
+        shapes = {name: shape for name, (shape, _) in headers.items()}
+        raise DataError(f"{path.name} has shapes {shapes}; expected X of 2 axes and as many rows in all")
+    X_dtype = np.dtype(dtype or np.result_type(np.float32, headers["X"][1]))
+    row_bytes = sum(int(np.prod(shape[1:])) * kind.itemsize for shape, kind in headers.values())
+    rows = max(1, BATCH_BYTES // max(1, row_bytes))
+
+    def batches() -> Iterator[tuple[np.ndarray | None, ...]]:
+        for parts in zip(*(_npz_rows(path, name, rows) for name in headers), strict=True):
+            read = dict(zip(headers, parts, strict=True))
+            read["X"] = read["X"].astype(X_dtype, copy=False)
+            yield tuple(None if name is None else read[name] for name in wanted)
+
+    return lengths["X"], batches()
+
+
+def _npz_header(path: Path, name: str, *, text: bool) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    with zipfile.ZipFile(path) as archive, archive.open(f"{name}.npy") as file:
+        shape, fortran, dtype = _read_array_header(file, path, name)
+    if dtype.kind not in ("biufU" if text else "biuf") or not shape or (fortran and len(shape) > 1):
+        raise DataError(
+            f"array {name!r} of {path.name} is {dtype} of shape "
+            f"{shape}{' in Fortran order' if fortran else ''}; "
+            "expected numbers in C order. Save numpy.ascontiguousarray(array)"
+        )
+    return shape, dtype
+
+
+def _npz_rows(path: Path, name: str, rows: int) -> Iterator[np.ndarray]:
+    """Rows of one array of the archive, decompressed as they are read: NumPy would load it whole."""
+    with zipfile.ZipFile(path) as archive, archive.open(f"{name}.npy") as file:
+        shape, _, dtype = _read_array_header(file, path, name)
+        row_bytes = int(np.prod(shape[1:])) * dtype.itemsize
+        for start in range(0, max(1, shape[0]), rows):
+            count = min(rows, shape[0] - start)
+            try:
+                content = file.read(count * row_bytes)
+            except (zipfile.BadZipFile, OSError, EOFError) as error:
+                raise StorageError(f"array {name!r} of {path} is damaged: {explain(error)}") from error
+            if len(content) != count * row_bytes:
+                raise StorageError(
+                    f"array {name!r} of {path} ends at row {start + len(content) // max(1, row_bytes)}"
+                )
+            yield np.frombuffer(content, dtype=dtype).reshape(count, *shape[1:])
+
+
+def _read_array_header(file: Any, path: Path, name: str) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    try:
+        version = np.lib.format.read_magic(file)
+        reader = (
+            np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        )
+        shape, fortran, dtype = reader(file)
+    except (ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise StorageError(f"array {name!r} of {path} cannot be read: {explain(error)}") from error
+    return shape, fortran, dtype
