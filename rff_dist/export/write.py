@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -28,8 +29,6 @@ _KERNELS = {"gaussian", "laplacian", "matern", "rational_quadratic", "linear", "
 def export(model: RidgeModel, folder: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
     """Write `model.json`, `inner.npy`, `outer.npy` and `reader.py` to a folder, whole or not at all.
 
-    `inner`: frequencies with phases below them, or centres.
-    `outer`: float64 array of shape (n_components, n_targets). What unnormalised features are multiplied by.
     `overwrite`: whether a folder that was exported before may be replaced.
     Raises InvalidParameterError if the model's features are none that the reader makes; OutputExistsError if
       the folder exists; StorageError if it cannot be written.
@@ -39,11 +38,53 @@ def export(model: RidgeModel, folder: str | os.PathLike[str], *, overwrite: bool
         raise OutputExistsError(
             f"{place} exists already; export to another folder, or replace an older export with --overwrite"
         )
+    slim = describe(model)
+    temporary = place.with_name(f".{place.name}.partial")
+    try:
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir(parents=True)
+        np.save(temporary / "inner.npy", slim.inner)
+        np.save(temporary / "outer.npy", slim.outer)
+        (temporary / "model.json").write_text(json.dumps(slim.facts, allow_nan=False, indent=1), "utf-8")
+        (temporary / "reader.py").write_text(
+            files("rff_dist.export").joinpath("reader.py").read_text("utf-8"), "utf-8"
+        )
+        if place.exists():
+            shutil.rmtree(place)
+        os.replace(temporary, place)
+    except OSError as error:
+        raise StorageError(f"the folder {place} cannot be written: {error}; choose another place") from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    return place
+
+
+@dataclass(frozen=True, slots=True)
+class Slim:
+    """A model as two arrays and a few facts: all that predicting needs.
+
+    `inner`: float64 array of shape (n_features + 1, n_frequencies). Frequencies with phases below them; or
+      centres, of shape (n_components, n_features).
+    `outer`: float64 array of shape (n_components, n_targets). What unnormalised features are multiplied by.
+    `facts`: JSON values: what is done to the inputs, which features there are, and of a classifier the
+      classes and what turns scores into log odds.
+    """
+
+    inner: FloatArray
+    outer: FloatArray
+    facts: dict[str, Any]
+
+
+def describe(model: RidgeModel) -> Slim:
+    """Return what predicting needs of a model.
+
+    Raises InvalidParameterError if the model's features are none that other programs make.
+    """
     feature_map, card = model.feature_map, model.card
     inner, parts = _inner(feature_map)
     standardizer, n_features = feature_map.standardizer, feature_map.n_features
     calibration = calibration_of(model) if "classifier" in card else None
-    facts = {
+    facts: dict[str, Any] = {
         "format": 1,
         "parts": parts,
         "n_features": n_features,
@@ -59,26 +100,10 @@ def export(model: RidgeModel, folder: str | os.PathLike[str], *, overwrite: bool
         "classes": read_classes(model).tolist() if "classifier" in card else None,
         "slopes": 1.0 if calibration is None else calibration.slope,
         "offsets": 0.0 if calibration is None else list(calibration.intercepts),
+        "has_probabilities": calibration is not None,
         "digest": model.digest(),
     }
-    temporary = place.with_name(f".{place.name}.partial")
-    try:
-        shutil.rmtree(temporary, ignore_errors=True)
-        temporary.mkdir(parents=True)
-        np.save(temporary / "inner.npy", inner)
-        np.save(temporary / "outer.npy", _outer(feature_map, model.linear.raw_coefficients))
-        (temporary / "model.json").write_text(json.dumps(facts, allow_nan=False, indent=1), "utf-8")
-        (temporary / "reader.py").write_text(
-            files("rff_dist.export").joinpath("reader.py").read_text("utf-8"), "utf-8"
-        )
-        if place.exists():
-            shutil.rmtree(place)
-        os.replace(temporary, place)
-    except OSError as error:
-        raise StorageError(f"the folder {place} cannot be written: {error}; choose another place") from error
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-    return place
+    return Slim(inner, _outer(feature_map, model.linear.raw_coefficients), facts)
 
 
 def _inner(feature_map: FeatureMap) -> tuple[FloatArray, list[dict[str, Any]]]:

@@ -32,15 +32,6 @@ FEATURES = {
 }
 
 
-@pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    path = tmp_path_factory.mktemp("export") / "data"
-    X = np.random.default_rng(0).standard_normal((300, 3)) * [1, 10, 100]
-    y = np.column_stack([np.sin(X[:, 0]) + X[:, 1] / 10, X[:, 2] / 100])
-    write_dataset(path, X, y)
-    return path
-
-
 def read_in_another_process(folder, X, path):
     np.save(path / "X.npy", X)
     words = [sys.executable, "-I", "-c", CODE, folder, path / "X.npy", path / "found.npy"]

@@ -1,0 +1,89 @@
+"""Models for MLflow: logged with what was chosen and how good it is, and served as its flavour `pyfunc`."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from importlib.metadata import version
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+
+from rff_dist.errors import MissingDependencyError, OutputExistsError
+from rff_dist.estimators.persistence import load_model
+from rff_dist.kmeans.model import AnyModel, kind_of, read_any
+
+
+def save_mlflow(url: str | os.PathLike[str], folder: str | os.PathLike[str]) -> Path:
+    """Write a stored model as a folder that `mlflow models serve` and `mlflow.pyfunc.load_model` read.
+
+    `url`: of a model of any kind; of a registered model the current version.
+    Raises MissingDependencyError if MLflow is not installed; OutputExistsError if the folder exists;
+      StorageError if there is no model.
+    """
+    mlflow, place = _mlflow(), Path(folder)
+    if place.exists():
+        raise OutputExistsError(f"{place} exists already; export to another folder")
+    with TemporaryDirectory(prefix="rff_dist-") as temporary:
+        mlflow.pyfunc.save_model(path=str(place), **_flavour(read_any(url), Path(temporary)))
+    return place
+
+
+def log_mlflow(url: str | os.PathLike[str], *, name: str = "model") -> Any:
+    """Log a stored model to MLflow's active run: what was chosen, errors on held-out rows, and the model.
+
+    `name`: of the model in MLflow.
+    Returns: MLflow's ModelInfo.
+    Raises MissingDependencyError if MLflow is not installed; StorageError if there is no model.
+    """
+    mlflow, model = _mlflow(), read_any(url)
+    chosen = {key: str(value) for key, value in kind_of(model).chosen(model).items()}
+    mlflow.log_params({**chosen, "n_components": model.feature_map.n_components, "digest": model.digest()})
+    estimate = model.card.get("estimate") or {}
+    told = ("accuracy", "log_loss") if "classifier" in model.card else ("rmse", "r2")
+    for key in told:
+        values = np.atleast_1d(np.asarray(estimate.get(key, []), np.float64))
+        for target, value in enumerate(values.tolist()):
+            if np.isfinite(value):
+                mlflow.log_metric(key if len(values) == 1 else f"{key}_{target}", value)
+    with TemporaryDirectory(prefix="rff_dist-") as temporary:
+        return mlflow.pyfunc.log_model(name=name, **_flavour(model, Path(temporary)))
+
+
+def _mlflow() -> Any:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # it warns of its own type hints
+            import mlflow.pyfunc
+    except ModuleNotFoundError as error:
+        raise MissingDependencyError(
+            "models are logged by the package mlflow, which is not installed: pip install rff_dist[mlflow]"
+        ) from error
+    return mlflow
+
+
+def _flavour(model: AnyModel, folder: Path) -> dict[str, Any]:
+    """Return what MLflow keeps: the model as it is stored, and who reads it."""
+    kind_of(model).write(model, folder / "model", overwrite=False)
+    return {
+        "loader_module": __name__,
+        "data_path": str(folder / "model"),
+        "pip_requirements": [f"rff_dist=={version('rff_dist')}"],
+    }
+
+
+class _Predictor:
+    """What MLflow calls."""
+
+    def __init__(self, path: str) -> None:
+        self.model = load_model(path)
+
+    def predict(self, inputs: Any, params: Any = None) -> Any:
+        """Return predictions for a frame of the columns that the model, or its table, was made of."""
+        return self.model.predict(inputs)
+
+
+def _load_pyfunc(path: str) -> _Predictor:
+    return _Predictor(path)

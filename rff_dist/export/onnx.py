@@ -1,0 +1,222 @@
+"""A model as an ONNX graph, which runtimes in many languages and browsers compute."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rff_dist.errors import MissingDependencyError, OutputExistsError
+from rff_dist.export.write import Slim, describe
+from rff_dist.ridge.model import RidgeModel
+from rff_dist.storage.files import write_whole
+
+_OPERATORS, _FORMAT = 18, 9  # versions that ONNX Runtime reads from 1.14 (2023) on
+
+
+def export_onnx(model: RidgeModel, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
+    """Write an ONNX graph to a file, whole or not at all.
+
+    Its input is `X`, float64 of shape (n_rows, n_features). Its output is `predictions` of a regression; of a
+    classifier it is `labels` and, where it has some, `probabilities`, with a column for each class.
+
+    Raises MissingDependencyError if the package onnx is not installed; InvalidParameterError as `describe`;
+      OutputExistsError if the file exists and `overwrite` is False; StorageError if it cannot be written.
+    """
+    try:
+        import onnx
+    except ModuleNotFoundError as error:
+        raise MissingDependencyError(
+            "ONNX graphs are made by the package onnx, which is not installed: pip install rff_dist[onnx]"
+        ) from error
+    place = Path(path)
+    if place.is_dir() or (place.exists() and not overwrite):
+        raise OutputExistsError(
+            f"{place} exists already; export to another file, or replace it with --overwrite"
+        )
+    graph = _Graph(onnx)
+    slim = describe(model)
+    outputs = _outputs(graph, slim)
+    made = onnx.helper.make_model(
+        onnx.helper.make_graph(
+            graph.nodes,
+            "rff_dist",
+            [graph.info("X", onnx.TensorProto.DOUBLE, ["rows", slim.facts["n_features"]])],
+            outputs,
+            graph.constants,
+        ),
+        opset_imports=[onnx.helper.make_opsetid("", _OPERATORS)],
+        ir_version=_FORMAT,
+        producer_name="rff_dist",
+        doc_string=f"model {model.digest()}",
+    )
+    onnx.checker.check_model(made)
+    content = made.SerializeToString()
+    return write_whole(place, lambda temporary: temporary.write_bytes(content), what="graph")
+
+
+class _Graph:
+    """Nodes and constants of a graph that grows; names are numbers."""
+
+    def __init__(self, onnx: Any) -> None:
+        self.onnx, self.nodes, self.constants = onnx, list[Any](), list[Any]()
+
+    def add(self, operator: str, *inputs: Any, name: str | None = None, **attributes: Any) -> str:
+        """Add a node and return what its output is called; arrays among the inputs become constants."""
+        output = name or f"v{len(self.nodes)}"
+        names = [one if isinstance(one, str) else self.constant(np.asarray(one)) for one in inputs]
+        self.nodes.append(self.onnx.helper.make_node(operator, names, [output], **attributes))
+        return output
+
+    def constant(self, values: np.ndarray) -> str:
+        """Add a constant and return its name."""
+        name = f"c{len(self.constants)}"
+        self.constants.append(self.onnx.numpy_helper.from_array(values, name))
+        return name
+
+    def cast(self, value: str, dtype: str) -> str:
+        """Return a value as numbers of another type, "FLOAT" or "DOUBLE" say."""
+        return self.add("Cast", value, to=getattr(self.onnx.TensorProto, dtype))
+
+    def info(self, name: str, dtype: Any, shape: list[Any]) -> Any:
+        """Return what the graph says of its input or an output."""
+        return self.onnx.helper.make_tensor_value_info(name, dtype, shape)
+
+
+def _outputs(graph: _Graph, slim: Slim) -> list[Any]:
+    facts, types = slim.facts, graph.onnx.TensorProto
+    inputs = _inputs(graph, facts)
+    features = [_features(graph, part, inputs, slim) for part in facts["parts"]]
+    z = graph.add("Concat", *features, axis=1) if len(features) > 1 else features[0]
+    scores = graph.add("MatMul", z, _outer(slim))
+    intercept = np.asarray(facts["intercept"], np.float64)
+    if facts["classes"] is None:
+        graph.add("Add", scores, intercept, name="predictions")
+        return [graph.info("predictions", types.DOUBLE, ["rows", slim.outer.shape[1]])]
+    scores = graph.add("Add", scores, intercept)
+    logits = graph.add("Mul", scores, np.atleast_1d(np.asarray(facts["slopes"], np.float64)))
+    logits = graph.add("Add", logits, np.atleast_1d(np.asarray(facts["offsets"], np.float64)))
+    if slim.outer.shape[1] == 1:  # the log odds of the second class
+        logits = graph.add("Concat", graph.add("Mul", logits, np.zeros(1)), logits, axis=1)
+    place = graph.add("ArgMax", logits, axis=1, keepdims=0)
+    classes = np.asarray(facts["classes"])
+    kind = (
+        types.STRING
+        if classes.dtype.kind == "U"
+        else types.DOUBLE
+        if classes.dtype.kind == "f"
+        else types.INT64
+    )
+    classes = classes.astype(
+        object if kind == types.STRING else np.float64 if kind == types.DOUBLE else np.int64
+    )
+    graph.add("Gather", classes, place, name="labels")
+    found = [graph.info("labels", kind, ["rows"])]
+    if facts["has_probabilities"]:
+        graph.add("Softmax", logits, axis=1, name="probabilities")
+        found.append(graph.info("probabilities", types.DOUBLE, ["rows", len(classes)]))
+    return found
+
+
+def _outer(slim: Slim) -> np.ndarray:
+    """Return the coefficients in the graph's order of features: of pairs all cosines, then all sines."""
+    rows, start = [], 0
+    for part in slim.facts["parts"]:
+        if "kernel" in part:
+            return slim.outer
+        n_rows = len(part["columns"]) if "columns" in part else part["stop"] - part["start"]
+        if part.get("pairs"):
+            both = np.arange(start, start + 2 * n_rows)
+            rows += [both[::2], both[1::2]]
+            n_rows *= 2
+        else:
+            rows.append(np.arange(start, start + n_rows))
+        start += n_rows
+    return slim.outer[np.concatenate(rows)]
+
+
+def _inputs(graph: _Graph, facts: dict[str, Any]) -> str:
+    """Return the inputs without means and deviations, or as normal scores, in float32's digits."""
+    done = graph.add("Div", graph.add("Sub", "X", np.array(facts["mean"])), np.array(facts["scale"]))
+    for rank in facts["ranks"]:
+        inputs, scores = np.array(rank["inputs"]), np.array(rank["scores"])
+        column = graph.add("Gather", "X", np.array([rank["column"]]), axis=1)
+        # which knot is the last at or below, and the share of the way to the next one
+        below = graph.cast(graph.add("GreaterOrEqual", column, inputs[np.newaxis]), "INT64")
+        place = graph.add("Sub", graph.add("ReduceSum", below, np.array([1]), keepdims=1), np.array([1]))
+        place = graph.add("Clip", place, np.array(0), np.array(len(inputs) - 2))
+        low, gap = graph.add("Gather", inputs, place), graph.add("Gather", np.diff(inputs), place)
+        share = graph.add("Div", graph.add("Sub", column, low), gap)
+        share = graph.add("Clip", share, np.array(0.0), np.array(1.0))
+        rise = graph.add("Mul", share, graph.add("Gather", np.diff(scores), place))
+        score = graph.add("Add", graph.add("Gather", scores, place), rise)
+        chosen = np.arange(facts["n_features"]) == rank["column"]
+        done = graph.add("Where", chosen[np.newaxis], score, done)
+    return graph.cast(graph.cast(done, "FLOAT"), "DOUBLE")
+
+
+def _features(graph: _Graph, part: dict[str, Any], x: str, slim: Slim) -> str:
+    if "kernel" in part:
+        return _kernel(graph, part["kernel"], x, slim.inner)
+    if "columns" in part:  # of the inputs; -1 is a constant 1
+        n_features = slim.facts["n_features"]
+        chosen = np.zeros((n_features, len(part["columns"])))
+        one = np.zeros(len(part["columns"]))
+        for place, column in enumerate(part["columns"]):
+            if column < 0:
+                one[place] = 1.0
+            else:
+                chosen[column, place] = 1.0
+        return graph.add("Add", graph.add("MatMul", x, chosen), one)
+    inner = slim.inner[:, part["start"] : part["stop"]]
+    angles = graph.cast(graph.add("MatMul", x, np.ascontiguousarray(inner[:-1])), "FLOAT")
+    angles = graph.add("Add", angles, inner[-1].astype(np.float32))
+    z = graph.add("Cos", angles)
+    if part["pairs"]:
+        z = graph.add("Concat", z, graph.add("Sin", angles), axis=1)
+    if part["whole"] is None:
+        return graph.cast(z, "DOUBLE")
+    # fixed point: whole multiples of 2^-14
+    rounded = graph.add("Round", graph.add("Mul", z, np.array(part["whole"], np.float32)))
+    return graph.add("Div", graph.cast(rounded, "DOUBLE"), np.array(2.0**14))
+
+
+def _kernel(graph: _Graph, kernel: dict[str, Any], x: str, centres: np.ndarray) -> str:
+    """Return k(x, centre) for all pairs; the kernel is a dictionary."""
+    name = kernel["name"]
+    if name in ("sum", "product"):
+        found = [_kernel(graph, one, x, centres) for one in kernel["kernels"]]
+        whole = found[0]
+        for one in found[1:]:
+            whole = graph.add("Add" if name == "sum" else "Mul", whole, one)
+        return whole
+    if name == "scaled":
+        return graph.add(
+            "Mul", _kernel(graph, kernel["kernel"], x, centres), np.array(float(kernel["weight"]))
+        )
+    if name == "linear":
+        return graph.add("MatMul", x, np.ascontiguousarray(centres.T))
+    scale = np.asarray(kernel["length_scale"], np.float64)
+    # one centre after another in an axis of its own: no digits are lost to a difference of squares
+    rows = graph.add("Unsqueeze", graph.add("Div", x, np.atleast_1d(scale)), np.array([1]))
+    apart = graph.add("Sub", rows, (centres / scale)[np.newaxis])
+    if name == "laplacian":
+        distance = graph.add("ReduceSum", graph.add("Abs", apart), np.array([2]), keepdims=0)
+        return graph.add("Exp", graph.add("Neg", distance))
+    square = graph.add("ReduceSum", graph.add("Mul", apart, apart), np.array([2]), keepdims=0)
+    if name == "gaussian":
+        return graph.add("Exp", graph.add("Mul", square, np.array(-0.5)))
+    if name == "rational_quadratic":
+        shape = float(kernel["shape"])
+        base = graph.add("Add", graph.add("Mul", square, np.array(0.5 / shape)), np.array(1.0))
+        return graph.add("Pow", base, np.array(-shape))
+    s = graph.add("Mul", graph.add("Sqrt", square), np.array(np.sqrt(2 * kernel["nu"])))  # Matérn
+    decay = graph.add("Exp", graph.add("Neg", s))
+    if kernel["nu"] == 0.5:
+        return decay
+    factor = graph.add("Add", s, np.array(1.0))
+    if kernel["nu"] == 2.5:
+        factor = graph.add("Add", factor, graph.add("Mul", graph.add("Mul", s, s), np.array(1 / 3)))
+    return graph.add("Mul", factor, decay)

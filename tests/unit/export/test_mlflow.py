@@ -1,0 +1,46 @@
+"""Models in MLflow: logged, read back, and served by name."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from rff_dist import load_model
+from rff_dist.estimators.mlflow import log_mlflow
+from tests.command_line import document, refusal
+
+mlflow = pytest.importorskip("mlflow", reason="needs the extra mlflow")
+# its own, of type hints, of Pydantic and of databases
+pytestmark = pytest.mark.filterwarnings("ignore::Warning")
+
+
+@pytest.fixture(autouse=True)
+def tracking(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    mlflow.set_tracking_uri(f"sqlite:///{tmp_path}/runs.db")
+
+
+@pytest.fixture
+def frame(small_model):
+    return pd.read_csv(small_model.parent / "t.csv", parse_dates=["day"])
+
+
+def test_a_logged_model_predicts_tables_and_has_what_was_chosen(small_model, frame):
+    with mlflow.start_run() as run:
+        info = log_mlflow(small_model)
+    kept = mlflow.get_run(run.info.run_id).data
+    found = document("info", small_model)
+    assert kept.params["digest"] == found["digest"]
+    assert kept.metrics["rmse"] == pytest.approx(found["estimate"]["rmse"][0])
+    served = mlflow.pyfunc.load_model(info.model_uri)
+    np.testing.assert_array_equal(served.predict(frame), load_model(small_model).predict(frame))
+
+
+def test_the_command_writes_a_folder_that_mlflow_reads(small_model, frame, tmp_path):
+    found = document("export", small_model, tmp_path / "out", "--format", "mlflow")
+    assert "MLmodel" in found["files"]
+    served = mlflow.pyfunc.load_model(str(tmp_path / "out"))
+    np.testing.assert_array_equal(served.predict(frame), load_model(small_model).predict(frame))
+    assert "exists" in refusal(73, "export", small_model, tmp_path / "out", "--format", "mlflow")
+    assert json.dumps(found)

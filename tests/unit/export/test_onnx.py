@@ -1,0 +1,59 @@
+"""Models as ONNX graphs: ONNX Runtime says what the model says."""
+
+import numpy as np
+import onnxruntime
+import pytest
+
+from rff_dist import load_model
+from rff_dist.storage.writing import write_dataset
+from tests.command_line import document, refusal, run
+from tests.unit.export.test_export import FEATURES
+
+pytest.importorskip("onnx", reason="needs the extra onnx")
+
+KINDS = {
+    **FEATURES,
+    "laplacian": ["--kernel", "laplacian", "--features", "nystrom"],
+    "rational quadratic": ["--kernel", "rational_quadratic", "--features", "nystrom"],
+    "product": ["--kernel", "gaussian * matern:nu=0.5", "--features", "nystrom"],
+}
+
+
+def compute(path, X):
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    names = [one.name for one in session.get_outputs()]
+    return dict(zip(names, session.run(None, {"X": np.asarray(X, np.float64)}), strict=True))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_graph_predicts_what_the_model_does(data, tmp_path, kind):
+    fit = ["fit", data, tmp_path / "model", "--components", "32", "--alpha", "0.1", "--serial"]
+    assert run(*fit, "--length-scale", "median", *KINDS[kind]).exit_code == 0
+    document("export", tmp_path / "model", tmp_path / "m.onnx")
+    X = np.random.default_rng(1).standard_normal((70, 3)) * [1, 10, 100]
+    expected = load_model(tmp_path / "model").predict(X)
+    found = compute(tmp_path / "m.onnx", X)["predictions"]
+    # a cosine may round to the next of 16,256 steps where float32 angles differ in their last bit
+    np.testing.assert_allclose(found, expected, atol=2e-3 * expected.std())
+    assert np.abs(found - expected).mean() < 1e-4 * expected.std()
+
+
+@pytest.mark.parametrize("labels", [["no", "yes"], ["a", "b", "c"], [3, 7]])
+def test_the_graph_names_classes_with_their_probabilities(tmp_path, labels):
+    X = np.random.default_rng(1).standard_normal((300, 2))
+    y = np.array(labels)[np.digitize(X[:, 0], [0.0, 1.0][: len(labels) - 1])]
+    write_dataset(tmp_path / "data", X, y)
+    fit = ["fit", tmp_path / "data", tmp_path / "model", "--classify", "--components", "32", "--serial"]
+    assert run(*fit).exit_code == 0
+    document("export", tmp_path / "model", tmp_path / "m.onnx")
+    model, found = load_model(tmp_path / "model"), compute(tmp_path / "m.onnx", X)
+    np.testing.assert_allclose(found["probabilities"], model.predict_proba(X), atol=2e-3)
+    assert (found["labels"] == model.predict(X)).mean() > 0.99  # rows on the border may fall to either side
+
+
+def test_a_graph_is_replaced_on_demand_only(data, tmp_path):
+    fit = ["fit", data, tmp_path / "model", "--components", "8", "--alpha", "0.1", "--serial"]
+    assert run(*fit, *FEATURES["pairs"], "--length-scale", "2").exit_code == 0
+    document("export", tmp_path / "model", tmp_path / "m.onnx")
+    assert "--overwrite" in refusal(73, "export", tmp_path / "model", tmp_path / "m.onnx")
+    document("export", tmp_path / "model", tmp_path / "m.onnx", "--overwrite")

@@ -1,0 +1,69 @@
+"""The examples in deploy/ of a model behind HTTP and in batches."""
+
+import asyncio
+import importlib.util
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pandas as pd
+import pytest
+
+from rff_dist import load_model
+from tests.command_line import PLAIN, document
+
+DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("served")
+    lines = [f"{'ab'[i % 2]},{i},k{i},2024-01-{i % 28 + 1:02},{i % 7 + 3 * (i % 2)}" for i in range(200)]
+    (folder / "t.csv").write_text("\n".join(["kind,size,id,day,y", *lines]))
+    document("ingest", folder / "t.csv", folder / "data", "--target", "y", "--id", "id")
+    document(
+        "fit", folder / "data", folder / "model", *PLAIN, "--components", "32", "--alpha", "1", "--serial"
+    )
+    return folder / "model"
+
+
+def load(name):
+    spec = importlib.util.spec_from_file_location(name, DEPLOY / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def post(app, rows):
+    async def ask():
+        transport = httpx.ASGITransport(app=app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://model") as client:
+            return await client.post("/predict", json={"rows": rows})
+
+    return asyncio.run(ask())
+
+
+def test_rows_of_a_table_are_predicted_over_http(model, monkeypatch):
+    monkeypatch.setenv("MODEL", str(model))
+    app = load("serve").app
+    frame = pd.read_csv(model.parent / "t.csv").head(3)
+    rows = frame.drop(columns=["y", "id"]).to_dict("records")
+    expected = load_model(model).predict(frame.assign(day=pd.to_datetime(frame["day"])))
+    answer = post(app, rows)
+    assert answer.status_code == 200
+    np.testing.assert_allclose(answer.json()["predictions"], expected)
+    wrong = post(app, [{"kind": "a"}])
+    assert wrong.status_code == 422
+    assert "no column 'size'" in wrong.json()["detail"]
+    assert post(app, []).status_code == 422
+
+
+def test_batches_keep_their_ids_and_read_the_model_once(model, monkeypatch):
+    module, made = load("batch"), []
+    monkeypatch.setattr(module, "load_model", lambda url: made.append(url) or load_model(url))
+    frame = pd.read_csv(model.parent / "t.csv", parse_dates=["day"])
+    parts = module.predict_batches(iter([frame[:50], frame[50:]]), str(model))
+    found = pd.concat(parts)
+    assert found["id"].tolist() == frame["id"].tolist()
+    np.testing.assert_allclose(found["prediction"], load_model(model).predict(frame))
+    assert made == [str(model)]
