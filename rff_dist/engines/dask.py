@@ -311,7 +311,7 @@ class DaskEngine(Engine):
             running = self._passes[number] = Pass(self._workers, f"{label}-{number}", blocks, tasks=tasks)
             announce_resumed(announce, label, blocks, running.parts)
             # In the place of those of the runs: passes that follow one another leave one file each.
-            keeper = None if kept is None else Keeper(kept, 0, share=SHARE / 2)
+            keeper = None if kept is None else Keeper(kept, 0, share=SHARE / 3)
             try:
                 for block, seconds, worker in running.finished_blocks():
                     announce(BlockDone(label, block, seconds, worker))

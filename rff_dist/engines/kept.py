@@ -26,7 +26,7 @@ from rff_dist.data.blocks import Block, BlockFunction
 logger = logging.getLogger(__name__)
 
 #: Of the time that sums take, what keeping them may take.
-SHARE = 0.02
+SHARE = 0.03
 #: Seconds of work that are kept at the latest, where that is not dearer.
 LONGEST_S = 120.0
 #: Runs that passes on several workers are cut into at most, beside the short ones at the end.

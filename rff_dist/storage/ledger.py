@@ -113,7 +113,8 @@ class Ledger:
         try:
             if not self._has_room(n_bytes):
                 return
-            write_parts(open_store(self.location, read_only=False), key, parts)
+            # Without waiting for the disk: what a power cut damages is noticed, and summed up again.
+            write_parts(open_store(self.location, read_only=False), key, parts, durable=False)
             for found, other in self._entries():
                 if found == name and other != span and span.start <= other.start and other.stop <= span.stop:
                     delete_bytes(open_store(self.location, read_only=False), _key(name, other))

@@ -304,9 +304,17 @@ def write_bytes(store: Store, key: str, content: bytes, *, scratch: str | None =
 
 
 def write_parts(
-    store: Store, key: str, parts: Sequence[bytes | memoryview], *, scratch: str | None = None
+    store: Store,
+    key: str,
+    parts: Sequence[bytes | memoryview],
+    *,
+    scratch: str | None = None,
+    durable: bool = True,
 ) -> None:
-    """Store bytes that come in parts under `key`, as `write_bytes` does."""
+    """Store bytes that come in parts under `key`, as `write_bytes` does.
+
+    `durable`: whether they must be on the disk of a folder at once; else a power cut may damage them.
+    """
     if not isinstance(store, LocalStore):
         sync(store.set(key, Buffer.from_bytes(b"".join(parts))))
         return
@@ -320,10 +328,13 @@ def write_parts(
             for part in parts:
                 file.write(part)
             file.flush()
-            os.fsync(file.fileno())
+            if durable:
+                os.fsync(file.fileno())
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+    if not durable:
+        return
     for folder in (path.parent, *(folder.parent for folder in missing)):
         fsync_path(folder)
 

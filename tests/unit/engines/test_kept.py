@@ -197,7 +197,7 @@ def test_without_a_ledger_nothing_is_named(monkeypatch: pytest.MonkeyPatch) -> N
     assert SerialEngine(1).map_reduce(TASK, BLOCKS, 2.0, combine=operator.add).tolist() == [2.0] * 12
 
 
-def test_sums_are_kept_for_a_fiftieth_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sums_are_kept_for_three_hundredths_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
     monkeypatch.setattr(kept_module.time, "perf_counter", lambda: now)
 
@@ -213,7 +213,7 @@ def test_sums_are_kept_for_a_fiftieth_of_the_time(monkeypatch: pytest.MonkeyPatc
     for i in range(100):
         now += 1.0
         keeper.note(i + 1, None, last=i == 99)
-    assert len(kept) * ledger.cost <= 0.02 * now
+    assert len(kept) * ledger.cost <= 0.03 * now
     assert len(kept) >= 15
     assert max(np.diff([0, *kept])) <= 7
 

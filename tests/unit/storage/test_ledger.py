@@ -183,7 +183,7 @@ def test_a_full_disk_ends_keeping_and_not_the_job(
     assert caplog.text.count("a quarter of the free disk") == 1
     monkeypatch.undo()
 
-    def full(*_: object) -> None:
+    def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(ledger_module, "write_parts", full)
