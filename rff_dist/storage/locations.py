@@ -48,8 +48,8 @@ _NODE_FILES = ("zarr.json", ".zgroup", ".zarray")
 REPOSITORY_FILE = "repo"
 # By these an output may be told to be a dataset, and be replaced.
 DATASET_FILES = (*_NODE_FILES, REPOSITORY_FILE)
-# What a writer of a model leaves in an object store that was away when it failed.
-_PART_OF_MODEL = re.compile(r"arrays-[0-9a-f]{32}\.zarr")
+# What a writer of a model leaves that was killed, or whose store was away when it failed.
+_PART_OF_MODEL = re.compile(r"arrays-[0-9a-f]{32}\.zarr|\.model\.json\.[0-9a-f]{32}")
 # A request to an object store is given up after so many seconds.
 _DRAINED_S = 60.0
 # Says which version of a registered model is current; the folder that it is in holds all versions.
@@ -393,15 +393,16 @@ def check_output(
             f"{location} is a published version of a registered model, which is never replaced; publish the "
             "next one with register=True, or choose another name"
         )
-    if not overwrite and not is_unfinished(location):
+    begun = is_unfinished(location) and (location.is_remote or "model.json" in marker)
+    if not overwrite and not begun:
         raise OutputExistsError(
             f"{location} exists already; choose another name, or give overwrite=True "
             "(--overwrite at the command line) to replace it"
         )
     if location.is_local:
         path = Path(location.path)
-        replaceable = path.is_dir() and (
-            any((path / name).is_file() for name in marker) or not any(path.iterdir())
+        replaceable = begun or (
+            path.is_dir() and (any((path / name).is_file() for name in marker) or not any(path.iterdir()))
         )
     elif location.is_remote:
         store = open_store(location, read_only=True)
@@ -527,7 +528,9 @@ def drain() -> None:
 def discard(location: Location) -> None:
     """Remove what is stored at `location` and below; nothing there is no error."""
     drain()
-    if location.is_local:
+    if location.is_local and os.path.isfile(location.path):
+        os.unlink(location.path)
+    elif location.is_local:
         shutil.rmtree(location.path, ignore_errors=True)
     elif location.scheme == "memory":
         for name in [n for n in _MEMORY if n == location.path or n.startswith(location.path + "/")]:
@@ -544,8 +547,18 @@ def discard(location: Location) -> None:
             logger.warning("%s could not be removed (%s); remove it yourself", location, explain(error))
 
 
+def parts_of_model(location: Location) -> list[str] | None:
+    """Return the names in a folder that is empty or holds parts of a model alone; None of any other."""
+    if not location.is_local or not Path(location.path).is_dir():
+        return None
+    names = list_names(location)
+    return names if all(_PART_OF_MODEL.fullmatch(name) for name in names) else None
+
+
 def is_unfinished(location: Location) -> bool:
-    """Tell whether a dataset in an object store was begun by a writer that did not finish it, or not yet."""
+    """Tell whether a writer began a model, or a dataset in an object store, and has not finished it."""
+    if location.is_local:
+        return parts_of_model(location) is not None
     if not location.is_remote:
         return False
     store = open_store(location, read_only=True)

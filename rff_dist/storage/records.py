@@ -54,6 +54,7 @@ from rff_dist.storage.locations import (
     may_hold,
     open_store,
     parse_location,
+    parts_of_model,
     read_bytes,
     store_errors,
     sync_to_disk,
@@ -107,6 +108,7 @@ def write_record(
     body = _checked_metadata(metadata)
     location = parse_location(url)
     check_output(location, overwrite=overwrite, marker=(_FILE,))
+    left = parts_of_model(location) or []  # by a writer that died
     was_there = exists(location)
     generation = f"arrays-{uuid.uuid4().hex}.zarr"
     try:
@@ -134,8 +136,9 @@ def write_record(
         whole = not location.is_remote and not was_there and not _has_record(location)
         discard(location if whole else location.child(generation))
         raise
-    if before[1]:
-        discard(location.child(before[1]))
+    for name in (*left, *before[1:]):
+        if name:
+            discard(location.child(name))
 
 
 def read_record(url: str | os.PathLike[str], *, kind: str | None = None) -> Record:

@@ -135,9 +135,13 @@ def test_a_writer_killed_at_any_moment_leaves_the_old_or_the_new_and_locks_nobod
     case, found = Case(name, tmp_path), []
     for n in moments(case.n_opens, most=MOST):
         here = case.new(str(n))
-        assert driver("kill at", n, here, name) == -signal.SIGKILL
+        code = driver("kill at", n, here, name)
         found.append(case.assert_goes_on(here))
         shutil.rmtree(here)
+        if code == 0:  # Icechunk does not open as many files each time
+            assert n > case.n_opens / 2
+            break
+        assert code == -signal.SIGKILL
     assert found[0] == case.before
     # Once the new is there it stays.
     assert found == sorted(found, key=lambda state: state == case.after)

@@ -98,7 +98,8 @@ def write_values(place: Place, i: int) -> None:
 
 
 def read_values(place: Place) -> int | None:
-    return whole(read_record(f"{place}/model")) if exists(parse_location(f"{place}/model")) else None
+    location = parse_location(f"{place}/model")
+    return None if not exists(location) or is_unfinished(location) else whole(read_record(location.url))
 
 
 def train(place: Place) -> None:
