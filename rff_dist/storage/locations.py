@@ -9,6 +9,7 @@ attributes say whether it is complete.
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import difflib
 import errno
 import hashlib
@@ -485,8 +486,9 @@ def stage(location: Location) -> Location:
 def put_in_place(staged: Location, location: Location, *, overwrite: bool) -> None:
     """Move a finished output to its place: fsync, then rename.
 
-    With `overwrite` the old folder is moved aside, the new one moved in and the old one removed. Whoever
-    opens `location` between the two renames finds nothing there, and never a mixture.
+    With `overwrite` the two folders change names at once, and the old one is removed. Where the file system
+    cannot do that, the old one is moved aside and the new one moved in: whoever opens `location` in between
+    finds nothing there, and never a mixture.
 
     Raises OutputExistsError if something has appeared at `location` and `overwrite` is False.
     """
@@ -501,8 +503,12 @@ def put_in_place(staged: Location, location: Location, *, overwrite: bool) -> No
     aside = f"{staged.path}.old"
     try:
         if overwrite and os.path.lexists(location.path):
-            os.rename(location.path, aside)
-        os.rename(staged.path, location.path)
+            if _exchange(staged.path, location.path):
+                aside = staged.path
+            else:
+                os.rename(location.path, aside)
+        if aside != staged.path:
+            os.rename(staged.path, location.path)
     except OSError as error:
         if os.path.lexists(aside) and not os.path.lexists(location.path):
             os.rename(aside, location.path)
@@ -512,6 +518,16 @@ def put_in_place(staged: Location, location: Location, *, overwrite: bool) -> No
     fsync_path(Path(location.path).parent)
     if os.path.lexists(aside):
         shutil.rmtree(aside)
+
+
+def _exchange(one: str, other: str) -> bool:
+    """Let two names change places at once, and tell whether this system and this file system can."""
+    try:
+        rename: Any = ctypes.CDLL(None).renameat2  # Linux; glibc 2.28, musl 1.2
+    except (AttributeError, OSError):
+        return False
+    here, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
+    return bool(rename(here, os.fsencode(one), here, os.fsencode(other), exchange) == 0)
 
 
 def drain() -> None:

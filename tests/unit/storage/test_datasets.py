@@ -454,21 +454,6 @@ class TestWriting:
         assert open_dataset(url).fingerprint() == before
         assert len(list(tmp_path.iterdir())) == (scheme == "file")
 
-    @pytest.mark.faults("F13")
-    def test_a_full_disk_leaves_no_half_dataset(self, tmp_path, project_root):
-        script = (
-            "import resource, sys, numpy as np\n"
-            "from rff_dist.errors import StorageError\n"
-            "from rff_dist.storage.writing import write_dataset\n"
-            "resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))\n"
-            "try: write_dataset(sys.argv[1], np.ones((10_000, 2)), chunk_rows=4_096)\n"
-            "except StorageError as error: print(error)\n"
-        )
-        command = [sys.executable, "-c", script, str(tmp_path / "a")]
-        run = subprocess.run(command, capture_output=True, text=True, cwd=project_root, check=True)
-        assert "could not be written: OSError" in run.stdout
-        assert list(tmp_path.iterdir()) == []
-
     @pytest.mark.parametrize(
         ("batches", "message"),
         [

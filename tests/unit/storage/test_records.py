@@ -1,5 +1,4 @@
 import json
-import os
 import pickle
 import subprocess
 import sys
@@ -311,27 +310,3 @@ class TestOverwriting:
         assert seen
         assert all(len(entry) == 2 and entry[0] == entry[1] for entry in seen)
         assert [entry[0] for entry in seen] == sorted(entry[0] for entry in seen)
-
-    @pytest.mark.faults("F13")
-    @pytest.mark.parametrize("overwrite", [False, True])
-    def test_a_full_disk_leaves_the_old_model_and_nothing_else(self, tmp_path, project_root, overwrite):
-        if overwrite:
-            write(tmp_path / "m")
-        before = sorted(os.listdir(tmp_path / "m")) if overwrite else []
-        script = (
-            "import resource, sys, numpy as np\n"
-            "from rff_dist.errors import StorageError\n"
-            "from rff_dist.storage.records import write_record\n"
-            "resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))\n"
-            "large = {'a': np.ones(10_000)}\n"
-            "try: write_record(sys.argv[1], kind='k', metadata={}, arrays=large, overwrite=True)\n"
-            "except StorageError as error: sys.stdout.write(str(error))\n"
-        )
-        command = [sys.executable, "-c", script, str(tmp_path / "m")]
-        run = subprocess.run(command, capture_output=True, text=True, cwd=project_root, check=True)
-        assert "could not be written: OSError" in run.stdout
-        if overwrite:
-            assert read_record(tmp_path / "m").kind == "ridge"
-            assert sorted(os.listdir(tmp_path / "m")) == before
-        else:
-            assert list(tmp_path.iterdir()) == []
