@@ -18,7 +18,7 @@ from rff_dist.storage.datasets import open_dataset
 from tests.pages import read_blocks
 from tests.system import Process, System, answers, free_port, wait_for
 
-pytestmark = [pytest.mark.flows, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.flows, pytest.mark.slow, pytest.mark.timeout(1800)]
 
 DONE = "the block is done"
 
@@ -40,7 +40,7 @@ class Terminal:
         self.shell.stdin.write(f"{{\n{text}\n}} </dev/null\necho {DONE}\n")
         self.shell.stdin.flush()
         wait_for(
-            lambda: self.shell.poll() is not None or self.log.read_text().count(DONE) > before, text, 300
+            lambda: self.shell.poll() is not None or self.log.read_text().count(DONE) > before, text, 600
         )
         assert self.shell.poll() is None, f"{text}\n{self.log.read_text()}"
 
@@ -59,6 +59,7 @@ class Terminal:
             process.kill()
         self.shell.kill()
         self.shell.wait(10)
+        self.shell.stdin.close()
 
 
 @pytest.fixture(scope="module")
@@ -106,12 +107,12 @@ def system(terminal: Terminal, blocks: list[str]) -> System:
     server, *others = blocks
     terminal.type(server)
     api = terminal.variable("PREFECT_API_URL")
-    wait_for(lambda: answers(f"{api}/health"), "Prefect's server", 120)
+    started = Process("worker", terminal.shell, terminal.log)
+    started.wait_until(lambda: answers(f"{api}/health"), "Prefect's server")
     for block in others:
         terminal.type(block)
     authentication = terminal.variable("PREFECT_API_AUTH_STRING")
-    started = [Process("worker", terminal.shell, terminal.log)]
-    return System(terminal.log.parent, None, "", api, authentication, dict(os.environ), started)
+    return System(terminal.log.parent, None, "", api, authentication, dict(os.environ), [started])
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,6 @@
 """The notebooks run as stored, and their numbers are right."""
 
+import ast
 import json
 import re
 import sys
@@ -17,6 +18,8 @@ from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 from sklearn.kernel_ridge import KernelRidge
 from sklearn.metrics.pairwise import rbf_kernel
 
+import rff_dist
+
 pytestmark = pytest.mark.notebooks
 
 NOTEBOOKS = sorted((Path(__file__).resolve().parents[2] / "notebooks").glob("*.ipynb"))
@@ -24,6 +27,7 @@ BOCHNER = "01-bochner-in-pictures"
 KERNELS = "02-kernels-and-designs"
 UNCERTAINTY = "03-kernel-svm-and-uncertainty"
 CLUSTERS = "04-kernel-k-means"
+IMAGE = "05-an-image-as-a-function"
 
 # Rows of the experiment in 03, which is stored with 100,000: an exact kernel machine takes minutes for those;
 # and of the one out of core in 04, which is stored with a million.
@@ -100,10 +104,10 @@ PROBES = {
         "band": [mean[::10].tolist(), std[::10].tolist()],
         "exact_band": [exact_mean[::10].tolist(), exact_std[::10].tolist()],
         "levels": list(LEVELS),
-        "coverage": found.coverage[:, 0].tolist(),
-        "nlpd": [float(found.nlpd[0]), [float(value) for value in nlpd_by_factor], factors.tolist()],
-        "cv_errors": cv_table.errors[..., 0].tolist(),
-        "cv_weights": cv_table.weights.tolist(),
+        "coverage": [float(share) for share in coverage],
+        "nlpd": [float(nlpd), [float(value) for value in nlpd_by_factor], factors.tolist()],
+        "cv_errors": cv_errors.tolist(),
+        "cv_weights": weights.tolist(),
         "cv_grid": [candidates, alphas.tolist()],
         "chosen": [int(chooser.n_components_), float(chooser.alpha_)],
         "gap": float(gap),
@@ -120,8 +124,24 @@ PROBES = {
         "agreement": {name: [agreement[name, D] for D in widths] for name in ("rings", "moons")},
         "relative": {name: [relative[name, D] for D in widths] for name in ("rings", "moons")},
         "n_samples": N_SAMPLES,
-        "counts": counted.counts.tolist(),
+        "counts": counts.tolist(),
         "large_ari": large_ari,
+    }""",
+    IMAGE: """{
+        "known": int(known.sum()),
+        "pixels": len(known),
+        "squares": {
+            name: float(((picture - colour)[~known] ** 2).mean()) for name, picture in pictures.items()
+        },
+        "curves": [coordinate_curve[-1], wave_curve[-1], float(decibels(by_ridge))],
+        "to_scikit_learn": float(abs(by_ridge - __import__("sklearn.linear_model").linear_model.Ridge(
+            ridge.alpha_
+        ).fit(ridge.feature_map_.transform(where[known]), colour[known]).predict(
+            ridge.feature_map_.transform(where)
+        )).max()),
+        "chosen": float(np.ravel(tuned.length_scale_)[0]),
+        "learned": [float(down), float(across)],
+        "by_width": by_width,
     }""",
 }
 
@@ -152,15 +172,15 @@ def runs(tmp_path_factory):
         patch.setenv("OMP_NUM_THREADS", "1")  # the products are tiny: more threads only wait for each other
         patch.setenv("RFF_NOTEBOOK_ROWS", FEW_ROWS)
         patch.setenv("MPLBACKEND", "module://matplotlib_inline.backend_inline")
-        return {path.stem: run(path, home) for path in NOTEBOOKS}
+        return {path.stem: run(path) for path in NOTEBOOKS}
 
 
-def run(path, folder):
+def run(path):
     stored, fresh = nbformat.read(path, as_version=4), nbformat.read(path, as_version=4)
     probe = f"import json; print(json.dumps({PROBES.get(path.stem, '{}')}))"
     fresh.cells.append(nbformat.v4.new_code_cell(probe))
     NotebookClient(
-        fresh, kernel_name="this-interpreter", timeout=120, resources={"metadata": {"path": folder}}
+        fresh, kernel_name="this-interpreter", timeout=120, resources={"metadata": {"path": path.parent}}
     ).execute()
     (output,) = fresh.cells.pop().outputs
     return Run(stored, fresh, json.loads(output.text))
@@ -191,6 +211,19 @@ every_notebook = pytest.mark.parametrize("name", [path.stem for path in NOTEBOOK
 def test_notebook_runs_without_a_warning(runs, name):
     # An error has stopped the run already; warnings go to stderr.
     assert [output.text for output in outputs(runs[name].fresh) if output.get("name") == "stderr"] == []
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_notebook_opens_with_a_picture_and_uses_public_names_only(path):
+    notebook = nbformat.read(path, as_version=4)
+    first = next(cell for cell in notebook.cells if cell.cell_type == "code")
+    assert any("image/png" in output.get("data", {}) for output in first.outputs)
+    code = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "code")
+    assert "rcParams" not in code
+    imported = [node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.ImportFrom)]
+    ours = [node for node in imported if str(node.module).startswith("rff_dist")]
+    assert {node.module for node in ours} == {"rff_dist"}
+    assert {name.name for node in ours for name in node.names} <= set(rff_dist.__all__)
 
 
 @every_notebook
@@ -600,3 +633,36 @@ def test_rows_out_of_core_are_parted_by_ring(clusters, runs):
     (cell,) = (cell for cell in runs[CLUSTERS].stored.cells if "draw_batches" in cell.source)
     rows, ari = re.search(r"^([\d,]+) rows(?:.|\n)*ARI (\d\.\d+)$", printed(cell), re.MULTILINE).groups()
     assert (rows, float(ari)) == ("1,000,000", 1)
+
+
+# -- 05: an image as a function --------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def image(runs):
+    return runs[IMAGE].values
+
+
+def test_half_of_the_pixels_teach_the_other_half(image):
+    assert image["known"] == image["pixels"] // 2
+    errors = image["squares"]
+    assert errors["the photograph"] == 0
+    decibels = [-10 * np.log10(error) for name, error in errors.items() if name != "the photograph"]
+    np.testing.assert_allclose(image["curves"], decibels, rtol=1e-6)
+    on_coordinates, on_waves, by_ridge = decibels
+    # tenfold is 10 dB; another draw of weights or waves moves each by less than 1
+    assert on_waves > on_coordinates + 2
+    assert by_ridge > on_coordinates + 3
+    assert abs(on_waves - by_ridge) < 2
+
+
+def test_ridge_is_scikit_learns_on_the_same_features(image):
+    # colours from 0 to 1; both solve the normal equations, whose condition is that of Z'Z over the penalty
+    assert image["to_scikit_learn"] < 1e-4
+
+
+def test_length_scales_are_between_a_blur_and_noise(image):
+    assert 0.01 < image["chosen"] < 0.1
+    assert all(0.01 < scale < 0.1 for scale in image["learned"])
+    found = [image["by_width"][D] for D in sorted(image["by_width"], key=int)]
+    assert found == sorted(found)
