@@ -71,7 +71,10 @@ def _log(log: Any, result: Mapping[str, Any]) -> None:
         log.warning("drift in %s, p-value %.2g", ", ".join(drift["parts"]), drift["p_value"])
     if result["n_new"]:
         gate = result["gate"]
-        errors = number(result["progressive"]["rmse"]), number(gate["champion"]), number(gate["challenger"])
+        errors = (
+            number(list(values))
+            for values in (result["progressive"]["rmse"], gate["champion"], gate["challenger"])
+        )
         log.info("RMSE of new rows %s; held out: champion %s, challenger %s", *errors)
     kept = result["decision"].endswith("kept")
     (log.warning if kept else log.info)("%s: %s", result["decision"], result["reason"])
