@@ -26,11 +26,13 @@ from prefect.artifacts import create_markdown_artifact, create_table_artifact
 
 from rff_dist.errors import OutputExistsError
 from rff_dist.flows.common import facts_markdown, log_rows, place_of, show_versions
+from rff_dist.flows.pictures import show_page
 from rff_dist.flows.running import Limits, code, form, job_flow, key, number, runner_of
 from rff_dist.jobs.cluster import ClusteringRun, open_clustering
 from rff_dist.jobs.options import Where
 from rff_dist.jobs.specs import Clustering
 from rff_dist.jobs.steps import Step, run_steps
+from rff_dist.page.clusters import clusters_page
 from rff_dist.report import save_clustering
 from rff_dist.storage.locations import parse_location
 from rff_dist.typing import Summary
@@ -115,6 +117,13 @@ def cluster(parameters: ClusterParameters) -> Summary:
         "candidates": candidates,
         "agreement": records["compare"],
     }
+    show_page(
+        lambda: clusters_page(
+            run.dataset, clusters, place=job.model or job.output, candidates=candidates or [], seconds={}
+        ),
+        key=key("cluster-page"),
+        log=log,
+    )
     create_markdown_artifact(
         _summary_markdown(result), key=key("cluster-summary"), description="What was found, and where it is."
     )

@@ -9,7 +9,7 @@ from typing import Any
 from prefect import get_run_logger
 from prefect.artifacts import create_markdown_artifact, create_table_artifact
 
-from rff_dist.flows.pictures import show_choice
+from rff_dist.flows.pictures import show_choice, show_page
 from rff_dist.flows.running import Form, code, key, number, runner_of
 from rff_dist.jobs import fits
 from rff_dist.jobs import train as training
@@ -17,6 +17,7 @@ from rff_dist.jobs.publishing import version_rows
 from rff_dist.jobs.specs import Train, Tune
 from rff_dist.jobs.steps import run_steps
 from rff_dist.kernels.text import shortened_text
+from rff_dist.page.model import model_page
 from rff_dist.registry.versions import RegisteredModel
 from rff_dist.text import redact
 from rff_dist.typing import Summary
@@ -47,8 +48,13 @@ def train_model(parameters: Form, spec: type[Train | Tune], *, name: str) -> Sum
     for step in ("inspect", "fit", "publish"):
         found |= records[step] or {}
     show_choice(run.trained.model, key=key(f"{name}-errors"), title=found["data"], log=log)
+    model, place = run.trained.model, job.destination.model
+    seconds = {"fit": found["fit_seconds"]}
+    show_page(
+        lambda: model_page(run.data, model, place=place, seconds=seconds), key=key(f"{name}-page"), log=log
+    )
     if job.destination.register:
-        show_versions(job.destination.model)
+        show_versions(place)
     if (metrics := records["evaluate"]) is None:
         log.info("no test data were given, so the model is not evaluated")
     else:

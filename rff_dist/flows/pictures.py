@@ -1,18 +1,21 @@
-"""Pictures of what a run chose from, as artifacts that Prefect's pages show."""
+"""Pictures of what a run chose from, and pages about models, as artifacts that Prefect's pages show."""
 
 from __future__ import annotations
 
 import base64
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from prefect.artifacts import create_image_artifact
+from prefect.artifacts import create_image_artifact, create_markdown_artifact
 
 from rff_dist.errors import RFFDistError
 from rff_dist.features.kernel_of import kernel_of
 from rff_dist.flows.running import number
 from rff_dist.kernels.text import kernel_text, shortened_text
+from rff_dist.page.content import Page
+from rff_dist.page.markdown import to_markdown
 from rff_dist.report import save_choice
 from rff_dist.ridge.model import RidgeModel
 
@@ -42,3 +45,20 @@ def show_choice(model: RidgeModel, *, key: str, title: str, log: Any) -> None:
         key=key,
         description=f"The error that alpha={number(model.plain_alpha)} was chosen by, against alpha.",
     )
+
+
+def show_page(make: Callable[[], Page], *, key: str, log: Any) -> None:
+    """Make an artifact of a page, its pictures inside; log why where it cannot be made.
+
+    Browsers open no file and no data of a page that they got over HTTP, so that a link to the HTML would lead
+    nowhere; the artifact is the page itself.
+
+    `make`: returns the page.
+    `key`: the artifact's.
+    """
+    try:
+        page = make()
+    except RFFDistError as error:  # the model is published and none the worse
+        log.warning("there is no page about it: %s", error)
+        return
+    create_markdown_artifact(to_markdown(page), key=key, description=page.lead)

@@ -10,14 +10,15 @@ from rff_dist.page.content import Page
 
 def origin_sections(page: Page, card: Mapping[str, Any], digest: str, seconds: Mapping[str, float]) -> None:
     """Add sections that say how long each phase took, and what the model was made of."""
-    page.section("Time", "")
-    total = seconds.get("total", 0.0) or 1.0
-    page.table(
-        "Seconds by phase",
-        ("phase", "seconds", "share"),
-        [(name, value, f"{value / total:.0%}") for name, value in seconds.items()],
-    )
-    page.section("Lineage", "")
+    if seconds:
+        page.section("Time")
+        total = seconds.get("total") or sum(seconds.values()) or 1.0
+        page.table(
+            "Seconds by phase",
+            ("phase", "seconds", "share"),
+            [(name, value, f"{value / total:.0%}") for name, value in seconds.items()],
+        )
+    page.section("Lineage")
     packages = card.get("environment", {}).get("packages", {})
     page.facts(
         "What it is made of",

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import zarr
+from markdown_it import MarkdownIt
 from prefect import State
 from prefect.artifacts import Artifact
 from prefect.client.orchestration import get_client
@@ -163,6 +164,18 @@ def test_artifacts_tell_what_was_trained(run):
     [chosen] = [row for row in rows if row["chosen"] == "yes"]
     assert (chosen["kernel"], chosen["features"]) == ("gaussian", run.result["features"])
     assert f"{sum(row['round'] == 'first' for row in rows)} candidates" in summary.data
+
+
+def test_the_page_about_the_model_is_an_artifact_with_its_pictures_inside(run):
+    page = Artifact.get("rff-train-page-model")
+    assert page.type == "markdown"
+    shown = MarkdownIt("commonmark").enable("table").render(page.data)
+    for title in ("Data", "How good it is", "What was chosen", "Which columns matter", "Lineage"):
+        assert f"<h2>{title}</h2>" in shown
+    assert run.result["digest"] in shown
+    pictures = re.findall('<img src="data:image/png;base64,([^"]*)"', shown)
+    assert len(pictures) >= 2
+    assert all(base64.b64decode(one).startswith(b"\x89PNG") for one in pictures)
 
 
 def test_the_errors_that_alpha_was_chosen_by_are_a_picture(run):
