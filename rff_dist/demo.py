@@ -344,9 +344,9 @@ def _save_digits(files: _Files, digits: _Digits, clustered: _Clustered, plain: _
     panels = []
     for title, found in (("k-means of the pixels", plain), ("Kernel k-means", clustered)):
         strangers = len(digits.names) - int(found.agreement.counts.max(axis=0).sum())
-        words = f"{strangers:,} of {len(digits.names):,} digits are in a cluster of another digit (orange); "
+        words = f"{strangers:,} of {len(digits.names):,} digits in a cluster of another one (orange)"
         index = f"adjusted Rand index {found.agreement.adjusted_rand_index:.3f}"
-        panels.append(Panel(_examples(digits, found), title, words + index))
+        panels.append(Panel(_examples(digits, found), title, f"{words}\n{index}"))
     title = f"Each cluster's mean, and {_EXAMPLES} of its digits from its centre to its edge"
     save_comparison(files.place("digits.png"), panels, title)
 

@@ -87,7 +87,7 @@ def test_features_beat_the_linear_model_even_with_few_of_them(demo):
     assert figures["length_scale"] in LENGTH_SCALES
 
 
-def test_picture_shows_original_linear_model_and_ours_side_by_side(demo):
+def test_picture_shows_what_is_learnt_from_the_linear_model_and_ours_side_by_side(demo):
     folder, figures, _ = demo
     image = imread(folder / "comparison.png")
     height, width = image.shape[:2]

@@ -1,3 +1,4 @@
+import itertools
 import subprocess
 import sys
 
@@ -5,8 +6,10 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
+from rff_dist import demo, report
 from rff_dist.data.folds import HashFolds, TimeFolds
 from rff_dist.errors import DataError, StorageError
+from rff_dist.kmeans.agreement import count_agreement
 from rff_dist.report import (
     AlphaPath,
     ErrorSeries,
@@ -161,3 +164,44 @@ def test_each_path_of_alpha_is_a_panel_and_gaps_do_no_harm(tmp_path):
 def test_paths_of_another_number_of_targets_are_refused(tmp_path, paths):
     with pytest.raises(DataError, match="of 3 targets"):
         save_alpha_paths(tmp_path / "p.png", paths, chosen=1.0, labels=["a", "b", "c"], title="t")
+
+
+def test_clusters_differ_in_colour_or_shape_and_neighbours_in_colour():
+    looks = [report._look(i) for i in range(42)]
+    assert len(set(looks)) == 42
+    assert all(one[0] != other[0] for one, other in itertools.pairwise(looks))
+
+
+def test_all_candidates_are_drawn_the_best_on_top():
+    errors = [0.3, 0.1, 0.104, 0.2]
+    rows = [
+        {
+            "kernel": "gaussian",
+            "length_scale": float(i),
+            "n_components": 64,
+            "score": error,
+            "standard_error": 0.01,
+        }
+        for i, error in enumerate(errors)
+    ]
+    axes = report.figure_of(4, 4).subplots()
+    report._draw_candidates(axes, sorted(rows, key=lambda one: one["score"]), 4)
+    names = [label.get_text() for label in axes.get_yticklabels()]
+    assert names == [f"gaussian, width {i}, D = 64" for i in (1, 2, 3, 0)]
+    assert axes.get_ylim()[0] > axes.get_ylim()[1]  # downwards
+    good, others = (line.get_xdata().tolist() for line in axes.get_lines() if line.get_marker() in ("o", "D"))
+    assert (good, others) == ([0.1, 0.104], [0.2, 0.3])
+
+
+def test_digits_in_a_cluster_of_another_digit_have_an_orange_ground():
+    rng = np.random.default_rng(0)
+    digits = demo._Digits(np.zeros((60, 64), np.float32), np.repeat([3, 4], 30))
+    labels = np.array([0] * 28 + [1] * 32, np.int32)  # two threes are among the fours
+    found = demo._Clustered(labels, rng.random((60, 2)), count_agreement(digits.names, labels, 2), {})
+    picture = demo._examples(digits, found)
+    squares = picture[::10, 12::10][:, :18]
+    orange = (squares == np.array(demo._MISTAKE)).all(axis=2)
+    order = np.argsort(found.distances[28:, 1])
+    chosen = order[np.linspace(0, 31, 18).astype(int)]
+    assert orange[0].sum() == 0
+    np.testing.assert_array_equal(orange[1], chosen < 2)
