@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from rff_dist.estimators.classifier import RFFClassifier
     from rff_dist.estimators.kernel_kmeans import KernelKMeans
     from rff_dist.estimators.kmeans import RFFKMeans
+    from rff_dist.estimators.merging import merge_models
     from rff_dist.estimators.pca import RFFPCA
     from rff_dist.estimators.persistence import load_model, save_model
     from rff_dist.estimators.ridge import RFFRidge
@@ -81,6 +82,7 @@ _HOMES = {
     "delete_rows": "rff_dist.storage.corrections",
     "draw_feature_map": "rff_dist.features.draw",
     "load_model": "rff_dist.estimators.persistence",
+    "merge_models": "rff_dist.estimators.merging",
     "open_dataset": "rff_dist.storage.datasets",
     "replace_rows": "rff_dist.storage.corrections",
     "save_model": "rff_dist.estimators.persistence",
@@ -124,6 +126,7 @@ __all__ = [  # noqa: RUF022  plain alphabetical order
     "delete_rows",
     "draw_feature_map",
     "load_model",
+    "merge_models",
     "open_dataset",
     "replace_rows",
     "save_model",

@@ -229,17 +229,10 @@ def _location(data: str) -> Location:
 
 def _versioned(data: str) -> Location:
     """Return where a versioned dataset is; says what is there instead."""
-    from rff_dist.errors import StorageError
-    from rff_dist.storage.groups import check_existing
-    from rff_dist.storage.repositories import is_versioned
+    from rff_dist.storage.groups import require_versions
 
     location = _location(data)
-    if not is_versioned(location):
-        check_existing(location)
-        raise StorageError(
-            f"{location} is plain Zarr, which keeps no versions; `rff-dist data convert {location}` makes a "
-            "versioned dataset of it"
-        )
+    require_versions(location)
     return location
 
 

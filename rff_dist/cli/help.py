@@ -18,6 +18,7 @@ COMMANDS = {
     "Data": {
         "ingest": "turn files or a query into a dataset, or into more rows of one",
         "data": "read a dataset's versions; correct, delete, roll back, expire",
+        "forget": "delete rows for good: in data, models and old versions",
         "split": "cut a dataset into one to train on and one to test on",
         "generate": "write a dataset whose best possible error is known",
         "info": "describe a dataset, predictions or a model",
@@ -29,6 +30,8 @@ COMMANDS = {
         "evaluate": "measure a model's errors on a dataset",
         "predict": "write predictions for every row of a dataset",
         "update": "add appended rows, unless the model gets worse by it",
+        "refit": "train on other rows just like a model, to merge the two",
+        "merge": "make one model of several, from their sums alone",
         "export": "write a model for programs that have NumPy only",
         "models": "list, promote and roll back registered versions",
     },

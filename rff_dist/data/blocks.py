@@ -161,6 +161,10 @@ class Dataset(ABC):
     def prefix_fingerprint(self, n_samples: int) -> str | None:
         """Return a digest of the first rows alone; None where these are not told from others."""
 
+    def recorded_prefix(self, n_samples: int) -> str | None:
+        """Return a digest of the first rows that is known without reading them; None where none is."""
+        return None
+
     @abstractmethod
     def can_travel(self) -> bool:
         """Return whether another process can read the rows itself, and needs no copy of them."""

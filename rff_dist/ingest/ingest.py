@@ -561,7 +561,10 @@ def read_rows_to_change(source: PathLike, dataset: Editing, by: str | None) -> I
     (file,) = find_files(source)
     with fetch(file) as path:
         table = open_table(path, file.kind, Reading(), {})
-        values = [one for batch in _column(table, by or table.schema.names[0]) for one in batch]
+        column = by or table.schema.names[0]
+        if by == ID and ID not in table.schema.names:  # they have the name of the table's column, say
+            column = id_column(dataset.attributes) or ID
+        values = [one for batch in _column(table, column) for one in batch]
     if by is None:
         return _row_numbers(dataset, values)
     found = find_rows(dataset, by, values)

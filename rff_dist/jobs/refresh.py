@@ -281,6 +281,7 @@ def find_rows(job: Refresh) -> Summary:
       StatisticsError, DataError as `find_new_rows`.
     """
     job.rows = find_new_rows(job.champion, job.dataset, refusals=job.refusals, backfill=job.backfill)
+    job.dataset = job.rows.read_once(job.dataset)
     return {
         "n_before": job.rows.n_before,
         "n_after": job.rows.n_after,

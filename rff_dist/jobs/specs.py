@@ -278,6 +278,67 @@ class Update:
 
 
 @group
+class Forget:
+    """Delete rows of a versioned dataset, take them out of models, and remove the versions before."""
+
+    data: str = option("Path or URL of a versioned dataset.", argument=True, unit="DATA")
+    rows: str = option("A file of row numbers from 0, or of values of the column of ids.", unit="FILE")
+    id: bool = option("Whether the file has ids of rows, in a column `id`.", False)
+    models: list[str] = option(
+        "Path or URL of a regression that follows the data, or of a registered one; may be given again.",
+        [],
+        flag="--model",
+        unit="NAME",
+    )
+    days: NonNegative = option(
+        "Days for which the versions before stay readable, and hold the rows.", 0.0, unit="DAYS"
+    )
+    tags: bool = option("Whether tagged versions go too.", False)
+    keep_order: bool = option(
+        "Whether later rows move up; else the last rows take the places, which changes fewer chunks.", False
+    )
+    message: str | None = option("Why; kept with the version.", None, unit="TEXT")
+
+
+@group
+class Refit:
+    """Train on other rows with a model's features, offsets, grids and choice of alpha."""
+
+    like: str = option(
+        "Path or URL of a regression with its statistics, or of a registered one.",
+        argument=True,
+        unit="MODEL",
+    )
+    source: SupervisedSource
+    destination: Destination
+
+
+@group
+class Output:
+    """Where a merged model is published."""
+
+    model: str = option(
+        "Path or URL where the model is published.", flag="--output", unit="MODEL", writes=True
+    )
+    overwrite: bool = option("Whether what is there may be replaced.", False)
+    register: bool = option(
+        "Whether the model is published as the next version of a registered one, models/NAME.", False
+    )
+
+
+@group
+class Merge:
+    """Make one model of several of one spec, trained apart on rows that never meet."""
+
+    models: list[str] = option(
+        "Paths or URLs of regressions with their statistics, the first of which says how alpha is chosen.",
+        argument=True,
+        unit="MODEL …",
+    )
+    destination: Output
+
+
+@group
 class Ingest:
     """Turn files or a query into a dataset, or into more rows of one."""
 

@@ -15,6 +15,7 @@ from rff_dist.ridge.options import Penalty
 from rff_dist.ridge.solve import Solved
 from rff_dist.statistics.inspection import blocks_of
 from rff_dist.statistics.ridge_statistics import RidgeStatistics
+from rff_dist.storage.generations import name_of
 
 
 def describe_dataset(dataset: Dataset) -> Mapping[str, Any]:
@@ -26,7 +27,11 @@ def describe_dataset(dataset: Dataset) -> Mapping[str, Any]:
     facts: dict[str, Any] = {"data_fingerprint": dataset.fingerprint()}
     if dataset.version is not None:
         facts["data_version"] = dataset.version
-    if (prefix := dataset.prefix_fingerprint(dataset.n_samples)) is not None:
+        if (name := name_of(attributes_of(dataset))) is not None:
+            facts["data_id"] = name
+    n_samples = dataset.n_samples
+    prefix = dataset.recorded_prefix(n_samples) or dataset.prefix_fingerprint(n_samples)
+    if prefix is not None:
         # Of all rows now, of the first ones when more were appended: what an update compares.
         facts["prefix_fingerprint"] = prefix
     attributes = attributes_of(dataset)

@@ -24,8 +24,9 @@ MAX_COMPARED_ROWS = 2**22
 class Differences:
     """Two versions of the data, compared where their chunks differ.
 
-    `before`: the rows that the model was made of.
-    `changed`: numbers of rows of `before` that are others now, or are not there.
+    `before`, `after`: the rows that the model was made of, and those that it is to follow. A chunk that both
+      have, or that is read again, is read from the store once.
+    `was`, `became`: the rows that differ, under the numbers that they have in either version.
     `came`: rows that replaced others; None where none did. Appended ones are not among them.
     `gone`: rows that the model holds and the data do not any more, likewise. Rows that only moved are in
       neither.
@@ -33,10 +34,17 @@ class Differences:
     """
 
     before: Dataset
-    changed: tuple[Range, ...]
+    after: Dataset
+    was: _Compared
+    became: _Compared
     came: ArrayDataset | None
     gone: ArrayDataset | None
     left_out: tuple[Range, ...]
+
+    @property
+    def changed(self) -> tuple[Range, ...]:
+        """Numbers of rows of `before` that are others now, or are not there."""
+        return tuple(merge_ranges((row, row + 1) for row in self.was.numbers.tolist()))
 
 
 def find_differences(dataset: Dataset, version: str | None, left_out: Sequence[Range]) -> Differences | None:
@@ -50,7 +58,7 @@ def find_differences(dataset: Dataset, version: str | None, left_out: Sequence[R
     if version is None or not isinstance(dataset, ZarrDataset) or dataset.version is None:
         return None
     try:
-        before, spans = changed_rows(dataset, version)
+        before, after, spans = changed_rows(dataset, version)
     except NoSuchVersionError as error:
         logger.info("the rows are compared by fingerprints: %s", error)
         return None
@@ -59,7 +67,7 @@ def find_differences(dataset: Dataset, version: str | None, left_out: Sequence[R
             f"{count_rows(spans):_} rows lie in chunks that differ from version {version} of the data, which "
             f"the model holds; expected at most {MAX_COMPARED_ROWS:_}. Fit anew"
         )
-    old, new = _read(before, spans), _read(dataset, spans)
+    old, new = _read(before, spans), _read(after, spans)
     n_both = len(new.numbers)  # the same rows as of `old`, which may have more at their end
     differs = np.ones(len(old.numbers), bool)
     differs[:n_both] = (old.as_bytes[:n_both] != new.as_bytes).any(axis=1)
@@ -75,12 +83,15 @@ def find_differences(dataset: Dataset, version: str | None, left_out: Sequence[R
         key = old.as_bytes[i].tobytes()
         gone[i] = held[key] > 0
         held[key] -= bool(gone[i])
-    changed = [(int(row), int(row) + 1) for row in old.numbers[differs]]
+    was, became = old.only(differs), new.only(differs[:n_both])
+    changed = [(row, row + 1) for row in was.numbers.tolist()]
     return Differences(
         before,
-        tuple(merge_ranges(changed)),
-        new.take(came),
-        old.take(gone),
+        after,
+        was,
+        became,
+        new.only(came).as_dataset(),
+        old.only(gone).as_dataset(),
         tuple(merge_ranges(without_rows(left_out, changed))),
     )
 
@@ -112,13 +123,24 @@ class _Compared:
     sample_weight: np.ndarray | None
     as_bytes: np.ndarray
 
-    def take(self, which: np.ndarray) -> ArrayDataset | None:
-        if not which.any():
-            return None
+    def only(self, which: np.ndarray) -> _Compared:
+        """Return some of the rows, by a mask."""
         y, weight = self.y, self.sample_weight
-        return ArrayDataset(
-            self.X[which], None if y is None else y[which], None if weight is None else weight[which]
+        return _Compared(
+            self.numbers[which],
+            self.X[which],
+            None if y is None else y[which],
+            None if weight is None else weight[which],
+            self.as_bytes[which],
         )
+
+    def within(self, ranges: Sequence[Range]) -> _Compared:
+        """Return the rows whose numbers are in ranges."""
+        return self.only(_inside(self.numbers, ranges))
+
+    def as_dataset(self) -> ArrayDataset | None:
+        """Return the rows; None where there are none."""
+        return ArrayDataset(self.X, self.y, self.sample_weight) if len(self.numbers) else None
 
 
 def _read(dataset: ZarrDataset, ranges: Sequence[Range]) -> _Compared:

@@ -19,9 +19,10 @@ import bisect
 import functools
 import logging
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from typing import Literal
 
 import numpy as np
 
@@ -46,6 +47,8 @@ from rff_dist.statistics.spec import tile_rows
 from rff_dist.text import redact
 
 logger = logging.getLogger(__name__)
+
+type _Change = tuple[int, Dataset, set[Range], Literal["all", "gram", "moments"]]  # its sign, rows and sums
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +111,10 @@ class NewRows:
         """Rows that the data do not have any more; None where all are there."""
         return None if self.differences is None else self.differences.gone
 
+    def read_once(self, dataset: Dataset) -> Dataset:
+        """Return the dataset, of which what was read to compare versions is not read again."""
+        return dataset if self.differences is None else self.differences.after
+
     @property
     def n_samples(self) -> int:
         """How many rows there are to add, those that replace others among them."""
@@ -144,7 +151,7 @@ def find_new_rows(
     check_columns(model, dataset)
     seen, n_samples = _n_seen(model), dataset.n_samples
     differences = find_differences(dataset, model.card.get("data_version"), _left_out(model))
-    if differences is not None and differences.changed:
+    if differences is not None and len(differences.was.numbers):
         refused = [
             (one.start, one.stop)
             for one in refusals
@@ -156,7 +163,8 @@ def find_new_rows(
         again = [] if backfill is None else without_rows(out, [(0, backfill)])
         added = merge_ranges([*again, *without_rows([(seen, max(seen, n_samples))], out)])
         return NewRows(seen, n_samples, tuple(added), tuple(without_rows(out, again)), differences)
-    if n_samples < seen or _prefix(dataset, seen) != model.card["prefix_fingerprint"]:
+    same = differences is not None  # and nothing was changed
+    if not same and not _begins_with(dataset, seen, model.card["prefix_fingerprint"]):
         has = f"has only {n_samples:_}" if n_samples < seen else "begins with others"
         raise FingerprintMismatchError(
             f"the model was trained on {seen:_} rows, and {_name(dataset)} {has} (fingerprint "
@@ -168,8 +176,8 @@ def find_new_rows(
         (one.start, one.stop)
         for one in refusals
         if not one.is_change
-        and seen < one.stop <= one.n_samples <= n_samples
-        and one.fingerprint == _prefix(dataset, one.n_samples)
+        and seen < one.stop
+        and _begins_with(dataset, one.n_samples, one.fingerprint)
     ]
     out = merge_ranges([*_left_out(model), *without_rows(held_back, [(0, seen)])])
     again = [] if backfill is None else without_rows(out, [(0, backfill)])
@@ -181,7 +189,8 @@ def find_new_rows(
 def refuse(dataset: Dataset, rows: NewRows, reason: str) -> list[Refusal]:
     """Return new rows as refused ones, from now on, and changes of others as a refused change."""
     now = datetime.now(UTC).isoformat(timespec="seconds")
-    fingerprint, version = _prefix(dataset, rows.n_after), getattr(dataset, "version", None)
+    fingerprint = dataset.recorded_prefix(rows.n_after) or _prefix(dataset, rows.n_after)
+    version = getattr(dataset, "version", None)
     found = [
         Refusal(start, stop, rows.n_after, fingerprint, reason, now, version) for start, stop in rows.ranges
     ]
@@ -234,6 +243,13 @@ def held_ranges(model: RidgeModel) -> list[Range]:
     return without_rows([(0, _n_seen(model))], _left_out(model))
 
 
+def _begins_with(dataset: Dataset, n_samples: int, fingerprint: str) -> bool:
+    """Tell whether the first rows are those of a fingerprint."""
+    if n_samples > dataset.n_samples:
+        return False
+    return fingerprint == dataset.recorded_prefix(n_samples) or fingerprint == _prefix(dataset, n_samples)
+
+
 def _prefix(dataset: Dataset, n_samples: int) -> str:
     fingerprint = dataset.prefix_fingerprint(n_samples)
     if fingerprint is None:
@@ -264,6 +280,7 @@ def update_model(model: RidgeModel, dataset: Dataset, *, engine: Engine) -> Ridg
     rows = find_new_rows(model, dataset)
     if rows.is_nothing:
         return model
+    dataset = rows.read_once(dataset)
     batch = score_new_rows(model, dataset, rows, engine=engine) if rows.n_samples else None
     statistics = accumulate_new_rows(model, dataset, rows, engine=engine)
     return solve_update(model, dataset, rows, statistics=statistics, batch=batch)
@@ -312,24 +329,58 @@ def accumulate_new_rows(
     assert model.statistics is not None
     spec, whitener = model.statistics.spec, model.feature_map.whitener
     folds = _folds(model)
-    state = engine.broadcast(Accumulation(model.feature_map, spec, folds))
+    state = Accumulation(model.feature_map, spec, folds)
     blocks = inspection.blocks_of(
         dataset, max_rows=spec.limb_rows, n_folds=1 if folds is None else folds.n_folds
     )
     wanted = set(without_rows([(block.start, block.stop) for block in blocks], rows.left_out))
     gone, come = _changed(model, wanted, rows.changed)
+    before = dataset if rows.differences is None else rows.differences.before
     if gone is None:
         logger.info("summing all %s rows anew", f"{count_rows(wanted):_}")
-        statistics = sum_ranges(dataset, come, state, engine=engine)
+        statistics = sum_ranges(dataset, come, engine.broadcast(state), engine=engine)
     else:
+        cut: Iterable[_Change] = [(1, dataset, come, "all"), (-1, before, gone, "all")]
+        if spec.fixed_point:
+            cut = _cut_by_rows(model, dataset, rows, wanted, come=come, gone=gone)
         statistics = model.statistics
-        if come:
-            statistics = statistics + sum_ranges(dataset, come, state, engine=engine)
-        if gone:
-            before = dataset if rows.differences is None else rows.differences.before
-            statistics = statistics - sum_ranges(before, gone, state, engine=engine)
+        for sign, source, ranges, sums in cut:
+            if ranges:
+                summed = engine.broadcast(replace(state, sums=sums, folds=None if sums == "gram" else folds))
+                part = sum_ranges(source, ranges, summed, engine=engine)
+                statistics = statistics + part if sign > 0 else statistics - part
     statistics.check_complete(count_rows(wanted), model.feature_map)
     return statistics.with_whitener(whitener)
+
+
+def _cut_by_rows(
+    model: RidgeModel,
+    dataset: Dataset,
+    rows: NewRows,
+    wanted: set[Range],
+    *,
+    come: set[Range],
+    gone: set[Range],
+) -> Iterator[_Change]:
+    """Give what is to be added and subtracted of features in fixed point, whose Z'Z is not rounded.
+
+    Of pieces that have rows before and after only those that differ are multiplied, one by one.
+    """
+    differences, at_once = rows.differences, rows_at_once(dataset, MIN_BLOCK_ROWS)
+    before = dataset if differences is None else differences.before
+    held, now = held_ranges(model), merge_ranges(wanted)
+    for sign, source, pieces, own, other in ((1, dataset, come, now, held), (-1, before, gone, held, now)):
+        mixed = set(_touched(sorted(pieces), other))
+        yield sign, source, pieces - mixed, "all"
+        yield sign, source, mixed, "moments"
+        alone = without_rows(own, other)
+        within = cut_ranges(without_rows(alone, pieces - mixed), at_once)
+        yield sign, source, set(within), "gram"
+        if differences is not None:
+            compared = differences.became if sign > 0 else differences.was
+            differing = compared.within(without_rows(own, alone)).as_dataset()
+            if differing is not None:
+                yield sign, differing, set(cut_ranges([(0, differing.n_samples)], at_once)), "gram"
 
 
 def _changed(
@@ -394,6 +445,17 @@ def solve_update(
     model: RidgeModel, dataset: Dataset, rows: NewRows, *, statistics: RidgeStatistics, batch: Batch | None
 ) -> RidgeModel:
     """Solve a model again from the statistics of all rows, with alpha chosen as before."""
+    again = solve_as_before(model, statistics).with_card(
+        **describe_dataset(dataset),
+        **describe_cut(dataset, statistics, _folds(model)),
+        n_seen=rows.n_after,
+        left_out=[list(one) for one in rows.left_out],
+    )
+    return replace(again, columns=_columns(model, rows, batch))
+
+
+def solve_as_before(model: RidgeModel, statistics: RidgeStatistics) -> RidgeModel:
+    """Solve a model from other sums, with alpha chosen as before; where folds or rows chose it, it stays."""
     card = model.card
     stays = card.get("chosen_by") in ("cv", "press")
     again = refit(
@@ -403,15 +465,7 @@ def solve_update(
         alphas=None if stays else card.get("alphas"),
         fit_intercept=card["fit_intercept"],
     )
-    kept = {name: card[name] for name in ("alpha_given", "alphas") if name in card}
-    again = again.with_card(
-        **kept,
-        **describe_dataset(dataset),
-        **describe_cut(dataset, statistics, _folds(model)),
-        n_seen=rows.n_after,
-        left_out=[list(one) for one in rows.left_out],
-    )
-    return replace(again, columns=_columns(model, rows, batch))
+    return again.with_card(**{name: card[name] for name in ("alpha_given", "alphas") if name in card})
 
 
 def _columns(model: RidgeModel, rows: NewRows, batch: Batch | None) -> ColumnMoments | None:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from threading import Lock
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,11 +42,13 @@ class Accumulation:
 
     `folds`: sums are rounded tile by tile: with folds each tile holds the rows of one fold only, so that the
       sum of all rows has the bits of the sum of the folds.
+    `sums`: "gram" makes Z'Z alone and counts no row, "moments" all but Z'Z.
     """
 
     feature_map: FeatureMap
     spec: StatisticsSpec
     folds: Folds | None = None
+    sums: Literal["all", "gram", "moments"] = "all"
 
     def digest(self) -> str:
         """Return the feature map's digest: what every worker must agree on."""
@@ -197,6 +200,7 @@ def _accumulate(
     panel_rows = height
     if spec.fixed_point:
         products, panel_rows = products_for(len(inputs), n_components), PANEL_ROWS
+    with_gram, with_moments = state.sums != "moments", state.sums != "gram"
     regions = layout.regions(products.region)
     # tiles worked on together: enough regions for all threads, and no more memory than that
     together = 1 if n_threads == 1 else min(len(pieces_of_tiles), -(-2 * n_threads // max(1, len(regions))))
@@ -220,10 +224,12 @@ def _accumulate(
                 if units is not None:
                     panel *= units[start:stop, np.newaxis]
                     _check_head_room(panel, row_numbers[these])
-                moments += panel @ weighted[these]
+                if with_moments:
+                    moments += panel @ weighted[these]
                 if weights is not None:
                     panel *= np.sqrt(weights[these])
-                tile.put(start, within, panel)
+                if with_gram:
+                    tile.put(start, within, panel)
         return moments
 
     def multiply(region: Region, filled: _FilledTile) -> None:
@@ -249,14 +255,19 @@ def _accumulate(
             stripes = feature_map.stripes
             filled = list(pool.map(fill, *_pairs(work, stripes)))
             for i, (piece, rows_of_tile, _) in enumerate(work):
+                if not with_moments:
+                    continue
                 moments = np.concatenate(filled[i * len(stripes) : (i + 1) * len(stripes)])
                 cross[piece] += ExactSum.of(moments)
                 with np.errstate(over="ignore", invalid="ignore"):
                     squares = right[rows_of_tile].T @ weighted[rows_of_tile]
                 targets[piece] += ExactSum.of(squares)
-            list(pool.map(multiply, *_pairs(regions, work)))
+            if with_gram:
+                list(pool.map(multiply, *_pairs(regions, work)))
     rounded = [] if spec.fixed_point else [piece for piece, _ in pieces_of_tiles]
     n_tiles = np.bincount(rounded, minlength=len(ends))
+    if not with_moments:
+        counts, ends, starts = np.zeros_like(counts), (0,) * len(ends), (0,) * len(ends)
     return [
         carried(
             replace(

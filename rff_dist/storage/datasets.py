@@ -8,6 +8,7 @@ chunked along the rows only, checksummed (crc32c), complete or absent, and says 
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -48,7 +49,7 @@ from rff_dist.storage.arrays import (
     stored_rows,
     with_shape,
 )
-from rff_dist.storage.generations import MANIFEST
+from rff_dist.storage.generations import LINE, MANIFEST
 from rff_dist.storage.groups import (
     Address,
     StoredGroup,
@@ -60,7 +61,7 @@ from rff_dist.storage.groups import (
     reopen_group,
 )
 from rff_dist.storage.locations import parse_location
-from rff_dist.storage.repositories import changed_chunks, find_snapshot
+from rff_dist.storage.repositories import changed_chunks, find_snapshot, open_together
 
 FORMAT_VERSION = 1
 _WEIGHTS = "sample_weight"  # the array's name where this package writes one
@@ -164,13 +165,16 @@ class ZarrDataset(ArraysDataset):
     def fingerprint(self) -> str:
         """Digest of what the data are, the same for a copy elsewhere.
 
-        It covers shapes, dtypes, chunks and codecs, and the values of up to 8 chunks of each array, the first
-        and the last among them; for datasets written by this package also the digest of all values as they
-        were written, at once or one append after the other. It therefore notices other data, appended rows
-        and a rewritten dataset; it does not notice a change that another program makes in place to a chunk
+        It covers shapes, dtypes, chunks and codecs; for datasets written by this package the digest of all
+        values as they were written and changed; and of plain Zarr the values of up to 8 chunks of each array,
+        the first and the last among them. It therefore notices other data, appended rows and a rewritten
+        dataset; it does not notice a change that another program makes in place to a chunk of plain Zarr
         outside the sample.
         """
-        digest = hashlib.sha256()
+        digest, manifest = hashlib.sha256(), self.attributes.get(MANIFEST)
+        if self.version is not None and isinstance(manifest, Mapping) and "sha256" in manifest:
+            told = [self._identity(), {name: header.text for name, header in self._headers.items()}]
+            return hashlib.sha256(json.dumps([manifest["sha256"], *told]).encode()).hexdigest()
         for name in ("X", "y", "sample_weight"):
             array = getattr(self, name)
             digest.update(f"{name}:".encode())
@@ -178,7 +182,6 @@ class ZarrDataset(ArraysDataset):
                 digest.update(digest_array(array).encode())
             elif array is not None:
                 digest.update(sample_digest(array, self._headers[name], label=self._labels[name]).encode())
-        manifest = self.attributes.get(MANIFEST)
         if isinstance(manifest, Mapping):
             digest.update(str(manifest.get("sha256")).encode())
         return digest.hexdigest()
@@ -194,6 +197,18 @@ class ZarrDataset(ArraysDataset):
     def content_key(self) -> str | None:
         """Return what a pass over the rows is named by, see `engines.kept`; None if they may change."""
         return self._content_key
+
+    def recorded_prefix(self, n_samples: int) -> str | None:
+        manifest = self.attributes.get(MANIFEST)
+        line = manifest.get(LINE, ()) if isinstance(manifest, Mapping) and self.version is not None else ()
+        found = next((digest for n, digest in line if n == n_samples), None)
+        told = json.dumps([n_samples, found, self._identity()])
+        return None if found is None else hashlib.sha256(told.encode()).hexdigest()
+
+    def _identity(self) -> list[str]:
+        """Return which of the group's arrays these are."""
+        arrays = (self.X, self.y, self.sample_weight)
+        return ["" if array is None else getattr(array, "path", "") for array in arrays]
 
     def check_unchanged(self) -> None:
         if self._reopen is not None and self._reopen[0] is _reopen_stored:
@@ -413,11 +428,14 @@ def _open(stored: StoredGroup, names: tuple[str, str | None, str | None], missin
     )
 
 
-def changed_rows(dataset: ZarrDataset, version: str) -> tuple[ZarrDataset, list[tuple[int, int]]]:
+def changed_rows(
+    dataset: ZarrDataset, version: str
+) -> tuple[ZarrDataset, ZarrDataset, list[tuple[int, int]]]:
     """Return another version of a dataset, and which of its rows lie in chunks that differ.
 
-    Returns `other`: with the same arrays and options; `ranges`: row numbers of `other`, ascending: of chunks
-      that differ, and beyond the dataset's last row.
+    Returns `other`: with the same arrays and options; `same`: the dataset, which with `other` reads a chunk
+      once; `ranges`: row numbers of `other`, ascending: of chunks that differ, and beyond the dataset's last
+      row.
     Raises NoSuchVersionError if the version has expired or is of another dataset, or if the dataset's arrays
       were made anew since.
     """
@@ -426,7 +444,11 @@ def changed_rows(dataset: ZarrDataset, version: str) -> tuple[ZarrDataset, list[
     address, names, missing_chunks = dataset._reopen[1]
     location = parse_location(address.url)
     before = find_snapshot(location, version)
-    other = _open(reopen_group(replace(address, version=before)), names, missing_chunks)
+    stores = open_together(location, before, dataset.version)
+    other, same = (
+        _open(replace(reopen_group(replace(address, version=name)), store=store), names, missing_chunks)
+        for name, store in zip((before, dataset.version), stores, strict=True)
+    )
     found = changed_chunks(location, before, dataset.version)
     chunks = [found.get(name, set()) for name in names if name is not None]
     numbers = {place[0] for one in chunks if one is not None for place in one}
@@ -435,7 +457,7 @@ def changed_rows(dataset: ZarrDataset, version: str) -> tuple[ZarrDataset, list[
     rows = dataset.chunk_rows
     beyond = range(dataset.n_samples // rows, -(-other.n_samples // rows))
     spans = [(i * rows, min((i + 1) * rows, other.n_samples)) for i in sorted(numbers.union(beyond))]
-    return other, [span for span in spans if span[0] < span[1]]
+    return other, same, [span for span in spans if span[0] < span[1]]
 
 
 def _check_shapes(shapes: Mapping[str, tuple[int, ...]], labels: Mapping[str, str]) -> None:

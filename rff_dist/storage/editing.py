@@ -18,15 +18,16 @@ from rff_dist.errors import DataError, StorageError, VersionError
 from rff_dist.storage.arrays import Header, read_header, require_chunks
 from rff_dist.storage.columns import ID
 from rff_dist.storage.datasets import FORMAT_VERSION
-from rff_dist.storage.generations import MANIFEST
-from rff_dist.storage.groups import check_existing, committed_rows, open_complete_group
+from rff_dist.storage.generations import LINE, MANIFEST
+from rff_dist.storage.groups import committed_rows, open_complete_group, require_versions
 from rff_dist.storage.locations import Location
-from rff_dist.storage.repositories import Change, changing, is_versioned
+from rff_dist.storage.repositories import Change, changing
 from rff_dist.storage.sources import RowBatch
 from rff_dist.storage.writing import name_parts
 
 ROLES = ("X", "y", "sample_weight", "groups", ID)
 TEXT_ROLES = ("y", "groups", ID)  # which may hold text
+_LONGEST_LINE = 1000  # versions whose rows are known to be the first ones of the current version
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,11 +116,13 @@ class Editing:
         """
         manifest: Any = self.attributes.get(MANIFEST)
         chain = hashlib.sha256(f"{manifest.get('sha256')}|{digest}".encode()).hexdigest()
+        line = manifest.get(LINE, [])[-_LONGEST_LINE:] if what == "append" else []
         state: dict[str, Any] = {
             "state": "complete",
             "format_version": FORMAT_VERSION,
             "n_samples": n_after,
             "sha256": chain,
+            LINE: [*line, [n_after, chain]],
         }
         self.group.attrs.update({**attributes, MANIFEST: {**manifest, **state}})
         told = {"change": what, "n_before": self.n_before, "n_after": n_after, **facts}
@@ -133,12 +136,7 @@ def editing(location: Location) -> Iterator[Editing]:
     Raises OutputBusyError if another run is changing it; StorageError if there is no dataset, or it keeps no
       versions.
     """
-    if not is_versioned(location):
-        check_existing(location)
-        raise StorageError(
-            f"{location} is plain Zarr, which keeps no versions and is written once; expected a versioned "
-            f"dataset. Make it one by `rff-dist data convert {location}`, and repeat this"
-        )
+    require_versions(location)
     with changing(location) as change:
         group = zarr.open_group(change.store, mode="r+")
         open_complete_group(change.store, "", str(location))

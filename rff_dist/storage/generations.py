@@ -42,6 +42,8 @@ from rff_dist.storage.locations import (
 )
 
 MANIFEST = "rff_dist"
+NAME = "id"  # its member: what all versions of a dataset are known by, and no other dataset
+LINE = "line"  # its member: rows and digest of each version since rows were last changed, then of appends
 _FILE = "zarr.json"
 _GENERATION = re.compile(r"generation-[0-9a-f]{32}")
 # A swap is repeated when another writer was quicker; each of them then has its turn.
@@ -59,6 +61,13 @@ class _Names:
     current: str
     previous: str | None
     n_samples: int | None = None
+
+
+def name_of(attributes: Mapping[str, Any]) -> str | None:
+    """Return what all versions of a dataset are known by; None of plain Zarr."""
+    manifest = attributes.get(MANIFEST)
+    found = manifest.get(NAME) if isinstance(manifest, Mapping) else None
+    return None if found is None else str(found)
 
 
 def begin(

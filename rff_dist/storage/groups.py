@@ -190,6 +190,16 @@ def check_existing(location: Location) -> None:
         raise StorageError(f"no dataset at {location}: expected a Zarr group")
 
 
+def require_versions(location: Location) -> None:
+    """Raise a StorageError that says what is at a location, if that is no versioned dataset."""
+    if not is_versioned(location):
+        check_existing(location)
+        raise StorageError(
+            f"{location} is plain Zarr, which keeps no versions and is written once; expected a versioned "
+            f"dataset. Make it one by `rff-dist data convert {location}`, and repeat this"
+        )
+
+
 def open_complete_group(store: Store, root: str, place: str) -> zarr.Group:
     """Open a Zarr group, or say what is there instead, or that this package's writer did not finish it."""
     group = _open_group(store, root, place)

@@ -51,6 +51,7 @@ _LOCK = ".lock"
 _FOLDERS = ("chunks", "manifests", "transactions", "snapshots")
 _TAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _LEAST_PREFIX = 4  # characters of a snapshot's name that may stand for all of it
+_REMEMBERED_BYTES = 2**27  # of chunks that `open_together` has read
 # In an object store a writer may still be at work on what no snapshot names yet.
 _SPARED = timedelta(days=1)
 
@@ -172,6 +173,20 @@ def _open_pinned(location: Location, snapshot: str) -> Store:
         return _open_repository(location).readonly_session(snapshot_id=snapshot).store
 
 
+def open_together(location: Location, *snapshots: str) -> list[Store]:
+    """Return the stores of snapshots that are compared: what one of them has read, none reads again.
+
+    They remember up to 128 MiB. In another process they are opened without that.
+    """
+    icechunk = _icechunk()
+    caching = icechunk.CachingConfig(num_bytes_chunks=_REMEMBERED_BYTES)
+    with _errors(f"versions of {location} cannot be read", version=snapshots[0]):
+        repository = icechunk.Repository.open(
+            _storage(location), config=icechunk.RepositoryConfig(caching=caching)
+        )
+        return [repository.readonly_session(snapshot_id=name).store for name in snapshots]
+
+
 def find_snapshot(location: Location, version: str | None = None) -> str:
     """Return the whole name of a snapshot.
 
@@ -211,6 +226,15 @@ def read_history(location: Location, version: str | None = None) -> list[Snapsho
             for one in repository.ancestry(snapshot_id=head)
             if one.parent_id is not None  # the first is empty
         ]
+
+
+def other_snapshots(location: Location) -> list[Snapshot]:
+    """Return all snapshots but the current one that can still be read, also those that tags lead to."""
+    current = find_snapshot(location)
+    with _errors(f"the history of {location} cannot be read"):
+        heads = _heads(_open_repository(location))
+    found = {one.id: one for head in heads for one in read_history(location, head)}
+    return [one for name, one in found.items() if name != current]
 
 
 def changed_chunks(location: Location, before: str, after: str) -> Chunks:

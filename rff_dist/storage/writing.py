@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import os
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from rff_dist.errors import DataError, InvalidParameterError, StorageError
 from rff_dist.storage.arrays import CHUNK_TARGET_BYTES, MAX_ROWS, create_array, name_axes, read_rows
 from rff_dist.storage.columns import ID
 from rff_dist.storage.datasets import FORMAT_VERSION, ZarrDataset, open_dataset
-from rff_dist.storage.generations import MANIFEST, begin, put_in_place
+from rff_dist.storage.generations import LINE, MANIFEST, NAME, begin, put_in_place
 from rff_dist.storage.leases import hold, remove_unfinished
 from rff_dist.storage.locations import (
     DATASET_FILES,
@@ -233,6 +234,7 @@ def _commit(change: Change, fill: _Fill, how: Writing) -> dict[str, np.dtype[Any
     dtypes = fill(group)
     manifest: Any = group.attrs[MANIFEST]
     n_samples = manifest["n_samples"]
+    group.attrs[MANIFEST] = {**manifest, NAME: uuid.uuid4().hex}
     facts = {"change": "write", "n_before": 0, "n_after": n_samples}
     change.commit(how.message or f"write {n_samples:,} rows", facts)
     return dtypes
@@ -274,6 +276,7 @@ def _write(
         "n_samples": buffer.n_samples,
         "chunk_rows": buffer.chunk_rows,
         "sha256": digest,
+        LINE: [[buffer.n_samples, digest]],
     }
     group.attrs.update({**found, MANIFEST: manifest})
     return {name: array.dtype for name, array in buffer.arrays.items()}

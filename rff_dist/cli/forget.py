@@ -1,0 +1,48 @@
+"""Forget rows: in a dataset, in models of it, and in the versions before."""
+
+from __future__ import annotations
+
+from rich.console import Group, RenderableType
+
+from rff_dist.cli import display
+from rff_dist.cli.shell import Report, command
+from rff_dist.jobs.options import Where
+from rff_dist.jobs.specs import Forget
+
+
+@command(
+    "rff-dist forget data.zarr --rows rows.csv --model model",
+    "rff-dist forget data.zarr --rows customers.csv --id --model models/prices --days 30",
+)
+def forget(job: Forget, where: Where) -> Report:
+    """Delete rows, take them out of models exactly, remove old versions, and say what still holds them."""
+    from rff_dist.jobs.forget import begin
+    from rff_dist.jobs.steps import take
+
+    passes = display.Passes(where)
+    run = begin(job)
+    found = {step.name: take(step) or {} for step in run.steps(passes.runner)}
+    updates = [record for name, record in found.items() if name.startswith("update ")]
+    holders = found["holders"]["holders"]
+    document = {
+        "data": job.data,
+        **found["delete"],
+        "updates": updates,
+        **found["expire"],
+        "holders": holders,
+    }
+    view: list[RenderableType] = [
+        display.facts_view(
+            f"forgot {display.plural(document['n_rows'], 'row')} of {job.data}",
+            rows=f"{document['n_before']:,} before, {document['n_after']:,} after",
+            **{one["model"]: f"{one['decision']}, {one['n_samples']:,} rows" for one in updates},
+            expired=display.plural(len(document["expired"]), "version"),
+        ),
+        "",
+    ]
+    title = "what still holds them, or was learned from them" if holders else "nothing still holds them"
+    table_view, table = display.titled_table(title, "where", "what", "until", numbers=False)
+    for one in holders:
+        table.add_row(one["what"], one["why"], one["until"])
+    view.append(table_view if holders else title)
+    return Report(document, Group(*view))

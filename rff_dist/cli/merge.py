@@ -1,0 +1,28 @@
+"""Make one model of several that were trained apart."""
+
+from __future__ import annotations
+
+from rich.console import Group
+
+from rff_dist.cli import display
+from rff_dist.cli.shell import Report, command
+from rff_dist.jobs.specs import Merge
+
+
+@command(
+    "rff-dist merge model_a model_b --output both",
+    "rff-dist merge north south west --output models/all --register",
+)
+def merge(job: Merge) -> Report:
+    """Add up the exact sums of models of one spec, on rows that never meet, and solve; no data are read."""
+    from rff_dist.jobs.merge import merge_models
+
+    found = merge_models(job)
+    view = display.facts_view(
+        f"merged {display.plural(len(job.models), 'model')} into {job.destination.model}",
+        holds=f"{found['n_samples']:,} rows of {display.plural(len(found['rows']), 'dataset')}",
+        alpha=display.alpha_number(found["alpha"]),
+        digest=found["digest"][:16],
+    )
+    following = display.next_step("rff-dist", "evaluate", job.destination.model, "DATA")
+    return Report({"models": job.models, **found}, Group(view, following))

@@ -1,0 +1,232 @@
+"""Rows that are to be forgotten: deleted, taken out of models, and removed from the versions before.
+
+The steps: look which models follow the data → delete the rows in one version → bring the models up to date,
+each exactly, as if the rows had never been there → remove the versions before → say what still holds them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from functools import partial
+
+import numpy as np
+
+from rff_dist.errors import InvalidParameterError, NoSuchVersionError, StatisticsError
+from rff_dist.ingest.ingest import read_rows_to_change
+from rff_dist.jobs.refresh import open_refresh, outcome
+from rff_dist.jobs.specs import Forget
+from rff_dist.jobs.steps import Runner, Step, take
+from rff_dist.registry.versions import RegisteredModel
+from rff_dist.ridge.model import RidgeModel, read_model, write_model
+from rff_dist.ridge.update import check_updatable
+from rff_dist.storage.appending import known_sources
+from rff_dist.storage.columns import ID
+from rff_dist.storage.corrections import delete_from
+from rff_dist.storage.datasets import ZarrDataset, open_dataset
+from rff_dist.storage.editing import editing
+from rff_dist.storage.groups import require_versions
+from rff_dist.storage.locations import Location, holds_versions, parse_location
+from rff_dist.storage.repositories import expire, find_snapshot, other_snapshots
+from rff_dist.text import redact
+from rff_dist.typing import IntArray, Summary
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """What still holds forgotten rows, or sums of them.
+
+    `what`: which version, model or file.
+    `why`: what of the rows it holds.
+    `until`: what removes it, or when it goes.
+    """
+
+    what: str
+    why: str
+    until: str
+
+    def to_dict(self) -> Summary:
+        """Return all of it as JSON values."""
+        return {"what": self.what, "why": self.why, "until": self.until}
+
+
+@dataclass(slots=True)
+class Forgetting:
+    """What a run is to forget, and what its steps have found; see `open_forgetting`.
+
+    `rows`: their numbers in the version before.
+    `X`: their inputs, which Nyström features may hold as centres.
+    `version`: the dataset without them; None before they are deleted.
+    """
+
+    job: Forget
+    location: Location
+    before: str
+    rows: IntArray = field(default_factory=lambda: np.empty(0, np.int64))
+    X: np.ndarray = field(default_factory=lambda: np.empty((0, 1)))
+    version: str | None = None
+
+    def steps(self, runner: Runner) -> Iterator[Step]:
+        """Yield the steps in their order."""
+        yield Step("look", partial(check_models, self), repeatable=True)
+        yield Step("delete", partial(delete, self))
+        for url in self.job.models:
+            yield Step(f"update {redact(url)}", partial(update_model, self, url, runner))
+        yield Step("expire", partial(expire_versions, self), repeatable=True)
+        yield Step("holders", partial(find_holders, self), repeatable=True)
+
+
+def begin(job: Forget) -> Forgetting:
+    """Begin to forget rows of a versioned dataset.
+
+    Raises StorageError if there is no dataset that keeps versions.
+    """
+    location = parse_location(job.data)
+    require_versions(location)
+    return Forgetting(job, location, find_snapshot(location))
+
+
+def check_models(run: Forgetting) -> Summary:
+    """Check that each model holds rows of a version that is still there, before anything is deleted.
+
+    Raises StatisticsError if one cannot be updated; NoSuchVersionError if it follows other data, or its
+      version has expired.
+    """
+    for url in run.job.models:
+        model = read_model(url)
+        check_updatable(model)
+        version = model.card.get("data_version")
+        if version is None:
+            raise StatisticsError(
+                f"{redact(url)} was trained on data without versions, so that rows cannot be taken out of "
+                "it; fit it anew on what is left"
+            )
+        try:
+            find_snapshot(run.location, str(version))
+        except NoSuchVersionError as error:
+            raise NoSuchVersionError(
+                f"{redact(url)} holds version {version}, which {run.location} does not have (any more); "
+                "expected one that `rff-dist data log` lists. Fit it anew when the rows are deleted"
+            ) from error
+    return {"models": [redact(url) for url in run.job.models]}
+
+
+def delete(run: Forgetting) -> Summary:
+    """Delete the rows that the file names, in one version.
+
+    Returns `summary`: how many, the rows before and after, and the version.
+    """
+    with editing(run.location) as dataset:
+        if run.job.id and ID not in dataset.headers:
+            raise InvalidParameterError(
+                f"`id` is given, but the rows of {run.location} have no ids; give numbers of rows, or ingest "
+                "the table with `--id`"
+            )
+        run.rows = read_rows_to_change(run.job.rows, dataset, ID if run.job.id else None)
+        before = open_dataset(run.location.url, y=None, version=run.before)
+        run.X = before.take(run.rows).X
+        found = delete_from(dataset, run.rows, keep_order=run.job.keep_order, message=run.job.message)
+    run.version = found.version
+    return {
+        "n_rows": found.n_rows,
+        "n_before": found.n_before,
+        "n_after": found.n_after,
+        "version": found.version,
+    }
+
+
+def update_model(run: Forgetting, url: str, runner: Runner) -> Summary:
+    """Take the rows out of a model, and remove its sums with them.
+
+    The gate is asked only where the model also gets rows that it has not seen.
+    """
+    records: dict[str, Summary | None] = {}
+    with open_refresh(url, open_dataset(run.location.url), runner=runner) as refresh:
+        for step in refresh.steps():
+            records[step.name] = take(step)
+            if refresh.rows is not None:
+                refresh.force = refresh.rows.n_samples == 0
+    found = outcome(records)
+    location = parse_location(url)
+    if found["decision"] != "kept":
+        if holds_versions(location):
+            RegisteredModel(url).prune(1)
+        else:
+            # Readers of the arrays that were replaced have had the time of an update; now they go too.
+            write_model(read_model(url), url, overwrite=True)
+    return {name: found[name] for name in ("model", "decision", "reason", "version", "digest", "n_samples")}
+
+
+def expire_versions(run: Forgetting) -> Summary:
+    """Remove the versions before, and the bytes that only they hold."""
+    days = timedelta(days=run.job.days)
+    found = expire(run.location, datetime.now(UTC) - days, tags=run.job.tags)
+    return {"expired": list(found.versions), "freed_bytes": found.n_bytes}
+
+
+def find_holders(run: Forgetting) -> Summary:
+    """Return what still holds the rows or sums of them, in `holders`."""
+    found = [*_versions(run), *_models(run), *_sources(run)]
+    return {"holders": [one.to_dict() for one in found]}
+
+
+def _versions(run: Forgetting) -> Iterator[Holder]:
+    for snapshot in other_snapshots(run.location):
+        until = "`rff-dist data expire --days 0` removes it"
+        if snapshot.tags:
+            tags = ", ".join(snapshot.tags)
+            until = f"it is tagged {tags}: `rff-dist data expire --days 0 --tags` removes it"
+        yield Holder(f"version {snapshot.id} of {run.location}", "may hold the rows", until)
+    if run.location.is_remote:
+        when = datetime.now(UTC) + timedelta(days=1)
+        yield Holder(
+            f"objects below {run.location}",
+            "of expired versions, younger than a day",
+            f"`rff-dist data expire` removes them from {when:%Y-%m-%d %H:%M} UTC on",
+        )
+
+
+def _models(run: Forgetting) -> Iterator[Holder]:
+    for url in run.job.models:
+        model, name = read_model(url), redact(url)
+        if model.card.get("data_version") != run.version:
+            yield Holder(name, "sums of the rows", "its update was refused: `rff-dist update --force`")
+        n_centres = _count_centres(model, run.X)
+        if n_centres:
+            yield Holder(name, f"{n_centres} of the rows are centres of its features", "fit anew")
+        yield Holder(
+            name,
+            "its standardisation, length scale and held-out errors were learned with the rows among others",
+            "fit anew",
+        )
+        if holds_versions(parse_location(url)):
+            registered = RegisteredModel(url)
+            current = registered.current()
+            for version in registered.versions():
+                if current is None or version.number != current.number:
+                    yield Holder(
+                        f"version {version.number} of {name}",
+                        "may hold sums of the rows",
+                        "`rff-dist models prune` removes it when a later version has taken its place",
+                    )
+
+
+def _sources(run: Forgetting) -> Iterator[Holder]:
+    dataset: ZarrDataset = open_dataset(run.location.url, y=None)
+    for source in known_sources(dataset.attributes):
+        yield Holder(str(source.get("name")), "was ingested, and may hold the rows", "it is no file of ours")
+
+
+def _count_centres(model: RidgeModel, X: np.ndarray) -> int:
+    """Return how many of the rows a model holds as they are: as centres of Nyström features."""
+    inputs = model.feature_map.prepare(X)
+    _, stored = model.feature_map.record()
+    found = np.zeros(len(inputs), bool)
+    for name, table in stored.items():
+        columns = stored.get(f"{name.rpartition('_')[0]}_columns")  # of a part that sees some of them
+        rows = inputs if columns is None else inputs[:, columns]
+        if table.shape[1:] == rows.shape[1:]:
+            held = {row.tobytes() for row in table.astype(rows.dtype)}
+            found |= [row.tobytes() in held for row in rows]
+    return int(found.sum())

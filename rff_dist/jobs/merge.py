@@ -1,0 +1,61 @@
+"""Models that were trained apart: one trained on other rows to go with a first, and all of them made one."""
+
+from __future__ import annotations
+
+from rff_dist.jobs.publishing import check_place, store
+from rff_dist.jobs.specs import Merge, Refit
+from rff_dist.jobs.steps import Runner
+from rff_dist.ridge.merge import merge, refit_on, rows_of
+from rff_dist.ridge.model import RidgeModel, read_model
+from rff_dist.storage.datasets import open_dataset
+from rff_dist.storage.leases import hold
+from rff_dist.storage.locations import parse_location
+from rff_dist.text import redact
+from rff_dist.typing import Summary
+
+
+def refit_model(job: Refit, runner: Runner) -> Summary:
+    """Train on other rows with all that a model's sums are about, and publish the result.
+
+    Raises StatisticsError if the model has no sums; DataError if the rows do not suit it.
+    """
+    place = job.destination
+    inputs = [parse_location(url) for url in (job.like, job.source.data)]
+    output = check_place(place.model, register=place.register, overwrite=place.overwrite, inputs=inputs)
+    model, dataset = read_model(job.like), open_dataset(job.source.data, **job.source.names())
+    with hold(output, holder=runner.holder) as lease:
+        with runner.open_engine() as engine:
+            found = refit_on(model, dataset, engine=engine)
+        lease.check()
+        return _publish(found, job, data=dataset.url, reason=f"refitted like {redact(job.like)}")
+
+
+def merge_models(job: Merge) -> Summary:
+    """Add up the sums of models, solve, and publish the result.
+
+    Raises StatisticsError if they do not belong together; says why.
+    """
+    place = job.destination
+    inputs = [parse_location(url) for url in job.models]
+    output = check_place(place.model, register=place.register, overwrite=place.overwrite, inputs=inputs)
+    with hold(output, holder="a merge") as lease:
+        found = merge([read_model(url) for url in job.models], [redact(url) for url in job.models])
+        lease.check()
+        return _publish(found, job, data=None, reason=f"merged of {len(job.models)} models")
+
+
+def _publish(model: RidgeModel, job: Merge | Refit, *, data: str | None, reason: str) -> Summary:
+    place = job.destination
+    version = store(
+        model, place.model, register=place.register, overwrite=place.overwrite, data=data, reason=reason
+    )
+    assert model.statistics is not None
+    return {
+        "model": redact(place.model),
+        "version": None if version is None else version.number,
+        "digest": model.digest(),
+        "statistics_digest": model.statistics.digest(),
+        "n_samples": model.statistics.n_samples,
+        "alpha": model.plain_alpha,
+        "rows": [dict(one) for one in rows_of(model)],
+    }

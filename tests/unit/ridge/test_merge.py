@@ -1,0 +1,158 @@
+"""Models that were trained apart are one: the bits of one pass over all rows; errors where they are not."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sklearn.linear_model import Ridge
+
+from rff_dist import RFFRidge, load_model, merge_models, save_model
+from rff_dist.data import cut
+from rff_dist.data.blocks import Block
+from rff_dist.data.memory import ArrayDataset
+from rff_dist.engines.serial import SerialEngine
+from rff_dist.errors import InvalidParameterError, StatisticsError
+from rff_dist.kernels.stationary import Gaussian
+from rff_dist.ridge.merge import merge, refit_on
+from rff_dist.ridge.model import read_model
+from rff_dist.ridge.predict import predict_in_memory
+from rff_dist.statistics import passes
+from rff_dist.storage.appending import append_dataset
+from rff_dist.storage.datasets import open_dataset
+from rff_dist.storage.writing import write_dataset
+from tests.command_line import PLAIN, document, refusal
+from tests.plain import fit_ridge
+
+ENGINE = SerialEngine(1)
+BLOCK = 256
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch):
+    monkeypatch.setattr(cut, "MIN_BLOCK_ROWS", BLOCK)
+
+
+def draw(n, seed):
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((n, 2)) + seed
+    return X, np.sin(X[:, 0]) + 0.1 * rng.standard_normal(n) + 5 * seed
+
+
+def fit(dataset, **options):
+    options = {"length_scale": 1.0, "n_components": 16, "alpha": 0.1, **options}
+    return fit_ridge(dataset, Gaussian(), engine=ENGINE, **options)[0]
+
+
+@pytest.fixture
+def parts(tmp_path):
+    """Rows of three hospitals, of which all but the last end with a whole block."""
+    sizes = (4 * BLOCK, 3 * BLOCK, 500)
+    rows = [draw(n, seed) for seed, n in enumerate(sizes)]
+    datasets = [
+        write_dataset(tmp_path / f"{i}.zarr", *one, chunk_rows=128, versioned=i == 1)
+        for i, one in enumerate(rows)
+    ]
+    X, y = (np.concatenate(part) for part in zip(*rows, strict=True))
+    return datasets, write_dataset(tmp_path / "all.zarr", X, y, chunk_rows=128)
+
+
+@pytest.mark.parametrize("precision", ["standard", "high"])
+@pytest.mark.parametrize("alpha", [0.1, "gcv"])
+def test_merged_models_have_the_bits_of_one_pass_over_all_rows(parts, alpha, precision):
+    datasets, whole = parts
+    first = fit(datasets[0], alpha=alpha, precision=precision)
+    models = [first, *(refit_on(first, dataset, engine=ENGINE) for dataset in datasets[1:])]
+    merged = merge(models, "abc")
+    expected = passes.accumulate(whole, first.feature_map, engine=ENGINE, spec=first.statistics.spec)
+    assert merged.statistics == expected
+    assert merged.statistics.digest() == merged.card["statistics_digest"] == expected.digest()
+    rows = whole.read(Block(0, 0, whole.n_samples))
+    Z = first.feature_map.transform(rows.X)
+    plain = Ridge(merged.alpha).fit(Z, rows.y[:, 0])
+    found = predict_in_memory(ArrayDataset(rows.X), merged, engine=ENGINE)
+    # cosines of 15 bits in float64 against float64 sums of the same: rounding of a solve
+    np.testing.assert_allclose(found, plain.predict(Z), atol=1e-6)
+    np.testing.assert_allclose(merged.columns.mean, rows.X.mean(axis=0), atol=1e-12)
+    pairs = [merge([merge(models[:2], "ab"), models[2]], "ab"), merge(models[::-1], "cba")]
+    assert all(one.statistics == merged.statistics for one in pairs)
+    assert len(pairs[0].card["merged"]) == 3
+
+
+@pytest.mark.parametrize(
+    ("field", "options"),
+    [
+        ("kernel", {"length_scale": 2.0}),
+        ("n_components", {"n_components": 32}),
+        ("precision", {"precision": "high"}),
+        ("seed", {"seed": 3}),
+        ("fit_intercept", {"fit_intercept": False}),
+    ],
+)
+def test_the_first_field_that_differs_is_named(parts, field, options):
+    (first, *_), _ = parts
+    with pytest.raises(
+        StatisticsError, match=f"a and b are not of one spec: `{field}`.*rff-dist refit a DATA b"
+    ):
+        merge([fit(first), fit(first, **options)], "ab")
+
+
+def test_standardisation_and_offsets_of_other_rows_are_another_spec(parts):
+    (first, second, _), _ = parts
+    with pytest.raises(StatisticsError, match="`standardize`"):
+        merge([fit(first), fit(second)], "ab")
+    plain = {"standardize": False}
+    with pytest.raises(StatisticsError, match="`target_offset`"):
+        merge([fit(first, **plain), fit(second, **plain)], "ab")
+
+
+def test_the_same_rows_do_not_count_twice(parts):
+    (first, second, third), _ = parts
+    model = fit(second)
+    append_dataset(second.url, *draw(100, 7))
+    later = refit_on(model, open_dataset(second.url), engine=ENGINE)
+    with pytest.raises(StatisticsError, match="a and b were trained on versions of one dataset"):
+        merge([model, later], "ab")
+    others = [refit_on(model, one, engine=ENGINE) for one in (first, third)]
+    with pytest.raises(StatisticsError, match="data of the same fingerprint"):
+        merge([merge([model, others[0]], "ab"), merge(others, "bc")], ["ab", "bc"])
+
+
+def test_what_has_no_sums_is_not_merged(parts):
+    (first, *_), _ = parts
+    model = fit(first)
+    with pytest.raises(StatisticsError, match="no sums"):
+        merge([model, model.without_statistics()], "ab")
+    with pytest.raises(InvalidParameterError, match="two or more"):
+        merge([model], "a")
+
+
+def test_estimators_are_merged_after_loading(parts, tmp_path):
+    (first, second, _), _ = parts
+    estimator = RFFRidge(n_components=16, alpha=0.1, random_state=0, engine=ENGINE).fit(first)
+    save_model(refit_on(estimator.model_, second, engine=ENGINE), tmp_path / "second")
+    merged = merge_models([estimator, load_model(tmp_path / "second")])
+    assert merged.statistics_.n_samples == first.n_samples + second.n_samples
+    X = draw(10, 0)[0]
+    save_model(merged, tmp_path / "merged")
+    np.testing.assert_array_equal(load_model(tmp_path / "merged").predict(X), merged.predict(X))
+    with pytest.raises(InvalidParameterError, match=r"models\[1\] is a int"):
+        merge_models([estimator, 3])
+
+
+def test_at_the_command_line(parts, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    document("fit", "0.zarr", "north", *PLAIN, "--components", "16", "--serial")
+    document("refit", "north", "1.zarr", "south", "--serial")
+    found = document("merge", "north", "south", "--output", "models/both", "--register")
+    assert (found["n_samples"], found["version"], len(found["rows"])) == (7 * BLOCK, 1, 2)
+    merged = read_model("models/both")
+    assert merged.digest() == found["digest"]
+    document("evaluate", "models/both", "all.zarr", "--serial")
+    assert "north and north were trained on data" in refusal(1, "merge", "north", "north", "--output", "x")
+    assert "two or more" in refusal(2, "merge", "north", "--output", "x")
+    assert "overlap" in refusal(73, "merge", "north", "south", "--output", "south")
+    assert "--overwrite" in refusal(73, "merge", "north", "south", "--output", "all.zarr")
+    assert "nothing is there" in refusal(65, "merge", "north", "east", "--output", "x")
+    assert "does not say which rows" in refusal(1, "update", "models/both", "0.zarr", "--serial")
+    document("fit", "1.zarr", "apart", *PLAIN, "--components", "16", "--serial")
+    assert "not of one spec: `kernel`" in refusal(1, "merge", "north", "apart", "--output", "x")
