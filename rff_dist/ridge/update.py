@@ -175,9 +175,7 @@ def find_new_rows(
     held_back = [
         (one.start, one.stop)
         for one in refusals
-        if not one.is_change
-        and seen < one.stop
-        and _begins_with(dataset, one.n_samples, one.fingerprint)
+        if not one.is_change and seen < one.stop and _begins_with(dataset, one.n_samples, one.fingerprint)
     ]
     out = merge_ranges([*_left_out(model), *without_rows(held_back, [(0, seen)])])
     again = [] if backfill is None else without_rows(out, [(0, backfill)])

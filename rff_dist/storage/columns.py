@@ -189,13 +189,15 @@ def as_column(values: Any, *, name: str = "y") -> Column:
 
 def _open(stored: StoredGroup, name: str, missing_chunks: str) -> StoredColumn:
     group = stored.open()
+    attributes = dict(group.attrs)
     path, label = stored.prefix + name, f"array {name!r} of {stored.place}"
-    header = read_header(stored.store, path, label=label, text=True)
+    header = stored.read_header(name, attributes, text=True)
     if header is None:
         raise StorageError(f"{stored.place} has no array {name!r}; it holds {array_names(group)}")
     _check_shape(header, label)
-    header = header.first_rows(committed_rows(dict(group.attrs), stored.place))
-    array = open_array(stored.store, path, label=label, fill_missing=missing_chunks == "fill")
+    header = header.first_rows(committed_rows(attributes, stored.place))
+    store = stored.bound_store(attributes)
+    array = open_array(store, path, label=label, fill_missing=missing_chunks == "fill", like=header)
     reopen = None if stored.address is None else (_reopen_stored, (stored.address, name, missing_chunks))
     return StoredColumn(with_shape(array, header.shape), stored.url, header, label, reopen)
 

@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import zarr
 
 from rff_dist.errors import StorageError
-from rff_dist.storage.arrays import Header, open_array, read_header, read_rows
-from rff_dist.storage.groups import committed_rows, find_group
+from rff_dist.storage.arrays import Header, open_array, read_rows
+from rff_dist.storage.groups import committed_rows, find_group, open_group
 from rff_dist.storage.locations import exists, explain, parse_location
 
 # Codecs that compare a checksum of every chunk when it is read.
@@ -44,15 +43,14 @@ def list_arrays(
     location = parse_location(url)
     if not exists(location):
         raise StorageError(f"nothing is at {location}; expected a Zarr group")
-    store = find_group(url, version).store
+    stored = find_group(url, version)
+    group = open_group(stored.store, "", str(location))
+    attributes = dict(group.attrs)
     try:
-        group = zarr.open_group(store, mode="r")
-        attributes, names = dict(group.attrs), sorted(group.array_keys())
+        names = sorted(group.array_keys())
     except Exception as error:
         raise StorageError(f"{location} cannot be read as a Zarr group: {explain(error)}") from error
-    headers = {
-        name: read_header(store, name, label=f"array {name!r} of {location}", text=True) for name in names
-    }
+    headers = {name: stored.read_header(name, attributes, text=True) for name in names}
     n_samples = committed_rows(attributes, str(location))
     return attributes, [
         StoredArray(name, header.first_rows(n_samples), find_checksum(header))
@@ -70,10 +68,9 @@ def read_arrays(
     Raises StorageError if there is no complete group, or a chunk cannot be read.
     """
     stored = find_group(url, version)
-    committed = committed_rows(dict(stored.open().attrs), stored.place)
-    arrays = {
-        name: open_array(stored.store, name, label=f"array {name!r}", fill_missing=False) for name in names
-    }
+    attributes = dict(stored.open().attrs)
+    committed, store = committed_rows(attributes, stored.place), stored.bound_store(attributes)
+    arrays = {name: open_array(store, name, label=f"array {name!r}", fill_missing=False) for name in names}
     n_samples = min(committed, *(array.shape[0] for array in arrays.values()))
     for start in range(0, n_samples, n_rows):
         stop = min(start + n_rows, n_samples)

@@ -14,11 +14,11 @@ from numpy.typing import ArrayLike
 from rff_dist.data.blocks import cut_blocks
 from rff_dist.data.memory import check_indices
 from rff_dist.errors import DataError, InvalidParameterError, StorageError
-from rff_dist.storage.arrays import Header, gather_rows, open_array, read_header, read_rows
+from rff_dist.storage.arrays import Header, gather_rows, open_array, read_rows
 from rff_dist.storage.columns import ID, id_column
 from rff_dist.storage.editing import ROLES, TEXT_ROLES, Editing, digest_rows, editing
 from rff_dist.storage.generations import MANIFEST
-from rff_dist.storage.groups import committed_rows, find_group
+from rff_dist.storage.groups import StoredGroup, committed_rows, find_group
 from rff_dist.storage.locations import Location, check_output, parse_location, store_errors
 from rff_dist.storage.repositories import is_versioned
 from rff_dist.storage.sources import RowBatch, column_names, read_source
@@ -235,7 +235,7 @@ def convert_dataset(
     stored = find_group(url)
     group = stored.open()
     attributes: dict[str, Any] = {**group.attrs}
-    arrays, headers = _plain_arrays(stored.store, group, location, committed_rows(attributes, stored.place))
+    arrays, headers = _plain_arrays(stored, group, location, committed_rows(attributes, stored.place))
     n_samples, chunk_rows = headers["X"].shape[0], headers["X"].stored_rows
     names = [attributes.pop(key, None) for key in ("feature_names", "target_names")]
     attributes.pop(MANIFEST, None)
@@ -262,12 +262,12 @@ def convert_dataset(
 
 
 def _plain_arrays(
-    store: Any, group: zarr.Group, location: Location, n_samples: int
+    stored: StoredGroup, group: zarr.Group, location: Location, n_samples: int
 ) -> tuple[Mapping[str, zarr.Array[Any]], Mapping[str, Header]]:
-    headers = {}
+    headers, attributes = {}, dict(group.attrs)
+    store = stored.bound_store(attributes)
     for name in ROLES:
-        label = f"array {name!r} of {location}"
-        header = read_header(store, name, label=label, text=name in TEXT_ROLES)
+        header = stored.read_header(name, attributes, text=name in TEXT_ROLES)
         if header is not None:
             headers[name] = header.first_rows(n_samples)
     if "X" not in headers:

@@ -49,6 +49,7 @@ from rff_dist.storage.arrays import (
     stored_rows,
     with_shape,
 )
+from rff_dist.storage.binding import FORMAT_VERSION as FORMAT_VERSION
 from rff_dist.storage.generations import LINE, MANIFEST
 from rff_dist.storage.groups import (
     Address,
@@ -63,7 +64,6 @@ from rff_dist.storage.groups import (
 from rff_dist.storage.locations import parse_location
 from rff_dist.storage.repositories import changed_chunks, find_snapshot, open_together
 
-FORMAT_VERSION = 1
 _WEIGHTS = "sample_weight"  # the array's name where this package writes one
 _log = logging.getLogger(__name__)
 
@@ -255,7 +255,8 @@ class ZarrDataset(ArraysDataset):
         try:
             yield
         except StorageError as error:
-            if not isinstance(error, IntegrityError):  # which names the chunk
+            # Damaged bytes are named; a chunk that is whole and another one may have been written just now.
+            if not isinstance(error, IntegrityError) or isinstance(error.__cause__, IntegrityError):
                 self.check_unchanged()
             raise
 
@@ -377,17 +378,16 @@ def dataset_from_arrays(
 
 
 def _open(stored: StoredGroup, names: tuple[str, str | None, str | None], missing_chunks: str) -> ZarrDataset:
-    group, store, place = stored.open(), stored.store, stored.place
+    group, place = stored.open(), stored.place
     attributes = dict(group.attrs)
+    store = stored.bound_store(attributes)
     n_samples = committed_rows(attributes, place)
     labels: dict[str, str] = {}
     headers: dict[str, Header] = {}
     arrays: dict[str, zarr.Array[Any] | None] = {}
     for role, name in zip(("X", "y", "sample_weight"), names, strict=True):
         label = f"array {name!r} of {place}"
-        header = (
-            None if name is None else read_header(store, stored.prefix + name, label=label, text=role == "y")
-        )
+        header = None if name is None else stored.read_header(name, attributes, text=role == "y")
         if header is not None and header.dtype.kind in "UT":
             raise StorageError(
                 f"{label} holds labels (text); expected numbers to regress on. Train a classifier on it "

@@ -14,8 +14,9 @@ import zarr
 
 from rff_dist.data.columns import is_text
 from rff_dist.data.memory import canonical_bytes
-from rff_dist.errors import DataError, StorageError, VersionError
+from rff_dist.errors import DataError, StorageError
 from rff_dist.storage.arrays import Header, read_header, require_chunks
+from rff_dist.storage.binding import check_array, complete
 from rff_dist.storage.columns import ID
 from rff_dist.storage.datasets import FORMAT_VERSION
 from rff_dist.storage.generations import LINE, MANIFEST
@@ -124,8 +125,9 @@ class Editing:
             "sha256": chain,
             LINE: [*line, [n_after, chain]],
         }
-        self.group.attrs.update({**attributes, MANIFEST: {**manifest, **state}})
-        told = {"change": what, "n_before": self.n_before, "n_after": n_after, **facts}
+        found = {**attributes, MANIFEST: {**manifest, **state}}
+        complete(self._change.store, self.headers, found, changed=self._change.changed_chunks())
+        told = {"change": what, "n_before": self.n_before, "n_after": n_after, "sha256": chain, **facts}
         return self._change.commit(message, told)
 
 
@@ -142,7 +144,9 @@ def editing(location: Location) -> Iterator[Editing]:
         open_complete_group(change.store, "", str(location))
         attributes = dict(group.attrs)
         headers = {
-            name: header for name in ROLES if (header := _read_header(change, name, location)) is not None
+            name: header
+            for name in ROLES
+            if (header := _read_header(change, name, attributes, location)) is not None
         }
         _check(group, attributes, headers, location)
         yield Editing(location, headers["X"].shape[0], attributes, headers, group, change)
@@ -156,25 +160,25 @@ def digest_rows(*parts: np.ndarray) -> str:
     return digest.hexdigest()
 
 
-def _read_header(change: Change, name: str, location: Location) -> Header | None:
-    return read_header(change.store, name, label=f"array {name!r} of {location}", text=name in TEXT_ROLES)
+def _read_header(
+    change: Change, name: str, attributes: Mapping[str, Any], location: Location
+) -> Header | None:
+    label = f"array {name!r} of {location}"
+    header = read_header(change.store, name, label=label, text=name in TEXT_ROLES)
+    if header is not None:
+        check_array(header, attributes, name, label)
+    return header
 
 
 def _check(
     group: zarr.Group, attributes: Mapping[str, Any], headers: Mapping[str, Header], location: Location
 ) -> None:
-    """Refuse a repository that this package did not write, or a newer release did."""
+    """Refuse a repository that this package did not write."""
     manifest = attributes.get(MANIFEST)
     if "X" not in headers or not isinstance(manifest, Mapping):
         raise StorageError(
             f"{location} is a repository that rff_dist did not write; expected a versioned dataset. Open its "
             "arrays with Icechunk, and write them with write_dataset"
-        )
-    version = manifest.get("format_version", FORMAT_VERSION)
-    if type(version) is not int or version > FORMAT_VERSION:
-        raise VersionError(
-            f"{location} is of format {str(version)[:100]}; this release changes format "
-            f"{FORMAT_VERSION}. Use a newer release of rff_dist"
         )
     shapes = {name: header.shape for name, header in headers.items()}
     n_samples = committed_rows(attributes, str(location))

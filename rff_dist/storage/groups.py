@@ -13,8 +13,9 @@ import zarr
 from zarr.abc.store import Store
 from zarr.storage import LocalStore
 
-from rff_dist.errors import ConflictError, NoSuchVersionError, StorageError
-from rff_dist.storage.arrays import MAX_ROWS, read_header
+from rff_dist.errors import ConflictError, IntegrityError, NoSuchVersionError, StorageError, VersionError
+from rff_dist.storage.arrays import MAX_ROWS, Header, read_header
+from rff_dist.storage.binding import bound_store, check_array, check_group, unbound
 from rff_dist.storage.generations import MANIFEST, resolve
 from rff_dist.storage.locations import (
     Location,
@@ -95,6 +96,7 @@ class StoredGroup:
     `place`: what errors call it.
     `url`: None in a store that was handed over open and is not a local folder.
     `address`: what `reopen_group` takes elsewhere; None where no other process can open it.
+    `sha256`: what its manifest must say, where that is known.
     """
 
     store: Store
@@ -102,6 +104,7 @@ class StoredGroup:
     place: str
     url: str | None
     address: Address | None
+    sha256: str | None = None
 
     @property
     def version(self) -> str | None:
@@ -115,7 +118,28 @@ class StoredGroup:
 
     def open(self) -> zarr.Group:
         """Open it, or say what is there instead, or that this package's writer did not finish it."""
-        return open_complete_group(self.store, self.root, self.place)
+        group = open_complete_group(self.store, self.root, self.place)
+        manifest: Any = group.attrs.get(MANIFEST)
+        if self.sha256 is not None and (manifest or {}).get("sha256") != self.sha256:
+            raise IntegrityError(
+                f"version {self.version} of {self.place} holds what another one was written with; restore it "
+                "from a copy"
+            )
+        return group
+
+    def bound_store(self, attributes: Mapping[str, Any]) -> Store:
+        """Return the store, which notices chunks that changed places where the group's attributes tell."""
+        return bound_store(self.store, self.prefix, attributes)
+
+    def read_header(
+        self, name: str, attributes: Mapping[str, Any], *, text: bool = False, label: str | None = None
+    ) -> Header | None:
+        """Read and check an array's metadata; None where there is no array."""
+        label = f"array {name!r} of {self.place}" if label is None else label
+        header = read_header(self.store, self.prefix + name, label=label, text=text)
+        if header is not None:
+            check_array(header, attributes, name, label)
+        return header
 
 
 def find_group(url: str | os.PathLike[str] | zarr.Group, version: str | None = None) -> StoredGroup:
@@ -154,8 +178,9 @@ def reopen_group(address: Address) -> StoredGroup:
 
 def _group_at(location: Location, version: str | None) -> StoredGroup:
     check_existing(location)
+    digest = None
     if is_versioned(location):
-        store, found = open_snapshot(location, version)
+        store, found, digest = open_snapshot(location, version)
         address = Address(location.url, version=found)
     elif version is not None:
         raise NoSuchVersionError(
@@ -169,7 +194,7 @@ def _group_at(location: Location, version: str | None) -> StoredGroup:
         generation = place.url if location.is_remote else None
         files = digest_files(location.path) if location.is_local else None
         address = Address(location.url, process, generation, files=files)
-    return StoredGroup(store, "", str(location), location.url, address)
+    return StoredGroup(store, "", str(location), location.url, address, digest)
 
 
 def check_existing(location: Location) -> None:
@@ -202,7 +227,7 @@ def require_versions(location: Location) -> None:
 
 def open_complete_group(store: Store, root: str, place: str) -> zarr.Group:
     """Open a Zarr group, or say what is there instead, or that this package's writer did not finish it."""
-    group = _open_group(store, root, place)
+    group = open_group(store, root, place)
     manifest = group.attrs.get(MANIFEST)
     if isinstance(manifest, Mapping) and manifest.get("state") != "complete":
         raise StorageError(f"{place} is unfinished: its writer did not come to the end. Write it again")
@@ -224,19 +249,23 @@ def committed_rows(attributes: Mapping[str, Any], place: str) -> int:
     return n_samples
 
 
-def _open_group(store: Store, root: str, place: str) -> zarr.Group:
+def open_group(store: Store, root: str, place: str) -> zarr.Group:
+    """Open a Zarr group, finished or not, or say what is there instead."""
     prefix = f"{root}/" if root else ""
     # Each name that is looked for is a request to an object store.
     kinds: dict[str, Literal[2, 3]] = {"zarr.json": 3, ".zgroup": 2, ".zarray": 2}
-    zarr_format = next(
-        (kinds[name] for name in kinds if read_bytes(store, prefix + name, where=place) is not None), None
-    )
+    found = ((kind, read_bytes(store, prefix + name, where=place)) for name, kind in kinds.items())
+    zarr_format, content = next((one for one in found if one[1] is not None), (None, None))
     if zarr_format is None:
         raise StorageError(
             f"{place} holds no Zarr metadata (zarr.json or .zgroup); expected a Zarr group with an array X"
         )
     try:
+        if content is not None and zarr_format == 3:
+            check_group(content, place)
         return zarr.open_group(store, path=root, mode="r", zarr_format=zarr_format)
+    except (IntegrityError, VersionError):
+        raise
     except Exception as error:
         if is_array(store, root):
             parent, _, name = place.rstrip("/").rpartition("/")
@@ -266,6 +295,7 @@ def array_names(group: zarr.Group) -> str:
 
 def local_root(store: Store, path: str) -> str | None:
     """Return the folder of a path in a store, or None where it is not a local one."""
+    store = unbound(store)
     if not isinstance(store, LocalStore):
         return None
     return os.path.abspath(os.path.join(store.root, path))

@@ -16,6 +16,7 @@ from rff_dist.data.blocks import Block, cut_blocks
 from rff_dist.data.columns import TEXT, Column, is_text
 from rff_dist.errors import DataError, InvalidParameterError, StorageError
 from rff_dist.storage.arrays import create_array, name_axes, read_rows
+from rff_dist.storage.binding import complete
 from rff_dist.storage.datasets import FORMAT_VERSION
 from rff_dist.storage.generations import MANIFEST, begin, put_in_place
 from rff_dist.storage.locations import (
@@ -199,7 +200,9 @@ class Output:
             if name in group:  # of a job that was stopped after this
                 del group[name]
             stored = TEXT if is_text(column.dtype) else column.dtype
-            array = create_array(group, name, shape=(self.n_samples,), dtype=stored, chunks=(rows,))
+            array = create_array(
+                group, name, shape=(self.n_samples,), dtype=stored, chunks=(rows,), marked=True
+            )
             for block in cut_blocks(self.n_samples, rows, rows_per_block=rows):
                 array[block.start : block.stop] = _as_stored(column.read(block))
 
@@ -224,8 +227,9 @@ class Output:
                     f"{self.location} is not complete: {n_written} of {n_chunks} chunks of {chunk_rows} "
                     "rows were written. Write the missing blocks, or discard the output"
                 )
-            group = zarr.open_group(open_store(self.staged, read_only=False), mode="r+")
-            group.attrs.update({**(attributes or {}), MANIFEST: manifest})
+            store = open_store(self.staged, read_only=False)
+            names = sorted(zarr.open_group(store, mode="r").array_keys())
+            complete(store, names, {**(attributes or {}), MANIFEST: manifest})
             put_in_place(self.staged, self.location, overwrite=self.overwrite)
 
     def discard(self) -> None:
@@ -280,7 +284,7 @@ def create_output(
                 stored = TEXT if base.kind == "U" else base
                 shape, chunks = (n_samples, *more), (rows, *more)
                 axes = name_axes(name, len(shape))
-                create_array(group, name, shape=shape, dtype=stored, chunks=chunks, axes=axes)
+                create_array(group, name, shape=shape, dtype=stored, chunks=chunks, axes=axes, marked=True)
     except Exception:
         discard(staged)
         raise

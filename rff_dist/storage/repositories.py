@@ -11,6 +11,8 @@ on the disk before the branch is moved.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import re
 import time
@@ -26,6 +28,7 @@ from zarr.abc.store import Store
 
 from rff_dist.errors import (
     ConflictError,
+    IntegrityError,
     InvalidParameterError,
     NoSuchVersionError,
     OutputBusyError,
@@ -51,6 +54,7 @@ _LOCK = ".lock"
 _FOLDERS = ("chunks", "manifests", "transactions", "snapshots")
 _TAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _LEAST_PREFIX = 4  # characters of a snapshot's name that may stand for all of it
+_DIGEST = "digest"  # among a snapshot's facts, of the others
 _REMEMBERED_BYTES = 2**27  # of chunks that `open_together` has read
 # In an object store a writer may still be at work on what no snapshot names yet.
 _SPARED = timedelta(days=1)
@@ -113,16 +117,22 @@ class Change:
     _session: icechunk.Session
     _begun: float = field(default_factory=time.time)
 
+    def changed_chunks(self) -> dict[str, set[int]]:
+        """Return the chunks along the rows that are others than before, of each array."""
+        changed = self._session.status().updated_chunks
+        return {path.lstrip("/"): {place[0] for place in places} for path, places in changed.items()}
+
     def commit(self, message: str, facts: Mapping[str, Any]) -> str:
         """Make what was written the current snapshot, and return its name.
 
         Raises ConflictError if another program committed meanwhile; the dataset is then as that left it.
         """
+        told = _signed(message, facts)
         with _errors(f"{self.location} could not be changed", "; it is as it was"):
             if not self.location.is_local:
-                return str(self._session.commit(message, metadata=dict(facts)))
+                return str(self._session.commit(message, metadata=told))
             # The branch is moved when all that it leads to is on the disk.
-            snapshot = str(self._session.flush(message, metadata=dict(facts)))
+            snapshot = str(self._session.flush(message, metadata=told))
             _sync_since(self.location, self._begun)
             repository = _open_repository(self.location)
             repository.reset_branch(MAIN, snapshot, from_snapshot_id=self.before)
@@ -152,14 +162,16 @@ def is_empty(location: Location) -> bool:
         return next(iter(repository.ancestry(branch=MAIN))).parent_id is None
 
 
-def open_snapshot(location: Location, version: str | None = None) -> tuple[Store, str]:
-    """Return a snapshot's store, to be read, and its name.
+def open_snapshot(location: Location, version: str | None = None) -> tuple[Store, str, str | None]:
+    """Return a snapshot's store, to be read, its name, and the digest that its manifest has, if known.
 
     `version`: a tag, a snapshot's name or how it begins; the current one if left out.
     Raises NoSuchVersionError if there is none of that name; StorageError if it cannot be read.
     """
     snapshot = find_snapshot(location, version)
-    return _open_pinned(location, snapshot), snapshot
+    with _errors(f"version {snapshot} of {location} cannot be read", version=snapshot):
+        facts = _checked(_open_repository(location).lookup_snapshot(snapshot), location)
+    return _open_pinned(location, snapshot), snapshot, facts.get("sha256")
 
 
 def open_pinned(location: Location, snapshot: str) -> Store:
@@ -222,7 +234,9 @@ def read_history(location: Location, version: str | None = None) -> list[Snapsho
         for tag in sorted(repository.list_tags()):
             tags.setdefault(repository.lookup_tag(tag), []).append(tag)
         return [
-            Snapshot(one.id, one.message, one.written_at, dict(one.metadata), tuple(tags.get(one.id, ())))
+            Snapshot(
+                one.id, one.message, one.written_at, _checked(one, location), tuple(tags.get(one.id, ()))
+            )
             for one in repository.ancestry(snapshot_id=head)
             if one.parent_id is not None  # the first is empty
         ]
@@ -350,14 +364,34 @@ def expire(location: Location, older_than: datetime, *, tags: bool = False) -> E
     return Expired(tuple(sorted(gone)), int(summary.bytes_deleted))
 
 
+def _signed(message: str, facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return facts with a digest of them and of the message, which Icechunk's files have no checksum of."""
+    return {**facts, _DIGEST: _digest(message, facts)}
+
+
+def _checked(snapshot: Any, location: Location) -> dict[str, Any]:
+    """Return a snapshot's facts without their digest; raises IntegrityError if they are others."""
+    facts = dict(snapshot.metadata)
+    if facts.pop(_DIGEST, None) not in (None, _digest(snapshot.message, facts)):
+        raise IntegrityError(
+            f"what {location} says of its version {snapshot.id} is not as it was written; restore it from a "
+            "copy"
+        )
+    return facts
+
+
+def _digest(message: str, facts: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps([message, facts], sort_keys=True).encode()).hexdigest()
+
+
 # -- Icechunk --------------------------------------------------------------------------------------
 
 
 def _icechunk() -> Any:
     import icechunk
 
-    # It warns of folders without locks, and this module keeps one.
-    icechunk.set_logs_filter("error")
+    # It warns of folders without locks, and this module keeps one; what fails is in our errors.
+    icechunk.set_logs_filter("off")
     return icechunk
 
 

@@ -19,6 +19,7 @@ from rff_dist.data.columns import TEXT, check_values, is_text
 from rff_dist.data.memory import canonical_bytes, require_columns, require_numbers
 from rff_dist.errors import DataError, InvalidParameterError, StorageError
 from rff_dist.storage.arrays import CHUNK_TARGET_BYTES, MAX_ROWS, create_array, name_axes, read_rows
+from rff_dist.storage.binding import complete
 from rff_dist.storage.columns import ID
 from rff_dist.storage.datasets import FORMAT_VERSION, ZarrDataset, open_dataset
 from rff_dist.storage.generations import LINE, MANIFEST, NAME, begin, put_in_place
@@ -40,7 +41,7 @@ MAX_CHUNK_ROWS = 2**16
 MAX_CHUNKS = 2**31  # along the rows: Icechunk counts them in 32 bits
 
 type Progress = Callable[[int, int | None], None]
-type _Fill = Callable[[zarr.Group], dict[str, np.dtype[Any]]]
+type _Fill = Callable[[zarr.Group], tuple[RowBuffer, str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,21 +179,22 @@ def write_batches(
     last batch has been, so that a source can fill them in while it runs.
     """
 
-    def fill(group: zarr.Group) -> dict[str, np.dtype[Any]]:
-        return _write(group, batches, n_samples, names, attributes, how)
+    def fill(group: zarr.Group) -> tuple[RowBuffer, str]:
+        return _write(group, batches, n_samples, names, attributes, how, versioned=kept or how.versioned)
 
     # A folder is put in place as a whole.
     lease = hold(location, holder="a writer") if location.is_remote else nullcontext()
     with lease, store_errors(f"{location} could not be written", "; nothing is left of it"):
         remove_unfinished(location)
         check_output(location, overwrite=how.overwrite, inputs=inputs, marker=DATASET_FILES)
-        if is_versioned(location):
+        if kept := is_versioned(location):
             with changing(location) as change:
-                dtypes = _commit(change, fill, how)
+                written = _commit(change, fill, how)
         elif how.versioned:
-            dtypes = _create_versioned(location, fill, how)
+            written = _create_versioned(location, fill, how)
         else:
-            dtypes = _create_plain(location, fill, how)
+            written = _create_plain(location, fill, how)
+    dtypes = {name: array.dtype for name, array in written.arrays.items()}
     return open_dataset(
         location.url,
         y=None if "y" in dtypes and is_text(dtypes["y"]) else "y",
@@ -200,13 +202,13 @@ def write_batches(
     )
 
 
-def _create_plain(location: Location, fill: _Fill, how: Writing) -> dict[str, np.dtype[Any]]:
+def _create_plain(location: Location, fill: _Fill, how: Writing) -> RowBuffer:
     staged, group = begin(location, {MANIFEST: {"state": "writing"}})
     with _in_place_when_whole(staged, location, how):
-        return fill(group)
+        return fill(group)[0]
 
 
-def _create_versioned(location: Location, fill: _Fill, how: Writing) -> dict[str, np.dtype[Any]]:
+def _create_versioned(location: Location, fill: _Fill, how: Writing) -> RowBuffer:
     if location.is_remote and exists(location):
         raise StorageError(
             f"{location} is plain Zarr, which an object store cannot replace by a versioned dataset at once; "
@@ -228,16 +230,14 @@ def _in_place_when_whole(staged: Location, location: Location, how: Writing) -> 
         raise
 
 
-def _commit(change: Change, fill: _Fill, how: Writing) -> dict[str, np.dtype[Any]]:
+def _commit(change: Change, fill: _Fill, how: Writing) -> RowBuffer:
     """Fill a new group in the place of what is there, and commit it."""
     group = zarr.create_group(change.store, overwrite=True)
-    dtypes = fill(group)
-    manifest: Any = group.attrs[MANIFEST]
-    n_samples = manifest["n_samples"]
-    group.attrs[MANIFEST] = {**manifest, NAME: uuid.uuid4().hex}
-    facts = {"change": "write", "n_before": 0, "n_after": n_samples}
+    written, digest = fill(group)
+    n_samples = written.n_samples
+    facts = {"change": "write", "n_before": 0, "n_after": n_samples, "sha256": digest}
     change.commit(how.message or f"write {n_samples:,} rows", facts)
-    return dtypes
+    return written
 
 
 def _write(
@@ -247,8 +247,10 @@ def _write(
     names: tuple[Sequence[str] | None, Sequence[str] | None],
     attributes: Mapping[str, Any],
     how: Writing,
-) -> dict[str, np.dtype[Any]]:
-    """Write the group's arrays and return their dtypes."""
+    *,
+    versioned: bool,
+) -> tuple[RowBuffer, str]:
+    """Write the group's arrays; return what wrote them, and the digest of all values."""
     buffer: RowBuffer | None = None
     for batch in batches:
         parts = name_parts(batch, 0 if buffer is None else buffer.n_samples)
@@ -277,9 +279,10 @@ def _write(
         "chunk_rows": buffer.chunk_rows,
         "sha256": digest,
         LINE: [[buffer.n_samples, digest]],
+        **({NAME: uuid.uuid4().hex} if versioned else {}),
     }
-    group.attrs.update({**found, MANIFEST: manifest})
-    return {name: array.dtype for name, array in buffer.arrays.items()}
+    complete(group.store, buffer.arrays, {**found, MANIFEST: manifest})
+    return buffer, digest
 
 
 @dataclass
@@ -313,6 +316,7 @@ class RowBuffer:
                 dtype=values.dtype,
                 chunks=(rows, *(max(1, n) for n in values.shape[1:])),
                 axes=name_axes(name, values.ndim),
+                marked=True,
             )
             for name, values in parts.items()
         }

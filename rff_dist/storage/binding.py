@@ -1,0 +1,185 @@
+"""What binds the parts of a group that we write: each chunk to its place, and metadata to what they were.
+
+A chunk ends with its crc32c, which tells damaged bytes. The manifest keeps these of all chunks in order, a
+digest of each array's metadata, and one of the group's own. So chunks that changed places are noticed, and
+metadata that say something else. Arrays are marked: the group of a marked array has such a manifest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from zarr.abc.store import ByteRequest, Store, SuffixByteRequest
+from zarr.core.buffer import Buffer, BufferPrototype, default_buffer_prototype
+from zarr.core.sync import sync
+from zarr.storage import WrapperStore
+
+from rff_dist.errors import IntegrityError, StorageError, VersionError
+from rff_dist.storage.arrays import Header, load_json, read_header
+from rff_dist.storage.generations import MANIFEST
+from rff_dist.storage.locations import read_bytes, write_bytes
+
+FORMAT_VERSION = 1
+_FILE, _PARTS, _COVERS, _DIGEST = "zarr.json", "arrays", "covers", "digest"
+_SUM_BYTES = 4
+_AT_ONCE = 64  # requests
+
+type Chunks = Mapping[str, Iterable[int]]
+
+
+def complete(
+    store: Store, names: Iterable[str], attributes: Mapping[str, Any], *, changed: Chunks | None = None
+) -> None:
+    """Write a group's attributes, with a manifest that binds its arrays; the last thing that is written.
+
+    `names`: of the arrays.
+    `attributes`: those that are new or others now, the manifest among them.
+    `changed`: numbers of the chunks that are others than those that the manifest before knows; None for all.
+    """
+    document = load_json(_content(store, _FILE))
+    known = _manifest(document["attributes"]).get(_PARTS, {}) if changed is not None else {}
+    parts = {name: _describe(store, name, known.get(name), (changed or {}).get(name, ())) for name in names}
+    manifest: dict[str, Any] = {**attributes[MANIFEST], _PARTS: parts}
+    document["attributes"] = {**document["attributes"], **attributes, MANIFEST: manifest}
+    manifest[_COVERS] = sorted(document["attributes"])
+    manifest[_DIGEST] = _digest_of(document)
+    write_bytes(store, _FILE, json.dumps(document, indent=2).encode())
+
+
+def check_group(content: bytes, place: str) -> None:
+    """Check a group's metadata against the digest in its manifest, if it has one; raises IntegrityError."""
+    document = load_json(content)
+    manifest = _manifest(document.get("attributes"))
+    version = manifest.get("format_version")
+    if type(version) is int and version > FORMAT_VERSION:
+        raise VersionError(
+            f"{place} is of format {version}; this release knows format {FORMAT_VERSION}. Use a newer one of "
+            "rff_dist"
+        )
+    if _DIGEST in manifest and _digest_of(document) != manifest[_DIGEST]:
+        raise IntegrityError(
+            f"the metadata of {place} ({_FILE}) are not as they were written; restore them from a copy, or "
+            "write the dataset again"
+        )
+
+
+def check_array(header: Header, attributes: Mapping[str, Any], name: str, label: str) -> None:
+    """Check an array's metadata against its group's manifest; raises IntegrityError."""
+    parts = _manifest(attributes).get(_PARTS, {})
+    part = parts.get(name) if isinstance(parts, Mapping) else None
+    if (part is None and header.marked) or (part is not None and part["metadata"] != header.digest):
+        raise IntegrityError(
+            f"the metadata of {label} or of its group are not as they were written; restore them from a "
+            "copy, or write the dataset again"
+        )
+
+
+def bound_store(store: Store, prefix: str, attributes: Mapping[str, Any]) -> Store:
+    """Return a store that compares each chunk's checksum with the one of its place; itself without any."""
+    parts = _manifest(attributes).get(_PARTS, {})
+    sums = {f"{prefix}{name}/c/": _unpacked(part["crc32c"]) for name, part in parts.items()}
+    return BoundStore(store, sums) if sums else store
+
+
+def unbound(store: Store) -> Store:
+    """Return the store that a bound one reads from."""
+    return store._store if isinstance(store, BoundStore) else store
+
+
+class BoundStore(WrapperStore[Store]):
+    """A store whose chunks are compared with the checksums that their places have.
+
+    `sums`: by what the names of an array's chunks begin with, before the chunk's number.
+    """
+
+    def __init__(self, store: Store, sums: Mapping[str, NDArray[np.uint32]]) -> None:
+        super().__init__(store)
+        self._sums = sums
+
+    def _with_store(self, store: Store) -> BoundStore:
+        return BoundStore(store, self._sums)
+
+    async def get(
+        self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None
+    ) -> Buffer | None:
+        """Return what is stored; raises IntegrityError where it is of another place."""
+        return self._checked(key, await self._store.get(key, prototype, byte_range), byte_range)
+
+    def get_sync(
+        self, key: str, *, prototype: BufferPrototype | None = None, byte_range: ByteRequest | None = None
+    ) -> Buffer | None:
+        """Return what is stored, likewise."""
+        found = super().get_sync(key, prototype=prototype, byte_range=byte_range)
+        return self._checked(key, found, byte_range)
+
+    def _checked(self, key: str, found: Buffer | None, byte_range: ByteRequest | None) -> Buffer | None:
+        array, slash, place = key.partition("/c/")
+        sums = self._sums.get(array + slash)
+        if found is None or sums is None or byte_range is not None:
+            return found
+        number = int(place.partition("/")[0])
+        if number < len(sums) and found[-_SUM_BYTES:].to_bytes() != sums[number].tobytes():
+            raise IntegrityError(f"{key} is not the chunk that was written there")
+        return found
+
+
+def _manifest(attributes: object) -> Mapping[str, Any]:
+    manifest = attributes.get(MANIFEST) if isinstance(attributes, Mapping) else None
+    return manifest if isinstance(manifest, Mapping) else {}
+
+
+def _digest_of(document: Mapping[str, Any]) -> str:
+    """Return a digest of the manifest and of the attributes that it covers; others may be added."""
+    attributes = document["attributes"]
+    manifest = {name: value for name, value in attributes[MANIFEST].items() if name != _DIGEST}
+    covered = {name: attributes.get(name) for name in manifest.get(_COVERS, ()) if name != MANIFEST}
+    whole = [document.get("zarr_format"), document.get("node_type"), covered, manifest]
+    return hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()
+
+
+def _content(store: Store, key: str) -> bytes:
+    content = read_bytes(store, key, where=str(store))
+    if content is None:
+        raise StorageError(f"{key} is gone from {store}; another program removed it. Write the data again")
+    return content
+
+
+def _describe(
+    store: Store, name: str, known: Mapping[str, Any] | None, changed: Iterable[int]
+) -> dict[str, Any]:
+    header = read_header(store, name, label=f"array {name!r}", text=True)
+    assert header is not None
+    n_chunks = -(-header.shape[0] // header.chunks[0])
+    sums = np.zeros(n_chunks, "<u4")
+    numbers: Iterable[int] = range(n_chunks)
+    if known is not None:
+        before = _unpacked(known["crc32c"])[:n_chunks]
+        sums[: len(before)] = before
+        numbers = sorted({*(i for i in changed if i < n_chunks), *range(len(before), n_chunks)})
+    keys = [f"{name}/c/{i}{'/0' * (len(header.shape) - 1)}" for i in numbers]
+    sums[list(numbers)] = np.frombuffer(b"".join(sync(_last_bytes(store, keys))), "<u4")
+    return {"metadata": header.digest, "crc32c": base64.b64encode(sums.tobytes()).decode()}
+
+
+async def _last_bytes(store: Store, keys: list[str]) -> list[bytes]:
+    places, prototype = asyncio.Semaphore(_AT_ONCE), default_buffer_prototype()
+
+    async def read(key: str) -> bytes:
+        async with places:
+            found = await store.get(key, prototype, SuffixByteRequest(_SUM_BYTES))
+        if found is None:
+            raise StorageError(f"{key} is gone; another program removed it. Write the data again")
+        return found.to_bytes()
+
+    return list(await asyncio.gather(*map(read, keys)))
+
+
+def _unpacked(text: str) -> NDArray[np.uint32]:
+    return np.frombuffer(base64.b64decode(text), "<u4")
