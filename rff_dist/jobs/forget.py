@@ -18,6 +18,7 @@ from rff_dist.ingest.ingest import read_rows_to_change
 from rff_dist.jobs.refresh import open_refresh, outcome
 from rff_dist.jobs.specs import Forget
 from rff_dist.jobs.steps import Runner, Step, take
+from rff_dist.jobs.train import leftover_runs
 from rff_dist.registry.versions import RegisteredModel
 from rff_dist.ridge.model import RidgeModel, read_model, write_model
 from rff_dist.ridge.update import check_updatable
@@ -200,6 +201,8 @@ def _models(run: Forgetting) -> Iterator[Holder]:
             "its standardisation, length scale and held-out errors were learned with the rows among others",
             "fit anew",
         )
+        for place in leftover_runs(url):
+            yield Holder(redact(place.url), "a job that was stopped keeps sums here", "it goes on, and ends")
         if holds_versions(parse_location(url)):
             registered = RegisteredModel(url)
             current = registered.current()

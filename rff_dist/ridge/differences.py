@@ -104,7 +104,7 @@ def has_rows_of(dataset: Dataset, version: str | None, start: int, stop: int) ->
     if version is None or not isinstance(dataset, ZarrDataset) or dataset.version is None:
         return False
     try:
-        before, spans = changed_rows(dataset, version)
+        before, dataset, spans = changed_rows(dataset, version)
     except NoSuchVersionError:
         return False
     if stop > min(before.n_samples, dataset.n_samples):
