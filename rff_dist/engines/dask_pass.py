@@ -111,6 +111,59 @@ class _Chain:
             self.merge = self.other = None
 
 
+class _Queue:
+    """The blocks that are yet to be given out, and how long one takes."""
+
+    def __init__(self, n_blocks: int, tasks: Tasks) -> None:
+        self._n_blocks, self._tasks = n_blocks, tasks
+        self._seconds, self._n_timed = 0.0, 0
+        self._shares: list[_Share] = []
+
+    def __len__(self) -> int:
+        return sum(len(share.positions) for share in self._shares)
+
+    @property
+    def seconds_per_block(self) -> float:
+        """Seconds by the blocks that were timed."""
+        return self._seconds / self._n_timed if self._n_timed else RUN_S
+
+    def time(self, seconds: Sequence[float]) -> None:
+        """Take in how long some blocks took."""
+        self._seconds += sum(seconds)
+        self._n_timed += len(seconds)
+
+    def cut(self, positions: range) -> list[tuple[range, bool]]:
+        """Return consecutive blocks, and whether their sums are kept."""
+        kept = self._tasks.kept
+        return [(positions, False)] if kept is None else kept.cut(positions)
+
+    def put(self, parts: Sequence[tuple[range, bool]], n_deaths: int = 0) -> None:
+        """Take in parts, to be given out before all others: what is kept first, and then the first rows."""
+        shares = [_Share(positions, n_deaths, is_kept) for positions, is_kept in reversed(parts)]
+        self._shares += sorted(shares, key=lambda share: share.is_kept)
+
+    def take(self, n_workers: int) -> _Share:
+        """Take the blocks of the next run: long ones first and short ones last, so that workers end together.
+
+        Polychronopoulos & Kuck (1987), guided self-scheduling. Blocks of Dask collections go one by one:
+        tasks of their own make their rows.
+        """
+        length = len(self) // (2 * n_workers)
+        if self.seconds_per_block > 0:
+            longest = RUN_S / self.seconds_per_block
+            if self._tasks.kept is not None:  # what runs leave is bounded, and goes with no worker
+                longest = max(longest, self._n_blocks / MOST_RUNS)
+            length = min(length, int(longest))
+        length = 1 if self._tasks.source is not None else max(1, length)
+        share = self._shares.pop()
+        if share.is_kept:
+            return share
+        first, rest = share.positions[:length], share.positions[length:]
+        if rest:
+            self._shares.append(_Share(rest, share.n_deaths))
+        return _Share(first, share.n_deaths)
+
+
 class Pass:
     """What the client knows of a pass: who has summed up which blocks.
 
@@ -125,18 +178,15 @@ class Pass:
         self._chains: list[_Chain] = []
         self._present: Mapping[str, int] = {}
         self._by_key: dict[Any, _Chain] = {}
-        self._n_tasks = self._n_given = 0
-        self._again: list[_Share] = []
+        self._n_tasks = 0
         self._told = bytearray(len(blocks))
-        self._seconds, self._n_timed = 0.0, 0
         self._news: queue.SimpleQueue[Any] = queue.SimpleQueue()
         #: Blocks that are in no total.
         self.n_left = len(blocks)
         #: The blocks that are consecutive, and whether their sums were kept before the pass.
-        self.parts = self._cut(range(len(blocks)))
-        if any(is_kept for _, is_kept in self.parts):
-            self._n_given = len(blocks)
-            self._again = self._shares_of(self.parts)
+        self._queue = _Queue(len(blocks), tasks)
+        self.parts = self._queue.cut(range(len(blocks)))
+        self._queue.put(self.parts)
 
     def note(self, worker: str, timings: list[tuple[int, float]]) -> None:
         """Take in from any thread which blocks a worker has done, by position, and the seconds of each."""
@@ -149,8 +199,7 @@ class Pass:
             news = self._next_news()
             if isinstance(news, tuple) and isinstance(news[1], list):
                 worker, timings = news
-                self._seconds += sum(seconds for _, seconds in timings)
-                self._n_timed += len(timings)
+                self._queue.time([seconds for _, seconds in timings])
                 yield from self._untold(worker, timings)
                 continue
             if news is None:  # a total that was lost and came back is told of once only: look at all
@@ -194,14 +243,10 @@ class Pass:
 
     def _give_out(self) -> None:
         self._look_for_lost()
-        while self._n_ungiven and (worker := self._free_worker()) is not None:
-            self._start_run(worker, self._take())
-        if not self._n_ungiven:
+        while self._queue and (worker := self._free_worker()) is not None:
+            self._start_run(worker, self._queue.take(len(self._present)))
+        if not self._queue:
             self._merge_idle()
-
-    @property
-    def _n_ungiven(self) -> int:
-        return len(self._blocks) - self._n_given + sum(len(share.positions) for share in self._again)
 
     def _free_worker(self) -> str | None:
         """Return the worker that may be given a run and has least to do."""
@@ -215,47 +260,8 @@ class Pass:
             return True
         if chain.merge is not None or chain.is_taken or len(chain.runs) > 1:
             return False
-        expected = len(chain.runs[0][1].positions) * self._seconds_per_block
+        expected = len(chain.runs[0][1].positions) * self._queue.seconds_per_block
         return self._tasks.source is not None or expected < SHORT_S
-
-    @property
-    def _seconds_per_block(self) -> float:
-        return self._seconds / self._n_timed if self._n_timed else RUN_S
-
-    def _take(self) -> _Share:
-        """Take the blocks of the next run: long ones first and short ones last, so that workers end together.
-
-        Polychronopoulos & Kuck (1987), guided self-scheduling. Blocks of Dask collections go one by one:
-        tasks of their own make their rows.
-        """
-        length = self._n_ungiven // (2 * len(self._present))
-        if self._seconds_per_block > 0:
-            longest = RUN_S / self._seconds_per_block
-            if self._tasks.kept is not None:  # what runs leave is bounded, and goes with no worker
-                longest = max(longest, len(self._blocks) / MOST_RUNS)
-            length = min(length, int(longest))
-        length = 1 if self._tasks.source is not None else max(1, length)
-        if self._again:
-            share = self._again.pop()
-            if share.is_kept:
-                return share
-            first, rest = share.positions[:length], share.positions[length:]
-            if rest:
-                self._again.append(_Share(rest, share.n_deaths))
-            return _Share(first, share.n_deaths)
-        start = self._n_given
-        self._n_given = min(start + length, len(self._blocks))
-        return _Share(range(start, self._n_given))
-
-    def _cut(self, positions: range) -> list[tuple[range, bool]]:
-        kept = self._tasks.kept
-        return [(positions, False)] if kept is None else kept.cut(positions)
-
-    @staticmethod
-    def _shares_of(parts: Sequence[tuple[range, bool]], n_deaths: int = 0) -> list[_Share]:
-        """Return parts as what is given out from the end: what is kept first, and then the first rows."""
-        shares = [_Share(positions, n_deaths, is_kept) for positions, is_kept in reversed(parts)]
-        return sorted(shares, key=lambda share: share.is_kept)
 
     def _start_run(self, worker: str, share: _Share) -> None:
         chain = next((chain for chain in self._chains if chain.worker == worker), None)
@@ -309,7 +315,7 @@ class Pass:
 
     def _is_complete(self) -> bool:
         return (
-            not self._n_ungiven
+            not self._queue
             and len(self._chains) == 1
             and self._chains[0].is_idle
             and self._chains[0].total is not None
@@ -380,14 +386,14 @@ class Pass:
             self._tasks.client.log_event(self._tasks.topic, (self._tasks.label, len(positions)))
             if total_deaths > _allowed_deaths() and len(positions) == 1:
                 raise _killed(BlockError, self._name_blocks(positions), total_deaths)
-            parts = self._cut(positions)
+            parts = self._queue.cut(positions)
             step = max(1, -(-len(positions) // PARTS)) if n_deaths else len(positions)
             parts = [
                 (part[i : i + step], False) if not is_kept else (part, True)
                 for part, is_kept in parts
                 for i in range(0, len(part), len(part) if is_kept else step)
             ]
-            self._again += self._shares_of(parts, total_deaths)
+            self._queue.put(parts, total_deaths)
 
     # -- the result ------------------------------------------------------------------------------------
 
