@@ -19,6 +19,7 @@ COMMANDS = {
         "ingest": "turn files or a query into a dataset, or into more rows of one",
         "data": "read a dataset's versions; correct, delete, roll back, expire",
         "forget": "delete rows for good: in data, models and old versions",
+        "seal": "keep checksums of plain Zarr that others wrote",
         "split": "cut a dataset into one to train on and one to test on",
         "generate": "write a dataset whose best possible error is known",
         "info": "describe a dataset, predictions or a model",

@@ -18,6 +18,7 @@ from zarr.errors import ChunkNotFoundError
 
 from rff_dist.data.memory import as_bytes
 from rff_dist.errors import IntegrityError, StorageError
+from rff_dist.storage.bounded import bounded_store
 from rff_dist.storage.locations import explain, is_store_error, read_bytes
 
 MAX_ROWS = 2**40
@@ -136,8 +137,12 @@ def open_array(
     `like` is what `read_header` returned of it, which saves requests for the other format's metadata.
     """
     zarr_format: Any = None if like is None else like.zarr_format
+    if like is not None:
+        store = bounded_store(store, like.codecs, like.chunk_bytes)
     try:
         array = zarr.open_array(store, path=path, mode="r", zarr_format=zarr_format)
+    except IntegrityError:
+        raise
     except Exception as error:
         raise StorageError(f"{label} cannot be opened: {explain(error)}") from error
     return require_chunks(array, fill_missing=fill_missing)
@@ -256,6 +261,8 @@ def _parse_header(metadata: Mapping[str, Any], *, text: bool) -> Header:
         kept = ("data_type", "codecs", "fill_value")
     else:
         raise StorageError(f"Zarr format {zarr_format!r}; expected 2 or 3")
+    if not all(isinstance(name, str) for name in codecs):
+        raise StorageError(f"codecs {str(codecs)[:100]}; expected their names")
     shape = _lengths("shape", metadata["shape"], least=0)
     chunk_shape = _lengths("chunks", chunks, least=1)
     shard_shape = None if shards is None else _lengths("shards", shards, least=1)

@@ -89,8 +89,10 @@ def bound_store(store: Store, prefix: str, attributes: Mapping[str, Any]) -> Sto
 
 
 def unbound(store: Store) -> Store:
-    """Return the store that a bound one reads from."""
-    return store._store if isinstance(store, BoundStore) else store
+    """Return the store that others, which check what is read, read from."""
+    while isinstance(store, WrapperStore):
+        store = store._store
+    return store
 
 
 class BoundStore(WrapperStore[Store]):

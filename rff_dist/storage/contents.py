@@ -14,6 +14,7 @@ from rff_dist.errors import StorageError
 from rff_dist.storage.arrays import Header, open_array, read_rows
 from rff_dist.storage.groups import committed_rows, find_group, open_group
 from rff_dist.storage.locations import exists, explain, parse_location
+from rff_dist.storage.seal import SealedStore
 
 # Codecs that compare a checksum of every chunk when it is read.
 _CHECKSUMS = ("crc32c", "crc32", "adler32", "fletcher32", "jenkins_lookup3", "gzip", "zlib", "bz2", "lzma")
@@ -24,7 +25,7 @@ class StoredArray:
     """One array of a group, as its metadata describe it.
 
     `header`: shape, dtype, chunks, shards and codecs.
-    `checksum`: the codec that notices damaged bytes; None where damage is read back as wrong numbers.
+    `checksum`: the codec that notices damaged bytes, or "seal"; None where damage is read as wrong numbers.
     """
 
     name: str
@@ -50,10 +51,11 @@ def list_arrays(
         names = sorted(group.array_keys())
     except Exception as error:
         raise StorageError(f"{location} cannot be read as a Zarr group: {explain(error)}") from error
+    seal = "seal" if isinstance(stored.store, SealedStore) else None
     headers = {name: stored.read_header(name, attributes, text=True) for name in names}
     n_samples = committed_rows(attributes, str(location))
     return attributes, [
-        StoredArray(name, header.first_rows(n_samples), find_checksum(header))
+        StoredArray(name, header.first_rows(n_samples), find_checksum(header) or seal)
         for name, header in headers.items()
         if header
     ]
@@ -70,7 +72,12 @@ def read_arrays(
     stored = find_group(url, version)
     attributes = dict(stored.open().attrs)
     committed, store = committed_rows(attributes, stored.place), stored.bound_store(attributes)
-    arrays = {name: open_array(store, name, label=f"array {name!r}", fill_missing=False) for name in names}
+    arrays = {
+        name: open_array(
+            store, name, label=f"array {name!r}", like=stored.read_header(name, attributes, text=True)
+        )
+        for name in names
+    }
     n_samples = min(committed, *(array.shape[0] for array in arrays.values()))
     for start in range(0, n_samples, n_rows):
         stop = min(start + n_rows, n_samples)

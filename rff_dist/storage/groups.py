@@ -28,6 +28,7 @@ from rff_dist.storage.locations import (
     unfinished,
 )
 from rff_dist.storage.repositories import is_versioned, open_pinned, open_snapshot
+from rff_dist.storage.seal import sealed_store
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,14 +143,17 @@ class StoredGroup:
         return header
 
 
-def find_group(url: str | os.PathLike[str] | zarr.Group, version: str | None = None) -> StoredGroup:
+def find_group(
+    url: str | os.PathLike[str] | zarr.Group, version: str | None = None, *, sealed: bool = True
+) -> StoredGroup:
     """Return where a group is.
 
     `version`: of a versioned dataset: a tag or a snapshot; the current one if left out.
+    `sealed`: whether files are compared with their seal, if there is one.
     Raises StorageError if nothing, or something else, is there; NoSuchVersionError if it has no such version.
     """
     if not isinstance(url, zarr.Group):
-        return _group_at(parse_location(url), version)
+        return _group_at(parse_location(url), version, sealed=sealed)
     root = local_root(url.store, url.path)
     place = root or f"the group {url.path or '/'} in a {type(url.store).__name__}"
     return StoredGroup(url.store, url.path, place, root, None if root is None else Address(root))
@@ -172,11 +176,11 @@ def reopen_group(address: Address) -> StoredGroup:
         store = open_store(parse_location(address.generation), read_only=True)
     else:
         address.check()
-        store = open_store(location, read_only=True)
+        store = sealed_store(open_store(location, read_only=True), location)
     return StoredGroup(store, "", str(location), location.url, address)
 
 
-def _group_at(location: Location, version: str | None) -> StoredGroup:
+def _group_at(location: Location, version: str | None, *, sealed: bool) -> StoredGroup:
     check_existing(location)
     digest = None
     if is_versioned(location):
@@ -190,6 +194,7 @@ def _group_at(location: Location, version: str | None) -> StoredGroup:
     else:
         place = resolve(location)
         store = open_store(place, read_only=True)
+        store = sealed_store(store, place) if sealed else store
         process = os.getpid() if location.scheme == "memory" else None
         generation = place.url if location.is_remote else None
         files = digest_files(location.path) if location.is_local else None

@@ -291,9 +291,19 @@ def read_bytes(store: Store, key: str, *, where: Location | str) -> bytes | None
         buffer = sync(store.get(key, prototype=default_buffer_prototype()))
     except FileNotFoundError:  # the folder that the store is in
         return None
+    except RFFDistError:
+        raise
     except Exception as error:
         raise unreachable(f"{where} cannot be read", error, key) from error
     return None if buffer is None else buffer.to_bytes()
+
+
+def stored_bytes(store: Store, path: str, label: str) -> int:
+    """Return how many bytes are stored below a path; a store that is away is a StorageError."""
+    try:
+        return int(sync(store.getsize_prefix(path)))
+    except Exception as error:
+        raise unreachable(f"{label} cannot be measured", error) from error
 
 
 def write_bytes(store: Store, key: str, content: bytes, *, scratch: str | None = None) -> None:

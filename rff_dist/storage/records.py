@@ -57,6 +57,7 @@ from rff_dist.storage.locations import (
     parts_of_model,
     read_bytes,
     store_errors,
+    stored_bytes,
     sync_to_disk,
     write_bytes,
 )
@@ -373,6 +374,8 @@ def _read_array(store: Store, path: str, entry: Mapping[str, Any], label: str) -
             f"{label} claims {n_bytes / 2**30:.0f} GiB; expected at most {MAX_ARRAY_BYTES // 2**30} GiB"
         )
     array = open_array(store, path, label=label, like=header)
+    if n_bytes > (stored := stored_bytes(store, path, label)):
+        raise IntegrityError(f"{label} claims {n_bytes:_} bytes, and its files have {stored:_}; restore them")
     values = read_rows(array, 0, header.shape[0], label=label) if n_bytes else np.empty(shape, header.dtype)
     values = np.ascontiguousarray(values).reshape(shape)
     if _sha256(values) != entry["sha256"]:

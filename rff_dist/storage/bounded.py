@@ -1,0 +1,109 @@
+"""Compressed chunks whose size is looked at before they are decoded: a small file may claim a large array."""
+
+from __future__ import annotations
+
+import bz2
+import lzma
+import struct
+import zlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from zarr.abc.store import ByteRequest, Store
+from zarr.core.buffer import Buffer, BufferPrototype
+from zarr.storage import WrapperStore
+
+from rff_dist.errors import IntegrityError
+
+# Deflate makes no more bytes than this of one.
+_MOST_EXPANSION = 1032
+_SLACK = 2**20  # filters may change the size of what is compressed a little
+_PIECE = 2**20
+
+
+class BoundedStore(WrapperStore[Store]):
+    """A store that refuses chunks that would be decoded to more than their array's chunks hold.
+
+    `codecs`: of the array.
+    `n_bytes`: of a decoded chunk.
+    """
+
+    def __init__(self, store: Store, codecs: Sequence[str], n_bytes: int) -> None:
+        super().__init__(store)
+        self._codecs, self._n_bytes = tuple(codecs), n_bytes
+
+    def _with_store(self, store: Store) -> BoundedStore:
+        return BoundedStore(store, self._codecs, self._n_bytes)
+
+    async def get(
+        self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None
+    ) -> Buffer | None:
+        """Return what is stored; raises IntegrityError where it claims to be larger than it may be."""
+        found = await self._store.get(key, prototype, byte_range)
+        if found is not None:
+            limit = 2 * self._n_bytes + _SLACK
+            for codec in self._codecs:
+                if codec in _SIZES and _SIZES[codec](found.to_bytes(), limit) > limit:
+                    raise IntegrityError(
+                        f"{key} has {len(found):_} bytes and would be decoded to more than {limit:_}, which "
+                        "is twice a chunk of its array"
+                    )
+        return found
+
+
+def bounded_store(store: Store, codecs: Sequence[str], n_bytes: int) -> Store:
+    """Return a store that refuses such chunks; itself where the codecs cannot make many bytes of few."""
+    names = [codec.removeprefix("numcodecs.") for codec in codecs]
+    return BoundedStore(store, names, n_bytes) if _SIZES.keys() & set(names) else store
+
+
+def _inflated(content: bytes, limit: int) -> int:
+    if len(content) * _MOST_EXPANSION <= limit:
+        return 0
+    return _streamed(lambda: zlib.decompressobj(wbits=47), content, limit)  # 47: gzip or zlib, as it says
+
+
+def _streamed(begin: Callable[[], Any], content: bytes, limit: int) -> int:
+    """Count what a stream is decoded to, a piece at a time, until that is too much."""
+    total, left = 0, content
+    while left and total <= limit:
+        decoder = begin()
+        piece = left
+        while not decoder.eof and total <= limit:
+            made = len(decoder.decompress(piece, _PIECE))
+            piece = getattr(decoder, "unconsumed_tail", b"")
+            total += made
+            if not made and not piece:
+                return total  # cut off: who decodes it says so
+        left = decoder.unused_data
+    return total
+
+
+def _blosc(content: bytes, limit: int) -> int:
+    return struct.unpack_from("<I", content, 4)[0] if len(content) >= 8 else 0
+
+
+def _lz4(content: bytes, limit: int) -> int:
+    return struct.unpack_from("<I", content)[0] if len(content) >= 4 else 0
+
+
+def _zstd(content: bytes, limit: int) -> int:
+    """Return what the frame's header says (RFC 8878, Sec. 3.1.1.1); 0 where it does not."""
+    if len(content) < 18:
+        return 0
+    descriptor = content[4]
+    single, flag = descriptor >> 5 & 1, descriptor >> 6
+    at = 5 + (not single) + (0, 1, 2, 4)[descriptor & 3]
+    n_bytes = (int(single), 2, 4, 8)[flag]
+    return int.from_bytes(content[at : at + n_bytes], "little") + (256 if n_bytes == 2 else 0)
+
+
+_SIZES: dict[str, Callable[[bytes, int], int]] = {
+    "gzip": _inflated,
+    "zlib": _inflated,
+    "bz2": lambda content, limit: _streamed(bz2.BZ2Decompressor, content, limit),
+    "lzma": lambda content, limit: _streamed(lzma.LZMADecompressor, content, limit),
+    "blosc": _blosc,
+    "lz4": _lz4,
+    "zstd": _zstd,
+}

@@ -1,0 +1,213 @@
+"""Files with bad intentions: no code is run, no memory taken on their word, no name leaves its folder."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import json
+import lzma
+import resource
+import subprocess
+import sys
+import zlib
+
+import numpy as np
+import pytest
+import zarr
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from rff_dist.errors import IntegrityError, RFFDistError, StorageError
+from rff_dist.storage import repositories
+from rff_dist.storage.bounded import _SIZES
+from rff_dist.storage.locations import parse_location
+from rff_dist.storage.records import read_record, write_record
+from rff_dist.storage.seal import write_seal
+from tests import flips
+
+BOMB = """
+import resource, sys
+from rff_dist.data.blocks import Block
+from rff_dist.errors import IntegrityError
+from rff_dist.storage.datasets import open_dataset
+dataset = open_dataset(sys.argv[1], y=None)
+dataset.take([5])
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+try:
+    dataset.read(Block(0, 0, 10))
+except IntegrityError as error:
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before, error)
+"""
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_a_gzip_bomb_is_refused_within_100_mb(tmp_path, zarr_format):
+    codec = zarr.codecs.GzipCodec() if zarr_format == 3 else __import__("numcodecs").GZip()
+    group = zarr.create_group(tmp_path / "d", zarr_format=zarr_format)
+    array = group.create_array("X", shape=(20, 3), chunks=(5, 3), dtype="f8", compressors=[codec])
+    array[:] = np.ones((20, 3))
+    zeros = gzip.compress(bytes(600_000_000), 9)
+    assert len(zeros) < 600_000
+    (tmp_path / "d" / "X" / ("c/0/0" if zarr_format == 3 else "0.0")).write_bytes(zeros)
+    found = subprocess.run(
+        [sys.executable, "-c", BOMB, str(tmp_path / "d")], capture_output=True, text=True, check=True
+    )
+    kilobytes, _, message = found.stdout.partition(" ")
+    assert int(kilobytes) < 100_000
+    assert "would be decoded to more than" in message
+    assert "rows 0:5 (chunk 0)" in message
+
+
+@pytest.mark.parametrize("codec", ["gzip", "zlib", "bz2", "lzma"])
+def test_streams_are_counted_up_to_the_limit(codec):
+    make = {"gzip": gzip, "zlib": zlib, "bz2": bz2, "lzma": lzma}[codec].compress
+    content, limit = make(bytes(3_000_000)), 1_000
+    assert _SIZES[codec](content, 5_000_000) in (3_000_000, 0)  # 0: it cannot be that large
+    assert _SIZES[codec](content, limit) > limit
+    assert (
+        _SIZES[codec](content[:-20], limit) > limit or codec == "bz2"
+    )  # a block is decoded when it is whole
+    assert _SIZES[codec](make(b"ab") + make(bytes(2_000_000)), limit) > limit or codec == "zlib"
+
+
+@pytest.mark.parametrize("compressor", ["blosc", "zstd", "lz4"])
+def test_headers_say_what_is_decoded(compressor):
+    numcodecs = pytest.importorskip("numcodecs")
+    codec = {"blosc": numcodecs.Blosc, "zstd": numcodecs.Zstd, "lz4": numcodecs.LZ4}[compressor]()
+    for n in (10, 200, 300, 70_000, 3_000_000):
+        content = bytes(codec.encode(np.arange(n, dtype=np.uint8)))
+        assert _SIZES[compressor](content, 1) in (n, 0) if len(content) < 18 else n
+
+
+def test_a_model_that_claims_more_than_it_has_takes_no_memory(tmp_path):
+    write_record(tmp_path / "m", kind="test", metadata={}, arrays={"a": np.ones(1000)})
+    [header] = (tmp_path / "m").glob("arrays-*/a/zarr.json")
+    claim = 2**34
+    header.write_text(header.read_text().replace("1000", str(claim // 8)))
+    from rff_dist.storage.documents import sign_document
+
+    document = json.loads((tmp_path / "m" / "model.json").read_text())
+    document["arrays"]["a"]["shape"] = [claim // 8]
+    for name in ("sha256", "format"):
+        document.pop(name)
+    (tmp_path / "m" / "model.json").write_bytes(sign_document(document, kind="record", version=1))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises((IntegrityError, StorageError), match=r"claims|pieces of"):
+        read_record(tmp_path / "m")
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000
+
+
+@pytest.mark.parametrize("generation", ["../other", "/etc", "arrays-" + "0" * 31 + "/", "arrays-..", 7, None])
+def test_names_do_not_leave_the_model(tmp_path, generation):
+    from rff_dist.storage.documents import sign_document
+
+    write_record(tmp_path / "m", kind="test", metadata={}, arrays={"a": np.ones(3)})
+    document = json.loads((tmp_path / "m" / "model.json").read_text())
+    for name in ("sha256", "format"):
+        document.pop(name)
+    for changed in ({"generation": generation}, {"arrays": {"../a": document["arrays"]["a"]}}):
+        content = sign_document({**document, **changed}, kind="record", version=1)
+        (tmp_path / "m" / "model.json").write_bytes(content)
+        with pytest.raises(RFFDistError):
+            read_record(tmp_path / "m")
+
+
+@pytest.fixture(scope="module")
+def subjects(tmp_path_factory):
+    found = flips.write_subjects(tmp_path_factory.mktemp("hostile"))
+    write_seal(parse_location(found["plain"].folder))
+    return found
+
+
+def test_no_pickle_is_loaded(subjects):
+    """An audit hook stays for good, so that it is set in another process."""
+    code = """
+import sys
+found = []
+sys.addaudithook(lambda event, _: found.append(event) if event.startswith("pickle.") else None)
+from pathlib import Path
+from rff_dist.storage.contents import read_arrays
+from rff_dist.ridge.model import read_model
+from rff_dist.registry.versions import RegisteredModel
+from tests import flips
+folder = Path(sys.argv[1])
+for name in ("plain", "versioned"):
+    flips.read_data(folder / name)
+flips.read_predictions(folder / "predictions")
+for name in ("model", "models/m"):
+    flips.model_facts(folder / name)
+RegisteredModel(folder / "models/m").versions()
+print(found)
+import pickle
+pickle.loads(pickle.dumps(print))
+print(found)
+"""
+    folder = subjects["plain"].folder.parent
+    found = subprocess.run(
+        [sys.executable, "-c", code, str(folder)], capture_output=True, text=True, check=True
+    )
+    assert found.stdout.splitlines() == ["[]", "['pickle.find_class']"]
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+def places(value, at=()):
+    yield at
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, inner in items:
+        yield from places(inner, (*at, key))
+
+
+@pytest.mark.parametrize("name", ["plain", "model", "models/m", "predictions"])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_documents_with_anything_in_them_are_read_or_refused(subjects, name, data):
+    """A value anywhere in a JSON document is replaced, as someone would who signs it again."""
+    subject = subjects[name]
+    path = data.draw(st.sampled_from(sorted(subject.folder.rglob("*.json"))))
+    before = path.read_bytes()
+    document = json.loads(before)
+    at = data.draw(st.sampled_from(list(places(document))))
+    value = data.draw(json_values)
+    if at:
+        inner = document
+        for key in at[:-1]:
+            inner = inner[key]
+        inner[at[-1]] = value
+    else:
+        document = value
+    if isinstance(document, dict) and str(document.get("format", "")).startswith("rff_dist "):
+        from rff_dist.storage.documents import _digest
+
+        document.pop("sha256", None)
+        document["sha256"] = _digest_or_none(_digest, document)
+    repositories._open_pinned.cache_clear()
+    try:
+        path.write_text(json.dumps(document))
+        subject.read()
+    except RFFDistError:
+        pass
+    finally:
+        path.write_bytes(before)
+
+
+def _digest_or_none(digest, document):
+    try:
+        return digest(document)
+    except ValueError:  # NaN
+        return None
+
+
+@given(st.text(max_size=40) | st.from_regex(r"[a-z0-9+]{0,6}:{0,2}/{0,3}[\x00-\x7f]{0,20}", fullmatch=True))
+def test_urls_are_read_or_refused(text):
+    try:
+        location = parse_location(text)
+    except RFFDistError:
+        return
+    assert location.scheme in ("file", "memory", "s3", "gs", "az", "https")
+    assert "::" not in text
