@@ -19,6 +19,7 @@ from rff_dist.errors import IntegrityError
 _MOST_EXPANSION = 1032
 _SLACK = 2**20  # filters may change the size of what is compressed a little
 _PIECE = 2**20
+_METADATA = {"zarr.json", ".zarray", ".zattrs", ".zgroup", ".zmetadata"}
 
 
 class BoundedStore(WrapperStore[Store]):
@@ -40,7 +41,7 @@ class BoundedStore(WrapperStore[Store]):
     ) -> Buffer | None:
         """Return what is stored; raises IntegrityError where it claims to be larger than it may be."""
         found = await self._store.get(key, prototype, byte_range)
-        if found is not None:
+        if found is not None and key.rpartition("/")[2] not in _METADATA:
             limit = 2 * self._n_bytes + _SLACK
             for codec in self._codecs:
                 if codec in _SIZES and _SIZES[codec](found.to_bytes(), limit) > limit:

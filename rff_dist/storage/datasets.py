@@ -50,6 +50,7 @@ from rff_dist.storage.arrays import (
     with_shape,
 )
 from rff_dist.storage.binding import FORMAT_VERSION as FORMAT_VERSION
+from rff_dist.storage.binding import WrongChunkError
 from rff_dist.storage.generations import LINE, MANIFEST
 from rff_dist.storage.groups import (
     Address,
@@ -256,7 +257,7 @@ class ZarrDataset(ArraysDataset):
             yield
         except StorageError as error:
             # Damaged bytes are named; a chunk that is whole and another one may have been written just now.
-            if not isinstance(error, IntegrityError) or isinstance(error.__cause__, IntegrityError):
+            if not isinstance(error, IntegrityError) or isinstance(error.__cause__, WrongChunkError):
                 self.check_unchanged()
             raise
 
