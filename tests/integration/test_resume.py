@@ -29,7 +29,7 @@ from rff_dist.storage.writing import write_dataset
 from tests.command_line import document, run
 from tests.stopped_jobs import Eager, eager_ledger, run_killed, sum_slowly, sum_up
 
-pytestmark = pytest.mark.faults
+pytestmark = pytest.mark.faults("F5")
 
 N_SAMPLES, ROWS = 65_536 * 2, 16_384  # eight blocks
 
