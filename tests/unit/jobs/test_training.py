@@ -235,7 +235,7 @@ def test_output_that_exists_is_refused_at_once(problem, tmp_path):
         run(job)
     with pytest.raises(OutputExistsError, match="exists already"), open_job(problem, str(tmp_path / "model")):
         pytest.fail("the job was opened")
-    (tmp_path / "model" / "model.json").unlink()
+    (tmp_path / "model" / "model.json").rename(tmp_path / "model" / "notes.json")
     overwriting = open_job(problem, str(tmp_path / "model"), overwrite=True)
     with pytest.raises(StorageError, match="is not replaced"), overwriting:
         pytest.fail("the job was opened")
