@@ -4,6 +4,7 @@ import errno
 import inspect
 import json
 import logging
+import re
 import threading
 import time
 from pathlib import Path
@@ -205,6 +206,19 @@ def test_a_store_that_is_away_does_not_keep_the_rest_from_being_told(tmp_path):
     assert "cannot be looked at" in text
 
 
+@pytest.mark.parametrize(
+    ("parameters", "expected"),
+    [
+        ({"model": "s3://bucket/models/Main_2", "data": "data.zarr"}, "rff-train-summary-main-2"),
+        ({"output": "folder/labels.zarr/", "data": "data.zarr", "model": None}, "rff-train-summary-labels"),
+        ({"data": "data.zarr"}, "rff-train-summary-data"),
+        ({"model": 3}, "rff-train-summary"),
+    ],
+)
+def test_keys_of_artifacts_end_with_what_the_run_is_about(parameters, expected):
+    assert running.key("train-summary", parameters) == expected
+
+
 @pytest.mark.usefixtures("prefect_server")
 def test_a_failed_run_leaves_an_artifact_that_says_how_to_go_on(tmp_path):
     parameters = write_problem(tmp_path).model_copy(update={"data": str(tmp_path / "none.zarr")})
@@ -214,6 +228,7 @@ def test_a_failed_run_leaves_an_artifact_that_says_how_to_go_on(tmp_path):
     told = Artifact.get("rff-train-stopped-model")
     assert told.type == "markdown"
     assert told.flow_run_id == flow_run(state).id
+    assert re.fullmatch(r"model, \d{4}-\d\d-\d\d \d\d:\d\d", flow_run(state).name)
     assert "none.zarr" in told.data
     assert "Run it again with the same parameters" in told.data
 
