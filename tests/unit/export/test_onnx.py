@@ -35,7 +35,8 @@ def test_the_graph_predicts_what_the_model_does(data, tmp_path, kind):
     found = compute(tmp_path / "m.onnx", X)["predictions"]
     # a cosine may round to the next of 16,256 steps where float32 angles differ in their last bit
     np.testing.assert_allclose(found, expected, atol=2e-3 * expected.std())
-    assert np.abs(found - expected).mean() < 1e-4 * expected.std()
+    # most rows have none of these; rounding down instead would be 5e-5 off
+    assert np.median(np.abs(found - expected)) < 1e-6 * expected.std()
 
 
 @pytest.mark.parametrize("labels", [["no", "yes"], ["a", "b", "c"], [3, 7]])
