@@ -54,8 +54,8 @@ class Case:
 
 
 def names_in(folder: Path) -> set[str]:
-    """Return the names of outputs, and of what is left beside them."""
-    return {path.name for path in folder.iterdir()}
+    """Return the names of outputs, and of what is left beside them that the same work does not go on with."""
+    return {path.name for path in folder.iterdir() if not path.name.endswith(".ledger")}
 
 
 def complaint(case: Case, place: Path) -> str | None:
