@@ -155,9 +155,17 @@ class Run:
     values: dict[str, Any]
 
 
+class Runs(dict[str, Run]):
+    """Runs by the notebooks' names, each made when it is first asked for: together they take minutes."""
+
+    def __missing__(self, name: str) -> Run:
+        self[name] = found = run(NOTEBOOKS[0].parent / f"{name}.ipynb")
+        return found
+
+
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """Run every notebook once, in this interpreter, whatever kernels and settings this machine has."""
+    """Run each notebook once, in this interpreter, whatever kernels and settings this machine has."""
     home = tmp_path_factory.mktemp("jupyter")
     kernel = home / "kernels" / "this-interpreter"
     kernel.mkdir(parents=True)
@@ -172,7 +180,7 @@ def runs(tmp_path_factory):
         patch.setenv("OMP_NUM_THREADS", "1")  # the products are tiny: more threads only wait for each other
         patch.setenv("RFF_NOTEBOOK_ROWS", FEW_ROWS)
         patch.setenv("MPLBACKEND", "module://matplotlib_inline.backend_inline")
-        return {path.stem: run(path) for path in NOTEBOOKS}
+        yield Runs()
 
 
 def run(path):
