@@ -139,7 +139,11 @@ def _put(store: ObjectStore[Any], key: str, content: bytes, expected: Tagged | N
             # A connection that broke leaves open whether the bytes arrived, so obstore does not repeat the
             # request. Here that is safe: these bytes are nobody else's.
             put()
-    except (AlreadyExistsError, PreconditionError, FileNotFoundError):
+    except FileNotFoundError as error:
+        if expected is None:  # it is the bucket that is not there
+            raise unreachable(f"{where} cannot be written", error, key) from error
+        return False
+    except (AlreadyExistsError, PreconditionError):
         # A repeated request fails by what the first one wrote, if only the answer was lost.
         found = read_bytes(store, key, where=where)
         return found == content
