@@ -42,7 +42,7 @@ def update(job: Update, where: Where, report: ReportPath = None) -> Report:
     with open_update(job, passes.runner) as run:
         found = outcome(run_steps(run.steps(), passes.runner))
         document = {"model": job.model, "data": job.source.data, **found}
-        if document["n_new"]:
+        if document["n_new"] or run.challenger is not None:
             document |= passes.facts()
         if run.challenger is not None:
             display.write_page(report, JobData(run.dataset), run.challenger, job.model, document["seconds"])

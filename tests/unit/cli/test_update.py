@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from rff_dist import Gaussian, SerialEngine, open_dataset, write_dataset
+from rff_dist import Gaussian, SerialEngine, delete_rows, open_dataset, write_dataset
 from rff_dist.cli.program import app
 from rff_dist.jobs.publishing import publish
 from rff_dist.ridge.model import read_model, write_model
@@ -57,6 +57,15 @@ def test_an_update_is_told_and_a_second_one_has_nothing_to_do(job):
     version = json.loads(run(registered, data, "--json").stdout)
     assert (version["command"], version["version"]) == ("update", 2)
     assert version["digest"] == read_model(model).digest() == read_model(registered).digest()
+
+
+def test_rows_that_went_are_subtracted_and_the_page_is_written(job, tmp_path):
+    data, model, _ = job
+    delete_rows(data, [3, 500])
+    shown = run(model, data, "--report", tmp_path / "page.html")
+    assert shown.exit_code == 0, shown.output
+    assert "798 rows" in " ".join(shown.stdout.split())
+    assert (tmp_path / "page.html").stat().st_size > 10_000
 
 
 def test_a_bad_batch_is_kept_out_and_listed(job):
