@@ -195,7 +195,8 @@ def _pass_table(rows: Sequence[Mapping[str, Any]], numbers: Sequence[int]) -> li
     return [
         {
             "pass": row["pass"],
-            **{name: number(value) for name, value in zip(names, row["inertias"], strict=True)},
+            # passes differ in later digits than four
+            **{name: f"{value:.8g}" for name, value in zip(names, row["inertias"], strict=True)},
             "starts that moved": row["n_starts"],
             "largest shift": number(row["shift"]),
             "seconds": row["seconds"],
