@@ -95,6 +95,10 @@ def test_every_error_but_the_base_is_a_built_in_error_too():
             assert set(others) - {Exception, BaseException, object}, name
 
 
+OPTIONAL = ("s3", "metrics", "report", "jax", "onnx", "mlflow")
+DISTRIBUTIONS = {"sklearn": "scikit_learn", "mlflow": "mlflow_skinny"}  # that are called otherwise
+
+
 def imported_by(path: Path) -> set[str]:
     """Return the top-level packages that a file imports, at its top or later."""
     nodes = list(ast.walk(ast.parse(path.read_text())))
@@ -106,12 +110,12 @@ def imported_by(path: Path) -> set[str]:
 def test_every_package_that_is_imported_is_a_declared_dependency(project_root):
     project = tomllib.loads((project_root / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    optional = [requirement for name in ("s3", "metrics", "report", "jax") for requirement in extras[name]]
+    optional = [requirement for name in OPTIONAL for requirement in extras[name]]
     requirements = [*project["dependencies"], *optional]
     declared = {re.split(r"[^\w.-]", requirement)[0].replace("-", "_") for requirement in requirements}
     own = set(sys.stdlib_module_names) | {"rff_dist"}
     imported = {name for path in (project_root / "rff_dist").rglob("*.py") for name in imported_by(path)}
-    assert {name.replace("sklearn", "scikit_learn") for name in imported - own} - declared == set()
+    assert {DISTRIBUTIONS.get(name, name) for name in imported - own} - declared == set()
 
 
 def test_the_installed_version_is_the_one_in_pyproject(project_root):
