@@ -169,7 +169,7 @@ class Clustering:
         writes=True,
     )
     model: str | None = option(
-        "Path or URL where the centres are published, so that rows can be labelled later; none if left out.",
+        "Path or URL to publish the centres at. Rows can then be labelled later; none if left out.",
         None,
         unit="MODEL",
         writes=True,
