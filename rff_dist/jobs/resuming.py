@@ -26,6 +26,8 @@ def resumable(engine: Engine, output: Location) -> Iterator[None]:
     try:
         with engine.keeping(ledger):
             yield
+    except GeneratorExit:  # its steps were dropped, where an event loop may run and nobody hears of it
+        raise
     except BaseException as error:
         ledger.leave()
         if not ledger.is_empty():

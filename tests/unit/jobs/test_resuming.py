@@ -1,0 +1,21 @@
+"""Jobs whose steps are dropped before their end."""
+
+import asyncio
+from collections.abc import Iterator
+
+from rff_dist import SerialEngine
+from rff_dist.jobs.resuming import resumable
+from rff_dist.storage.locations import parse_location
+
+
+def test_steps_that_are_dropped_where_an_event_loop_runs_raise_nothing(tmp_path):
+    def steps() -> Iterator[int]:
+        with resumable(SerialEngine(), parse_location(tmp_path / "model")):
+            yield 1
+
+    async def drop() -> None:
+        left = steps()
+        assert next(left) == 1
+        left.close()
+
+    asyncio.run(drop())
