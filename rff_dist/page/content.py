@@ -46,7 +46,7 @@ class Picture:
     caption: str
 
 
-type Part = Heading | Paragraph | Table | Picture
+type Element = Heading | Paragraph | Table | Picture
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class Page:
 
     title: str
     lead: str
-    parts: list[Part] = field(default_factory=list)
+    parts: list[Element] = field(default_factory=list)
 
     def section(self, title: str, text: str = "") -> None:
         """Begin a section."""

@@ -7,7 +7,7 @@ import html
 import os
 from pathlib import Path
 
-from rff_dist.page.content import Heading, Page, Paragraph, Part, Picture, Table
+from rff_dist.page.content import Element, Heading, Page, Paragraph, Picture, Table
 from rff_dist.storage.files import write_whole
 
 STYLE = """
@@ -59,7 +59,7 @@ def to_html(page: Page) -> str:
     )
 
 
-def _html(part: Part) -> str:
+def _html(part: Element) -> str:
     match part:
         case Heading(title):
             return f"<h2>{_escaped(title)}</h2>"

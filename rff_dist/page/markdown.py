@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import re
 
-from rff_dist.page.content import Heading, Page, Paragraph, Part, Picture, Table
+from rff_dist.page.content import Element, Heading, Page, Paragraph, Picture, Table
 
 
 def to_markdown(page: Page) -> str:
@@ -13,7 +13,7 @@ def to_markdown(page: Page) -> str:
     return "\n\n".join([f"# {_plain(page.title)}", _plain(page.lead), *map(_markdown, page.parts)]) + "\n"
 
 
-def _markdown(part: Part) -> str:
+def _markdown(part: Element) -> str:
     match part:
         case Heading(title):
             return f"## {_plain(title)}"

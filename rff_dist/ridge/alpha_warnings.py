@@ -21,8 +21,10 @@ MAX_UNCERTAINTY = 0.6  # standard error of the error by folds, as a share of it
 NEGLIGIBLE = 1e-3  # share of the targets' variance: without noise, nothing is left but rounding
 # Kish's number of rows that make the error. Of 57 nasty draws below it 25 had an alpha more than 10 % off the
 # best, of 229 others 22.
-MIN_EFFECTIVE_ROWS = 4.0  # of those that make an error that is worth a look:
-MATERIAL_ERROR = 0.05  # share of the targets' variance; a row at the edge of others may make a smaller one
+MIN_EFFECTIVE_ROWS = 4.0
+# Share of the targets' variance below which that is not warned of: without noise a row at the edge of the
+# others makes most of a small error.
+MATERIAL_ERROR = 0.05
 MAX_CANCELLING = 20.0  # coefficients' norm per row in deviations of the targets
 # What rounding features moves predictions by, in deviations of the targets, or as a share of the error that
 # folds or GCV know. Above it errors with 15 bits and with float32 differ by more than a percent or two: five

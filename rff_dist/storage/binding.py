@@ -32,11 +32,11 @@ _SUM_BYTES = 4
 _FEW_BITS = 4  # of a checksum, that are damaged rather than another one's
 _AT_ONCE = 64  # requests
 
-type Chunks = Mapping[str, Iterable[int]]
+type ChunkNumbers = Mapping[str, Iterable[int]]
 
 
 def complete(
-    store: Store, names: Iterable[str], attributes: Mapping[str, Any], *, changed: Chunks | None = None
+    store: Store, names: Iterable[str], attributes: Mapping[str, Any], *, changed: ChunkNumbers | None = None
 ) -> None:
     """Write a group's attributes, with a manifest that binds its arrays; the last thing that is written.
 
