@@ -34,6 +34,17 @@ type FoldCount = Annotated[int, Ge(2), Le(1000)]
 # -- rows ------------------------------------------------------------------------------------------
 
 
+def version_option() -> Any:
+    """Return the option that names a version of the rows."""
+    return option(
+        "Of a dataset that keeps versions: a tag, or a version as `rff-dist data log` names it; the current "
+        "one if left out.",
+        None,
+        flag="--data-version",
+        unit="VERSION",
+    )
+
+
 @group
 class Source:
     """Where the rows are."""
@@ -41,13 +52,7 @@ class Source:
     panel: ClassVar[str] = "Names in the data"
 
     data: str = option("Path or URL of the rows: a Zarr group.", argument=True, unit="DATA")
-    version: str | None = option(
-        "Of a dataset that keeps versions: a tag, or a version as `rff-dist data log` names it; the current "
-        "one if left out.",
-        None,
-        flag="--data-version",
-        unit="VERSION",
-    )
+    version: str | None = version_option()
     x: str = option("Name of the array of inputs.", "X", unit="NAME")
     missing_chunks: Literal["error", "fill"] = option(
         "What a chunk that is not in the store means: error, lost data; or fill, one that held only the fill "

@@ -25,6 +25,7 @@ from rff_dist.jobs.options import (
     TrainingSource,
     TuneFeatures,
     WeightedSource,
+    version_option,
 )
 from rff_dist.jobs.ridge_options import (
     Classes,
@@ -453,13 +454,7 @@ class Split:
         argument=True,
         unit="DATA",
     )
-    version: str | None = option(
-        "Of a dataset that keeps versions: a tag, or a version as `rff-dist data log` names it; the current "
-        "one if left out.",
-        None,
-        flag="--data-version",
-        unit="VERSION",
-    )
+    version: str | None = version_option()
     share: Share = option("Share of the rows to test on.", 0.2, flag="--test", unit="20%", alias="holdout")
     by: Literal["random", "group", "time"] = option(
         "Whether hashes of ids or row numbers choose, hashes of groups, or time. group keeps rows of one "

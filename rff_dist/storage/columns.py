@@ -32,6 +32,7 @@ from rff_dist.storage.groups import (
     StoredGroup,
     array_names,
     committed_rows,
+    content_key_of,
     find_group,
     local_root,
     reopen_group,
@@ -99,11 +100,7 @@ class StoredColumn:
 
     def content_key(self) -> str | None:
         """Return what a pass over the values is named by, see `engines.kept`; None if they may change."""
-        if self._reopen is None or self._reopen[0] is not _reopen_stored:
-            return None
-        address, *options = self._reopen[1]
-        found = address.content_key()
-        return None if found is None else f"{found} {options!r}"
+        return content_key_of(self._reopen)
 
     def __reduce__(self) -> _Recipe:
         if self._reopen is None:

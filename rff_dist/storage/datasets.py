@@ -57,6 +57,7 @@ from rff_dist.storage.groups import (
     StoredGroup,
     array_names,
     committed_rows,
+    content_key_of,
     find_group,
     is_array,
     local_root,
@@ -189,11 +190,7 @@ class ZarrDataset(ArraysDataset):
 
     @cached_property
     def _content_key(self) -> str | None:
-        if self._reopen is None or self._reopen[0] is not _reopen_stored:
-            return None
-        address, *options = self._reopen[1]
-        found = address.content_key()
-        return None if found is None else f"{found} {options!r}"
+        return content_key_of(self._reopen)
 
     def content_key(self) -> str | None:
         """Return what a pass over the rows is named by, see `engines.kept`; None if they may change."""

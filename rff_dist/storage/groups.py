@@ -159,6 +159,18 @@ def find_group(
     return StoredGroup(url.store, url.path, place, root, None if root is None else Address(root))
 
 
+def content_key_of(recipe: tuple[object, tuple[Any, ...]] | None) -> str | None:
+    """Return what a pass over stored rows is named by, see `engines.kept`; None if they may change.
+
+    `recipe`: how another process opens them: a function and its arguments, of stored rows an address first.
+    """
+    if recipe is None or not isinstance(recipe[1][0], Address):
+        return None
+    address, *options = recipe[1]
+    found = address.content_key()
+    return None if found is None else f"{found} {options!r}"
+
+
 def reopen_group(address: Address) -> StoredGroup:
     """Return the group of an address, as it was when that was made.
 
