@@ -31,7 +31,7 @@ from rff_dist.typing import Float32Array, FloatArray, IntArray
 
 # Of a tile's features, which are read twice: few columns want them in the cache, many want tall tiles.
 TILE_BYTES, FEW_COLUMNS, TILE_BYTES_OF_MANY = 2**24, 16, 2**26
-MIN_TILE_ROWS, MAX_TILE_ROWS = 64, 2048
+MIN_TILE_ROWS, MAX_TILE_ROWS = 256, 2048  # of 64, D = 32,768 takes a quarter more CPU time
 
 
 @dataclass(frozen=True, slots=True)
