@@ -162,7 +162,9 @@ def _accumulate(
     dataset: Dataset, feature_map: FeatureMap, moments: Moments, *, engine: Engine
 ) -> RidgeStatistics:
     spec = _spec(dataset, feature_map, moments, engine=engine)
-    return passes.accumulate(dataset, feature_map, engine=engine, spec=spec)
+    statistics = passes.accumulate(dataset, feature_map, engine=engine, spec=spec)
+    inspection.check_same_rows(moments, statistics.targets, spec)
+    return statistics
 
 
 def _fit_normalized(

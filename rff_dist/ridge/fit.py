@@ -28,6 +28,7 @@ from rff_dist.ridge.solve import Solved, solve, solve_by_rows, solve_folds, solv
 from rff_dist.selection.alphas import PerTarget
 from rff_dist.selection.leave_one_out import select_by_press
 from rff_dist.statistics.fold_statistics import FoldStatistics
+from rff_dist.statistics.inspection import check_same_rows
 from rff_dist.statistics.moments import ColumnMoments
 from rff_dist.statistics.passes import accumulate, accumulate_folds
 from rff_dist.statistics.ridge_statistics import RidgeStatistics
@@ -73,6 +74,7 @@ def train(prepared: Prepared, feature_map: FeatureMap, *, penalty: Penalty, n_pa
     dataset, engine = prepared.dataset, prepared.engine
     member = prepared.accumulation(feature_map)
     statistics = accumulate(dataset, feature_map, engine=engine, spec=member.spec, n_parts=n_parts)
+    check_same_rows(prepared.moments, statistics.targets, statistics.spec)
     prepared.say("solve", f"D = {feature_map.n_components:,}")
     if penalty.named == "press":
         path = leave_one_out(
@@ -152,6 +154,7 @@ def train_folds(
     for reading in readings:
         members = [prepared.accumulation(feature_map) for feature_map in reading]
         summed = deque(accumulate_folds(dataset, members, folds=folds, engine=engine, n_parts=n_parts))
+        check_same_rows(prepared.moments, summed[0].targets(), members[0].spec)  # of all: it is one pass
         for feature_map in reading:  # folds' sums are let go before the next table is made
             parts = summed.popleft()
             prepared.say("solve", _words_of_a_table(feature_map, folds, widths))

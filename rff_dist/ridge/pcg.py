@@ -38,6 +38,7 @@ from rff_dist.ridge.prepare import Prepared
 from rff_dist.selection.alphas import alpha_grid, check_grid
 from rff_dist.selection.cross_validation import CrossValidation
 from rff_dist.statistics.gram_products import GramOperator, Split, gram_operator
+from rff_dist.statistics.inspection import check_same_rows
 from rff_dist.statistics.spec import StatisticsSpec
 from rff_dist.typing import FloatArray
 
@@ -110,6 +111,7 @@ def solve_pcg(
     operator = gram_operator(
         prepared.dataset, prepared.accumulation(feature_map), centred=fit_intercept, engine=prepared.engine
     )
+    check_same_rows(prepared.moments, operator.sums.targets, operator.accumulation.spec)
     moments, total = operator.moments, operator.total_sum_of_squares
     penalties = check_alpha(alpha, moments.shape[1])
     if chosen is None:

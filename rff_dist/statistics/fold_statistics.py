@@ -6,6 +6,7 @@ rows less those of the fold that is held out.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 from rff_dist.data.folds import Folds
 from rff_dist.errors import StatisticsError
 from rff_dist.features.feature_map import FeatureMap
+from rff_dist.numerics.exact_sums import ExactSum
 from rff_dist.numerics.runs import Runs
 from rff_dist.statistics.ridge_statistics import RidgeStatistics
 
@@ -102,6 +104,10 @@ class FoldStatistics:
         if not parts:
             return self.fold(indices[0])
         return reduce(_add, parts)
+
+    def targets(self) -> ExactSum:
+        """Return [Y - offset, 1]'W[Y - offset, 1] of all rows; see `RidgeStatistics`."""
+        return reduce(operator.add, (part.targets for part in self.parts if part is not None))
 
     def leading(self, n_components: int, *, feature_digest: str, scales: Runs) -> Self:
         """Return the statistics of the leading components; see `RidgeStatistics.leading`."""

@@ -13,10 +13,12 @@ import numpy as np
 from rff_dist.data.blocks import Block, BlockTask, Dataset, cut_blocks
 from rff_dist.data.cut import MAX_BLOCK_ROWS, block_rows
 from rff_dist.engines.protocol import Engine
-from rff_dist.errors import DataError, InvalidParameterError
+from rff_dist.errors import ConflictError, DataError, InvalidParameterError, StatisticsError
 from rff_dist.features.feature_map import Standardizer
+from rff_dist.numerics.exact_sums import ExactSum
 from rff_dist.statistics.moments import ColumnMoments, Moments, measure_moments
 from rff_dist.statistics.quantiles import RowSample, rank_map, sample_columns
+from rff_dist.statistics.spec import StatisticsSpec
 from rff_dist.typing import FloatArray
 
 logger = logging.getLogger(__name__)
@@ -33,6 +35,10 @@ logger = logging.getLogger(__name__)
 # were 0.17 to 0.23 better, exponential n/18.
 HEAVY_KURTOSIS = (12.0, 100.0)
 
+
+# Of the sum of absolute values: two sums of the same numbers, of up to 65,536 at a time in float64, agree
+# to 2 * 65,536 * 2^-53 = 1.5e-11 of it.
+REGROUPED = 1e-10
 
 MIN_RANKED_VALUES = 16  # of a column, with "auto": ranks only shift and scale columns of two values
 
@@ -68,6 +74,11 @@ def inspect(dataset: Dataset, *, engine: Engine) -> Moments:
     moments: Moments = engine.map_reduce(
         BlockTask(dataset, measure_moments), blocks, pivot, combine=operator.add, label="inspect"
     )
+    if moments.n_samples != dataset.n_samples:
+        raise StatisticsError(
+            f"{moments.n_samples:_} rows were measured but the data have {dataset.n_samples:_}; a block is "
+            "missing or was counted twice: run the pass again and report this"
+        )
     if not moments.weight.value() > 0:
         raise DataError("all sample weights are zero; at least one row must count")
     lost = (moments.squares.value() == 0) & (moments.sums.value() != 0)
@@ -77,6 +88,31 @@ def inspect(dataset: Dataset, *, engine: Engine) -> Moments:
         name = f"X, column {column}" if column < n_features else f"y, column {column - n_features}"
         raise DataError(f"Input {name} varies by less than float64 can square; multiply it by a large number")
     return moments
+
+
+def check_same_rows(moments: Moments, targets: ExactSum, spec: StatisticsSpec) -> None:
+    """Check that a pass saw the weights and targets that were measured before it.
+
+    `targets`: ExactSum of shape (n_targets + 1, n_targets + 1). [Y - offset, 1]'W[Y - offset, 1] of the pass.
+    `spec`: has the offset.
+    Raises ConflictError if their sums differ: the rows were changed between the two passes.
+    """
+    weight, n_targets = float(moments.weight.value()), spec.n_targets
+    measured = slice(len(moments.pivot) - n_targets, None)
+    offset = np.asarray(spec.target_offset or np.zeros(n_targets))
+    sums = moments.sums.value()[measured] + weight * (moments.pivot[measured] - offset)
+    # of absolute values about the pivot, by Cauchy and Schwarz; about the offset they add up to twice that
+    reach = 2.0 * np.sqrt(weight * moments.squares.value()[measured])
+    found = targets.value()[-1]
+    off = {"weights": abs(found[-1] - weight) > REGROUPED * weight}
+    off["targets"] = bool((np.abs(found[:-1] - sums) > REGROUPED * reach).any())
+    differing = [name for name in off if off[name]]
+    if differing:
+        raise ConflictError(
+            f"the {' and '.join(differing)} of the {moments.n_samples:_} rows do not add up to what they did "
+            "in the pass before: the data were changed between the two, and nothing was made of them. Repeat "
+            "this when nobody writes there; versioned data can be changed meanwhile"
+        )
 
 
 def _first_row_that_counts(dataset: Dataset, blocks: Sequence[Block]) -> FloatArray:

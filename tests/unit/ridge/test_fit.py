@@ -1,5 +1,7 @@
 import logging
+import operator
 from dataclasses import replace
+from functools import reduce
 
 import numpy as np
 import pytest
@@ -24,7 +26,9 @@ from rff_dist import (
 )
 from rff_dist.data.blocks import Block, Rows
 from rff_dist.data.memory import ArrayDataset
+from rff_dist.engines.progress import PassFinished
 from rff_dist.errors import (
+    ConflictError,
     DataError,
     InvalidParameterError,
     OutputExistsError,
@@ -37,6 +41,7 @@ from rff_dist.features import for_dataset, median_heuristic
 from rff_dist.features.fourier import FourierFeatureMap
 from rff_dist.features.kernel_of import kernel_of, length_scale_of
 from rff_dist.features.options import Recipe
+from rff_dist.numerics.exact_sums import ExactSum
 from rff_dist.ridge import predict as prediction
 from rff_dist.ridge.fit import refit
 from rff_dist.ridge.options import Penalty
@@ -293,6 +298,55 @@ def test_an_engine_that_miscounts_blocks_is_found_out(change, counted):
     feature_map = draw_feature_map(Gaussian(3.0), n_features=3, n_components=8)
     with pytest.raises(StatisticsError, match=f"count {counted} rows but the data have 40_000"):
         passes.accumulate(draw_dataset(40_000), feature_map, engine=Forgetful(change))
+
+
+def change_after(label, array):
+    """Return an engine after whose pass of that label another program changes one value, a little."""
+
+    def change(event):
+        if isinstance(event, PassFinished) and event.label == label:
+            array[7] += 1e-6 * abs(array).max()
+
+    return SerialEngine(1, observers=[change])
+
+
+@pytest.mark.faults("F17")
+@pytest.mark.parametrize("changed", ["targets", "weights"])
+@pytest.mark.parametrize("options", [{}, {"cv": 3}, {"solver": "pcg", "alpha": 1.0}], ids=str)
+def test_rows_that_change_between_two_passes_give_no_model(changed, options):
+    rng = np.random.default_rng(0)
+    X, y, weights = rng.standard_normal((3000, 2)), rng.standard_normal(3000), rng.uniform(1, 2, 3000)
+    data = ArrayDataset(X, y, weights)
+    engine = change_after("inspect", data.y if changed == "targets" else data.sample_weight)
+    options = {"length_scale": 1.0, "n_components": 32, **options}
+    with pytest.raises(ConflictError, match=rf"the {changed} of the 3_000 rows do not add up.*were changed"):
+        fit_ridge(data, Gaussian(), engine=engine, **options)
+    fit_ridge(data, Gaussian(), engine=ENGINE, **options)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    n_samples=st.integers(1, 3000),
+    offset=st.sampled_from([0.0, 1.0, -1e9]),
+    spread=st.sampled_from([0.0, 1e-3, 1.0, 1e12]),
+    weighted=st.booleans(),
+    seed=st.integers(0, 99),
+)
+def test_rows_that_stay_add_up_alike_in_any_two_passes(n_samples, offset, spread, weighted, seed):
+    rng = np.random.default_rng(seed)
+    y = offset + spread * rng.standard_cauchy((n_samples, 2))
+    weights = 10.0 ** rng.uniform(-6, 6, n_samples) if weighted else None
+    data = ArrayDataset(rng.standard_normal((n_samples, 1)), y, weights, chunk_rows=512)
+    moments = inspection.inspect(data, engine=ENGINE)
+    spec = replace(
+        passes.statistics_spec(data, draw_feature_map(Gaussian(1.0), n_features=1, n_components=8)),
+        target_offset=inspection.target_offset_from(moments),
+    )
+    right = np.column_stack([y - spec.target_offset, np.ones(n_samples)])
+    weighed = right if weights is None else weights[:, np.newaxis] * right
+    tiles = [slice(start, start + 100) for start in range(0, n_samples, 100)]
+    sums = reduce(operator.add, (ExactSum.of(right[tile].T @ weighed[tile]) for tile in tiles))
+    inspection.check_same_rows(moments, sums, spec)
 
 
 def test_without_targets_the_sums_are_those_of_the_features_alone(dataset):
