@@ -1,12 +1,19 @@
-"""Kill and freeze workers at random while they work, and look at what comes of it: `make soak`.
+"""Kill and freeze workers, clients and schedulers at random, and look at what comes of it: `make soak`.
 
     python -m tests.kill_schedules --schedules 200
 
-A schedule is up to three events: one worker, several or all are killed, or frozen for a while. It meets a
-pass in which block i contributes 16**i, so that a digit of the sum says how often a block was counted, and a
-fit, whose statistics must have the bits of one process without events. What can go wrong: a wrong result, a
-pass that does not end, and an error. Any is false: Dask gives a block up after more deaths than a schedule
-has events.
+A schedule is up to three events of one kind; the kinds take turns.
+
+workers     one, several or all are killed, or frozen for a while. They meet a pass in which block i
+            contributes 16**i, so that a digit of the sum says how often a block was counted, and a fit, whose
+            statistics must have the bits of one process without events. Any error is false: Dask gives a
+            block up after more deaths than a schedule has events.
+client      the process of `rff-dist fit` is killed, with or without workers of its own, and started again.
+scheduler   the scheduler that `rff-dist fit` was sent to is killed; the command says so by its exit code, and
+            is sent to another one.
+
+What can go wrong: a wrong result, something that is left beside it, a command or a pass that does not end,
+and an error that nothing calls for.
 """
 
 import argparse
@@ -14,6 +21,8 @@ import contextlib
 import os
 import signal
 import statistics
+import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -31,7 +40,10 @@ from rich.console import Console
 from rff_dist import DaskEngine, Gaussian, SerialEngine, open_dataset, write_dataset
 from rff_dist.data.blocks import Block, cut_blocks
 from rff_dist.engines.protocol import Engine
+from rff_dist.ridge.model import read_model
+from tests.dask_processes import run_dask
 from tests.plain import fit_ridge
+from tests.processes import environment_of_all_cores
 
 N_WORKERS, N_BLOCKS = 3, 60
 BASE = 16  # a digit a block: how often it was counted
@@ -40,11 +52,27 @@ HUNG_S = 300.0  # a worker that is frozen for good is left out within 60 s
 N_ROWS, N_COMPONENTS = 200_000, 256
 
 
+KINDS = ("workers", "client", "scheduler")
+FIT = [
+    "--components",
+    "1024",
+    "--alpha",
+    "0.001",
+    "--kernel",
+    "gaussian",
+    "--length-scale",
+    "1",
+    "--features",
+]
+FIT += ["fourier", "--seed", "0"]
+LOST = {69, 75}  # exit codes of a command whose scheduler is not there, or went away
+
+
 @dataclass(frozen=True)
 class Event:
-    """What happens to some of the workers.
+    """What happens to some of the workers, or to the one client or scheduler.
 
-    `after`: seconds from the beginning, or from the event before.
+    `after`: seconds from the beginning, or from the event before; of a command from its start.
     `n_workers`: how many are hit.
     `frozen`: seconds for which they are stopped; 0 kills them, infinity leaves them stopped until the end.
     """
@@ -58,9 +86,16 @@ class Event:
         return f"{what} after {self.after:.1f} s"
 
 
-def draw_schedule(seed: int) -> list[Event]:
-    """Return one to three events; one schedule in twenty freezes a worker for good."""
+def kind_of(seed: int) -> str:
+    """Return what a schedule is about."""
+    return KINDS[seed % len(KINDS)]
+
+
+def draw_schedule(seed: int, kind: str = "workers") -> list[Event]:
+    """Return one to three events; one schedule of workers in twenty freezes one of them for good."""
     rng = np.random.default_rng([seed, 15])
+    if kind != "workers":
+        return [Event(float(rng.uniform(0.0, 8.0)), 1, 0.0) for _ in range(rng.integers(1, 4))]
     for_good = seed % 20 == 19
     events = []
     for _ in range(rng.integers(1, 4)):
@@ -130,7 +165,8 @@ def outcome(work: Callable[[], str | None]) -> str:
             wrong = work()
             found.append("ok" if wrong is None else f"wrong: {wrong}")
         except Exception as error:  # any is false: nothing here keeps a pass from its end
-            found.append(f"false message: {type(error).__name__}: {error}")
+            hung = isinstance(error, subprocess.TimeoutExpired)
+            found.append("hung" if hung else f"false message: {type(error).__name__}: {error}")
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
@@ -155,8 +191,69 @@ def fit_digest(url: Path, engine: Engine) -> str:
     return str(model.statistics.digest())
 
 
-def run(n_schedules: int, *, first: int = 0, say: Callable[[str], Any] = lambda _: None) -> Counter[str]:
-    """Run schedules one after another; returns how many ended how: ok, wrong, hung, false message."""
+class Command:
+    """A fit by the command line, which is repeated until it has done its work.
+
+    `rows`: the dataset.
+    `folder`: where models are written, each in a folder of its own.
+    """
+
+    def __init__(self, rows: Path, folder: Path) -> None:
+        self.rows, self.folder = rows, folder
+        self.expected = self._result("undisturbed", "client", [], 0)
+
+    def fit(self, seed: int, kind: str, events: list[Event]) -> str | None:
+        """Fit while its client or its scheduler is killed; returns what is wrong with what is there then."""
+        found = self._result(str(seed), kind, events, seed % 2 * 2)
+        return None if found == self.expected else f"there is {found}; expected {self.expected}"
+
+    def _result(self, name: str, kind: str, events: list[Event], n_workers: int) -> tuple[str, list[str]]:
+        """Return the digest of the model that is there in the end, and the names beside it."""
+        place = self.folder / name / "outputs"
+        place.mkdir(parents=True)
+        for event in [*events, None]:
+            if (place / "model" / "model.json").exists():
+                break
+            with contextlib.ExitStack() as stack:
+                engine = ["--workers", str(n_workers)] if n_workers else ["--serial"]
+                if kind == "scheduler":
+                    address, [scheduler, *_] = stack.enter_context(run_dask(place.parent, n_workers=2))
+                    engine = ["--scheduler", address]
+                process = stack.enter_context(self._start(place / "model", engine))
+                stack.callback(process.kill)
+                if event is not None:
+                    with contextlib.suppress(subprocess.TimeoutExpired):
+                        process.wait(event.after)
+                    (scheduler if kind == "scheduler" else process).kill()
+                _, said = process.communicate(timeout=HUNG_S)
+            called_for = LOST if kind == "scheduler" else {-signal.SIGKILL}
+            if process.returncode and (event is None or process.returncode not in called_for):
+                raise RuntimeError(f"exit code {process.returncode}: {said[-500:]}")
+        return str(read_model(place / "model").digest()), sorted(path.name for path in place.iterdir())
+
+    def _start(self, model: Path, engine: list[str]) -> "subprocess.Popen[str]":
+        program = Path(sys.executable).with_name("rff-dist")
+        words = [str(program), "fit", str(self.rows), str(model), *FIT, *engine]
+        return subprocess.Popen(
+            words,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment_of_all_cores(),
+        )
+
+
+def run(
+    n_schedules: int,
+    *,
+    first: int = 0,
+    only: str | None = None,
+    say: Callable[[str], Any] = lambda _: None,
+) -> Counter[str]:
+    """Run schedules one after another; returns how many ended how: ok, wrong, hung, false message.
+
+    `only`: one of `KINDS`, which all schedules are of.
+    """
     ends: Counter[str] = Counter()
     seconds: list[float] = []
     engine: DaskEngine | None = None
@@ -164,26 +261,30 @@ def run(n_schedules: int, *, first: int = 0, say: Callable[[str], Any] = lambda 
         url = Path(folder) / "rows.zarr"
         X = np.random.default_rng(0).normal(size=(N_ROWS, 4))
         write_dataset(url, X, np.sin(X[:, 0]), chunk_rows=4096)
-        expected = fit_digest(url, SerialEngine())
+        expected, command = fit_digest(url, SerialEngine()), Command(url, Path(folder) / "models")
 
         def fit(engine: Engine) -> str | None:
             found = fit_digest(url, engine)
             return None if found == expected else f"digest {found}; expected {expected}"
 
         for seed in range(first, first + n_schedules):
-            engine = engine or DaskEngine(n_workers=N_WORKERS, threads_per_worker=1, patience=PATIENCE_S)
-            events, rng = draw_schedule(seed), np.random.default_rng(seed)
-            said, started = [], time.perf_counter()
-            for work in (sum_up, fit):
-                with happening(events, rng):
-                    said.append(outcome(partial(work, engine)))
-                if said[-1] == "hung":
-                    break
+            kind, started = only or kind_of(seed), time.perf_counter()
+            events, said = draw_schedule(seed, kind), []
+            if kind != "workers":
+                said.append(outcome(partial(command.fit, seed, kind, events)))
+            else:
+                engine = engine or DaskEngine(n_workers=N_WORKERS, threads_per_worker=1, patience=PATIENCE_S)
+                rng = np.random.default_rng(seed)
+                for work in (sum_up, fit):
+                    with happening(events, rng):
+                        said.append(outcome(partial(work, engine)))
+                    if said[-1] == "hung":
+                        break
             seconds.append(time.perf_counter() - started)
             end = next((one for one in said if one != "ok"), "ok")
             ends[end.partition(":")[0]] += 1
-            say(f"{seed:4}  {seconds[-1]:6.1f} s  {end}  {'; '.join(map(str, events))}")
-            if end != "ok":  # closing it might hang too
+            say(f"{seed:4}  {seconds[-1]:6.1f} s  {end}  {kind}: {'; '.join(map(str, events))}")
+            if end != "ok" and engine is not None:  # closing it might hang too
                 threading.Thread(target=engine.close, daemon=True).start()
                 engine = None
     if engine is not None:
@@ -200,9 +301,9 @@ if __name__ == "__main__":
     )
     parser.add_argument("--schedules", type=int, default=200, metavar="N")
     parser.add_argument("--first", type=int, default=0, metavar="SEED", help="to repeat one, or go on")
-    arguments = parser.parse_args()
-    found = run(
-        arguments.schedules, first=arguments.first, say=Console(soft_wrap=True, highlight=False).print
-    )
+    parser.add_argument("--only", choices=KINDS, help="what all schedules are about")
+    given = parser.parse_args()
+    console = Console(soft_wrap=True, highlight=False)
+    found = run(given.schedules, first=given.first, only=given.only, say=console.print)
     # Threads of passes that hang would keep the process.
     os._exit(0 if set(found) <= {"ok"} else 1)

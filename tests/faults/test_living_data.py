@@ -1,6 +1,7 @@
 """Data and a registered model that change in any order: no row is lost in silence, or counted twice."""
 
 import tempfile
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,19 +12,22 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from rff_dist.data import cut
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.engines.serial import SerialEngine
+from rff_dist.jobs import forget
 from rff_dist.jobs.publishing import publish
 from rff_dist.jobs.refresh import find_lacking, open_refresh, outcome
+from rff_dist.jobs.specs import Forget
 from rff_dist.jobs.steps import in_this_process, run_steps
 from rff_dist.kernels.stationary import Gaussian
 from rff_dist.registry.versions import RegisteredModel
 from rff_dist.ridge import update
+from rff_dist.ridge.merge import merge, refit_on
 from rff_dist.ridge.model import read_model
 from rff_dist.statistics import accumulate, passes
 from rff_dist.storage.appending import append_dataset
 from rff_dist.storage.corrections import delete_rows, replace_rows
 from rff_dist.storage.datasets import open_dataset
 from rff_dist.storage.locations import parse_location
-from rff_dist.storage.repositories import roll_back
+from rff_dist.storage.repositories import other_snapshots, roll_back
 from rff_dist.storage.writing import write_dataset
 from tests.plain import fit_ridge
 
@@ -32,7 +36,7 @@ CHUNK, TILE, BLOCK = 128, 64, 256
 
 
 class LivingData(RuleBasedStateMachine):
-    """Append good and bad rows, correct, delete, and roll back the data or the model, and update at times."""
+    """Append good and bad rows, correct, delete, forget, roll back, and update and merge at times."""
 
     @initialize()
     def begin(self):
@@ -44,12 +48,14 @@ class LivingData(RuleBasedStateMachine):
         self.folder = tempfile.TemporaryDirectory()
         self.url, self.model, self.seed = f"{self.folder.name}/data", f"{self.folder.name}/model", 0
         dataset = write_dataset(self.url, *self.draw(1500), chunk_rows=CHUNK, versioned=True)
-        self.begun, _ = fit_ridge(
-            dataset, Gaussian(), engine=ENGINE, length_scale=1.0, n_components=8, alpha=0.1
-        )
-        publish(self.begun, self.model, data=self.url)
+        self.fit_anew()
         self.versions = [dataset.version]
         self.all_are_good = True
+
+    def fit_anew(self):
+        options = {"length_scale": 1.0, "n_components": 8, "alpha": 0.1}
+        self.begun, _ = fit_ridge(open_dataset(self.url), Gaussian(), engine=ENGINE, **options)
+        self.first = publish(self.begun, self.model, data=self.url).number
 
     def teardown(self):
         if hasattr(self, "folder"):
@@ -90,11 +96,52 @@ class LivingData(RuleBasedStateMachine):
     def roll_back_the_data(self, data):
         roll_back(parse_location(self.url), data.draw(st.sampled_from(self.versions)))
 
-    @precondition(lambda self: hasattr(self, "model") and RegisteredModel(self.model).pointer().previous)
+    @precondition(lambda self: hasattr(self, "model") and self.model_before() >= self.first)
     @rule()
     def roll_back_the_model(self):
         RegisteredModel(self.model).rollback()
         self.all_are_good = False
+
+    def model_before(self):
+        """Return which version of the model a rollback goes back to; 0 for none."""
+        return max((0, *RegisteredModel(self.model).pointer().previous[-1:]))
+
+    @rule(data=st.data())
+    def forget(self, data):
+        which = data.draw(st.lists(st.integers(0, self.n_samples - 1), min_size=1, max_size=6, unique=True))
+        rows = Path(self.folder.name, "rows.csv")
+        rows.write_text("\n".join(["row", *map(str, which)]))
+        gone, runner = open_dataset(self.url).take(which).X, in_this_process(ENGINE)
+        job = forget.begin(Forget(data=self.url, rows=str(rows), models=[self.model]))
+        found = run_steps(job.steps(runner), runner)[f"update {self.model}"]
+        assert other_snapshots(parse_location(self.url)) == []
+        dataset = open_dataset(self.url)
+        left = dataset.take(np.arange(dataset.n_samples)).X
+        assert not (left[:, np.newaxis] == gone).all(axis=2).any()
+        if found["decision"] == "kept":  # beside rows that the gate refused
+            assert not self.all_are_good
+            self.fit_anew()
+        elif found["n_samples"] == dataset.n_samples:
+            expected = passes.accumulate(
+                dataset, self.begun.feature_map, engine=ENGINE, spec=self.begun.statistics.spec
+            )
+            assert read_model(self.model).statistics.digest() == expected.digest()
+        else:
+            assert not self.all_are_good
+        # Other versions of the model are of data that have expired.
+        self.first = RegisteredModel(self.model).pointer().number
+        self.versions = [dataset.version]
+
+    @rule(n=st.sampled_from([1, 300]))
+    def merge(self, n):
+        """The rows of another dataset come to those of the model, whatever it has been through."""
+        model, (X, y) = read_model(self.model), self.draw(n)
+        merged = merge([model, refit_on(model, ArrayDataset(X, y), engine=ENGINE)], ["here", "there"])
+        before, after, Z = model.statistics, merged.statistics, model.feature_map.transform(X)
+        assert after.n_samples == before.n_samples + n
+        # What float64 keeps of sums of some thousand rows.
+        np.testing.assert_allclose(after.ZtZ() - before.ZtZ(), Z.T @ Z, rtol=1e-9, atol=1e-9)
+        np.testing.assert_allclose(after.Zty() - before.Zty(), Z.T @ y, rtol=1e-9, atol=1e-9)
 
     def run(self, **options):
         runner, dataset = in_this_process(ENGINE), open_dataset(self.url)

@@ -1,4 +1,4 @@
-"""Passes whose workers are killed and frozen at random; `make soak` runs hundreds of them."""
+"""Jobs whose processes are killed and frozen at random; `make soak` runs hundreds of them."""
 
 import threading
 import time
@@ -22,6 +22,7 @@ def test_a_schedule_is_drawn_alike_again_and_has_fewer_events_than_a_block_may_l
     drawn = [kill_schedules.draw_schedule(seed) for seed in range(200)]
     assert drawn == [kill_schedules.draw_schedule(seed) for seed in range(200)]
     assert {len(events) for events in drawn} == {1, 2, 3}
+    assert {kill_schedules.kind_of(seed) for seed in range(3)} == set(kill_schedules.KINDS)
     assert {event.n_workers for events in drawn for event in events} == {1, 2, 3}
     assert sum(event.frozen == float("inf") for events in drawn for event in events) == 10
 
@@ -55,4 +56,12 @@ def test_a_worker_that_is_killed_again_while_it_starts_is_started_again():
 @pytest.mark.distributed
 @pytest.mark.faults("F3", "F7")
 def test_whatever_happens_to_workers_each_block_counts_once_and_fits_have_the_same_bits():
-    assert kill_schedules.run(5) == {"ok": 5}
+    assert kill_schedules.run(5, only="workers") == {"ok": 5}
+
+
+@pytest.mark.slow
+@pytest.mark.distributed
+@pytest.mark.faults("F4", "F5")
+@pytest.mark.parametrize("kind", ["client", "scheduler"])
+def test_whenever_a_client_or_its_scheduler_dies_the_same_command_goes_on_to_the_same_bits(kind):
+    assert kill_schedules.run(2, only=kind) == {"ok": 2}
