@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from rff_dist.cli.baselines import Baselines
     from rff_dist.jobs.auto import Prepared
 
-_TITLES = {"rmse": "RMSE", "r2": "R²", "accuracy": "accuracy", "log_loss": "log loss"}
 _OURS = "this model"
 
 
@@ -37,6 +36,7 @@ def auto(job: Auto, where: Where, report: ReportPath = None) -> Report:
     from rff_dist.jobs.auto import prepare_table, training_of
     from rff_dist.jobs.steps import run_steps
     from rff_dist.jobs.train import open_training
+    from rff_dist.page.comparison import Comparison
 
     start = time.perf_counter()
     with display.count_rows("ingest") as counter:
@@ -64,7 +64,8 @@ def auto(job: Auto, where: Where, report: ReportPath = None) -> Report:
         "report": report,
         "seconds": seconds,
     }
-    display.write_page(report, run.data, model, prepared.model, passes.facts()["seconds"])
+    compared = Comparison.on(records["evaluate"], others.scores)
+    display.write_page(report, run.data, model, prepared.model, passes.times(), compared=compared)
     return Report(document, _view(document, prepared, others, model.card))
 
 
@@ -112,6 +113,7 @@ def _following(prepared: Prepared) -> list[str]:
 def _view(
     document: Mapping[str, Any], prepared: Prepared, others: Baselines, card: Mapping[str, Any]
 ) -> RenderableType:
+    from rff_dist.jobs.fits import TITLES
     from rff_dist.kernels.text import shortened_text
 
     fit = document["fit"]
@@ -130,7 +132,7 @@ def _view(
     if (others.n_train, others.n_test) != (prepared.n_train, prepared.n_test):
         title += f"; the others on {others.n_test:,} of them, trained on {others.n_train:,}"
     names = list(document["scores"][_OURS])
-    view, table = display.titled_table(title, "model", *(_TITLES[name] for name in names))
+    view, table = display.titled_table(title, "model", *(TITLES[name] for name in names))
     for model, found in document["scores"].items():
         table.add_row(model, *(number(found[name]) for name in names))
     commands = [Text.assemble(("\n  next: ", "dim"), document["next"][0], overflow="fold")]

@@ -76,7 +76,7 @@ def cluster(
                 found,
                 place=job.model or job.output,
                 candidates=document.get("candidates", []),
-                seconds=document["seconds"],
+                times=passes.times(),
                 seed=seed,
             )
             write_page(page, report)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import math
 import shlex
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +23,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from rff_dist.engines.progress import Event, Observer
+    from rff_dist.costs.clock import Times
+    from rff_dist.engines.progress import Observer
     from rff_dist.engines.protocol import Engine
     from rff_dist.jobs.fits import JobData
     from rff_dist.jobs.options import Where
@@ -60,62 +60,27 @@ def at_work(label: str) -> Iterator[None]:
 
 
 def write_page(
-    report: Path | None, data: JobData, model: RidgeModel, place: str, seconds: Mapping[str, float]
+    report: Path | None, data: JobData, model: RidgeModel, place: str, times: Times, **found: Any
 ) -> None:
-    """Write the page about a model, if it is wanted."""
+    """Write the page about a model, if it is wanted; `found` is what `model_page` takes beside."""
     if report is not None:
         from rff_dist.page import html
         from rff_dist.page.model import model_page
 
         with at_work("report"):
-            html.write_page(model_page(data, model, place=place, seconds=seconds), report)
-
-
-class PassClock:
-    """Time the passes of a job, and what is done between them."""
-
-    def __init__(self) -> None:
-        self._start = time.perf_counter()
-        self._parts: dict[str, float] = {}
-        self._choosing: float | None = None
-        self._solving: float | None = None
-
-    def __call__(self, event: Event) -> None:
-        from rff_dist.engines.progress import PassFinished, PassStarted, Remark
-
-        now = time.perf_counter()
-        match event:
-            case Remark(label="choose" | "tune") if self._solving is None and self._choosing is None:
-                self._choosing = now
-            case Remark(label="solve") if self._solving is None:
-                self._solving = now
-            case PassStarted() if self._choosing is not None:
-                self.add("choose", now - self._choosing)
-                self._choosing = None
-            case PassFinished():
-                self.add(event.label, event.seconds)
-                if self._solving is not None:
-                    self._solving += event.seconds  # passes after the first solution are not part of it
-
-    def add(self, label: str, seconds: float) -> None:
-        """Count seconds of a part of the job."""
-        self._parts[label] = self._parts.get(label, 0.0) + seconds
-
-    def seconds(self) -> dict[str, float]:
-        """Return the seconds of each pass, of solving where there was any, and since the start."""
-        now = time.perf_counter()
-        solving = {} if self._solving is None else {"solve": now - self._solving}
-        return {**self._parts, **solving, "total": now - self._start}
+            html.write_page(model_page(data, model, place=place, times=times, **found), report)
 
 
 class Passes:
     """What drives the job of a command: its engine, progress on standard error, and a clock."""
 
     def __init__(self, where: Where) -> None:
+        from rff_dist.costs.clock import Clock
+
         self.where = where
-        self._clock = PassClock()
+        self._clock = Clock()
         self._engine: dict[str, Any] = {}
-        self._seconds: dict[str, float] | None = None
+        self._times: Times | None = None
 
     @property
     def runner(self) -> Runner:
@@ -124,33 +89,38 @@ class Passes:
 
         return Runner(self.open, self._take, holder="rff-dist")
 
+    def times(self) -> Times:
+        """Return where the time went until the job's result was published."""
+        return self._clock.times() if self._times is None else self._times
+
     def facts(self) -> dict[str, Any]:
-        """Return what ran the job, and the seconds until its result was published, for the JSON document."""
-        seconds = self._clock.seconds() if self._seconds is None else self._seconds
-        return {"engine": self._engine, "seconds": seconds}
+        """Return what ran the job and where the time went, for the JSON document."""
+        times = self.times()
+        return {"engine": self._engine, "seconds": times.seconds, "products": times.products}
 
     @contextlib.contextmanager
     def open(self) -> Iterator[Engine]:
         """Start what runs the passes, with progress on standard error; close it in any case."""
+        from rff_dist.costs.clock import Clock
         from rff_dist.engines.cluster import open_engine
         from rff_dist.engines.progress import Remark, RichProgress
 
         where, cluster = self.where, self.where.cluster.in_environment()
-        self._clock = clock = PassClock()
+        self._clock = clock = Clock()
         with contextlib.ExitStack() as shown:
             # Lines for machines tell of the passes by themselves.
-            observers: tuple[Observer, ...] = (clock,)
+            observers: tuple[Observer, ...] = ()
             if not (logs_json() or is_quiet()):
                 progress = shown.enter_context(RichProgress(err))
-                observers = (progress, clock)
+                observers = (progress,)
                 if cluster.kind in ("embedded", "adaptive"):
                     size = " × ".join(map(str, cluster.size()))
                     progress(Remark("cluster", f"starting here, workers × threads = {size}"))
-            with open_engine(cluster, observers=observers) as engine:
+            with open_engine(cluster, observers=observers) as engine, clock.watching(engine):
                 if not where.serial:
-                    clock.add("cluster", clock.seconds()["total"])
+                    clock.add("cluster", clock.total())
                 kind = "serial" if where.serial else "dask" if cluster.scheduler else "embedded dask"
-                if len(observers) > 1 and cluster.scheduler and (address := dashboard_of(engine)):
+                if observers and cluster.scheduler and (address := dashboard_of(engine)):
                     err.print(f"dashboard: {address}", highlight=False, soft_wrap=True)
                 self._engine = {"kind": kind, "n_workers": engine.n_workers, "n_threads": engine.n_threads}
                 yield engine
@@ -159,7 +129,7 @@ class Passes:
         from rff_dist.jobs.steps import take
 
         if step.name == "publish":
-            self._seconds = self._clock.seconds()
+            self._times = self.times()
         return take(step)
 
 
@@ -173,10 +143,14 @@ def dashboard_of(engine: Engine) -> str | None:
 
 def run_facts(found: Mapping[str, Any]) -> dict[str, str]:
     """Return in words what `Passes.facts` says."""
+    from rff_dist.costs.clock import products_words
+
     seconds = found["seconds"]
     parts = ", ".join(f"{name} {seconds_words(value)}" for name, value in seconds.items() if name != "total")
-    total = seconds_words(seconds["total"])
-    return {"seconds": f"{total} ({parts})", "ran on": engine_words(found["engine"])}
+    facts = {"seconds": f"{seconds_words(seconds['total'])} ({parts})"}
+    if products := products_words(found["products"]):
+        facts["products"] = products
+    return {**facts, "ran on": engine_words(found["engine"])}
 
 
 def describe_published(model: str | None, published: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -304,7 +278,7 @@ def widths_words(widths: Sequence[int]) -> str:
 def estimate_facts(card: Mapping[str, Any]) -> dict[str, str]:
     """Return in words how a model was chosen, and how far off it was on rows that were held out."""
     from rff_dist.data.folds import folds_words
-    from rff_dist.jobs.fits import chosen_candidate, estimate_of, n_candidates
+    from rff_dist.jobs.fits import TITLES, chosen_candidate, estimate_of, n_candidates
 
     facts = {}
     candidates = card.get("candidates", [])
@@ -314,7 +288,7 @@ def estimate_facts(card: Mapping[str, Any]) -> dict[str, str]:
     if (found := estimate_of(card)) is not None:
         shown = [
             f"{title} {_errors_words(found[name], found.get(f'{name}_standard_error'))}"
-            for name, title in _ERRORS.items()
+            for name, title in TITLES.items()
             if name in found
         ]
         if found["by"] == "press" or "folds" not in card:
@@ -324,9 +298,6 @@ def estimate_facts(card: Mapping[str, Any]) -> dict[str, str]:
             by = f"{one}{folds_words(card['folds'])}"
         facts["on held-out rows"] = f"{', '.join(shown)}; {by}"
     return facts
-
-
-_ERRORS = {"rmse": "RMSE", "r2": "R²", "accuracy": "accuracy", "log_loss": "log loss"}
 
 
 def _errors_words(values: Any, deviations: Any) -> str:

@@ -61,7 +61,7 @@ def fit(
         from rff_dist.report import save_choice
 
         save_choice(model, plot, title=data, about=display.kernel_words(document["kernel"]))
-    display.write_page(report, run.data, model, job.destination.model, document["seconds"])
+    display.write_page(report, run.data, model, job.destination.model, passes.times())
     following = display.next_step("rff-dist", "evaluate", job.destination.model, "DATA")
     parts = [_fit_facts(document, model.card), following]
     table = document["cross_validation"]

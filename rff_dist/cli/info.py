@@ -177,6 +177,7 @@ def _lineage_facts(version: Version) -> dict[str, str]:
 def _describe_record(path: str, record: Record, *, version: Version | None = None) -> Report:
     from rff_dist.ingest.recipe import recipe_of
     from rff_dist.jobs.fits import estimate_of
+    from rff_dist.products.choice import rate_for
 
     metadata = dict(record.metadata)
     document = {
@@ -214,6 +215,10 @@ def _describe_record(path: str, record: Record, *, version: Version | None = Non
         elif "jitter" in features:
             facts["features"] += f", jitter {features['jitter']:.3g}"
             facts["kernel"] = display.kernel_words(features["kernel"])
+        if spec is not None and spec.get("precision") == "standard" and "statistics" in metadata:
+            rate = rate_for(dimension, float(card["n_samples"]) * dimension**2)
+            document["products"] = {"by": rate.products.name, "gflops_per_thread": rate.gflops}
+            facts["products"] = f"by {rate.products.name} here, {rate.gflops:.0f}e9 a second on one thread"
         any_path = any(name.startswith("selection_") for name in record.arrays)
         by = display.chosen_by(card, any_path=any_path)
         facts["alpha"] = display.alpha_words(metadata["alpha"], by, classifier)

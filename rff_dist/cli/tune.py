@@ -49,7 +49,7 @@ def tune(
     }
     if plot is not None:
         _draw(plot, found, job.source.data)
-    display.write_page(report, run.data, found.model, model, document["seconds"])
+    display.write_page(report, run.data, found.model, model, passes.times())
     following = display.next_step("rff-dist", "evaluate", model, "DATA")
     return Report(document, Group(_table(found, job.source.data), "", _facts(document), following))
 

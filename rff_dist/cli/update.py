@@ -45,7 +45,8 @@ def update(job: Update, where: Where, report: ReportPath = None) -> Report:
         if document["n_new"] or run.challenger is not None:
             document |= passes.facts()
         if run.challenger is not None:
-            display.write_page(report, JobData(run.dataset), run.challenger, job.model, document["seconds"])
+            rows, times = JobData(run.dataset), passes.times()
+            display.write_page(report, rows, run.challenger, job.model, times, update=found)
         elif report is not None:
             say("warning", "there are no new rows, so there is no report", "yellow")
         refused = document["decision"].endswith("kept")

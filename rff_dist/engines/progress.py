@@ -128,7 +128,25 @@ class Rounds:
         return f"{self.label}: {self.done:,} of at most {self.limit:,}"
 
 
-type Event = PassStarted | PassResumed | BlockDone | PassFinished | PassFailed | Remark | Rounds
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What the passes called `label` that come next have to multiply.
+
+    `operations`: of the products of features with each other.
+    `n_components`: of the features.
+    `fixed_point`: whether these are whole numbers, which bytes may multiply.
+    """
+
+    label: str
+    operations: float
+    n_components: int
+    fixed_point: bool
+
+    def __str__(self) -> str:
+        return f"{self.label}: {self.operations:.3g} operations for D = {self.n_components:,}"
+
+
+type Event = PassStarted | PassResumed | BlockDone | PassFinished | PassFailed | Remark | Rounds | Work
 type Observer = Callable[[Event], object]
 
 
@@ -201,6 +219,8 @@ def describe_event(event: Event) -> dict[str, Any]:
             name, more = "remark", {"text": event.text}
         case Rounds():
             name, more = "rounds", {"limit": event.limit, "done": event.done}
+        case Work():
+            name, more = "work", {"operations": event.operations, "n_components": event.n_components}
     return {"event": name, "pass": event.label, **more}
 
 
@@ -319,6 +339,8 @@ class RichProgress:
         self._bar.stop()
 
     def __call__(self, event: Event) -> None:
+        if isinstance(event, Work):
+            return
         phase = self._phase
         if event.label != phase.label:
             if phase.turn > 1 and not self._console.is_terminal:

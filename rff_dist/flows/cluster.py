@@ -24,6 +24,7 @@ from typing import Any
 from prefect import get_run_logger
 from prefect.artifacts import create_markdown_artifact, create_table_artifact
 
+from rff_dist.costs.clock import Clock
 from rff_dist.errors import OutputExistsError
 from rff_dist.flows.common import facts_markdown, log_rows, place_of, show_versions
 from rff_dist.flows.pictures import show_page
@@ -85,9 +86,8 @@ def cluster(parameters: ClusterParameters) -> Summary:
       error notes it.
     """
     log, job = get_run_logger(), parameters.to(Clustering)
-    runner = runner_of(
-        parameters, log, {"inspect": log_rows, "pass": _log_pass}, check=lambda: _check_picture(job)
-    )
+    clock, told = Clock(), {"inspect": log_rows, "pass": _log_pass}
+    runner = runner_of(parameters, log, told, clock=clock, check=lambda: _check_picture(job))
     numbers = job.lloyd.numbers
     with open_clustering(job, runner) as run:
         records = run_steps(_with_picture(run), runner)
@@ -117,9 +117,10 @@ def cluster(parameters: ClusterParameters) -> Summary:
         "candidates": candidates,
         "agreement": records["compare"],
     }
+    times = clock.times()
     show_page(
         lambda: clusters_page(
-            run.dataset, clusters, place=job.model or job.output, candidates=candidates or [], seconds={}
+            run.dataset, clusters, place=job.model or job.output, candidates=candidates or [], times=times
         ),
         key=key("cluster-page"),
         log=log,

@@ -9,6 +9,7 @@ from typing import Any
 from prefect import get_run_logger
 from prefect.artifacts import create_markdown_artifact, create_table_artifact
 
+from rff_dist.costs.clock import Clock, products_words
 from rff_dist.flows.pictures import show_choice, show_page
 from rff_dist.flows.running import Form, code, key, number, runner_of
 from rff_dist.jobs import fits
@@ -17,6 +18,7 @@ from rff_dist.jobs.publishing import version_rows
 from rff_dist.jobs.specs import Train, Tune
 from rff_dist.jobs.steps import run_steps
 from rff_dist.kernels.text import shortened_text
+from rff_dist.page.comparison import Comparison
 from rff_dist.page.model import model_page
 from rff_dist.registry.versions import RegisteredModel
 from rff_dist.text import redact
@@ -24,13 +26,6 @@ from rff_dist.typing import Summary
 
 _SHOWN_VERSIONS = 20
 _DIGEST = re.compile("[0-9a-f]{64}")
-_TITLES = {
-    "rmse": "RMSE",
-    "r2": "R²",
-    "accuracy": "accuracy",
-    "balanced_accuracy": "balanced accuracy",
-    "log_loss": "log loss",
-}
 
 
 def train_model(parameters: Form, spec: type[Train | Tune], *, name: str) -> Summary:
@@ -41,7 +36,8 @@ def train_model(parameters: Form, spec: type[Train | Tune], *, name: str) -> Sum
     Returns: JSON-able: what the steps returned, with `metrics`, None without test data.
     """
     log, job = get_run_logger(), parameters.to(spec)
-    runner = runner_of(parameters, log, {"inspect": log_rows, "fit": _log_fit})
+    clock = Clock()
+    runner = runner_of(parameters, log, {"inspect": log_rows, "fit": _log_fit}, clock=clock)
     with training.open_training(job, runner) as run:
         records = run_steps(run.steps(), runner)
     found: Summary = {}
@@ -49,19 +45,22 @@ def train_model(parameters: Form, spec: type[Train | Tune], *, name: str) -> Sum
         found |= records[step] or {}
     show_choice(run.trained.model, key=key(f"{name}-errors"), title=found["data"], log=log)
     model, place = run.trained.model, job.destination.model
-    seconds = {"fit": found["fit_seconds"]}
+    times = clock.times()
+    metrics = records["evaluate"]
     show_page(
-        lambda: model_page(run.data, model, place=place, seconds=seconds), key=key(f"{name}-page"), log=log
+        lambda: model_page(run.data, model, place=place, times=times, compared=Comparison.on(metrics)),
+        key=key(f"{name}-page"),
+        log=log,
     )
     if job.destination.register:
         show_versions(place)
-    if (metrics := records["evaluate"]) is None:
+    if metrics is None:
         log.info("no test data were given, so the model is not evaluated")
     else:
         about = f"{metrics['n_samples']:_}", metrics["test_data"], _estimate(metrics)
         log.info("on %s rows of %s: %s", *about)
     log.info("published %s", found["model"])
-    result = {**found, "metrics": metrics}
+    result = {**found, "metrics": metrics, "products": times.products}
     create_markdown_artifact(
         _summary_markdown(result), key=key(f"{name}-summary"), description="What was trained, and how well."
     )
@@ -138,6 +137,7 @@ def _summary_markdown(result: Mapping[str, Any]) -> str:
         "alpha": f"{number(result['alpha'])}, by {result['alpha_chosen_by']}",
         "on held-out rows": _estimate(result["estimate"]),
         "seconds of the fit": f"{result['fit_seconds']:.1f}",
+        "products of features": products_words(result["products"]) or "too few to measure",
         "peak memory planned": result["peak_memory"],
     }
     if n_tried := fits.n_candidates(result["candidates"]):
@@ -151,7 +151,7 @@ def _estimate(found: Mapping[str, Any] | None) -> str:
         return "not estimated"
     errors = {name: found[name] for name in ("rmse", "r2", "accuracy", "log_loss") if name in found}
     shown = [
-        f"{_TITLES[name]} {number(value)}"
+        f"{fits.TITLES[name]} {number(value)}"
         + (f" ± {number(found[f'{name}_standard_error'])}" if f"{name}_standard_error" in found else "")
         for name, value in errors.items()
     ]
@@ -190,7 +190,7 @@ def summary_markdown(title: str, facts: Mapping[str, str], metrics: Mapping[str,
         return "\n".join([*lines, "Not evaluated: no test data were given.", ""])
     lines += [f"## Errors on {metrics['n_samples']:,} rows of {code(metrics['test_data'])}", ""]
     if "accuracy" in metrics:
-        shown = {_TITLES[name]: metrics[name] for name in ("accuracy", "balanced_accuracy", "log_loss")}
+        shown = {fits.TITLES[name]: metrics[name] for name in ("accuracy", "balanced_accuracy", "log_loss")}
         lines += [f"- {name}: {number(value)}" for name, value in shown.items()]
         return "\n".join([*lines, ""])
     lines += ["| target | RMSE | mean absolute | bias | R² |", "|---|---|---|---|---|"]

@@ -23,12 +23,16 @@ from typing import Any
 from prefect import get_run_logger
 from prefect.artifacts import create_markdown_artifact, create_table_artifact
 
+from rff_dist.costs.clock import Clock
 from rff_dist.flows.common import facts_markdown, place_of, show_versions
+from rff_dist.flows.pictures import show_page
 from rff_dist.flows.running import Limits, code, form, job_flow, key, number, runner_of
+from rff_dist.jobs.fits import JobData
 from rff_dist.jobs.options import Where
 from rff_dist.jobs.refresh import open_update, outcome
 from rff_dist.jobs.specs import Update
 from rff_dist.jobs.steps import run_steps
+from rff_dist.page.model import model_page
 from rff_dist.typing import Summary
 
 _RESUME = (
@@ -50,11 +54,19 @@ def refresh(parameters: RefreshParameters) -> Summary:
     Raises RFFDistError of the step that failed; then nothing is published, and no row is refused.
     """
     log = get_run_logger()
-    runner = runner_of(parameters, log, {"find": _log_rows})
+    clock = Clock()
+    runner = runner_of(parameters, log, {"find": _log_rows}, clock=clock)
     with open_update(parameters.to(Update), runner) as run:
         result = outcome(run_steps(run.steps(), runner))
         if result["decision"] == "published" and result["version"] is not None:
             show_versions(run.location.url)
+        if (model := run.challenger) is not None:
+            data, times = JobData(run.dataset), clock.times()
+            show_page(
+                lambda: model_page(data, model, place=parameters.model, times=times, update=result),
+                key=key("refresh-page"),
+                log=log,
+            )
     _log(log, result)
     _report(result)
     return result

@@ -14,7 +14,7 @@ import re
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from functools import wraps
 from pathlib import Path
@@ -36,6 +36,7 @@ from prefect.utilities.timeout import timeout
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model, model_validator
 from pydantic.fields import FieldInfo
 
+from rff_dist.costs.clock import Clock
 from rff_dist.engines import cluster as connection
 from rff_dist.engines import logs
 from rff_dist.engines.cluster import Cluster
@@ -346,11 +347,13 @@ def runner_of(
     log: Any,
     told: Mapping[str, Callable[[Any, Summary], None]] | None = None,
     *,
+    clock: Clock | None = None,
     check: Callable[[], None] = lambda: None,
 ) -> Runner:
     """Return what drives a job in a flow: each step is a task, on the engine that the parameters name.
 
     `told`: what is logged after a step, by its name, or by the first word of it.
+    `clock`: times the passes.
     `check`: refuses what the job does not, before the engine starts.
     """
 
@@ -366,9 +369,11 @@ def runner_of(
             tell(log, record)
         return record
 
-    def open_checked() -> AbstractContextManager[Engine]:
+    @contextmanager
+    def open_checked() -> Iterator[Engine]:
         check()
-        return open_engine(parameters, log)
+        with open_engine(parameters, log) as engine, (clock or Clock()).watching(engine):
+            yield engine
 
     return Runner(open_checked, take, _holder())
 

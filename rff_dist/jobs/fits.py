@@ -32,6 +32,15 @@ from rff_dist.storage.datasets import open_dataset
 from rff_dist.text import redact
 from rff_dist.typing import Summary
 
+#: What errors are called, by the name that records and documents have.
+TITLES = {
+    "rmse": "RMSE",
+    "r2": "R²",
+    "accuracy": "accuracy",
+    "balanced_accuracy": "balanced accuracy",
+    "log_loss": "log loss",
+}
+
 _ONE_ROW = ArrayDataset(np.zeros((1, 1)), np.zeros(1))
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from rff_dist.costs.clock import Times
 from rff_dist.data.blocks import Dataset
 from rff_dist.data.samples import sample_rows
 from rff_dist.kmeans.starts import Clusters
@@ -25,7 +26,7 @@ def clusters_page(
     *,
     place: str,
     candidates: Sequence[Mapping[str, Any]],
-    seconds: Mapping[str, float],
+    times: Times,
     seed: int = 0,
 ) -> Page:
     """Return the page of clusters: sizes, a map and rows that stand for them.
@@ -81,5 +82,5 @@ def clusters_page(
     text = "Of each of the largest clusters the sampled row that is nearest to its centre."
     page.section("Representatives", text + first)
     page.table("Rows that stand for their clusters", ("cluster", *map(str, names[:shown])), rows)
-    origin_sections(page, {}, clusters.digest(), seconds)
+    origin_sections(page, {}, clusters.digest(), times)
     return page

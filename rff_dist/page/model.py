@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rff_dist.classify.predict import calibration_of, decide, read_classes
+from rff_dist.costs.clock import Times
 from rff_dist.data.blocks import Dataset
 from rff_dist.errors import RFFDistError
 from rff_dist.features.approximation import approximation_error
@@ -20,6 +21,7 @@ from rff_dist.ingest.recipe import recipe_of
 from rff_dist.jobs.fits import JobData, estimate_of
 from rff_dist.kernels.text import kernel_text
 from rff_dist.page.columns import CURVES, MAX_COLUMNS, columns_section
+from rff_dist.page.comparison import Comparison, update_section
 from rff_dist.page.content import Page, png_of, words_of
 from rff_dist.page.origin import origin_sections
 from rff_dist.page.sample import MAX_FACTOR, Sample, linear_errors, sample_data
@@ -38,20 +40,32 @@ _CHOSEN_BY = {
 
 
 def model_page(
-    data: JobData, model: RidgeModel, *, place: str, seconds: Mapping[str, float], seed: int = 0
+    data: JobData,
+    model: RidgeModel,
+    *,
+    place: str,
+    times: Times,
+    compared: Comparison | None = None,
+    update: Mapping[str, Any] | None = None,
+    seed: int = 0,
 ) -> Page:
     """Return the page of a regression or a classifier.
 
     `data`: the rows it was trained on, of which up to 2,000 are read.
     `place`: where the model is.
-    `seconds`: by phase.
+    `times`: of the job that made it.
+    `compared`: how it and others did on rows that were kept out.
+    `update`: what `jobs.refresh.outcome` tells of the update that made it, which judged it too.
     """
     classifier = model.card.get("classifier")
     kind = "classifier" if classifier else "regression"
     page = Page(f"Report: {redact(place)}", f"A kernel {kind}, trained on {model.card['n_samples']:,} rows.")
     sample = sample_data(data, model, seed)
     _data_section(page, data.rows, sample, model)
-    _score_section(page, sample, model)
+    if update is not None:
+        update_section(page, update)
+        compared = Comparison.by_gate(update["gate"])
+    _score_section(page, sample, model, compared)
     if classifier:
         _confusion_section(page, sample, model)
     else:
@@ -59,7 +73,7 @@ def model_page(
     _choice_section(page, model, redact(data.rows.url or "rows in memory"))
     columns_section(page, sample, model, seed)
     _approximation_section(page, data.rows, model)
-    origin_sections(page, model.card, model.digest(), seconds)
+    origin_sections(page, model.card, model.digest(), times)
     return page
 
 
@@ -88,8 +102,10 @@ def _spread(values: NDArray[Any]) -> list[float]:
     return [float(f(values)) for f in (np.mean, np.std, np.min, np.median, np.max)]
 
 
-def _score_section(page: Page, sample: Sample, model: RidgeModel) -> None:
+def _score_section(page: Page, sample: Sample, model: RidgeModel, compared: Comparison | None) -> None:
     page.section("How good it is", "Errors on rows that were held out, beside those of simpler models.")
+    if compared is not None:
+        compared.show(page)
     found = estimate_of(model.card)
     if "classifier" in model.card:
         share = np.bincount(_classes_of(sample.y)).max() / len(sample.y)
@@ -110,9 +126,11 @@ def _score_section(page: Page, sample: Sample, model: RidgeModel) -> None:
             for what, value in errors
         ]
         page.table(f"Root mean squared error of {name}", ("model", "RMSE", "R²"), rows)
-    by = "none: alpha was given" if found is None else _CHOSEN_BY.get(found["by"], found["by"])
+    ours = "was not estimated when alpha was found"
+    if found is not None:
+        ours = f"is by {_CHOSEN_BY.get(found['by'], found['by'])}"
     page.say(
-        f"This model's error is by {by}. Linear: least squares on the {len(sample.X):,} sampled rows, "
+        f"This model's error {ours}. Linear: least squares on the {len(sample.X):,} sampled rows, "
         "each left out in turn.",
         note=True,
     )

@@ -5,18 +5,25 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from rff_dist.costs.clock import Times, products_words
 from rff_dist.page.content import Page
 
 
-def origin_sections(page: Page, card: Mapping[str, Any], digest: str, seconds: Mapping[str, float]) -> None:
+def origin_sections(page: Page, card: Mapping[str, Any], digest: str, times: Times) -> None:
     """Add sections that say how long each phase took, and what the model was made of."""
-    if seconds:
+    if seconds := times.seconds:
         page.section("Time")
         total = seconds.get("total") or sum(seconds.values()) or 1.0
         page.table(
             "Seconds by phase",
             ("phase", "seconds", "share"),
             [(name, value, f"{value / total:.0%}") for name, value in seconds.items()],
+        )
+    if times.products is not None:
+        page.say(
+            f"In “accumulate” features were multiplied {products_words(times.products)}: what one thread "
+            "multiplies that way, times the threads.",
+            note=True,
         )
     page.section("Lineage")
     packages = card.get("environment", {}).get("packages", {})

@@ -104,10 +104,13 @@ def products_for(n_rows: int, n_components: int) -> Products:
     return measure().best(n_components).products
 
 
-def rate_for(n_components: int) -> Rate:
-    """Return the way that a large job takes in this process, with its rate. See `products_for`."""
+def rate_for(n_components: int, operations: float = math.inf) -> Rate:
+    """Return the way that a process takes for so much work, with its rate here. See `products_for`."""
     forced = os.environ.get(VARIABLE)
-    return rate_of(_forced(forced)) if forced else measure().best(n_components)
+    if forced or n_components < NARROW or operations < WORTH_MEASURING:
+        with limit_blas(1):
+            return rate_of(_forced(forced) if forced else Float64Products())
+    return measure().best(n_components)
 
 
 @lru_cache

@@ -14,6 +14,7 @@ import numpy as np
 
 from rff_dist.data.blocks import BlockTask, Dataset
 from rff_dist.data.folds import Folds
+from rff_dist.engines.progress import Announcer, Work
 from rff_dist.engines.protocol import Broadcast, Engine
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import DataError, InvalidParameterError
@@ -210,6 +211,7 @@ def accumulate(
         if dataset.weighted:
             spec = replace(spec, **weight_grid(inspect(dataset, engine=engine)))
     whole_spec = spec
+    _announce([Accumulation(feature_map, spec)], dataset, engine)
 
     def accumulate_part(part: Part) -> tuple[RidgeStatistics]:
         found: RidgeStatistics = engine.map_reduce(
@@ -241,6 +243,7 @@ def accumulate_folds(
     Returns `statistics`: one for each member.
     Raises DataError if values are not finite, or targets or groups are missing.
     """
+    _announce(members, dataset, engine)
 
     def accumulate_part(part: Part) -> tuple[RidgeStatistics | None, ...]:
         these = tuple(replace(member, spec=replace(member.spec, part=part)) for member in members)
@@ -265,3 +268,11 @@ def accumulate_folds(
         statistics.with_whitener(member.feature_map.whitener)
         for statistics, member in zip(found, members, strict=True)
     )
+
+
+def _announce(members: Sequence[Accumulation], dataset: Dataset, engine: Engine) -> None:
+    """Tell those who watch the engine what a pass will multiply."""
+    for member in members:
+        spec = member.spec
+        operations = float(dataset.n_samples) * spec.n_components**2
+        Announcer(engine.observers)(Work("accumulate", operations, spec.n_components, spec.fixed_point))

@@ -89,6 +89,9 @@ def test_nights_with_drifted_rows_with_none_with_bad_ones_and_the_one_after(para
     assert first["digest"] in report
     assert "**in embedding, columns" in report
     assert len(json.loads(Artifact.get("rff-refresh-columns-main").data)) == 3
+    page = Artifact.get("rff-refresh-page-main").data
+    assert first["digest"] in page
+    assert "the model before" in page
     assert len(json.loads(Artifact.get("rff-model-versions-main").data)) == 2
 
     state = run(parameters)

@@ -173,6 +173,7 @@ def test_the_page_about_the_model_is_an_artifact_with_its_pictures_inside(run):
     for title in ("Data", "How good it is", "What was chosen", "Which columns matter", "Lineage"):
         assert f"<h2>{title}</h2>" in shown
     assert run.result["digest"] in shown
+    assert re.search(r"<td[^>]*>accumulate</td>", shown)
     pictures = re.findall('<img src="data:image/png;base64,([^"]*)"', shown)
     assert len(pictures) >= 2
     assert all(base64.b64decode(one).startswith(b"\x89PNG") for one in pictures)

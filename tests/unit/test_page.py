@@ -19,10 +19,12 @@ from sklearn.inspection import permutation_importance as sklearn_importance
 from sklearn.linear_model import LinearRegression, Ridge
 from sklearn.model_selection import LeaveOneOut, cross_val_predict
 
+from rff_dist.costs import clock
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.jobs.fits import JobData
 from rff_dist.page.columns import partial_dependence, permutation_importance
+from rff_dist.page.comparison import Comparison
 from rff_dist.page.content import Page
 from rff_dist.page.markdown import to_markdown
 from rff_dist.page.sample import linear_errors, sample_data
@@ -236,6 +238,32 @@ def test_the_page_of_clusters_has_sizes_map_and_rows_that_stand_for_them(tmp_pat
     assert "What was compared" in words
 
 
+def test_the_page_says_how_near_to_the_limit_products_were(trained, tmp_path, monkeypatch):
+    monkeypatch.setattr(clock, "WORTH_MEASURING", 0.0)
+    words = [
+        "fit",
+        trained / "data",
+        tmp_path / "m",
+        *PLAIN,
+        "--serial",
+        "--components",
+        "16",
+        "--alpha",
+        "1",
+    ]
+    assert run(*words, "--report", tmp_path / "page.html").exit_code == 0
+    _, words = check_readable(tmp_path / "page.html")
+    assert re.search(r"multiplied by float64, at \d+% of the processor's limit", words)
+
+
+def test_errors_on_test_data_stand_beside_those_of_other_models():
+    page = Page("", "")
+    metrics = {"n_samples": 1_200, "test_data": "test.zarr", "rmse": [0.12345, 2.0], "r2": [0.5, None]}
+    Comparison.on(metrics, {"linear": {"rmse": [1.0, 3.0]}}).show(page)
+    assert page.parts[0].caption == "On 1,200 rows of test.zarr"
+    assert page.parts[0].rows == [["this model", "0.1235, 2", "0.5, –"], ["linear", "1, 3", "–"]]
+
+
 @pytest.mark.parametrize("command", ["tune", "update"])
 def test_other_commands_that_train_write_the_page_too(trained, tmp_path, command):
     shutil.copytree(trained / "data", tmp_path / "data")
@@ -251,7 +279,9 @@ def test_other_commands_that_train_write_the_page_too(trained, tmp_path, command
         append_dataset(tmp_path / "data", X, 3 * np.sin(1.5 * X[:, 0]) + 0.5 * X[:, 1])
         result = run("update", tmp_path / "model", tmp_path / "data", *page)
     assert result.exit_code == 0, result.stderr
-    check_readable(tmp_path / "page.html")
+    _, words = check_readable(tmp_path / "page.html")
+    assert ("the model before" in words) == (command == "update")
+    assert ("rows that came 100" in words) == (command == "update")
 
 
 def test_a_page_that_cannot_be_written_exits_73_and_the_model_is_there(trained, tmp_path):

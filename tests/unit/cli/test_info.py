@@ -25,6 +25,16 @@ def test_info_tells_a_dataset_predictions_and_a_model_apart(folder, tmp_path):
     assert model["arrays"]["coefficients"]["shape"] == [64, 1]
 
 
+def test_info_says_how_features_of_a_fixed_point_are_multiplied_here(folder, tmp_path, monkeypatch):
+    fit = ["fit", folder / "data.zarr", tmp_path / "model", *PLAIN, "--components", "8", "--alpha", "1"]
+    assert run(*fit, "--serial", "--precision", "standard").exit_code == 0
+    assert document("info", tmp_path / "model")["products"]["by"] == "float64"  # it is small
+    monkeypatch.setenv("RFF_DIST_PRODUCTS", "bytes")
+    assert "by bytes here" in run("info", tmp_path / "model").stdout
+    assert run(*fit, "--serial", "--precision", "high", "--overwrite").exit_code == 0
+    assert "products" not in document("info", tmp_path / "model")
+
+
 def test_info_tells_columns_recipe_lineage_and_estimates_on_one_screen(tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     lines = [f"{'ab'[i % 2]},{i % 7 or ''},{i % 7 + i % 2}" for i in range(200)]

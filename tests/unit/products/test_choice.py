@@ -74,6 +74,8 @@ def test_the_fastest_way_for_so_many_components_is_taken():
 
 def test_small_jobs_stay_with_float64_and_measure_nothing(monkeypatch):
     monkeypatch.setattr(choice, "measure", lambda: pytest.fail("measured"))
+    assert choice.rate_for(256, 1e10).products.name == "float64"
+    assert choice.rate_for(100, 1e12).products.name == "float64"
     for _ in range(10):
         assert products_for(1000, 256).name == "float64"
     assert products_for(10**6, 100).name == "float64"

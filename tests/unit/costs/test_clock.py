@@ -1,0 +1,63 @@
+"""Where a job's time went, and how near its products came to the limit."""
+
+import numpy as np
+import pytest
+
+from rff_dist.costs import clock as clocks
+from rff_dist.costs.clock import Clock, products_words
+from rff_dist.data.memory import ArrayDataset
+from rff_dist.engines.progress import PassFinished, PassResumed, Work
+from rff_dist.engines.serial import SerialEngine
+from rff_dist.features.draw import draw_feature_map
+from rff_dist.products.choice import Rate
+from rff_dist.products.float64 import Float64Products
+from rff_dist.statistics.passes import accumulate
+
+
+@pytest.fixture
+def engine(monkeypatch):
+    """An engine of two threads, each of which does 10⁹ operations a second."""
+    monkeypatch.setattr(clocks, "rate_for", lambda *_: Rate(Float64Products(), 1.0, 0.0))
+    return SerialEngine(2)
+
+
+def watch(engine, *events):
+    clock = Clock()
+    with clock.watching(engine):
+        for observer in engine.observers:
+            for event in events:
+                observer(event)
+    assert engine.observers == ()
+    return clock.times()
+
+
+def test_the_share_of_the_limit_is_the_time_that_all_threads_need_at_their_rate(engine):
+    work = [Work("accumulate", operations, 512, True) for operations in (3e10, 1e10)]
+    found = watch(engine, *work, PassFinished("accumulate", 80.0), PassFinished("inspect", 1.0))
+    assert {name: found.seconds[name] for name in ("accumulate", "inspect")} == {
+        "accumulate": 80.0,
+        "inspect": 1.0,
+    }
+    assert found.products == {"by": "float64", "share_of_limit": pytest.approx(4e10 / 2e9 / 80.0)}
+    assert products_words(found.products) == "by float64, at 25% of the processor's limit"
+
+
+def test_a_resumed_job_has_no_share_and_a_small_one_no_products(engine):
+    done = PassFinished("accumulate", 80.0)
+    resumed = watch(engine, Work("accumulate", 4e10, 512, True), PassResumed("accumulate", 5, 10), done)
+    assert resumed.products == {"by": "float64", "share_of_limit": None}
+    assert products_words(resumed.products) == "by float64"
+    small = watch(engine, Work("accumulate", 1e9, 512, True), done)
+    assert small.products is None
+    assert products_words(small.products) == ""
+
+
+@pytest.mark.parametrize("weights", [None, np.ones(60)])
+def test_a_pass_announces_what_it_multiplies(weights):
+    seen = []
+    dataset = ArrayDataset(np.ones((60, 2)), np.ones(60), weights)
+    feature_map = draw_feature_map("gaussian", n_features=2, n_components=16)
+    accumulate(dataset, feature_map, engine=SerialEngine(1, observers=(seen.append,)))
+    [work] = [event for event in seen if isinstance(event, Work)]
+    # a symmetric product: half of 2 · 60 · 16²
+    assert (work.operations, work.n_components, work.fixed_point) == (60 * 16**2, 16, weights is None)
